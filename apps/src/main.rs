@@ -1,0 +1,4 @@
+//! `ferroce`: the tools.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,62 @@
+//! Congestion control as arithmetic: no I/O, no clock, no allocation.
+//!
+//! A [`CongestionController`] is told what was sent, what came back and what the network's telemetry says;
+//! it answers with a window and a pacing rate. [`Algorithm`] holds any of them inline in a queue pair.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod hpcc;
+mod rate;
+mod telemetry;
+mod time;
+
+pub use hpcc::HpccConfig;
+pub use rate::Rate;
+pub use telemetry::{Counter, Hop, HopIndex, MAX_HOPS, PathTelemetry};
+pub use time::Instant;
+
+use core::time::Duration;
+
+/// What an acknowledgement tells the congestion controller.
+///
+/// `seq` and `next` count in one unit that only ever grows (packets, bytes or probes): the controller compares
+/// them with each other and with nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// When the acknowledgement arrived.
+    pub now: Instant,
+    /// The first number that is not yet acknowledged.
+    pub seq: u64,
+    /// The next number to be sent (`snd_nxt` in rtgwg-00 4.2).
+    pub next: u64,
+    /// Payload bytes newly acknowledged.
+    pub acked_bytes: u32,
+    /// Of these, bytes that arrived with an ECN congestion mark.
+    pub ce_bytes: u32,
+    /// A round trip measured by this acknowledgement, where it gives one.
+    pub rtt: Option<Duration>,
+}
+
+/// One queue pair's congestion controller.
+///
+/// Calls come in the order in which things happen; `now` never goes back.
+pub trait CongestionController {
+    /// A data packet with `bytes` of payload left; `pn` counts packets.
+    fn on_send(&mut self, now: Instant, pn: u64, bytes: u32);
+    /// Telemetry came back. Called before [`on_ack`](Self::on_ack) where one packet brings both.
+    fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry);
+    /// Data was acknowledged.
+    fn on_ack(&mut self, ack: &Ack);
+    /// A congestion notification packet (CNP) came.
+    fn on_congestion_notification(&mut self, now: Instant);
+    /// Data was lost: a NAK for a sequence gap, or a timeout.
+    fn on_loss(&mut self, now: Instant);
+    /// When [`on_timeout`](Self::on_timeout) wants to be called, if ever.
+    fn poll_timeout(&self) -> Option<Instant>;
+    /// The time of [`poll_timeout`](Self::poll_timeout) has come.
+    fn on_timeout(&mut self, now: Instant);
+    /// Bytes of payload that may be in flight. The sender stops when in-flight bytes reach it.
+    fn window(&self) -> u64;
+    /// Pacing rate, counted in bytes on the wire; `None` sends as fast as the window allows.
+    fn pacing_rate(&self) -> Option<Rate>;
+}

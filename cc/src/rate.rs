@@ -1,0 +1,71 @@
+use core::fmt;
+use core::time::Duration;
+
+/// A data rate in whole bits per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rate(u64);
+
+impl Rate {
+    /// `bits` per second.
+    #[must_use]
+    pub const fn from_bps(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// `megabits` (10⁶) per second.
+    #[must_use]
+    pub const fn from_mbps(megabits: u64) -> Self {
+        Self(megabits * 1_000_000)
+    }
+
+    /// `gigabits` (10⁹) per second.
+    #[must_use]
+    pub const fn from_gbps(gigabits: u64) -> Self {
+        Self(gigabits * 1_000_000_000)
+    }
+
+    /// Bits per second.
+    #[must_use]
+    pub const fn as_bps(self) -> u64 {
+        self.0
+    }
+
+    /// How long `bytes` take at this rate, rounded up to a nanosecond; for ever at rate 0.
+    #[must_use]
+    pub fn time_for(self, bytes: u64) -> Duration {
+        if self.0 == 0 {
+            return Duration::MAX;
+        }
+        let nanos = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(self.0));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// Bytes that pass in `time` at this rate, rounded down.
+    #[must_use]
+    pub fn bytes_in(self, time: Duration) -> u64 {
+        let bits = u128::from(self.0) * time.as_nanos() / 1_000_000_000;
+        u64::try_from(bits / 8).unwrap_or(u64::MAX)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bits @ 1_000_000_000.. => write!(f, "{:.2} Gb/s", bits as f64 / 1e9),
+            bits @ 1_000_000.. => write!(f, "{:.2} Mb/s", bits as f64 / 1e6),
+            bits => write!(f, "{bits} b/s"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kilobyte_at_100_gbps_takes_80_ns() {
+        assert_eq!(Rate::from_gbps(100).time_for(1000), Duration::from_nanos(80));
+        assert_eq!(Rate::from_gbps(100).bytes_in(Duration::from_nanos(4160)), 52_000);
+        assert_eq!(Rate::default().time_for(1), Duration::MAX);
+    }
+}

@@ -1,0 +1,1 @@
+//! DPDK, bound from the installed headers.

@@ -1,0 +1,38 @@
+//! The seam between packets and what carries them.
+
+use std::ops::{Deref, DerefMut};
+
+/// Buffers that one receive or transmit call moves at most.
+pub const BURST: usize = 32;
+
+/// A packet buffer: bytes that dereference to a frame without its FCS.
+pub trait PacketBuf: Deref<Target = [u8]> + DerefMut + Send {
+    /// Bytes that the frame may grow to.
+    fn capacity(&self) -> usize;
+    /// Makes the frame `len` bytes long; what is new is whatever stood there. `len` is at most the capacity.
+    fn set_len(&mut self, len: usize);
+}
+
+/// What a port can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// The largest frame, Ethernet header included, FCS excluded.
+    pub max_frame: usize,
+    /// The link's speed in Mb/s where the port knows one.
+    pub speed_mbps: Option<u32>,
+}
+
+/// A port that moves whole frames in bursts. One thread at a time.
+pub trait PacketIo: Send {
+    /// What a frame comes in.
+    type Buf: PacketBuf;
+
+    /// Appends up to [`BURST`] received frames to `into`; never waits.
+    fn receive(&mut self, into: &mut Vec<Self::Buf>);
+    /// A fresh, empty buffer; `None` while the pool is dry.
+    fn alloc(&mut self) -> Option<Self::Buf>;
+    /// Sends from the front of `from` what the port takes now; the rest stays, in order.
+    fn transmit(&mut self, from: &mut Vec<Self::Buf>);
+    /// What the port can do.
+    fn caps(&self) -> Caps;
+}

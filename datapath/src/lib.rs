@@ -1,0 +1,6 @@
+//! Ports, buffers, poll-mode cores and rings. The only crate that knows DPDK.
+//!
+//! Without the feature `dpdk` what remains is the port trait, in-process ports, neighbour resolution and the
+//! poll-mode core: enough to run endpoints in a test.
+
+pub mod io;

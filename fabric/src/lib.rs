@@ -1,0 +1,2 @@
+//! Network elements: switch, link, fault.
+#![forbid(unsafe_code)]

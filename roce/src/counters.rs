@@ -1,0 +1,128 @@
+use thiserror::Error;
+
+macro_rules! discards {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
+        /// Why a packet was dropped. Each reason has its counter.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+        pub enum Discard {
+            $($(#[doc = $doc])+ #[error($text)] $name,)+
+        }
+
+        impl Discard {
+            /// Every reason, in the order of the counters.
+            pub const ALL: &'static [Self] = &[$(Self::$name),+];
+        }
+    };
+}
+
+discards! {
+    /// Shorter than its headers say, or than the smallest RoCEv2 packet.
+    Truncated = "truncated packet",
+    /// Longer than the path MTU allows.
+    Oversized = "payload longer than the path MTU",
+    /// Neither IPv4 nor IPv6 over Ethernet.
+    EtherType = "not IP",
+    /// An IP header that is malformed, fragmented or of a wrong checksum.
+    IpHeader = "bad IP header",
+    /// Not UDP, or not to port 4791.
+    NotRoce = "not RoCEv2",
+    /// A BTH transport version other than 0 (IBA 9.2.4).
+    TransportVersion = "BTH version is not 0",
+    /// An opcode that no one defined, or that this service does not take.
+    Opcode = "unknown opcode",
+    /// The invariant CRC does not match (IBA 9.6.1.1).
+    Icrc = "wrong ICRC",
+    /// No queue pair of that number.
+    UnknownQp = "unknown QPN",
+    /// The queue pair is in a state that takes no packets.
+    QpState = "QP state takes no packets",
+    /// The addresses are not those of the queue pair's peer.
+    Address = "not from the connected peer",
+    /// The partition key does not match (IBA 9.6.1.1.3).
+    PartitionKey = "wrong P_Key",
+    /// Ahead of what is expected; a NAK asks for the gap.
+    PsnGap = "PSN ahead of expected",
+    /// Received before; acknowledged again where the rules ask for it.
+    Duplicate = "duplicate PSN",
+    /// An acknowledgement for packets that were never sent, or acknowledged before.
+    StaleAcknowledge = "acknowledgement outside what is in flight",
+    /// First, middle, last in a wrong order, or a length that does not fit the opcode.
+    Sequence = "wrong opcode sequence or length",
+    /// A remote key that names no region.
+    RemoteKey = "unknown rkey",
+    /// A range that leaves the region.
+    RemoteRange = "range outside the region",
+    /// The region or queue pair does not allow the access.
+    RemoteAccess = "access not allowed",
+    /// A local buffer is too small or not allowed.
+    LocalProtection = "local buffer error",
+    /// No receive request is posted; an RNR NAK says so.
+    ReceiverNotReady = "no receive posted",
+    /// More READs or atomics outstanding than negotiated.
+    ResponderResources = "too many outstanding READs or atomics",
+    /// Telemetry that is malformed or that nobody asked for.
+    Telemetry = "bad telemetry",
+}
+
+/// What one endpoint counted since it was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames taken in, good or not.
+    pub rx_frames: u64,
+    /// Frames sent.
+    pub tx_frames: u64,
+    /// Payload bytes placed or delivered.
+    pub rx_payload_bytes: u64,
+    /// Payload bytes sent, again where retransmitted.
+    pub tx_payload_bytes: u64,
+    /// Data packets sent more than once.
+    pub retransmitted: u64,
+    /// Acknowledgement timeouts.
+    pub timeouts: u64,
+    /// NAKs for a sequence gap sent.
+    pub naks_sent: u64,
+    /// NAKs for a sequence gap received.
+    pub naks_received: u64,
+    /// RNR NAKs sent.
+    pub rnr_naks_sent: u64,
+    /// RNR NAKs received.
+    pub rnr_naks_received: u64,
+    /// Telemetry requests (probes) sent.
+    pub probes_sent: u64,
+    /// Telemetry responses taken in.
+    pub probe_responses: u64,
+    discards: [u64; Discard::ALL.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            rx_frames: 0,
+            tx_frames: 0,
+            rx_payload_bytes: 0,
+            tx_payload_bytes: 0,
+            retransmitted: 0,
+            timeouts: 0,
+            naks_sent: 0,
+            naks_received: 0,
+            rnr_naks_sent: 0,
+            rnr_naks_received: 0,
+            probes_sent: 0,
+            probe_responses: 0,
+            discards: [0; Discard::ALL.len()],
+        }
+    }
+}
+
+impl Counters {
+    /// Counts one dropped packet.
+    pub fn discard(&mut self, reason: Discard) {
+        self.discards[reason as usize] += 1;
+    }
+
+    /// Packets dropped for `reason`.
+    #[must_use]
+    pub fn discarded(&self, reason: Discard) -> u64 {
+        self.discards[reason as usize]
+    }
+}

@@ -1,0 +1,24 @@
+//! RoCEv2 without I/O: packets, queue pairs, scheduling.
+//!
+//! Frames and time go in by `on_*`, frames and completions come out by `poll_*`. Nothing here owns a socket, a
+//! clock or a thread; the same [`Endpoint`] runs over DPDK ports, over a capture file and in a simulator.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod counters;
+mod endpoint;
+mod key;
+mod memory;
+mod psn;
+pub mod qp;
+mod region;
+pub mod wire;
+
+pub use counters::{Counters, Discard};
+pub use endpoint::{ControlError, CqId, Endpoint, EndpointConfig, PdId};
+pub use key::{Lkey, Qpn, Rkey};
+pub use memory::{Memory, Slice};
+pub use psn::Psn;
+pub use region::{Access, Region};

@@ -1,0 +1,45 @@
+/// A stretch of registered memory that was checked for the access it is used for.
+///
+/// Only the region table makes one, so holding a `Slice` is the proof of the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    address: u64,
+    length: u32,
+}
+
+impl Slice {
+    pub(crate) const fn new(address: u64, length: u32) -> Self {
+        Self { address, length }
+    }
+
+    /// Where it starts, as the process that registered it sees it.
+    #[must_use]
+    pub const fn address(self) -> u64 {
+        self.address
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub const fn len(self) -> u32 {
+        self.length
+    }
+
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.length == 0
+    }
+}
+
+/// Registered memory. The application may write it at any moment, so no implementation may form a Rust
+/// reference over it; bytes are copied in and out.
+pub trait Memory {
+    /// Writes `bytes` to `to`; the lengths are equal.
+    fn place(&mut self, to: Slice, bytes: &[u8]);
+    /// Reads `from` into `into`; the lengths are equal.
+    fn gather(&self, from: Slice, into: &mut [u8]);
+    /// Adds `add` to the 8-byte integer at `at`, wrapping, in host byte order; gives what was there before.
+    fn fetch_add(&mut self, at: Slice, add: u64) -> u64;
+    /// Stores `swap` at `at` where `compare` stands there; gives what was there before.
+    fn compare_swap(&mut self, at: Slice, compare: u64, swap: u64) -> u64;
+}

@@ -1,0 +1,64 @@
+use core::fmt;
+
+/// A packet sequence number: 24 bits on a circle (IBA 9.7.2).
+///
+/// It has no order, because a circle has none; [`distance`](Self::distance) tells which of two is ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// How many there are.
+    pub const CIRCLE: u32 = 1 << 24;
+
+    /// Takes the low 24 bits.
+    #[must_use]
+    pub const fn new(value: u32) -> Self {
+        Self(value & (Self::CIRCLE - 1))
+    }
+
+    /// The number as it stands on the wire.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The number `packets` further on.
+    #[must_use]
+    pub const fn plus(self, packets: u32) -> Self {
+        Self::new(self.0.wrapping_add(packets))
+    }
+
+    /// The number after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        self.plus(1)
+    }
+
+    /// How far this is ahead of `origin`, from −2²³ to 2²³ − 1 (IBA 9.7.2: half the circle is valid ahead,
+    /// half is duplicate).
+    #[must_use]
+    pub const fn distance(self, origin: Self) -> i32 {
+        let ahead = self.0.wrapping_sub(origin.0) << 8;
+        (ahead as i32) >> 8
+    }
+}
+
+impl fmt::Display for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_goes_both_ways_round_the_circle() {
+        let last = Psn::new(Psn::CIRCLE - 1);
+        assert_eq!(last.next(), Psn::new(0));
+        assert_eq!(Psn::new(0).distance(last), 1);
+        assert_eq!(last.distance(Psn::new(0)), -1);
+        assert_eq!(Psn::new(1 << 23).distance(Psn::new(0)), -(1 << 23));
+    }
+}

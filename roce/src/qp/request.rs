@@ -1,0 +1,179 @@
+use crate::wire::Immediate;
+use crate::{Lkey, Qpn, Rkey};
+use smallvec::SmallVec;
+use thiserror::Error;
+
+/// One stretch of a local buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// Where it starts, in the owner's address space.
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+    /// The region it lies in.
+    pub lkey: Lkey,
+}
+
+/// Remote memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Remote virtual address.
+    pub address: u64,
+    /// The region's key.
+    pub rkey: Rkey,
+}
+
+/// What a send request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOperation {
+    /// Fill the peer's next receive buffer.
+    Send {
+        /// Data for the peer's completion.
+        immediate: Option<Immediate>,
+    },
+    /// Write to the peer's memory. With immediate data it consumes a receive request there.
+    Write {
+        /// Where to.
+        remote: Remote,
+        /// Data for the peer's completion.
+        immediate: Option<Immediate>,
+    },
+    /// Read the peer's memory into the local buffers.
+    Read {
+        /// Where from.
+        remote: Remote,
+    },
+    /// Add to the peer's 8-byte integer; what was there comes into the local buffer, in host byte order.
+    FetchAdd {
+        /// Where, aligned to 8.
+        remote: Remote,
+        /// How much.
+        add: u64,
+    },
+    /// Store `swap` where `compare` stands; what was there comes into the local buffer.
+    CompareSwap {
+        /// Where, aligned to 8.
+        remote: Remote,
+        /// What must stand there.
+        compare: u64,
+        /// What shall stand there.
+        swap: u64,
+    },
+}
+
+/// The local side of a send request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// Registered buffers, in order. More than four cost an allocation when posted.
+    Buffers(SmallVec<[Sge; 4]>),
+    /// The bytes themselves, taken when posted: the buffer is free again at once.
+    Inline(SmallVec<[u8; 64]>),
+}
+
+/// A send work request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendRequest {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// What to do.
+    pub operation: SendOperation,
+    /// The local side.
+    pub data: Data,
+    /// Whether success makes a completion. Failure always does.
+    pub signalled: bool,
+    /// Whether the peer's completion raises an event.
+    pub solicited: bool,
+    /// Wait until all earlier READs and atomics are done.
+    pub fence: bool,
+}
+
+/// A receive work request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecvRequest {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// Where to put the message.
+    pub buffers: SmallVec<[Sge; 4]>,
+}
+
+/// Why a request was not taken. Nothing of it was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum PostError {
+    #[error("queue full: {limit} requests are outstanding; poll completions, or ask for a deeper queue")]
+    QueueFull { limit: u32 },
+    #[error("{given} buffers: the queue pair takes at most {limit}")]
+    TooManyBuffers { given: usize, limit: u32 },
+    #[error("{given} bytes inline: the queue pair takes at most {limit}")]
+    InlineTooLong { given: usize, limit: u32 },
+    #[error("message of {given} bytes: the limit is 2^31")]
+    MessageTooLong { given: u64 },
+    #[error("QP {qpn} is in {state:?}: it takes no such request; connect it first")]
+    State { qpn: Qpn, state: super::State },
+    #[error("a {operation} can't carry inline data")]
+    InlineNotAllowed { operation: &'static str },
+    #[error("an atomic needs one 8-byte buffer and a remote address aligned to 8")]
+    BadAtomic,
+}
+
+/// How a request ended (IBA 11.6.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[allow(missing_docs)]
+pub enum CompletionStatus {
+    #[error("success")]
+    Success,
+    #[error("local length error: the message does not fit the receive buffers")]
+    LocalLength,
+    #[error("local protection error: a buffer is not in its region, or the region does not allow the access")]
+    LocalProtection,
+    #[error("local QP operation error")]
+    LocalQpOperation,
+    #[error("flushed: the queue pair went to the error state")]
+    Flushed,
+    #[error("bad response from the peer")]
+    BadResponse,
+    #[error("remote invalid request")]
+    RemoteInvalidRequest,
+    #[error("remote access error: rkey, range or access right")]
+    RemoteAccess,
+    #[error("remote operation error")]
+    RemoteOperation,
+    #[error("transport retry counter exceeded: the peer does not answer")]
+    RetryExceeded,
+    #[error("RNR retry counter exceeded: the peer posts no receives")]
+    RnrRetryExceeded,
+}
+
+/// What a completion is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum CompletionOpcode {
+    Send,
+    Write,
+    Read,
+    FetchAdd,
+    CompareSwap,
+    /// A message arrived by SEND.
+    Recv,
+    /// A WRITE with immediate data arrived.
+    RecvWithWrite,
+}
+
+/// A completion queue entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The request's id.
+    pub id: u64,
+    /// How it ended. With any status but success, only `id` and `qpn` mean anything.
+    pub status: CompletionStatus,
+    /// What it was.
+    pub opcode: CompletionOpcode,
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// Bytes of the message, for receives, READs and atomics.
+    pub length: u32,
+    /// Immediate data, if the message brought any.
+    pub immediate: Option<Immediate>,
+    /// Whether the sender asked for an event.
+    pub solicited: bool,
+}

@@ -1,0 +1,177 @@
+use crate::wire::{Mtu, Path, RnrTimer, Service};
+use crate::{Access, CqId, PdId, Psn, Qpn};
+use cc::Rate;
+use core::time::Duration;
+
+/// A queue pair's state (IBA 10.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum State {
+    Reset,
+    Init,
+    ReadyToReceive,
+    ReadyToSend,
+    SendQueueDrained,
+    Error,
+}
+
+/// Depths and limits, fixed when a queue pair is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Send requests that may be outstanding.
+    pub max_send: u32,
+    /// Receive requests that may be outstanding.
+    pub max_recv: u32,
+    /// Buffers in one send request.
+    pub max_send_sge: u32,
+    /// Buffers in one receive request.
+    pub max_recv_sge: u32,
+    /// Bytes that a request may carry inline.
+    pub max_inline: u32,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self { max_send: 128, max_recv: 512, max_send_sge: 4, max_recv_sge: 4, max_inline: 236 }
+    }
+}
+
+/// What a queue pair is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpInit {
+    /// Reliable connection for now.
+    pub service: Service,
+    /// Its regions must be of the same domain.
+    pub pd: PdId,
+    /// Where send completions go.
+    pub send_cq: CqId,
+    /// Where receive completions go.
+    pub recv_cq: CqId,
+    /// Depths and limits.
+    pub capabilities: Capabilities,
+    /// Every send request makes a completion, signalled or not.
+    pub signal_all: bool,
+}
+
+/// Local ACK timeout code, 0 to 31: 4.096 µs × 2^code, 0 for ever (IBA 11.6.2.2... 9.7.6.1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AckTimeout(u8);
+
+impl AckTimeout {
+    /// Takes the low 5 bits.
+    #[must_use]
+    pub const fn new(code: u8) -> Self {
+        Self(code & 31)
+    }
+
+    /// The code.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// How long to wait; `None` for ever.
+    #[must_use]
+    pub const fn duration(self) -> Option<Duration> {
+        match self.0 {
+            0 => None,
+            code => Some(Duration::from_nanos(4096 << code)),
+        }
+    }
+}
+
+/// What a queue pair learns on its way to RTR: everything about receiving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RtrSettings {
+    /// The way to the peer.
+    pub path: Path,
+    /// The peer's queue pair.
+    pub destination: Qpn,
+    /// Payload bytes of a full packet; both sides the same.
+    pub mtu: Mtu,
+    /// The first PSN that the peer will send.
+    pub receive_psn: Psn,
+    /// READs and atomics that the peer may have outstanding here, 0 to 16... as the responder keeps state for each.
+    pub max_dest_rd_atomic: u8,
+    /// What we ask the peer to wait when no receive is posted.
+    pub min_rnr_timer: RnrTimer,
+}
+
+/// What a queue pair learns on its way to RTS: everything about sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RtsSettings {
+    /// The first PSN that we send.
+    pub send_psn: Psn,
+    /// When an unanswered request is sent again.
+    pub ack_timeout: AckTimeout,
+    /// How often, 0 to 7, before the queue pair fails.
+    pub retry_count: u8,
+    /// How often after RNR NAKs, 0 to 6; 7 for ever.
+    pub rnr_retry: u8,
+    /// READs and atomics that we may have outstanding at the peer.
+    pub max_rd_atomic: u8,
+    /// How sending is paced.
+    pub congestion: Congestion,
+}
+
+/// Which algorithm, with its parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CongestionAlgorithm {
+    /// A constant window, no pacing unless a rate is given.
+    Fixed {
+        /// Bytes in flight.
+        window: u64,
+        /// Pacing rate, if any.
+        rate: Option<Rate>,
+    },
+    /// HPCC++, computed at the sender (rtgwg-00 4.2).
+    Hpcc(cc::HpccConfig),
+}
+
+impl Eq for CongestionAlgorithm {}
+
+/// A queue pair's congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Congestion {
+    /// What computes window and rate.
+    pub algorithm: CongestionAlgorithm,
+    /// Send telemetry requests this often while data is in flight (rtgwg-00 6.2.1: once a round trip).
+    pub probe_interval: Option<Duration>,
+}
+
+/// A state transition with all that it needs (IBA 10.3.1): what a transition takes can't be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Modify {
+    /// To RESET from any state: everything outstanding is forgotten, without completions.
+    Reset,
+    /// RESET to INIT.
+    Init {
+        /// What the peer may do, on top of each region's own rights.
+        access: Access,
+        /// P_Key that packets must carry.
+        partition_key: u16,
+    },
+    /// INIT to RTR.
+    ReadyToReceive(RtrSettings),
+    /// RTR to RTS.
+    ReadyToSend(RtsSettings),
+    /// Any state to ERR: everything outstanding is flushed.
+    Error,
+}
+
+/// What a queue pair says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpReport {
+    /// State.
+    pub state: State,
+    /// Payload bytes sent and not acknowledged.
+    pub in_flight: u64,
+    /// The congestion controller's window, bytes.
+    pub window: u64,
+    /// The congestion controller's pacing rate.
+    pub rate: Option<Rate>,
+    /// The next PSN to send for the first time.
+    pub send_psn: Psn,
+    /// The next PSN expected.
+    pub expected_psn: Psn,
+}

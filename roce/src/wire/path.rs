@@ -1,0 +1,68 @@
+use core::fmt;
+use core::net::IpAddr;
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// An 802.1Q tag's control information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Vlan(pub u16);
+
+/// How a packet gets from one port to the other, all headers below the BTH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Our port's Ethernet address.
+    pub source_mac: Mac,
+    /// The peer's, or the router's.
+    pub destination_mac: Mac,
+    /// A VLAN tag, if any.
+    pub vlan: Option<Vlan>,
+    /// Our address (the source GID). Both addresses are of one family.
+    pub source: IpAddr,
+    /// The peer's address (the destination GID).
+    pub destination: IpAddr,
+    /// UDP source port; a flow keeps its own, so that the network spreads flows over its paths.
+    pub udp_source: u16,
+    /// DSCP (6 bits) and ECN (2 bits): IPv4 TOS or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits; unused with IPv4.
+    pub flow_label: u32,
+}
+
+/// Path MTU: payload bytes of a full packet (IBA 9.7.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Mtu {
+    M256,
+    M512,
+    M1024,
+    M2048,
+    M4096,
+}
+
+impl Mtu {
+    /// All, smallest first.
+    pub const ALL: [Self; 5] = [Self::M256, Self::M512, Self::M1024, Self::M2048, Self::M4096];
+
+    /// Payload bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::M256 => 256,
+            Self::M512 => 512,
+            Self::M1024 => 1024,
+            Self::M2048 => 2048,
+            Self::M4096 => 4096,
+        }
+    }
+}

@@ -81,7 +81,13 @@ impl Endpoint {
         todo!()
     }
 
-    pub fn register(&mut self, pd: PdId, address: u64, length: u64, access: Access) -> Result<Region, ControlError> {
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        address: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<Region, ControlError> {
         todo!()
     }
 

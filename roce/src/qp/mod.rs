@@ -4,10 +4,10 @@ mod request;
 mod settings;
 
 pub use request::{
-    Completion, CompletionOpcode, CompletionStatus, Data, PostError, RecvRequest, Remote, SendOperation, SendRequest,
-    Sge,
+    Completion, CompletionOpcode, CompletionStatus, Data, PostError, RecvRequest, Remote, SendOperation,
+    SendRequest, Sge,
 };
 pub use settings::{
-    AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Modify, QpInit, QpReport, RtrSettings, RtsSettings,
-    State,
+    AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Modify, QpInit, QpReport, RtrSettings,
+    RtsSettings, State,
 };

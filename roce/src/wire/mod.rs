@@ -7,8 +7,8 @@ mod header;
 mod path;
 
 pub use header::{
-    Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Header, Immediate, NakCode, Operation, Reth, RnrTimer, SendTail,
-    Service, Syndrome,
+    Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Header, Immediate, NakCode, Operation, Reth, RnrTimer,
+    SendTail, Service, Syndrome,
 };
 pub use path::{Mac, Mtu, Path, Vlan};
 

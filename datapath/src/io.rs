@@ -1,9 +1,14 @@
 //! The seam between packets and what carries them.
 
+use arrayvec::ArrayVec;
 use std::ops::{Deref, DerefMut};
 
 /// Buffers that one receive or transmit call moves at most.
 pub const BURST: usize = 32;
+
+/// Up to [`BURST`] buffers in order, held inline: it can't grow, so it never allocates. A port's driver reads and
+/// writes it in place.
+pub type Burst<B> = ArrayVec<B, BURST>;
 
 /// A packet buffer: bytes that dereference to a frame without its FCS.
 pub trait PacketBuf: Deref<Target = [u8]> + DerefMut + Send {
@@ -27,12 +32,12 @@ pub trait PacketIo: Send {
     /// What a frame comes in.
     type Buf: PacketBuf;
 
-    /// Appends up to [`BURST`] received frames to `into`; never waits.
-    fn receive(&mut self, into: &mut Vec<Self::Buf>);
+    /// Appends received frames to `into`, as many as wait and fit; never waits itself.
+    fn receive(&mut self, into: &mut Burst<Self::Buf>);
     /// A fresh, empty buffer; `None` while the pool is dry.
     fn alloc(&mut self) -> Option<Self::Buf>;
     /// Sends from the front of `from` what the port takes now; the rest stays, in order.
-    fn transmit(&mut self, from: &mut Vec<Self::Buf>);
+    fn transmit(&mut self, from: &mut Burst<Self::Buf>);
     /// What the port can do.
     fn caps(&self) -> Caps;
 }

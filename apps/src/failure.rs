@@ -1,0 +1,79 @@
+//! How a tool fails: one line that names the thing and the remedy, and an exit code.
+
+use anstyle::{AnsiColor, Style};
+use clap::error::ErrorKind;
+use std::fmt;
+use std::process::ExitCode;
+
+/// Why a tool stopped.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    text: String,
+}
+
+impl Failure {
+    /// The input was good, the run was not. Exit code 1.
+    pub fn run(text: impl Into<String>) -> Self {
+        Self { code: 1, text: text.into() }
+    }
+
+    /// The command line or a file given on it was not understood. Exit code 2.
+    pub fn usage(text: impl Into<String>) -> Self {
+        Self { code: 2, text: text.into() }
+    }
+
+    /// Prints the one line and gives the exit code.
+    pub fn report(&self) -> ExitCode {
+        let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+        anstream::eprintln!("{red}error:{red:#} {self}");
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Prints what clap has to say: help and version as they are, an error as one line.
+pub fn usage(refused: &clap::Error) -> ExitCode {
+    match refused.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = refused.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = refused.print();
+            ExitCode::from(2)
+        }
+        _ => Failure::usage(one_line(&refused.to_string())).report(),
+    }
+}
+
+/// clap's paragraphs joined: the error, its tips, and the pointer to `--help`; the usage is left to `--help`.
+fn one_line(text: &str) -> String {
+    let parts: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("Usage:"))
+        .map(|line| line.strip_prefix("error: ").unwrap_or(line))
+        .map(|line| line.strip_suffix('.').unwrap_or(line))
+        .collect();
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_clap_becomes_one_line() {
+        let text = "error: unexpected argument '--frob' found\n\n  tip: did you mean '--from'?\n\nUsage: ferroce x\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            one_line(text),
+            "unexpected argument '--frob' found; tip: did you mean '--from'?; For more information, try '--help'"
+        );
+    }
+}

@@ -3,4 +3,5 @@
 //! Without the feature `dpdk` what remains is the port trait, in-process ports, neighbour resolution and the
 //! poll-mode core: enough to run endpoints in a test.
 
+pub mod engine;
 pub mod io;

@@ -1,5 +1,6 @@
 //! Queue pairs: what is asked of them and what they answer.
 
+mod build;
 mod request;
 mod settings;
 

@@ -1,0 +1,143 @@
+//! Short ways to say common requests.
+
+use super::{Data, RecvRequest, Remote, SendOperation, SendRequest, Sge};
+use crate::wire::Immediate;
+use smallvec::SmallVec;
+
+impl Data {
+    /// No bytes at all.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::Buffers(SmallVec::new())
+    }
+
+    /// Copies `bytes` into the request. More than 64 cost an allocation.
+    #[must_use]
+    pub fn inline(bytes: &[u8]) -> Self {
+        Self::Inline(SmallVec::from_slice(bytes))
+    }
+
+    /// Bytes of the message.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Buffers(buffers) => buffers.iter().map(|sge| u64::from(sge.length)).sum(),
+            Self::Inline(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+impl From<Sge> for Data {
+    fn from(sge: Sge) -> Self {
+        Self::Buffers(SmallVec::from_slice(&[sge]))
+    }
+}
+
+impl From<&[Sge]> for Data {
+    fn from(buffers: &[Sge]) -> Self {
+        Self::Buffers(SmallVec::from_slice(buffers))
+    }
+}
+
+impl SendRequest {
+    /// A signalled request, neither solicited nor fenced.
+    #[must_use]
+    pub fn new(id: u64, operation: SendOperation, data: impl Into<Data>) -> Self {
+        Self { id, operation, data: data.into(), signalled: true, solicited: false, fence: false }
+    }
+
+    /// SEND.
+    #[must_use]
+    pub fn send(id: u64, data: impl Into<Data>) -> Self {
+        Self::new(id, SendOperation::Send { immediate: None }, data)
+    }
+
+    /// RDMA WRITE to `remote`.
+    #[must_use]
+    pub fn write(id: u64, data: impl Into<Data>, remote: Remote) -> Self {
+        Self::new(id, SendOperation::Write { remote, immediate: None }, data)
+    }
+
+    /// RDMA READ from `remote` into `buffers`.
+    #[must_use]
+    pub fn read(id: u64, buffers: impl Into<Data>, remote: Remote) -> Self {
+        Self::new(id, SendOperation::Read { remote }, buffers)
+    }
+
+    /// FETCH_ADD at `remote`; what was there comes into `result`, 8 bytes in host byte order.
+    #[must_use]
+    pub fn fetch_add(id: u64, result: Sge, remote: Remote, add: u64) -> Self {
+        Self::new(id, SendOperation::FetchAdd { remote, add }, result)
+    }
+
+    /// CMP_SWAP at `remote`; what was there comes into `result`, 8 bytes in host byte order.
+    #[must_use]
+    pub fn compare_swap(id: u64, result: Sge, remote: Remote, compare: u64, swap: u64) -> Self {
+        Self::new(id, SendOperation::CompareSwap { remote, compare, swap }, result)
+    }
+
+    /// With immediate data for the peer's completion. READs and atomics have none and stay as they are.
+    #[must_use]
+    pub fn with_immediate(mut self, data: Immediate) -> Self {
+        match &mut self.operation {
+            SendOperation::Send { immediate } | SendOperation::Write { immediate, .. } => {
+                *immediate = Some(data)
+            }
+            SendOperation::Read { .. }
+            | SendOperation::FetchAdd { .. }
+            | SendOperation::CompareSwap { .. } => {}
+        }
+        self
+    }
+
+    /// Success makes no completion.
+    #[must_use]
+    pub fn unsignalled(self) -> Self {
+        Self { signalled: false, ..self }
+    }
+
+    /// The peer's completion raises an event.
+    #[must_use]
+    pub fn solicited(self) -> Self {
+        Self { solicited: true, ..self }
+    }
+
+    /// Wait until all earlier READs and atomics are done.
+    #[must_use]
+    pub fn fenced(self) -> Self {
+        Self { fence: true, ..self }
+    }
+}
+
+impl RecvRequest {
+    /// One buffer to receive into.
+    #[must_use]
+    pub fn new(id: u64, buffer: Sge) -> Self {
+        Self { id, buffers: SmallVec::from_slice(&[buffer]) }
+    }
+
+    /// Several buffers, filled in order.
+    #[must_use]
+    pub fn scatter(id: u64, buffers: &[Sge]) -> Self {
+        Self { id, buffers: SmallVec::from_slice(buffers) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Lkey, Rkey};
+
+    #[test]
+    fn builders_say_what_they_are_told() {
+        let sge = Sge { address: 64, length: 8, lkey: Lkey::new(1) };
+        let remote = Remote { address: 128, rkey: Rkey::new(2) };
+        let write = SendRequest::write(7, sge, remote).with_immediate([1, 2, 3, 4]).unsignalled().fenced();
+        assert_eq!(write.operation, SendOperation::Write { remote, immediate: Some([1, 2, 3, 4]) });
+        assert!(!write.signalled && write.fence && !write.solicited);
+        assert_eq!(write.data.length(), 8);
+        assert_eq!(SendRequest::send(1, Data::inline(b"hello")).data.length(), 5);
+        let read = SendRequest::read(1, sge, remote).with_immediate([0; 4]);
+        assert_eq!(read.operation, SendOperation::Read { remote });
+    }
+}

@@ -1,0 +1,269 @@
+use datapath::engine::{Idle, Progress};
+use roce::wire::Mtu;
+use std::net::IpAddr;
+use std::path::Path;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// A local address with the length of its network's prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The address: one of the device's GIDs.
+    pub ip: IpAddr,
+    /// Leading bits that all neighbours share. 0: everyone is a neighbour.
+    pub prefix: u8,
+}
+
+/// Which port a device runs on, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceConfig {
+    pub(crate) port: Option<String>,
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) gateway: Option<IpAddr>,
+    pub(crate) progress: Progress,
+    pub(crate) idle: Idle,
+    pub(crate) mtu: Option<Mtu>,
+    pub(crate) buffers: u32,
+}
+
+/// What is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum ConfigError {
+    #[error(
+        "no port is named: set FERROCE_PORT, or port = \"...\" in ferroce.toml, such as veth0, tap:rdma0 or memif:/run/x.sock"
+    )]
+    NoPort,
+    #[error("{place}: {reason}")]
+    File { place: String, reason: String },
+    #[error("address {0:?}: write 10.0.0.1, 10.0.0.1/24 or fd00::1/64")]
+    Address(String),
+    #[error("MTU {0}: it is one of 256, 512, 1024, 2048, 4096")]
+    Mtu(u32),
+    #[error("progress {0:?}: write inline, dedicated or dedicated:CPU")]
+    Progress(String),
+    #[error("idle {0:?}: write busy or yield")]
+    Idle(String),
+    #[error("{given} buffers: it is 256 to 1048576")]
+    Buffers { given: u32 },
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self {
+            port: None,
+            addresses: Vec::new(),
+            gateway: None,
+            progress: Progress::default(),
+            idle: Idle::default(),
+            mtu: None,
+            buffers: 8192,
+        }
+    }
+}
+
+impl DeviceConfig {
+    /// Nothing set: for a port that the program brings itself.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A port by its short name: `veth0`, `tap:rdma0`, `memif:/run/x.sock`, `pci:0000:01:00.0`.
+    #[must_use]
+    pub fn on(port: impl Into<String>) -> Self {
+        Self { port: Some(port.into()), ..Self::default() }
+    }
+
+    /// From `FERROCE_PORT` and `FERROCE_IP` (comma-separated), over `ferroce.toml` in the current folder if there
+    /// is one.
+    ///
+    /// # Errors
+    /// Where the file or a value can't be read.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let mut config = match std::fs::exists("ferroce.toml") {
+            Ok(true) => Self::from_file(Path::new("ferroce.toml"))?,
+            Ok(false) | Err(_) => Self::default(),
+        };
+        if let Ok(port) = std::env::var("FERROCE_PORT") {
+            config.port = Some(port);
+        }
+        if let Ok(addresses) = std::env::var("FERROCE_IP") {
+            config.addresses = addresses.split(',').map(|a| a.trim().parse()).collect::<Result<_, _>>()?;
+        }
+        Ok(config)
+    }
+
+    /// From a TOML file.
+    ///
+    /// # Errors
+    /// Where the file or a value can't be read; the message names both.
+    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        let place = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::File { place: place.clone(), reason: error.to_string() })?;
+        text.parse().map_err(|error| match error {
+            ConfigError::File { reason, .. } => ConfigError::File { place, reason },
+            other => other,
+        })
+    }
+
+    /// Which port, if one is named.
+    #[must_use]
+    pub fn port(&self) -> Option<&str> {
+        self.port.as_deref()
+    }
+
+    /// Adds a local address. Without any, the interface's own are used where the port shares one, or else
+    /// an IPv6 link-local address made from the MAC.
+    #[must_use]
+    pub fn address(mut self, address: Address) -> Self {
+        self.addresses.push(address);
+        self
+    }
+
+    /// Where peers outside the addresses' prefixes are reached. Ports that share a Linux interface use its routes.
+    #[must_use]
+    pub fn gateway(self, gateway: IpAddr) -> Self {
+        Self { gateway: Some(gateway), ..self }
+    }
+
+    /// Who runs the core.
+    #[must_use]
+    pub fn progress(self, progress: Progress) -> Self {
+        Self { progress, ..self }
+    }
+
+    /// What a dedicated core does when idle.
+    #[must_use]
+    pub fn idle(self, idle: Idle) -> Self {
+        Self { idle, ..self }
+    }
+
+    /// The largest path MTU to offer. Without one, the largest that the port carries.
+    #[must_use]
+    pub fn mtu(self, mtu: Mtu) -> Self {
+        Self { mtu: Some(mtu), ..self }
+    }
+
+    /// Packet buffers in the port's pool, 256 to 1048576.
+    #[must_use]
+    pub fn buffers(self, buffers: u32) -> Self {
+        Self { buffers, ..self }
+    }
+}
+
+impl FromStr for Address {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let wrong = || ConfigError::Address(text.to_owned());
+        let (ip, prefix) = text.split_once('/').map_or((text, None), |(ip, prefix)| (ip, Some(prefix)));
+        let ip: IpAddr = ip.parse().map_err(|_| wrong())?;
+        let longest = if ip.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.map_or(Ok(0), str::parse).map_err(|_| wrong())?;
+        if prefix > longest || ip.is_unspecified() || ip.is_multicast() {
+            return Err(wrong());
+        }
+        Ok(Self { ip, prefix })
+    }
+}
+
+impl From<IpAddr> for Address {
+    fn from(ip: IpAddr) -> Self {
+        Self { ip, prefix: 0 }
+    }
+}
+
+/// Reads the `ferroce.toml` format: `port`, `ip` (a list), `gateway`, `progress`, `idle`, `mtu`, `buffers`.
+impl FromStr for DeviceConfig {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let file: File = toml::from_str(text).map_err(|error| ConfigError::File {
+            place: "ferroce.toml".into(),
+            reason: error.to_string().trim_end().to_owned(),
+        })?;
+        let mut config = Self { port: file.port, gateway: file.gateway, ..Self::default() };
+        config.addresses = file.ip.iter().map(|a| a.parse()).collect::<Result<_, _>>()?;
+        if let Some(bytes) = file.mtu {
+            config.mtu =
+                Some(Mtu::ALL.into_iter().find(|m| m.bytes() == bytes).ok_or(ConfigError::Mtu(bytes))?);
+        }
+        if let Some(text) = file.progress {
+            config.progress = parse_progress(&text)?;
+        }
+        config.idle = match file.idle.as_deref() {
+            Some("busy") => Idle::Busy,
+            Some("yield") | None => Idle::default(),
+            Some(other) => return Err(ConfigError::Idle(other.to_owned())),
+        };
+        if let Some(given) = file.buffers {
+            if !(256..=1 << 20).contains(&given) {
+                return Err(ConfigError::Buffers { given });
+            }
+            config.buffers = given;
+        }
+        Ok(config)
+    }
+}
+
+/// `inline`, `dedicated` or `dedicated:CPU`.
+fn parse_progress(text: &str) -> Result<Progress, ConfigError> {
+    match text.split_once(':') {
+        None if text == "inline" => Ok(Progress::Inline),
+        None if text == "dedicated" => Ok(Progress::Dedicated { core: None }),
+        Some(("dedicated", core)) => match core.parse() {
+            Ok(core) => Ok(Progress::Dedicated { core: Some(core) }),
+            Err(_) => Err(ConfigError::Progress(text.to_owned())),
+        },
+        _ => Err(ConfigError::Progress(text.to_owned())),
+    }
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    port: Option<String>,
+    #[serde(default)]
+    ip: Vec<String>,
+    gateway: Option<IpAddr>,
+    progress: Option<String>,
+    idle: Option<String>,
+    mtu: Option<u32>,
+    buffers: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_all_that_the_builder_says() {
+        let text = "port = 'veth0'\nip = ['10.0.0.1/24', 'fd00::1']\nprogress = 'dedicated:1'\nmtu = 2048\nidle = 'busy'";
+        let built = DeviceConfig::on("veth0")
+            .address("10.0.0.1/24".parse().unwrap())
+            .address("fd00::1".parse().unwrap())
+            .progress(Progress::Dedicated { core: Some(1) })
+            .idle(Idle::Busy)
+            .mtu(Mtu::M2048);
+        assert_eq!(text.parse(), Ok(built));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, part) in [
+            ("port = 1", "port"),
+            ("colour = 'red'", "colour"),
+            ("ip = ['10.0.0.1/33']", "10.0.0.1/33"),
+            ("ip = ['nowhere']", "nowhere"),
+            ("mtu = 1500", "1500"),
+            ("progress = 'dedicated:x'", "dedicated:x"),
+            ("idle = 'nap'", "nap"),
+            ("buffers = 1", "1048576"),
+        ] {
+            let error = text.parse::<DeviceConfig>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+use roce::qp::{AckTimeout, Congestion};
+use roce::wire::{Mtu, RnrTimer};
+use roce::{Psn, Qpn};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// All that a peer must know to connect to a queue pair. Exchange it by any means: it is text (`Display`,
+/// `FromStr`) and data (`serde`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Fields", into = "Fields")]
+pub struct QpEndpoint {
+    /// The device's address: its GID.
+    pub ip: IpAddr,
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// The first PSN that it sends.
+    pub psn: Psn,
+    /// The largest path MTU that its port carries.
+    pub mtu: Mtu,
+    /// READs and atomics that it answers at a time.
+    pub max_rd_atomic: u8,
+}
+
+/// How a queue pair treats its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// When an unanswered request is sent again. Code 14 by default: 67 ms.
+    pub ack_timeout: AckTimeout,
+    /// How often, 0 to 7, before the queue pair fails. 7 by default.
+    pub retry_count: u8,
+    /// How often after RNR NAKs, 0 to 6; 7, the default, for ever.
+    pub rnr_retry: u8,
+    /// What we ask the peer to wait when no receive is posted. Code 12 by default: 0.64 ms.
+    pub min_rnr_timer: RnrTimer,
+    /// Path MTU. Without one, the smaller of what both ports carry.
+    pub mtu: Option<Mtu>,
+    /// READs and atomics outstanding at the peer, at most; what it answers at a time bounds it. 16 by default.
+    pub max_rd_atomic: u8,
+    /// How sending is paced. Without one, a fixed window of 512 KiB.
+    pub congestion: Option<Congestion>,
+    /// DSCP (6 bits) and ECN (2 bits): IPv4 TOS or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit. 64 by default.
+    pub hop_limit: u8,
+    /// P_Key that both sides carry. 0xFFFF by default.
+    pub partition_key: u16,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            ack_timeout: AckTimeout::new(14),
+            retry_count: 7,
+            rnr_retry: 7,
+            min_rnr_timer: RnrTimer::new(12),
+            mtu: None,
+            max_rd_atomic: 16,
+            congestion: None,
+            traffic_class: 0,
+            hop_limit: 64,
+            partition_key: 0xffff,
+        }
+    }
+}
+
+/// The text is no [`QpEndpoint`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no queue pair endpoint: it reads ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16")]
+pub struct ParseEndpointError(String);
+
+/// `ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16`.
+impl fmt::Display for QpEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ip, qpn, psn, mtu, max_rd_atomic } = self;
+        write!(f, "ip={ip},qpn={qpn},psn={psn},mtu={},rd_atomic={max_rd_atomic}", mtu.bytes())
+    }
+}
+
+impl FromStr for QpEndpoint {
+    type Err = ParseEndpointError;
+
+    fn from_str(text: &str) -> Result<Self, ParseEndpointError> {
+        parse(text).ok_or_else(|| ParseEndpointError(text.chars().take(200).collect()))
+    }
+}
+
+fn parse(text: &str) -> Option<QpEndpoint> {
+    let mut fields = text.trim().split(',');
+    let mut field = |name: &str| fields.next()?.trim().strip_prefix(name)?.strip_prefix('=');
+    let ip = field("ip")?.parse().ok()?;
+    let qpn = u32::from_str_radix(field("qpn")?.strip_prefix("0x")?, 16).ok()?;
+    let psn = field("psn")?.parse().ok()?;
+    let mtu = field("mtu")?.parse().ok()?;
+    let max_rd_atomic = field("rd_atomic")?.parse().ok()?;
+    if fields.next().is_some() {
+        return None;
+    }
+    Fields { ip, qpn, psn, mtu, max_rd_atomic }.try_into().ok()
+}
+
+/// The same in plain numbers.
+#[derive(Serialize, Deserialize)]
+struct Fields {
+    ip: IpAddr,
+    qpn: u32,
+    psn: u32,
+    mtu: u32,
+    max_rd_atomic: u8,
+}
+
+impl From<QpEndpoint> for Fields {
+    fn from(from: QpEndpoint) -> Self {
+        let QpEndpoint { ip, qpn, psn, mtu, max_rd_atomic } = from;
+        Self { ip, qpn: qpn.get(), psn: psn.get(), mtu: mtu.bytes(), max_rd_atomic }
+    }
+}
+
+impl TryFrom<Fields> for QpEndpoint {
+    type Error = String;
+
+    fn try_from(from: Fields) -> Result<Self, String> {
+        let Fields { ip, qpn, psn, mtu, max_rd_atomic } = from;
+        if qpn >= 1 << 24 {
+            return Err(format!("qpn {qpn} has more than 24 bits"));
+        }
+        if psn >= Psn::CIRCLE {
+            return Err(format!("psn {psn} has more than 24 bits"));
+        }
+        let mtu = Mtu::ALL.into_iter().find(|m| m.bytes() == mtu).ok_or(format!("{mtu} is no path MTU"))?;
+        Ok(Self { ip, qpn: Qpn::new(qpn), psn: Psn::new(psn), mtu, max_rd_atomic })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_endpoint_survives_text(ip: IpAddr, qpn in 0..1u32 << 24, psn in 0..1u32 << 24, mtu in 0..5usize, rd: u8) {
+            let endpoint = QpEndpoint {
+                ip, qpn: Qpn::new(qpn), psn: Psn::new(psn), mtu: Mtu::ALL[mtu], max_rd_atomic: rd,
+            };
+            prop_assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
+        }
+
+        #[test]
+        fn any_text_is_taken_or_refused(text: String) {
+            if let Ok(endpoint) = text.parse::<QpEndpoint>() {
+                prop_assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused() {
+        for text in [
+            "",
+            "ip=10.0.0.1,qpn=0x1000000,psn=5,mtu=1024,rd_atomic=16",
+            "ip=10.0.0.1,qpn=0x11,psn=16777216,mtu=1024,rd_atomic=16",
+            "ip=10.0.0.1,qpn=0x11,psn=5,mtu=1500,rd_atomic=16",
+            "ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16,more=1",
+        ] {
+            assert_eq!(text.parse::<QpEndpoint>(), Err(ParseEndpointError(text.into())));
+        }
+    }
+}

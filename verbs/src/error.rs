@@ -1,0 +1,81 @@
+use roce::ControlError;
+use roce::qp::PostError;
+use std::net::IpAddr;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why a verb failed.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("port {port}: {reason}")]
+    Port { port: String, reason: String },
+    #[error("{0}")]
+    Config(#[from] crate::ConfigError),
+    #[error("{0}")]
+    Control(#[from] ControlError),
+    #[error("the device's core has stopped: {0}")]
+    CoreStopped(String),
+    #[error(
+        "no answer from {address} by {protocol} on port {port} after {tries} tries; check its address, and that both ports are on one network"
+    )]
+    NoNeighbour { address: IpAddr, protocol: &'static str, port: String, tries: u32 },
+    #[error("no route to {address} from port {port}: {reason}")]
+    NoRoute { address: IpAddr, port: String, reason: String },
+    #[error("device {port} has no {family} address: it can't reach {peer}; give it one with ip=")]
+    Family { port: String, family: &'static str, peer: IpAddr },
+    #[error("device {port} has no address; give it one with ip= (or FERROCE_IP)")]
+    NoAddress { port: String },
+    #[error("GID index {index}: the device has {count}")]
+    GidIndex { index: usize, count: usize },
+    #[error("MTU {given} does not fit port {port}: its frames carry at most {limit}; choose a smaller MTU")]
+    Mtu { given: u32, limit: u32, port: String },
+    #[error("{0}")]
+    Bounds(#[from] BoundsError),
+    #[error("a region of {length} bytes can't be allocated")]
+    OutOfMemory { length: usize },
+    #[error("{what} belongs to another device")]
+    OtherDevice { what: &'static str },
+    #[error("the queue pair is connected already")]
+    Connected,
+    #[error("{what} is {value}: it must be {limit}")]
+    Value { what: &'static str, value: String, limit: &'static str },
+    #[error("the core did not answer within {0:?}")]
+    NoAnswer(Duration),
+}
+
+/// A range that leaves its memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{length} bytes at offset {offset} leave the region of {region} bytes")]
+pub struct BoundsError {
+    /// Where the range starts in the region.
+    pub offset: usize,
+    /// Bytes of the range.
+    pub length: usize,
+    /// Bytes of the region.
+    pub region: usize,
+}
+
+/// Why a list of requests was not taken whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{posted} requests were posted, the next was refused: {error}")]
+pub struct PostListError {
+    /// How many were posted before: the index of the one that was refused.
+    pub posted: usize,
+    /// Why.
+    #[source]
+    pub error: PostError,
+}
+
+/// Why a completion queue can't be polled any more.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum PollError {
+    #[error(
+        "completion queue overflow: more than {depth} completions were not polled; its queue pairs are in the error state"
+    )]
+    Overflow { depth: u32 },
+    #[error("the device's core has stopped: {0}")]
+    CoreStopped(String),
+}

@@ -1,0 +1,90 @@
+/// Rounds of Speck32/64.
+const ROUNDS: usize = 22;
+
+/// A secret permutation of the 32-bit numbers: a key tells nothing about the region it names to who has not the
+/// secret, nor about any other key.
+///
+/// It is the block cipher Speck32/64, with the secret's other half added before and after it, since 64 bits of
+/// key alone are few.
+#[derive(Clone)]
+pub(crate) struct KeySpace {
+    round_keys: [u16; ROUNDS],
+    before: u32,
+    after: u32,
+}
+
+impl KeySpace {
+    pub(crate) fn new(secret: &[u8; 16]) -> Self {
+        let word = |at: usize| u16::from_le_bytes([secret[at], secret[at + 1]]);
+        Self {
+            round_keys: expand([word(0), word(2), word(4), word(6)]),
+            before: u32::from_le_bytes([secret[8], secret[9], secret[10], secret[11]]),
+            after: u32::from_le_bytes([secret[12], secret[13], secret[14], secret[15]]),
+        }
+    }
+
+    /// The key that stands for `number`.
+    pub(crate) fn seal(&self, number: u32) -> u32 {
+        let (mut x, mut y) = split(number ^ self.before);
+        for key in self.round_keys {
+            (x, y) = round(x, y, key);
+        }
+        join(x, y) ^ self.after
+    }
+
+    /// The number that `key` stands for.
+    pub(crate) fn open(&self, key: u32) -> u32 {
+        let (mut x, mut y) = split(key ^ self.after);
+        for key in self.round_keys.iter().rev() {
+            y = (y ^ x).rotate_right(2);
+            x = (x ^ key).wrapping_sub(y).rotate_left(7);
+        }
+        join(x, y) ^ self.before
+    }
+}
+
+fn round(x: u16, y: u16, key: u16) -> (u16, u16) {
+    let x = x.rotate_right(7).wrapping_add(y) ^ key;
+    (x, y.rotate_left(2) ^ x)
+}
+
+fn expand(key: [u16; 4]) -> [u16; ROUNDS] {
+    let mut words = [key[1], key[2], key[3]];
+    let mut current = key[0];
+    let mut keys = [0; ROUNDS];
+    for (i, key) in (0u16..).zip(&mut keys) {
+        *key = current;
+        let word = &mut words[usize::from(i) % 3];
+        (*word, current) = round(*word, current, i);
+    }
+    keys
+}
+
+fn split(block: u32) -> (u16, u16) {
+    ((block >> 16) as u16, block as u16)
+}
+
+fn join(x: u16, y: u16) -> u32 {
+    u32::from(x) << 16 | u32::from(y)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn it_gives_the_published_cipher_text() {
+        let mut secret = [0; 16];
+        secret[..8].copy_from_slice(&[0x00, 0x01, 0x08, 0x09, 0x10, 0x11, 0x18, 0x19]);
+        assert_eq!(KeySpace::new(&secret).seal(0x6574_694c), 0xa868_42f2);
+    }
+
+    proptest! {
+        #[test]
+        fn opening_undoes_sealing(secret: [u8; 16], number: u32) {
+            let space = KeySpace::new(&secret);
+            prop_assert_eq!(space.open(space.seal(number)), number);
+        }
+    }
+}

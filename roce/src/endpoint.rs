@@ -119,6 +119,17 @@ impl Endpoint {
         todo!()
     }
 
+    /// Send requests that the queue pair would still take now; 0 means that `post_send` answers `QueueFull`. Requests
+    /// that are done, signalled or not, take no room.
+    pub fn send_room(&self, qpn: Qpn) -> u32 {
+        todo!()
+    }
+
+    /// Receive requests that the queue pair would still take now.
+    pub fn recv_room(&self, qpn: Qpn) -> u32 {
+        todo!()
+    }
+
     /// Takes in one Ethernet frame. Answers leave by `poll_transmit`. What is dropped is counted here.
     pub fn on_frame<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         todo!()

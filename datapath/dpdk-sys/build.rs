@@ -1,1 +1,160 @@
-fn main() {}
+//! Binds the installed DPDK 22.11 and compiles the shim for its inline functions.
+
+use std::path::PathBuf;
+use std::process::exit;
+
+/// The release whose structs and semantics this crate knows.
+const RELEASE: &str = "22.11";
+
+/// That release's ABI, which names the directory of its drivers.
+const ABI: &str = "23.0";
+
+/// The libraries called directly. Drivers are plugins, which the EAL loads from a directory of their own.
+const LIBRARIES: [&str; 6] = ["rte_eal", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_net_ring"];
+
+const FUNCTIONS: &[&str] = &[
+    "ferroce_.*",
+    "rte_dev_probe",
+    "rte_dev_remove",
+    "rte_eal_cleanup",
+    "rte_eal_init",
+    "rte_eth_dev_close",
+    "rte_eth_dev_configure",
+    "rte_eth_dev_get_mtu",
+    "rte_eth_dev_get_port_by_name",
+    "rte_eth_dev_info_get",
+    "rte_eth_dev_set_mtu",
+    "rte_eth_dev_socket_id",
+    "rte_eth_dev_start",
+    "rte_eth_dev_stop",
+    "rte_eth_from_rings",
+    "rte_eth_link_get_nowait",
+    "rte_eth_macaddr_get",
+    "rte_eth_promiscuous_enable",
+    "rte_eth_rx_queue_setup",
+    "rte_eth_stats_get",
+    "rte_eth_tx_queue_setup",
+    "rte_log_set_global_level",
+    "rte_log_set_level_pattern",
+    "rte_mempool_avail_count",
+    "rte_mempool_free",
+    "rte_mempool_in_use_count",
+    "rte_pktmbuf_pool_create",
+    "rte_ring_create",
+    "rte_ring_free",
+    "rte_ring_lookup",
+    "rte_strerror",
+    "rte_thread_register",
+    "rte_thread_unregister",
+    "rte_version",
+];
+
+const TYPES: &[&str] =
+    &["rte_mbuf", "rte_mempool", "rte_ring", "rte_eth_.*(conf|info|link|stats)", "rte_ether_addr"];
+
+const VARIABLES: &[&str] =
+    &["ferroce_.*", "RTE_PKTMBUF_HEADROOM", "RTE_ETH_LINK_.*", "RTE_MAX_LCORE", "RING_F_.*", "RTE_LOG_.*"];
+
+/// Packed bit-fields that bindgen can't lay out. Nothing here needs to see inside.
+const OPAQUE: [&str; 4] =
+    ["rte_arp_hdr", "rte_arp_ipv4", "rte_l2tpv2_combined_msg_hdr", "rte_gtp_psc_generic_hdr"];
+
+fn fail(why: &str) -> ! {
+    eprintln!("error: {why}");
+    exit(1);
+}
+
+fn main() {
+    println!("cargo:rerun-if-changed=shim/shim.h");
+    println!("cargo:rerun-if-changed=shim/shim.c");
+    let dpdk = probe();
+    let flags: Vec<String> = dpdk
+        .include_paths
+        .iter()
+        .map(|path| format!("-I{}", path.display()))
+        .chain(["-include".into(), "rte_config.h".into()])
+        .chain(
+            (std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64"))
+                .then(|| "-march=corei7".into()),
+        )
+        .collect();
+    compile_shim(&flags);
+    bind(&flags);
+    for path in &dpdk.link_paths {
+        println!("cargo:rustc-link-search=native={}", path.display());
+    }
+    for library in LIBRARIES {
+        println!("cargo:rustc-link-lib=dylib={library}");
+    }
+    let libdir = pkg_config::get_variable("libdpdk", "libdir").unwrap_or_default();
+    println!("cargo:rustc-env=DPDK_DRIVER_DIR={libdir}/dpdk/pmds-{ABI}");
+}
+
+/// Where DPDK lies, or the end of the build with the remedy.
+fn probe() -> pkg_config::Library {
+    let found = pkg_config::Config::new().cargo_metadata(false).env_metadata(true).probe("libdpdk");
+    let dpdk = found.unwrap_or_else(|e| {
+        fail(&format!(
+            "DPDK {RELEASE} with headers is needed, and pkg-config finds no `libdpdk`.\n\
+             remedy: apt-get install libdpdk-dev libclang-dev pkg-config\n{e}"
+        ))
+    });
+    if dpdk.version != RELEASE && !dpdk.version.starts_with(&format!("{RELEASE}.")) {
+        fail(&format!(
+            "pkg-config finds DPDK {}, but only {RELEASE} (Debian 12's) is supported.\n\
+             remedy: install libdpdk-dev {RELEASE}, or point PKG_CONFIG_PATH at such an installation",
+            dpdk.version
+        ));
+    }
+    dpdk
+}
+
+fn compile_shim(flags: &[String]) {
+    let mut build = cc::Build::new();
+    build.file("shim/shim.c").opt_level(3).warnings(true).extra_warnings(true);
+    for flag in flags {
+        build.flag(flag);
+    }
+    // DPDK's own inline functions have unused parameters and address-of-packed-member.
+    build.flag_if_supported("-Wno-unused-parameter").flag_if_supported("-Wno-address-of-packed-member");
+    if let Err(e) = build.try_compile("ferroce_dpdk_shim") {
+        fail(&format!("the C shim over DPDK doesn't compile: {e}\nremedy: apt-get install gcc libdpdk-dev"));
+    }
+}
+
+fn bind(flags: &[String]) {
+    if std::panic::catch_unwind(bindgen::clang_version).is_err() {
+        fail(
+            "bindgen finds no libclang.\nremedy: apt-get install libclang-dev, or set LIBCLANG_PATH to its directory",
+        );
+    }
+    let mut builder = bindgen::Builder::default()
+        .header("shim/shim.h")
+        .clang_args(flags)
+        .layout_tests(false)
+        .derive_default(true)
+        .generate_comments(false)
+        .prepend_enum_name(false);
+    for function in FUNCTIONS {
+        builder = builder.allowlist_function(function);
+    }
+    for kind in TYPES {
+        builder = builder.allowlist_type(kind);
+    }
+    for variable in VARIABLES {
+        builder = builder.allowlist_var(variable);
+    }
+    for kind in OPAQUE {
+        builder = builder.opaque_type(kind);
+    }
+    let bindings = builder.generate().unwrap_or_else(|e| {
+        fail(&format!(
+            "bindgen can't read DPDK's headers: {e}\n\
+             remedy: apt-get install libclang-dev clang; with several installed, set LIBCLANG_PATH to the newest"
+        ))
+    });
+    let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("dpdk.rs");
+    if let Err(e) = bindings.write_to_file(&out) {
+        fail(&format!("can't write {}: {e}", out.display()));
+    }
+}

@@ -5,3 +5,5 @@
 
 pub mod engine;
 pub mod io;
+pub mod linux;
+pub mod port_spec;

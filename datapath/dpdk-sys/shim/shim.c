@@ -1,0 +1,58 @@
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <rte_errno.h>
+#include <stdio.h>
+
+uint16_t ferroce_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n)
+{
+	return rte_eth_rx_burst(port, queue, mbufs, n);
+}
+
+uint16_t ferroce_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n)
+{
+	return rte_eth_tx_burst(port, queue, mbufs, n);
+}
+
+struct rte_mbuf *ferroce_mbuf_alloc(struct rte_mempool *pool)
+{
+	return rte_pktmbuf_alloc(pool);
+}
+
+void ferroce_mbuf_free(struct rte_mbuf *mbuf)
+{
+	rte_pktmbuf_free(mbuf);
+}
+
+int ferroce_errno(void)
+{
+	return rte_errno;
+}
+
+static ferroce_log_sink log_sink;
+
+static ssize_t log_write(void *cookie, const char *text, size_t len)
+{
+	(void)cookie;
+	log_sink((uint32_t)rte_log_cur_msg_loglevel(), text, len);
+	return (ssize_t)len;
+}
+
+int ferroce_log_to(ferroce_log_sink sink)
+{
+	static const cookie_io_functions_t functions = { .write = log_write };
+	FILE *stream;
+
+	log_sink = sink;
+	stream = fopencookie(NULL, "w", functions);
+	if (stream == NULL)
+		return -1;
+	return rte_openlog_stream(stream);
+}
+
+#define ROW(field) { #field, offsetof(struct rte_mbuf, field), sizeof(((struct rte_mbuf *)0)->field) }
+
+const struct ferroce_offset ferroce_mbuf_offsets[] = {
+	ROW(buf_addr), ROW(data_off), ROW(nb_segs), ROW(port),    ROW(ol_flags), ROW(pkt_len),
+	ROW(data_len), ROW(buf_len),  ROW(pool),    { NULL, sizeof(struct rte_mbuf), 0 },
+};

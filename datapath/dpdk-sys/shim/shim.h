@@ -1,0 +1,40 @@
+/* What Rust can't call in DPDK: static-inline functions, macros, thread-local variables. */
+#ifndef FERROCE_SHIM_H
+#define FERROCE_SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_eth_ring.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_ring.h>
+#include <rte_version.h>
+
+uint16_t ferroce_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
+uint16_t ferroce_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
+struct rte_mbuf *ferroce_mbuf_alloc(struct rte_mempool *pool);
+void ferroce_mbuf_free(struct rte_mbuf *mbuf);
+int ferroce_errno(void);
+
+/* Called with one piece of a log message and its RTE_LOG_ level. Not NUL-terminated. */
+typedef void (*ferroce_log_sink)(uint32_t level, const char *text, size_t len);
+
+/* Sends all of DPDK's log to `sink`. 0, or -1 with errno set. */
+int ferroce_log_to(ferroce_log_sink sink);
+
+struct ferroce_offset {
+	const char *field;
+	size_t offset;
+	size_t size;
+};
+
+/* Where the C compiler puts the fields of rte_mbuf that Rust touches; the row after the last has no name. */
+extern const struct ferroce_offset ferroce_mbuf_offsets[];
+
+#endif

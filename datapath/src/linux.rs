@@ -1,0 +1,182 @@
+//! What the kernel says about an interface. By ioctl, since `/sys` shows the network namespace that mounted it and not
+//! the thread's own.
+
+use roce::wire::Mac;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// A network interface of the calling thread's namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index, from 1.
+    pub index: u32,
+    /// The largest IP packet, in bytes.
+    pub mtu: u32,
+    /// Its Ethernet address; zero where it has none.
+    pub mac: Mac,
+    /// It is set up.
+    pub up: bool,
+    /// It has a carrier.
+    pub running: bool,
+    /// Its speed in Mb/s where the driver tells.
+    pub speed_mbps: Option<u32>,
+}
+
+/// The names of all interfaces of the calling thread's namespace.
+pub fn interface_names() -> Vec<String> {
+    // SAFETY: if_nameindex takes nothing and returns null or an array that ends with index 0.
+    let list = unsafe { libc::if_nameindex() };
+    if list.is_null() {
+        return Vec::new();
+    }
+    let mut names = Vec::new();
+    let mut at = list;
+    loop {
+        // SAFETY: `at` points into the array, at most at the entry that ends it.
+        let entry = unsafe { &*at };
+        if entry.if_index == 0 {
+            break;
+        }
+        // SAFETY: an entry before the last has a NUL-terminated name, alive until if_freenameindex.
+        names.push(unsafe { CStr::from_ptr(entry.if_name) }.to_string_lossy().into_owned());
+        // SAFETY: the entry with index 0 hasn't come yet, so there is a next one.
+        at = unsafe { at.add(1) };
+    }
+    // SAFETY: `list` is what if_nameindex returned, freed once.
+    unsafe { libc::if_freenameindex(list) };
+    names
+}
+
+/// What the kernel knows of the interface `name`.
+///
+/// # Errors
+/// The kernel's; `ENODEV` where there is none of that name.
+pub fn interface(name: &str) -> io::Result<Interface> {
+    let control = Control::new(name)?;
+    let index = control.ask(libc::SIOCGIFINDEX)?;
+    let mtu = control.ask(libc::SIOCGIFMTU)?;
+    let flags = control.ask(libc::SIOCGIFFLAGS)?;
+    let hardware = control.ask(libc::SIOCGIFHWADDR)?;
+    // SAFETY: each request above succeeded, so the kernel wrote the field of the union that belongs to it; all are
+    // plain integers, for which any bytes are legal.
+    let (index, mtu, flags, address) = unsafe {
+        (
+            index.ifr_ifru.ifru_ifindex,
+            mtu.ifr_ifru.ifru_mtu,
+            i32::from(flags.ifr_ifru.ifru_flags),
+            hardware.ifr_ifru.ifru_hwaddr.sa_data,
+        )
+    };
+    let mut mac = [0; 6];
+    for (to, from) in mac.iter_mut().zip(address) {
+        *to = from as u8;
+    }
+    Ok(Interface {
+        name: name.to_owned(),
+        index: index as u32,
+        mtu: mtu as u32,
+        mac: Mac(mac),
+        up: flags & libc::IFF_UP != 0,
+        running: flags & libc::IFF_RUNNING != 0,
+        speed_mbps: control.speed(),
+    })
+}
+
+/// Gives the interface `name` another Ethernet address.
+///
+/// # Errors
+/// The kernel's: `EPERM` without CAP_NET_ADMIN, `ENODEV` where there is no such interface.
+pub fn set_mac(name: &str, mac: Mac) -> io::Result<()> {
+    let control = Control::new(name)?;
+    let mut request = control.request();
+    let mut data = [0; 14];
+    for (to, from) in data.iter_mut().zip(mac.0) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_hwaddr = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: data };
+    control.call(libc::SIOCSIFHWADDR, &mut request)
+}
+
+/// A socket to ask about one interface.
+struct Control {
+    socket: OwnedFd,
+    name: [libc::c_char; libc::IFNAMSIZ],
+}
+
+impl Control {
+    fn new(name: &str) -> io::Result<Self> {
+        let text = CString::new(name)?;
+        let bytes = text.as_bytes_with_nul();
+        if bytes.len() > libc::IFNAMSIZ {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        let mut field = [0; libc::IFNAMSIZ];
+        for (to, from) in field.iter_mut().zip(bytes) {
+            *to = *from as libc::c_char;
+        }
+        // SAFETY: socket takes plain integers.
+        let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is fresh and nobody else has it.
+        Ok(Self { socket: unsafe { OwnedFd::from_raw_fd(fd) }, name: field })
+    }
+
+    fn request(&self) -> libc::ifreq {
+        libc::ifreq { ifr_name: self.name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_ifindex: 0 } }
+    }
+
+    fn call(&self, what: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
+        // SAFETY: each request used here takes an ifreq, which `request` is, exclusively borrowed for the call.
+        match unsafe { libc::ioctl(self.socket.as_raw_fd(), what as _, request as *mut libc::ifreq) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn ask(&self, what: libc::c_ulong) -> io::Result<libc::ifreq> {
+        let mut request = self.request();
+        self.call(what, &mut request)?;
+        Ok(request)
+    }
+
+    /// Mb/s by ETHTOOL_GSET, which every driver with a speed still answers.
+    fn speed(&self) -> Option<u32> {
+        const ETHTOOL_GSET: u32 = 1;
+        /// `struct ethtool_cmd` has 44 bytes; the speed's low half lies at 12, its high half at 28.
+        #[repr(C, align(4))]
+        struct Command([u8; 44]);
+        let mut command = Command([0; 44]);
+        command.0[..4].copy_from_slice(&ETHTOOL_GSET.to_ne_bytes());
+        let mut request = self.request();
+        request.ifr_ifru.ifru_data = (&raw mut command).cast();
+        self.call(libc::SIOCETHTOOL, &mut request).ok()?;
+        let half = |at: usize| u32::from(u16::from_ne_bytes([command.0[at], command.0[at + 1]]));
+        let speed = half(28) << 16 | half(12);
+        // SPEED_UNKNOWN is all ones, in the low half alone with old drivers.
+        (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_known() {
+        assert!(interface_names().iter().any(|name| name == "lo"));
+        let lo = interface("lo").unwrap();
+        assert_eq!((lo.index, lo.mac), (1, Mac([0; 6])));
+        assert!(lo.mtu >= 1280, "{lo:?}");
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_an_error() {
+        assert_eq!(interface("no-such-if").unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert_eq!(interface("a-name-that-is-too-long").unwrap_err().raw_os_error(), Some(libc::ENODEV));
+    }
+}

@@ -1,0 +1,330 @@
+//! One short way to name a port everywhere: in a flag, in the environment, in a file.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The forms that a port's name takes, for help texts and errors.
+pub const FORMS: &str = "\
+IFACE                                   a Linux interface (veth0, eth0), by AF_PACKET
+tap:NAME                                a new tap interface NAME
+memif:/DIR/SOCKET[,server|,client][,id=N][,zero-copy]
+                                        shared memory with another process
+ring:NAME[,a|,b]                        in this process: a loop, or one end of a pair
+null                                    sends vanish, nothing arrives
+pcap:RX.pcap,TX.pcap                    frames from a file, frames to a file; either may be empty
+pcap:IFACE                              a Linux interface, by libpcap
+pci:0000:01:00.0                        a NIC that DPDK drives
+eal:DEVARGS                             a device as DPDK's --vdev or -a takes it";
+
+const FORMS_LINE: &str = "IFACE, tap:NAME, memif:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
+                          pci:0000:01:00.0, eal:DEVARGS";
+
+/// Linux holds an interface's name in 16 bytes, the last one NUL.
+const MAX_INTERFACE_NAME: usize = 15;
+/// `sun_path` holds 108 bytes, the last one NUL.
+const MAX_SOCKET_PATH: usize = 107;
+/// DPDK holds a ring's name in 32 bytes with prefixes of its own and ours.
+const MAX_RING_NAME: usize = 16;
+
+/// A port's name, checked for form; whether such a port can be opened shows on opening.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PortSpec {
+    /// A Linux interface, shared with the kernel.
+    Interface(String),
+    /// A tap interface that the port makes; the kernel is the peer.
+    Tap(String),
+    /// Shared memory with another process.
+    Memif {
+        /// The Unix socket where the two meet.
+        socket: String,
+        /// Who listens on it.
+        role: MemifRole,
+        /// Tells interfaces of one socket apart.
+        id: u32,
+        /// The client's buffers lie in the shared memory. The peer can then write all of this process's DPDK memory.
+        zero_copy: bool,
+    },
+    /// Within this process, by name: a loop (no end), or one end of a pair.
+    Ring {
+        /// What the two ends have in common.
+        name: String,
+        /// Which end; none for a loop.
+        end: Option<RingEnd>,
+    },
+    /// Sends vanish, nothing arrives.
+    Null,
+    /// Capture files; the one that is none receives nothing, or drops what is sent.
+    Pcap {
+        /// Frames to receive.
+        rx: Option<String>,
+        /// Where sent frames go.
+        tx: Option<String>,
+    },
+    /// A Linux interface through libpcap.
+    PcapInterface(String),
+    /// A PCI address that a DPDK driver is bound to.
+    Pci(String),
+    /// A device in DPDK's own words.
+    Eal(String),
+}
+
+/// Which side of a memif socket a port is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MemifRole {
+    /// The client where somebody listens already, the server elsewhere.
+    #[default]
+    Auto,
+    /// Listens, and takes the client's memory.
+    Server,
+    /// Connects to a listening server.
+    Client,
+}
+
+/// One end of a pair of rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RingEnd {
+    /// Sends to `B`.
+    A,
+    /// Sends to `A`.
+    B,
+}
+
+/// Why a text is no port's name. One line, with the forms.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("port `{}`: {why}; a port is one of {FORMS_LINE}", given.escape_debug())]
+pub struct PortSpecError {
+    given: String,
+    why: String,
+}
+
+impl fmt::Display for PortSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Interface(name) => f.write_str(name),
+            Self::Tap(name) => write!(f, "tap:{name}"),
+            Self::Memif { socket, role, id, zero_copy } => {
+                write!(f, "memif:{socket}")?;
+                f.write_str(match role {
+                    MemifRole::Auto => "",
+                    MemifRole::Server => ",server",
+                    MemifRole::Client => ",client",
+                })?;
+                if *id != 0 {
+                    write!(f, ",id={id}")?;
+                }
+                f.write_str(if *zero_copy { ",zero-copy" } else { "" })
+            }
+            Self::Ring { name, end: None } => write!(f, "ring:{name}"),
+            Self::Ring { name, end: Some(RingEnd::A) } => write!(f, "ring:{name},a"),
+            Self::Ring { name, end: Some(RingEnd::B) } => write!(f, "ring:{name},b"),
+            Self::Null => f.write_str("null"),
+            Self::Pcap { rx, tx } => {
+                write!(f, "pcap:{},{}", rx.as_deref().unwrap_or(""), tx.as_deref().unwrap_or(""))
+            }
+            Self::PcapInterface(name) => write!(f, "pcap:{name}"),
+            Self::Pci(address) => write!(f, "pci:{address}"),
+            Self::Eal(arguments) => write!(f, "eal:{arguments}"),
+        }
+    }
+}
+
+impl FromStr for PortSpec {
+    type Err = PortSpecError;
+
+    fn from_str(given: &str) -> Result<Self, PortSpecError> {
+        parse(given).map_err(|why| PortSpecError { given: given.to_owned(), why })
+    }
+}
+
+fn parse(given: &str) -> Result<PortSpec, String> {
+    if let Some(c) = given.chars().find(|c| c.is_control() || c.is_whitespace()) {
+        return Err(format!("{c:?} is not allowed in it"));
+    }
+    let Some((kind, rest)) = given.split_once(':') else {
+        return match given {
+            "null" => Ok(PortSpec::Null),
+            "tap" | "memif" | "ring" | "pcap" | "pci" | "eal" => {
+                Err(format!("`{given}:` needs something after it"))
+            }
+            _ => interface_name(given).map(PortSpec::Interface),
+        };
+    };
+    match kind {
+        "tap" => interface_name(rest).map(PortSpec::Tap),
+        "memif" => memif(rest),
+        "ring" => ring(rest),
+        "null" => Err("`null` takes nothing after it".into()),
+        "pcap" => pcap(rest),
+        "pci" => pci(rest),
+        "eal" if rest.is_empty() => Err("device arguments are missing, as in eal:net_null0,size=64".into()),
+        "eal" => Ok(PortSpec::Eal(rest.to_owned())),
+        _ => Err(format!("there is no kind `{kind}:`")),
+    }
+}
+
+fn interface_name(name: &str) -> Result<String, String> {
+    if name.is_empty() || name == "." || name == ".." {
+        return Err("the interface's name is missing".into());
+    }
+    if name.len() > MAX_INTERFACE_NAME {
+        let length = name.len();
+        return Err(format!(
+            "an interface's name has at most {MAX_INTERFACE_NAME} bytes, this one has {length}"
+        ));
+    }
+    match name.chars().find(|c| matches!(c, '/' | ',' | '=' | ':')) {
+        Some(c) => Err(format!("`{c}` can't stand in an interface's name")),
+        None => Ok(name.to_owned()),
+    }
+}
+
+fn memif(rest: &str) -> Result<PortSpec, String> {
+    let mut parts = rest.split(',');
+    let socket = parts.next().unwrap_or("").to_owned();
+    if !socket.starts_with('/') || socket.ends_with('/') || socket.rfind('/') == Some(0) {
+        return Err(format!(
+            "the socket `{socket}` must be a full path in a directory, as in memif:/run/x.sock"
+        ));
+    }
+    if socket.len() > MAX_SOCKET_PATH {
+        return Err(format!(
+            "a socket's path has at most {MAX_SOCKET_PATH} bytes, this one has {}",
+            socket.len()
+        ));
+    }
+    let (mut role, mut id, mut zero_copy) = (MemifRole::Auto, 0, false);
+    for part in parts {
+        match part {
+            "server" => role = MemifRole::Server,
+            "client" => role = MemifRole::Client,
+            "zero-copy" => zero_copy = true,
+            _ => {
+                let number = part.strip_prefix("id=").ok_or_else(|| {
+                    format!("memif has no option `{part}`; it takes server, client, id=N and zero-copy")
+                })?;
+                id = number.parse().map_err(|_| format!("`{number}` is no id: 0 to {}", u32::MAX))?;
+            }
+        }
+    }
+    Ok(PortSpec::Memif { socket, role, id, zero_copy })
+}
+
+fn ring(rest: &str) -> Result<PortSpec, String> {
+    let (name, end) = match rest.split_once(',') {
+        None => (rest, None),
+        Some((name, "a")) => (name, Some(RingEnd::A)),
+        Some((name, "b")) => (name, Some(RingEnd::B)),
+        Some((_, end)) => return Err(format!("a pair has the ends `a` and `b`, not `{end}`")),
+    };
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if name.is_empty() || name.len() > MAX_RING_NAME || !name.chars().all(legal) {
+        return Err(format!("a ring's name has 1 to {MAX_RING_NAME} letters, digits, `-`, `_` or `.`"));
+    }
+    Ok(PortSpec::Ring { name: name.to_owned(), end })
+}
+
+fn pcap(rest: &str) -> Result<PortSpec, String> {
+    let file = |path: &str| (!path.is_empty()).then(|| path.to_owned());
+    let (rx, tx) = match rest.split_once(',') {
+        Some((_, tx)) if tx.contains(',') => return Err("a file's path can't hold a `,`".into()),
+        Some((rx, tx)) => (file(rx), file(tx)),
+        None if rest.contains('/') || rest.ends_with(".pcap") => (file(rest), None),
+        None => return interface_name(rest).map(PortSpec::PcapInterface),
+    };
+    if rx.is_none() && tx.is_none() {
+        return Err("name a file to receive from, one to send to, or both".into());
+    }
+    Ok(PortSpec::Pcap { rx, tx })
+}
+
+/// `0000:01:00.0`, or `01:00.0` in domain 0.
+fn pci(rest: &str) -> Result<PortSpec, String> {
+    let parsed = || {
+        let (head, function) = rest.rsplit_once('.')?;
+        let fields: Vec<&str> = head.split(':').collect();
+        let (domain, bus, device) = match fields[..] {
+            [domain, bus, device] => (domain, bus, device),
+            [bus, device] => ("0", bus, device),
+            _ => return None,
+        };
+        let hex = |field: &str, most: u32| {
+            let digits = !field.is_empty() && field.bytes().all(|b| b.is_ascii_hexdigit());
+            u32::from_str_radix(field, 16).ok().filter(|value| digits && *value <= most)
+        };
+        let (domain, bus) = (hex(domain, 0xffff_ffff)?, hex(bus, 0xff)?);
+        let (device, function) = (hex(device, 0x1f)?, hex(function, 7)?);
+        Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
+    };
+    parsed().map(PortSpec::Pci).ok_or_else(|| format!("`{rest}` is no PCI address like 0000:01:00.0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> PortSpec {
+        text.parse().unwrap()
+    }
+
+    fn refusal(text: &str) -> String {
+        let error = text.parse::<PortSpec>().unwrap_err().to_string();
+        assert!(!error.contains('\n'), "{error}");
+        assert!(error.contains("memif:/DIR/SOCKET"), "the forms are missing: {error}");
+        error
+    }
+
+    #[test]
+    fn every_form_reads_and_prints_as_it_was() {
+        for text in [
+            "veth0",
+            "tap:rdma0",
+            "memif:/run/x.sock",
+            "memif:/run/x.sock,server",
+            "memif:/run/x.sock,client,id=7,zero-copy",
+            "ring:lo",
+            "ring:pair,a",
+            "ring:pair,b",
+            "null",
+            "pcap:rx.pcap,tx.pcap",
+            "pcap:,tx.pcap",
+            "pcap:rx.pcap,",
+            "pcap:eth0",
+            "pci:0000:01:00.0",
+            "eal:net_null0,size=64",
+        ] {
+            assert_eq!(read(text).to_string(), text);
+        }
+        assert_eq!(read("pci:1:0.0"), PortSpec::Pci("0000:01:00.0".into()));
+        assert_eq!(read("pcap:rx.pcap"), PortSpec::Pcap { rx: Some("rx.pcap".into()), tx: None });
+    }
+
+    #[test]
+    fn a_bad_name_says_what_and_how() {
+        assert!(refusal("").contains("missing"));
+        assert!(refusal("a-name-of-16-byte").contains("at most 15"));
+        assert!(refusal("foo:bar").contains("no kind `foo:`"));
+        assert!(refusal("tap").contains("after it"));
+        assert!(refusal("tap:").contains("missing"));
+        assert!(refusal("memif:x.sock").contains("full path"));
+        assert!(refusal("memif:/x.sock").contains("full path"));
+        assert!(refusal("memif:/run/x,fast").contains("no option `fast`"));
+        assert!(refusal("memif:/run/x,id=-1").contains("`-1`"));
+        assert!(refusal("ring:x,c").contains("not `c`"));
+        assert!(refusal("ring:").contains("1 to 16"));
+        assert!(refusal("null:64").contains("nothing after"));
+        assert!(refusal("pcap:,").contains("file"));
+        assert!(refusal("pci:0000:01:20.0").contains("PCI address"));
+        assert!(refusal("pci:+1:0.0").contains("PCI address"));
+        assert!(refusal("eth0\n").contains("not allowed"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_reads_prints_to_the_same(text in "(memif:/|ring:|pcap:|pci:|tap:|eal:)?[a-z0-9/,.:=-]{0,24}") {
+            if let Ok(spec) = text.parse::<PortSpec>() {
+                prop_assert_eq!(spec.to_string().parse::<PortSpec>(), Ok(spec));
+            }
+        }
+    }
+}

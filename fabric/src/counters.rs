@@ -1,0 +1,68 @@
+use serde::Serialize;
+
+/// Frames that went no further, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Drops {
+    /// Shorter than an Ethernet header. Counted where they came in, as the three below.
+    pub runt: u64,
+    /// The source address is a group's.
+    pub group_source: u64,
+    /// For the link only (01:80:c2:00:00:0x): a bridge doesn't pass these on.
+    pub link_local: u64,
+    /// The destination is behind the port that the frame came from, or there is no other port.
+    pub same_port: u64,
+    /// The egress queue was full. Counted at the egress port, as all below.
+    pub queue_full: u64,
+    /// What has left the queue waits because the port doesn't take it.
+    pub port_blocked: u64,
+    /// No buffer for a copy, or the copy didn't fit one.
+    pub no_buffer: u64,
+}
+
+impl Drops {
+    /// All reasons together.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        let Self { runt, group_source, link_local, same_port, queue_full, port_blocked, no_buffer } = *self;
+        runt + group_source + link_local + same_port + queue_full + port_blocked + no_buffer
+    }
+}
+
+/// What one port saw since its statistics began. Bytes are those of frames from the Ethernet header on, without
+/// FCS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PortCounters {
+    /// Frames that came in.
+    pub rx_frames: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames handed to the port.
+    pub tx_frames: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Frames that came in here and went to every other port.
+    pub flooded: u64,
+    /// Copies made for this port.
+    pub copies: u64,
+    /// Telemetry requests that left with this port's record.
+    pub stamped: u64,
+    /// Telemetry requests that this port couldn't stamp: no room left, or its rate has no code.
+    pub not_stamped: u64,
+    /// Frames marked Congestion Experienced.
+    pub ce_marked: u64,
+    /// Frames that went no further.
+    pub drops: Drops,
+}
+
+/// What a link did to its frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FaultCounters {
+    /// Frames lost.
+    pub lost: u64,
+    /// Extra copies.
+    pub duplicated: u64,
+    /// Frames that others overtook.
+    pub reordered: u64,
+    /// Frames with a bit flipped.
+    pub flipped: u64,
+}

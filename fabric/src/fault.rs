@@ -1,0 +1,215 @@
+//! A link that loses, repeats, reorders, delays and corrupts by seed.
+
+use crate::FaultCounters;
+use crate::random::Random;
+use cc::Instant;
+use datapath::io::PacketBuf;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How likely something is, in steps of 2⁻⁶³.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Probability(u64);
+
+impl Probability {
+    /// Never.
+    pub const NEVER: Self = Self(0);
+    const ONE: u64 = 1 << 63;
+
+    /// `value` is 0 to 1; `None` for anything else.
+    #[must_use]
+    pub fn new(value: f64) -> Option<Self> {
+        (0.0..=1.0).contains(&value).then_some(Self((value * Self::ONE as f64) as u64))
+    }
+
+    fn happens(self, random: &mut Random) -> bool {
+        // What can't happen takes no number: one fault's setting leaves the others' dice alone only then.
+        self.0 != 0 && random.next() >> 1 < self.0
+    }
+}
+
+/// What a link does to its frames. The default does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultConfig {
+    /// A frame is lost.
+    pub loss: Probability,
+    /// A frame comes twice, the second right behind the first.
+    pub duplicate: Probability,
+    /// A frame is held back while others overtake it. One at a time is.
+    pub reorder: Probability,
+    /// At most so many frames overtake a held one; at least 1.
+    pub reorder_span: u32,
+    /// A held frame goes on after this long even if nothing overtook it.
+    pub reorder_hold: Duration,
+    /// One bit of a frame is flipped.
+    pub flip: Probability,
+    /// How much later each frame comes out.
+    pub delay: Duration,
+    /// Frames on the link at most; at least 2.
+    pub capacity: usize,
+    /// The same seed makes the same faults.
+    pub seed: u64,
+}
+
+impl Default for FaultConfig {
+    fn default() -> Self {
+        Self {
+            loss: Probability::NEVER,
+            duplicate: Probability::NEVER,
+            reorder: Probability::NEVER,
+            reorder_span: 3,
+            reorder_hold: Duration::from_millis(1),
+            flip: Probability::NEVER,
+            delay: Duration::ZERO,
+            capacity: 4096,
+            seed: 1,
+        }
+    }
+}
+
+impl FaultConfig {
+    /// Whether anything can happen at all.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        let Self { loss, duplicate, reorder, flip, delay, .. } = self;
+        [loss, duplicate, reorder, flip].into_iter().any(|p| *p != Probability::NEVER) || !delay.is_zero()
+    }
+}
+
+struct Held<B> {
+    buf: B,
+    /// Goes on when so many have overtaken it, or at `until`.
+    span: u32,
+    overtaken: u32,
+    until: Instant,
+}
+
+/// A link on which faults happen, in this order: loss, bit flip, duplication, reordering, delay.
+pub struct FaultLine<B> {
+    config: FaultConfig,
+    random: Random,
+    line: VecDeque<(Instant, B)>,
+    held: Option<Held<B>>,
+    counters: FaultCounters,
+}
+
+impl<B: PacketBuf> FaultLine<B> {
+    /// An empty link. A span below 1 and a capacity below 2 are taken as that.
+    #[must_use]
+    pub fn new(config: FaultConfig) -> Self {
+        let config = FaultConfig {
+            reorder_span: config.reorder_span.max(1),
+            capacity: config.capacity.max(2),
+            ..config
+        };
+        Self {
+            config,
+            random: Random::new(config.seed),
+            line: VecDeque::with_capacity(config.capacity),
+            held: None,
+            counters: FaultCounters::default(),
+        }
+    }
+
+    /// How often [`push`](Self::push) may be called now: each may put a frame and its copy on the link.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.config.capacity.saturating_sub(self.len()) / 2
+    }
+
+    /// Frames on the link.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.line.len() + usize::from(self.held.is_some())
+    }
+
+    /// Whether no frame is on the link.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub const fn counters(&self) -> FaultCounters {
+        self.counters
+    }
+
+    /// Counts from zero again; the dice go on.
+    pub fn reset_counters(&mut self) {
+        self.counters = FaultCounters::default();
+    }
+
+    /// A frame goes in. `alloc` makes the buffer for a duplicate; without one there is none.
+    ///
+    /// # Panics
+    /// Where [`room`](Self::room) is 0.
+    pub fn push(&mut self, now: Instant, mut buf: B, alloc: impl FnOnce() -> Option<B>) {
+        assert!(self.room() > 0, "the caller asks for room first");
+        if self.config.loss.happens(&mut self.random) {
+            self.counters.lost += 1;
+            return;
+        }
+        if self.config.flip.happens(&mut self.random) && !buf.is_empty() {
+            let bit = self.random.below(buf.len() as u64 * 8);
+            buf[(bit / 8) as usize] ^= 1 << (bit % 8);
+            self.counters.flipped += 1;
+        }
+        let copy = if self.config.duplicate.happens(&mut self.random) { copy_of(&buf, alloc) } else { None };
+        let hold = self.config.reorder.happens(&mut self.random) && self.held.is_none();
+        if hold {
+            let span = 1 + self.random.below(u64::from(self.config.reorder_span)) as u32;
+            self.held = Some(Held { buf, span, overtaken: 0, until: now + self.config.reorder_hold });
+        } else {
+            self.append(now, buf);
+        }
+        if let Some(copy) = copy {
+            self.counters.duplicated += 1;
+            self.append(now, copy);
+        }
+    }
+
+    /// The next frame that comes out at `now`.
+    pub fn poll(&mut self, now: Instant) -> Option<B> {
+        if self.held.as_ref().is_some_and(|held| held.until <= now) {
+            self.release(now);
+        }
+        if self.line.front()?.0 > now {
+            return None;
+        }
+        self.line.pop_front().map(|(_, buf)| buf)
+    }
+
+    /// When [`poll`](Self::poll) next has something.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let due = self.line.front().map(|(due, _)| *due);
+        let until = self.held.as_ref().map(|held| held.until);
+        due.into_iter().chain(until).min()
+    }
+
+    fn append(&mut self, now: Instant, buf: B) {
+        self.line.push_back((now + self.config.delay, buf));
+        if let Some(held) = &mut self.held {
+            held.overtaken += 1;
+            if held.overtaken == held.span {
+                self.release(now);
+            }
+        }
+    }
+
+    fn release(&mut self, now: Instant) {
+        if let Some(held) = self.held.take() {
+            self.counters.reordered += u64::from(held.overtaken > 0);
+            self.line.push_back((now + self.config.delay, held.buf));
+        }
+    }
+}
+
+/// A copy of `frame` in a buffer from `alloc`; `None` where there is none or the frame doesn't fit.
+pub(crate) fn copy_of<B: PacketBuf>(frame: &[u8], alloc: impl FnOnce() -> Option<B>) -> Option<B> {
+    let mut copy = alloc().filter(|buf| buf.capacity() >= frame.len())?;
+    copy.set_len(frame.len());
+    copy.copy_from_slice(frame);
+    Some(copy)
+}

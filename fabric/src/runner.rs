@@ -1,0 +1,107 @@
+use crate::{PortId, Switch};
+use cc::Instant;
+use datapath::io::{Burst, PacketIo};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Idle turns that only yield the core before the first sleep.
+const YIELDS: u32 = 64;
+/// The longest sleep: what it costs the first frame after a silence.
+const SLEEP: Duration = Duration::from_micros(50);
+/// A departure nearer than this is waited for awake: the kernel's timers are no finer.
+const WAKE: Duration = Duration::from_micros(100);
+
+/// A switch on real ports: one thread that takes what came in, lets go what leaves, and yields when idle.
+pub struct Runner<P: PacketIo> {
+    switch: Switch<P::Buf>,
+    ports: Vec<Attached<P>>,
+    received: Burst<P::Buf>,
+}
+
+struct Attached<P: PacketIo> {
+    port: P,
+    /// What the port didn't take yet.
+    leaving: Burst<P::Buf>,
+}
+
+impl<P: PacketIo> Runner<P> {
+    /// Puts `switch` on `ports`, in the order of its configuration.
+    ///
+    /// # Panics
+    /// Where the switch has another number of ports.
+    #[must_use]
+    pub fn new(switch: Switch<P::Buf>, ports: Vec<P>) -> Self {
+        assert_eq!(switch.ports().count(), ports.len(), "each port of the switch needs one to stand on");
+        let ports = ports.into_iter().map(|port| Attached { port, leaving: Burst::new() }).collect();
+        Self { switch, ports, received: Burst::new() }
+    }
+
+    /// The switch, for its reports.
+    pub fn switch(&mut self) -> &mut Switch<P::Buf> {
+        &mut self.switch
+    }
+
+    /// One turn at `now`: a burst from each port, then a burst to each. Gives how many frames moved.
+    pub fn turn(&mut self, now: Instant) -> usize {
+        let mut moved = 0;
+        for from in self.switch.ports() {
+            self.ports[usize::from(from.0)].port.receive(&mut self.received);
+            moved += self.received.len();
+            for buf in self.received.drain(..) {
+                self.switch.on_frame(now, from, buf, |to| alloc(&mut self.ports, to));
+            }
+        }
+        for to in self.switch.ports() {
+            moved += self.send(now, to);
+        }
+        moved
+    }
+
+    fn send(&mut self, now: Instant, to: PortId) -> usize {
+        let Attached { port, leaving } = &mut self.ports[usize::from(to.0)];
+        while !leaving.is_full()
+            && let Some(buf) = self.switch.poll_transmit(now, to, |_| port.alloc())
+        {
+            leaving.push(buf);
+        }
+        if leaving.is_empty() {
+            return 0;
+        }
+        let before = leaving.len();
+        port.transmit(leaving);
+        before - leaving.len()
+    }
+
+    /// Turns until `stop`. `clock` never goes back. `each_turn` comes after every turn, to look at the switch.
+    pub fn run(
+        &mut self,
+        stop: &AtomicBool,
+        mut clock: impl FnMut() -> Instant,
+        mut each_turn: impl FnMut(&mut Switch<P::Buf>, Instant),
+    ) {
+        let mut idle = 0_u32;
+        while !stop.load(Ordering::Relaxed) {
+            let now = clock();
+            let moved = self.turn(now);
+            each_turn(&mut self.switch, now);
+            idle = if moved == 0 { idle.saturating_add(1) } else { 0 };
+            self.rest(idle, now);
+        }
+    }
+
+    /// Gives the core away for a while that fits how long nothing moved and when the next frame leaves.
+    fn rest(&self, idle: u32, now: Instant) {
+        let departs_soon = self.switch.poll_timeout().is_some_and(|at| at < now + WAKE);
+        match idle {
+            0 => {}
+            1..=YIELDS => thread::yield_now(),
+            _ if departs_soon => thread::yield_now(),
+            _ => thread::sleep(SLEEP),
+        }
+    }
+}
+
+fn alloc<P: PacketIo>(ports: &mut [Attached<P>], to: PortId) -> Option<P::Buf> {
+    ports[usize::from(to.0)].port.alloc()
+}

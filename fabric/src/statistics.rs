@@ -1,0 +1,114 @@
+use crate::report::QueueReport;
+use cc::Instant;
+use hdrhistogram::Histogram;
+use std::time::Duration;
+
+/// An empty queue for longer than this is nobody sending: it counts neither for the queue nor for utilisation.
+pub(crate) const IDLE: Duration = Duration::from_millis(100);
+
+/// How long the queue was how long, and how long the link was busy.
+pub(crate) struct Statistics {
+    queue: Histogram<u64>,
+    /// Byte-nanoseconds and nanoseconds recorded.
+    area: u128,
+    active: Duration,
+    busy: Duration,
+    max: u64,
+    since: Instant,
+}
+
+impl Statistics {
+    /// For a queue of at most `limit` bytes.
+    pub(crate) fn new(limit: u64, now: Instant) -> Self {
+        let queue =
+            Histogram::new_with_bounds(1, limit.max(2), 3).expect("1 < limit, and three digits are few");
+        Self { queue, area: 0, active: Duration::ZERO, busy: Duration::ZERO, max: 0, since: now }
+    }
+
+    /// The queue held `bytes` until `until`. Time that was told already counts once.
+    pub(crate) fn held(&mut self, bytes: u64, until: Instant) {
+        let time = until.saturating_since(self.since);
+        self.max = self.max.max(bytes);
+        if time.is_zero() {
+            return;
+        }
+        self.since = until;
+        if bytes == 0 && time > IDLE {
+            return;
+        }
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.queue.saturating_record_n(bytes, nanos);
+        self.area += u128::from(bytes) * u128::from(nanos);
+        self.active += time;
+    }
+
+    /// The link was busy for `time`.
+    pub(crate) fn busy(&mut self, time: Duration) {
+        self.busy += time;
+    }
+
+    /// Starts over at `now`.
+    pub(crate) fn reset(&mut self, now: Instant) {
+        self.queue.reset();
+        self.area = 0;
+        self.active = Duration::ZERO;
+        self.busy = Duration::ZERO;
+        self.max = 0;
+        self.since = now;
+    }
+
+    pub(crate) const fn active(&self) -> Duration {
+        self.active
+    }
+
+    pub(crate) const fn busy_time(&self) -> Duration {
+        self.busy
+    }
+
+    pub(crate) fn queue(&self, bytes_now: u64) -> QueueReport {
+        let at = |quantile: f64| self.queue.value_at_quantile(quantile).min(self.max);
+        let nanos = self.active.as_nanos();
+        QueueReport {
+            bytes_now,
+            mean: if nanos == 0 { 0.0 } else { self.area as f64 / nanos as f64 },
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            max: self.max,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1000)
+    }
+
+    #[test]
+    fn lengths_weigh_by_the_time_they_lasted() {
+        let mut statistics = Statistics::new(100_000, at(0));
+        statistics.held(0, at(60));
+        statistics.held(1000, at(98));
+        statistics.held(50_000, at(100));
+        statistics.held(7, at(50));
+        let queue = statistics.queue(0);
+        assert_eq!((queue.p50, queue.p90, queue.max), (0, 1000, 50_000));
+        assert!((49_900..=50_000).contains(&queue.p99), "{}", queue.p99);
+        assert!((queue.mean - 1380.0).abs() < 1e-9, "{}", queue.mean);
+        assert_eq!(statistics.active(), Duration::from_micros(100));
+    }
+
+    #[test]
+    fn long_silence_counts_for_nothing() {
+        let mut statistics = Statistics::new(1000, at(0));
+        statistics.held(0, at(5_000_000));
+        statistics.held(500, at(5_000_010));
+        assert_eq!(statistics.active(), Duration::from_micros(10));
+        assert_eq!(statistics.queue(0).p50, 500);
+        statistics.reset(at(6_000_000));
+        assert_eq!(statistics.queue(0).max, 0);
+    }
+}

@@ -1,0 +1,373 @@
+use crate::counters::PortCounters;
+use crate::egress::{Egress, Refused, Snapshot};
+use crate::fault::{FaultConfig, FaultLine, copy_of};
+use crate::report::{PortReport, Report};
+use crate::stations::Stations;
+use crate::telemetry::{self, Stamp};
+use cc::{Instant, Rate};
+use datapath::io::PacketBuf;
+use roce::wire::Mac;
+use std::time::Duration;
+
+/// A port's place in the configuration, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(pub u16);
+
+/// How one port sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// The link's rate, in bits of frames (from the Ethernet header on, without FCS); `None` sends as fast as the
+    /// port takes and stamps no telemetry, since it has no bandwidth to tell.
+    pub rate: Option<Rate>,
+    /// How much of a pause of the poller the link makes up for; zero for virtual time.
+    pub catch_up: Duration,
+    /// Bytes that wait for the link at most. A frame beyond is dropped.
+    pub queue_bytes: u64,
+    /// Frames inside the port at most.
+    pub queue_frames: usize,
+    /// An ECN-capable frame that finds more than so many bytes waiting is marked Congestion Experienced.
+    pub ecn_threshold: Option<u64>,
+    /// What the link behind the port does to frames. The port's place is mixed into the seed.
+    pub faults: FaultConfig,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self {
+            rate: None,
+            catch_up: Duration::ZERO,
+            queue_bytes: 1_000_000,
+            queue_frames: 16_384,
+            ecn_threshold: None,
+            faults: FaultConfig::default(),
+        }
+    }
+}
+
+/// What a switch is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchConfig {
+    /// The id that telemetry XORs into its path id: 0 to 4095.
+    pub id: u16,
+    /// The ports; a frame's port is its place here.
+    pub ports: Vec<PortConfig>,
+    /// Stations remembered, rounded up to a power of two.
+    pub stations: usize,
+    /// A station silent for this long is forgotten.
+    pub station_age: Duration,
+}
+
+impl Default for SwitchConfig {
+    /// No ports yet, 4096 stations for five minutes.
+    fn default() -> Self {
+        Self { id: 1, ports: Vec::new(), stations: 4096, station_age: Duration::from_secs(300) }
+    }
+}
+
+/// Why a switch can't be made so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ConfigError {
+    #[error("the switch has {0} ports: it needs 1 to 256")]
+    Ports(usize),
+    #[error("the switch id is {0}: telemetry has 12 bits for it, 0 to 4095")]
+    SwitchId(u16),
+    #[error("port {0} has rate 0: give it a rate above, or none to send unshaped")]
+    Rate(usize),
+    #[error("port {0} has room for {1} frames and {2} bytes: it needs at least one full frame, 1514 bytes")]
+    Queue(usize, usize, u64),
+    #[error("the switch shall remember {0} stations: it can do 1 to 1048576")]
+    Stations(usize),
+}
+
+struct Port<B> {
+    egress: Egress<B>,
+    link: Option<FaultLine<B>>,
+    ecn_threshold: Option<u64>,
+    catch_up: Duration,
+    counters: PortCounters,
+}
+
+/// A learning Ethernet switch. Its buffers can be of any kind; copies for floods come from the caller's `alloc`.
+///
+/// Times never go back. All calls of one turn of a poll loop give the same time.
+pub struct Switch<B> {
+    id: u16,
+    ports: Vec<Port<B>>,
+    stations: Stations,
+    now: Instant,
+    /// The turn before: what came in since may have waited since.
+    previous: Instant,
+    statistics_since: Instant,
+}
+
+impl<B: PacketBuf> Switch<B> {
+    /// Makes a switch. This is the only place that allocates.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] where a value is out of its range.
+    pub fn new(config: &SwitchConfig) -> Result<Self, ConfigError> {
+        if config.ports.is_empty() || config.ports.len() > 256 {
+            return Err(ConfigError::Ports(config.ports.len()));
+        }
+        if config.id > 4095 {
+            return Err(ConfigError::SwitchId(config.id));
+        }
+        if config.stations == 0 || config.stations > 1 << 20 {
+            return Err(ConfigError::Stations(config.stations));
+        }
+        let ports = config.ports.iter().enumerate().map(|(index, port)| Port::new(index, port));
+        Ok(Self {
+            id: config.id,
+            ports: ports.collect::<Result<_, _>>()?,
+            stations: Stations::new(config.stations, config.station_age),
+            now: Instant::ZERO,
+            previous: Instant::ZERO,
+            statistics_since: Instant::ZERO,
+        })
+    }
+
+    /// A frame came in by `from`. `alloc` gives an empty buffer for a port's copy; where it gives none, that port
+    /// gets no copy.
+    ///
+    /// # Panics
+    /// Where there is no port `from`.
+    pub fn on_frame(
+        &mut self,
+        now: Instant,
+        from: PortId,
+        buf: B,
+        mut alloc: impl FnMut(PortId) -> Option<B>,
+    ) {
+        self.turn(now);
+        let counters = &mut self.ports[usize::from(from.0)].counters;
+        counters.rx_frames += 1;
+        counters.rx_bytes += buf.len() as u64;
+        let Some((destination, source)) = addresses(&buf) else {
+            counters.drops.runt += 1;
+            return;
+        };
+        if is_group(source) {
+            counters.drops.group_source += 1;
+            return;
+        }
+        self.stations.learn(now, source, from);
+        if matches!(destination.0, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f]) {
+            counters.drops.link_local += 1;
+            return;
+        }
+        let known = if is_group(destination) { None } else { self.stations.find(now, destination) };
+        match known {
+            Some(to) if to == from => counters.drops.same_port += 1,
+            Some(to) => self.enqueue(to, buf),
+            None => self.flood(from, buf, &mut alloc),
+        }
+    }
+
+    /// The next frame that leaves by `port`. `alloc` gives a buffer where the link duplicates it.
+    ///
+    /// # Panics
+    /// Where there is no such port.
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        mut alloc: impl FnMut(PortId) -> Option<B>,
+    ) -> Option<B> {
+        self.turn(now);
+        let id = self.id;
+        let at = &mut self.ports[usize::from(port.0)];
+        at.advance(now, id);
+        let buf = match &mut at.link {
+            None => at.egress.fetch()?,
+            Some(link) => {
+                while link.room() > 0
+                    && let Some(buf) = at.egress.fetch()
+                {
+                    link.push(now, buf, || alloc(port));
+                }
+                link.poll(now)?
+            }
+        };
+        at.counters.tx_frames += 1;
+        at.counters.tx_bytes += buf.len() as u64;
+        Some(buf)
+    }
+
+    /// When [`poll_transmit`](Self::poll_transmit) next has something for some port; a time in the past where it
+    /// has something now.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.ports.iter().filter_map(Port::poll_timeout).min()
+    }
+
+    /// Ports of this switch.
+    pub fn ports(&self) -> impl Iterator<Item = PortId> + use<B> {
+        (0..self.ports.len() as u16).map(PortId)
+    }
+
+    /// Frames inside the switch.
+    #[must_use]
+    pub fn frames_inside(&self) -> usize {
+        self.ports
+            .iter()
+            .map(|port| port.egress.frames() + port.link.as_ref().map_or(0, FaultLine::len))
+            .sum()
+    }
+
+    /// What happened until `now` since the statistics began.
+    pub fn report(&mut self, now: Instant) -> Report {
+        self.turn(now);
+        let id = self.id;
+        Report {
+            switch_id: id,
+            seconds: now.saturating_since(self.statistics_since).as_secs_f64(),
+            stations: self.stations.len(now),
+            stations_refused: self.stations.refused(),
+            ports: self.ports.iter_mut().map(|port| port.report(now, id)).collect(),
+        }
+    }
+
+    /// Begins the statistics anew. Stations, queues, dice and telemetry's running counters stay as they are.
+    pub fn reset_statistics(&mut self, now: Instant) {
+        self.turn(now);
+        self.statistics_since = now;
+        for port in &mut self.ports {
+            port.advance(now, self.id);
+            port.egress.statistics.reset(now);
+            port.counters = PortCounters::default();
+            if let Some(link) = &mut port.link {
+                link.reset_counters();
+            }
+        }
+    }
+
+    /// Notes the time of a turn's calls.
+    fn turn(&mut self, now: Instant) {
+        if now > self.now {
+            self.previous = self.now;
+            self.now = now;
+        }
+    }
+
+    fn enqueue(&mut self, to: PortId, buf: B) {
+        let port = &mut self.ports[usize::from(to.0)];
+        port.advance(self.now, self.id);
+        if port.admits(buf.len()) {
+            port.enqueue(self.now, self.previous, buf);
+        }
+    }
+
+    fn flood(&mut self, from: PortId, buf: B, alloc: &mut impl FnMut(PortId) -> Option<B>) {
+        let last = match (self.ports.len() as u16 - 1, from.0) {
+            (0, _) => {
+                self.ports[0].counters.drops.same_port += 1;
+                return;
+            }
+            (last, from) if last == from => PortId(last - 1),
+            (last, _) => PortId(last),
+        };
+        self.ports[usize::from(from.0)].counters.flooded += 1;
+        for to in (0..last.0).map(PortId).filter(|to| *to != from) {
+            let port = &mut self.ports[usize::from(to.0)];
+            port.counters.copies += 1;
+            port.advance(self.now, self.id);
+            if !port.admits(buf.len()) {
+                continue;
+            }
+            match copy_of(&buf, || alloc(to)) {
+                Some(copy) => port.enqueue(self.now, self.previous, copy),
+                None => port.counters.drops.no_buffer += 1,
+            }
+        }
+        self.enqueue(last, buf);
+    }
+}
+
+impl<B: PacketBuf> Port<B> {
+    fn new(index: usize, config: &PortConfig) -> Result<Self, ConfigError> {
+        if config.rate.is_some_and(|rate| rate.as_bps() == 0) {
+            return Err(ConfigError::Rate(index));
+        }
+        if config.queue_bytes < 1514 || config.queue_frames == 0 {
+            return Err(ConfigError::Queue(index, config.queue_frames, config.queue_bytes));
+        }
+        let seed = config.faults.seed ^ (index as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let faults = FaultConfig { seed, ..config.faults };
+        Ok(Self {
+            egress: Egress::new(config.rate, config.queue_bytes, config.queue_frames),
+            link: faults.any().then(|| FaultLine::new(faults)),
+            ecn_threshold: config.ecn_threshold,
+            catch_up: config.catch_up,
+            counters: PortCounters::default(),
+        })
+    }
+
+    /// Lets go, and stamps, what starts to leave until `now`.
+    fn advance(&mut self, now: Instant, switch: u16) {
+        let rate = self.egress.rate();
+        let counters = &mut self.counters;
+        self.egress.advance(now, |buf: &mut B, at: Snapshot| match telemetry::stamp(buf, at, rate, switch) {
+            Stamp::NotAsked => {}
+            Stamp::Done => counters.stamped += 1,
+            Stamp::Refused => counters.not_stamped += 1,
+        });
+    }
+
+    /// Whether a frame of `bytes` has room; counts it where not.
+    fn admits(&mut self, bytes: usize) -> bool {
+        match self.egress.admits(bytes as u64) {
+            Ok(()) => return true,
+            Err(Refused::QueueFull) => self.counters.drops.queue_full += 1,
+            Err(Refused::PortBlocked) => self.counters.drops.port_blocked += 1,
+        }
+        false
+    }
+
+    fn enqueue(&mut self, now: Instant, previous: Instant, mut buf: B) {
+        let congested = self.ecn_threshold.is_some_and(|threshold| self.egress.waiting() > threshold);
+        if congested && telemetry::mark_ce(&mut buf) {
+            self.counters.ce_marked += 1;
+        }
+        let ready = previous.max(now - self.catch_up);
+        self.egress.push(now, ready, buf);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let link = self.link.as_ref();
+        let departure = self.egress.next_departure().filter(|_| link.is_none_or(|link| link.room() > 0));
+        departure.into_iter().chain(link.and_then(FaultLine::poll_timeout)).min()
+    }
+
+    fn report(&mut self, now: Instant, switch: u16) -> PortReport {
+        self.advance(now, switch);
+        let waiting = self.egress.waiting();
+        if waiting > 0 {
+            self.egress.statistics.held(waiting, now);
+        }
+        let statistics = &self.egress.statistics;
+        let active = statistics.active().as_secs_f64();
+        let busy = statistics.busy_time().as_secs_f64();
+        PortReport {
+            rate_bps: self.egress.rate().map(Rate::as_bps),
+            counters: self.counters,
+            faults: self.link.as_ref().map(FaultLine::counters).unwrap_or_default(),
+            active_seconds: active,
+            busy_seconds: busy,
+            utilisation: if active > 0.0 { (busy / active).min(1.0) } else { 0.0 },
+            throughput_bps: if active > 0.0 { self.counters.tx_bytes as f64 * 8.0 / active } else { 0.0 },
+            queue: statistics.queue(waiting),
+        }
+    }
+}
+
+/// Destination and source.
+fn addresses(frame: &[u8]) -> Option<(Mac, Mac)> {
+    let (destination, rest) = frame.split_first_chunk::<6>()?;
+    let (source, rest) = rest.split_first_chunk::<6>()?;
+    (rest.len() >= 2).then_some((Mac(*destination), Mac(*source)))
+}
+
+const fn is_group(mac: Mac) -> bool {
+    mac.0[0] & 1 != 0
+}

@@ -1,0 +1,9 @@
+//! The switch in packet scripts over virtual time.
+
+mod conservation;
+mod faults;
+mod forwarding;
+mod running;
+mod script;
+mod shaping;
+mod stamping;

@@ -108,6 +108,12 @@ impl DeviceConfig {
         })
     }
 
+    /// Another port than the one that is set.
+    #[must_use]
+    pub fn port_named(self, port: impl Into<String>) -> Self {
+        Self { port: Some(port.into()), ..self }
+    }
+
     /// Which port, if one is named.
     #[must_use]
     pub fn port(&self) -> Option<&str> {
@@ -120,6 +126,12 @@ impl DeviceConfig {
     pub fn address(mut self, address: Address) -> Self {
         self.addresses.push(address);
         self
+    }
+
+    /// Other local addresses than those that are set.
+    #[must_use]
+    pub fn addresses(self, addresses: impl IntoIterator<Item = Address>) -> Self {
+        Self { addresses: addresses.into_iter().collect(), ..self }
     }
 
     /// Where peers outside the addresses' prefixes are reached. Ports that share a Linux interface use its routes.

@@ -100,6 +100,9 @@ impl Device {
     }
 
     /// Runs one turn of an [`Inline`](crate::Progress::Inline) core, for a program that waits for something else
-    /// than completions. Does nothing with a dedicated core, or while another thread runs the turn.
-    pub fn progress(&self) {}
+    /// than completions. Does nothing with a dedicated core, or while another thread runs the turn. Gives whether the
+    /// turn moved anything, so that whoever waits knows when to yield.
+    pub fn progress(&self) -> bool {
+        false
+    }
 }

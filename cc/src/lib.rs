@@ -5,12 +5,18 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod algorithm;
+mod error;
+mod fixed;
 mod hpcc;
 mod rate;
 mod telemetry;
 mod time;
 
-pub use hpcc::HpccConfig;
+pub use algorithm::{Algorithm, AlgorithmConfig};
+pub use error::ConfigError;
+pub use fixed::Fixed;
+pub use hpcc::{Hpcc, HpccConfig};
 pub use rate::Rate;
 pub use telemetry::{Counter, Hop, HopIndex, MAX_HOPS, PathTelemetry};
 pub use time::Instant;

@@ -111,7 +111,7 @@ impl TimingWheel {
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         let (_, tick) = self.earliest()?;
-        Some(Instant::from_nanos(tick.checked_mul(1 << self.shift).unwrap_or(u64::MAX)))
+        Some(Instant::from_nanos(tick.saturating_mul(1 << self.shift)))
     }
 
     /// Takes out one timer whose time has come, earliest first. Time never goes back: an earlier `now` than before

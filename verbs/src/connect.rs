@@ -25,7 +25,7 @@ pub struct QpEndpoint {
 }
 
 /// How a queue pair treats its peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConnectOptions {
     /// When an unanswered request is sent again. Code 14 by default: 67 ms.
     pub ack_timeout: AckTimeout,

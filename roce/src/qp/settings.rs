@@ -3,6 +3,8 @@ use crate::{Access, CqId, PdId, Psn, Qpn};
 use cc::Rate;
 use core::time::Duration;
 
+pub use cc::AlgorithmConfig as CongestionAlgorithm;
+
 /// A queue pair's state (IBA 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
@@ -98,7 +100,7 @@ pub struct RtrSettings {
 }
 
 /// What a queue pair learns on its way to RTS: everything about sending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RtsSettings {
     /// The first PSN that we send.
     pub send_psn: Psn,
@@ -114,24 +116,8 @@ pub struct RtsSettings {
     pub congestion: Congestion,
 }
 
-/// Which algorithm, with its parameters.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum CongestionAlgorithm {
-    /// A constant window, no pacing unless a rate is given.
-    Fixed {
-        /// Bytes in flight.
-        window: u64,
-        /// Pacing rate, if any.
-        rate: Option<Rate>,
-    },
-    /// HPCC++, computed at the sender (rtgwg-00 4.2).
-    Hpcc(cc::HpccConfig),
-}
-
-impl Eq for CongestionAlgorithm {}
-
 /// A queue pair's congestion control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Congestion {
     /// What computes window and rate.
     pub algorithm: CongestionAlgorithm,
@@ -140,7 +126,7 @@ pub struct Congestion {
 }
 
 /// A state transition with all that it needs (IBA 10.3.1): what a transition takes can't be forgotten.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Modify {
     /// To RESET from any state: everything outstanding is forgotten, without completions.
     Reset,

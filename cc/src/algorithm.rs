@@ -1,0 +1,96 @@
+use crate::{Ack, ConfigError, CongestionController, Fixed, Hpcc, HpccConfig, Instant, PathTelemetry, Rate};
+
+/// Which algorithm, with its parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum AlgorithmConfig {
+    /// A constant window, no pacing unless a rate is given.
+    Fixed {
+        /// Payload bytes in flight; at least 1.
+        window: u64,
+        /// Pacing rate, if any; above 0.
+        rate: Option<Rate>,
+    },
+    /// HPCC++, computed at the sender (rtgwg-00 4.2).
+    Hpcc(HpccConfig),
+}
+
+impl AlgorithmConfig {
+    /// Makes the controller.
+    ///
+    /// # Errors
+    /// A parameter out of its limits.
+    pub fn build(&self) -> Result<Algorithm, ConfigError> {
+        Ok(match *self {
+            Self::Fixed { window, rate } => Algorithm::Fixed(Fixed::new(window, rate)?),
+            Self::Hpcc(config) => Algorithm::Hpcc(Hpcc::new(config)?),
+        })
+    }
+}
+
+/// Any congestion controller, held inline in its queue pair.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation and a cache miss per queue pair")]
+pub enum Algorithm {
+    /// A constant window.
+    Fixed(Fixed),
+    /// HPCC++ at the sender.
+    Hpcc(Hpcc),
+}
+
+impl Algorithm {
+    /// HPCC++'s state, where that is what runs.
+    #[must_use]
+    pub const fn as_hpcc(&self) -> Option<&Hpcc> {
+        match self {
+            Self::Hpcc(hpcc) => Some(hpcc),
+            Self::Fixed(_) => None,
+        }
+    }
+}
+
+macro_rules! delegate {
+    ($self:ident, $controller:ident => $call:expr) => {
+        match $self {
+            Algorithm::Fixed($controller) => $call,
+            Algorithm::Hpcc($controller) => $call,
+        }
+    };
+}
+
+impl CongestionController for Algorithm {
+    fn on_send(&mut self, now: Instant, pn: u64, bytes: u32) {
+        delegate!(self, controller => controller.on_send(now, pn, bytes));
+    }
+
+    fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
+        delegate!(self, controller => controller.on_telemetry(ack, path));
+    }
+
+    fn on_ack(&mut self, ack: &Ack) {
+        delegate!(self, controller => controller.on_ack(ack));
+    }
+
+    fn on_congestion_notification(&mut self, now: Instant) {
+        delegate!(self, controller => controller.on_congestion_notification(now));
+    }
+
+    fn on_loss(&mut self, now: Instant) {
+        delegate!(self, controller => controller.on_loss(now));
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        delegate!(self, controller => controller.poll_timeout())
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        delegate!(self, controller => controller.on_timeout(now));
+    }
+
+    fn window(&self) -> u64 {
+        delegate!(self, controller => controller.window())
+    }
+
+    fn pacing_rate(&self) -> Option<Rate> {
+        delegate!(self, controller => controller.pacing_rate())
+    }
+}

@@ -1,0 +1,57 @@
+use crate::Rate;
+use core::fmt;
+use core::time::Duration;
+
+/// A parameter that no controller can work with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum ConfigError {
+    /// `eta` is not above 0 and at most 1.
+    TargetUtilisation(f64),
+    /// `T` is not between 1 ns and [`crate::HpccConfig::MAX_BASE_RTT`].
+    BaseRtt(Duration),
+    /// The line rate is not between 1 b/s and [`crate::HpccConfig::MAX_LINE_RATE`].
+    LineRate(Rate),
+    /// The lowest rate is 0 or above the line rate.
+    MinRate { min_rate: Rate, line_rate: Rate },
+    /// The additive increase is above the line rate.
+    AdditiveIncrease { additive_increase: Rate, line_rate: Rate },
+    /// A window of 0 bytes never sends.
+    NoWindow,
+    /// A pacing rate of 0 never sends.
+    NoRate,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use crate::HpccConfig as C;
+        match self {
+            Self::TargetUtilisation(eta) => {
+                write!(f, "target utilisation is {eta}: it must be above 0 and at most 1, normally 0.95")
+            }
+            Self::BaseRtt(rtt) => {
+                write!(f, "base round trip is {rtt:?}: it must be from 1ns to {:?}", C::MAX_BASE_RTT)
+            }
+            Self::LineRate(rate) => {
+                write!(f, "line rate is {rate}: it must be from 1 b/s to {}", C::MAX_LINE_RATE)
+            }
+            Self::MinRate { min_rate, line_rate } => {
+                write!(f, "lowest rate is {min_rate}: it must be from 1 b/s to the line rate, {line_rate}")
+            }
+            Self::AdditiveIncrease { additive_increase, line_rate } => {
+                write!(
+                    f,
+                    "additive increase is {additive_increase}: it must be at most the line rate, {line_rate}"
+                )
+            }
+            Self::NoWindow => {
+                f.write_str("window is 0 bytes: it must be at least 1, or nothing is ever sent")
+            }
+            Self::NoRate => {
+                f.write_str("pacing rate is 0: it must be at least 1 b/s; leave it out to not pace")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}

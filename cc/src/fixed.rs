@@ -1,0 +1,58 @@
+use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate};
+
+/// A constant window, and a constant rate where one is given: no congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    window: u64,
+    rate: Option<Rate>,
+}
+
+impl Fixed {
+    /// `window` payload bytes in flight, paced at `rate` if any.
+    ///
+    /// # Errors
+    /// A window or a rate of 0.
+    pub const fn new(window: u64, rate: Option<Rate>) -> Result<Self, ConfigError> {
+        match (window, rate) {
+            (0, _) => Err(ConfigError::NoWindow),
+            (_, Some(rate)) if rate.as_bps() == 0 => Err(ConfigError::NoRate),
+            _ => Ok(Self { window, rate }),
+        }
+    }
+}
+
+impl CongestionController for Fixed {
+    fn on_send(&mut self, _now: Instant, _pn: u64, _bytes: u32) {}
+    fn on_telemetry(&mut self, _ack: &Ack, _path: &PathTelemetry) {}
+    fn on_ack(&mut self, _ack: &Ack) {}
+    fn on_congestion_notification(&mut self, _now: Instant) {}
+    fn on_loss(&mut self, _now: Instant) {}
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn on_timeout(&mut self, _now: Instant) {}
+
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn pacing_rate(&self) -> Option<Rate> {
+        self.rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_stays_what_it_was_made() {
+        let mut fixed = Fixed::new(65_536, Some(Rate::from_gbps(1))).unwrap();
+        fixed.on_loss(Instant::ZERO);
+        assert_eq!((fixed.window(), fixed.pacing_rate()), (65_536, Some(Rate::from_gbps(1))));
+        assert_eq!(Fixed::new(0, None), Err(ConfigError::NoWindow));
+        assert_eq!(Fixed::new(1, Some(Rate::default())), Err(ConfigError::NoRate));
+    }
+}

@@ -1,0 +1,87 @@
+use crate::{ConfigError, Rate};
+use core::num::NonZeroU32;
+use core::time::Duration;
+
+/// The parameters of rtgwg-00 5 and Figure 3.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HpccConfig {
+    /// `T`: the round trip of an idle path. 1 ns to [`Self::MAX_BASE_RTT`].
+    pub base_rtt: Duration,
+    /// What the sender's own link carries; a flow starts at it and never goes above. At most
+    /// [`Self::MAX_LINE_RATE`].
+    pub line_rate: Rate,
+    /// The rate below which a flow never falls. Above 0, at most the line rate.
+    pub min_rate: Rate,
+    /// `eta`: the share of a link's capacity to aim at. Above 0, at most 1.
+    pub target_utilisation: f64,
+    /// `maxStage`: additive increases before a multiplicative one.
+    pub max_stage: u32,
+    /// `W_ai` as a rate: W_ai / T. At most the line rate.
+    pub additive_increase: Rate,
+}
+
+impl HpccConfig {
+    /// The longest base round trip.
+    pub const MAX_BASE_RTT: Duration = Duration::from_secs(1);
+    /// The highest line rate.
+    pub const MAX_LINE_RATE: Rate = Rate::from_gbps(10_000);
+    /// `eta` of Figure 3.
+    pub const DEFAULT_TARGET_UTILISATION: f64 = 0.95;
+    /// `maxStage` of Figure 3. The algorithm's authors simulate with 0, which takes free bandwidth back sooner.
+    pub const DEFAULT_MAX_STAGE: u32 = 5;
+
+    /// Figure 3's parameters for a path shared by at most `flows` flows. The lowest rate is a thousandth of the
+    /// line rate.
+    #[must_use]
+    pub fn new(line_rate: Rate, base_rtt: Duration, flows: NonZeroU32) -> Self {
+        Self {
+            base_rtt,
+            line_rate,
+            min_rate: Rate::from_bps((line_rate.as_bps() / 1000).max(1)),
+            target_utilisation: Self::DEFAULT_TARGET_UTILISATION,
+            max_stage: Self::DEFAULT_MAX_STAGE,
+            additive_increase: Self::additive_increase(line_rate, Self::DEFAULT_TARGET_UTILISATION, flows),
+        }
+    }
+
+    /// The rule of thumb of rtgwg-00 5, `W_ai = W_init * (1 - eta) / N`, as a rate: what keeps `flows` flows
+    /// within the headroom that `eta` leaves.
+    #[must_use]
+    pub fn additive_increase(line_rate: Rate, target_utilisation: f64, flows: NonZeroU32) -> Rate {
+        let headroom = line_rate.as_bps() as f64 * (1.0 - target_utilisation);
+        // A float's cast to an integer stops at the integer's ends.
+        Rate::from_bps((headroom / f64::from(flows.get())) as u64)
+    }
+
+    /// `W_init`: what the line rate carries in one base round trip, in bytes; at least 1.
+    #[must_use]
+    pub fn initial_window(&self) -> u64 {
+        self.line_rate.bytes_in(self.base_rtt).max(1)
+    }
+
+    /// Whether a controller can work with these.
+    ///
+    /// # Errors
+    /// The first parameter that is out of its limits, with the limit.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let Self { base_rtt, line_rate, min_rate, target_utilisation, max_stage: _, additive_increase } =
+            *self;
+        if base_rtt.is_zero() || base_rtt > Self::MAX_BASE_RTT {
+            return Err(ConfigError::BaseRtt(base_rtt));
+        }
+        if line_rate.as_bps() == 0 || line_rate > Self::MAX_LINE_RATE {
+            return Err(ConfigError::LineRate(line_rate));
+        }
+        if min_rate.as_bps() == 0 || min_rate > line_rate {
+            return Err(ConfigError::MinRate { min_rate, line_rate });
+        }
+        // Written so that NaN fails.
+        if !(target_utilisation > 0.0 && target_utilisation <= 1.0) {
+            return Err(ConfigError::TargetUtilisation(target_utilisation));
+        }
+        if additive_increase > line_rate {
+            return Err(ConfigError::AdditiveIncrease { additive_increase, line_rate });
+        }
+        Ok(())
+    }
+}

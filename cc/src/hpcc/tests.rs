@@ -1,0 +1,273 @@
+use super::*;
+use crate::{AlgorithmConfig, Counter};
+use core::num::NonZeroU32;
+use proptest::prelude::*;
+
+/// 100 Gb/s and 4160 ns: W_init is 52 000 bytes.
+fn config() -> HpccConfig {
+    HpccConfig {
+        base_rtt: Duration::from_nanos(4160),
+        line_rate: Rate::from_gbps(100),
+        min_rate: Rate::from_mbps(100),
+        target_utilisation: 0.95,
+        max_stage: 5,
+        additive_increase: Rate::from_mbps(50),
+    }
+}
+
+fn hop(gbps: u64, time: u64, tx_units: u64, queue: u64) -> Hop {
+    Hop {
+        bandwidth: Rate::from_gbps(gbps),
+        time: Counter::new(time, 24, 1),
+        tx_bytes: Counter::new(tx_units, 20, 128),
+        queue,
+    }
+}
+
+fn path(id: u16, hops: &[(u8, Hop)]) -> PathTelemetry {
+    let mut path = PathTelemetry::new(id);
+    for (index, hop) in hops {
+        assert!(path.set(*index, *hop));
+    }
+    path
+}
+
+fn ack(now: u64, seq: u64, next: u64) -> Ack {
+    Ack { now: Instant::from_nanos(now), seq, next, acked_bytes: 0, ce_bytes: 0, rtt: None }
+}
+
+/// A flow that heard hop 0 (100 Gb/s) once, at 10 000 ns, with every counter at 0.
+fn started() -> Hpcc {
+    let mut hpcc = Hpcc::new(config()).unwrap();
+    hpcc.on_telemetry(&ack(10_000, 1, 10), &path(7, &[(0, hop(100, 0, 0, 0))]));
+    hpcc
+}
+
+fn state(hpcc: &Hpcc) -> (f64, Rate, Rate, u32, u64) {
+    (hpcc.utilisation(), hpcc.rate(), hpcc.reference_rate(), hpcc.inc_stage(), hpcc.last_update_seq())
+}
+
+#[test]
+fn a_flow_starts_at_line_rate_and_its_first_telemetry_only_records() {
+    let hpcc = started();
+    assert_eq!(state(&hpcc), (1.0, Rate::from_gbps(100), Rate::from_gbps(100), 0, 10));
+    assert_eq!(hpcc.window(), 52_000);
+}
+
+/// The first rows of the authors' simulator for one flow through one switch.
+#[test]
+fn the_first_acknowledgements_of_a_lone_flow_give_the_authors_rates() {
+    let mut hpcc = Hpcc::new(config()).unwrap();
+    let rows = [
+        (4188, 1000, 49_000, 3_512_383, 0, 1.0, 100_000_000_000),
+        (4275, 2000, 50_000, 3_512_470, 8, 0.998_778_846_153_846_2, 95_166_151_454),
+        (4362, 3000, 51_000, 3_512_557, 17, 1.000_044_769_323_224_8, 95_045_747_104),
+        (4449, 4000, 52_000, 3_512_644, 25, 0.998_822_679_195_551_6, 95_161_977_309),
+    ];
+    for (now, seq, next, time, tx_units, utilisation, rate) in rows {
+        hpcc.on_telemetry(&ack(now, seq, next), &path(0, &[(0, hop(100, time, tx_units, 0))]));
+        assert!((hpcc.utilisation() - utilisation).abs() < 1e-12);
+        assert_eq!(hpcc.rate(), Rate::from_bps(rate));
+        assert_eq!((hpcc.reference_rate(), hpcc.last_update_seq()), (Rate::from_gbps(100), 49_000));
+    }
+    assert_eq!(hpcc.window(), 52_000 * 95_161_977_309 / 100_000_000_000);
+}
+
+#[test]
+fn the_reference_moves_only_with_an_acknowledgement_beyond_the_last_update() {
+    let mut hpcc = started();
+    // A whole base round trip of a link half used.
+    hpcc.on_telemetry(&ack(14_160, 10, 20), &path(7, &[(0, hop(100, 4160, 203, 0))]));
+    assert!(hpcc.utilisation() < 0.5);
+    assert_eq!(
+        (hpcc.reference_rate(), hpcc.inc_stage(), hpcc.last_update_seq()),
+        (Rate::from_gbps(100), 0, 10)
+    );
+    hpcc.on_telemetry(&ack(18_320, 11, 21), &path(7, &[(0, hop(100, 8320, 406, 0))]));
+    assert_eq!((hpcc.inc_stage(), hpcc.last_update_seq()), (1, 21));
+}
+
+#[test]
+fn additive_steps_come_before_a_multiplicative_one() {
+    let mut hpcc = started();
+    let mut rates = [0; 8];
+    // A queue of nine times what fits brings the rate down once, then the link is half used for ever.
+    hpcc.on_telemetry(&ack(14_160, 11, 11), &path(7, &[(0, hop(100, 4160, 4000, 0))]));
+    let low = hpcc.rate().as_bps();
+    for (round, rate) in (2u64..).zip(&mut rates) {
+        let telemetry = path(7, &[(0, hop(100, round * 4160, 3797 + round * 203, 0))]);
+        hpcc.on_telemetry(&ack(10_000 + round * 4160, 10 + round, 10 + round), &telemetry);
+        *rate = hpcc.rate().as_bps();
+    }
+    for (step, rate) in (1..=5).zip(rates) {
+        assert_eq!(rate, low + step * 50_000_000);
+    }
+    assert!(rates[5] > rates[4] * 3 / 2, "the sixth is multiplicative");
+    assert_eq!(rates[6], rates[5] + 50_000_000);
+}
+
+#[test]
+fn the_busiest_hop_counts() {
+    let mut hpcc = Hpcc::new(config()).unwrap();
+    hpcc.on_telemetry(&ack(0, 1, 1), &path(7, &[(0, hop(100, 0, 0, 0)), (3, hop(25, 500, 0, 9000))]));
+    hpcc.on_telemetry(
+        &ack(4160, 2, 2),
+        &path(7, &[(0, hop(100, 4160, 203, 0)), (3, hop(25, 4660, 101, 8000))]),
+    );
+    // 8000 waiting bytes of the 13 000 that 25 Gb/s hold, and 101 * 128 bytes sent.
+    let expected = 8000.0 / 13_000.0 + 101.0 * 128.0 / 13_000.0;
+    assert!((hpcc.utilisation() - expected).abs() < 1e-12);
+}
+
+#[test]
+fn a_response_with_one_hop_is_compared_with_that_hop() {
+    let mut hpcc = started();
+    let before = state(&hpcc);
+    hpcc.on_telemetry(&ack(14_160, 11, 20), &path(7, &[(2, hop(100, 77, 0, 0))]));
+    assert_eq!(state(&hpcc), before, "hop 2 is heard for the first time");
+    hpcc.on_telemetry(&ack(18_320, 12, 21), &path(7, &[(0, hop(100, 8320, 650, 0))]));
+    assert!((hpcc.utilisation() - 650.0 * 128.0 / 104_000.0).abs() < 1e-12);
+    assert_eq!(hpcc.last_update_seq(), 21);
+}
+
+#[test]
+fn another_path_only_records() {
+    let mut hpcc = started();
+    let before = state(&hpcc);
+    hpcc.on_telemetry(&ack(14_160, 11, 20), &path(8, &[(0, hop(100, 9, 0, 60_000))]));
+    assert_eq!(state(&hpcc), before);
+    hpcc.on_telemetry(&ack(18_320, 12, 21), &path(8, &[(0, hop(100, 4169, 406, 60_000))]));
+    assert!(hpcc.utilisation() > 1.9);
+    // The old path's hop must not serve the new one when it comes back.
+    let before = state(&hpcc);
+    hpcc.on_telemetry(&ack(22_480, 22, 30), &path(7, &[(0, hop(100, 4160, 0, 0))]));
+    assert_eq!(state(&hpcc), before);
+}
+
+#[test]
+fn readings_that_cannot_be_told_apart_only_replace() {
+    let half = 1 << 23;
+    let mut hpcc = started();
+    let before = state(&hpcc);
+    let at = 10_000 + half + 1;
+    hpcc.on_telemetry(&ack(at, 11, 20), &path(7, &[(0, hop(100, half + 1, 0, 0))]));
+    assert_eq!(state(&hpcc), before, "half the clock's period has passed");
+    hpcc.on_telemetry(&ack(at + 4160, 11, 20), &path(7, &[(0, hop(100, half + 1, 0, 0))]));
+    assert_eq!(state(&hpcc), before, "no time has passed at the switch");
+    hpcc.on_telemetry(&ack(at + 8320, 11, 20), &path(7, &[(0, hop(0, half + 4161, 9, 0))]));
+    assert_eq!(state(&hpcc), before, "a link without capacity");
+    hpcc.on_telemetry(&ack(at + 8320, 11, 20), &path(7, &[(0, hop(100, half + 8321, 9, 0))]));
+    assert_ne!(state(&hpcc), before);
+    // 128 bytes * 2^20 pass in 2.7 ms at 400 Gb/s.
+    let mut fast = started();
+    fast.on_telemetry(&ack(1_510_000, 11, 20), &path(7, &[(0, hop(400, 1_500_000, 0, 0))]));
+    assert_eq!(state(&fast), before, "the byte counter may have wrapped");
+}
+
+#[test]
+fn a_stamp_that_was_overtaken_changes_nothing() {
+    let mut hpcc = started();
+    hpcc.on_telemetry(&ack(14_160, 11, 20), &path(7, &[(0, hop(100, 4160, 406, 0))]));
+    let before = state(&hpcc);
+    hpcc.on_telemetry(&ack(14_200, 21, 30), &path(7, &[(0, hop(100, 4000, 400, 0))]));
+    assert_eq!(state(&hpcc), before);
+    hpcc.on_telemetry(&ack(18_320, 21, 30), &path(7, &[(0, hop(100, 8320, 812, 0))]));
+    assert!((hpcc.utilisation() - 406.0 * 128.0 / 52_000.0).abs() < 1e-12);
+}
+
+#[test]
+fn both_counters_may_wrap_between_two_readings() {
+    let mut hpcc = Hpcc::new(config()).unwrap();
+    hpcc.on_telemetry(&ack(0, 1, 1), &path(7, &[(0, hop(100, (1 << 24) - 160, (1 << 20) - 6, 0))]));
+    hpcc.on_telemetry(&ack(4160, 2, 2), &path(7, &[(0, hop(100, 4000, 400, 0))]));
+    assert!((hpcc.utilisation() - 406.0 * 128.0 / 52_000.0).abs() < 1e-12);
+}
+
+#[test]
+fn loss_and_plain_acknowledgements_leave_the_state() {
+    let mut hpcc = started();
+    let before = state(&hpcc);
+    hpcc.on_loss(Instant::ZERO);
+    hpcc.on_ack(&ack(20_000, 99, 99));
+    hpcc.on_congestion_notification(Instant::ZERO);
+    assert_eq!(state(&hpcc), before);
+}
+
+#[test]
+fn a_parameter_out_of_its_limits_is_refused_by_name() {
+    let good = config();
+    let refused = |config: HpccConfig| AlgorithmConfig::Hpcc(config).build().map(|_| ()).unwrap_err();
+    let long = Duration::from_secs(2);
+    assert_eq!(refused(HpccConfig { base_rtt: long, ..good }), ConfigError::BaseRtt(long));
+    let none = Rate::default();
+    assert_eq!(refused(HpccConfig { line_rate: none, ..good }), ConfigError::LineRate(none));
+    assert!(matches!(refused(HpccConfig { min_rate: none, ..good }), ConfigError::MinRate { .. }));
+    for eta in [0.0, -1.0, 1.01, f64::NAN, f64::INFINITY] {
+        let error = refused(HpccConfig { target_utilisation: eta, ..good });
+        assert!(matches!(error, ConfigError::TargetUtilisation(_)), "{eta}");
+    }
+    let above = Rate::from_gbps(101);
+    assert!(matches!(
+        refused(HpccConfig { additive_increase: above, ..good }),
+        ConfigError::AdditiveIncrease { .. }
+    ));
+}
+
+#[test]
+fn the_increase_shares_the_headroom_among_the_flows() {
+    let config =
+        HpccConfig::new(Rate::from_gbps(100), Duration::from_micros(5), NonZeroU32::new(100).unwrap());
+    assert_eq!(config.validate(), Ok(()));
+    assert!(config.additive_increase.as_bps().abs_diff(50_000_000) <= 1);
+}
+
+fn any_config() -> impl Strategy<Value = HpccConfig> {
+    (1u64..=1_000_000_000, 1u64..=10_000_000_000_000, any::<u64>(), 1e-9f64..=1.0, 0u32..7, any::<u64>())
+        .prop_map(|(rtt, line, min, target_utilisation, max_stage, increase)| HpccConfig {
+            base_rtt: Duration::from_nanos(rtt),
+            line_rate: Rate::from_bps(line),
+            min_rate: Rate::from_bps(min % line + 1),
+            target_utilisation,
+            max_stage,
+            additive_increase: Rate::from_bps(increase % (line + 1)),
+        })
+}
+
+/// From tiny to absurd.
+fn number() -> impl Strategy<Value = u64> {
+    (0u32..=64, any::<u64>()).prop_map(|(bits, any)| any.checked_shr(64 - bits).unwrap_or(0))
+}
+
+fn any_hop() -> impl Strategy<Value = Hop> {
+    let counter = || (number(), 1u8..=64, prop_oneof![Just(1u32), Just(128), any::<u32>()]);
+    (number(), counter(), counter(), number()).prop_map(|(bps, time, bytes, queue)| Hop {
+        bandwidth: Rate::from_bps(bps),
+        time: Counter::new(time.0, time.1, time.2),
+        tx_bytes: Counter::new(bytes.0, bytes.1, bytes.2),
+        queue,
+    })
+}
+
+proptest! {
+    #[test]
+    fn rates_and_windows_stay_in_bounds_whatever_comes(
+        config in any_config(),
+        telemetry in prop::collection::vec(
+            (number(), number(), number(), 0u16..2, prop::collection::vec((0u8..MAX_HOPS as u8, any_hop()), 0..4)),
+            0..60,
+        ),
+    ) {
+        let mut hpcc = Hpcc::new(config).unwrap();
+        let mut now = 0u64;
+        for (after, seq, next, id, hops) in telemetry {
+            now = now.saturating_add(after);
+            hpcc.on_telemetry(&ack(now, seq, next), &path(id, &hops));
+            prop_assert!(hpcc.utilisation().is_finite() && hpcc.utilisation() >= 0.0);
+            for rate in [hpcc.rate(), hpcc.reference_rate()] {
+                prop_assert!(rate >= config.min_rate && rate <= config.line_rate);
+            }
+            prop_assert!(hpcc.window() >= 1 && hpcc.window() <= config.initial_window());
+            prop_assert!(hpcc.inc_stage() <= config.max_stage);
+        }
+    }
+}

@@ -52,7 +52,7 @@ fn shaped(mbps: u64) -> Script {
 #[test]
 fn a_probe_carries_the_port_as_it_was_when_it_began_to_leave() {
     let mut script = shaped(200);
-    let t0 = Instant::from_nanos(0x1_00_0000 + 5000);
+    let t0 = Instant::from_nanos(0x100_0000 + 5000);
     script.send_tagged(t0, 1280, 0);
     script.send_tagged(t0, 1280, 1);
     script.send(t0, 0, &probe(0, 0, 8));

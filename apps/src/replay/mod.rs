@@ -1,0 +1,97 @@
+//! `ferroce replay`: drives HPCC++ with a recorded trace and compares each state.
+
+mod assume;
+mod report;
+mod trace;
+
+use crate::failure::Failure;
+use assume::Assumed;
+use cc::{Ack, CongestionController, Hpcc, Instant};
+use report::Report;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use trace::{Flow, Row, Trace};
+
+/// Flows that one trace may hold.
+const MAX_FLOWS: usize = 1 << 16;
+
+/// The command line of `ferroce replay`.
+///
+/// Parameters that are not given follow from the file's name where it tells (`..._ms0...`, `p_parkinglot...`),
+/// else from the reference runs' settings. The report says what was assumed, and why.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The trace: CSV, or CSV compressed by gzip; one row per acknowledgement
+    file: PathBuf,
+    /// Additive increases before a multiplicative one (maxStage)
+    #[arg(long, value_name = "N")]
+    max_stage: Option<u32>,
+    /// Round trip of the idle path, as 4160ns or 5us (T)
+    #[arg(long, value_name = "TIME", value_parser = assume::parse_duration)]
+    base_rtt: Option<Duration>,
+    /// The senders' link, as 100G
+    #[arg(long, value_name = "RATE", value_parser = assume::parse_rate)]
+    line_rate: Option<cc::Rate>,
+    /// Additive increase, as 50M (W_ai / T)
+    #[arg(long, value_name = "RATE", value_parser = assume::parse_rate)]
+    ai: Option<cc::Rate>,
+    /// Lowest rate, as 100M
+    #[arg(long, value_name = "RATE", value_parser = assume::parse_rate)]
+    min_rate: Option<cc::Rate>,
+    /// Target utilisation, above 0 and at most 1
+    #[arg(long, value_name = "SHARE")]
+    eta: Option<f64>,
+    /// How many times 128 B and 80 B a count of bytes sent and of queue length is worth
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    unit: Option<u32>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the tool: exit code 0 where every state is equal, 1 where one is not.
+///
+/// # Errors
+/// Parameters that HPCC++ can't work with, or a file that can't be read or understood.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let assumed = Assumed::new(args);
+    let file = args.file.display().to_string();
+    let refused = |problem: String| Failure::usage(format!("{file}: {problem}"));
+    let fresh = Hpcc::new(assumed.config()).map_err(|error| Failure::usage(error.to_string()))?;
+    let mut trace = Trace::open(&args.file, assumed.unit()).map_err(refused)?;
+
+    let mut flows: HashMap<Flow, Hpcc> = HashMap::new();
+    let mut report = Report::new(file.clone(), &assumed);
+    while let Some(row) = trace.next_row().map_err(refused)? {
+        if flows.len() == MAX_FLOWS && !flows.contains_key(&row.flow) {
+            return Err(refused(format!("line {}: more than {MAX_FLOWS} flows", row.line)));
+        }
+        let hpcc = flows.entry(row.flow).or_insert(fresh);
+        react(hpcc, &row);
+        report.compare(&row, hpcc);
+    }
+    if report.rows() == 0 {
+        return Err(refused("no rows after the header: nothing to compare".into()));
+    }
+    report.finish(flows.len());
+    if args.json {
+        report.print_json()
+    } else {
+        report.print()
+    }
+    Ok(if report.equal() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn react(hpcc: &mut Hpcc, row: &Row) {
+    let ack = Ack {
+        now: Instant::from_nanos(row.time),
+        seq: row.ack_seq,
+        next: row.next_seq,
+        acked_bytes: 0,
+        ce_bytes: 0,
+        rtt: None,
+    };
+    hpcc.on_telemetry(&ack, &row.telemetry);
+}

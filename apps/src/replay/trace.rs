@@ -1,0 +1,210 @@
+//! The trace's format: a header row, then one row per acknowledgement that a sender saw, with the raw telemetry it
+//! brought and the sender's state after it.
+
+use cc::{Counter, Hop, PathTelemetry, Rate};
+use csv::StringRecord;
+use flate2::read::MultiGzDecoder;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::str::FromStr;
+
+/// Hops that a row has columns for.
+const HOPS: usize = 5;
+const HOP_COLUMNS: [[&str; 4]; HOPS] = [
+    ["h0_rate_enum", "h0_time", "h0_bytes", "h0_qlen"],
+    ["h1_rate_enum", "h1_time", "h1_bytes", "h1_qlen"],
+    ["h2_rate_enum", "h2_time", "h2_bytes", "h2_qlen"],
+    ["h3_rate_enum", "h3_time", "h3_bytes", "h3_qlen"],
+    ["h4_rate_enum", "h4_time", "h4_bytes", "h4_qlen"],
+];
+/// What `rate_enum` counts, Gb/s.
+const LINK_RATES: [u64; 5] = [25, 50, 100, 200, 400];
+
+/// Whose acknowledgement a row is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    pub source: u32,
+    pub destination: u32,
+    pub port: u16,
+}
+
+/// The sender's state after the acknowledgement.
+#[derive(Clone, Copy, Debug)]
+pub struct State {
+    pub utilisation: f64,
+    pub rate: u64,
+    pub reference_rate: u64,
+    pub inc_stage: u32,
+    pub last_update_seq: u64,
+}
+
+/// One acknowledgement.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The line in the file, 1 the header.
+    pub line: u64,
+    pub flow: Flow,
+    /// ns.
+    pub time: u64,
+    pub ack_seq: u64,
+    pub next_seq: u64,
+    pub telemetry: PathTelemetry,
+    pub expected: State,
+}
+
+/// Where each column that we read stands.
+struct Columns {
+    time: Column,
+    source: Column,
+    destination: Column,
+    port: Column,
+    ack_seq: Column,
+    next_seq: Column,
+    hops_present: Column,
+    hops: [[Column; 4]; HOPS],
+    utilisation: Column,
+    rate: Column,
+    reference_rate: Column,
+    inc_stage: Column,
+    last_update_seq: Column,
+}
+
+#[derive(Clone, Copy)]
+struct Column {
+    name: &'static str,
+    index: usize,
+}
+
+/// A trace, read row by row. Problems are told with line and column.
+pub struct Trace {
+    reader: csv::Reader<Box<dyn Read>>,
+    columns: Columns,
+    record: StringRecord,
+    unit: u32,
+}
+
+impl Trace {
+    /// Opens a file, compressed or not, and reads its header. Counts of bytes are worth `unit` × 128 B, of the
+    /// queue `unit` × 80 B.
+    pub fn open(path: &Path, unit: u32) -> Result<Self, String> {
+        let mut file = BufReader::new(File::open(path).map_err(|error| error.to_string())?);
+        let gzip = file.fill_buf().map_err(|error| error.to_string())?.starts_with(&[0x1f, 0x8b]);
+        let input: Box<dyn Read> = if gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+        let mut reader = csv::Reader::from_reader(input);
+        let columns = Columns::find(reader.headers().map_err(|error| explain(&error))?)?;
+        Ok(Self { reader, columns, record: StringRecord::new(), unit })
+    }
+
+    /// The next row; `None` at the end.
+    pub fn next_row(&mut self) -> Result<Option<Row>, String> {
+        if !self.reader.read_record(&mut self.record).map_err(|error| explain(&error))? {
+            return Ok(None);
+        }
+        let line = self.record.position().map_or(0, csv::Position::line);
+        let row = self.columns.row(&self.record, line, self.unit);
+        row.map(Some).map_err(|problem| format!("line {line}: {problem}"))
+    }
+}
+
+/// A csv error with its line, without the library's own words for where.
+fn explain(error: &csv::Error) -> String {
+    let line = error.position().map_or(1, csv::Position::line);
+    match error.kind() {
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!("line {line}: {len} columns: the header has {expected_len}")
+        }
+        csv::ErrorKind::Utf8 { err, .. } => format!("line {line}: column {}: not UTF-8", err.field() + 1),
+        csv::ErrorKind::Io(error) => format!("can't be read: {error}"),
+        _ => format!("line {line}: {error}"),
+    }
+}
+
+impl Columns {
+    fn find(header: &StringRecord) -> Result<Self, String> {
+        let column = |name: &'static str| {
+            let index = header.iter().position(|given| given == name);
+            let index =
+                index.ok_or_else(|| format!("line 1: no column {name}: not an acknowledgement trace"))?;
+            Ok::<_, String>(Column { name, index })
+        };
+        let mut hops = [[Column { name: "", index: 0 }; 4]; HOPS];
+        for (columns, names) in hops.iter_mut().flatten().zip(HOP_COLUMNS.iter().flatten()) {
+            *columns = column(names)?;
+        }
+        Ok(Self {
+            time: column("t_ns")?,
+            source: column("src")?,
+            destination: column("dst")?,
+            port: column("sport")?,
+            ack_seq: column("ack_seq")?,
+            next_seq: column("snd_nxt")?,
+            hops_present: column("nhop")?,
+            hops,
+            utilisation: column("u_ewma")?,
+            rate: column("rate_bps")?,
+            reference_rate: column("ref_rate_bps")?,
+            inc_stage: column("inc_stage")?,
+            last_update_seq: column("last_update_seq_after")?,
+        })
+    }
+
+    fn row(&self, record: &StringRecord, line: u64, unit: u32) -> Result<Row, String> {
+        Ok(Row {
+            line,
+            flow: Flow {
+                source: self.source.read(record)?,
+                destination: self.destination.read(record)?,
+                port: self.port.read(record)?,
+            },
+            time: self.time.read(record)?,
+            ack_seq: self.ack_seq.read(record)?,
+            next_seq: self.next_seq.read(record)?,
+            telemetry: self.telemetry(record, unit)?,
+            expected: State {
+                utilisation: self.utilisation.read(record)?,
+                rate: self.rate.read(record)?,
+                reference_rate: self.reference_rate.read(record)?,
+                inc_stage: self.inc_stage.read(record)?,
+                last_update_seq: self.last_update_seq.read(record)?,
+            },
+        })
+    }
+
+    fn telemetry(&self, record: &StringRecord, unit: u32) -> Result<PathTelemetry, String> {
+        let present = self.hops_present.below(record, HOPS as u64 + 1)? as usize;
+        let mut path = PathTelemetry::new(0);
+        for (index, [rate, time, bytes, queue]) in (0u8..).zip(&self.hops[..present]) {
+            let rate = rate.below(record, LINK_RATES.len() as u64)? as usize;
+            let kept = path.set(
+                index,
+                Hop {
+                    bandwidth: Rate::from_gbps(LINK_RATES[rate]),
+                    time: Counter::new(time.below(record, 1 << 24)?, 24, 1),
+                    tx_bytes: Counter::new(bytes.below(record, 1 << 20)?, 20, 128 * unit),
+                    queue: queue.below(record, 1 << 17)? * 80 * u64::from(unit),
+                },
+            );
+            debug_assert!(kept);
+        }
+        Ok(path)
+    }
+}
+
+impl Column {
+    fn read<T: FromStr>(self, record: &StringRecord) -> Result<T, String> {
+        let text = record.get(self.index).unwrap_or_default();
+        text.parse().map_err(|_| {
+            let kind = std::any::type_name::<T>();
+            format!("column {}: {text:?} is not a number of type {kind}", self.name)
+        })
+    }
+
+    fn below(self, record: &StringRecord, limit: u64) -> Result<u64, String> {
+        let value = self.read(record)?;
+        if value < limit {
+            return Ok(value);
+        }
+        Err(format!("column {}: {value} is above the field's limit of {}", self.name, limit - 1))
+    }
+}

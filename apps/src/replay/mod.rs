@@ -18,10 +18,12 @@ use trace::{Flow, Row, Trace};
 const MAX_FLOWS: usize = 1 << 16;
 
 /// The command line of `ferroce replay`.
-///
-/// Parameters that are not given follow from the file's name where it tells (`..._ms0...`, `p_parkinglot...`),
-/// else from the reference runs' settings. The report says what was assumed, and why.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Parameters that are not given follow from the file's name where it tells (..._ms0..., \
+    p_parkinglot...), else from the settings of the reference runs. The report says what was assumed, and why. \
+    Exit code: 0 all states equal, 1 a mismatch, 2 a file or parameter that can't be used."
+)]
 pub struct Args {
     /// The trace: CSV, or CSV compressed by gzip; one row per acknowledgement
     file: PathBuf,

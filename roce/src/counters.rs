@@ -26,12 +26,16 @@ discards! {
     IpHeader = "bad IP header",
     /// Not UDP, or not to port 4791.
     NotRoce = "not RoCEv2",
+    /// A UDP length or checksum that does not fit the packet.
+    UdpHeader = "bad UDP header",
     /// A BTH transport version other than 0 (IBA 9.2.4).
     TransportVersion = "BTH version is not 0",
     /// An opcode that no one defined, or that this service does not take.
     Opcode = "unknown opcode",
     /// The invariant CRC does not match (IBA 9.6.1.1).
     Icrc = "wrong ICRC",
+    /// An AETH syndrome that the tables reserve (IBA 9.7.5.2.1).
+    Syndrome = "reserved AETH syndrome",
     /// No queue pair of that number.
     UnknownQp = "unknown QPN",
     /// The queue pair is in a state that takes no packets.

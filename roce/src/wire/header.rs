@@ -1,4 +1,6 @@
+use super::telemetry::{HopRecord, IntHeader};
 use crate::{Psn, Qpn, Rkey};
+use core::time::Duration;
 
 /// The fields of the base transport header that every packet has beside its opcode (IBA 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +88,26 @@ impl RnrTimer {
     pub const fn code(self) -> u8 {
         self.0
     }
+
+    /// How long to wait: 10 µs to 655.36 ms.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        Duration::from_micros(RNR_MICROS[self.0 as usize] as u64)
+    }
+
+    /// The code of the shortest wait that is not below `wait`; the longest where none is long enough.
+    #[must_use]
+    pub fn at_least(wait: Duration) -> Self {
+        (1..32).map(Self).find(|timer| timer.duration() >= wait).unwrap_or(Self(0))
+    }
 }
+
+/// IBA table 45, in µs. Code 0 is the longest.
+const RNR_MICROS: [u32; 32] = [
+    655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1_280, 1_920, 2_560, 3_840, 5_120,
+    7_680, 10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920, 122_880, 163_840, 245_760, 327_680,
+    491_520,
+];
 
 /// Why a responder refuses (IBA table 46).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,6 +132,40 @@ pub enum Syndrome {
     RnrNak(RnrTimer),
     /// Refused.
     Nak(NakCode),
+}
+
+impl Syndrome {
+    /// Credits are not counted (IBA 9.7.7.2).
+    pub const NO_CREDITS: u8 = 31;
+
+    /// The byte on the wire (IBA table 43).
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Ack { credits } => credits & 31,
+            Self::RnrNak(timer) => 0x20 | timer.code(),
+            Self::Nak(NakCode::PsnSequenceError) => 0x60,
+            Self::Nak(NakCode::InvalidRequest) => 0x61,
+            Self::Nak(NakCode::RemoteAccessError) => 0x62,
+            Self::Nak(NakCode::RemoteOperationalError) => 0x63,
+            Self::Nak(NakCode::InvalidRdRequest) => 0x64,
+        }
+    }
+
+    /// What a byte from the wire means; `None` where the tables reserve it.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0x00..=0x1f => Self::Ack { credits: code },
+            0x20..=0x3f => Self::RnrNak(RnrTimer::new(code)),
+            0x60 => Self::Nak(NakCode::PsnSequenceError),
+            0x61 => Self::Nak(NakCode::InvalidRequest),
+            0x62 => Self::Nak(NakCode::RemoteAccessError),
+            0x63 => Self::Nak(NakCode::RemoteOperationalError),
+            0x64 => Self::Nak(NakCode::InvalidRdRequest),
+            _ => return None,
+        })
+    }
 }
 
 /// ACK extended transport header (IBA 9.3.4).
@@ -186,4 +241,38 @@ pub enum Header {
         /// Common fields.
         bth: Bth,
     },
+    /// A probe, opcode 0xC0. Its payload is the room for hop records, 8 bytes each; those that switches wrote come
+    /// first. [`emit`](super::emit) fills the room with zeros.
+    TelemetryRequest {
+        /// Common fields; the PSN is the probe's number.
+        bth: Bth,
+        /// Hops, path and room.
+        int: IntHeader,
+    },
+    /// The answer to a probe, opcode 0xC1.
+    TelemetryResponse {
+        /// Common fields; the PSN is the probe's number.
+        bth: Bth,
+        /// The XOR of the switches' ids, 12 bits.
+        path_id: u16,
+        /// Hops that the probe passed, 0 to 15.
+        hops: u8,
+        /// The hop with the highest normalised in-flight bytes by its place on the path; there is one exactly when
+        /// `hops` is not 0, and its place is below `hops`.
+        busiest: Option<(u8, HopRecord)>,
+    },
+}
+
+impl Header {
+    /// The fields every packet has.
+    #[must_use]
+    pub const fn bth(&self) -> &Bth {
+        match self {
+            Self::Connected { bth, .. }
+            | Self::Datagram { bth, .. }
+            | Self::CongestionNotification { bth }
+            | Self::TelemetryRequest { bth, .. }
+            | Self::TelemetryResponse { bth, .. } => bth,
+        }
+    }
 }

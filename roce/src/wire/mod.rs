@@ -1,16 +1,115 @@
 //! What stands on the wire: Ethernet II (VLAN), IPv4 or IPv6, UDP 4791, BTH, extension headers, ICRC.
 //!
-//! [`Frame`] is a parsed packet whose fields can only hold legal values; what is parsed and emitted again is the
-//! same bytes.
+//! [`parse`] gives a [`Frame`] whose fields can only hold legal values; [`emit`] writes one. What is emitted and
+//! parsed again is the same, ICRC and all.
 
+mod ecn;
+mod emit;
 mod header;
+mod icrc;
+mod layers;
+mod opcode;
 mod path;
+pub mod telemetry;
+#[cfg(test)]
+mod tests;
 
+pub use ecn::{Ecn, ecn, mark_ce};
+pub use emit::{Draft, EmitError, emit};
 pub use header::{
     Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Header, Immediate, NakCode, Operation, Reth, RnrTimer,
     SendTail, Service, Syndrome,
 };
+pub use opcode::{Opcode, Shape};
 pub use path::{Mac, Mtu, Path, Vlan};
+
+use crate::{Discard, Psn, Qpn};
+use layers::{Layers, chunk};
 
 /// UDP destination port of RoCEv2 (IBA annex A17).
 pub const ROCE_PORT: u16 = 4791;
+
+/// The longest payload: the largest path MTU (IBA 9.7.4).
+pub const MAX_PAYLOAD: usize = 4096;
+
+/// What all headers together and the ICRC take at most: Ethernet with a VLAN tag, IPv6, UDP, BTH, the longest
+/// extension header, pad, ICRC.
+pub const MAX_OVERHEAD: usize = 18 + 40 + 8 + 12 + 28 + 3 + 4;
+
+const BTH_LENGTH: usize = 12;
+const ICRC_LENGTH: usize = 4;
+
+/// A good packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The headers below the BTH, as the packet carries them: `source` is who sent it.
+    pub path: Path,
+    /// IPv4 identification; 0 with IPv6.
+    pub identification: u16,
+    /// BTH and extension headers.
+    pub header: Header,
+    /// What follows them, without pad.
+    pub payload: &'a [u8],
+}
+
+/// Takes a frame apart, from its Ethernet header to its last byte (without the Ethernet FCS).
+///
+/// The checks, in this order: Ethernet and IP header, UDP port and length, IPv4 and UDP checksum, ICRC, then
+/// version, opcode, extension headers, length and pad. So nothing above UDP is judged before the ICRC says that
+/// it is what was sent. Bytes after the IP packet pad a short Ethernet frame and are ignored.
+///
+/// # Errors
+/// The first check that fails, as its [`Discard`] reason.
+pub fn parse(frame: &[u8]) -> Result<Frame<'_>, Discard> {
+    let layers = Layers::locate(frame)?;
+    layers.verify_checksums(frame)?;
+    let packet = frame.get(layers.bth..layers.end).ok_or(Discard::Truncated)?;
+    let (bth, rest) = packet.split_first_chunk::<BTH_LENGTH>().ok_or(Discard::Truncated)?;
+    let (rest, found) = rest.split_last_chunk::<ICRC_LENGTH>().ok_or(Discard::Truncated)?;
+    let hidden = telemetry::hidden_length(bth[0], rest.len());
+    if icrc::compute(frame, &layers, hidden) != u32::from_le_bytes(*found) {
+        return Err(Discard::Icrc);
+    }
+    let (header, payload) = parse_transport(bth, rest)?;
+    let (path, identification) = layers.path(frame)?;
+    Ok(Frame { path, identification, header, payload })
+}
+
+fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Header, &'a [u8]), Discard> {
+    let [opcode, flags, key_high, key_low, congestion, dest @ .., ack, psn2, psn1, psn0] = *bytes;
+    if flags & 0x0f != 0 {
+        return Err(Discard::TransportVersion);
+    }
+    let bth = Bth {
+        solicited: flags & 0x80 != 0,
+        migration: flags & 0x40 != 0,
+        partition_key: u16::from_be_bytes([key_high, key_low]),
+        congestion,
+        destination: Qpn::new(u32::from_be_bytes([0, dest[0], dest[1], dest[2]])),
+        ack_request: ack & 0x80 != 0,
+        psn: Psn::new(u32::from_be_bytes([0, psn2, psn1, psn0])),
+    };
+    let pad = usize::from(flags >> 4 & 3);
+    let shape = Opcode(opcode).shape().ok_or(Discard::Opcode)?;
+    let (header, rest) = opcode::read(Opcode(opcode), bth, rest)?;
+    let length = rest.len().checked_sub(pad).ok_or(Discard::Truncated)?;
+    if !rest.len().is_multiple_of(4) || (length > 0 || pad > 0) && !shape.payload {
+        return Err(Discard::Sequence);
+    }
+    if length > MAX_PAYLOAD {
+        return Err(Discard::Oversized);
+    }
+    if let Header::TelemetryRequest { int, .. } = header {
+        int.check(&rest[..length])?;
+    }
+    Ok((header, &rest[..length]))
+}
+
+/// The destination QPN of a frame that looks like RoCEv2, without a check of its checksums: enough to tell whose
+/// it is.
+#[must_use]
+pub fn destination(frame: &[u8]) -> Option<Qpn> {
+    let layers = Layers::locate(frame).ok()?;
+    let [a, b, c] = *chunk(frame, layers.bth + 5).ok()?;
+    Some(Qpn::new(u32::from_be_bytes([0, a, b, c])))
+}

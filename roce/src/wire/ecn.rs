@@ -1,0 +1,67 @@
+use super::layers::{Family, fold, locate_ip};
+
+/// The ECN field of an IP packet (RFC 3168).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ecn {
+    /// The sender does not react to marks.
+    NotCapable,
+    /// ECT(1).
+    Ect1,
+    /// ECT(0).
+    Ect0,
+    /// Congestion experienced.
+    Ce,
+}
+
+impl Ecn {
+    /// The field from a traffic class; DSCP bits are ignored.
+    #[must_use]
+    pub const fn from_traffic_class(class: u8) -> Self {
+        match class & 3 {
+            0 => Self::NotCapable,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+}
+
+/// The ECN field of any IP packet in an Ethernet frame; `None` if it holds none.
+#[must_use]
+pub fn ecn(frame: &[u8]) -> Option<Ecn> {
+    let (family, ip) = locate_ip(frame).ok()?;
+    let bytes: &[u8; 2] = frame.get(ip..)?.first_chunk()?;
+    let class = match family {
+        Family::V4 => bytes[1],
+        Family::V6 => bytes[1] >> 4,
+    };
+    Some(Ecn::from_traffic_class(class))
+}
+
+/// Sets CE on a packet whose sender reacts to marks, and says whether the packet now carries it. The IPv4
+/// checksum follows; the ICRC does not cover the field.
+pub fn mark_ce(frame: &mut [u8]) -> bool {
+    match ecn(frame) {
+        None | Some(Ecn::NotCapable) => return false,
+        Some(Ecn::Ce) => return true,
+        Some(Ecn::Ect0 | Ecn::Ect1) => {}
+    }
+    let Ok((family, ip)) = locate_ip(frame) else { return false };
+    match (family, frame.get_mut(ip..)) {
+        (Family::V4, Some(header)) if header.len() >= 12 => {
+            let before = u16::from_be_bytes([header[0], header[1]]);
+            header[1] |= 3;
+            let after = u16::from_be_bytes([header[0], header[1]]);
+            let checksum = !u16::from_be_bytes([header[10], header[11]]);
+            // RFC 1624, equation 3.
+            let sum = u64::from(checksum) + u64::from(!before) + u64::from(after);
+            header[10..12].copy_from_slice(&(!fold(sum)).to_be_bytes());
+            true
+        }
+        (Family::V6, Some([_, second, ..])) => {
+            *second |= 0x30;
+            true
+        }
+        _ => false,
+    }
+}

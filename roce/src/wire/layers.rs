@@ -1,0 +1,191 @@
+use super::path::{Mac, Path, Vlan};
+use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
+use crate::Discard;
+use core::net::IpAddr;
+
+pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub(super) const ETHERTYPE_VLAN: u16 = 0x8100;
+pub(super) const UDP: u8 = 17;
+pub(super) const ETHERNET_LENGTH: usize = 14;
+pub(super) const VLAN_LENGTH: usize = 4;
+pub(super) const UDP_LENGTH: usize = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub const fn header_length(self) -> usize {
+        match self {
+            Self::V4 => 20,
+            Self::V6 => 40,
+        }
+    }
+}
+
+/// Where the layers of a frame start; `end` is where its IP packet ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layers {
+    pub family: Family,
+    pub vlan: bool,
+    pub ip: usize,
+    pub udp: usize,
+    pub bth: usize,
+    pub end: usize,
+}
+
+/// `N` bytes of `frame` from `at` on.
+pub(super) fn chunk<const N: usize>(frame: &[u8], at: usize) -> Result<&[u8; N], Discard> {
+    frame.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Discard::Truncated)
+}
+
+/// Whose IP packet a frame holds, and where it starts.
+pub(super) fn locate_ip(frame: &[u8]) -> Result<(Family, usize), Discard> {
+    let mut at = ETHERNET_LENGTH;
+    let mut ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
+    if ethertype == ETHERTYPE_VLAN {
+        at += VLAN_LENGTH;
+        ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
+    }
+    match ethertype {
+        ETHERTYPE_IPV4 => Ok((Family::V4, at)),
+        ETHERTYPE_IPV6 => Ok((Family::V6, at)),
+        _ => Err(Discard::EtherType),
+    }
+}
+
+impl Layers {
+    /// Finds the layers by the lengths that the headers tell; from `bth` to `end` there is room for a BTH and an
+    /// ICRC, and all of it is in the frame. No checksum is verified.
+    pub fn locate(frame: &[u8]) -> Result<Self, Discard> {
+        let (family, ip) = locate_ip(frame)?;
+        let length = match family {
+            Family::V4 => ipv4_length(chunk(frame, ip)?)?,
+            Family::V6 => ipv6_length(chunk(frame, ip)?)?,
+        };
+        let udp = ip + family.header_length();
+        let end = ip + length;
+        let [_, _, port_high, port_low, length_high, length_low, _, _] = *chunk::<UDP_LENGTH>(frame, udp)?;
+        if u16::from_be_bytes([port_high, port_low]) != ROCE_PORT {
+            return Err(Discard::NotRoce);
+        }
+        let bth = udp + UDP_LENGTH;
+        if end > frame.len() || end < bth + BTH_LENGTH + ICRC_LENGTH {
+            return Err(Discard::Truncated);
+        }
+        if usize::from(u16::from_be_bytes([length_high, length_low])) != end - udp {
+            return Err(Discard::UdpHeader);
+        }
+        Ok(Self { family, vlan: ip > ETHERNET_LENGTH, ip, udp, bth, end })
+    }
+
+    /// The IPv4 header's checksum, and UDP's where the sender made one. RoCEv2 senders leave it 0 over IPv4 and
+    /// IPv6 alike, as the ICRC covers more.
+    pub fn verify_checksums(&self, frame: &[u8]) -> Result<(), Discard> {
+        if self.family == Family::V4 && fold(sum(&frame[self.ip..self.udp])) != 0xffff {
+            return Err(Discard::IpHeader);
+        }
+        let checksum: [u8; 2] = *chunk(frame, self.udp + 6)?;
+        if checksum == [0, 0] {
+            return Ok(());
+        }
+        let addresses = match self.family {
+            Family::V4 => &frame[self.ip + 12..self.udp],
+            Family::V6 => &frame[self.ip + 8..self.udp],
+        };
+        let pseudo = u64::from(UDP) + (self.end - self.udp) as u64 + sum(addresses);
+        match fold(pseudo + sum(&frame[self.udp..self.end])) {
+            0xffff => Ok(()),
+            _ => Err(Discard::UdpHeader),
+        }
+    }
+
+    /// The headers below the BTH and the IPv4 identification.
+    pub fn path(&self, frame: &[u8]) -> Result<(Path, u16), Discard> {
+        let udp_source = u16::from_be_bytes(*chunk(frame, self.udp)?);
+        let vlan = match self.vlan {
+            true => Some(Vlan(u16::from_be_bytes(*chunk(frame, ETHERNET_LENGTH)?))),
+            false => None,
+        };
+        let path = Path {
+            source_mac: Mac(*chunk(frame, 6)?),
+            destination_mac: Mac(*chunk(frame, 0)?),
+            vlan,
+            source: IpAddr::from([0; 4]),
+            destination: IpAddr::from([0; 4]),
+            udp_source,
+            traffic_class: 0,
+            hop_limit: 0,
+            flow_label: 0,
+        };
+        match self.family {
+            Family::V4 => {
+                let ip: &[u8; 20] = chunk(frame, self.ip)?;
+                let path = Path {
+                    source: IpAddr::from([ip[12], ip[13], ip[14], ip[15]]),
+                    destination: IpAddr::from([ip[16], ip[17], ip[18], ip[19]]),
+                    traffic_class: ip[1],
+                    hop_limit: ip[8],
+                    ..path
+                };
+                Ok((path, u16::from_be_bytes([ip[4], ip[5]])))
+            }
+            Family::V6 => {
+                let word = u32::from_be_bytes(*chunk(frame, self.ip)?);
+                let path = Path {
+                    source: IpAddr::from(*chunk::<16>(frame, self.ip + 8)?),
+                    destination: IpAddr::from(*chunk::<16>(frame, self.ip + 24)?),
+                    traffic_class: (word >> 20) as u8,
+                    hop_limit: chunk::<1>(frame, self.ip + 7)?[0],
+                    flow_label: word & 0xf_ffff,
+                    ..path
+                };
+                Ok((path, 0))
+            }
+        }
+    }
+}
+
+/// The packet's length. RoCEv2 has neither IPv4 options nor fragments here.
+fn ipv4_length(ip: &[u8; 20]) -> Result<usize, Discard> {
+    if ip[0] >> 4 != 4 {
+        return Err(Discard::IpHeader);
+    }
+    if ip[9] != UDP {
+        return Err(Discard::NotRoce);
+    }
+    let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff;
+    if ip[0] != 0x45 || fragment != 0 {
+        return Err(Discard::IpHeader);
+    }
+    Ok(usize::from(u16::from_be_bytes([ip[2], ip[3]])))
+}
+
+/// The packet's length. Extension headers are not taken.
+fn ipv6_length(ip: &[u8; 40]) -> Result<usize, Discard> {
+    if ip[0] >> 4 != 6 {
+        return Err(Discard::IpHeader);
+    }
+    if ip[6] != UDP {
+        return Err(Discard::NotRoce);
+    }
+    Ok(40 + usize::from(u16::from_be_bytes([ip[4], ip[5]])))
+}
+
+/// Adds 16-bit words; an odd last byte counts as a word's upper half (RFC 1071).
+pub(super) fn sum(bytes: &[u8]) -> u64 {
+    let (words, last) = bytes.as_chunks::<2>();
+    let words: u64 = words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum();
+    words + last.first().map_or(0, |&byte| u64::from(byte) << 8)
+}
+
+/// Folds a sum to 16 bits in one's complement.
+pub(super) const fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}

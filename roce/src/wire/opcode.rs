@@ -1,0 +1,386 @@
+use super::header::{
+    Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Header, Immediate, Operation, Reth, SendTail, Service,
+    Syndrome,
+};
+use super::telemetry::{HopRecord, IntHeader, MAX_HOPS};
+use crate::{Discard, Qpn, Rkey};
+
+/// The first byte of a BTH: service in the top three bits, operation below (IBA table 38).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Opcode(pub u8);
+
+/// What an opcode means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// What the specification calls the operation.
+    pub name: &'static str,
+    /// Whether a payload may follow. If not, there is no pad either.
+    pub payload: bool,
+    services: &'static [Service],
+}
+
+const fn shape(name: &'static str, payload: bool, services: &'static [Service]) -> Shape {
+    Shape { name, payload, services }
+}
+
+const RC: &[Service] = &[Service::Rc];
+const RC_UC: &[Service] = &[Service::Rc, Service::Uc];
+const ALL: &[Service] = &[Service::Rc, Service::Uc, Service::Ud];
+
+/// By the low five bits (IBA table 38). 21 is reserved.
+static OPERATIONS: [Shape; 24] = [
+    shape("SEND First", true, RC_UC),
+    shape("SEND Middle", true, RC_UC),
+    shape("SEND Last", true, RC_UC),
+    shape("SEND Last with Immediate", true, RC_UC),
+    shape("SEND Only", true, ALL),
+    shape("SEND Only with Immediate", true, ALL),
+    shape("RDMA WRITE First", true, RC_UC),
+    shape("RDMA WRITE Middle", true, RC_UC),
+    shape("RDMA WRITE Last", true, RC_UC),
+    shape("RDMA WRITE Last with Immediate", true, RC_UC),
+    shape("RDMA WRITE Only", true, RC_UC),
+    shape("RDMA WRITE Only with Immediate", true, RC_UC),
+    shape("RDMA READ Request", false, RC),
+    shape("RDMA READ response First", true, RC),
+    shape("RDMA READ response Middle", true, RC),
+    shape("RDMA READ response Last", true, RC),
+    shape("RDMA READ response Only", true, RC),
+    shape("Acknowledge", false, RC),
+    shape("ATOMIC Acknowledge", false, RC),
+    shape("CmpSwap", false, RC),
+    shape("FetchAdd", false, RC),
+    shape("reserved", false, &[]),
+    shape("SEND Last with Invalidate", true, RC),
+    shape("SEND Only with Invalidate", true, RC),
+];
+
+static NOTIFICATION: Shape = shape("CNP", false, &[]);
+static REQUEST: Shape = shape("Telemetry Request", true, &[]);
+static RESPONSE: Shape = shape("Telemetry Response", false, &[]);
+
+/// Bytes after a CNP's BTH, reserved (IBA A17.9.3).
+const NOTIFICATION_RESERVED: usize = 16;
+
+impl Opcode {
+    /// A congestion notification packet.
+    pub const NOTIFICATION: Self = Self(0x81);
+    /// A telemetry request: a probe.
+    pub const TELEMETRY_REQUEST: Self = Self(0xc0);
+    /// The answer to a probe.
+    pub const TELEMETRY_RESPONSE: Self = Self(0xc1);
+
+    /// The service of its top three bits; `None` for those that are not spoken here.
+    #[must_use]
+    pub const fn service(self) -> Option<Service> {
+        match self.0 >> 5 {
+            0 => Some(Service::Rc),
+            1 => Some(Service::Uc),
+            3 => Some(Service::Ud),
+            _ => None,
+        }
+    }
+
+    /// What it means; `None` where the service has no such operation.
+    #[must_use]
+    pub fn shape(self) -> Option<&'static Shape> {
+        match self {
+            Self::NOTIFICATION => return Some(&NOTIFICATION),
+            Self::TELEMETRY_REQUEST => return Some(&REQUEST),
+            Self::TELEMETRY_RESPONSE => return Some(&RESPONSE),
+            _ => {}
+        }
+        let service = self.service()?;
+        OPERATIONS.get(usize::from(self.0 & 31)).filter(|shape| shape.services.contains(&service))
+    }
+}
+
+impl Header {
+    /// The first byte of the BTH.
+    #[must_use]
+    pub const fn opcode(&self) -> Opcode {
+        match self {
+            Self::Connected { service, operation, .. } => Opcode(service.bits() | operation.code()),
+            Self::Datagram { immediate: None, .. } => Opcode(0x64),
+            Self::Datagram { immediate: Some(_), .. } => Opcode(0x65),
+            Self::CongestionNotification { .. } => Opcode::NOTIFICATION,
+            Self::TelemetryRequest { .. } => Opcode::TELEMETRY_REQUEST,
+            Self::TelemetryResponse { .. } => Opcode::TELEMETRY_RESPONSE,
+        }
+    }
+}
+
+impl Service {
+    const fn bits(self) -> u8 {
+        match self {
+            Self::Rc => 0x00,
+            Self::Uc => 0x20,
+            Self::Ud => 0x60,
+        }
+    }
+}
+
+impl Operation {
+    const fn code(&self) -> u8 {
+        match self {
+            Self::SendFirst => 0,
+            Self::SendMiddle => 1,
+            Self::SendLast(SendTail::Plain) => 2,
+            Self::SendLast(SendTail::Immediate(_)) => 3,
+            Self::SendOnly(SendTail::Plain) => 4,
+            Self::SendOnly(SendTail::Immediate(_)) => 5,
+            Self::WriteFirst(_) => 6,
+            Self::WriteMiddle => 7,
+            Self::WriteLast(None) => 8,
+            Self::WriteLast(Some(_)) => 9,
+            Self::WriteOnly(_, None) => 10,
+            Self::WriteOnly(_, Some(_)) => 11,
+            Self::ReadRequest(_) => 12,
+            Self::ReadResponseFirst(_) => 13,
+            Self::ReadResponseMiddle => 14,
+            Self::ReadResponseLast(_) => 15,
+            Self::ReadResponseOnly(_) => 16,
+            Self::Acknowledge(_) => 17,
+            Self::AtomicAcknowledge { .. } => 18,
+            Self::CompareSwap(_) => 19,
+            Self::FetchAdd(_) => 20,
+            Self::SendLast(SendTail::Invalidate(_)) => 22,
+            Self::SendOnly(SendTail::Invalidate(_)) => 23,
+        }
+    }
+}
+
+/// Extension headers, front to back.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Discard> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Discard::Truncated)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn u32(&mut self) -> Result<u32, Discard> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Discard> {
+        self.take().map(u64::from_be_bytes)
+    }
+
+    fn reth(&mut self) -> Result<Reth, Discard> {
+        Ok(Reth { address: self.u64()?, rkey: Rkey::new(self.u32()?), length: self.u32()? })
+    }
+
+    fn aeth(&mut self) -> Result<Aeth, Discard> {
+        let [syndrome, msn @ ..] = self.take::<4>()?;
+        let syndrome = Syndrome::from_code(syndrome).ok_or(Discard::Syndrome)?;
+        Ok(Aeth { syndrome, msn: u32::from_be_bytes([0, msn[0], msn[1], msn[2]]) })
+    }
+
+    fn operation(&mut self, code: u8) -> Result<Operation, Discard> {
+        Ok(match code {
+            0 => Operation::SendFirst,
+            1 => Operation::SendMiddle,
+            2 => Operation::SendLast(SendTail::Plain),
+            3 => Operation::SendLast(SendTail::Immediate(self.take()?)),
+            4 => Operation::SendOnly(SendTail::Plain),
+            5 => Operation::SendOnly(SendTail::Immediate(self.take()?)),
+            6 => Operation::WriteFirst(self.reth()?),
+            7 => Operation::WriteMiddle,
+            8 => Operation::WriteLast(None),
+            9 => Operation::WriteLast(Some(self.take()?)),
+            10 => Operation::WriteOnly(self.reth()?, None),
+            11 => Operation::WriteOnly(self.reth()?, Some(self.take()?)),
+            12 => Operation::ReadRequest(self.reth()?),
+            13 => Operation::ReadResponseFirst(self.aeth()?),
+            14 => Operation::ReadResponseMiddle,
+            15 => Operation::ReadResponseLast(self.aeth()?),
+            16 => Operation::ReadResponseOnly(self.aeth()?),
+            17 => Operation::Acknowledge(self.aeth()?),
+            18 => Operation::AtomicAcknowledge { aeth: self.aeth()?, original: self.u64()? },
+            19 => {
+                let (address, rkey) = (self.u64()?, Rkey::new(self.u32()?));
+                let operands = CompareSwap { swap: self.u64()?, compare: self.u64()? };
+                Operation::CompareSwap(AtomicEth { address, rkey, operands })
+            }
+            20 => {
+                let (address, rkey) = (self.u64()?, Rkey::new(self.u32()?));
+                let (operands, _compare) = (FetchAdd { add: self.u64()? }, self.u64()?);
+                Operation::FetchAdd(AtomicEth { address, rkey, operands })
+            }
+            22 => Operation::SendLast(SendTail::Invalidate(Rkey::new(self.u32()?))),
+            23 => Operation::SendOnly(SendTail::Invalidate(Rkey::new(self.u32()?))),
+            _ => return Err(Discard::Opcode),
+        })
+    }
+
+    fn response(&mut self, bth: Bth) -> Result<Header, Discard> {
+        let [path_high, path_low, hops, index] = self.take()?;
+        let path_id = u16::from_be_bytes([path_high, path_low]);
+        let busiest = match hops {
+            0 => None,
+            _ => Some((index, HopRecord::unpack(self.take()?).ok_or(Discard::Telemetry)?)),
+        };
+        let legal = path_id <= 0xfff && hops <= MAX_HOPS && (index < hops || index == 0);
+        legal.then_some(Header::TelemetryResponse { bth, path_id, hops, busiest }).ok_or(Discard::Telemetry)
+    }
+}
+
+/// Reads the extension headers of `opcode`; gives what follows them.
+pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u8]), Discard> {
+    let mut reader = Reader(rest);
+    let header = match opcode {
+        Opcode::NOTIFICATION => {
+            reader.take::<NOTIFICATION_RESERVED>()?;
+            Header::CongestionNotification { bth }
+        }
+        Opcode::TELEMETRY_REQUEST => {
+            let int = IntHeader::unpack(reader.take()?).ok_or(Discard::Telemetry)?;
+            Header::TelemetryRequest { bth, int }
+        }
+        Opcode::TELEMETRY_RESPONSE => reader.response(bth)?,
+        _ => match opcode.service().ok_or(Discard::Opcode)? {
+            Service::Ud => {
+                let (queue_key, source) = (reader.u32()?, Qpn::new(reader.u32()?));
+                let immediate: Option<Immediate> = if opcode.0 == 0x65 { Some(reader.take()?) } else { None };
+                Header::Datagram { bth, queue_key, source, immediate }
+            }
+            service @ (Service::Rc | Service::Uc) => {
+                Header::Connected { service, bth, operation: reader.operation(opcode.0 & 31)? }
+            }
+        },
+    };
+    Ok((header, reader.0))
+}
+
+/// Bytes front to back; what is written is known to fit.
+pub(super) struct Writer<'a> {
+    pub frame: &'a mut [u8],
+    pub at: usize,
+}
+
+impl Writer<'_> {
+    pub fn put<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.frame[self.at..self.at + N].copy_from_slice(&bytes);
+        self.at += N;
+    }
+
+    fn reth(&mut self, reth: &Reth) {
+        self.put(reth.address.to_be_bytes());
+        self.put(reth.rkey.get().to_be_bytes());
+        self.put(reth.length.to_be_bytes());
+    }
+
+    fn aeth(&mut self, aeth: &Aeth) {
+        let [_, a, b, c] = aeth.msn.to_be_bytes();
+        self.put([aeth.syndrome.code(), a, b, c]);
+    }
+
+    fn atomic(&mut self, address: u64, rkey: Rkey, swap_or_add: u64, compare: u64) {
+        self.put(address.to_be_bytes());
+        self.put(rkey.get().to_be_bytes());
+        self.put(swap_or_add.to_be_bytes());
+        self.put(compare.to_be_bytes());
+    }
+
+    fn operation(&mut self, operation: &Operation) {
+        match operation {
+            Operation::SendFirst
+            | Operation::SendMiddle
+            | Operation::SendLast(SendTail::Plain)
+            | Operation::SendOnly(SendTail::Plain)
+            | Operation::WriteMiddle
+            | Operation::WriteLast(None)
+            | Operation::ReadResponseMiddle => {}
+            Operation::SendLast(SendTail::Immediate(data))
+            | Operation::SendOnly(SendTail::Immediate(data))
+            | Operation::WriteLast(Some(data)) => self.put(*data),
+            Operation::SendLast(SendTail::Invalidate(key))
+            | Operation::SendOnly(SendTail::Invalidate(key)) => {
+                self.put(key.get().to_be_bytes());
+            }
+            Operation::WriteFirst(reth) | Operation::WriteOnly(reth, None) | Operation::ReadRequest(reth) => {
+                self.reth(reth);
+            }
+            Operation::WriteOnly(reth, Some(data)) => {
+                self.reth(reth);
+                self.put(*data);
+            }
+            Operation::ReadResponseFirst(aeth)
+            | Operation::ReadResponseLast(aeth)
+            | Operation::ReadResponseOnly(aeth)
+            | Operation::Acknowledge(aeth) => self.aeth(aeth),
+            Operation::AtomicAcknowledge { aeth, original } => {
+                self.aeth(aeth);
+                self.put(original.to_be_bytes());
+            }
+            Operation::CompareSwap(eth) => {
+                self.atomic(eth.address, eth.rkey, eth.operands.swap, eth.operands.compare);
+            }
+            Operation::FetchAdd(eth) => self.atomic(eth.address, eth.rkey, eth.operands.add, 0),
+        }
+    }
+
+    /// Writes the extension headers.
+    pub fn extensions(&mut self, header: &Header) {
+        match header {
+            Header::Connected { operation, .. } => self.operation(operation),
+            Header::Datagram { queue_key, source, immediate, .. } => {
+                self.put(queue_key.to_be_bytes());
+                self.put(source.get().to_be_bytes());
+                if let Some(data) = immediate {
+                    self.put(*data);
+                }
+            }
+            Header::CongestionNotification { .. } => self.put([0; NOTIFICATION_RESERVED]),
+            Header::TelemetryRequest { int, .. } => self.put(int.pack()),
+            Header::TelemetryResponse { path_id, hops, busiest, .. } => {
+                let [high, low] = (path_id & 0xfff).to_be_bytes();
+                self.put([high, low, *hops, busiest.map_or(0, |(index, _)| index)]);
+                if let Some((_, record)) = busiest {
+                    self.put(record.pack());
+                }
+            }
+        }
+    }
+}
+
+impl Header {
+    /// Bytes of the extension headers.
+    pub(super) const fn extension_length(&self) -> usize {
+        match self {
+            Self::Connected { operation, .. } => operation.extension_length(),
+            Self::Datagram { immediate: None, .. } => 8,
+            Self::Datagram { immediate: Some(_), .. } => 12,
+            Self::CongestionNotification { .. } => NOTIFICATION_RESERVED,
+            Self::TelemetryRequest { .. } | Self::TelemetryResponse { busiest: None, .. } => 4,
+            Self::TelemetryResponse { busiest: Some(_), .. } => 12,
+        }
+    }
+}
+
+impl Operation {
+    const fn extension_length(&self) -> usize {
+        match self {
+            Self::SendFirst
+            | Self::SendMiddle
+            | Self::SendLast(SendTail::Plain)
+            | Self::SendOnly(SendTail::Plain)
+            | Self::WriteMiddle
+            | Self::WriteLast(None)
+            | Self::ReadResponseMiddle => 0,
+            Self::SendLast(_)
+            | Self::SendOnly(_)
+            | Self::WriteLast(Some(_))
+            | Self::ReadResponseFirst(_)
+            | Self::ReadResponseLast(_)
+            | Self::ReadResponseOnly(_)
+            | Self::Acknowledge(_) => 4,
+            Self::AtomicAcknowledge { .. } => 12,
+            Self::WriteFirst(_) | Self::WriteOnly(_, None) | Self::ReadRequest(_) => 16,
+            Self::WriteOnly(_, Some(_)) => 20,
+            Self::CompareSwap(_) | Self::FetchAdd(_) => 28,
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! HPCC telemetry between endpoints and switches: the INT header of rtgwg-00 Figure 4 in packets of its own.
+
+use super::layers::{Layers, chunk};
+use super::{BTH_LENGTH, ICRC_LENGTH, Opcode};
+use crate::Discard;
+use cc::{Counter, Hop, Rate};
+
+/// Hops that an INT header can count: 4 bits.
+pub const MAX_HOPS: u8 = 15;
+
+/// Bytes of a hop record.
+pub const RECORD_LENGTH: usize = 8;
+
+/// Bytes of the word before the records.
+pub(super) const WORD_LENGTH: usize = 4;
+
+const TX_UNIT: u32 = 128;
+const QUEUE_UNIT: u32 = 80;
+
+/// The capacity of a switch port (`B`): what a code on the wire stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Speed(u8);
+
+/// In the order of the codes: the authors' first, then ours.
+const SPEEDS: [Rate; 15] = [
+    Rate::from_gbps(25),
+    Rate::from_gbps(50),
+    Rate::from_gbps(100),
+    Rate::from_gbps(200),
+    Rate::from_gbps(400),
+    Rate::from_mbps(10),
+    Rate::from_mbps(100),
+    Rate::from_mbps(200),
+    Rate::from_mbps(500),
+    Rate::from_gbps(1),
+    Rate::from_mbps(2_500),
+    Rate::from_gbps(5),
+    Rate::from_gbps(10),
+    Rate::from_gbps(40),
+    Rate::from_gbps(800),
+];
+
+impl Speed {
+    /// Every speed, by its code.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..SPEEDS.len() as u8).map(Self)
+    }
+
+    /// The speed with this code; `None` for 15 and above.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Option<Self> {
+        if (code as usize) < SPEEDS.len() { Some(Self(code)) } else { None }
+    }
+
+    /// The code, 0 to 14.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The speed that is exactly `rate`, if a code stands for it.
+    #[must_use]
+    pub fn from_rate(rate: Rate) -> Option<Self> {
+        Self::all().find(|speed| speed.rate() == rate)
+    }
+
+    /// Bits per second.
+    #[must_use]
+    pub const fn rate(self) -> Rate {
+        SPEEDS[self.0 as usize]
+    }
+}
+
+/// What a switch writes about the port that a packet leaves by, at the wire's resolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HopRecord {
+    speed: Speed,
+    timestamp: u32,
+    tx_bytes: u32,
+    queue: u16,
+}
+
+impl HopRecord {
+    /// A record of `time_ns` (ns), `tx_bytes` and `queue_bytes`, each rounded down to its unit. Time and bytes
+    /// wrap; the queue stops at the largest value that fits, 5.2 MB.
+    #[must_use]
+    pub fn new(speed: Speed, time_ns: u64, tx_bytes: u64, queue_bytes: u64) -> Self {
+        Self {
+            speed,
+            timestamp: time_ns as u32 & 0xff_ffff,
+            tx_bytes: (tx_bytes / u64::from(TX_UNIT)) as u32 & 0xf_ffff,
+            queue: u16::try_from(queue_bytes / u64::from(QUEUE_UNIT)).unwrap_or(u16::MAX),
+        }
+    }
+
+    /// The port's capacity.
+    #[must_use]
+    pub const fn speed(self) -> Speed {
+        self.speed
+    }
+
+    /// When the packet left, in ns, 24 bits.
+    #[must_use]
+    pub const fn timestamp(self) -> u32 {
+        self.timestamp
+    }
+
+    /// Bytes sent in units of 128, 20 bits.
+    #[must_use]
+    pub const fn tx_units(self) -> u32 {
+        self.tx_bytes
+    }
+
+    /// Bytes waiting in the port.
+    #[must_use]
+    pub const fn queue_bytes(self) -> u32 {
+        self.queue as u32 * QUEUE_UNIT
+    }
+
+    /// The record on the wire: {B 4, ts 24, txBytes 20, qlen 16}.
+    #[must_use]
+    pub const fn pack(self) -> [u8; RECORD_LENGTH] {
+        let word = (self.speed.0 as u64) << 60
+            | (self.timestamp as u64) << 36
+            | (self.tx_bytes as u64) << 16
+            | self.queue as u64;
+        word.to_be_bytes()
+    }
+
+    /// The record that these bytes hold; `None` where no speed has that code.
+    #[must_use]
+    pub const fn unpack(bytes: [u8; RECORD_LENGTH]) -> Option<Self> {
+        let word = u64::from_be_bytes(bytes);
+        match Speed::from_code((word >> 60) as u8) {
+            None => None,
+            Some(speed) => Some(Self {
+                speed,
+                timestamp: (word >> 36) as u32 & 0xff_ffff,
+                tx_bytes: (word >> 16) as u32 & 0xf_ffff,
+                queue: word as u16,
+            }),
+        }
+    }
+}
+
+impl From<HopRecord> for Hop {
+    fn from(record: HopRecord) -> Self {
+        Self {
+            bandwidth: record.speed.rate(),
+            time: Counter::new(u64::from(record.timestamp), 24, 1),
+            tx_bytes: Counter::new(u64::from(record.tx_bytes), 20, TX_UNIT),
+            queue: u64::from(record.queue_bytes()),
+        }
+    }
+}
+
+/// The word before the records: {nHop 4, pathID 12, room 16}.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IntHeader {
+    hops: u8,
+    path_id: u16,
+    room: u8,
+}
+
+impl IntHeader {
+    /// A header with room for `room` records, at most [`MAX_HOPS`], as a probe's sender makes it.
+    #[must_use]
+    pub const fn with_room(room: u8) -> Self {
+        Self { hops: 0, path_id: 0, room: if room > MAX_HOPS { MAX_HOPS } else { room } }
+    }
+
+    /// Switches that wrote a record, at most `room`.
+    #[must_use]
+    pub const fn hops(self) -> u8 {
+        self.hops
+    }
+
+    /// The XOR of their ids, 12 bits.
+    #[must_use]
+    pub const fn path_id(self) -> u16 {
+        self.path_id
+    }
+
+    /// Records that the sender left room for.
+    #[must_use]
+    pub const fn room(self) -> u8 {
+        self.room
+    }
+
+    /// Bytes of the room: the payload's length.
+    #[must_use]
+    pub const fn room_bytes(self) -> usize {
+        self.room as usize * RECORD_LENGTH
+    }
+
+    pub(super) const fn pack(self) -> [u8; WORD_LENGTH] {
+        let word = (self.hops as u32) << 28 | (self.path_id as u32) << 16 | self.room as u32;
+        word.to_be_bytes()
+    }
+
+    pub(super) fn unpack(bytes: [u8; WORD_LENGTH]) -> Option<Self> {
+        let word = u32::from_be_bytes(bytes);
+        let hops = (word >> 28) as u8;
+        let room = u8::try_from(word & 0xffff).ok()?;
+        (hops <= room && room <= MAX_HOPS).then_some(Self {
+            hops,
+            path_id: (word >> 16) as u16 & 0xfff,
+            room,
+        })
+    }
+
+    /// The room is what the header says, and each record present can be read.
+    pub(super) fn check(self, payload: &[u8]) -> Result<(), Discard> {
+        let (records, rest) = payload.as_chunks::<RECORD_LENGTH>();
+        let fits = rest.is_empty() && records.len() == usize::from(self.room);
+        let readable =
+            records.iter().take(usize::from(self.hops)).all(|&bytes| HopRecord::unpack(bytes).is_some());
+        if fits && readable { Ok(()) } else { Err(Discard::Telemetry) }
+    }
+
+    /// The records in a probe's payload, first switch first.
+    pub fn records(self, payload: &[u8]) -> impl Iterator<Item = HopRecord> {
+        let (records, _) = payload.as_chunks::<RECORD_LENGTH>();
+        records.iter().take(usize::from(self.hops)).filter_map(|&bytes| HopRecord::unpack(bytes))
+    }
+}
+
+/// What follows a telemetry request's BTH is outside the ICRC. `length`: from the BTH's end to the ICRC.
+pub(super) const fn hidden_length(opcode: u8, length: usize) -> usize {
+    if opcode == Opcode::TELEMETRY_REQUEST.0 { length } else { 0 }
+}
+
+/// At a switch: writes `record` into a telemetry request with room left, counts the hop and folds `switch_id` (12
+/// bits) into the path's id. In place: no other byte changes. Says whether it did; any other frame is untouched.
+pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
+    let Ok((word_at, int)) = find(frame) else { return false };
+    if int.hops >= int.room {
+        return false;
+    }
+    let next = IntHeader { hops: int.hops + 1, path_id: int.path_id ^ switch_id & 0xfff, room: int.room };
+    let record_at = word_at + WORD_LENGTH + usize::from(int.hops) * RECORD_LENGTH;
+    frame[word_at..word_at + WORD_LENGTH].copy_from_slice(&next.pack());
+    frame[record_at..record_at + RECORD_LENGTH].copy_from_slice(&record.pack());
+    true
+}
+
+/// The INT word of a telemetry request whose length is what the word says.
+fn find(frame: &[u8]) -> Result<(usize, IntHeader), Discard> {
+    let layers = Layers::locate(frame)?;
+    let word_at = layers.bth + BTH_LENGTH;
+    let [opcode, flags] = *chunk(frame, layers.bth)?;
+    if opcode != Opcode::TELEMETRY_REQUEST.0 || flags & 0x3f != 0 {
+        return Err(Discard::Opcode);
+    }
+    let int = IntHeader::unpack(*chunk(frame, word_at)?).ok_or(Discard::Telemetry)?;
+    if layers.end != word_at + WORD_LENGTH + int.room_bytes() + ICRC_LENGTH {
+        return Err(Discard::Telemetry);
+    }
+    Ok((word_at, int))
+}

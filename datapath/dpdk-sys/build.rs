@@ -18,6 +18,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_dev_remove",
     "rte_eal_cleanup",
     "rte_eal_init",
+    "rte_eth_dev_adjust_nb_rx_tx_desc",
     "rte_eth_dev_close",
     "rte_eth_dev_configure",
     "rte_eth_dev_get_mtu",

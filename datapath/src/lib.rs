@@ -3,7 +3,10 @@
 //! Without the feature `dpdk` what remains is the port trait, in-process ports, neighbour resolution and the
 //! poll-mode core: enough to run endpoints in a test.
 
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 pub mod engine;
 pub mod io;
 pub mod linux;
+pub mod machine;
 pub mod port_spec;

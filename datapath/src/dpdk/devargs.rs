@@ -1,0 +1,107 @@
+//! What DPDK is told for each kind of port.
+
+use super::port::PortConfig;
+use crate::port_spec::{MemifRole, PortSpec};
+
+/// Room of an Ethernet header and one VLAN tag.
+pub(super) const ETHERNET: usize = 14 + 4;
+
+/// The kernel puts a frame this far into a ring's slot at most: TPACKET2_HDRLEN (52), 16 for the Ethernet header, and
+/// the rounding to 16.
+const SLOT_HEAD: usize = 96;
+const BLOCK: usize = 65536;
+
+/// Bytes of an AF_PACKET ring's slot for frames of `max_frame`: a power of two, so that slots fill their block.
+pub(super) fn slot_size(max_frame: usize) -> usize {
+    (max_frame + SLOT_HEAD).next_power_of_two().max(2048)
+}
+
+/// A memif buffer for frames of `max_frame`: whole cache lines.
+pub(super) fn memif_buffer(max_frame: usize) -> usize {
+    max_frame.next_multiple_of(64)
+}
+
+/// The driver of `spec`, and its arguments. Rings are made by a call, PCI devices have a name already.
+pub(super) fn devargs(
+    spec: &PortSpec,
+    role: MemifRole,
+    max_frame: usize,
+    config: &PortConfig,
+) -> (String, String) {
+    let device = |driver: &str, arguments: String| (driver.to_owned(), arguments);
+    match spec {
+        PortSpec::Interface(name) => {
+            let slot = slot_size(max_frame);
+            // Whole blocks, as the kernel wants it.
+            let per_block = BLOCK / slot;
+            let slots = (config.ring_slots as usize).next_multiple_of(per_block).max(per_block);
+            let bypass = u8::from(config.qdisc_bypass);
+            device(
+                "net_af_packet",
+                format!(
+                    "iface={name},blocksz={BLOCK},framesz={slot},framecnt={slots},qpairs=1,qdisc_bypass={bypass}"
+                ),
+            )
+        }
+        PortSpec::Tap(name) => device("net_tap", format!("iface={name}")),
+        PortSpec::Memif { socket, id, zero_copy, .. } => {
+            let role = if role == MemifRole::Client { "client" } else { "server" };
+            let size = memif_buffer(max_frame);
+            let slots = config.ring_slots.clamp(2, 1 << 14).next_power_of_two().ilog2();
+            // Only the client lends its memory.
+            let zero_copy = if *zero_copy && role == "client" { ",zero-copy=yes" } else { "" };
+            device(
+                "net_memif",
+                format!(
+                    "role={role},id={id},socket={socket},socket-abstract=no,bsize={size},rsize={slots}{zero_copy}"
+                ),
+            )
+        }
+        PortSpec::Null => device("net_null", "no-rx=1".into()),
+        PortSpec::Pcap { rx, tx } => {
+            let rx = rx.iter().map(|file| format!("rx_pcap={file}"));
+            let tx = tx.iter().map(|file| format!("tx_pcap={file}"));
+            device("net_pcap", rx.chain(tx).collect::<Vec<_>>().join(","))
+        }
+        PortSpec::PcapInterface(name) => device("net_pcap", format!("iface={name}")),
+        PortSpec::Ring { name, .. } => device("net_ring", name.clone()),
+        PortSpec::Pci(address) => (address.clone(), String::new()),
+        PortSpec::Eal(words) => {
+            let (driver, arguments) = words.split_once(',').unwrap_or((words, ""));
+            (driver.to_owned(), arguments.to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(spec: &str, max_frame: usize) -> String {
+        devargs(&spec.parse().unwrap(), MemifRole::Client, max_frame, &PortConfig::default()).1
+    }
+
+    #[test]
+    fn a_slot_holds_the_frame_and_fills_its_block() {
+        assert!(arguments("veth0", 1518).contains("blocksz=65536,framesz=2048,framecnt=1024"));
+        assert!(arguments("veth0", 4218).contains("framesz=8192"));
+        for max_frame in [64, 1518, 1953, 4000, 4001, 9018, 16000] {
+            let slot = slot_size(max_frame);
+            assert!(slot >= max_frame + SLOT_HEAD && BLOCK % slot == 0, "{max_frame} in {slot}");
+        }
+    }
+
+    #[test]
+    fn a_memif_buffer_holds_the_whole_frame() {
+        assert!(arguments("memif:/run/x.sock", 4518).contains("bsize=4544,rsize=10"));
+        assert!(!arguments("memif:/run/x.sock", 4518).contains("zero-copy"));
+        assert!(arguments("memif:/run/x.sock,zero-copy", 4518).ends_with(",zero-copy=yes"));
+    }
+
+    #[test]
+    fn raw_device_arguments_go_through() {
+        let split =
+            devargs(&"eal:net_null0,size=64".parse().unwrap(), MemifRole::Auto, 64, &PortConfig::default());
+        assert_eq!(split, ("net_null0".into(), "size=64".into()));
+    }
+}

@@ -1,0 +1,255 @@
+//! DPDK's environment: once in a process, with hugepages or without, as any user.
+
+use super::log;
+use crate::machine;
+use std::cell::OnceCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::{Mutex, PoisonError};
+
+/// The EAL numbers at most this many cores (RTE_MAX_LCORE).
+const MAX_CORES: usize = dpdk_sys::RTE_MAX_LCORE as usize;
+
+/// Where DPDK's memory lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hugepages {
+    /// In hugepages where enough are free, else in ordinary pages.
+    #[default]
+    Auto,
+    /// In hugepages, or an error.
+    Require,
+    /// In ordinary pages.
+    Never,
+}
+
+/// How to start DPDK.
+#[derive(Clone, Debug)]
+pub struct EalConfig {
+    /// DPDK's memory in MiB: all pools of all ports come from it. Ordinary pages are taken only when touched.
+    pub memory_mb: u32,
+    /// Where that memory lies.
+    pub hugepages: Hugepages,
+    /// PCI addresses (`0000:01:00.0`) of the NICs to take; with none, DPDK leaves the PCI bus alone.
+    pub pci: Vec<String>,
+}
+
+impl Default for EalConfig {
+    fn default() -> Self {
+        Self { memory_mb: 512, hugepages: Hugepages::Auto, pci: Vec::new() }
+    }
+}
+
+/// Why DPDK didn't start.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum EalError {
+    /// The library found at run time isn't the one that this was built for.
+    #[error("the DPDK loaded is `{found}`, but this build needs 22.11; install librte-eal23 22.11")]
+    Version {
+        /// What the library calls itself.
+        found: String,
+    },
+    /// Hugepages are required and too few are free.
+    #[error(
+        "{free_mb} MiB of hugepages are free and {need_mb} MiB are needed; \
+         `echo {} > /proc/sys/vm/nr_hugepages`, or run without hugepages", need_mb.div_ceil(2)
+    )]
+    NoHugepages {
+        /// What was asked for.
+        need_mb: u32,
+        /// What there is.
+        free_mb: u64,
+    },
+    /// DPDK refused.
+    #[error("DPDK doesn't start ({errno}): {said}")]
+    Refused {
+        /// DPDK's error number in words.
+        errno: String,
+        /// DPDK's own words.
+        said: String,
+    },
+    /// An earlier start failed, and DPDK takes only one in a process.
+    #[error("DPDK failed to start earlier in this process, and can't be started twice: {0}")]
+    Before(Box<EalError>),
+    /// The system gives no thread to start DPDK on.
+    #[error("no thread to start DPDK on: {0}")]
+    NoThread(String),
+}
+
+enum State {
+    NotStarted,
+    Running,
+    Failed(EalError),
+}
+
+static STATE: Mutex<State> = Mutex::new(State::NotStarted);
+
+/// The proof that DPDK runs in this process. It runs until the process ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Eal(());
+
+impl Eal {
+    /// Starts DPDK, or returns the running one: then `config` has no effect.
+    ///
+    /// The caller's thread keeps its affinity.
+    ///
+    /// # Errors
+    /// See [`EalError`].
+    pub fn start(config: &EalConfig) -> Result<Self, EalError> {
+        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*state {
+            State::Running => return Ok(Self(())),
+            State::Failed(why) => return Err(EalError::Before(Box::new(why.clone()))),
+            State::NotStarted => {}
+        }
+        // What fails before DPDK is called may be tried again.
+        let arguments = check(config)?;
+        match init(arguments) {
+            Ok(()) => {
+                *state = State::Running;
+                Ok(Self(()))
+            }
+            Err(error) => {
+                *state = State::Failed(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives the calling thread, until it ends, a cache of its own in every buffer pool. Without it a thread works
+    /// too, and pays a few atomic operations more per buffer. False where all of DPDK's places (128) are taken.
+    pub fn register_thread(self) -> bool {
+        thread_local!(static HERE: OnceCell<Registration> = const { OnceCell::new() });
+        HERE.with(|here| here.get_or_init(Registration::new).0)
+    }
+}
+
+/// A thread's place among DPDK's, given back when the thread ends.
+struct Registration(bool);
+
+impl Registration {
+    fn new() -> Self {
+        // SAFETY: the EAL runs (only `Eal` gets here) and this thread isn't registered: the cell fills once.
+        Self(unsafe { dpdk_sys::rte_thread_register() } == 0)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if self.0 {
+            // SAFETY: this thread registered itself, and ends now.
+            unsafe { dpdk_sys::rte_thread_unregister() };
+        }
+    }
+}
+
+/// What the loaded library calls itself, as in `DPDK 22.11.11`.
+#[must_use]
+pub fn version() -> String {
+    // SAFETY: rte_version needs no EAL and returns a static NUL-terminated text.
+    unsafe { CStr::from_ptr(dpdk_sys::rte_version()) }.to_string_lossy().into_owned()
+}
+
+/// DPDK's error number of this thread, in words.
+pub(super) fn errno() -> String {
+    // SAFETY: reads a variable of this thread.
+    words(unsafe { dpdk_sys::ferroce_errno() })
+}
+
+/// An error number in words; DPDK returns them negated too.
+pub(super) fn words(errno: c_int) -> String {
+    // SAFETY: rte_strerror returns NUL-terminated text of this thread, copied before the next call.
+    unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno.abs())) }.to_string_lossy().into_owned()
+}
+
+fn check(config: &EalConfig) -> Result<Vec<CString>, EalError> {
+    let found = version();
+    if !found.starts_with("DPDK 22.11") {
+        return Err(EalError::Version { found });
+    }
+    let free_mb = machine::free_hugepage_bytes() >> 20;
+    let enough = free_mb >= u64::from(config.memory_mb);
+    let huge = match config.hugepages {
+        Hugepages::Auto => enough,
+        Hugepages::Never => false,
+        Hugepages::Require if enough => true,
+        Hugepages::Require => return Err(EalError::NoHugepages { need_mb: config.memory_mb, free_mb }),
+    };
+    let prefix = format!("ferroce-{}", std::process::id());
+    let words = arguments(config, huge, &machine::allowed_cores(), &prefix);
+    words
+        .into_iter()
+        .map(|word| {
+            CString::new(word).map_err(|_| EalError::Refused {
+                errno: "invalid argument".into(),
+                said: "a PCI address holds a NUL".into(),
+            })
+        })
+        .collect()
+}
+
+/// The EAL's command line.
+fn arguments(config: &EalConfig, huge: bool, cores: &[usize], prefix: &str) -> Vec<String> {
+    let mut words: Vec<String> =
+        vec!["ferroce".into(), "--no-telemetry".into(), format!("--file-prefix={prefix}")];
+    words.extend(["-m".into(), config.memory_mb.max(1).to_string(), "--single-file-segments".into()]);
+    // Without hugepages the memory is a legacy one, which `--in-memory` refuses. Either way nothing is shared with
+    // secondary processes, so no file is made and no directory is needed.
+    words.extend(if huge {
+        vec!["--in-memory".into()]
+    } else {
+        vec!["--no-huge".into(), "--no-shconf".into()]
+    });
+    if config.pci.is_empty() {
+        words.extend(["--no-pci".into(), "--iova-mode=va".into()]);
+    }
+    for address in &config.pci {
+        words.extend(["-a".into(), address.clone()]);
+    }
+    // One lcore that floats over all cores we may use: the EAL then pins nobody and starts no worker.
+    let cores: Vec<String> = cores.iter().filter(|&&core| core < MAX_CORES).map(usize::to_string).collect();
+    if !cores.is_empty() {
+        words.push(format!("--lcores=0@({})", cores.join(",")));
+    }
+    words
+}
+
+/// Calls `rte_eal_init` on a thread of its own, since it changes its caller's affinity.
+fn init(arguments: Vec<CString>) -> Result<(), EalError> {
+    log::take_over();
+    let run = move || {
+        // DPDK keeps pointers into its arguments for ever.
+        let arguments: &'static mut [*mut c_char] =
+            arguments.into_iter().map(CString::into_raw).collect::<Vec<_>>().leak();
+        let (result, said) = log::complaints_of(|| {
+            // SAFETY: the pointers are NUL-terminated texts that live for ever; the EAL starts once, as STATE says.
+            unsafe { dpdk_sys::rte_eal_init(arguments.len() as c_int, arguments.as_mut_ptr()) }
+        });
+        if result < 0 { Err(EalError::Refused { errno: errno(), said }) } else { Ok(()) }
+    };
+    let no_thread = |why: String| EalError::NoThread(why);
+    let thread = std::thread::Builder::new().name("ferroce-eal".into()).spawn(run);
+    let thread = thread.map_err(|e| no_thread(e.to_string()))?;
+    thread.join().unwrap_or_else(|_| Err(no_thread("it panicked".into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hugepages_go_in_memory_and_ordinary_pages_never_do() {
+        let config = EalConfig::default();
+        let huge = arguments(&config, true, &[0, 1], "x").join(" ");
+        assert!(huge.contains("--in-memory") && !huge.contains("--no-huge"), "{huge}");
+        let ordinary = arguments(&config, false, &[0, 1], "x").join(" ");
+        assert!(ordinary.contains("--no-huge") && !ordinary.contains("--in-memory"), "{ordinary}");
+        assert!(ordinary.contains("--lcores=0@(0,1)") && ordinary.contains("--no-pci"), "{ordinary}");
+    }
+
+    #[test]
+    fn a_nic_is_taken_by_its_address_alone() {
+        let config = EalConfig { pci: vec!["0000:01:00.0".into()], ..EalConfig::default() };
+        let words = arguments(&config, true, &[200], "x").join(" ");
+        assert!(words.contains("-a 0000:01:00.0") && !words.contains("--no-pci"), "{words}");
+        assert!(!words.contains("--lcores"), "a core that the EAL can't number: {words}");
+    }
+}

@@ -1,0 +1,90 @@
+//! One packet buffer.
+
+use crate::io::PacketBuf;
+use dpdk_sys::rte_mbuf;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// An `rte_mbuf` that belongs to whoever holds this: one segment, referred to once. Dropping it gives it back to its
+/// pool.
+///
+/// It is a bare pointer, so that a burst of them is what DPDK's burst functions take.
+#[repr(transparent)]
+pub struct Mbuf(NonNull<rte_mbuf>);
+
+// SAFETY: an mbuf is plain memory that one holder owns; its pool may be used from any thread.
+unsafe impl Send for Mbuf {}
+
+impl Mbuf {
+    /// Takes a buffer that DPDK handed over.
+    ///
+    /// # Safety
+    /// `mbuf` is one that nobody else holds, of one segment, from a pool that outlives it.
+    pub(super) unsafe fn from_raw(mbuf: NonNull<rte_mbuf>) -> Self {
+        Self(mbuf)
+    }
+
+    fn head(&self) -> &rte_mbuf {
+        // SAFETY: the mbuf is ours, so alive and not written by anybody else.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// One segment, referred to once: what a driver gives unless it was told to split or to share.
+    pub(super) fn is_plain(&self) -> bool {
+        let head = self.head();
+        head.nb_segs == 1 && head.refcnt == 1
+    }
+
+    fn start(&self) -> *mut u8 {
+        let head = self.head();
+        // SAFETY: DPDK keeps `data_off` within the buffer.
+        unsafe { head.buf_addr.cast::<u8>().add(usize::from(head.data_off)) }
+    }
+}
+
+impl Deref for Mbuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `data_len` bytes from the start lie within the buffer, are initialised (a pool's memory is mapped
+        // zeroed) and belong to us.
+        unsafe { std::slice::from_raw_parts(self.start(), usize::from(self.head().data_len)) }
+    }
+}
+
+impl DerefMut for Mbuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `is_plain` held when it came, so nobody shares the bytes.
+        unsafe { std::slice::from_raw_parts_mut(self.start(), usize::from(self.head().data_len)) }
+    }
+}
+
+impl PacketBuf for Mbuf {
+    fn capacity(&self) -> usize {
+        let head = self.head();
+        usize::from(head.buf_len - head.data_off)
+    }
+
+    fn set_len(&mut self, len: usize) {
+        let capacity = self.capacity();
+        assert!(len <= capacity, "a frame of {len} bytes in a buffer for {capacity}");
+        // SAFETY: the mbuf is ours alone.
+        let head = unsafe { self.0.as_mut() };
+        // What buf_len counts is 16 bits wide, so `len` is.
+        head.data_len = len as u16;
+        head.pkt_len = len as u32;
+    }
+}
+
+impl Drop for Mbuf {
+    fn drop(&mut self) {
+        // SAFETY: the mbuf is ours, and gone after this.
+        unsafe { dpdk_sys::ferroce_mbuf_free(self.0.as_ptr()) };
+    }
+}
+
+impl std::fmt::Debug for Mbuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mbuf({} bytes of {})", self.len(), self.capacity())
+    }
+}

@@ -1,0 +1,18 @@
+//! Ports driven by DPDK.
+//!
+//! [`Eal`] starts DPDK in this process, once. [`Port`] opens what a [`PortSpec`](crate::port_spec::PortSpec) names and
+//! moves [`Mbuf`]s in bursts.
+
+mod devargs;
+mod eal;
+mod log;
+mod mbuf;
+mod pool;
+mod port;
+mod prepare;
+mod unreachable;
+
+pub use eal::{Eal, EalConfig, EalError, Hugepages, version};
+pub use mbuf::Mbuf;
+pub use port::{LinuxInterface, Port, PortConfig, PortCounters, PortInfo};
+pub use prepare::PortError;

@@ -1,0 +1,68 @@
+//! A pool of packet buffers.
+
+use super::eal::{self, Eal};
+use super::mbuf::Mbuf;
+use super::prepare::PortError;
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Buffers that a registered thread keeps to itself: the most that DPDK allows is 512.
+const CACHE: u32 = 256;
+const ANY_SOCKET: i32 = -1;
+
+/// Buffers of one size. Where some are still out when the pool is dropped (in another port's queue, in somebody's
+/// hands), its memory stays.
+pub(super) struct Pool(NonNull<dpdk_sys::rte_mempool>);
+
+// SAFETY: a pool's functions may be called from any thread.
+unsafe impl Send for Pool {}
+
+impl Pool {
+    /// `buffers` buffers with room for `room` bytes each, besides DPDK's headroom.
+    pub(super) fn new(_: Eal, buffers: u32, room: usize) -> Result<Self, PortError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let refused = |why: String| PortError::Pool { buffers, room, why };
+        let full = u16::try_from(room + dpdk_sys::RTE_PKTMBUF_HEADROOM as usize)
+            .map_err(|_| refused(format!("a buffer has at most {} bytes", u16::MAX)))?;
+        if buffers == 0 {
+            return Err(refused("a pool has at least one buffer".into()));
+        }
+        let name =
+            CString::new(format!("ferroce{}", NEXT.fetch_add(1, Ordering::Relaxed))).expect("has no NUL");
+        let cache = CACHE.min(buffers / 4);
+        // SAFETY: the EAL runs, and the name is a NUL-terminated text.
+        let pool =
+            unsafe { dpdk_sys::rte_pktmbuf_pool_create(name.as_ptr(), buffers, cache, 0, full, ANY_SOCKET) };
+        NonNull::new(pool).map(Self).ok_or_else(|| refused(eal::errno()))
+    }
+
+    pub(super) fn raw(&self) -> *mut dpdk_sys::rte_mempool {
+        self.0.as_ptr()
+    }
+
+    pub(super) fn alloc(&self) -> Option<Mbuf> {
+        // SAFETY: the pool lives.
+        let mbuf = NonNull::new(unsafe { dpdk_sys::ferroce_mbuf_alloc(self.raw()) })?;
+        // SAFETY: fresh from the pool, of one segment; the pool is freed only when none is out.
+        Some(unsafe { Mbuf::from_raw(mbuf) })
+    }
+
+    /// Buffers that are out.
+    pub(super) fn in_use(&self) -> u32 {
+        // SAFETY: the pool lives.
+        unsafe { dpdk_sys::rte_mempool_in_use_count(self.raw()) }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let out = self.in_use();
+        if out != 0 {
+            tracing::debug!("{out} buffers are out: their pool stays");
+            return;
+        }
+        // SAFETY: no buffer is out, and nobody else can take one: alloc needs the pool.
+        unsafe { dpdk_sys::rte_mempool_free(self.raw()) };
+    }
+}

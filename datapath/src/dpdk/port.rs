@@ -1,0 +1,522 @@
+//! A port that DPDK drives.
+
+use super::devargs::{devargs, memif_buffer, slot_size};
+use super::eal::{self, Eal};
+use super::log;
+use super::mbuf::Mbuf;
+use super::pool::Pool;
+use super::prepare::{PortError, Prepared, ROCE_OVERHEAD, max_frame, prepare};
+use super::unreachable::Silence;
+use crate::io::{BURST, Burst, Caps, PacketBuf, PacketIo};
+use crate::port_spec::{PortSpec, RingEnd};
+use dpdk_sys as dpdk;
+use roce::wire::{Mac, Mtu};
+use std::ffi::{CStr, CString, c_int};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Ports are opened and closed one at a time: their errors come from one log.
+static SETUP: Mutex<()> = Mutex::new(());
+
+const ANY_SOCKET: c_int = -1;
+const QUEUE: u16 = 0;
+
+/// How to open a port.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// The largest IP packet in bytes: 340 to 16000. With none, the interface's where there is one, else 4500.
+    pub mtu: Option<u16>,
+    /// Buffers in the port's pool. What waits in any queue holds one.
+    pub buffers: u32,
+    /// Slots of each ring between the port and what is behind it, where that can be chosen.
+    pub ring_slots: u16,
+    /// Takes frames for all addresses, as a switch does.
+    pub promiscuous: bool,
+    /// On a Linux interface: sends around the queueing discipline. Faster, but `tc` has no say.
+    pub qdisc_bypass: bool,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self { mtu: None, buffers: 4096, ring_slots: 1024, promiscuous: false, qdisc_bypass: true }
+    }
+}
+
+/// The kernel's interface under a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinuxInterface {
+    /// Its index, from 1.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+}
+
+/// What an open port is.
+#[derive(Clone, Debug)]
+pub struct PortInfo {
+    /// The name that it was opened by.
+    pub name: String,
+    /// DPDK's driver.
+    pub driver: String,
+    /// The Ethernet address to send from.
+    pub mac: Mac,
+    /// The largest RoCE path MTU that fits.
+    pub mtu: Mtu,
+    /// The largest IP packet in bytes.
+    pub ip_mtu: u16,
+    /// The largest frame in bytes, Ethernet header and a VLAN tag included, FCS excluded.
+    pub max_frame: usize,
+    /// The link's speed in Mb/s where it has one.
+    pub speed_mbps: Option<u32>,
+    /// The interface whose addresses and neighbours are the port's too. None where the port is its own host.
+    pub linux_interface: Option<LinuxInterface>,
+}
+
+/// What a port itself dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Received in several pieces or shared with somebody: drivers that were set up here don't do that.
+    pub odd_buffer: u64,
+    /// To be sent, but empty or longer than the largest frame. A driver would lose them silently, or never get past.
+    pub bad_length: u64,
+}
+
+/// An open port with one receive and one transmit queue, and its own pool of buffers.
+pub struct Port {
+    id: u16,
+    /// Where the kernel has the port's address.
+    _silence: Option<Silence>,
+    info: PortInfo,
+    counters: PortCounters,
+    pool: Pool,
+}
+
+impl Port {
+    /// Opens the port that `spec` names.
+    ///
+    /// # Errors
+    /// What is missing or doesn't fit, with the remedy: see [`PortError`].
+    pub fn open(eal: Eal, spec: &PortSpec, config: &PortConfig) -> Result<Self, PortError> {
+        let setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut port, started) = Self::make(eal, spec, config)?;
+        // Where it didn't start, dropping the port takes this lock again.
+        drop(setup);
+        port.info.mac = started?;
+        Ok(port)
+    }
+
+    /// The port, and its address once it runs.
+    fn make(
+        eal: Eal,
+        spec: &PortSpec,
+        config: &PortConfig,
+    ) -> Result<(Self, Result<Mac, PortError>), PortError> {
+        let prepared = prepare(spec, config)?;
+        let max_frame = max_frame(prepared.mtu);
+        let pool = Pool::new(eal, config.buffers, room(spec, max_frame))?;
+        let setup = Setup { spec, config, prepared: &prepared, max_frame };
+        let id = setup.probe()?;
+        let info = setup.info(id);
+        let silence = prepared.interface.as_ref().map(|_| Silence::hold());
+        let port = Self { id, _silence: silence, info, counters: PortCounters::default(), pool };
+        let started = setup.start(id, &port.pool).and_then(|()| setup.addresses(id));
+        Ok((port, started))
+    }
+
+    /// What the port is.
+    #[must_use]
+    pub fn info(&self) -> &PortInfo {
+        &self.info
+    }
+
+    /// What the port itself dropped.
+    #[must_use]
+    pub fn counters(&self) -> PortCounters {
+        self.counters
+    }
+
+    /// Whether the other side is there. A memif's is once it has connected.
+    #[must_use]
+    pub fn link_is_up(&self) -> bool {
+        let link = link(self.id);
+        link.link_status() == dpdk::RTE_ETH_LINK_UP as u16
+    }
+
+    /// Buffers of the port's pool that somebody holds: drivers, queues, the application.
+    #[must_use]
+    pub fn buffers_in_use(&self) -> u32 {
+        self.pool.in_use()
+    }
+
+    /// Sends a frame of the largest size to `peer`, the other end of this port's link, and waits until it comes,
+    /// trying 10⁵ times.
+    ///
+    /// # Errors
+    /// [`PortError::SelfTest`] where it doesn't come, or comes changed.
+    pub fn test_to(&mut self, peer: &mut Self) -> Result<(), PortError> {
+        let frame = self.test_frame()?;
+        let mut out = Burst::new();
+        out.push(frame);
+        self.transmit(&mut out);
+        let mut came = Burst::new();
+        for _ in 0..100_000 {
+            self.transmit(&mut out);
+            peer.receive(&mut came);
+            if !came.is_empty() {
+                return self.check_test_frame(&came);
+            }
+            std::hint::spin_loop();
+        }
+        Err(self.test_failed("it doesn't arrive"))
+    }
+
+    /// As [`test_to`](Self::test_to), on a port that receives what it sends (`ring:NAME`).
+    ///
+    /// # Errors
+    /// The same.
+    pub fn self_test(&mut self) -> Result<(), PortError> {
+        let frame = self.test_frame()?;
+        let mut burst = Burst::new();
+        burst.push(frame);
+        self.transmit(&mut burst);
+        burst.clear();
+        self.receive(&mut burst);
+        self.check_test_frame(&burst)
+    }
+
+    fn test_frame(&mut self) -> Result<Mbuf, PortError> {
+        let mut frame = self.alloc().ok_or_else(|| self.test_failed("no buffer is free"))?;
+        frame.set_len(self.info.max_frame);
+        for (at, byte) in frame.iter_mut().enumerate() {
+            *byte = at as u8;
+        }
+        frame[..6].copy_from_slice(&[0xff; 6]);
+        frame[6..12].copy_from_slice(&self.info.mac.0);
+        // The EtherType that IEEE 802 leaves to local experiments.
+        frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+        Ok(frame)
+    }
+
+    fn check_test_frame(&self, came: &Burst<Mbuf>) -> Result<(), PortError> {
+        let whole = |frame: &Mbuf| {
+            frame.len() == self.info.max_frame
+                && frame.iter().enumerate().skip(14).all(|(at, b)| *b == at as u8)
+        };
+        if came.iter().any(whole) { Ok(()) } else { Err(self.test_failed("it doesn't come back whole")) }
+    }
+
+    fn test_failed(&self, why: &str) -> PortError {
+        PortError::SelfTest { port: self.info.name.clone(), bytes: self.info.max_frame, why: why.into() }
+    }
+
+    /// Drops what no driver would send, so that the rest of the burst gets past it.
+    #[cold]
+    fn drop_bad_lengths(&mut self, from: &mut Burst<Mbuf>) {
+        let before = from.len();
+        let most = self.info.max_frame;
+        from.retain(|frame| (1..=most).contains(&frame.len()));
+        self.counters.bad_length += (before - from.len()) as u64;
+    }
+}
+
+impl PacketIo for Port {
+    type Buf = Mbuf;
+
+    fn receive(&mut self, into: &mut Burst<Mbuf>) {
+        let had = into.len();
+        let room = BURST - had;
+        // SAFETY: the port is started and this is its only receive queue, ours by `&mut self`; an `Mbuf` is a
+        // transparent pointer, and `room` slots are free from `had` on.
+        let came =
+            unsafe { dpdk::ferroce_rx_burst(self.id, QUEUE, into.as_mut_ptr().add(had).cast(), room as u16) };
+        // SAFETY: the driver wrote `came` ≤ `room` buffers there and gave them away.
+        unsafe { into.set_len(had + usize::from(came)) };
+        if into[had..].iter().any(|frame| !frame.is_plain()) {
+            let before = into.len();
+            into.retain(|frame| frame.is_plain());
+            self.counters.odd_buffer += (before - into.len()) as u64;
+        }
+    }
+
+    fn alloc(&mut self) -> Option<Mbuf> {
+        self.pool.alloc()
+    }
+
+    fn transmit(&mut self, from: &mut Burst<Mbuf>) {
+        if from.iter().any(|frame| frame.is_empty() || frame.len() > self.info.max_frame) {
+            self.drop_bad_lengths(from);
+        }
+        let all = from.len();
+        if all == 0 {
+            return;
+        }
+        // SAFETY: the port is started and this is its only transmit queue, ours by `&mut self`; the first `all` slots
+        // hold mbufs. The length is put right below, before anybody looks at the array.
+        let sent = usize::from(unsafe {
+            dpdk::ferroce_tx_burst(self.id, QUEUE, from.as_mut_ptr().cast(), all as u16)
+        });
+        // SAFETY: the driver owns the first `sent` ≤ `all` buffers now; the others move to the front and are ours.
+        unsafe {
+            from.set_len(0);
+            let start = from.as_mut_ptr();
+            ptr::copy(start.add(sent), start, all - sent);
+            from.set_len(all - sent);
+        }
+    }
+
+    fn caps(&self) -> Caps {
+        Caps { max_frame: self.info.max_frame, speed_mbps: self.info.speed_mbps }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        let _one_at_a_time = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
+        close(self.id);
+    }
+}
+
+/// Stops a device and takes it out of DPDK.
+fn close(id: u16) {
+    let device = device_info(id).device;
+    // SAFETY: the port exists until it is closed here, and nobody uses its queues: its owner is being dropped.
+    unsafe {
+        dpdk::rte_eth_dev_stop(id);
+        dpdk::rte_eth_dev_close(id);
+    }
+    if !device.is_null() {
+        // SAFETY: the device outlives its port, and has no other one.
+        unsafe { dpdk::rte_dev_remove(device) };
+    }
+}
+
+/// What a buffer must hold on a port of this kind, for frames of `max_frame`.
+fn room(spec: &PortSpec, max_frame: usize) -> usize {
+    match spec {
+        // The driver refuses buffers smaller than a ring's slot.
+        PortSpec::Interface(_) => slot_size(max_frame),
+        _ => memif_buffer(max_frame).max(2048),
+    }
+}
+
+fn device_info(id: u16) -> dpdk::rte_eth_dev_info {
+    let mut info = MaybeUninit::zeroed();
+    // SAFETY: `info` has room for the structure, and all-zero bytes are a legal one where the call fails.
+    unsafe {
+        dpdk::rte_eth_dev_info_get(id, info.as_mut_ptr());
+        info.assume_init()
+    }
+}
+
+/// One port's way from a name to a running device.
+struct Setup<'a> {
+    spec: &'a PortSpec,
+    config: &'a PortConfig,
+    prepared: &'a Prepared,
+    max_frame: usize,
+}
+
+impl Setup<'_> {
+    fn failed(&self, step: &'static str, errno: c_int, said: String) -> PortError {
+        let said = if said.is_empty() { "DPDK says no more".into() } else { said };
+        PortError::Driver { port: self.spec.to_string(), step, errno: eal::words(errno), said }
+    }
+
+    /// Runs one of DPDK's calls and turns a negative result into an error.
+    fn call(&self, step: &'static str, f: impl FnOnce() -> c_int) -> Result<(), PortError> {
+        let (result, said) = log::complaints_of(f);
+        if result < 0 { Err(self.failed(step, result, said)) } else { Ok(()) }
+    }
+
+    fn text(&self, text: String) -> Result<CString, PortError> {
+        CString::new(text).map_err(|_| self.failed("its name", libc::EINVAL, "it holds a NUL".into()))
+    }
+
+    /// Makes the device, and tells its port number.
+    fn probe(&self) -> Result<u16, PortError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (driver, arguments) = devargs(self.spec, self.prepared.role, self.max_frame, self.config);
+        let device = match self.spec {
+            PortSpec::Ring { name, end } => return self.ring(name, *end),
+            PortSpec::Pci(_) | PortSpec::Eal(_) => driver,
+            _ => format!("{driver}{}", NEXT.fetch_add(1, Ordering::Relaxed)),
+        };
+        let whole = if arguments.is_empty() { device.clone() } else { format!("{device},{arguments}") };
+        let (device, whole) = (self.text(device)?, self.text(whole)?);
+        let mut id = 0;
+        // SAFETY: the EAL runs and both are NUL-terminated texts that outlive the calls.
+        let found = || unsafe { dpdk::rte_eth_dev_get_port_by_name(device.as_ptr(), &mut id) };
+        // SAFETY: as above.
+        self.call("making the device", || unsafe { dpdk::rte_dev_probe(whole.as_ptr()) })?;
+        self.call("finding the device's port", found)?;
+        Ok(id)
+    }
+
+    fn ring(&self, name: &str, end: Option<RingEnd>) -> Result<u16, PortError> {
+        let (receive, send) = match end {
+            None => ("l", "l"),
+            Some(RingEnd::A) => ("b", "a"),
+            Some(RingEnd::B) => ("a", "b"),
+        };
+        let mut rx = [self.ring_of(name, receive)?];
+        let mut tx = [self.ring_of(name, send)?];
+        let end = end.map_or("", |end| if end == RingEnd::A { "_a" } else { "_b" });
+        let device = self.text(format!("{name}{end}"))?;
+        let mut id = 0;
+        self.call("making the rings' port (is it open already?)", || {
+            // SAFETY: one ring each, alive for the process; the name is a NUL-terminated text.
+            id = unsafe {
+                dpdk::rte_eth_from_rings(device.as_ptr(), rx.as_mut_ptr(), 1, tx.as_mut_ptr(), 1, 0)
+            };
+            if id < 0 { -libc::EEXIST } else { 0 }
+        })?;
+        Ok(id as u16)
+    }
+
+    /// The ring by that name; both ends of a pair look for it. It stays for the process's life.
+    fn ring_of(&self, name: &str, towards: &str) -> Result<*mut dpdk::rte_ring, PortError> {
+        let text = self.text(format!("fr_{name}_{towards}"))?;
+        let slots = u32::from(self.config.ring_slots.clamp(64, 1 << 14)).next_power_of_two();
+        let one_each_side = dpdk::RING_F_SP_ENQ | dpdk::RING_F_SC_DEQ;
+        // SAFETY: the EAL runs and the name is a NUL-terminated text.
+        let ring = unsafe {
+            let known = dpdk::rte_ring_lookup(text.as_ptr());
+            if known.is_null() {
+                dpdk::rte_ring_create(text.as_ptr(), slots, ANY_SOCKET, one_each_side)
+            } else {
+                known
+            }
+        };
+        if ring.is_null() {
+            Err(self.failed("making its ring", libc::ENOMEM, eal::errno()))
+        } else {
+            Ok(ring)
+        }
+    }
+
+    /// One queue each way, the MTU where the driver takes one, and go.
+    fn start(&self, id: u16, pool: &Pool) -> Result<(), PortError> {
+        // SAFETY: all-zero bytes are the default configuration: no offloads, no RSS.
+        let mut configuration: dpdk::rte_eth_conf = unsafe { std::mem::zeroed() };
+        let device = device_info(id);
+        let mtu = self.prepared.mtu;
+        configuration.rxmode.mtu = match self.spec {
+            PortSpec::Pci(_) | PortSpec::Eal(_) => {
+                mtu.clamp(device.min_mtu, device.max_mtu.max(device.min_mtu)).into()
+            }
+            _ => 0,
+        };
+        // SAFETY: the port exists, and the configuration outlives the call.
+        self.call("configuring it", || unsafe { dpdk::rte_eth_dev_configure(id, 1, 1, &configuration) })?;
+        let (mut receive, mut send) = match self.spec {
+            // The driver holds as many buffers as descriptors, and fills one frame at a time.
+            PortSpec::Tap(_) => (2, self.config.ring_slots),
+            _ => (self.config.ring_slots, self.config.ring_slots),
+        };
+        self.call("sizing its queues", || {
+            // SAFETY: the port exists, and both numbers outlive the call.
+            unsafe { dpdk::rte_eth_dev_adjust_nb_rx_tx_desc(id, &mut receive, &mut send) }
+        })?;
+        self.call("setting up its receive queue", || {
+            // SAFETY: the port is configured with this queue; no configuration means the driver's; the pool outlives
+            // the port, whose field it is.
+            unsafe {
+                dpdk::rte_eth_rx_queue_setup(id, QUEUE, receive, ANY_SOCKET as u32, ptr::null(), pool.raw())
+            }
+        })?;
+        self.call("setting up its transmit queue", || {
+            // SAFETY: as for the receive queue.
+            unsafe { dpdk::rte_eth_tx_queue_setup(id, QUEUE, send, ANY_SOCKET as u32, ptr::null()) }
+        })?;
+        if matches!(self.spec, PortSpec::Tap(_)) {
+            // SAFETY: the port is configured.
+            self.call("setting its MTU", || unsafe { dpdk::rte_eth_dev_set_mtu(id, mtu) })?;
+        }
+        // SAFETY: the port is configured and its queues are set up.
+        self.call("starting it", || unsafe { dpdk::rte_eth_dev_start(id) })?;
+        if self.config.promiscuous {
+            // SAFETY: the port is started. Drivers without an address filter answer ENOTSUP: they take all frames.
+            unsafe { dpdk::rte_eth_promiscuous_enable(id) };
+        }
+        Ok(())
+    }
+
+    fn info(&self, id: u16) -> PortInfo {
+        let device = device_info(id);
+        let driver = if device.driver_name.is_null() {
+            "unknown".to_owned()
+        } else {
+            // SAFETY: a driver's name is a NUL-terminated text of the driver, loaded for ever.
+            unsafe { CStr::from_ptr(device.driver_name) }.to_string_lossy().into_owned()
+        };
+        let interface = self.prepared.interface.as_ref();
+        PortInfo {
+            name: self.spec.to_string(),
+            driver,
+            mac: Mac::default(),
+            mtu: path_mtu(self.prepared.mtu),
+            ip_mtu: self.prepared.mtu,
+            max_frame: self.max_frame,
+            speed_mbps: interface.and_then(|interface| interface.speed_mbps).or_else(|| self.speed(id)),
+            linux_interface: interface.map(|i| LinuxInterface { index: i.index, name: i.name.clone() }),
+        }
+    }
+
+    /// Only hardware has a speed; software drivers report a constant.
+    fn speed(&self, id: u16) -> Option<u32> {
+        let speed = match self.spec {
+            PortSpec::Pci(_) => link(id).link_speed,
+            _ => 0,
+        };
+        (speed != 0 && speed != u32::MAX).then_some(speed)
+    }
+
+    /// The port's Ethernet address. On a tap the kernel's side gets another one: on a bridge, frames to the kernel's
+    /// address would end in the bridge's host instead of here.
+    fn addresses(&self, id: u16) -> Result<Mac, PortError> {
+        let mut address = dpdk::rte_ether_addr::default();
+        // SAFETY: the port exists and `address` has room.
+        self.call("reading its address", || unsafe { dpdk::rte_eth_macaddr_get(id, &mut address) })?;
+        let mac = Mac(address.addr_bytes);
+        if let PortSpec::Tap(name) = self.spec {
+            let mut kernel = mac;
+            kernel.0[5] ^= 0x80;
+            crate::linux::set_mac(name, kernel).map_err(|e| PortError::Interface {
+                name: name.clone(),
+                why: format!("the kernel's side takes no address of its own: {e}"),
+                remedy: "run as root".into(),
+            })?;
+        }
+        Ok(mac)
+    }
+}
+
+fn link(id: u16) -> dpdk::rte_eth_link {
+    // SAFETY: all-zero bytes are a link that is down, and `link` has room for the structure.
+    unsafe {
+        let mut link: dpdk::rte_eth_link = std::mem::zeroed();
+        dpdk::rte_eth_link_get_nowait(id, &mut link);
+        link
+    }
+}
+
+/// The largest path MTU whose packets fit an IP packet of `ip_mtu`, which holds the smallest at least.
+fn path_mtu(ip_mtu: u16) -> Mtu {
+    let fits = |mtu: &&Mtu| mtu.bytes() + u32::from(ROCE_OVERHEAD) <= u32::from(ip_mtu);
+    Mtu::ALL.iter().rev().find(fits).copied().unwrap_or(Mtu::M256)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_mtu_leaves_room_for_the_headers() {
+        assert_eq!(path_mtu(1500), Mtu::M1024);
+        assert_eq!(path_mtu(4179), Mtu::M2048);
+        assert_eq!(path_mtu(4180), Mtu::M4096);
+        assert_eq!(path_mtu(9000), Mtu::M4096);
+    }
+}

@@ -1,0 +1,262 @@
+//! Checks before a port is opened: what can't work says which setting, and the remedy.
+
+use super::devargs::ETHERNET;
+use super::port::PortConfig;
+use crate::linux::{self, Interface};
+use crate::port_spec::{MemifRole, PortSpec};
+use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Headers and ICRC around a RoCEv2 payload, at most: IPv6 40, UDP 8, BTH 12, RETH 16, ImmDt 4, ICRC 4.
+pub(super) const ROCE_OVERHEAD: u16 = 84;
+/// The smallest path MTU (256) with what goes around it.
+const MIN_MTU: u16 = 256 + ROCE_OVERHEAD;
+/// The largest frame is what DPDK's buffers of 16-bit size still hold.
+const MAX_MTU: u16 = 16000;
+/// Where no interface sets it: a path MTU of 4096, and room for telemetry.
+const DEFAULT_MTU: u16 = 4500;
+/// How long a memif server may take to greet.
+const GREETING_MS: i32 = 1000;
+/// DPDK's tap driver sends no longer frames, and stops at one.
+const TAP_MTU: u16 = 1500;
+
+/// Why a port doesn't open. One line, with the remedy.
+#[derive(Clone, Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum PortError {
+    #[error("there is no interface `{name}`; there are: {existing}")]
+    NoInterface { name: String, existing: String },
+    #[error("interface `{name}` can't be used: {why}; {remedy}")]
+    Interface { name: String, why: String, remedy: String },
+    #[error("{what} needs {needs}: run as root, or `setcap {} PROGRAM`", needs.to_lowercase() .to_owned() + "+ep")]
+    Permission { what: String, needs: &'static str },
+    #[error("an MTU of {given} doesn't fit port `{port}`: {limit}; {remedy}")]
+    Mtu { port: String, given: u32, limit: String, remedy: String },
+    #[error("memif socket `{socket}`: {why}; {remedy}")]
+    Socket { socket: String, why: String, remedy: &'static str },
+    #[error("capture file `{file}`: {why}")]
+    File { file: String, why: String },
+    #[error(
+        "no pool of {buffers} buffers of {room} bytes: {why}; take fewer buffers, or give DPDK more memory"
+    )]
+    Pool { buffers: u32, room: usize, why: String },
+    #[error("port `{port}` doesn't open: {step} fails ({errno}): {said}")]
+    Driver { port: String, step: &'static str, errno: String, said: String },
+    #[error("port `{port}` doesn't carry frames of {bytes} bytes: {why}")]
+    SelfTest { port: String, bytes: usize, why: String },
+}
+
+/// What the checks found out.
+pub(super) struct Prepared {
+    /// The largest IP packet.
+    pub mtu: u16,
+    /// The kernel's interface that the port shares.
+    pub interface: Option<Interface>,
+    /// A memif's role, decided.
+    pub role: MemifRole,
+}
+
+/// Checks that `spec` can work with `config` on this machine.
+pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, PortError> {
+    let prepared = |mtu, interface, role| Prepared { mtu, interface, role };
+    match spec {
+        PortSpec::Interface(name) | PortSpec::PcapInterface(name) => {
+            let interface = usable_interface(name)?;
+            raw_sockets(spec)?;
+            let mtu = interface_mtu(spec, config, &interface)?;
+            Ok(prepared(mtu, Some(interface), MemifRole::Auto))
+        }
+        PortSpec::Tap(name) => {
+            tap(name)?;
+            Ok(prepared(tap_mtu(spec, config)?, None, MemifRole::Auto))
+        }
+        PortSpec::Memif { socket, role, .. } => {
+            let role = memif_role(socket, *role)?;
+            Ok(prepared(mtu(spec, config)?, None, role))
+        }
+        PortSpec::Pcap { rx, tx } => {
+            readable(rx.as_deref())?;
+            writable(tx.as_deref())?;
+            Ok(prepared(mtu(spec, config)?, None, MemifRole::Auto))
+        }
+        PortSpec::Ring { .. } | PortSpec::Null | PortSpec::Pci(_) | PortSpec::Eal(_) => {
+            Ok(prepared(mtu(spec, config)?, None, MemifRole::Auto))
+        }
+    }
+}
+
+/// The MTU where no interface has one.
+fn mtu(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError> {
+    let remedy = "choose one within, 4500 for a path MTU of 4096";
+    mtu_within(spec, config.mtu.unwrap_or(DEFAULT_MTU), MAX_MTU, remedy)
+}
+
+fn tap_mtu(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError> {
+    let remedy = "DPDK's tap takes no jumbo frames; a veth pair does";
+    mtu_within(spec, config.mtu.unwrap_or(TAP_MTU), TAP_MTU, remedy)
+}
+
+fn mtu_within(spec: &PortSpec, mtu: u16, most: u16, remedy: &str) -> Result<u16, PortError> {
+    if (MIN_MTU..=most).contains(&mtu) {
+        return Ok(mtu);
+    }
+    let limit = format!("{MIN_MTU} to {most} bytes");
+    Err(PortError::Mtu { port: spec.to_string(), given: mtu.into(), limit, remedy: remedy.into() })
+}
+
+fn interface_mtu(spec: &PortSpec, config: &PortConfig, interface: &Interface) -> Result<u16, PortError> {
+    let (port, name) = (spec.to_string(), &interface.name);
+    let most = interface.mtu.min(u32::from(MAX_MTU)) as u16;
+    if most < MIN_MTU {
+        let limit = format!("a path MTU of 256 needs {MIN_MTU}");
+        let remedy = format!("`ip link set dev {name} mtu 1500`");
+        return Err(PortError::Mtu { port, given: interface.mtu, limit, remedy });
+    }
+    let mtu = config.mtu.unwrap_or(most);
+    if mtu > most {
+        let limit = format!("the interface's is {most}");
+        let remedy = format!("`ip link set dev {name} mtu {mtu}`, at both ends of the link");
+        return Err(PortError::Mtu { port, given: mtu.into(), limit, remedy });
+    }
+    if mtu < MIN_MTU {
+        let limit = format!("a path MTU of 256 needs {MIN_MTU}");
+        return Err(PortError::Mtu { port, given: mtu.into(), limit, remedy: "choose a larger one".into() });
+    }
+    Ok(mtu)
+}
+
+fn usable_interface(name: &str) -> Result<Interface, PortError> {
+    let found = linux::interface(name).map_err(|e| match e.raw_os_error() {
+        Some(libc::ENODEV) => {
+            PortError::NoInterface { name: name.to_owned(), existing: linux::interface_names().join(", ") }
+        }
+        _ => PortError::Interface {
+            name: name.to_owned(),
+            why: e.to_string(),
+            remedy: format!("see `ip link show dev {name}`"),
+        },
+    })?;
+    if !found.up {
+        let remedy = format!("`ip link set dev {name} up`");
+        return Err(PortError::Interface { name: name.to_owned(), why: "it is down".into(), remedy });
+    }
+    if found.mac.0 == [0; 6] {
+        let remedy = "take one with an Ethernet address, as a veth or a NIC has".into();
+        let why = "it has no Ethernet address".into();
+        return Err(PortError::Interface { name: name.to_owned(), why, remedy });
+    }
+    Ok(found)
+}
+
+fn raw_sockets(spec: &PortSpec) -> Result<(), PortError> {
+    // SAFETY: socket takes plain integers.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(PortError::Permission { what: format!("port `{spec}`"), needs: "CAP_NET_RAW" });
+    }
+    // SAFETY: the descriptor is fresh and closed once.
+    unsafe { libc::close(fd) };
+    Ok(())
+}
+
+fn tap(name: &str) -> Result<(), PortError> {
+    if linux::interface(name).is_ok() {
+        let remedy = format!("choose another name, or `ip link delete {name}`");
+        return Err(PortError::Interface { name: name.to_owned(), why: "it exists already".into(), remedy });
+    }
+    match std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            Err(PortError::Permission { what: format!("port `tap:{name}`"), needs: "CAP_NET_ADMIN" })
+        }
+        Err(e) => Err(PortError::Interface {
+            name: name.to_owned(),
+            why: format!("/dev/net/tun: {e}"),
+            remedy: "load the kernel's tun module, or pass the device into the container".into(),
+        }),
+    }
+}
+
+/// Whether to listen on `socket` or to connect to it. A socket that a dead process left is removed.
+fn memif_role(socket: &str, wanted: MemifRole) -> Result<MemifRole, PortError> {
+    let error = |why: String, remedy| PortError::Socket { socket: socket.to_owned(), why, remedy };
+    let directory = Path::new(socket).parent().unwrap_or(Path::new("/"));
+    if !directory.is_dir() {
+        return Err(error(format!("there is no directory {}", directory.display()), "make it"));
+    }
+    match (listening(socket), wanted) {
+        (Ok(true), MemifRole::Server) => {
+            Err(error("somebody listens on it already".into(), "choose another path, or be its client"))
+        }
+        (Ok(true), MemifRole::Auto | MemifRole::Client) => Ok(MemifRole::Client),
+        (Ok(false), MemifRole::Client) => {
+            Err(error("nobody listens on it".into(), "start the server first, or leave `,client` out"))
+        }
+        (Ok(false), MemifRole::Auto | MemifRole::Server) => Ok(MemifRole::Server),
+        (Err(e), _) => Err(error(e.to_string(), "remove it, or run both sides as one user")),
+    }
+}
+
+fn listening(socket: &str) -> std::io::Result<bool> {
+    let kind = match std::fs::symlink_metadata(socket) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+        found => found?.file_type(),
+    };
+    if !kind.is_socket() {
+        return Err(std::io::Error::other("it exists and is no socket"));
+    }
+    match connect(socket) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(socket).map(|()| false),
+        Err(e) => Err(e),
+    }
+}
+
+/// One connection, closed once the server has greeted. Closed earlier, its write fails, and DPDK 22.11's server then
+/// closes a descriptor that its interrupt thread still waits on, which ends the process.
+fn connect(path: &str) -> std::io::Result<()> {
+    // SAFETY: socket takes plain integers.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is fresh and nobody else has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: all-zero bytes are a legal sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // The form of a port's name keeps the path shorter than sun_path; the last byte stays NUL.
+    for (to, from) in address.sun_path.iter_mut().zip(path.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let size = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: the address is readable for `size` bytes.
+    if unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), size) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    let mut greeting = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd, exclusively borrowed for the call.
+    match unsafe { libc::poll(&raw mut greeting, 1, GREETING_MS) } {
+        1 => Ok(()),
+        _ => Err(std::io::Error::other("whoever listens on it doesn't greet as memif does")),
+    }
+}
+
+fn readable(file: Option<&str>) -> Result<(), PortError> {
+    let Some(file) = file else { return Ok(()) };
+    let error = |e: std::io::Error| PortError::File { file: file.to_owned(), why: e.to_string() };
+    std::fs::File::open(file).map(drop).map_err(error)
+}
+
+fn writable(file: Option<&str>) -> Result<(), PortError> {
+    let Some(file) = file else { return Ok(()) };
+    let error = |e: std::io::Error| PortError::File { file: file.to_owned(), why: e.to_string() };
+    std::fs::OpenOptions::new().append(true).create(true).open(file).map(drop).map_err(error)
+}
+
+/// The largest frame with an MTU of `mtu`.
+pub(super) fn max_frame(mtu: u16) -> usize {
+    usize::from(mtu) + ETHERNET
+}

@@ -1,0 +1,93 @@
+//! What the tests of ports share.
+#![allow(dead_code)]
+
+use ferroce_datapath::dpdk::{Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig};
+use ferroce_datapath::io::{Burst, PacketBuf, PacketIo};
+use std::process::Command;
+
+/// Turns of a poll loop after which a frame is taken for lost.
+const TURNS: u64 = 20_000_000;
+
+/// DPDK without hugepages: what every machine has.
+pub fn eal() -> Eal {
+    let config = EalConfig { memory_mb: 256, hugepages: Hugepages::Never, ..EalConfig::default() };
+    Eal::start(&config).unwrap()
+}
+
+pub fn small() -> PortConfig {
+    PortConfig { buffers: 1024, ring_slots: 256, ..PortConfig::default() }
+}
+
+pub fn open(spec: &str) -> Port {
+    open_with(spec, &small())
+}
+
+pub fn open_with(spec: &str, config: &PortConfig) -> Port {
+    Port::open(eal(), &spec.parse().unwrap(), config).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A broadcast frame of `len` bytes, of the EtherType for local experiments, whose bytes depend on `seed`.
+pub fn frame(port: &mut Port, len: usize, seed: u8) -> Mbuf {
+    let mac = port.info().mac.0;
+    let mut frame = port.alloc().expect("a buffer is free");
+    frame.set_len(len);
+    for (at, byte) in frame.iter_mut().enumerate() {
+        *byte = (at as u8).wrapping_mul(7).wrapping_add(seed);
+    }
+    frame[..6].copy_from_slice(&[0xff; 6]);
+    frame[6..12].copy_from_slice(&mac);
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame
+}
+
+/// Sends frames of these lengths and expects the same bytes at the other port, in order. What else comes there (the
+/// kernel's router solicitations) is passed over.
+pub fn carry(from: &mut Port, to: &mut Port, lengths: &[usize]) {
+    let mut sent = Vec::new();
+    let mut out = Burst::new();
+    for (seed, len) in lengths.iter().enumerate() {
+        let frame = frame(from, *len, seed as u8);
+        sent.push(frame.to_vec());
+        out.push(frame);
+        from.transmit(&mut out);
+    }
+    let mut came: Vec<Vec<u8>> = Vec::new();
+    let mut burst = Burst::new();
+    for _ in 0..TURNS {
+        from.transmit(&mut out);
+        to.receive(&mut burst);
+        came.extend(burst.drain(..).filter(|f| f.get(12..14) == Some(&[0x88, 0xb5])).map(|f| f.to_vec()));
+        if came.len() >= sent.len() {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    let lengths_came: Vec<usize> = came.iter().map(Vec::len).collect();
+    assert_eq!(lengths_came, lengths, "{} to {}", from.info().name, to.info().name);
+    assert_eq!(came, sent);
+}
+
+/// Puts this thread and those it starts into a network namespace of their own, which ends with them.
+pub fn own_network() {
+    // SAFETY: unshare takes plain integers.
+    let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    let why = std::io::Error::last_os_error();
+    assert_eq!(result, 0, "these tests make a network namespace, so they run as root: {why}");
+}
+
+/// Runs `ip` with these words, in this thread's namespace.
+pub fn ip(words: &str) {
+    let done = Command::new("ip").args(words.split_whitespace()).output().expect("`ip` is there (iproute2)");
+    assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Waits until both ends of a memif have met.
+pub fn wait_for_link(one: &Port, other: &Port) {
+    for _ in 0..TURNS {
+        if one.link_is_up() && other.link_is_up() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("{} and {} don't meet", one.info().name, other.info().name);
+}

@@ -1,0 +1,204 @@
+//! Ports that need no network and no privilege: rings, null, capture files, memif.
+
+mod common;
+
+use common::{carry, eal, frame, open, open_with, small};
+use ferroce_datapath::dpdk::{Port, PortConfig};
+use ferroce_datapath::io::{BURST, Burst, PacketBuf, PacketIo};
+use ferroce_datapath::port_spec::PortSpec;
+use roce::wire::Mtu;
+use std::path::PathBuf;
+
+/// A directory of its own for `test`, empty.
+fn directory(test: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("ferroce-{test}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn refusal(spec: &str, config: &PortConfig) -> String {
+    let spec: PortSpec = spec.parse().unwrap();
+    match Port::open(eal(), &spec, config) {
+        Ok(_) => panic!("{spec} opens"),
+        Err(e) => e.to_string(),
+    }
+}
+
+#[test]
+fn the_callers_affinity_stays() {
+    let before = ferroce_datapath::machine::allowed_cores();
+    eal();
+    assert_eq!(ferroce_datapath::machine::allowed_cores(), before);
+}
+
+#[test]
+fn a_ring_gives_back_what_it_takes() {
+    let mut port = open("ring:loop");
+    assert_eq!((port.info().driver.as_str(), port.info().mtu), ("net_ring", Mtu::M4096));
+    port.self_test().unwrap();
+    let mut burst = Burst::new();
+    for seed in 0..BURST {
+        burst.push(frame(&mut port, 60 + seed, seed as u8));
+    }
+    port.transmit(&mut burst);
+    assert!(burst.is_empty());
+    port.receive(&mut burst);
+    assert_eq!(burst.iter().map(|f| f.len()).collect::<Vec<_>>(), (60..60 + BURST).collect::<Vec<_>>());
+    burst.clear();
+    assert_eq!(port.buffers_in_use(), 0, "every buffer is back in the pool");
+}
+
+#[test]
+fn the_ends_of_a_pair_talk_both_ways() {
+    let (mut a, mut b) = (open("ring:pair,a"), open("ring:pair,b"));
+    carry(&mut a, &mut b, &[60, 1518, 4196]);
+    carry(&mut b, &mut a, &[4196]);
+    a.test_to(&mut b).unwrap();
+    assert!(refusal("ring:pair,a", &small()).contains("ring:pair,a"));
+}
+
+#[test]
+fn a_full_ring_leaves_the_rest_in_order() {
+    let mut port = open_with("ring:full", &PortConfig { ring_slots: 64, ..small() });
+    let mut left = Burst::new();
+    for round in 0..3_u8 {
+        while !left.is_full() {
+            let seed = round * 32 + left.len() as u8;
+            left.push(frame(&mut port, 60, seed));
+        }
+        port.transmit(&mut left);
+    }
+    // A ring of 64 slots takes 63 frames: the 64th is the first of those left, and 31 more came behind it.
+    assert_eq!(left.len(), 32);
+    assert_eq!(left[0][59], 59_u8.wrapping_mul(7).wrapping_add(63));
+}
+
+#[test]
+fn null_takes_all_and_gives_nothing() {
+    let mut port = open("null");
+    let mut burst = Burst::new();
+    burst.push(frame(&mut port, 60, 0));
+    port.transmit(&mut burst);
+    assert!(burst.is_empty());
+    port.receive(&mut burst);
+    assert!(burst.is_empty());
+}
+
+#[test]
+fn lengths_that_no_driver_sends_are_dropped_and_counted() {
+    let mut port = open("ring:lengths");
+    let most = port.info().max_frame;
+    let mut burst = Burst::new();
+    for len in [60, most + 1, 0, 61] {
+        let mut frame = port.alloc().unwrap();
+        frame.set_len(len);
+        burst.push(frame);
+    }
+    port.transmit(&mut burst);
+    port.receive(&mut burst);
+    assert_eq!(burst.iter().map(|f| f.len()).collect::<Vec<_>>(), [60, 61]);
+    assert_eq!(port.counters().bad_length, 2);
+}
+
+#[test]
+fn a_dry_pool_gives_none_and_recovers() {
+    let mut port = open_with("ring:dry", &PortConfig { buffers: 64, ..small() });
+    let mut held: Vec<_> = std::iter::from_fn(|| port.alloc()).collect();
+    assert_eq!(held.len(), 64);
+    held.pop();
+    assert!(port.alloc().is_some());
+}
+
+#[test]
+fn buffers_outlive_their_port() {
+    let mut port = open("ring:outlive");
+    let kept = frame(&mut port, 100, 3);
+    drop(port);
+    assert_eq!(kept[99], 99_u8.wrapping_mul(7).wrapping_add(3));
+}
+
+#[test]
+fn a_capture_file_is_written_and_read() {
+    let directory = directory("pcap");
+    let file = directory.join("frames.pcap");
+    let file = file.to_str().unwrap();
+    let mut port = open(&format!("pcap:,{file}"));
+    let mut burst = Burst::new();
+    for len in [60, 1500, 4196] {
+        burst.push(frame(&mut port, len, len as u8));
+    }
+    let sent: Vec<Vec<u8>> = burst.iter().map(|f| f.to_vec()).collect();
+    port.transmit(&mut burst);
+    drop(port);
+
+    let mut port = open(&format!("pcap:{file},"));
+    port.receive(&mut burst);
+    let came: Vec<Vec<u8>> = burst.iter().map(|f| f.to_vec()).collect();
+    assert_eq!(came, sent);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn memif_carries_jumbo_frames_both_ways_and_after_a_new_start() {
+    let directory = directory("memif");
+    let spec = format!("memif:{}", directory.join("x.sock").display());
+    for _ in 0..2 {
+        // The second round finds the socket of the first one's server.
+        let (mut server, mut client) = (open(&spec), open(&spec));
+        common::wait_for_link(&server, &client);
+        assert_eq!(server.info().mtu, Mtu::M4096);
+        carry(&mut client, &mut server, &[60, 1518, 4196, 4518]);
+        carry(&mut server, &mut client, &[4196, 60]);
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn memif_carries_without_copying_in_the_client() {
+    let directory = directory("memif-zc");
+    let spec = format!("memif:{}", directory.join("x.sock").display());
+    let (mut server, mut client) = (open(&spec), open(&format!("{spec},client,zero-copy")));
+    common::wait_for_link(&server, &client);
+    carry(&mut client, &mut server, &[60, 4196]);
+    carry(&mut server, &mut client, &[4196, 60]);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn memif_says_what_is_wrong_with_its_socket() {
+    let directory = directory("memif-bad");
+    let path = |name: &str| directory.join(name).display().to_string();
+    assert!(refusal(&format!("memif:{}", path("no/x.sock")), &small()).contains("there is no directory"));
+    assert!(
+        refusal(&format!("memif:{},client", path("x.sock")), &small()).contains("start the server first")
+    );
+    std::fs::write(path("file"), "").unwrap();
+    assert!(refusal(&format!("memif:{}", path("file")), &small()).contains("no socket"));
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_setting_that_does_not_fit_says_which_and_how() {
+    let mtu = |mtu| PortConfig { mtu: Some(mtu), ..small() };
+    assert!(refusal("ring:m", &mtu(300)).contains("340 to 16000"));
+    assert!(refusal("no-such-if", &small()).contains("there are: "));
+    assert!(refusal("pcap:/no/such.pcap,", &small()).contains("/no/such.pcap"));
+    assert!(refusal("eal:net_nonsense0", &small()).contains("making the device"));
+    let many = PortConfig { buffers: 1 << 24, ..small() };
+    assert!(refusal("null", &many).contains("more memory"));
+}
+
+#[test]
+fn threads_with_and_without_a_place_of_their_own_move_buffers() {
+    let mut port = open("ring:threads");
+    for register in [false, true] {
+        let work = move || {
+            assert!(!register || eal().register_thread());
+            port.self_test().unwrap();
+            port
+        };
+        port = std::thread::spawn(work).join().unwrap();
+    }
+    assert_eq!(port.buffers_in_use(), 0);
+}

@@ -1,0 +1,75 @@
+//! Ports on Linux interfaces: AF_PACKET over a veth pair, a tap on a bridge. As root, in a network namespace of
+//! their own.
+
+mod common;
+
+use common::{carry, eal, ip, open, open_with, own_network, small};
+use ferroce_datapath::dpdk::{Port, PortConfig};
+use ferroce_datapath::linux;
+use roce::wire::Mtu;
+
+fn refusal(spec: &str, config: &PortConfig) -> String {
+    match Port::open(eal(), &spec.parse().unwrap(), config) {
+        Ok(_) => panic!("{spec} opens"),
+        Err(e) => e.to_string(),
+    }
+}
+
+#[test]
+fn af_packet_carries_up_to_the_interfaces_mtu() {
+    own_network();
+    for (mtu, path_mtu, lengths) in [
+        (1500, Mtu::M1024, [60, 1514, 1000]),
+        (4200, Mtu::M4096, [60, 4186, 4214]),
+        (9000, Mtu::M4096, [4186, 9014, 60]),
+    ] {
+        ip(&format!("link add dpdk0 mtu {mtu} type veth peer name dpdk1 mtu {mtu}"));
+        ip("link set dpdk0 up");
+        ip("link set dpdk1 up");
+        let (mut one, mut other) = (open("dpdk0"), open("dpdk1"));
+        let interface = linux::interface("dpdk0").unwrap();
+        assert_eq!(one.info().mac, interface.mac);
+        assert_eq!((one.info().mtu, one.info().ip_mtu), (path_mtu, mtu));
+        assert_eq!(one.info().linux_interface.as_ref().unwrap().index, interface.index);
+        carry(&mut one, &mut other, &lengths);
+        carry(&mut other, &mut one, &lengths);
+        drop((one, other));
+        ip("link delete dpdk0");
+    }
+}
+
+#[test]
+fn a_tap_port_talks_to_its_bridge_with_an_address_of_its_own() {
+    own_network();
+    ip("link add dpdkbr0 type bridge");
+    ip("link set dpdkbr0 up");
+    let (mut one, mut other) = (open("tap:dpdkt0"), open("tap:dpdkt1"));
+    for name in ["dpdkt0", "dpdkt1"] {
+        ip(&format!("link set {name} master dpdkbr0"));
+    }
+    assert_ne!(one.info().mac, linux::interface("dpdkt0").unwrap().mac);
+    assert_eq!(one.info().linux_interface, None);
+    assert_eq!((one.info().mtu, one.info().ip_mtu), (Mtu::M1024, 1500));
+    carry(&mut one, &mut other, &[60, 1514, 1518]);
+    carry(&mut other, &mut one, &[1514]);
+    drop((one, other));
+    assert!(linux::interface("dpdkt0").is_err(), "the tap goes with its port");
+}
+
+#[test]
+fn what_cannot_work_says_how_to_mend_it() {
+    own_network();
+    ip("link add dpdk0 type veth peer name dpdk1");
+    assert!(refusal("dpdk0", &small()).contains("`ip link set dev dpdk0 up`"));
+    ip("link set dpdk0 up");
+    let large = PortConfig { mtu: Some(4200), ..small() };
+    assert!(refusal("dpdk0", &large).contains("`ip link set dev dpdk0 mtu 4200`"));
+    assert!(refusal("dpdk9", &small()).contains("there are: lo, dpdk1, dpdk0"));
+    assert!(refusal("tap:dpdk0", &small()).contains("exists already"));
+    assert!(refusal("tap:dpdkt0", &large).contains("340 to 1500"));
+    assert!(refusal("lo", &small()).contains("lo"));
+    ip("link set dpdk1 up");
+    let mut smaller = open_with("dpdk0", &PortConfig { mtu: Some(1000), ..small() });
+    assert_eq!(smaller.info().max_frame, 1018);
+    carry(&mut smaller, &mut open("dpdk1"), &[1014]);
+}

@@ -16,7 +16,7 @@ mod time;
 pub use algorithm::{Algorithm, AlgorithmConfig};
 pub use error::ConfigError;
 pub use fixed::Fixed;
-pub use hpcc::{Hpcc, HpccConfig};
+pub use hpcc::{Hpcc, HpccConfig, PathRecords};
 pub use rate::Rate;
 pub use telemetry::{Counter, Hop, HopIndex, MAX_HOPS, PathTelemetry};
 pub use time::Instant;

@@ -1,25 +1,11 @@
 mod config;
+mod records;
 
 pub use config::HpccConfig;
+pub use records::PathRecords;
 
-use crate::{Ack, ConfigError, CongestionController, Hop, Instant, MAX_HOPS, PathTelemetry, Rate};
-use core::time::Duration;
-
-/// What a hop said last, and when we heard it.
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    hop: Hop,
-    heard: Instant,
-}
-
-/// What two readings of one hop say of the time between them.
-#[derive(Clone, Copy, Debug)]
-struct Inflight {
-    /// `u'`: in-flight bytes as a share of what the link and the base round trip hold.
-    utilisation: f64,
-    /// `ack.L[i].ts - L[i].ts` in ns; above 0.
-    interval: u64,
-}
+use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate};
+use records::{Heard, Inflight};
 
 /// HPCC++ computed at the sender (rtgwg-00 4.2).
 ///
@@ -28,10 +14,8 @@ struct Inflight {
 #[derive(Clone, Copy, Debug)]
 pub struct Hpcc {
     config: HpccConfig,
-    /// The path of `records`; none before the first telemetry.
-    path_id: Option<u16>,
-    /// `L`: by hop index, since a response may carry the busiest hop only.
-    records: [Option<Record>; MAX_HOPS],
+    /// `L`.
+    records: PathRecords,
     /// `U`.
     utilisation: f64,
     /// `W` as a rate.
@@ -53,8 +37,7 @@ impl Hpcc {
         config.validate()?;
         Ok(Self {
             config,
-            path_id: None,
-            records: [None; MAX_HOPS],
+            records: PathRecords::new(),
             utilisation: 1.0,
             rate: config.line_rate,
             reference_rate: config.line_rate,
@@ -99,46 +82,10 @@ impl Hpcc {
         self.last_update_seq
     }
 
-    /// Line 27's `L = ack.L` where there is nothing to compare with.
-    fn start_path(&mut self, ack: &Ack, path: &PathTelemetry) {
-        // The flow's first telemetry belongs to packets sent before any reference was set, so the whole first
-        // window reacts relative to the initial one. A changed path leaves the references as they are.
-        if self.path_id.replace(path.path_id()).is_none() {
-            self.last_update_seq = ack.next;
-        }
-        self.records = [None; MAX_HOPS];
-        for (index, hop) in path.hops() {
-            self.records[usize::from(index)] = Some(Record { hop: *hop, heard: ack.now });
-        }
-    }
-
-    /// Lines 1 to 10, `MeasureInflight`; `false` where no hop could be measured, and `U` stays.
-    fn measure_inflight(&mut self, now: Instant, path: &PathTelemetry) -> bool {
-        let mut busiest: Option<Inflight> = None;
-        for (index, hop) in path.hops() {
-            let record = &mut self.records[usize::from(index)];
-            let seen = match record {
-                Some(last) => compare(last, hop, now, self.config.base_rtt),
-                None => Comparison::Unknown,
-            };
-            match seen {
-                Comparison::Late => continue,
-                Comparison::Unknown => {}
-                // Lines 6 and 7.
-                Comparison::Measured(inflight) => {
-                    if busiest.is_none_or(|most| inflight.utilisation > most.utilisation) {
-                        busiest = Some(inflight);
-                    }
-                }
-            }
-            *record = Some(Record { hop: *hop, heard: now });
-        }
-        let Some(Inflight { utilisation, interval }) = busiest else { return false };
-        // Lines 8 and 9.
-        let base_rtt = self.config.base_rtt.as_nanos() as f64;
-        let weight = (interval as f64 / base_rtt).min(1.0);
-        self.utilisation = (1.0 - weight) * self.utilisation + weight * utilisation;
-        true
+    /// Lines 8 and 9.
+    fn smooth(&mut self, busiest: Inflight) {
+        let weight = (busiest.interval as f64 / self.config.base_rtt.as_nanos() as f64).min(1.0);
+        self.utilisation = (1.0 - weight) * self.utilisation + weight * busiest.utilisation;
     }
 
     /// Lines 11 to 20, `ComputeWind`, on rates.
@@ -159,49 +106,20 @@ impl Hpcc {
     }
 }
 
-/// What a new reading of a hop is worth beside its record.
-enum Comparison {
-    /// It was stamped before the record, and overtaken on its way.
-    Late,
-    /// They can't be told apart: too much time lies between, or none, or the link has no capacity.
-    Unknown,
-    Measured(Inflight),
-}
-
-/// Lines 4 and 5 for one hop.
-fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: Duration) -> Comparison {
-    let elapsed = now.saturating_since(last.heard);
-    let elapsed_nanos = elapsed.as_nanos();
-    let half_time = u128::from(hop.time.period() / 2);
-    // The counters show distances modulo their period: our own clock says whether that is the true one.
-    if elapsed_nanos > half_time || hop.bandwidth.bytes_in(elapsed) > hop.tx_bytes.period() / 2 {
-        return Comparison::Unknown;
-    }
-    let interval = hop.time.since(last.hop.time);
-    if u128::from(interval) > half_time {
-        return Comparison::Late;
-    }
-    if interval == 0 || hop.bandwidth.as_bps() == 0 {
-        return Comparison::Unknown;
-    }
-    let bytes_per_nano = hop.bandwidth.as_bps() as f64 / 8e9;
-    let tx_rate = hop.tx_bytes.since(last.hop.tx_bytes) as f64 / interval as f64;
-    let queue = hop.queue.min(last.hop.queue) as f64;
-    let utilisation = queue / (bytes_per_nano * base_rtt.as_nanos() as f64) + tx_rate / bytes_per_nano;
-    Comparison::Measured(Inflight { utilisation, interval })
-}
-
 impl CongestionController for Hpcc {
     fn on_send(&mut self, _now: Instant, _pn: u64, _bytes: u32) {}
 
     /// Lines 21 to 27, `NewAck`.
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
-        if self.path_id != Some(path.path_id()) {
-            self.start_path(ack, path);
-            return;
-        }
-        if !self.measure_inflight(ack.now, path) {
-            return;
+        match self.records.hear(ack.now, path, self.config.base_rtt) {
+            // The flow's first telemetry belongs to packets sent before any reference was set, so the whole first
+            // window reacts relative to the initial one.
+            Heard::FirstPath => {
+                self.last_update_seq = ack.next;
+                return;
+            }
+            Heard::NewPath | Heard::Nothing => return,
+            Heard::Measured(_, busiest) => self.smooth(busiest),
         }
         let update_reference = ack.seq > self.last_update_seq;
         self.compute_rate(update_reference);

@@ -1,6 +1,7 @@
 use super::*;
-use crate::{AlgorithmConfig, Counter};
+use crate::{AlgorithmConfig, Counter, Hop, MAX_HOPS};
 use core::num::NonZeroU32;
+use core::time::Duration;
 use proptest::prelude::*;
 
 /// 100 Gb/s and 4160 ns: W_init is 52 000 bytes.

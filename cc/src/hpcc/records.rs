@@ -1,0 +1,180 @@
+use crate::{Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry};
+use core::time::Duration;
+
+/// What a hop said last, and when we heard it.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    hop: Hop,
+    heard: Instant,
+}
+
+/// What two readings of one hop say of the time between them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inflight {
+    /// `u'`: in-flight bytes as a share of what the link and the base round trip hold.
+    pub utilisation: f64,
+    /// `ack.L[i].ts - L[i].ts` in ns; above 0.
+    pub interval: u64,
+}
+
+/// What telemetry was worth beside the records.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Heard {
+    /// Nothing was heard before.
+    FirstPath,
+    /// The path changed: the old records are gone.
+    NewPath,
+    /// No hop could be compared with its record.
+    Nothing,
+    /// The busiest of the hops that could.
+    Measured(HopIndex, Inflight),
+}
+
+/// The last record of each hop of a path (`L` in rtgwg-00 4.2), by hop index, since a response may carry the busiest
+/// hop only.
+///
+/// Both ends keep one per queue pair: the sender to compute its rate, the responder to choose which hop to report.
+#[derive(Clone, Copy, Debug)]
+pub struct PathRecords {
+    /// None before the first telemetry.
+    path_id: Option<u16>,
+    records: [Option<Record>; MAX_HOPS],
+}
+
+impl Default for PathRecords {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PathRecords {
+    /// Nothing heard yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { path_id: None, records: [None; MAX_HOPS] }
+    }
+
+    /// Takes telemetry in and gives its busiest hop: the one a responder reports (rtgwg-00 7.1).
+    ///
+    /// Busiest is the highest `u'`. Where no hop can be compared with its record yet, it is the one whose queue
+    /// takes longest to drain, of equal ones the first. `None` for a path without hops.
+    pub fn busiest(
+        &mut self,
+        now: Instant,
+        path: &PathTelemetry,
+        base_rtt: Duration,
+    ) -> Option<(HopIndex, Hop)> {
+        if let Heard::Measured(index, _) = self.hear(now, path, base_rtt) {
+            return path.hops().find(|(at, _)| *at == index).map(|(at, hop)| (at, *hop));
+        }
+        let longest = path.hops().reduce(|most, other| {
+            let drains = |hop: &Hop| hop.bandwidth.time_for(hop.queue);
+            if drains(other.1) > drains(most.1) { other } else { most }
+        });
+        longest.map(|(at, hop)| (at, *hop))
+    }
+
+    /// Lines 1 to 7, and line 27's `L = ack.L`.
+    pub(super) fn hear(&mut self, now: Instant, path: &PathTelemetry, base_rtt: Duration) -> Heard {
+        let before = self.path_id.replace(path.path_id());
+        if before != Some(path.path_id()) {
+            self.records = [None; MAX_HOPS];
+        }
+        let mut busiest: Option<(HopIndex, Inflight)> = None;
+        for (index, hop) in path.hops() {
+            let record = &mut self.records[usize::from(index)];
+            match record.as_ref().map_or(Comparison::Unknown, |last| compare(last, hop, now, base_rtt)) {
+                Comparison::Late => continue,
+                Comparison::Unknown => {}
+                // Lines 6 and 7.
+                Comparison::Measured(inflight) => {
+                    if busiest.is_none_or(|(_, most)| inflight.utilisation > most.utilisation) {
+                        busiest = Some((index, inflight));
+                    }
+                }
+            }
+            *record = Some(Record { hop: *hop, heard: now });
+        }
+        match (before, busiest) {
+            (None, _) => Heard::FirstPath,
+            (Some(id), _) if id != path.path_id() => Heard::NewPath,
+            (_, None) => Heard::Nothing,
+            (_, Some((index, inflight))) => Heard::Measured(index, inflight),
+        }
+    }
+}
+
+/// What a new reading of a hop is worth beside its record.
+enum Comparison {
+    /// It was stamped before the record, and overtaken on its way.
+    Late,
+    /// They can't be told apart: too much time lies between, or none, or the link has no capacity.
+    Unknown,
+    Measured(Inflight),
+}
+
+/// Lines 4 and 5 for one hop.
+fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: Duration) -> Comparison {
+    let elapsed = now.saturating_since(last.heard);
+    let elapsed_nanos = elapsed.as_nanos();
+    let half_time = u128::from(hop.time.period() / 2);
+    // The counters show distances modulo their period: our own clock says whether that is the true one.
+    if elapsed_nanos > half_time || hop.bandwidth.bytes_in(elapsed) > hop.tx_bytes.period() / 2 {
+        return Comparison::Unknown;
+    }
+    let interval = hop.time.since(last.hop.time);
+    if u128::from(interval) > half_time {
+        return Comparison::Late;
+    }
+    if interval == 0 || hop.bandwidth.as_bps() == 0 {
+        return Comparison::Unknown;
+    }
+    let bytes_per_nano = hop.bandwidth.as_bps() as f64 / 8e9;
+    let tx_rate = hop.tx_bytes.since(last.hop.tx_bytes) as f64 / interval as f64;
+    let queue = hop.queue.min(last.hop.queue) as f64;
+    let utilisation = queue / (bytes_per_nano * base_rtt.as_nanos() as f64) + tx_rate / bytes_per_nano;
+    Comparison::Measured(Inflight { utilisation, interval })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Counter, Rate};
+
+    const T: Duration = Duration::from_micros(4);
+
+    fn hop(time: u64, tx_units: u64, queue: u64) -> Hop {
+        Hop {
+            bandwidth: Rate::from_gbps(100),
+            time: Counter::new(time, 24, 1),
+            tx_bytes: Counter::new(tx_units, 20, 128),
+            queue,
+        }
+    }
+
+    fn path(id: u16, hops: &[Hop]) -> PathTelemetry {
+        let mut path = PathTelemetry::new(id);
+        for (index, hop) in (0..).zip(hops) {
+            assert!(path.set(index, *hop));
+        }
+        path
+    }
+
+    #[test]
+    fn a_responder_reports_the_busiest_hop() {
+        let mut records = PathRecords::new();
+        let mut busiest = |now, path: PathTelemetry| {
+            records.busiest(Instant::from_nanos(now), &path, T).map(|(index, _)| index)
+        };
+        assert_eq!(busiest(0, path(1, &[])), None);
+        assert_eq!(
+            busiest(0, path(1, &[hop(0, 0, 9), hop(0, 0, 90), hop(0, 0, 90)])),
+            Some(1),
+            "longest queue"
+        );
+        // Hop 0 sent four times what hop 2 did; the queues were short once, so they don't count.
+        assert_eq!(busiest(4000, path(1, &[hop(4000, 400, 9), hop(4000, 0, 0), hop(4000, 100, 0)])), Some(0));
+        // The byte counters are those of other switches now.
+        assert_eq!(busiest(8000, path(2, &[hop(8000, 900, 0), hop(8000, 0, 8)])), Some(1));
+    }
+}

@@ -3,10 +3,13 @@
 //! Without the feature `dpdk` what remains is the port trait, in-process ports, neighbour resolution and the
 //! poll-mode core: enough to run endpoints in a test.
 
+pub mod clock;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod engine;
+pub mod host_memory;
 pub mod io;
 pub mod linux;
 pub mod machine;
+pub mod neighbour;
 pub mod port_spec;

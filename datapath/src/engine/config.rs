@@ -1,4 +1,9 @@
+use crate::neighbour::Address;
+use roce::EndpointConfig;
+use roce::wire::Mac;
+use std::net::IpAddr;
 use std::time::Duration;
+use thiserror::Error;
 
 /// Who runs the core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +19,7 @@ pub enum Progress {
     },
 }
 
-/// What a dedicated core does when there is nothing to do. Any work ends it at once.
+/// What a core does when there is nothing to do. Any work ends it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// Spin: lowest latency, a CPU of its own.
@@ -30,4 +35,66 @@ impl Default for Idle {
     fn default() -> Self {
         Self::Yield { longest_sleep: Duration::from_micros(50) }
     }
+}
+
+/// What a core is started with.
+#[derive(Clone, Debug)]
+pub struct CoreConfig {
+    /// The port's name, for messages.
+    pub name: String,
+    /// The port's Ethernet address.
+    pub mac: Mac,
+    /// The Linux interface that the port shares, by its index: the kernel then keeps addresses and neighbours, and the
+    /// core neither answers nor asks.
+    pub interface: Option<u32>,
+    /// Local addresses; ours to answer for where no interface is shared.
+    pub addresses: Vec<Address>,
+    /// Where peers outside the addresses' prefixes are reached, where no interface is shared.
+    pub gateway: Option<IpAddr>,
+    /// Who runs the core.
+    pub progress: Progress,
+    /// What it does when idle.
+    pub idle: Idle,
+    /// Limits and secrets of the endpoint.
+    pub endpoint: EndpointConfig,
+}
+
+/// Why a core could not be started.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum StartError {
+    #[error("CPU {core} can't be pinned to: this process may use {allowed}")]
+    Cpu { core: usize, allowed: String },
+    #[error("{given} queue pairs: a core has at most {limit}")]
+    TooManyQps { given: u32, limit: usize },
+    #[error("a thread for the core of port {port}: {error}")]
+    Thread { port: String, error: std::io::Error },
+    #[error("port {port} shares a Linux interface, whose neighbours can't be read: {error}")]
+    Netlink { port: String, error: std::io::Error },
+}
+
+/// The core has stopped, for the reason given: nothing answers any more.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the core of port {port} has stopped: {reason}")]
+pub struct Stopped {
+    /// The port.
+    pub port: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Why a peer can't be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum ResolveError {
+    #[error(
+        "no answer from {address} by {protocol} on port {port} after {tries} tries: check its address, that it runs, and that both ports are on one network"
+    )]
+    NoAnswer { address: IpAddr, protocol: &'static str, port: String, tries: u32 },
+    #[error("no route to {address} from port {port}: {reason}")]
+    NoRoute { address: IpAddr, port: String, reason: String },
+    #[error("port {port} already resolves {limit} addresses: try again")]
+    Busy { port: String, limit: usize },
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
 }

@@ -1,5 +1,188 @@
 //! The poll-mode core and the rings by which applications reach it.
+//!
+//! A core owns its port, its endpoint and its neighbours; nobody else touches them. Requests reach it by a
+//! single-producer ring per work queue with a doorbell bit per queue pair, completions leave by a ring per completion
+//! queue, and control calls travel by a channel.
 
 mod config;
+mod core;
+mod doorbell;
+mod rings;
+mod runner;
+mod station;
+#[cfg(test)]
+mod tests;
 
-pub use config::{Idle, Progress};
+pub use config::{CoreConfig, Idle, Progress, ResolveError, StartError, Stopped};
+pub use rings::{CqRing, QpRings};
+pub use station::{CoreCounters, Station};
+
+use crate::clock::Clock;
+use crate::io::PacketIo;
+use crate::neighbour::{Asked, Kernel, Neighbours, Unresolved};
+use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
+use roce::Endpoint;
+use roce::wire::Mac;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a caller sleeps between two looks at whether a neighbour has answered.
+const RESOLVE_POLL: Duration = Duration::from_micros(200);
+
+/// A core, as those who use it hold it. Dropped, it stops the core and waits until its port is free.
+pub struct Engine {
+    name: String,
+    mac: Mac,
+    commands: Sender<core::Command>,
+    runner: runner::Runner,
+    status: Arc<runner::Status>,
+    kernel: Option<Kernel>,
+}
+
+impl Engine {
+    /// Starts a core on `port`.
+    ///
+    /// # Safety
+    /// Whoever registers a region by [`call`](Self::call) keeps its memory valid for reads and writes until the region
+    /// is deregistered, or this engine is dropped or has stopped.
+    ///
+    /// # Errors
+    /// Where the thread can't be started or pinned, or the interface's neighbours can't be read.
+    pub unsafe fn start<P: PacketIo + 'static>(port: P, config: &CoreConfig) -> Result<Self, StartError> {
+        let max_qps = config.endpoint.max_qps as usize;
+        if max_qps > doorbell::MAX_SLOTS {
+            return Err(StartError::TooManyQps {
+                given: config.endpoint.max_qps,
+                limit: doorbell::MAX_SLOTS,
+            });
+        }
+        let kernel = config.interface.map(Kernel::open).transpose();
+        let kernel = kernel.map_err(|error| StartError::Netlink { port: config.name.clone(), error })?;
+        let neighbours = match kernel {
+            Some(_) => Neighbours::kernels(config.mac),
+            None => Neighbours::own(config.mac, &config.addresses, config.gateway),
+        };
+        let (commands, inbox) = unbounded();
+        // SAFETY: passed on to the caller.
+        let station =
+            unsafe { Station::new(Endpoint::new(config.endpoint), neighbours, config.mac, max_qps) };
+        let core = core::Core::new(port, Clock::new(), config.mac, station, inbox);
+        let status = Arc::new(runner::Status::default());
+        let runner = runner::Runner::start(core, config, &status)?;
+        Ok(Self { name: config.name.clone(), mac: config.mac, commands, runner, status, kernel })
+    }
+
+    /// Has the core run `control` between two turns, and waits for what it gives.
+    ///
+    /// # Errors
+    /// Where the core has stopped.
+    pub fn call<R: Send + 'static>(
+        &self,
+        control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
+    ) -> Result<R, Stopped> {
+        let (reply, answer) = bounded(1);
+        let command: core::Command = Box::new(move |station, now| {
+            // A caller that no longer waits has no use for the answer.
+            let _ = reply.send(control(station, now));
+        });
+        // A thread has one call under way at a time, so the channel holds no more than there are threads.
+        self.commands.send(command).map_err(|_| self.stopped())?;
+        self.wait(&answer)
+    }
+
+    fn wait<R>(&self, answer: &Receiver<R>) -> Result<R, Stopped> {
+        if let runner::Runner::Dedicated(_) = self.runner {
+            return answer.recv().map_err(|_| self.stopped());
+        }
+        loop {
+            match answer.try_recv() {
+                Ok(answer) => return Ok(answer),
+                Err(TryRecvError::Disconnected) => return Err(self.stopped()),
+                Err(TryRecvError::Empty) if self.progress() => {}
+                Err(TryRecvError::Empty) => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Runs one turn of an inline core; tells whether there was anything to do. Does nothing where a thread of its own
+    /// runs the core, or another caller does so now.
+    pub fn progress(&self) -> bool {
+        self.runner.turn(&self.status)
+    }
+
+    /// Why the core has stopped, if it has.
+    ///
+    /// # Errors
+    /// `Stopped`, with the reason.
+    pub fn check(&self) -> Result<(), Stopped> {
+        if self.status.stopped() { Err(self.stopped()) } else { Ok(()) }
+    }
+
+    /// Waits until the core has let go of everything: who gets this error may free registered memory.
+    fn stopped(&self) -> Stopped {
+        while !self.status.stopped() {
+            std::thread::yield_now();
+        }
+        Stopped { port: self.name.clone(), reason: self.status.reason() }
+    }
+
+    /// Finds the Ethernet address to which packets for `address` go. Waits for the answer; the datapath does not.
+    ///
+    /// # Errors
+    /// Where nobody answers, there is no route, or the core has stopped.
+    pub fn resolve(&self, address: IpAddr) -> Result<Mac, ResolveError> {
+        loop {
+            let asked = match &self.kernel {
+                None => self.call(move |station, now| station.neighbours.resolve(now, address))?,
+                Some(kernel) => kernel.resolve(address, self.mac),
+            };
+            match asked {
+                Ok(Asked::Known(mac)) => return Ok(mac),
+                Ok(Asked::Asking) => self.pause()?,
+                Err(unresolved) => return Err(self.unresolved(address, unresolved)),
+            }
+        }
+    }
+
+    /// An inline core goes on while its caller waits.
+    fn pause(&self) -> Result<(), Stopped> {
+        self.check()?;
+        if !self.progress() {
+            std::thread::sleep(RESOLVE_POLL);
+        }
+        Ok(())
+    }
+
+    fn unresolved(&self, address: IpAddr, unresolved: Unresolved) -> ResolveError {
+        let port = self.name.clone();
+        match unresolved {
+            Unresolved::NoAnswer { asked, tries } => {
+                let protocol = if asked.is_ipv4() { "ARP" } else { "neighbour discovery" };
+                ResolveError::NoAnswer { address: asked, protocol, port, tries }
+            }
+            Unresolved::NoRoute(reason) => ResolveError::NoRoute { address, port, reason },
+            Unresolved::TableFull { limit } => ResolveError::Busy { port, limit },
+        }
+    }
+
+    /// Addresses of the Linux interface that the port shares; none where it shares none.
+    ///
+    /// # Errors
+    /// Where netlink fails.
+    pub fn interface_addresses(&self) -> std::io::Result<Vec<crate::neighbour::Address>> {
+        self.kernel.as_ref().map_or(Ok(Vec::new()), Kernel::addresses)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.runner.stop(&self.status);
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("port", &self.name).finish_non_exhaustive()
+    }
+}

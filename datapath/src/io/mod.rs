@@ -1,5 +1,9 @@
 //! The seam between packets and what carries them.
 
+mod loopback;
+
+pub use loopback::{Loopback, LoopbackBuf, pair};
+
 use arrayvec::ArrayVec;
 use std::ops::{Deref, DerefMut};
 

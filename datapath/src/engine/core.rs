@@ -1,0 +1,131 @@
+use super::station::Station;
+use crate::clock::Clock;
+use crate::io::{BURST, Burst, PacketBuf, PacketIo};
+use crossbeam::channel::Receiver;
+use roce::wire::Mac;
+use std::time::Duration;
+
+/// Frames sent in one turn before others have their turn.
+const TRANSMIT_BUDGET: usize = 2 * BURST;
+
+/// A control call on its way to the core.
+pub(super) type Command = Box<dyn FnOnce(&mut Station, cc::Instant) + Send>;
+
+/// A port with all that its one thread owns.
+pub(super) struct Core<P: PacketIo> {
+    clock: Clock,
+    mac: Mac,
+    station: Station,
+    commands: Receiver<Command>,
+    received: Burst<P::Buf>,
+    leaving: Burst<P::Buf>,
+    /// Frames to our own address: a port does not hear itself.
+    hairpin: Burst<P::Buf>,
+    /// A buffer that was got for a frame that did not come.
+    spare: Option<P::Buf>,
+    /// Last, so that it outlives the buffers above.
+    port: P,
+}
+
+/// A core of any port.
+pub(super) trait Turn: Send {
+    /// Does what there is to do now, in bounded time; tells whether there was anything.
+    fn turn(&mut self) -> bool;
+    /// How long nothing will happen by itself.
+    fn idle_time(&self) -> Option<Duration>;
+}
+
+impl<P: PacketIo> Core<P> {
+    pub(super) fn new(
+        port: P,
+        clock: Clock,
+        mac: Mac,
+        station: Station,
+        commands: Receiver<Command>,
+    ) -> Self {
+        Self {
+            clock,
+            mac,
+            station,
+            commands,
+            received: Burst::new(),
+            leaving: Burst::new(),
+            hairpin: Burst::new(),
+            spare: None,
+            port,
+        }
+    }
+
+    fn control(&mut self, now: cc::Instant) -> bool {
+        let Ok(command) = self.commands.try_recv() else { return false };
+        command(&mut self.station, now);
+        true
+    }
+
+    fn receive(&mut self, now: cc::Instant) -> bool {
+        self.port.receive(&mut self.received);
+        let any = !self.received.is_empty() || !self.hairpin.is_empty();
+        for frame in self.hairpin.drain(..).chain(self.received.drain(..)) {
+            self.station.on_frame(now, &frame);
+        }
+        any
+    }
+
+    fn transmit(&mut self, now: cc::Instant) -> bool {
+        let mut sent = 0;
+        while sent < TRANSMIT_BUDGET {
+            let before = sent;
+            sent += self.fill(now);
+            let waiting = self.leaving.len();
+            if waiting > 0 {
+                self.port.transmit(&mut self.leaving);
+            }
+            // Nothing more to say, or the port takes no more now.
+            if sent == before || !self.leaving.is_empty() {
+                break;
+            }
+        }
+        sent > 0
+    }
+
+    /// Fills up the burst with frames that may leave now.
+    fn fill(&mut self, now: cc::Instant) -> usize {
+        let mut filled = 0;
+        while !self.leaving.is_full() && !self.hairpin.is_full() {
+            let Some(mut buffer) = self.spare.take().or_else(|| self.port.alloc()) else {
+                self.station.counters.pool_dry += 1;
+                break;
+            };
+            buffer.set_len(buffer.capacity());
+            let Some(length) = self.station.poll_transmit(now, &mut buffer) else {
+                self.spare = Some(buffer);
+                break;
+            };
+            buffer.set_len(length);
+            filled += 1;
+            let to_us = buffer.starts_with(&self.mac.0);
+            if to_us { &mut self.hairpin } else { &mut self.leaving }.push(buffer);
+        }
+        filled
+    }
+}
+
+impl<P: PacketIo> Turn for Core<P> {
+    fn turn(&mut self) -> bool {
+        let now = self.clock.now();
+        let mut work = self.control(now);
+        work |= self.station.take_posts(now);
+        work |= self.receive(now);
+        work |= self.station.on_timeout(now);
+        work |= self.transmit(now);
+        work |= self.station.deliver(now);
+        let counters = &mut self.station.counters;
+        let turns = if work { &mut counters.busy_turns } else { &mut counters.idle_turns };
+        *turns += 1;
+        work
+    }
+
+    fn idle_time(&self) -> Option<Duration> {
+        self.station.poll_timeout().map(|at| at.saturating_since(self.clock.now()))
+    }
+}

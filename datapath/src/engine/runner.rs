@@ -1,0 +1,148 @@
+//! Who calls the core's turns.
+
+use super::config::{CoreConfig, Idle, Progress, StartError};
+use super::core::Turn;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Idle turns that only spin, and those that then only yield, before the core sleeps.
+const SPIN_TURNS: u32 = 64;
+const YIELD_TURNS: u32 = 256;
+
+/// What the core's thread and its clients both see.
+#[derive(Debug, Default)]
+pub(super) struct Status {
+    stop: AtomicBool,
+    stopped: AtomicBool,
+    reason: OnceLock<String>,
+}
+
+impl Status {
+    pub(super) fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    pub(super) fn reason(&self) -> String {
+        self.reason.get().cloned().unwrap_or_else(|| "it was closed".into())
+    }
+
+    fn end(&self, panic: Option<&(dyn Any + Send)>) {
+        if let Some(panic) = panic {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+            // Only the first reason counts.
+            let _ = self.reason.set(format!("a defect of ferroce: its core panicked: {said}"));
+        }
+        self.stopped.store(true, Ordering::Release);
+    }
+}
+
+/// Runs the core, one way or the other.
+pub(super) enum Runner {
+    Inline(Mutex<Option<Box<dyn Turn>>>),
+    Dedicated(Option<JoinHandle<()>>),
+}
+
+impl Runner {
+    pub(super) fn start(
+        core: impl Turn + 'static,
+        config: &CoreConfig,
+        status: &Arc<Status>,
+    ) -> Result<Self, StartError> {
+        let pin = match config.progress {
+            Progress::Inline => return Ok(Self::Inline(Mutex::new(Some(Box::new(core))))),
+            Progress::Dedicated { core } => core.map(find_cpu).transpose()?,
+        };
+        let (status, idle) = (status.clone(), config.idle);
+        let body = move || {
+            if let Some(cpu) = pin {
+                core_affinity::set_for_current(cpu);
+            }
+            // The core is dropped before its end is told: what it held is then free.
+            let result = catch_unwind(AssertUnwindSafe(|| run(core, &status.stop, idle)));
+            status.end(result.as_ref().err().map(AsRef::as_ref));
+        };
+        let thread = std::thread::Builder::new().name("ferroce-core".into()).spawn(body);
+        let thread = thread.map_err(|error| StartError::Thread { port: config.name.clone(), error })?;
+        Ok(Self::Dedicated(Some(thread)))
+    }
+
+    /// Runs one turn where that is the caller's to do. `false` when nothing was done here.
+    pub(super) fn turn(&self, status: &Status) -> bool {
+        let Self::Inline(core) = self else { return false };
+        // Another thread runs the turn now: that is progress too.
+        let Ok(mut core) = core.try_lock().or_else(|error| match error {
+            TryLockError::Poisoned(poisoned) => Ok(poisoned.into_inner()),
+            TryLockError::WouldBlock => Err(()),
+        }) else {
+            return false;
+        };
+        let Some(running) = core.as_mut() else { return false };
+        match catch_unwind(AssertUnwindSafe(|| running.turn())) {
+            Ok(work) => work,
+            Err(panic) => {
+                // What a broken core still does when dropped must not take the caller down either.
+                let _ = catch_unwind(AssertUnwindSafe(|| *core = None));
+                status.end(Some(&*panic));
+                false
+            }
+        }
+    }
+
+    /// Ends the core and frees its port.
+    pub(super) fn stop(&mut self, status: &Status) {
+        status.stop.store(true, Ordering::Release);
+        match self {
+            Self::Inline(core) => {
+                *core.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+            }
+            Self::Dedicated(thread) => {
+                if let Some(thread) = thread.take() {
+                    // A panic of the thread is in `status` already.
+                    let _ = thread.join();
+                }
+            }
+        }
+    }
+}
+
+fn find_cpu(core: usize) -> Result<core_affinity::CoreId, StartError> {
+    let cpus = core_affinity::get_core_ids().unwrap_or_default();
+    cpus.iter().find(|cpu| cpu.id == core).copied().ok_or_else(|| StartError::Cpu {
+        core,
+        allowed: format!("{:?}", cpus.iter().map(|cpu| cpu.id).collect::<Vec<_>>()),
+    })
+}
+
+fn run(mut core: impl Turn, stop: &AtomicBool, idle: Idle) {
+    let mut idle_turns = 0_u32;
+    while !stop.load(Ordering::Relaxed) {
+        if core.turn() {
+            idle_turns = 0;
+            continue;
+        }
+        idle_turns = idle_turns.saturating_add(1);
+        match idle {
+            Idle::Busy => std::hint::spin_loop(),
+            Idle::Yield { .. } if idle_turns < SPIN_TURNS => std::hint::spin_loop(),
+            Idle::Yield { .. } if idle_turns < SPIN_TURNS + YIELD_TURNS => std::thread::yield_now(),
+            Idle::Yield { longest_sleep } => nap(&core, longest_sleep),
+        }
+    }
+}
+
+/// Sleeps until the next timer, and never longer than `longest`. A timer that is nearer than the kernel's slack is
+/// not slept for.
+fn nap(core: &impl Turn, longest: Duration) {
+    let longest = longest.min(Duration::from_millis(10));
+    let sleep = core.idle_time().map_or(longest, |next| next.min(longest));
+    if sleep < Duration::from_micros(5) {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(sleep);
+    }
+}

@@ -1,0 +1,272 @@
+use super::doorbell::Doorbells;
+use super::rings::{self, CqProducer, CqRing, QpQueues, QpRings};
+use crate::host_memory::HostMemory;
+use crate::neighbour::{self, Neighbours};
+use cc::Instant;
+use roce::qp::{Completion, CompletionOpcode, CompletionStatus, Modify, QpInit, SendOperation};
+use roce::wire::Mac;
+use roce::{ControlError, CqId, Endpoint, Qpn};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Completions moved in one go.
+const BATCH: usize = 64;
+
+/// What a core counts beside its endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreCounters {
+    /// Turns that found something to do.
+    pub busy_turns: u64,
+    /// Turns that found nothing.
+    pub idle_turns: u64,
+    /// Frames to another Ethernet address.
+    pub not_for_us: u64,
+    /// ARP and neighbour discovery packets taken in.
+    pub neighbour_packets: u64,
+    /// ARP and neighbour discovery packets that were malformed.
+    pub neighbour_malformed: u64,
+    /// Times that the port's pool had no buffer to send from.
+    pub pool_dry: u64,
+    /// Completion queues that overflowed.
+    pub cq_overflows: u64,
+}
+
+/// All that a core owns beside its port.
+pub struct Station {
+    /// Queue pairs, completion queues, regions.
+    pub endpoint: Endpoint,
+    /// Who answers for which address.
+    pub neighbours: Neighbours,
+    /// What was counted.
+    pub counters: CoreCounters,
+    mac: Mac,
+    memory: HostMemory,
+    doorbells: Arc<Doorbells>,
+    queues: Vec<Option<QpQueues>>,
+    slots: HashMap<u32, usize>,
+    cqs: Vec<CqProducer>,
+    batch: Vec<Completion>,
+}
+
+impl Station {
+    /// # Safety
+    /// Whoever registers a region keeps its memory valid for reads and writes until it is deregistered.
+    pub(super) unsafe fn new(endpoint: Endpoint, neighbours: Neighbours, mac: Mac, max_qps: usize) -> Self {
+        Self {
+            endpoint,
+            neighbours,
+            counters: CoreCounters::default(),
+            mac,
+            // SAFETY: the slices come from `endpoint`, whose regions the caller keeps valid.
+            memory: unsafe { HostMemory::new() },
+            doorbells: Arc::new(Doorbells::new(max_qps)),
+            queues: (0..max_qps).map(|_| None).collect(),
+            slots: HashMap::with_capacity(max_qps),
+            cqs: Vec::new(),
+            batch: Vec::with_capacity(BATCH),
+        }
+    }
+
+    /// Makes a completion queue of exactly `depth`.
+    ///
+    /// # Errors
+    /// As the endpoint has it.
+    pub fn create_cq(&mut self, depth: u32) -> Result<(CqId, CqRing), ControlError> {
+        let cq = self.endpoint.create_cq(depth)?;
+        let (ring, producer) = rings::completion_queue(cq, depth);
+        self.cqs.push(producer);
+        Ok((cq, ring))
+    }
+
+    /// Takes a completion queue away.
+    ///
+    /// # Errors
+    /// As the endpoint has it: while queue pairs use it.
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), ControlError> {
+        self.endpoint.destroy_cq(cq)?;
+        self.cqs.retain(|producer| producer.cq != cq);
+        Ok(())
+    }
+
+    /// Makes a queue pair.
+    ///
+    /// # Errors
+    /// As the endpoint has it.
+    pub fn create_qp(&mut self, init: QpInit) -> Result<QpRings, ControlError> {
+        let limit = self.queues.len() as u32;
+        let slot = self.queues.iter().position(Option::is_none);
+        let slot = slot.ok_or(ControlError::Limit { what: "queue pairs", limit })?;
+        let qpn = self.endpoint.create_qp(init)?;
+        let (rings, queues) = rings::queue_pair(qpn, slot, &init, self.doorbells.clone());
+        self.slots.insert(qpn.get(), slot);
+        self.queues[slot] = Some(queues);
+        Ok(rings)
+    }
+
+    /// Takes a queue pair away. What is outstanding is forgotten, without completions.
+    ///
+    /// # Errors
+    /// Where there is none of that number.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ControlError> {
+        self.endpoint.destroy_qp(qpn)?;
+        if let Some(slot) = self.slots.remove(&qpn.get()) {
+            self.queues[slot] = None;
+        }
+        Ok(())
+    }
+
+    /// Hands what was posted to the endpoint.
+    pub(super) fn take_posts(&mut self, now: Instant) -> bool {
+        let Self { endpoint, queues, doorbells, cqs, .. } = self;
+        doorbells.take(|slot| {
+            // A bell may outlive its queue pair.
+            if let Some(queues) = &mut queues[slot] {
+                post(now, endpoint, queues, cqs);
+                publish(endpoint, queues);
+            }
+        })
+    }
+
+    /// Takes one frame in.
+    pub(super) fn on_frame(&mut self, now: Instant, frame: &[u8]) {
+        if !is_for(self.mac, frame) {
+            self.counters.not_for_us += 1;
+            return;
+        }
+        if neighbour::is_resolution(frame) {
+            self.counters.neighbour_packets += 1;
+            if self.neighbours.on_frame(now, frame).is_err() {
+                self.counters.neighbour_malformed += 1;
+            }
+            return;
+        }
+        // The endpoint counts what it drops, by reason.
+        let _ = self.endpoint.on_frame(now, &mut self.memory, frame);
+    }
+
+    /// Writes the next frame that may leave now, and gives its length.
+    pub(super) fn poll_transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<usize> {
+        self.neighbours.poll_transmit(frame).or_else(|| self.endpoint.poll_transmit(now, &self.memory, frame))
+    }
+
+    /// Runs the timers that are due.
+    pub(super) fn on_timeout(&mut self, now: Instant) -> bool {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let (endpoint, neighbours) = (due(self.endpoint.poll_timeout()), due(self.neighbours.poll_timeout()));
+        if endpoint {
+            self.endpoint.on_timeout(now);
+        }
+        if neighbours {
+            self.neighbours.on_timeout(now);
+        }
+        endpoint || neighbours
+    }
+
+    /// When a timer is due next.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        [self.endpoint.poll_timeout(), self.neighbours.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Moves completions to their queues' rings.
+    pub(super) fn deliver(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for index in 0..self.cqs.len() {
+            loop {
+                let Self { endpoint, cqs, batch, .. } = self;
+                endpoint.poll_cq(cqs[index].cq, &mut |completion| {
+                    batch.push(*completion);
+                    batch.len() < BATCH
+                });
+                if self.batch.is_empty() {
+                    break;
+                }
+                any = true;
+                self.deliver_batch(now, index);
+            }
+        }
+        any
+    }
+
+    /// Room in the work queues is told before the completion that makes it: who polls it can post again.
+    fn deliver_batch(&mut self, now: Instant, index: usize) {
+        let mut last = None;
+        for completion in &self.batch {
+            if last.replace(completion.qpn) != Some(completion.qpn)
+                && let Some(queues) =
+                    self.slots.get(&completion.qpn.get()).and_then(|&s| self.queues[s].as_ref())
+            {
+                publish(&self.endpoint, queues);
+            }
+        }
+        let producer = &mut self.cqs[index];
+        // Each is pushed; only the first that finds the ring full says so.
+        let lost = self.batch.drain(..).filter(|completion| !producer.push(*completion)).count();
+        if lost > 0 {
+            self.counters.cq_overflows += 1;
+            self.fail_queue_pairs_of(now, index);
+        }
+    }
+
+    /// IBA 10.2.4.1... a completion queue that overflows takes its queue pairs to the error state.
+    fn fail_queue_pairs_of(&mut self, now: Instant, index: usize) {
+        let cq = self.cqs[index].cq;
+        for queues in self.queues.iter().flatten().filter(|q| q.send_cq == cq || q.recv_cq == cq) {
+            // From any state there is a way to the error state; a queue pair that is in it already stays.
+            let _ = self.endpoint.modify_qp(now, queues.qpn, Modify::Error);
+        }
+    }
+}
+
+fn publish(endpoint: &Endpoint, queues: &QpQueues) {
+    queues.send.publish(endpoint.send_room(queues.qpn));
+    queues.recv.publish(endpoint.recv_room(queues.qpn));
+}
+
+/// Receives first: a send may be answered by a message that needs one.
+fn post(now: Instant, endpoint: &mut Endpoint, queues: &mut QpQueues, cqs: &mut [CqProducer]) {
+    while let Some(request) = queues.recv.pop() {
+        let id = request.id;
+        if endpoint.post_recv(queues.qpn, request).is_err() {
+            refuse(cqs, queues.recv_cq, queues.qpn, id, CompletionOpcode::Recv);
+        }
+    }
+    while let Some(request) = queues.send.pop() {
+        let (id, opcode) = (request.id, opcode(&request.operation));
+        if endpoint.post_send(now, queues.qpn, request).is_err() {
+            refuse(cqs, queues.send_cq, queues.qpn, id, opcode);
+        }
+    }
+}
+
+/// The poster was told that the request is taken, so a refusal must come as a completion. Only a queue pair whose
+/// state changed meanwhile refuses what the poster's own checks let pass.
+fn refuse(cqs: &mut [CqProducer], cq: CqId, qpn: Qpn, id: u64, opcode: CompletionOpcode) {
+    let completion = Completion {
+        id,
+        status: CompletionStatus::Flushed,
+        opcode,
+        qpn,
+        length: 0,
+        immediate: None,
+        solicited: false,
+    };
+    if let Some(producer) = cqs.iter_mut().find(|producer| producer.cq == cq) {
+        producer.push(completion);
+    }
+}
+
+fn opcode(operation: &SendOperation) -> CompletionOpcode {
+    match operation {
+        SendOperation::Send { .. } => CompletionOpcode::Send,
+        SendOperation::Write { .. } => CompletionOpcode::Write,
+        SendOperation::Read { .. } => CompletionOpcode::Read,
+        SendOperation::FetchAdd { .. } => CompletionOpcode::FetchAdd,
+        SendOperation::CompareSwap { .. } => CompletionOpcode::CompareSwap,
+    }
+}
+
+/// To our address, or to a group (the first byte's lowest bit). What has no whole address is for the endpoint to
+/// count as truncated.
+fn is_for(mac: Mac, frame: &[u8]) -> bool {
+    frame.get(..6).is_none_or(|to| to == mac.0 || to[0] & 1 == 1)
+}

@@ -1,0 +1,149 @@
+//! The kernel's view of a Linux interface that a port shares: its addresses, routes and neighbours.
+
+mod hold;
+mod netlink;
+
+use super::{Address, Asked, Unresolved};
+use netlink::Netlink;
+use roce::wire::Mac;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// As often and as far apart as we ask by ourselves elsewhere.
+const TRIES: u32 = 3;
+const RETRY: Duration = Duration::from_secs(1);
+/// A datagram to the discard port (RFC 863) makes the kernel look its receiver up.
+const DISCARD: u16 = 9;
+
+/// An interface's addresses, routes and neighbours, read by rtnetlink on the control path.
+#[derive(Debug)]
+pub struct Kernel {
+    index: u32,
+    asking: Mutex<HashMap<IpAddr, Attempt>>,
+    /// Held open, never read: while they are, the kernel sends no port-unreachable for RoCEv2 packets.
+    _roce_port: Vec<OwnedFd>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    tries: u32,
+    last: Instant,
+}
+
+impl Kernel {
+    /// The interface of this index, in this process's network namespace.
+    ///
+    /// # Errors
+    /// Where netlink can't be spoken.
+    pub fn open(index: u32) -> io::Result<Self> {
+        Netlink::open()?;
+        Ok(Self { index, asking: Mutex::default(), _roce_port: hold::roce_port() })
+    }
+
+    /// The interface's addresses, global ones first.
+    ///
+    /// # Errors
+    /// Where netlink can't be spoken.
+    pub fn addresses(&self) -> io::Result<Vec<Address>> {
+        let mut addresses = Netlink::open()?.addresses(self.index)?;
+        addresses.sort_by_key(|address| match address.ip {
+            IpAddr::V4(_) => 0,
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => 2,
+            IpAddr::V6(_) => 1,
+        });
+        Ok(addresses)
+    }
+
+    /// Where packets for `address` go; `mac` is the interface's own. Call again until it is known. Doesn't wait.
+    ///
+    /// # Errors
+    /// Where nobody answered, or there is no way there.
+    pub fn resolve(&self, address: IpAddr, mac: Mac) -> Result<Asked, Unresolved> {
+        self.look(address, mac).unwrap_or_else(|error| Err(Unresolved::NoRoute(error.to_string())))
+    }
+
+    fn look(&self, address: IpAddr, mac: Mac) -> io::Result<Result<Asked, Unresolved>> {
+        let mut netlink = Netlink::open()?;
+        if netlink.addresses(self.index)?.iter().any(|ours| ours.ip == address) {
+            return Ok(Ok(Asked::Known(mac)));
+        }
+        let hop = match address {
+            // Every link has its own fe80::/64: there is no route to look up.
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => address,
+            _ => match netlink.next_hop(address, self.index) {
+                Ok(hop) => hop,
+                Err(error) => return Ok(Err(Unresolved::NoRoute(error.to_string()))),
+            },
+        };
+        if let Some(mac) = netlink.neighbour(hop, self.index)? {
+            self.attempts().remove(&hop);
+            return Ok(Ok(Asked::Known(mac)));
+        }
+        Ok(self.ask(hop))
+    }
+
+    fn attempts(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Attempt>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, hop: IpAddr) -> Result<Asked, Unresolved> {
+        let mut attempts = self.attempts();
+        let attempt = attempts.entry(hop).or_insert(Attempt { tries: 0, last: Instant::now() });
+        if attempt.tries > 0 && attempt.last.elapsed() < RETRY {
+            return Ok(Asked::Asking);
+        }
+        if attempt.tries >= TRIES {
+            attempts.remove(&hop);
+            return Err(Unresolved::NoAnswer { asked: hop, tries: TRIES });
+        }
+        *attempt = Attempt { tries: attempt.tries + 1, last: Instant::now() };
+        self.trigger(hop).map_err(|error| Unresolved::NoRoute(error.to_string()))?;
+        Ok(Asked::Asking)
+    }
+
+    fn trigger(&self, hop: IpAddr) -> io::Result<()> {
+        let (any, to) = match hop {
+            IpAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), SocketAddr::new(hop, DISCARD)),
+            IpAddr::V6(ip) => {
+                let scope = if ip.is_unicast_link_local() { self.index } else { 0 };
+                (IpAddr::V6(Ipv6Addr::UNSPECIFIED), SocketAddrV6::new(ip, DISCARD, 0, scope).into())
+            }
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        hold::bind_to_interface(&socket, self.index);
+        socket.send_to(&[0], to)?;
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// Every namespace has a loopback interface, and it is the first.
+    #[test]
+    fn loopback_is_read_from_the_kernel() {
+        let kernel = Kernel::open(1).unwrap();
+        let addresses = kernel.addresses().unwrap();
+        let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        if addresses.is_empty() {
+            // A namespace whose loopback is down still answers, with nothing.
+            assert!(kernel.resolve("192.0.2.1".parse().unwrap(), Mac::default()).is_err());
+            return;
+        }
+        assert!(addresses.contains(&Address { ip: localhost, prefix: 8 }), "{addresses:?}");
+        assert_eq!(kernel.resolve(localhost, Mac([2; 6])), Ok(Asked::Known(Mac([2; 6]))));
+    }
+
+    #[test]
+    fn an_interface_that_is_none_has_no_addresses_and_no_routes() {
+        let kernel = Kernel::open(0x7fff_fff0).unwrap();
+        assert_eq!(kernel.addresses().unwrap(), []);
+        let error = kernel.resolve("192.0.2.1".parse().unwrap(), Mac::default()).unwrap_err();
+        assert!(matches!(error, Unresolved::NoRoute(_)), "{error}");
+    }
+}

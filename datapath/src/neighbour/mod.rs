@@ -1,0 +1,38 @@
+//! Who answers for which address: the kernel's table where a port shares a Linux interface, our own ARP and
+//! neighbour discovery elsewhere. Nothing here is on the path of data: an address is resolved when a queue pair
+//! connects.
+
+mod address;
+mod arp;
+mod kernel;
+mod ndp;
+mod table;
+
+pub use address::{Address, AddressError, link_local};
+pub use kernel::Kernel;
+pub use table::{Asked, Neighbours, Unresolved};
+
+use thiserror::Error;
+
+const ETHERNET: usize = 14;
+const ARP_TYPE: [u8; 2] = [0x08, 0x06];
+const IPV6_TYPE: [u8; 2] = [0x86, 0xdd];
+const ICMPV6: u8 = 58;
+
+/// A packet of ARP or neighbour discovery that says nothing to us: malformed, or forged from off the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("malformed ARP or neighbour discovery packet")]
+pub struct Malformed;
+
+/// Whether a frame is ARP or ICMPv6 neighbour discovery, rather than data.
+#[must_use]
+pub fn is_resolution(frame: &[u8]) -> bool {
+    match frame.get(12..ETHERNET) {
+        Some(kind) if kind == ARP_TYPE => true,
+        // ICMPv6 types 135 and 136 right after the IPv6 header (RFC 4861 4.3, 4.4).
+        Some(kind) if kind == IPV6_TYPE => {
+            frame.get(20) == Some(&ICMPV6) && matches!(frame.get(54), Some(135 | 136))
+        }
+        _ => false,
+    }
+}

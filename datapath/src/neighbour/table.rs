@@ -1,0 +1,473 @@
+use super::arp::{self, Arp};
+use super::ndp::{self, Message, Ndp};
+use super::{ARP_TYPE, Address, Malformed};
+use cc::Instant;
+use roce::wire::Mac;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+use thiserror::Error;
+
+/// RFC 4861 10: MAX_MULTICAST_SOLICIT, RETRANS_TIMER. ARP is asked as often.
+const TRIES: u32 = 3;
+const RETRY: Duration = Duration::from_secs(1);
+/// RFC 4861 10: REACHABLE_TIME. Older knowledge is asked for again by who connects next.
+const FRESH: Duration = Duration::from_secs(30);
+/// How often a neighbour may change its Ethernet address unasked.
+const CHANGE: Duration = Duration::from_secs(1);
+/// Addresses that are asked for or known.
+const ENTRIES: usize = 1024;
+/// Packets that wait to leave. More are not answered: who asks asks again.
+const OUTBOX: usize = 64;
+
+const BROADCAST: Mac = Mac([0xff; 6]);
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// What is known of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Packets for it go here.
+    Known(Mac),
+    /// Somebody has been asked; call again.
+    Asking,
+}
+
+/// Why an address can't be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum Unresolved {
+    /// `asked` is the peer, or the router on the way to it.
+    #[error("no answer from {asked} after {tries} tries")]
+    NoAnswer { asked: IpAddr, tries: u32 },
+    #[error("no route: {0}")]
+    NoRoute(String),
+    #[error("{limit} addresses are being resolved")]
+    TableFull { limit: usize },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    Asking { tries: u32, again: Instant },
+    Known { mac: Mac, since: Instant },
+    Silent,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Packet {
+    Arp(Arp, Mac),
+    Ndp(Ndp, Mac),
+}
+
+/// Our own ARP and neighbour discovery: answers for local addresses, asks for those of others.
+///
+/// Packets go in by [`on_frame`](Self::on_frame) and out by [`poll_transmit`](Self::poll_transmit). Nobody is
+/// remembered who was not asked for, so strangers can't fill the table.
+#[derive(Debug)]
+pub struct Neighbours {
+    mac: Mac,
+    addresses: Vec<Address>,
+    gateway: Option<IpAddr>,
+    fixed: HashMap<IpAddr, Mac>,
+    entries: HashMap<IpAddr, Entry>,
+    outbox: VecDeque<Packet>,
+    next: Option<Instant>,
+}
+
+impl Neighbours {
+    /// For a port of our own. Announces `addresses`, so that switches learn where `mac` is.
+    #[must_use]
+    pub fn own(mac: Mac, addresses: &[Address], gateway: Option<IpAddr>) -> Self {
+        let mut neighbours = Self { gateway, addresses: addresses.to_vec(), ..Self::kernels(mac) };
+        for address in addresses.iter().take(OUTBOX) {
+            neighbours.announce(address.ip);
+        }
+        neighbours
+    }
+
+    /// For a port on a Linux interface: the kernel answers and asks, we keep quiet.
+    #[must_use]
+    pub fn kernels(mac: Mac) -> Self {
+        Self {
+            mac,
+            addresses: Vec::new(),
+            gateway: None,
+            fixed: HashMap::new(),
+            entries: HashMap::new(),
+            outbox: VecDeque::with_capacity(OUTBOX),
+            next: None,
+        }
+    }
+
+    /// Names a neighbour for good.
+    ///
+    /// # Errors
+    /// Where there are too many.
+    pub fn set(&mut self, address: IpAddr, mac: Mac) -> Result<(), Unresolved> {
+        if self.fixed.len() >= ENTRIES {
+            return Err(Unresolved::TableFull { limit: ENTRIES });
+        }
+        self.fixed.insert(address, mac);
+        Ok(())
+    }
+
+    /// What [`set`](Self::set) named.
+    #[must_use]
+    pub fn fixed(&self, address: IpAddr) -> Option<Mac> {
+        self.fixed.get(&address).copied()
+    }
+
+    /// Where packets for `address` go. Asks where that isn't known; call again until it is.
+    ///
+    /// # Errors
+    /// Where nobody answered, or there is no way there.
+    pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Result<Asked, Unresolved> {
+        if self.addresses.iter().any(|ours| ours.ip == address) {
+            return Ok(Asked::Known(self.mac));
+        }
+        let hop = self.next_hop(address)?;
+        if let Some(mac) = self.fixed(address).or_else(|| self.fixed(hop)) {
+            return Ok(Asked::Known(mac));
+        }
+        match self.entries.get(&hop) {
+            Some(Entry::Known { mac, since }) if now.saturating_since(*since) < FRESH => {
+                Ok(Asked::Known(*mac))
+            }
+            Some(Entry::Asking { .. }) => Ok(Asked::Asking),
+            Some(Entry::Silent) => {
+                self.entries.remove(&hop);
+                Err(Unresolved::NoAnswer { asked: hop, tries: TRIES })
+            }
+            Some(Entry::Known { .. }) | None => self.start(now, hop),
+        }
+    }
+
+    fn next_hop(&self, address: IpAddr) -> Result<IpAddr, Unresolved> {
+        if self.addresses.iter().any(|ours| ours.reaches(address)) || self.fixed.contains_key(&address) {
+            return Ok(address);
+        }
+        match self.gateway {
+            Some(gateway) if gateway.is_ipv4() == address.is_ipv4() => Ok(gateway),
+            _ => Err(Unresolved::NoRoute(
+                "no local address has it in its prefix, and no gateway of its family is set".into(),
+            )),
+        }
+    }
+
+    fn start(&mut self, now: Instant, hop: IpAddr) -> Result<Asked, Unresolved> {
+        if self.entries.len() >= ENTRIES {
+            self.entries.retain(|_, entry| match entry {
+                Entry::Asking { .. } => true,
+                Entry::Known { since, .. } => now.saturating_since(*since) < FRESH,
+                Entry::Silent => false,
+            });
+            if self.entries.len() >= ENTRIES {
+                return Err(Unresolved::TableFull { limit: ENTRIES });
+            }
+        }
+        let again = now + RETRY;
+        self.entries.insert(hop, Entry::Asking { tries: 1, again });
+        self.next = Some(self.next.map_or(again, |next| next.min(again)));
+        self.ask(hop);
+        Ok(Asked::Asking)
+    }
+
+    /// Takes a packet in.
+    ///
+    /// # Errors
+    /// Where it is malformed; it changed nothing.
+    pub fn on_frame(&mut self, now: Instant, frame: &[u8]) -> Result<(), Malformed> {
+        // The kernel has its own ears.
+        if self.addresses.is_empty() {
+            return Ok(());
+        }
+        if frame.get(12..14) == Some(&ARP_TYPE) {
+            self.on_arp(now, Arp::parse(frame)?);
+        } else {
+            let from = frame.get(6..12).and_then(|mac| mac.try_into().ok()).ok_or(Malformed)?;
+            self.on_ndp(now, Ndp::parse(frame)?, Mac(from));
+        }
+        Ok(())
+    }
+
+    fn on_arp(&mut self, now: Instant, arp: Arp) {
+        let to_us = self.owns(arp.target.into());
+        // RFC 826: who asks or answers us tells where it is; so does who announces itself (RFC 5227 3).
+        if to_us || arp.sender == arp.target {
+            self.learn(now, arp.sender.into(), arp.sender_mac);
+        }
+        if to_us && arp.operation == arp::Operation::Request && arp.sender_mac != self.mac {
+            let reply = Arp {
+                operation: arp::Operation::Reply,
+                sender_mac: self.mac,
+                sender: arp.target,
+                target_mac: arp.sender_mac,
+                target: arp.sender,
+            };
+            self.send(Packet::Arp(reply, arp.sender_mac));
+        }
+    }
+
+    fn on_ndp(&mut self, now: Instant, ndp: Ndp, from: Mac) {
+        match ndp.message {
+            Message::Solicitation { source_mac } if self.owns(ndp.target.into()) && from != self.mac => {
+                if let Some(mac) = source_mac {
+                    self.learn(now, ndp.source.into(), mac);
+                }
+                let asker =
+                    (!ndp.source.is_unspecified()).then_some((ndp.source, source_mac.unwrap_or(from)));
+                self.advertise(ndp.target, asker);
+            }
+            Message::Advertisement { target_mac: Some(mac), solicited, override_ }
+                if solicited || override_ =>
+            {
+                self.learn(now, ndp.target.into(), mac);
+            }
+            Message::Solicitation { .. } | Message::Advertisement { .. } => {}
+        }
+    }
+
+    fn learn(&mut self, now: Instant, address: IpAddr, mac: Mac) {
+        match self.entries.get_mut(&address) {
+            Some(entry @ (Entry::Asking { .. } | Entry::Silent)) => *entry = Entry::Known { mac, since: now },
+            Some(Entry::Known { mac: known, since }) if now.saturating_since(*since) >= CHANGE => {
+                (*known, *since) = (mac, now);
+            }
+            Some(Entry::Known { .. }) | None => {}
+        }
+    }
+
+    fn owns(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|ours| ours.ip == address)
+    }
+
+    fn ask(&mut self, hop: IpAddr) {
+        // The local address that the neighbour knows best: on its own network if there is one.
+        let reaching = self.addresses.iter().find(|ours| ours.reaches(hop));
+        let source = reaching.or_else(|| self.addresses.iter().find(|a| a.ip.is_ipv4() == hop.is_ipv4()));
+        match (hop, source.map(|source| source.ip)) {
+            (IpAddr::V4(target), Some(IpAddr::V4(sender))) => {
+                let request = Arp {
+                    operation: arp::Operation::Request,
+                    sender_mac: self.mac,
+                    sender,
+                    target_mac: Mac::default(),
+                    target,
+                };
+                self.send(Packet::Arp(request, BROADCAST));
+            }
+            (IpAddr::V6(target), Some(IpAddr::V6(source))) => {
+                let (destination, to) = ndp::solicited_node(target);
+                let message = Message::Solicitation { source_mac: Some(self.mac) };
+                self.send(Packet::Ndp(Ndp { source, destination, target, message }, to));
+            }
+            // Without an address of the family there is nobody to ask as.
+            (IpAddr::V4(_) | IpAddr::V6(_), _) => {}
+        }
+    }
+
+    fn announce(&mut self, address: IpAddr) {
+        match address {
+            IpAddr::V4(ours) => {
+                let announcement = Arp {
+                    operation: arp::Operation::Request,
+                    sender_mac: self.mac,
+                    sender: ours,
+                    target_mac: Mac::default(),
+                    target: ours,
+                };
+                self.send(Packet::Arp(announcement, BROADCAST));
+            }
+            IpAddr::V6(ours) => self.advertise(ours, None),
+        }
+    }
+
+    /// Tells `asker`, or all nodes, that `target` is here.
+    fn advertise(&mut self, target: Ipv6Addr, asker: Option<(Ipv6Addr, Mac)>) {
+        let (destination, to) = asker.unwrap_or((ALL_NODES, ndp::multicast(ALL_NODES)));
+        let message = Message::Advertisement {
+            target_mac: Some(self.mac),
+            solicited: asker.is_some(),
+            override_: true,
+        };
+        self.send(Packet::Ndp(Ndp { source: target, destination, target, message }, to));
+    }
+
+    fn send(&mut self, packet: Packet) {
+        if self.outbox.len() < OUTBOX {
+            self.outbox.push_back(packet);
+        }
+    }
+
+    /// Writes the next packet that shall leave, and gives its length.
+    pub fn poll_transmit(&mut self, frame: &mut [u8]) -> Option<usize> {
+        let packet = self.outbox.pop_front()?;
+        match packet {
+            Packet::Arp(arp, to) => {
+                arp.emit(to, frame.first_chunk_mut()?);
+                Some(arp::FRAME)
+            }
+            Packet::Ndp(ndp, to) => Some(ndp.emit(self.mac, to, frame.first_chunk_mut()?)),
+        }
+    }
+
+    /// When somebody must be asked again.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Time has come to `now`.
+    pub fn on_timeout(&mut self, now: Instant) {
+        let mut ask = Vec::new();
+        let mut next: Option<Instant> = None;
+        for (hop, entry) in &mut self.entries {
+            if let Entry::Asking { tries, again } = entry {
+                if *again <= now {
+                    if *tries >= TRIES {
+                        *entry = Entry::Silent;
+                        continue;
+                    }
+                    *tries += 1;
+                    *again = now + RETRY;
+                    ask.push(*hop);
+                }
+                next = Some(next.map_or(*again, |next| next.min(*again)));
+            }
+        }
+        self.next = next;
+        for hop in ask {
+            self.ask(hop);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Mac = Mac([2, 0, 0, 0, 0, 0xa]);
+    const B: Mac = Mac([2, 0, 0, 0, 0, 0xb]);
+    const EVIL: Mac = Mac([2, 0, 0, 0, 0, 0xe]);
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn host(mac: Mac, addresses: &[&str]) -> Neighbours {
+        let addresses: Vec<Address> = addresses.iter().map(|a| a.parse().unwrap()).collect();
+        let mut host = Neighbours::own(mac, &addresses, None);
+        host.outbox.clear();
+        host
+    }
+
+    fn frames(host: &mut Neighbours) -> Vec<Vec<u8>> {
+        let mut frame = [0; 256];
+        std::iter::from_fn(|| host.poll_transmit(&mut frame).map(|length| frame[..length].to_vec())).collect()
+    }
+
+    fn carry(now: Instant, from: &mut Neighbours, to: &mut Neighbours) {
+        for frame in frames(from) {
+            assert!(super::super::is_resolution(&frame));
+            to.on_frame(now, &frame).unwrap();
+        }
+    }
+
+    #[test]
+    fn two_hosts_find_each_other_by_arp_and_by_neighbour_discovery() {
+        for (ours, theirs) in [("10.0.0.1/24", "10.0.0.2/24"), ("fd00::1/64", "fd00::2/64")] {
+            let (mut a, mut b) = (host(A, &[ours]), host(B, &[theirs]));
+            let peer = theirs.parse::<Address>().unwrap().ip;
+            assert_eq!(a.resolve(at(0), peer), Ok(Asked::Asking));
+            carry(at(0), &mut a, &mut b);
+            carry(at(0), &mut b, &mut a);
+            assert_eq!(a.resolve(at(0), peer), Ok(Asked::Known(B)), "{peer}");
+            assert_eq!(a.resolve(at(31), peer), Ok(Asked::Asking), "old knowledge is asked for again");
+        }
+    }
+
+    #[test]
+    fn who_does_not_answer_is_asked_three_times() {
+        let mut a = host(A, &["10.0.0.1/24"]);
+        let peer = "10.0.0.2".parse().unwrap();
+        assert_eq!(a.resolve(at(0), peer), Ok(Asked::Asking));
+        let mut asked = frames(&mut a).len();
+        for second in 1..=3 {
+            assert_eq!(a.poll_timeout(), Some(at(second)));
+            assert_eq!(a.resolve(at(second), peer), Ok(Asked::Asking));
+            a.on_timeout(at(second));
+            asked += frames(&mut a).len();
+        }
+        assert_eq!(asked, 3);
+        assert_eq!(a.poll_timeout(), None);
+        assert_eq!(a.resolve(at(3), peer), Err(Unresolved::NoAnswer { asked: peer, tries: 3 }));
+        assert_eq!(a.resolve(at(3), peer), Ok(Asked::Asking), "a later call asks anew");
+    }
+
+    #[test]
+    fn a_peer_elsewhere_is_reached_by_the_gateway() {
+        let addresses = ["10.0.0.1/24".parse().unwrap()];
+        let gateway = "10.0.0.254".parse().unwrap();
+        let mut a = Neighbours::own(A, &addresses, Some(gateway));
+        a.outbox.clear();
+        assert_eq!(a.resolve(at(0), "192.168.7.7".parse().unwrap()), Ok(Asked::Asking));
+        assert_eq!(
+            Arp::parse(&frames(&mut a)[0]).unwrap().target,
+            gateway.to_string().parse::<std::net::Ipv4Addr>().unwrap()
+        );
+        assert!(matches!(a.resolve(at(0), "fd00::1".parse().unwrap()), Err(Unresolved::NoRoute(_))));
+    }
+
+    #[test]
+    fn strangers_are_answered_and_not_remembered() {
+        let mut a = host(A, &["10.0.0.1/24"]);
+        for n in 0..100_u8 {
+            let mut stranger = host(B, &[&format!("10.0.0.{}/24", n + 2)]);
+            stranger.resolve(at(0), "10.0.0.1".parse().unwrap()).unwrap();
+            carry(at(0), &mut stranger, &mut a);
+        }
+        assert!(a.entries.is_empty());
+        assert_eq!(frames(&mut a).len(), OUTBOX, "and no more than fit are answered");
+    }
+
+    #[test]
+    fn an_announcement_changes_a_neighbour_once_a_second() {
+        let peer: IpAddr = "10.0.0.2".parse().unwrap();
+        let (mut a, mut b) = (host(A, &["10.0.0.1/24"]), host(B, &["10.0.0.2/24"]));
+        a.resolve(at(0), peer).unwrap();
+        carry(at(0), &mut a, &mut b);
+        carry(at(0), &mut b, &mut a);
+        let announce = |mac| Neighbours::own(mac, &["10.0.0.2/24".parse().unwrap()], None);
+        carry(at(0), &mut announce(EVIL), &mut a);
+        assert_eq!(a.resolve(at(0), peer), Ok(Asked::Known(B)), "too soon");
+        carry(at(2), &mut announce(EVIL), &mut a);
+        assert_eq!(a.resolve(at(2), peer), Ok(Asked::Known(EVIL)), "a failover");
+    }
+
+    #[test]
+    fn what_is_set_is_not_asked_for() {
+        let mut a = host(A, &["10.0.0.1/24"]);
+        let peer = "10.0.0.2".parse().unwrap();
+        a.set(peer, B).unwrap();
+        assert_eq!(a.resolve(at(0), peer), Ok(Asked::Known(B)));
+        assert_eq!(a.resolve(at(0), "10.0.0.1".parse().unwrap()), Ok(Asked::Known(A)), "ourselves");
+        assert!(frames(&mut a).is_empty());
+    }
+
+    #[test]
+    fn who_probes_for_a_taken_address_is_told() {
+        let mut a = host(A, &["fd00::1/64"]);
+        let (destination, to) = ndp::solicited_node("fd00::1".parse().unwrap());
+        let probe = Ndp {
+            source: Ipv6Addr::UNSPECIFIED,
+            destination,
+            target: "fd00::1".parse().unwrap(),
+            message: Message::Solicitation { source_mac: None },
+        };
+        let mut frame = [0; ndp::FRAME];
+        let length = probe.emit(B, to, &mut frame);
+        a.on_frame(at(0), &frame[..length]).unwrap();
+        let answer = Ndp::parse(&frames(&mut a)[0]).unwrap();
+        assert_eq!(answer.destination, ALL_NODES);
+        assert!(matches!(answer.message, Message::Advertisement { solicited: false, .. }));
+    }
+}

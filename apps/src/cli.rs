@@ -42,7 +42,7 @@ pub enum Command {
     /// Drive HPCC++ with a recorded trace and compare each state
     Replay(replay::Args),
     /// Run a switch that stamps telemetry between DPDK ports
-    Switch(switch::Args),
+    Switch(Box<switch::Args>),
     /// Print a shell's completions
     Completions {
         /// For which shell.

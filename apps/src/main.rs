@@ -6,6 +6,7 @@ mod failure;
 mod pcap;
 mod replay;
 mod switch;
+mod units;
 
 use clap::Parser;
 use cli::{Cli, Command};

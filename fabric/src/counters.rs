@@ -46,8 +46,6 @@ pub struct PortCounters {
     pub copies: u64,
     /// Telemetry requests that left with this port's record.
     pub stamped: u64,
-    /// Telemetry requests that this port couldn't stamp: no room left, or its rate has no code.
-    pub not_stamped: u64,
     /// Frames marked Congestion Experienced.
     pub ce_marked: u64,
     /// Frames that went no further.

@@ -93,20 +93,22 @@ impl<B: PacketBuf> Egress<B> {
     /// Appends a frame that [`admits`](Self::admits) let in; the link may start with it from `ready` on, which
     /// is at most `now`.
     pub(crate) fn push(&mut self, now: Instant, ready: Instant, buf: B) {
-        self.statistics.held(self.waiting_bytes, now);
+        self.statistics.held(if self.rate.is_some() { self.waiting_bytes } else { 0 }, now);
         self.waiting_bytes += buf.len() as u64;
         self.frames.push_back(Queued { buf, ready });
     }
 
     /// Lets all frames go whose start lies at or before `now`. `leave` sees each with the port's state at its start.
     pub(crate) fn advance(&mut self, now: Instant, mut leave: impl FnMut(&mut B, Snapshot)) {
+        // Before a link without a rate nothing waits, however late somebody looks.
+        let shaped = self.rate.is_some();
         while let Some(frame) = self.frames.get_mut(self.released) {
             let time = self.free.max(frame.ready);
             if time > now {
                 return;
             }
             let bytes = frame.buf.len() as u64;
-            self.statistics.held(self.waiting_bytes, time);
+            self.statistics.held(if shaped { self.waiting_bytes } else { 0 }, time);
             self.waiting_bytes -= bytes;
             leave(&mut frame.buf, Snapshot { time, tx_bytes: self.tx_bytes, queue: self.waiting_bytes });
             self.tx_bytes += bytes;

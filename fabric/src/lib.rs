@@ -25,7 +25,6 @@ mod runner;
 mod stations;
 mod statistics;
 mod switch;
-mod telemetry;
 
 pub use counters::{Drops, FaultCounters, PortCounters};
 pub use fault::{FaultConfig, FaultLine, Probability};

@@ -3,10 +3,10 @@ use crate::egress::{Egress, Refused, Snapshot};
 use crate::fault::{FaultConfig, FaultLine, copy_of};
 use crate::report::{PortReport, Report};
 use crate::stations::Stations;
-use crate::telemetry::{self, Stamp};
 use cc::{Instant, Rate};
 use datapath::io::PacketBuf;
-use roce::wire::Mac;
+use roce::wire::telemetry::{HopRecord, Speed, stamp};
+use roce::wire::{Mac, mark_ce};
 use std::time::Duration;
 
 /// A port's place in the configuration, from 0.
@@ -17,7 +17,7 @@ pub struct PortId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// The link's rate, in bits of frames (from the Ethernet header on, without FCS); `None` sends as fast as the
-    /// port takes and stamps no telemetry, since it has no bandwidth to tell.
+    /// port takes. Telemetry is stamped where the rate has a code ([`Speed`]); no other bandwidth can be told.
     pub rate: Option<Rate>,
     /// How much of a pause of the poller the link makes up for; zero for virtual time.
     pub catch_up: Duration,
@@ -82,6 +82,8 @@ pub enum ConfigError {
 
 struct Port<B> {
     egress: Egress<B>,
+    /// How telemetry tells the rate, where it can.
+    speed: Option<Speed>,
     link: Option<FaultLine<B>>,
     ecn_threshold: Option<u64>,
     catch_up: Duration,
@@ -295,6 +297,7 @@ impl<B: PacketBuf> Port<B> {
         let seed = config.faults.seed ^ (index as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let faults = FaultConfig { seed, ..config.faults };
         Ok(Self {
+            speed: config.rate.and_then(Speed::from_rate),
             egress: Egress::new(config.rate, config.queue_bytes, config.queue_frames),
             link: faults.any().then(|| FaultLine::new(faults)),
             ecn_threshold: config.ecn_threshold,
@@ -305,12 +308,11 @@ impl<B: PacketBuf> Port<B> {
 
     /// Lets go, and stamps, what starts to leave until `now`.
     fn advance(&mut self, now: Instant, switch: u16) {
-        let rate = self.egress.rate();
-        let counters = &mut self.counters;
-        self.egress.advance(now, |buf: &mut B, at: Snapshot| match telemetry::stamp(buf, at, rate, switch) {
-            Stamp::NotAsked => {}
-            Stamp::Done => counters.stamped += 1,
-            Stamp::Refused => counters.not_stamped += 1,
+        let (speed, counters) = (self.speed, &mut self.counters);
+        self.egress.advance(now, |buf: &mut B, at: Snapshot| {
+            let Some(speed) = speed else { return };
+            let record = HopRecord::new(speed, at.time.as_nanos(), at.tx_bytes, at.queue);
+            counters.stamped += u64::from(stamp(buf, switch, record));
         });
     }
 
@@ -326,7 +328,7 @@ impl<B: PacketBuf> Port<B> {
 
     fn enqueue(&mut self, now: Instant, previous: Instant, mut buf: B) {
         let congested = self.ecn_threshold.is_some_and(|threshold| self.egress.waiting() > threshold);
-        if congested && telemetry::mark_ce(&mut buf) {
+        if congested && mark_ce(&mut buf) {
             self.counters.ce_marked += 1;
         }
         let ready = previous.max(now - self.catch_up);

@@ -1,0 +1,214 @@
+//! `ferroce switch`: a learning Ethernet switch between DPDK ports, with shaped egress and in-band telemetry.
+
+mod settings;
+mod show;
+
+use crate::failure::Failure;
+use crate::units;
+use cc::{Instant, Rate};
+use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
+use datapath::port_spec::PortSpec;
+use fabric::{Probability, Runner, Switch};
+use settings::EgressRate;
+use show::{Message, Show, Showing};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+/// The command line of `ferroce switch`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Signals: SIGUSR1 ends a phase: its report goes to the --json file, and the statistics begin anew.
+SIGINT or SIGTERM ends the switch: the last phase is printed and written. In the file, `phase` counts
+from 0 and `final` says whether the switch has ended; it is replaced in one step, never half written.
+
+Linux interfaces: take veth ends that hold no address. Their peers must send frames as they are:
+`ethtool -K PEER tx off tso off gso off gro off`, or TCP through the switch carries checksums that nobody
+filled in and segments larger than the MTU. IPv6's router solicitations flood; that is harmless.
+
+Example: two senders and one receiver behind a 200 Mb/s port
+  ferroce switch --port s0 --port s1 --port s2 --egress-rate s2=200M --queue 1M --json report.json")]
+pub struct Args {
+    /// A port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, ... Once for each, two at least
+    #[arg(short, long = "port", value_name = "PORT", required = true, num_args = 1)]
+    ports: Vec<PortSpec>,
+    /// What every port sends at most: 200M, 10G. Unshaped ports stamp no telemetry
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    rate: Option<Rate>,
+    /// What one port sends at most, before --rate: veth2=200M
+    #[arg(long, value_name = "PORT=RATE", value_parser = settings::egress_rate)]
+    egress_rate: Vec<EgressRate>,
+    /// Bytes that wait at each port at most; more are dropped
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = units::bytes)]
+    queue: u64,
+    /// Mark ECN-capable packets that find more than so many bytes waiting
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    ecn_threshold: Option<u64>,
+    /// A pause of this process that a link makes up for, at most, in one burst
+    #[arg(long, value_name = "TIME", default_value = "4ms", value_parser = units::duration)]
+    catch_up: Duration,
+    /// The id in telemetry's path id, 12 bits
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=4095))]
+    switch_id: u16,
+    /// Forget a station silent for this long
+    #[arg(long, value_name = "TIME", default_value = "300s", value_parser = units::duration)]
+    age: Duration,
+    #[command(flatten)]
+    faults: Faults,
+    /// Print a table this often; 0s for never [default: 1s on a terminal, else never]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    stats_interval: Option<Duration>,
+    /// End after this long
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    duration: Option<Duration>,
+    /// Write each phase's report to FILE
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What the links behind the ports do to frames that leave.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Faults of every link")]
+struct Faults {
+    /// Probability that a frame is lost, 0 to 1
+    #[arg(long, value_name = "P", default_value = "0", value_parser = settings::probability)]
+    loss: Probability,
+    /// Probability that a frame comes twice
+    #[arg(long, value_name = "P", default_value = "0", value_parser = settings::probability)]
+    duplicate: Probability,
+    /// Probability that up to three frames overtake a frame
+    #[arg(long, value_name = "P", default_value = "0", value_parser = settings::probability)]
+    reorder: Probability,
+    /// Probability that one bit of a frame is flipped
+    #[arg(long, value_name = "P", default_value = "0", value_parser = settings::probability)]
+    flip: Probability,
+    /// How much later a frame comes out
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
+    delay: Duration,
+    /// The same seed makes the same faults
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs the switch until it is told to end.
+///
+/// # Errors
+/// Where a flag contradicts another, or a port can't be opened.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let config = settings::switch_config(args)?;
+    let switch = Switch::new(&config).map_err(|wrong| Failure::usage(wrong.to_string()))?;
+    settings::warn_of_untold_rates(&config);
+    let signals = Signals::listen()?;
+    let ports = open(args)?;
+    let names = args.ports.iter().map(PortSpec::to_string).collect();
+    let Showing { reports, thread } = Show::start(names, args.json.clone())?;
+    println!("{}", show::opening(args));
+    let mut turns = Turns {
+        reports,
+        interval: interval(args),
+        next: Instant::ZERO,
+        end: args.duration.map(|time| Instant::ZERO + time),
+        signals,
+        waiting: None,
+    };
+    let stop = Arc::clone(&turns.signals.stop);
+    let mut runner = Runner::new(switch, ports);
+    let begin = std::time::Instant::now();
+    let clock = || Instant::ZERO + begin.elapsed();
+    turns.next = Instant::ZERO + turns.interval.unwrap_or_default();
+    runner.run(&stop, clock, |switch, now| turns.after(switch, now));
+    let last = runner.switch().report(clock());
+    // The switch has ended: this one may wait for the printer.
+    let _ = turns.reports.send(Message::End(last));
+    drop(turns);
+    thread.join().map_err(|_| Failure::run("the reports can't be shown: their thread has failed"))??;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open(args: &Args) -> Result<Vec<Port>, Failure> {
+    let pci = args.ports.iter().filter_map(|spec| match spec {
+        PortSpec::Pci(address) => Some(address.clone()),
+        _ => None,
+    });
+    let pools = settings::Pools::new(args);
+    let config = EalConfig { pci: pci.collect(), memory_mb: pools.memory_mb, ..EalConfig::default() };
+    let eal = Eal::start(&config).map_err(|error| Failure::run(error.to_string()))?;
+    eal.register_thread();
+    let config = PortConfig { promiscuous: true, buffers: pools.buffers, ..PortConfig::default() };
+    let open = |spec| Port::open(eal, spec, &config).map_err(|error| Failure::run(error.to_string()));
+    args.ports.iter().map(open).collect()
+}
+
+fn interval(args: &Args) -> Option<Duration> {
+    let default = std::io::stdout().is_terminal().then_some(Duration::from_secs(1));
+    args.stats_interval.or(default).filter(|interval| !interval.is_zero())
+}
+
+/// What signals have asked for.
+struct Signals {
+    stop: Arc<AtomicBool>,
+    phase: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, Failure> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+        let signals = Self { stop: Arc::default(), phase: Arc::default() };
+        let listen = |signal, flag: &Arc<AtomicBool>| {
+            signal_hook::flag::register(signal, Arc::clone(flag))
+                .map_err(|error| Failure::run(format!("signal {signal} can't be listened to: {error}")))
+        };
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // The second one ends the process at once, should the first not get through.
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&signals.stop))
+                .map_err(|error| Failure::run(format!("signal {signal} can't be listened to: {error}")))?;
+            listen(signal, &signals.stop)?;
+        }
+        listen(SIGUSR1, &signals.phase)?;
+        Ok(signals)
+    }
+}
+
+/// What happens between the turns of the switch: reports leave, signals are heeded. Nothing here waits.
+struct Turns {
+    reports: SyncSender<Message>,
+    interval: Option<Duration>,
+    next: Instant,
+    end: Option<Instant>,
+    signals: Signals,
+    /// A phase's report that the printer had no room for yet.
+    waiting: Option<Message>,
+}
+
+impl Turns {
+    fn after<B: datapath::io::PacketBuf>(&mut self, switch: &mut Switch<B>, now: Instant) {
+        if self.end.is_some_and(|end| now >= end) {
+            self.signals.stop.store(true, Ordering::Relaxed);
+        }
+        if let Some(message) = self.waiting.take() {
+            self.hand_over(message);
+        } else if self.signals.phase.load(Ordering::Relaxed) {
+            self.signals.phase.store(false, Ordering::Relaxed);
+            let report = switch.report(now);
+            switch.reset_statistics(now);
+            self.hand_over(Message::Phase(report));
+        } else if let Some(interval) = self.interval
+            && now >= self.next
+        {
+            self.next = now + interval;
+            // A printer that is behind misses one: the next tells as much.
+            let _ = self.reports.try_send(Message::Interval(switch.report(now)));
+        }
+    }
+
+    fn hand_over(&mut self, message: Message) {
+        use std::sync::mpsc::TrySendError;
+        if let Err(TrySendError::Full(message)) = self.reports.try_send(message) {
+            self.waiting = Some(message);
+        }
+    }
+}

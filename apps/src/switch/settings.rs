@@ -1,0 +1,163 @@
+//! From flags to the switch's configuration.
+
+use super::Args;
+use crate::failure::Failure;
+use crate::units;
+use cc::Rate;
+use datapath::port_spec::PortSpec;
+use fabric::{FaultConfig, PortConfig, Probability, SwitchConfig};
+use roce::wire::telemetry::Speed;
+
+/// A rate for one port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EgressRate {
+    port: PortSpec,
+    rate: Rate,
+}
+
+/// `veth2=200M`.
+///
+/// # Errors
+/// What is not a port's name, `=`, and a rate.
+pub fn egress_rate(text: &str) -> Result<EgressRate, String> {
+    let (port, rate) = text
+        .rsplit_once('=')
+        .ok_or_else(|| format!("`{text}` has no `=`; write PORT=RATE, as in veth2=200M"))?;
+    let port = port.parse().map_err(|wrong: datapath::port_spec::PortSpecError| wrong.to_string())?;
+    Ok(EgressRate { port, rate: units::rate(rate)? })
+}
+
+/// `0.01`.
+///
+/// # Errors
+/// What is not a number from 0 to 1.
+pub fn probability(text: &str) -> Result<Probability, String> {
+    let number = text.parse().ok().and_then(Probability::new);
+    number.ok_or_else(|| format!("`{text}` is no probability; write a number from 0 to 1"))
+}
+
+/// What the flags say together.
+///
+/// # Errors
+/// Where they contradict each other.
+pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
+    if args.ports.len() < 2 {
+        return Err(Failure::usage("a switch needs two ports at least; give --port once for each"));
+    }
+    for (index, port) in args.ports.iter().enumerate() {
+        if args.ports[..index].contains(port) {
+            return Err(Failure::usage(format!("port `{port}` is given twice; give each port once")));
+        }
+    }
+    if let Some(unknown) = args.egress_rate.iter().find(|one| !args.ports.contains(&one.port)) {
+        let port = &unknown.port;
+        return Err(Failure::usage(format!(
+            "--egress-rate names `{port}`, which is no --port of this switch"
+        )));
+    }
+    let ports = args.ports.iter().map(|port| port_config(args, port)).collect();
+    Ok(SwitchConfig { id: args.switch_id, ports, station_age: args.age, ..SwitchConfig::default() })
+}
+
+/// A rate that telemetry can't tell is worth a word: HPCC++ is blind there.
+pub fn warn_of_untold_rates(config: &SwitchConfig) {
+    for rate in config.ports.iter().filter_map(|port| port.rate) {
+        if Speed::from_rate(rate).is_none() {
+            let told: Vec<String> = Speed::all().map(|speed| speed.rate().to_string()).collect();
+            tracing::warn!(
+                "telemetry has no code for {rate}: such a port stamps nothing; it has {}",
+                told.join(", ")
+            );
+        }
+    }
+}
+
+fn port_config(args: &Args, port: &PortSpec) -> PortConfig {
+    let own = args.egress_rate.iter().rev().find(|one| one.port == *port).map(|one| one.rate);
+    let faults = &args.faults;
+    PortConfig {
+        rate: own.or(args.rate),
+        catch_up: args.catch_up,
+        queue_bytes: args.queue,
+        queue_frames: queue_frames(args.queue),
+        ecn_threshold: args.ecn_threshold,
+        faults: FaultConfig {
+            loss: faults.loss,
+            duplicate: faults.duplicate,
+            reorder: faults.reorder,
+            flip: faults.flip,
+            delay: faults.delay,
+            seed: faults.seed,
+            ..FaultConfig::default()
+        },
+    }
+}
+
+/// A queue of short frames ends by their number before it ends by their bytes: each holds a whole buffer.
+fn queue_frames(bytes: u64) -> usize {
+    usize::try_from(bytes / 512).unwrap_or(usize::MAX).clamp(512, 16_384)
+}
+
+/// How large the ports' pools are.
+pub struct Pools {
+    /// Buffers of each port's pool.
+    pub buffers: u32,
+    /// DPDK's memory in MiB.
+    pub memory_mb: u32,
+}
+
+impl Pools {
+    /// A port's frames may fill every other port's queue, and both rings of its own. A buffer takes 10 KiB where
+    /// frames are jumbo.
+    pub fn new(args: &Args) -> Self {
+        let others = args.ports.len() as u32 - 1;
+        let buffers = (queue_frames(args.queue) as u32 * others + 4096).min(65_535);
+        Self { buffers, memory_mb: (buffers * args.ports.len() as u32).div_ceil(100) + 64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn config(line: &str) -> Result<SwitchConfig, String> {
+        let words = std::iter::once("switch").chain(line.split_whitespace());
+        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        switch_config(&line.args).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn a_ports_own_rate_goes_before_that_of_all() {
+        let config =
+            config("--port a --port b --rate 10G --egress-rate b=200M --queue 64K --loss 0.5").unwrap();
+        let rates: Vec<_> = config.ports.iter().map(|port| port.rate).collect();
+        assert_eq!(rates, [Some(Rate::from_gbps(10)), Some(Rate::from_mbps(200))]);
+        assert_eq!(config.ports[1].queue_bytes, 65536);
+        assert_eq!(config.ports[0].faults.loss, Probability::new(0.5).unwrap());
+        assert!(!config.ports[0].faults.delay.is_zero() || config.ports[0].faults.any());
+    }
+
+    #[test]
+    fn what_contradicts_is_refused_with_the_remedy() {
+        for (line, says) in [
+            ("--port a", "two ports"),
+            ("--port a --port a", "given twice"),
+            ("--port a --port b --egress-rate c=1G", "no --port"),
+            ("--port a --port b --egress-rate c", "PORT=RATE"),
+            ("--port a --port b --loss 2", "from 0 to 1"),
+            ("--port a --port b --switch-id 4096", "4095"),
+            ("--port a --port b --rate 0", "no rate"),
+            ("--port a:b --port b", "no kind"),
+        ] {
+            let refused = config(line).unwrap_err();
+            assert!(refused.contains(says), "{line}: {refused}");
+        }
+    }
+}

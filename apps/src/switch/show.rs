@@ -1,0 +1,239 @@
+//! The switch's reports: a table for people, a file for programs. On a thread of its own, so that a slow terminal
+//! holds up no frame.
+
+use super::Args;
+use crate::failure::Failure;
+use cc::Rate;
+use fabric::{PortReport, Report};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+
+/// A report and what it is for.
+pub enum Message {
+    /// For the eye, now and then.
+    Interval(Report),
+    /// SIGUSR1 ended a phase.
+    Phase(Report),
+    /// The switch has ended.
+    End(Report),
+}
+
+/// Prints and writes reports.
+pub struct Show {
+    names: Vec<String>,
+    json: Option<PathBuf>,
+    redraw: bool,
+    phase: u32,
+    last: Option<Report>,
+    drawn: usize,
+}
+
+/// A thread that shows what it is sent, until the sender is gone.
+pub struct Showing {
+    /// Where reports go.
+    pub reports: SyncSender<Message>,
+    /// Ends with what went wrong, if anything did.
+    pub thread: JoinHandle<Result<(), Failure>>,
+}
+
+/// The file's form. Its keys stay as they are.
+#[derive(Serialize)]
+struct File<'a> {
+    phase: u32,
+    r#final: bool,
+    seconds: f64,
+    switch_id: u16,
+    stations: usize,
+    stations_refused: u64,
+    ports: Vec<FilePort<'a>>,
+}
+
+#[derive(Serialize)]
+struct FilePort<'a> {
+    port: &'a str,
+    #[serde(flatten)]
+    report: &'a PortReport,
+}
+
+impl Show {
+    /// Starts the thread. It ends when the last sender is gone.
+    ///
+    /// # Errors
+    /// Where the file's folder takes no file: better now than at the end.
+    pub fn start(names: Vec<String>, json: Option<PathBuf>) -> Result<Showing, Failure> {
+        if let Some(file) = &json {
+            write(&partial(file), "")?;
+        }
+        let redraw = std::io::stdout().is_terminal();
+        let show = Self { names, json, redraw, phase: 0, last: None, drawn: 0 };
+        let (reports, receiver) = sync_channel(8);
+        Ok(Showing { reports, thread: thread::spawn(move || show.run(&receiver)) })
+    }
+
+    fn run(mut self, reports: &Receiver<Message>) -> Result<(), Failure> {
+        for message in reports {
+            match message {
+                Message::Interval(report) => {
+                    let table = self.table(&report);
+                    self.draw(&table);
+                    self.last = Some(report);
+                }
+                Message::Phase(report) => {
+                    self.file(&report, false)?;
+                    self.phase += 1;
+                    self.last = None;
+                }
+                Message::End(report) => {
+                    self.last = None;
+                    let table = self.table(&report);
+                    self.draw(&format!("{table}{}", self.losses(&report)));
+                    self.file(&report, true)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A line a port. Rates are of the time since the last table, or of the phase's active time.
+    fn table(&self, report: &Report) -> String {
+        let mut text = format!(
+            "{:<16} {:>12} {:>12} {:>10} {:>10} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
+            "port",
+            "rx frames",
+            "tx frames",
+            "rx Mb/s",
+            "tx Mb/s",
+            "util",
+            "dropped",
+            "queue",
+            "p50",
+            "p99",
+            "max"
+        );
+        for (index, port) in report.ports.iter().enumerate() {
+            let last = self.last.as_ref().map(|last| (last.seconds, &last.ports[index]));
+            let (rx, tx, utilisation) = rates(report.seconds, port, last);
+            let utilisation = port.rate_bps.map_or("-".into(), |_| format!("{:.1}%", utilisation * 100.0));
+            let (counters, queue) = (&port.counters, &port.queue);
+            let _ = writeln!(
+                text,
+                "{:<16} {:>12} {:>12} {rx:>10.2} {tx:>10.2} {utilisation:>6} {:>9} {:>9} {:>9} {:>9} {:>9}",
+                self.names[index],
+                counters.rx_frames,
+                counters.tx_frames,
+                counters.drops.total(),
+                queue.bytes_now,
+                queue.p50,
+                queue.p99,
+                queue.max
+            );
+        }
+        text
+    }
+
+    /// Why frames went no further, and what else is worth a line.
+    fn losses(&self, report: &Report) -> String {
+        let mut text = String::new();
+        for (name, port) in self.names.iter().zip(&report.ports) {
+            let (counters, drops, faults) = (&port.counters, &port.counters.drops, &port.faults);
+            let told: Vec<String> = [
+                ("runt", drops.runt),
+                ("group source", drops.group_source),
+                ("link local", drops.link_local),
+                ("same port", drops.same_port),
+                ("queue full", drops.queue_full),
+                ("port blocked", drops.port_blocked),
+                ("no buffer", drops.no_buffer),
+                ("lost", faults.lost),
+                ("duplicated", faults.duplicated),
+                ("reordered", faults.reordered),
+                ("flipped", faults.flipped),
+                ("stamped", counters.stamped),
+                ("CE marked", counters.ce_marked),
+                ("flooded", counters.flooded),
+            ]
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(what, count)| format!("{what} {count}"))
+            .collect();
+            if !told.is_empty() {
+                let _ = writeln!(text, "{name}: {}", told.join(", "));
+            }
+        }
+        text
+    }
+
+    /// On a terminal over the table before. A closed pipe is no reason to stop switching.
+    fn draw(&mut self, text: &str) {
+        let mut out = String::new();
+        if self.redraw && self.drawn > 0 {
+            let _ = write!(out, "\x1b[{}A\x1b[J", self.drawn);
+        }
+        out.push_str(text);
+        self.drawn = text.lines().count();
+        let _ = std::io::stdout().lock().write_all(out.as_bytes());
+    }
+
+    fn file(&self, report: &Report, last: bool) -> Result<(), Failure> {
+        let Some(file) = &self.json else { return Ok(()) };
+        let ports = self.names.iter().zip(&report.ports);
+        let content = File {
+            phase: self.phase,
+            r#final: last,
+            seconds: report.seconds,
+            switch_id: report.switch_id,
+            stations: report.stations,
+            stations_refused: report.stations_refused,
+            ports: ports.map(|(port, report)| FilePort { port, report }).collect(),
+        };
+        let text = serde_json::to_string_pretty(&content)
+            .map_err(|error| Failure::run(format!("the report has no JSON form: {error}")))?;
+        let partial = partial(file);
+        write(&partial, &format!("{text}\n"))?;
+        std::fs::rename(&partial, file).map_err(|error| Failure::run(format!("{}: {error}", file.display())))
+    }
+}
+
+/// Received and sent Mb/s and the utilisation, since `last` where there is one.
+fn rates(seconds: f64, port: &PortReport, last: Option<(f64, &PortReport)>) -> (f64, f64, f64) {
+    let (time, rx, tx, busy) = match last {
+        Some((then, last)) if seconds > then => (
+            seconds - then,
+            port.counters.rx_bytes - last.counters.rx_bytes,
+            port.counters.tx_bytes - last.counters.tx_bytes,
+            port.busy_seconds - last.busy_seconds,
+        ),
+        _ => (port.active_seconds, port.counters.rx_bytes, port.counters.tx_bytes, port.busy_seconds),
+    };
+    if time <= 0.0 {
+        return (0.0, 0.0, 0.0);
+    }
+    let mbps = |bytes: u64| bytes as f64 * 8.0 / time / 1e6;
+    (mbps(rx), mbps(tx), (busy / time).min(1.0))
+}
+
+/// What the switch is about to do, in a line; a script may wait for it.
+pub fn opening(args: &Args) -> String {
+    let ports: Vec<String> = args.ports.iter().map(ToString::to_string).collect();
+    let rate = args.rate.map_or("unshaped".into(), |rate: Rate| rate.to_string());
+    format!(
+        "switching between {} ({rate}, {} B queues), pid {}",
+        ports.join(", "),
+        args.queue,
+        std::process::id()
+    )
+}
+
+fn partial(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}
+
+fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(file, text).map_err(|error| Failure::run(format!("{}: {error}", file.display())))
+}

@@ -17,6 +17,8 @@ const FUNCTIONS: &[&str] = &[
     "rte_dev_probe",
     "rte_dev_remove",
     "rte_eal_cleanup",
+    "rte_eal_alarm_set",
+    "rte_eal_get_runtime_dir",
     "rte_eal_init",
     "rte_eth_dev_adjust_nb_rx_tx_desc",
     "rte_eth_dev_close",

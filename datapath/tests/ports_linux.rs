@@ -7,6 +7,16 @@ use common::{carry, eal, ip, open, open_with, own_network, small};
 use ferroce_datapath::dpdk::{Port, PortConfig};
 use ferroce_datapath::linux;
 use roce::wire::Mtu;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One test at a time: the `ip` that one starts would inherit the descriptors that another closes.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    own_network();
+    alone
+}
 
 fn refusal(spec: &str, config: &PortConfig) -> String {
     match Port::open(eal(), &spec.parse().unwrap(), config) {
@@ -17,7 +27,7 @@ fn refusal(spec: &str, config: &PortConfig) -> String {
 
 #[test]
 fn af_packet_carries_up_to_the_interfaces_mtu() {
-    own_network();
+    let _alone = alone();
     for (mtu, path_mtu, lengths) in [
         (1500, Mtu::M1024, [60, 1514, 1000]),
         (4200, Mtu::M4096, [60, 4186, 4214]),
@@ -40,7 +50,7 @@ fn af_packet_carries_up_to_the_interfaces_mtu() {
 
 #[test]
 fn a_tap_port_talks_to_its_bridge_with_an_address_of_its_own() {
-    own_network();
+    let _alone = alone();
     ip("link add dpdkbr0 type bridge");
     ip("link set dpdkbr0 up");
     let (mut one, mut other) = (open("tap:dpdkt0"), open("tap:dpdkt1"));
@@ -58,7 +68,7 @@ fn a_tap_port_talks_to_its_bridge_with_an_address_of_its_own() {
 
 #[test]
 fn what_cannot_work_says_how_to_mend_it() {
-    own_network();
+    let _alone = alone();
     ip("link add dpdk0 type veth peer name dpdk1");
     assert!(refusal("dpdk0", &small()).contains("`ip link set dev dpdk0 up`"));
     ip("link set dpdk0 up");

@@ -87,7 +87,7 @@ mod tests {
         assert!(arguments("veth0", 4218).contains("framesz=8192"));
         for max_frame in [64, 1518, 1953, 4000, 4001, 9018, 16000] {
             let slot = slot_size(max_frame);
-            assert!(slot >= max_frame + SLOT_HEAD && BLOCK % slot == 0, "{max_frame} in {slot}");
+            assert!(slot >= max_frame + SLOT_HEAD && BLOCK.is_multiple_of(slot), "{max_frame} in {slot}");
         }
     }
 

@@ -3,7 +3,7 @@
 use super::log;
 use crate::machine;
 use std::cell::OnceCell;
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
 /// The EAL numbers at most this many cores (RTE_MAX_LCORE).
@@ -223,12 +223,54 @@ fn init(arguments: Vec<CString>) -> Result<(), EalError> {
             // SAFETY: the pointers are NUL-terminated texts that live for ever; the EAL starts once, as STATE says.
             unsafe { dpdk_sys::rte_eal_init(arguments.len() as c_int, arguments.as_mut_ptr()) }
         });
-        if result < 0 { Err(EalError::Refused { errno: errno(), said }) } else { Ok(()) }
+        if result < 0 {
+            return Err(EalError::Refused { errno: errno(), said });
+        }
+        remove_runtime_directory();
+        Ok(())
     };
     let no_thread = |why: String| EalError::NoThread(why);
     let thread = std::thread::Builder::new().name("ferroce-eal".into()).spawn(run);
     let thread = thread.map_err(|e| no_thread(e.to_string()))?;
     thread.join().unwrap_or_else(|_| Err(no_thread("it panicked".into())))
+}
+
+/// DPDK makes a directory for files to share, also when told to share none.
+fn remove_runtime_directory() {
+    // SAFETY: the EAL runs and returns a static NUL-terminated text.
+    let directory = unsafe { CStr::from_ptr(dpdk_sys::rte_eal_get_runtime_dir()) };
+    // It is empty; if not, it stays.
+    let removed = std::fs::remove_dir(directory.to_string_lossy().as_ref());
+    tracing::trace!("{directory:?} removed: {removed:?}");
+}
+
+/// Runs `f` on DPDK's interrupt thread, between its handlers, and waits for it.
+pub(super) fn on_interrupt_thread(f: impl FnOnce() + Send) {
+    /// The closure, and where to tell that it ran.
+    struct Call<'a> {
+        f: Option<Box<dyn FnOnce() + Send + 'a>>,
+        done: std::sync::mpsc::SyncSender<()>,
+    }
+    unsafe extern "C" fn run(call: *mut c_void) {
+        // SAFETY: the alarm fires once, with the call that waits below until this has told it.
+        let call = unsafe { &mut *call.cast::<Call>() };
+        let done = call.done.clone();
+        if let Some(f) = call.f.take() {
+            f();
+        }
+        // Nobody listens only where the caller has gone, and it doesn't go before this.
+        let _ = done.send(());
+    }
+    let (done, wait) = std::sync::mpsc::sync_channel(1);
+    let mut call = Call { f: Some(Box::new(f)), done };
+    // SAFETY: the EAL runs; `call` lives until `run` is through with it, since this waits for it.
+    let set = unsafe { dpdk_sys::rte_eal_alarm_set(1, Some(run), (&raw mut call).cast()) };
+    if set == 0 {
+        wait.recv().expect("the call below holds the sender");
+    } else if let Some(f) = call.f.take() {
+        // Out of memory for an alarm: the race that this avoids is the lesser evil.
+        f();
+    }
 }
 
 #[cfg(test)]

@@ -274,7 +274,13 @@ impl PacketIo for Port {
 impl Drop for Port {
     fn drop(&mut self) {
         let _one_at_a_time = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
-        close(self.id);
+        let id = self.id;
+        if self.info.driver == "net_memif" {
+            // The peer may be leaving too: memif's handler on the interrupt thread must not meet a device half closed.
+            eal::on_interrupt_thread(move || close(id));
+        } else {
+            close(id);
+        }
     }
 }
 

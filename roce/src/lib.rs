@@ -10,6 +10,7 @@ extern crate alloc;
 extern crate std;
 
 mod counters;
+mod cq;
 mod endpoint;
 mod key;
 mod key_space;

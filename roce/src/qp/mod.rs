@@ -1,8 +1,17 @@
 //! Queue pairs: what is asked of them and what they answer.
 
+mod buffers;
 mod build;
+mod flow;
+mod queue_pair;
 mod request;
+mod requester;
+mod responder;
 mod settings;
+mod source_port;
+mod telemetry;
+mod transmit;
+mod wqe;
 
 pub use request::{
     Completion, CompletionOpcode, CompletionStatus, Data, PostError, RecvRequest, Remote, SendOperation,
@@ -12,3 +21,29 @@ pub use settings::{
     AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Modify, QpInit, QpReport, RtrSettings,
     RtsSettings, State,
 };
+pub use source_port::udp_source_port;
+
+pub(crate) use queue_pair::QueuePair;
+
+use crate::cq::CompletionQueues;
+use crate::{Counters, CqId, PdId, Qpn, RegionTable};
+use cc::Instant;
+
+/// What a queue pair is from its making to its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) qpn: Qpn,
+    pub(crate) pd: PdId,
+    pub(crate) send_cq: CqId,
+    pub(crate) recv_cq: CqId,
+    pub(crate) signal_all: bool,
+    pub(crate) capabilities: Capabilities,
+}
+
+/// What all queue pairs of an endpoint share, lent for one call.
+pub(crate) struct Books<'a> {
+    pub(crate) now: Instant,
+    pub(crate) regions: &'a RegionTable,
+    pub(crate) cqs: &'a mut CompletionQueues,
+    pub(crate) counters: &'a mut Counters,
+}

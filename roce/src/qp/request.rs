@@ -112,6 +112,8 @@ pub enum PostError {
     State { qpn: Qpn, state: super::State },
     #[error("a {operation} can't carry inline data")]
     InlineNotAllowed { operation: &'static str },
+    #[error("there is no QP {qpn}")]
+    NoQp { qpn: Qpn },
     #[error("an atomic needs one 8-byte buffer and a remote address aligned to 8")]
     BadAtomic,
 }

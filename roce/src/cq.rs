@@ -1,0 +1,119 @@
+use crate::qp::Completion;
+use crate::{ControlError, CqId};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// Deepest completion queue.
+pub(crate) const MAX_CQ_DEPTH: u32 = 1 << 22;
+
+/// One completion queue. It holds exactly `depth` completions; one more and it is in error for good (IBA 10.2.6).
+struct CompletionQueue {
+    entries: VecDeque<Completion>,
+    depth: usize,
+    overflowed: bool,
+    /// Uses by queue pairs: one that sends and receives to it counts twice.
+    users: u32,
+}
+
+/// All completion queues of one endpoint.
+pub(crate) struct CompletionQueues {
+    queues: Vec<Option<CompletionQueue>>,
+    limit: u32,
+    /// A queue overflowed and its queue pairs don't know yet.
+    news: bool,
+}
+
+impl CompletionQueues {
+    pub(crate) const fn new(limit: u32) -> Self {
+        Self { queues: Vec::new(), limit, news: false }
+    }
+
+    pub(crate) fn create(&mut self, depth: u32) -> Result<CqId, ControlError> {
+        if depth == 0 || depth > MAX_CQ_DEPTH {
+            return Err(ControlError::Value {
+                what: "a completion queue's depth",
+                value: u64::from(depth),
+                limit: u64::from(MAX_CQ_DEPTH),
+            });
+        }
+        let depth = depth as usize;
+        let queue =
+            CompletionQueue { entries: VecDeque::with_capacity(depth), depth, overflowed: false, users: 0 };
+        let free = self.queues.iter().position(Option::is_none);
+        let index = match free {
+            Some(index) => {
+                self.queues[index] = Some(queue);
+                index
+            }
+            None if self.queues.len() < self.limit as usize => {
+                self.queues.push(Some(queue));
+                self.queues.len() - 1
+            }
+            None => return Err(ControlError::Limit { what: "completion queues", limit: self.limit }),
+        };
+        Ok(CqId(index as u32))
+    }
+
+    pub(crate) fn destroy(&mut self, cq: CqId) -> Result<(), ControlError> {
+        match self.get(cq) {
+            None => Err(ControlError::NoCq(cq)),
+            Some(CompletionQueue { users: 0, .. }) => {
+                self.queues[cq.0 as usize] = None;
+                Ok(())
+            }
+            Some(queue) => Err(ControlError::CqBusy { cq, qps: queue.users }),
+        }
+    }
+
+    /// Counts a queue pair's use of `cq`.
+    pub(crate) fn join(&mut self, cq: CqId) -> Result<(), ControlError> {
+        self.get_mut(cq).ok_or(ControlError::NoCq(cq))?.users += 1;
+        Ok(())
+    }
+
+    /// Ends a use that [`Self::join`] began.
+    pub(crate) fn leave(&mut self, cq: CqId) {
+        if let Some(queue) = self.get_mut(cq) {
+            queue.users -= 1;
+        }
+    }
+
+    pub(crate) fn push(&mut self, cq: CqId, completion: Completion) {
+        let Some(queue) = self.get_mut(cq) else { return };
+        if queue.entries.len() < queue.depth {
+            queue.entries.push_back(completion);
+        } else if !queue.overflowed {
+            queue.overflowed = true;
+            self.news = true;
+        }
+    }
+
+    pub(crate) fn poll(&mut self, cq: CqId, into: &mut dyn FnMut(&Completion) -> bool) -> usize {
+        let Some(queue) = self.get_mut(cq) else { return 0 };
+        let mut taken = 0;
+        while let Some(completion) = queue.entries.pop_front() {
+            taken += 1;
+            if !into(&completion) {
+                break;
+            }
+        }
+        taken
+    }
+
+    pub(crate) fn overflowed(&self, cq: CqId) -> bool {
+        self.get(cq).is_some_and(|queue| queue.overflowed)
+    }
+
+    /// Whether a queue overflowed since this was last asked.
+    pub(crate) fn take_news(&mut self) -> bool {
+        core::mem::take(&mut self.news)
+    }
+
+    fn get(&self, cq: CqId) -> Option<&CompletionQueue> {
+        self.queues.get(cq.0 as usize)?.as_ref()
+    }
+
+    fn get_mut(&mut self, cq: CqId) -> Option<&mut CompletionQueue> {
+        self.queues.get_mut(cq.0 as usize)?.as_mut()
+    }
+}

@@ -1,0 +1,105 @@
+use super::Endpoint;
+use crate::qp::Books;
+use crate::{Discard, Memory, Qpn, wire};
+use cc::Instant;
+use core::time::Duration;
+
+impl Endpoint {
+    /// Takes in one Ethernet frame. Answers leave by [`Self::poll_transmit`].
+    ///
+    /// # Errors
+    /// Why it was dropped, or refused; it is counted here.
+    pub fn on_frame<M: Memory>(
+        &mut self,
+        now: Instant,
+        memory: &mut M,
+        frame: &[u8],
+    ) -> Result<(), Discard> {
+        self.counters.rx_frames += 1;
+        self.take_in(now, memory, frame).inspect_err(|&discard| self.counters.discard(discard))
+    }
+
+    fn take_in<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
+        // The ICRC is checked here, before anything may touch memory.
+        let frame = wire::parse(frame)?;
+        let qpn = frame.header.bth().destination;
+        let (qp, mut books) = self.open(now, qpn).ok_or(Discard::UnknownQp)?;
+        let taken = qp.on_packet(&frame, memory, &mut books);
+        self.settle(now, qpn);
+        taken
+    }
+
+    /// Writes the next frame that may leave now to the start of `frame`, ICRC and all, and gives its length.
+    /// `frame` must have room for the largest packet: MTU + [`wire::MAX_OVERHEAD`].
+    ///
+    /// Queue pairs with something to send take turns, a packet each.
+    pub fn poll_transmit<M: Memory>(
+        &mut self,
+        now: Instant,
+        memory: &M,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        while let Some(qpn) = self.ready.pop_front() {
+            let Some(slot) = self.qps.get_mut(qpn) else { continue };
+            slot.is_ready = false;
+            let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
+            let mut books = Books { now, regions, cqs, counters };
+            let length = slot.qp.poll_transmit(memory, &mut books, frame);
+            if length.is_some() {
+                slot.is_ready = true;
+                self.ready.push_back(qpn);
+            }
+            self.rearm(now, qpn);
+            self.spread_overflow(now);
+            if length.is_some() {
+                return length;
+            }
+        }
+        None
+    }
+
+    /// When something happens without a packet: a retry, a pacing gap that ends, a probe. `None`: never. It may be
+    /// earlier than need be.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.wheel.next()
+    }
+
+    /// Time has come to at least `now`.
+    pub fn on_timeout(&mut self, now: Instant) {
+        while let Some(index) = self.wheel.pop(now) {
+            let Some(slot) = self.qps.at_mut(index) else { continue };
+            slot.armed = None;
+            let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
+            let mut books = Books { now, regions, cqs, counters };
+            slot.qp.on_timeout(&mut books);
+            let qpn = slot.qp.identity().qpn;
+            self.settle(now, qpn);
+        }
+    }
+
+    /// Something happened to a queue pair: it may have something to send, and another time to wake up.
+    pub(super) fn settle(&mut self, now: Instant, qpn: Qpn) {
+        if let Some(slot) = self.qps.get_mut(qpn)
+            && !slot.is_ready
+        {
+            slot.is_ready = true;
+            self.ready.push_back(qpn);
+        }
+        self.rearm(now, qpn);
+        self.spread_overflow(now);
+    }
+
+    /// Sets the queue pair's timer where it must fire earlier than it is set. A later time waits until it has fired:
+    /// acknowledgements move it all the time.
+    fn rearm(&mut self, now: Instant, qpn: Qpn) {
+        let index = self.qps.index(qpn);
+        let Some(slot) = self.qps.get_mut(qpn) else { return };
+        // Never at `now`: what is due now was just looked at, and `on_timeout` must end.
+        let Some(at) = slot.qp.poll_timeout().map(|at| at.max(now + Duration::from_nanos(1))) else { return };
+        if slot.armed.is_none_or(|armed| at < armed) {
+            slot.armed = Some(at);
+            self.wheel.set(index, at);
+        }
+    }
+}

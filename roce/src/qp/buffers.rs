@@ -1,0 +1,93 @@
+//! Bytes between a packet and a request's list of buffers.
+
+use super::{Data, Sge};
+use crate::{Access, AccessError, Memory, PdId, RegionTable, Slice};
+
+/// The stretches of `buffers` that hold bytes `offset` to `offset + length` of the message.
+fn stretches(buffers: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = Sge> {
+    let mut skip = u64::from(offset);
+    let mut left = u64::from(length);
+    buffers.iter().filter_map(move |sge| {
+        let size = u64::from(sge.length);
+        let from = skip.min(size);
+        skip -= from;
+        let take = (size - from).min(left);
+        left -= take;
+        (take > 0).then(|| Sge { address: sge.address.wrapping_add(from), length: take as u32, ..*sge })
+    })
+}
+
+/// Copies bytes from `offset` on out of the message into a packet.
+pub(super) fn gather<M: Memory>(
+    memory: &M,
+    regions: &RegionTable,
+    pd: PdId,
+    data: &Data,
+    offset: u32,
+    into: &mut [u8],
+) -> Result<(), AccessError> {
+    match data {
+        Data::Inline(bytes) => {
+            let offset = offset as usize;
+            into.copy_from_slice(&bytes[offset..offset + into.len()]);
+        }
+        Data::Buffers(buffers) => {
+            let mut at = 0;
+            for sge in stretches(buffers, offset, into.len() as u32) {
+                let slice =
+                    regions.local(sge.lkey, pd, sge.address, sge.length, Access::LOCAL_READ)?;
+                let length = sge.length as usize;
+                memory.gather(slice, &mut into[at..at + length]);
+                at += length;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies a packet's bytes to the message's place `offset` in `buffers`: all of them, or none when a buffer is not
+/// allowed. The caller has checked that they fit.
+pub(super) fn place<M: Memory>(
+    memory: &mut M,
+    regions: &RegionTable,
+    pd: PdId,
+    buffers: &[Sge],
+    offset: u32,
+    bytes: &[u8],
+) -> Result<(), AccessError> {
+    let length = bytes.len() as u32;
+    let check = |sge: Sge| -> Result<Slice, AccessError> {
+        regions.local(sge.lkey, pd, sge.address, sge.length, Access::LOCAL_WRITE)
+    };
+    for sge in stretches(buffers, offset, length) {
+        check(sge)?;
+    }
+    let mut at = 0;
+    for sge in stretches(buffers, offset, length) {
+        let end = at + sge.length as usize;
+        memory.place(check(sge)?, &bytes[at..end]);
+        at = end;
+    }
+    Ok(())
+}
+
+/// Bytes that `buffers` hold.
+pub(super) fn room(buffers: &[Sge]) -> u64 {
+    buffers.iter().map(|sge| u64::from(sge.length)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Lkey;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn a_stretch_crosses_buffers_and_skips_empty_ones() {
+        let sge = |address, length| Sge { address, length, lkey: Lkey::new(1) };
+        let buffers = [sge(100, 10), sge(200, 0), sge(300, 10), sge(400, 10)];
+        let found: Vec<_> = stretches(&buffers, 8, 14).map(|s| (s.address, s.length)).collect();
+        assert_eq!(found, [(108, 2), (300, 10), (400, 2)]);
+        assert_eq!(stretches(&buffers, 30, 0).count(), 0);
+    }
+}

@@ -1,0 +1,76 @@
+use cc::{Ack, Algorithm, CongestionController, Instant};
+use core::time::Duration;
+
+/// A queue pair that could not send in time may catch up by this much at once. The pollers pause now and then; without
+/// it every pause would be lost bandwidth, and with more the burst would queue up in the network.
+const BURST_BYTES: u64 = 16 * 1024;
+/// The shortest catch-up: what a poll loop pauses often.
+const SHORTEST_CATCH_UP: Duration = Duration::from_micros(20);
+/// The longest, for slow flows.
+const LONGEST_CATCH_UP: Duration = Duration::from_millis(1);
+
+/// A queue pair's congestion control: the algorithm, and the token bucket that holds its pacing rate.
+#[derive(Debug)]
+pub(super) struct Flow {
+    algorithm: Algorithm,
+    /// When the bytes sent so far have passed at the pacing rate.
+    free_at: Instant,
+}
+
+impl Flow {
+    pub(super) const fn new(algorithm: Algorithm) -> Self {
+        Self { algorithm, free_at: Instant::ZERO }
+    }
+
+    /// When the next packet may leave; it may now where that is not later.
+    pub(super) const fn free_at(&self) -> Instant {
+        self.free_at
+    }
+
+    pub(super) const fn algorithm(&self) -> &Algorithm {
+        &self.algorithm
+    }
+
+    pub(super) const fn algorithm_mut(&mut self) -> &mut Algorithm {
+        &mut self.algorithm
+    }
+
+    /// `bytes` on the wire are leaving.
+    pub(super) fn on_wire(&mut self, now: Instant, bytes: usize) {
+        let Some(rate) = self.algorithm.pacing_rate() else {
+            self.free_at = now;
+            return;
+        };
+        let catch_up = rate.time_for(BURST_BYTES).clamp(SHORTEST_CATCH_UP, LONGEST_CATCH_UP);
+        self.free_at = self.free_at.max(now - catch_up) + rate.time_for(bytes as u64);
+    }
+
+    /// Acknowledged data. Counts in packets.
+    pub(super) fn on_ack(&mut self, now: Instant, (una, next): (u64, u64), bytes: u64, rtt: Option<Duration>) {
+        let acked_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.algorithm.on_ack(&Ack { now, seq: una, next, acked_bytes, ce_bytes: 0, rtt });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cc::{Fixed, Rate};
+
+    #[test]
+    fn a_pause_is_caught_up_to_a_bound() {
+        let rate = Rate::from_gbps(8);
+        let mut flow = Flow::new(Algorithm::Fixed(Fixed::new(1, Some(rate)).unwrap()));
+        let start = Instant::from_nanos(1_000_000);
+        flow.on_wire(start, 1000);
+        // 20 µs of tokens were there; 1000 bytes at 1 byte/ns took one of them.
+        assert_eq!(flow.free_at(), start - Duration::from_micros(19));
+        for _ in 0..20 {
+            flow.on_wire(start, 1000);
+        }
+        assert_eq!(flow.free_at(), start + Duration::from_micros(1));
+        let later = start + Duration::from_secs(1);
+        flow.on_wire(later, 1000);
+        assert_eq!(flow.free_at(), later - Duration::from_micros(19));
+    }
+}

@@ -1,0 +1,424 @@
+use super::flow::Flow;
+use super::requester::{Progress, Requester, Trouble};
+use super::responder::{Arrival, Refusal, Responder, Rights};
+use super::telemetry::{HopLog, Prober};
+use super::{
+    Books, CompletionStatus, Congestion, Data, Identity, Modify, PostError,
+    QpReport, RecvRequest, RtrSettings, RtsSettings, SendOperation, SendRequest, State,
+};
+use crate::wire::{Bth, Frame, Header, Operation, Path, Service};
+use crate::{Access, ControlError, Discard, Memory, Qpn};
+use cc::{CongestionController, Instant};
+
+/// READs and atomics that one side may have outstanding at the other.
+pub(super) const MAX_RD_ATOMIC: u8 = 16;
+/// The longest message (IBA 9.3.3... o9).
+const MAX_MESSAGE: u64 = 1 << 31;
+
+/// Where the peer is, from RTR on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connection {
+    pub(super) path: Path,
+    pub(super) destination: Qpn,
+    pub(super) mtu: u32,
+}
+
+/// One reliable connection: both sides of it, and how its sending is paced.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub(super) identity: Identity,
+    pub(super) state: State,
+    access: Access,
+    pub(super) partition_key: u16,
+    pub(super) connection: Option<Connection>,
+    pub(super) requester: Requester,
+    pub(super) responder: Responder,
+    pub(super) flow: Option<Flow>,
+    pub(super) prober: Prober,
+    pub(super) hops: HopLog,
+    /// The pacer holds a packet back until then.
+    pub(super) paced_until: Option<Instant>,
+    /// IPv4 identification of the next packet.
+    pub(super) identification: u16,
+}
+
+impl QueuePair {
+    pub(crate) fn new(identity: Identity) -> Self {
+        Self {
+            identity,
+            state: State::Reset,
+            access: Access::LOCAL_READ,
+            partition_key: 0,
+            connection: None,
+            requester: Requester::new(identity.capabilities.max_send),
+            responder: Responder::new(identity.capabilities.max_recv),
+            flow: None,
+            prober: Prober::default(),
+            hops: HopLog::new(),
+            paced_until: None,
+            identification: 0,
+        }
+    }
+
+    pub(crate) const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    pub(crate) fn report(&self) -> QpReport {
+        let algorithm = self.flow.as_ref().map(Flow::algorithm);
+        QpReport {
+            state: self.state,
+            in_flight: self.requester.in_flight(),
+            window: algorithm.map_or(0, CongestionController::window),
+            rate: algorithm.and_then(CongestionController::pacing_rate),
+            send_psn: self.requester.send_psn(),
+            expected_psn: self.responder.expected_psn(),
+        }
+    }
+
+    /// Goes to another state, or says why not and stays as it is (IBA 10.3.1).
+    pub(crate) fn modify(&mut self, modify: Modify, books: &mut Books<'_>) -> Result<(), ControlError> {
+        let refused = |from, to| Err(ControlError::Transition { qpn: self.identity.qpn, from, to });
+        match (self.state, modify) {
+            (_, Modify::Reset) => {
+                self.requester.reset();
+                self.responder.reset();
+                self.connection = None;
+                self.flow = None;
+                self.prober = Prober::default();
+                self.hops = HopLog::new();
+                self.paced_until = None;
+                self.state = State::Reset;
+            }
+            (_, Modify::Error) => {
+                self.responder.silence();
+                self.fail(CompletionStatus::Flushed, CompletionStatus::Flushed, books);
+            }
+            (State::Reset, Modify::Init { access, partition_key }) => {
+                self.access = access;
+                self.partition_key = partition_key;
+                self.state = State::Init;
+            }
+            (State::Init, Modify::ReadyToReceive(settings)) => self.ready_to_receive(&settings)?,
+            (State::ReadyToReceive, Modify::ReadyToSend(settings)) => self.ready_to_send(&settings)?,
+            (from, Modify::Init { .. }) => return refused(from, "INIT"),
+            (from, Modify::ReadyToReceive(_)) => return refused(from, "RTR"),
+            (from, Modify::ReadyToSend(_)) => return refused(from, "RTS"),
+        }
+        Ok(())
+    }
+
+    fn ready_to_receive(&mut self, settings: &RtrSettings) -> Result<(), ControlError> {
+        limit("max_dest_rd_atomic", settings.max_dest_rd_atomic, MAX_RD_ATOMIC)?;
+        let Path { source, destination, .. } = settings.path;
+        if source.is_ipv4() != destination.is_ipv4() {
+            let family = |v4| if v4 { 4 } else { 6 };
+            return Err(ControlError::Value {
+                what: "the IP version of the path's destination",
+                value: family(destination.is_ipv4()),
+                limit: family(source.is_ipv4()),
+            });
+        }
+        self.connection = Some(Connection {
+            path: settings.path,
+            destination: settings.destination,
+            mtu: settings.mtu.bytes(),
+        });
+        self.responder.connect(settings);
+        self.state = State::ReadyToReceive;
+        Ok(())
+    }
+
+    fn ready_to_send(&mut self, settings: &RtsSettings) -> Result<(), ControlError> {
+        limit("retry_count", settings.retry_count, 7)?;
+        limit("rnr_retry", settings.rnr_retry, 7)?;
+        limit("max_rd_atomic", settings.max_rd_atomic, MAX_RD_ATOMIC)?;
+        let Congestion { algorithm, probe_interval } = settings.congestion;
+        let algorithm = algorithm.build().map_err(ControlError::Congestion)?;
+        // RTR made it.
+        let Some(connection) = &self.connection else { return Ok(()) };
+        self.flow = Some(Flow::new(algorithm));
+        self.prober = Prober::new(probe_interval);
+        self.requester.connect(connection.mtu, settings);
+        self.state = State::ReadyToSend;
+        Ok(())
+    }
+
+    /// To ERR: the oldest send request ends as `send`, the receive in progress as `receive`, the others as flushed.
+    pub(crate) fn fail(
+        &mut self,
+        send: CompletionStatus,
+        receive: CompletionStatus,
+        books: &mut Books<'_>,
+    ) {
+        self.state = State::Error;
+        self.requester.flush(send, books, &self.identity);
+        self.responder.flush(receive, books, &self.identity);
+    }
+
+    pub(crate) fn send_room(&self) -> u32 {
+        self.identity.capabilities.max_send - self.requester.len() as u32
+    }
+
+    pub(crate) fn recv_room(&self) -> u32 {
+        self.identity.capabilities.max_recv - self.responder.len() as u32
+    }
+
+    pub(crate) fn post_send(&mut self, request: SendRequest, books: &mut Books<'_>) -> Result<(), PostError> {
+        let capabilities = &self.identity.capabilities;
+        let length = check_send(&request, &self.identity)?;
+        match self.state {
+            State::ReadyToSend | State::SendQueueDrained => {
+                if self.send_room() == 0 {
+                    return Err(PostError::QueueFull { limit: capabilities.max_send });
+                }
+                self.requester.post(request, length);
+            }
+            State::Error => {
+                self.requester.post(request, length);
+                self.requester.flush(CompletionStatus::Flushed, books, &self.identity);
+            }
+            state @ (State::Reset | State::Init | State::ReadyToReceive) => {
+                return Err(PostError::State { qpn: self.identity.qpn, state });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_recv(&mut self, request: RecvRequest, books: &mut Books<'_>) -> Result<(), PostError> {
+        let capabilities = &self.identity.capabilities;
+        check_buffers(request.buffers.len(), capabilities.max_recv_sge)?;
+        match self.state {
+            State::Reset => {
+                return Err(PostError::State { qpn: self.identity.qpn, state: self.state });
+            }
+            State::Error => {
+                self.responder.post(request);
+                self.responder.flush(CompletionStatus::Flushed, books, &self.identity);
+            }
+            State::Init | State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained => {
+                if self.recv_room() == 0 {
+                    return Err(PostError::QueueFull { limit: capabilities.max_recv });
+                }
+                self.responder.post(request);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in a packet whose ICRC is right and that names this queue pair.
+    pub(crate) fn on_packet<M: Memory>(
+        &mut self,
+        frame: &Frame<'_>,
+        memory: &mut M,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        self.check_addressing(frame)?;
+        match frame.header {
+            Header::Connected { service: Service::Rc, bth, operation } => {
+                if is_answer(operation) {
+                    self.on_answer(bth, operation, frame.payload, memory, books)
+                } else {
+                    self.on_request(bth, operation, frame.payload, memory, books)
+                }
+            }
+            Header::CongestionNotification { .. } => {
+                if let Some(flow) = &mut self.flow {
+                    flow.algorithm_mut().on_congestion_notification(books.now);
+                }
+                Ok(())
+            }
+            Header::TelemetryRequest { bth, int } => {
+                self.hops.on_probe(books.now, bth.psn, int, frame.payload);
+                Ok(())
+            }
+            Header::TelemetryResponse { bth, path_id, busiest, .. } => {
+                let (ack, path) = self.prober.on_response(books.now, bth.psn, path_id, busiest)?;
+                books.counters.probe_responses += 1;
+                if let Some(flow) = &mut self.flow {
+                    flow.algorithm_mut().on_telemetry(&ack, &path);
+                }
+                Ok(())
+            }
+            Header::Connected { .. } | Header::Datagram { .. } => Err(Discard::Opcode),
+        }
+    }
+
+    /// The queue pair takes packets, and this one comes from its peer and partition (IBA 9.6.1.1).
+    fn check_addressing(&self, frame: &Frame<'_>) -> Result<(), Discard> {
+        let Some(connection) = &self.connection else { return Err(Discard::QpState) };
+        if !matches!(self.state, State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained) {
+            return Err(Discard::QpState);
+        }
+        if frame.path.source != connection.path.destination || frame.path.destination != connection.path.source {
+            return Err(Discard::Address);
+        }
+        let (ours, theirs) = (self.partition_key, frame.header.bth().partition_key);
+        // The same partition, and one of the two a full member of it (IBA 10.9.3).
+        let matches = (ours ^ theirs) & 0x7fff == 0 && (ours | theirs) & 0x8000 != 0;
+        if matches { Ok(()) } else { Err(Discard::PartitionKey) }
+    }
+
+    fn on_request<M: Memory>(
+        &mut self,
+        bth: Bth,
+        operation: Operation,
+        payload: &[u8],
+        memory: &mut M,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        let mtu = self.connection.as_ref().map_or(0, |connection| connection.mtu);
+        let rights = Rights { access: self.access, mtu };
+        let mut arrival = Arrival { memory, books, identity: &self.identity, rights, bth, payload };
+        match self.responder.on_request(operation, &mut arrival) {
+            Ok(()) => Ok(()),
+            Err(Refusal::Drop(discard)) => Err(discard),
+            Err(Refusal::Fatal { code, discard, receive }) => {
+                self.responder.refuse(code);
+                self.fail(CompletionStatus::Flushed, receive, books);
+                Err(discard)
+            }
+        }
+    }
+
+    fn on_answer<M: Memory>(
+        &mut self,
+        bth: Bth,
+        operation: Operation,
+        payload: &[u8],
+        memory: &mut M,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        if self.state == State::ReadyToReceive {
+            return Err(Discard::QpState);
+        }
+        let (requester, identity) = (&mut self.requester, &self.identity);
+        let outcome = match operation {
+            Operation::Acknowledge(aeth) => requester.on_acknowledge(bth.psn, aeth, books, identity),
+            Operation::AtomicAcknowledge { original, .. } => {
+                requester.on_atomic_acknowledge(bth.psn, original, memory, books, identity)
+            }
+            _ => requester.on_read_response(bth.psn, operation, payload, memory, books, identity),
+        };
+        match outcome {
+            Ok(progress) => {
+                self.on_progress(progress, books.now);
+                Ok(())
+            }
+            Err(Trouble::Discard(discard)) => Err(discard),
+            Err(Trouble::Fail(status)) => {
+                self.fail_request(status, books);
+                match status {
+                    CompletionStatus::BadResponse => Err(Discard::Sequence),
+                    CompletionStatus::LocalProtection => Err(Discard::LocalProtection),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// The oldest send request fails, and the queue pair with it.
+    pub(super) fn fail_request(&mut self, status: CompletionStatus, books: &mut Books<'_>) {
+        self.responder.silence();
+        self.fail(status, CompletionStatus::Flushed, books);
+    }
+
+    fn on_progress(&mut self, progress: Progress, now: Instant) {
+        let Some(flow) = &mut self.flow else { return };
+        if progress.bytes > 0 || progress.rtt.is_some() {
+            flow.on_ack(now, self.requester.bounds(), progress.bytes, progress.rtt);
+        }
+        if progress.lost {
+            flow.algorithm_mut().on_loss(now);
+        }
+    }
+
+    /// When time alone changes something.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        if self.state == State::Error {
+            return None;
+        }
+        let probe = self.prober.due_at().filter(|_| self.requester.in_flight() > 0);
+        let algorithm = self.flow.as_ref().and_then(|flow| flow.algorithm().poll_timeout());
+        [self.requester.poll_timeout(), self.paced_until, probe, algorithm].into_iter().flatten().min()
+    }
+
+    pub(crate) fn on_timeout(&mut self, books: &mut Books<'_>) {
+        if let Some(flow) = &mut self.flow
+            && flow.algorithm().poll_timeout().is_some_and(|at| at <= books.now)
+        {
+            flow.algorithm_mut().on_timeout(books.now);
+        }
+        match self.requester.on_timeout(books) {
+            Ok(progress) => self.on_progress(progress, books.now),
+            Err(Trouble::Fail(status)) => self.fail_request(status, books),
+            Err(Trouble::Discard(_)) => {}
+        }
+    }
+}
+
+const fn is_answer(operation: Operation) -> bool {
+    match operation {
+        Operation::ReadResponseFirst(_)
+        | Operation::ReadResponseMiddle
+        | Operation::ReadResponseLast(_)
+        | Operation::ReadResponseOnly(_)
+        | Operation::Acknowledge(_)
+        | Operation::AtomicAcknowledge { .. } => true,
+        Operation::SendFirst
+        | Operation::SendMiddle
+        | Operation::SendLast(_)
+        | Operation::SendOnly(_)
+        | Operation::WriteFirst(_)
+        | Operation::WriteMiddle
+        | Operation::WriteLast(_)
+        | Operation::WriteOnly(..)
+        | Operation::ReadRequest(_)
+        | Operation::CompareSwap(_)
+        | Operation::FetchAdd(_) => false,
+    }
+}
+
+fn limit(what: &'static str, value: u8, limit: u8) -> Result<(), ControlError> {
+    if value <= limit {
+        return Ok(());
+    }
+    Err(ControlError::Value { what, value: u64::from(value), limit: u64::from(limit) })
+}
+
+fn check_buffers(given: usize, limit: u32) -> Result<(), PostError> {
+    if given <= limit as usize { Ok(()) } else { Err(PostError::TooManyBuffers { given, limit }) }
+}
+
+/// What can be said of a request without the regions; gives its length.
+fn check_send(request: &SendRequest, identity: &Identity) -> Result<u32, PostError> {
+    let capabilities = &identity.capabilities;
+    match &request.data {
+        Data::Buffers(buffers) => check_buffers(buffers.len(), capabilities.max_send_sge)?,
+        Data::Inline(bytes) if bytes.len() > capabilities.max_inline as usize => {
+            return Err(PostError::InlineTooLong { given: bytes.len(), limit: capabilities.max_inline });
+        }
+        Data::Inline(_) => {}
+    }
+    let inline = matches!(request.data, Data::Inline(_));
+    let length = request.data.length();
+    match request.operation {
+        SendOperation::Send { .. } | SendOperation::Write { .. } => {}
+        SendOperation::Read { .. } if inline => {
+            return Err(PostError::InlineNotAllowed { operation: "READ" });
+        }
+        SendOperation::Read { .. } => {}
+        SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. } if inline => {
+            return Err(PostError::InlineNotAllowed { operation: "atomic" });
+        }
+        SendOperation::FetchAdd { remote, .. } | SendOperation::CompareSwap { remote, .. } => {
+            if length != 8 || !remote.address.is_multiple_of(8) {
+                return Err(PostError::BadAtomic);
+            }
+        }
+    }
+    if length > MAX_MESSAGE {
+        return Err(PostError::MessageTooLong { given: length });
+    }
+    Ok(length as u32)
+}

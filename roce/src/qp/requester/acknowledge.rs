@@ -1,0 +1,235 @@
+use super::super::wqe::{Position, Wqe};
+use super::super::{Books, CompletionStatus, Data, Identity, SendOperation, Sge, buffers};
+use super::{Progress, Requester, Trouble, success};
+use crate::wire::{Aeth, NakCode, Operation, RnrTimer, Syndrome};
+use crate::{Discard, Memory, Psn};
+use core::time::Duration;
+
+/// An answer that is about no packet in flight.
+const STALE: Trouble = Trouble::Discard(Discard::StaleAcknowledge);
+const BAD_RESPONSE: Trouble = Trouble::Fail(CompletionStatus::BadResponse);
+
+impl Requester {
+    /// An Acknowledge packet (IBA 9.7.5.2).
+    pub(in crate::qp) fn on_acknowledge(
+        &mut self,
+        psn: Psn,
+        aeth: Aeth,
+        books: &mut Books<'_>,
+        identity: &Identity,
+    ) -> Result<Progress, Trouble> {
+        let number = self.answered(psn).ok_or(STALE)?;
+        // A NAK acknowledges all before its own packet (IBA 9.7.5.2.2... 9.7.5.1.1).
+        let up_to = match aeth.syndrome {
+            Syndrome::Ack { .. } => number + 1,
+            Syndrome::RnrNak(_) | Syndrome::Nak(_) => number,
+        };
+        let mut progress = self.acknowledge(up_to, books, identity);
+        if self.una < up_to {
+            progress.lost = self.implied_nak()?;
+            return Ok(progress);
+        }
+        match aeth.syndrome {
+            Syndrome::Ack { .. } => {}
+            Syndrome::RnrNak(timer) => self.on_rnr_nak(timer, books)?,
+            Syndrome::Nak(NakCode::PsnSequenceError) => {
+                books.counters.naks_received += 1;
+                // Whoever answered RNR NAK may also report the packets behind as a gap. The timer is what counts.
+                if self.rnr_until.is_none() {
+                    self.retry()?;
+                    progress.lost = true;
+                }
+            }
+            Syndrome::Nak(NakCode::InvalidRequest | NakCode::InvalidRdRequest) => {
+                return Err(Trouble::Fail(CompletionStatus::RemoteInvalidRequest));
+            }
+            Syndrome::Nak(NakCode::RemoteAccessError) => {
+                return Err(Trouble::Fail(CompletionStatus::RemoteAccess));
+            }
+            Syndrome::Nak(NakCode::RemoteOperationalError) => {
+                return Err(Trouble::Fail(CompletionStatus::RemoteOperation));
+            }
+        }
+        Ok(progress)
+    }
+
+    /// A packet of a READ's response.
+    pub(in crate::qp) fn on_read_response<M: Memory>(
+        &mut self,
+        psn: Psn,
+        operation: Operation,
+        payload: &[u8],
+        memory: &mut M,
+        books: &mut Books<'_>,
+        identity: &Identity,
+    ) -> Result<Progress, Trouble> {
+        let number = self.answered(psn).ok_or(STALE)?;
+        let mut progress = self.acknowledge(number, books, identity);
+        if self.una < number {
+            progress.lost = self.implied_nak()?;
+            return Ok(progress);
+        }
+        let wqe = self.queue.front().ok_or(BAD_RESPONSE)?;
+        let (SendOperation::Read { .. }, Data::Buffers(sges)) = (wqe.request.operation, &wqe.request.data)
+        else {
+            return Err(BAD_RESPONSE);
+        };
+        let offset = check_read_response(wqe, number, self.mtu, operation, payload)?;
+        place(sges, offset, payload, memory, books, identity)?;
+        books.counters.rx_payload_bytes += payload.len() as u64;
+        self.on_answer(number, books, identity, &mut progress);
+        Ok(progress)
+    }
+
+    /// An atomic's answer.
+    pub(in crate::qp) fn on_atomic_acknowledge<M: Memory>(
+        &mut self,
+        psn: Psn,
+        original: u64,
+        memory: &mut M,
+        books: &mut Books<'_>,
+        identity: &Identity,
+    ) -> Result<Progress, Trouble> {
+        let number = self.answered(psn).ok_or(STALE)?;
+        let mut progress = self.acknowledge(number, books, identity);
+        if self.una < number {
+            progress.lost = self.implied_nak()?;
+            return Ok(progress);
+        }
+        let wqe = self.queue.front().ok_or(BAD_RESPONSE)?;
+        let (
+            SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. },
+            Data::Buffers(sges),
+        ) = (wqe.request.operation, &wqe.request.data)
+        else {
+            return Err(BAD_RESPONSE);
+        };
+        place(sges, 0, &original.to_ne_bytes(), memory, books, identity)?;
+        self.on_answer(number, books, identity, &mut progress);
+        Ok(progress)
+    }
+
+    /// Takes all before `up_to` as arrived, except that it stops at a READ or atomic: only their answers tell.
+    fn acknowledge(&mut self, up_to: u64, books: &mut Books<'_>, identity: &Identity) -> Progress {
+        let before = self.una;
+        let mut bytes = 0;
+        while let Some(wqe) = self.queue.front()
+            && self.una < up_to
+            && !wqe.is_answered()
+        {
+            let una = wqe.end().min(up_to);
+            bytes += wqe.stream_at(una, self.mtu) - wqe.stream_at(self.una, self.mtu);
+            self.una = una;
+            self.retire_front(books, identity);
+        }
+        let rtt = if self.una > before { self.on_progress(books) } else { None };
+        Progress { bytes, rtt, lost: false }
+    }
+
+    /// The answer for packet `number`, the oldest, is in its place.
+    fn on_answer(
+        &mut self,
+        number: u64,
+        books: &mut Books<'_>,
+        identity: &Identity,
+        progress: &mut Progress,
+    ) {
+        self.una = number + 1;
+        self.retire_front(books, identity);
+        progress.rtt = self.on_progress(books).or(progress.rtt);
+    }
+
+    /// Completes the front request where all of it is acknowledged.
+    fn retire_front(&mut self, books: &mut Books<'_>, identity: &Identity) {
+        let Some(wqe) = self.queue.front() else { return };
+        if self.una < wqe.end() {
+            return;
+        }
+        if wqe.request.signalled || identity.signal_all {
+            books.cqs.push(identity.send_cq, success(wqe, identity));
+        }
+        if wqe.is_answered() && self.next >= wqe.end() {
+            self.outstanding_reads -= 1;
+        }
+        self.queue.pop_front();
+        self.cursor = self.cursor.saturating_sub(1);
+    }
+
+    /// `una` moved: counters and timers start again. Gives the round trip if the packet that measures it is in.
+    fn on_progress(&mut self, books: &Books<'_>) -> Option<Duration> {
+        if self.next < self.una {
+            self.next = self.una;
+        }
+        self.retries_left = self.retry_count;
+        self.rnr_left = self.rnr_retry;
+        self.rnr_until = None;
+        self.recovering = false;
+        self.deadline =
+            self.timeout.filter(|_| self.asked > self.una).map(|timeout| books.now + timeout);
+        let (number, since) = self.sample?;
+        (number < self.una).then(|| {
+            self.sample = None;
+            books.now.saturating_since(since)
+        })
+    }
+
+    /// An answer came for a packet behind a READ or atomic whose own answer is missing: that was lost
+    /// (IBA 9.7.5.1.1... "implied NAK"). Gives whether it is news.
+    fn implied_nak(&mut self) -> Result<bool, Trouble> {
+        if self.recovering {
+            return Ok(false);
+        }
+        self.retry()?;
+        self.recovering = true;
+        Ok(true)
+    }
+
+    fn on_rnr_nak(&mut self, timer: RnrTimer, books: &mut Books<'_>) -> Result<(), Trouble> {
+        books.counters.rnr_naks_received += 1;
+        if self.rnr_until.is_some() {
+            return Ok(());
+        }
+        self.rnr_left = match self.rnr_left {
+            0 => return Err(Trouble::Fail(CompletionStatus::RnrRetryExceeded)),
+            // For ever.
+            7 => 7,
+            left => left - 1,
+        };
+        self.rewind();
+        self.rnr_until = Some(books.now + timer.duration());
+        Ok(())
+    }
+}
+
+/// Checks that a response is what was asked for at this place; gives where its bytes belong (IBA 9.7.5.1.3...).
+fn check_read_response(
+    wqe: &Wqe,
+    number: u64,
+    mtu: u32,
+    operation: Operation,
+    payload: &[u8],
+) -> Result<u32, Trouble> {
+    let position = Position::of((number - wqe.first) as u32, wqe.packets);
+    // A READ that goes on after a loss begins in the middle, so only the end is sure.
+    let ends = matches!(position, Position::Last | Position::Only);
+    let fits = match operation {
+        Operation::ReadResponseFirst(_) | Operation::ReadResponseMiddle => !ends,
+        Operation::ReadResponseLast(_) | Operation::ReadResponseOnly(_) => ends,
+        _ => false,
+    };
+    let offset = wqe.offset(number, mtu);
+    let expected = (wqe.length - offset).min(mtu);
+    if fits && payload.len() == expected as usize { Ok(offset) } else { Err(BAD_RESPONSE) }
+}
+
+fn place<M: Memory>(
+    sges: &[Sge],
+    offset: u32,
+    payload: &[u8],
+    memory: &mut M,
+    books: &Books<'_>,
+    identity: &Identity,
+) -> Result<(), Trouble> {
+    buffers::place(memory, books.regions, identity.pd, sges, offset, payload)
+        .map_err(|_| Trouble::Fail(CompletionStatus::LocalProtection))
+}

@@ -1,0 +1,248 @@
+//! The sending side of a reliable connection: send queue, go-back-N, retries (IBA 9.7.5, 9.7.6).
+
+mod acknowledge;
+mod send;
+
+pub(super) use send::Plan;
+
+use super::wqe::{self, Wqe};
+use super::{
+    AckTimeout, Books, Completion, CompletionStatus, Identity, RtsSettings, SendOperation, SendRequest,
+};
+use crate::{Discard, Psn};
+use alloc::collections::VecDeque;
+use cc::Instant;
+use core::time::Duration;
+
+/// Half the circle: PSNs that may be outstanding (IBA 9.7.4.1.1... 9.7.2).
+const MAX_OUTSTANDING: u64 = 1 << 23;
+
+/// How an incoming packet, or time, ends a queue pair or itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// The packet is dropped.
+    Discard(Discard),
+    /// The oldest request fails so, and the queue pair with it.
+    Fail(CompletionStatus),
+}
+
+/// What an acknowledgement moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// Payload bytes newly acknowledged.
+    pub(super) bytes: u64,
+    /// A round trip that it measured.
+    pub(super) rtt: Option<Duration>,
+    /// Something was lost: the window begins again at the oldest packet.
+    pub(super) lost: bool,
+}
+
+/// Send queue and connection state of the requester. All numbers are packet numbers (see [`Wqe`]):
+/// `una` ≤ `next` ≤ `sent` ≤ `end`.
+#[derive(Debug)]
+pub(super) struct Requester {
+    /// Requests not yet done, oldest first. The front one holds `una`.
+    queue: VecDeque<Wqe>,
+    /// Index of the request that holds `next`; the queue's length where all is sent.
+    cursor: usize,
+    /// The oldest packet not yet acknowledged.
+    una: u64,
+    /// The next packet to send. Goes back to `una` when something was lost.
+    next: u64,
+    /// One more than the highest packet ever sent. This, not `next`, bounds what a peer may acknowledge: after
+    /// `next` went back, packets of the round before may still be acknowledged, and refusing that would livelock a
+    /// window of one packet.
+    sent: u64,
+    /// One more than the last packet of the last request.
+    end: u64,
+    /// Payload bytes of all requests ever posted.
+    stream_end: u64,
+    /// READs and atomics between `una` and `next`.
+    outstanding_reads: u32,
+    /// One more than the newest packet of this round that asks for an answer; below `una` where none does.
+    asked: u64,
+    /// Packets and payload bytes sent since then.
+    unasked: (u32, u64),
+    origin: Psn,
+    mtu: u32,
+    timeout: Option<Duration>,
+    retry_count: u8,
+    retries_left: u8,
+    rnr_retry: u8,
+    rnr_left: u8,
+    max_reads: u32,
+    /// When the oldest packet counts as lost.
+    deadline: Option<Instant>,
+    /// The peer has no receive posted: until then nothing is sent.
+    rnr_until: Option<Instant>,
+    /// An implied NAK was acted upon and nothing moved since: answers of the round before say nothing new.
+    recovering: bool,
+    /// The packet whose round trip is being measured.
+    sample: Option<(u64, Instant)>,
+}
+
+impl Requester {
+    pub(super) fn new(max_send: u32) -> Self {
+        Self {
+            queue: VecDeque::with_capacity(max_send as usize),
+            cursor: 0,
+            una: 0,
+            next: 0,
+            sent: 0,
+            end: 0,
+            stream_end: 0,
+            outstanding_reads: 0,
+            asked: 0,
+            unasked: (0, 0),
+            origin: Psn::new(0),
+            mtu: 256,
+            timeout: None,
+            retry_count: 0,
+            retries_left: 0,
+            rnr_retry: 0,
+            rnr_left: 0,
+            max_reads: 0,
+            deadline: None,
+            rnr_until: None,
+            recovering: false,
+            sample: None,
+        }
+    }
+
+    /// RTR to RTS.
+    pub(super) fn connect(&mut self, mtu: u32, settings: &RtsSettings) {
+        self.mtu = mtu;
+        self.origin = settings.send_psn;
+        self.timeout = AckTimeout::duration(settings.ack_timeout);
+        self.retry_count = settings.retry_count;
+        self.retries_left = settings.retry_count;
+        self.rnr_retry = settings.rnr_retry;
+        self.rnr_left = settings.rnr_retry;
+        self.max_reads = u32::from(settings.max_rd_atomic);
+    }
+
+    /// Forgets everything; the queue keeps its room.
+    pub(super) fn reset(&mut self) {
+        let mut queue = core::mem::take(&mut self.queue);
+        queue.clear();
+        *self = Self { queue, ..Self::new(0) };
+    }
+
+    /// Appends a request that was checked.
+    pub(super) fn post(&mut self, request: SendRequest, length: u32) {
+        let packets = match request.operation {
+            SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. } => 1,
+            SendOperation::Send { .. } | SendOperation::Write { .. } | SendOperation::Read { .. } => {
+                wqe::packets(length, self.mtu)
+            }
+        };
+        let wqe = Wqe { request, length, first: self.end, packets, stream: self.stream_end };
+        self.end = wqe.end();
+        self.stream_end += u64::from(wqe.sends());
+        self.queue.push_back(wqe);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Payload bytes sent and not acknowledged.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.stream_at(self.cursor, self.next) - self.stream_at(0, self.una)
+    }
+
+    /// The oldest packet not acknowledged, and the next to send.
+    pub(super) const fn bounds(&self) -> (u64, u64) {
+        (self.una, self.next)
+    }
+
+    /// The PSN that the next packet sent for the first time will have.
+    pub(super) fn send_psn(&self) -> Psn {
+        self.psn(self.sent)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        // While a receiver is not ready nothing is outstanding, so only one of the two is set.
+        self.rnr_until.or(self.deadline)
+    }
+
+    /// Time has come to `now`.
+    pub(super) fn on_timeout(&mut self, books: &mut Books<'_>) -> Result<Progress, Trouble> {
+        let now = books.now;
+        self.rnr_until = self.rnr_until.filter(|&until| until > now);
+        if self.deadline.is_none_or(|deadline| deadline > now) {
+            return Ok(Progress::default());
+        }
+        books.counters.timeouts += 1;
+        self.retry()?;
+        Ok(Progress { lost: true, ..Progress::default() })
+    }
+
+    /// Ends the oldest request with `status` and all others as flushed.
+    pub(super) fn flush(&mut self, status: CompletionStatus, books: &mut Books<'_>, identity: &Identity) {
+        let mut status = status;
+        while let Some(wqe) = self.queue.pop_front() {
+            let failed = Completion { status, length: 0, ..success(&wqe, identity) };
+            books.cqs.push(identity.send_cq, failed);
+            status = CompletionStatus::Flushed;
+        }
+        self.una = self.end;
+        self.next = self.end;
+        self.sent = self.end;
+        self.cursor = 0;
+        self.outstanding_reads = 0;
+        self.deadline = None;
+        self.rnr_until = None;
+        self.sample = None;
+    }
+
+    /// Goes back to the oldest packet, if a retry is left (IBA 9.7.5.2.4... the retry counter counts rounds without
+    /// progress).
+    fn retry(&mut self) -> Result<(), Trouble> {
+        self.retries_left =
+            self.retries_left.checked_sub(1).ok_or(Trouble::Fail(CompletionStatus::RetryExceeded))?;
+        self.rewind();
+        Ok(())
+    }
+
+    fn rewind(&mut self) {
+        self.next = self.una;
+        self.cursor = 0;
+        self.outstanding_reads = 0;
+        self.asked = self.una;
+        self.unasked = (0, 0);
+        self.deadline = None;
+        // A packet that is sent again measures nothing: its acknowledgement may be of either (Karn).
+        self.sample = None;
+    }
+
+    fn psn(&self, number: u64) -> Psn {
+        self.origin.plus((number & u64::from(Psn::CIRCLE - 1)) as u32)
+    }
+
+    /// The number of the packet that an answer with this PSN is about, `None` where it was acknowledged before or
+    /// never sent.
+    fn answered(&self, psn: Psn) -> Option<u64> {
+        let ahead = psn.distance(self.psn(self.una));
+        let number = self.una.checked_add_signed(i64::from(ahead))?;
+        (self.una..self.sent).contains(&number).then_some(number)
+    }
+
+    fn stream_at(&self, index: usize, number: u64) -> u64 {
+        self.queue.get(index).map_or(self.stream_end, |wqe| wqe.stream_at(number, self.mtu))
+    }
+}
+
+/// A request's completion when all goes well.
+fn success(wqe: &Wqe, identity: &Identity) -> Completion {
+    let length = if wqe.is_answered() { wqe.length } else { 0 };
+    Completion {
+        id: wqe.request.id,
+        status: CompletionStatus::Success,
+        opcode: wqe.opcode(),
+        qpn: identity.qpn,
+        length,
+        immediate: None,
+        solicited: false,
+    }
+}

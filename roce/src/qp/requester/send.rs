@@ -1,0 +1,138 @@
+use super::super::wqe::{Position, Wqe};
+use super::super::{Books, Data, SendOperation};
+use super::{MAX_OUTSTANDING, Requester};
+use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Immediate, Operation, Reth, SendTail};
+use crate::Psn;
+
+/// A long message asks for an acknowledgement at least this often, so that the window keeps moving.
+const PACKETS_PER_ACK: u32 = 64;
+
+/// The next packet to send, not yet sent.
+#[derive(Debug)]
+pub(in crate::qp) struct Plan<'a> {
+    pub(in crate::qp) operation: Operation,
+    pub(in crate::qp) psn: Psn,
+    pub(in crate::qp) ack_request: bool,
+    pub(in crate::qp) solicited: bool,
+    /// The message and the stretch of it that is this packet's payload.
+    pub(in crate::qp) data: &'a Data,
+    pub(in crate::qp) offset: u32,
+    pub(in crate::qp) length: u32,
+    /// Nothing older is outstanding: if this packet can't be made, its request is the one to fail.
+    pub(in crate::qp) is_oldest: bool,
+}
+
+impl Requester {
+    /// The next packet that the send queue, the window and the peer's limits allow now.
+    pub(in crate::qp) fn plan(&self, window: u64) -> Option<Plan<'_>> {
+        let wqe = self.queue.get(self.cursor)?;
+        let in_flight = self.in_flight();
+        if self.rnr_until.is_some() || in_flight >= window.max(1) || !self.is_admitted(wqe) {
+            return None;
+        }
+        let offset = wqe.offset(self.next, self.mtu);
+        let length = if wqe.is_answered() { 0 } else { (wqe.length - offset).min(self.mtu) };
+        let position = Position::of((self.next - wqe.first) as u32, wqe.packets);
+        let ends = wqe.is_answered() || matches!(position, Position::Last | Position::Only);
+        let bytes = u64::from(length);
+        let ack_request = ends
+            || self.unasked.0 + 1 >= PACKETS_PER_ACK
+            || self.unasked.1 + bytes >= window / 2
+            // The last packet that the window or the circle admits must ask, or nobody would ever speak again.
+            || in_flight + bytes >= window
+            || self.next + 1 - self.una >= MAX_OUTSTANDING;
+        Some(Plan {
+            operation: operation(wqe, position, offset),
+            psn: self.psn(self.next),
+            ack_request,
+            solicited: ends && wqe.request.solicited,
+            data: &wqe.request.data,
+            offset,
+            length,
+            is_oldest: self.cursor == 0,
+        })
+    }
+
+    /// Whether the limits beside the window let `wqe` go on: outstanding READs, the fence, half the circle.
+    fn is_admitted(&self, wqe: &Wqe) -> bool {
+        let end = if wqe.is_answered() { wqe.end() } else { self.next + 1 };
+        let reads = !wqe.is_answered() || self.outstanding_reads < self.max_reads;
+        let fence = wqe.request.fence && self.next == wqe.first && self.outstanding_reads > 0;
+        reads && !fence && end - self.una <= MAX_OUTSTANDING
+    }
+
+    /// The packet of [`Self::plan`] was sent. Gives its number.
+    pub(in crate::qp) fn commit(
+        &mut self,
+        length: u32,
+        ack_request: bool,
+        books: &mut Books<'_>,
+    ) -> u64 {
+        let wqe = &self.queue[self.cursor];
+        let number = self.next;
+        let again = number < self.sent;
+        self.next = if wqe.is_answered() { wqe.end() } else { number + 1 };
+        self.outstanding_reads += u32::from(wqe.is_answered());
+        if self.next == wqe.end() {
+            self.cursor += 1;
+        }
+        self.sent = self.sent.max(self.next);
+        if ack_request {
+            self.asked = self.next;
+            self.unasked = (0, 0);
+            self.deadline = self.deadline.or_else(|| self.timeout.map(|timeout| books.now + timeout));
+            if self.sample.is_none() && !again {
+                self.sample = Some((number, books.now));
+            }
+        } else {
+            self.unasked = (self.unasked.0 + 1, self.unasked.1 + u64::from(length));
+        }
+        if again {
+            books.counters.retransmitted += 1;
+        }
+        number
+    }
+}
+
+/// What the packet at `position` of a request says. READs that go on after a loss ask for the rest only.
+fn operation(wqe: &Wqe, position: Position, offset: u32) -> Operation {
+    match wqe.request.operation {
+        SendOperation::Send { immediate } => match position {
+            Position::First => Operation::SendFirst,
+            Position::Middle => Operation::SendMiddle,
+            Position::Last => Operation::SendLast(tail(immediate)),
+            Position::Only => Operation::SendOnly(tail(immediate)),
+        },
+        SendOperation::Write { remote, immediate } => {
+            let reth = Reth { address: remote.address, rkey: remote.rkey, length: wqe.length };
+            match position {
+                Position::First => Operation::WriteFirst(reth),
+                Position::Middle => Operation::WriteMiddle,
+                Position::Last => Operation::WriteLast(immediate),
+                Position::Only => Operation::WriteOnly(reth, immediate),
+            }
+        }
+        SendOperation::Read { remote } => Operation::ReadRequest(Reth {
+            address: remote.address.wrapping_add(u64::from(offset)),
+            rkey: remote.rkey,
+            length: wqe.length - offset,
+        }),
+        SendOperation::FetchAdd { remote, add } => Operation::FetchAdd(AtomicEth {
+            address: remote.address,
+            rkey: remote.rkey,
+            operands: FetchAdd { add },
+        }),
+        SendOperation::CompareSwap { remote, compare, swap } => Operation::CompareSwap(AtomicEth {
+            address: remote.address,
+            rkey: remote.rkey,
+            operands: CompareSwap { compare, swap },
+        }),
+    }
+}
+
+const fn tail(immediate: Option<Immediate>) -> SendTail {
+    match immediate {
+        Some(immediate) => SendTail::Immediate(immediate),
+        None => SendTail::Plain,
+    }
+}

@@ -1,0 +1,65 @@
+use super::execute::rest;
+use super::resources::Kind;
+use super::{Answer, NO_CREDITS, Responder};
+use crate::qp::wqe::Position;
+use crate::wire::{Operation, Reth, Syndrome};
+use crate::Psn;
+
+/// The next packet that answers the peer, not yet sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::qp) struct Answered {
+    pub(in crate::qp) operation: Operation,
+    pub(in crate::qp) psn: Psn,
+    /// Which bytes of registered memory a READ response carries; each packet checks the region anew, as it may be
+    /// gone since the request came.
+    pub(in crate::qp) read: Option<Reth>,
+}
+
+impl Responder {
+    /// The next answer. READ responses and atomics come first and in order: an acknowledgement that overtook one
+    /// would tell the peer that it was lost.
+    pub(in crate::qp) fn plan(&self, mtu: u32) -> Option<Answered> {
+        let ack = Syndrome::Ack { credits: NO_CREDITS };
+        let Some(resource) = self.resources.due() else {
+            return self.answer.map(|answer| match answer {
+                Answer::Acknowledge => Answered {
+                    operation: Operation::Acknowledge(self.aeth(ack)),
+                    psn: self.expected.plus(Psn::CIRCLE - 1),
+                    read: None,
+                },
+                Answer::Refuse(psn, syndrome) => Answered {
+                    operation: Operation::Acknowledge(self.aeth(syndrome)),
+                    psn,
+                    read: None,
+                },
+            });
+        };
+        let aeth = crate::wire::Aeth { syndrome: ack, msn: resource.msn };
+        let psn = resource.first.plus(resource.next);
+        Some(match resource.kind {
+            Kind::Atomic(original) => {
+                Answered { operation: Operation::AtomicAcknowledge { aeth, original }, psn, read: None }
+            }
+            Kind::Read(reth) => {
+                let left = rest(reth, resource.next, mtu);
+                let position =
+                    Position::of(resource.next - resource.from, resource.packets - resource.from);
+                let operation = match position {
+                    Position::First => Operation::ReadResponseFirst(aeth),
+                    Position::Middle => Operation::ReadResponseMiddle,
+                    Position::Last => Operation::ReadResponseLast(aeth),
+                    Position::Only => Operation::ReadResponseOnly(aeth),
+                };
+                Answered { operation, psn, read: Some(Reth { length: left.length.min(mtu), ..left }) }
+            }
+        })
+    }
+
+    /// The answer of [`Self::plan`] was sent.
+    pub(in crate::qp) fn commit(&mut self) {
+        match self.resources.due_mut() {
+            Some(resource) => resource.advance(),
+            None => self.answer = None,
+        }
+    }
+}

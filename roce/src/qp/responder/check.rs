@@ -1,0 +1,132 @@
+//! One function per check of a request packet, in the order in which they are made (IBA 9.7.4.1, figure 79...).
+
+use super::{Message, Refusal, Responder, Rights};
+use crate::qp::buffers;
+use crate::wire::{Operation, Reth, SendTail};
+use crate::{Access, Discard, PdId, RegionTable, Rkey};
+
+/// The longest message (IBA 9.7.4.1.7... 9.3.3).
+pub(super) const MAX_MESSAGE: u32 = 1 << 31;
+
+impl Responder {
+    /// First, middle and last come in this order, and nothing else comes between (IBA 9.7.4.1.2).
+    pub(super) fn check_sequence(&self, operation: Operation) -> Result<(), Refusal> {
+        let fits = match operation {
+            Operation::SendMiddle | Operation::SendLast(_) => {
+                matches!(self.message, Some(Message::Send { .. }))
+            }
+            Operation::WriteMiddle | Operation::WriteLast(_) => {
+                matches!(self.message, Some(Message::Write { .. }))
+            }
+            _ => self.message.is_none(),
+        };
+        if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Sequence)) }
+    }
+}
+
+/// A packet's payload fits its opcode: full where more follow, at least a byte at the end of several, none in requests
+/// without data (IBA 9.7.4.1.6). And the queue pair allows its peer this kind of access; where it does not, the request
+/// is invalid rather than out of bounds, as it is with Linux.
+pub(super) fn check_payload_right(operation: Operation, length: u32, rights: Rights) -> Result<(), Refusal> {
+    check_payload(operation, length, rights.mtu)?;
+    check_right(operation, rights.access)
+}
+
+fn check_payload(operation: Operation, length: u32, mtu: u32) -> Result<(), Refusal> {
+    if length > mtu {
+        return Err(Refusal::invalid(Discard::Oversized));
+    }
+    let fits = match operation {
+        Operation::SendFirst
+        | Operation::SendMiddle
+        | Operation::WriteFirst(_)
+        | Operation::WriteMiddle => length == mtu,
+        Operation::SendLast(_) | Operation::WriteLast(_) => length > 0,
+        Operation::SendOnly(_) | Operation::WriteOnly(..) => true,
+        _ => length == 0,
+    };
+    if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Sequence)) }
+}
+
+/// What this side does not do (IBA 9.7.4.1.3).
+pub(super) fn check_supported(operation: Operation) -> Result<(), Refusal> {
+    match operation {
+        Operation::SendLast(SendTail::Invalidate(_)) | Operation::SendOnly(SendTail::Invalidate(_)) => {
+            Err(Refusal::invalid(Discard::Opcode))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_right(operation: Operation, access: Access) -> Result<(), Refusal> {
+    let needs = match operation {
+        Operation::WriteFirst(_) | Operation::WriteOnly(..) => Access::REMOTE_WRITE,
+        Operation::ReadRequest(_) => Access::REMOTE_READ,
+        Operation::CompareSwap(_) | Operation::FetchAdd(_) => Access::REMOTE_ATOMIC,
+        _ => Access::LOCAL_READ,
+    };
+    if access.contains(needs) { Ok(()) } else { Err(Refusal::invalid(Discard::RemoteAccess)) }
+}
+
+/// An RDMA range lies in its region, and the region allows the access. No bytes need no region (IBA 9.7.4.1.4).
+pub(super) fn check_range(
+    reth: Reth,
+    access: Access,
+    regions: &RegionTable,
+    pd: PdId,
+) -> Result<(), Refusal> {
+    if reth.length > MAX_MESSAGE {
+        return Err(Refusal::invalid(Discard::Sequence));
+    }
+    if reth.length == 0 {
+        return Ok(());
+    }
+    regions
+        .remote(reth.rkey, pd, reth.address, reth.length, access)
+        .map(drop)
+        .map_err(|error| Refusal::access(error.discard()))
+}
+
+/// A WRITE brings exactly the bytes that it announced (IBA 9.7.4.1.6).
+pub(super) fn check_write_length(
+    reth: Reth,
+    received: u32,
+    length: u32,
+    ends: bool,
+) -> Result<(), Refusal> {
+    let total = u64::from(received) + u64::from(length);
+    let announced = u64::from(reth.length);
+    let fits = if ends { total == announced } else { total < announced };
+    if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Sequence)) }
+}
+
+/// A SEND fits its receive buffers (IBA 9.7.4.1.6... 9.7.5.1.? local length error).
+pub(super) fn check_room(
+    request: &crate::qp::RecvRequest,
+    received: u32,
+    length: u32,
+) -> Result<(), Refusal> {
+    if u64::from(received) + u64::from(length) <= buffers::room(&request.buffers) {
+        return Ok(());
+    }
+    Err(Refusal::Fatal {
+        code: crate::wire::NakCode::InvalidRequest,
+        discard: Discard::LocalProtection,
+        receive: crate::qp::CompletionStatus::LocalLength,
+    })
+}
+
+/// Where an atomic works: 8 bytes, aligned (IBA 9.4.5.1... C9-211).
+pub(super) fn check_atomic(
+    address: u64,
+    rkey: Rkey,
+    regions: &RegionTable,
+    pd: PdId,
+) -> Result<crate::Slice, Refusal> {
+    if !address.is_multiple_of(8) {
+        return Err(Refusal::invalid(Discard::Sequence));
+    }
+    regions
+        .remote(rkey, pd, address, 8, Access::REMOTE_ATOMIC)
+        .map_err(|error| Refusal::access(error.discard()))
+}

@@ -1,0 +1,273 @@
+use super::check::{
+    check_atomic, check_payload_right, check_range, check_room, check_supported, check_write_length,
+};
+use super::resources::{Kind, Resource};
+use super::{Answer, Message, Refusal, Responder, Rights};
+use crate::qp::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, buffers, wqe};
+use crate::wire::{Bth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
+use crate::{Access, Discard, Memory};
+
+/// What a request packet meets on its way: memory, and who asks.
+pub(in crate::qp) struct Arrival<'a, 'b, M> {
+    pub(in crate::qp) memory: &'a mut M,
+    pub(in crate::qp) books: &'a mut Books<'b>,
+    pub(in crate::qp) identity: &'a Identity,
+    pub(in crate::qp) rights: Rights,
+    pub(in crate::qp) bth: Bth,
+    pub(in crate::qp) payload: &'a [u8],
+}
+
+impl<M> Arrival<'_, '_, M> {
+    const fn length(&self) -> u32 {
+        self.payload.len() as u32
+    }
+}
+
+impl Responder {
+    /// A request packet: checked, then executed. Whatever check fails, nothing of it was written.
+    pub(in crate::qp) fn on_request<M: Memory>(
+        &mut self,
+        operation: Operation,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Refusal> {
+        match arrival.bth.psn.distance(self.expected) {
+            0 => {}
+            ahead @ 1.. => return Err(self.on_gap(ahead, arrival.books)),
+            _ => return Err(self.on_duplicate(operation, arrival)),
+        }
+        self.check_sequence(operation)?;
+        check_supported(operation)?;
+        check_payload_right(operation, arrival.length(), arrival.rights)?;
+        match operation {
+            Operation::SendFirst | Operation::SendMiddle => self.on_send(None, arrival)?,
+            Operation::SendLast(tail) | Operation::SendOnly(tail) => self.on_send(Some(tail), arrival)?,
+            Operation::WriteFirst(reth) => self.on_write(Some(reth), None, arrival)?,
+            Operation::WriteMiddle => self.on_write(None, None, arrival)?,
+            Operation::WriteLast(immediate) => self.on_write(None, Some(immediate), arrival)?,
+            Operation::WriteOnly(reth, immediate) => {
+                self.on_write(Some(reth), Some(immediate), arrival)?;
+            }
+            Operation::ReadRequest(reth) => return self.on_read(reth, arrival),
+            Operation::CompareSwap(eth) => {
+                return self.on_atomic(eth.address, eth.rkey, arrival, |memory: &mut M, at| {
+                    memory.compare_swap(at, eth.operands.compare, eth.operands.swap)
+                });
+            }
+            Operation::FetchAdd(eth) => {
+                return self.on_atomic(eth.address, eth.rkey, arrival, |memory: &mut M, at| {
+                    memory.fetch_add(at, eth.operands.add)
+                });
+            }
+            Operation::ReadResponseFirst(_)
+            | Operation::ReadResponseMiddle
+            | Operation::ReadResponseLast(_)
+            | Operation::ReadResponseOnly(_)
+            | Operation::Acknowledge(_)
+            | Operation::AtomicAcknowledge { .. } => return Err(Refusal::Drop(Discard::Opcode)),
+        }
+        self.advance(1);
+        arrival.books.counters.rx_payload_bytes += arrival.payload.len() as u64;
+        if arrival.bth.ack_request {
+            self.answer = Some(Answer::Acknowledge);
+        }
+        Ok(())
+    }
+
+    /// Packets are missing: they are asked for once, until they come (IBA 9.7.4.1.1... 9.7.5.2.8).
+    fn on_gap(&mut self, _ahead: i32, books: &mut Books<'_>) -> Refusal {
+        if !self.nak_sent {
+            self.nak_sent = true;
+            books.counters.naks_sent += 1;
+            self.answer = Some(Answer::Refuse(self.expected, Syndrome::Nak(NakCode::PsnSequenceError)));
+        }
+        Refusal::Drop(Discard::PsnGap)
+    }
+
+    /// Received before: its answer was lost, or the network doubled it (IBA 9.7.4.1.1... 9.7.5.1.? duplicates).
+    fn on_duplicate<M>(&mut self, operation: Operation, arrival: &Arrival<'_, '_, M>) -> Refusal {
+        let psn = arrival.bth.psn;
+        match operation {
+            Operation::ReadRequest(reth) => {
+                if let Some((resource, index)) = self.resources.find(psn)
+                    && let Kind::Read(first) = resource.kind
+                    && reth == rest(first, index, arrival.rights.mtu)
+                {
+                    resource.answer_from(index);
+                }
+            }
+            Operation::CompareSwap(_) | Operation::FetchAdd(_) => {
+                if let Some((resource, index)) = self.resources.find(psn)
+                    && let Kind::Atomic(_) = resource.kind
+                {
+                    resource.answer_from(index);
+                }
+            }
+            _ => {
+                // A NAK that waits to be sent says more.
+                self.answer = self.answer.or(Some(Answer::Acknowledge));
+            }
+        }
+        Refusal::Drop(Discard::Duplicate)
+    }
+
+    fn on_send<M: Memory>(
+        &mut self,
+        tail: Option<SendTail>,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Refusal> {
+        let (request, received) = match self.message.take() {
+            Some(Message::Send { request, received }) => (request, received),
+            // Sequence was checked: this packet begins a message.
+            _ => (self.queue.pop_front().ok_or_else(|| self.not_ready(arrival.books))?, 0),
+        };
+        let length = arrival.length();
+        let outcome = check_room(&request, received, length).and_then(|()| {
+            let Arrival { memory, books, identity, payload, .. } = arrival;
+            buffers::place(*memory, books.regions, identity.pd, &request.buffers, received, payload)
+                .map_err(|_| Refusal::operational(CompletionStatus::LocalProtection))
+        });
+        let received = received + if outcome.is_ok() { length } else { 0 };
+        match tail {
+            Some(tail) if outcome.is_ok() => {
+                let immediate = match tail {
+                    SendTail::Immediate(immediate) => Some(immediate),
+                    SendTail::Plain | SendTail::Invalidate(_) => None,
+                };
+                self.deliver(request.id, CompletionOpcode::Recv, received, immediate, arrival);
+            }
+            // Unfinished, or to be flushed with what went wrong.
+            _ => self.message = Some(Message::Send { request, received }),
+        }
+        outcome
+    }
+
+    /// `begin`: this packet begins the message. `end`: it ends it, maybe with immediate data.
+    fn on_write<M: Memory>(
+        &mut self,
+        begin: Option<Reth>,
+        end: Option<Option<Immediate>>,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Refusal> {
+        let Arrival { books, identity, .. } = &*arrival;
+        let (reth, received) = match (begin, &self.message) {
+            (Some(reth), _) => {
+                check_range(reth, Access::REMOTE_WRITE, books.regions, identity.pd)?;
+                (reth, 0)
+            }
+            (None, Some(Message::Write { reth, received })) => (*reth, *received),
+            (None, _) => return Err(Refusal::invalid(Discard::Sequence)),
+        };
+        let length = arrival.length();
+        check_write_length(reth, received, length, end.is_some())?;
+        if let Some(Some(_)) = end
+            && self.queue.is_empty()
+        {
+            return Err(self.not_ready(arrival.books));
+        }
+        if length > 0 {
+            let address = reth.address + u64::from(received);
+            // Again for each packet: the region may be gone since the first.
+            let slice = arrival
+                .books
+                .regions
+                .remote(reth.rkey, arrival.identity.pd, address, length, Access::REMOTE_WRITE)
+                .map_err(|error| Refusal::access(error.discard()))?;
+            arrival.memory.place(slice, arrival.payload);
+        }
+        match end {
+            None => self.message = Some(Message::Write { reth, received: received + length }),
+            Some(immediate) => {
+                self.message = None;
+                let request = if immediate.is_some() { self.queue.pop_front() } else { None };
+                match request {
+                    Some(request) => {
+                        let opcode = CompletionOpcode::RecvWithWrite;
+                        self.deliver(request.id, opcode, reth.length, immediate, arrival);
+                    }
+                    None => self.count_message(),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_read<M>(&mut self, reth: Reth, arrival: &Arrival<'_, '_, M>) -> Result<(), Refusal> {
+        if !self.resources.has_room() {
+            return Err(Refusal::invalid(Discard::ResponderResources));
+        }
+        let Arrival { books, identity, rights, bth, .. } = arrival;
+        check_range(reth, Access::REMOTE_READ, books.regions, identity.pd)?;
+        self.count_message();
+        let packets = wqe::packets(reth.length, rights.mtu);
+        self.resources.push(Resource::new(Kind::Read(reth), bth.psn, packets, self.msn));
+        self.advance(packets);
+        Ok(())
+    }
+
+    fn on_atomic<M: Memory>(
+        &mut self,
+        address: u64,
+        rkey: crate::Rkey,
+        arrival: &mut Arrival<'_, '_, M>,
+        run: impl FnOnce(&mut M, crate::Slice) -> u64,
+    ) -> Result<(), Refusal> {
+        if !self.resources.has_room() {
+            return Err(Refusal::invalid(Discard::ResponderResources));
+        }
+        let at = check_atomic(address, rkey, arrival.books.regions, arrival.identity.pd)?;
+        let original = run(arrival.memory, at);
+        self.count_message();
+        self.resources.push(Resource::new(Kind::Atomic(original), arrival.bth.psn, 1, self.msn));
+        self.advance(1);
+        Ok(())
+    }
+
+    /// No receive is posted: the peer shall come back (IBA 9.7.5.2.8).
+    fn not_ready(&mut self, books: &mut Books<'_>) -> Refusal {
+        // What comes behind this packet is no gap to report.
+        self.nak_sent = true;
+        books.counters.rnr_naks_sent += 1;
+        self.answer = Some(Answer::Refuse(self.expected, Syndrome::RnrNak(self.min_rnr_timer)));
+        Refusal::Drop(Discard::ReceiverNotReady)
+    }
+
+    fn deliver<M>(
+        &mut self,
+        id: u64,
+        opcode: CompletionOpcode,
+        length: u32,
+        immediate: Option<Immediate>,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) {
+        self.count_message();
+        let completion = Completion {
+            id,
+            status: CompletionStatus::Success,
+            opcode,
+            qpn: arrival.identity.qpn,
+            length,
+            immediate,
+            solicited: arrival.bth.solicited,
+        };
+        arrival.books.cqs.push(arrival.identity.recv_cq, completion);
+    }
+
+    fn count_message(&mut self) {
+        self.msn = (self.msn + 1) & 0xff_ffff;
+    }
+
+    fn advance(&mut self, packets: u32) {
+        self.expected = self.expected.plus(packets);
+        self.nak_sent = false;
+    }
+}
+
+/// What a READ asks for when it goes on from packet `index` of its answer.
+pub(super) fn rest(first: Reth, index: u32, mtu: u32) -> Reth {
+    let offset = u64::from(index) * u64::from(mtu);
+    Reth {
+        address: first.address.wrapping_add(offset),
+        length: (u64::from(first.length) - offset) as u32,
+        ..first
+    }
+}

@@ -1,0 +1,176 @@
+//! The receiving side of a reliable connection: checks, placement, answers (IBA 9.7.4, 9.7.5).
+
+mod answer;
+mod check;
+mod execute;
+mod resources;
+
+pub(super) use answer::Answered;
+pub(super) use execute::Arrival;
+
+use super::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, RtrSettings};
+use crate::wire::{Aeth, NakCode, Reth, RnrTimer, Syndrome};
+use crate::{Access, Discard, Psn};
+use alloc::collections::VecDeque;
+use resources::Resources;
+
+/// No end-to-end credits are counted (IBA 9.7.7.2).
+const NO_CREDITS: u8 = 31;
+
+/// Why a request packet was not executed, and what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Nothing but this count follows; an answer may already be on its way.
+    Drop(Discard),
+    /// The peer is told, and the queue pair fails. A receive request that the message had taken ends as `receive`.
+    Fatal { code: NakCode, discard: Discard, receive: CompletionStatus },
+}
+
+impl Refusal {
+    const fn invalid(discard: Discard) -> Self {
+        Self::Fatal {
+            code: NakCode::InvalidRequest,
+            discard,
+            receive: CompletionStatus::RemoteInvalidRequest,
+        }
+    }
+
+    const fn access(discard: Discard) -> Self {
+        Self::Fatal {
+            code: NakCode::RemoteAccessError,
+            discard,
+            receive: CompletionStatus::RemoteAccess,
+        }
+    }
+
+    const fn operational(receive: CompletionStatus) -> Self {
+        Self::Fatal {
+            code: NakCode::RemoteOperationalError,
+            discard: Discard::LocalProtection,
+            receive,
+        }
+    }
+}
+
+/// A message of several packets that has begun.
+#[derive(Debug)]
+enum Message {
+    Send { request: RecvRequest, received: u32 },
+    Write { reth: Reth, received: u32 },
+}
+
+/// The answer that waits to be sent, behind all READ responses and atomics: one is enough, since an acknowledgement
+/// covers all before it and nothing is executed after a NAK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// Everything executed so far.
+    Acknowledge,
+    /// A NAK for this packet.
+    Refuse(Psn, Syndrome),
+}
+
+/// What the queue pair allows its peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rights {
+    pub(super) access: Access,
+    pub(super) mtu: u32,
+}
+
+/// Receive queue and connection state of the responder.
+#[derive(Debug)]
+pub(super) struct Responder {
+    queue: VecDeque<RecvRequest>,
+    expected: Psn,
+    /// Messages completed, 24 bits.
+    msn: u32,
+    /// The gap, or the missing receive, at `expected` was reported: once is enough (IBA 9.7.5.2.8).
+    nak_sent: bool,
+    message: Option<Message>,
+    resources: Resources,
+    answer: Option<Answer>,
+    min_rnr_timer: RnrTimer,
+}
+
+impl Responder {
+    pub(super) fn new(max_recv: u32) -> Self {
+        Self {
+            queue: VecDeque::with_capacity(max_recv as usize),
+            expected: Psn::new(0),
+            msn: 0,
+            nak_sent: false,
+            message: None,
+            resources: Resources::new(0),
+            answer: None,
+            min_rnr_timer: RnrTimer::new(0),
+        }
+    }
+
+    /// INIT to RTR.
+    pub(super) fn connect(&mut self, settings: &RtrSettings) {
+        self.expected = settings.receive_psn;
+        self.min_rnr_timer = settings.min_rnr_timer;
+        self.resources = Resources::new(settings.max_dest_rd_atomic);
+    }
+
+    /// Forgets everything; the queue keeps its room.
+    pub(super) fn reset(&mut self) {
+        let mut queue = core::mem::take(&mut self.queue);
+        queue.clear();
+        *self = Self { queue, ..Self::new(0) };
+    }
+
+    pub(super) fn post(&mut self, request: RecvRequest) {
+        self.queue.push_back(request);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len() + usize::from(matches!(self.message, Some(Message::Send { .. })))
+    }
+
+    pub(super) const fn expected_psn(&self) -> Psn {
+        self.expected
+    }
+
+    /// Ends the receive in progress with `status` and all others as flushed. The answers due still leave.
+    pub(super) fn flush(&mut self, status: CompletionStatus, books: &mut Books<'_>, identity: &Identity) {
+        if let Some(Message::Send { request, .. }) = self.message.take() {
+            books.cqs.push(identity.recv_cq, failed(&request, status, identity));
+        }
+        while let Some(request) = self.queue.pop_front() {
+            books.cqs.push(identity.recv_cq, failed(&request, CompletionStatus::Flushed, identity));
+        }
+    }
+
+    /// Drops all answers that are due.
+    pub(super) fn silence(&mut self) {
+        self.answer = None;
+        self.resources.silence();
+    }
+
+    /// The queue pair fails; the peer is told why, after the answers that are due before.
+    pub(super) fn refuse(&mut self, code: NakCode) {
+        self.answer = Some(Answer::Refuse(self.expected, Syndrome::Nak(code)));
+    }
+
+    /// The queue pair fails because the READ response `psn` can't be made any more.
+    pub(super) fn refuse_response(&mut self, psn: Psn) {
+        self.resources.silence();
+        self.answer = Some(Answer::Refuse(psn, Syndrome::Nak(NakCode::RemoteAccessError)));
+    }
+
+    const fn aeth(&self, syndrome: Syndrome) -> Aeth {
+        Aeth { syndrome, msn: self.msn }
+    }
+}
+
+fn failed(request: &RecvRequest, status: CompletionStatus, identity: &Identity) -> Completion {
+    Completion {
+        id: request.id,
+        status,
+        opcode: CompletionOpcode::Recv,
+        qpn: identity.qpn,
+        length: 0,
+        immediate: None,
+        solicited: false,
+    }
+}

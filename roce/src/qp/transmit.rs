@@ -1,0 +1,207 @@
+//! What a queue pair sends next.
+
+use super::flow::Flow;
+use super::queue_pair::{Connection, QueuePair};
+use super::responder::Answered;
+use super::telemetry::PROBE_ROOM;
+use super::{Books, CompletionStatus, State, buffers};
+use crate::wire::telemetry::IntHeader;
+use crate::wire::{Bth, Header, Operation, Service, emit};
+use crate::{Access, AccessError, Memory, Psn, Qpn};
+use cc::{CongestionController, Instant};
+
+/// Why a packet that was planned can't be made.
+enum Failure {
+    /// A buffer is not, or no longer, allowed.
+    Access,
+    /// `frame` is too short for it. A bug of the caller: nothing is sent.
+    Frame,
+}
+
+impl From<AccessError> for Failure {
+    fn from(_: AccessError) -> Self {
+        Self::Access
+    }
+}
+
+impl QueuePair {
+    /// Writes the next packet that may leave: answers first, then telemetry, then requests.
+    pub(crate) fn poll_transmit<M: Memory>(
+        &mut self,
+        memory: &M,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        self.paced_until = None;
+        let connection = self.connection?;
+        let length = self
+            .transmit_answer(&connection, memory, books, frame)
+            .or_else(|| self.transmit_telemetry_response(&connection, frame))
+            .or_else(|| self.transmit_probe(&connection, books, frame))
+            .or_else(|| self.transmit_request(&connection, memory, books, frame))?;
+        self.identification = self.identification.wrapping_add(1);
+        books.counters.tx_frames += 1;
+        Some(length)
+    }
+
+    fn transmit_answer<M: Memory>(
+        &mut self,
+        connection: &Connection,
+        memory: &M,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let Answered { operation, psn, read } = self.responder.plan(connection.mtu)?;
+        if read.is_some() {
+            self.paced_until = held_until(self.flow.as_ref(), books.now);
+            if self.paced_until.is_some() {
+                return None;
+            }
+        }
+        let header = self.header(connection, operation, psn);
+        let payload = read.map_or(0, |read| read.length);
+        let identity = self.identity;
+        let written = self.write(connection, &header, payload, frame, |into| {
+            match read.filter(|read| read.length > 0) {
+                None => Ok(()),
+                Some(read) => {
+                    let regions = books.regions;
+                    let access = Access::REMOTE_READ;
+                    let slice = regions.remote(read.rkey, identity.pd, read.address, read.length, access)?;
+                    memory.gather(slice, into);
+                    Ok(())
+                }
+            }
+        });
+        match written {
+            Ok(length) => {
+                self.responder.commit();
+                if read.is_some() {
+                    books.counters.tx_payload_bytes += u64::from(payload);
+                    if let Some(flow) = &mut self.flow {
+                        flow.on_wire(books.now, length);
+                    }
+                }
+                Some(length)
+            }
+            Err(Failure::Frame) => None,
+            Err(Failure::Access) => {
+                self.responder.refuse_response(psn);
+                self.fail(CompletionStatus::Flushed, CompletionStatus::Flushed, books);
+                // Now the NAK is what comes next.
+                self.transmit_answer(connection, memory, books, frame)
+            }
+        }
+    }
+
+    fn transmit_telemetry_response(&mut self, connection: &Connection, frame: &mut [u8]) -> Option<usize> {
+        let response = self.hops.due().filter(|_| self.state != State::Error)?;
+        let header = Header::TelemetryResponse {
+            bth: self.bth(connection.destination, response.psn),
+            path_id: response.path_id,
+            hops: response.hops,
+            busiest: response.busiest,
+        };
+        self.hops.on_answered();
+        self.write(connection, &header, 0, frame, |_| Ok(())).ok()
+    }
+
+    fn transmit_probe(
+        &mut self,
+        connection: &Connection,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let due = self.prober.due_at().is_some_and(|at| at <= books.now);
+        if !due || self.state != State::ReadyToSend || self.requester.in_flight() == 0 {
+            return None;
+        }
+        let int = IntHeader::with_room(PROBE_ROOM);
+        let bth = self.bth(connection.destination, self.prober.psn());
+        let header = Header::TelemetryRequest { bth, int };
+        let length = self.write(connection, &header, int.room_bytes() as u32, frame, |_| Ok(())).ok()?;
+        self.prober.on_sent(books.now);
+        books.counters.probes_sent += 1;
+        Some(length)
+    }
+
+    fn transmit_request<M: Memory>(
+        &mut self,
+        connection: &Connection,
+        memory: &M,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        if self.state != State::ReadyToSend {
+            return None;
+        }
+        let window = self.flow.as_ref()?.algorithm().window();
+        let plan = self.requester.plan(window)?;
+        self.paced_until = held_until(self.flow.as_ref(), books.now);
+        if self.paced_until.is_some() {
+            return None;
+        }
+        let mut bth = self.bth(connection.destination, plan.psn);
+        bth.ack_request = plan.ack_request;
+        bth.solicited = plan.solicited;
+        let header = Header::Connected { service: Service::Rc, bth, operation: plan.operation };
+        let written = self.write(connection, &header, plan.length, frame, |into| {
+            Ok(buffers::gather(memory, books.regions, self.identity.pd, plan.data, plan.offset, into)?)
+        });
+        let (payload, ack_request, is_oldest) = (plan.length, plan.ack_request, plan.is_oldest);
+        match written {
+            Ok(length) => {
+                let number = self.requester.commit(payload, ack_request, books);
+                books.counters.tx_payload_bytes += u64::from(payload);
+                let flow = self.flow.as_mut()?;
+                flow.algorithm_mut().on_send(books.now, number, payload);
+                flow.on_wire(books.now, length);
+                Some(length)
+            }
+            Err(Failure::Access) if is_oldest => {
+                self.fail_request(CompletionStatus::LocalProtection, books);
+                None
+            }
+            // Requests before this one come to their end first; their acknowledgements lead back here.
+            Err(Failure::Access | Failure::Frame) => None,
+        }
+    }
+
+    const fn header(&self, connection: &Connection, operation: Operation, psn: Psn) -> Header {
+        Header::Connected { service: Service::Rc, bth: self.bth(connection.destination, psn), operation }
+    }
+
+    const fn bth(&self, destination: Qpn, psn: Psn) -> Bth {
+        Bth {
+            solicited: false,
+            migration: false,
+            partition_key: self.partition_key,
+            congestion: 0,
+            destination,
+            ack_request: false,
+            psn,
+        }
+    }
+
+    fn write(
+        &self,
+        connection: &Connection,
+        header: &Header,
+        payload: u32,
+        frame: &mut [u8],
+        fill: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
+    ) -> Result<usize, Failure> {
+        let mut draft = emit(&connection.path, self.identification, header, payload as usize, frame)
+            .map_err(|error| {
+                debug_assert!(false, "{error}");
+                Failure::Frame
+            })?;
+        fill(draft.payload())?;
+        Ok(draft.seal())
+    }
+}
+
+/// Until when the pacer holds packets back, if it does.
+fn held_until(flow: Option<&Flow>, now: Instant) -> Option<Instant> {
+    flow.map(Flow::free_at).filter(|&at| at > now)
+}

@@ -1,0 +1,122 @@
+use super::{CompletionOpcode, SendOperation, SendRequest};
+
+/// How many PSNs a message takes, or a READ's response: at least one, also for no bytes.
+pub(super) fn packets(length: u32, mtu: u32) -> u32 {
+    length.div_ceil(mtu).max(1)
+}
+
+/// A packet's place in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Position {
+    First,
+    Middle,
+    Last,
+    Only,
+}
+
+impl Position {
+    /// The place of packet `index` of `packets`.
+    pub(super) const fn of(index: u32, packets: u32) -> Self {
+        match (index == 0, index + 1 == packets) {
+            (true, true) => Self::Only,
+            (true, false) => Self::First,
+            (false, true) => Self::Last,
+            (false, false) => Self::Middle,
+        }
+    }
+}
+
+/// A send request in its queue, and the packets it takes.
+///
+/// Packet numbers count all PSNs since the connection began and never wrap: the low 24 bits plus the initial PSN
+/// make the PSN. So a PSN is turned into a number once, where it comes in, and all else is plain arithmetic.
+#[derive(Debug)]
+pub(super) struct Wqe {
+    pub(super) request: SendRequest,
+    /// Bytes of the message.
+    pub(super) length: u32,
+    /// The first packet's number.
+    pub(super) first: u64,
+    /// PSNs taken; for a READ those of its responses (IBA 9.7.3.1).
+    pub(super) packets: u32,
+    /// Payload bytes that all requests before this one send.
+    pub(super) stream: u64,
+}
+
+impl Wqe {
+    /// The number after the last packet's.
+    pub(super) const fn end(&self) -> u64 {
+        self.first + self.packets as u64
+    }
+
+    /// Whether the peer answers with data: such a request is done by its answer, not by an acknowledgement.
+    pub(super) const fn is_answered(&self) -> bool {
+        match self.request.operation {
+            SendOperation::Send { .. } | SendOperation::Write { .. } => false,
+            SendOperation::Read { .. }
+            | SendOperation::FetchAdd { .. }
+            | SendOperation::CompareSwap { .. } => true,
+        }
+    }
+
+    /// Payload bytes that this request sends.
+    pub(super) const fn sends(&self) -> u32 {
+        if self.is_answered() { 0 } else { self.length }
+    }
+
+    /// Where in the message packet `number` begins.
+    pub(super) fn offset(&self, number: u64, mtu: u32) -> u32 {
+        debug_assert!((self.first..=self.end()).contains(&number));
+        // At most 2^31, rounded up to a packet.
+        ((number - self.first) * u64::from(mtu)).min(u64::from(self.length)) as u32
+    }
+
+    /// Payload bytes that were sent before packet `number`, since the connection began.
+    pub(super) fn stream_at(&self, number: u64, mtu: u32) -> u64 {
+        self.stream + u64::from(self.offset(number, mtu).min(self.sends()))
+    }
+
+    pub(super) const fn opcode(&self) -> CompletionOpcode {
+        match self.request.operation {
+            SendOperation::Send { .. } => CompletionOpcode::Send,
+            SendOperation::Write { .. } => CompletionOpcode::Write,
+            SendOperation::Read { .. } => CompletionOpcode::Read,
+            SendOperation::FetchAdd { .. } => CompletionOpcode::FetchAdd,
+            SendOperation::CompareSwap { .. } => CompletionOpcode::CompareSwap,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qp::{Data, Remote};
+    use crate::{Lkey, Rkey};
+
+    #[test]
+    fn two_gibibytes_take_half_the_circle() {
+        let length = 1 << 31;
+        let sge = crate::qp::Sge { address: 0, length, lkey: Lkey::new(1) };
+        let remote = Remote { address: 0, rkey: Rkey::new(1) };
+        let packets = packets(length, 256);
+        assert_eq!(packets, 1 << 23);
+        let wqe = Wqe {
+            request: SendRequest::write(1, Data::from(sge), remote),
+            length,
+            first: 5,
+            packets,
+            stream: 7,
+        };
+        assert_eq!(wqe.offset(wqe.end() - 1, 256), length - 256);
+        assert_eq!(wqe.stream_at(wqe.end(), 256), 7 + (1 << 31));
+        assert_eq!(Position::of(packets - 1, packets), Position::Last);
+    }
+
+    #[test]
+    fn nothing_is_one_packet() {
+        assert_eq!(packets(0, 4096), 1);
+        assert_eq!(packets(4096, 4096), 1);
+        assert_eq!(packets(4097, 4096), 2);
+        assert_eq!(Position::of(0, 1), Position::Only);
+    }
+}

@@ -9,12 +9,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// Why it was dropped, or refused; it is counted here.
-    pub fn on_frame<M: Memory>(
-        &mut self,
-        now: Instant,
-        memory: &mut M,
-        frame: &[u8],
-    ) -> Result<(), Discard> {
+    pub fn on_frame<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         self.counters.rx_frames += 1;
         self.take_in(now, memory, frame).inspect_err(|&discard| self.counters.discard(discard))
     }
@@ -33,12 +28,7 @@ impl Endpoint {
     /// `frame` must have room for the largest packet: MTU + [`wire::MAX_OVERHEAD`].
     ///
     /// Queue pairs with something to send take turns, a packet each.
-    pub fn poll_transmit<M: Memory>(
-        &mut self,
-        now: Instant,
-        memory: &M,
-        frame: &mut [u8],
-    ) -> Option<usize> {
+    pub fn poll_transmit<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
         while let Some(qpn) = self.ready.pop_front() {
             let Some(slot) = self.qps.get_mut(qpn) else { continue };
             slot.is_ready = false;

@@ -264,8 +264,7 @@ impl Endpoint {
     /// A queue pair, and beside it what it shares with all others.
     fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(&mut crate::qp::QueuePair, Books<'_>)> {
         let slot = self.qps.get_mut(qpn)?;
-        let books =
-            Books { now, regions: &self.regions, cqs: &mut self.cqs, counters: &mut self.counters };
+        let books = Books { now, regions: &self.regions, cqs: &mut self.cqs, counters: &mut self.counters };
         Some((&mut slot.qp, books))
     }
 

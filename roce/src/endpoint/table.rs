@@ -31,12 +31,7 @@ pub(super) struct QpTable {
 impl QpTable {
     pub(super) fn new(core: u8, limit: u32, secret: &[u8; 32]) -> Self {
         let limit = limit.min(MAX_QPS);
-        Self {
-            places: Vec::new(),
-            free: VecDeque::new(),
-            numbers: Numbers::new(core, limit, secret),
-            limit,
-        }
+        Self { places: Vec::new(), free: VecDeque::new(), numbers: Numbers::new(core, limit, secret), limit }
     }
 
     /// Makes a queue pair where its number has it. A place that was given up waits behind all others.

@@ -34,8 +34,7 @@ pub(super) fn gather<M: Memory>(
         Data::Buffers(buffers) => {
             let mut at = 0;
             for sge in stretches(buffers, offset, into.len() as u32) {
-                let slice =
-                    regions.local(sge.lkey, pd, sge.address, sge.length, Access::LOCAL_READ)?;
+                let slice = regions.local(sge.lkey, pd, sge.address, sge.length, Access::LOCAL_READ)?;
                 let length = sge.length as usize;
                 memory.gather(slice, &mut into[at..at + length]);
                 at += length;

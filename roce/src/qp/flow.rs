@@ -46,7 +46,13 @@ impl Flow {
     }
 
     /// Acknowledged data. Counts in packets.
-    pub(super) fn on_ack(&mut self, now: Instant, (una, next): (u64, u64), bytes: u64, rtt: Option<Duration>) {
+    pub(super) fn on_ack(
+        &mut self,
+        now: Instant,
+        (una, next): (u64, u64),
+        bytes: u64,
+        rtt: Option<Duration>,
+    ) {
         let acked_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.algorithm.on_ack(&Ack { now, seq: una, next, acked_bytes, ce_bytes: 0, rtt });
     }

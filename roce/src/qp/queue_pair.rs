@@ -3,8 +3,8 @@ use super::requester::{Progress, Requester, Trouble};
 use super::responder::{Arrival, Refusal, Responder, Rights};
 use super::telemetry::{HopLog, Prober};
 use super::{
-    Books, CompletionStatus, Congestion, Data, Identity, Modify, PostError,
-    QpReport, RecvRequest, RtrSettings, RtsSettings, SendOperation, SendRequest, State,
+    Books, CompletionStatus, Congestion, Data, Identity, Modify, PostError, QpReport, RecvRequest,
+    RtrSettings, RtsSettings, SendOperation, SendRequest, State,
 };
 use crate::wire::{Bth, Frame, Header, Operation, Path, Service};
 use crate::{Access, ControlError, Discard, Memory, Qpn};
@@ -145,12 +145,7 @@ impl QueuePair {
     }
 
     /// To ERR: the oldest send request ends as `send`, the receive in progress as `receive`, the others as flushed.
-    pub(crate) fn fail(
-        &mut self,
-        send: CompletionStatus,
-        receive: CompletionStatus,
-        books: &mut Books<'_>,
-    ) {
+    pub(crate) fn fail(&mut self, send: CompletionStatus, receive: CompletionStatus, books: &mut Books<'_>) {
         self.state = State::Error;
         self.requester.flush(send, books, &self.identity);
         self.responder.flush(receive, books, &self.identity);
@@ -250,7 +245,9 @@ impl QueuePair {
         if !matches!(self.state, State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained) {
             return Err(Discard::QpState);
         }
-        if frame.path.source != connection.path.destination || frame.path.destination != connection.path.source {
+        if frame.path.source != connection.path.destination
+            || frame.path.destination != connection.path.source
+        {
             return Err(Discard::Address);
         }
         let (ours, theirs) = (self.partition_key, frame.header.bth().partition_key);

@@ -97,10 +97,8 @@ impl Requester {
             return Ok(progress);
         }
         let wqe = self.queue.front().ok_or(BAD_RESPONSE)?;
-        let (
-            SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. },
-            Data::Buffers(sges),
-        ) = (wqe.request.operation, &wqe.request.data)
+        let (SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. }, Data::Buffers(sges)) =
+            (wqe.request.operation, &wqe.request.data)
         else {
             return Err(BAD_RESPONSE);
         };
@@ -164,8 +162,7 @@ impl Requester {
         self.rnr_left = self.rnr_retry;
         self.rnr_until = None;
         self.recovering = false;
-        self.deadline =
-            self.timeout.filter(|_| self.asked > self.una).map(|timeout| books.now + timeout);
+        self.deadline = self.timeout.filter(|_| self.asked > self.una).map(|timeout| books.now + timeout);
         let (number, since) = self.sample?;
         (number < self.una).then(|| {
             self.sample = None;

@@ -3,8 +3,6 @@
 mod acknowledge;
 mod send;
 
-pub(super) use send::Plan;
-
 use super::wqe::{self, Wqe};
 use super::{
     AckTimeout, Books, Completion, CompletionStatus, Identity, RtsSettings, SendOperation, SendRequest,

@@ -1,8 +1,8 @@
 use super::super::wqe::{Position, Wqe};
 use super::super::{Books, Data, SendOperation};
 use super::{MAX_OUTSTANDING, Requester};
-use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Immediate, Operation, Reth, SendTail};
 use crate::Psn;
+use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Immediate, Operation, Reth, SendTail};
 
 /// A long message asks for an acknowledgement at least this often, so that the window keeps moving.
 const PACKETS_PER_ACK: u32 = 64;
@@ -62,12 +62,7 @@ impl Requester {
     }
 
     /// The packet of [`Self::plan`] was sent. Gives its number.
-    pub(in crate::qp) fn commit(
-        &mut self,
-        length: u32,
-        ack_request: bool,
-        books: &mut Books<'_>,
-    ) -> u64 {
+    pub(in crate::qp) fn commit(&mut self, length: u32, ack_request: bool, books: &mut Books<'_>) -> u64 {
         let wqe = &self.queue[self.cursor];
         let number = self.next;
         let again = number < self.sent;

@@ -1,9 +1,9 @@
 use super::execute::rest;
 use super::resources::Kind;
 use super::{Answer, NO_CREDITS, Responder};
+use crate::Psn;
 use crate::qp::wqe::Position;
 use crate::wire::{Operation, Reth, Syndrome};
-use crate::Psn;
 
 /// The next packet that answers the peer, not yet sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +27,9 @@ impl Responder {
                     psn: self.expected.plus(Psn::CIRCLE - 1),
                     read: None,
                 },
-                Answer::Refuse(psn, syndrome) => Answered {
-                    operation: Operation::Acknowledge(self.aeth(syndrome)),
-                    psn,
-                    read: None,
-                },
+                Answer::Refuse(psn, syndrome) => {
+                    Answered { operation: Operation::Acknowledge(self.aeth(syndrome)), psn, read: None }
+                }
             });
         };
         let aeth = crate::wire::Aeth { syndrome: ack, msn: resource.msn };
@@ -42,8 +40,7 @@ impl Responder {
             }
             Kind::Read(reth) => {
                 let left = rest(reth, resource.next, mtu);
-                let position =
-                    Position::of(resource.next - resource.from, resource.packets - resource.from);
+                let position = Position::of(resource.next - resource.from, resource.packets - resource.from);
                 let operation = match position {
                     Position::First => Operation::ReadResponseFirst(aeth),
                     Position::Middle => Operation::ReadResponseMiddle,

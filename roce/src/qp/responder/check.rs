@@ -37,10 +37,9 @@ fn check_payload(operation: Operation, length: u32, mtu: u32) -> Result<(), Refu
         return Err(Refusal::invalid(Discard::Oversized));
     }
     let fits = match operation {
-        Operation::SendFirst
-        | Operation::SendMiddle
-        | Operation::WriteFirst(_)
-        | Operation::WriteMiddle => length == mtu,
+        Operation::SendFirst | Operation::SendMiddle | Operation::WriteFirst(_) | Operation::WriteMiddle => {
+            length == mtu
+        }
         Operation::SendLast(_) | Operation::WriteLast(_) => length > 0,
         Operation::SendOnly(_) | Operation::WriteOnly(..) => true,
         _ => length == 0,
@@ -88,12 +87,7 @@ pub(super) fn check_range(
 }
 
 /// A WRITE brings exactly the bytes that it announced (IBA 9.7.4.1.6).
-pub(super) fn check_write_length(
-    reth: Reth,
-    received: u32,
-    length: u32,
-    ends: bool,
-) -> Result<(), Refusal> {
+pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: bool) -> Result<(), Refusal> {
     let total = u64::from(received) + u64::from(length);
     let announced = u64::from(reth.length);
     let fits = if ends { total == announced } else { total < announced };

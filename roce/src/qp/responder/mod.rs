@@ -36,19 +36,11 @@ impl Refusal {
     }
 
     const fn access(discard: Discard) -> Self {
-        Self::Fatal {
-            code: NakCode::RemoteAccessError,
-            discard,
-            receive: CompletionStatus::RemoteAccess,
-        }
+        Self::Fatal { code: NakCode::RemoteAccessError, discard, receive: CompletionStatus::RemoteAccess }
     }
 
     const fn operational(receive: CompletionStatus) -> Self {
-        Self::Fatal {
-            code: NakCode::RemoteOperationalError,
-            discard: Discard::LocalProtection,
-            receive,
-        }
+        Self::Fatal { code: NakCode::RemoteOperationalError, discard: Discard::LocalProtection, receive }
     }
 }
 

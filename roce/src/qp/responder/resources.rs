@@ -1,5 +1,5 @@
-use crate::wire::Reth;
 use crate::Psn;
+use crate::wire::Reth;
 use alloc::collections::VecDeque;
 
 /// What a READ or an atomic needs to be answered again.

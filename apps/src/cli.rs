@@ -1,42 +1,95 @@
 //! What the command line says.
 
-use crate::{pcap, replay, switch};
+use crate::perf::PerfArgs;
+use crate::{doctor, info, pcap, replay, switch};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use tracing_subscriber::EnvFilter;
 
 /// An RDMA NIC made of software: RoCEv2 over DPDK ports, paced by in-band telemetry.
 #[derive(Debug, Parser)]
-#[command(name = "ferroce", version, propagate_version = true, infer_subcommands = false)]
+#[command(name = "ferroce", version, propagate_version = true, after_help = TOUR)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
+/// What `--help` of a measuring tool teaches.
+macro_rules! examples {
+    ($tool:literal) => {
+        concat!(
+            "Examples:\n",
+            "  Server and client on two hosts, each on its own interface:\n",
+            "    ferroce ", $tool, " --port eth0\n",
+            "    ferroce ", $tool, " --port eth0 10.0.0.1\n",
+            "  Two processes on one host, no privileges, no kernel interface:\n",
+            "    ferroce ", $tool, " --port memif:/tmp/x.sock,server --ip 10.0.0.1\n",
+            "    ferroce ", $tool, " --port memif:/tmp/x.sock,client --ip 10.0.0.2 127.0.0.1\n",
+            "  For five seconds, in Gb/s, and as JSON:\n",
+            "    ferroce ", $tool, " --port eth0 -D 5 --report_gbits --out_json_file=out.json 10.0.0.1\n",
+            "  Paced by HPCC++ on a path of 1 Gb/s and 2 ms:\n",
+            "    ferroce ", $tool, " --port eth0 --cc hpcc --cc-line-rate 1G --cc-base-rtt 2ms 10.0.0.1\n",
+            "\nHOST is where the server's control connection (TCP, -p) is; data goes to the port's own address."
+        )
+    };
+}
+
+const TOUR: &str = "\
+First steps:
+  ferroce doctor                     what this machine lacks, and the remedy
+  ferroce info                       interfaces that can be ports, and the other forms of a port's name
+  ferroce write-bw --help            measure, with examples
+  ferroce completions bash > /etc/bash_completion.d/ferroce
+
+FERROCE_PORT and FERROCE_IP stand for --port and --ip; FERROCE_LOG=debug logs to standard error.";
+
+const INFO: &str = "\
+Examples:
+  ferroce info                       Linux interfaces that can be ports
+  ferroce info --port veth0          its GIDs, path MTU and limits
+  ferroce info --port veth0 --json --counters";
+
+const DOCTOR: &str = "\
+Examples:
+  ferroce doctor                                  the machine alone
+  ferroce doctor --port veth0 --peer 10.0.0.2     and a port, and the way to a host
+
+Exit code 1: something would keep a run from working.";
+
 /// The tools.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Bandwidth of RDMA WRITE
-    WriteBw,
+    #[command(after_help = examples!("write-bw"))]
+    WriteBw(PerfArgs),
     /// Latency of RDMA WRITE
-    WriteLat,
+    #[command(after_help = examples!("write-lat"))]
+    WriteLat(PerfArgs),
     /// Bandwidth of SEND
-    SendBw,
+    #[command(after_help = examples!("send-bw"))]
+    SendBw(PerfArgs),
     /// Latency of SEND
-    SendLat,
+    #[command(after_help = examples!("send-lat"))]
+    SendLat(PerfArgs),
     /// Bandwidth of RDMA READ
-    ReadBw,
+    #[command(after_help = examples!("read-bw"))]
+    ReadBw(PerfArgs),
     /// Latency of RDMA READ
-    ReadLat,
+    #[command(after_help = examples!("read-lat"))]
+    ReadLat(PerfArgs),
     /// Rate of atomics
-    AtomicBw,
+    #[command(after_help = examples!("atomic-bw"))]
+    AtomicBw(PerfArgs),
     /// Latency of atomics
-    AtomicLat,
+    #[command(after_help = examples!("atomic-lat"))]
+    AtomicLat(PerfArgs),
     /// Show devices, ports, GIDs, limits and counters
-    Info,
+    #[command(after_help = INFO)]
+    Info(info::Args),
     /// Say what this machine lacks, and the remedy
-    Doctor,
+    #[command(after_help = DOCTOR)]
+    Doctor(doctor::Args),
     /// Decode RoCEv2 and telemetry in a capture, and verify each ICRC
     Pcap(pcap::Args),
     /// Drive HPCC++ with a recorded trace and compare each state

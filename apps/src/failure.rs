@@ -26,7 +26,8 @@ impl Failure {
     /// Prints the one line and gives the exit code.
     pub fn report(&self) -> ExitCode {
         let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-        anstream::eprintln!("{red}error:{red:#} {self}");
+        let line = self.text.lines().map(str::trim).collect::<Vec<_>>().join("; ");
+        anstream::eprintln!("{red}error:{red:#} {line}");
         ExitCode::from(self.code)
     }
 }

@@ -2,8 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod counters;
+mod doctor;
 mod failure;
+mod info;
 mod pcap;
+mod perf;
+mod port;
 mod replay;
 mod switch;
 mod units;
@@ -11,6 +16,7 @@ mod units;
 use clap::Parser;
 use cli::{Cli, Command};
 use failure::Failure;
+use perf::{Kind, Tool, Verb};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -34,15 +40,19 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             cli::completions(shell);
             Ok(ExitCode::SUCCESS)
         }
-        Command::WriteBw
-        | Command::WriteLat
-        | Command::SendBw
-        | Command::SendLat
-        | Command::ReadBw
-        | Command::ReadLat
-        | Command::AtomicBw
-        | Command::AtomicLat
-        | Command::Info
-        | Command::Doctor => Err(Failure::run("this tool is not built yet")),
+        Command::Info(args) => info::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::WriteBw(args) => perf::run(tool(Verb::Write, Kind::Bandwidth), &args),
+        Command::WriteLat(args) => perf::run(tool(Verb::Write, Kind::Latency), &args),
+        Command::SendBw(args) => perf::run(tool(Verb::Send, Kind::Bandwidth), &args),
+        Command::SendLat(args) => perf::run(tool(Verb::Send, Kind::Latency), &args),
+        Command::ReadBw(args) => perf::run(tool(Verb::Read, Kind::Bandwidth), &args),
+        Command::ReadLat(args) => perf::run(tool(Verb::Read, Kind::Latency), &args),
+        Command::AtomicBw(args) => perf::run(tool(Verb::Atomic, Kind::Bandwidth), &args),
+        Command::AtomicLat(args) => perf::run(tool(Verb::Atomic, Kind::Latency), &args),
     }
+}
+
+fn tool(verb: Verb, kind: Kind) -> Tool {
+    Tool { verb, kind }
 }

@@ -194,7 +194,7 @@ impl FromStr for DeviceConfig {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let file: File = toml::from_str(text).map_err(|error| ConfigError::File {
             place: "ferroce.toml".into(),
-            reason: error.to_string().trim_end().to_owned(),
+            reason: one_line(text, &error),
         })?;
         let mut config = Self { port: file.port, gateway: file.gateway, ..Self::default() };
         config.addresses = file.ip.iter().map(|a| a.parse()).collect::<Result<_, _>>()?;
@@ -218,6 +218,13 @@ impl FromStr for DeviceConfig {
         }
         Ok(config)
     }
+}
+
+/// What is wrong and in which line, without the excerpt of several lines.
+fn one_line(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    format!("line {line}: {}", error.message().replace('\n', "; "))
 }
 
 /// `inline`, `dedicated` or `dedicated:CPU`.

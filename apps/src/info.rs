@@ -1,0 +1,183 @@
+//! `ferroce info`: what a port is.
+
+use crate::counters::{self, Shown};
+use crate::failure::Failure;
+use crate::port::PortArgs;
+use datapath::linux;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use verbs::{Counters, DeviceInfo};
+
+/// The command line of `ferroce info`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub port: PortArgs,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Also what was counted, by reason for what was dropped
+    #[arg(long)]
+    pub counters: bool,
+}
+
+/// Shows the port, or without one the interfaces that could be one.
+///
+/// # Errors
+/// Where the port can't be opened.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if !args.port.names_a_port()? {
+        show_interfaces(args.json);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let device = args.port.open()?;
+    let failed = |error: verbs::Error| Failure::run(error.to_string());
+    let info = device.query().map_err(failed)?;
+    let counters = if args.counters { Some(device.counters().map_err(failed)?) } else { None };
+    if args.json {
+        anstream::println!("{:#}", as_json(&info, counters.as_ref()));
+    } else {
+        anstream::print!("{}", as_text(&info, counters.as_ref()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn as_text(info: &DeviceInfo, counters: Option<&Counters>) -> String {
+    let mut text = String::new();
+    let limits = &info.limits;
+    let speed = info.speed_mbps.map_or("unknown".into(), |mbps| format!("{mbps} Mb/s"));
+    let rows = [
+        ("port", info.port.clone()),
+        ("driver", info.driver.clone()),
+        ("address", info.mac.to_string()),
+        ("path MTU", format!("{} B", info.mtu.bytes())),
+        ("speed", speed),
+        ("queue pairs", limits.max_qps.to_string()),
+        ("completion queues", limits.max_cqs.to_string()),
+        ("memory regions", limits.max_regions.to_string()),
+        ("CQ depth", limits.max_cq_depth.to_string()),
+        ("queue depth", limits.max_requests.to_string()),
+        ("buffers a request", limits.max_sge.to_string()),
+        ("inline", format!("{} B", limits.max_inline)),
+        ("READs and atomics", format!("{} outstanding", limits.max_rd_atomic)),
+    ];
+    for (name, value) in rows {
+        let _ = writeln!(text, "{name:<18} {value}");
+    }
+    let _ = writeln!(text, "\nGID  address                                  type");
+    for (index, gid) in info.gids.iter().enumerate() {
+        let _ = writeln!(text, "{index:>3}  {:<40} {}", gid.to_string(), gid_type(*gid));
+    }
+    if let Some(counters) = counters {
+        let shown = Shown(counters).to_string();
+        let _ =
+            write!(text, "\ncounters\n{}", if shown.is_empty() { " nothing counted yet\n" } else { &shown });
+    }
+    text
+}
+
+fn gid_type(gid: IpAddr) -> &'static str {
+    match gid {
+        IpAddr::V4(_) => "RoCE v2, IPv4",
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => "RoCE v2, IPv6 link-local",
+        IpAddr::V6(_) => "RoCE v2, IPv6",
+    }
+}
+
+fn as_json(info: &DeviceInfo, counters: Option<&Counters>) -> Value {
+    let limits = &info.limits;
+    json!({
+        "port": info.port,
+        "driver": info.driver,
+        "mac": info.mac.to_string(),
+        "gids": info.gids.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "mtu": info.mtu.bytes(),
+        "speed_mbps": info.speed_mbps,
+        "limits": {
+            "max_qps": limits.max_qps,
+            "max_cqs": limits.max_cqs,
+            "max_regions": limits.max_regions,
+            "max_cq_depth": limits.max_cq_depth,
+            "max_requests": limits.max_requests,
+            "max_sge": limits.max_sge,
+            "max_inline": limits.max_inline,
+            "max_rd_atomic": limits.max_rd_atomic,
+        },
+        "counters": counters.map(counters::json),
+    })
+}
+
+/// Linux interfaces: what `--port` takes without further set-up.
+fn show_interfaces(json: bool) {
+    let names = linux::interface_names();
+    let found: Vec<_> = names.iter().filter_map(|name| linux::interface(name).ok()).collect();
+    if json {
+        let ports = found.iter().map(|each| {
+            json!({
+                "port": each.name, "mac": each.mac.to_string(), "interface_mtu": each.mtu, "up": each.up,
+                "carrier": each.running, "speed_mbps": each.speed_mbps,
+            })
+        });
+        anstream::println!("{:#}", json!({ "ports": ports.collect::<Vec<_>>() }));
+        return;
+    }
+    anstream::println!("port             interface MTU  state     address");
+    for each in &found {
+        let state = if each.running { "up" } else { "no link" };
+        anstream::println!("{:<16} {:>13}  {state:<8}  {}", each.name, each.mtu, each.mac);
+    }
+    anstream::println!(
+        "\nThese Linux interfaces can be ports; name one: ferroce info --port NAME. Other forms:"
+    );
+    anstream::println!("{}", datapath::port_spec::FORMS);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbs::{DeviceLimits, Mac, Mtu};
+
+    fn info() -> DeviceInfo {
+        DeviceInfo {
+            port: "veth0".into(),
+            driver: "net_af_packet".into(),
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            gids: vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()],
+            mtu: Mtu::M1024,
+            speed_mbps: None,
+            limits: DeviceLimits {
+                max_qps: 1024,
+                max_cqs: 64,
+                max_regions: 256,
+                max_cq_depth: 65536,
+                max_requests: 16384,
+                max_sge: 4,
+                max_inline: 236,
+                max_rd_atomic: 16,
+            },
+        }
+    }
+
+    #[test]
+    fn every_gid_has_its_index_and_type() {
+        let text = as_text(&info(), Some(&Counters::default()));
+        assert!(text.contains("path MTU           1024 B\n"), "{text}");
+        assert!(text.contains("\n  0  10.0.0.1                                 RoCE v2, IPv4\n"), "{text}");
+        assert!(
+            text.contains("\n  1  fe80::1                                  RoCE v2, IPv6 link-local\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("nothing counted yet\n"), "{text}");
+    }
+
+    #[test]
+    fn json_says_the_same() {
+        let json = as_json(&info(), None);
+        assert_eq!(json["gids"], json!(["10.0.0.1", "fe80::1"]));
+        assert_eq!(json["limits"]["max_qps"], 1024);
+        assert!(json["counters"].is_null());
+    }
+}

@@ -1,0 +1,212 @@
+//! Keeps queue pairs full and counts what completes.
+
+use super::handshake::Pause;
+use super::link::{BATCH, Link, blank, ended};
+use super::plan::Amount;
+use super::stats::{Bandwidth, Stamps};
+use crate::failure::Failure;
+use std::time::{Duration, Instant};
+use verbs::{PostError, SendRequest};
+
+/// What one run does on each queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// Bytes of a message.
+    pub size: u64,
+    /// When it ends.
+    pub amount: Amount,
+    /// Requests outstanding.
+    pub tx_depth: u32,
+    /// Requests handed over at a time.
+    pub post_list: u32,
+    /// Requests to a completion.
+    pub cq_mod: u32,
+    /// Look for the peak.
+    pub peak: bool,
+}
+
+/// One queue pair's progress, in messages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    posted: u64,
+    completed: u64,
+    /// The last posted message that makes a completion, counted from 1.
+    signalled: u64,
+}
+
+impl Flow {
+    /// Everything posted has completed.
+    fn drained(self) -> bool {
+        self.posted == self.completed
+    }
+}
+
+/// A completion's id: the queue pair in the top 16 bits, below it the message, counted from 1.
+const MESSAGE_BITS: u32 = 48;
+
+/// Messages that count, and from when to when.
+#[derive(Debug, Default)]
+struct Window {
+    messages: u64,
+    first: u64,
+    last: u64,
+}
+
+struct Driver<'a> {
+    link: &'a mut Link,
+    run: Run,
+    templates: Vec<SendRequest>,
+    flows: Vec<Flow>,
+    stamps: Stamps,
+    window: Window,
+    origin: Instant,
+}
+
+/// Sends as `run` says and waits for the last completion.
+///
+/// # Errors
+/// Where a request is refused or fails.
+pub fn send(link: &mut Link, run: Run) -> Result<Bandwidth, Failure> {
+    let templates =
+        (0..link.qps.len()).map(|qp| link.request(qp, run.size)).collect::<Result<Vec<_>, _>>()?;
+    let flows = vec![Flow::default(); link.qps.len()];
+    let stamps = match run.amount {
+        Amount::Messages(each) if run.peak && each * flows.len() as u64 <= Stamps::LIMIT => {
+            Stamps::with_capacity(each * flows.len() as u64)
+        }
+        _ => Stamps::default(),
+    };
+    Driver { link, run, templates, flows, stamps, window: Window::default(), origin: Instant::now() }.drive()
+}
+
+impl Driver<'_> {
+    fn drive(mut self) -> Result<Bandwidth, Failure> {
+        let mut pause = Pause::default();
+        loop {
+            let now = self.now();
+            let over = match self.run.amount {
+                Amount::Messages(_) => false,
+                Amount::Time { whole, .. } => now >= nanos(whole),
+            };
+            for qp in 0..self.flows.len() {
+                self.fill(qp, over, now)?;
+            }
+            let completed = self.poll()?;
+            let received = self.link.receive()?;
+            if self.flows.iter().all(|flow| flow.drained() && (over || self.left(flow.posted) == 0)) {
+                return Ok(self.result());
+            }
+            pause.after(completed + received > 0);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        nanos(self.origin.elapsed())
+    }
+
+    /// Messages that a queue pair has still to post.
+    fn left(&self, posted: u64) -> u64 {
+        match self.run.amount {
+            Amount::Messages(each) => each - posted,
+            Amount::Time { .. } => u64::MAX,
+        }
+    }
+
+    /// Posts what fits. Once time is over, one last message where the tail would end without a completion.
+    fn fill(&mut self, qp: usize, over: bool, now: u64) -> Result<(), Failure> {
+        loop {
+            let flow = self.flows[qp];
+            let room = u64::from(self.run.tx_depth) - (flow.posted - flow.completed);
+            let wanted = match over {
+                false => self.left(flow.posted).min(u64::from(self.run.post_list)),
+                true => u64::from(flow.posted != flow.signalled),
+            };
+            if wanted == 0 || room < wanted {
+                return Ok(());
+            }
+            let posted = self.post(qp, wanted, over)?;
+            for _ in 0..posted {
+                self.stamps.post(now);
+            }
+            if posted < wanted {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Hands `count` requests over and gives how many were taken.
+    fn post(&mut self, qp: usize, count: u64, last: bool) -> Result<u64, Failure> {
+        let (flow, template) = (self.flows[qp], &self.templates[qp]);
+        let (every, end) = (u64::from(self.run.cq_mod), flow.posted + self.left(flow.posted).min(1 << 40));
+        // Without this a list that no longer fits would wait for a completion that nobody asked for.
+        let list_end = flow.posted + count;
+        let full = u64::from(self.run.tx_depth) - (list_end - flow.completed) < u64::from(self.run.post_list);
+        let signalled = |message: u64| {
+            last || message.is_multiple_of(every) || message == end || (full && message == list_end)
+        };
+        let requests = (flow.posted + 1..=flow.posted + count).map(|message| SendRequest {
+            id: (qp as u64) << MESSAGE_BITS | message,
+            signalled: signalled(message),
+            ..template.clone()
+        });
+        let taken = match self.link.qps[qp].post_send_list(requests) {
+            Ok(taken) => taken as u64,
+            Err(refused) if matches!(refused.error, PostError::QueueFull { .. }) => refused.posted as u64,
+            Err(refused) => return Err(Failure::run(refused.error.to_string())),
+        };
+        let flow = &mut self.flows[qp];
+        for message in flow.posted + 1..=flow.posted + taken {
+            if signalled(message) {
+                flow.signalled = message;
+            }
+        }
+        flow.posted += taken;
+        Ok(taken)
+    }
+
+    fn poll(&mut self) -> Result<usize, Failure> {
+        let mut batch = [blank(&self.link.qps[0]); BATCH];
+        let count = self.link.send_cq.poll(&mut batch).map_err(|error| Failure::run(error.to_string()))?;
+        if count == 0 {
+            return Ok(0);
+        }
+        let now = self.now();
+        for completion in &batch[..count] {
+            ended(completion)?;
+            let (qp, message) =
+                ((completion.id >> MESSAGE_BITS) as usize, completion.id & ((1 << MESSAGE_BITS) - 1));
+            let new = message - self.flows[qp].completed;
+            self.flows[qp].completed = message;
+            self.count(new, now);
+        }
+        let total = self.flows.iter().map(|flow| flow.completed).sum();
+        self.stamps.complete(total, now);
+        Ok(count)
+    }
+
+    fn count(&mut self, messages: u64, now: u64) {
+        match self.run.amount {
+            Amount::Messages(_) => {
+                self.window.messages += messages;
+                self.window.last = now;
+            }
+            Amount::Time { whole, margin } => {
+                let (from, to) = (nanos(margin), nanos(whole - margin));
+                if now >= from && now < to {
+                    self.window.messages += messages;
+                }
+                (self.window.first, self.window.last) = (from, to);
+            }
+        }
+    }
+
+    fn result(&self) -> Bandwidth {
+        let Window { messages, first, last } = self.window;
+        let bandwidth = Bandwidth::over(self.run.size, messages, last - first);
+        Bandwidth { peak: self.stamps.peak(self.run.size, self.run.post_list as usize), ..bandwidth }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

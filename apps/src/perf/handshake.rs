@@ -1,0 +1,320 @@
+//! How two sides find each other, agree and keep step.
+//!
+//! [`Handshake`] is the seam: here it is JSON lines over TCP, and stock perftest's own exchange can take its place.
+
+use super::plan::Plan;
+use super::stats::{Bandwidth, Latency};
+use crate::failure::Failure;
+use serde::{Deserialize, Serialize};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use verbs::{QpEndpoint, RemoteBuffer};
+
+/// What one side of a test tells the other so that queue pairs connect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Side {
+    /// Its queue pairs.
+    pub qps: Vec<QpEndpoint>,
+    /// Its memory.
+    pub buffer: RemoteBuffer,
+}
+
+/// What one side of a run tells the other when it is through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// How fast it sent.
+    pub bandwidth: Option<Bandwidth>,
+    /// What it timed.
+    pub latency: Option<Latency>,
+    /// Checksum of the bytes that left it.
+    pub sent: Option<u64>,
+    /// Checksum of the bytes that reached it.
+    pub received: Option<u64>,
+}
+
+/// Called while waiting, so that the core keeps running. Gives whether there was work.
+pub type Idle<'a> = dyn FnMut() -> Result<bool, Failure> + 'a;
+
+/// The exchanges of a test, in order. All but `wait_outcome` fail after a time without answer.
+pub trait Handshake {
+    /// The client's part of the greeting: says what to run.
+    fn propose(&mut self, plan: &Plan, idle: &mut Idle) -> Result<(), Failure>;
+    /// The server's part: `judge` gives why a plan is refused.
+    fn agree(
+        &mut self,
+        judge: &mut dyn FnMut(&Plan) -> Result<(), Failure>,
+        idle: &mut Idle,
+    ) -> Result<Plan, Failure>;
+    /// Both tell how to connect to them.
+    fn swap_sides(&mut self, own: &Side, idle: &mut Idle) -> Result<Side, Failure>;
+    /// Waits until the other side is as far.
+    fn barrier(&mut self, step: u32, idle: &mut Idle) -> Result<(), Failure>;
+    /// Tells that this side's part of a run is over.
+    fn send_outcome(&mut self, outcome: &Outcome) -> Result<(), Failure>;
+    /// What the other side told, if it did already.
+    fn try_outcome(&mut self) -> Result<Option<Outcome>, Failure>;
+    /// Waits for it, as long as it takes.
+    fn wait_outcome(&mut self, idle: &mut Idle) -> Result<Outcome, Failure>;
+    /// Tells the other side why this one gives up, if it still listens.
+    fn give_up(&mut self, why: &Failure);
+}
+
+/// Grows with every incompatible change.
+const VERSION: u32 = 1;
+/// Longest line: 1024 queue pairs take 100 KiB.
+const LONGEST_LINE: usize = 1 << 20;
+/// How long the other side may take for a step.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Message {
+    /// Says also what speaks, so that a mismatch can name it.
+    Hello {
+        ferroce_perf: u32,
+        release: String,
+        plan: serde_json::Value,
+    },
+    Welcome {
+        ferroce_perf: u32,
+    },
+    Side(Side),
+    Reached(u32),
+    Outcome(Outcome),
+    Failed(String),
+}
+
+impl Message {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "hello",
+            Self::Welcome { .. } => "welcome",
+            Self::Side(_) => "side",
+            Self::Reached(_) => "reached",
+            Self::Outcome(_) => "outcome",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+/// A control connection that speaks JSON, a message a line.
+#[derive(Debug)]
+pub struct JsonLines {
+    stream: TcpStream,
+    /// Bytes that came and are no whole line yet.
+    pending: Vec<u8>,
+    patience: Duration,
+}
+
+impl JsonLines {
+    /// Takes over a fresh connection.
+    ///
+    /// # Errors
+    /// Where the system refuses its options.
+    pub fn new(stream: TcpStream) -> Result<Self, Failure> {
+        stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).map_err(broken)?;
+        Ok(Self { stream, pending: Vec::new(), patience: PATIENCE })
+    }
+
+    fn send(&mut self, message: &Message) -> Result<(), Failure> {
+        let mut line = serde_json::to_vec(message).map_err(|error| Failure::run(error.to_string()))?;
+        line.push(b'\n');
+        let mut rest = line.as_slice();
+        let since = Instant::now();
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(0) => return Err(closed()),
+                Ok(taken) => rest = &rest[taken..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock && since.elapsed() < self.patience => {
+                    std::thread::yield_now();
+                }
+                Err(error) => return Err(broken(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message, if a whole one is there.
+    fn try_receive(&mut self) -> Result<Option<Message>, Failure> {
+        loop {
+            if let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                return match serde_json::from_slice(&line) {
+                    Ok(Message::Failed(why)) => Err(Failure::run(format!("the other side stopped: {why}"))),
+                    Ok(message) => Ok(Some(message)),
+                    Err(_) => Err(foreign()),
+                };
+            }
+            if self.pending.len() > LONGEST_LINE {
+                return Err(foreign());
+            }
+            let mut chunk = [0; 4096];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(closed()),
+                Ok(count) => self.pending.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+
+    /// Waits for a message, `patience` at most where there is one.
+    fn receive(&mut self, patience: Option<Duration>, idle: &mut Idle) -> Result<Message, Failure> {
+        let since = Instant::now();
+        let mut pause = Pause::default();
+        loop {
+            if let Some(message) = self.try_receive()? {
+                return Ok(message);
+            }
+            if patience.is_some_and(|patience| since.elapsed() > patience) {
+                return Err(Failure::run(format!(
+                    "the other side did not answer within {} s; see what it says, and start both again",
+                    self.patience.as_secs()
+                )));
+            }
+            // A look at the socket is a system call: while packets flow, it is not worth one each turn.
+            for _ in 0..32 {
+                if !pause.after(idle()?) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+impl Handshake for JsonLines {
+    fn propose(&mut self, plan: &Plan, idle: &mut Idle) -> Result<(), Failure> {
+        let plan = serde_json::to_value(plan).map_err(|error| Failure::run(error.to_string()))?;
+        let release = env!("CARGO_PKG_VERSION").to_owned();
+        self.send(&Message::Hello { ferroce_perf: VERSION, release, plan })?;
+        match self.receive(Some(self.patience), idle)? {
+            Message::Welcome { ferroce_perf: VERSION } => Ok(()),
+            other => Err(out_of_step(&other, "welcome")),
+        }
+    }
+
+    fn agree(
+        &mut self,
+        judge: &mut dyn FnMut(&Plan) -> Result<(), Failure>,
+        idle: &mut Idle,
+    ) -> Result<Plan, Failure> {
+        let plan = match self.receive(Some(self.patience), idle)? {
+            Message::Hello { ferroce_perf: VERSION, plan, .. } => serde_json::from_value::<Plan>(plan)
+                .map_err(|_| foreign())
+                .and_then(|plan| judge(&plan).map(|()| plan)),
+            Message::Hello { ferroce_perf, release, .. } => Err(Failure::run(format!(
+                "the client (ferroce {release}) speaks version {ferroce_perf} of the control connection, the server \
+                 (ferroce {}) version {VERSION}; run the same ferroce on both sides",
+                env!("CARGO_PKG_VERSION")
+            ))),
+            other => Err(out_of_step(&other, "hello")),
+        };
+        match plan {
+            Ok(plan) => self.send(&Message::Welcome { ferroce_perf: VERSION }).map(|()| plan),
+            Err(why) => {
+                self.give_up(&why);
+                Err(why)
+            }
+        }
+    }
+
+    fn swap_sides(&mut self, own: &Side, idle: &mut Idle) -> Result<Side, Failure> {
+        self.send(&Message::Side(own.clone()))?;
+        match self.receive(Some(self.patience), idle)? {
+            Message::Side(side) if side.qps.len() == own.qps.len() => Ok(side),
+            Message::Side(side) => Err(Failure::run(format!(
+                "the other side has {} queue pairs, this one {}; run the same ferroce on both sides",
+                side.qps.len(),
+                own.qps.len()
+            ))),
+            other => Err(out_of_step(&other, "side")),
+        }
+    }
+
+    fn barrier(&mut self, step: u32, idle: &mut Idle) -> Result<(), Failure> {
+        self.send(&Message::Reached(step))?;
+        match self.receive(Some(self.patience), idle)? {
+            Message::Reached(theirs) if theirs == step => Ok(()),
+            other => Err(out_of_step(&other, "reached")),
+        }
+    }
+
+    fn send_outcome(&mut self, outcome: &Outcome) -> Result<(), Failure> {
+        self.send(&Message::Outcome(*outcome))
+    }
+
+    fn try_outcome(&mut self) -> Result<Option<Outcome>, Failure> {
+        match self.try_receive()? {
+            None => Ok(None),
+            Some(Message::Outcome(outcome)) => Ok(Some(outcome)),
+            Some(other) => Err(out_of_step(&other, "outcome")),
+        }
+    }
+
+    fn wait_outcome(&mut self, idle: &mut Idle) -> Result<Outcome, Failure> {
+        match self.receive(None, idle)? {
+            Message::Outcome(outcome) => Ok(outcome),
+            other => Err(out_of_step(&other, "outcome")),
+        }
+    }
+
+    fn give_up(&mut self, why: &Failure) {
+        // The reason matters more than whether the other side still hears it.
+        let _ = self.send(&Message::Failed(why.to_string()));
+    }
+}
+
+/// Gives the CPU up after turns without work: first to whoever waits for it, later for a moment.
+#[derive(Debug, Default)]
+pub struct Pause {
+    idle_turns: u32,
+}
+
+impl Pause {
+    /// Turns without work before the CPU is offered to others.
+    const SPIN: u32 = 64;
+    /// Turns without work before this thread sleeps.
+    const SLEEP: u32 = 20_000;
+
+    /// Says whether the last turn had work; gives it back.
+    pub fn after(&mut self, worked: bool) -> bool {
+        if worked {
+            self.idle_turns = 0;
+            return true;
+        }
+        self.idle_turns = self.idle_turns.saturating_add(1);
+        if self.idle_turns > Self::SLEEP {
+            std::thread::sleep(Duration::from_micros(50));
+        } else if self.idle_turns > Self::SPIN {
+            std::thread::yield_now();
+        }
+        false
+    }
+}
+
+fn broken(error: std::io::Error) -> Failure {
+    Failure::run(format!("the control connection broke: {error}; see what the other side says"))
+}
+
+fn closed() -> Failure {
+    Failure::run("the other side closed the control connection; see what it says there")
+}
+
+fn foreign() -> Failure {
+    Failure::run(
+        "what answers is no ferroce of this version; check -p, and run the same ferroce on both sides",
+    )
+}
+
+fn out_of_step(message: &Message, expected: &str) -> Failure {
+    Failure::run(format!(
+        "the other side said `{}` where `{expected}` was due; run the same ferroce on both sides",
+        message.name()
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! One exchange after the other, each timed.
+
+use super::handshake::{Handshake, Outcome, Pause};
+use super::link::{Link, post};
+use super::plan::{Amount, Verb};
+use super::stats::{Latencies, Latency};
+use crate::failure::Failure;
+use std::time::{Duration, Instant};
+use verbs::{Data, SendRequest};
+
+/// One side of a ping-pong.
+struct Player<'a> {
+    link: &'a mut Link,
+    verb: Verb,
+    size: u64,
+    template: SendRequest,
+    /// Messages sent and messages seen.
+    sent: u64,
+    seen: u64,
+    /// SENDs that arrived and were not asked for yet.
+    arrived: u64,
+    pause: Pause,
+}
+
+/// Where a WRITE's arrival shows: its last byte, cleared before both sides start.
+///
+/// # Errors
+/// Where the size does not fit the region.
+pub fn prepare(link: &Link, verb: Verb, size: u64) -> Result<(), Failure> {
+    if verb == Verb::Write {
+        let last = last_byte(size);
+        for at in [link.inbound(0) + last, link.outbound(0) + last] {
+            link.memory.write(at, &[0]).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// The client's side: times every exchange.
+///
+/// # Errors
+/// Where a request is refused or fails.
+pub fn measure(link: &mut Link, verb: Verb, size: u64, amount: Amount) -> Result<Latency, Failure> {
+    let mut latencies = Latencies::new(if matches!(verb, Verb::Write | Verb::Send) { 2 } else { 1 });
+    let mut player = Player::new(link, verb, size)?;
+    let origin = Instant::now();
+    let (mut before, mut counted_from) = (0, 0);
+    loop {
+        player.send()?;
+        match verb {
+            Verb::Write | Verb::Send => while !player.look()? {},
+            Verb::Read | Verb::Atomic => player.wait_completion()?,
+        }
+        let now = nanos(origin.elapsed());
+        latencies.record(now - before);
+        before = now;
+        match amount {
+            Amount::Messages(all) if latencies.len() >= all => break,
+            Amount::Messages(_) => {}
+            Amount::Time { whole, margin } => {
+                if now < nanos(margin) {
+                    latencies.clear();
+                    counted_from = now;
+                } else if now >= nanos(whole - margin) {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(latencies.figures(size, before - counted_from))
+}
+
+/// The server's side: answers until the client is through, and gives what the client says of it.
+///
+/// # Errors
+/// Where a request is refused or fails, or the control connection breaks.
+pub fn answer(
+    link: &mut Link,
+    handshake: &mut dyn Handshake,
+    verb: Verb,
+    size: u64,
+) -> Result<Outcome, Failure> {
+    let mut player = Player::new(link, verb, size)?;
+    let mut quiet = 0_u32;
+    loop {
+        if player.look()? {
+            player.send()?;
+            quiet = 0;
+            continue;
+        }
+        quiet += 1;
+        if quiet.is_multiple_of(1024)
+            && let Some(outcome) = handshake.try_outcome()?
+        {
+            return Ok(outcome);
+        }
+    }
+}
+
+impl<'a> Player<'a> {
+    fn new(link: &'a mut Link, verb: Verb, size: u64) -> Result<Self, Failure> {
+        let template = link.request(0, size)?;
+        Ok(Self { link, verb, size, template, sent: 0, seen: 0, arrived: 0, pause: Pause::default() })
+    }
+
+    /// Sends the next message; a WRITE's last byte is its number.
+    fn send(&mut self) -> Result<(), Failure> {
+        self.sent += 1;
+        self.template.id = self.sent;
+        if self.verb == Verb::Write {
+            match &mut self.template.data {
+                Data::Inline(bytes) => {
+                    if let Some(last) = bytes.last_mut() {
+                        *last = self.sent as u8;
+                    }
+                }
+                Data::Buffers(_) => {
+                    let at = self.link.outbound(0) + last_byte(self.size);
+                    self.link.memory.write(at, &[self.sent as u8]).map_err(failed)?;
+                }
+            }
+        }
+        post(self.link, 0, &self.template)
+    }
+
+    /// One look for the peer's next message.
+    fn look(&mut self) -> Result<bool, Failure> {
+        let mut worked = self.link.drain()? > 0;
+        let there = match self.verb {
+            Verb::Write => {
+                let at = self.link.inbound(0) + last_byte(self.size);
+                self.link.memory.byte(at).map_err(failed)? == (self.seen + 1) as u8
+            }
+            Verb::Send => {
+                let count = self.link.receive()?;
+                self.arrived += count as u64;
+                worked |= count > 0;
+                self.arrived > self.seen
+            }
+            Verb::Read | Verb::Atomic => false,
+        };
+        self.seen += u64::from(there);
+        self.pause.after(worked || there);
+        Ok(there)
+    }
+
+    fn wait_completion(&mut self) -> Result<(), Failure> {
+        while self.link.drain()? == 0 {
+            self.pause.after(false);
+        }
+        self.pause.after(true);
+        Ok(())
+    }
+}
+
+fn last_byte(size: u64) -> usize {
+    size.saturating_sub(1) as usize
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::run(error.to_string())
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,317 @@
+//! This side of a test: a device, its queue pairs and their memory.
+
+use super::args::{AtomicType, QueueArgs};
+use super::handshake::{Pause, Side};
+use super::plan::{Kind, Plan, Verb};
+use crate::failure::Failure;
+use verbs::{
+    Access, AckTimeout, Capabilities, Completion, CompletionOpcode, CompletionQueue, CompletionStatus,
+    Congestion, ConnectOptions, Data, Device, MemoryRegion, Mtu, QueuePair, RecvRequest, RemoteBuffer,
+    SendRequest,
+};
+
+/// Completions taken at a time.
+pub const BATCH: usize = 32;
+
+/// A device with connected queue pairs.
+#[derive(Debug)]
+pub struct Link {
+    /// Queue pairs first: they go before what they use.
+    pub qps: Vec<QueuePair>,
+    pub send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+    pub memory: MemoryRegion,
+    pub device: Device,
+    remote: RemoteBuffer,
+    /// Bytes from one queue pair's buffer to the next.
+    slot: usize,
+    /// Where the receiving half starts; 0 where one buffer serves both.
+    inbound: usize,
+    /// Whether this side takes SENDs.
+    receives: bool,
+    rx_depth: u32,
+    inline_size: u32,
+    verb: Verb,
+    atomic: AtomicType,
+    is_client: bool,
+}
+
+/// How this side's queues are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Queues {
+    /// Send requests outstanding on a queue pair.
+    pub tx_depth: u32,
+    /// Receives posted ahead on a queue pair.
+    pub rx_depth: u32,
+    /// Requests handed over at a time.
+    pub post_list: u32,
+    /// Messages up to this size go inline.
+    pub inline_size: u32,
+}
+
+impl Queues {
+    /// The flags, with defaults for `plan`.
+    pub fn new(plan: &Plan, args: &QueueArgs) -> Self {
+        let inline = match (plan.tool.verb, plan.tool.kind) {
+            (Verb::Read | Verb::Atomic, _) => 0,
+            (_, Kind::Bandwidth) => args.inline_size.unwrap_or(0),
+            (_, Kind::Latency) => args.inline_size.unwrap_or(64),
+        };
+        let tx_depth = args.tx_depth.unwrap_or(128);
+        let post_list = args.post_list.min(tx_depth);
+        Self { tx_depth, rx_depth: args.rx_depth, post_list, inline_size: inline }
+    }
+
+    /// A completion is asked for every so many requests of `size` bytes: above 8 KiB each, as in perftest.
+    pub fn cq_mod(&self, size: u64, args: &QueueArgs) -> u32 {
+        let default = if size > 8192 { 1 } else { 100 };
+        args.cq_mod.unwrap_or(default).max(self.post_list).min(self.tx_depth)
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::run(error.to_string())
+}
+
+impl Link {
+    /// Makes queue pairs and memory on `device`.
+    ///
+    /// # Errors
+    /// Where a limit is passed or memory lacks.
+    pub fn new(
+        device: Device,
+        plan: &Plan,
+        queues: Queues,
+        args: &QueueArgs,
+        is_client: bool,
+    ) -> Result<Self, Failure> {
+        let receives = plan.tool.verb == Verb::Send && (!is_client || plan.both_ways());
+        let limits = device.query().map_err(failed)?.limits;
+        let depth = |each: u32| each.saturating_mul(plan.qps).saturating_add(1).min(limits.max_cq_depth);
+        let pd = device.allocate_pd().map_err(failed)?;
+        let send_cq = device.create_cq(depth(queues.tx_depth)).map_err(failed)?;
+        let recv_cq = device.create_cq(if receives { depth(queues.rx_depth) } else { 1 }).map_err(failed)?;
+        let bytes = plan.memory().ok_or_else(|| Failure::usage("buffers too large; lower -q or -s"))?;
+        let memory = MemoryRegion::alloc(&pd, bytes, Access::ALL).map_err(failed)?;
+        let capabilities = Capabilities {
+            max_send: queues.tx_depth,
+            max_recv: if receives { queues.rx_depth } else { 1 },
+            max_inline: queues.inline_size,
+            ..Capabilities::default()
+        };
+        let qps = (0..plan.qps)
+            .map(|_| {
+                let builder = pd.queue_pair(&send_cq, &recv_cq).capabilities(capabilities);
+                builder.gid_index(args.gid_index).build().map_err(failed)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let half = if plan.both_ways() { bytes / 2 } else { 0 };
+        let slot = if plan.both_ways() { bytes / 2 } else { bytes } / qps.len();
+        Ok(Self {
+            qps,
+            send_cq,
+            recv_cq,
+            memory,
+            device,
+            remote: RemoteBuffer { address: 0, length: 0, rkey: 0 },
+            slot,
+            inbound: half,
+            receives,
+            rx_depth: queues.rx_depth,
+            inline_size: queues.inline_size,
+            verb: plan.tool.verb,
+            atomic: plan.atomic,
+            is_client,
+        })
+    }
+
+    /// What the other side must know.
+    pub fn side(&self) -> Side {
+        Side { qps: self.qps.iter().map(QueuePair::endpoint).collect(), buffer: self.memory.remote() }
+    }
+
+    /// Connects every queue pair and posts the receives.
+    ///
+    /// # Errors
+    /// Where the peer can't be reached, or its memory is smaller than ours.
+    pub fn connect(
+        &mut self,
+        peer: &Side,
+        mtu: Option<Mtu>,
+        congestion: Option<Congestion>,
+        args: &QueueArgs,
+    ) -> Result<(), Failure> {
+        if peer.buffer.length < self.memory.len() as u64 {
+            return Err(Failure::run(
+                "the other side's buffer is smaller than ours; run the same ferroce on both sides",
+            ));
+        }
+        self.remote = peer.buffer;
+        let options = ConnectOptions {
+            ack_timeout: AckTimeout::new(args.qp_timeout),
+            retry_count: args.retry_count,
+            mtu,
+            max_rd_atomic: args.outs,
+            congestion,
+            traffic_class: args.traffic_class(),
+            ..ConnectOptions::default()
+        };
+        for (qp, endpoint) in self.qps.iter_mut().zip(&peer.qps) {
+            qp.connect(endpoint, &options).map_err(failed)?;
+        }
+        if self.receives {
+            for qp in 0..self.qps.len() {
+                for _ in 0..self.rx_depth {
+                    self.post_receive(qp)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where queue pair `qp` sends from (or what the peer READs).
+    pub fn outbound(&self, qp: usize) -> usize {
+        qp * self.slot
+    }
+
+    /// Where queue pair `qp` receives (or READs into).
+    pub fn inbound(&self, qp: usize) -> usize {
+        self.inbound + qp * self.slot
+    }
+
+    /// A request of `size` bytes on queue pair `qp`; its id and signalling are the caller's.
+    ///
+    /// # Errors
+    /// Where the range leaves the region.
+    pub fn request(&self, qp: usize, size: u64) -> Result<SendRequest, Failure> {
+        let length = u32::try_from(size).map_err(|_| Failure::usage("-s: a message has at most 2 GiB"))?;
+        let there = self.remote.at(self.inbound(qp) as u64);
+        Ok(match self.verb {
+            Verb::Write => SendRequest::write(0, self.data(qp, length)?, there),
+            Verb::Send => SendRequest::send(0, self.data(qp, length)?),
+            Verb::Read => {
+                let into = self.memory.sge(self.inbound(qp), length).map_err(failed)?;
+                SendRequest::read(0, into, self.remote.at(self.outbound(qp) as u64))
+            }
+            Verb::Atomic => {
+                let result = self.memory.sge(self.outbound(qp), 8).map_err(failed)?;
+                match self.atomic {
+                    AtomicType::FetchAndAdd => SendRequest::fetch_add(0, result, there, 1),
+                    AtomicType::CmpAndSwap => SendRequest::compare_swap(0, result, there, 0, 0),
+                }
+            }
+        })
+    }
+
+    fn data(&self, qp: usize, length: u32) -> Result<Data, Failure> {
+        if length == 0 {
+            return Ok(Data::empty());
+        }
+        if length > self.inline_size {
+            return Ok(self.memory.sge(self.outbound(qp), length).map_err(failed)?.into());
+        }
+        let mut bytes = vec![0; length as usize];
+        self.memory.read(self.outbound(qp), &mut bytes).map_err(failed)?;
+        Ok(Data::inline(&bytes))
+    }
+
+    fn post_receive(&mut self, qp: usize) -> Result<(), Failure> {
+        let length = u32::try_from(self.slot).unwrap_or(u32::MAX).min(1 << 31);
+        let buffer = self.memory.sge(self.inbound(qp), length).map_err(failed)?;
+        self.qps[qp].post_recv(RecvRequest::new(qp as u64, buffer)).map_err(failed)
+    }
+
+    /// Takes SENDs that arrived and posts as many receives again; gives how many.
+    ///
+    /// # Errors
+    /// Where a receive failed.
+    pub fn receive(&mut self) -> Result<usize, Failure> {
+        if !self.receives {
+            return Ok(0);
+        }
+        let mut batch = [blank(&self.qps[0]); BATCH];
+        let count = self.recv_cq.poll(&mut batch).map_err(failed)?;
+        for completion in &batch[..count] {
+            ended(completion)?;
+            self.post_receive(completion.id as usize)?;
+        }
+        Ok(count)
+    }
+
+    /// Keeps things going while this side waits for the control connection. Gives whether there was work.
+    ///
+    /// # Errors
+    /// Where a receive failed.
+    pub fn idle(&mut self) -> Result<bool, Failure> {
+        let received = self.receive()?;
+        Ok(self.device.progress() || received > 0)
+    }
+
+    /// Whether this is the client's side.
+    pub fn is_client(&self) -> bool {
+        self.is_client
+    }
+}
+
+/// To be overwritten by a poll.
+pub fn blank(qp: &QueuePair) -> Completion {
+    Completion {
+        id: 0,
+        status: CompletionStatus::Success,
+        opcode: CompletionOpcode::Send,
+        qpn: qp.qpn(),
+        length: 0,
+        immediate: None,
+        solicited: false,
+    }
+}
+
+/// A completion's success, or what it says.
+///
+/// # Errors
+/// Any status but success.
+pub fn ended(completion: &Completion) -> Result<(), Failure> {
+    let remedy = match completion.status {
+        CompletionStatus::Success => return Ok(()),
+        CompletionStatus::RetryExceeded => {
+            "; see whether the other side still runs, and try `ferroce doctor --peer`"
+        }
+        CompletionStatus::RnrRetryExceeded => "; give the other side a larger -r",
+        CompletionStatus::RemoteAccess
+        | CompletionStatus::RemoteInvalidRequest
+        | CompletionStatus::LocalLength => "; run the same ferroce with the same -s on both sides",
+        _ => "",
+    };
+    Err(Failure::run(format!("QP {}: {}{remedy}", completion.qpn, completion.status)))
+}
+
+/// Posts `request`, running the core while the queue is full.
+///
+/// # Errors
+/// Any refusal but a full queue.
+pub fn post(link: &mut Link, qp: usize, request: &SendRequest) -> Result<(), Failure> {
+    let mut pause = Pause::default();
+    loop {
+        match link.qps[qp].post_send(request.clone()) {
+            Ok(()) => return Ok(()),
+            Err(verbs::PostError::QueueFull { .. }) => {
+                let worked = link.drain()? > 0;
+                pause.after(worked);
+            }
+            Err(refused) => return Err(failed(refused)),
+        }
+    }
+}
+
+impl Link {
+    /// Takes send completions without looking at more than their success.
+    ///
+    /// # Errors
+    /// Where one failed.
+    pub fn drain(&mut self) -> Result<usize, Failure> {
+        let mut batch = [blank(&self.qps[0]); BATCH];
+        let count = self.send_cq.poll(&mut batch).map_err(failed)?;
+        batch[..count].iter().try_for_each(ended)?;
+        Ok(count)
+    }
+}

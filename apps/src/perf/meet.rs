@@ -1,0 +1,126 @@
+//! The TCP connection between server and client.
+
+use super::args::PerfArgs;
+use super::handshake::{Handshake, Idle, JsonLines};
+use super::plan::{Plan, Tool};
+use super::report::WAITING;
+use crate::failure::Failure;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// How long a client waits for its server.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After this long it says what it waits for.
+const HINT: Duration = Duration::from_secs(1);
+/// Between looks at the listener or the server.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Connects to the server, which may start a little later than the client.
+///
+/// # Errors
+/// Where the name is unknown or nobody answers in time.
+pub fn connect(host: &str, port: u16, tool: Tool, idle: &mut Idle) -> Result<JsonLines, Failure> {
+    let addresses = resolve(host, port)?;
+    let since = Instant::now();
+    let mut hinted = false;
+    loop {
+        let error = match attempt(&addresses) {
+            Ok(stream) => return JsonLines::new(stream),
+            Err(error) => error,
+        };
+        if since.elapsed() > PATIENCE {
+            return Err(Failure::run(format!(
+                "no server at {host}, TCP port {port}: {error}; start `ferroce {tool}` there first, or give both the same -p"
+            )));
+        }
+        if since.elapsed() > HINT && !hinted {
+            hinted = true;
+            anstream::eprintln!("waiting for `ferroce {tool}` on {host}, TCP port {port} ({error})");
+        }
+        let pause = Instant::now();
+        while pause.elapsed() < Duration::from_millis(100) {
+            idle()?;
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
+    let unknown = |error: &dyn std::fmt::Display| {
+        Failure::run(format!("{host}: {error}; give the server's name, IPv4 or IPv6 address"))
+    };
+    let host_only = host.trim_start_matches('[').trim_end_matches(']');
+    let addresses: Vec<_> = (host_only, port).to_socket_addrs().map_err(|error| unknown(&error))?.collect();
+    if addresses.is_empty() { Err(unknown(&"no address")) } else { Ok(addresses) }
+}
+
+fn attempt(addresses: &[SocketAddr]) -> std::io::Result<TcpStream> {
+    let mut last = std::io::Error::from(ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match TcpStream::connect_timeout(address, Duration::from_secs(2)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Waits for a client that speaks our language and asks for what this server may do.
+///
+/// # Errors
+/// Where the port can't be listened on.
+pub fn accept(args: &PerfArgs, tool: Tool, idle: &mut Idle) -> Result<(Plan, JsonLines), Failure> {
+    let listener = listen(args.tcp_port)?;
+    anstream::println!("{WAITING}");
+    loop {
+        match listener.accept() {
+            Ok((stream, from)) => {
+                let mut handshake = JsonLines::new(stream)?;
+                match handshake.agree(&mut |plan| plan.accept(tool, args), idle) {
+                    Ok(plan) => return Ok((plan, handshake)),
+                    Err(why) => anstream::eprintln!("refused {from}: {why}; still waiting"),
+                }
+            }
+            Err(error) if transient(error.kind()) => {
+                idle()?;
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(Failure::run(format!("waiting for a client: {error}"))),
+        }
+    }
+}
+
+fn transient(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
+}
+
+/// On every address of this host: both families by one socket, or IPv4 where the kernel has no IPv6.
+fn listen(port: u16) -> Result<TcpListener, Failure> {
+    let listener = TcpListener::bind(("::", port)).or_else(|error| match error.kind() {
+        ErrorKind::AddrInUse | ErrorKind::PermissionDenied => Err(error),
+        _ => TcpListener::bind(("0.0.0.0", port)),
+    });
+    listener.and_then(|listener| listener.set_nonblocking(true).map(|()| listener)).map_err(|error| {
+        Failure::run(format!("TCP port {port}: {error}; choose another with -p, on both sides"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_stand_in_brackets() {
+        assert_eq!(resolve("[::1]", 5).unwrap(), ["[::1]:5".parse().unwrap()]);
+        assert_eq!(resolve("127.0.0.1", 5).unwrap(), ["127.0.0.1:5".parse().unwrap()]);
+    }
+
+    #[test]
+    fn a_port_in_use_is_named() {
+        let first = listen(0).unwrap();
+        let port = first.local_addr().unwrap().port();
+        let error = listen(port).unwrap_err().to_string();
+        assert!(error.contains(&port.to_string()) && error.contains("-p"), "{error}");
+    }
+}

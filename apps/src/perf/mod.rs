@@ -1,0 +1,47 @@
+//! Measuring tools in the manner of perftest: a server without an address, a client with one.
+
+mod args;
+mod bandwidth;
+mod handshake;
+mod latency;
+mod link;
+mod meet;
+mod pattern;
+mod plan;
+mod record;
+mod report;
+mod session;
+mod stats;
+
+pub use args::PerfArgs;
+pub use plan::{Kind, Tool, Verb};
+
+use crate::failure::Failure;
+use handshake::Handshake;
+use plan::Plan;
+use session::Session;
+use std::process::ExitCode;
+
+/// Runs one side of `tool`.
+///
+/// # Errors
+/// Why the test could not be run to its end.
+pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
+    args.congestion.congestion()?;
+    let plan = Plan::new(tool, args)?;
+    let device = args.port.open()?;
+    let mut idle = || Ok(device.progress());
+    let (plan, mut handshake) = match &args.host {
+        Some(host) => {
+            let mut handshake = meet::connect(host, args.tcp_port, tool, &mut idle)?;
+            handshake.propose(&plan, &mut idle)?;
+            (plan, handshake)
+        }
+        None => meet::accept(args, tool, &mut idle)?,
+    };
+    let result = Session::new(device.clone(), args, plan).and_then(|session| session.run(&mut handshake));
+    if let Err(why) = &result {
+        handshake.give_up(why);
+    }
+    result.map(|()| ExitCode::SUCCESS)
+}

@@ -1,0 +1,335 @@
+//! What a run measures, after every flag was checked. Both sides agree on it before anything is sent.
+
+use super::args::{AtomicType, PerfArgs};
+use crate::failure::Failure;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Verb {
+    Write,
+    Send,
+    Read,
+    Atomic,
+}
+
+/// How it is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Kind {
+    Bandwidth,
+    Latency,
+}
+
+/// One of the eight tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Tool {
+    pub verb: Verb,
+    pub kind: Kind,
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.verb, self.kind) {
+            (Verb::Write, Kind::Bandwidth) => "write-bw",
+            (Verb::Write, Kind::Latency) => "write-lat",
+            (Verb::Send, Kind::Bandwidth) => "send-bw",
+            (Verb::Send, Kind::Latency) => "send-lat",
+            (Verb::Read, Kind::Bandwidth) => "read-bw",
+            (Verb::Read, Kind::Latency) => "read-lat",
+            (Verb::Atomic, Kind::Bandwidth) => "atomic-bw",
+            (Verb::Atomic, Kind::Latency) => "atomic-lat",
+        })
+    }
+}
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Amount {
+    /// After so many messages on each queue pair, or so many exchanges.
+    Messages(u64),
+    /// After a time; only what completes between the margins counts.
+    Time {
+        /// All of it.
+        whole: Duration,
+        /// Not counted, at either end.
+        margin: Duration,
+    },
+}
+
+/// What both sides must agree on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Which tool.
+    pub tool: Tool,
+    /// Message sizes, in the order in which they run.
+    pub sizes: Vec<u64>,
+    /// When each run ends.
+    pub amount: Amount,
+    /// Queue pairs.
+    pub qps: u32,
+    /// Both sides send.
+    pub bidirectional: bool,
+    /// Which atomic.
+    pub atomic: AtomicType,
+    /// Path MTU, where the client asked for one.
+    pub mtu: Option<u32>,
+    /// Send a pattern and compare checksums.
+    pub verify: bool,
+    /// Of the pattern.
+    pub seed: u64,
+}
+
+/// The longest message (IBA 9.4.3... 2^31 bytes).
+const LONGEST: u64 = 1 << 31;
+
+impl Plan {
+    /// What the client's flags ask for.
+    ///
+    /// # Errors
+    /// Flags that do not fit the tool or each other.
+    pub fn new(tool: Tool, args: &PerfArgs) -> Result<Self, Failure> {
+        refuse_what_is_not_supported(tool, args)?;
+        let load = &args.load;
+        let sizes = match (load.all, load.size) {
+            (true, _) => (1..=23).map(|power| 1 << power).collect(),
+            (false, Some(size)) => vec![size],
+            (false, None) => vec![default_size(tool)],
+        };
+        check_size(tool, sizes[0])?;
+        let plan = Self {
+            tool,
+            sizes,
+            amount: amount(tool, args)?,
+            qps: load.qps.unwrap_or(1),
+            bidirectional: load.bidirectional,
+            atomic: load.atomic_type.unwrap_or_default(),
+            mtu: load.mtu.map(verbs::Mtu::bytes),
+            verify: load.verify,
+            seed: 0x5eed_f00d,
+        };
+        match plan.memory() {
+            Some(_) => Ok(plan),
+            None => Err(Failure::usage(
+                "the queue pairs' buffers exceed this machine's address space; lower -q or -s",
+            )),
+        }
+    }
+
+    /// The largest message.
+    pub fn largest(&self) -> u64 {
+        self.sizes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Whether each side needs a buffer to send from and another to receive into.
+    pub fn both_ways(&self) -> bool {
+        self.bidirectional || self.tool.kind == Kind::Latency
+    }
+
+    /// Bytes of one side's memory region; `None` where it can't be addressed.
+    pub fn memory(&self) -> Option<usize> {
+        let slot = usize::try_from(self.largest().max(64)).ok()?.checked_next_multiple_of(64)?;
+        slot.checked_mul(self.qps as usize)?.checked_mul(if self.both_ways() { 2 } else { 1 })
+    }
+
+    /// Checks a plan that came from a peer.
+    ///
+    /// # Errors
+    /// What is out of this tool's limits.
+    pub fn check(&self) -> Result<(), Failure> {
+        let mtu_exists = |bytes| verbs::Mtu::ALL.iter().any(|mtu| mtu.bytes() == bytes);
+        let sane = !self.sizes.is_empty()
+            && self.sizes.len() <= 64
+            && (1..=1024).contains(&self.qps)
+            && self.memory().is_some()
+            && self.mtu.is_none_or(mtu_exists)
+            && self.amount != Amount::Messages(0);
+        if !sane {
+            return Err(Failure::run(
+                "the client's parameters are out of range; run the same version on both sides",
+            ));
+        }
+        self.sizes.iter().try_for_each(|&size| check_size(self.tool, size))
+    }
+
+    /// Refuses the client's plan where the server's own flags say otherwise.
+    ///
+    /// # Errors
+    /// Which flag, and both values.
+    pub fn accept(&self, tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
+        if self.tool != tool {
+            return Err(Failure::run(format!(
+                "the client runs {}, the server {tool}; run the same tool on both sides",
+                self.tool
+            )));
+        }
+        self.check()?;
+        let own = Self::new(tool, args)?;
+        let load = &args.load;
+        let differences = [
+            ((load.size.is_some() || load.all) && own.sizes != self.sizes, "-s or -a"),
+            (load.iters.is_some() && own.amount != self.amount, "-n"),
+            (load.duration.is_some() && own.amount != self.amount, "-D"),
+            (load.qps.is_some() && own.qps != self.qps, "-q"),
+            (load.bidirectional && !self.bidirectional, "-b"),
+            (load.atomic_type.is_some() && own.atomic != self.atomic, "-A"),
+            (load.mtu.is_some() && own.mtu != self.mtu, "-m"),
+            (load.verify && !self.verify, "--verify"),
+        ];
+        match differences.into_iter().find(|(differs, _)| *differs) {
+            None => Ok(()),
+            Some((_, flag)) => Err(Failure::run(format!(
+                "client and server were given different {flag}; give both the same, or leave it out on the server"
+            ))),
+        }
+    }
+}
+
+fn refuse_what_is_not_supported(tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
+    let load = &args.load;
+    let refusal = if load.rdma_cm {
+        "-R (connect by rdma_cm) is not supported yet; leave it out"
+    } else if load.bidirectional && tool.kind == Kind::Latency {
+        "-b measures bandwidth; leave it out for latency"
+    } else if load.qps.is_some_and(|qps| qps > 1) && tool.kind == Kind::Latency {
+        "latency is measured on one queue pair; leave -q out"
+    } else if load.atomic_type.is_some() && tool.verb != Verb::Atomic {
+        "-A is for atomic-bw and atomic-lat; leave it out"
+    } else if load.verify && (tool.verb == Verb::Atomic || tool.kind == Kind::Latency) {
+        "--verify goes with write-bw, send-bw and read-bw; leave it out here"
+    } else if load.all && tool.verb == Verb::Atomic {
+        "an atomic is always 8 bytes; leave -a out"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::usage(refusal))
+}
+
+fn default_size(tool: Tool) -> u64 {
+    match (tool.verb, tool.kind) {
+        (Verb::Atomic, _) => 8,
+        (_, Kind::Bandwidth) => 65536,
+        (_, Kind::Latency) => 2,
+    }
+}
+
+fn check_size(tool: Tool, size: u64) -> Result<(), Failure> {
+    match tool.verb {
+        Verb::Atomic if size != 8 => {
+            Err(Failure::usage(format!("-s {size}: an atomic is always 8 bytes; leave -s out")))
+        }
+        Verb::Write if size == 0 && tool.kind == Kind::Latency => {
+            Err(Failure::usage("-s 0: write-lat waits for a byte to change; give at least 1"))
+        }
+        _ if size > LONGEST => {
+            Err(Failure::usage(format!("-s {size}: a message has at most 2147483648 bytes (2 GiB)")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn amount(tool: Tool, args: &PerfArgs) -> Result<Amount, Failure> {
+    let Some(whole) = args.load.duration else {
+        let default = if tool == (Tool { verb: Verb::Write, kind: Kind::Bandwidth }) { 5000 } else { 1000 };
+        return Ok(Amount::Messages(args.load.iters.unwrap_or(default)));
+    };
+    let margin = args.load.margin.unwrap_or(whole / 4);
+    if margin * 2 >= whole {
+        let (whole, margin) = (whole.as_secs_f64(), margin.as_secs_f64());
+        return Err(Failure::usage(format!(
+            "-D {whole} with -f {margin} leaves nothing to measure; -D must be more than twice -f"
+        )));
+    }
+    Ok(Amount::Time { whole, margin })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: PerfArgs,
+    }
+
+    const WRITE_BW: Tool = Tool { verb: Verb::Write, kind: Kind::Bandwidth };
+    const WRITE_LAT: Tool = Tool { verb: Verb::Write, kind: Kind::Latency };
+    const ATOMIC_BW: Tool = Tool { verb: Verb::Atomic, kind: Kind::Bandwidth };
+
+    fn args(line: &str) -> PerfArgs {
+        Line::try_parse_from(format!("tool {line}").split_whitespace()).unwrap().args
+    }
+
+    #[test]
+    fn defaults_are_those_of_perftest() {
+        let plan = Plan::new(WRITE_BW, &args("")).unwrap();
+        assert_eq!((plan.sizes, plan.amount, plan.qps), (vec![65536], Amount::Messages(5000), 1));
+        let plan = Plan::new(WRITE_LAT, &args("")).unwrap();
+        assert_eq!((plan.sizes, plan.amount), (vec![2], Amount::Messages(1000)));
+        assert_eq!(Plan::new(ATOMIC_BW, &args("")).unwrap().sizes, [8]);
+        let all = Plan::new(WRITE_BW, &args("-a")).unwrap().sizes;
+        assert_eq!((all.len(), all[0], all[22]), (23, 2, 1 << 23));
+    }
+
+    #[test]
+    fn a_timed_run_keeps_a_quarter_at_either_end() {
+        let plan = Plan::new(WRITE_BW, &args("-D 8")).unwrap();
+        let (whole, margin) = (Duration::from_secs(8), Duration::from_secs(2));
+        assert_eq!(plan.amount, Amount::Time { whole, margin });
+        let wrong = Plan::new(WRITE_BW, &args("-D 2 -f 1")).unwrap_err();
+        assert!(wrong.to_string().contains("more than twice"), "{wrong}");
+    }
+
+    #[test]
+    fn what_does_not_fit_the_tool_is_refused() {
+        for (tool, line, part) in [
+            (WRITE_BW, "-R", "not supported yet"),
+            (WRITE_BW, "-A CMP_AND_SWAP", "-A is for"),
+            (WRITE_BW, "-s 3G", "2147483648"),
+            (WRITE_LAT, "-b", "leave it out for latency"),
+            (WRITE_LAT, "-q 2", "one queue pair"),
+            (WRITE_LAT, "-s 0", "at least 1"),
+            (ATOMIC_BW, "-s 16", "always 8 bytes"),
+            (ATOMIC_BW, "-a", "always 8 bytes"),
+        ] {
+            let wrong = Plan::new(tool, &args(line)).unwrap_err().to_string();
+            assert!(wrong.contains(part), "{line}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn a_server_follows_unless_it_was_told_otherwise() {
+        let plan = Plan::new(WRITE_BW, &args("-s 4K -n 10 -q 2 --verify")).unwrap();
+        plan.accept(WRITE_BW, &args("")).unwrap();
+        plan.accept(WRITE_BW, &args("-s 4096 -q 2")).unwrap();
+        for (line, part) in [("-s 8K", "-s"), ("-n 11", "-n"), ("-D 1", "-D"), ("-q 1", "-q"), ("-b", "-b")] {
+            let wrong = plan.accept(WRITE_BW, &args(line)).unwrap_err().to_string();
+            assert!(wrong.contains(&format!("different {part}")), "{line}: {wrong}");
+        }
+        let wrong = plan.accept(WRITE_LAT, &args("")).unwrap_err().to_string();
+        assert!(wrong.contains("write-bw") && wrong.contains("write-lat"), "{wrong}");
+    }
+
+    #[test]
+    fn a_peers_plan_is_checked() {
+        let good = Plan::new(WRITE_BW, &args("")).unwrap();
+        for bad in [
+            Plan { qps: 0, ..good.clone() },
+            Plan { sizes: vec![], ..good.clone() },
+            Plan { sizes: vec![1 << 40], ..good.clone() },
+            Plan { amount: Amount::Messages(0), ..good.clone() },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+        good.check().unwrap();
+    }
+}

@@ -1,0 +1,189 @@
+//! The report as JSON: perftest's keys, and under `ferroce` what perftest has not.
+
+use super::plan::Verb;
+use super::report::{self, Head};
+use super::stats::{Bandwidth, Latency};
+use crate::counters;
+use crate::failure::Failure;
+use serde_json::{Value, json};
+use std::path::Path;
+use verbs::{Counters, QpReport};
+
+/// One size's result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Row {
+    Bandwidth(Bandwidth),
+    Latency(Latency),
+}
+
+/// Two decimals, as in the table.
+fn rounded(value: f64, decimals: i32) -> f64 {
+    let factor = 10_f64.powi(decimals);
+    (value * factor).round() / factor
+}
+
+fn row(row: &Row, gbits: bool) -> Value {
+    match row {
+        Row::Bandwidth(run) => json!({
+            "MsgSize": run.size,
+            "n_iterations": run.messages,
+            "BW_peak": rounded(report::scaled(run.peak, gbits), 6),
+            "BW_average": rounded(report::scaled(run.average, gbits), 6),
+            "MsgRate": rounded(run.rate / 1e6, 6),
+        }),
+        Row::Latency(run) => json!({
+            "MsgSize": run.size,
+            "n_iterations": run.exchanges,
+            "t_min": rounded(run.min, 3),
+            "t_max": rounded(run.max, 3),
+            "t_typical": rounded(run.p50, 3),
+            "t_avg": rounded(run.average, 3),
+            "t_stdev": rounded(run.deviation, 3),
+            "percentile_99": rounded(run.p99, 3),
+            "percentile_99.9": rounded(run.p999, 3),
+            "tps_average": rounded(run.rate, 2),
+            "p50": rounded(run.p50, 3),
+            "p90": rounded(run.p90, 3),
+            "p99": rounded(run.p99, 3),
+            "p99.9": rounded(run.p999, 3),
+            "p99.99": rounded(run.p9999, 3),
+            "max": rounded(run.max, 3),
+        }),
+    }
+}
+
+fn test_info(head: &Head) -> Value {
+    let plan = head.plan;
+    let (limit, value) = match plan.tool.verb {
+        Verb::Write | Verb::Send => ("Max_inline_data", head.inline_size),
+        Verb::Read | Verb::Atomic => ("Outstand_reads", u32::from(head.outs)),
+    };
+    json!({
+        "test": report::title(plan, head.post_list).replace(' ', "_"),
+        "Dual_port": "OFF",
+        "Device": head.device,
+        "Number_of_qps": plan.qps,
+        "Transport_type": "IB",
+        "Connection_type": "RC",
+        "Using_SRQ": "OFF",
+        "TX_depth": head.tx_depth,
+        "Post_List": head.post_list,
+        "RX_depth": head.rx_depth,
+        "CQ_Moderation": head.cq_mod,
+        "Mtu": head.mtu,
+        "Link_type": "Ethernet",
+        "GID_index": head.gid_index,
+        limit: value,
+        "rdma_cm_QPs": "OFF",
+        "Data_ex_method": "Ethernet",
+    })
+}
+
+/// What the whole report holds.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct Record<'a> {
+    pub head: Head<'a>,
+    pub role: &'static str,
+    pub gbits: bool,
+    pub rows: &'a [Row],
+    pub counters: &'a Counters,
+    /// Queue pair 0 at the end of the last run.
+    pub qp: Option<QpReport>,
+}
+
+impl Record<'_> {
+    /// `results` is the last size's, as perftest leaves it; `all_results` has every size's.
+    pub fn json(&self) -> Value {
+        let rows: Vec<Value> = self.rows.iter().map(|each| row(each, self.gbits)).collect();
+        json!({
+            "test_info": test_info(&self.head),
+            "results": rows.last(),
+            "all_results": rows,
+            "ferroce": {
+                "version": env!("CARGO_PKG_VERSION"),
+                "role": self.role,
+                "tool": self.head.plan.tool.to_string(),
+                "bandwidth_unit": if self.gbits { "Gb/sec" } else { "MB/sec" },
+                "verified": self.head.plan.verify,
+                "progress": self.head.progress,
+                "congestion": {
+                    "settings": self.head.congestion,
+                    "window_bytes": self.qp.map(|qp| qp.window),
+                    "rate_bps": self.qp.and_then(|qp| qp.rate).map(cc::Rate::as_bps),
+                    "in_flight_bytes": self.qp.map(|qp| qp.in_flight),
+                },
+                "counters": counters::json(self.counters),
+            },
+        })
+    }
+
+    /// Writes it to `file`.
+    ///
+    /// # Errors
+    /// Where the file can't be written.
+    pub fn save(&self, file: &Path) -> Result<(), Failure> {
+        std::fs::write(file, format!("{:#}\n", self.json())).map_err(|error| {
+            Failure::run(format!("{}: {error}; choose another place with --out_json_file", file.display()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::args::AtomicType;
+    use crate::perf::plan::{Amount, Kind, Plan, Tool};
+
+    #[test]
+    fn perftests_keys_and_ours() {
+        let plan = Plan {
+            tool: Tool { verb: Verb::Write, kind: Kind::Bandwidth },
+            sizes: vec![2, 4],
+            amount: Amount::Messages(10),
+            qps: 1,
+            bidirectional: false,
+            atomic: AtomicType::FetchAndAdd,
+            mtu: None,
+            verify: false,
+            seed: 0,
+        };
+        let head = Head {
+            plan: &plan,
+            device: "veth0",
+            sends: true,
+            tx_depth: 128,
+            rx_depth: 512,
+            post_list: 1,
+            cq_mod: 100,
+            inline_size: 0,
+            outs: 16,
+            mtu: 1024,
+            gid_index: 0,
+            congestion: "fixed",
+            progress: "inline",
+        };
+        let rows = [2, 4].map(|size| Row::Bandwidth(Bandwidth::over(size, 10, 1000)));
+        let counters = Counters::default();
+        let json =
+            Record { head, role: "client", gbits: true, rows: &rows, counters: &counters, qp: None }.json();
+        assert_eq!(json["test_info"]["test"], "RDMA_Write_BW_Test");
+        assert_eq!(json["test_info"]["Mtu"], 1024);
+        assert_eq!(json["results"]["MsgSize"], 4);
+        assert_eq!(json["results"]["BW_average"], 0.32);
+        assert_eq!(json["all_results"][0]["n_iterations"], 10);
+        assert_eq!(json["ferroce"]["bandwidth_unit"], "Gb/sec");
+        assert!(json["ferroce"]["congestion"]["window_bytes"].is_null());
+    }
+
+    #[test]
+    fn latency_has_every_percentile() {
+        let mut latencies = crate::perf::stats::Latencies::new(1);
+        latencies.record(1000);
+        let json = row(&Row::Latency(latencies.figures(8, 1000)), false);
+        for key in ["t_typical", "percentile_99.9", "p50", "p90", "p99", "p99.9", "max"] {
+            assert!((json[key].as_f64().unwrap() - 1.0).abs() < 0.01, "{key}: {json}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Tables in perftest's columns and words, for eyes and for scripts that read perftest.
+
+use super::args::AtomicType;
+use super::plan::{Amount, Kind, Plan, Tool, Verb};
+use super::stats::{Bandwidth, Latency};
+use std::fmt::Write;
+use std::net::IpAddr;
+use verbs::{QpEndpoint, RemoteBuffer};
+
+/// Between the parts of a report.
+pub const LINE: &str =
+    "---------------------------------------------------------------------------------------";
+
+/// What a server shows until a client comes.
+pub const WAITING: &str = "\n************************************\n\
+                           * Waiting for client to connect... *\n\
+                           ************************************";
+
+/// What the head of a report says besides the plan.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct Head<'a> {
+    pub plan: &'a Plan,
+    pub device: &'a str,
+    pub sends: bool,
+    pub tx_depth: u32,
+    pub rx_depth: u32,
+    pub post_list: u32,
+    pub cq_mod: u32,
+    pub inline_size: u32,
+    pub outs: u8,
+    pub mtu: u32,
+    pub gid_index: usize,
+    pub congestion: &'a str,
+    pub progress: &'a str,
+}
+
+/// perftest's name of the operation.
+fn operation(plan: &Plan) -> String {
+    match (plan.tool.verb, plan.atomic) {
+        (Verb::Send, _) => "Send".into(),
+        (Verb::Write, _) => "RDMA_Write".into(),
+        (Verb::Read, _) => "RDMA_Read".into(),
+        (Verb::Atomic, AtomicType::FetchAndAdd) => "Atomic FETCH_AND_ADD".into(),
+        (Verb::Atomic, AtomicType::CmpAndSwap) => "Atomic CMP_AND_SWAP".into(),
+    }
+}
+
+/// `RDMA_Write Bidirectional BW Test`.
+pub fn title(plan: &Plan, post_list: u32) -> String {
+    let both = if plan.bidirectional { " Bidirectional" } else { "" };
+    let list = if post_list > 1 && plan.tool.kind == Kind::Bandwidth { " Post List" } else { "" };
+    let kind = match plan.tool.kind {
+        Kind::Bandwidth => "BW",
+        Kind::Latency => "Latency",
+    };
+    format!("{}{both}{list} {kind} Test", operation(plan))
+}
+
+/// The block of parameters, between two lines.
+pub fn head(head: &Head) -> String {
+    let plan = head.plan;
+    let mut rows = vec![
+        format!("                    {}", title(plan, head.post_list)),
+        format!(" Dual-port       : OFF\t\tDevice         : {}", head.device),
+        format!(" Number of qps   : {}\t\tTransport type : IB", plan.qps),
+        " Connection type : RC\t\tUsing SRQ      : OFF".to_owned(),
+    ];
+    if head.sends {
+        rows.push(format!(" TX depth        : {}", head.tx_depth));
+    }
+    if head.post_list > 1 {
+        rows.push(format!(" Post List       : {}", head.post_list));
+    }
+    if plan.tool.verb == Verb::Send && (!head.sends || plan.both_ways()) {
+        rows.push(format!(" RX depth        : {}", head.rx_depth));
+    }
+    if plan.tool.kind == Kind::Bandwidth {
+        rows.push(format!(" CQ Moderation   : {}", head.cq_mod));
+    }
+    rows.push(format!(" Mtu             : {}[B]", head.mtu));
+    rows.push(" Link type       : Ethernet".to_owned());
+    rows.push(format!(" GID index       : {}", head.gid_index));
+    rows.push(match plan.tool.verb {
+        Verb::Write | Verb::Send => format!(" Max inline data : {}[B]", head.inline_size),
+        Verb::Read | Verb::Atomic => format!(" Outstand reads  : {}", head.outs),
+    });
+    rows.push(" rdma_cm QPs     : OFF".to_owned());
+    rows.push(" Data ex. method : Ethernet".to_owned());
+    rows.push(format!(" Congestion      : {}", head.congestion));
+    rows.push(format!(" Progress        : {}", head.progress));
+    format!("{LINE}\n{}\n{LINE}", rows.join("\n"))
+}
+
+/// A side's queue pairs, two lines each.
+pub fn addresses(side: &str, tool: Tool, outs: u8, qps: &[QpEndpoint], buffer: &RemoteBuffer) -> String {
+    let mut text = String::new();
+    for qp in qps {
+        // `LID %#04x` of 0 is how perftest shows that Ethernet has none.
+        let _ = write!(text, " {side} address: LID 0000 QPN {:#06x} PSN {:#06x}", qp.qpn.get(), qp.psn.get());
+        if tool.verb == Verb::Read {
+            let _ = write!(text, " OUT {outs:#04x}");
+        }
+        if matches!(tool.verb, Verb::Read | Verb::Write) {
+            let _ = write!(text, " RKey {:#08x} VAddr {:#016x}", buffer.rkey, buffer.address);
+        }
+        let _ = write!(text, "\n GID: {}\n", gid(qp.ip));
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// perftest's way: 16 bytes in decimal; IPv4 as a mapped address.
+fn gid(ip: IpAddr) -> String {
+    let bytes = match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    bytes.map(|byte| format!("{byte:02}")).join(":")
+}
+
+/// The names of the columns.
+pub fn columns(plan: &Plan, gbits: bool) -> &'static str {
+    match (plan.tool.kind, plan.amount) {
+        (Kind::Bandwidth, _) if gbits => {
+            " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"
+        }
+        (Kind::Bandwidth, _) => {
+            " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]"
+        }
+        (Kind::Latency, Amount::Messages(_)) => {
+            " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   \
+             99% percentile[usec]   99.9% percentile[usec] "
+        }
+        (Kind::Latency, Amount::Time { .. }) => " #bytes        #iterations       t_avg[usec]    tps average",
+    }
+}
+
+/// Bytes a second in the unit of the columns: MB are 2^20 bytes, Gb 10^9 bits.
+pub fn scaled(bytes_per_second: f64, gbits: bool) -> f64 {
+    bytes_per_second / if gbits { 125e6 } else { 1_048_576.0 }
+}
+
+/// One line of a bandwidth table.
+pub fn bandwidth_row(run: &Bandwidth, gbits: bool) -> String {
+    let (peak, average) = (scaled(run.peak, gbits), scaled(run.average, gbits));
+    let (size, messages, rate) = (run.size, run.messages, run.rate / 1e6);
+    if gbits && average < 0.1 {
+        return format!(
+            " {size:<7}    {messages}           {peak:<7.6}            {average:<7.6}            {rate:<7.6}"
+        );
+    }
+    format!(" {size:<7}    {messages:<10}       {peak:<7.2}            {average:<7.2}\t\t     {rate:<7.6}")
+}
+
+/// One line of a latency table, and one of percentiles.
+pub fn latency_row(run: &Latency, amount: Amount) -> String {
+    let Latency { size, exchanges, min, max, average, deviation, p50, p90, p99, p999, p9999, rate } = *run;
+    let row = match amount {
+        Amount::Messages(_) => format!(
+            " {size:<7} {exchanges}          {min:<7.2}        {max:<7.2}      {p50:<7.2}  \t       {average:<7.2}     \
+             \t{deviation:<7.2}\t\t{p99:<7.2} \t\t{p999:<7.2}"
+        ),
+        Amount::Time { .. } => {
+            format!(" {size:<7}       {exchanges}            {average:<7.2}        {rate:<7.2}")
+        }
+    };
+    format!(
+        "{row}\n percentiles[usec]: 50% {p50:.2}  90% {p90:.2}  99% {p99:.2}  99.9% {p999:.2}  99.99% {p9999:.2}  \
+         max {max:.2}"
+    )
+}
+
+#[cfg(test)]
+mod tests;

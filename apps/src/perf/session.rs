@@ -1,0 +1,275 @@
+//! One test from the exchange of addresses to the report.
+
+use super::args::PerfArgs;
+use super::bandwidth::{self, Run};
+use super::handshake::{Handshake, Outcome};
+use super::latency;
+use super::link::{Link, Queues};
+use super::pattern;
+use super::plan::{Kind, Plan, Verb};
+use super::record::{Record, Row};
+use super::report::{self, Head, LINE};
+use super::stats::Bandwidth;
+use crate::counters::Shown;
+use crate::failure::Failure;
+use verbs::{Congestion, CongestionAlgorithm, Device, DeviceInfo, Mtu, QpReport};
+
+/// All that one side knows of its test.
+pub struct Session<'a> {
+    args: &'a PerfArgs,
+    plan: Plan,
+    queues: Queues,
+    info: DeviceInfo,
+    congestion: Option<Congestion>,
+    link: Link,
+    sends: bool,
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::run(error.to_string())
+}
+
+impl<'a> Session<'a> {
+    /// Makes this side's queue pairs and memory.
+    ///
+    /// # Errors
+    /// Where the port does not carry the MTU, or a limit is passed.
+    pub fn new(device: Device, args: &'a PerfArgs, plan: Plan) -> Result<Self, Failure> {
+        let is_client = args.host.is_some();
+        let queues = Queues::new(&plan, &args.queue);
+        let info = device.query().map_err(failed)?;
+        if let Some(mtu) = plan.mtu.filter(|&mtu| mtu > info.mtu.bytes()) {
+            return Err(Failure::run(format!(
+                "MTU {mtu} does not fit port {}, which carries {}; give a smaller -m, or raise the interface's MTU",
+                info.port,
+                info.mtu.bytes()
+            )));
+        }
+        let congestion = args.congestion.congestion()?;
+        let sends = is_client || plan.both_ways();
+        let link = Link::new(device, &plan, queues, &args.queue, is_client)?;
+        Ok(Self { args, plan, queues, info, congestion, link, sends })
+    }
+
+    /// Connects, measures every size and reports.
+    ///
+    /// # Errors
+    /// Whatever stops the test.
+    pub fn run(mut self, handshake: &mut dyn Handshake) -> Result<(), Failure> {
+        let own = self.link.side();
+        let peer = handshake.swap_sides(&own, &mut || self.link.idle())?;
+        let theirs = peer.qps.iter().map(|qp| qp.mtu).min().unwrap_or(self.info.mtu);
+        let asked = self.plan.mtu.and_then(|bytes| Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == bytes));
+        let mtu = asked.unwrap_or(self.info.mtu.min(theirs));
+        let described = describe(self.congestion.as_ref());
+        let progress = self.progress();
+        self.link.connect(&peer, Some(mtu), self.congestion, &self.args.queue)?;
+
+        let head = self.head(mtu.bytes(), &described, &progress);
+        anstream::println!("{}", report::head(&head));
+        let (tool, outs) = (self.plan.tool, self.args.queue.outs);
+        anstream::println!("{}", report::addresses("local", tool, outs, &own.qps, &own.buffer));
+        anstream::println!("{}", report::addresses("remote", tool, outs, &peer.qps, &peer.buffer));
+        anstream::println!("{LINE}\n{}", report::columns(&self.plan, self.args.output.gbits));
+
+        let mut rows = Vec::new();
+        for (step, size) in self.plan.sizes.clone().into_iter().enumerate() {
+            let row = self.measure(handshake, step as u32, size)?;
+            anstream::println!("{}", self.show(&row));
+            rows.push(row);
+        }
+        anstream::println!("{LINE}");
+        let qp = self.link.qps[0].query().ok();
+        self.report(&rows, mtu.bytes(), &described, &progress, qp)
+    }
+
+    fn report(
+        &self,
+        rows: &[Row],
+        mtu: u32,
+        congestion: &str,
+        progress: &str,
+        qp: Option<QpReport>,
+    ) -> Result<(), Failure> {
+        let counters = self.link.device.counters().map_err(failed)?;
+        anstream::println!(" Counters of {}\n{}{LINE}", self.info.port, Shown(&counters));
+        let Some(file) = self.args.output.json_path() else { return Ok(()) };
+        let head = self.head(mtu, congestion, progress);
+        let role = if self.link.is_client() { "client" } else { "server" };
+        Record { head, role, gbits: self.args.output.gbits, rows, counters: &counters, qp }.save(&file)
+    }
+
+    fn progress(&self) -> String {
+        match self.args.port.progress {
+            Some(verbs::Progress::Dedicated { core: Some(core) }) => format!("dedicated, CPU {core}"),
+            Some(verbs::Progress::Dedicated { core: None }) => "dedicated".into(),
+            Some(verbs::Progress::Inline) => "inline".into(),
+            None => "as configured".into(),
+        }
+    }
+
+    fn head<'b>(&'b self, mtu: u32, congestion: &'b str, progress: &'b str) -> Head<'b> {
+        let queue = &self.args.queue;
+        Head {
+            plan: &self.plan,
+            device: &self.info.port,
+            sends: self.sends,
+            tx_depth: self.queues.tx_depth,
+            rx_depth: self.queues.rx_depth,
+            post_list: self.queues.post_list,
+            cq_mod: self.queues.cq_mod(self.plan.largest(), queue),
+            inline_size: self.queues.inline_size,
+            outs: queue.outs,
+            mtu,
+            gid_index: queue.gid_index,
+            congestion,
+            progress,
+        }
+    }
+
+    fn show(&self, row: &Row) -> String {
+        match row {
+            Row::Bandwidth(run) => report::bandwidth_row(run, self.args.output.gbits),
+            Row::Latency(run) => report::latency_row(run, self.plan.amount),
+        }
+    }
+
+    /// Runs one size on both sides. The server's row is what the client measured, or the sum of both directions.
+    fn measure(&mut self, handshake: &mut dyn Handshake, step: u32, size: u64) -> Result<Row, Failure> {
+        let sent = if self.plan.verify { Some(self.fill(size)?) } else { None };
+        if self.plan.tool.kind == Kind::Latency {
+            latency::prepare(&self.link, self.plan.tool.verb, size)?;
+        }
+        handshake.barrier(step, &mut || self.link.idle())?;
+        let row = match self.plan.tool.kind {
+            Kind::Bandwidth => self.bandwidth(handshake, size).map(Row::Bandwidth)?,
+            Kind::Latency => self.latency(handshake, size)?,
+        };
+        if let Some(sent) = sent {
+            self.verify(handshake, size, sent)?;
+        }
+        Ok(row)
+    }
+
+    fn bandwidth(&mut self, handshake: &mut dyn Handshake, size: u64) -> Result<Bandwidth, Failure> {
+        let own = match self.sends {
+            false => None,
+            true => {
+                let run = Run {
+                    size,
+                    amount: self.plan.amount,
+                    tx_depth: self.queues.tx_depth,
+                    post_list: self.queues.post_list,
+                    cq_mod: self.queues.cq_mod(size, &self.args.queue),
+                    peak: !self.args.output.no_peak,
+                };
+                Some(bandwidth::send(&mut self.link, run)?)
+            }
+        };
+        handshake.send_outcome(&Outcome { bandwidth: own, ..Outcome::default() })?;
+        let peer = handshake.wait_outcome(&mut || self.link.idle())?.bandwidth;
+        match (own, peer) {
+            (Some(own), Some(peer)) => Ok(own.plus(peer)),
+            (Some(one), None) | (None, Some(one)) => Ok(one),
+            (None, None) => Err(Failure::run("neither side sent; run the same ferroce on both sides")),
+        }
+    }
+
+    fn latency(&mut self, handshake: &mut dyn Handshake, size: u64) -> Result<Row, Failure> {
+        let verb = self.plan.tool.verb;
+        let echoes = matches!(verb, Verb::Write | Verb::Send);
+        let outcome = match (self.link.is_client(), echoes) {
+            (true, _) => {
+                let latency = latency::measure(&mut self.link, verb, size, self.plan.amount)?;
+                handshake.send_outcome(&Outcome { latency: Some(latency), ..Outcome::default() })?;
+                handshake.wait_outcome(&mut || self.link.idle())?;
+                return Ok(Row::Latency(latency));
+            }
+            (false, true) => latency::answer(&mut self.link, handshake, verb, size)?,
+            (false, false) => handshake.wait_outcome(&mut || self.link.idle())?,
+        };
+        handshake.send_outcome(&Outcome::default())?;
+        outcome.latency.map(Row::Latency).ok_or_else(|| Failure::run("the client sent no figures"))
+    }
+
+    /// Whether bytes leave this side's outbound buffers: by its own sending, or because the peer READs them.
+    fn is_source(&self) -> bool {
+        self.plan.bidirectional || (self.plan.tool.verb == Verb::Read) != self.link.is_client()
+    }
+
+    fn is_sink(&self) -> bool {
+        self.plan.bidirectional || !self.is_source()
+    }
+
+    /// Writes the pattern to send; gives its checksum, or `None` where this side only takes in.
+    fn fill(&mut self, size: u64) -> Result<Option<u64>, Failure> {
+        if !self.is_source() {
+            return Ok(None);
+        }
+        let mut sum = 0_u64;
+        for qp in 0..self.link.qps.len() {
+            let seed = pattern::seed(self.plan.seed, size, qp, self.link.is_client());
+            let at = self.link.outbound(qp);
+            let one = pattern::fill(&self.link.memory, at, size as usize, seed).map_err(failed)?;
+            sum = sum.rotate_left(1) ^ one;
+        }
+        Ok(Some(sum))
+    }
+
+    /// Compares checksums of what was sent and what arrived, in each direction.
+    fn verify(&mut self, handshake: &mut dyn Handshake, size: u64, sent: Option<u64>) -> Result<(), Failure> {
+        let received = if self.is_sink() { Some(self.checksum(size)?) } else { None };
+        handshake.send_outcome(&Outcome { sent, received, ..Outcome::default() })?;
+        let peer = handshake.wait_outcome(&mut || self.link.idle())?;
+        if sent == peer.received && received == peer.sent {
+            let sum = sent.or(received).unwrap_or_default();
+            anstream::println!(
+                " verified: {size} bytes on each of {} QPs, checksum {sum:016x}",
+                self.link.qps.len()
+            );
+            return Ok(());
+        }
+        Err(Failure::run(format!("verify: {}", self.difference(size)?)))
+    }
+
+    fn checksum(&self, size: u64) -> Result<u64, Failure> {
+        let mut sum = 0_u64;
+        for qp in 0..self.link.qps.len() {
+            let one =
+                pattern::checksum(&self.link.memory, self.link.inbound(qp), size as usize).map_err(failed)?;
+            sum = sum.rotate_left(1) ^ one;
+        }
+        Ok(sum)
+    }
+
+    fn difference(&self, size: u64) -> Result<String, Failure> {
+        for qp in (0..self.link.qps.len()).filter(|_| self.is_sink()) {
+            let seed = pattern::seed(self.plan.seed, size, qp, !self.link.is_client());
+            let at = self.link.inbound(qp);
+            let found =
+                pattern::first_difference(&self.link.memory, at, size as usize, seed).map_err(failed)?;
+            if let Some(byte) = found {
+                return Ok(format!("byte {byte} of {size} on queue pair {qp} is not what was sent"));
+            }
+        }
+        Ok("the other side did not receive what was sent; it says where".into())
+    }
+}
+
+/// One line on how sending is paced.
+fn describe(congestion: Option<&Congestion>) -> String {
+    let Some(Congestion { algorithm, probe_interval }) = congestion else {
+        return "library's default".into();
+    };
+    let probes = probe_interval.map_or(String::new(), |every| format!(", a probe every {every:?}"));
+    match algorithm {
+        CongestionAlgorithm::Fixed { window, rate: None } => format!("fixed window {window} B{probes}"),
+        CongestionAlgorithm::Fixed { window, rate: Some(rate) } => {
+            format!("fixed window {window} B, paced at {rate}{probes}")
+        }
+        CongestionAlgorithm::Hpcc(hpcc) => format!(
+            "HPCC++, T {:?}, line rate {}, eta {}, maxStage {}, W_AI {}{probes}",
+            hpcc.base_rtt, hpcc.line_rate, hpcc.target_utilisation, hpcc.max_stage, hpcc.additive_increase
+        ),
+    }
+}

@@ -1,0 +1,122 @@
+//! Which port, said the same way for every tool.
+
+use crate::failure::Failure;
+use std::path::PathBuf;
+use verbs::{Address, Device, DeviceConfig, Mtu, Progress};
+
+/// Flags that say which port to use and how.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Port")]
+pub struct PortArgs {
+    /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, or raw EAL arguments
+    #[arg(short = 'd', long, alias = "ib-dev", value_name = "PORT", env = "FERROCE_PORT")]
+    pub port: Option<String>,
+    /// Our address, where the kernel gives the port none: 10.0.0.1/24,fd00::1/64
+    #[arg(long, value_name = "ADDRESS", env = "FERROCE_IP", value_delimiter = ',', value_parser = address)]
+    pub ip: Vec<Address>,
+    /// Who runs the port's core: `inline` (this thread), `dedicated` or `dedicated:CPU`
+    #[arg(long, value_name = "WHO", value_parser = progress)]
+    pub progress: Option<Progress>,
+    /// Settings from this file; flags go before it [default: ferroce.toml in this folder, if there is one]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+impl PortArgs {
+    /// The settings, with or without a port.
+    fn settings(&self) -> Result<DeviceConfig, Failure> {
+        let mut config = match &self.config {
+            Some(file) => DeviceConfig::from_file(file),
+            None => DeviceConfig::from_env(),
+        }
+        .map_err(|wrong| Failure::usage(wrong.to_string()))?;
+        if let Some(port) = &self.port {
+            config = config.port_named(port);
+        }
+        if !self.ip.is_empty() {
+            config = config.addresses(self.ip.iter().copied());
+        }
+        if let Some(progress) = self.progress {
+            config = config.progress(progress);
+        }
+        Ok(config)
+    }
+
+    /// Whether a flag, the environment or a file names a port.
+    ///
+    /// # Errors
+    /// Where the file is wrong.
+    pub fn names_a_port(&self) -> Result<bool, Failure> {
+        Ok(self.settings()?.port().is_some())
+    }
+
+    /// The device's settings: flags and environment before the file.
+    ///
+    /// # Errors
+    /// Where the file is wrong or no port is named.
+    pub fn device_config(&self) -> Result<DeviceConfig, Failure> {
+        let config = self.settings()?;
+        if config.port().is_none() {
+            return Err(Failure::usage(
+                "no port is named; give --port veth0 (or tap:rdma0, memif:/run/x.sock), or set FERROCE_PORT",
+            ));
+        }
+        Ok(config)
+    }
+
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// As [`device_config`](Self::device_config), and where the port can't be opened.
+    pub fn open(&self) -> Result<Device, Failure> {
+        Device::open(&self.device_config()?).map_err(|error| Failure::run(error.to_string()))
+    }
+}
+
+fn address(text: &str) -> Result<Address, String> {
+    text.parse().map_err(|wrong: verbs::ConfigError| wrong.to_string())
+}
+
+fn progress(text: &str) -> Result<Progress, String> {
+    match text.split_once(':') {
+        None if text == "inline" => Ok(Progress::Inline),
+        None if text == "dedicated" => Ok(Progress::Dedicated { core: None }),
+        Some(("dedicated", core)) => core
+            .parse()
+            .map(|core| Progress::Dedicated { core: Some(core) })
+            .map_err(|_| format!("`{core}` is no CPU number")),
+        _ => Err("write inline, dedicated or dedicated:CPU".into()),
+    }
+}
+
+/// A RoCE path MTU.
+///
+/// # Errors
+/// Anything but the five that exist.
+pub fn mtu(text: &str) -> Result<Mtu, String> {
+    Mtu::ALL
+        .into_iter()
+        .find(|mtu| mtu.bytes().to_string() == text)
+        .ok_or_else(|| "a path MTU is one of 256, 512, 1024, 2048, 4096".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_runs_the_core() {
+        assert_eq!(progress("inline"), Ok(Progress::Inline));
+        assert_eq!(progress("dedicated:3"), Ok(Progress::Dedicated { core: Some(3) }));
+        for wrong in ["", "inline:1", "dedicated:", "dedicated:x", "adaptive"] {
+            assert!(progress(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn five_mtus_exist() {
+        assert_eq!(mtu("1024"), Ok(Mtu::M1024));
+        assert!(mtu("1500").unwrap_err().contains("4096"));
+        assert!(mtu("01024").is_err());
+    }
+}

@@ -22,15 +22,15 @@ use std::time::Duration;
 /// The command line of `ferroce switch`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Signals: SIGUSR1 ends a phase: its report goes to the --json file, and the statistics begin anew.
-SIGINT or SIGTERM ends the switch: the last phase is printed and written. In the file, `phase` counts
-from 0 and `final` says whether the switch has ended; it is replaced in one step, never half written.
+Signals: SIGUSR1 ends a phase: its report goes to the --json file, and the statistics begin anew. SIGINT or \
+SIGTERM ends the switch: the last phase is printed and written. In the file, `phase` counts from 0 and `final` \
+says whether the switch has ended; the file is replaced in one step, never half written.
 
-Linux interfaces: take veth ends that hold no address. Their peers must send frames as they are:
-`ethtool -K PEER tx off tso off gso off gro off`, or TCP through the switch carries checksums that nobody
-filled in and segments larger than the MTU. IPv6's router solicitations flood; that is harmless.
+Linux interfaces: take veth ends that hold no address. Their peers must send frames as they are: \
+`ethtool -K PEER tx off tso off gso off gro off`, or TCP through the switch carries checksums that nobody \
+filled in and segments beyond the MTU.
 
-Example: two senders and one receiver behind a 200 Mb/s port
+Example: two senders, and a receiver behind a 200 Mb/s port
   ferroce switch --port s0 --port s1 --port s2 --egress-rate s2=200M --queue 1M --json report.json")]
 pub struct Args {
     /// A port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, ... Once for each, two at least
@@ -57,8 +57,6 @@ pub struct Args {
     /// Forget a station silent for this long
     #[arg(long, value_name = "TIME", default_value = "300s", value_parser = units::duration)]
     age: Duration,
-    #[command(flatten)]
-    faults: Faults,
     /// Print a table this often; 0s for never [default: 1s on a terminal, else never]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     stats_interval: Option<Duration>,
@@ -68,6 +66,8 @@ pub struct Args {
     /// Write each phase's report to FILE
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    faults: Faults,
 }
 
 /// What the links behind the ports do to frames that leave.
@@ -103,9 +103,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let switch = Switch::new(&config).map_err(|wrong| Failure::usage(wrong.to_string()))?;
     settings::warn_of_untold_rates(&config);
     let signals = Signals::listen()?;
-    let ports = open(args)?;
     let names = args.ports.iter().map(PortSpec::to_string).collect();
     let Showing { reports, thread } = Show::start(names, args.json.clone())?;
+    let ports = open(args)?;
     println!("{}", show::opening(args));
     let mut turns = Turns {
         reports,

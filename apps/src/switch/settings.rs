@@ -61,14 +61,18 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
 
 /// A rate that telemetry can't tell is worth a word: HPCC++ is blind there.
 pub fn warn_of_untold_rates(config: &SwitchConfig) {
-    for rate in config.ports.iter().filter_map(|port| port.rate) {
-        if Speed::from_rate(rate).is_none() {
-            let told: Vec<String> = Speed::all().map(|speed| speed.rate().to_string()).collect();
-            tracing::warn!(
-                "telemetry has no code for {rate}: such a port stamps nothing; it has {}",
-                told.join(", ")
-            );
-        }
+    let mut untold: Vec<Rate> = config.ports.iter().filter_map(|port| port.rate).collect();
+    untold.retain(|rate| Speed::from_rate(*rate).is_none());
+    untold.sort_unstable();
+    untold.dedup();
+    for rate in untold {
+        let mut told: Vec<Rate> = Speed::all().map(Speed::rate).collect();
+        told.sort_unstable();
+        let told: Vec<String> = told.iter().map(Rate::to_string).collect();
+        tracing::warn!(
+            "telemetry can't tell {rate}, so such a port stamps nothing; it can tell {}",
+            told.join(", ")
+        );
     }
 }
 

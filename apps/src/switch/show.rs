@@ -98,7 +98,7 @@ impl Show {
         Ok(())
     }
 
-    /// A line a port. Rates are of the time since the last table, or of the phase's active time.
+    /// A line a port. Rates are of the time since the last table, or of the time in which somebody sent.
     fn table(&self, report: &Report) -> String {
         let mut text = format!(
             "{:<16} {:>12} {:>12} {:>10} {:>10} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
@@ -114,9 +114,12 @@ impl Show {
             "p99",
             "max"
         );
+        let active = report.ports.iter().map(|port| port.active_seconds).fold(0.0, f64::max);
         for (index, port) in report.ports.iter().enumerate() {
-            let last = self.last.as_ref().map(|last| (last.seconds, &last.ports[index]));
-            let (rx, tx, utilisation) = rates(report.seconds, port, last);
+            let (rx, tx, utilisation) = match &self.last {
+                Some(last) => rates(report.seconds - last.seconds, port, Some(&last.ports[index])),
+                None => rates(active, port, None),
+            };
             let utilisation = port.rate_bps.map_or("-".into(), |_| format!("{:.1}%", utilisation * 100.0));
             let (counters, queue) = (&port.counters, &port.queue);
             let _ = writeln!(
@@ -198,22 +201,17 @@ impl Show {
     }
 }
 
-/// Received and sent Mb/s and the utilisation, since `last` where there is one.
-fn rates(seconds: f64, port: &PortReport, last: Option<(f64, &PortReport)>) -> (f64, f64, f64) {
-    let (time, rx, tx, busy) = match last {
-        Some((then, last)) if seconds > then => (
-            seconds - then,
-            port.counters.rx_bytes - last.counters.rx_bytes,
-            port.counters.tx_bytes - last.counters.tx_bytes,
-            port.busy_seconds - last.busy_seconds,
-        ),
-        _ => (port.active_seconds, port.counters.rx_bytes, port.counters.tx_bytes, port.busy_seconds),
+/// Received and sent Mb/s and the utilisation, of what came in `time` since `last`.
+fn rates(time: f64, port: &PortReport, last: Option<&PortReport>) -> (f64, f64, f64) {
+    let (rx, tx) = last.map_or((0, 0), |last| (last.counters.rx_bytes, last.counters.tx_bytes));
+    let mbps = |bytes: u64| if time > 0.0 { bytes as f64 * 8.0 / time / 1e6 } else { 0.0 };
+    let busy = port.busy_seconds - last.map_or(0.0, |last| last.busy_seconds);
+    let utilisation = match last {
+        Some(_) if time > 0.0 => (busy / time).min(1.0),
+        Some(_) => 0.0,
+        None => port.utilisation,
     };
-    if time <= 0.0 {
-        return (0.0, 0.0, 0.0);
-    }
-    let mbps = |bytes: u64| bytes as f64 * 8.0 / time / 1e6;
-    (mbps(rx), mbps(tx), (busy / time).min(1.0))
+    (mbps(port.counters.rx_bytes - rx), mbps(port.counters.tx_bytes - tx), utilisation)
 }
 
 /// What the switch is about to do, in a line; a script may wait for it.

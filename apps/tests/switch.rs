@@ -1,0 +1,94 @@
+//! `ferroce switch` as a process, over capture files: no privileges, no network.
+
+use assert_cmd::Command;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// A capture of Ethernet frames, all at time zero.
+fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 2 | 4 << 16, 0, 0, 65535, 1] {
+        file.extend(word.to_le_bytes());
+    }
+    for frame in frames {
+        for word in [0, 0, frame.len() as u32, frame.len() as u32] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(frame);
+    }
+    file
+}
+
+/// The frames of a capture.
+fn frames(file: &Path) -> Vec<Vec<u8>> {
+    let bytes = fs::read(file).unwrap();
+    let mut rest = &bytes[24..];
+    let mut frames = Vec::new();
+    while !rest.is_empty() {
+        let length = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
+        frames.push(rest[16..16 + length].to_vec());
+        rest = &rest[16 + length..];
+    }
+    frames
+}
+
+fn frame(to: u8, from: u8, tag: u8) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 0x88, 0xb5, tag];
+    frame.resize(100, tag);
+    frame
+}
+
+#[test]
+fn frames_from_a_capture_are_flooded_then_switched_and_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let sent: Vec<_> = (0..20).map(|tag| frame(9, 1, tag)).collect();
+    fs::write(path("in.pcap"), capture(&sent)).unwrap();
+    let port = |rx: &str, tx: &str| {
+        let rx = if rx.is_empty() { String::new() } else { path(rx).display().to_string() };
+        format!("pcap:{rx},{}", path(tx).display())
+    };
+    Command::cargo_bin("ferroce")
+        .unwrap()
+        .arg("switch")
+        .args(["--port", &port("in.pcap", "a.pcap")])
+        .args(["--port", &port("", "b.pcap")])
+        .args(["--port", &port("", "c.pcap")])
+        .args(["--rate", "1G", "--duration", "300ms", "--json"])
+        .arg(path("report.json"))
+        .assert()
+        .success();
+    assert_eq!(frames(&path("a.pcap")), Vec::<Vec<u8>>::new(), "nothing goes back");
+    assert_eq!(frames(&path("b.pcap")), sent);
+    assert_eq!(frames(&path("c.pcap")), sent);
+
+    let report: Value = serde_json::from_slice(&fs::read(path("report.json")).unwrap()).unwrap();
+    assert_eq!((&report["final"], &report["phase"]), (&Value::Bool(true), &Value::from(0)));
+    assert_eq!(report["stations"], 1);
+    assert_eq!(report["ports"][0]["rx_frames"], 20);
+    assert_eq!(report["ports"][0]["flooded"], 20);
+    for port in 1..3 {
+        assert_eq!(report["ports"][port]["tx_bytes"], 2000);
+        assert_eq!(report["ports"][port]["drops"]["queue_full"], 0);
+    }
+}
+
+#[test]
+fn a_wrong_flag_is_one_line_with_the_remedy() {
+    let refused = Command::cargo_bin("ferroce").unwrap().args(["switch", "--port", "veth0"]).assert().code(2);
+    let error = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+    assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    assert!(error.contains("two ports"), "{error}");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_told_before_the_switch_starts() {
+    let refused = Command::cargo_bin("ferroce")
+        .unwrap()
+        .args(["switch", "--port", "null", "--port", "ring:x", "--json", "/nonexistent/report.json"])
+        .assert()
+        .code(1);
+    let error = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+    assert!(error.contains("/nonexistent/report.json"), "{error}");
+}

@@ -1,6 +1,69 @@
-//! What this machine has, and what it lacks.
+//! What this machine has, what it lacks, and the remedy: the checks of `ferroce doctor`.
 
+use crate::port_spec::PortSpec;
+use serde::Serialize;
 use std::path::Path;
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// It works, with less than there could be.
+    Warn,
+    /// It doesn't work.
+    Fail,
+}
+
+/// One thing looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at, in a word or two.
+    pub name: String,
+    /// How it ended.
+    pub status: Status,
+    /// What there is.
+    pub found: String,
+    /// What to do about it; none where nothing is to be done.
+    pub remedy: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &str, found: String) -> Self {
+        Self { name: name.into(), status: Status::Ok, found, remedy: None }
+    }
+
+    fn with(name: &str, status: Status, found: String, remedy: &str) -> Self {
+        Self { name: name.into(), status, found, remedy: Some(remedy.into()) }
+    }
+}
+
+/// Capabilities by their bit in the kernel's mask, with what needs them.
+const CAPABILITIES: [(u32, &str, &str); 3] = [
+    (13, "CAP_NET_RAW", "ports on Linux interfaces"),
+    (12, "CAP_NET_ADMIN", "tap ports"),
+    (14, "CAP_IPC_LOCK", "large rings on Linux interfaces"),
+];
+
+/// Enough for DPDK's default memory.
+const HUGEPAGES_MB: u64 = 512;
+/// What a jumbo port on a Linux interface locks: a ring each way.
+const RINGS_MB: u64 = 16;
+
+/// Looks at the machine, and at each of `ports` without opening it.
+#[must_use]
+pub fn checks(ports: &[PortSpec]) -> Vec<Check> {
+    let mut checks = vec![cores(allowed_cores().len()), user(), memlock(), hugepages()];
+    #[cfg(feature = "dpdk")]
+    checks.extend([library::version(), library::drivers(Path::new(dpdk_sys::DRIVER_DIR))]);
+    checks.push(interfaces());
+    #[cfg(feature = "dpdk")]
+    checks.extend(ports.iter().map(library::port));
+    #[cfg(not(feature = "dpdk"))]
+    let _ = ports;
+    checks
+}
 
 /// Bytes of hugepages, of all sizes, that nobody uses.
 #[must_use]
@@ -25,4 +88,194 @@ fn bytes_of_size(directory: &Path, which: &str) -> Option<u64> {
 #[must_use]
 pub fn allowed_cores() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect()
+}
+
+fn cores(count: usize) -> Check {
+    let found = format!("{count} to run on");
+    match count {
+        0 | 1 => {
+            let remedy = "use inline progress: two pollers on one core cost milliseconds a round trip";
+            Check::with("cores", Status::Warn, found, remedy)
+        }
+        _ => Check::ok("cores", found),
+    }
+}
+
+/// This process's effective capabilities, as a mask.
+fn capabilities() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn user() -> Check {
+    // SAFETY: geteuid takes nothing and can't fail.
+    let who = unsafe { libc::geteuid() };
+    user_with(who, capabilities())
+}
+
+fn user_with(who: u32, mask: u64) -> Check {
+    let lacking: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| mask & (1 << bit) == 0).collect();
+    if lacking.is_empty() {
+        return Check::ok("user", format!("uid {who} with all it may need"));
+    }
+    let list = |item: fn(&(u32, &str, &str)) -> String| lacking.iter().map(|l| item(l)).collect::<Vec<_>>();
+    let found = list(|(_, name, purpose)| format!("{name} ({purpose})")).join(", ");
+    let names = list(|(_, name, _)| name.to_lowercase()).join(",");
+    let remedy = format!("run as root, or `setcap {names}+ep PROGRAM`; memif ports need none of them");
+    Check::with("user", Status::Warn, format!("uid {who} lacks {found}"), &remedy)
+}
+
+fn memlock() -> Check {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` has room for the structure.
+    let failed = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } != 0;
+    let unlimited = limit.rlim_cur == libc::RLIM_INFINITY;
+    let mb = limit.rlim_cur >> 20;
+    match () {
+        () if failed => Check::with("locked memory", Status::Warn, "unknown".into(), "see `ulimit -l`"),
+        () if unlimited => Check::ok("locked memory", "no limit".into()),
+        () if capabilities() & (1 << 14) != 0 => {
+            Check::ok("locked memory", format!("{mb} MiB, which CAP_IPC_LOCK passes over"))
+        }
+        () if mb >= RINGS_MB => Check::ok("locked memory", format!("{mb} MiB")),
+        () => {
+            let remedy = "`ulimit -l unlimited`: the rings of a jumbo port on a Linux interface take 16 MiB";
+            Check::with("locked memory", Status::Warn, format!("{mb} MiB"), remedy)
+        }
+    }
+}
+
+fn hugepages() -> Check {
+    let (free, all) = (free_hugepage_bytes() >> 20, hugepage_bytes("nr_hugepages") >> 20);
+    let found = format!("{free} MiB free of {all}");
+    if free >= HUGEPAGES_MB {
+        return Check::ok("hugepages", found);
+    }
+    let remedy = "ordinary pages do, slower; `echo 256 > /proc/sys/vm/nr_hugepages` gives 512 MiB";
+    Check::with("hugepages", Status::Warn, found, remedy)
+}
+
+fn interfaces() -> Check {
+    let usable: Vec<String> = crate::linux::interface_names()
+        .iter()
+        .filter_map(|name| crate::linux::interface(name).ok())
+        .filter(|interface| interface.up && interface.mac.0 != [0; 6])
+        .map(|interface| format!("{} (MTU {})", interface.name, interface.mtu))
+        .collect();
+    if usable.is_empty() {
+        let remedy = "`ip link add veth0 type veth peer name veth1`, and set both up; memif ports need none";
+        return Check::with("interfaces", Status::Warn, "no Ethernet interface is up".into(), remedy);
+    }
+    Check::ok("interfaces", usable.join(", "))
+}
+
+#[cfg(feature = "dpdk")]
+mod library {
+    use super::{Check, Status};
+    use crate::dpdk::{self, PortConfig, PortError};
+    use crate::port_spec::PortSpec;
+    use std::path::Path;
+
+    /// The smallest IP MTU with a path MTU of 4096.
+    const FULL_MTU: u16 = 4180;
+    const DRIVERS: [&str; 6] = ["af_packet", "memif", "null", "pcap", "ring", "tap"];
+
+    pub(super) fn version() -> Check {
+        let found = dpdk::version();
+        if found.starts_with("DPDK 22.11") {
+            return Check::ok("DPDK", found);
+        }
+        let remedy = "`apt-get install libdpdk-dev` of Debian 12: this build needs DPDK 22.11";
+        Check::with("DPDK", Status::Fail, found, remedy)
+    }
+
+    pub(super) fn drivers(directory: &Path) -> Check {
+        let there = |driver: &&&str| directory.join(format!("librte_net_{driver}.so.23")).exists();
+        let (found, missing): (Vec<&str>, Vec<&str>) = DRIVERS.iter().partition(|driver| there(driver));
+        let found = format!("{} in {}", found.join(", "), directory.display());
+        if missing.is_empty() {
+            return Check::ok("DPDK drivers", found);
+        }
+        let packages: Vec<_> =
+            missing.iter().map(|d| format!("librte-net-{}23", d.replace('_', "-"))).collect();
+        let remedy = format!("`apt-get install {}`", packages.join(" "));
+        Check::with("DPDK drivers", Status::Fail, found, &remedy)
+    }
+
+    pub(super) fn port(spec: &PortSpec) -> Check {
+        let name = format!("port {spec}");
+        match dpdk::check_port(spec, &PortConfig::default()) {
+            Ok(mtu) if mtu >= FULL_MTU => Check::ok(&name, format!("MTU {mtu}, path MTU 4096")),
+            Ok(mtu) => {
+                let found = format!("MTU {mtu}: path MTU {}", dpdk::path_mtu(mtu).bytes());
+                let remedy = match spec {
+                    PortSpec::Interface(interface) | PortSpec::PcapInterface(interface) => {
+                        format!("`ip link set dev {interface} mtu 4200` for 4096, on the whole path")
+                    }
+                    _ => "this kind of port takes no larger frames".into(),
+                };
+                Check::with(&name, Status::Warn, found, &remedy)
+            }
+            Err(error) => failed(&name, &error),
+        }
+    }
+
+    fn failed(name: &str, error: &PortError) -> Check {
+        let text = error.to_string();
+        // Errors say what is wrong, then the remedy.
+        match text.split_once("; ") {
+            Some((found, remedy)) => Check::with(name, Status::Fail, found.into(), remedy),
+            None => Check { name: name.into(), status: Status::Fail, found: text, remedy: None },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_ok_has_a_remedy() {
+        let ports = ["no-such-if", "memif:/no/such/x.sock", "ring:x"].map(|port| port.parse().unwrap());
+        let checks = checks(&ports);
+        for check in &checks {
+            assert!(check.status == Status::Ok || check.remedy.is_some(), "{check:?}");
+        }
+        assert!(checks.iter().any(|check| check.name == "hugepages"));
+    }
+
+    #[cfg(feature = "dpdk")]
+    #[test]
+    fn ports_that_cannot_work_fail() {
+        let port = |text: &str| library::port(&text.parse().unwrap());
+        let check = port("no-such-if");
+        assert_eq!(check.status, Status::Fail);
+        assert!(check.remedy.unwrap().contains("lo"), "the interfaces there are");
+        assert!(port("memif:/no/such/x.sock").remedy.unwrap().contains("make it"));
+        assert_eq!(port("ring:x").status, Status::Ok);
+    }
+
+    #[cfg(feature = "dpdk")]
+    #[test]
+    fn missing_drivers_are_named_with_their_packages() {
+        let check = library::drivers(Path::new("/no/such"));
+        assert_eq!(check.status, Status::Fail);
+        assert!(check.remedy.unwrap().contains("librte-net-af-packet23 librte-net-memif23"));
+    }
+
+    #[test]
+    fn lacking_capabilities_are_named() {
+        let check = user_with(1000, 1 << 13);
+        assert_eq!(check.status, Status::Warn);
+        assert!(check.found.contains("CAP_NET_ADMIN") && !check.found.contains("CAP_NET_RAW"), "{check:?}");
+        assert!(check.remedy.unwrap().contains("cap_net_admin,cap_ipc_lock+ep"));
+        assert_eq!(user_with(0, u64::MAX).status, Status::Ok);
+    }
+
+    #[test]
+    fn one_core_is_few() {
+        assert_eq!(cores(1).status, Status::Warn);
+        assert_eq!(cores(2).status, Status::Ok);
+    }
 }

@@ -10,9 +10,9 @@ mod mbuf;
 mod pool;
 mod port;
 mod prepare;
-mod unreachable;
 
 pub use eal::{Eal, EalConfig, EalError, Hugepages, version};
 pub use mbuf::Mbuf;
+pub(crate) use port::path_mtu;
 pub use port::{LinuxInterface, Port, PortConfig, PortCounters, PortInfo};
-pub use prepare::PortError;
+pub use prepare::{PortError, check_port};

@@ -6,7 +6,6 @@ use super::log;
 use super::mbuf::Mbuf;
 use super::pool::Pool;
 use super::prepare::{PortError, Prepared, ROCE_OVERHEAD, max_frame, prepare};
-use super::unreachable::Silence;
 use crate::io::{BURST, Burst, Caps, PacketBuf, PacketIo};
 use crate::port_spec::{PortSpec, RingEnd};
 use dpdk_sys as dpdk;
@@ -84,10 +83,11 @@ pub struct PortCounters {
 }
 
 /// An open port with one receive and one transmit queue, and its own pool of buffers.
+///
+/// Where it shares a Linux interface, the kernel sees its packets too and would answer them with port-unreachable: hold
+/// UDP 4791 open, as [`neighbour`](crate::neighbour) does with the kernel's table.
 pub struct Port {
     id: u16,
-    /// Where the kernel has the port's address.
-    _silence: Option<Silence>,
     info: PortInfo,
     counters: PortCounters,
     pool: Pool,
@@ -119,8 +119,7 @@ impl Port {
         let setup = Setup { spec, config, prepared: &prepared, max_frame };
         let id = setup.probe()?;
         let info = setup.info(id);
-        let silence = prepared.interface.as_ref().map(|_| Silence::hold());
-        let port = Self { id, _silence: silence, info, counters: PortCounters::default(), pool };
+        let port = Self { id, info, counters: PortCounters::default(), pool };
         let started = setup.start(id, &port.pool).and_then(|()| setup.addresses(id));
         Ok((port, started))
     }
@@ -509,7 +508,7 @@ fn link(id: u16) -> dpdk::rte_eth_link {
 }
 
 /// The largest path MTU whose packets fit an IP packet of `ip_mtu`, which holds the smallest at least.
-fn path_mtu(ip_mtu: u16) -> Mtu {
+pub(crate) fn path_mtu(ip_mtu: u16) -> Mtu {
     let fits = |mtu: &&Mtu| mtu.bytes() + u32::from(ROCE_OVERHEAD) <= u32::from(ip_mtu);
     Mtu::ALL.iter().rev().find(fits).copied().unwrap_or(Mtu::M256)
 }

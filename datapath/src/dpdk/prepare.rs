@@ -30,7 +30,7 @@ pub enum PortError {
     NoInterface { name: String, existing: String },
     #[error("interface `{name}` can't be used: {why}; {remedy}")]
     Interface { name: String, why: String, remedy: String },
-    #[error("{what} needs {needs}: run as root, or `setcap {} PROGRAM`", needs.to_lowercase() .to_owned() + "+ep")]
+    #[error("{what} needs {needs}; run as root, or `setcap {}+ep PROGRAM`", needs.to_lowercase())]
     Permission { what: String, needs: &'static str },
     #[error("an MTU of {given} doesn't fit port `{port}`: {limit}; {remedy}")]
     Mtu { port: String, given: u32, limit: String, remedy: String },
@@ -56,6 +56,14 @@ pub(super) struct Prepared {
     pub interface: Option<Interface>,
     /// A memif's role, decided.
     pub role: MemifRole,
+}
+
+/// Checks, without opening it, that a port can work on this machine. Returns its IP MTU.
+///
+/// # Errors
+/// What opening it would return, as far as that shows without DPDK.
+pub fn check_port(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError> {
+    prepare(spec, config).map(|prepared| prepared.mtu)
 }
 
 /// Checks that `spec` can work with `config` on this machine.
@@ -250,10 +258,18 @@ fn readable(file: Option<&str>) -> Result<(), PortError> {
     std::fs::File::open(file).map(drop).map_err(error)
 }
 
+/// Whether `file` can be written, or made.
 fn writable(file: Option<&str>) -> Result<(), PortError> {
     let Some(file) = file else { return Ok(()) };
-    let error = |e: std::io::Error| PortError::File { file: file.to_owned(), why: e.to_string() };
-    std::fs::OpenOptions::new().append(true).create(true).open(file).map(drop).map_err(error)
+    let path = Path::new(file);
+    let result = match std::fs::OpenOptions::new().append(true).open(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => match path.parent() {
+            Some(directory) if !directory.as_os_str().is_empty() => std::fs::read_dir(directory).map(drop),
+            _ => Ok(()),
+        },
+        opened => opened.map(drop),
+    };
+    result.map_err(|e| PortError::File { file: file.to_owned(), why: e.to_string() })
 }
 
 /// The largest frame with an MTU of `mtu`.

@@ -1,16 +1,240 @@
 //! `ferroce pcap`.
 
-use crate::failure::Failure;
-use std::process::ExitCode;
+mod describe;
+mod reader;
+mod totals;
 
-/// The command line of `ferroce pcap`.
+use crate::failure::Failure;
+use anstyle::{AnsiColor, Style};
+use reader::{Packet, Reader};
+use roce::Discard;
+use roce::wire::telemetry::HopRecord;
+use roce::wire::{self, Frame, Header};
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use totals::Totals;
+
+/// Decode RoCEv2 and telemetry in captures, and verify each ICRC.
+///
+/// Prints a line a packet and a summary. Exits 1 if an ICRC is wrong, 2 if a file can't be read.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Captures, pcap or pcapng; `-` is standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// One JSON object a line: the packets, then the summary
+    #[arg(long)]
+    json: bool,
+    /// Only the summary
+    #[arg(long)]
+    summary: bool,
+}
 
 /// Runs the tool.
 ///
 /// # Errors
-/// None yet.
-pub fn run(_args: &Args) -> Result<ExitCode, Failure> {
-    Err(Failure::run("`ferroce pcap` is not built yet"))
+/// When a file can't be read to its end; what came before was printed.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let mut totals = Totals::default();
+    let mut out = io::BufWriter::new(anstream::stdout().lock());
+    let mut unreadable = None;
+    for file in &args.files {
+        match decode(args, file, &mut totals, &mut out) {
+            Ok(()) => {}
+            Err(Stop::PipeClosed) => return Ok(ExitCode::SUCCESS),
+            Err(Stop::Unreadable(text)) => {
+                unreadable = Some(Failure::usage(format!("{}: {text}", file.display())));
+                break;
+            }
+        }
+    }
+    let printed = if args.json { totals.write_json(&mut out) } else { totals.write(&mut out) };
+    if printed.and_then(|()| out.flush()).is_err() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    match unreadable {
+        Some(failure) => Err(failure),
+        None if totals.bad_icrc() > 0 => Ok(ExitCode::from(1)),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+enum Stop {
+    /// Nobody reads on.
+    PipeClosed,
+    Unreadable(String),
+}
+
+impl From<reader::ReadError> for Stop {
+    fn from(error: reader::ReadError) -> Self {
+        Self::Unreadable(error.to_string())
+    }
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe => Self::PipeClosed,
+            _ => Self::Unreadable(error.to_string()),
+        }
+    }
+}
+
+fn decode(args: &Args, file: &Path, totals: &mut Totals, out: &mut impl Write) -> Result<(), Stop> {
+    let input: Box<dyn Read> = match file.to_str() {
+        Some("-") => Box::new(io::stdin().lock()),
+        _ => Box::new(File::open(file).map_err(|error| Stop::Unreadable(error.to_string()))?),
+    };
+    let mut reader = Reader::new(BufReader::new(input))?;
+    if args.files.len() > 1 && !args.json && !args.summary {
+        writeln!(out, "{}:", file.display())?;
+    }
+    let mut first = None;
+    let mut number = 0u64;
+    while let Some(packet) = reader.next()? {
+        number += 1;
+        let start = *first.get_or_insert(packet.time_ns);
+        let verdict = Verdict::of(packet.bytes);
+        totals.add(&verdict);
+        if args.summary || matches!(verdict, Verdict::Other) {
+            continue;
+        }
+        if args.json {
+            writeln!(out, "{}", json_line(file, number, &packet, &verdict))?;
+        } else {
+            write_line(out, packet.time_ns.saturating_sub(start), &verdict)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a frame turned out to be.
+enum Verdict<'a> {
+    Good(Frame<'a>),
+    /// The ICRC is wrong; what the packet claims to be, if that much can be read.
+    BadIcrc(Option<Frame<'a>>),
+    /// Not to be taken for another reason, and whether its checksums are right.
+    Refused {
+        reason: Discard,
+        intact: bool,
+        frame: Option<Frame<'a>>,
+    },
+    /// Not RoCEv2.
+    Other,
+}
+
+impl<'a> Verdict<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        match wire::parse(bytes) {
+            Ok(frame) => Self::Good(frame),
+            Err(Discard::EtherType | Discard::NotRoce) => Self::Other,
+            Err(Discard::Icrc) => Self::BadIcrc(wire::parse_unverified(bytes).ok()),
+            Err(reason) => {
+                let intact = wire::verify(bytes).is_ok();
+                Self::Refused { reason, intact, frame: wire::parse_unverified(bytes).ok() }
+            }
+        }
+    }
+
+    const fn frame(&self) -> Option<&Frame<'a>> {
+        match self {
+            Self::Good(frame) | Self::BadIcrc(Some(frame)) | Self::Refused { frame: Some(frame), .. } => {
+                Some(frame)
+            }
+            Self::BadIcrc(None) | Self::Refused { frame: None, .. } | Self::Other => None,
+        }
+    }
+}
+
+/// A hop record in the units of its fields.
+fn record(record: HopRecord) -> Value {
+    json!({
+        "rate_bps": record.speed().rate().as_bps(),
+        "time_ns": record.timestamp(),
+        "tx_bytes": u64::from(record.tx_units()) * 128,
+        "queue_bytes": record.queue_bytes(),
+    })
+}
+
+fn records(frame: &Frame<'_>) -> Vec<Value> {
+    match frame.header {
+        Header::TelemetryRequest { int, .. } => int.records(frame.payload).map(record).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn json_line(file: &Path, number: u64, packet: &Packet<'_>, verdict: &Verdict<'_>) -> Value {
+    let mut line = Map::new();
+    line.insert("file".into(), json!(file.display().to_string()));
+    line.insert("frame".into(), json!(number));
+    line.insert("time_ns".into(), json!(packet.time_ns));
+    if let Some(frame) = verdict.frame() {
+        line.insert("source".into(), json!(frame.path.source));
+        line.insert("destination".into(), json!(frame.path.destination));
+        line.insert("udp_source".into(), json!(frame.path.udp_source));
+        line.insert("ecn".into(), json!(frame.path.traffic_class & 3));
+        line.insert("opcode".into(), json!(frame.header.opcode().0));
+        line.insert("name".into(), json!(describe::name(&frame.header)));
+        line.extend(describe::fields(&frame.header).into_iter().map(|(name, value)| (name.into(), value)));
+        if let Header::TelemetryRequest { .. } = frame.header {
+            line.insert("records".into(), Value::Array(records(frame)));
+        }
+        line.insert("payload".into(), json!(frame.payload.len()));
+    }
+    match verdict {
+        Verdict::Good(_) => line.insert("icrc".into(), json!("ok")),
+        Verdict::BadIcrc(_) => line.insert("icrc".into(), json!("bad")),
+        Verdict::Refused { reason, intact, .. } => {
+            if *intact {
+                line.insert("icrc".into(), json!("ok"));
+            }
+            line.insert("discard".into(), json!(reason.to_string()))
+        }
+        Verdict::Other => None,
+    };
+    Value::Object(line)
+}
+
+fn write_line(out: &mut impl Write, ns: u64, verdict: &Verdict<'_>) -> io::Result<()> {
+    let dim = Style::new().dimmed();
+    let bold = Style::new().bold();
+    write!(out, "{dim}{:>5}.{:09}{dim:#} ", ns / 1_000_000_000, ns % 1_000_000_000)?;
+    if let Some(frame) = verdict.frame() {
+        let path = &frame.path;
+        write!(
+            out,
+            "{} → {} {bold}{}{bold:#}",
+            path.source,
+            path.destination,
+            describe::name(&frame.header)
+        )?;
+        for (name, value) in describe::fields(&frame.header) {
+            write_field(out, name, &value)?;
+        }
+        for value in records(frame) {
+            write_field(out, "record", &value)?;
+        }
+        write!(out, " {} B", frame.payload.len())?;
+    } else {
+        write!(out, "RoCEv2")?;
+    }
+    let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
+    let (green, red) = (colour(AnsiColor::Green), colour(AnsiColor::Red).bold());
+    match verdict {
+        Verdict::Good(_) => writeln!(out, " {green}ICRC ok{green:#}"),
+        Verdict::BadIcrc(_) => writeln!(out, " {red}ICRC BAD{red:#}"),
+        Verdict::Refused { reason, .. } => writeln!(out, " {red}{reason}{red:#}"),
+        Verdict::Other => writeln!(out),
+    }
+}
+
+fn write_field(out: &mut impl Write, name: &str, value: &Value) -> io::Result<()> {
+    match value {
+        Value::Bool(true) => write!(out, " {name}"),
+        Value::String(text) => write!(out, " {name} {text}"),
+        other => write!(out, " {name} {other}"),
+    }
 }

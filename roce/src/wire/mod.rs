@@ -62,14 +62,48 @@ pub struct Frame<'a> {
 /// The first check that fails, as its [`Discard`] reason.
 pub fn parse(frame: &[u8]) -> Result<Frame<'_>, Discard> {
     let layers = Layers::locate(frame)?;
+    verify_at(frame, &layers)?;
+    read(frame, &layers)
+}
+
+/// Whether every checksum of a RoCEv2 frame is right, whatever it says above UDP.
+///
+/// # Errors
+/// As [`parse`], as far as the ICRC.
+pub fn verify(frame: &[u8]) -> Result<(), Discard> {
+    verify_at(frame, &Layers::locate(frame)?)
+}
+
+fn verify_at(frame: &[u8], layers: &Layers) -> Result<(), Discard> {
     layers.verify_checksums(frame)?;
-    let packet = frame.get(layers.bth..layers.end).ok_or(Discard::Truncated)?;
-    let (bth, rest) = packet.split_first_chunk::<BTH_LENGTH>().ok_or(Discard::Truncated)?;
-    let (rest, found) = rest.split_last_chunk::<ICRC_LENGTH>().ok_or(Discard::Truncated)?;
+    let (bth, rest, found) = split(frame, layers)?;
     let hidden = telemetry::hidden_length(bth[0], rest.len());
-    if icrc::compute(frame, &layers, hidden) != u32::from_le_bytes(*found) {
-        return Err(Discard::Icrc);
+    match icrc::compute(frame, layers, hidden) == u32::from_le_bytes(*found) {
+        true => Ok(()),
+        false => Err(Discard::Icrc),
     }
+}
+
+/// Takes a frame apart without a look at its checksums: to show what a damaged packet claims to be, never to act on.
+///
+/// # Errors
+/// As [`parse`], but for the checksums.
+pub fn parse_unverified(frame: &[u8]) -> Result<Frame<'_>, Discard> {
+    read(frame, &Layers::locate(frame)?)
+}
+
+type Transport<'a> = (&'a [u8; BTH_LENGTH], &'a [u8], &'a [u8; ICRC_LENGTH]);
+
+/// BTH, what lies between, and the ICRC.
+fn split<'a>(frame: &'a [u8], layers: &Layers) -> Result<Transport<'a>, Discard> {
+    let packet = frame.get(layers.bth..layers.end).ok_or(Discard::Truncated)?;
+    let (bth, rest) = packet.split_first_chunk().ok_or(Discard::Truncated)?;
+    let (rest, icrc) = rest.split_last_chunk().ok_or(Discard::Truncated)?;
+    Ok((bth, rest, icrc))
+}
+
+fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
+    let (bth, rest, _) = split(frame, layers)?;
     let (header, payload) = parse_transport(bth, rest)?;
     let (path, identification) = layers.path(frame)?;
     Ok(Frame { path, identification, header, payload })

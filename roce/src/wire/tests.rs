@@ -167,6 +167,7 @@ proptest! {
     fn what_is_emitted_parses_to_the_same((path, identification) in path(), (header, payload) in packet()) {
         let frame = emitted(&path, identification, &header, &payload);
         prop_assert_eq!(parse(&frame), Ok(Frame { path, identification, header, payload: &payload }));
+        prop_assert_eq!(parse_unverified(&frame), parse(&frame));
         prop_assert_eq!(destination(&frame), Some(header.bth().destination));
     }
 
@@ -217,6 +218,7 @@ proptest! {
             let length = bytes.len();
             stamp(bytes, 0xfff, record);
             mark_ce(bytes);
+            let _ = (parse_unverified(bytes), destination(bytes));
             if let Ok(frame) = parse(bytes) {
                 prop_assert!(frame.payload.len() < length);
             }

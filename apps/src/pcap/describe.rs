@@ -1,0 +1,115 @@
+//! A packet in words: the same fields for a line and for JSON.
+
+use roce::wire::{Aeth, Header, Operation, Reth, SendTail, Syndrome};
+use serde_json::{Value, json};
+
+/// A field's name and value.
+pub type Field = (&'static str, Value);
+
+/// "RC SEND Only", "CNP".
+pub fn name(header: &Header) -> String {
+    let opcode = header.opcode();
+    let shape = opcode.shape().map_or("?", |shape| shape.name);
+    match opcode.service() {
+        Some(service) => format!("{} {shape}", format!("{service:?}").to_uppercase()),
+        None => shape.to_owned(),
+    }
+}
+
+/// What the packet says beside its opcode.
+pub fn fields(header: &Header) -> Vec<Field> {
+    let bth = header.bth();
+    let mut fields = vec![("qpn", json!(bth.destination.get())), ("psn", json!(bth.psn.get()))];
+    if bth.ack_request {
+        fields.push(("ack_request", json!(true)));
+    }
+    if bth.solicited {
+        fields.push(("solicited", json!(true)));
+    }
+    match header {
+        Header::Connected { operation, .. } => operation_fields(operation, &mut fields),
+        Header::Datagram { queue_key, source, immediate, .. } => {
+            fields.push(("source_qpn", json!(source.get())));
+            fields.push(("qkey", json!(format!("{queue_key:#x}"))));
+            fields.extend(immediate.map(|data| immediate_field(&data)));
+        }
+        Header::CongestionNotification { .. } => {}
+        Header::TelemetryRequest { int, .. } => {
+            fields.push(("path_id", json!(int.path_id())));
+            fields.push(("hops", json!(int.hops())));
+            fields.push(("room", json!(int.room())));
+        }
+        Header::TelemetryResponse { path_id, hops, busiest, .. } => {
+            fields.push(("path_id", json!(path_id)));
+            fields.push(("hops", json!(hops)));
+            if let Some((index, record)) = busiest {
+                fields.push(("busiest", json!(index)));
+                fields.push(("record", super::record(*record)));
+            }
+        }
+    }
+    fields
+}
+
+fn immediate_field(data: &[u8; 4]) -> Field {
+    ("immediate", json!(format!("{:#010x}", u32::from_be_bytes(*data))))
+}
+
+fn reth_fields(reth: &Reth, fields: &mut Vec<Field>) {
+    fields.push(("address", json!(format!("{:#x}", reth.address))));
+    fields.push(("rkey", json!(format!("{:#x}", reth.rkey.get()))));
+    fields.push(("dma_length", json!(reth.length)));
+}
+
+fn aeth_fields(aeth: &Aeth, fields: &mut Vec<Field>) {
+    let syndrome = match aeth.syndrome {
+        Syndrome::Ack { credits } => format!("ACK credits {credits}"),
+        Syndrome::RnrNak(timer) => format!("RNR NAK {:?}", timer.duration()),
+        Syndrome::Nak(code) => format!("NAK {code:?}"),
+    };
+    fields.push(("syndrome", json!(syndrome)));
+    fields.push(("msn", json!(aeth.msn)));
+}
+
+fn tail_field(tail: SendTail) -> Option<Field> {
+    match tail {
+        SendTail::Plain => None,
+        SendTail::Immediate(data) => Some(immediate_field(&data)),
+        SendTail::Invalidate(key) => Some(("invalidate", json!(format!("{:#x}", key.get())))),
+    }
+}
+
+fn operation_fields(operation: &Operation, fields: &mut Vec<Field>) {
+    match operation {
+        Operation::SendFirst
+        | Operation::SendMiddle
+        | Operation::WriteMiddle
+        | Operation::ReadResponseMiddle => {}
+        Operation::SendLast(tail) | Operation::SendOnly(tail) => fields.extend(tail_field(*tail)),
+        Operation::WriteFirst(reth) | Operation::ReadRequest(reth) => reth_fields(reth, fields),
+        Operation::WriteLast(immediate) => fields.extend(immediate.map(|data| immediate_field(&data))),
+        Operation::WriteOnly(reth, immediate) => {
+            reth_fields(reth, fields);
+            fields.extend(immediate.map(|data| immediate_field(&data)));
+        }
+        Operation::ReadResponseFirst(aeth)
+        | Operation::ReadResponseLast(aeth)
+        | Operation::ReadResponseOnly(aeth)
+        | Operation::Acknowledge(aeth) => aeth_fields(aeth, fields),
+        Operation::AtomicAcknowledge { aeth, original } => {
+            aeth_fields(aeth, fields);
+            fields.push(("original", json!(original)));
+        }
+        Operation::CompareSwap(eth) => {
+            fields.push(("address", json!(format!("{:#x}", eth.address))));
+            fields.push(("rkey", json!(format!("{:#x}", eth.rkey.get()))));
+            fields.push(("compare", json!(eth.operands.compare)));
+            fields.push(("swap", json!(eth.operands.swap)));
+        }
+        Operation::FetchAdd(eth) => {
+            fields.push(("address", json!(format!("{:#x}", eth.address))));
+            fields.push(("rkey", json!(format!("{:#x}", eth.rkey.get()))));
+            fields.push(("add", json!(eth.operands.add)));
+        }
+    }
+}

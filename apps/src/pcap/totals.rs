@@ -1,0 +1,86 @@
+//! What a capture held, counted.
+
+use super::{Verdict, describe};
+use roce::Discard;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// Counts over all files.
+#[derive(Default)]
+pub struct Totals {
+    frames: u64,
+    other: u64,
+    good_icrc: u64,
+    bad_icrc: u64,
+    payload_bytes: u64,
+    opcodes: BTreeMap<u8, (String, u64)>,
+    discards: BTreeMap<String, u64>,
+}
+
+impl Totals {
+    /// Counts one frame. An opcode is counted only where the ICRC vouches for it.
+    pub fn add(&mut self, verdict: &Verdict<'_>) {
+        self.frames += 1;
+        match verdict {
+            Verdict::Good(frame) => {
+                self.good_icrc += 1;
+                self.payload_bytes += frame.payload.len() as u64;
+                let entry = self.opcodes.entry(frame.header.opcode().0);
+                entry.or_insert_with(|| (describe::name(&frame.header), 0)).1 += 1;
+            }
+            Verdict::BadIcrc(_) => {
+                self.bad_icrc += 1;
+                self.discard(Discard::Icrc);
+            }
+            Verdict::Refused { reason, intact, .. } => {
+                self.good_icrc += u64::from(*intact);
+                self.discard(*reason);
+            }
+            Verdict::Other => self.other += 1,
+        }
+    }
+
+    fn discard(&mut self, reason: Discard) {
+        *self.discards.entry(reason.to_string()).or_default() += 1;
+    }
+
+    /// Packets whose ICRC is wrong.
+    pub const fn bad_icrc(&self) -> u64 {
+        self.bad_icrc
+    }
+
+    /// The summary for people.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let roce = self.frames - self.other;
+        writeln!(out, "{} frames, {roce} RoCEv2, {} other", self.frames, self.other)?;
+        for (opcode, (name, count)) in &self.opcodes {
+            writeln!(out, "{count:>9}  {opcode:#04x} {name}")?;
+        }
+        for (reason, count) in &self.discards {
+            writeln!(out, "{count:>9}  discarded: {reason}")?;
+        }
+        writeln!(
+            out,
+            "ICRC: {} ok, {} BAD; {} payload bytes",
+            self.good_icrc, self.bad_icrc, self.payload_bytes
+        )
+    }
+
+    /// The summary as one JSON object on one line.
+    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        let opcodes: serde_json::Map<String, Value> =
+            self.opcodes.values().map(|(name, count)| (name.clone(), json!(count))).collect();
+        let summary = json!({
+            "frames": self.frames,
+            "roce": self.frames - self.other,
+            "other": self.other,
+            "icrc_ok": self.good_icrc,
+            "icrc_bad": self.bad_icrc,
+            "payload_bytes": self.payload_bytes,
+            "opcodes": opcodes,
+            "discards": self.discards,
+        });
+        writeln!(out, "{}", json!({ "summary": summary }))
+    }
+}

@@ -1,0 +1,150 @@
+//! `ferroce pcap` against captures of Linux Soft-RoCE.
+
+use assert_cmd::Command;
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+
+fn captures() -> Vec<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../roce/tests/captures");
+    let entries = fs::read_dir(folder).expect("the folder of captures");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "pcap"));
+    files.sort();
+    assert_eq!(files.len(), 19);
+    files
+}
+
+fn capture(name: &str) -> PathBuf {
+    captures().into_iter().find(|file| file.ends_with(name)).expect("a capture of that name")
+}
+
+/// Exit code, standard output and standard error.
+fn pcap(arguments: &[&str], input: &[u8]) -> (i32, String, String) {
+    let mut command = Command::cargo_bin("ferroce").expect("the binary");
+    let output = command.arg("pcap").args(arguments).write_stdin(input).output().expect("it runs");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
+}
+
+fn summary(json_lines: &str) -> Value {
+    let last = json_lines.lines().last().expect("a line");
+    serde_json::from_str::<Value>(last).expect("JSON")["summary"].clone()
+}
+
+#[test]
+fn every_capture_decodes_and_its_icrcs_verify() {
+    for file in captures() {
+        let (code, out, _) = pcap(&["--json", file.to_str().expect("UTF-8")], b"");
+        let summary = summary(&out);
+        assert_eq!(code, 0, "{}", file.display());
+        assert_eq!(summary["icrc_ok"], summary["frames"], "{}", file.display());
+        assert_eq!(summary["roce"], summary["frames"], "{}", file.display());
+    }
+}
+
+#[test]
+fn a_line_tells_what_a_packet_says() {
+    let file = capture("rc_write_loss.pcap");
+    let (code, out, _) = pcap(&[file.to_str().expect("UTF-8")], b"");
+    assert_eq!(code, 0);
+    let first = out.lines().next().expect("a line");
+    assert!(first.contains("RC RDMA WRITE First qpn 83 psn 264678 "), "{first}");
+    assert!(first.contains(" dma_length 8192 1024 B ICRC ok"), "{first}");
+    let nak = out.lines().find(|line| line.contains("NAK")).expect("a NAK after the loss");
+    assert!(
+        nak.contains("RC Acknowledge qpn 71 psn 264706 syndrome NAK PsnSequenceError msn 3 0 B"),
+        "{nak}"
+    );
+}
+
+#[test]
+fn a_flipped_byte_is_reported_with_exit_1() {
+    let mut bytes = fs::read(capture("rc_send_1k.pcap")).expect("the capture");
+    // The payload of the first frame: after the file's header, the record's, and 54 bytes of packet headers.
+    bytes[24 + 16 + 100] ^= 1;
+    let (code, out, _) = pcap(&["-"], &bytes);
+    assert_eq!(code, 1);
+    assert!(out.lines().next().expect("a line").ends_with("ICRC BAD"), "{out}");
+    assert!(out.contains("ICRC: 6 ok, 1 BAD"), "{out}");
+}
+
+#[test]
+fn what_is_no_capture_gets_one_line_and_exit_2() {
+    let cut = &fs::read(capture("rc_send_1k.pcap")).expect("the capture")[..200];
+    for (input, says) in [
+        (&b"hello, world, this is text"[..], "not a pcap or pcapng file"),
+        (b"", "not a pcap or pcapng file"),
+        (cut, "ends in the middle of a record"),
+    ] {
+        let (code, _, error) = pcap(&["--summary", "-"], input);
+        assert_eq!(code, 2);
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(error.contains(says), "{error}");
+    }
+    let (code, _, error) = pcap(&["/nonexistent.pcap"], b"");
+    assert_eq!(code, 2);
+    assert!(error.contains("/nonexistent.pcap: No such file"), "{error}");
+}
+
+/// The frames of a little-endian µs capture.
+fn records(bytes: &[u8]) -> Vec<(u32, u32, &[u8])> {
+    let mut rest = &bytes[24..];
+    let mut records = Vec::new();
+    while let Some((head, after)) = rest.split_at_checked(16) {
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (frame, after) = after.split_at(word(8) as usize);
+        records.push((word(0), word(4), frame));
+        rest = after;
+    }
+    records
+}
+
+fn big_endian_ns(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for word in [0xa1b2_3c4d_u32, 0x0002_0004, 0, 0, 65535, 1] {
+        out.extend(word.to_be_bytes());
+    }
+    for (seconds, micros, frame) in records(bytes) {
+        for word in [seconds, micros * 1000, frame.len() as u32, frame.len() as u32] {
+            out.extend(word.to_be_bytes());
+        }
+        out.extend(frame);
+    }
+    out
+}
+
+fn pcapng(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut block = |kind: u32, body: &[u8]| {
+        let length = (12 + body.len().next_multiple_of(4)) as u32;
+        out.extend(kind.to_le_bytes());
+        out.extend(length.to_le_bytes());
+        out.extend(body);
+        out.resize(out.len().next_multiple_of(4), 0);
+        out.extend(length.to_le_bytes());
+    };
+    block(0x0a0d_0d0a, &[0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
+    // Ethernet, no snap length, if_tsresol 9: nanoseconds.
+    block(1, &[1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+    for (seconds, micros, frame) in records(bytes) {
+        let ns = u64::from(seconds) * 1_000_000_000 + u64::from(micros) * 1000;
+        let mut body = Vec::new();
+        for word in [0, (ns >> 32) as u32, ns as u32, frame.len() as u32, frame.len() as u32] {
+            body.extend(word.to_le_bytes());
+        }
+        body.extend(frame);
+        block(6, &body);
+    }
+    out
+}
+
+#[test]
+fn every_format_gives_the_same_packets() {
+    let bytes = fs::read(capture("rc_send_5001.pcap")).expect("the capture");
+    let (code, expected, _) = pcap(&["--json", "-"], &bytes);
+    assert_eq!(code, 0);
+    for other in [big_endian_ns(&bytes), pcapng(&bytes)] {
+        assert_eq!(pcap(&["--json", "-"], &other), (0, expected.clone(), String::new()));
+    }
+}

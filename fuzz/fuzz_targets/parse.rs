@@ -1,0 +1,16 @@
+//! What parses with any checksums can be emitted; what is emitted parses to the same.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use roce::wire;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = wire::parse(bytes);
+    let Ok(frame) = wire::parse_unverified(bytes) else { return };
+    let mut again = vec![0; wire::MAX_OVERHEAD + wire::MAX_PAYLOAD];
+    let mut draft = wire::emit(&frame.path, frame.identification, &frame.header, frame.payload.len(), &mut again)
+        .expect("what was parsed can be emitted");
+    draft.payload().copy_from_slice(frame.payload);
+    let length = draft.seal();
+    assert_eq!(wire::parse(&again[..length]), Ok(frame));
+});

@@ -1,0 +1,15 @@
+//! A capture file may hold anything.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../apps/src/pcap/reader.rs"]
+#[allow(dead_code)]
+mod reader;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(mut reader) = reader::Reader::new(bytes) else { return };
+    while let Ok(Some(packet)) = reader.next() {
+        assert!(packet.bytes.len() <= bytes.len());
+    }
+});

@@ -3,7 +3,8 @@
 use crate::failure::Failure;
 use crate::port::PortArgs;
 use anstyle::{AnsiColor, Style};
-use datapath::linux;
+use datapath::machine::{self, Check, Status};
+use datapath::port_spec::PortSpec;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -23,36 +24,13 @@ pub struct Args {
     pub json: bool,
 }
 
-/// What a look came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Good,
-    /// It works, but slower or with less than it could.
-    Poor,
-    Bad,
-}
+/// What 4096 bytes of payload need.
+const JUMBO: &str =
+    "for 4096: an interface MTU of 4200 (ip link set NAME mtu 4200), at both ends and between";
 
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Finding {
-    verdict: Verdict,
-    what: &'static str,
-    found: String,
-    remedy: Option<String>,
-}
-
-impl Finding {
-    fn good(what: &'static str, found: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Good, what, found: found.into(), remedy: None }
-    }
-
-    fn poor(what: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Poor, what, found: found.into(), remedy: Some(remedy.into()) }
-    }
-
-    fn bad(what: &'static str, found: impl Into<String>, remedy: Option<String>) -> Self {
-        Self { verdict: Verdict::Bad, what, found: found.into(), remedy }
-    }
+/// What one look found. The remedy is left out where nothing is to be done.
+fn check(name: &str, status: Status, found: impl Into<String>, remedy: Option<&str>) -> Check {
+    Check { name: name.into(), status, found: found.into(), remedy: remedy.map(Into::into) }
 }
 
 /// Looks at the machine, the port and the way to a peer. Exit code 1 where something would keep a run from working.
@@ -60,94 +38,54 @@ impl Finding {
 /// # Errors
 /// Where the command line names no legal port.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let mut findings = machine();
-    if args.port.names_a_port()? {
-        let config = args.port.device_config()?;
-        findings.extend(config.port().and_then(interface));
-        match Device::open(&config) {
-            Err(error) => findings.push(split("port", &error.to_string())),
-            Ok(device) => port(&device, args.peer, &mut findings),
-        }
-    }
+    let mut checks = if args.port.names_a_port()? { of_port(args)? } else { machine::checks(&[]) };
     if args.json {
-        anstream::println!("{:#}", as_json(&findings));
+        anstream::println!("{:#}", as_json(&checks));
     } else {
-        findings.iter().for_each(show);
+        checks.iter().for_each(show);
     }
-    let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
-    Ok(ExitCode::from(u8::from(bad)))
+    checks.retain(|check| check.status == Status::Fail);
+    Ok(ExitCode::from(u8::from(!checks.is_empty())))
 }
 
-fn machine() -> Vec<Finding> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let cores = match cores {
-        1 => Finding::poor("CPUs", "1", "two sides on one CPU take turns; give this machine another CPU"),
-        many => Finding::good("CPUs", many.to_string()),
-    };
-    vec![cores, hugepages(datapath::machine::free_hugepage_bytes())]
-}
-
-fn hugepages(free: u64) -> Finding {
-    match free >> 20 {
-        0 => Finding::poor(
-            "hugepages",
-            "none free: buffers use normal pages, which costs speed",
-            "echo 256 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
-        ),
-        mib => Finding::good("hugepages", format!("{mib} MiB free")),
+/// The machine, the port before and after it is opened, and the way to the peer.
+fn of_port(args: &Args) -> Result<Vec<Check>, Failure> {
+    let config = args.port.device_config()?;
+    let spec = config.port().unwrap_or_default().parse::<PortSpec>();
+    let spec = spec.map_err(|wrong| Failure::usage(wrong.to_string()))?;
+    let mut checks = machine::checks(&[spec]);
+    match Device::open(&config) {
+        Err(error) => checks.push(split("device", &error.to_string())),
+        Ok(device) => port(&device, args.peer, &mut checks),
     }
+    Ok(checks)
 }
 
-/// The Linux interface behind a port of that form.
-fn interface(port: &str) -> Option<Finding> {
-    let name = match port.parse() {
-        Ok(datapath::port_spec::PortSpec::Interface(name)) => name,
-        _ => return None,
-    };
-    Some(match linux::interface(&name) {
-        Err(error) => {
-            let remedy = format!(
-                "`ip link` lists them; a pair for a try: ip link add {name} type veth peer name veth1"
-            );
-            Finding::bad("interface", format!("{name}: {error}"), Some(remedy))
-        }
-        Ok(found) if !found.up => {
-            Finding::bad("interface", format!("{name} is down"), Some(format!("ip link set {name} up")))
-        }
-        Ok(found) if !found.running => {
-            Finding::poor("interface", format!("{name} has no link"), "plug it in, or set its peer up")
-        }
-        Ok(found) => Finding::good("interface", format!("{name}, MTU {}", found.mtu)),
-    })
-}
-
-fn port(device: &Device, peer: Option<IpAddr>, findings: &mut Vec<Finding>) {
+fn port(device: &Device, peer: Option<IpAddr>, checks: &mut Vec<Check>) {
     let info = match device.query() {
         Ok(info) => info,
-        Err(error) => return findings.push(split("port", &error.to_string())),
+        Err(error) => return checks.push(split("device", &error.to_string())),
     };
-    findings.push(Finding::good("port", format!("{} by {}, {}", info.port, info.driver, info.mac)));
-    findings.push(match info.mtu {
-        Mtu::M4096 => Finding::good("path MTU", "4096 B"),
-        less => Finding::poor(
-            "path MTU",
-            format!("{} B", less.bytes()),
-            "for 4096: an interface MTU of 4200 (ip link set NAME mtu 4200), at both ends and between",
-        ),
+    let opened = format!("{} by {}, {}", info.port, info.driver, info.mac);
+    checks.push(check("device", Status::Ok, opened, None));
+    checks.push(match info.mtu {
+        Mtu::M4096 => check("path MTU", Status::Ok, "4096 B", None),
+        less => check("path MTU", Status::Warn, format!("{} B", less.bytes()), Some(JUMBO)),
     });
-    findings.push(if info.gids.is_empty() {
-        Finding::bad(
+    let gids: Vec<_> = info.gids.iter().map(ToString::to_string).collect();
+    checks.push(match gids.is_empty() {
+        true => check(
             "address",
+            Status::Fail,
             "none",
-            Some("give it one: --ip 10.0.0.1/24, or ip addr add to the interface".into()),
-        )
-    } else {
-        Finding::good("address", info.gids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+            Some("give it one with --ip, or to its interface: ip addr add"),
+        ),
+        false => check("address", Status::Ok, gids.join(", "), None),
     });
     if let Some(peer) = peer {
         let gid = info.gids.iter().position(|gid| gid.is_ipv4() == peer.is_ipv4()).unwrap_or(0);
-        findings.push(match reach(device, gid, peer) {
-            Ok(()) => Finding::good("peer", format!("{peer} answers")),
+        checks.push(match reach(device, gid, peer) {
+            Ok(()) => check("peer", Status::Ok, format!("{peer} answers"), None),
             Err(error) => split("peer", &error.to_string()),
         });
     }
@@ -164,39 +102,28 @@ fn reach(device: &Device, gid: usize, peer: IpAddr) -> Result<(), verbs::Error> 
 }
 
 /// The library's errors say what, then the remedy after a semicolon.
-fn split(what: &'static str, error: &str) -> Finding {
+fn split(name: &str, error: &str) -> Check {
     match error.split_once("; ") {
-        Some((found, remedy)) => Finding::bad(what, found, Some(remedy.to_owned())),
-        None => Finding::bad(what, error, None),
+        Some((found, remedy)) => check(name, Status::Fail, found, Some(remedy)),
+        None => check(name, Status::Fail, error, None),
     }
 }
 
-fn show(finding: &Finding) {
-    let (mark, colour) = match finding.verdict {
-        Verdict::Good => ("✓", AnsiColor::Green),
-        Verdict::Poor => ("!", AnsiColor::Yellow),
-        Verdict::Bad => ("✗", AnsiColor::Red),
+fn show(check: &Check) {
+    let (mark, colour) = match check.status {
+        Status::Ok => ("✓", AnsiColor::Green),
+        Status::Warn => ("!", AnsiColor::Yellow),
+        Status::Fail => ("✗", AnsiColor::Red),
     };
     let style = Style::new().fg_color(Some(colour.into()));
-    anstream::println!("{style}{mark}{style:#} {:<10} {}", finding.what, finding.found);
-    if let Some(remedy) = &finding.remedy {
-        anstream::println!("             remedy: {remedy}");
+    anstream::println!("{style}{mark}{style:#} {:<16} {}", check.name, check.found);
+    if let Some(remedy) = &check.remedy {
+        anstream::println!("                   remedy: {remedy}");
     }
 }
 
-fn as_json(findings: &[Finding]) -> Value {
-    let rows = findings.iter().map(|finding| {
-        let verdict = match finding.verdict {
-            Verdict::Good => "ok",
-            Verdict::Poor => "warning",
-            Verdict::Bad => "error",
-        };
-        json!({ "check": finding.what, "verdict": verdict, "found": finding.found, "remedy": finding.remedy })
-    });
-    json!({
-        "ok": findings.iter().all(|finding| finding.verdict != Verdict::Bad),
-        "checks": rows.collect::<Vec<_>>(),
-    })
+fn as_json(checks: &[Check]) -> Value {
+    json!({ "ok": checks.iter().all(|check| check.status != Status::Fail), "checks": checks })
 }
 
 #[cfg(test)]
@@ -205,32 +132,18 @@ mod tests {
 
     #[test]
     fn an_error_falls_into_what_and_remedy() {
-        let finding = split("peer", "no answer from 10.0.0.9 by ARP; check its address");
-        assert_eq!(finding.found, "no answer from 10.0.0.9 by ARP");
-        assert_eq!(finding.remedy.as_deref(), Some("check its address"));
-        assert_eq!(split("port", "odd").remedy, None);
+        let check = split("peer", "no answer from 10.0.0.9 by ARP; check its address");
+        assert_eq!(check.found, "no answer from 10.0.0.9 by ARP");
+        assert_eq!(check.remedy.as_deref(), Some("check its address"));
+        assert_eq!(split("device", "odd").remedy, None);
     }
 
     #[test]
-    fn without_hugepages_it_is_poor_not_bad() {
-        assert_eq!(hugepages(0).verdict, Verdict::Poor);
-        assert_eq!(hugepages(512 << 20), Finding::good("hugepages", "512 MiB free"));
-    }
-
-    #[test]
-    fn json_is_ok_unless_something_is_bad() {
-        let poor = hugepages(0);
-        assert_eq!(as_json(std::slice::from_ref(&poor))["ok"], true);
-        let json = as_json(&[poor, Finding::bad("port", "gone", None)]);
+    fn json_is_ok_unless_something_fails() {
+        let warning = check("path MTU", Status::Warn, "1024 B", Some(JUMBO));
+        assert_eq!(as_json(std::slice::from_ref(&warning))["ok"], true);
+        let json = as_json(&[warning, split("device", "gone")]);
         assert_eq!(json["ok"], false);
-        assert_eq!(json["checks"][0]["verdict"], "warning");
-    }
-
-    #[test]
-    fn an_interface_that_is_not_there_is_bad() {
-        let finding = interface("nosuchif0").unwrap();
-        assert_eq!(finding.verdict, Verdict::Bad);
-        assert_eq!(interface("memif:/tmp/x.sock"), None);
-        assert_eq!(interface("lo").unwrap().verdict, Verdict::Good);
+        assert_eq!(json["checks"][0]["status"], "warn");
     }
 }

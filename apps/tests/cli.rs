@@ -96,7 +96,7 @@ fn doctor_fails_on_a_port_that_is_not_there() {
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["ok"], false);
     let checks = json["checks"].as_array().unwrap();
-    assert!(checks.iter().any(|check| check["verdict"] == "error" && check["remedy"].is_string()), "{json}");
+    assert!(checks.iter().any(|check| check["status"] == "fail" && check["remedy"].is_string()), "{json}");
 }
 
 #[test]

@@ -106,7 +106,7 @@ pub struct QueueArgs {
     /// Ask for a completion every so many requests [default: 100, and 1 above 8 KiB]
     #[arg(short = 'Q', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub cq_mod: Option<u32>,
-    /// Send messages up to this size inline [default: 0, latency 220]
+    /// Send messages up to this size inline [default: 0, latency 64]
     #[arg(short = 'I', long = "inline_size", value_name = "BYTES")]
     pub inline_size: Option<u32>,
     /// READs and atomics outstanding on a queue pair

@@ -2,14 +2,11 @@
 
 use crate::wire::telemetry::{HopRecord, IntHeader};
 use crate::{Discard, Psn};
-use cc::{Ack, Hop, Instant, MAX_HOPS, PathTelemetry};
+use cc::{Ack, Instant, PathRecords, PathTelemetry};
 use core::time::Duration;
 
 /// Hops that a probe leaves room for.
 pub(super) const PROBE_ROOM: u8 = 8;
-
-/// Half of what a record's 24-bit clock tells apart, in ns.
-const COMPARABLE: Duration = Duration::from_nanos(1 << 23);
 
 /// The requester's side: probes sent, answers awaited.
 #[derive(Debug, Default)]
@@ -78,26 +75,30 @@ pub(super) struct Response {
 /// The responder's side: the last record of each hop, and the answer that is due.
 #[derive(Debug)]
 pub(super) struct HopLog {
-    path_id: u16,
-    last: [Option<(Hop, Instant)>; MAX_HOPS],
+    records: PathRecords,
+    last_probe: Option<Instant>,
     due: Option<Response>,
 }
 
 impl HopLog {
     pub(super) const fn new() -> Self {
-        Self { path_id: 0, last: [None; MAX_HOPS], due: None }
+        Self { records: PathRecords::new(), last_probe: None, due: None }
     }
 
     /// A probe came. Where an earlier one is not answered yet, only the newer is.
+    ///
+    /// The busiest hop is that of the highest normalised in-flight bytes. They are counted over the sender's `T`, which
+    /// the responder isn't told: the time between two probes, about a round trip, stands for it.
     pub(super) fn on_probe(&mut self, now: Instant, psn: Psn, int: IntHeader, payload: &[u8]) {
-        if int.path_id() != self.path_id {
-            self.last = [None; MAX_HOPS];
-            self.path_id = int.path_id();
+        let mut path = PathTelemetry::new(int.path_id());
+        for (index, record) in (0u8..).zip(int.records(payload)) {
+            path.set(index, record.into());
         }
-        let busiest = self.busiest(now, int, payload);
-        for (last, record) in self.last.iter_mut().zip(int.records(payload)) {
-            *last = Some((record.into(), now));
-        }
+        let since = self.last_probe.replace(now).map_or(Duration::ZERO, |last| now.saturating_since(last));
+        let busiest = self.records.busiest(now, &path, since.max(Duration::from_nanos(1)));
+        let busiest = busiest.and_then(|(index, _)| {
+            int.records(payload).nth(usize::from(index)).map(|record| (index, record))
+        });
         self.due = Some(Response { psn, path_id: int.path_id(), hops: int.hops(), busiest });
     }
 
@@ -108,36 +109,4 @@ impl HopLog {
     pub(super) const fn on_answered(&mut self) {
         self.due = None;
     }
-
-    /// The hop with the highest normalised in-flight bytes. The draft divides by B * T; the responder doesn't know the
-    /// sender's T, so the time between the two records stands for it: what the link sent in it and what still waits,
-    /// over what it could have sent. Where not every hop has a record to compare with, the longest queue is taken.
-    fn busiest(&self, now: Instant, int: IntHeader, payload: &[u8]) -> Option<(u8, HopRecord)> {
-        let comparable = int
-            .records(payload)
-            .zip(&self.last)
-            .all(|(record, last)| last.is_some_and(|last| in_flight(record, last, now).is_some()));
-        let load = |record: HopRecord, last: &Option<(Hop, Instant)>| match last {
-            Some(last) if comparable => in_flight(record, *last, now).unwrap_or(0.0),
-            _ => f64::from(record.queue_bytes()),
-        };
-        (0u8..)
-            .zip(int.records(payload).zip(&self.last))
-            .map(|(index, (record, last))| (load(record, last), index, record))
-            .reduce(|most, hop| if hop.0 > most.0 { hop } else { most })
-            .map(|(_, index, record)| (index, record))
-    }
-}
-
-/// In-flight bytes of a link over what it can carry in the time between two records, where they can be compared.
-fn in_flight(record: HopRecord, (last, seen): (Hop, Instant), now: Instant) -> Option<f64> {
-    let hop = Hop::from(record);
-    let nanos = hop.time.since(last.time);
-    let carries = hop.bandwidth.bytes_in(Duration::from_nanos(nanos));
-    let comparable = now.saturating_since(seen) < COMPARABLE
-        && hop.bandwidth == last.bandwidth
-        && carries > 0
-        && carries < hop.tx_bytes.period();
-    let bytes = hop.tx_bytes.since(last.tx_bytes) + hop.queue.min(last.queue);
-    comparable.then(|| bytes as f64 / carries as f64)
 }

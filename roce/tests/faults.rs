@@ -1,0 +1,207 @@
+//! Any operations over any faults: memory is equal byte for byte, each request completes once and in order, and
+//! once the faults stop all comes to its end.
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use core::time::Duration;
+use harness::{BASE, Faults, Options, Pair, Random, open_window};
+use proptest::prelude::*;
+use roce::Psn;
+use roce::qp::{CompletionStatus, CongestionAlgorithm, Remote, SendRequest, State};
+use roce::wire::Mtu;
+
+/// Requests of one run.
+const REQUESTS: u64 = 60;
+/// Each request has its own place in memory, so that what arrives doesn't depend on what was sent again.
+const PLACE: u64 = 24 * 1024;
+
+#[derive(Clone, Copy, Debug)]
+struct Scenario {
+    seed: u64,
+    faults: Faults,
+    mtu: Mtu,
+    window: u64,
+    send_psn: u32,
+    max_reads: u8,
+}
+
+fn scenario() -> impl Strategy<Value = Scenario> {
+    let faults = (0..80u64, 0..80u64, 0..150u64, 0..20u64);
+    let mtu = proptest::sample::select(Mtu::ALL.to_vec());
+    let window = prop_oneof![Just(1u64), Just(5000), Just(64 * 1024), Just(1 << 30)];
+    let psn = prop_oneof![Just(0), Just(Psn::CIRCLE - 20), 0..Psn::CIRCLE];
+    (any::<u64>(), faults, mtu, window, psn, 1..5u8).prop_map(
+        |(seed, (loss, duplicate, reorder, flip), mtu, window, send_psn, max_reads)| Scenario {
+            seed,
+            faults: Faults { loss, duplicate, reorder, flip },
+            mtu,
+            window,
+            send_psn,
+            max_reads,
+        },
+    )
+}
+
+/// What one side asked for and expects.
+#[derive(Default)]
+struct Ledger {
+    signalled: Vec<u64>,
+    receives: Vec<(u64, u32)>,
+    /// (place here, place there, length): equal in the end.
+    equal: Vec<(u64, u64, u32)>,
+    /// Sum of what was added to the peer's counter.
+    added: u64,
+}
+
+/// The counter that FETCH_ADDs of the peer go to.
+const COUNTER: u64 = 0;
+
+/// The first place for what the peer writes here, for what this side sends, for what its READs bring.
+const AREAS: [u64; 4] = [1, 1 + REQUESTS, 1 + 2 * REQUESTS, 1 + 3 * REQUESTS];
+
+fn request(pair: &mut Pair, host: usize, id: u64, random: &mut Random, ledger: &mut [Ledger; 2]) {
+    let peer = 1 - host;
+    let [incoming, outgoing, brought, offered] = AREAS.map(|area| (area + id) * PLACE);
+    let length = match random.below(4) {
+        0 => random.below(3) as u32,
+        1 => random.below(2000) as u32,
+        _ => random.below(PLACE) as u32,
+    };
+    let rkey = pair.hosts[peer].region.rkey;
+    let remote = |offset| Remote { address: BASE + offset, rkey };
+    let from = pair.hosts[host].sge(outgoing, length);
+    let request = match random.below(6) {
+        0 | 1 => {
+            ledger[host].equal.push((outgoing, incoming, length));
+            ledger[peer].receives.push((id, length));
+            let sge = pair.hosts[peer].sge(incoming, PLACE as u32);
+            pair.receive(peer, id, sge);
+            SendRequest::send(id, from)
+        }
+        2 => {
+            ledger[host].equal.push((outgoing, incoming, length));
+            SendRequest::write(id, from, remote(incoming))
+        }
+        3 => {
+            ledger[host].equal.push((outgoing, incoming, length));
+            ledger[peer].receives.push((id, length));
+            let sge = pair.hosts[peer].sge(incoming, PLACE as u32);
+            pair.receive(peer, id, sge);
+            SendRequest::write(id, from, remote(incoming)).with_immediate([7; 4])
+        }
+        4 => {
+            ledger[host].equal.push((brought, offered, length));
+            SendRequest::read(id, pair.hosts[host].sge(brought, length), remote(offered))
+        }
+        _ => {
+            let add = random.below(1000);
+            ledger[host].added += add;
+            SendRequest::fetch_add(id, pair.hosts[host].sge(brought, 8), remote(COUNTER), add)
+        }
+    };
+    let request = if random.chance(200) { request.fenced() } else { request };
+    let request = if random.chance(300) && id + 1 < REQUESTS { request.unsignalled() } else { request };
+    if request.signalled {
+        ledger[host].signalled.push(id);
+    }
+    pair.post(host, request);
+}
+
+fn run(scenario: Scenario) {
+    let mut pair = Pair::connect(Options {
+        mtu: scenario.mtu,
+        send_psn: scenario.send_psn,
+        congestion: CongestionAlgorithm::Fixed { window: scenario.window, rate: None },
+        max_rd_atomic: scenario.max_reads,
+        max_dest_rd_atomic: scenario.max_reads,
+        memory: ((1 + 4 * REQUESTS) * PLACE) as usize,
+        ..Options::default()
+    });
+    let mut random = Random(scenario.seed);
+    pair.random = Random(scenario.seed ^ 0xff);
+    for host in &mut pair.hosts {
+        for word in host.ram.0.chunks_exact_mut(8) {
+            word.copy_from_slice(&random.next().to_ne_bytes());
+        }
+        host.ram.0[..8].fill(0);
+    }
+    let mut ledger = [Ledger::default(), Ledger::default()];
+    pair.faults = scenario.faults;
+    let mut posted = [0, 0];
+    while posted != [REQUESTS, REQUESTS] {
+        let host = random.below(2) as usize;
+        if posted[host] < REQUESTS {
+            request(&mut pair, host, posted[host], &mut random, &mut ledger);
+            posted[host] += 1;
+        }
+        for _ in 0..random.below(30) {
+            pair.step();
+        }
+    }
+    let soon = pair.now + Duration::from_millis(2);
+    pair.run_until(soon);
+    pair.faults = Faults::default();
+    pair.run(Duration::from_millis(100));
+    check(&mut pair, &ledger);
+}
+
+fn check(pair: &mut Pair, ledger: &[Ledger; 2]) {
+    for host in 0..2 {
+        assert_eq!(pair.reports()[host].unwrap().state, State::ReadyToSend);
+        let sent = pair.hosts[host].sent();
+        assert!(sent.iter().all(|c| c.status == CompletionStatus::Success));
+        assert_eq!(sent.iter().map(|c| c.id).collect::<Vec<_>>(), ledger[host].signalled);
+        let received: Vec<_> = pair.hosts[host].received().iter().map(|c| (c.id, c.length)).collect();
+        assert_eq!(received, ledger[host].receives);
+        for &(here, there, length) in &ledger[host].equal {
+            let length = length as usize;
+            let ours = pair.hosts[host].bytes(here as usize, length);
+            assert!(ours == pair.hosts[1 - host].bytes(there as usize, length), "{length} bytes at {here}");
+        }
+        let counter = pair.hosts[1 - host].bytes(COUNTER as usize, 8);
+        assert_eq!(u64::from_ne_bytes(counter.try_into().unwrap()), ledger[host].added);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_operations_survive_any_faults(scenario in scenario()) {
+        run(scenario);
+    }
+}
+
+/// A window of one packet, and the acknowledgement of a packet that was already sent again, and lost.
+#[test]
+fn a_window_of_one_packet_does_not_livelock() {
+    let mut pair = Pair::connect(Options {
+        mtu: Mtu::M256,
+        congestion: CongestionAlgorithm::Fixed { window: 1, rate: None },
+        ..Options::default()
+    });
+    pair.faults = Faults { loss: 100, duplicate: 100, reorder: 500, flip: 0 };
+    let from = pair.hosts[0].sge(0, 20_000);
+    pair.hosts[0].ram.0[..20_000].fill(0x5a);
+    let remote = Remote { address: BASE + 50_000, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(1, from, remote));
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
+    assert_eq!(pair.hosts[1].bytes(50_000, 20_000), pair.hosts[0].bytes(0, 20_000));
+}
+
+/// All of a burst is acknowledged after the sender went back: the acknowledgement is beyond what it sends next.
+#[test]
+fn an_acknowledgement_beyond_a_rewind_counts() {
+    let mut pair = Pair::connect(Options { ack_timeout: 1, congestion: open_window(), ..Options::default() });
+    let from = pair.hosts[0].sge(0, 10_000);
+    let remote = Remote { address: BASE + 50_000, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(1, from, remote));
+    // The round trip is 10 µs, the timeout 8: each round is given up just before its answer comes.
+    pair.run(Duration::from_millis(10));
+    assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
+    assert!(pair.hosts[0].endpoint.counters().timeouts > 0);
+    assert_eq!(pair.reports()[0].unwrap().in_flight, 0);
+}

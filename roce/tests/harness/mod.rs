@@ -1,0 +1,383 @@
+//! Two endpoints over virtual time and a link with seeded faults.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use cc::{Instant, Rate};
+use core::net::IpAddr;
+use core::time::Duration;
+use roce::qp::{
+    AckTimeout, Capabilities, Completion, Congestion, CongestionAlgorithm, Modify, QpInit, RtrSettings,
+    RtsSettings, Sge,
+};
+use roce::wire::{Mac, Mtu, Path, RnrTimer, Service};
+use roce::{Access, CqId, Endpoint, EndpointConfig, Lkey, Memory, PdId, Psn, Qpn, Region, Slice};
+use std::collections::BTreeMap;
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    /// True `per_mille` times of a thousand.
+    pub fn chance(&mut self, per_mille: u64) -> bool {
+        self.below(1000) < per_mille
+    }
+}
+
+/// Where a host's memory begins in its address space.
+pub const BASE: u64 = 0x7000_0000_0000;
+
+/// A host's memory.
+pub struct Ram(pub Vec<u8>);
+
+impl Ram {
+    fn range(at: Slice) -> core::ops::Range<usize> {
+        let from = (at.address() - BASE) as usize;
+        from..from + at.len() as usize
+    }
+
+    fn word(&mut self, at: Slice, change: impl FnOnce(u64) -> u64) -> u64 {
+        let range = Self::range(at);
+        let before = u64::from_ne_bytes(self.0[range.clone()].try_into().unwrap());
+        self.0[range].copy_from_slice(&change(before).to_ne_bytes());
+        before
+    }
+}
+
+impl Memory for Ram {
+    fn place(&mut self, to: Slice, bytes: &[u8]) {
+        self.0[Self::range(to)].copy_from_slice(bytes);
+    }
+
+    fn gather(&self, from: Slice, into: &mut [u8]) {
+        into.copy_from_slice(&self.0[Self::range(from)]);
+    }
+
+    fn fetch_add(&mut self, at: Slice, add: u64) -> u64 {
+        self.word(at, |word| word.wrapping_add(add))
+    }
+
+    fn compare_swap(&mut self, at: Slice, compare: u64, swap: u64) -> u64 {
+        self.word(at, |word| if word == compare { swap } else { word })
+    }
+}
+
+/// How a connection is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub mtu: Mtu,
+    pub send_psn: u32,
+    pub access: Access,
+    pub ack_timeout: u8,
+    pub retry_count: u8,
+    pub rnr_retry: u8,
+    pub rnr_timer: u8,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub congestion: CongestionAlgorithm,
+    pub probe_interval: Option<Duration>,
+    pub capabilities: Capabilities,
+    pub cq_depth: u32,
+    pub memory: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mtu: Mtu::M1024,
+            send_psn: 0x12_3456,
+            access: Access::ALL,
+            // 131 µs against a round trip of some 10 µs.
+            ack_timeout: 5,
+            retry_count: 7,
+            rnr_retry: 7,
+            rnr_timer: 1,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            congestion: CongestionAlgorithm::Fixed { window: 64 * 1024, rate: None },
+            probe_interval: None,
+            capabilities: Capabilities::default(),
+            cq_depth: 1024,
+            memory: 1 << 20,
+        }
+    }
+}
+
+/// One side of a connection.
+pub struct Host {
+    pub endpoint: Endpoint,
+    pub ram: Ram,
+    pub pd: PdId,
+    pub send_cq: CqId,
+    pub recv_cq: CqId,
+    pub qpn: Qpn,
+    pub region: Region,
+}
+
+impl Host {
+    pub fn new(core: u8, options: &Options) -> Self {
+        let mut endpoint =
+            Endpoint::new(EndpointConfig { max_qps: 8, max_cqs: 4, max_regions: 8, seed: [core; 32], core });
+        let pd = endpoint.create_pd();
+        let send_cq = endpoint.create_cq(options.cq_depth).unwrap();
+        let recv_cq = endpoint.create_cq(options.cq_depth).unwrap();
+        let length = options.memory as u64;
+        let region = endpoint.register(pd, BASE, length, Access::ALL).unwrap();
+        let qpn = endpoint
+            .create_qp(QpInit {
+                service: Service::Rc,
+                pd,
+                send_cq,
+                recv_cq,
+                capabilities: options.capabilities,
+                signal_all: false,
+            })
+            .unwrap();
+        let ram = Ram(vec![0; options.memory]);
+        Self { endpoint, ram, pd, send_cq, recv_cq, qpn, region }
+    }
+
+    /// To RTR, knowing the peer.
+    pub fn ready_to_receive(&mut self, path: Path, peer: Qpn, receive_psn: u32, options: &Options) {
+        let now = Instant::ZERO;
+        let init = Modify::Init { access: options.access, partition_key: 0xffff };
+        self.endpoint.modify_qp(now, self.qpn, init).unwrap();
+        let settings = RtrSettings {
+            path,
+            destination: peer,
+            mtu: options.mtu,
+            receive_psn: Psn::new(receive_psn),
+            max_dest_rd_atomic: options.max_dest_rd_atomic,
+            min_rnr_timer: RnrTimer::new(options.rnr_timer),
+        };
+        self.endpoint.modify_qp(now, self.qpn, Modify::ReadyToReceive(settings)).unwrap();
+    }
+
+    /// From RTR to RTS.
+    pub fn ready_to_send(&mut self, options: &Options) {
+        let settings = RtsSettings {
+            send_psn: Psn::new(options.send_psn),
+            ack_timeout: AckTimeout::new(options.ack_timeout),
+            retry_count: options.retry_count,
+            rnr_retry: options.rnr_retry,
+            max_rd_atomic: options.max_rd_atomic,
+            congestion: Congestion { algorithm: options.congestion, probe_interval: options.probe_interval },
+        };
+        self.endpoint.modify_qp(Instant::ZERO, self.qpn, Modify::ReadyToSend(settings)).unwrap();
+    }
+
+    pub fn sge(&self, offset: u64, length: u32) -> Sge {
+        Sge { address: BASE + offset, length, lkey: self.region.lkey }
+    }
+
+    pub fn sge_with(&self, offset: u64, length: u32, lkey: Lkey) -> Sge {
+        Sge { address: BASE + offset, length, lkey }
+    }
+
+    pub fn sent(&mut self) -> Vec<Completion> {
+        self.poll(self.send_cq)
+    }
+
+    pub fn received(&mut self) -> Vec<Completion> {
+        self.poll(self.recv_cq)
+    }
+
+    fn poll(&mut self, cq: CqId) -> Vec<Completion> {
+        let mut completions = Vec::new();
+        self.endpoint.poll_cq(cq, &mut |completion| {
+            completions.push(*completion);
+            true
+        });
+        completions
+    }
+
+    pub fn bytes(&self, offset: usize, length: usize) -> &[u8] {
+        &self.ram.0[offset..offset + length]
+    }
+}
+
+/// The way from host `from` (1 or 2) to host `to`.
+pub fn path(from: u8, to: u8) -> Path {
+    let address = |host| IpAddr::from([10, 0, 0, host]);
+    Path {
+        source_mac: Mac([2, 0, 0, 0, 0, from]),
+        destination_mac: Mac([2, 0, 0, 0, 0, to]),
+        vlan: None,
+        source: address(from),
+        destination: address(to),
+        udp_source: 0xc123,
+        traffic_class: 2,
+        hop_limit: 64,
+        flow_label: 0,
+    }
+}
+
+/// What a link does to packets, per mille.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    pub loss: u64,
+    pub duplicate: u64,
+    pub reorder: u64,
+    pub flip: u64,
+}
+
+/// A frame filter for packet scripts: what becomes of a frame on its way (`false` loses it).
+pub type Filter = Box<dyn FnMut(usize, &mut Vec<u8>) -> bool>;
+
+/// Two hosts and the link between them.
+pub struct Pair {
+    pub hosts: [Host; 2],
+    pub now: Instant,
+    pub faults: Faults,
+    pub random: Random,
+    pub filter: Option<Filter>,
+    pub frames: u64,
+    pub options: Options,
+    on_the_way: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
+}
+
+/// One way's delay.
+const DELAY: Duration = Duration::from_micros(5);
+
+impl Pair {
+    pub fn connect(options: Options) -> Self {
+        let mut hosts = [Host::new(1, &options), Host::new(2, &options)];
+        let [qpn0, qpn1] = [hosts[0].qpn, hosts[1].qpn];
+        let psn = options.send_psn;
+        hosts[0].ready_to_receive(path(1, 2), qpn1, psn, &options);
+        hosts[1].ready_to_receive(path(2, 1), qpn0, psn, &options);
+        hosts[0].ready_to_send(&options);
+        hosts[1].ready_to_send(&options);
+        Self {
+            hosts,
+            now: Instant::ZERO,
+            faults: Faults::default(),
+            random: Random(1),
+            filter: None,
+            frames: 0,
+            options,
+            on_the_way: BTreeMap::new(),
+        }
+    }
+
+    pub fn post(&mut self, host: usize, request: roce::qp::SendRequest) {
+        let qpn = self.hosts[host].qpn;
+        self.hosts[host].endpoint.post_send(self.now, qpn, request).unwrap();
+    }
+
+    pub fn receive(&mut self, host: usize, id: u64, sge: Sge) {
+        let qpn = self.hosts[host].qpn;
+        self.hosts[host].endpoint.post_recv(qpn, roce::qp::RecvRequest::new(id, sge)).unwrap();
+    }
+
+    /// Runs until nothing happens any more; panics if that is not before `limit` of virtual time has passed.
+    pub fn run(&mut self, limit: Duration) {
+        let end = self.now + limit;
+        while self.step() {
+            assert!(self.now <= end, "still busy after {limit:?}: {:?}", self.reports());
+        }
+    }
+
+    /// Runs until `end`.
+    pub fn run_until(&mut self, end: Instant) {
+        while self.next().is_some_and(|next| next <= end) {
+            self.step();
+        }
+        self.now = end;
+    }
+
+    pub fn reports(&self) -> [Option<roce::qp::QpReport>; 2] {
+        [0, 1].map(|host: usize| self.hosts[host].endpoint.report(self.hosts[host].qpn))
+    }
+
+    /// Sends what may be sent, then goes to the next event. `false` where there is none.
+    pub fn step(&mut self) -> bool {
+        self.transmit();
+        let Some(next) = self.next() else { return false };
+        self.now = self.now.max(next);
+        while let Some(entry) = self.on_the_way.first_entry()
+            && entry.key().0 <= self.now
+        {
+            let (to, frame) = entry.remove();
+            let host = &mut self.hosts[to];
+            // What is dropped is counted, and the tests ask for the counts.
+            let _ = host.endpoint.on_frame(self.now, &mut host.ram, &frame);
+        }
+        for host in &mut self.hosts {
+            host.endpoint.on_timeout(self.now);
+        }
+        true
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let arrival = self.on_the_way.keys().next().map(|(at, _)| *at);
+        let timers = self.hosts.iter().filter_map(|host| host.endpoint.poll_timeout());
+        arrival.into_iter().chain(timers).min()
+    }
+
+    fn transmit(&mut self) {
+        let mut frame = vec![0; self.options.mtu.bytes() as usize + roce::wire::MAX_OVERHEAD];
+        for from in 0..2 {
+            loop {
+                let host = &mut self.hosts[from];
+                let Some(length) = host.endpoint.poll_transmit(self.now, &host.ram, &mut frame) else {
+                    break;
+                };
+                self.check_window(from);
+                self.carry(from, frame[..length].to_vec());
+            }
+        }
+    }
+
+    /// In flight stays below the window but for the packet that crossed it.
+    fn check_window(&self, host: usize) {
+        let report = self.reports()[host].unwrap();
+        if report.state == roce::qp::State::ReadyToSend {
+            let bound = report.window + u64::from(self.options.mtu.bytes());
+            assert!(
+                report.in_flight < bound,
+                "{} bytes in flight, window {}",
+                report.in_flight,
+                report.window
+            );
+        }
+    }
+
+    fn carry(&mut self, from: usize, mut frame: Vec<u8>) {
+        self.frames += 1;
+        let kept = self.filter.as_mut().is_none_or(|filter| filter(from, &mut frame));
+        if !kept || self.random.chance(self.faults.loss) {
+            return;
+        }
+        if self.random.chance(self.faults.flip) {
+            let at = 14 + self.random.below(frame.len() as u64 - 14) as usize;
+            frame[at] ^= 1 << self.random.below(8);
+        }
+        let copies = 1 + u64::from(self.random.chance(self.faults.duplicate));
+        for copy in 0..copies {
+            let late = if self.random.chance(self.faults.reorder) { self.random.below(20_000) } else { 0 };
+            let at = self.now + DELAY + Duration::from_nanos(late);
+            self.on_the_way.insert((at, self.frames * 2 + copy), (1 - from, frame.clone()));
+        }
+    }
+}
+
+/// A window that never binds, and no pacing.
+pub const fn open_window() -> CongestionAlgorithm {
+    CongestionAlgorithm::Fixed { window: 1 << 40, rate: None }
+}
+
+/// A window, and a pacing rate.
+pub const fn paced(window: u64, rate: Rate) -> CongestionAlgorithm {
+    CongestionAlgorithm::Fixed { window, rate: Some(rate) }
+}

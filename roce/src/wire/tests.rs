@@ -268,3 +268,97 @@ proptest! {
         prop_assert_eq!(got.path, Path { traffic_class, ..path });
     }
 }
+
+#[test]
+fn every_syndrome_is_itself_or_reserved() {
+    let legal: Vec<u8> = (0..=255).filter(|&code| Syndrome::from_code(code).is_some()).collect();
+    assert_eq!(legal, (0..0x40).chain(0x60..=0x64).collect::<Vec<u8>>());
+    for code in legal {
+        assert_eq!(Syndrome::from_code(code).map(Syndrome::code), Some(code));
+    }
+}
+
+#[test]
+fn rnr_timers_are_those_of_iba_table_45() {
+    let micros = |code| RnrTimer::new(code).duration().as_micros();
+    assert_eq!([0, 1, 12, 14, 31].map(micros), [655_360, 10, 640, 1_280, 491_520]);
+    assert!((2..32).all(|code| micros(code) > micros(code - 1)));
+    assert_eq!(RnrTimer::at_least(core::time::Duration::from_micros(11)).code(), 2);
+    assert_eq!(RnrTimer::at_least(core::time::Duration::from_secs(9)).code(), 0);
+}
+
+#[test]
+fn opcodes_are_those_of_iba_table_38() {
+    let known: Vec<u8> = (0..=255).filter(|&code| Opcode(code).shape().is_some()).collect();
+    let rc = (0..=20).chain([22, 23]);
+    let expected = rc.chain(0x20..=0x2b).chain([0x64, 0x65, 0x81, 0xc0, 0xc1]);
+    assert_eq!(known, expected.collect::<Vec<u8>>());
+}
+
+#[test]
+fn a_hop_record_lies_as_in_figure_4() {
+    // 1 Gb/s is 9; 0x123456 ns; 0x789ab × 128 bytes; 0xcdef × 80 bytes.
+    let record = HopRecord::new(
+        Speed::from_rate(cc::Rate::from_gbps(1)).expect("a code"),
+        0xff12_3456,
+        0x789ab * 128 + 127,
+        0xcdef * 80 + 79,
+    );
+    assert_eq!(record.pack(), [0x91, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]);
+    assert_eq!(HopRecord::unpack([0xf0, 0, 0, 0, 0, 0, 0, 0]), None);
+    let hop = cc::Hop::from(record);
+    assert_eq!((hop.bandwidth, hop.queue), (cc::Rate::from_gbps(1), 0xcdef * 80));
+    assert_eq!((hop.time.period(), hop.tx_bytes.period()), (1 << 24, 128 << 20));
+}
+
+fn plain_path() -> Path {
+    Path {
+        source_mac: Mac([2, 0, 0, 0, 0, 1]),
+        destination_mac: Mac([2, 0, 0, 0, 0, 2]),
+        vlan: None,
+        source: IpAddr::from([10, 0, 0, 1]),
+        destination: IpAddr::from([10, 0, 0, 2]),
+        udp_source: 0xc123,
+        traffic_class: 2,
+        hop_limit: 64,
+        flow_label: 0,
+    }
+}
+
+fn plain_bth() -> Bth {
+    Bth {
+        solicited: false,
+        migration: false,
+        partition_key: 0xffff,
+        congestion: 0,
+        destination: Qpn::new(7),
+        ack_request: false,
+        psn: Psn::new(1),
+    }
+}
+
+#[test]
+fn what_has_no_place_is_not_emitted() {
+    let write =
+        Header::Connected { service: Service::Rc, bth: plain_bth(), operation: Operation::WriteMiddle };
+    let read = |service| Header::Connected {
+        service,
+        bth: plain_bth(),
+        operation: Operation::ReadRequest(Reth { address: 0, rkey: Rkey::new(1), length: 8 }),
+    };
+    let answer = Header::TelemetryResponse { bth: plain_bth(), path_id: 1, hops: 3, busiest: None };
+    let mixed = Path { destination: IpAddr::from([0; 16]), ..plain_path() };
+    let frame = &mut [0xee; 5000][..];
+    let mut refused = |path: &Path, header: &Header, length| emit(path, 0, header, length, frame).err();
+    assert_eq!(refused(&plain_path(), &read(Service::Uc), 0), Some(EmitError::Opcode(0x2c)));
+    assert_eq!(refused(&plain_path(), &read(Service::Ud), 0), Some(EmitError::Opcode(0x6c)));
+    let too_much = |opcode, length, limit| Some(EmitError::Payload { opcode, length, limit });
+    assert_eq!(refused(&plain_path(), &read(Service::Rc), 1), too_much(12, 1, 0));
+    assert_eq!(refused(&plain_path(), &write, 4097), too_much(7, 4097, 4096));
+    assert_eq!(refused(&plain_path(), &answer, 0), Some(EmitError::Hops { hops: 3 }));
+    assert!(matches!(refused(&mixed, &write, 4), Some(EmitError::Families { .. })));
+    assert_eq!(frame, [0xee; 5000]);
+    let short = &mut [0; 61];
+    let room = emit(&plain_path(), 0, &write, 1, short).err();
+    assert_eq!(room, Some(EmitError::Room { needed: 62, room: 61 }));
+}

@@ -163,6 +163,9 @@ fn emitted(path: &Path, id: u16, header: &Header, payload: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
+    // So that a long run by PROPTEST_CASES doesn't end at the packets that a property is not about.
+    #![proptest_config(ProptestConfig { max_global_rejects: 1 << 24, max_local_rejects: 1 << 24, ..ProptestConfig::default() })]
+
     #[test]
     fn what_is_emitted_parses_to_the_same((path, identification) in path(), (header, payload) in packet()) {
         let frame = emitted(&path, identification, &header, &payload);

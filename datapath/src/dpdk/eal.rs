@@ -4,6 +4,7 @@ use super::log;
 use crate::machine;
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 /// The EAL numbers at most this many cores (RTE_MAX_LCORE).
@@ -240,8 +241,13 @@ fn remove_runtime_directory() {
     // SAFETY: the EAL runs and returns a static NUL-terminated text.
     let directory = unsafe { CStr::from_ptr(dpdk_sys::rte_eal_get_runtime_dir()) };
     // It is empty; if not, it stays.
-    let removed = std::fs::remove_dir(directory.to_string_lossy().as_ref());
+    let directory = PathBuf::from(directory.to_string_lossy().into_owned());
+    let removed = std::fs::remove_dir(&directory);
     tracing::trace!("{directory:?} removed: {removed:?}");
+    // Left in /tmp, the one above would shut other users out, since it belongs to us alone.
+    if let Some(above) = directory.parent().filter(|above| above.starts_with("/tmp")) {
+        let _ = std::fs::remove_dir(above);
+    }
 }
 
 /// Runs `f` on DPDK's interrupt thread, between its handlers, and waits for it.

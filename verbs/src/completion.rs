@@ -1,18 +1,57 @@
-use crate::{Completion, PollError};
+use crate::device::Inner;
+use crate::{Completion, Error, PollError};
+use datapath::engine::CqRing;
+use roce::CqId;
+use std::sync::Arc;
+
+/// Polls that find nothing before [`CompletionQueue::wait`] gives the CPU up each time.
+const SPINS: u32 = 64;
 
 /// A completion queue. One thread at a time polls it.
 #[derive(Debug)]
-pub struct CompletionQueue {}
+pub struct CompletionQueue {
+    ring: CqRing,
+    handle: Arc<CqHandle>,
+}
+
+/// The queue in the core. It goes when nobody polls it and no queue pair serves it any more.
+#[derive(Debug)]
+pub(crate) struct CqHandle {
+    pub(crate) device: Arc<Inner>,
+    pub(crate) id: CqId,
+}
 
 impl CompletionQueue {
+    pub(crate) fn new(device: Arc<Inner>, depth: u32) -> Result<Self, Error> {
+        let limit = device.info.limits.max_cq_depth;
+        if !(1..=limit).contains(&depth) {
+            return Err(Error::value("completion queue depth", depth, format!("1 to {limit}")));
+        }
+        let (id, ring) = device.engine.call(move |station, _| station.create_cq(depth))??;
+        Ok(Self { ring, handle: Arc::new(CqHandle { device, id }) })
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<CqHandle> {
+        &self.handle
+    }
+
     /// Moves up to `into.len()` completions out, oldest first, and gives how many. Never waits. With an inline core
     /// it runs one turn first.
     ///
     /// # Errors
     /// Where the queue overflowed (once what it holds has been polled), or the core has stopped.
     pub fn poll(&mut self, into: &mut [Completion]) -> Result<usize, PollError> {
-        let _ = into;
-        Err(PollError::CoreStopped("not built yet".into()))
+        self.handle.device.engine.progress();
+        let mut count = 0;
+        for place in into.iter_mut() {
+            let Some(completion) = self.ring.pop() else { break };
+            *place = completion;
+            count += 1;
+        }
+        if count == 0 && !into.is_empty() {
+            self.check()?;
+        }
+        Ok(count)
     }
 
     /// The next completion, if there is one.
@@ -20,20 +59,51 @@ impl CompletionQueue {
     /// # Errors
     /// As [`poll`](Self::poll).
     pub fn poll_one(&mut self) -> Result<Option<Completion>, PollError> {
-        Err(PollError::CoreStopped("not built yet".into()))
+        self.handle.device.engine.progress();
+        match self.ring.pop() {
+            Some(completion) => Ok(Some(completion)),
+            None => self.check().map(|()| None),
+        }
     }
 
-    /// Spins until there is a completion, giving the CPU up between polls.
+    /// Why nothing more will come, if that is so.
+    fn check(&self) -> Result<(), PollError> {
+        if self.ring.overflowed() {
+            return Err(PollError::Overflow { depth: self.ring.depth() });
+        }
+        self.handle.device.engine.check().map_err(|stopped| PollError::CoreStopped(stopped.to_string()))
+    }
+
+    /// Polls until there is a completion, giving the CPU up between polls.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
     pub fn wait(&mut self) -> Result<Completion, PollError> {
-        Err(PollError::CoreStopped("not built yet".into()))
+        let mut polls = 0_u32;
+        loop {
+            if let Some(completion) = self.poll_one()? {
+                return Ok(completion);
+            }
+            polls = polls.saturating_add(1);
+            if polls < SPINS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// Completions it holds.
     #[must_use]
     pub fn depth(&self) -> u32 {
-        0
+        self.ring.depth()
+    }
+}
+
+impl Drop for CqHandle {
+    fn drop(&mut self) {
+        let id = self.id;
+        // A stopped core has no queues left. No queue pair serves it: each holds a handle.
+        let _ = self.device.engine.call(move |station, _| station.destroy_cq(id));
     }
 }

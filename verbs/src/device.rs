@@ -1,12 +1,41 @@
 use crate::{CompletionQueue, DeviceConfig, Error, ProtectionDomain};
-use roce::Counters;
+use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
+use datapath::engine::{CoreConfig, CoreCounters, Engine};
+use datapath::io::PacketIo;
+use datapath::neighbour::{Address, Kernel, link_local};
+use datapath::port_spec::PortSpec;
 use roce::wire::{Mac, Mtu};
+use roce::{Counters, EndpointConfig};
 use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Ethernet with a VLAN tag, IPv6, UDP, BTH, RETH, immediate data and ICRC: what a full packet has around its payload.
+const OVERHEAD: usize = 18 + 40 + 8 + 12 + 16 + 4 + 4;
+
+const LIMITS: DeviceLimits = DeviceLimits {
+    max_qps: 1024,
+    max_cqs: 1024,
+    max_regions: 65_536,
+    max_cq_depth: 1 << 20,
+    max_requests: 1 << 15,
+    max_sge: 16,
+    max_inline: 1024,
+    max_rd_atomic: 16,
+};
 
 /// An open port with its poll-mode core. Clones are the same device; it closes when the last object made from
 /// it is gone.
 #[derive(Clone, Debug)]
-pub struct Device {}
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+/// What every object of a device keeps alive.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) engine: Engine,
+    pub(crate) info: DeviceInfo,
+}
 
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,14 +75,113 @@ pub struct DeviceLimits {
     pub max_rd_atomic: u8,
 }
 
+/// What a program says of a port that it brings itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnPort {
+    /// For messages.
+    pub name: String,
+    /// The address to send from, and to take frames for.
+    pub mac: Mac,
+}
+
+/// What is known of any port before its core starts.
+struct PortFacts {
+    name: String,
+    driver: String,
+    mac: Mac,
+    mtu: Mtu,
+    interface: Option<u32>,
+}
+
 impl Device {
     /// Opens the port that `config` names and starts its core.
     ///
     /// # Errors
     /// Where the port can't be opened, or the configuration does not fit it.
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
-        let _ = config;
-        Err(Error::CoreStopped("not built yet".into()))
+        let name = config.port.clone().ok_or(crate::ConfigError::NoPort)?;
+        let failed = |reason: String| Error::Port { port: name.clone(), reason };
+        let spec: PortSpec = name.parse().map_err(|error| failed(format!("{error}")))?;
+        let pci = if let PortSpec::Pci(address) = &spec { vec![address.clone()] } else { Vec::new() };
+        let eal = Eal::start(&EalConfig { pci, ..EalConfig::default() });
+        let eal = eal.map_err(|error| failed(error.to_string()))?;
+        let port_config = PortConfig { buffers: config.buffers, ..PortConfig::default() };
+        let port = Port::open(eal, &spec, &port_config).map_err(|error| failed(error.to_string()))?;
+        let info = port.info();
+        let facts = PortFacts {
+            name: name.clone(),
+            driver: info.driver.clone(),
+            mac: info.mac,
+            mtu: info.mtu,
+            interface: info.linux_interface.as_ref().map(|interface| interface.index),
+        };
+        Self::start(port, facts, config)
+    }
+
+    /// Starts a core on a port that the program brings, such as one end of [`pair`](crate::pair). What `config` says of
+    /// a port's name and buffers is not used.
+    ///
+    /// # Errors
+    /// Where the configuration does not fit the port.
+    pub fn open_on<P: PacketIo + 'static>(
+        port: P,
+        own: OwnPort,
+        config: &DeviceConfig,
+    ) -> Result<Self, Error> {
+        let max_frame = port.caps().max_frame;
+        let fits = |mtu: &Mtu| mtu.bytes() as usize + OVERHEAD <= max_frame;
+        let mtu = Mtu::ALL.into_iter().rfind(fits).ok_or_else(|| Error::Port {
+            port: own.name.clone(),
+            reason: format!("its frames of {max_frame} bytes carry no packet: the least is {}", 256 + OVERHEAD),
+        })?;
+        let facts =
+            PortFacts { name: own.name, driver: "in process".into(), mac: own.mac, mtu, interface: None };
+        Self::start(port, facts, config)
+    }
+
+    fn start<P: PacketIo + 'static>(
+        port: P,
+        facts: PortFacts,
+        config: &DeviceConfig,
+    ) -> Result<Self, Error> {
+        let mtu = config.mtu.unwrap_or(facts.mtu);
+        if mtu > facts.mtu {
+            return Err(Error::Mtu { given: mtu.bytes(), limit: facts.mtu.bytes(), port: facts.name });
+        }
+        let addresses = addresses(&facts, config)?;
+        let gids = addresses.iter().map(|address| address.ip).collect();
+        let speed_mbps = port.caps().speed_mbps;
+        let core = CoreConfig {
+            name: facts.name.clone(),
+            mac: facts.mac,
+            interface: facts.interface,
+            addresses,
+            gateway: config.gateway,
+            progress: config.progress,
+            idle: config.idle,
+            endpoint: EndpointConfig {
+                max_qps: LIMITS.max_qps,
+                max_cqs: LIMITS.max_cqs,
+                max_regions: LIMITS.max_regions,
+                seed: random()?,
+                core: 0,
+            },
+        };
+        // SAFETY: regions are registered by `MemoryRegion` alone. It frees memory of its own only after the core let go of
+        // it, and has its caller promise the same for foreign memory.
+        let engine = unsafe { Engine::start(port, &core) };
+        let engine =
+            engine.map_err(|error| Error::Port { port: facts.name.clone(), reason: error.to_string() })?;
+        let info = DeviceInfo {
+            port: facts.name,
+            driver: facts.driver,
+            mac: facts.mac,
+            gids,
+            mtu,
+            speed_mbps,
+            limits: LIMITS,
+        };
+        Ok(Self { inner: Arc::new(Inner { engine, info }) })
     }
 
     /// What the device is.
@@ -61,7 +189,8 @@ impl Device {
     /// # Errors
     /// Where the core has stopped.
     pub fn query(&self) -> Result<DeviceInfo, Error> {
-        Err(Error::CoreStopped("not built yet".into()))
+        self.inner.engine.check()?;
+        Ok(self.inner.info.clone())
     }
 
     /// What was counted since it was opened, by reason for what was dropped.
@@ -69,7 +198,15 @@ impl Device {
     /// # Errors
     /// Where the core has stopped.
     pub fn counters(&self) -> Result<Counters, Error> {
-        Err(Error::CoreStopped("not built yet".into()))
+        Ok(self.inner.engine.call(|station, _| station.endpoint.counters().clone())?)
+    }
+
+    /// What the core counted beside packets of queue pairs.
+    ///
+    /// # Errors
+    /// Where the core has stopped.
+    pub fn core_counters(&self) -> Result<CoreCounters, Error> {
+        Ok(self.inner.engine.call(|station, _| station.counters)?)
     }
 
     /// Makes a protection domain.
@@ -77,7 +214,8 @@ impl Device {
     /// # Errors
     /// Where the core has stopped.
     pub fn allocate_pd(&self) -> Result<ProtectionDomain, Error> {
-        Err(Error::CoreStopped("not built yet".into()))
+        let pd = self.inner.engine.call(|station, _| station.endpoint.create_pd())?;
+        Ok(ProtectionDomain { device: self.inner.clone(), pd })
     }
 
     /// Makes a completion queue that holds `depth` completions not yet polled, 1 to
@@ -86,23 +224,55 @@ impl Device {
     /// # Errors
     /// Where a limit is passed or the core has stopped.
     pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, Error> {
-        let _ = depth;
-        Err(Error::CoreStopped("not built yet".into()))
+        CompletionQueue::new(self.inner.clone(), depth)
     }
 
     /// Names a neighbour's Ethernet address for good, so that nobody is asked for it.
     ///
     /// # Errors
-    /// Where the core has stopped.
+    /// Where there are more than 1024, or the core has stopped.
     pub fn set_neighbour(&self, ip: IpAddr, mac: Mac) -> Result<(), Error> {
-        let _ = (ip, mac);
-        Err(Error::CoreStopped("not built yet".into()))
+        let set = self.inner.engine.call(move |station, _| station.neighbours.set(ip, mac))?;
+        set.map_err(|error| Error::Port { port: self.inner.info.port.clone(), reason: error.to_string() })
     }
 
     /// Runs one turn of an [`Inline`](crate::Progress::Inline) core, for a program that waits for something else
     /// than completions. Does nothing with a dedicated core, or while another thread runs the turn. Gives whether the
     /// turn moved anything, so that whoever waits knows when to yield.
     pub fn progress(&self) -> bool {
-        false
+        self.inner.engine.progress()
     }
+}
+
+/// The device's addresses: those configured, else the interface's, else one made from the MAC.
+fn addresses(facts: &PortFacts, config: &DeviceConfig) -> Result<Vec<Address>, Error> {
+    let configured: Vec<Address> = config.addresses.iter().copied().map(Into::into).collect();
+    let Some(interface) = facts.interface else {
+        let from_mac = || vec![Address { ip: link_local(facts.mac).into(), prefix: 64 }];
+        return Ok(if configured.is_empty() { from_mac() } else { configured });
+    };
+    let failed =
+        |error: std::io::Error| Error::Port { port: facts.name.clone(), reason: error.to_string() };
+    let present = Kernel::open(interface).and_then(|kernel| kernel.addresses()).map_err(failed)?;
+    if let Some(missing) = configured.iter().find(|ours| !present.iter().any(|there| there.ip == ours.ip)) {
+        return Err(Error::Port {
+            port: facts.name.clone(),
+            reason: format!(
+                "address {} is not on the interface; ip address add {missing} dev {}",
+                missing.ip, facts.name
+            ),
+        });
+    }
+    match (configured.is_empty(), present.is_empty()) {
+        (true, true) => Err(Error::NoAddress { port: facts.name.clone() }),
+        (true, false) => Ok(present),
+        (false, _) => Ok(configured),
+    }
+}
+
+/// Unpredictable bytes.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| Error::Random(error.to_string()))?;
+    Ok(bytes)
 }

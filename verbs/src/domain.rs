@@ -1,25 +1,46 @@
+use crate::device::Inner;
 use crate::{Access, BoundsError, CompletionQueue, Error, QueuePairBuilder};
-use roce::Rkey;
+use datapath::host_memory::{copy_in, copy_out};
 use roce::qp::{Remote, Sge};
+use roce::{PdId, Region, Rkey};
 use serde::{Deserialize, Serialize};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const PAGE: usize = 4096;
 
 /// A protection domain: its queue pairs reach its regions, and no others.
 #[derive(Clone, Debug)]
-pub struct ProtectionDomain {}
+pub struct ProtectionDomain {
+    pub(crate) device: Arc<Inner>,
+    pub(crate) pd: PdId,
+}
 
 impl ProtectionDomain {
     /// A queue pair to be configured.
-    #[must_use]
     pub fn queue_pair(&self, send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> QueuePairBuilder {
-        let _ = (send_cq, recv_cq);
-        QueuePairBuilder::new()
+        QueuePairBuilder::new(self, send_cq, recv_cq)
     }
 }
 
 /// Registered memory. The network reads and writes it at any moment, so there is no reference into it: bytes are
 /// copied in and out. Dropped, it is first taken from the core and then freed.
 #[derive(Debug)]
-pub struct MemoryRegion {}
+pub struct MemoryRegion {
+    device: Arc<Inner>,
+    region: Region,
+    start: NonNull<u8>,
+    length: usize,
+    /// What to free, where the memory is ours.
+    owned: Option<Layout>,
+}
+
+// SAFETY: the memory is reached by copies that are atomic or opaque to the compiler, from any thread.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as above; `&self` gives no reference into it.
+unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
     /// Allocates `length` zeroed bytes, page-aligned, and registers them.
@@ -27,8 +48,21 @@ impl MemoryRegion {
     /// # Errors
     /// Where there is no memory, a limit is passed, or the core has stopped.
     pub fn alloc(pd: &ProtectionDomain, length: usize, access: Access) -> Result<Self, Error> {
-        let _ = (pd, access);
-        Err(Error::OutOfMemory { length })
+        let none = Error::OutOfMemory { length };
+        // Never of no bytes, so that the allocation is one; the region is as long as was asked for.
+        let Ok(layout) = Layout::from_size_align(length.max(1), PAGE) else { return Err(none) };
+        // SAFETY: the layout has at least one byte.
+        let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { return Err(none) };
+        match Self::register(pd, start, length, access) {
+            Ok(region) => {
+                Ok(Self { device: pd.device.clone(), region, start, length, owned: Some(layout) })
+            }
+            Err(error) => {
+                // SAFETY: allocated above with this layout, and registered nowhere.
+                unsafe { dealloc(start.as_ptr(), layout) };
+                Err(error)
+            }
+        }
     }
 
     /// Registers memory that the caller keeps.
@@ -38,15 +72,37 @@ impl MemoryRegion {
     /// reference to them may be in use while the peer or a posted request may touch them.
     ///
     /// # Errors
-    /// Where a limit is passed or the core has stopped.
+    /// Where the address is null, a limit is passed or the core has stopped.
     pub unsafe fn register_raw(
         pd: &ProtectionDomain,
         address: *mut u8,
         length: usize,
         access: Access,
     ) -> Result<Self, Error> {
-        let _ = (pd, address, access);
-        Err(Error::OutOfMemory { length })
+        let start = NonNull::new(address).ok_or_else(|| Error::value("address", "null", "a buffer".into()))?;
+        let region = Self::register(pd, start, length, access)?;
+        Ok(Self { device: pd.device.clone(), region, start, length, owned: None })
+    }
+
+    fn register(
+        pd: &ProtectionDomain,
+        start: NonNull<u8>,
+        length: usize,
+        access: Access,
+    ) -> Result<Region, Error> {
+        let address = start.as_ptr().expose_provenance() as u64;
+        let (domain, length) = (pd.pd, length as u64);
+        let region =
+            pd.device.engine.call(move |station, _| station.endpoint.register(domain, address, length, access));
+        Ok(region??)
+    }
+
+    fn check(&self, offset: usize, length: usize) -> Result<*mut u8, BoundsError> {
+        match offset.checked_add(length) {
+            // SAFETY: `offset` is at most the allocation's length.
+            Some(end) if end <= self.length => Ok(unsafe { self.start.as_ptr().add(offset) }),
+            _ => Err(BoundsError { offset, length, region: self.length }),
+        }
     }
 
     /// Copies bytes out, from `offset` on.
@@ -54,7 +110,10 @@ impl MemoryRegion {
     /// # Errors
     /// Where the range leaves the region; nothing is copied then.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), BoundsError> {
-        Err(BoundsError { offset, length: into.len(), region: 0 })
+        let from = self.check(offset, into.len())?;
+        // SAFETY: checked to lie in the region, which is valid for reads while `self` lives.
+        unsafe { copy_out(from, into) };
+        Ok(())
     }
 
     /// Copies bytes in, from `offset` on.
@@ -62,7 +121,10 @@ impl MemoryRegion {
     /// # Errors
     /// Where the range leaves the region; nothing is copied then.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BoundsError> {
-        Err(BoundsError { offset, length: bytes.len(), region: 0 })
+        let to = self.check(offset, bytes.len())?;
+        // SAFETY: checked to lie in the region, which is valid for writes while `self` lives.
+        unsafe { copy_in(to, bytes) };
+        Ok(())
     }
 
     /// One byte as it stands now: cheap enough to spin on while a peer WRITEs it.
@@ -70,7 +132,9 @@ impl MemoryRegion {
     /// # Errors
     /// Where `offset` leaves the region.
     pub fn byte(&self, offset: usize) -> Result<u8, BoundsError> {
-        Err(BoundsError { offset, length: 1, region: 0 })
+        let at = self.check(offset, 1)?;
+        // SAFETY: checked to lie in the region; a byte is always aligned.
+        Ok(unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire))
     }
 
     /// A buffer for a work request.
@@ -78,25 +142,43 @@ impl MemoryRegion {
     /// # Errors
     /// Where the range leaves the region.
     pub fn sge(&self, offset: usize, length: u32) -> Result<Sge, BoundsError> {
-        Err(BoundsError { offset, length: length as usize, region: 0 })
+        self.check(offset, length as usize)?;
+        Ok(Sge { address: self.region.address + offset as u64, length, lkey: self.region.lkey })
     }
 
     /// What a peer must know to reach the region; exchange it by any means.
     #[must_use]
     pub fn remote(&self) -> RemoteBuffer {
-        RemoteBuffer { address: 0, length: 0, rkey: 0 }
+        let Region { address, length, rkey, .. } = self.region;
+        RemoteBuffer { address, length, rkey: rkey.get() }
     }
 
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        0
+        self.length
     }
 
     /// Whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.length == 0
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        let lkey = self.region.lkey;
+        let let_go = match self.device.engine.call(move |station, _| station.endpoint.deregister(lkey)) {
+            Ok(result) => result.is_ok(),
+            // A core that has stopped holds nothing.
+            Err(_) => true,
+        };
+        if let (true, Some(layout)) = (let_go, self.owned) {
+            // SAFETY: allocated with this layout, and no core reaches it any more. (Were it ever refused, the memory would
+            // rather be lost than freed under the core.)
+            unsafe { dealloc(self.start.as_ptr(), layout) };
+        }
     }
 }
 

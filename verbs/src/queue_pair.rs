@@ -1,39 +1,67 @@
-use crate::{Access, ConnectOptions, Error, PostListError, QpEndpoint};
-use roce::Qpn;
-use roce::qp::{Capabilities, PostError, QpReport, RecvRequest, SendRequest};
+use crate::completion::CqHandle;
+use crate::device::{Inner, random};
+use crate::post;
+use crate::{Access, CompletionQueue, ConnectOptions, Error, PostListError, ProtectionDomain, QpEndpoint};
+use datapath::engine::QpRings;
+use roce::qp::{Capabilities, Modify, PostError, QpInit, QpReport, RecvRequest, SendRequest, State};
+use roce::wire::Service;
+use roce::{PdId, Psn, Qpn};
+use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Says what a queue pair shall be.
 #[derive(Debug)]
 #[must_use = "nothing is made before build()"]
-pub struct QueuePairBuilder {}
+pub struct QueuePairBuilder {
+    device: Arc<Inner>,
+    pd: PdId,
+    send_cq: Arc<CqHandle>,
+    recv_cq: Arc<CqHandle>,
+    capabilities: Capabilities,
+    access: Access,
+    signal_all: bool,
+    gid_index: usize,
+    partition_key: u16,
+}
 
 impl QueuePairBuilder {
-    pub(crate) fn new() -> Self {
-        Self {}
+    pub(crate) fn new(pd: &ProtectionDomain, send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> Self {
+        Self {
+            device: pd.device.clone(),
+            pd: pd.pd,
+            send_cq: send_cq.handle().clone(),
+            recv_cq: recv_cq.handle().clone(),
+            capabilities: Capabilities::default(),
+            access: Access::ALL,
+            signal_all: false,
+            gid_index: 0,
+            partition_key: 0xffff,
+        }
     }
 
     /// Depths and limits.
     pub fn capabilities(self, capabilities: Capabilities) -> Self {
-        let _ = capabilities;
-        self
+        Self { capabilities, ..self }
     }
 
     /// What the peer may do, on top of each region's own rights. All by default.
     pub fn access(self, access: Access) -> Self {
-        let _ = access;
-        self
+        Self { access, ..self }
     }
 
     /// Every send request makes a completion, signalled or not.
     pub fn signal_all(self, all: bool) -> Self {
-        let _ = all;
-        self
+        Self { signal_all: all, ..self }
     }
 
     /// Which of the device's addresses it uses. 0 by default.
     pub fn gid_index(self, index: usize) -> Self {
-        let _ = index;
-        self
+        Self { gid_index: index, ..self }
+    }
+
+    /// P_Key that both sides carry. 0xFFFF by default.
+    pub fn partition_key(self, key: u16) -> Self {
+        Self { partition_key: key, ..self }
     }
 
     /// Makes the queue pair, in INIT: receives may be posted.
@@ -41,25 +69,93 @@ impl QueuePairBuilder {
     /// # Errors
     /// Where a limit is passed, the device has no such GID, or the core has stopped.
     pub fn build(self) -> Result<QueuePair, Error> {
-        Err(Error::CoreStopped("not built yet".into()))
+        self.check()?;
+        let gids = &self.device.info.gids;
+        let (index, count) = (self.gid_index, gids.len());
+        let gid = *gids.get(index).ok_or(Error::GidIndex { index, count })?;
+        let psn = Psn::new(u32::from_ne_bytes(random()?));
+        let init = QpInit {
+            service: Service::Rc,
+            pd: self.pd,
+            send_cq: self.send_cq.id,
+            recv_cq: self.recv_cq.id,
+            capabilities: self.capabilities,
+            signal_all: self.signal_all,
+        };
+        let modify = Modify::Init { access: self.access, partition_key: self.partition_key };
+        let rings = self.device.engine.call(move |station, now| {
+            let rings = station.create_qp(init)?;
+            match station.endpoint.modify_qp(now, rings.qpn(), modify) {
+                Ok(()) => Ok(rings),
+                Err(error) => station.destroy_qp(rings.qpn()).and(Err(error)),
+            }
+        })??;
+        Ok(QueuePair {
+            rings,
+            gid,
+            psn,
+            connected: false,
+            capabilities: self.capabilities,
+            device: self.device,
+            _send_cq: self.send_cq,
+            _recv_cq: self.recv_cq,
+        })
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        for (cq, what) in [(&self.send_cq, "the send completion queue"), (&self.recv_cq, "the receive completion queue")] {
+            if !Arc::ptr_eq(&cq.device, &self.device) {
+                return Err(Error::OtherDevice { what });
+            }
+        }
+        let limits = &self.device.info.limits;
+        let Capabilities { max_send, max_recv, max_send_sge, max_recv_sge, max_inline } = self.capabilities;
+        for (what, value, least, most) in [
+            ("max_send", max_send, 1, limits.max_requests),
+            ("max_recv", max_recv, 0, limits.max_requests),
+            ("max_send_sge", max_send_sge, 0, limits.max_sge),
+            ("max_recv_sge", max_recv_sge, 0, limits.max_sge),
+            ("max_inline", max_inline, 0, limits.max_inline),
+        ] {
+            if !(least..=most).contains(&value) {
+                return Err(Error::value(what, value, format!("{least} to {most}")));
+            }
+        }
+        Ok(())
     }
 }
 
 /// A reliable connection's end. One thread at a time uses it.
 #[derive(Debug)]
-pub struct QueuePair {}
+pub struct QueuePair {
+    rings: QpRings,
+    gid: IpAddr,
+    psn: Psn,
+    connected: bool,
+    capabilities: Capabilities,
+    device: Arc<Inner>,
+    /// The core's queues live as long as they are served.
+    _send_cq: Arc<CqHandle>,
+    _recv_cq: Arc<CqHandle>,
+}
 
 impl QueuePair {
     /// Its number.
     #[must_use]
     pub fn qpn(&self) -> Qpn {
-        Qpn::new(0)
+        self.rings.qpn()
     }
 
     /// What the peer needs to connect.
     #[must_use]
     pub fn endpoint(&self) -> QpEndpoint {
-        unimplemented!("not built yet")
+        QpEndpoint {
+            ip: self.gid,
+            qpn: self.qpn(),
+            psn: self.psn,
+            mtu: self.device.info.mtu,
+            max_rd_atomic: self.device.info.limits.max_rd_atomic,
+        }
     }
 
     /// Finds the way to the peer and goes to RTS. Waits for the neighbour's answer, 3 s at most. What the peer sends
@@ -68,8 +164,19 @@ impl QueuePair {
     /// # Errors
     /// Where the peer can't be reached, an option is out of its range, or the queue pair was connected before.
     pub fn connect(&mut self, remote: &QpEndpoint, options: &ConnectOptions) -> Result<(), Error> {
-        let _ = (remote, options);
-        Err(Error::CoreStopped("not built yet".into()))
+        if self.connected {
+            return Err(Error::Connected);
+        }
+        let ours = self.endpoint();
+        let mut plan = options.plan(&self.device.info, &ours, remote)?;
+        plan.receive.path.destination_mac = self.device.engine.resolve(remote.ip)?;
+        let qpn = self.qpn();
+        self.device.engine.call(move |station, now| {
+            station.endpoint.modify_qp(now, qpn, Modify::ReadyToReceive(plan.receive))?;
+            station.endpoint.modify_qp(now, qpn, Modify::ReadyToSend(plan.send))
+        })??;
+        self.connected = true;
+        Ok(())
     }
 
     /// Hands one send request to the core.
@@ -77,11 +184,21 @@ impl QueuePair {
     /// # Errors
     /// Where the queue is full, the request passes a limit, or the queue pair is not connected. Nothing of it was done.
     pub fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
-        let _ = request;
-        Err(PostError::QueueFull { limit: 0 })
+        let result = self.push_send(request);
+        // After a refusal too: a full queue's poster waits for the core to say what is done.
+        self.rings.ring_doorbell();
+        result
     }
 
-    /// Posts in order until the first error; rings the doorbell once.
+    fn push_send(&mut self, request: SendRequest) -> Result<(), PostError> {
+        if !self.connected {
+            return Err(PostError::State { qpn: self.qpn(), state: State::Init });
+        }
+        post::check_send(&request, &self.capabilities)?;
+        self.rings.push_send(request)
+    }
+
+    /// Posts in order until the first error; rings the doorbell once. Gives how many were posted.
     ///
     /// # Errors
     /// Which request was refused, and why. Those before it are posted.
@@ -89,8 +206,12 @@ impl QueuePair {
         &mut self,
         requests: impl IntoIterator<Item = SendRequest>,
     ) -> Result<usize, PostListError> {
-        let _ = requests.into_iter();
-        Err(PostListError { posted: 0, error: PostError::QueueFull { limit: 0 } })
+        let mut posted = 0;
+        let result = requests.into_iter().try_for_each(|request| {
+            self.push_send(request).inspect(|()| posted += 1)
+        });
+        self.rings.ring_doorbell();
+        result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }
 
     /// Hands one receive request to the core.
@@ -98,11 +219,17 @@ impl QueuePair {
     /// # Errors
     /// Where the queue is full or the request passes a limit. Nothing of it was done.
     pub fn post_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
-        let _ = request;
-        Err(PostError::QueueFull { limit: 0 })
+        let result = self.push_recv(request);
+        self.rings.ring_doorbell();
+        result
     }
 
-    /// Posts in order until the first error.
+    fn push_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
+        post::check_recv(&request, &self.capabilities)?;
+        self.rings.push_recv(request)
+    }
+
+    /// Posts in order until the first error; rings the doorbell once. Gives how many were posted.
     ///
     /// # Errors
     /// Which request was refused, and why. Those before it are posted.
@@ -110,8 +237,12 @@ impl QueuePair {
         &mut self,
         requests: impl IntoIterator<Item = RecvRequest>,
     ) -> Result<usize, PostListError> {
-        let _ = requests.into_iter();
-        Err(PostListError { posted: 0, error: PostError::QueueFull { limit: 0 } })
+        let mut posted = 0;
+        let result = requests.into_iter().try_for_each(|request| {
+            self.push_recv(request).inspect(|()| posted += 1)
+        });
+        self.rings.ring_doorbell();
+        result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }
 
     /// What the queue pair says of itself.
@@ -119,7 +250,9 @@ impl QueuePair {
     /// # Errors
     /// Where the core has stopped.
     pub fn query(&self) -> Result<QpReport, Error> {
-        Err(Error::CoreStopped("not built yet".into()))
+        let qpn = self.qpn();
+        let report = self.device.engine.call(move |station, _| station.endpoint.report(qpn))?;
+        report.ok_or(Error::Control(roce::ControlError::NoQp(qpn)))
     }
 
     /// To the error state: everything outstanding is flushed.
@@ -127,12 +260,21 @@ impl QueuePair {
     /// # Errors
     /// Where the core has stopped.
     pub fn fail(&mut self) -> Result<(), Error> {
-        Err(Error::CoreStopped("not built yet".into()))
+        let qpn = self.qpn();
+        Ok(self.device.engine.call(move |station, now| station.endpoint.modify_qp(now, qpn, Modify::Error))??)
     }
 
     /// The limits it was made with.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+        self.capabilities
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        let qpn = self.qpn();
+        // A stopped core has no queue pairs left.
+        let _ = self.device.engine.call(move |station, _| station.destroy_qp(qpn));
     }
 }

@@ -173,9 +173,14 @@ impl CqProducer {
         }
         let pushed = self.ring.push(completion).is_ok();
         if !pushed {
-            self.overflow.store(true, Ordering::Release);
+            self.overflow();
         }
         pushed
+    }
+
+    /// Completions are lost. `true` the first time.
+    pub(super) fn overflow(&mut self) -> bool {
+        !self.overflow.swap(true, Ordering::Release)
     }
 }
 

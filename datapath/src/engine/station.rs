@@ -183,6 +183,10 @@ impl Station {
                 any = true;
                 self.deliver_batch(now, index);
             }
+            // More came in one turn than the queue holds: the endpoint itself lost some.
+            if self.endpoint.cq_overflowed(self.cqs[index].cq) && self.cqs[index].overflow() {
+                self.counters.cq_overflows += 1;
+            }
         }
         any
     }

@@ -1,6 +1,5 @@
 //! The kernel's view of a Linux interface that a port shares: its addresses, routes and neighbours.
 
-mod hold;
 mod netlink;
 
 use super::{Address, Asked, Unresolved};
@@ -9,7 +8,7 @@ use roce::wire::Mac;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,8 +23,6 @@ const DISCARD: u16 = 9;
 pub struct Kernel {
     index: u32,
     asking: Mutex<HashMap<IpAddr, Attempt>>,
-    /// Held open, never read: while they are, the kernel sends no port-unreachable for RoCEv2 packets.
-    _roce_port: Vec<OwnedFd>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +38,7 @@ impl Kernel {
     /// Where netlink can't be spoken.
     pub fn open(index: u32) -> io::Result<Self> {
         Netlink::open()?;
-        Ok(Self { index, asking: Mutex::default(), _roce_port: hold::roce_port() })
+        Ok(Self { index, asking: Mutex::default() })
     }
 
     /// The interface's addresses, global ones first.
@@ -114,9 +111,23 @@ impl Kernel {
             }
         };
         let socket = UdpSocket::bind((any, 0))?;
-        hold::bind_to_interface(&socket, self.index);
+        bind_to_interface(&socket, self.index);
         socket.send_to(&[0], to)?;
         Ok(())
+    }
+}
+
+/// Has the socket send by this interface, where this process may say so; routes decide otherwise.
+fn bind_to_interface(socket: &UdpSocket, index: u32) {
+    let index = index as libc::c_int;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `index` is readable for its size during the call.
+    let result = unsafe {
+        let value = (&raw const index).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, value, length)
+    };
+    if result < 0 {
+        tracing::debug!("not bound to interface {index}: {}", io::Error::last_os_error());
     }
 }
 

@@ -1,0 +1,106 @@
+//! What can be refused before a request travels to the core.
+
+use roce::qp::{Capabilities, Data, PostError, RecvRequest, Remote, SendOperation, SendRequest};
+
+/// The longest message (IBA 9.7.6... a RETH's length has 32 bits, 2³¹ is the limit).
+const LONGEST: u64 = 1 << 31;
+
+pub(crate) fn check_send(request: &SendRequest, limits: &Capabilities) -> Result<(), PostError> {
+    let given = request.data.length();
+    match &request.data {
+        Data::Buffers(buffers) if buffers.len() > limits.max_send_sge as usize => {
+            return Err(PostError::TooManyBuffers { given: buffers.len(), limit: limits.max_send_sge });
+        }
+        Data::Inline(bytes) if bytes.len() > limits.max_inline as usize => {
+            return Err(PostError::InlineTooLong { given: bytes.len(), limit: limits.max_inline });
+        }
+        Data::Buffers(_) | Data::Inline(_) => {}
+    }
+    if given > LONGEST {
+        return Err(PostError::MessageTooLong { given });
+    }
+    match &request.operation {
+        SendOperation::Send { .. } | SendOperation::Write { .. } => Ok(()),
+        SendOperation::Read { .. } => outgoing_only(&request.data, "READ"),
+        SendOperation::FetchAdd { remote, .. } => atomic(&request.data, *remote, "FETCH_ADD"),
+        SendOperation::CompareSwap { remote, .. } => atomic(&request.data, *remote, "CMP_SWAP"),
+    }
+}
+
+/// What comes back needs a buffer to come to.
+fn outgoing_only(data: &Data, operation: &'static str) -> Result<(), PostError> {
+    match data {
+        Data::Buffers(_) => Ok(()),
+        Data::Inline(_) => Err(PostError::InlineNotAllowed { operation }),
+    }
+}
+
+fn atomic(data: &Data, remote: Remote, operation: &'static str) -> Result<(), PostError> {
+    outgoing_only(data, operation)?;
+    let one_buffer = matches!(data, Data::Buffers(buffers) if buffers.len() == 1 && buffers[0].length == 8);
+    if one_buffer && remote.address.is_multiple_of(8) { Ok(()) } else { Err(PostError::BadAtomic) }
+}
+
+pub(crate) fn check_recv(request: &RecvRequest, limits: &Capabilities) -> Result<(), PostError> {
+    let given = request.buffers.len();
+    if given > limits.max_recv_sge as usize {
+        return Err(PostError::TooManyBuffers { given, limit: limits.max_recv_sge });
+    }
+    let given = request.buffers.iter().map(|sge| u64::from(sge.length)).sum();
+    if given > LONGEST { Err(PostError::MessageTooLong { given }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use roce::qp::Sge;
+    use roce::{Lkey, Rkey};
+
+    const REMOTE: Remote = Remote { address: 64, rkey: Rkey::new(1) };
+
+    fn sge(length: u32) -> Sge {
+        Sge { address: 0, length, lkey: Lkey::new(1) }
+    }
+
+    fn refused(request: &SendRequest) -> PostError {
+        check_send(request, &Capabilities::default()).unwrap_err()
+    }
+
+    #[test]
+    fn what_passes_a_limit_is_refused() {
+        let buffers = [sge(1); 5];
+        assert_eq!(
+            refused(&SendRequest::send(0, &buffers[..])),
+            PostError::TooManyBuffers { given: 5, limit: 4 }
+        );
+        assert_eq!(
+            refused(&SendRequest::send(0, Data::inline(&[0; 237]))),
+            PostError::InlineTooLong { given: 237, limit: 236 }
+        );
+        let long = [sge(1 << 31), sge(1)];
+        assert_eq!(
+            refused(&SendRequest::write(0, &long[..], REMOTE)),
+            PostError::MessageTooLong { given: (1 << 31) + 1 }
+        );
+        let read = SendRequest::read(0, Data::inline(b"x"), REMOTE);
+        assert_eq!(refused(&read), PostError::InlineNotAllowed { operation: "READ" });
+        assert_eq!(refused(&SendRequest::fetch_add(0, sge(4), REMOTE, 1)), PostError::BadAtomic);
+        let odd = Remote { address: 65, ..REMOTE };
+        assert_eq!(refused(&SendRequest::compare_swap(0, sge(8), odd, 1, 2)), PostError::BadAtomic);
+        assert!(check_recv(&RecvRequest::scatter(0, &buffers), &Capabilities::default()).is_err());
+    }
+
+    #[test]
+    fn what_is_within_the_limits_passes() {
+        let limits = Capabilities::default();
+        for request in [
+            SendRequest::send(0, Data::empty()),
+            SendRequest::send(0, Data::inline(&[0; 236])),
+            SendRequest::write(0, sge(1 << 31), REMOTE),
+            SendRequest::read(0, sge(0), REMOTE),
+            SendRequest::fetch_add(0, sge(8), REMOTE, 1),
+        ] {
+            assert_eq!(check_send(&request, &limits), Ok(()), "{request:?}");
+        }
+    }
+}

@@ -1,4 +1,5 @@
 use datapath::engine::{Idle, Progress};
+use datapath::neighbour;
 use roce::wire::Mtu;
 use std::net::IpAddr;
 use std::path::Path;
@@ -169,15 +170,15 @@ impl FromStr for Address {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let wrong = || ConfigError::Address(text.to_owned());
-        let (ip, prefix) = text.split_once('/').map_or((text, None), |(ip, prefix)| (ip, Some(prefix)));
-        let ip: IpAddr = ip.parse().map_err(|_| wrong())?;
-        let longest = if ip.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.map_or(Ok(0), str::parse).map_err(|_| wrong())?;
-        if prefix > longest || ip.is_unspecified() || ip.is_multicast() {
-            return Err(wrong());
-        }
+        let neighbour::Address { ip, prefix } =
+            text.parse().map_err(|neighbour::AddressError(text)| ConfigError::Address(text))?;
         Ok(Self { ip, prefix })
+    }
+}
+
+impl From<Address> for neighbour::Address {
+    fn from(Address { ip, prefix }: Address) -> Self {
+        Self { ip, prefix }
     }
 }
 
@@ -272,7 +273,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, part) in [
-            ("port = 1", "port"),
+            ("port = 1", "line 1"),
             ("colour = 'red'", "colour"),
             ("ip = ['10.0.0.1/33']", "10.0.0.1/33"),
             ("ip = ['nowhere']", "nowhere"),

@@ -1,5 +1,6 @@
-use roce::qp::{AckTimeout, Congestion};
-use roce::wire::{Mtu, RnrTimer};
+use crate::{DeviceInfo, Error};
+use roce::qp::{AckTimeout, Congestion, CongestionAlgorithm, RtrSettings, RtsSettings, udp_source_port};
+use roce::wire::{Mac, Mtu, Path, RnrTimer};
 use roce::{Psn, Qpn};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -24,6 +25,12 @@ pub struct QpEndpoint {
     pub max_rd_atomic: u8,
 }
 
+/// A window that fills 40 Gb/s over a round trip of 100 µs.
+const DEFAULT_CONGESTION: Congestion = Congestion {
+    algorithm: CongestionAlgorithm::Fixed { window: 512 << 10, rate: None },
+    probe_interval: None,
+};
+
 /// How a queue pair treats its peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConnectOptions {
@@ -45,8 +52,6 @@ pub struct ConnectOptions {
     pub traffic_class: u8,
     /// IPv4 TTL or IPv6 hop limit. 64 by default.
     pub hop_limit: u8,
-    /// P_Key that both sides carry. 0xFFFF by default.
-    pub partition_key: u16,
 }
 
 impl Default for ConnectOptions {
@@ -61,8 +66,82 @@ impl Default for ConnectOptions {
             congestion: None,
             traffic_class: 0,
             hop_limit: 64,
-            partition_key: 0xffff,
         }
+    }
+}
+
+/// Both transitions' settings; the peer's Ethernet address is still to be found.
+pub(crate) struct Plan {
+    pub(crate) receive: RtrSettings,
+    pub(crate) send: RtsSettings,
+}
+
+impl ConnectOptions {
+    pub(crate) fn plan(
+        &self,
+        device: &DeviceInfo,
+        ours: &QpEndpoint,
+        remote: &QpEndpoint,
+    ) -> Result<Plan, Error> {
+        self.check(device)?;
+        if ours.ip.is_ipv4() != remote.ip.is_ipv4() {
+            let family = if remote.ip.is_ipv4() { "IPv4" } else { "IPv6" };
+            return Err(Error::Family { port: device.port.clone(), family, peer: remote.ip });
+        }
+        let both = ours.mtu.min(remote.mtu);
+        let mtu = self.mtu.unwrap_or(both);
+        if mtu > both {
+            return Err(Error::value(
+                "path MTU",
+                mtu.bytes(),
+                format!("at most {}, as both ports carry", both.bytes()),
+            ));
+        }
+        let path = Path {
+            source_mac: device.mac,
+            destination_mac: Mac::default(),
+            vlan: None,
+            source: ours.ip,
+            destination: remote.ip,
+            udp_source: udp_source_port(ours.qpn, remote.qpn),
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            flow_label: 0,
+        };
+        let receive = RtrSettings {
+            path,
+            destination: remote.qpn,
+            mtu,
+            receive_psn: remote.psn,
+            max_dest_rd_atomic: ours.max_rd_atomic,
+            min_rnr_timer: self.min_rnr_timer,
+        };
+        let send = RtsSettings {
+            send_psn: ours.psn,
+            ack_timeout: self.ack_timeout,
+            retry_count: self.retry_count,
+            rnr_retry: self.rnr_retry,
+            max_rd_atomic: self.max_rd_atomic.min(remote.max_rd_atomic),
+            congestion: self.congestion.unwrap_or(DEFAULT_CONGESTION),
+        };
+        Ok(Plan { receive, send })
+    }
+
+    fn check(&self, device: &DeviceInfo) -> Result<(), Error> {
+        let most = device.limits.max_rd_atomic;
+        for (what, value, most) in [
+            ("retry_count", self.retry_count, 7),
+            ("rnr_retry", self.rnr_retry, 7),
+            ("max_rd_atomic", self.max_rd_atomic, most),
+        ] {
+            if value > most {
+                return Err(Error::value(what, value, format!("0 to {most}")));
+            }
+        }
+        if self.hop_limit == 0 {
+            return Err(Error::value("hop_limit", 0, "1 to 255".into()));
+        }
+        Ok(())
     }
 }
 

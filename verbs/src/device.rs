@@ -132,18 +132,17 @@ impl Device {
         let fits = |mtu: &Mtu| mtu.bytes() as usize + OVERHEAD <= max_frame;
         let mtu = Mtu::ALL.into_iter().rfind(fits).ok_or_else(|| Error::Port {
             port: own.name.clone(),
-            reason: format!("its frames of {max_frame} bytes carry no packet: the least is {}", 256 + OVERHEAD),
+            reason: format!(
+                "its frames of {max_frame} bytes carry no packet: the least is {}",
+                256 + OVERHEAD
+            ),
         })?;
         let facts =
             PortFacts { name: own.name, driver: "in process".into(), mac: own.mac, mtu, interface: None };
         Self::start(port, facts, config)
     }
 
-    fn start<P: PacketIo + 'static>(
-        port: P,
-        facts: PortFacts,
-        config: &DeviceConfig,
-    ) -> Result<Self, Error> {
+    fn start<P: PacketIo + 'static>(port: P, facts: PortFacts, config: &DeviceConfig) -> Result<Self, Error> {
         let mtu = config.mtu.unwrap_or(facts.mtu);
         if mtu > facts.mtu {
             return Err(Error::Mtu { given: mtu.bytes(), limit: facts.mtu.bytes(), port: facts.name });
@@ -251,8 +250,7 @@ fn addresses(facts: &PortFacts, config: &DeviceConfig) -> Result<Vec<Address>, E
         let from_mac = || vec![Address { ip: link_local(facts.mac).into(), prefix: 64 }];
         return Ok(if configured.is_empty() { from_mac() } else { configured });
     };
-    let failed =
-        |error: std::io::Error| Error::Port { port: facts.name.clone(), reason: error.to_string() };
+    let failed = |error: std::io::Error| Error::Port { port: facts.name.clone(), reason: error.to_string() };
     let present = Kernel::open(interface).and_then(|kernel| kernel.addresses()).map_err(failed)?;
     if let Some(missing) = configured.iter().find(|ours| !present.iter().any(|there| there.ip == ours.ip)) {
         return Err(Error::Port {

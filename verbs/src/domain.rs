@@ -54,9 +54,7 @@ impl MemoryRegion {
         // SAFETY: the layout has at least one byte.
         let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { return Err(none) };
         match Self::register(pd, start, length, access) {
-            Ok(region) => {
-                Ok(Self { device: pd.device.clone(), region, start, length, owned: Some(layout) })
-            }
+            Ok(region) => Ok(Self { device: pd.device.clone(), region, start, length, owned: Some(layout) }),
             Err(error) => {
                 // SAFETY: allocated above with this layout, and registered nowhere.
                 unsafe { dealloc(start.as_ptr(), layout) };
@@ -79,7 +77,8 @@ impl MemoryRegion {
         length: usize,
         access: Access,
     ) -> Result<Self, Error> {
-        let start = NonNull::new(address).ok_or_else(|| Error::value("address", "null", "a buffer".into()))?;
+        let start =
+            NonNull::new(address).ok_or_else(|| Error::value("address", "null", "a buffer".into()))?;
         let region = Self::register(pd, start, length, access)?;
         Ok(Self { device: pd.device.clone(), region, start, length, owned: None })
     }
@@ -92,8 +91,10 @@ impl MemoryRegion {
     ) -> Result<Region, Error> {
         let address = start.as_ptr().expose_provenance() as u64;
         let (domain, length) = (pd.pd, length as u64);
-        let region =
-            pd.device.engine.call(move |station, _| station.endpoint.register(domain, address, length, access));
+        let region = pd
+            .device
+            .engine
+            .call(move |station, _| station.endpoint.register(domain, address, length, access));
         Ok(region??)
     }
 

@@ -1,7 +1,7 @@
+use datapath::engine::{ResolveError, Stopped};
 use roce::ControlError;
 use roce::qp::PostError;
 use std::net::IpAddr;
-use std::time::Duration;
 use thiserror::Error;
 
 /// Why a verb failed.
@@ -15,15 +15,13 @@ pub enum Error {
     Config(#[from] crate::ConfigError),
     #[error("{0}")]
     Control(#[from] ControlError),
-    #[error("the device's core has stopped: {0}")]
-    CoreStopped(String),
+    #[error(transparent)]
+    CoreStopped(#[from] Stopped),
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
     #[error(
-        "no answer from {address} by {protocol} on port {port} after {tries} tries; check its address, and that both ports are on one network"
+        "the queue pair's own address on port {port} is not {family}: it can't reach {peer}; choose another GID index, or give the device such an address with ip="
     )]
-    NoNeighbour { address: IpAddr, protocol: &'static str, port: String, tries: u32 },
-    #[error("no route to {address} from port {port}: {reason}")]
-    NoRoute { address: IpAddr, port: String, reason: String },
-    #[error("device {port} has no {family} address: it can't reach {peer}; give it one with ip=")]
     Family { port: String, family: &'static str, peer: IpAddr },
     #[error("device {port} has no address; give it one with ip= (or FERROCE_IP)")]
     NoAddress { port: String },
@@ -40,9 +38,15 @@ pub enum Error {
     #[error("the queue pair is connected already")]
     Connected,
     #[error("{what} is {value}: it must be {limit}")]
-    Value { what: &'static str, value: String, limit: &'static str },
-    #[error("the core did not answer within {0:?}")]
-    NoAnswer(Duration),
+    Value { what: &'static str, value: String, limit: String },
+    #[error("the system gives no random bytes: {0}")]
+    Random(String),
+}
+
+impl Error {
+    pub(crate) fn value(what: &'static str, value: impl ToString, limit: String) -> Self {
+        Self::Value { what, value: value.to_string(), limit }
+    }
 }
 
 /// A range that leaves its memory region.
@@ -76,6 +80,6 @@ pub enum PollError {
         "completion queue overflow: more than {depth} completions were not polled; its queue pairs are in the error state"
     )]
     Overflow { depth: u32 },
-    #[error("the device's core has stopped: {0}")]
+    #[error("{0}")]
     CoreStopped(String),
 }

@@ -9,13 +9,15 @@ mod connect;
 mod device;
 mod domain;
 mod error;
+mod post;
 mod queue_pair;
 
 pub use completion::CompletionQueue;
 pub use config::{Address, ConfigError, DeviceConfig};
 pub use connect::{ConnectOptions, ParseEndpointError, QpEndpoint};
-pub use datapath::engine::{Idle, Progress};
-pub use device::{Device, DeviceInfo, DeviceLimits};
+pub use datapath::engine::{CoreCounters, Idle, Progress, ResolveError, Stopped};
+pub use datapath::io::{Loopback, PacketIo, pair};
+pub use device::{Device, DeviceInfo, DeviceLimits, OwnPort};
 pub use domain::{MemoryRegion, ProtectionDomain, RemoteBuffer};
 pub use error::{BoundsError, Error, PollError, PostListError};
 pub use queue_pair::{QueuePair, QueuePairBuilder};

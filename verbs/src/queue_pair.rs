@@ -103,7 +103,9 @@ impl QueuePairBuilder {
     }
 
     fn check(&self) -> Result<(), Error> {
-        for (cq, what) in [(&self.send_cq, "the send completion queue"), (&self.recv_cq, "the receive completion queue")] {
+        for (cq, what) in
+            [(&self.send_cq, "the send completion queue"), (&self.recv_cq, "the receive completion queue")]
+        {
             if !Arc::ptr_eq(&cq.device, &self.device) {
                 return Err(Error::OtherDevice { what });
             }
@@ -207,9 +209,8 @@ impl QueuePair {
         requests: impl IntoIterator<Item = SendRequest>,
     ) -> Result<usize, PostListError> {
         let mut posted = 0;
-        let result = requests.into_iter().try_for_each(|request| {
-            self.push_send(request).inspect(|()| posted += 1)
-        });
+        let result =
+            requests.into_iter().try_for_each(|request| self.push_send(request).inspect(|()| posted += 1));
         self.rings.ring_doorbell();
         result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }
@@ -238,9 +239,8 @@ impl QueuePair {
         requests: impl IntoIterator<Item = RecvRequest>,
     ) -> Result<usize, PostListError> {
         let mut posted = 0;
-        let result = requests.into_iter().try_for_each(|request| {
-            self.push_recv(request).inspect(|()| posted += 1)
-        });
+        let result =
+            requests.into_iter().try_for_each(|request| self.push_recv(request).inspect(|()| posted += 1));
         self.rings.ring_doorbell();
         result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }
@@ -261,7 +261,10 @@ impl QueuePair {
     /// Where the core has stopped.
     pub fn fail(&mut self) -> Result<(), Error> {
         let qpn = self.qpn();
-        Ok(self.device.engine.call(move |station, now| station.endpoint.modify_qp(now, qpn, Modify::Error))??)
+        Ok(self
+            .device
+            .engine
+            .call(move |station, now| station.endpoint.modify_qp(now, qpn, Modify::Error))??)
     }
 
     /// The limits it was made with.

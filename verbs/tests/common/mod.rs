@@ -1,0 +1,86 @@
+//! Two devices at the ends of an in-process cable, and a connected queue pair on each.
+#![allow(dead_code)]
+
+use ferroce_verbs::*;
+
+pub const FRAME: usize = 4500;
+
+pub const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+
+/// One side: a device with all that a program has.
+pub struct Side {
+    pub qp: QueuePair,
+    pub send_cq: CompletionQueue,
+    pub recv_cq: CompletionQueue,
+    pub region: MemoryRegion,
+    pub pd: ProtectionDomain,
+    pub device: Device,
+}
+
+/// Devices 10.0.0.1 and 10.0.0.2. Each knows the other's Ethernet address, so that one thread can run both.
+pub fn devices(progress: Progress) -> [Device; 2] {
+    let (left, right) = pair(1024, FRAME);
+    let open = |port, side: usize| {
+        let address = format!("10.0.0.{}/24", side + 1).parse().unwrap();
+        let config = DeviceConfig::new().address(address).progress(progress);
+        let own = OwnPort { name: format!("pair{side}"), mac: MACS[side] };
+        let device = Device::open_on(port, own, &config).unwrap();
+        device.set_neighbour(format!("10.0.0.{}", 2 - side).parse().unwrap(), MACS[1 - side]).unwrap();
+        device
+    };
+    [open(left, 0), open(right, 1)]
+}
+
+pub fn side(device: &Device, region: usize, capabilities: Capabilities, cq_depth: u32) -> Side {
+    let pd = device.allocate_pd().unwrap();
+    let send_cq = device.create_cq(cq_depth).unwrap();
+    let recv_cq = device.create_cq(cq_depth).unwrap();
+    let region = MemoryRegion::alloc(&pd, region, Access::ALL).unwrap();
+    let qp = pd.queue_pair(&send_cq, &recv_cq).capabilities(capabilities).build().unwrap();
+    Side { qp, send_cq, recv_cq, region, pd, device: device.clone() }
+}
+
+pub fn connect(a: &mut Side, b: &mut Side, options: &ConnectOptions) {
+    let (to_a, to_b) = (a.qp.endpoint(), b.qp.endpoint());
+    a.qp.connect(&to_b, options).unwrap();
+    b.qp.connect(&to_a, options).unwrap();
+}
+
+/// Two connected sides with regions of `region` bytes.
+pub fn connected(progress: Progress, region: usize) -> (Side, Side) {
+    let [a, b] = devices(progress);
+    let make = |device: &Device| side(device, region, Capabilities::default(), 1024);
+    let (mut a, mut b) = (make(&a), make(&b));
+    connect(&mut a, &mut b, &ConnectOptions::default());
+    (a, b)
+}
+
+/// Runs both devices until `cq` has a completion.
+pub fn next(cq: &mut CompletionQueue, peer: &Device) -> Completion {
+    loop {
+        if let Some(completion) = cq.poll_one().unwrap() {
+            return completion;
+        }
+        if !peer.progress() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// As [`next`], of a request that went well.
+pub fn success(cq: &mut CompletionQueue, peer: &Device) -> Completion {
+    let completion = next(cq, peer);
+    assert_eq!(completion.status, CompletionStatus::Success, "{completion:?}");
+    completion
+}
+
+/// Bytes that tell where they belong.
+pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|n| (n * 31 + n / 251) as u8 ^ seed).collect()
+}
+
+pub fn contents(region: &MemoryRegion, offset: usize, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    region.read(offset, &mut bytes).unwrap();
+    bytes
+}

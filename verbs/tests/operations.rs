@@ -59,7 +59,10 @@ fn write_with_immediate_tells_the_responder() {
         let write = SendRequest::write(1, a.region.sge(0, 7).unwrap(), b.region.remote().at(0));
         a.qp.post_send(write.with_immediate(*b"imm!")).unwrap();
         let came = success(&mut b.recv_cq, &a.device);
-        assert_eq!((came.id, came.opcode, came.immediate), (9, CompletionOpcode::RecvWithWrite, Some(*b"imm!")));
+        assert_eq!(
+            (came.id, came.opcode, came.immediate),
+            (9, CompletionOpcode::RecvWithWrite, Some(*b"imm!"))
+        );
         assert_eq!(contents(&b.region, 0, 7), b"payload");
         success(&mut a.send_cq, &b.device);
     }
@@ -122,7 +125,10 @@ fn inline_data_and_lists_of_buffers() {
         b.qp.post_recv(RecvRequest::scatter(5, &halves)).unwrap();
         a.qp.post_send(SendRequest::send(6, Data::inline(b"scattered"))).unwrap();
         assert_eq!(success(&mut b.recv_cq, &a.device).length, 9);
-        assert_eq!((contents(&b.region, 1000, 3), contents(&b.region, 2000, 6)), (b"sca".into(), b"ttered".into()));
+        assert_eq!(
+            (contents(&b.region, 1000, 3), contents(&b.region, 2000, 6)),
+            (b"sca".into(), b"ttered".into())
+        );
         success(&mut a.send_cq, &b.device);
     }
 }
@@ -135,7 +141,8 @@ fn a_device_reaches_itself() {
     connect(&mut a, &mut b, &ConnectOptions::default());
     let data = pattern(HALF, 3);
     a.region.write(0, &data).unwrap();
-    a.qp.post_send(SendRequest::write(1, a.region.sge(0, HALF as u32).unwrap(), b.region.remote().at(0))).unwrap();
+    a.qp.post_send(SendRequest::write(1, a.region.sge(0, HALF as u32).unwrap(), b.region.remote().at(0)))
+        .unwrap();
     success(&mut a.send_cq, &device);
     assert_eq!(contents(&b.region, 0, HALF), data);
 }
@@ -185,7 +192,8 @@ fn unsignalled_requests_do_not_jam_the_queue() {
             }
         }
         let last = loop {
-            if let Ok(()) = a.qp.post_send(SendRequest::write(1, Data::inline(b""), b.region.remote().at(0))) {
+            if let Ok(()) = a.qp.post_send(SendRequest::write(1, Data::inline(b""), b.region.remote().at(0)))
+            {
                 break success(&mut a.send_cq, &b.device);
             }
             a.device.progress();

@@ -5,7 +5,7 @@ use roce::Qpn;
 use roce::qp::{Completion, PostError, RecvRequest, SendRequest};
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How many requests of a queue are done, counted round 2³².
 ///
@@ -13,11 +13,60 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 #[derive(Debug, Default)]
 struct Done(AtomicU32);
 
+/// How many completions of each work queue lie in a completion queue and were not polled.
+///
+/// Until its completion is polled a request takes room in its queue (IBA 10.8.5... it is outstanding), so a completion
+/// queue as deep as its work queues never overflows. A word holds the queue pair's generation and the count: who polls
+/// what an earlier user of the slot left behind changes nothing.
+#[derive(Debug)]
+pub(super) struct Unpolled(Box<[AtomicU64]>);
+
+/// A work queue's place there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    index: u32,
+    generation: u32,
+}
+
+impl Unpolled {
+    pub(super) fn new(slots: usize) -> Self {
+        Self((0..2 * slots).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// A fresh queue pair's send and receive queues.
+    pub(super) fn begin(&self, slot: usize, generation: u32) -> [Place; 2] {
+        [2 * slot, 2 * slot + 1].map(|index| {
+            self.0[index].store(u64::from(generation) << 32, Ordering::Relaxed);
+            Place { index: index as u32, generation }
+        })
+    }
+
+    fn count(&self, place: Place) -> u32 {
+        self.0[place.index as usize].load(Ordering::Acquire) as u32
+    }
+
+    /// The core alone adds, and only where the slot's user is the present one.
+    pub(super) fn add(&self, place: Place) {
+        self.0[place.index as usize].fetch_add(1, Ordering::Release);
+    }
+
+    fn remove(&self, place: Place) {
+        let word = &self.0[place.index as usize];
+        // A failed update is a completion of a queue pair that is gone.
+        let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
+            let present = (word >> 32) as u32 == place.generation && word as u32 > 0;
+            present.then(|| word - 1)
+        });
+    }
+}
+
 /// The application's end of one work queue.
 #[derive(Debug)]
 struct Poster<T> {
     ring: Producer<T>,
     done: Arc<Done>,
+    unpolled: Arc<Unpolled>,
+    place: Place,
     posted: u32,
     depth: u32,
 }
@@ -25,7 +74,9 @@ struct Poster<T> {
 impl<T> Poster<T> {
     fn push(&mut self, request: T) -> Result<(), PostError> {
         let full = PostError::QueueFull { limit: self.depth };
-        if self.posted.wrapping_sub(self.done.0.load(Ordering::Acquire)) >= self.depth {
+        // In this order: the core counts a completion as not polled before it counts its request as done.
+        let open = self.posted.wrapping_sub(self.done.0.load(Ordering::Acquire));
+        if open.saturating_add(self.unpolled.count(self.place)) >= self.depth {
             return Err(full);
         }
         self.ring.push(request).map_err(|_| full)?;
@@ -41,6 +92,7 @@ pub(super) struct WorkQueue<T> {
     done: Arc<Done>,
     handled: u32,
     depth: u32,
+    pub(super) place: Place,
 }
 
 impl<T> WorkQueue<T> {
@@ -57,12 +109,12 @@ impl<T> WorkQueue<T> {
     }
 }
 
-fn work_queue<T>(depth: u32) -> (Poster<T>, WorkQueue<T>) {
+fn work_queue<T>(depth: u32, unpolled: Arc<Unpolled>, place: Place) -> (Poster<T>, WorkQueue<T>) {
     let (producer, consumer) = RingBuffer::new(depth as usize);
     let done = Arc::new(Done::default());
     (
-        Poster { ring: producer, done: done.clone(), posted: 0, depth },
-        WorkQueue { ring: consumer, done, handled: 0, depth },
+        Poster { ring: producer, done: done.clone(), unpolled, place, posted: 0, depth },
+        WorkQueue { ring: consumer, done, handled: 0, depth, place },
     )
 }
 
@@ -120,9 +172,12 @@ pub(super) fn queue_pair(
     slot: usize,
     init: &roce::qp::QpInit,
     doorbells: Arc<Doorbells>,
+    unpolled: &Arc<Unpolled>,
+    generation: u32,
 ) -> (QpRings, QpQueues) {
-    let (send, send_queue) = work_queue(init.capabilities.max_send);
-    let (recv, recv_queue) = work_queue(init.capabilities.max_recv);
+    let [send_place, recv_place] = unpolled.begin(slot, generation);
+    let (send, send_queue) = work_queue(init.capabilities.max_send, unpolled.clone(), send_place);
+    let (recv, recv_queue) = work_queue(init.capabilities.max_recv, unpolled.clone(), recv_place);
     (
         QpRings { send, recv, doorbells, slot, qpn },
         QpQueues { qpn, send: send_queue, recv: recv_queue, send_cq: init.send_cq, recv_cq: init.recv_cq },
@@ -132,7 +187,8 @@ pub(super) fn queue_pair(
 /// The application's end of a completion queue.
 #[derive(Debug)]
 pub struct CqRing {
-    ring: Consumer<Completion>,
+    ring: Consumer<(Completion, Option<Place>)>,
+    unpolled: Arc<Unpolled>,
     overflow: Arc<AtomicBool>,
     depth: u32,
 }
@@ -140,7 +196,11 @@ pub struct CqRing {
 impl CqRing {
     /// The oldest completion.
     pub fn pop(&mut self) -> Option<Completion> {
-        self.ring.pop().ok()
+        let (completion, place) = self.ring.pop().ok()?;
+        if let Some(place) = place {
+            self.unpolled.remove(place);
+        }
+        Some(completion)
     }
 
     /// Whether completions were lost because the ring was full.
@@ -160,22 +220,26 @@ impl CqRing {
 #[derive(Debug)]
 pub(super) struct CqProducer {
     pub(super) cq: roce::CqId,
-    ring: Producer<Completion>,
+    ring: Producer<(Completion, Option<Place>)>,
     overflow: Arc<AtomicBool>,
 }
 
 impl CqProducer {
-    /// Puts a completion in. `false` when this is the first one that found no room; later ones are lost quietly, as are
-    /// all once nobody can poll them.
-    pub(super) fn push(&mut self, completion: Completion) -> bool {
-        if self.overflow.load(Ordering::Relaxed) || self.ring.is_abandoned() {
-            return true;
-        }
-        let pushed = self.ring.push(completion).is_ok();
-        if !pushed {
+    /// Puts a completion in, of the work queue at `place`. One that finds no room is lost, and the queue overflows.
+    pub(super) fn push(&mut self, completion: Completion, place: Option<Place>) {
+        if !self.is_lost() && self.ring.push((completion, place)).is_err() {
             self.overflow();
         }
-        pushed
+    }
+
+    /// Whether what is pushed goes nowhere: it overflowed, or nobody can poll it.
+    pub(super) fn is_lost(&self) -> bool {
+        self.overflow.load(Ordering::Relaxed) || self.ring.is_abandoned()
+    }
+
+    /// Completions that fit at least.
+    pub(super) fn room(&self) -> usize {
+        self.ring.slots()
     }
 
     /// Completions are lost. `true` the first time.
@@ -184,11 +248,11 @@ impl CqProducer {
     }
 }
 
-pub(super) fn completion_queue(cq: roce::CqId, depth: u32) -> (CqRing, CqProducer) {
+pub(super) fn completion_queue(cq: roce::CqId, depth: u32, unpolled: Arc<Unpolled>) -> (CqRing, CqProducer) {
     let (producer, consumer) = RingBuffer::new(depth as usize);
     let overflow = Arc::new(AtomicBool::new(false));
     (
-        CqRing { ring: consumer, overflow: overflow.clone(), depth },
+        CqRing { ring: consumer, unpolled, overflow: overflow.clone(), depth },
         CqProducer { cq, ring: producer, overflow },
     )
 }
@@ -199,9 +263,16 @@ mod tests {
     use roce::CqId;
     use roce::qp::{CompletionOpcode, CompletionStatus};
 
+    fn fresh() -> (Arc<Unpolled>, Place) {
+        let unpolled = Arc::new(Unpolled::new(1));
+        let [place, _] = unpolled.begin(0, 1);
+        (unpolled, place)
+    }
+
     #[test]
     fn a_queue_is_full_until_requests_are_done_not_until_they_are_taken() {
-        let (mut poster, mut queue) = work_queue::<u64>(2);
+        let (unpolled, place) = fresh();
+        let (mut poster, mut queue) = work_queue::<u64>(2, unpolled.clone(), place);
         let full = Err(PostError::QueueFull { limit: 2 });
         assert_eq!((poster.push(1), poster.push(2), poster.push(3)), (Ok(()), Ok(()), full));
         assert_eq!((queue.pop(), queue.pop(), queue.pop()), (Some(1), Some(2), None));
@@ -209,11 +280,30 @@ mod tests {
         assert_eq!(poster.push(3), full);
         queue.publish(1);
         assert_eq!((poster.push(3), poster.push(4)), (Ok(()), full));
+        unpolled.add(place);
+        queue.pop();
+        queue.publish(1);
+        assert_eq!(poster.push(4), full, "done, and not polled");
+        unpolled.remove(place);
+        assert_eq!(poster.push(4), Ok(()));
+    }
+
+    #[test]
+    fn what_an_earlier_queue_pair_left_behind_counts_for_nobody() {
+        let (unpolled, old) = fresh();
+        unpolled.add(old);
+        let [new, _] = unpolled.begin(0, 2);
+        unpolled.remove(old);
+        assert_eq!(unpolled.count(new), 0);
+        unpolled.add(new);
+        unpolled.remove(old);
+        assert_eq!(unpolled.count(new), 1);
     }
 
     #[test]
     fn counts_go_round() {
-        let (mut poster, mut queue) = work_queue::<u64>(1);
+        let (unpolled, place) = fresh();
+        let (mut poster, mut queue) = work_queue::<u64>(1, unpolled, place);
         poster.posted = u32::MAX;
         queue.handled = u32::MAX;
         queue.publish(1);
@@ -227,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_completion_queue_holds_its_depth_and_says_when_more_came() {
-        let (mut ring, mut producer) = completion_queue(CqId(0), 2);
+        let (mut ring, mut producer) = completion_queue(CqId(0), 2, fresh().0);
         let completion = |id| Completion {
             id,
             status: CompletionStatus::Success,
@@ -237,11 +327,13 @@ mod tests {
             immediate: None,
             solicited: false,
         };
-        assert!(producer.push(completion(1)) && producer.push(completion(2)));
+        producer.push(completion(1), None);
+        assert_eq!(producer.room(), 1);
+        producer.push(completion(2), None);
         assert!(!ring.overflowed());
-        assert!(!producer.push(completion(3)), "the first loss is reported");
-        assert!(producer.push(completion(4)), "once");
-        assert!(ring.overflowed());
+        producer.push(completion(3), None);
+        assert!(ring.overflowed() && producer.is_lost());
+        assert!(!producer.overflow(), "it is said once");
         assert_eq!([ring.pop(), ring.pop(), ring.pop()].map(|c| c.map(|c| c.id)), [Some(1), Some(2), None]);
     }
 }

@@ -1,5 +1,5 @@
 use super::doorbell::Doorbells;
-use super::rings::{self, CqProducer, CqRing, QpQueues, QpRings};
+use super::rings::{self, CqProducer, CqRing, Place, QpQueues, QpRings, Unpolled};
 use crate::host_memory::HostMemory;
 use crate::neighbour::{self, Neighbours};
 use cc::Instant;
@@ -45,7 +45,11 @@ pub struct Station {
     queues: Vec<Option<QpQueues>>,
     slots: HashMap<u32, usize>,
     cqs: Vec<CqProducer>,
-    batch: Vec<Completion>,
+    unpolled: Arc<Unpolled>,
+    generation: u32,
+    /// Queue pairs whose posters may have to be told of room.
+    served: Vec<usize>,
+    batch: Vec<(Completion, Option<Place>)>,
 }
 
 impl Station {
@@ -63,6 +67,9 @@ impl Station {
             queues: (0..max_qps).map(|_| None).collect(),
             slots: HashMap::with_capacity(max_qps),
             cqs: Vec::new(),
+            unpolled: Arc::new(Unpolled::new(max_qps)),
+            generation: 0,
+            served: Vec::with_capacity(max_qps),
             batch: Vec::with_capacity(BATCH),
         }
     }
@@ -73,7 +80,7 @@ impl Station {
     /// As the endpoint has it.
     pub fn create_cq(&mut self, depth: u32) -> Result<(CqId, CqRing), ControlError> {
         let cq = self.endpoint.create_cq(depth)?;
-        let (ring, producer) = rings::completion_queue(cq, depth);
+        let (ring, producer) = rings::completion_queue(cq, depth, self.unpolled.clone());
         self.cqs.push(producer);
         Ok((cq, ring))
     }
@@ -97,7 +104,9 @@ impl Station {
         let slot = self.queues.iter().position(Option::is_none);
         let slot = slot.ok_or(ControlError::Limit { what: "queue pairs", limit })?;
         let qpn = self.endpoint.create_qp(init)?;
-        let (rings, queues) = rings::queue_pair(qpn, slot, &init, self.doorbells.clone());
+        self.generation = self.generation.wrapping_add(1);
+        let (rings, queues) =
+            rings::queue_pair(qpn, slot, &init, self.doorbells.clone(), &self.unpolled, self.generation);
         self.slots.insert(qpn.get(), slot);
         self.queues[slot] = Some(queues);
         Ok(rings)
@@ -117,12 +126,12 @@ impl Station {
 
     /// Hands what was posted to the endpoint.
     pub(super) fn take_posts(&mut self, now: Instant) -> bool {
-        let Self { endpoint, queues, doorbells, cqs, .. } = self;
+        let Self { endpoint, queues, doorbells, cqs, served, .. } = self;
         doorbells.take(|slot| {
             // A bell may outlive its queue pair.
             if let Some(queues) = &mut queues[slot] {
                 post(now, endpoint, queues, cqs);
-                publish(endpoint, queues);
+                served.push(slot);
             }
         })
     }
@@ -167,19 +176,11 @@ impl Station {
         [self.endpoint.poll_timeout(), self.neighbours.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Moves completions to their queues' rings.
+    /// Moves completions to their queues' rings, and tells posters of the room that there is now.
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
         let mut any = false;
         for index in 0..self.cqs.len() {
-            loop {
-                let Self { endpoint, cqs, batch, .. } = self;
-                endpoint.poll_cq(cqs[index].cq, &mut |completion| {
-                    batch.push(*completion);
-                    batch.len() < BATCH
-                });
-                if self.batch.is_empty() {
-                    break;
-                }
+            while self.collect(index) {
                 any = true;
                 self.deliver_batch(now, index);
             }
@@ -188,13 +189,39 @@ impl Station {
                 self.counters.cq_overflows += 1;
             }
         }
+        for slot in self.served.drain(..) {
+            if let Some(queues) = &self.queues[slot] {
+                publish(&self.endpoint, queues);
+            }
+        }
         any
     }
 
-    /// Room in the work queues is told before the completion that makes it: who polls it can post again.
+    /// Takes a batch of completions from the endpoint; tells whether there were any.
+    fn collect(&mut self, index: usize) -> bool {
+        let Self { endpoint, cqs, batch, slots, queues, .. } = self;
+        endpoint.poll_cq(cqs[index].cq, &mut |completion| {
+            let queues = slots.get(&completion.qpn.get()).and_then(|&slot| queues[slot].as_ref());
+            batch.push((*completion, queues.map(|queues| place(queues, completion.opcode))));
+            batch.len() < BATCH
+        });
+        !batch.is_empty()
+    }
+
+    /// Room in the work queues is told before the completion that makes it: who polls it can post again. That it is not
+    /// polled yet is told before both.
     fn deliver_batch(&mut self, now: Instant, index: usize) {
+        let producer = &mut self.cqs[index];
+        if producer.is_lost() {
+            self.batch.clear();
+            return;
+        }
+        let room = producer.room();
+        for (_, place) in self.batch.iter().take(room) {
+            place.iter().for_each(|place| self.unpolled.add(*place));
+        }
         let mut last = None;
-        for completion in &self.batch {
+        for (completion, _) in &self.batch {
             if last.replace(completion.qpn) != Some(completion.qpn)
                 && let Some(queues) =
                     self.slots.get(&completion.qpn.get()).and_then(|&s| self.queues[s].as_ref())
@@ -202,10 +229,9 @@ impl Station {
                 publish(&self.endpoint, queues);
             }
         }
-        let producer = &mut self.cqs[index];
-        // Each is pushed; only the first that finds the ring full says so.
-        let lost = self.batch.drain(..).filter(|completion| !producer.push(*completion)).count();
-        if lost > 0 {
+        let lost = self.batch.len() > room;
+        self.batch.drain(..).take(room).for_each(|(completion, place)| producer.push(completion, place));
+        if lost && producer.overflow() {
             self.counters.cq_overflows += 1;
             self.fail_queue_pairs_of(now, index);
         }
@@ -224,6 +250,17 @@ impl Station {
 fn publish(endpoint: &Endpoint, queues: &QpQueues) {
     queues.send.publish(endpoint.send_room(queues.qpn));
     queues.recv.publish(endpoint.recv_room(queues.qpn));
+}
+
+fn place(queues: &QpQueues, opcode: CompletionOpcode) -> Place {
+    match opcode {
+        CompletionOpcode::Recv | CompletionOpcode::RecvWithWrite => queues.recv.place,
+        CompletionOpcode::Send
+        | CompletionOpcode::Write
+        | CompletionOpcode::Read
+        | CompletionOpcode::FetchAdd
+        | CompletionOpcode::CompareSwap => queues.send.place,
+    }
 }
 
 /// Receives first: a send may be answered by a message that needs one.
@@ -255,7 +292,7 @@ fn refuse(cqs: &mut [CqProducer], cq: CqId, qpn: Qpn, id: u64, opcode: Completio
         solicited: false,
     };
     if let Some(producer) = cqs.iter_mut().find(|producer| producer.cq == cq) {
-        producer.push(completion);
+        producer.push(completion, None);
     }
 }
 

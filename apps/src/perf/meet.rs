@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 ///
 /// # Errors
 /// Where the name is unknown or nobody answers in time.
-pub fn connect(host: &str, port: u16, tool: Tool, idle: &mut Idle) -> Result<JsonLines, Failure> {
+pub fn connect(host: &str, port: u16, tool: Tool) -> Result<JsonLines, Failure> {
     let addresses = resolve(host, port)?;
     let since = Instant::now();
     let mut hinted = false;
@@ -38,11 +38,7 @@ pub fn connect(host: &str, port: u16, tool: Tool, idle: &mut Idle) -> Result<Jso
             hinted = true;
             anstream::eprintln!("waiting for `ferroce {tool}` on {host}, TCP port {port} ({error})");
         }
-        let pause = Instant::now();
-        while pause.elapsed() < Duration::from_millis(100) {
-            idle()?;
-            std::thread::sleep(PAUSE);
-        }
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 

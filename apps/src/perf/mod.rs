@@ -29,17 +29,22 @@ use std::process::ExitCode;
 pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
     args.congestion.congestion()?;
     let plan = Plan::new(tool, args)?;
-    let device = args.port.open()?;
-    let mut idle = || Ok(device.progress());
-    let (plan, mut handshake) = match &args.host {
+    // A server listens once its port is open. The client's port comes second: memif's client needs the server's.
+    let (device, plan, mut handshake) = match &args.host {
         Some(host) => {
-            let mut handshake = meet::connect(host, args.tcp_port, tool, &mut idle)?;
-            handshake.propose(&plan, &mut idle)?;
-            (plan, handshake)
+            args.port.device_config()?;
+            let mut handshake = meet::connect(host, args.tcp_port, tool)?;
+            let device = args.port.open().inspect_err(|why| handshake.give_up(why))?;
+            handshake.propose(&plan, &mut || Ok(device.progress()))?;
+            (device, plan, handshake)
         }
-        None => meet::accept(args, tool, &mut idle)?,
+        None => {
+            let device = args.port.open()?;
+            let (plan, handshake) = meet::accept(args, tool, &mut || Ok(device.progress()))?;
+            (device, plan, handshake)
+        }
     };
-    let result = Session::new(device.clone(), args, plan).and_then(|session| session.run(&mut handshake));
+    let result = Session::new(device, args, plan).and_then(|session| session.run(&mut handshake));
     if let Err(why) = &result {
         handshake.give_up(why);
     }

@@ -1,0 +1,137 @@
+//! Whole tests between two processes over shared memory: no privileges, no kernel interface.
+
+use assert_cmd::Command;
+use serde_json::Value;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// A server that goes when the test does.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn free_tcp_port() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+}
+
+fn serve(folder: &Path, tcp_port: &str, tool: &str) -> Server {
+    let socket = folder.join("x.sock");
+    let child = std::process::Command::new(assert_cmd::cargo::cargo_bin("ferroce"))
+        .args([tool, "-p", tcp_port, "--ip", "10.7.0.1/24", "--port"])
+        .arg(format!("memif:{},server", socket.display()))
+        .stdout(Stdio::null())
+        .current_dir(folder)
+        .spawn();
+    Server(child.unwrap())
+}
+
+/// Runs `tool` with the client's `flags`; gives the client's output and its JSON.
+fn run(tool: &str, flags: &str) -> (String, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let tcp_port = free_tcp_port();
+    let _server = serve(folder.path(), &tcp_port, tool);
+    let output = Command::cargo_bin("ferroce")
+        .unwrap()
+        .args([tool, "-p", &tcp_port, "--ip", "10.7.0.2/24", "--out_json_file", "out.json", "--port"])
+        .arg(format!("memif:{},client", folder.path().join("x.sock").display()))
+        .args(flags.split_whitespace())
+        .arg("127.0.0.1")
+        .current_dir(folder.path())
+        .timeout(Duration::from_secs(120))
+        .assert()
+        .success()
+        .get_output()
+        .clone();
+    let json = std::fs::read(folder.path().join("out.json")).unwrap();
+    (String::from_utf8(output.stdout).unwrap(), serde_json::from_slice(&json).unwrap())
+}
+
+#[test]
+fn bandwidth_of_every_verb_arrives_intact() {
+    for tool in ["write-bw", "send-bw", "read-bw"] {
+        let (text, json) = run(tool, "-s 70001 -n 300 -q 2 --verify --report_gbits");
+        assert!(text.contains("verified: 70001 bytes on each of 2 QPs"), "{tool}: {text}");
+        assert!(text.contains("BW average[Gb/sec]"), "{tool}: {text}");
+        assert_eq!(json["results"]["n_iterations"], 600, "{tool}: {json}");
+        assert!(json["results"]["BW_average"].as_f64().unwrap() > 0.0, "{tool}: {json}");
+        assert!(json["ferroce"]["congestion"]["window_bytes"].as_u64().unwrap() > 0, "{tool}: {json}");
+        assert_eq!(json["ferroce"]["counters"]["discards"], serde_json::json!({}), "{tool}: {json}");
+    }
+}
+
+#[test]
+fn both_directions_at_once() {
+    for tool in ["write-bw", "send-bw", "read-bw"] {
+        let (text, _) = run(tool, "-b -s 9000 -n 500 -l 8 -t 64 --verify");
+        assert!(text.contains("Bidirectional"), "{tool}: {text}");
+        assert!(text.contains("verified: 9000 bytes"), "{tool}: {text}");
+    }
+}
+
+#[test]
+fn every_size_that_perftest_runs() {
+    let (_, json) = run("write-bw", "-a -n 20 --verify");
+    let sizes: Vec<u64> =
+        json["all_results"].as_array().unwrap().iter().map(|row| row["MsgSize"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, (1..=23).map(|power| 1 << power).collect::<Vec<u64>>());
+}
+
+#[test]
+fn latency_of_every_verb_has_its_percentiles() {
+    for tool in ["write-lat", "send-lat", "read-lat", "atomic-lat"] {
+        let size = if tool == "atomic-lat" { "" } else { "-s 300" };
+        let (text, json) = run(tool, &format!("-n 200 {size}"));
+        assert!(
+            text.contains("99.9% percentile[usec]") && text.contains("percentiles[usec]:"),
+            "{tool}: {text}"
+        );
+        let at = |key: &str| json["results"][key].as_f64().unwrap();
+        assert_eq!(json["results"]["n_iterations"], 200, "{tool}: {json}");
+        assert!(at("t_min") > 0.0 && at("p50") <= at("p99") && at("p99") <= at("max"), "{tool}: {json}");
+    }
+}
+
+#[test]
+fn atomics_for_a_time_and_in_number() {
+    let (_, json) = run("atomic-bw", "-n 300 -A CMP_AND_SWAP");
+    assert_eq!(json["results"]["n_iterations"], 300, "{json}");
+    let (_, json) = run("atomic-bw", "-D 400ms");
+    assert!(json["results"]["MsgRate"].as_f64().unwrap() > 0.0, "{json}");
+}
+
+#[test]
+fn a_paced_run_reports_its_window_and_rate() {
+    let (text, json) =
+        run("write-bw", "-D 500ms --cc hpcc --cc-line-rate 1G --cc-base-rtt 100us --report_gbits");
+    assert!(text.contains("Congestion      : HPCC++"), "{text}");
+    let rate = json["ferroce"]["congestion"]["rate_bps"].as_u64().unwrap();
+    assert!(rate <= 1_000_000_000, "{json}");
+    let average = json["results"]["BW_average"].as_f64().unwrap();
+    assert!(average > 0.0 && average < 1.1, "{json}");
+}
+
+#[test]
+fn a_server_that_was_told_otherwise_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let tcp_port = free_tcp_port();
+    let _server = serve(folder.path(), &tcp_port, "write-lat");
+    let output = Command::cargo_bin("ferroce")
+        .unwrap()
+        .args(["write-bw", "-p", &tcp_port, "--ip", "10.7.0.2", "--port"])
+        .arg(format!("memif:{},client", folder.path().join("x.sock").display()))
+        .arg("127.0.0.1")
+        .timeout(Duration::from_secs(60))
+        .assert()
+        .code(1)
+        .get_output()
+        .clone();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("the client runs write-bw, the server write-lat"), "{error}");
+}

@@ -1,0 +1,358 @@
+//! Packet scripts against the responder: what it executes, what it answers, what it refuses.
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use harness::script::{LAST, PSN, SEND, Script, ack, nak, rnr};
+use harness::{BASE, Options};
+use roce::qp::{CompletionStatus, Modify, State};
+use roce::wire::{Aeth, AtomicEth, CompareSwap, FetchAdd, NakCode, Operation, Reth, SendTail, Syndrome};
+use roce::{Access, Discard, Rkey};
+
+const FULL: [u8; 1024] = [0xa5; 1024];
+
+fn script() -> Script {
+    Script::new(Options { memory: 1 << 16, ..Options::default() })
+}
+
+fn post_recv(script: &mut Script, id: u64, length: u32) {
+    let sge = script.host.sge(0, length);
+    let qpn = script.host.qpn;
+    script.host.endpoint.post_recv(qpn, roce::qp::RecvRequest::new(id, sge)).unwrap();
+}
+
+fn fetch_add(address: u64, rkey: Rkey) -> Operation {
+    Operation::FetchAdd(AtomicEth { address, rkey, operands: FetchAdd { add: 1 } })
+}
+
+fn syndrome(code: NakCode) -> Syndrome {
+    Syndrome::Nak(code)
+}
+
+const ACK: Syndrome = Syndrome::Ack { credits: 31 };
+
+#[test]
+fn acknowledgements_are_coalesced() {
+    let mut script = script();
+    for i in 0..10 {
+        let write = Operation::WriteOnly(script.reth(u64::from(i), 1), None);
+        assert_eq!(script.send(PSN + i, write, &[1]), Ok(()));
+    }
+    assert_eq!(script.drain(), [(PSN + 9, ack(10))]);
+}
+
+#[test]
+fn a_gap_gets_one_nak_and_the_packets_behind_it_none() {
+    let mut script = script();
+    let write = Operation::WriteOnly(script.reth(0, 1), None);
+    assert_eq!(script.send(PSN, write, &[1]), Ok(()));
+    assert_eq!(script.send(PSN + 2, write, &[2]), Err(Discard::PsnGap));
+    assert_eq!(script.send(PSN + 3, write, &[3]), Err(Discard::PsnGap));
+    assert_eq!(script.drain(), [(PSN + 1, nak(NakCode::PsnSequenceError, 1))]);
+    assert_eq!(script.send(PSN + 4, write, &[4]), Err(Discard::PsnGap));
+    assert_eq!(script.drain(), []);
+    // The gap is filled; the next one is reported again.
+    assert_eq!(script.send(PSN + 1, write, &[5]), Ok(()));
+    assert_eq!(script.drain(), [(PSN + 1, ack(2))]);
+    assert_eq!(script.send(PSN + 3, write, &[6]), Err(Discard::PsnGap));
+    assert_eq!(script.drain(), [(PSN + 2, nak(NakCode::PsnSequenceError, 2))]);
+    assert_eq!(script.host.endpoint.counters().naks_sent, 2);
+    assert_eq!(script.host.bytes(0, 1), [5]);
+}
+
+#[test]
+fn duplicates_of_send_and_write_are_acknowledged_and_not_executed() {
+    let mut script = script();
+    post_recv(&mut script, 1, 100);
+    let write = Operation::WriteOnly(script.reth(500, 1), None);
+    assert_eq!(script.send(PSN, SEND, &[1]), Ok(()));
+    assert_eq!(script.send(PSN + 1, write, &[1]), Ok(()));
+    assert_eq!(script.drain(), [(PSN + 1, ack(2))]);
+    assert_eq!(script.send(PSN, SEND, &[9]), Err(Discard::Duplicate));
+    assert_eq!(script.send(PSN + 1, write, &[9]), Err(Discard::Duplicate));
+    assert_eq!(script.drain(), [(PSN + 1, ack(2))]);
+    assert_eq!(script.host.received().len(), 1);
+    assert_eq!((script.host.bytes(0, 1), script.host.bytes(500, 1)), (&[1][..], &[1][..]));
+    // Half the circle behind is still a duplicate, half the circle ahead a gap.
+    let behind = PSN + 2 + (1 << 23);
+    assert_eq!(script.send(behind, write, &[9]), Err(Discard::Duplicate));
+    assert_eq!(script.send(behind - 1, write, &[9]), Err(Discard::PsnGap));
+}
+
+#[test]
+fn a_duplicate_read_goes_on_where_the_peer_asks() {
+    let mut script = script();
+    script.host.ram.0[..3000].copy_from_slice(&[7; 3000]);
+    let read = Operation::ReadRequest(script.reth(0, 3000));
+    assert_eq!(script.send(PSN, read, &[]), Ok(()));
+    let aeth = Aeth { syndrome: ACK, msn: 1 };
+    let first = [
+        (PSN, Operation::ReadResponseFirst(aeth)),
+        (PSN + 1, Operation::ReadResponseMiddle),
+        (PSN + 2, Operation::ReadResponseLast(aeth)),
+    ];
+    assert_eq!(script.drain(), first);
+    let rest = Operation::ReadRequest(script.reth(1024, 1976));
+    assert_eq!(script.send(PSN + 1, rest, &[]), Err(Discard::Duplicate));
+    let again = [(PSN + 1, Operation::ReadResponseFirst(aeth)), (PSN + 2, Operation::ReadResponseLast(aeth))];
+    assert_eq!(script.drain(), again);
+    let tail = Operation::ReadRequest(script.reth(2048, 952));
+    assert_eq!(script.send(PSN + 2, tail, &[]), Err(Discard::Duplicate));
+    assert_eq!(script.drain(), [(PSN + 2, Operation::ReadResponseOnly(aeth))]);
+    // A duplicate that asks for anything else was never sent by an honest peer.
+    let other = Operation::ReadRequest(script.reth(0, 1976));
+    assert_eq!(script.send(PSN + 1, other, &[]), Err(Discard::Duplicate));
+    assert_eq!(script.drain(), []);
+}
+
+#[test]
+fn a_duplicate_atomic_is_answered_from_memory() {
+    let mut script = script();
+    script.host.ram.0[8..16].copy_from_slice(&41u64.to_ne_bytes());
+    let add = fetch_add(BASE + 8, script.rkey());
+    let answer = Operation::AtomicAcknowledge { aeth: Aeth { syndrome: ACK, msn: 1 }, original: 41 };
+    assert_eq!(script.send(PSN, add, &[]), Ok(()));
+    assert_eq!(script.drain(), [(PSN, answer)]);
+    assert_eq!(script.send(PSN, add, &[]), Err(Discard::Duplicate));
+    assert_eq!(script.drain(), [(PSN, answer)]);
+    assert_eq!(script.host.bytes(8, 8), 42u64.to_ne_bytes());
+}
+
+#[test]
+fn an_acknowledgement_waits_for_the_read_before_it() {
+    let mut script = script();
+    let read = Operation::ReadRequest(script.reth(0, 1500));
+    let write = Operation::WriteOnly(script.reth(0, 1), None);
+    script.send(PSN, read, &[]).unwrap();
+    script.send(PSN + 2, write, &[1]).unwrap();
+    let psns: Vec<_> = script.drain().iter().map(|(psn, _)| *psn).collect();
+    assert_eq!(psns, [PSN, PSN + 1, PSN + 2]);
+}
+
+#[test]
+fn no_receive_is_reported_and_the_message_taken_when_it_comes_back() {
+    let mut script = script();
+    assert_eq!(script.send(PSN, SEND, &[3]), Err(Discard::ReceiverNotReady));
+    // What was sent behind it is no gap worth a word.
+    assert_eq!(script.send(PSN + 1, SEND, &[4]), Err(Discard::PsnGap));
+    assert_eq!(script.drain(), [(PSN, rnr(1, 0))]);
+    post_recv(&mut script, 1, 10);
+    assert_eq!(script.send(PSN, SEND, &[3]), Ok(()));
+    assert_eq!(script.drain(), [(PSN, ack(1))]);
+    // WRITE with immediate: not even its data is placed.
+    let write = Operation::WriteOnly(script.reth(100, 1), Some([0; 4]));
+    assert_eq!(script.send(PSN + 1, write, &[5]), Err(Discard::ReceiverNotReady));
+    assert_eq!(script.drain(), [(PSN + 1, rnr(1, 1))]);
+    assert_eq!(script.host.bytes(100, 1), [0]);
+    assert_eq!(script.host.endpoint.counters().rnr_naks_sent, 2);
+    assert_eq!(script.state(), State::ReadyToSend);
+}
+
+/// A packet that must be refused, and how.
+struct Hostile {
+    name: &'static str,
+    operation: Operation,
+    payload: &'static [u8],
+    discard: Discard,
+    code: NakCode,
+}
+
+fn hostile(script: &Script) -> Vec<Hostile> {
+    use NakCode::{InvalidRequest, RemoteAccessError};
+    let size = 1 << 16;
+    let case = |name, operation, payload, discard, code| Hostile { name, operation, payload, discard, code };
+    let invalid =
+        |name, operation, payload| case(name, operation, payload, Discard::Sequence, InvalidRequest);
+    let write = |offset, length| Operation::WriteOnly(script.reth(offset, length), None);
+    let forged = Reth { rkey: Rkey::new(script.rkey().get() ^ 1), ..script.reth(0, 1) };
+    let low = Reth { address: BASE - 1, ..script.reth(0, 2) };
+    let wrap = Reth { address: u64::MAX, ..script.reth(0, 2) };
+    let swap = |address| {
+        let operands = CompareSwap { compare: 0, swap: 1 };
+        Operation::CompareSwap(AtomicEth { address, rkey: script.rkey(), operands })
+    };
+    let range =
+        |name, operation, payload| case(name, operation, payload, Discard::RemoteRange, RemoteAccessError);
+    let invalidate = Operation::SendOnly(SendTail::Invalidate(script.rkey()));
+    vec![
+        invalid("middle of no SEND", Operation::SendMiddle, &FULL),
+        invalid("last of no SEND", LAST, &[1]),
+        invalid("middle of no WRITE", Operation::WriteMiddle, &FULL),
+        invalid("last of no WRITE", Operation::WriteLast(None), &[1]),
+        invalid("short first of a SEND", Operation::SendFirst, &[1]),
+        invalid("short first of a WRITE", Operation::WriteFirst(script.reth(0, 2000)), &[1]),
+        invalid("WRITE of more than announced", write(0, 1), &[1, 2]),
+        invalid("WRITE of less than announced", write(0, 3), &[1, 2]),
+        invalid("WRITE first that says it is all", Operation::WriteFirst(script.reth(0, 1024)), &FULL),
+        invalid("READ above 2^31", Operation::ReadRequest(script.reth(0, (1 << 31) + 1)), &[]),
+        invalid("misaligned atomic", fetch_add(BASE + 4, script.rkey()), &[]),
+        case("beyond the path MTU", SEND, &[0; 1025], Discard::Oversized, InvalidRequest),
+        case("invalidate", invalidate, &[], Discard::Opcode, InvalidRequest),
+        range("WRITE beyond the region", write(size - 1, 2), &[1, 2]),
+        range("WRITE before the region", Operation::WriteOnly(low, None), &[1, 2]),
+        range("WRITE round the address space", Operation::WriteOnly(wrap, None), &[1, 2]),
+        range("READ beyond the region", Operation::ReadRequest(script.reth(size, 1)), &[]),
+        range("long READ", Operation::ReadRequest(script.reth(0, 1 << 31)), &[]),
+        range("atomic beyond the region", swap(BASE + size), &[]),
+        case("forged rkey", Operation::WriteOnly(forged, None), &[1], Discard::RemoteKey, RemoteAccessError),
+        case(
+            "READ by a forged rkey",
+            Operation::ReadRequest(forged),
+            &[],
+            Discard::RemoteKey,
+            RemoteAccessError,
+        ),
+        case(
+            "atomic by a forged rkey",
+            fetch_add(BASE, forged.rkey),
+            &[],
+            Discard::RemoteKey,
+            RemoteAccessError,
+        ),
+    ]
+}
+
+#[test]
+fn hostile_requests_are_refused_counted_and_leave_no_byte() {
+    let count = hostile(&script()).len();
+    for index in 0..count {
+        let mut script = script();
+        post_recv(&mut script, 1, 5000);
+        let Hostile { name, operation, payload, discard, code } = hostile(&script).swap_remove(index);
+        assert_eq!(script.send(PSN, operation, payload), Err(discard), "{name}");
+        assert_eq!(script.discarded(discard), 1, "{name}");
+        assert_eq!(script.drain(), [(PSN, nak(code, 0))], "{name}");
+        assert_eq!(script.state(), State::Error, "{name}");
+        assert!(script.host.ram.0.iter().all(|&byte| byte == 0), "{name}");
+        let received = script.host.received();
+        assert_eq!(received.len(), 1, "{name}");
+        assert_eq!(received[0].status, CompletionStatus::Flushed, "{name}");
+        // In ERR it takes nothing more.
+        let write = Operation::WriteOnly(script.reth(0, 1), None);
+        assert_eq!(script.send(PSN, write, &[1]), Err(Discard::QpState), "{name}");
+        assert_eq!(script.drain(), [], "{name}");
+    }
+}
+
+#[test]
+fn messages_that_do_not_fit_together_are_refused() {
+    let mut script = script();
+    post_recv(&mut script, 1, 5000);
+    script.send(PSN, Operation::SendFirst, &FULL).unwrap();
+    let write = Operation::WriteOnly(script.reth(9000, 1), None);
+    assert_eq!(script.send(PSN + 1, write, &[1]), Err(Discard::Sequence));
+    let (psn, operation) = script.drain()[0];
+    assert_eq!((psn, operation), (PSN + 1, nak(NakCode::InvalidRequest, 0)));
+    assert_eq!(script.host.received()[0].status, CompletionStatus::RemoteInvalidRequest);
+}
+
+#[test]
+fn a_message_longer_than_the_receive_is_refused() {
+    let mut script = script();
+    post_recv(&mut script, 1, 1500);
+    script.send(PSN, Operation::SendFirst, &FULL).unwrap();
+    assert_eq!(script.send(PSN + 1, LAST, &FULL), Err(Discard::LocalProtection));
+    assert_eq!(script.drain(), [(PSN + 1, nak(NakCode::InvalidRequest, 0))]);
+    assert_eq!(script.host.received()[0].status, CompletionStatus::LocalLength);
+    assert!(script.host.bytes(1024, 1000).iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_receive_buffer_that_is_not_registered_is_a_remote_operational_error() {
+    let mut script = script();
+    let lkey = script.host.region.lkey;
+    post_recv(&mut script, 1, 1500);
+    script.host.endpoint.deregister(lkey).unwrap();
+    assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::LocalProtection));
+    assert_eq!(script.drain(), [(PSN, nak(NakCode::RemoteOperationalError, 0))]);
+    assert_eq!(script.host.received()[0].status, CompletionStatus::LocalProtection);
+}
+
+#[test]
+fn a_region_that_goes_away_ends_the_read_that_uses_it() {
+    let mut script = script();
+    let read = Operation::ReadRequest(script.reth(0, 3000));
+    script.send(PSN, read, &[]).unwrap();
+    assert!(matches!(script.next(), Some((PSN, Operation::ReadResponseFirst(_)))));
+    let lkey = script.host.region.lkey;
+    script.host.endpoint.deregister(lkey).unwrap();
+    assert_eq!(script.drain(), [(PSN + 1, nak(NakCode::RemoteAccessError, 1))]);
+    assert_eq!(script.state(), State::Error);
+}
+
+#[test]
+fn what_the_queue_pair_does_not_allow_is_an_invalid_request() {
+    for (access, operation, payload) in [
+        (Access::REMOTE_READ, 0, &[1][..]),
+        (Access::REMOTE_WRITE, 1, &[]),
+        (Access::REMOTE_READ | Access::REMOTE_WRITE, 2, &[]),
+    ] {
+        let mut script = Script::new(Options { access, ..Options::default() });
+        let operation = match operation {
+            0 => Operation::WriteOnly(script.reth(0, 1), None),
+            1 => Operation::ReadRequest(script.reth(0, 1)),
+            _ => fetch_add(BASE, script.rkey()),
+        };
+        assert_eq!(script.send(PSN, operation, payload), Err(Discard::RemoteAccess));
+        assert_eq!(script.drain(), [(PSN, nak(NakCode::InvalidRequest, 0))]);
+    }
+}
+
+#[test]
+fn more_reads_than_agreed_are_an_invalid_request() {
+    let mut script = Script::new(Options { max_dest_rd_atomic: 2, ..Options::default() });
+    let read = Operation::ReadRequest(script.reth(0, 10));
+    assert_eq!(script.send(PSN, read, &[]), Ok(()));
+    assert_eq!(script.send(PSN + 1, read, &[]), Ok(()));
+    assert_eq!(script.send(PSN + 2, read, &[]), Err(Discard::ResponderResources));
+    // The answers that are due leave before the refusal.
+    let answers = script.drain();
+    assert_eq!(answers.iter().map(|(psn, _)| *psn).collect::<Vec<_>>(), [PSN, PSN + 1, PSN + 2]);
+    assert_eq!(answers[2].1, nak(NakCode::InvalidRequest, 2));
+    let aeth = |answer: Operation| match answer {
+        Operation::Acknowledge(aeth) => aeth.syndrome,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(aeth(answers[2].1), syndrome(NakCode::InvalidRequest));
+}
+
+#[test]
+fn strangers_are_not_heard() {
+    let mut script = script();
+    let write = Operation::WriteOnly(script.reth(0, 1), None);
+    script.partition_key = 0x7fff;
+    assert_eq!(script.send(PSN, write, &[1]), Ok(()), "a limited member talks to a full one");
+    script.partition_key = 0x8001;
+    assert_eq!(script.send(PSN + 1, write, &[2]), Err(Discard::PartitionKey));
+    script.partition_key = 0xffff;
+    let peer = script.path;
+    script.path = harness::path(3, 2);
+    assert_eq!(script.send(PSN + 1, write, &[3]), Err(Discard::Address));
+    script.path = peer;
+    let qpn = script.host.qpn;
+    script.host.qpn = roce::Qpn::new(qpn.get() ^ 1);
+    assert_eq!(script.send(PSN + 1, write, &[4]), Err(Discard::UnknownQp));
+    script.host.qpn = qpn;
+    assert_eq!(script.host.bytes(0, 1), [1]);
+    script.host.endpoint.modify_qp(script.now, qpn, Modify::Reset).unwrap();
+    assert_eq!(script.send(PSN + 1, write, &[5]), Err(Discard::QpState));
+    assert_eq!(script.host.bytes(0, 1), [1]);
+}
+
+#[test]
+fn a_wrong_icrc_leaves_no_byte() {
+    let mut script = script();
+    let header = roce::wire::Header::Connected {
+        service: roce::wire::Service::Rc,
+        bth: script.bth(PSN),
+        operation: Operation::WriteOnly(script.reth(0, 4), None),
+    };
+    let mut frame = script.frame(&header, &[1, 2, 3, 4]);
+    let at = frame.len() - 6;
+    frame[at] ^= 1;
+    let taken = script.host.endpoint.on_frame(script.now, &mut script.host.ram, &frame);
+    assert_eq!(taken, Err(Discard::Icrc));
+    assert_eq!(script.host.bytes(0, 4), [0; 4]);
+    assert_eq!(script.drain(), []);
+}

@@ -8,9 +8,9 @@ mod harness;
 use core::time::Duration;
 use harness::{BASE, Faults, Options, Pair, Random, open_window};
 use proptest::prelude::*;
-use roce::Psn;
 use roce::qp::{CompletionStatus, CongestionAlgorithm, Remote, SendRequest, State};
 use roce::wire::Mtu;
+use roce::{Discard, Psn};
 
 /// Requests of one run.
 const REQUESTS: u64 = 60;
@@ -109,7 +109,7 @@ fn request(pair: &mut Pair, host: usize, id: u64, random: &mut Random, ledger: &
     pair.post(host, request);
 }
 
-fn run(scenario: Scenario) {
+fn run(scenario: Scenario) -> Pair {
     let mut pair = Pair::connect(Options {
         mtu: scenario.mtu,
         send_psn: scenario.send_psn,
@@ -145,23 +145,24 @@ fn run(scenario: Scenario) {
     pair.faults = Faults::default();
     pair.run(Duration::from_millis(100));
     check(&mut pair, &ledger);
+    pair
 }
 
 fn check(pair: &mut Pair, ledger: &[Ledger; 2]) {
-    for host in 0..2 {
+    for (host, ledger) in ledger.iter().enumerate() {
         assert_eq!(pair.reports()[host].unwrap().state, State::ReadyToSend);
         let sent = pair.hosts[host].sent();
         assert!(sent.iter().all(|c| c.status == CompletionStatus::Success));
-        assert_eq!(sent.iter().map(|c| c.id).collect::<Vec<_>>(), ledger[host].signalled);
+        assert_eq!(sent.iter().map(|c| c.id).collect::<Vec<_>>(), ledger.signalled);
         let received: Vec<_> = pair.hosts[host].received().iter().map(|c| (c.id, c.length)).collect();
-        assert_eq!(received, ledger[host].receives);
-        for &(here, there, length) in &ledger[host].equal {
+        assert_eq!(received, ledger.receives);
+        for &(here, there, length) in &ledger.equal {
             let length = length as usize;
             let ours = pair.hosts[host].bytes(here as usize, length);
             assert!(ours == pair.hosts[1 - host].bytes(there as usize, length), "{length} bytes at {here}");
         }
         let counter = pair.hosts[1 - host].bytes(COUNTER as usize, 8);
-        assert_eq!(u64::from_ne_bytes(counter.try_into().unwrap()), ledger[host].added);
+        assert_eq!(u64::from_ne_bytes(counter.try_into().unwrap()), ledger.added);
     }
 }
 
@@ -172,6 +173,31 @@ proptest! {
     fn any_operations_survive_any_faults(scenario in scenario()) {
         run(scenario);
     }
+}
+
+/// The rare paths are reached: a run without them would prove little.
+#[test]
+fn faults_reach_every_kind_of_recovery() {
+    let mut reached = [0; 7];
+    for seed in 0..8 {
+        let faults = Faults { loss: 50, duplicate: 50, reorder: 100, flip: 10 };
+        let (mtu, window) = (Mtu::M1024, 64 * 1024);
+        let pair = run(Scenario { seed, faults, mtu, window, send_psn: Psn::CIRCLE - 9, max_reads: 2 });
+        for host in &pair.hosts {
+            let counters = host.endpoint.counters();
+            let found = [
+                counters.retransmitted,
+                counters.timeouts,
+                counters.naks_sent,
+                counters.naks_received,
+                counters.discarded(Discard::Duplicate),
+                counters.discarded(Discard::PsnGap),
+                counters.discarded(Discard::Icrc),
+            ];
+            reached.iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
+        }
+    }
+    assert!(reached.iter().all(|&count| count > 20), "{reached:?}");
 }
 
 /// A window of one packet, and the acknowledgement of a packet that was already sent again, and lost.

@@ -1,0 +1,244 @@
+//! Window, pacing, probes, and the longest message.
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use cc::{HpccConfig, Instant, Rate};
+use core::num::NonZeroU32;
+use core::time::Duration;
+use harness::script::{PSN, Script, ack};
+use harness::{BASE, Host, Options, Pair, open_window, paced, path};
+use roce::qp::{CompletionStatus, CongestionAlgorithm, Remote, SendRequest, Sge};
+use roce::wire::telemetry::{HopRecord, Speed, stamp};
+use roce::wire::{Header, MAX_OVERHEAD, Mtu};
+use roce::{Access, Discard, Memory, Slice};
+
+const REMOTE: Remote = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
+
+fn post_write(script: &mut Script, id: u64, length: u32) {
+    let (qpn, from) = (script.host.qpn, script.host.sge(0, length));
+    script.host.endpoint.post_send(script.now, qpn, SendRequest::write(id, from, REMOTE)).unwrap();
+}
+
+#[test]
+fn the_packet_that_fills_the_window_asks_for_an_acknowledgement() {
+    let congestion = CongestionAlgorithm::Fixed { window: 3000, rate: None };
+    let mut script = Script::new(Options { congestion, ..Options::default() });
+    post_write(&mut script, 1, 10_000);
+    let asks = |script: &mut Script| -> Vec<(u32, bool)> {
+        core::iter::from_fn(|| script.next_header())
+            .map(|(header, _)| (header.bth().psn.get(), header.bth().ack_request))
+            .collect()
+    };
+    assert_eq!(asks(&mut script), [(PSN, false), (PSN + 1, true), (PSN + 2, true)]);
+    assert_eq!(script.send(PSN + 1, ack(0), &[]), Ok(()));
+    assert_eq!(asks(&mut script), [(PSN + 3, false), (PSN + 4, true)]);
+    assert_eq!(script.host.endpoint.report(script.host.qpn).unwrap().in_flight, 3072);
+}
+
+#[test]
+fn pacing_holds_the_rate_and_sends_no_earlier() {
+    let rate = Rate::from_mbps(800);
+    let options = Options { congestion: paced(1 << 30, rate), ack_timeout: 14, ..Options::default() };
+    let mut pair = Pair::connect(options);
+    let from = pair.hosts[0].sge(0, 500_000);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(1, from, remote));
+    while pair.hosts[0].sent().is_empty() {
+        assert!(pair.step());
+    }
+    let wire = 500_000 + 489 * 58;
+    let shortest = rate.time_for(wire - 16 * 1024 - 1100);
+    let longest = rate.time_for(wire) + Duration::from_micros(150);
+    let took = pair.now.saturating_since(Instant::ZERO);
+    assert!((shortest..=longest).contains(&took), "{took:?} is not in {shortest:?}..{longest:?}");
+    assert_eq!(pair.hosts[0].endpoint.counters().timeouts, 0);
+}
+
+#[test]
+fn a_slow_flow_does_not_time_out_between_acknowledgements() {
+    // One packet takes 1 ms, the timeout is 131 µs: it counts from a packet that asks for an answer.
+    let congestion = paced(1 << 30, Rate::from_mbps(9));
+    let mut pair = Pair::connect(Options { congestion, ..Options::default() });
+    let from = pair.hosts[0].sge(0, 100_000);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(1, from, remote));
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
+    assert_eq!(pair.hosts[0].endpoint.counters().timeouts, 0);
+}
+
+/// Round robin: a long message doesn't hold back a short one of another queue pair.
+#[test]
+fn queue_pairs_take_turns() {
+    let options = Options { congestion: open_window(), ..Options::default() };
+    let mut script = Script::new(options);
+    let second = {
+        let host = &mut script.host;
+        let init = roce::qp::QpInit {
+            service: roce::wire::Service::Rc,
+            pd: host.pd,
+            send_cq: host.send_cq,
+            recv_cq: host.recv_cq,
+            capabilities: options.capabilities,
+            signal_all: true,
+        };
+        let first = host.qpn;
+        host.qpn = host.endpoint.create_qp(init).unwrap();
+        host.ready_to_receive(path(2, 1), roce::Qpn::new(0x4711), PSN, &options);
+        host.ready_to_send(&Options { send_psn: 5, ..options });
+        core::mem::replace(&mut host.qpn, first)
+    };
+    post_write(&mut script, 1, 5000);
+    let from = script.host.sge(0, 1024);
+    script.host.endpoint.post_send(script.now, second, SendRequest::write(1, from, REMOTE)).unwrap();
+    let psns: Vec<_> = script.drain().iter().map(|(psn, _)| *psn).collect();
+    assert_eq!(psns, [PSN, 5, PSN + 1, PSN + 2, PSN + 3, PSN + 4]);
+}
+
+const BASE_RTT: Duration = Duration::from_micros(10);
+
+fn hpcc() -> Options {
+    let config = HpccConfig::new(Rate::from_gbps(10), BASE_RTT, NonZeroU32::new(4).unwrap());
+    Options {
+        congestion: CongestionAlgorithm::Hpcc(config),
+        probe_interval: Some(BASE_RTT),
+        ack_timeout: 10,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn probes_run_only_while_data_is_in_flight_and_survive_loss() {
+    let mut pair = Pair::connect(hpcc());
+    let mut probes = 0;
+    // Every other probe is lost.
+    pair.filter = Some(Box::new(move |_, frame| {
+        let is_probe = stamp(&mut frame.clone(), 1, HopRecord::new(Speed::from_code(0).unwrap(), 0, 0, 0));
+        probes += u32::from(is_probe);
+        !is_probe || probes % 2 == 0
+    }));
+    let from = pair.hosts[0].sge(0, 500_000);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(1, from, remote));
+    pair.run(Duration::from_millis(20));
+    let counters = pair.hosts[0].endpoint.counters();
+    let rounds = pair.now.as_nanos() / BASE_RTT.as_nanos() as u64;
+    assert!(counters.probes_sent <= rounds + 1, "{} probes in {rounds} rounds", counters.probes_sent);
+    assert!(counters.probes_sent >= rounds / 2);
+    assert!(counters.probe_responses >= counters.probes_sent / 2 - 1);
+    let probes = counters.probes_sent;
+    let later = pair.now + Duration::from_millis(5);
+    pair.run_until(later);
+    assert_eq!(pair.hosts[0].endpoint.counters().probes_sent, probes);
+    assert_eq!(pair.hosts[0].endpoint.poll_timeout(), None);
+}
+
+#[test]
+fn a_full_link_lowers_the_rate() {
+    let mut pair = Pair::connect(hpcc());
+    // A switch whose link of 1 Gb/s is always busy, with a queue of 100 kB.
+    let speed = Speed::from_rate(Rate::from_gbps(1)).unwrap();
+    let mut probes = 0;
+    pair.filter = Some(Box::new(move |from, frame| {
+        if from == 0 {
+            let time = probes * BASE_RTT.as_nanos() as u64;
+            if stamp(frame, 3, HopRecord::new(speed, time, time / 8, 100_000)) {
+                probes += 1;
+            }
+        }
+        true
+    }));
+    let before = pair.reports()[0].unwrap();
+    let from = pair.hosts[0].sge(0, 200_000);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(1, from, remote));
+    pair.run(Duration::from_secs(1));
+    let after = pair.reports()[0].unwrap();
+    assert!(after.window * 4 < before.window, "{} then {}", before.window, after.window);
+    assert!(after.rate.unwrap().as_bps() * 4 < before.rate.unwrap().as_bps());
+    assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
+}
+
+#[test]
+fn a_telemetry_response_nobody_asked_for_is_refused() {
+    let mut script = Script::new(hpcc());
+    let response = |script: &Script, number| Header::TelemetryResponse {
+        bth: script.bth(number),
+        path_id: 0,
+        hops: 0,
+        busiest: None,
+    };
+    let before = response(&script, 0);
+    assert_eq!(script.send_header(&before, &[]), Err(Discard::Telemetry));
+    post_write(&mut script, 1, 100);
+    let sent: Vec<_> = core::iter::from_fn(|| script.next_header()).collect();
+    assert!(matches!(sent[1].0, Header::TelemetryRequest { bth, .. } if bth.psn.get() == 0));
+    let [wrong, right] = [1, 0].map(|number| response(&script, number));
+    assert_eq!(script.send_header(&wrong, &[]), Err(Discard::Telemetry));
+    assert_eq!(script.send_header(&right, &[]), Ok(()));
+    assert_eq!(script.send_header(&right, &[]), Err(Discard::Telemetry), "once is enough");
+    assert_eq!(script.discarded(Discard::Telemetry), 3);
+}
+
+/// Memory that holds nothing, and checks that bytes come in order.
+#[derive(Default)]
+struct Counting {
+    placed: u64,
+}
+
+impl Memory for Counting {
+    fn place(&mut self, to: Slice, bytes: &[u8]) {
+        assert_eq!(to.address(), BASE + self.placed);
+        self.placed += bytes.len() as u64;
+    }
+
+    fn gather(&self, _from: Slice, _into: &mut [u8]) {}
+
+    fn fetch_add(&mut self, _at: Slice, _add: u64) -> u64 {
+        unreachable!()
+    }
+
+    fn compare_swap(&mut self, _at: Slice, _compare: u64, _swap: u64) -> u64 {
+        unreachable!()
+    }
+}
+
+#[test]
+fn a_message_of_two_gibibytes_arrives() {
+    let length = 1 << 31;
+    let options = Options { mtu: Mtu::M4096, send_psn: 0xff_fff0, memory: 8, ..Options::default() };
+    let mut hosts = [Host::new(1, &options), Host::new(2, &options)];
+    let qpns = [hosts[0].qpn, hosts[1].qpn];
+    let mut regions = Vec::new();
+    for (i, host) in hosts.iter_mut().enumerate() {
+        let (from, to) = if i == 0 { (1, 2) } else { (2, 1) };
+        host.ready_to_receive(path(from, to), qpns[1 - i], options.send_psn, &options);
+        host.ready_to_send(&options);
+        let region = host.endpoint.register(host.pd, BASE, u64::from(length), Access::ALL);
+        regions.push(region.unwrap());
+    }
+    let from = Sge { address: BASE, length, lkey: regions[0].lkey };
+    let remote = Remote { address: BASE, rkey: regions[1].rkey };
+    let mut now = Instant::ZERO;
+    hosts[0].endpoint.post_send(now, qpns[0], SendRequest::write(1, from, remote)).unwrap();
+    let mut memory = [Counting::default(), Counting::default()];
+    let mut frame = vec![0; 4096 + MAX_OVERHEAD];
+    let mut busy = true;
+    while busy {
+        busy = false;
+        for host in 0..2 {
+            while let Some(sent) = hosts[host].endpoint.poll_transmit(now, &memory[host], &mut frame) {
+                busy = true;
+                let peer = 1 - host;
+                hosts[peer].endpoint.on_frame(now, &mut memory[peer], &frame[..sent]).unwrap();
+            }
+        }
+        now = now + Duration::from_micros(1);
+    }
+    assert_eq!(memory[1].placed, u64::from(length));
+    assert_eq!(hosts[0].sent()[0].status, CompletionStatus::Success);
+    let expected = roce::Psn::new(options.send_psn).plus(length / 4096);
+    assert_eq!(hosts[1].endpoint.report(qpns[1]).unwrap().expected_psn, expected);
+}

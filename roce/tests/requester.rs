@@ -1,0 +1,282 @@
+//! Packet scripts against the requester: what it makes of each answer, and of none.
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use core::time::Duration;
+use harness::script::{PSN, Script, ack, nak, rnr};
+use harness::{BASE, Options};
+use roce::qp::{CompletionStatus, Modify, Remote, SendRequest, State};
+use roce::wire::{Aeth, NakCode, Operation, Syndrome};
+use roce::{Discard, Lkey, Rkey};
+
+const REMOTE: Remote = Remote { address: 0x1000, rkey: Rkey::new(5) };
+const AETH: Aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 1 };
+/// Ack timeout code 5.
+const TIMEOUT: Duration = Duration::from_nanos(4096 << 5);
+
+fn script() -> Script {
+    Script::new(Options { memory: 1 << 16, ..Options::default() })
+}
+
+fn post(script: &mut Script, request: SendRequest) {
+    let qpn = script.host.qpn;
+    script.host.endpoint.post_send(script.now, qpn, request).unwrap();
+}
+
+fn write(script: &mut Script, id: u64, length: u32) {
+    let from = script.host.sge(0, length);
+    post(script, SendRequest::write(id, from, REMOTE));
+}
+
+fn read(script: &mut Script, id: u64, length: u32) {
+    let into = script.host.sge(4096 * id, length);
+    post(script, SendRequest::read(id, into, REMOTE));
+}
+
+fn psns(script: &mut Script) -> Vec<u32> {
+    script.drain().iter().map(|(psn, _)| *psn).collect()
+}
+
+fn outcomes(script: &mut Script) -> Vec<(u64, CompletionStatus)> {
+    script.host.sent().iter().map(|completion| (completion.id, completion.status)).collect()
+}
+
+#[test]
+fn an_acknowledgement_covers_all_before_it() {
+    let mut script = script();
+    write(&mut script, 1, 3000);
+    write(&mut script, 2, 10);
+    assert_eq!(psns(&mut script), [PSN, PSN + 1, PSN + 2, PSN + 3]);
+    assert_eq!(script.send(PSN + 1, ack(0), &[]), Ok(()));
+    assert_eq!(outcomes(&mut script), []);
+    assert_eq!(script.send(PSN + 3, ack(2), &[]), Ok(()));
+    let ok = CompletionStatus::Success;
+    assert_eq!(outcomes(&mut script), [(1, ok), (2, ok)]);
+}
+
+#[test]
+fn acknowledgements_of_what_was_never_sent_change_nothing() {
+    let mut script = script();
+    write(&mut script, 1, 10);
+    write(&mut script, 2, 10);
+    assert_eq!(script.drain().len(), 2);
+    for psn in [PSN - 1, PSN + 2, PSN + (1 << 23), PSN + (1 << 23) + 1] {
+        for answer in
+            [ack(1), nak(NakCode::RemoteAccessError, 1), nak(NakCode::PsnSequenceError, 0), rnr(1, 0)]
+        {
+            assert_eq!(script.send(psn, answer, &[]), Err(Discard::StaleAcknowledge), "{psn} {answer:?}");
+        }
+    }
+    assert_eq!(script.discarded(Discard::StaleAcknowledge), 16);
+    assert_eq!(outcomes(&mut script), []);
+    assert_eq!(script.state(), State::ReadyToSend);
+}
+
+#[test]
+fn a_gap_nak_goes_back_to_the_gap() {
+    let mut script = script();
+    write(&mut script, 1, 5000);
+    assert_eq!(psns(&mut script), [PSN, PSN + 1, PSN + 2, PSN + 3, PSN + 4]);
+    assert_eq!(script.send(PSN + 2, nak(NakCode::PsnSequenceError, 0), &[]), Ok(()));
+    assert_eq!(psns(&mut script), [PSN + 2, PSN + 3, PSN + 4]);
+    assert_eq!(script.host.endpoint.counters().retransmitted, 3);
+    assert_eq!(script.host.endpoint.counters().naks_received, 1);
+    assert_eq!(script.send(PSN + 4, ack(1), &[]), Ok(()));
+    assert_eq!(outcomes(&mut script), [(1, CompletionStatus::Success)]);
+}
+
+#[test]
+fn a_read_goes_on_where_its_answer_broke_off() {
+    let mut script = script();
+    read(&mut script, 1, 3000);
+    write(&mut script, 2, 10);
+    assert_eq!(psns(&mut script), [PSN, PSN + 3]);
+    let first = Operation::ReadResponseFirst(AETH);
+    assert_eq!(script.send(PSN, first, &[1; 1024]), Ok(()));
+    // The rest is lost. The WRITE's acknowledgement says so, once.
+    assert_eq!(script.send(PSN + 3, ack(2), &[]), Ok(()));
+    assert_eq!(script.send(PSN + 3, ack(2), &[]), Ok(()));
+    let sent = script.drain();
+    let rest = roce::wire::Reth { address: 0x1000 + 1024, rkey: REMOTE.rkey, length: 1976 };
+    assert_eq!(sent[0], (PSN + 1, Operation::ReadRequest(rest)));
+    assert_eq!(sent[1].0, PSN + 3);
+    assert_eq!(sent.len(), 2);
+    assert_eq!(script.send(PSN + 1, first, &[2; 1024]), Ok(()));
+    assert_eq!(script.send(PSN + 2, Operation::ReadResponseLast(AETH), &[3; 952]), Ok(()));
+    assert_eq!(outcomes(&mut script), [(1, CompletionStatus::Success)]);
+    assert_eq!(script.send(PSN + 3, ack(2), &[]), Ok(()));
+    assert_eq!(outcomes(&mut script), [(2, CompletionStatus::Success)]);
+    let bytes = script.host.bytes(4096, 3000);
+    assert_eq!((bytes[0], bytes[1023], bytes[1024], bytes[2047], bytes[2048]), (1, 1, 2, 2, 3));
+}
+
+#[test]
+fn a_response_that_is_not_what_was_asked_for_ends_the_queue_pair() {
+    let only = Operation::ReadResponseOnly(AETH);
+    let first = Operation::ReadResponseFirst(AETH);
+    let atomic = Operation::AtomicAcknowledge { aeth: AETH, original: 1 };
+    for (operation, payload) in [
+        (only, &[9; 3000][..]),
+        (only, &[9; 1024]),
+        (first, &[9; 1000]),
+        (Operation::ReadResponseLast(AETH), &[9; 1024]),
+        (atomic, &[]),
+    ] {
+        let mut script = script();
+        read(&mut script, 1, 3000);
+        write(&mut script, 2, 10);
+        script.drain();
+        assert_eq!(script.send(PSN, operation, payload), Err(Discard::Sequence), "{operation:?}");
+        let expected = [(1, CompletionStatus::BadResponse), (2, CompletionStatus::Flushed)];
+        assert_eq!(outcomes(&mut script), expected);
+        assert!(script.host.ram.0.iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn a_refusal_ends_its_request_and_flushes_the_rest() {
+    for (code, status) in [
+        (NakCode::InvalidRequest, CompletionStatus::RemoteInvalidRequest),
+        (NakCode::RemoteAccessError, CompletionStatus::RemoteAccess),
+        (NakCode::RemoteOperationalError, CompletionStatus::RemoteOperation),
+        (NakCode::InvalidRdRequest, CompletionStatus::RemoteInvalidRequest),
+    ] {
+        let mut script = script();
+        for id in 1..4 {
+            write(&mut script, id, 10);
+        }
+        script.drain();
+        // It acknowledges what came before.
+        assert_eq!(script.send(PSN + 1, nak(code, 1), &[]), Ok(()));
+        let flushed = CompletionStatus::Flushed;
+        let ok = CompletionStatus::Success;
+        assert_eq!(outcomes(&mut script), [(1, ok), (2, status), (3, flushed)]);
+        assert_eq!(script.state(), State::Error);
+        assert_eq!(script.drain(), []);
+        write(&mut script, 4, 10);
+        assert_eq!(outcomes(&mut script), [(4, flushed)]);
+    }
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_waited_for() {
+    let mut script = Script::new(Options { rnr_retry: 2, ..Options::default() });
+    write(&mut script, 1, 10);
+    write(&mut script, 2, 10);
+    assert_eq!(script.drain().len(), 2);
+    for _ in 0..2 {
+        // Timer code 12: 640 µs. The peer also reports what came behind as a gap.
+        assert_eq!(script.send(PSN, rnr(12, 0), &[]), Ok(()));
+        assert_eq!(script.send(PSN, nak(NakCode::PsnSequenceError, 0), &[]), Ok(()));
+        assert_eq!(script.drain(), []);
+        script.wait(Duration::from_micros(639));
+        assert_eq!(script.drain(), []);
+        script.wait(Duration::from_micros(2));
+        assert_eq!(psns(&mut script), [PSN, PSN + 1]);
+    }
+    assert_eq!(script.send(PSN, rnr(12, 0), &[]), Ok(()));
+    let expected = [(1, CompletionStatus::RnrRetryExceeded), (2, CompletionStatus::Flushed)];
+    assert_eq!(outcomes(&mut script), expected);
+    assert_eq!(script.host.endpoint.counters().rnr_naks_received, 3);
+}
+
+#[test]
+fn silence_is_retried_and_then_given_up() {
+    let mut script = Script::new(Options { retry_count: 3, ..Options::default() });
+    write(&mut script, 1, 2000);
+    read(&mut script, 2, 10);
+    for round in 0..4 {
+        assert_eq!(psns(&mut script), [PSN, PSN + 1, PSN + 2], "round {round}");
+        script.wait(TIMEOUT - Duration::from_micros(1));
+        assert_eq!(script.drain(), []);
+        script.wait(Duration::from_micros(2));
+    }
+    let expected = [(1, CompletionStatus::RetryExceeded), (2, CompletionStatus::Flushed)];
+    assert_eq!(outcomes(&mut script), expected);
+    assert_eq!(script.host.endpoint.counters().timeouts, 4);
+    assert_eq!(script.host.endpoint.poll_timeout(), None);
+}
+
+#[test]
+fn progress_gives_all_retries_back() {
+    let mut script = Script::new(Options { retry_count: 1, ..Options::default() });
+    write(&mut script, 1, 5000);
+    for packet in 0..4 {
+        script.drain();
+        script.wait(TIMEOUT + Duration::from_micros(1));
+        assert_eq!(psns(&mut script)[0], PSN + packet);
+        assert_eq!(script.send(PSN + packet, ack(0), &[]), Ok(()));
+    }
+    assert_eq!(script.state(), State::ReadyToSend);
+}
+
+#[test]
+fn a_bad_local_buffer_fails_after_what_came_before() {
+    let mut script = script();
+    write(&mut script, 1, 10);
+    let bad = script.host.sge_with(0, 10, Lkey::new(0xdead));
+    post(&mut script, SendRequest::write(2, bad, REMOTE));
+    write(&mut script, 3, 10);
+    assert_eq!(psns(&mut script), [PSN]);
+    assert_eq!(outcomes(&mut script), []);
+    assert_eq!(script.send(PSN, ack(1), &[]), Ok(()));
+    assert_eq!(script.drain(), []);
+    assert_eq!(
+        outcomes(&mut script),
+        [
+            (1, CompletionStatus::Success),
+            (2, CompletionStatus::LocalProtection),
+            (3, CompletionStatus::Flushed)
+        ]
+    );
+}
+
+#[test]
+fn flushing_keeps_the_order_and_reset_forgets() {
+    let mut script = script();
+    let qpn = script.host.qpn;
+    for id in 0..3 {
+        let sge = script.host.sge(0, 10);
+        post(&mut script, SendRequest::write(id, sge, REMOTE).unsignalled());
+        script.host.endpoint.post_recv(qpn, roce::qp::RecvRequest::new(10 + id, sge)).unwrap();
+    }
+    script.host.endpoint.modify_qp(script.now, qpn, Modify::Error).unwrap();
+    let flushed = CompletionStatus::Flushed;
+    assert_eq!(outcomes(&mut script), [(0, flushed), (1, flushed), (2, flushed)]);
+    let received: Vec<_> = script.host.received().iter().map(|c| (c.id, c.status)).collect();
+    assert_eq!(received, [(10, flushed), (11, flushed), (12, flushed)]);
+    script.host.endpoint.modify_qp(script.now, qpn, Modify::Reset).unwrap();
+    assert_eq!(script.state(), State::Reset);
+    assert_eq!(script.host.endpoint.send_room(qpn), 128);
+    let refused = script.host.endpoint.post_recv(qpn, roce::qp::RecvRequest::scatter(1, &[]));
+    assert!(refused.is_err());
+}
+
+/// Every packet of a 2 GiB READ request's answer has its own PSN: half the circle at MTU 256.
+#[test]
+fn a_read_of_two_gibibytes_takes_half_the_circle() {
+    let options = Options { mtu: roce::wire::Mtu::M256, ..Options::default() };
+    let mut script = Script::new(options);
+    let length = 1 << 31;
+    let pd = script.host.pd;
+    let access = roce::Access::ALL;
+    let region = script.host.endpoint.register(pd, BASE, u64::from(length), access).unwrap();
+    let into = roce::qp::Sge { address: BASE, length, lkey: region.lkey };
+    post(&mut script, SendRequest::read(1, into, REMOTE));
+    write(&mut script, 2, 1);
+    // The WRITE must wait: its PSN would be as far behind as ahead.
+    assert_eq!(psns(&mut script), [PSN]);
+    let last = PSN + (1 << 23) - 1;
+    let report = script.host.endpoint.report(script.host.qpn).unwrap();
+    assert_eq!(report.send_psn, roce::Psn::new(last + 1));
+    assert_eq!(script.send(last + 1, ack(1), &[]), Err(Discard::StaleAcknowledge));
+    // An answer from the middle: what is before it was lost.
+    let middle = Operation::ReadResponseMiddle;
+    assert_eq!(script.send(last - 1, middle, &[0; 256]), Ok(()));
+    assert_eq!(psns(&mut script), [PSN]);
+    // One packet in, and the circle has room for one more.
+    assert_eq!(script.send(PSN, Operation::ReadResponseFirst(AETH), &[1; 256]), Ok(()));
+    assert_eq!(psns(&mut script), [last + 1]);
+}

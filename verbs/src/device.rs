@@ -4,13 +4,10 @@ use datapath::engine::{CoreConfig, CoreCounters, Engine};
 use datapath::io::PacketIo;
 use datapath::neighbour::{Address, Kernel, link_local};
 use datapath::port_spec::PortSpec;
-use roce::wire::{Mac, Mtu};
+use roce::wire::{MAX_OVERHEAD, Mac, Mtu};
 use roce::{Counters, EndpointConfig};
 use std::net::IpAddr;
 use std::sync::Arc;
-
-/// Ethernet with a VLAN tag, IPv6, UDP, BTH, RETH, immediate data and ICRC: what a full packet has around its payload.
-const OVERHEAD: usize = 18 + 40 + 8 + 12 + 16 + 4 + 4;
 
 const LIMITS: DeviceLimits = DeviceLimits {
     max_qps: 1024,
@@ -129,12 +126,12 @@ impl Device {
         config: &DeviceConfig,
     ) -> Result<Self, Error> {
         let max_frame = port.caps().max_frame;
-        let fits = |mtu: &Mtu| mtu.bytes() as usize + OVERHEAD <= max_frame;
+        let fits = |mtu: &Mtu| mtu.bytes() as usize + MAX_OVERHEAD <= max_frame;
         let mtu = Mtu::ALL.into_iter().rfind(fits).ok_or_else(|| Error::Port {
             port: own.name.clone(),
             reason: format!(
                 "its frames of {max_frame} bytes carry no packet: the least is {}",
-                256 + OVERHEAD
+                256 + MAX_OVERHEAD
             ),
         })?;
         let facts =

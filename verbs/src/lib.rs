@@ -2,6 +2,50 @@
 //!
 //! A [`Device`] is a port with its poll-mode core. From it come [`ProtectionDomain`]s, [`MemoryRegion`]s,
 //! [`CompletionQueue`]s and [`QueuePair`]s. Two queue pairs are connected by exchanging [`QpEndpoint`]s by any means.
+//!
+//! Two devices of one process, joined by an in-process cable; with a port's name and [`Device::open`] instead of
+//! [`pair`] and [`Device::open_on`], the same program runs between hosts:
+//!
+//! ```
+//! use ferroce_verbs::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (left, right) = pair(1024, 4500);
+//! let open = |port, name: &str, ip: &str, last| {
+//!     let config = DeviceConfig::new().address(ip.parse()?).progress(Progress::Dedicated { core: None });
+//!     let own = OwnPort { name: name.into(), mac: Mac([2, 0, 0, 0, 0, last]) };
+//!     Ok::<_, Error>(Device::open_on(port, own, &config)?)
+//! };
+//! let (here, there) = (open(left, "left", "10.0.0.1/24", 1)?, open(right, "right", "10.0.0.2/24", 2)?);
+//!
+//! // The responder: memory that a peer may write, and a queue pair.
+//! let domain = there.allocate_pd()?;
+//! let memory = MemoryRegion::alloc(&domain, 4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//! let cq = there.create_cq(16)?;
+//! let mut responder = domain.queue_pair(&cq, &cq).build()?;
+//!
+//! // The requester.
+//! let domain = here.allocate_pd()?;
+//! let buffer = MemoryRegion::alloc(&domain, 4096, Access::LOCAL_READ)?;
+//! let mut completions = here.create_cq(16)?;
+//! let mut requester = domain.queue_pair(&completions, &completions).build()?;
+//!
+//! // What the two would exchange over a socket is text, or anything that serde writes.
+//! let endpoint: QpEndpoint = responder.endpoint().to_string().parse()?;
+//! responder.connect(&requester.endpoint(), &ConnectOptions::default())?;
+//! requester.connect(&endpoint, &ConnectOptions::default())?;
+//!
+//! buffer.write(0, b"hello")?;
+//! requester.post_send(SendRequest::write(7, buffer.sge(0, 5)?, memory.remote().at(100)))?;
+//! let completion = completions.wait()?;
+//! assert_eq!((completion.id, completion.status), (7, CompletionStatus::Success));
+//!
+//! let mut bytes = [0; 5];
+//! memory.read(100, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello");
+//! # Ok(())
+//! # }
+//! ```
 
 mod completion;
 mod config;

@@ -1,1 +1,189 @@
+use super::*;
+use crate::io::{self, Burst, Caps, Loopback, LoopbackBuf};
+use crate::neighbour::Address;
+use roce::EndpointConfig;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
+const MODES: [Progress; 3] =
+    [Progress::Inline, Progress::Dedicated { core: None }, Progress::Dedicated { core: Some(usize::MAX) }];
+
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+fn config(progress: Progress) -> CoreConfig {
+    let progress = match progress {
+        // Any CPU that this process may use.
+        Progress::Dedicated { core: Some(usize::MAX) } => {
+            Progress::Dedicated { core: core_affinity::get_core_ids().map(|cores| cores[0].id) }
+        }
+        other => other,
+    };
+    CoreConfig {
+        name: "test".into(),
+        mac: MAC,
+        interface: None,
+        addresses: vec!["10.0.0.1/24".parse::<Address>().unwrap()],
+        gateway: None,
+        progress,
+        idle: Idle::default(),
+        endpoint: EndpointConfig { max_qps: 4, max_cqs: 4, max_regions: 4, seed: [7; 32], core: 0 },
+    }
+}
+
+fn start<P: PacketIo + 'static>(port: P, progress: Progress) -> Engine {
+    // SAFETY: these tests register no memory.
+    unsafe { Engine::start(port, &config(progress)).unwrap() }
+}
+
+/// A port that breaks when told to.
+struct Fragile {
+    port: Loopback,
+    broken: Arc<AtomicUsize>,
+}
+
+impl PacketIo for Fragile {
+    type Buf = LoopbackBuf;
+
+    fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
+        assert_eq!(self.broken.load(Ordering::Relaxed), 0, "the port broke");
+        self.port.receive(into);
+    }
+
+    fn alloc(&mut self) -> Option<LoopbackBuf> {
+        self.port.alloc()
+    }
+
+    fn transmit(&mut self, from: &mut Burst<LoopbackBuf>) {
+        self.port.transmit(from);
+    }
+
+    fn caps(&self) -> Caps {
+        self.port.caps()
+    }
+}
+
+#[test]
+fn a_call_runs_on_the_core_and_gives_its_answer() {
+    for mode in MODES {
+        let (port, _other) = io::pair(64, 2048);
+        let engine = start(port, mode);
+        let name = engine.call(|_, _| thread::current().name().map(str::to_owned)).unwrap();
+        assert_eq!(name.as_deref() == Some("ferroce-core"), mode != Progress::Inline);
+        let times: Vec<_> = (0..3).map(|_| engine.call(|_, now| now).unwrap()).collect();
+        assert!(times.is_sorted());
+    }
+}
+
+#[test]
+fn calls_from_many_threads_are_all_answered() {
+    for mode in MODES {
+        let (port, _other) = io::pair(64, 2048);
+        let engine = start(port, mode);
+        thread::scope(|scope| {
+            for n in 0..4 {
+                let engine = &engine;
+                scope.spawn(move || {
+                    for m in 0..50 {
+                        assert_eq!(engine.call(move |_, _| n * m), Ok(n * m));
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_panic_of_the_core_is_an_error_to_all_who_use_it() {
+    for mode in MODES {
+        let (port, other) = io::pair(64, 2048);
+        let broken = Arc::new(AtomicUsize::new(0));
+        let engine = start(Fragile { port, broken: broken.clone() }, mode);
+        assert_eq!(engine.check(), Ok(()));
+        broken.store(1, Ordering::Relaxed);
+        let stopped = loop {
+            if let Err(stopped) = engine.call(|_, _| ()) {
+                break stopped;
+            }
+        };
+        assert!(stopped.reason.contains("the port broke"), "{stopped}");
+        assert_eq!(engine.check(), Err(stopped.clone()));
+        assert_eq!(engine.resolve("10.0.0.2".parse().unwrap()), Err(ResolveError::Stopped(stopped)));
+        assert!(!engine.progress());
+        drop(engine);
+        assert_eq!(other.free_buffers(), 64);
+    }
+}
+
+#[test]
+fn a_panic_in_a_call_is_an_error_to_its_caller() {
+    for mode in MODES {
+        let (port, _other) = io::pair(64, 2048);
+        let engine = start(port, mode);
+        let result: Result<(), Stopped> = engine.call(|_, _| panic!("a bad call"));
+        assert!(result.unwrap_err().reason.contains("a bad call"));
+    }
+}
+
+#[test]
+fn a_port_is_free_once_its_engine_is_dropped() {
+    struct Watched(Fragile, Arc<AtomicUsize>);
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    impl PacketIo for Watched {
+        type Buf = LoopbackBuf;
+        fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
+            self.0.receive(into);
+        }
+        fn alloc(&mut self) -> Option<LoopbackBuf> {
+            self.0.alloc()
+        }
+        fn transmit(&mut self, from: &mut Burst<LoopbackBuf>) {
+            self.0.transmit(from);
+        }
+        fn caps(&self) -> Caps {
+            self.0.caps()
+        }
+    }
+    for mode in MODES {
+        let (port, _other) = io::pair(64, 2048);
+        let closed = Arc::new(AtomicUsize::new(0));
+        let port = Fragile { port, broken: Arc::default() };
+        let engine = start(Watched(port, closed.clone()), mode);
+        assert_eq!(closed.load(Ordering::Relaxed), 0);
+        drop(engine);
+        assert_eq!(closed.load(Ordering::Relaxed), 1, "{mode:?}");
+    }
+}
+
+#[test]
+fn frames_to_others_are_counted_and_not_taken() {
+    let (port, mut other) = io::pair(64, 2048);
+    let engine = start(port, Progress::Inline);
+    let mut burst = Burst::new();
+    for to in [[2, 0, 0, 0, 0, 9], MAC.0] {
+        let mut frame = other.alloc().unwrap();
+        crate::io::PacketBuf::set_len(&mut frame, 64);
+        frame.fill(0);
+        frame[..6].copy_from_slice(&to);
+        burst.push(frame);
+    }
+    other.transmit(&mut burst);
+    engine.progress();
+    let (ours, theirs) = engine
+        .call(|station, _| (station.endpoint.counters().rx_frames, station.counters.not_for_us))
+        .unwrap();
+    assert_eq!((ours, theirs), (1, 1));
+}
+
+#[test]
+fn more_queue_pairs_than_doorbells_are_refused() {
+    let (port, _other) = io::pair(64, 2048);
+    let mut config = config(Progress::Inline);
+    config.endpoint.max_qps = 5000;
+    // SAFETY: no memory is registered.
+    let error = unsafe { Engine::start(port, &config) }.unwrap_err();
+    assert!(error.to_string().contains("5000"), "{error}");
+}

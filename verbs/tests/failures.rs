@@ -1,0 +1,272 @@
+//! What goes wrong, and how it is told.
+
+mod common;
+
+use common::*;
+use ferroce_verbs::*;
+use std::net::IpAddr;
+
+const DEDICATED: Progress = Progress::Dedicated { core: None };
+
+/// A device alone on a cable whose other end is held, and not served.
+fn lonely(config: DeviceConfig) -> (Device, Loopback) {
+    let (port, other) = pair(256, FRAME);
+    (open(port, 0, &config), other)
+}
+
+fn open(port: Loopback, side: usize, config: &DeviceConfig) -> Device {
+    Device::open_on(port, OwnPort { name: format!("pair{side}"), mac: MACS[side] }, config).unwrap()
+}
+
+fn at(address: &str, progress: Progress) -> DeviceConfig {
+    DeviceConfig::new().address(address.parse().unwrap()).progress(progress)
+}
+
+#[test]
+fn peers_find_each_other_by_arp_and_by_neighbour_discovery() {
+    for (ours, theirs) in [("10.0.0.1/24", "10.0.0.2/24"), ("fd00::1/64", "fd00::2/64")] {
+        for progress in [DEDICATED, Progress::Inline] {
+            let (left, right) = pair(1024, FRAME);
+            // An inline device asks; somebody must be there to answer.
+            let (a, b) = (open(left, 0, &at(ours, progress)), open(right, 1, &at(theirs, DEDICATED)));
+            let (mut a, mut b) =
+                (side(&a, 4096, Capabilities::default(), 16), side(&b, 4096, Capabilities::default(), 16));
+            a.qp.connect(&b.qp.endpoint(), &ConnectOptions::default()).unwrap();
+            // By now b was asked by a; it asks a in turn, which may be inline.
+            b.device.set_neighbour(a.qp.endpoint().ip, MACS[0]).unwrap();
+            b.qp.connect(&a.qp.endpoint(), &ConnectOptions::default()).unwrap();
+            a.qp.post_send(SendRequest::write(1, Data::inline(b"found"), b.region.remote().at(0))).unwrap();
+            success(&mut a.send_cq, &b.device);
+            assert_eq!(contents(&b.region, 0, 5), b"found");
+            assert!(a.device.core_counters().unwrap().neighbour_packets >= 1);
+        }
+    }
+}
+
+#[test]
+fn a_device_without_addresses_has_one_made_from_its_mac() {
+    let (device, _other) = lonely(DeviceConfig::new());
+    assert_eq!(device.query().unwrap().gids, ["fe80::ff:fe00:1".parse::<IpAddr>().unwrap()]);
+}
+
+#[test]
+fn a_peer_elsewhere_needs_a_gateway() {
+    let (device, _other) = lonely(at("10.0.0.1/24", Progress::Inline));
+    let mut a = side(&device, 64, Capabilities::default(), 16);
+    let mut peer = a.qp.endpoint();
+    peer.ip = "192.168.1.1".parse().unwrap();
+    let error = a.qp.connect(&peer, &ConnectOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("no route to 192.168.1.1 from port pair0"), "{error}");
+    peer.ip = "fd00::1".parse().unwrap();
+    let error = a.qp.connect(&peer, &ConnectOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("is not IPv6") && error.contains("fd00::1"), "{error}");
+}
+
+/// Every request that a queue holds is flushed, in order, and so is what is posted afterwards.
+#[test]
+fn the_error_state_flushes() {
+    let (a, mut b) = connected(Progress::Inline, 4096);
+    for id in 0..4 {
+        b.qp.post_recv(RecvRequest::new(id, b.region.sge(0, 64).unwrap())).unwrap();
+    }
+    b.qp.fail().unwrap();
+    b.qp.post_recv(RecvRequest::new(4, b.region.sge(0, 64).unwrap())).unwrap();
+    b.qp.post_send(SendRequest::send(5, Data::empty())).unwrap();
+    for id in 0..5 {
+        let flushed = next(&mut b.recv_cq, &a.device);
+        assert_eq!((flushed.id, flushed.status), (id, CompletionStatus::Flushed));
+    }
+    assert_eq!(next(&mut b.send_cq, &a.device).status, CompletionStatus::Flushed);
+    assert_eq!(b.qp.query().unwrap().state, State::Error);
+    assert_eq!(a.qp.query().unwrap().state, State::ReadyToSend);
+}
+
+#[test]
+fn a_peer_that_is_gone_is_an_error_and_not_a_wait() {
+    let [a, b] = devices(Progress::Inline);
+    let (mut a, mut b) =
+        (side(&a, 4096, Capabilities::default(), 16), side(&b, 4096, Capabilities::default(), 16));
+    let options =
+        ConnectOptions { ack_timeout: AckTimeout::new(4), retry_count: 2, ..ConnectOptions::default() };
+    connect(&mut a, &mut b, &options);
+    drop(b);
+    a.qp.post_send(SendRequest::send(1, Data::inline(b"anyone?"))).unwrap();
+    assert_eq!(a.send_cq.wait().unwrap().status, CompletionStatus::RetryExceeded);
+    assert_eq!(a.qp.query().unwrap().state, State::Error);
+}
+
+#[test]
+fn a_foreign_key_range_or_right_is_refused_by_the_responder() {
+    let (mut a, b) = connected(Progress::Inline, 4096);
+    let before = contents(&b.region, 0, 4096);
+    let remote = b.region.remote();
+    let wrong_key = RemoteBuffer { rkey: !remote.rkey, ..remote };
+    a.qp.post_send(SendRequest::write(1, Data::inline(b"evil"), wrong_key.at(0))).unwrap();
+    assert_eq!(next(&mut a.send_cq, &b.device).status, CompletionStatus::RemoteAccess);
+    assert_eq!(b.device.counters().unwrap().discarded(Discard::RemoteKey), 1);
+    assert_eq!(contents(&b.region, 0, 4096), before);
+
+    let (mut a, b) = connected(Progress::Inline, 4096);
+    a.qp.post_send(SendRequest::write(1, Data::inline(b"evil"), b.region.remote().at(4093))).unwrap();
+    assert_eq!(next(&mut a.send_cq, &b.device).status, CompletionStatus::RemoteAccess);
+
+    let (mut a, b) = connected(Progress::Inline, 4096);
+    let readable = MemoryRegion::alloc(&b.pd, 64, Access::REMOTE_READ).unwrap();
+    a.qp.post_send(SendRequest::write(1, Data::inline(b"evil"), readable.remote().at(0))).unwrap();
+    assert_eq!(next(&mut a.send_cq, &b.device).status, CompletionStatus::RemoteAccess);
+    assert_eq!(contents(&readable, 0, 4), [0; 4]);
+}
+
+#[test]
+fn a_region_that_is_gone_is_reached_by_nobody() {
+    let (mut a, b) = connected(Progress::Inline, 4096);
+    let gone = MemoryRegion::alloc(&b.pd, 64, Access::ALL).unwrap();
+    let remote = gone.remote();
+    drop(gone);
+    a.qp.post_send(SendRequest::write(1, Data::inline(b"late"), remote.at(0))).unwrap();
+    assert_eq!(next(&mut a.send_cq, &b.device).status, CompletionStatus::RemoteAccess);
+}
+
+#[test]
+fn an_overflow_is_told_once_what_came_before_is_polled() {
+    for progress in [Progress::Inline, DEDICATED] {
+        let [a, b] = devices(progress);
+        let (mut a, mut b) =
+            (side(&a, 4096, Capabilities::default(), 4), side(&b, 4096, Capabilities::default(), 64));
+        connect(&mut a, &mut b, &ConnectOptions::default());
+        for id in 0..8 {
+            a.qp.post_send(SendRequest::write(id, Data::empty(), b.region.remote().at(0))).unwrap();
+        }
+        // Nobody polls a's completion queue until its queue pair says that it failed.
+        while a.qp.query().unwrap().state != State::Error {
+            a.device.progress();
+            b.device.progress();
+            std::thread::yield_now();
+        }
+        for id in 0..4 {
+            assert_eq!(a.send_cq.poll_one().unwrap().map(|c| c.id), Some(id), "{progress:?}");
+        }
+        assert_eq!(a.send_cq.poll_one(), Err(PollError::Overflow { depth: 4 }));
+        assert_eq!(a.device.core_counters().unwrap().cq_overflows, 1);
+    }
+}
+
+#[test]
+fn bad_input_is_refused_in_one_line() {
+    let (mut a, b) = connected(Progress::Inline, 4096);
+    let refusals = [
+        a.device.create_cq(0).unwrap_err().to_string(),
+        a.device.create_cq(u32::MAX).unwrap_err().to_string(),
+        MemoryRegion::alloc(&a.pd, 0, Access::ALL).unwrap_err().to_string(),
+        MemoryRegion::alloc(&a.pd, usize::MAX / 4, Access::ALL).unwrap_err().to_string(),
+        a.region.sge(4000, 97).unwrap_err().to_string(),
+        a.region.read(usize::MAX, &mut [0; 2]).unwrap_err().to_string(),
+        a.region.write(4095, &[0; 2]).unwrap_err().to_string(),
+        a.region.byte(4096).unwrap_err().to_string(),
+        a.pd.queue_pair(&b.send_cq, &a.recv_cq).build().unwrap_err().to_string(),
+        a.pd.queue_pair(&a.send_cq, &a.recv_cq).gid_index(1).build().unwrap_err().to_string(),
+        a.pd.queue_pair(&a.send_cq, &a.recv_cq)
+            .capabilities(Capabilities { max_send: 1 << 16, ..Capabilities::default() })
+            .build()
+            .unwrap_err()
+            .to_string(),
+        a.qp.connect(&b.qp.endpoint(), &ConnectOptions::default()).unwrap_err().to_string(),
+    ];
+    for refusal in refusals {
+        assert!(!refusal.contains('\n') && refusal.len() > 20, "{refusal}");
+    }
+    // SAFETY: null is refused before anything is done with it.
+    let null = unsafe { MemoryRegion::register_raw(&a.pd, std::ptr::null_mut(), 8, Access::ALL) };
+    assert!(null.unwrap_err().to_string().contains("null"));
+}
+
+#[test]
+fn options_out_of_range_name_the_range() {
+    let [a, b] = devices(Progress::Inline);
+    let (mut a, b) = (side(&a, 64, Capabilities::default(), 16), side(&b, 64, Capabilities::default(), 16));
+    let peer = b.qp.endpoint();
+    let good = ConnectOptions::default();
+    for (options, says) in [
+        (ConnectOptions { retry_count: 8, ..good }, "0 to 7"),
+        (ConnectOptions { rnr_retry: 9, ..good }, "0 to 7"),
+        (ConnectOptions { max_rd_atomic: 17, ..good }, "0 to 16"),
+        (ConnectOptions { hop_limit: 0, ..good }, "1 to 255"),
+    ] {
+        let error = a.qp.connect(&peer, &options).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    let small = QpEndpoint { mtu: Mtu::M1024, ..peer };
+    let error =
+        a.qp.connect(&small, &ConnectOptions { mtu: Some(Mtu::M4096), ..good }).unwrap_err().to_string();
+    assert!(error.contains("4096") && error.contains("1024"), "{error}");
+    let early = a.qp.post_send(SendRequest::send(1, Data::empty()));
+    assert_eq!(early, Err(PostError::State { qpn: a.qp.qpn(), state: State::Init }));
+    a.qp.connect(&peer, &good).unwrap();
+}
+
+#[test]
+fn a_list_is_posted_until_its_first_error() {
+    let (mut a, b) = connected(Progress::Inline, 4096);
+    let remote = b.region.remote();
+    let requests = [
+        SendRequest::write(1, Data::inline(b"a"), remote.at(0)),
+        SendRequest::write(2, Data::inline(b"b"), remote.at(1)),
+        SendRequest::write(3, Data::inline(&[0; 300]), remote.at(2)),
+        SendRequest::write(4, Data::inline(b"d"), remote.at(3)),
+    ];
+    let error = a.qp.post_send_list(requests).unwrap_err();
+    assert_eq!(
+        error,
+        PostListError { posted: 2, error: PostError::InlineTooLong { given: 300, limit: 236 } }
+    );
+    assert_eq!(success(&mut a.send_cq, &b.device).id, 1);
+    assert_eq!(success(&mut a.send_cq, &b.device).id, 2);
+    assert_eq!(contents(&b.region, 0, 4), *b"ab\0\0");
+}
+
+/// Each order in which a program can drop what it has, the device first or last.
+#[test]
+fn objects_are_dropped_in_any_order() {
+    for progress in [Progress::Inline, DEDICATED] {
+        for rotation in 0..6 {
+            let (a, mut b) = connected(progress, 4096);
+            b.qp.post_recv(RecvRequest::new(1, b.region.sge(0, 64).unwrap())).unwrap();
+            let Side { qp, send_cq, recv_cq, region, pd, device } = a;
+            let weigh: Box<dyn std::any::Any> = Box::new(device);
+            let mut objects: Vec<Box<dyn std::any::Any>> = vec![
+                Box::new(qp),
+                Box::new(send_cq),
+                Box::new(recv_cq),
+                Box::new(region),
+                Box::new(pd),
+                weigh,
+            ];
+            objects.rotate_left(rotation);
+            objects.into_iter().for_each(drop);
+            let Side { device, .. } = b;
+            assert_eq!(device.query().unwrap().gids.len(), 1, "the other side lives on");
+        }
+    }
+}
+
+#[test]
+fn a_core_can_be_pinned_and_a_cpu_that_is_none_is_refused() {
+    let config = DeviceConfig::new().progress(Progress::Dedicated { core: Some(100_000) });
+    let (port, _other) = pair(64, FRAME);
+    let own = OwnPort { name: "pair".into(), mac: MACS[0] };
+    let error = Device::open_on(port, own, &config).unwrap_err().to_string();
+    assert!(error.contains("CPU 100000") && error.contains("port pair"), "{error}");
+}
+
+#[test]
+fn a_port_that_carries_no_packet_is_refused() {
+    let (port, _other) = pair(64, 200);
+    let own = OwnPort { name: "tiny".into(), mac: MACS[0] };
+    let error = Device::open_on(port, own, &DeviceConfig::new()).unwrap_err().to_string();
+    assert!(error.contains("200 bytes"), "{error}");
+    let (port, _other) = pair(64, 1518);
+    let own = OwnPort { name: "usual".into(), mac: MACS[0] };
+    let error =
+        Device::open_on(port, own.clone(), &DeviceConfig::new().mtu(Mtu::M2048)).unwrap_err().to_string();
+    assert!(error.contains("2048") && error.contains("1024") && error.contains("usual"), "{error}");
+}

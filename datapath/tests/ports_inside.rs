@@ -8,6 +8,7 @@ use ferroce_datapath::io::{BURST, Burst, PacketBuf, PacketIo};
 use ferroce_datapath::port_spec::PortSpec;
 use roce::wire::Mtu;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// A directory of its own for `test`, empty.
 fn directory(test: &str) -> PathBuf {
@@ -162,6 +163,68 @@ fn memif_carries_without_copying_in_the_client() {
     common::wait_for_link(&server, &client);
     carry(&mut client, &mut server, &[60, 4196]);
     carry(&mut server, &mut client, &[4196, 60]);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// What anybody may do to a socket: connects, sends `bytes` if any, and leaves.
+fn visit(socket: &std::path::Path, bytes: &[u8]) {
+    // SAFETY: plain integers; a zeroed address with a short path, readable for its size; bytes readable for theirs; the
+    // descriptor is closed once.
+    unsafe {
+        let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0);
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (to, from) in address.sun_path.iter_mut().zip(socket.to_str().unwrap().bytes()) {
+            *to = from as libc::c_char;
+        }
+        let size = size_of_val(&address) as libc::socklen_t;
+        assert_eq!(libc::connect(fd, (&raw const address).cast(), size), 0);
+        if !bytes.is_empty() {
+            libc::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL);
+        }
+        libc::close(fd);
+    }
+}
+
+#[test]
+fn a_memif_server_outlives_peers_that_leave_and_strangers() {
+    let directory = directory("memif-leave");
+    let socket = directory.join("x.sock");
+    let spec = format!("memif:{}", socket.display());
+    let mut server = open(&spec);
+    let (stop, came) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut burst = Burst::new();
+            while !stop.load(Relaxed) {
+                server.receive(&mut burst);
+                came.fetch_add(burst.len(), Relaxed);
+                burst.clear();
+                burst.extend(server.alloc());
+                burst.iter_mut().for_each(|frame| frame.set_len(4196));
+                server.transmit(&mut burst);
+                burst.clear();
+            }
+        });
+        for round in 0..10 {
+            for bytes in [&[][..], &[0; 128], &[8; 128], &[1; 5]] {
+                visit(&socket, bytes);
+            }
+            let mut client = open(&format!("{spec},client"));
+            common::wait_for_link(&client, &client);
+            let mut out = Burst::new();
+            while came.load(Relaxed) <= round {
+                if out.is_empty() {
+                    out.push(frame(&mut client, 4196, 0));
+                }
+                client.transmit(&mut out);
+            }
+            came.store(round + 1, Relaxed);
+        }
+        stop.store(true, Relaxed);
+    });
+    drop(server);
+    assert!(!socket.exists(), "the socket goes with its port");
     std::fs::remove_dir_all(directory).unwrap();
 }
 

@@ -21,10 +21,10 @@ pub(super) fn memif_buffer(max_frame: usize) -> usize {
     max_frame.next_multiple_of(64)
 }
 
-/// The driver of `spec`, and its arguments. Rings are made by a call, PCI devices have a name already.
+/// The driver of `spec`, and its arguments; `memif` is the driver's role and socket there. Rings are made by a call, PCI devices have a name already.
 pub(super) fn devargs(
     spec: &PortSpec,
-    role: MemifRole,
+    memif: Option<&(MemifRole, String)>,
     max_frame: usize,
     config: &PortConfig,
 ) -> (String, String) {
@@ -44,8 +44,12 @@ pub(super) fn devargs(
             )
         }
         PortSpec::Tap(name) => device("net_tap", format!("iface={name}")),
-        PortSpec::Memif { socket, id, zero_copy, .. } => {
-            let role = if role == MemifRole::Client { "client" } else { "server" };
+        PortSpec::Memif { id, zero_copy, .. } => {
+            let (role, socket) = match memif {
+                Some((MemifRole::Client, socket)) => ("client", socket.as_str()),
+                Some((_, socket)) => ("server", socket.as_str()),
+                None => ("server", ""),
+            };
             let size = memif_buffer(max_frame);
             let slots = config.ring_slots.clamp(2, 1 << 14).next_power_of_two().ilog2();
             // Only the client lends its memory.
@@ -78,7 +82,8 @@ mod tests {
     use super::*;
 
     fn arguments(spec: &str, max_frame: usize) -> String {
-        devargs(&spec.parse().unwrap(), MemifRole::Client, max_frame, &PortConfig::default()).1
+        let memif = (MemifRole::Client, "/run/x.sock".to_owned());
+        devargs(&spec.parse().unwrap(), Some(&memif), max_frame, &PortConfig::default()).1
     }
 
     #[test]
@@ -100,8 +105,7 @@ mod tests {
 
     #[test]
     fn raw_device_arguments_go_through() {
-        let split =
-            devargs(&"eal:net_null0,size=64".parse().unwrap(), MemifRole::Auto, 64, &PortConfig::default());
+        let split = devargs(&"eal:net_null0,size=64".parse().unwrap(), None, 64, &PortConfig::default());
         assert_eq!(split, ("net_null0".into(), "size=64".into()));
     }
 }

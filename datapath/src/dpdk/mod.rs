@@ -7,6 +7,7 @@ mod devargs;
 mod eal;
 mod log;
 mod mbuf;
+mod memif;
 mod pool;
 mod port;
 mod prepare;

@@ -4,10 +4,11 @@ use super::devargs::{devargs, memif_buffer, slot_size};
 use super::eal::{self, Eal};
 use super::log;
 use super::mbuf::Mbuf;
+use super::memif::{Meeting, Relay};
 use super::pool::Pool;
 use super::prepare::{PortError, Prepared, ROCE_OVERHEAD, max_frame, prepare};
 use crate::io::{BURST, Burst, Caps, PacketBuf, PacketIo};
-use crate::port_spec::{PortSpec, RingEnd};
+use crate::port_spec::{MemifRole, PortSpec, RingEnd};
 use dpdk_sys as dpdk;
 use roce::wire::{Mac, Mtu};
 use std::ffi::{CStr, CString, c_int};
@@ -88,6 +89,8 @@ pub struct PortCounters {
 /// UDP 4791 open, as [`neighbour`](crate::neighbour) does with the kernel's table.
 pub struct Port {
     id: u16,
+    /// A memif's messenger.
+    relay: Option<Relay>,
     info: PortInfo,
     counters: PortCounters,
     pool: Pool,
@@ -114,13 +117,19 @@ impl Port {
         config: &PortConfig,
     ) -> Result<(Self, Result<Mac, PortError>), PortError> {
         let prepared = prepare(spec, config)?;
+        let relay = relay(spec)?;
         let max_frame = max_frame(prepared.mtu);
         let pool = Pool::new(eal, config.buffers, room(spec, max_frame))?;
-        let setup = Setup { spec, config, prepared: &prepared, max_frame };
+        let memif = relay.as_ref().map(Relay::driver_side);
+        let setup = Setup { spec, config, prepared: &prepared, memif, max_frame };
         let id = setup.probe()?;
         let info = setup.info(id);
-        let port = Self { id, info, counters: PortCounters::default(), pool };
+        let mut port = Self { id, relay, info, counters: PortCounters::default(), pool };
         let started = setup.start(id, &port.pool).and_then(|()| setup.addresses(id));
+        let started = started.and_then(|mac| {
+            let run = port.relay.as_mut().map_or(Ok(()), |relay| relay.start(id));
+            run.map(|()| mac).map_err(|e| relay_failed(spec, &e))
+        });
         Ok((port, started))
     }
 
@@ -139,8 +148,7 @@ impl Port {
     /// Whether the other side is there. A memif's is once it has connected.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
-        let link = link(self.id);
-        link.link_status() == dpdk::RTE_ETH_LINK_UP as u16
+        link_is_up(self.id)
     }
 
     /// Buffers of the port's pool that somebody holds: drivers, queues, the application.
@@ -226,10 +234,13 @@ impl PacketIo for Port {
     fn receive(&mut self, into: &mut Burst<Mbuf>) {
         let had = into.len();
         let room = BURST - had;
-        // SAFETY: the port is started and this is its only receive queue, ours by `&mut self`; an `Mbuf` is a
-        // transparent pointer, and `room` slots are free from `had` on.
-        let came =
-            unsafe { dpdk::ferroce_rx_burst(self.id, QUEUE, into.as_mut_ptr().add(had).cast(), room as u16) };
+        let (id, free) = (self.id, into.as_mut_ptr());
+        let burst = || {
+            // SAFETY: the port is started and this is its only receive queue, ours by `&mut self`; an `Mbuf` is a
+            // transparent pointer, and `room` slots are free from `had` on.
+            unsafe { dpdk::ferroce_rx_burst(id, QUEUE, free.add(had).cast(), room as u16) }
+        };
+        let came = self.relay.as_ref().map_or_else(burst, |relay| relay.gate().pass(burst));
         // SAFETY: the driver wrote `came` ≤ `room` buffers there and gave them away.
         unsafe { into.set_len(had + usize::from(came)) };
         if into[had..].iter().any(|frame| !frame.is_plain()) {
@@ -251,11 +262,13 @@ impl PacketIo for Port {
         if all == 0 {
             return;
         }
-        // SAFETY: the port is started and this is its only transmit queue, ours by `&mut self`; the first `all` slots
-        // hold mbufs. The length is put right below, before anybody looks at the array.
-        let sent = usize::from(unsafe {
-            dpdk::ferroce_tx_burst(self.id, QUEUE, from.as_mut_ptr().cast(), all as u16)
-        });
+        let (id, first) = (self.id, from.as_mut_ptr());
+        let burst = || {
+            // SAFETY: the port is started and this is its only transmit queue, ours by `&mut self`; the first `all`
+            // slots hold mbufs. The length is put right below, before anybody looks at the array.
+            unsafe { dpdk::ferroce_tx_burst(id, QUEUE, first.cast(), all as u16) }
+        };
+        let sent = usize::from(self.relay.as_ref().map_or_else(burst, |relay| relay.gate().pass(burst)));
         // SAFETY: the driver owns the first `sent` ≤ `all` buffers now; the others move to the front and are ours.
         unsafe {
             from.set_len(0);
@@ -273,6 +286,8 @@ impl PacketIo for Port {
 impl Drop for Port {
     fn drop(&mut self) {
         let _one_at_a_time = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
+        // First, so that the driver doesn't clear up after its peer while it is closed.
+        self.relay = None;
         let id = self.id;
         if self.info.driver == "net_memif" {
             // The peer may be leaving too: memif's handler on the interrupt thread must not meet a device half closed.
@@ -320,6 +335,7 @@ struct Setup<'a> {
     spec: &'a PortSpec,
     config: &'a PortConfig,
     prepared: &'a Prepared,
+    memif: Option<(MemifRole, String)>,
     max_frame: usize,
 }
 
@@ -342,7 +358,7 @@ impl Setup<'_> {
     /// Makes the device, and tells its port number.
     fn probe(&self) -> Result<u16, PortError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (driver, arguments) = devargs(self.spec, self.prepared.role, self.max_frame, self.config);
+        let (driver, arguments) = devargs(self.spec, self.memif.as_ref(), self.max_frame, self.config);
         let device = match self.spec {
             PortSpec::Ring { name, end } => return self.ring(name, *end),
             PortSpec::Pci(_) | PortSpec::Eal(_) => driver,
@@ -496,6 +512,22 @@ impl Setup<'_> {
         }
         Ok(mac)
     }
+}
+
+/// A memif's way to its peer.
+fn relay(spec: &PortSpec) -> Result<Option<Relay>, PortError> {
+    let PortSpec::Memif { socket, role, .. } = spec else { return Ok(None) };
+    let meeting = Meeting::at(socket, *role)?;
+    Relay::new(meeting).map(Some).map_err(|e| relay_failed(spec, &e))
+}
+
+fn relay_failed(spec: &PortSpec, error: &std::io::Error) -> PortError {
+    let (said, errno) = ("see whether the temporary directory is writable".into(), error.to_string());
+    PortError::Driver { port: spec.to_string(), step: "passing messages to its driver", errno, said }
+}
+
+pub(super) fn link_is_up(id: u16) -> bool {
+    link(id).link_status() == dpdk::RTE_ETH_LINK_UP as u16
 }
 
 fn link(id: u16) -> dpdk::rte_eth_link {

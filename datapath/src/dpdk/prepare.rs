@@ -3,9 +3,8 @@
 use super::devargs::ETHERNET;
 use super::port::PortConfig;
 use crate::linux::{self, Interface};
-use crate::port_spec::{MemifRole, PortSpec};
+use crate::port_spec::PortSpec;
 use std::io::ErrorKind;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -17,8 +16,6 @@ const MIN_MTU: u16 = 256 + ROCE_OVERHEAD;
 const MAX_MTU: u16 = 16000;
 /// Where no interface sets it: a path MTU of 4096, and room for telemetry.
 const DEFAULT_MTU: u16 = 4500;
-/// How long a memif server may take to greet.
-const GREETING_MS: i32 = 1000;
 /// DPDK's tap driver sends no longer frames, and stops at one.
 const TAP_MTU: u16 = 1500;
 
@@ -54,8 +51,6 @@ pub(super) struct Prepared {
     pub mtu: u16,
     /// The kernel's interface that the port shares.
     pub interface: Option<Interface>,
-    /// A memif's role, decided.
-    pub role: MemifRole,
 }
 
 /// Checks, without opening it, that a port can work on this machine. Returns its IP MTU.
@@ -68,29 +63,29 @@ pub fn check_port(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError
 
 /// Checks that `spec` can work with `config` on this machine.
 pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, PortError> {
-    let prepared = |mtu, interface, role| Prepared { mtu, interface, role };
+    let prepared = |mtu, interface| Prepared { mtu, interface };
     match spec {
         PortSpec::Interface(name) | PortSpec::PcapInterface(name) => {
             let interface = usable_interface(name)?;
             raw_sockets(spec)?;
             let mtu = interface_mtu(spec, config, &interface)?;
-            Ok(prepared(mtu, Some(interface), MemifRole::Auto))
+            Ok(prepared(mtu, Some(interface)))
         }
         PortSpec::Tap(name) => {
             tap(name)?;
-            Ok(prepared(tap_mtu(spec, config)?, None, MemifRole::Auto))
+            Ok(prepared(tap_mtu(spec, config)?, None))
         }
-        PortSpec::Memif { socket, role, .. } => {
-            let role = memif_role(socket, *role)?;
-            Ok(prepared(mtu(spec, config)?, None, role))
+        PortSpec::Memif { socket, .. } => {
+            socket_place(socket)?;
+            Ok(prepared(mtu(spec, config)?, None))
         }
         PortSpec::Pcap { rx, tx } => {
             readable(rx.as_deref())?;
             writable(tx.as_deref())?;
-            Ok(prepared(mtu(spec, config)?, None, MemifRole::Auto))
+            Ok(prepared(mtu(spec, config)?, None))
         }
         PortSpec::Ring { .. } | PortSpec::Null | PortSpec::Pci(_) | PortSpec::Eal(_) => {
-            Ok(prepared(mtu(spec, config)?, None, MemifRole::Auto))
+            Ok(prepared(mtu(spec, config)?, None))
         }
     }
 }
@@ -187,68 +182,18 @@ fn tap(name: &str) -> Result<(), PortError> {
     }
 }
 
-/// Whether to listen on `socket` or to connect to it. A socket that a dead process left is removed.
-fn memif_role(socket: &str, wanted: MemifRole) -> Result<MemifRole, PortError> {
+/// Whether a socket can be where `socket` is.
+fn socket_place(socket: &str) -> Result<(), PortError> {
     let error = |why: String, remedy| PortError::Socket { socket: socket.to_owned(), why, remedy };
     let directory = Path::new(socket).parent().unwrap_or(Path::new("/"));
     if !directory.is_dir() {
         return Err(error(format!("there is no directory {}", directory.display()), "make it"));
     }
-    match (listening(socket), wanted) {
-        (Ok(true), MemifRole::Server) => {
-            Err(error("somebody listens on it already".into(), "choose another path, or be its client"))
+    match std::fs::symlink_metadata(socket) {
+        Ok(there) if !there.file_type().is_socket() => {
+            Err(error("it exists and is no socket".into(), "remove it, or choose another path"))
         }
-        (Ok(true), MemifRole::Auto | MemifRole::Client) => Ok(MemifRole::Client),
-        (Ok(false), MemifRole::Client) => {
-            Err(error("nobody listens on it".into(), "start the server first, or leave `,client` out"))
-        }
-        (Ok(false), MemifRole::Auto | MemifRole::Server) => Ok(MemifRole::Server),
-        (Err(e), _) => Err(error(e.to_string(), "remove it, or run both sides as one user")),
-    }
-}
-
-fn listening(socket: &str) -> std::io::Result<bool> {
-    let kind = match std::fs::symlink_metadata(socket) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
-        found => found?.file_type(),
-    };
-    if !kind.is_socket() {
-        return Err(std::io::Error::other("it exists and is no socket"));
-    }
-    match connect(socket) {
-        Ok(()) => Ok(true),
-        Err(e) if e.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(socket).map(|()| false),
-        Err(e) => Err(e),
-    }
-}
-
-/// One connection, closed once the server has greeted. Closed earlier, its write fails, and DPDK 22.11's server then
-/// closes a descriptor that its interrupt thread still waits on, which ends the process.
-fn connect(path: &str) -> std::io::Result<()> {
-    // SAFETY: socket takes plain integers.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is fresh and nobody else has it.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: all-zero bytes are a legal sockaddr_un.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // The form of a port's name keeps the path shorter than sun_path; the last byte stays NUL.
-    for (to, from) in address.sun_path.iter_mut().zip(path.bytes()) {
-        *to = from as libc::c_char;
-    }
-    let size = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: the address is readable for `size` bytes.
-    if unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), size) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    let mut greeting = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one pollfd, exclusively borrowed for the call.
-    match unsafe { libc::poll(&raw mut greeting, 1, GREETING_MS) } {
-        1 => Ok(()),
-        _ => Err(std::io::Error::other("whoever listens on it doesn't greet as memif does")),
+        _ => Ok(()),
     }
 }
 

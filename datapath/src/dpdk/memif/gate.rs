@@ -1,0 +1,71 @@
+//! Holds the polling thread off while the driver clears up.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// Passed by one polling thread on every burst, shut by one other thread.
+#[derive(Debug, Default)]
+pub(in crate::dpdk) struct Gate {
+    shut: AtomicBool,
+    inside: AtomicBool,
+}
+
+impl Gate {
+    /// Runs `burst` unless the gate is shut, which costs one ordered store.
+    ///
+    /// Either `shut` sees this thread inside and waits, or this sees the gate shut: both store first, then load, in one
+    /// order for all.
+    pub(in crate::dpdk) fn pass(&self, burst: impl FnOnce() -> u16) -> u16 {
+        self.inside.store(true, SeqCst);
+        let moved = if self.shut.load(SeqCst) { 0 } else { burst() };
+        self.inside.store(false, SeqCst);
+        moved
+    }
+
+    /// Lets nobody in any more, and waits until nobody is.
+    pub(super) fn shut(&self) {
+        self.shut.store(true, SeqCst);
+        while self.inside.load(SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+
+    pub(super) fn open(&self) {
+        self.shut.store(false, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shut_gate_lets_nobody_in() {
+        let gate = Gate::default();
+        assert_eq!(gate.pass(|| 7), 7);
+        gate.shut();
+        assert_eq!(gate.pass(|| panic!("inside")), 0);
+        gate.open();
+        assert_eq!(gate.pass(|| 7), 7);
+    }
+
+    #[test]
+    fn who_is_inside_is_waited_for() {
+        let (gate, work) = (Gate::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..10_000 {
+                    gate.pass(|| {
+                        work.store(true, SeqCst);
+                        work.store(false, SeqCst);
+                        0
+                    });
+                }
+            });
+            for _ in 0..1000 {
+                gate.shut();
+                assert!(!work.load(SeqCst));
+                gate.open();
+            }
+        });
+    }
+}

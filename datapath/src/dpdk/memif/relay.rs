@@ -1,0 +1,244 @@
+//! The messages between DPDK's memif driver and its peer.
+
+use super::gate::Gate;
+use super::socket::{self, Message};
+use crate::dpdk::eal;
+use crate::dpdk::port;
+use crate::dpdk::prepare::PortError;
+use crate::port_spec::MemifRole;
+use std::ffi::CString;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// memif's message that ends the set-up: both sides may use the rings.
+const CONNECTED: u16 = 7;
+/// How long the driver may take to greet, and to clear up.
+const PATIENCE_MS: i32 = 1000;
+/// Times that the driver's handler runs at most after a connection's end: what waits unread, then the end.
+const LAST_MESSAGES: u32 = 3;
+
+/// How this port gets to its peer.
+pub(in crate::dpdk) enum Meeting {
+    /// Listens where the port's name says.
+    Server { listener: OwnedFd, path: PathBuf },
+    /// Has connected there.
+    Client { peer: OwnedFd },
+}
+
+impl Meeting {
+    /// At the socket of a port's name. One that a dead process left is removed.
+    pub(in crate::dpdk) fn at(name: &str, wanted: MemifRole) -> Result<Self, PortError> {
+        let path = Path::new(name);
+        let error = |why: String, remedy| PortError::Socket { socket: name.to_owned(), why, remedy };
+        let taken = "choose another path, or be its client";
+        match (socket::connect(path), wanted) {
+            (Ok(_), MemifRole::Server) => return Err(error("somebody listens on it already".into(), taken)),
+            (Ok(peer), MemifRole::Auto | MemifRole::Client) => return Ok(Self::Client { peer }),
+            (Err(_), MemifRole::Client) => {
+                return Err(error(
+                    "nobody listens on it".into(),
+                    "start the server first, or leave `,client` out",
+                ));
+            }
+            (Err(e), _) if e.kind() == ErrorKind::NotFound => {}
+            (Err(e), _) if e.kind() == ErrorKind::ConnectionRefused => {
+                remove_dead(path).map_err(|e| error(e.to_string(), "remove it"))?;
+            }
+            (Err(e), _) => return Err(error(e.to_string(), "remove it, or run both sides as one user")),
+        }
+        let listener = socket::listen(path).map_err(|e| error(e.to_string(), taken))?;
+        Ok(Self::Server { listener, path: path.to_owned() })
+    }
+
+    pub(in crate::dpdk) fn role(&self) -> MemifRole {
+        match self {
+            Self::Server { .. } => MemifRole::Server,
+            Self::Client { .. } => MemifRole::Client,
+        }
+    }
+}
+
+fn remove_dead(path: &Path) -> io::Result<()> {
+    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+        return Err(io::Error::other("it exists and is no socket"));
+    }
+    std::fs::remove_file(path)
+}
+
+/// A directory that only this user enters, removed with all in it.
+struct Private(PathBuf);
+
+impl Private {
+    fn new() -> io::Result<Self> {
+        let template = std::env::temp_dir().join("ferroce-XXXXXX").into_os_string().into_vec();
+        let template = CString::new(template)?.into_raw();
+        // SAFETY: mkdtemp changes the last six bytes of a NUL-terminated text, and no NUL.
+        let made = !unsafe { libc::mkdtemp(template) }.is_null();
+        let error = io::Error::last_os_error();
+        // SAFETY: the pointer is `into_raw`'s, taken back once; the text's length is the same.
+        let path = unsafe { CString::from_raw(template) }.into_bytes();
+        if !made {
+            return Err(error);
+        }
+        Ok(Self(PathBuf::from(std::ffi::OsString::from_vec(path))))
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::remove_dir_all(&self.0) {
+            tracing::debug!("{} stays: {e}", self.0.display());
+        }
+    }
+}
+
+/// Passes messages between the driver and the peer, until dropped.
+pub(in crate::dpdk) struct Relay {
+    gate: Arc<Gate>,
+    role: MemifRole,
+    /// Where the driver's socket lies, while somebody may connect to it.
+    private: Option<Private>,
+    /// What isn't started yet.
+    work: Option<Work>,
+    /// Closed, it tells the thread to stop.
+    stop: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    public: Option<PathBuf>,
+}
+
+/// What the relay's thread works with.
+struct Work {
+    meeting: Meeting,
+    /// Where the driver connects to, when it is the client.
+    driver: Option<OwnedFd>,
+    path: PathBuf,
+    stopped: OwnedFd,
+    gate: Arc<Gate>,
+}
+
+impl Relay {
+    pub(in crate::dpdk) fn new(meeting: Meeting) -> io::Result<Self> {
+        let private = Private::new()?;
+        let path = private.0.join("s");
+        let (stopped, stop) = socket::wake()?;
+        let gate = Arc::new(Gate::default());
+        let (driver, public) = match &meeting {
+            Meeting::Server { path, .. } => (None, Some(path.clone())),
+            Meeting::Client { .. } => (Some(socket::listen(&path)?), None),
+        };
+        let role = meeting.role();
+        let work = Some(Work { meeting, driver, path, stopped, gate: gate.clone() });
+        Ok(Self { gate, role, private: Some(private), work, stop: Some(stop), thread: None, public })
+    }
+
+    pub(in crate::dpdk) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// The driver's role, the same as the port's, and the socket that it listens on or connects to.
+    pub(in crate::dpdk) fn driver_side(&self) -> (MemifRole, String) {
+        (self.role, self.work.as_ref().map_or_else(String::new, |work| work.path.display().to_string()))
+    }
+
+    /// Begins, once the device `port` has started.
+    pub(in crate::dpdk) fn start(&mut self, port: u16) -> io::Result<()> {
+        let Some(work) = self.work.take() else { return Ok(()) };
+        if self.role == MemifRole::Client {
+            // The driver has connected, as it does once.
+            self.private = None;
+        }
+        let thread = std::thread::Builder::new().name("ferroce-memif".into());
+        self.thread = Some(thread.spawn(move || work.run(port))?);
+        Ok(())
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported there.
+            let _ = thread.join();
+        }
+        if let Some(path) = &self.public {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Work {
+    fn run(self, port: u16) {
+        let ended = match &self.meeting {
+            Meeting::Server { listener, .. } => self.serve(listener, port),
+            Meeting::Client { peer } => self.join(peer, port),
+        };
+        if let Err(e) = ended {
+            tracing::warn!("memif: the link ends: {e}");
+        }
+    }
+
+    /// One peer after the other.
+    fn serve(&self, listener: &OwnedFd, port: u16) -> io::Result<()> {
+        loop {
+            if let [true, _] = socket::wait([&self.stopped, listener], -1)? {
+                return Ok(());
+            }
+            // A peer that went away meanwhile is no reason to stop listening.
+            let Ok(peer) = socket::accept(listener) else { continue };
+            let driver = socket::connect(&self.path)?;
+            let greeted = self.pass(&peer, &driver);
+            drop(peer);
+            self.part(driver, greeted, port);
+        }
+    }
+
+    fn join(&self, peer: &OwnedFd, port: u16) -> io::Result<()> {
+        let Some(listener) = &self.driver else { return Ok(()) };
+        let driver = socket::accept(listener)?;
+        let greeted = self.pass(peer, &driver);
+        self.part(driver, greeted, port);
+        Ok(())
+    }
+
+    /// Passes messages on until one side ends; says whether the driver sent any. Once connected, a peer has nothing to
+    /// say but that it leaves.
+    fn pass(&self, peer: &OwnedFd, driver: &OwnedFd) -> bool {
+        let (mut connected, mut driver_spoke) = (false, false);
+        while let Ok([stopped, from_peer, from_driver]) = socket::wait([&self.stopped, peer, driver], -1) {
+            if stopped || (from_peer && connected) {
+                break;
+            }
+            let (from, to) = if from_driver { (driver, peer) } else { (peer, driver) };
+            driver_spoke |= from_driver;
+            let Ok(Some(message)) = Message::receive(from) else { break };
+            connected |= message.kind() == CONNECTED;
+            if message.send(to).is_err() {
+                break;
+            }
+        }
+        driver_spoke
+    }
+
+    /// Has the driver clear up while nobody polls.
+    fn part(&self, driver: OwnedFd, greeted: bool, port: u16) {
+        self.gate.shut();
+        // A server's greeting must find an open connection.
+        if !greeted && matches!(self.meeting, Meeting::Server { .. }) {
+            let _ = socket::wait([&driver], PATIENCE_MS);
+        }
+        drop(driver);
+        // The interrupt thread runs the driver's handler between two of these.
+        for turn in 0..PATIENCE_MS as u32 {
+            eal::on_interrupt_thread(|| {});
+            if turn >= LAST_MESSAGES && !port::link_is_up(port) {
+                break;
+            }
+        }
+        self.gate.open();
+    }
+}

@@ -1,0 +1,181 @@
+//! Unix sockets of whole messages, which may carry descriptors.
+
+use std::io::{self, ErrorKind};
+use std::mem::zeroed;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+/// Every memif message has this size.
+pub(super) const MESSAGE: usize = 128;
+/// Descriptors that come with one message at most; memif sends one.
+const DESCRIPTORS: usize = 4;
+
+/// A control message's bytes, aligned as its header wants it: room for [`DESCRIPTORS`] and the sender's credentials.
+#[repr(C, align(8))]
+struct Control([u8; 128]);
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: socket takes plain integers.
+    let fd = check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the descriptor is fresh and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
+    // SAFETY: all-zero bytes are a legal sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_encoded_bytes();
+    if bytes.len() >= address.sun_path.len() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "the path is too long for a socket"));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    Ok(address)
+}
+
+const ADDRESS: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+
+pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let (socket, address) = (socket()?, address(path)?);
+    // SAFETY: the address is readable for its size.
+    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), ADDRESS) })?;
+    Ok(socket)
+}
+
+pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let (socket, address) = (socket()?, address(path)?);
+    // SAFETY: the address is readable for its size.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), ADDRESS) })?;
+    // SAFETY: listen takes plain integers.
+    check(unsafe { libc::listen(socket.as_raw_fd(), 8) })?;
+    Ok(socket)
+}
+
+pub(super) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
+    // SAFETY: null asks for no address.
+    let accepted = unsafe {
+        libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
+    };
+    let accepted = check(accepted)?;
+    // SAFETY: the descriptor is fresh and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(accepted) })
+}
+
+/// Waits until some of these can be read, or are closed at the other end; says which. At most `ms`, -1 for ever.
+pub(super) fn wait<const N: usize>(sockets: [&OwnedFd; N], ms: i32) -> io::Result<[bool; N]> {
+    let mut polled = sockets.map(|s| libc::pollfd { fd: s.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    loop {
+        // SAFETY: `polled` holds N entries, exclusively borrowed for the call.
+        match check(unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, ms) }) {
+            Ok(_) => return Ok(polled.map(|p| p.revents != 0)),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// A pipe's ends: what is written to the second wakes who waits for the first.
+pub(super) fn wake() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors.
+    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    // SAFETY: both are fresh and nobody else has them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+/// One message with what came along.
+pub(super) struct Message {
+    bytes: [u8; MESSAGE],
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Message {
+    /// The memif message type: the first two bytes, in the host's order.
+    pub(super) fn kind(&self) -> u16 {
+        u16::from_ne_bytes([self.bytes[0], self.bytes[1]])
+    }
+
+    /// The next message; none at the connection's end. What isn't a memif message's size is an error.
+    pub(super) fn receive(from: &OwnedFd) -> io::Result<Option<Self>> {
+        let mut bytes = [0; MESSAGE];
+        let mut control = Control([0; 128]);
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: MESSAGE };
+        let mut header = header(&mut part, &mut control, size_of::<Control>());
+        // SAFETY: the header points to one writable part and to the writable control bytes.
+        let len = unsafe { libc::recvmsg(from.as_raw_fd(), &mut header, libc::MSG_CMSG_CLOEXEC) };
+        if len < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // First of all, so that descriptors never leak.
+        let descriptors = descriptors(&header);
+        match len as usize {
+            0 => Ok(None),
+            MESSAGE if header.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) == 0 => {
+                Ok(Some(Self { bytes, descriptors }))
+            }
+            len => Err(io::Error::other(format!("a message of {len} bytes"))),
+        }
+    }
+
+    pub(super) fn send(mut self, to: &OwnedFd) -> io::Result<()> {
+        let mut control = Control([0; 128]);
+        let count = self.descriptors.len().min(DESCRIPTORS);
+        let size = count * size_of::<RawFd>();
+        let mut part = libc::iovec { iov_base: self.bytes.as_mut_ptr().cast(), iov_len: MESSAGE };
+        // SAFETY: CMSG_SPACE computes.
+        let space = if count == 0 { 0 } else { unsafe { libc::CMSG_SPACE(size as u32) as usize } };
+        let header = header(&mut part, &mut control, space);
+        if count > 0 {
+            // SAFETY: `control` has room for `space` bytes: one header and `count` descriptors behind it.
+            unsafe {
+                let first = libc::CMSG_FIRSTHDR(&header);
+                (*first).cmsg_level = libc::SOL_SOCKET;
+                (*first).cmsg_type = libc::SCM_RIGHTS;
+                (*first).cmsg_len = libc::CMSG_LEN(size as u32) as _;
+                let data: *mut RawFd = libc::CMSG_DATA(first).cast();
+                for (at, descriptor) in self.descriptors.iter().take(count).enumerate() {
+                    data.add(at).write_unaligned(descriptor.as_raw_fd());
+                }
+            }
+        }
+        // SAFETY: the header points to one part and to `space` initialised control bytes.
+        let sent = unsafe { libc::sendmsg(to.as_raw_fd(), &header, libc::MSG_NOSIGNAL) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+fn header(part: &mut libc::iovec, control: &mut Control, control_len: usize) -> libc::msghdr {
+    // SAFETY: all-zero bytes are a legal msghdr, an empty one.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    header.msg_iov = part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = control_len as _;
+    header
+}
+
+/// The descriptors that came with a message: ours from here on.
+fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut found = Vec::new();
+    // SAFETY: the kernel wrote well-formed control messages into the header's control bytes, which live.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(header);
+        while !at.is_null() {
+            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
+                let size = (*at).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let data: *const RawFd = libc::CMSG_DATA(at).cast();
+                for n in 0..size / size_of::<RawFd>() {
+                    found.push(OwnedFd::from_raw_fd(data.add(n).read_unaligned()));
+                }
+            }
+            at = libc::CMSG_NXTHDR(header, at);
+        }
+    }
+    found
+}

@@ -64,6 +64,18 @@ impl PortArgs {
         Ok(config)
     }
 
+    /// Who runs the core, in words.
+    ///
+    /// # Errors
+    /// As [`device_config`](Self::device_config).
+    pub fn who_runs(&self) -> Result<String, Failure> {
+        Ok(match self.settings()?.who_runs() {
+            Progress::Inline => "inline".into(),
+            Progress::Dedicated { core: None } => "dedicated".into(),
+            Progress::Dedicated { core: Some(core) } => format!("dedicated, CPU {core}"),
+        })
+    }
+
     /// Opens the port.
     ///
     /// # Errors

@@ -121,6 +121,12 @@ impl DeviceConfig {
         self.port.as_deref()
     }
 
+    /// Who runs the core.
+    #[must_use]
+    pub fn who_runs(&self) -> Progress {
+        self.progress
+    }
+
     /// Adds a local address. Without any, the interface's own are used where the port shares one, or else
     /// an IPv6 link-local address made from the MAC.
     #[must_use]

@@ -175,9 +175,9 @@ impl JsonLines {
                     self.patience.as_secs()
                 )));
             }
-            // A look at the socket is a system call: while packets flow, it is not worth one each turn.
+            // A look at the socket is a system call: not worth one each turn, unless the turn slept.
             for _ in 0..32 {
-                if !pause.after(idle()?) {
+                if pause.after(idle()?) == Rest::Slept {
                     break;
                 }
             }
@@ -273,25 +273,37 @@ pub struct Pause {
     idle_turns: u32,
 }
 
+/// What a [`Pause`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Rest {
+    None,
+    Yielded,
+    Slept,
+}
+
 impl Pause {
     /// Turns without work before the CPU is offered to others.
     const SPIN: u32 = 64;
     /// Turns without work before this thread sleeps.
     const SLEEP: u32 = 20_000;
 
-    /// Says whether the last turn had work; gives it back.
-    pub fn after(&mut self, worked: bool) -> bool {
+    /// Says whether the last turn had work.
+    pub fn after(&mut self, worked: bool) -> Rest {
         if worked {
             self.idle_turns = 0;
-            return true;
+            return Rest::None;
         }
         self.idle_turns = self.idle_turns.saturating_add(1);
         if self.idle_turns > Self::SLEEP {
             std::thread::sleep(Duration::from_micros(50));
-        } else if self.idle_turns > Self::SPIN {
-            std::thread::yield_now();
+            return Rest::Slept;
         }
-        false
+        if self.idle_turns > Self::SPIN {
+            std::thread::yield_now();
+            return Rest::Yielded;
+        }
+        Rest::None
     }
 }
 

@@ -62,7 +62,7 @@ impl<'a> Session<'a> {
         let asked = self.plan.mtu.and_then(|bytes| Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == bytes));
         let mtu = asked.unwrap_or(self.info.mtu.min(theirs));
         let described = describe(self.congestion.as_ref());
-        let progress = self.progress();
+        let progress = self.args.port.who_runs()?;
         self.link.connect(&peer, Some(mtu), self.congestion, &self.args.queue)?;
 
         let head = self.head(mtu.bytes(), &described, &progress);
@@ -74,9 +74,13 @@ impl<'a> Session<'a> {
 
         let mut rows = Vec::new();
         for (step, size) in self.plan.sizes.clone().into_iter().enumerate() {
+            let sent = if self.plan.verify { self.fill(size)? } else { None };
             let row = self.measure(handshake, step as u32, size)?;
             anstream::println!("{}", self.show(&row));
             rows.push(row);
+            if self.plan.verify {
+                self.verify(handshake, size, sent)?;
+            }
         }
         anstream::println!("{LINE}");
         let qp = self.link.qps[0].query().ok();
@@ -97,15 +101,6 @@ impl<'a> Session<'a> {
         let head = self.head(mtu, congestion, progress);
         let role = if self.link.is_client() { "client" } else { "server" };
         Record { head, role, gbits: self.args.output.gbits, rows, counters: &counters, qp }.save(&file)
-    }
-
-    fn progress(&self) -> String {
-        match self.args.port.progress {
-            Some(verbs::Progress::Dedicated { core: Some(core) }) => format!("dedicated, CPU {core}"),
-            Some(verbs::Progress::Dedicated { core: None }) => "dedicated".into(),
-            Some(verbs::Progress::Inline) => "inline".into(),
-            None => "as configured".into(),
-        }
     }
 
     fn head<'b>(&'b self, mtu: u32, congestion: &'b str, progress: &'b str) -> Head<'b> {
@@ -136,19 +131,14 @@ impl<'a> Session<'a> {
 
     /// Runs one size on both sides. The server's row is what the client measured, or the sum of both directions.
     fn measure(&mut self, handshake: &mut dyn Handshake, step: u32, size: u64) -> Result<Row, Failure> {
-        let sent = if self.plan.verify { Some(self.fill(size)?) } else { None };
         if self.plan.tool.kind == Kind::Latency {
             latency::prepare(&self.link, self.plan.tool.verb, size)?;
         }
         handshake.barrier(step, &mut || self.link.idle())?;
-        let row = match self.plan.tool.kind {
-            Kind::Bandwidth => self.bandwidth(handshake, size).map(Row::Bandwidth)?,
-            Kind::Latency => self.latency(handshake, size)?,
-        };
-        if let Some(sent) = sent {
-            self.verify(handshake, size, sent)?;
+        match self.plan.tool.kind {
+            Kind::Bandwidth => self.bandwidth(handshake, size).map(Row::Bandwidth),
+            Kind::Latency => self.latency(handshake, size),
         }
-        Ok(row)
     }
 
     fn bandwidth(&mut self, handshake: &mut dyn Handshake, size: u64) -> Result<Bandwidth, Failure> {
@@ -259,7 +249,7 @@ impl<'a> Session<'a> {
 /// One line on how sending is paced.
 fn describe(congestion: Option<&Congestion>) -> String {
     let Some(Congestion { algorithm, probe_interval }) = congestion else {
-        return "library's default".into();
+        return "fixed window 524288 B".into();
     };
     let probes = probe_interval.map_or(String::new(), |every| format!(", a probe every {every:?}"));
     match algorithm {

@@ -94,9 +94,12 @@ fn reach(device: &Device, gid: usize, peer: IpAddr) -> Result<(), verbs::Error> 
     qp.connect(&there, &ConnectOptions::default())
 }
 
-/// The library's errors say what, then the remedy after a semicolon.
+/// The library's errors say what, then the remedy after a semicolon, or after a colon where it is a check.
 fn split(name: &str, error: &str) -> Check {
-    match error.split_once("; ") {
+    match error
+        .split_once("; ")
+        .or_else(|| error.split_once(": check ").map(|(found, _)| (found, &error[found.len() + 2..])))
+    {
         Some((found, remedy)) => check(name, Status::Fail, found, Some(remedy)),
         None => check(name, Status::Fail, error, None),
     }

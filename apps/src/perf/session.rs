@@ -56,6 +56,17 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Whatever stops the test.
     pub fn run(mut self, handshake: &mut dyn Handshake) -> Result<(), Failure> {
+        let result = self.test(handshake);
+        if result.is_err() {
+            // What was counted is what explains a failure.
+            if let Ok(counters) = self.link.device.counters() {
+                anstream::println!("{LINE}\n Counters of {}\n{}{LINE}", self.info.port, Shown(&counters));
+            }
+        }
+        result
+    }
+
+    fn test(&mut self, handshake: &mut dyn Handshake) -> Result<(), Failure> {
         let own = self.link.side();
         let peer = handshake.swap_sides(&own, &mut || self.link.idle())?;
         let theirs = peer.qps.iter().map(|qp| qp.mtu).min().unwrap_or(self.info.mtu);

@@ -89,6 +89,7 @@ pub struct PortCounters {
 /// UDP 4791 open, as [`neighbour`](crate::neighbour) does with the kernel's table.
 pub struct Port {
     id: u16,
+    eal: Eal,
     /// A memif's messenger.
     relay: Option<Relay>,
     info: PortInfo,
@@ -124,7 +125,7 @@ impl Port {
         let setup = Setup { spec, config, prepared: &prepared, memif, max_frame };
         let id = setup.probe()?;
         let info = setup.info(id);
-        let mut port = Self { id, relay, info, counters: PortCounters::default(), pool };
+        let mut port = Self { id, eal, relay, info, counters: PortCounters::default(), pool };
         let started = setup.start(id, &port.pool).and_then(|()| setup.addresses(id));
         let started = started.and_then(|mac| {
             let run = port.relay.as_mut().map_or(Ok(()), |relay| relay.start(id));
@@ -230,6 +231,11 @@ impl Port {
 
 impl PacketIo for Port {
     type Buf = Mbuf;
+
+    fn attach(&mut self) {
+        // Without a place among DPDK's threads it works too, slower.
+        self.eal.register_thread();
+    }
 
     fn receive(&mut self, into: &mut Burst<Mbuf>) {
         let had = into.len();

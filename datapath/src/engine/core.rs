@@ -29,6 +29,8 @@ pub(super) struct Core<P: PacketIo> {
 
 /// A core of any port.
 pub(super) trait Turn: Send {
+    /// The calling thread runs the core from now on.
+    fn attach(&mut self);
     /// Does what there is to do now, in bounded time; tells whether there was anything.
     fn turn(&mut self) -> bool;
     /// How long nothing will happen by itself.
@@ -111,6 +113,10 @@ impl<P: PacketIo> Core<P> {
 }
 
 impl<P: PacketIo> Turn for Core<P> {
+    fn attach(&mut self) {
+        self.port.attach();
+    }
+
     fn turn(&mut self) -> bool {
         let now = self.clock.now();
         let mut work = self.control(now);

@@ -119,6 +119,7 @@ fn find_cpu(core: usize) -> Result<core_affinity::CoreId, StartError> {
 }
 
 fn run(mut core: impl Turn, stop: &AtomicBool, idle: Idle) {
+    core.attach();
     let mut idle_turns = 0_u32;
     while !stop.load(Ordering::Relaxed) {
         if core.turn() {

@@ -36,6 +36,8 @@ pub trait PacketIo: Send {
     /// What a frame comes in.
     type Buf: PacketBuf;
 
+    /// The calling thread, one that only does this, runs the port from now on.
+    fn attach(&mut self) {}
     /// Appends received frames to `into`, as many as wait and fit; never waits itself.
     fn receive(&mut self, into: &mut Burst<Self::Buf>);
     /// A fresh, empty buffer; `None` while the pool is dry.

@@ -1,5 +1,6 @@
 //! The kernel's view of a Linux interface that a port shares: its addresses, routes and neighbours.
 
+mod hold;
 mod netlink;
 
 use super::{Address, Asked, Unresolved};
@@ -8,7 +9,7 @@ use roce::wire::Mac;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ const DISCARD: u16 = 9;
 pub struct Kernel {
     index: u32,
     asking: Mutex<HashMap<IpAddr, Attempt>>,
+    /// Held open, never read: while they are, the kernel sends no port-unreachable for RoCEv2 packets.
+    _roce_port: Vec<OwnedFd>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +41,7 @@ impl Kernel {
     /// Where netlink can't be spoken.
     pub fn open(index: u32) -> io::Result<Self> {
         Netlink::open()?;
-        Ok(Self { index, asking: Mutex::default() })
+        Ok(Self { index, asking: Mutex::default(), _roce_port: hold::roce_port() })
     }
 
     /// The interface's addresses, global ones first.
@@ -65,22 +68,33 @@ impl Kernel {
 
     fn look(&self, address: IpAddr, mac: Mac) -> io::Result<Result<Asked, Unresolved>> {
         let mut netlink = Netlink::open()?;
-        if netlink.addresses(self.index)?.iter().any(|ours| ours.ip == address) {
+        let addresses = netlink.addresses(self.index)?;
+        if addresses.iter().any(|ours| ours.ip == address) {
             return Ok(Ok(Asked::Known(mac)));
         }
-        let hop = match address {
-            // Every link has its own fe80::/64: there is no route to look up.
-            IpAddr::V6(ip) if ip.is_unicast_link_local() => address,
-            _ => match netlink.next_hop(address, self.index) {
-                Ok(hop) => hop,
-                Err(error) => return Ok(Err(Unresolved::NoRoute(error.to_string()))),
-            },
+        let is_neighbour = addresses.iter().any(|ours| ours.reaches(address));
+        let hop = match self.next_hop(&mut netlink, address, is_neighbour) {
+            Ok(hop) => hop,
+            Err(error) => return Ok(Err(Unresolved::NoRoute(error.to_string()))),
         };
         if let Some(mac) = netlink.neighbour(hop, self.index)? {
             self.attempts().remove(&hop);
             return Ok(Ok(Asked::Known(mac)));
         }
         Ok(self.ask(hop))
+    }
+
+    fn next_hop(&self, netlink: &mut Netlink, address: IpAddr, is_neighbour: bool) -> io::Result<IpAddr> {
+        // Every link has its own fe80::/64: there is no route to look up.
+        if matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+            return Ok(address);
+        }
+        let hop = netlink.next_hop(address, self.index, Some(self.index))?;
+        if hop == address && !is_neighbour {
+            // Told the interface, the kernel takes anybody for a neighbour where no route says otherwise.
+            return netlink.next_hop(address, self.index, None);
+        }
+        Ok(hop)
     }
 
     fn attempts(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Attempt>> {
@@ -111,23 +125,9 @@ impl Kernel {
             }
         };
         let socket = UdpSocket::bind((any, 0))?;
-        bind_to_interface(&socket, self.index);
+        hold::bind_to_interface(&socket, self.index);
         socket.send_to(&[0], to)?;
         Ok(())
-    }
-}
-
-/// Has the socket send by this interface, where this process may say so; routes decide otherwise.
-fn bind_to_interface(socket: &UdpSocket, index: u32) {
-    let index = index as libc::c_int;
-    let length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: `index` is readable for its size during the call.
-    let result = unsafe {
-        let value = (&raw const index).cast();
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, value, length)
-    };
-    if result < 0 {
-        tracing::debug!("not bound to interface {index}: {}", io::Error::last_os_error());
     }
 }
 

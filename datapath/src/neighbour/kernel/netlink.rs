@@ -41,8 +41,9 @@ impl Netlink {
         Ok(found)
     }
 
-    /// The gateway on the way, or the address itself where it is on the link.
-    pub(super) fn next_hop(&mut self, address: IpAddr, index: u32) -> io::Result<IpAddr> {
+    /// The gateway on the way, or the address itself where it is on the link. The way must be by the interface `index`;
+    /// with `only`, no other is looked at.
+    pub(super) fn next_hop(&mut self, address: IpAddr, index: u32, only: Option<u32>) -> io::Result<IpAddr> {
         let mut request = RouteMessage::default();
         request.header.address_family = family(address);
         request.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
@@ -50,7 +51,8 @@ impl Netlink {
             IpAddr::V4(ip) => RouteAddress::Inet(ip),
             IpAddr::V6(ip) => RouteAddress::Inet6(ip),
         };
-        request.attributes = vec![RouteAttribute::Destination(destination), RouteAttribute::Oif(index)];
+        request.attributes = vec![RouteAttribute::Destination(destination)];
+        request.attributes.extend(only.map(RouteAttribute::Oif));
         let mut hop = None;
         self.ask(RouteNetlinkMessage::GetRoute(request), 0, |answer| {
             if let RouteNetlinkMessage::NewRoute(route) = answer {

@@ -1,0 +1,83 @@
+//! Sockets that we open for what the kernel then does, not for data.
+
+use roce::wire::ROCE_PORT;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Holds UDP 4791 open, for IPv4 and IPv6, so that the kernel does not answer a peer's RoCEv2 packets, which it sees
+/// too, with port-unreachable. A filter drops them before they are queued.
+///
+/// Where somebody else holds the port, or the family is off, there is nothing to prevent.
+pub(super) fn roce_port() -> Vec<OwnedFd> {
+    [libc::AF_INET, libc::AF_INET6]
+        .into_iter()
+        .filter_map(|family| match hold(family) {
+            Ok(socket) => Some(socket),
+            Err(error) => {
+                tracing::debug!("UDP {ROCE_PORT} of family {family} is not held open: {error}");
+                None
+            }
+        })
+        .collect()
+}
+
+fn hold(family: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the result is checked.
+    let fd = check(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let on: libc::c_int = 1;
+    set(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &on)?;
+    set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &on)?;
+    // Classic BPF: return 0 bytes of every packet, which drops it.
+    let mut drop_all = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut drop_all };
+    set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+    if family == libc::AF_INET6 {
+        set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &on)?;
+        // SAFETY: all zeroes is a valid sockaddr_in6: the unspecified address.
+        let mut any: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+        any.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+        any.sin6_port = ROCE_PORT.to_be();
+        bind(&socket, &any)?;
+    } else {
+        // SAFETY: all zeroes is a valid sockaddr_in: the unspecified address.
+        let mut any: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        any.sin_family = libc::AF_INET as libc::sa_family_t;
+        any.sin_port = ROCE_PORT.to_be();
+        bind(&socket, &any)?;
+    }
+    Ok(socket)
+}
+
+/// Has the socket send by this interface, where this process may say so; routes decide otherwise.
+pub(super) fn bind_to_interface(socket: &UdpSocket, index: u32) {
+    let index = index as libc::c_int;
+    if let Err(error) = set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &index) {
+        tracing::debug!("not bound to interface {index}: {error}");
+    }
+}
+
+fn set<T>(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+    // SAFETY: `value` is `size_of::<T>()` readable bytes for the time of the call, and so is what a filter program
+    // points to.
+    check(unsafe {
+        let value = std::ptr::from_ref(value).cast();
+        libc::setsockopt(socket.as_raw_fd(), level, name, value, size_of::<T>() as libc::socklen_t)
+    })
+    .map(drop)
+}
+
+fn bind<T>(socket: &OwnedFd, address: &T) -> io::Result<()> {
+    // SAFETY: `address` is a socket address of `size_of::<T>()` bytes whose family says which.
+    check(unsafe {
+        let address = std::ptr::from_ref(address).cast();
+        libc::bind(socket.as_raw_fd(), address, size_of::<T>() as libc::socklen_t)
+    })
+    .map(drop)
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -2,7 +2,7 @@
 
 use roce::qp::{Capabilities, Data, PostError, RecvRequest, Remote, SendOperation, SendRequest};
 
-/// The longest message (IBA 9.7.6... a RETH's length has 32 bits, 2³¹ is the limit).
+/// The longest message: 2³¹ bytes (IBA 9.4.3).
 const LONGEST: u64 = 1 << 31;
 
 pub(crate) fn check_send(request: &SendRequest, limits: &Capabilities) -> Result<(), PostError> {

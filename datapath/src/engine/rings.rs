@@ -15,7 +15,7 @@ struct Done(AtomicU32);
 
 /// How many completions of each work queue lie in a completion queue and were not polled.
 ///
-/// Until its completion is polled a request takes room in its queue (IBA 10.8.5... it is outstanding), so a completion
+/// Until its completion is polled a request takes room in its queue (it is outstanding, IBA 10.8), so a completion
 /// queue as deep as its work queues never overflows. A word holds the queue pair's generation and the count: who polls
 /// what an earlier user of the slot left behind changes nothing.
 #[derive(Debug)]

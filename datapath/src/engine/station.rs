@@ -237,7 +237,7 @@ impl Station {
         }
     }
 
-    /// IBA 10.2.4.1... a completion queue that overflows takes its queue pairs to the error state.
+    /// IBA 10.2.6: a completion queue that overflows takes its queue pairs to the error state.
     fn fail_queue_pairs_of(&mut self, now: Instant, index: usize) {
         let cq = self.cqs[index].cq;
         for queues in self.queues.iter().flatten().filter(|q| q.send_cq == cq || q.recv_cq == cq) {

@@ -268,7 +268,7 @@ impl Endpoint {
         Some((&mut slot.qp, books))
     }
 
-    /// Where a completion queue overflowed: its queue pairs go to ERR (IBA 10.2.6.3... affiliated error). Rare, so it
+    /// Where a completion queue overflowed: its queue pairs go to ERR (IBA 10.2.6). Rare, so it
     /// looks at all of them.
     fn spread_overflow(&mut self, now: Instant) {
         while self.cqs.take_news() {

@@ -2,6 +2,7 @@ use super::flow::Flow;
 use super::requester::{Progress, Requester, Trouble};
 use super::responder::{Arrival, Refusal, Responder, Rights};
 use super::telemetry::{HopLog, Prober};
+use super::wqe::MAX_MESSAGE;
 use super::{
     Books, CompletionStatus, Congestion, Data, Identity, Modify, PostError, QpReport, RecvRequest,
     RtrSettings, RtsSettings, SendOperation, SendRequest, State,
@@ -12,8 +13,6 @@ use cc::{CongestionController, Instant};
 
 /// READs and atomics that one side may have outstanding at the other.
 pub(super) const MAX_RD_ATOMIC: u8 = 16;
-/// The longest message (IBA 9.3.3... o9).
-const MAX_MESSAGE: u64 = 1 << 31;
 
 /// Where the peer is, from RTR on.
 #[derive(Clone, Copy, Debug)]
@@ -333,7 +332,8 @@ impl QueuePair {
     /// When time alone changes something.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         if self.state == State::Error {
-            return None;
+            // The answers before a NAK may still be paced.
+            return self.paced_until;
         }
         let probe = self.prober.due_at().filter(|_| self.requester.in_flight() > 0);
         let algorithm = self.flow.as_ref().and_then(|flow| flow.algorithm().poll_timeout());
@@ -414,7 +414,7 @@ fn check_send(request: &SendRequest, identity: &Identity) -> Result<u32, PostErr
             }
         }
     }
-    if length > MAX_MESSAGE {
+    if length > u64::from(MAX_MESSAGE) {
         return Err(PostError::MessageTooLong { given: length });
     }
     Ok(length as u32)

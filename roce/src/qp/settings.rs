@@ -55,7 +55,7 @@ pub struct QpInit {
     pub signal_all: bool,
 }
 
-/// Local ACK timeout code, 0 to 31: 4.096 µs × 2^code, 0 for ever (IBA 11.6.2.2... 9.7.6.1.3).
+/// Local ACK timeout code, 0 to 31: 4.096 µs × 2^code, 0 for ever (IBA 9.7.6.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AckTimeout(u8);
 
@@ -93,7 +93,7 @@ pub struct RtrSettings {
     pub mtu: Mtu,
     /// The first PSN that the peer will send.
     pub receive_psn: Psn,
-    /// READs and atomics that the peer may have outstanding here, 0 to 16... as the responder keeps state for each.
+    /// READs and atomics that the peer may have outstanding here, 0 to 16: the responder keeps state for each.
     pub max_dest_rd_atomic: u8,
     /// What we ask the peer to wait when no receive is posted.
     pub min_rnr_timer: RnrTimer,
@@ -110,7 +110,7 @@ pub struct RtsSettings {
     pub retry_count: u8,
     /// How often after RNR NAKs, 0 to 6; 7 for ever.
     pub rnr_retry: u8,
-    /// READs and atomics that we may have outstanding at the peer.
+    /// READs and atomics that we may have outstanding at the peer, 0 to 16.
     pub max_rd_atomic: u8,
     /// How sending is paced.
     pub congestion: Congestion,

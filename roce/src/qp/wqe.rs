@@ -1,5 +1,8 @@
 use super::{CompletionOpcode, SendOperation, SendRequest};
 
+/// Bytes of the longest message (IBA 9.7.4.1.6).
+pub(super) const MAX_MESSAGE: u32 = 1 << 31;
+
 /// How many PSNs a message takes, or a READ's response: at least one, also for no bytes.
 pub(super) fn packets(length: u32, mtu: u32) -> u32 {
     length.div_ceil(mtu).max(1)

@@ -19,7 +19,7 @@ impl Requester {
         identity: &Identity,
     ) -> Result<Progress, Trouble> {
         let number = self.answered(psn).ok_or(STALE)?;
-        // A NAK acknowledges all before its own packet (IBA 9.7.5.2.2... 9.7.5.1.1).
+        // A NAK acknowledges all before its own packet (IBA 9.7.5.2).
         let up_to = match aeth.syndrome {
             Syndrome::Ack { .. } => number + 1,
             Syndrome::RnrNak(_) | Syndrome::Nak(_) => number,
@@ -171,7 +171,7 @@ impl Requester {
     }
 
     /// An answer came for a packet behind a READ or atomic whose own answer is missing: that was lost
-    /// (IBA 9.7.5.1.1... "implied NAK"). Gives whether it is news.
+    /// (IBA 9.7.5.1: an implied NAK). Gives whether it is news.
     fn implied_nak(&mut self) -> Result<bool, Trouble> {
         if self.recovering {
             return Ok(false);
@@ -198,7 +198,7 @@ impl Requester {
     }
 }
 
-/// Checks that a response is what was asked for at this place; gives where its bytes belong (IBA 9.7.5.1.3...).
+/// Checks that a response is what was asked for at this place; gives where its bytes belong (IBA 9.7.5.1).
 fn check_read_response(
     wqe: &Wqe,
     number: u64,

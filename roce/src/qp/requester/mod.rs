@@ -12,7 +12,7 @@ use alloc::collections::VecDeque;
 use cc::Instant;
 use core::time::Duration;
 
-/// Half the circle: PSNs that may be outstanding (IBA 9.7.4.1.1... 9.7.2).
+/// Half the circle: PSNs that may be outstanding, or new and old can't be told apart (IBA 9.7.2).
 const MAX_OUTSTANDING: u64 = 1 << 23;
 
 /// How an incoming packet, or time, ends a queue pair or itself.
@@ -194,8 +194,7 @@ impl Requester {
         self.sample = None;
     }
 
-    /// Goes back to the oldest packet, if a retry is left (IBA 9.7.5.2.4... the retry counter counts rounds without
-    /// progress).
+    /// Goes back to the oldest packet, if a retry is left: the retry counter counts rounds without progress.
     fn retry(&mut self) -> Result<(), Trouble> {
         self.retries_left =
             self.retries_left.checked_sub(1).ok_or(Trouble::Fail(CompletionStatus::RetryExceeded))?;

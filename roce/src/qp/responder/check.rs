@@ -1,12 +1,10 @@
-//! One function per check of a request packet, in the order in which they are made (IBA 9.7.4.1, figure 79...).
+//! One function per check of a request packet, in the order in which they are made (IBA 9.7.4.1).
 
 use super::{Message, Refusal, Responder, Rights};
-use crate::qp::buffers;
-use crate::wire::{Operation, Reth, SendTail};
-use crate::{Access, Discard, PdId, RegionTable, Rkey};
-
-/// The longest message (IBA 9.7.4.1.7... 9.3.3).
-pub(super) const MAX_MESSAGE: u32 = 1 << 31;
+use crate::qp::wqe::MAX_MESSAGE;
+use crate::qp::{CompletionStatus, RecvRequest, buffers};
+use crate::wire::{NakCode, Operation, Reth, SendTail};
+use crate::{Access, Discard, PdId, RegionTable, Rkey, Slice};
 
 impl Responder {
     /// First, middle and last come in this order, and nothing else comes between (IBA 9.7.4.1.2).
@@ -94,29 +92,26 @@ pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: b
     if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Sequence)) }
 }
 
-/// A SEND fits its receive buffers (IBA 9.7.4.1.6... 9.7.5.1.? local length error).
-pub(super) fn check_room(
-    request: &crate::qp::RecvRequest,
-    received: u32,
-    length: u32,
-) -> Result<(), Refusal> {
-    if u64::from(received) + u64::from(length) <= buffers::room(&request.buffers) {
+/// A SEND fits its receive buffers, and is no longer than a message may be (IBA 9.7.4.1.6).
+pub(super) fn check_room(request: &RecvRequest, received: u32, length: u32) -> Result<(), Refusal> {
+    let room = buffers::room(&request.buffers).min(u64::from(MAX_MESSAGE));
+    if u64::from(received) + u64::from(length) <= room {
         return Ok(());
     }
     Err(Refusal::Fatal {
-        code: crate::wire::NakCode::InvalidRequest,
+        code: NakCode::InvalidRequest,
         discard: Discard::LocalProtection,
-        receive: crate::qp::CompletionStatus::LocalLength,
+        receive: CompletionStatus::LocalLength,
     })
 }
 
-/// Where an atomic works: 8 bytes, aligned (IBA 9.4.5.1... C9-211).
+/// Where an atomic works: 8 bytes, aligned to 8 (IBA 9.4.5).
 pub(super) fn check_atomic(
     address: u64,
     rkey: Rkey,
     regions: &RegionTable,
     pd: PdId,
-) -> Result<crate::Slice, Refusal> {
+) -> Result<Slice, Refusal> {
     if !address.is_multiple_of(8) {
         return Err(Refusal::invalid(Discard::Sequence));
     }

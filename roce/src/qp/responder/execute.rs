@@ -5,7 +5,7 @@ use super::resources::{Kind, Resource};
 use super::{Answer, Message, Refusal, Responder, Rights};
 use crate::qp::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, buffers, wqe};
 use crate::wire::{Bth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
-use crate::{Access, Discard, Memory};
+use crate::{Access, Discard, Memory, Rkey, Slice};
 
 /// What a request packet meets on its way: memory, and who asks.
 pub(in crate::qp) struct Arrival<'a, 'b, M> {
@@ -32,7 +32,7 @@ impl Responder {
     ) -> Result<(), Refusal> {
         match arrival.bth.psn.distance(self.expected) {
             0 => {}
-            ahead @ 1.. => return Err(self.on_gap(ahead, arrival.books)),
+            1.. => return Err(self.on_gap(arrival.books)),
             _ => return Err(self.on_duplicate(operation, arrival)),
         }
         self.check_sequence(operation)?;
@@ -73,8 +73,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Packets are missing: they are asked for once, until they come (IBA 9.7.4.1.1... 9.7.5.2.8).
-    fn on_gap(&mut self, _ahead: i32, books: &mut Books<'_>) -> Refusal {
+    /// Packets are missing: they are asked for once, until they come (IBA 9.7.5).
+    fn on_gap(&mut self, books: &mut Books<'_>) -> Refusal {
         if !self.nak_sent {
             self.nak_sent = true;
             books.counters.naks_sent += 1;
@@ -83,7 +83,7 @@ impl Responder {
         Refusal::Drop(Discard::PsnGap)
     }
 
-    /// Received before: its answer was lost, or the network doubled it (IBA 9.7.4.1.1... 9.7.5.1.? duplicates).
+    /// Received before: its answer was lost, or the network doubled it (IBA 9.7.5).
     fn on_duplicate<M>(&mut self, operation: Operation, arrival: &Arrival<'_, '_, M>) -> Refusal {
         let psn = arrival.bth.psn;
         match operation {
@@ -207,9 +207,9 @@ impl Responder {
     fn on_atomic<M: Memory>(
         &mut self,
         address: u64,
-        rkey: crate::Rkey,
+        rkey: Rkey,
         arrival: &mut Arrival<'_, '_, M>,
-        run: impl FnOnce(&mut M, crate::Slice) -> u64,
+        run: impl FnOnce(&mut M, Slice) -> u64,
     ) -> Result<(), Refusal> {
         if !self.resources.has_room() {
             return Err(Refusal::invalid(Discard::ResponderResources));

@@ -5,13 +5,13 @@ use alloc::collections::VecDeque;
 /// What a READ or an atomic needs to be answered again.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// READ again whatever stands there then (IBA 9.7.5.1.2... duplicates of READ are executed anew).
+    /// A duplicate is executed anew: it reads whatever stands there then (IBA 9.7.5.1).
     Read(Reth),
     /// An atomic must not run twice: what it found.
     Atomic(u64),
 }
 
-/// One READ or atomic in the responder's list (IBA 9.7.7.3... "responder resources").
+/// One READ or atomic in the responder's list of those it answers again (IBA 9.7.5.1).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource {
     pub(super) kind: Kind,

@@ -100,6 +100,29 @@ pub fn set_mac(name: &str, mac: Mac) -> io::Result<()> {
     control.call(libc::SIOCSIFHWADDR, &mut request)
 }
 
+/// Whether `name` is a tap that outlives its processes and lets one more queue attach.
+///
+/// # Errors
+/// The kernel's, where the interface is no such tap or `/dev/net/tun` can't be opened.
+pub fn is_lasting_tap(name: &str) -> io::Result<bool> {
+    /// `_IOW('T', 202, int)` and `_IOR('T', 210, unsigned int)` of linux/if_tun.h; `libc` has only the flags.
+    const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+    const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
+    let tun = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+    let mut request = Control::new(name)?.request();
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    for what in [TUNSETIFF, TUNGETIFF] {
+        // SAFETY: both requests take an ifreq, which `request` is, exclusively borrowed for the call.
+        if unsafe { libc::ioctl(tun.as_raw_fd(), what as _, &raw mut request) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    // SAFETY: TUNGETIFF has filled in the flags.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(libc::c_int::from(flags) & libc::IFF_PERSIST != 0)
+}
+
 /// A socket to ask about one interface.
 struct Control {
     socket: OwnedFd,

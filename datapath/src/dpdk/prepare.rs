@@ -164,10 +164,14 @@ fn raw_sockets(spec: &PortSpec) -> Result<(), PortError> {
     Ok(())
 }
 
+/// A tap is made by its port and goes with it, or was made before and lasts: then the port only attaches.
 fn tap(name: &str) -> Result<(), PortError> {
-    if linux::interface(name).is_ok() {
-        let remedy = format!("choose another name, or `ip link delete {name}`");
-        return Err(PortError::Interface { name: name.to_owned(), why: "it exists already".into(), remedy });
+    if linux::interface(name).is_ok() && !linux::is_lasting_tap(name).unwrap_or(false) {
+        return Err(PortError::Interface {
+            name: name.to_owned(),
+            why: "it exists already, and is not a tap that a port can attach to".into(),
+            remedy: format!("choose another name, or make it by `ip tuntap add dev {name} mode tap multi_queue`"),
+        });
     }
     match std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
         Ok(_) => Ok(()),

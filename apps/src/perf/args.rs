@@ -18,6 +18,10 @@ pub struct PerfArgs {
     /// TCP port of the server's control connection
     #[arg(short = 'p', long = "tcp-port", value_name = "PORT", default_value_t = 18515)]
     pub tcp_port: u16,
+    /// Server: serve so many clients at once; their tests begin when the last is there
+    #[arg(long, value_name = "COUNT", default_value_t = 1, conflicts_with_all = ["host", "json", "json_file"],
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub clients: u16,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub port: PortArgs,

@@ -62,27 +62,43 @@ fn attempt(addresses: &[SocketAddr]) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-/// Waits for a client that speaks our language and asks for what this server may do.
-///
-/// # Errors
-/// Where the port can't be listened on.
-pub fn accept(args: &PerfArgs, tool: Tool, idle: &mut Idle) -> Result<(Plan, JsonLines), Failure> {
-    let listener = listen(args.tcp_port)?;
-    anstream::println!("{WAITING}");
-    loop {
-        match listener.accept() {
-            Ok((stream, from)) => {
-                let mut handshake = JsonLines::new(stream)?;
-                match handshake.agree(&mut |plan| plan.accept(tool, args), idle) {
-                    Ok(plan) => return Ok((plan, handshake)),
-                    Err(why) => anstream::eprintln!("refused {from}: {why}; still waiting"),
+/// Where a server waits for its clients.
+#[derive(Debug)]
+pub struct Reception {
+    listener: TcpListener,
+}
+
+impl Reception {
+    /// Opens for clients, and says so.
+    ///
+    /// # Errors
+    /// Where the port can't be listened on.
+    pub fn open(port: u16) -> Result<Self, Failure> {
+        let listener = listen(port)?;
+        anstream::println!("{WAITING}");
+        Ok(Self { listener })
+    }
+
+    /// Waits for a client that speaks our language and asks for what this server may do.
+    ///
+    /// # Errors
+    /// Where waiting itself fails. A client that is refused is told why, and the wait goes on.
+    pub fn accept(&self, args: &PerfArgs, tool: Tool, idle: &mut Idle) -> Result<(Plan, JsonLines), Failure> {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, from)) => {
+                    let mut handshake = JsonLines::new(stream)?;
+                    match handshake.agree(&mut |plan| plan.accept(tool, args), idle) {
+                        Ok(plan) => return Ok((plan, handshake)),
+                        Err(why) => anstream::eprintln!("refused {from}: {why}; still waiting"),
+                    }
                 }
+                Err(error) if transient(error.kind()) => {
+                    idle()?;
+                    std::thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(Failure::run(format!("waiting for a client: {error}"))),
             }
-            Err(error) if transient(error.kind()) => {
-                idle()?;
-                std::thread::sleep(PAUSE);
-            }
-            Err(error) => return Err(Failure::run(format!("waiting for a client: {error}"))),
         }
     }
 }

@@ -17,10 +17,12 @@ pub use args::PerfArgs;
 pub use plan::{Kind, Tool, Verb};
 
 use crate::failure::Failure;
-use handshake::Handshake;
+use handshake::{Handshake, JsonLines};
+use meet::Reception;
 use plan::Plan;
 use session::Session;
 use std::process::ExitCode;
+use verbs::Device;
 
 /// Runs one side of `tool`.
 ///
@@ -28,25 +30,42 @@ use std::process::ExitCode;
 /// Why the test could not be run to its end.
 pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
     args.congestion.congestion()?;
-    let plan = Plan::new(tool, args)?;
-    // A server listens once its port is open. The client's port comes second: memif's client needs the server's.
-    let (device, plan, mut handshake) = match &args.host {
-        Some(host) => {
-            args.port.device_config()?;
-            let mut handshake = meet::connect(host, args.tcp_port, tool)?;
-            let device = args.port.open().inspect_err(|why| handshake.give_up(why))?;
-            handshake.propose(&plan, &mut || Ok(device.progress()))?;
-            (device, plan, handshake)
-        }
-        None => {
-            let device = args.port.open()?;
-            let (plan, handshake) = meet::accept(args, tool, &mut || Ok(device.progress()))?;
-            (device, plan, handshake)
-        }
-    };
-    let result = Session::new(device, args, plan).and_then(|session| session.run(&mut handshake));
-    if let Err(why) = &result {
-        handshake.give_up(why);
+    match &args.host {
+        Some(host) => visit(host, tool, args),
+        None => serve(tool, args),
     }
-    result.map(|()| ExitCode::SUCCESS)
+    .map(|()| ExitCode::SUCCESS)
+}
+
+/// A client's test. Its port opens once the server's is open: memif's client needs the server's.
+fn visit(host: &str, tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
+    let plan = Plan::new(tool, args)?;
+    args.port.device_config()?;
+    let mut handshake = meet::connect(host, args.tcp_port, tool)?;
+    let device = args.port.open().inspect_err(|why| handshake.give_up(why))?;
+    handshake.propose(&plan, &mut || Ok(device.progress()))?;
+    measure(device, args, plan, handshake)
+}
+
+/// The tests of all clients, on one port. They begin when the last client is there.
+fn serve(tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
+    Plan::new(tool, args)?;
+    let device = args.port.open()?;
+    let reception = Reception::open(args.tcp_port)?;
+    let clients = (0..args.clients)
+        .map(|_| reception.accept(args, tool, &mut || Ok(device.progress())))
+        .collect::<Result<Vec<_>, _>>()?;
+    std::thread::scope(|scope| {
+        let tests: Vec<_> = clients
+            .into_iter()
+            .map(|(plan, handshake)| scope.spawn(|| measure(device.clone(), args, plan, handshake)))
+            .collect();
+        tests.into_iter().map(|test| test.join().expect("a test does not panic")).collect()
+    })
+}
+
+fn measure(device: Device, args: &PerfArgs, plan: Plan, mut handshake: JsonLines) -> Result<(), Failure> {
+    Session::new(device, args, plan)
+        .and_then(|session| session.run(&mut handshake))
+        .inspect_err(|why| handshake.give_up(why))
 }

@@ -60,7 +60,7 @@ fn serve(tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
             .into_iter()
             .map(|(plan, handshake)| scope.spawn(|| measure(device.clone(), args, plan, handshake)))
             .collect();
-        tests.into_iter().map(|test| test.join().expect("a test does not panic")).collect()
+        tests.into_iter().try_for_each(|test| test.join().expect("a test does not panic"))
     })
 }
 

@@ -170,7 +170,9 @@ fn tap(name: &str) -> Result<(), PortError> {
         return Err(PortError::Interface {
             name: name.to_owned(),
             why: "it exists already, and is not a tap that a port can attach to".into(),
-            remedy: format!("choose another name, or make it by `ip tuntap add dev {name} mode tap multi_queue`"),
+            remedy: format!(
+                "choose another name, or make it by `ip tuntap add dev {name} mode tap multi_queue`"
+            ),
         });
     }
     match std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun") {

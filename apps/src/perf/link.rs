@@ -29,6 +29,8 @@ pub struct Link {
     inbound: usize,
     /// Whether this side takes SENDs.
     receives: bool,
+    /// SENDs that arrived and that nobody took notice of yet.
+    arrived: u64,
     rx_depth: u32,
     inline_size: u32,
     verb: Verb,
@@ -117,6 +119,7 @@ impl Link {
             slot,
             inbound: half,
             receives,
+            arrived: 0,
             rx_depth: queues.rx_depth,
             inline_size: queues.inline_size,
             verb: plan.tool.verb,
@@ -235,7 +238,16 @@ impl Link {
             ended(completion)?;
             self.post_receive(completion.id as usize)?;
         }
+        self.arrived += count as u64;
         Ok(count)
+    }
+
+    /// Takes notice of one SEND that arrived; `false` where there is none. The first may be here before this side
+    /// asks for it: the peer starts as soon as it is through the barrier.
+    pub fn take_arrival(&mut self) -> bool {
+        let there = self.arrived > 0;
+        self.arrived -= u64::from(there);
+        there
     }
 
     /// Keeps things going while this side waits for the control connection. Gives whether there was work.

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../apps/src/pcap/reader.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the tool uses all of it")]
 mod reader;
 
 fuzz_target!(|bytes: &[u8]| {

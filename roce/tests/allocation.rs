@@ -6,34 +6,10 @@ mod harness;
 
 use cc::{HpccConfig, Instant, Rate};
 use core::num::NonZeroU32;
-use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use harness::{BASE, Host, Options, Random, path};
 use roce::qp::{CongestionAlgorithm, RecvRequest, Remote, SendRequest};
 use roce::wire::MAX_OVERHEAD;
-use std::alloc::{GlobalAlloc, Layout, System};
-
-/// Allocations of this process; the only test of this file counts them.
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps `alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps `dealloc`'s contract, and `pointer` came from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// One round: a request of each kind from host 0 to host 1, and all packets that follow. One of ten is lost.
 fn round(hosts: &mut [Host; 2], now: &mut Instant, frame: &mut [u8], random: &mut Random) -> u64 {
@@ -91,13 +67,13 @@ fn packets_allocate_nothing() {
     }
     let (mut now, mut random, mut packets) = (Instant::from_nanos(1), Random(1), 0);
     let mut frame = vec![0; 1024 + MAX_OVERHEAD];
-    let before = COUNT.load(Ordering::Relaxed);
-    for _ in 0..100 {
-        packets += round(&mut hosts, &mut now, &mut frame, &mut random);
-    }
-    let allocated = COUNT.load(Ordering::Relaxed) - before;
+    let allocated = allocation_counter::measure(|| {
+        for _ in 0..100 {
+            packets += round(&mut hosts, &mut now, &mut frame, &mut random);
+        }
+    });
     assert!(packets > 3000);
     assert!(hosts[0].endpoint.counters().retransmitted > 100);
     assert!(hosts[0].endpoint.counters().probe_responses > 0);
-    assert_eq!(allocated, 0, "allocations over {packets} packets");
+    assert_eq!(allocated.count_total, 0, "allocations over {packets} packets");
 }

@@ -4,30 +4,6 @@ mod common;
 
 use common::*;
 use ferroce_verbs::*;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-thread_local!(static COUNT: Cell<u64> = const { Cell::new(0) });
-
-/// Counts each thread's own allocations, so that tests side by side don't meet.
-struct Counting;
-
-// SAFETY: all is passed on to the system's allocator; the count is of plain integers and allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const MESSAGE: u32 = 20_000;
 
@@ -60,11 +36,11 @@ fn nothing_is_allocated_per_packet() {
         round(&mut a, &mut b);
     }
     let frames = a.device.counters().unwrap().tx_frames;
-    let before = COUNT.get();
-    for _ in 0..200 {
-        round(&mut a, &mut b);
-    }
-    let allocations = COUNT.get() - before;
+    let allocations = allocation_counter::measure(|| {
+        for _ in 0..200 {
+            round(&mut a, &mut b);
+        }
+    });
     assert!(a.device.counters().unwrap().tx_frames - frames > 2000);
-    assert_eq!(allocations, 0);
+    assert_eq!(allocations.count_total, 0);
 }

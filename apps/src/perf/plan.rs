@@ -87,7 +87,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// The longest message (IBA 9.4.3... 2^31 bytes).
+/// The longest message (IBA 9.4: 2^31 bytes).
 const LONGEST: u64 = 1 << 31;
 
 impl Plan {

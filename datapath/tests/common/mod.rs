@@ -1,5 +1,5 @@
 //! What the tests of ports share.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use ferroce_datapath::dpdk::{Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig};
 use ferroce_datapath::io::{Burst, PacketBuf, PacketIo};

@@ -1,5 +1,5 @@
 //! Two devices at the ends of an in-process cable, and a connected queue pair on each.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use ferroce_verbs::*;
 

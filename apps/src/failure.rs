@@ -23,6 +23,11 @@ impl Failure {
         Self { code: 2, text: text.into() }
     }
 
+    /// A signal ended the run. Exit code 130, as a shell has it.
+    pub fn interrupted() -> Self {
+        Self { code: 130, text: "interrupted".into() }
+    }
+
     /// Prints the one line and gives the exit code.
     pub fn report(&self) -> ExitCode {
         let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));

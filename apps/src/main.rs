@@ -10,6 +10,7 @@ mod pcap;
 mod perf;
 mod port;
 mod replay;
+mod signals;
 mod switch;
 mod units;
 

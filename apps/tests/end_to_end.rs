@@ -2,6 +2,7 @@
 
 use assert_cmd::Command;
 use serde_json::Value;
+use std::io::BufRead;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -134,4 +135,26 @@ fn a_server_that_was_told_otherwise_refuses() {
         .clone();
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("the client runs write-bw, the server write-lat"), "{error}");
+}
+
+/// Ends a waiting server as Ctrl-C does.
+#[test]
+fn an_interrupted_server_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("x.sock");
+    let mut server = std::process::Command::new(assert_cmd::cargo::cargo_bin("ferroce"))
+        .args(["write-bw", "-p", &free_tcp_port(), "--ip", "10.7.0.1/24", "--port"])
+        .arg(format!("memif:{},server", socket.display()))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // It says that it waits once its port is open.
+    let mut lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("Waiting for client")));
+    assert!(socket.exists());
+    let pid = server.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(server.wait().unwrap().code(), Some(130));
+    assert!(!socket.exists());
 }

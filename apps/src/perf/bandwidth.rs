@@ -96,7 +96,7 @@ impl Driver<'_> {
             if self.flows.iter().all(|flow| flow.drained() && (over || self.left(flow.posted) == 0)) {
                 return Ok(self.result());
             }
-            pause.after(completed + received > 0);
+            pause.after(completed + received > 0)?;
         }
     }
 

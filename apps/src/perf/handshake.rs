@@ -177,7 +177,7 @@ impl JsonLines {
             }
             // A look at the socket is a system call: not worth one each turn, unless the turn slept.
             for _ in 0..32 {
-                if pause.after(idle()?) == Rest::Slept {
+                if pause.after(idle()?)? == Rest::Slept {
                     break;
                 }
             }
@@ -289,21 +289,26 @@ impl Pause {
     const SLEEP: u32 = 20_000;
 
     /// Says whether the last turn had work.
-    pub fn after(&mut self, worked: bool) -> Rest {
+    ///
+    /// # Errors
+    /// Once a signal asked the tool to end.
+    pub fn after(&mut self, worked: bool) -> Result<Rest, Failure> {
+        crate::signals::check()?;
+
         if worked {
             self.idle_turns = 0;
-            return Rest::None;
+            return Ok(Rest::None);
         }
         self.idle_turns = self.idle_turns.saturating_add(1);
         if self.idle_turns > Self::SLEEP {
             std::thread::sleep(Duration::from_micros(50));
-            return Rest::Slept;
+            return Ok(Rest::Slept);
         }
         if self.idle_turns > Self::SPIN {
             std::thread::yield_now();
-            return Rest::Yielded;
+            return Ok(Rest::Yielded);
         }
-        Rest::None
+        Ok(Rest::None)
     }
 }
 

@@ -136,15 +136,15 @@ impl<'a> Player<'a> {
             Verb::Read | Verb::Atomic => false,
         };
         self.seen += u64::from(there);
-        self.pause.after(worked || there);
+        self.pause.after(worked || there)?;
         Ok(there)
     }
 
     fn wait_completion(&mut self) -> Result<(), Failure> {
         while self.link.drain()? == 0 {
-            self.pause.after(false);
+            self.pause.after(false)?;
         }
-        self.pause.after(true);
+        self.pause.after(true)?;
         Ok(())
     }
 }

@@ -308,7 +308,7 @@ pub fn post(link: &mut Link, qp: usize, request: &SendRequest) -> Result<(), Fai
             Ok(()) => return Ok(()),
             Err(verbs::PostError::QueueFull { .. }) => {
                 let worked = link.drain()? > 0;
-                pause.after(worked);
+                pause.after(worked)?;
             }
             Err(refused) => return Err(failed(refused)),
         }

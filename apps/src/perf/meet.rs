@@ -38,6 +38,7 @@ pub fn connect(host: &str, port: u16, tool: Tool) -> Result<JsonLines, Failure> 
             hinted = true;
             anstream::eprintln!("waiting for `ferroce {tool}` on {host}, TCP port {port} ({error})");
         }
+        crate::signals::check()?;
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -95,6 +96,7 @@ impl Reception {
                 }
                 Err(error) if transient(error.kind()) => {
                     idle()?;
+                    crate::signals::check()?;
                     std::thread::sleep(PAUSE);
                 }
                 Err(error) => return Err(Failure::run(format!("waiting for a client: {error}"))),

@@ -30,6 +30,7 @@ use verbs::Device;
 /// Why the test could not be run to its end.
 pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
     args.congestion.congestion()?;
+    crate::signals::listen()?;
     match &args.host {
         Some(host) => visit(host, tool, args),
         None => serve(tool, args),

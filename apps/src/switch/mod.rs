@@ -156,20 +156,10 @@ struct Signals {
 
 impl Signals {
     fn listen() -> Result<Self, Failure> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-        let signals = Self { stop: Arc::default(), phase: Arc::default() };
-        let listen = |signal, flag: &Arc<AtomicBool>| {
-            signal_hook::flag::register(signal, Arc::clone(flag))
-                .map_err(|error| Failure::run(format!("signal {signal} can't be listened to: {error}")))
-        };
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // The second one ends the process at once, should the first not get through.
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&signals.stop))
-                .map_err(|error| Failure::run(format!("signal {signal} can't be listened to: {error}")))?;
-            listen(signal, &signals.stop)?;
-        }
-        listen(SIGUSR1, &signals.phase)?;
-        Ok(signals)
+        let phase = Arc::default();
+        signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&phase))
+            .map_err(|error| Failure::run(format!("SIGUSR1 can't be listened to: {error}")))?;
+        Ok(Self { stop: crate::signals::listen()?, phase })
     }
 }
 

@@ -104,6 +104,12 @@ impl CompletionQueues {
         self.get(cq).is_some_and(|queue| queue.overflowed)
     }
 
+    /// Whether a queue overflowed since [`Self::take_news`].
+    #[inline]
+    pub(crate) const fn has_news(&self) -> bool {
+        self.news
+    }
+
     /// Whether a queue overflowed since this was last asked.
     pub(crate) fn take_news(&mut self) -> bool {
         core::mem::take(&mut self.news)

@@ -1,6 +1,6 @@
 use super::Endpoint;
 use crate::qp::Books;
-use crate::{Discard, Memory, Qpn, wire};
+use crate::{Discard, Memory, wire};
 use cc::Instant;
 use core::time::Duration;
 
@@ -18,9 +18,9 @@ impl Endpoint {
         // The ICRC is checked here, before anything may touch memory.
         let frame = wire::parse(frame)?;
         let qpn = frame.header.bth().destination;
-        let (qp, mut books) = self.open(now, qpn).ok_or(Discard::UnknownQp)?;
+        let (index, qp, mut books) = self.open(now, qpn).ok_or(Discard::UnknownQp)?;
         let taken = qp.on_packet(&frame, memory, &mut books);
-        self.settle(now, qpn);
+        self.settle(now, index);
         taken
     }
 
@@ -29,17 +29,17 @@ impl Endpoint {
     ///
     /// Queue pairs with something to send take turns, a packet each.
     pub fn poll_transmit<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
-        while let Some(qpn) = self.ready.pop_front() {
-            let Some(slot) = self.qps.get_mut(qpn) else { continue };
-            slot.is_ready = false;
+        while let Some(index) = self.ready.pop_front() {
+            let Some(slot) = self.qps.at_mut(index) else { continue };
             let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
             let mut books = Books { now, regions, cqs, counters };
             let length = slot.qp.poll_transmit(memory, &mut books, frame);
-            if length.is_some() {
-                slot.is_ready = true;
-                self.ready.push_back(qpn);
+            slot.is_ready = length.is_some();
+            if slot.is_ready {
+                self.ready.push_back(index);
+            } else {
+                self.rearm(now, index);
             }
-            self.rearm(now, qpn);
             self.spread_overflow(now);
             if length.is_some() {
                 return length;
@@ -49,7 +49,7 @@ impl Endpoint {
     }
 
     /// When something happens without a packet: a retry, a pacing gap that ends, a probe. `None`: never. It may be
-    /// earlier than need be.
+    /// earlier than need be. It holds once [`Self::poll_transmit`] has nothing more to send.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.wheel.next()
@@ -63,28 +63,25 @@ impl Endpoint {
             let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
             let mut books = Books { now, regions, cqs, counters };
             slot.qp.on_timeout(&mut books);
-            let qpn = slot.qp.identity().qpn;
-            self.settle(now, qpn);
+            self.settle(now, index);
         }
     }
 
-    /// Something happened to a queue pair: it may have something to send, and another time to wake up.
-    pub(super) fn settle(&mut self, now: Instant, qpn: Qpn) {
-        if let Some(slot) = self.qps.get_mut(qpn)
+    /// Something happened to a queue pair: it may have something to send, and when it has not, another time to wake up.
+    pub(super) fn settle(&mut self, now: Instant, index: u32) {
+        if let Some(slot) = self.qps.at_mut(index)
             && !slot.is_ready
         {
             slot.is_ready = true;
-            self.ready.push_back(qpn);
+            self.ready.push_back(index);
         }
-        self.rearm(now, qpn);
         self.spread_overflow(now);
     }
 
     /// Sets the queue pair's timer where it must fire earlier than it is set. A later time waits until it has fired:
-    /// acknowledgements move it all the time.
-    fn rearm(&mut self, now: Instant, qpn: Qpn) {
-        let index = self.qps.index(qpn);
-        let Some(slot) = self.qps.get_mut(qpn) else { return };
+    /// acknowledgements move it all the time. A queue pair in the ready queue needs none: its turn comes.
+    fn rearm(&mut self, now: Instant, index: u32) {
+        let Some(slot) = self.qps.at_mut(index) else { return };
         // Never at `now`: what is due now was just looked at, and `on_timeout` must end.
         let Some(at) = slot.qp.poll_timeout().map(|at| at.max(now + Duration::from_nanos(1))) else { return };
         if slot.armed.is_none_or(|armed| at < armed) {

@@ -82,8 +82,8 @@ pub struct Endpoint {
     counters: Counters,
     /// One timer per queue pair, called by its place in the table.
     wheel: TimingWheel,
-    /// Queue pairs that may have something to send, each at most once.
-    ready: VecDeque<Qpn>,
+    /// Places of queue pairs that may have something to send, each at most once.
+    ready: VecDeque<u32>,
     next_pd: u32,
 }
 
@@ -191,9 +191,9 @@ impl Endpoint {
     /// # Errors
     /// A transition that there is not, or a setting out of its limits; the queue pair stays as it is.
     pub fn modify_qp(&mut self, now: Instant, qpn: Qpn, modify: Modify) -> Result<(), ControlError> {
-        let (qp, mut books) = self.open(now, qpn).ok_or(ControlError::NoQp(qpn))?;
+        let (index, qp, mut books) = self.open(now, qpn).ok_or(ControlError::NoQp(qpn))?;
         qp.modify(modify, &mut books)?;
-        self.settle(now, qpn);
+        self.settle(now, index);
         Ok(())
     }
 
@@ -205,7 +205,7 @@ impl Endpoint {
         let (index, slot) = self.qps.remove(qpn).ok_or(ControlError::NoQp(qpn))?;
         self.wheel.cancel(index);
         if slot.is_ready {
-            self.ready.retain(|&ready| ready != qpn);
+            self.ready.retain(|&ready| ready != index);
         }
         let identity = slot.qp.identity();
         self.cqs.leave(identity.send_cq);
@@ -224,9 +224,9 @@ impl Endpoint {
     /// # Errors
     /// Why it was not taken; nothing of it was done.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, request: SendRequest) -> Result<(), PostError> {
-        let (qp, mut books) = self.open(now, qpn).ok_or(PostError::NoQp { qpn })?;
+        let (index, qp, mut books) = self.open(now, qpn).ok_or(PostError::NoQp { qpn })?;
         qp.post_send(request, &mut books)?;
-        self.settle(now, qpn);
+        self.settle(now, index);
         Ok(())
     }
 
@@ -236,7 +236,7 @@ impl Endpoint {
     /// Why it was not taken; nothing of it was done.
     pub fn post_recv(&mut self, qpn: Qpn, request: RecvRequest) -> Result<(), PostError> {
         // A receive needs no time: what waits for it comes back by itself.
-        let (qp, mut books) = self.open(Instant::ZERO, qpn).ok_or(PostError::NoQp { qpn })?;
+        let (_, qp, mut books) = self.open(Instant::ZERO, qpn).ok_or(PostError::NoQp { qpn })?;
         qp.post_recv(request, &mut books)?;
         self.spread_overflow(Instant::ZERO);
         Ok(())
@@ -261,16 +261,25 @@ impl Endpoint {
         &self.counters
     }
 
-    /// A queue pair, and beside it what it shares with all others.
-    fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(&mut crate::qp::QueuePair, Books<'_>)> {
-        let slot = self.qps.get_mut(qpn)?;
+    /// A queue pair with its place, and beside it what it shares with all others.
+    fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut crate::qp::QueuePair, Books<'_>)> {
+        let index = self.qps.find(qpn)?;
+        let slot = self.qps.at_mut(index)?;
         let books = Books { now, regions: &self.regions, cqs: &mut self.cqs, counters: &mut self.counters };
-        Some((&mut slot.qp, books))
+        Some((index, &mut slot.qp, books))
     }
 
     /// Where a completion queue overflowed: its queue pairs go to ERR (IBA 10.2.6). Rare, so it
     /// looks at all of them.
+    #[inline]
     fn spread_overflow(&mut self, now: Instant) {
+        if self.cqs.has_news() {
+            self.fail_overflowed(now);
+        }
+    }
+
+    #[cold]
+    fn fail_overflowed(&mut self, now: Instant) {
         while self.cqs.take_news() {
             for index in 0..self.qps.len() {
                 let Some(slot) = self.qps.at_mut(index) else { continue };

@@ -58,8 +58,7 @@ impl QpTable {
 
     /// Takes a queue pair out; gives it and its place.
     pub(super) fn remove(&mut self, qpn: Qpn) -> Option<(u32, Box<Slot>)> {
-        self.get(qpn)?;
-        let index = self.numbers.slot(qpn);
+        let index = self.find(qpn)?;
         let place = &mut self.places[index as usize];
         place.generation = place.generation.wrapping_add(1);
         self.free.push_back(index);
@@ -71,14 +70,11 @@ impl QpTable {
         place.slot.as_deref().filter(|slot| slot.qp.identity().qpn == qpn)
     }
 
-    pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut Slot> {
-        let index = self.index(qpn);
-        self.at_mut(index).filter(|slot| slot.qp.identity().qpn == qpn)
-    }
-
-    /// The place of `qpn`, if it is there at all: what its timer is called.
-    pub(super) fn index(&self, qpn: Qpn) -> u32 {
-        self.numbers.slot(qpn)
+    /// The place of `qpn`: what it is called wherever it was looked up once.
+    pub(super) fn find(&self, qpn: Qpn) -> Option<u32> {
+        let index = self.numbers.slot(qpn);
+        let slot = self.places.get(index as usize)?.slot.as_deref()?;
+        (slot.qp.identity().qpn == qpn).then_some(index)
     }
 
     pub(super) fn at_mut(&mut self, index: u32) -> Option<&mut Slot> {

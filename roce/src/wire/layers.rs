@@ -175,11 +175,14 @@ fn ipv6_length(ip: &[u8; 40]) -> Result<usize, Discard> {
     Ok(40 + usize::from(u16::from_be_bytes([ip[4], ip[5]])))
 }
 
-/// Adds 16-bit words; an odd last byte counts as a word's upper half (RFC 1071).
+/// Adds 16-bit words, two at a time: folding makes no difference between them. What a last odd word or byte lacks
+/// counts as 0 (RFC 1071).
 pub(super) fn sum(bytes: &[u8]) -> u64 {
-    let (words, last) = bytes.as_chunks::<2>();
-    let words: u64 = words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum();
-    words + last.first().map_or(0, |&byte| u64::from(byte) << 8)
+    let (words, last) = bytes.as_chunks::<4>();
+    let words: u64 = words.iter().map(|&word| u64::from(u32::from_be_bytes(word))).sum();
+    let mut rest = [0; 4];
+    rest[..last.len()].copy_from_slice(last);
+    words + u64::from(u32::from_be_bytes(rest))
 }
 
 /// Folds a sum to 16 bits in one's complement.

@@ -1,6 +1,8 @@
 //! Two endpoints over virtual time and a link with seeded faults.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod capture;
+pub mod raw;
 pub mod script;
 
 use cc::{Instant, Rate};

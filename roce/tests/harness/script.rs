@@ -24,11 +24,18 @@ pub struct Script {
 }
 
 impl Script {
+    /// In RTS.
     pub fn new(options: Options) -> Self {
+        let mut script = Self::receiving(options);
+        script.host.ready_to_send(&Options { send_psn: PSN, ..options });
+        script
+    }
+
+    /// In RTR.
+    pub fn receiving(options: Options) -> Self {
         let options = Options { send_psn: PSN, ..options };
         let mut host = Host::new(2, &options);
         host.ready_to_receive(path(2, 1), Qpn::new(PEER), PSN, &options);
-        host.ready_to_send(&options);
         Self { host, now: Instant::from_nanos(1), path: path(1, 2), partition_key: 0xffff }
     }
 

@@ -1,0 +1,219 @@
+//! Every malformed request that the specification names, from a peer that is the test: what it is answered, what is
+//! counted, what becomes of both queue pairs, and that no byte of memory changes.
+
+extern crate ferroce_roce as roce;
+
+#[path = "../harness/mod.rs"]
+mod harness;
+mod table;
+
+use harness::raw::Raw;
+use harness::script::{PSN, SEND, Script, ack, nak, rnr};
+use harness::{BASE, Options};
+use roce::qp::{CompletionStatus, RecvRequest, Remote, SendRequest, State};
+use roce::wire::NakCode::{InvalidRequest, PsnSequenceError, RemoteAccessError, RemoteOperationalError};
+use roce::wire::{Header, Operation, Reth, Service};
+use roce::{Discard, Psn, Qpn, Rkey};
+use table::Outcome::{self, Again, Fatal, Gap, NotReady, Silence};
+use table::{FULL, IMMEDIATE, Packet, prepare, raw, raw_reth, reth, table, write};
+
+fn post_receives(script: &mut Script, length: u32) {
+    let qpn = script.host.qpn;
+    for id in 0..2 {
+        let sge = script.host.sge(0x8000, length);
+        script.host.endpoint.post_recv(qpn, RecvRequest::new(id, sge)).unwrap();
+    }
+}
+
+fn deliver(script: &mut Script, psn: u32, packet: Packet) -> Result<(), Discard> {
+    match packet {
+        Packet::Made(ahead, operation, payload) => {
+            script.send(psn.wrapping_add_signed(ahead), operation, &payload)
+        }
+        Packet::Stray(operation) => {
+            let qpn = core::mem::replace(&mut script.host.qpn, Qpn::new(0x77_7777));
+            let taken = script.send(psn, operation, &[1]);
+            script.host.qpn = qpn;
+            taken
+        }
+        Packet::Foreign(header) => script.send_header(&header, &[]),
+        Packet::Bytes(raw) => {
+            let frame = raw.frame(script.host.qpn);
+            script.host.endpoint.on_frame(script.now, &mut script.host.ram, &frame)
+        }
+    }
+}
+
+/// Whether the row's answer ends the requester that gets it, and how its oldest request then ends.
+fn ends_as(outcome: Outcome) -> Option<CompletionStatus> {
+    match outcome {
+        Fatal(InvalidRequest, _) => Some(CompletionStatus::RemoteInvalidRequest),
+        Fatal(RemoteAccessError, _) => Some(CompletionStatus::RemoteAccess),
+        Fatal(RemoteOperationalError, _) => Some(CompletionStatus::RemoteOperation),
+        Fatal(..) | Silence | Gap | NotReady | Again => None,
+    }
+}
+
+/// The other side of the wire: a requester of ours that sent this packet and gets the answer.
+fn asker_gets(row: &str, expected: Option<CompletionStatus>, answer: (u32, Operation)) {
+    let mut asker = Script::new(Options::default());
+    let remote = Remote { address: BASE, rkey: Rkey::new(1) };
+    for id in 0..4 {
+        let request = SendRequest::write(id, asker.host.sge(0, 1), remote);
+        let qpn = asker.host.qpn;
+        asker.host.endpoint.post_send(asker.now, qpn, request).unwrap();
+    }
+    asker.drain();
+    asker.send(answer.0, answer.1, &[]).unwrap();
+    let failed: Vec<_> = asker
+        .host
+        .sent()
+        .into_iter()
+        .filter(|c| c.status != CompletionStatus::Success)
+        .map(|c| c.status)
+        .collect();
+    match expected {
+        None => {
+            assert_eq!(asker.state(), State::ReadyToSend, "{row}: the asker");
+            assert!(failed.is_empty(), "{row}: {failed:?}");
+        }
+        Some(status) => {
+            assert_eq!(asker.state(), State::Error, "{row}: the asker");
+            assert_eq!(failed[0], status, "{row}: the asker");
+            assert!(failed[1..].iter().all(|&s| s == CompletionStatus::Flushed), "{row}: {failed:?}");
+        }
+    }
+}
+
+fn check(index: usize) {
+    let (mut script, keys) = prepare();
+    let row = table(&keys).swap_remove(index);
+    let name = row.name;
+    if !matches!(row.outcome, NotReady) {
+        post_receives(&mut script, row.receive);
+    }
+    let mut psn = PSN;
+    for (operation, payload) in &row.before {
+        script.send(psn, *operation, payload).unwrap_or_else(|discard| panic!("{name}: before: {discard:?}"));
+        psn += 1;
+    }
+    let reads =
+        row.before.iter().filter(|(operation, _)| matches!(operation, Operation::ReadRequest(_))).count();
+    if reads == 0 {
+        script.drain();
+    }
+    let (before, outcome) = (script.host.ram.0.clone(), row.outcome);
+    assert_eq!(deliver(&mut script, psn, row.packet), Err(row.discard), "{name}");
+    assert_eq!(script.discarded(row.discard), 1, "{name}");
+    assert!(script.host.ram.0 == before, "{name}: memory changed");
+    let mut answers = script.drain();
+    let msn = if reads > 0 || psn > PSN && matches!(outcome, Gap | Again | Silence) { psn - PSN } else { 0 };
+    // The answers that were due leave before the refusal.
+    answers.drain(..reads);
+    let expected = match outcome {
+        Silence => vec![],
+        Fatal(code, _) => vec![(psn, nak(code, msn))],
+        Gap => vec![(psn, nak(PsnSequenceError, msn))],
+        NotReady => vec![(psn, rnr(1, msn))],
+        Again => vec![(psn - 1, ack(msn))],
+    };
+    assert_eq!(answers, expected, "{name}");
+    check_after(&mut script, name, psn, outcome);
+    if let Some(&answer) = answers.first() {
+        asker_gets(name, ends_as(outcome), answer);
+    }
+}
+
+/// In ERR all is flushed and nothing more is taken; otherwise the connection goes on as if nothing had been.
+fn check_after(script: &mut Script, name: &str, psn: u32, outcome: Outcome) {
+    let write = write(script.reth(40_000, 1));
+    match outcome {
+        Fatal(_, receive) => {
+            assert_eq!(script.state(), State::Error, "{name}");
+            let statuses: Vec<_> = script.host.received().iter().map(|c| c.status).collect();
+            assert_eq!(statuses, [receive, CompletionStatus::Flushed], "{name}");
+            assert_eq!(script.send(psn, write, &[1]), Err(Discard::QpState), "{name}");
+            assert_eq!(script.drain(), [], "{name}");
+            assert_eq!(script.host.bytes(40_000, 1), [0], "{name}");
+        }
+        Silence | Gap | NotReady | Again => {
+            assert_eq!(script.state(), State::ReadyToSend, "{name}");
+            assert_eq!(
+                script.host.endpoint.report(script.host.qpn).unwrap().expected_psn,
+                Psn::new(psn),
+                "{name}"
+            );
+            assert!(script.host.received().is_empty(), "{name}");
+            assert_eq!(script.send(psn, write, &[1]), Ok(()), "{name}");
+            assert_eq!(script.host.bytes(40_000, 1), [1], "{name}");
+        }
+    }
+}
+
+#[test]
+fn every_malformed_request_is_answered_by_the_rules_and_touches_nothing() {
+    let count = table(&prepare().1).len();
+    (0..count).for_each(check);
+    assert_eq!(count, 113);
+}
+
+/// The same frames by the test's own bytes and by the codec: the raw rows are wrong in what they mean to be wrong in.
+#[test]
+fn raw_packets_are_what_the_codec_would_make() {
+    let (mut script, keys) = prepare();
+    let one = reth(keys.whole, 0, 1);
+    let bytes = Raw { flags: 0x30, ..raw(0x0a, 3, raw_reth(one, &[5, 0, 0, 0])) }.frame(script.host.qpn);
+    let header = Header::Connected { service: Service::Rc, bth: script.bth(PSN), operation: write(one) };
+    assert_eq!(bytes, script.frame(&header, &[5]));
+    assert_eq!(script.host.endpoint.on_frame(script.now, &mut script.host.ram, &bytes), Ok(()));
+    assert_eq!(script.host.bytes(0, 1), [5]);
+}
+
+/// IBA 9.7.4.1.4, 9.7.3.1: nothing is asked of memory where no bytes move, so not even the key is looked at.
+#[test]
+fn requests_of_no_bytes_need_no_key() {
+    let (mut script, keys) = prepare();
+    let nothing = Reth { address: 0, rkey: keys.unknown, length: 0 };
+    let qpn = script.host.qpn;
+    for id in 0..2 {
+        script.host.endpoint.post_recv(qpn, RecvRequest::new(id, script.host.sge(0, 0))).unwrap();
+    }
+    assert_eq!(script.send(PSN, write(nothing), &[]), Ok(()));
+    assert_eq!(script.send(PSN + 1, SEND, &[]), Ok(()));
+    assert_eq!(script.send(PSN + 2, Operation::WriteOnly(nothing, Some(IMMEDIATE)), &[]), Ok(()));
+    assert_eq!(script.drain(), [(PSN + 2, ack(3))]);
+    assert_eq!(script.send(PSN + 3, Operation::ReadRequest(nothing), &[]), Ok(()));
+    let answers = script.drain();
+    assert!(matches!(answers[..], [(psn, Operation::ReadResponseOnly(_))] if psn == PSN + 3), "{answers:?}");
+    let received: Vec<_> = script.host.received().iter().map(|c| (c.id, c.length, c.immediate)).collect();
+    assert_eq!(received, [(0, 0, None), (1, 0, Some(IMMEDIATE))]);
+    assert!(script.host.ram.0.iter().all(|&byte| byte == 0));
+}
+
+/// IBA 9.7.4.1.4: a region that goes away in the middle of a WRITE takes the rest of it with it.
+#[test]
+fn a_key_that_goes_stale_within_a_message_ends_it() {
+    let (mut script, keys) = prepare();
+    let long = Operation::WriteFirst(reth(keys.whole, 0, 2000));
+    assert_eq!(script.send(PSN, long, FULL), Ok(()));
+    let lkey = script.host.region.lkey;
+    script.host.endpoint.deregister(lkey).unwrap();
+    assert_eq!(script.send(PSN + 1, Operation::WriteLast(None), &FULL[..976]), Err(Discard::RemoteKey));
+    assert_eq!(script.drain(), [(PSN + 1, nak(RemoteAccessError, 0))]);
+    assert!(script.host.bytes(1024, 976).iter().all(|&byte| byte == 0));
+}
+
+/// IBA 9.7.5.2.4: where this side can't do what it promised, the peer hears of a remote operational error.
+#[test]
+fn a_receive_buffer_that_went_away_is_an_operational_error() {
+    let (mut script, _) = prepare();
+    let qpn = script.host.qpn;
+    let sge = script.host.sge(0, 100);
+    script.host.endpoint.post_recv(qpn, RecvRequest::new(1, sge)).unwrap();
+    let lkey = script.host.region.lkey;
+    script.host.endpoint.deregister(lkey).unwrap();
+    assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::LocalProtection));
+    let answers = script.drain();
+    assert_eq!(answers, [(PSN, nak(RemoteOperationalError, 0))]);
+    asker_gets("no buffer", Some(CompletionStatus::RemoteOperation), answers[0]);
+}

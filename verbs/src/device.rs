@@ -24,7 +24,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
 /// it is gone.
 #[derive(Clone, Debug)]
 pub struct Device {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 /// What every object of a device keeps alive.

@@ -53,6 +53,7 @@ mod connect;
 mod device;
 mod domain;
 mod error;
+mod modify;
 mod post;
 mod queue_pair;
 
@@ -68,8 +69,8 @@ pub use queue_pair::{QueuePair, QueuePairBuilder};
 
 pub use roce::qp::{
     AckTimeout, Capabilities, Completion, CompletionOpcode, CompletionStatus, Congestion,
-    CongestionAlgorithm, Data, PostError, QpReport, RecvRequest, Remote, SendOperation, SendRequest, Sge,
-    State,
+    CongestionAlgorithm, Data, Modify, PostError, QpReport, RecvRequest, Remote, RtrSettings, RtsSettings,
+    SendOperation, SendRequest, Sge, State, udp_source_port,
 };
-pub use roce::wire::{Mac, Mtu, RnrTimer};
-pub use roce::{Access, Counters, Discard, Qpn, Rkey};
+pub use roce::wire::{Mac, Mtu, Path, RnrTimer};
+pub use roce::{Access, Counters, Discard, Lkey, Psn, Qpn, Rkey};

@@ -69,6 +69,17 @@ impl QueuePairBuilder {
     /// # Errors
     /// Where a limit is passed, the device has no such GID, or the core has stopped.
     pub fn build(self) -> Result<QueuePair, Error> {
+        let init = Modify::Init { access: self.access, partition_key: self.partition_key };
+        let mut qp = self.build_reset()?;
+        qp.modify(init)?;
+        Ok(qp)
+    }
+
+    /// Makes the queue pair, in RESET: [`QueuePair::modify`] takes it further.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_reset(self) -> Result<QueuePair, Error> {
         self.check()?;
         let gids = &self.device.info.gids;
         let (index, count) = (self.gid_index, gids.len());
@@ -82,19 +93,12 @@ impl QueuePairBuilder {
             capabilities: self.capabilities,
             signal_all: self.signal_all,
         };
-        let modify = Modify::Init { access: self.access, partition_key: self.partition_key };
-        let rings = self.device.engine.call(move |station, now| {
-            let rings = station.create_qp(init)?;
-            match station.endpoint.modify_qp(now, rings.qpn(), modify) {
-                Ok(()) => Ok(rings),
-                Err(error) => station.destroy_qp(rings.qpn()).and(Err(error)),
-            }
-        })??;
+        let rings = self.device.engine.call(move |station, _| station.create_qp(init))??;
         Ok(QueuePair {
             rings,
             gid,
             psn,
-            connected: false,
+            state: State::Reset,
             capabilities: self.capabilities,
             device: self.device,
             _send_cq: self.send_cq,
@@ -133,9 +137,10 @@ pub struct QueuePair {
     rings: QpRings,
     gid: IpAddr,
     psn: Psn,
-    connected: bool,
+    /// As the application took it: the core may have taken it to ERR since.
+    pub(crate) state: State,
     capabilities: Capabilities,
-    device: Arc<Inner>,
+    pub(crate) device: Arc<Inner>,
     /// The core's queues live as long as they are served.
     _send_cq: Arc<CqHandle>,
     _recv_cq: Arc<CqHandle>,
@@ -166,19 +171,14 @@ impl QueuePair {
     /// # Errors
     /// Where the peer can't be reached, an option is out of its range, or the queue pair was connected before.
     pub fn connect(&mut self, remote: &QpEndpoint, options: &ConnectOptions) -> Result<(), Error> {
-        if self.connected {
+        if self.state != State::Init {
             return Err(Error::Connected);
         }
         let ours = self.endpoint();
         let mut plan = options.plan(&self.device.info, &ours, remote)?;
         plan.receive.path.destination_mac = self.device.engine.resolve(remote.ip)?;
-        let qpn = self.qpn();
-        self.device.engine.call(move |station, now| {
-            station.endpoint.modify_qp(now, qpn, Modify::ReadyToReceive(plan.receive))?;
-            station.endpoint.modify_qp(now, qpn, Modify::ReadyToSend(plan.send))
-        })??;
-        self.connected = true;
-        Ok(())
+        self.modify(Modify::ReadyToReceive(plan.receive))?;
+        self.modify(Modify::ReadyToSend(plan.send))
     }
 
     /// Hands one send request to the core.
@@ -193,8 +193,11 @@ impl QueuePair {
     }
 
     fn push_send(&mut self, request: SendRequest) -> Result<(), PostError> {
-        if !self.connected {
-            return Err(PostError::State { qpn: self.qpn(), state: State::Init });
+        match self.state {
+            State::ReadyToSend | State::SendQueueDrained | State::Error => {}
+            state @ (State::Reset | State::Init | State::ReadyToReceive) => {
+                return Err(PostError::State { qpn: self.qpn(), state });
+            }
         }
         post::check_send(&request, &self.capabilities)?;
         self.rings.push_send(request)
@@ -226,6 +229,9 @@ impl QueuePair {
     }
 
     fn push_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
+        if self.state == State::Reset {
+            return Err(PostError::State { qpn: self.qpn(), state: State::Reset });
+        }
         post::check_recv(&request, &self.capabilities)?;
         self.rings.push_recv(request)
     }
@@ -260,11 +266,7 @@ impl QueuePair {
     /// # Errors
     /// Where the core has stopped.
     pub fn fail(&mut self) -> Result<(), Error> {
-        let qpn = self.qpn();
-        Ok(self
-            .device
-            .engine
-            .call(move |station, now| station.endpoint.modify_qp(now, qpn, Modify::Error))??)
+        self.modify(Modify::Error)
     }
 
     /// The limits it was made with.

@@ -1,0 +1,36 @@
+//! The state machine step by step, for programs written for other verbs. [`QueuePair::connect`] is the short way.
+
+use crate::{Device, Error, QueuePair};
+use roce::qp::{Modify, State};
+use roce::wire::Mac;
+use std::net::IpAddr;
+
+impl Device {
+    /// The Ethernet address to which packets for `address` go. Waits for the answer, 3 s at most.
+    ///
+    /// # Errors
+    /// Where nobody answers, there is no route, or the core has stopped.
+    pub fn resolve(&self, address: IpAddr) -> Result<Mac, Error> {
+        Ok(self.inner.engine.resolve(address)?)
+    }
+}
+
+impl QueuePair {
+    /// Takes the queue pair to another state.
+    ///
+    /// # Errors
+    /// A transition that there is not, a setting out of its range, or the core has stopped: the queue pair stays as
+    /// it is.
+    pub fn modify(&mut self, modify: Modify) -> Result<(), Error> {
+        let qpn = self.qpn();
+        self.device.engine.call(move |station, now| station.endpoint.modify_qp(now, qpn, modify))??;
+        self.state = match modify {
+            Modify::Reset => State::Reset,
+            Modify::Init { .. } => State::Init,
+            Modify::ReadyToReceive(_) => State::ReadyToReceive,
+            Modify::ReadyToSend(_) => State::ReadyToSend,
+            Modify::Error => State::Error,
+        };
+        Ok(())
+    }
+}

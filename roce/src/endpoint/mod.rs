@@ -46,7 +46,7 @@ pub struct EndpointConfig {
     pub max_regions: u32,
     /// Unpredictable: keys, queue pair numbers and initial PSNs are drawn from it.
     pub seed: [u8; 32],
-    /// Put into the top bits of every queue pair's number, so that any core sees whose a packet is.
+    /// 0 to 15: the top 4 bits of every queue pair's number, so that any core sees whose a packet is.
     pub core: u8,
 }
 

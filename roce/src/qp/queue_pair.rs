@@ -7,7 +7,7 @@ use super::{
     Books, CompletionStatus, Congestion, Data, Identity, Modify, PostError, QpReport, RecvRequest,
     RtrSettings, RtsSettings, SendOperation, SendRequest, State,
 };
-use crate::wire::{Bth, Frame, Header, Operation, Path, Service};
+use crate::wire::{Bth, Frame, Header, Operation, Path, Service, Template};
 use crate::{Access, ControlError, Discard, Memory, Qpn};
 use cc::{CongestionController, Instant};
 
@@ -18,6 +18,8 @@ pub(super) const MAX_RD_ATOMIC: u8 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
     pub(super) path: Path,
+    /// The path's headers, ready to be copied.
+    pub(super) template: Template,
     pub(super) destination: Qpn,
     pub(super) mtu: u32,
 }
@@ -110,16 +112,17 @@ impl QueuePair {
     fn ready_to_receive(&mut self, settings: &RtrSettings) -> Result<(), ControlError> {
         limit("max_dest_rd_atomic", settings.max_dest_rd_atomic, MAX_RD_ATOMIC)?;
         let Path { source, destination, .. } = settings.path;
-        if source.is_ipv4() != destination.is_ipv4() {
+        let template = Template::new(&settings.path).map_err(|_| {
             let family = |v4| if v4 { 4 } else { 6 };
-            return Err(ControlError::Value {
+            ControlError::Value {
                 what: "the IP version of the path's destination",
                 value: family(destination.is_ipv4()),
                 limit: family(source.is_ipv4()),
-            });
-        }
+            }
+        })?;
         self.connection = Some(Connection {
             path: settings.path,
+            template,
             destination: settings.destination,
             mtu: settings.mtu.bytes(),
         });

@@ -6,7 +6,7 @@ use super::responder::Answered;
 use super::telemetry::PROBE_ROOM;
 use super::{Books, CompletionStatus, State, buffers};
 use crate::wire::telemetry::IntHeader;
-use crate::wire::{Bth, Header, Operation, Service, emit};
+use crate::wire::{Bth, Header, Operation, Service};
 use crate::{Access, AccessError, Memory, Psn, Qpn};
 use cc::{CongestionController, Instant};
 
@@ -191,11 +191,11 @@ impl QueuePair {
         frame: &mut [u8],
         fill: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
     ) -> Result<usize, Failure> {
-        let mut draft = emit(&connection.path, self.identification, header, payload as usize, frame)
-            .map_err(|error| {
-                debug_assert!(false, "{error}");
-                Failure::Frame
-            })?;
+        let draft = connection.template.emit(self.identification, header, payload as usize, frame);
+        let mut draft = draft.map_err(|error| {
+            debug_assert!(false, "{error}");
+            Failure::Frame
+        })?;
         fill(draft.payload())?;
         Ok(draft.seal())
     }

@@ -1,13 +1,11 @@
 use super::header::{Bth, Header, Service};
-use super::layers::{
-    ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Family, Layers, UDP, UDP_LENGTH,
-    VLAN_LENGTH, fold, sum,
-};
+use super::layers::Layers;
 use super::opcode::{Opcode, Writer};
 use super::path::Path;
 use super::telemetry::MAX_HOPS;
-use super::{BTH_LENGTH, ICRC_LENGTH, MAX_PAYLOAD, ROCE_PORT, icrc};
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use super::template::Template;
+use super::{BTH_LENGTH, ICRC_LENGTH, MAX_PAYLOAD, icrc};
+use core::net::IpAddr;
 use thiserror::Error;
 
 /// Why a packet can't be written. Nothing was.
@@ -84,7 +82,7 @@ impl Draft<'_> {
 }
 
 /// Writes all headers to the start of `frame`, with room for `payload_length` bytes after them. `identification`
-/// goes into an IPv4 header. UDP's checksum is 0; IPv4 says "don't fragment".
+/// goes into an IPv4 header. Who sends many packets along one path keeps its [`Template`].
 ///
 /// # Errors
 /// What the service, the operation or the frame has no place for; `frame` is then as it was.
@@ -95,57 +93,40 @@ pub fn emit<'f>(
     payload_length: usize,
     frame: &'f mut [u8],
 ) -> Result<Draft<'f>, EmitError> {
-    let addresses = Addresses::of(path)?;
-    let family = addresses.family();
-    check(header, payload_length)?;
-    let ip = ETHERNET_LENGTH + if path.vlan.is_some() { VLAN_LENGTH } else { 0 };
-    let udp = ip + family.header_length();
-    let bth = udp + UDP_LENGTH;
-    let payload = bth + BTH_LENGTH + header.extension_length();
-    let end = payload + payload_length.next_multiple_of(4) + ICRC_LENGTH;
-    if frame.len() < end {
-        return Err(EmitError::Room { needed: end, room: frame.len() });
-    }
-    let layers = Layers { family, vlan: path.vlan.is_some(), ip, udp, bth, end };
-    let mut writer = Writer { frame: &mut *frame, at: 0 };
-    write_ethernet(&mut writer, path, family);
-    write_ip(&mut writer, path, addresses, identification, &layers);
-    writer.put(path.udp_source.to_be_bytes());
-    writer.put(ROCE_PORT.to_be_bytes());
-    writer.put(((end - udp) as u16).to_be_bytes());
-    writer.put([0, 0]);
-    write_bth(&mut writer, header.opcode(), header.bth(), payload_length);
-    writer.extensions(header);
-    let hidden = match header {
-        Header::TelemetryRequest { .. } => {
-            frame[payload..payload + payload_length].fill(0);
-            end - ICRC_LENGTH - bth - BTH_LENGTH
-        }
-        _ => 0,
-    };
-    Ok(Draft { frame, layers, payload, payload_length, hidden })
+    Template::new(path)?.emit(identification, header, payload_length, frame)
 }
 
-#[derive(Clone, Copy)]
-enum Addresses {
-    V4(Ipv4Addr, Ipv4Addr),
-    V6(Ipv6Addr, Ipv6Addr),
-}
-
-impl Addresses {
-    fn of(path: &Path) -> Result<Self, EmitError> {
-        match (path.source, path.destination) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => Ok(Self::V4(from, to)),
-            (IpAddr::V6(from), IpAddr::V6(to)) => Ok(Self::V6(from, to)),
-            (from, to) => Err(EmitError::Families { from, to }),
+impl Template {
+    /// As [`emit()`], along the template's path.
+    ///
+    /// # Errors
+    /// As [`emit()`].
+    pub fn emit<'f>(
+        &self,
+        identification: u16,
+        header: &Header,
+        payload_length: usize,
+        frame: &'f mut [u8],
+    ) -> Result<Draft<'f>, EmitError> {
+        check(header, payload_length)?;
+        let extensions = header.extension_length();
+        let layers = self.layers(extensions + payload_length.next_multiple_of(4) + ICRC_LENGTH);
+        let (payload, end) = (layers.bth + BTH_LENGTH + extensions, layers.end);
+        if frame.len() < end {
+            return Err(EmitError::Room { needed: end, room: frame.len() });
         }
-    }
-
-    const fn family(self) -> Family {
-        match self {
-            Self::V4(..) => Family::V4,
-            Self::V6(..) => Family::V6,
-        }
+        self.write(&layers, identification, frame);
+        let mut writer = Writer { frame: &mut *frame, at: layers.bth };
+        writer.put(pack_bth(header.opcode(), header.bth(), payload_length));
+        writer.extensions(header);
+        let hidden = match header {
+            Header::TelemetryRequest { .. } => {
+                frame[payload..payload + payload_length].fill(0);
+                end - ICRC_LENGTH - layers.bth - BTH_LENGTH
+            }
+            _ => 0,
+        };
+        Ok(Draft { frame, layers, payload, payload_length, hidden })
     }
 }
 
@@ -168,58 +149,15 @@ fn check(header: &Header, length: usize) -> Result<(), EmitError> {
     if legal { Ok(()) } else { Err(EmitError::Payload { opcode: opcode.0, length, limit }) }
 }
 
-fn write_ethernet(writer: &mut Writer<'_>, path: &Path, family: Family) {
-    writer.put(path.destination_mac.0);
-    writer.put(path.source_mac.0);
-    if let Some(vlan) = path.vlan {
-        writer.put(ETHERTYPE_VLAN.to_be_bytes());
-        writer.put(vlan.0.to_be_bytes());
-    }
-    let ethertype = match family {
-        Family::V4 => ETHERTYPE_IPV4,
-        Family::V6 => ETHERTYPE_IPV6,
-    };
-    writer.put(ethertype.to_be_bytes());
-}
-
-fn write_ip(
-    writer: &mut Writer<'_>,
-    path: &Path,
-    addresses: Addresses,
-    identification: u16,
-    layers: &Layers,
-) {
-    let Layers { ip, udp, end, .. } = *layers;
-    match addresses {
-        Addresses::V4(from, to) => {
-            writer.put([0x45, path.traffic_class]);
-            writer.put(((end - ip) as u16).to_be_bytes());
-            writer.put(identification.to_be_bytes());
-            writer.put([0x40, 0, path.hop_limit, UDP, 0, 0]);
-            writer.put(from.octets());
-            writer.put(to.octets());
-            let checksum = !fold(sum(&writer.frame[ip..udp]));
-            writer.frame[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
-        }
-        Addresses::V6(from, to) => {
-            let word = 6 << 28 | u32::from(path.traffic_class) << 20 | path.flow_label & 0xf_ffff;
-            writer.put(word.to_be_bytes());
-            writer.put(((end - udp) as u16).to_be_bytes());
-            writer.put([UDP, path.hop_limit]);
-            writer.put(from.octets());
-            writer.put(to.octets());
-        }
-    }
-}
-
-fn write_bth(writer: &mut Writer<'_>, opcode: Opcode, bth: &Bth, payload_length: usize) {
+fn pack_bth(opcode: Opcode, bth: &Bth, payload_length: usize) -> [u8; BTH_LENGTH] {
     let pad = (payload_length.wrapping_neg() & 3) as u8;
     let flags = u8::from(bth.solicited) << 7 | u8::from(bth.migration) << 6 | pad << 4;
     let [key_high, key_low] = bth.partition_key.to_be_bytes();
     let [_, dest @ ..] = bth.destination.get().to_be_bytes();
     let [_, psn @ ..] = bth.psn.get().to_be_bytes();
-    writer.put([opcode.0, flags, key_high, key_low, bth.congestion]);
-    writer.put(dest);
-    writer.put([u8::from(bth.ack_request) << 7]);
-    writer.put(psn);
+    let mut packed = [opcode.0, flags, key_high, key_low, bth.congestion, 0, 0, 0, 0, 0, 0, 0];
+    packed[5..8].copy_from_slice(&dest);
+    packed[8] = u8::from(bth.ack_request) << 7;
+    packed[9..].copy_from_slice(&psn);
+    packed
 }

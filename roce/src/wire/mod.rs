@@ -11,6 +11,7 @@ mod layers;
 mod opcode;
 mod path;
 pub mod telemetry;
+mod template;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ pub use header::{
 };
 pub use opcode::{Opcode, Shape};
 pub use path::{Mac, Mtu, Path, Vlan};
+pub use template::Template;
 
 use crate::{Discard, Psn, Qpn};
 use layers::{Layers, chunk};

@@ -1,0 +1,106 @@
+use super::emit::EmitError;
+use super::layers::{
+    ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Family, Layers, UDP, UDP_LENGTH,
+    VLAN_LENGTH, fold, sum,
+};
+use super::path::Path;
+use super::{BTH_LENGTH, ROCE_PORT};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The longest: Ethernet with a VLAN tag, IPv6, UDP.
+const ROOM: usize = ETHERNET_LENGTH + VLAN_LENGTH + 40 + UDP_LENGTH;
+
+/// Everything below the BTH as one path's packets have it. What differs from packet to packet, the lengths, the IPv4
+/// identification and its checksum, is filled in by [`emit`](Self::emit).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Template {
+    bytes: [u8; ROOM],
+    family: Family,
+    ip: u8,
+    udp: u8,
+    /// What the IPv4 header's 16-bit words come to, without what is filled in.
+    sum: u16,
+}
+
+impl Template {
+    /// The headers of packets that go along `path`. UDP's checksum is 0; IPv4 says "don't fragment".
+    ///
+    /// # Errors
+    /// The path's two addresses are of different families.
+    pub fn new(path: &Path) -> Result<Self, EmitError> {
+        let mut bytes = [0; ROOM];
+        bytes[..6].copy_from_slice(&path.destination_mac.0);
+        bytes[6..12].copy_from_slice(&path.source_mac.0);
+        let mut ip = ETHERNET_LENGTH;
+        if let Some(vlan) = path.vlan {
+            bytes[12..14].copy_from_slice(&ETHERTYPE_VLAN.to_be_bytes());
+            bytes[14..16].copy_from_slice(&vlan.0.to_be_bytes());
+            ip += VLAN_LENGTH;
+        }
+        let (family, ethertype) = match (path.source, path.destination) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                write_ipv4(&mut bytes[ip..], path, from, to);
+                (Family::V4, ETHERTYPE_IPV4)
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                write_ipv6(&mut bytes[ip..], path, from, to);
+                (Family::V6, ETHERTYPE_IPV6)
+            }
+            (from, to) => return Err(EmitError::Families { from, to }),
+        };
+        bytes[ip - 2..ip].copy_from_slice(&ethertype.to_be_bytes());
+        let udp = ip + family.header_length();
+        bytes[udp..udp + 2].copy_from_slice(&path.udp_source.to_be_bytes());
+        bytes[udp + 2..udp + 4].copy_from_slice(&ROCE_PORT.to_be_bytes());
+        let sum = match family {
+            Family::V4 => fold(sum(&bytes[ip..udp])),
+            Family::V6 => 0,
+        };
+        Ok(Self { bytes, family, ip: ip as u8, udp: udp as u8, sum })
+    }
+
+    /// Where the layers of a packet are that carries `length` bytes after its BTH.
+    pub(super) const fn layers(&self, length: usize) -> Layers {
+        let (ip, udp) = (self.ip as usize, self.udp as usize);
+        let bth = udp + UDP_LENGTH;
+        let end = bth + BTH_LENGTH + length;
+        Layers { family: self.family, vlan: ip > ETHERNET_LENGTH, ip, udp, bth, end }
+    }
+
+    /// Writes the headers of a packet with these layers. `frame` has room for it.
+    pub(super) fn write(&self, layers: &Layers, identification: u16, frame: &mut [u8]) {
+        let Layers { ip, udp, bth, end, .. } = *layers;
+        match frame[..end].first_chunk_mut() {
+            // A copy of known length; what follows the headers overwrites what is too much.
+            Some(start) => *start = self.bytes,
+            None => frame[..bth].copy_from_slice(&self.bytes[..bth]),
+        }
+        match self.family {
+            Family::V4 => {
+                let length = (end - ip) as u16;
+                let sum = u64::from(self.sum) + u64::from(length) + u64::from(identification);
+                let header = &mut frame[ip..ip + 20];
+                header[2..4].copy_from_slice(&length.to_be_bytes());
+                header[4..6].copy_from_slice(&identification.to_be_bytes());
+                header[10..12].copy_from_slice(&(!fold(sum)).to_be_bytes());
+            }
+            Family::V6 => frame[ip + 4..ip + 6].copy_from_slice(&((end - udp) as u16).to_be_bytes()),
+        }
+        frame[udp + 4..udp + 6].copy_from_slice(&((end - udp) as u16).to_be_bytes());
+    }
+}
+
+fn write_ipv4(ip: &mut [u8], path: &Path, from: Ipv4Addr, to: Ipv4Addr) {
+    ip[..2].copy_from_slice(&[0x45, path.traffic_class]);
+    ip[6..10].copy_from_slice(&[0x40, 0, path.hop_limit, UDP]);
+    ip[12..16].copy_from_slice(&from.octets());
+    ip[16..20].copy_from_slice(&to.octets());
+}
+
+fn write_ipv6(ip: &mut [u8], path: &Path, from: Ipv6Addr, to: Ipv6Addr) {
+    let word = 6 << 28 | u32::from(path.traffic_class) << 20 | path.flow_label & 0xf_ffff;
+    ip[..4].copy_from_slice(&word.to_be_bytes());
+    ip[6..8].copy_from_slice(&[UDP, path.hop_limit]);
+    ip[8..24].copy_from_slice(&from.octets());
+    ip[24..40].copy_from_slice(&to.octets());
+}

@@ -1,4 +1,7 @@
-use crate::{Ack, ConfigError, CongestionController, Fixed, Hpcc, HpccConfig, Instant, PathTelemetry, Rate};
+use crate::{
+    Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Fixed, Hpcc, HpccConfig,
+    HpccReceiver, Instant, PathTelemetry, Rate,
+};
 
 /// Which algorithm, with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,6 +15,12 @@ pub enum AlgorithmConfig {
     },
     /// HPCC++, computed at the sender (rtgwg-00 4.2).
     Hpcc(HpccConfig),
+    /// HPCC++, computed at the receiver (rtgwg-00 6.3.2).
+    HpccReceiver(HpccConfig),
+    /// DCTCP (draft-bensley-tcpm-dctcp-01).
+    Dctcp(DctcpConfig),
+    /// DCQCN, for hardware peers.
+    Dcqcn(DcqcnConfig),
 }
 
 impl AlgorithmConfig {
@@ -23,7 +32,31 @@ impl AlgorithmConfig {
         Ok(match *self {
             Self::Fixed { window, rate } => Algorithm::Fixed(Fixed::new(window, rate)?),
             Self::Hpcc(config) => Algorithm::Hpcc(Hpcc::new(config)?),
+            Self::HpccReceiver(config) => Algorithm::HpccReceiver(HpccReceiver::new(config)?),
+            Self::Dctcp(config) => Algorithm::Dctcp(Dctcp::new(config)?),
+            Self::Dcqcn(config) => Algorithm::Dcqcn(Dcqcn::new(config)?),
         })
+    }
+
+    /// Whether it reacts to ECN marks, so that its data shall be marked rather than dropped: ECT(0) belongs on it.
+    #[must_use]
+    pub const fn wants_ecn(&self) -> bool {
+        match self {
+            Self::Dctcp(_) | Self::Dcqcn(_) => true,
+            Self::Fixed { .. } | Self::Hpcc(_) | Self::HpccReceiver(_) => false,
+        }
+    }
+
+    /// Its name, as on the command line.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Fixed { .. } => "fixed",
+            Self::Hpcc(_) => "hpcc",
+            Self::HpccReceiver(_) => "hpcc-rx",
+            Self::Dctcp(_) => "dctcp",
+            Self::Dcqcn(_) => "dcqcn",
+        }
     }
 }
 
@@ -35,6 +68,12 @@ pub enum Algorithm {
     Fixed(Fixed),
     /// HPCC++ at the sender.
     Hpcc(Hpcc),
+    /// HPCC++ at the receiver.
+    HpccReceiver(HpccReceiver),
+    /// DCTCP.
+    Dctcp(Dctcp),
+    /// DCQCN.
+    Dcqcn(Dcqcn),
 }
 
 impl Algorithm {
@@ -43,7 +82,7 @@ impl Algorithm {
     pub const fn as_hpcc(&self) -> Option<&Hpcc> {
         match self {
             Self::Hpcc(hpcc) => Some(hpcc),
-            Self::Fixed(_) => None,
+            Self::Fixed(_) | Self::HpccReceiver(_) | Self::Dctcp(_) | Self::Dcqcn(_) => None,
         }
     }
 }
@@ -53,6 +92,9 @@ macro_rules! delegate {
         match $self {
             Algorithm::Fixed($controller) => $call,
             Algorithm::Hpcc($controller) => $call,
+            Algorithm::HpccReceiver($controller) => $call,
+            Algorithm::Dctcp($controller) => $call,
+            Algorithm::Dcqcn($controller) => $call,
         }
     };
 }
@@ -72,6 +114,10 @@ impl CongestionController for Algorithm {
 
     fn on_congestion_notification(&mut self, now: Instant) {
         delegate!(self, controller => controller.on_congestion_notification(now));
+    }
+
+    fn on_window(&mut self, window: u64) {
+        delegate!(self, controller => controller.on_window(window));
     }
 
     fn on_loss(&mut self, now: Instant) {

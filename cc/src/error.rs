@@ -16,6 +16,12 @@ pub enum ConfigError {
     MinRate { min_rate: Rate, line_rate: Rate },
     /// The additive increase is above the line rate.
     AdditiveIncrease { additive_increase: Rate, line_rate: Rate },
+    /// A smoothing gain is not above 0 and at most 1.
+    Gain(f64),
+    /// An interval is not between 1 ns and 1 s.
+    Interval { what: &'static str, interval: Duration },
+    /// A byte counter of 0.
+    ByteCounter,
     /// A window of 0 bytes never sends.
     NoWindow,
     /// A pacing rate of 0 never sends.
@@ -44,6 +50,15 @@ impl fmt::Display for ConfigError {
                     "additive increase is {additive_increase}: it must be at most the line rate, {line_rate}"
                 )
             }
+            Self::Gain(gain) => {
+                write!(f, "gain is {gain}: it must be above 0 and at most 1, such as 0.0625")
+            }
+            Self::Interval { what, interval } => {
+                write!(f, "{what} is {interval:?}: it must be from 1ns to 1s")
+            }
+            Self::ByteCounter => f.write_str(
+                "byte counter is 0: it must be at least 1; leave it out to raise by the timer alone",
+            ),
             Self::NoWindow => {
                 f.write_str("window is 0 bytes: it must be at least 1, or nothing is ever sent")
             }

@@ -6,17 +6,22 @@
 #![forbid(unsafe_code)]
 
 mod algorithm;
+mod dcqcn;
+mod dctcp;
 mod error;
 mod fixed;
 mod hpcc;
+mod limits;
 mod rate;
 mod telemetry;
 mod time;
 
 pub use algorithm::{Algorithm, AlgorithmConfig};
+pub use dcqcn::{Dcqcn, DcqcnConfig};
+pub use dctcp::{Dctcp, DctcpConfig};
 pub use error::ConfigError;
 pub use fixed::Fixed;
-pub use hpcc::{Hpcc, HpccConfig, PathRecords};
+pub use hpcc::{ActiveFlows, FlowMark, Hpcc, HpccConfig, HpccReceiver, PathRecords, RxHpcc};
 pub use rate::Rate;
 pub use telemetry::{Counter, Hop, HopIndex, MAX_HOPS, PathTelemetry};
 pub use time::Instant;
@@ -55,6 +60,10 @@ pub trait CongestionController {
     fn on_ack(&mut self, ack: &Ack);
     /// A congestion notification packet (CNP) came.
     fn on_congestion_notification(&mut self, now: Instant);
+    /// The receiver computed a window, in payload bytes, and sent it (rtgwg-00 6.3.2). Only [`HpccReceiver`] listens.
+    fn on_window(&mut self, window: u64) {
+        let _ = window;
+    }
     /// Data was lost: a NAK for a sequence gap, or a timeout.
     fn on_loss(&mut self, now: Instant);
     /// When [`on_timeout`](Self::on_timeout) wants to be called, if ever.

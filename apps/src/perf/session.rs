@@ -268,7 +268,13 @@ fn describe(congestion: Option<&Congestion>) -> String {
         CongestionAlgorithm::Fixed { window, rate: Some(rate) } => {
             format!("fixed window {window} B, paced at {rate}{probes}")
         }
-        CongestionAlgorithm::Hpcc(hpcc) => format!(
+        CongestionAlgorithm::Dctcp(dctcp) => {
+            format!("DCTCP, T {:?}, line rate {}, g {}{probes}", dctcp.base_rtt, dctcp.line_rate, dctcp.gain)
+        }
+        CongestionAlgorithm::Dcqcn(dcqcn) => {
+            format!("DCQCN, line rate {}, g {}{probes}", dcqcn.line_rate, dcqcn.gain)
+        }
+        CongestionAlgorithm::Hpcc(hpcc) | CongestionAlgorithm::HpccReceiver(hpcc) => format!(
             "HPCC++, T {:?}, line rate {}, eta {}, maxStage {}, W_AI {}{probes}",
             hpcc.base_rtt, hpcc.line_rate, hpcc.target_utilisation, hpcc.max_stage, hpcc.additive_increase
         ),

@@ -1,4 +1,4 @@
-use crate::{ConfigError, Rate};
+use crate::{ConfigError, Rate, limits};
 use core::num::NonZeroU32;
 use core::time::Duration;
 
@@ -56,7 +56,7 @@ impl HpccConfig {
     /// `W_init`: what the line rate carries in one base round trip, in bytes; at least 1.
     #[must_use]
     pub fn initial_window(&self) -> u64 {
-        self.line_rate.bytes_in(self.base_rtt).max(1)
+        limits::initial_window(self.line_rate, self.base_rtt)
     }
 
     /// Whether a controller can work with these.
@@ -66,22 +66,12 @@ impl HpccConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         let Self { base_rtt, line_rate, min_rate, target_utilisation, max_stage: _, additive_increase } =
             *self;
-        if base_rtt.is_zero() || base_rtt > Self::MAX_BASE_RTT {
-            return Err(ConfigError::BaseRtt(base_rtt));
-        }
-        if line_rate.as_bps() == 0 || line_rate > Self::MAX_LINE_RATE {
-            return Err(ConfigError::LineRate(line_rate));
-        }
-        if min_rate.as_bps() == 0 || min_rate > line_rate {
-            return Err(ConfigError::MinRate { min_rate, line_rate });
-        }
+        limits::base_rtt(base_rtt)?;
+        limits::rates(line_rate, min_rate)?;
         // Written so that NaN fails.
         if !(target_utilisation > 0.0 && target_utilisation <= 1.0) {
             return Err(ConfigError::TargetUtilisation(target_utilisation));
         }
-        if additive_increase > line_rate {
-            return Err(ConfigError::AdditiveIncrease { additive_increase, line_rate });
-        }
-        Ok(())
+        limits::increase(additive_increase, line_rate)
     }
 }

@@ -1,10 +1,12 @@
 mod config;
+mod receiver;
 mod records;
 
 pub use config::HpccConfig;
+pub use receiver::{ActiveFlows, FlowMark, HpccReceiver, RxHpcc};
 pub use records::PathRecords;
 
-use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate};
+use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
 use records::{Heard, Inflight};
 
 /// HPCC++ computed at the sender (rtgwg-00 4.2).
@@ -144,9 +146,7 @@ impl CongestionController for Hpcc {
 
     /// `W = W_init * R / R_max`; at least 1, so that one packet may always leave.
     fn window(&self) -> u64 {
-        let share = u128::from(self.config.initial_window()) * u128::from(self.rate.as_bps());
-        // Not above W_init, since the rate is not above the line rate.
-        ((share / u128::from(self.config.line_rate.as_bps())) as u64).max(1)
+        limits::window(self.config.initial_window(), self.rate, self.config.line_rate)
     }
 
     fn pacing_rate(&self) -> Option<Rate> {

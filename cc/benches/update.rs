@@ -1,0 +1,84 @@
+//! What one update of each controller costs: ns, with nothing but arithmetic in it.
+//!
+//! `cargo bench -p ferroce-cc`
+
+use ferroce_cc::{
+    Ack, Algorithm, AlgorithmConfig, CongestionController, Counter, DcqcnConfig, DctcpConfig, Hop,
+    HpccConfig, Instant, PathTelemetry, Rate, RxHpcc,
+};
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const UPDATES: u64 = 1_000_000;
+const HOPS: u8 = 5;
+const T: Duration = Duration::from_nanos(4160);
+
+fn path(update: u64) -> PathTelemetry {
+    let mut path = PathTelemetry::new(1);
+    for index in 0..HOPS {
+        path.set(
+            index,
+            Hop {
+                bandwidth: Rate::from_gbps(100),
+                time: Counter::new(update * 87, 24, 1),
+                tx_bytes: Counter::new(update * 1090 / 128, 20, 128),
+                queue: 80 * (update % 7),
+            },
+        );
+    }
+    path
+}
+
+fn ack(update: u64) -> Ack {
+    let now = Instant::from_nanos(update * 87);
+    let ce_bytes = if update.is_multiple_of(16) { 1000 } else { 0 };
+    Ack { now, seq: update, next: update + 48, acked_bytes: 1000, ce_bytes, rtt: None }
+}
+
+fn measure(name: &str, mut update: impl FnMut(u64)) {
+    (0..UPDATES / 10).for_each(&mut update);
+    let begin = std::time::Instant::now();
+    (UPDATES / 10..UPDATES).for_each(&mut update);
+    let nanos = begin.elapsed().as_nanos() as f64 / (UPDATES * 9 / 10) as f64;
+    println!("{name:44} {nanos:7.1} ns");
+}
+
+fn main() {
+    let flows = NonZeroU32::new(16).expect("16 is not 0");
+    let hpcc = HpccConfig::new(Rate::from_gbps(100), T, flows);
+    let build =
+        |config: AlgorithmConfig| -> Algorithm { config.build().expect("defaults are in their limits") };
+    // Laid out before, so that only the update is measured.
+    let paths: Vec<_> = (0..1 << 12).map(path).collect();
+    let at = |update: u64| &paths[update as usize & 0xfff];
+
+    let mut controller = build(AlgorithmConfig::Hpcc(hpcc));
+    measure("HPCC++, telemetry of 5 hops", |update| {
+        controller.on_telemetry(&ack(update), at(update));
+        black_box(controller.window());
+    });
+    let mut receiver = RxHpcc::new(hpcc).expect("defaults are in their limits");
+    measure("HPCC++ at the receiver, telemetry of 5 hops", |update| {
+        black_box(receiver.on_telemetry(ack(update).now, at(update), flows));
+    });
+    let mut controller = build(AlgorithmConfig::HpccReceiver(hpcc));
+    measure("HPCC++ at the receiver, the sender's side", |update| {
+        controller.on_window(black_box(update & 0xffff));
+        black_box(controller.window());
+    });
+    let mut controller = build(AlgorithmConfig::Dctcp(DctcpConfig::new(Rate::from_gbps(100), T)));
+    measure("DCTCP, acknowledgement", |update| {
+        controller.on_ack(&ack(update));
+        black_box(controller.window());
+    });
+    let mut controller = build(AlgorithmConfig::Dcqcn(DcqcnConfig::new(Rate::from_gbps(100), Some(T))));
+    measure("DCQCN, packet sent, every 16th notified", |update| {
+        let Ack { now, ce_bytes, .. } = ack(update);
+        controller.on_send(now, update, 1000);
+        if ce_bytes > 0 {
+            controller.on_congestion_notification(now);
+        }
+        black_box(controller.pacing_rate());
+    });
+}

@@ -1,0 +1,101 @@
+use crate::{ConfigError, Rate, limits};
+use core::time::Duration;
+
+/// The parameters of DCQCN's reaction point (Zhu et al., SIGCOMM 2015, section 3.1 and figure 7).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DcqcnConfig {
+    /// A flow starts at it and never goes above. At most [`crate::HpccConfig::MAX_LINE_RATE`].
+    pub line_rate: Rate,
+    /// The rate below which a flow never falls. Above 0, at most the line rate.
+    pub min_rate: Rate,
+    /// With a base round trip (1 ns to [`crate::HpccConfig::MAX_BASE_RTT`]) the window follows the rate; without one
+    /// nothing but the rate limits what is in flight.
+    pub base_rtt: Option<Duration>,
+    /// `g`: the weight of the newest interval in alpha. Above 0, at most 1.
+    pub gain: f64,
+    /// How often alpha is updated. 1 ns to 1 s.
+    pub alpha_interval: Duration,
+    /// How often, at most, the rate is cut. 1 ns to 1 s.
+    pub decrease_interval: Duration,
+    /// `T`: how often the timer raises the rate. 1 ns to 1 s.
+    pub increase_interval: Duration,
+    /// `B`: after how many payload bytes the byte counter raises the rate; at least 1. `None`: the timer alone does.
+    pub byte_counter: Option<u64>,
+    /// `F`: raises by timer and byte counter each that only go back towards the rate before the cut.
+    pub fast_recovery: u32,
+    /// `R_AI`. At most the line rate.
+    pub additive_increase: Rate,
+    /// `R_HAI`. At most the line rate.
+    pub hyper_increase: Rate,
+    /// Every cut lowers the rate to go back to. Without it, a cut before the first raise keeps it.
+    pub clamp_target: bool,
+}
+
+impl DcqcnConfig {
+    /// The paper's parameters, increases in proportion to its 40 Gb/s. On a path whose round trip is longer than the
+    /// paper's intervals they are as long as that, so that a cut is felt before the next.
+    #[must_use]
+    pub fn new(line_rate: Rate, base_rtt: Option<Duration>) -> Self {
+        let at_least = |micros| Duration::from_micros(micros).max(base_rtt.unwrap_or_default());
+        let share = |part: u64| Rate::from_bps((line_rate.as_bps() / part).max(1));
+        Self {
+            line_rate,
+            min_rate: share(1000),
+            base_rtt,
+            gain: 1.0 / 256.0,
+            alpha_interval: at_least(55),
+            decrease_interval: at_least(50),
+            increase_interval: at_least(55),
+            byte_counter: Some(10_000_000),
+            fast_recovery: 5,
+            additive_increase: share(1000),
+            hyper_increase: share(100),
+            clamp_target: true,
+        }
+    }
+
+    /// What the authors of HPCC simulate DCQCN with at 100 Gb/s; with `base_rtt`, their variant with a window.
+    #[must_use]
+    pub const fn simulator(base_rtt: Option<Duration>) -> Self {
+        Self {
+            line_rate: Rate::from_gbps(100),
+            min_rate: Rate::from_mbps(100),
+            base_rtt,
+            gain: 1.0 / 256.0,
+            alpha_interval: Duration::from_micros(1),
+            decrease_interval: Duration::from_micros(4),
+            increase_interval: Duration::from_micros(300),
+            byte_counter: None,
+            fast_recovery: 1,
+            additive_increase: Rate::from_mbps(20),
+            hyper_increase: Rate::from_mbps(200),
+            clamp_target: false,
+        }
+    }
+
+    /// Whether a controller can work with these.
+    ///
+    /// # Errors
+    /// The first parameter that is out of its limits, with the limit.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        limits::rates(self.line_rate, self.min_rate)?;
+        if let Some(rtt) = self.base_rtt {
+            limits::base_rtt(rtt)?;
+        }
+        limits::gain(self.gain)?;
+        for (what, interval) in [
+            ("alpha interval", self.alpha_interval),
+            ("decrease interval", self.decrease_interval),
+            ("increase interval", self.increase_interval),
+        ] {
+            if interval.is_zero() || interval > Duration::from_secs(1) {
+                return Err(ConfigError::Interval { what, interval });
+            }
+        }
+        if self.byte_counter == Some(0) {
+            return Err(ConfigError::ByteCounter);
+        }
+        limits::increase(self.additive_increase, self.line_rate)?;
+        limits::increase(self.hyper_increase, self.line_rate)
+    }
+}

@@ -1,0 +1,248 @@
+mod config;
+
+pub use config::DcqcnConfig;
+
+use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
+use core::time::Duration;
+
+/// Raises that one late timeout makes up for; a longer pause raises no further.
+const MAX_CATCH_UP: u32 = 1000;
+
+/// DCQCN's reaction point: a rate, lowered by congestion notification packets and raised by time and bytes (Zhu et
+/// al., SIGCOMM 2015, section 3.1).
+#[derive(Clone, Copy, Debug)]
+pub struct Dcqcn {
+    config: DcqcnConfig,
+    /// `R_C`.
+    rate: Rate,
+    /// `R_T`.
+    target: Rate,
+    alpha: f64,
+    /// None before the first CNP.
+    clocks: Option<Clocks>,
+    /// `T` and `BC`: raises by the timer and by the byte counter since the last cut.
+    stages: (u32, u32),
+    /// Bytes towards the byte counter's next raise.
+    bytes: u64,
+}
+
+/// What runs since the first CNP.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    /// Alpha counts intervals from here on.
+    alpha_since: Instant,
+    /// A CNP came since then.
+    alpha_heard: bool,
+    /// A CNP came and is not yet answered by a cut; from when on it may.
+    cut_at: Option<Instant>,
+    /// Cuts are made on this grid.
+    cut_grid: Instant,
+    /// The timer's next raise; none at line rate.
+    raise_at: Option<Instant>,
+}
+
+impl Dcqcn {
+    /// A flow at line rate.
+    ///
+    /// # Errors
+    /// A parameter out of its limits.
+    pub fn new(config: DcqcnConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self {
+            config,
+            rate: config.line_rate,
+            target: config.line_rate,
+            alpha: 1.0,
+            clocks: None,
+            stages: (0, 0),
+            bytes: 0,
+        })
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub const fn config(&self) -> &DcqcnConfig {
+        &self.config
+    }
+
+    /// `R_C`, the current rate.
+    #[must_use]
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// `R_T`, the rate to go back to.
+    #[must_use]
+    pub const fn target_rate(&self) -> Rate {
+        self.target
+    }
+
+    /// How much of the time congestion was reported, 0 to 1, as of the last cut.
+    #[must_use]
+    pub const fn alpha(&self) -> f64 {
+        self.alpha
+    }
+
+    /// Does all that time alone does up to `now`.
+    fn advance(&mut self, now: Instant) {
+        for _ in 0..MAX_CATCH_UP {
+            let Some(clocks) = self.clocks else { return };
+            match (clocks.cut_at.filter(|&at| at <= now), clocks.raise_at.filter(|&at| at <= now)) {
+                (Some(cut), raise) if raise.is_none_or(|raise| cut <= raise) => self.cut(cut),
+                (_, Some(raise)) => self.raise_by_timer(raise),
+                _ => return,
+            }
+        }
+        if let Some(clocks) = &mut self.clocks {
+            clocks.raise_at = clocks.raise_at.map(|_| now + self.config.increase_interval);
+        }
+    }
+
+    /// Alpha's intervals that ended by `at`: in the first a CNP may have come, in the others none did.
+    fn update_alpha(&mut self, at: Instant) {
+        let Some(clocks) = &mut self.clocks else { return };
+        let (ended, since) = grid(clocks.alpha_since, at, self.config.alpha_interval);
+        if ended == 0 {
+            return;
+        }
+        let kept = 1.0 - self.config.gain;
+        let heard = if clocks.alpha_heard { self.config.gain } else { 0.0 };
+        self.alpha = (kept * self.alpha + heard) * power(kept, ended - 1);
+        (clocks.alpha_since, clocks.alpha_heard) = (since, false);
+    }
+
+    fn cut(&mut self, at: Instant) {
+        self.update_alpha(at);
+        if self.config.clamp_target || self.stages.0 > 0 {
+            self.target = self.rate;
+        }
+        self.rate = limits::reduce(self.rate, self.alpha / 2.0, self.config.min_rate);
+        (self.stages, self.bytes) = ((0, 0), 0);
+        if let Some(clocks) = &mut self.clocks {
+            clocks.cut_grid = at;
+            clocks.cut_at = None;
+            clocks.raise_at = Some(at + self.config.increase_interval);
+        }
+    }
+
+    fn raise_by_timer(&mut self, at: Instant) {
+        self.raise();
+        self.stages.0 = self.stages.0.saturating_add(1);
+        let done = self.rate == self.config.line_rate;
+        if let Some(clocks) = &mut self.clocks {
+            clocks.raise_at = (!done).then(|| at + self.config.increase_interval);
+        }
+    }
+
+    /// Fast recovery, additive or hyper increase, by how far timer and byte counter are.
+    fn raise(&mut self) {
+        let (timer, bytes) = self.stages;
+        let bytes = if self.config.byte_counter.is_some() { bytes } else { timer };
+        let step = if timer.max(bytes) < self.config.fast_recovery {
+            0
+        } else if timer.min(bytes) > self.config.fast_recovery {
+            self.config.hyper_increase.as_bps()
+        } else {
+            self.config.additive_increase.as_bps()
+        };
+        let line = self.config.line_rate.as_bps();
+        let target = self.target.as_bps().saturating_add(step).min(line);
+        self.target = Rate::from_bps(target);
+        // Rounded up, so that the rate gets to its target.
+        self.rate = Rate::from_bps((self.rate.as_bps() + target).div_ceil(2));
+    }
+}
+
+impl CongestionController for Dcqcn {
+    fn on_send(&mut self, now: Instant, _pn: u64, bytes: u32) {
+        self.advance(now);
+        let Some(every) = self.config.byte_counter.filter(|_| self.rate < self.config.line_rate) else {
+            return;
+        };
+        self.bytes += u64::from(bytes);
+        if self.bytes >= every {
+            self.bytes %= every;
+            self.raise();
+            self.stages.1 = self.stages.1.saturating_add(1);
+        }
+    }
+
+    fn on_telemetry(&mut self, _ack: &Ack, _path: &PathTelemetry) {}
+
+    /// Marks come back in CNPs; an acknowledgement's echo of them is DCTCP's.
+    fn on_ack(&mut self, ack: &Ack) {
+        self.advance(ack.now);
+    }
+
+    fn on_congestion_notification(&mut self, now: Instant) {
+        self.advance(now);
+        self.update_alpha(now);
+        let every = self.config.decrease_interval;
+        match &mut self.clocks {
+            None => {
+                self.clocks = Some(Clocks {
+                    alpha_since: now,
+                    // Alpha is 1 already.
+                    alpha_heard: false,
+                    cut_at: Some(now + every),
+                    cut_grid: now,
+                    raise_at: None,
+                });
+            }
+            Some(clocks) => {
+                clocks.alpha_heard = true;
+                if clocks.cut_at.is_none() {
+                    clocks.cut_at = Some(grid(clocks.cut_grid, now, every).1 + every);
+                }
+            }
+        }
+    }
+
+    /// The paper's fabric loses nothing; the state stays.
+    fn on_loss(&mut self, _now: Instant) {}
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let clocks = self.clocks.as_ref()?;
+        clocks.cut_at.into_iter().chain(clocks.raise_at).min()
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        self.advance(now);
+    }
+
+    /// Without a base round trip, no window at all.
+    fn window(&self) -> u64 {
+        let line = self.config.line_rate;
+        self.config.base_rtt.map_or(u64::MAX, |base_rtt| {
+            limits::window(limits::initial_window(line, base_rtt), self.rate, line)
+        })
+    }
+
+    fn pacing_rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+}
+
+/// How many intervals from `since` on have ended by `now`, and when the last did.
+fn grid(since: Instant, now: Instant, every: Duration) -> (u64, Instant) {
+    // Validated: 1 ns to 1 s.
+    let every = every.as_nanos() as u64;
+    let ended = now.saturating_since(since).as_nanos() as u64 / every;
+    (ended, since + Duration::from_nanos(ended * every))
+}
+
+/// `base` to the power of `exponent`, by multiplication alone.
+fn power(mut base: f64, mut exponent: u64) -> f64 {
+    let mut product = 1.0;
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            product *= base;
+        }
+        base *= base;
+        exponent >>= 1;
+    }
+    product
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! HPCC++ computed at the receiver (rtgwg-00 6.3.2, lines 28 to 34).
+
+use super::records::{Heard, Inflight};
+use super::{Hpcc, HpccConfig};
+use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate, limits};
+use core::num::NonZeroU32;
+
+/// The receiver's side: it computes a flow's window from the telemetry that its packets bring.
+///
+/// The flow's parameters are the sender's: `T`, line rate and the rest must be told.
+#[derive(Clone, Copy, Debug)]
+pub struct RxHpcc {
+    hpcc: Hpcc,
+    /// `lastUpdateTime`; none before the first telemetry.
+    last_update: Option<Instant>,
+    /// The last switch on the path, as far as telemetry has shown.
+    last_hop: HopIndex,
+}
+
+impl RxHpcc {
+    /// A flow that nothing was heard of yet.
+    ///
+    /// # Errors
+    /// A parameter out of its limits.
+    pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
+        Ok(Self { hpcc: Hpcc::new(config)?, last_update: None, last_hop: 0 })
+    }
+
+    /// The algorithm's state.
+    #[must_use]
+    pub const fn hpcc(&self) -> &Hpcc {
+        &self.hpcc
+    }
+
+    /// `NewINT`: a packet brought telemetry. Gives the window, in payload bytes, when it is time to send it: once
+    /// per `T`.
+    ///
+    /// `flows` is how many flows this receiver takes in at the moment ([`ActiveFlows`]). Where the last switch is the
+    /// busiest they share its link, and `W_ai` is the headroom divided by them; elsewhere it is the configured one.
+    pub fn on_telemetry(&mut self, now: Instant, path: &PathTelemetry, flows: NonZeroU32) -> Option<u64> {
+        let base_rtt = self.hpcc.config.base_rtt;
+        let heard = self.hpcc.records.hear(now, path, base_rtt);
+        self.last_hop = path.hops().last().map_or(self.last_hop, |(index, _)| index);
+        let (busiest, inflight) = match heard {
+            Heard::Measured(busiest, inflight) => (busiest, inflight),
+            Heard::FirstPath => {
+                self.last_update = Some(now);
+                return None;
+            }
+            Heard::NewPath | Heard::Nothing => return None,
+        };
+        let due = self.last_update.is_none_or(|last| now > last + base_rtt);
+        self.update(busiest, inflight, flows, due);
+        due.then(|| {
+            self.last_update = Some(now);
+            self.hpcc.window()
+        })
+    }
+
+    fn update(&mut self, busiest: HopIndex, inflight: Inflight, flows: NonZeroU32, due: bool) {
+        let configured = self.hpcc.config.additive_increase;
+        if busiest == self.last_hop {
+            let HpccConfig { line_rate, target_utilisation, .. } = self.hpcc.config;
+            self.hpcc.config.additive_increase =
+                HpccConfig::additive_increase(line_rate, target_utilisation, flows);
+        }
+        self.hpcc.smooth(inflight);
+        self.hpcc.compute_rate(due);
+        self.hpcc.config.additive_increase = configured;
+    }
+}
+
+/// The sender's side: it keeps to the window that the receiver computes, within its own bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct HpccReceiver {
+    config: HpccConfig,
+    rate: Rate,
+}
+
+impl HpccReceiver {
+    /// A flow at line rate that was told nothing yet.
+    ///
+    /// # Errors
+    /// A parameter out of its limits.
+    pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self { config, rate: config.line_rate })
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub const fn config(&self) -> &HpccConfig {
+        &self.config
+    }
+
+    /// `W` as a rate: the pacing rate.
+    #[must_use]
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+}
+
+impl CongestionController for HpccReceiver {
+    fn on_send(&mut self, _now: Instant, _pn: u64, _bytes: u32) {}
+    fn on_telemetry(&mut self, _ack: &Ack, _path: &PathTelemetry) {}
+    fn on_ack(&mut self, _ack: &Ack) {}
+    fn on_congestion_notification(&mut self, _now: Instant) {}
+    fn on_loss(&mut self, _now: Instant) {}
+
+    /// `R = W / T`, from the lowest rate to the line rate whatever the receiver says.
+    fn on_window(&mut self, window: u64) {
+        let HpccConfig { line_rate, min_rate, .. } = self.config;
+        let initial = u128::from(self.config.initial_window());
+        let rate = u128::from(window) * u128::from(line_rate.as_bps()) / initial;
+        let rate = u64::try_from(rate).map_or(line_rate, Rate::from_bps);
+        self.rate = rate.clamp(min_rate, line_rate);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn on_timeout(&mut self, _now: Instant) {}
+
+    fn window(&self) -> u64 {
+        limits::window(self.config.initial_window(), self.rate, self.config.line_rate)
+    }
+
+    fn pacing_rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+}
+
+/// A flow's place in [`ActiveFlows`]: when it was counted last.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FlowMark(u64);
+
+/// How many flows a receiver takes in: those that sent in the present period or, if more, in the one before.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ActiveFlows {
+    /// Counts periods from 1.
+    period: u64,
+    since: Instant,
+    now: u32,
+    before: u32,
+}
+
+impl ActiveFlows {
+    /// Nobody yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { period: 1, since: Instant::ZERO, now: 0, before: 0 }
+    }
+
+    /// A packet of the flow that `mark` belongs to came. A period ends with the first packet after `length`; it should
+    /// be some round trips, so that a slow flow is seen in each.
+    pub fn on_packet(&mut self, now: Instant, length: core::time::Duration, mark: &mut FlowMark) {
+        if now.saturating_since(self.since) >= length {
+            self.before = if now.saturating_since(self.since) >= 2 * length { 0 } else { self.now };
+            (self.now, self.since) = (0, now);
+            self.period += 1;
+        }
+        if mark.0 != self.period {
+            mark.0 = self.period;
+            self.now = self.now.saturating_add(1);
+        }
+    }
+
+    /// How many; at least 1.
+    #[must_use]
+    pub fn count(&self) -> NonZeroU32 {
+        NonZeroU32::new(self.now.max(self.before)).unwrap_or(NonZeroU32::MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Counter, Hop};
+    use core::time::Duration;
+
+    const ONE: NonZeroU32 = NonZeroU32::MIN;
+
+    fn config() -> HpccConfig {
+        HpccConfig {
+            base_rtt: Duration::from_nanos(4160),
+            line_rate: Rate::from_gbps(100),
+            min_rate: Rate::from_mbps(100),
+            target_utilisation: 0.95,
+            max_stage: 5,
+            additive_increase: Rate::from_mbps(50),
+        }
+    }
+
+    /// A path of two switches; the one at `busy` sends `tx` units of 128 bytes by `time`, the other nothing.
+    fn path(busy: u8, time: u64, tx: u64, queue: u64) -> PathTelemetry {
+        let mut path = PathTelemetry::new(1);
+        for index in 0..2 {
+            let (tx, queue) = if index == busy { (tx, queue) } else { (0, 0) };
+            path.set(
+                index,
+                Hop {
+                    bandwidth: Rate::from_gbps(100),
+                    time: Counter::new(time, 24, 1),
+                    tx_bytes: Counter::new(tx, 20, 128),
+                    queue,
+                },
+            );
+        }
+        path
+    }
+
+    fn at(nanos: u64) -> Instant {
+        Instant::from_nanos(nanos)
+    }
+
+    /// Lines 29 to 34: the window is sent, and the reference moves, when more than T has passed.
+    #[test]
+    fn the_window_leaves_once_per_round_trip() {
+        let mut rx = RxHpcc::new(config()).unwrap();
+        assert_eq!(rx.on_telemetry(at(1000), &path(0, 0, 0, 0), ONE), None, "nothing to compare with");
+        assert_eq!(rx.on_telemetry(at(3080), &path(0, 2080, 203, 0), ONE), None);
+        assert_eq!(rx.hpcc().reference_rate(), Rate::from_gbps(100));
+        assert_eq!(rx.on_telemetry(at(5160), &path(0, 4160, 406, 0), ONE), None, "T has not passed");
+        let window = rx.on_telemetry(at(5161), &path(0, 4161, 407, 90_000), ONE).unwrap();
+        assert_eq!(window, rx.hpcc().window());
+        assert_eq!(rx.on_telemetry(at(7000), &path(0, 6000, 600, 90_000), ONE), None);
+        assert!(rx.on_telemetry(at(9322), &path(0, 8322, 813, 90_000), ONE).unwrap() < window);
+    }
+
+    /// rtgwg-00 6.3.2: N is measured, and counts where the last hop is the congestion point.
+    #[test]
+    fn the_increase_is_shared_by_the_flows_at_the_last_hop() {
+        let grown = |busy, flows| {
+            let mut rx = RxHpcc::new(config()).unwrap();
+            let flows = NonZeroU32::new(flows).unwrap();
+            rx.on_telemetry(at(0), &path(busy, 0, 0, 60_000), flows);
+            rx.on_telemetry(at(4161), &path(busy, 4161, 406, 60_000), flows).unwrap();
+            let low = rx.hpcc().rate().as_bps();
+            rx.on_telemetry(at(8322), &path(busy, 8322, 500, 0), flows).unwrap();
+            rx.hpcc().rate().as_bps() - low
+        };
+        assert!(grown(1, 1).abs_diff(5_000_000_000) <= 1);
+        assert!(grown(1, 10).abs_diff(500_000_000) <= 1);
+        assert_eq!(grown(0, 10), 50_000_000, "not the last hop: as configured");
+    }
+
+    #[test]
+    fn the_sender_stays_in_its_bounds_whatever_it_is_told() {
+        let mut sender = HpccReceiver::new(config()).unwrap();
+        assert_eq!((sender.window(), sender.pacing_rate()), (52_000, Some(Rate::from_gbps(100))));
+        sender.on_window(26_000);
+        assert_eq!((sender.window(), sender.pacing_rate()), (26_000, Some(Rate::from_gbps(50))));
+        sender.on_window(u64::MAX);
+        assert_eq!((sender.window(), sender.pacing_rate()), (52_000, Some(Rate::from_gbps(100))));
+        sender.on_window(0);
+        assert_eq!((sender.window(), sender.pacing_rate()), (52, Some(Rate::from_mbps(100))));
+    }
+
+    #[test]
+    fn flows_are_counted_while_they_send() {
+        let mut active = ActiveFlows::new();
+        let mut marks = [FlowMark::default(); 3];
+        let mut arrive = |micros: u64, flow: usize| {
+            active.on_packet(at(micros * 1000), Duration::from_micros(10), &mut marks[flow]);
+            active.count().get()
+        };
+        assert_eq!([arrive(0, 0), arrive(1, 1), arrive(2, 0), arrive(3, 2)], [1, 2, 2, 3]);
+        assert_eq!(arrive(12, 0), 3, "the period before counts until this one has more");
+        assert_eq!(arrive(13, 1), 3);
+        assert_eq!(arrive(24, 0), 2, "the third did not send in a whole period");
+        assert_eq!(arrive(100, 1), 1, "nobody sent in the period before");
+    }
+}

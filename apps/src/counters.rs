@@ -8,7 +8,7 @@ use verbs::{Counters, Discard};
 pub struct Shown<'a>(pub &'a Counters);
 
 /// Name in JSON, words, value.
-fn named(counters: &Counters) -> [(&'static str, &'static str, u64); 12] {
+fn named(counters: &Counters) -> [(&'static str, &'static str, u64); 15] {
     [
         ("rx_frames", "frames received", counters.rx_frames),
         ("tx_frames", "frames sent", counters.tx_frames),
@@ -22,6 +22,9 @@ fn named(counters: &Counters) -> [(&'static str, &'static str, u64); 12] {
         ("rnr_naks_received", "RNR NAKs received", counters.rnr_naks_received),
         ("probes_sent", "probes sent", counters.probes_sent),
         ("probe_responses", "probe responses", counters.probe_responses),
+        ("rx_marked", "packets marked CE", counters.rx_marked),
+        ("cnps_sent", "CNPs sent", counters.notifications_sent),
+        ("cnps_received", "CNPs received", counters.notifications_received),
     ]
 }
 

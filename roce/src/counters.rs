@@ -95,6 +95,12 @@ pub struct Counters {
     pub probes_sent: u64,
     /// Telemetry responses taken in.
     pub probe_responses: u64,
+    /// Packets that came with the mark CE.
+    pub rx_marked: u64,
+    /// Congestion notification packets sent.
+    pub notifications_sent: u64,
+    /// Congestion notification packets received.
+    pub notifications_received: u64,
     discards: [u64; Discard::ALL.len()],
 }
 
@@ -113,6 +119,9 @@ impl Default for Counters {
             rnr_naks_received: 0,
             probes_sent: 0,
             probe_responses: 0,
+            rx_marked: 0,
+            notifications_sent: 0,
+            notifications_received: 0,
             discards: [0; Discard::ALL.len()],
         }
     }

@@ -155,10 +155,10 @@ fn a_congestion_control_that_can_not_be_is_refused() {
         retry_count: 7,
         rnr_retry: 7,
         max_rd_atomic: 1,
-        congestion: roce::qp::Congestion {
-            algorithm: CongestionAlgorithm::Fixed { window: 1, rate: Some(Rate::from_bps(0)) },
-            probe_interval: None,
-        },
+        congestion: roce::qp::Congestion::new(CongestionAlgorithm::Fixed {
+            window: 1,
+            rate: Some(Rate::from_bps(0)),
+        }),
     };
     let refused = host.endpoint.modify_qp(NOW, host.qpn, Modify::ReadyToSend(settings));
     assert_eq!(refused, Err(ControlError::Congestion(cc::ConfigError::NoRate)));

@@ -26,10 +26,8 @@ pub struct QpEndpoint {
 }
 
 /// A window that fills 40 Gb/s over a round trip of 100 µs.
-const DEFAULT_CONGESTION: Congestion = Congestion {
-    algorithm: CongestionAlgorithm::Fixed { window: 512 << 10, rate: None },
-    probe_interval: None,
-};
+const DEFAULT_CONGESTION: Congestion =
+    Congestion::new(CongestionAlgorithm::Fixed { window: 512 << 10, rate: None });
 
 /// How a queue pair treats its peer.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -221,7 +221,7 @@ impl CongestionArgs {
             return Err(Failure::usage("--cc-window 0 would send nothing; give at least one packet's bytes"));
         }
         let algorithm = CongestionAlgorithm::Fixed { window, rate: self.cc_line_rate };
-        Ok(Congestion { algorithm, probe_interval: self.probe_interval })
+        Ok(Congestion::new(algorithm).probing(self.probe_interval))
     }
 
     fn hpcc(&self) -> Result<Congestion, Failure> {
@@ -246,7 +246,7 @@ impl CongestionArgs {
             additive_increase: Rate::from_bps(increase.round() as u64),
         };
         let probe_interval = Some(self.probe_interval.unwrap_or(base_rtt));
-        Ok(Congestion { algorithm: CongestionAlgorithm::Hpcc(config), probe_interval })
+        Ok(Congestion::new(CongestionAlgorithm::Hpcc(config)).probing(probe_interval))
     }
 }
 

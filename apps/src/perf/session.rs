@@ -259,7 +259,7 @@ impl<'a> Session<'a> {
 
 /// One line on how sending is paced.
 fn describe(congestion: Option<&Congestion>) -> String {
-    let Some(Congestion { algorithm, probe_interval }) = congestion else {
+    let Some(Congestion { algorithm, probe_interval, .. }) = congestion else {
         return "fixed window 524288 B".into();
     };
     let probes = probe_interval.map_or(String::new(), |every| format!(", a probe every {every:?}"));

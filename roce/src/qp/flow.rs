@@ -1,3 +1,4 @@
+use crate::wire::Bth;
 use cc::{Ack, Algorithm, CongestionController, Instant};
 use core::time::Duration;
 
@@ -13,13 +14,21 @@ const LONGEST_CATCH_UP: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct Flow {
     algorithm: Algorithm,
+    /// The congestion byte of data packets' BTHs.
+    data_bits: u8,
     /// When the bytes sent so far have passed at the pacing rate.
     free_at: Instant,
 }
 
 impl Flow {
     pub(super) const fn new(algorithm: Algorithm) -> Self {
-        Self { algorithm, free_at: Instant::ZERO }
+        let data_bits = if matches!(algorithm, Algorithm::Dctcp(_)) { Bth::EXACT_ECHO } else { 0 };
+        Self { algorithm, data_bits, free_at: Instant::ZERO }
+    }
+
+    /// The congestion byte of data packets' BTHs: how the peer shall echo marks.
+    pub(super) const fn data_bits(&self) -> u8 {
+        self.data_bits
     }
 
     /// When the next packet may leave; it may now where that is not later.
@@ -45,16 +54,18 @@ impl Flow {
         self.free_at = self.free_at.max(now - catch_up) + rate.time_for(bytes as u64);
     }
 
-    /// Acknowledged data. Counts in packets.
+    /// Acknowledged data, all of it marked or none. Counts in packets.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
         (una, next): (u64, u64),
         bytes: u64,
+        is_marked: bool,
         rtt: Option<Duration>,
     ) {
         let acked_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.algorithm.on_ack(&Ack { now, seq: una, next, acked_bytes, ce_bytes: 0, rtt });
+        let ce_bytes = if is_marked { acked_bytes } else { 0 };
+        self.algorithm.on_ack(&Ack { now, seq: una, next, acked_bytes, ce_bytes, rtt });
     }
 }
 

@@ -3,6 +3,7 @@
 mod buffers;
 mod build;
 mod flow;
+mod notify;
 mod queue_pair;
 mod request;
 mod requester;

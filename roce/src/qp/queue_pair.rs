@@ -1,4 +1,5 @@
 use super::flow::Flow;
+use super::notify::Notifier;
 use super::requester::{Progress, Requester, Trouble};
 use super::responder::{Arrival, Refusal, Responder, Rights};
 use super::telemetry::{HopLog, Prober};
@@ -24,6 +25,17 @@ pub(super) struct Connection {
     pub(super) mtu: u32,
 }
 
+impl Connection {
+    /// From now on packets carry ECT(0), so that switches mark them rather than drop them.
+    fn mark_capable(&mut self) {
+        let traffic_class = self.path.traffic_class & !3 | 2;
+        let path = Path { traffic_class, ..self.path };
+        if let Ok(template) = Template::new(&path) {
+            (self.path, self.template) = (path, template);
+        }
+    }
+}
+
 /// One reliable connection: both sides of it, and how its sending is paced.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
@@ -37,6 +49,7 @@ pub(crate) struct QueuePair {
     pub(super) flow: Option<Flow>,
     pub(super) prober: Prober,
     pub(super) hops: HopLog,
+    pub(super) notifier: Notifier,
     /// The pacer holds a packet back until then.
     pub(super) paced_until: Option<Instant>,
     /// IPv4 identification of the next packet.
@@ -56,6 +69,7 @@ impl QueuePair {
             flow: None,
             prober: Prober::default(),
             hops: HopLog::new(),
+            notifier: Notifier::new(Congestion::NOTIFICATION_INTERVAL),
             paced_until: None,
             identification: 0,
         }
@@ -88,6 +102,7 @@ impl QueuePair {
                 self.flow = None;
                 self.prober = Prober::default();
                 self.hops = HopLog::new();
+                self.notifier = Notifier::new(Congestion::NOTIFICATION_INTERVAL);
                 self.paced_until = None;
                 self.state = State::Reset;
             }
@@ -135,10 +150,15 @@ impl QueuePair {
         limit("retry_count", settings.retry_count, 7)?;
         limit("rnr_retry", settings.rnr_retry, 7)?;
         limit("max_rd_atomic", settings.max_rd_atomic, MAX_RD_ATOMIC)?;
-        let Congestion { algorithm, probe_interval } = settings.congestion;
+        let Congestion { algorithm, probe_interval, notification_interval } = settings.congestion;
+        let wants_ecn = algorithm.wants_ecn();
         let algorithm = algorithm.build().map_err(ControlError::Congestion)?;
         // RTR made it.
-        let Some(connection) = &self.connection else { return Ok(()) };
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        if wants_ecn {
+            connection.mark_capable();
+        }
+        self.notifier = Notifier::new(notification_interval);
         self.flow = Some(Flow::new(algorithm));
         self.prober = Prober::new(probe_interval);
         self.requester.connect(connection.mtu, settings);
@@ -213,13 +233,16 @@ impl QueuePair {
         self.check_addressing(frame)?;
         match frame.header {
             Header::Connected { service: Service::Rc, bth, operation } => {
+                let is_marked = self.notifier.on_packet(books.now, frame);
+                books.counters.rx_marked += u64::from(is_marked);
                 if is_answer(operation) {
                     self.on_answer(bth, operation, frame.payload, memory, books)
                 } else {
-                    self.on_request(bth, operation, frame.payload, memory, books)
+                    self.on_request(bth, operation, is_marked, frame.payload, memory, books)
                 }
             }
             Header::CongestionNotification { .. } => {
+                books.counters.notifications_received += 1;
                 if let Some(flow) = &mut self.flow {
                     flow.algorithm_mut().on_congestion_notification(books.now);
                 }
@@ -262,13 +285,15 @@ impl QueuePair {
         &mut self,
         bth: Bth,
         operation: Operation,
+        is_marked: bool,
         payload: &[u8],
         memory: &mut M,
         books: &mut Books<'_>,
     ) -> Result<(), Discard> {
         let mtu = self.connection.as_ref().map_or(0, |connection| connection.mtu);
         let rights = Rights { access: self.access, mtu };
-        let mut arrival = Arrival { memory, books, identity: &self.identity, rights, bth, payload };
+        let mut arrival =
+            Arrival { memory, books, identity: &self.identity, rights, bth, is_marked, payload };
         match self.responder.on_request(operation, &mut arrival) {
             Ok(()) => Ok(()),
             Err(Refusal::Drop(discard)) => Err(discard),
@@ -301,7 +326,7 @@ impl QueuePair {
         };
         match outcome {
             Ok(progress) => {
-                self.on_progress(progress, books.now);
+                self.on_progress(progress, bth.congestion & Bth::BECN != 0, books.now);
                 Ok(())
             }
             Err(Trouble::Discard(discard)) => Err(discard),
@@ -322,10 +347,11 @@ impl QueuePair {
         self.fail(status, CompletionStatus::Flushed, books);
     }
 
-    fn on_progress(&mut self, progress: Progress, now: Instant) {
+    /// `is_marked`: what is acknowledged met congestion.
+    fn on_progress(&mut self, progress: Progress, is_marked: bool, now: Instant) {
         let Some(flow) = &mut self.flow else { return };
         if progress.bytes > 0 || progress.rtt.is_some() {
-            flow.on_ack(now, self.requester.bounds(), progress.bytes, progress.rtt);
+            flow.on_ack(now, self.requester.bounds(), progress.bytes, is_marked, progress.rtt);
         }
         if progress.lost {
             flow.algorithm_mut().on_loss(now);
@@ -350,7 +376,7 @@ impl QueuePair {
             flow.algorithm_mut().on_timeout(books.now);
         }
         match self.requester.on_timeout(books) {
-            Ok(progress) => self.on_progress(progress, books.now),
+            Ok(progress) => self.on_progress(progress, false, books.now),
             Err(Trouble::Fail(status)) => self.fail_request(status, books),
             Err(Trouble::Discard(_)) => {}
         }

@@ -123,6 +123,25 @@ pub struct Congestion {
     pub algorithm: CongestionAlgorithm,
     /// Send telemetry requests this often while data is in flight (rtgwg-00 6.2.1: once a round trip).
     pub probe_interval: Option<Duration>,
+    /// How often, at most, marked packets of the peer are answered by a congestion notification packet.
+    pub notification_interval: Duration,
+}
+
+impl Congestion {
+    /// One notification in 50 µs, as the authors of DCQCN have it.
+    pub const NOTIFICATION_INTERVAL: Duration = Duration::from_micros(50);
+
+    /// `algorithm` without probes.
+    #[must_use]
+    pub const fn new(algorithm: CongestionAlgorithm) -> Self {
+        Self { algorithm, probe_interval: None, notification_interval: Self::NOTIFICATION_INTERVAL }
+    }
+
+    /// With a telemetry request this often while data is in flight.
+    #[must_use]
+    pub const fn probing(self, every: Option<Duration>) -> Self {
+        Self { probe_interval: every, ..self }
+    }
 }
 
 /// A state transition with all that it needs (IBA 10.3.1): what a transition takes can't be forgotten.

@@ -6,7 +6,7 @@ use super::responder::Answered;
 use super::telemetry::PROBE_ROOM;
 use super::{Books, CompletionStatus, State, buffers};
 use crate::wire::telemetry::IntHeader;
-use crate::wire::{Bth, Header, Operation, Service};
+use crate::wire::{Bth, Header, Service};
 use crate::{Access, AccessError, Memory, Psn, Qpn};
 use cc::{CongestionController, Instant};
 
@@ -36,6 +36,7 @@ impl QueuePair {
         let connection = self.connection?;
         let length = self
             .transmit_answer(&connection, memory, books, frame)
+            .or_else(|| self.transmit_notification(&connection, books, frame))
             .or_else(|| self.transmit_telemetry_response(&connection, frame))
             .or_else(|| self.transmit_probe(&connection, books, frame))
             .or_else(|| self.transmit_request(&connection, memory, books, frame))?;
@@ -51,14 +52,15 @@ impl QueuePair {
         books: &mut Books<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        let Answered { operation, psn, read } = self.responder.plan(connection.mtu)?;
+        let Answered { operation, psn, congestion, read } = self.responder.plan(connection.mtu)?;
         if read.is_some() {
             self.paced_until = held_until(self.flow.as_ref(), books.now);
             if self.paced_until.is_some() {
                 return None;
             }
         }
-        let header = self.header(connection, operation, psn);
+        let bth = Bth { congestion, ..self.bth(connection.destination, psn) };
+        let header = Header::Connected { service: Service::Rc, bth, operation };
         let payload = read.map_or(0, |read| read.length);
         let identity = self.identity;
         let written = self.write(connection, &header, payload, frame, |into| {
@@ -92,6 +94,22 @@ impl QueuePair {
                 self.transmit_answer(connection, memory, books, frame)
             }
         }
+    }
+
+    /// A CNP: BECN set, PSN 0 (IBA A17.9.3).
+    fn transmit_notification(
+        &mut self,
+        connection: &Connection,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        if !self.notifier.is_due() || self.state == State::Error {
+            return None;
+        }
+        let bth = Bth { congestion: Bth::BECN, ..self.bth(connection.destination, Psn::new(0)) };
+        self.notifier.on_sent();
+        books.counters.notifications_sent += 1;
+        self.write(connection, &Header::CongestionNotification { bth }, 0, frame, |_| Ok(())).ok()
     }
 
     fn transmit_telemetry_response(&mut self, connection: &Connection, frame: &mut [u8]) -> Option<usize> {
@@ -135,7 +153,8 @@ impl QueuePair {
         if self.state != State::ReadyToSend {
             return None;
         }
-        let window = self.flow.as_ref()?.algorithm().window();
+        let flow = self.flow.as_ref()?;
+        let (window, data_bits) = (flow.algorithm().window(), flow.data_bits());
         let plan = self.requester.plan(window)?;
         self.paced_until = held_until(self.flow.as_ref(), books.now);
         if self.paced_until.is_some() {
@@ -144,6 +163,7 @@ impl QueuePair {
         let mut bth = self.bth(connection.destination, plan.psn);
         bth.ack_request = plan.ack_request;
         bth.solicited = plan.solicited;
+        bth.congestion = data_bits;
         let header = Header::Connected { service: Service::Rc, bth, operation: plan.operation };
         let written = self.write(connection, &header, plan.length, frame, |into| {
             Ok(buffers::gather(memory, books.regions, self.identity.pd, plan.data, plan.offset, into)?)
@@ -165,10 +185,6 @@ impl QueuePair {
             // Requests before this one come to their end first; their acknowledgements lead back here.
             Err(Failure::Access | Failure::Frame) => None,
         }
-    }
-
-    const fn header(&self, connection: &Connection, operation: Operation, psn: Psn) -> Header {
-        Header::Connected { service: Service::Rc, bth: self.bth(connection.destination, psn), operation }
     }
 
     const fn bth(&self, destination: Qpn, psn: Psn) -> Bth {

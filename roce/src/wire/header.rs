@@ -21,6 +21,16 @@ pub struct Bth {
     pub psn: Psn,
 }
 
+impl Bth {
+    /// FECN: the packet met congestion. Over IP the header's ECN field says so, and this stays 0.
+    pub const FECN: u8 = 0x80;
+    /// BECN: packets that went the other way met congestion; in an Acknowledge those that it acknowledges, in a CNP those
+    /// of some time past.
+    pub const BECN: u8 = 0x40;
+    /// A reserved bit, ours: the sender wants marks echoed byte by byte in acknowledgements (DCTCP), and no CNPs.
+    pub const EXACT_ECHO: u8 = 0x10;
+}
+
 /// A transport service with its opcodes' top three bits (IBA table 38).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {

@@ -175,7 +175,7 @@ impl Host {
             retry_count: options.retry_count,
             rnr_retry: options.rnr_retry,
             max_rd_atomic: options.max_rd_atomic,
-            congestion: Congestion { algorithm: options.congestion, probe_interval: options.probe_interval },
+            congestion: Congestion::new(options.congestion).probing(options.probe_interval),
         };
         self.endpoint.modify_qp(Instant::ZERO, self.qpn, Modify::ReadyToSend(settings)).unwrap();
     }

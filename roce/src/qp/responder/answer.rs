@@ -10,6 +10,8 @@ use crate::wire::{Operation, Reth, Syndrome};
 pub(in crate::qp) struct Answered {
     pub(in crate::qp) operation: Operation,
     pub(in crate::qp) psn: Psn,
+    /// The BTH's congestion byte.
+    pub(in crate::qp) congestion: u8,
     /// Which bytes of registered memory a READ response carries; each packet checks the region anew, as it may be
     /// gone since the request came.
     pub(in crate::qp) read: Option<Reth>,
@@ -21,23 +23,35 @@ impl Responder {
     pub(in crate::qp) fn plan(&self, mtu: u32) -> Option<Answered> {
         let ack = Syndrome::Ack { credits: NO_CREDITS };
         let Some(resource) = self.resources.due() else {
+            if let Some(boundary) = self.echo.due() {
+                let operation = Operation::Acknowledge(self.aeth(ack));
+                let congestion = boundary.bits();
+                return Some(Answered { operation, psn: boundary.up_to, congestion, read: None });
+            }
             return self.answer.map(|answer| match answer {
                 Answer::Acknowledge => Answered {
                     operation: Operation::Acknowledge(self.aeth(ack)),
                     psn: self.expected.plus(Psn::CIRCLE - 1),
+                    congestion: self.echo.bits(),
                     read: None,
                 },
-                Answer::Refuse(psn, syndrome) => {
-                    Answered { operation: Operation::Acknowledge(self.aeth(syndrome)), psn, read: None }
-                }
+                Answer::Refuse(psn, syndrome) => Answered {
+                    operation: Operation::Acknowledge(self.aeth(syndrome)),
+                    psn,
+                    congestion: self.echo.bits(),
+                    read: None,
+                },
             });
         };
         let aeth = crate::wire::Aeth { syndrome: ack, msn: resource.msn };
         let psn = resource.first.plus(resource.next);
         Some(match resource.kind {
-            Kind::Atomic(original) => {
-                Answered { operation: Operation::AtomicAcknowledge { aeth, original }, psn, read: None }
-            }
+            Kind::Atomic(original) => Answered {
+                operation: Operation::AtomicAcknowledge { aeth, original },
+                psn,
+                congestion: 0,
+                read: None,
+            },
             Kind::Read(reth) => {
                 let left = rest(reth, resource.next, mtu);
                 let position = Position::of(resource.next - resource.from, resource.packets - resource.from);
@@ -47,7 +61,12 @@ impl Responder {
                     Position::Last => Operation::ReadResponseLast(aeth),
                     Position::Only => Operation::ReadResponseOnly(aeth),
                 };
-                Answered { operation, psn, read: Some(Reth { length: left.length.min(mtu), ..left }) }
+                Answered {
+                    operation,
+                    psn,
+                    congestion: 0,
+                    read: Some(Reth { length: left.length.min(mtu), ..left }),
+                }
             }
         })
     }
@@ -56,7 +75,11 @@ impl Responder {
     pub(in crate::qp) fn commit(&mut self) {
         match self.resources.due_mut() {
             Some(resource) => resource.advance(),
-            None => self.answer = None,
+            None if self.echo.due().is_some() => self.echo.on_boundary_sent(),
+            None => {
+                self.answer = None;
+                self.echo.on_acknowledged();
+            }
         }
     }
 }

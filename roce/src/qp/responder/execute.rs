@@ -14,6 +14,8 @@ pub(in crate::qp) struct Arrival<'a, 'b, M> {
     pub(in crate::qp) identity: &'a Identity,
     pub(in crate::qp) rights: Rights,
     pub(in crate::qp) bth: Bth,
+    /// The packet carries the mark CE.
+    pub(in crate::qp) is_marked: bool,
     pub(in crate::qp) payload: &'a [u8],
 }
 
@@ -65,6 +67,8 @@ impl Responder {
             | Operation::Acknowledge(_)
             | Operation::AtomicAcknowledge { .. } => return Err(Refusal::Drop(Discard::Opcode)),
         }
+        let wants_exact = arrival.bth.congestion & Bth::EXACT_ECHO != 0;
+        self.echo.on_packet(arrival.is_marked, wants_exact, arrival.bth.psn);
         self.advance(1);
         arrival.books.counters.rx_payload_bytes += arrival.payload.len() as u64;
         if arrival.bth.ack_request {

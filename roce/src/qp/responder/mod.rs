@@ -2,6 +2,7 @@
 
 mod answer;
 mod check;
+mod echo;
 mod execute;
 mod resources;
 
@@ -12,6 +13,7 @@ use super::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, Rec
 use crate::wire::{Aeth, NakCode, Reth, RnrTimer, Syndrome};
 use crate::{Access, Discard, Psn};
 use alloc::collections::VecDeque;
+use echo::Echo;
 use resources::Resources;
 
 /// No end-to-end credits are counted (IBA 9.7.7.2).
@@ -80,6 +82,7 @@ pub(super) struct Responder {
     message: Option<Message>,
     resources: Resources,
     answer: Option<Answer>,
+    echo: Echo,
     min_rnr_timer: RnrTimer,
 }
 
@@ -93,6 +96,7 @@ impl Responder {
             message: None,
             resources: Resources::new(0),
             answer: None,
+            echo: Echo::default(),
             min_rnr_timer: RnrTimer::new(0),
         }
     }
@@ -136,6 +140,7 @@ impl Responder {
     /// Drops all answers that are due.
     pub(super) fn silence(&mut self) {
         self.answer = None;
+        self.echo = Echo::default();
         self.resources.silence();
     }
 

@@ -1,0 +1,40 @@
+//! Congestion notification packets: the notification point of DCQCN (IBA annex A17.9.3).
+
+use crate::wire::{Bth, Ecn, Frame};
+use cc::Instant;
+use core::time::Duration;
+
+/// Tells the peer that its data met congestion: by one CNP in an interval, however many packets are marked.
+#[derive(Debug)]
+pub(super) struct Notifier {
+    interval: Duration,
+    last: Option<Instant>,
+    is_due: bool,
+}
+
+impl Notifier {
+    pub(super) const fn new(interval: Duration) -> Self {
+        Self { interval, last: None, is_due: false }
+    }
+
+    /// A packet of the peer came. Gives whether it was marked. One that asks for an exact echo gets no CNP.
+    pub(super) fn on_packet(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
+        let is_marked = Ecn::from_traffic_class(frame.path.traffic_class) == Ecn::Ce;
+        if is_marked
+            && frame.header.bth().congestion & Bth::EXACT_ECHO == 0
+            && self.last.is_none_or(|last| now.saturating_since(last) >= self.interval)
+        {
+            self.is_due = true;
+            self.last = Some(now);
+        }
+        is_marked
+    }
+
+    pub(super) const fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    pub(super) const fn on_sent(&mut self) {
+        self.is_due = false;
+    }
+}

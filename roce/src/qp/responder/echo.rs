@@ -1,0 +1,91 @@
+//! The receiver of DCTCP: which acknowledged bytes were marked (draft-bensley-tcpm-dctcp-01, section 3.2).
+
+use crate::Psn;
+use crate::wire::Bth;
+use smallvec::SmallVec;
+
+/// Acknowledgements between two changes of the mark that may wait. A burst that changes more often is echoed less
+/// exactly: the oldest of them acknowledges for the next as well.
+const MAX_WAITING: usize = 16;
+
+/// An acknowledgement of everything up to a packet whose successor was marked otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Boundary {
+    pub(super) up_to: Psn,
+    is_marked: bool,
+}
+
+/// `DCTCP.CE`, and the acknowledgements that its changes made due.
+#[derive(Debug, Default)]
+pub(super) struct Echo {
+    /// `DCTCP.CE`.
+    is_marked: bool,
+    /// Packets executed since the last acknowledgement, or the last that became due.
+    unacknowledged: u32,
+    waiting: SmallVec<[Boundary; MAX_WAITING]>,
+}
+
+impl Echo {
+    /// Packet `psn` was executed. Rules 1 and 2: where its mark differs from the one before, all before it is acknowledged
+    /// apart. Rule 3: nothing else happens.
+    pub(super) fn on_packet(&mut self, is_marked: bool, wants_exact: bool, psn: Psn) {
+        let is_marked = is_marked && wants_exact;
+        if is_marked != self.is_marked {
+            if self.unacknowledged > 0 {
+                if self.waiting.len() == MAX_WAITING {
+                    self.waiting.remove(0);
+                }
+                self.waiting.push(Boundary { up_to: psn.plus(Psn::CIRCLE - 1), is_marked: self.is_marked });
+            }
+            self.is_marked = is_marked;
+            self.unacknowledged = 0;
+        }
+        self.unacknowledged = self.unacknowledged.saturating_add(1);
+    }
+
+    pub(super) fn due(&self) -> Option<&Boundary> {
+        self.waiting.first()
+    }
+
+    /// The acknowledgement that was due left.
+    pub(super) fn on_boundary_sent(&mut self) {
+        if !self.waiting.is_empty() {
+            self.waiting.remove(0);
+        }
+    }
+
+    /// Everything was acknowledged.
+    pub(super) fn on_acknowledged(&mut self) {
+        self.unacknowledged = 0;
+    }
+
+    /// The BTH's congestion byte of an acknowledgement: BECN if and only if `DCTCP.CE` is true.
+    pub(super) const fn bits(&self) -> u8 {
+        bits(self.is_marked)
+    }
+}
+
+impl Boundary {
+    pub(super) const fn bits(&self) -> u8 {
+        bits(self.is_marked)
+    }
+}
+
+const fn bits(is_marked: bool) -> u8 {
+    if is_marked { Bth::BECN } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_changes_than_can_wait_lose_the_oldest() {
+        let mut echo = Echo::default();
+        for number in 0..40 {
+            echo.on_packet(number % 2 == 1, true, Psn::new(number));
+        }
+        assert_eq!(echo.waiting.len(), MAX_WAITING);
+        assert_eq!(echo.due().unwrap().up_to, Psn::new(39 - MAX_WAITING as u32));
+    }
+}

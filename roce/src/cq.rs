@@ -80,9 +80,13 @@ impl CompletionQueues {
 
     pub(crate) fn push(&mut self, cq: CqId, completion: Completion) {
         let Some(queue) = self.get_mut(cq) else { return };
+        // Nothing comes behind a completion that was lost: what is polled has no hole.
+        if queue.overflowed {
+            return;
+        }
         if queue.entries.len() < queue.depth {
             queue.entries.push_back(completion);
-        } else if !queue.overflowed {
+        } else {
             queue.overflowed = true;
             self.news = true;
         }

@@ -333,12 +333,14 @@ impl Pair {
         let mut frame = vec![0; self.options.mtu.bytes() as usize + roce::wire::MAX_OVERHEAD];
         for from in 0..2 {
             loop {
-                let before = self.reports()[from].unwrap();
+                let before = self.reports()[from];
                 let host = &mut self.hosts[from];
                 let Some(length) = host.endpoint.poll_transmit(self.now, &host.ram, &mut frame) else {
                     break;
                 };
-                self.check_window(from, &before);
+                if let Some(before) = before {
+                    self.check_window(from, &before);
+                }
                 self.carry(from, frame[..length].to_vec());
             }
         }
@@ -346,7 +348,7 @@ impl Pair {
 
     /// Data leaves only while what is in flight is below the window.
     fn check_window(&self, host: usize, before: &roce::qp::QpReport) {
-        let after = self.reports()[host].unwrap();
+        let Some(after) = self.reports()[host] else { return };
         let sent = after.in_flight > before.in_flight;
         let (in_flight, window) = (before.in_flight, before.window);
         assert!(!sent || in_flight < window, "sent with {in_flight} bytes in flight, window {window}");
@@ -368,6 +370,54 @@ impl Pair {
             let at = self.now + DELAY + Duration::from_nanos(late);
             self.on_the_way.insert((at, self.frames * 2 + copy), (1 - from, frame.clone()));
         }
+    }
+}
+
+/// What may happen to one of the frames on the way; `index` counts them round. `false` where there is none.
+impl Pair {
+    fn on_the_way(&self, index: usize) -> Option<(Instant, u64)> {
+        let count = self.on_the_way.len();
+        if count == 0 { None } else { self.on_the_way.keys().nth(index % count).copied() }
+    }
+
+    /// It is lost.
+    pub fn lose(&mut self, index: usize) -> bool {
+        self.on_the_way(index).is_some_and(|key| self.on_the_way.remove(&key).is_some())
+    }
+
+    /// It comes later.
+    pub fn delay(&mut self, index: usize, late: Duration) -> bool {
+        let Some(key) = self.on_the_way(index) else { return false };
+        let entry = self.on_the_way.remove(&key).unwrap();
+        self.put_on_the_way(key.0 + late, entry);
+        true
+    }
+
+    /// It comes twice, the second time later.
+    pub fn duplicate(&mut self, index: usize, late: Duration) -> bool {
+        let Some(key) = self.on_the_way(index) else { return false };
+        let entry = self.on_the_way[&key].clone();
+        self.put_on_the_way(key.0 + late, entry);
+        true
+    }
+
+    /// A bit behind its Ethernet header flips.
+    pub fn flip(&mut self, index: usize, bit: usize) -> bool {
+        let Some(key) = self.on_the_way(index) else { return false };
+        let (_, frame) = self.on_the_way.get_mut(&key).unwrap();
+        let bit = bit % ((frame.len() - 14) * 8);
+        frame[14 + bit / 8] ^= 1 << (bit % 8);
+        true
+    }
+
+    /// A frame of the test's own is on its way to `to`.
+    pub fn inject(&mut self, to: usize, frame: Vec<u8>) {
+        self.put_on_the_way(self.now + DELAY, (to, frame));
+    }
+
+    fn put_on_the_way(&mut self, at: Instant, entry: (usize, Vec<u8>)) {
+        self.frames += 1;
+        self.on_the_way.insert((at, self.frames * 2), entry);
     }
 }
 

@@ -19,6 +19,19 @@ pub struct Raw {
 }
 
 impl Raw {
+    /// Any bytes as a packet, where the first of them is even.
+    pub fn around(bytes: &[u8]) -> Option<Self> {
+        let [choice, opcode, flags, ack, rest @ ..] = bytes else { return None };
+        (choice % 2 == 0).then(|| Self {
+            opcode: *opcode,
+            flags: *flags,
+            partition_key: 0xffff,
+            ack_request: *ack != 0,
+            psn: 7,
+            rest: rest.to_vec(),
+        })
+    }
+
     /// The frame that host 1 sends to `destination` on host 2.
     pub fn frame(&self, destination: Qpn) -> Vec<u8> {
         let path = path(1, 2);

@@ -1,0 +1,135 @@
+//! A whole endpoint with requests outstanding, fed by frames: any bytes, and packets that only their ICRC makes good.
+#![no_main]
+
+use arbitrary::Arbitrary;
+use core::time::Duration;
+use harness::raw::Raw;
+use harness::script::{PSN, Script};
+use harness::{BASE, Options};
+use libfuzzer_sys::fuzz_target;
+use roce::qp::{CompletionStatus, RecvRequest, Remote, SendRequest, State};
+use roce::wire::MAX_OVERHEAD;
+use roce::{Discard, Rkey};
+
+#[path = "../../roce/tests/harness/mod.rs"]
+mod harness;
+
+/// Requests and receives posted.
+const POSTED: u64 = 6;
+
+#[derive(Arbitrary, Debug)]
+enum Input<'a> {
+    Bytes(&'a [u8]),
+    Packet {
+        opcode: u8,
+        flags: u8,
+        ack_request: bool,
+        /// From what is expected of a request, or from the oldest packet sent for an answer.
+        ahead: i8,
+        extension: Extension,
+        payload: u16,
+    },
+    Wait(u16),
+}
+
+/// What most packets begin with behind the BTH.
+#[derive(Arbitrary, Debug)]
+enum Extension {
+    None,
+    Reth { offset: u16, forged: bool, length: u16 },
+    Atomic { offset: u16, operands: [u64; 2] },
+    Aeth { syndrome: u8 },
+    Any([u8; 16]),
+}
+
+impl Extension {
+    fn bytes(&self, script: &Script) -> Vec<u8> {
+        let key = script.rkey().get();
+        let at = |offset: u16| (BASE + u64::from(offset)).to_be_bytes();
+        match *self {
+            Self::None => Vec::new(),
+            Self::Reth { offset, forged, length } => {
+                let key = (key ^ u32::from(forged)).to_be_bytes();
+                [&at(offset)[..], &key, &u32::from(length).to_be_bytes()].concat()
+            }
+            Self::Atomic { offset, operands: [one, two] } => {
+                [&at(offset)[..], &key.to_be_bytes(), &one.to_be_bytes(), &two.to_be_bytes()].concat()
+            }
+            Self::Aeth { syndrome } => vec![syndrome, 0, 0, 1],
+            Self::Any(bytes) => bytes.to_vec(),
+        }
+    }
+}
+
+fn start() -> Script {
+    let mut script = Script::new(Options { memory: 1 << 13, ..Options::default() });
+    let (qpn, remote) = (script.host.qpn, Remote { address: BASE, rkey: Rkey::new(1) });
+    for id in 0..POSTED {
+        let sge = script.host.sge(0, 2500);
+        script.host.endpoint.post_recv(qpn, RecvRequest::new(id, sge)).expect("room");
+        let request = match id % 3 {
+            0 => SendRequest::write(id, sge, remote),
+            1 => SendRequest::read(id, sge, remote),
+            _ => SendRequest::fetch_add(id, script.host.sge(0, 8), remote, 1),
+        };
+        script.host.endpoint.post_send(script.now, qpn, request).expect("room");
+    }
+    script
+}
+
+/// Takes all that the endpoint sends.
+fn drain(script: &mut Script) {
+    let mut frame = vec![0; 4096 + MAX_OVERHEAD];
+    while let Some(length) = script.host.endpoint.poll_transmit(script.now, &script.host.ram, &mut frame) {
+        assert_eq!(roce::wire::verify(&frame[..length]), Ok(()));
+    }
+}
+
+fn feed(script: &mut Script, frame: &[u8]) {
+    let before = script.host.ram.0.clone();
+    let taken = script.host.endpoint.on_frame(script.now, &mut script.host.ram, frame);
+    if taken.is_err() {
+        assert!(script.host.ram.0 == before, "{taken:?} wrote");
+    }
+    drain(script);
+}
+
+fn packet(script: &mut Script, input: &Input<'_>) {
+    match *input {
+        Input::Bytes(bytes) => feed(script, bytes),
+        Input::Wait(micros) => script.wait(Duration::from_micros(micros.into())),
+        Input::Packet { opcode, flags, ack_request, ahead, ref extension, payload } => {
+            let is_answer = matches!(opcode & 31, 13..=18);
+            let report = script.host.endpoint.report(script.host.qpn).expect("it is there");
+            let base = if is_answer { PSN } else { report.expected_psn.get() };
+            let mut rest = extension.bytes(script);
+            rest.resize(rest.len() + usize::from(payload % 1100), 0xee);
+            let psn = base.wrapping_add_signed(ahead.into()) & 0xff_ffff;
+            let raw = Raw { opcode, flags, partition_key: 0xffff, ack_request, psn, rest };
+            let frame = raw.frame(script.host.qpn);
+            feed(script, &frame);
+        }
+    }
+}
+
+fuzz_target!(|inputs: Vec<Input<'_>>| {
+    let mut script = start();
+    drain(&mut script);
+    inputs.iter().take(64).for_each(|input| packet(&mut script, input));
+    drain(&mut script);
+    let (sent, received) = (script.host.sent(), script.host.received());
+    for completions in [&sent, &received] {
+        let first_error = completions.iter().position(|c| c.status != CompletionStatus::Success);
+        let after = &completions[first_error.map_or(completions.len(), |first| first + 1)..];
+        assert!(after.iter().all(|c| c.status == CompletionStatus::Flushed), "{completions:?}");
+        assert!(completions.iter().zip(0..).all(|(completion, id)| completion.id == id), "{completions:?}");
+    }
+    if script.state() == State::Error {
+        assert_eq!((sent.len() as u64, received.len() as u64), (POSTED, POSTED));
+        let frame =
+            Raw { opcode: 4, flags: 0, partition_key: 0xffff, ack_request: true, psn: PSN, rest: vec![] }
+                .frame(script.host.qpn);
+        let taken = script.host.endpoint.on_frame(script.now, &mut script.host.ram, &frame);
+        assert_eq!(taken, Err(Discard::QpState));
+    }
+});

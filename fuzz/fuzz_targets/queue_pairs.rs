@@ -1,0 +1,21 @@
+//! Two queue pairs and any operations, beside the model: the property test's, with coverage to lead the way.
+#![no_main]
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../roce/tests/harness/mod.rs"]
+mod harness;
+#[path = "../../roce/tests/model/mod.rs"]
+mod model;
+
+#[derive(Arbitrary, Debug)]
+struct Run {
+    setting: model::Setting,
+    operations: Vec<model::Operation>,
+}
+
+fuzz_target!(|input: Run| {
+    let count = input.operations.len().min(200);
+    model::run(input.setting, &input.operations[..count]);
+});

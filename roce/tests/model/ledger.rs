@@ -1,0 +1,103 @@
+//! What one side was asked, and what it may say of it.
+
+use super::REQUESTS;
+use roce::qp::{Completion, CompletionOpcode, CompletionStatus};
+
+/// A send request as the model knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub kind: CompletionOpcode,
+    pub length: u32,
+    pub signalled: bool,
+    /// The peer's receive that it takes, by number.
+    pub receive: Option<usize>,
+    /// What a FETCH_ADD must find: the sum of all before it.
+    pub finds: u64,
+}
+
+/// One side's requests and how they ended.
+#[derive(Default)]
+pub struct Ledger {
+    pub asked: Vec<Asked>,
+    /// Requests that are known to have ended, in order.
+    pub ended: usize,
+    /// Requests that ended well; all of them before the first that did not.
+    pub done: usize,
+    /// How the first request ended that did not end well.
+    pub failed: Option<CompletionStatus>,
+    /// Receives posted, and those of them that ended.
+    pub receives: usize,
+    pub received: usize,
+    /// Receives that ended well.
+    pub delivered: usize,
+    /// The first receive that did not end well.
+    pub receive_failed: Option<CompletionStatus>,
+    /// Messages posted to the peer that take a receive there.
+    pub consuming: usize,
+    /// Sum of all FETCH_ADDs posted.
+    pub added: u64,
+}
+
+impl Ledger {
+    pub fn room(&self) -> bool {
+        self.asked.len() < REQUESTS
+    }
+
+    /// A send completion: of the next request, or of a later one where those between said nothing because they ended well
+    /// and were not signalled.
+    pub fn on_sent(&mut self, completion: &Completion) {
+        let index = completion.id as usize;
+        assert!(index >= self.ended, "request {index} completed again, or out of order");
+        assert!(index < self.asked.len(), "request {index} was never posted");
+        let silent = &self.asked[self.ended..index];
+        assert!(
+            silent.iter().all(|asked| !asked.signalled),
+            "a signalled request before {index} said nothing"
+        );
+        match (completion.status, self.failed) {
+            (CompletionStatus::Success, None) => {
+                let asked = self.asked[index];
+                assert!(asked.signalled, "request {index} was not signalled");
+                assert_eq!(completion.opcode, asked.kind, "request {index}");
+                self.done = index + 1;
+            }
+            (CompletionStatus::Success, Some(_)) => panic!("request {index} ended well after an error"),
+            (status, None) => {
+                // Those between ended well.
+                self.done = index;
+                self.failed = Some(status);
+            }
+            (status, Some(_)) => {
+                assert_eq!(status, CompletionStatus::Flushed, "request {index} after an error");
+                assert_eq!(index, self.ended, "after an error every request completes");
+            }
+        }
+        self.ended = index + 1;
+    }
+
+    /// A receive completion: always the next one's. `asked` is what the peer asked for.
+    pub fn on_received(&mut self, completion: &Completion, asked: &[Asked]) {
+        let index = completion.id as usize;
+        assert_eq!(index, self.received, "receives end in order");
+        assert!(index < self.receives, "receive {index} was never posted");
+        self.received += 1;
+        if completion.status != CompletionStatus::Success {
+            self.receive_failed.get_or_insert(completion.status);
+            return;
+        }
+        assert_eq!(self.receive_failed, None, "receive {index} ended well after an error");
+        let number = asked.iter().position(|asked| asked.receive == Some(index)).expect("a message for it");
+        let expected = match asked[number].kind {
+            CompletionOpcode::Write => CompletionOpcode::RecvWithWrite,
+            _ => CompletionOpcode::Recv,
+        };
+        assert_eq!(
+            (completion.opcode, completion.length),
+            (expected, asked[number].length),
+            "receive {index}"
+        );
+        // The message's number: a message that came twice, or that another overtook, would show.
+        assert_eq!(completion.immediate, Some((number as u32).to_be_bytes()), "receive {index}");
+        self.delivered += 1;
+    }
+}

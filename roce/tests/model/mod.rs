@@ -1,0 +1,128 @@
+//! Two queue pairs driven by any operations, beside a model that knows only this: messages arrive in order, exactly once
+//! and with equal memory; each request completes once and in order; after an error all is flushed.
+//!
+//! The same [`Operation`]s serve the property test and the fuzzer. First anything may happen; then the faults stop and all
+//! must come to its end.
+
+mod ledger;
+mod world;
+
+use arbitrary::Arbitrary;
+
+pub use world::run;
+
+/// Requests that one side may post in one run; each has its own place in memory.
+pub const REQUESTS: usize = 32;
+/// Bytes of the longest message.
+pub const LONGEST: u32 = 3000;
+
+/// What happens. `host` is the side that it happens to, or that it comes from; `frame` counts the frames on the way.
+#[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Send {
+        host: bool,
+        length: u16,
+        with: With,
+    },
+    Write {
+        host: bool,
+        length: u16,
+        immediate: bool,
+        with: With,
+    },
+    Read {
+        host: bool,
+        length: u16,
+        with: With,
+    },
+    FetchAdd {
+        host: bool,
+        add: u8,
+        with: With,
+    },
+    /// So many receives are posted.
+    Receive {
+        host: bool,
+        count: u8,
+    },
+    /// The next so many things happen: frames arrive, timers fire.
+    Step {
+        count: u8,
+    },
+    /// So many microseconds pass.
+    Pass {
+        micros: u16,
+    },
+    Lose {
+        frame: u8,
+    },
+    Duplicate {
+        frame: u8,
+        micros: u8,
+    },
+    Delay {
+        frame: u8,
+        micros: u8,
+    },
+    Flip {
+        frame: u8,
+        bit: u16,
+    },
+    /// An acknowledgement of all that `host` took, as it might have sent one.
+    Acknowledge {
+        host: bool,
+    },
+    /// A NAK for a gap at what `host` expects.
+    Gap {
+        host: bool,
+    },
+    /// An RNR NAK at what `host` expects.
+    NotReady {
+        host: bool,
+    },
+    /// A congestion notification to `host`.
+    Notify {
+        host: bool,
+    },
+    /// `host` takes its completions.
+    Poll {
+        host: bool,
+    },
+    /// `host`'s memory is deregistered.
+    Deregister {
+        host: bool,
+    },
+    /// `host`'s queue pair is taken to ERR.
+    Fail {
+        host: bool,
+    },
+    /// `host`'s queue pair is destroyed: the peer has died.
+    Destroy {
+        host: bool,
+    },
+}
+
+/// How a request is posted.
+#[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct With {
+    pub signalled: bool,
+    pub fence: bool,
+    pub solicited: bool,
+}
+
+/// How the two are connected.
+#[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// 256 or 1024.
+    pub small_packets: bool,
+    /// Packets, 0: one byte.
+    pub window: u8,
+    /// How far before the end of the circle PSNs begin.
+    pub psn: u8,
+    /// READs and atomics outstanding, less one.
+    pub reads: u8,
+    /// The ACK timeout is shorter than the round trip: every packet is sent again before its answer can come.
+    pub hasty: bool,
+    /// Completions that a queue holds beyond a few; 255: all.
+    pub completions: u8,
+}

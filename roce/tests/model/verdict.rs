@@ -1,0 +1,160 @@
+//! What must hold of memory at all times, and of everything in the end.
+
+use super::*;
+
+impl World {
+    /// The bytes of request `index` of `host` are where they belong.
+    fn check_arrived(&self, host: usize, index: usize) {
+        let asked = self.ledgers[host].asked[index];
+        let (ours, theirs) = (&self.pair.hosts[host], &self.pair.hosts[1 - host]);
+        let length = asked.length as usize;
+        let at = |area, index| offset(area, index) as usize;
+        match asked.kind {
+            CompletionOpcode::Read => {
+                let brought = ours.bytes(at(Area::Fetched, index), length);
+                assert!(brought == theirs.bytes(at(Area::Offered, index), length), "READ {index}");
+            }
+            CompletionOpcode::FetchAdd => {
+                let found = ours.bytes(at(Area::Fetched, index), 8);
+                assert_eq!(u64::from_ne_bytes(found.try_into().unwrap()), asked.finds, "FETCH_ADD {index}");
+            }
+            CompletionOpcode::Write => {
+                let sent = ours.bytes(at(Area::Outgoing, index), length);
+                assert!(sent == theirs.bytes(at(Area::Written, index), length), "WRITE {index}");
+            }
+            _ => {
+                let receive = asked.receive.expect("a SEND takes a receive");
+                let sent = ours.bytes(at(Area::Outgoing, index), length);
+                assert!(sent == theirs.bytes(at(Area::Received, receive), length), "SEND {index}");
+            }
+        }
+    }
+
+    /// What ended well is in its place: at the sender's word, and at the receiver's.
+    pub(super) fn check_memory(&self, host: usize) {
+        for index in 0..self.ledgers[host].done {
+            self.check_arrived(host, index);
+        }
+        let delivered = self.ledgers[host].delivered;
+        for (index, asked) in self.ledgers[1 - host].asked.iter().enumerate() {
+            if asked.receive.is_some_and(|receive| receive < delivered) {
+                self.check_arrived(1 - host, index);
+            }
+        }
+    }
+
+    pub(super) fn check_end(&mut self) {
+        for host in [0, 1] {
+            self.check_untouched(host);
+            if self.overflowed(host) {
+                // Completions are lost; that the queue pair knows is all that can be said.
+                assert!(self.destroyed[host] || self.state(host) == Some(State::Error), "host {host}");
+                continue;
+            }
+            match self.state(host) {
+                Some(State::ReadyToSend) => self.check_alive(host),
+                Some(State::Error) => self.check_dead(host),
+                None => assert!(self.destroyed[host]),
+                Some(state) => panic!("host {host} is in {state:?}"),
+            }
+        }
+    }
+
+    /// All that was asked has ended well. A request that ended well without a completion is known by the room it left.
+    fn check_alive(&self, host: usize) {
+        let (ledger, end) = (&self.ledgers[host], &self.pair.hosts[host].endpoint);
+        let qpn = self.pair.hosts[host].qpn;
+        assert_eq!(ledger.failed, None, "host {host}");
+        assert_eq!(end.send_room(qpn), 64, "host {host}: a request has not ended: {:?}", self.pair.reports());
+        assert!(
+            ledger.asked[ledger.ended..].iter().all(|asked| !asked.signalled),
+            "host {host}: no completion"
+        );
+        assert_eq!(self.pair.reports()[host].unwrap().in_flight, 0);
+        for index in 0..ledger.asked.len() {
+            self.check_arrived(host, index);
+        }
+        // The peer says the same of what came to it, unless it lost its books.
+        let peer = 1 - host;
+        if self.state(peer) == Some(State::ReadyToSend) {
+            assert_eq!(self.ledgers[peer].delivered, ledger.consuming, "host {peer}: messages");
+            let sum = self.pair.hosts[peer].bytes(0, 8);
+            assert_eq!(u64::from_ne_bytes(sum.try_into().unwrap()), ledger.added, "host {peer}: sum");
+        }
+        assert_eq!(ledger.receive_failed, None, "host {host}");
+    }
+
+    /// It had a reason, and everything was flushed.
+    fn check_dead(&self, host: usize) {
+        let (ledger, qpn) = (&self.ledgers[host], self.pair.hosts[host].qpn);
+        let room =
+            (self.pair.hosts[host].endpoint.send_room(qpn), self.pair.hosts[host].endpoint.recv_room(qpn));
+        assert_eq!(room, (64, 64), "host {host}: not flushed");
+        assert_eq!(ledger.received, ledger.receives, "host {host}: receives without completion");
+        if ledger.failed.is_some() {
+            assert_eq!(ledger.ended, ledger.asked.len(), "host {host}: requests without completion");
+        }
+        let peer = 1 - host;
+        let (own, tired) = (self.ended_itself(host), self.may_tire(host));
+        let reasons = [host, peer].map(|host| self.ended_itself(host) || self.may_tire(host));
+        assert!(reasons.contains(&true), "host {host} failed without a reason: {:?}", ledger.failed);
+        let peer_failed = self.state(peer) != Some(State::ReadyToSend);
+        let possible = match ledger.failed {
+            None => true,
+            // Its own side failed first, or its responder did.
+            Some(CompletionStatus::Flushed) => own,
+            Some(CompletionStatus::RetryExceeded) => tired || peer_failed,
+            Some(CompletionStatus::RemoteAccess | CompletionStatus::RemoteOperation) => {
+                self.deregistered[peer]
+            }
+            Some(CompletionStatus::LocalProtection) => self.deregistered[host],
+            Some(_) => false,
+        };
+        assert!(possible, "host {host} ended as {:?} without a reason", ledger.failed);
+    }
+
+    /// Something on its own side ended it, or may have.
+    fn ended_itself(&self, host: usize) -> bool {
+        self.killed[host] || self.overflowed(host) || self.deregistered[host]
+    }
+
+    /// Faults may have used up its retries.
+    fn may_tire(&self, host: usize) -> bool {
+        // While a receiver is not ready, a timeout before each of its answers costs a retry.
+        let waited = self.pair.options.ack_timeout == HASTY && self.ledgers[host].consuming > 0;
+        self.excuses >= ROUNDS || waited
+    }
+
+    /// Every byte is what it was, or what a request of the peer, or a READ of its own, was to bring there.
+    fn check_untouched(&self, host: usize) {
+        let (now, before) = (&self.pair.hosts[host].ram.0, &self.before[host]);
+        let peer = 1 - host;
+        let same = |area, from: usize, to: usize| {
+            let (from, to) = (offset(area, from) as usize, offset(area, to) as usize);
+            assert!(now[from..to] == before[from..to], "host {host}: memory that nobody was given changed");
+        };
+        same(Area::Outgoing, 0, REQUESTS);
+        same(Area::Offered, 0, REQUESTS);
+        same(Area::Received, self.ledgers[host].receives, REQUESTS);
+        for (index, asked) in self.ledgers[peer].asked.iter().enumerate() {
+            let theirs = &self.pair.hosts[peer].ram.0;
+            let brought = |area, place: usize| {
+                let (to, from) = (offset(area, place) as usize, offset(Area::Outgoing, index) as usize);
+                let length = asked.length as usize;
+                let bytes = now[to..to + length].iter().zip(&before[to..]).zip(&theirs[from..]);
+                let legal = bytes.into_iter().all(|((now, before), sent)| now == before || now == sent);
+                assert!(legal, "host {host}: message {index} brought other bytes");
+                let end = to + PLACE as usize;
+                assert!(
+                    now[to + length..end] == before[to + length..end],
+                    "host {host}: beyond message {index}"
+                );
+            };
+            match (asked.kind, asked.receive) {
+                (CompletionOpcode::Write, _) => brought(Area::Written, index),
+                (CompletionOpcode::Send, Some(place)) if place < REQUESTS => brought(Area::Received, place),
+                _ => same(Area::Written, index, index + 1),
+            }
+        }
+    }
+}

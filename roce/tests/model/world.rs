@@ -1,0 +1,325 @@
+//! Both hosts, the link, and what the model compares them with.
+
+use super::ledger::{Asked, Ledger};
+use super::{LONGEST, Operation, REQUESTS, Setting, With};
+use crate::harness::{BASE, Faults, Options, Pair, Random, path};
+use core::time::Duration;
+use roce::qp::{
+    Capabilities, CompletionOpcode, CompletionStatus, CongestionAlgorithm, Modify, RecvRequest, Remote,
+    SendRequest, State,
+};
+use roce::wire::{self, Aeth, Bth, Header, Mtu, NakCode, RnrTimer, Service, Syndrome};
+use roce::{Counters, Psn};
+
+/// Bytes of a request's place in memory.
+const PLACE: u64 = LONGEST as u64 + 8;
+/// Two counters of 8 bytes come first: what the peer's FETCH_ADDs go to.
+const AREAS: u64 = 64;
+/// 8 µs, against a round trip of 10.
+const HASTY: u8 = 1;
+/// Rounds without progress that end a queue pair: the first attempt and 7 retries.
+const ROUNDS: u32 = 8;
+
+/// The areas of a host's memory, a place for each request in each.
+#[derive(Clone, Copy)]
+enum Area {
+    /// What this side sends.
+    Outgoing,
+    /// What the peer's SENDs bring, by receive.
+    Received,
+    /// What the peer WRITEs, by its request.
+    Written,
+    /// What this side's READs and atomics bring.
+    Fetched,
+    /// What the peer READs.
+    Offered,
+}
+
+const fn offset(area: Area, index: usize) -> u64 {
+    AREAS + (area as u64 * REQUESTS as u64 + index as u64) * PLACE
+}
+
+/// Runs `operations` on two queue pairs; panics where they and the model disagree. Gives what both counted.
+pub fn run(setting: Setting, operations: &[Operation]) -> [Counters; 2] {
+    let mut world = World::new(setting);
+    for operation in operations {
+        world.apply(*operation);
+    }
+    world.converge();
+    world.check_end();
+    world.pair.hosts.map(|host| host.endpoint.counters().clone())
+}
+
+struct World {
+    pair: Pair,
+    ledgers: [Ledger; 2],
+    /// What was in both memories at first.
+    before: [Vec<u8>; 2],
+    /// Frames lost or delayed, and answers made up: each may cost a round.
+    excuses: u32,
+    deregistered: [bool; 2],
+    /// Taken to ERR or destroyed by an operation.
+    killed: [bool; 2],
+    destroyed: [bool; 2],
+}
+
+impl World {
+    fn new(setting: Setting) -> Self {
+        let mtu = if setting.small_packets { Mtu::M256 } else { Mtu::M1024 };
+        let window = (u64::from(setting.window) * u64::from(mtu.bytes())).max(1);
+        let reads = setting.reads % 4 + 1;
+        let capabilities = Capabilities { max_send: 64, max_recv: 64, ..Capabilities::default() };
+        let mut pair = Pair::connect(Options {
+            mtu,
+            send_psn: Psn::new(u32::from(setting.psn).wrapping_neg()).get(),
+            congestion: CongestionAlgorithm::Fixed { window, rate: None },
+            ack_timeout: if setting.hasty { HASTY } else { 5 },
+            max_rd_atomic: reads,
+            max_dest_rd_atomic: reads,
+            capabilities,
+            cq_depth: match setting.completions {
+                255 => 2 * REQUESTS as u32,
+                few => 4 + u32::from(few) % 8,
+            },
+            memory: offset(Area::Offered, REQUESTS) as usize,
+            ..Options::default()
+        });
+        let mut random = Random(7);
+        for host in &mut pair.hosts {
+            for word in host.ram.0.chunks_exact_mut(8) {
+                word.copy_from_slice(&random.next().to_ne_bytes());
+            }
+            host.ram.0[..AREAS as usize].fill(0);
+        }
+        let before = [0, 1].map(|host: usize| pair.hosts[host].ram.0.clone());
+        Self {
+            pair,
+            ledgers: Default::default(),
+            before,
+            excuses: 0,
+            deregistered: [false; 2],
+            killed: [false; 2],
+            destroyed: [false; 2],
+        }
+    }
+
+    fn apply(&mut self, operation: Operation) {
+        use Operation as Op;
+        match operation {
+            Op::Send { host, length, with } => self.send(host.into(), length, with),
+            Op::Write { host, length, immediate, with } => self.write(host.into(), length, immediate, with),
+            Op::Read { host, length, with } => self.read(host.into(), length, with),
+            Op::FetchAdd { host, add, with } => self.fetch_add(host.into(), add, with),
+            Op::Receive { host, count } => (0..count % 8).for_each(|_| self.receive(host.into())),
+            Op::Step { count } => {
+                for _ in 0..count {
+                    self.pair.step();
+                }
+            }
+            Op::Pass { micros } => {
+                let end = self.pair.now + Duration::from_micros(u64::from(micros % 4096));
+                self.pair.run_until(end);
+            }
+            Op::Lose { frame } => self.excuses += u32::from(self.pair.lose(frame.into())),
+            Op::Duplicate { frame, micros } => {
+                self.pair.duplicate(frame.into(), Duration::from_micros(micros.into()));
+            }
+            Op::Delay { frame, micros } => {
+                let late = Duration::from_micros(micros.into());
+                self.excuses += u32::from(self.pair.delay(frame.into(), late));
+            }
+            Op::Flip { frame, bit } => self.excuses += u32::from(self.pair.flip(frame.into(), bit.into())),
+            Op::Acknowledge { host } => self.answer(host.into(), Syndrome::Ack { credits: 31 }),
+            Op::Gap { host } => self.answer(host.into(), Syndrome::Nak(NakCode::PsnSequenceError)),
+            Op::NotReady { host } => self.answer(host.into(), Syndrome::RnrNak(RnrTimer::new(1))),
+            Op::Notify { host } => {
+                let host = usize::from(host);
+                let bth = self.bth(host, 0);
+                self.inject(host, &Header::CongestionNotification { bth });
+            }
+            Op::Poll { host } => self.poll(host.into()),
+            Op::Deregister { host } => self.deregister(host.into()),
+            Op::Fail { host } => self.fail(host.into()),
+            Op::Destroy { host } => self.destroy(host.into()),
+        }
+    }
+
+    fn state(&self, host: usize) -> Option<State> {
+        self.pair.reports()[host].map(|report| report.state)
+    }
+
+    fn remote(&self, host: usize, offset: u64) -> Remote {
+        Remote { address: BASE + offset, rkey: self.pair.hosts[1 - host].region.rkey }
+    }
+
+    fn send(&mut self, host: usize, length: u16, with: With) {
+        let (index, length) = (self.ledgers[host].asked.len(), u32::from(length) % (LONGEST + 1));
+        let sge = self.pair.hosts[host].sge(offset(Area::Outgoing, index % REQUESTS), length);
+        let request = SendRequest::send(index as u64, sge).with_immediate((index as u32).to_be_bytes());
+        self.post(host, request, with, (CompletionOpcode::Send, length, true, 0));
+    }
+
+    fn write(&mut self, host: usize, length: u16, immediate: bool, with: With) {
+        let (index, length) = (self.ledgers[host].asked.len(), u32::from(length) % (LONGEST + 1));
+        let sge = self.pair.hosts[host].sge(offset(Area::Outgoing, index % REQUESTS), length);
+        let remote = self.remote(host, offset(Area::Written, index % REQUESTS));
+        let request = SendRequest::write(index as u64, sge, remote);
+        let request = match immediate {
+            true => request.with_immediate((index as u32).to_be_bytes()),
+            false => request,
+        };
+        self.post(host, request, with, (CompletionOpcode::Write, length, immediate, 0));
+    }
+
+    fn read(&mut self, host: usize, length: u16, with: With) {
+        let (index, length) = (self.ledgers[host].asked.len(), u32::from(length) % (LONGEST + 1));
+        let sge = self.pair.hosts[host].sge(offset(Area::Fetched, index % REQUESTS), length);
+        let remote = self.remote(host, offset(Area::Offered, index % REQUESTS));
+        let request = SendRequest::read(index as u64, sge, remote);
+        self.post(host, request, with, (CompletionOpcode::Read, length, false, 0));
+    }
+
+    fn fetch_add(&mut self, host: usize, add: u8, with: With) {
+        let index = self.ledgers[host].asked.len();
+        let sge = self.pair.hosts[host].sge(offset(Area::Fetched, index % REQUESTS), 8);
+        let remote = self.remote(host, 0);
+        let request = SendRequest::fetch_add(index as u64, sge, remote, add.into());
+        self.post(host, request, with, (CompletionOpcode::FetchAdd, 8, false, add.into()));
+    }
+
+    fn post(
+        &mut self,
+        host: usize,
+        request: SendRequest,
+        with: With,
+        (kind, length, consumes, add): (CompletionOpcode, u32, bool, u64),
+    ) {
+        if self.destroyed[host] || !self.ledgers[host].room() {
+            return;
+        }
+        let request = SendRequest {
+            signalled: with.signalled,
+            fence: with.fence,
+            solicited: with.solicited,
+            ..request
+        };
+        let ledger = &mut self.ledgers[host];
+        let receive = consumes.then_some(ledger.consuming);
+        ledger.consuming += usize::from(consumes);
+        ledger.asked.push(Asked { kind, length, signalled: with.signalled, receive, finds: ledger.added });
+        ledger.added += add;
+        self.pair.post(host, request);
+    }
+
+    fn receive(&mut self, host: usize) {
+        if self.destroyed[host] || self.ledgers[host].receives == REQUESTS {
+            return;
+        }
+        let index = self.ledgers[host].receives;
+        self.ledgers[host].receives += 1;
+        let sge = self.pair.hosts[host].sge(offset(Area::Received, index), LONGEST);
+        let qpn = self.pair.hosts[host].qpn;
+        self.pair.hosts[host].endpoint.post_recv(qpn, RecvRequest::new(index as u64, sge)).unwrap();
+    }
+
+    fn bth(&self, to: usize, psn: u32) -> Bth {
+        Bth {
+            solicited: false,
+            migration: false,
+            partition_key: 0xffff,
+            congestion: 0,
+            destination: self.pair.hosts[to].qpn,
+            ack_request: false,
+            psn: Psn::new(psn),
+        }
+    }
+
+    /// `host` says so of what it expects: true, but said without need.
+    fn answer(&mut self, host: usize, syndrome: Syndrome) {
+        let Some(report) = self.pair.reports()[host] else { return };
+        let expected = report.expected_psn;
+        let psn = match syndrome {
+            Syndrome::Ack { .. } => expected.plus(Psn::CIRCLE - 1),
+            Syndrome::RnrNak(_) | Syndrome::Nak(_) => expected,
+        };
+        let bth = self.bth(1 - host, psn.get());
+        let operation = wire::Operation::Acknowledge(Aeth { syndrome, msn: 0 });
+        self.inject(1 - host, &Header::Connected { service: Service::Rc, bth, operation });
+        self.excuses += 1;
+    }
+
+    fn inject(&mut self, to: usize, header: &Header) {
+        let mut frame = vec![0; wire::MAX_OVERHEAD];
+        let (here, there) = (to as u8 + 1, 2 - to as u8);
+        let length = wire::emit(&path(there, here), 0, header, 0, &mut frame).unwrap().seal();
+        frame.truncate(length);
+        self.pair.inject(to, frame);
+    }
+
+    fn deregister(&mut self, host: usize) {
+        if !core::mem::replace(&mut self.deregistered[host], true) {
+            let lkey = self.pair.hosts[host].region.lkey;
+            self.pair.hosts[host].endpoint.deregister(lkey).unwrap();
+        }
+    }
+
+    fn fail(&mut self, host: usize) {
+        if !self.destroyed[host] {
+            let (now, qpn) = (self.pair.now, self.pair.hosts[host].qpn);
+            self.pair.hosts[host].endpoint.modify_qp(now, qpn, Modify::Error).unwrap();
+            self.killed[host] = true;
+        }
+    }
+
+    fn destroy(&mut self, host: usize) {
+        if !self.destroyed[host] {
+            self.poll(host);
+            let qpn = self.pair.hosts[host].qpn;
+            self.pair.hosts[host].endpoint.destroy_qp(qpn).unwrap();
+            (self.killed[host], self.destroyed[host]) = (true, true);
+        }
+    }
+
+    fn overflowed(&self, host: usize) -> bool {
+        let host = &self.pair.hosts[host];
+        host.endpoint.cq_overflowed(host.send_cq) || host.endpoint.cq_overflowed(host.recv_cq)
+    }
+
+    fn poll(&mut self, host: usize) {
+        let (sent, received) = (self.pair.hosts[host].sent(), self.pair.hosts[host].received());
+        for completion in &sent {
+            self.ledgers[host].on_sent(completion);
+        }
+        for completion in &received {
+            let [one, two] = &mut self.ledgers;
+            let (ours, theirs) = if host == 0 { (one, two) } else { (two, one) };
+            ours.on_received(completion, &theirs.asked);
+        }
+        if !sent.is_empty() || !received.is_empty() {
+            self.check_memory(host);
+        }
+    }
+
+    /// Time goes on without faults until nothing happens any more.
+    fn converge(&mut self) {
+        self.pair.faults = Faults::default();
+        let end = self.pair.now + Duration::from_millis(200);
+        for host in [0, 1] {
+            while self.ledgers[host].receives < self.ledgers[1 - host].consuming && !self.destroyed[host] {
+                self.receive(host);
+            }
+        }
+        loop {
+            let busy = self.pair.step();
+            self.poll(0);
+            self.poll(1);
+            if !busy {
+                return;
+            }
+            assert!(self.pair.now <= end, "no end: {:?}", self.pair.reports());
+        }
+    }
+}
+
+#[path = "verdict.rs"]
+mod verdict;

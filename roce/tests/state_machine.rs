@@ -1,0 +1,141 @@
+//! Any operations on two queue pairs, beside the model of `model/`.
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+mod model;
+
+use model::{LONGEST, Operation, Setting, With, run};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{FileFailurePersistence, TestRunner};
+use roce::Discard;
+
+fn with() -> impl Strategy<Value = With> {
+    (prop::bool::weighted(0.8), prop::bool::weighted(0.2), any::<bool>())
+        .prop_map(|(signalled, fence, solicited)| With { signalled, fence, solicited })
+}
+
+fn length() -> impl Strategy<Value = u16> {
+    prop_oneof![1 => 0..3u16, 2 => Just(256), 2 => Just(1024), 5 => 0..=LONGEST as u16]
+}
+
+fn request() -> impl Strategy<Value = Operation> {
+    let host = any::<bool>;
+    prop_oneof![
+        3 => (host(), length(), with()).prop_map(|(host, length, with)| Operation::Send { host, length, with }),
+        3 => (host(), length(), any::<bool>(), with())
+            .prop_map(|(host, length, immediate, with)| Operation::Write { host, length, immediate, with }),
+        3 => (host(), length(), with()).prop_map(|(host, length, with)| Operation::Read { host, length, with }),
+        2 => (host(), any::<u8>(), with()).prop_map(|(host, add, with)| Operation::FetchAdd { host, add, with }),
+        6 => (host(), 1..8u8).prop_map(|(host, count)| Operation::Receive { host, count }),
+    ]
+}
+
+fn fault() -> impl Strategy<Value = Operation> {
+    let (host, frame) = (any::<bool>, any::<u8>);
+    prop_oneof![
+        4 => frame().prop_map(|frame| Operation::Lose { frame }),
+        2 => (frame(), 0..50u8).prop_map(|(frame, micros)| Operation::Duplicate { frame, micros }),
+        3 => (frame(), 0..50u8).prop_map(|(frame, micros)| Operation::Delay { frame, micros }),
+        1 => (frame(), any::<u16>()).prop_map(|(frame, bit)| Operation::Flip { frame, bit }),
+        1 => host().prop_map(|host| Operation::Acknowledge { host }),
+        1 => host().prop_map(|host| Operation::Gap { host }),
+        1 => host().prop_map(|host| Operation::NotReady { host }),
+        1 => host().prop_map(|host| Operation::Notify { host }),
+    ]
+}
+
+fn end() -> impl Strategy<Value = Operation> {
+    let host = any::<bool>;
+    prop_oneof![
+        host().prop_map(|host| Operation::Deregister { host }),
+        host().prop_map(|host| Operation::Fail { host }),
+        host().prop_map(|host| Operation::Destroy { host }),
+    ]
+}
+
+fn time() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        6 => (1..6u8).prop_map(|count| Operation::Step { count }),
+        2 => (0..300u16).prop_map(|micros| Operation::Pass { micros }),
+        2 => any::<bool>().prop_map(|host| Operation::Poll { host }),
+    ]
+}
+
+fn setting() -> impl Strategy<Value = Setting> {
+    let window = prop_oneof![Just(0u8), 1..8u8, Just(255)];
+    let completions = prop_oneof![4 => Just(255u8), 1 => 0..8u8];
+    let hasty = prop::bool::weighted(0.1);
+    (any::<bool>(), window, any::<u8>(), 0..4u8, hasty, completions).prop_map(
+        |(small_packets, window, psn, reads, hasty, completions)| Setting {
+            small_packets,
+            window,
+            psn,
+            reads,
+            hasty,
+            completions,
+        },
+    )
+}
+
+fn case() -> impl Strategy<Value = (Setting, Vec<Operation>)> {
+    let setting = setting().prop_map(|setting| Setting { completions: 255, ..setting });
+    (setting, prop::collection::vec(prop_oneof![4 => request(), 3 => fault(), 5 => time()], 1..150))
+}
+
+/// As many cases as `PROPTEST_CASES` says, or 256. What failed once is kept in `state_machine.regressions`.
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        max_shrink_iters: 20_000,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Without an end of any kind, everything must end well unless faults used up all retries.
+    #[test]
+    fn faults_cost_time_and_nothing_else((setting, operations) in case()) {
+        run(setting, &operations);
+    }
+
+    /// A side may die at any moment.
+    #[test]
+    fn whoever_dies_leaves_no_request_without_an_end(
+        setting in setting(),
+        operations in prop::collection::vec(
+            prop_oneof![40 => request(), 30 => fault(), 50 => time(), 1 => end()],
+            1..150,
+        ),
+    ) {
+        run(setting, &operations);
+    }
+}
+
+/// The rare paths are reached: a run without them would prove little.
+#[test]
+fn every_kind_of_recovery_is_reached() {
+    let mut runner = TestRunner::deterministic();
+    let mut reached = [0; 9];
+    for _ in 0..400 {
+        let (setting, operations) = case().new_tree(&mut runner).unwrap().current();
+        for counters in run(setting, &operations) {
+            let found = [
+                counters.retransmitted,
+                counters.timeouts,
+                counters.naks_sent,
+                counters.naks_received,
+                counters.rnr_naks_received,
+                counters.discarded(Discard::Duplicate),
+                counters.discarded(Discard::PsnGap),
+                counters.discarded(Discard::StaleAcknowledge),
+                counters.discarded(Discard::Icrc),
+            ];
+            reached.iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
+        }
+    }
+    assert!(reached.iter().all(|&count| count > 5), "{reached:?}");
+}

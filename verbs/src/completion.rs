@@ -54,6 +54,25 @@ impl CompletionQueue {
         Ok(count)
     }
 
+    /// Hands up to `most` completions to `take`, oldest first, and gives how many. Otherwise as [`poll`](Self::poll).
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    pub fn poll_each(&mut self, most: usize, mut take: impl FnMut(Completion)) -> Result<usize, PollError> {
+        self.handle.device.engine.progress();
+        let mut count = 0;
+        while count < most
+            && let Some(completion) = self.ring.pop()
+        {
+            take(completion);
+            count += 1;
+        }
+        if count == 0 && most > 0 {
+            self.check()?;
+        }
+        Ok(count)
+    }
+
     /// The next completion, if there is one.
     ///
     /// # Errors

@@ -25,8 +25,8 @@ pub struct QpEndpoint {
     pub max_rd_atomic: u8,
 }
 
-/// A window that fills 40 Gb/s over a round trip of 100 µs.
-const DEFAULT_CONGESTION: Congestion =
+/// How queue pairs are paced that say nothing else: a window that fills 40 Gb/s over a round trip of 100 µs.
+pub const DEFAULT_CONGESTION: Congestion =
     Congestion::new(CongestionAlgorithm::Fixed { window: 512 << 10, rate: None });
 
 /// How a queue pair treats its peer.

@@ -2,7 +2,7 @@ use crate::device::Inner;
 use crate::{Access, BoundsError, CompletionQueue, Error, QueuePairBuilder};
 use datapath::host_memory::{copy_in, copy_out};
 use roce::qp::{Remote, Sge};
-use roce::{PdId, Region, Rkey};
+use roce::{Lkey, PdId, Region, Rkey};
 use serde::{Deserialize, Serialize};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -145,6 +145,12 @@ impl MemoryRegion {
     pub fn sge(&self, offset: usize, length: u32) -> Result<Sge, BoundsError> {
         self.check(offset, length as usize)?;
         Ok(Sge { address: self.region.address + offset as u64, length, lkey: self.region.lkey })
+    }
+
+    /// The key of local work requests, for programs that make [`Sge`]s themselves.
+    #[must_use]
+    pub fn lkey(&self) -> Lkey {
+        self.region.lkey
     }
 
     /// What a peer must know to reach the region; exchange it by any means.

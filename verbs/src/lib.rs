@@ -59,7 +59,7 @@ mod queue_pair;
 
 pub use completion::CompletionQueue;
 pub use config::{Address, ConfigError, DeviceConfig};
-pub use connect::{ConnectOptions, ParseEndpointError, QpEndpoint};
+pub use connect::{ConnectOptions, DEFAULT_CONGESTION, ParseEndpointError, QpEndpoint};
 pub use datapath::engine::{CoreCounters, Idle, Progress, ResolveError, Stopped};
 pub use datapath::io::{Loopback, PacketIo, pair};
 pub use device::{Device, DeviceInfo, DeviceLimits, OwnPort};
@@ -73,4 +73,4 @@ pub use roce::qp::{
     SendOperation, SendRequest, Sge, State, udp_source_port,
 };
 pub use roce::wire::{Mac, Mtu, Path, RnrTimer};
-pub use roce::{Access, Counters, Discard, Lkey, Psn, Qpn, Rkey};
+pub use roce::{Access, ControlError, Counters, Discard, Lkey, Psn, Qpn, Rkey};

@@ -1,0 +1,184 @@
+//! Completion queues, and the descriptors that tell of completions.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, object, out, status};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use verbs::{Completion, CompletionOpcode, CompletionQueue, CompletionStatus};
+
+/// A completion queue. `ibv_cq` is how `ibv_cq_ex` begins.
+#[repr(C)]
+pub(crate) struct Cq {
+    abi: UnsafeCell<ibv_cq_ex>,
+    pub(crate) queue: Mutex<CompletionQueue>,
+    /// Queue pairs that it serves, which keep it from being destroyed.
+    pub(crate) users: AtomicUsize,
+}
+
+/// # Safety
+/// The context is open.
+unsafe fn create(
+    context: *mut ibv_context,
+    depth: u32,
+    user: *mut c_void,
+    channel: *mut ibv_comp_channel,
+) -> Result<*mut Cq, Errno> {
+    // SAFETY: passed on.
+    let device = &unsafe { Context::from(context) }?.device;
+    let queue = device.create_cq(depth)?;
+    let abi = ibv_cq_ex { context, channel, cq_context: user, cqe: depth as c_int, ..Default::default() };
+    let (queue, users) = (Mutex::new(queue), AtomicUsize::new(0));
+    Ok(Box::into_raw(Box::new(Cq { abi: UnsafeCell::new(abi), queue, users })))
+}
+
+/// `ibv_create_cq(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    depth: c_int,
+    user: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    _vector: c_int,
+) -> *mut ibv_cq {
+    object(|| {
+        let depth = u32::try_from(depth).map_err(|_| INVALID)?;
+        // SAFETY: the contract of the manual page.
+        Ok(unsafe { create(context, depth, user, channel) }?.cast())
+    })
+}
+
+/// `ibv_create_cq_ex(3)`
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    _context: *mut ibv_context,
+    _wanted: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    object(|| Err(UNSUPPORTED))
+}
+
+/// `ibv_destroy_cq(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    status(|| {
+        let cq = cq.cast::<Cq>();
+        // SAFETY: the contract of the manual page.
+        if unsafe { at(cq) }?.users.load(Ordering::Acquire) > 0 {
+            return Err(BUSY);
+        }
+        // SAFETY: `create` made the box, no queue pair uses it, and the program gives it up.
+        drop(unsafe { Box::from_raw(cq) });
+        Ok(())
+    })
+}
+
+/// `ibv_resize_cq(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_resize_cq(_cq: *mut ibv_cq, _depth: c_int) -> c_int {
+    status(|| Err(UNSUPPORTED))
+}
+
+pub(crate) fn status_code(status: CompletionStatus) -> ibv_wc_status {
+    match status {
+        CompletionStatus::Success => IBV_WC_SUCCESS,
+        CompletionStatus::LocalLength => IBV_WC_LOC_LEN_ERR,
+        CompletionStatus::LocalProtection => IBV_WC_LOC_PROT_ERR,
+        CompletionStatus::LocalQpOperation => IBV_WC_LOC_QP_OP_ERR,
+        CompletionStatus::Flushed => IBV_WC_WR_FLUSH_ERR,
+        CompletionStatus::BadResponse => IBV_WC_BAD_RESP_ERR,
+        CompletionStatus::RemoteInvalidRequest => IBV_WC_REM_INV_REQ_ERR,
+        CompletionStatus::RemoteAccess => IBV_WC_REM_ACCESS_ERR,
+        CompletionStatus::RemoteOperation => IBV_WC_REM_OP_ERR,
+        CompletionStatus::RetryExceeded => IBV_WC_RETRY_EXC_ERR,
+        CompletionStatus::RnrRetryExceeded => IBV_WC_RNR_RETRY_EXC_ERR,
+    }
+}
+
+pub(crate) fn opcode_code(opcode: CompletionOpcode) -> ibv_wc_opcode {
+    match opcode {
+        CompletionOpcode::Send => IBV_WC_SEND,
+        CompletionOpcode::Write => IBV_WC_RDMA_WRITE,
+        CompletionOpcode::Read => IBV_WC_RDMA_READ,
+        CompletionOpcode::FetchAdd => IBV_WC_FETCH_ADD,
+        CompletionOpcode::CompareSwap => IBV_WC_COMP_SWAP,
+        CompletionOpcode::Recv => IBV_WC_RECV,
+        CompletionOpcode::RecvWithWrite => IBV_WC_RECV_RDMA_WITH_IMM,
+    }
+}
+
+/// A completion as programs read it.
+pub(crate) fn work_completion(completion: &Completion) -> ibv_wc {
+    let mut wc = ibv_wc {
+        wr_id: completion.id,
+        status: status_code(completion.status),
+        opcode: opcode_code(completion.opcode),
+        byte_len: completion.length,
+        qp_num: completion.qpn.get(),
+        ..Default::default()
+    };
+    if let Some(immediate) = completion.immediate {
+        wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes(immediate);
+        wc.wc_flags |= IBV_WC_WITH_IMM as c_uint;
+    }
+    wc
+}
+
+/// `ibv_poll_cq(3)`
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, into: *mut ibv_wc) -> c_int {
+    count(|| {
+        // SAFETY: the contract of the manual page.
+        let cq = unsafe { at(cq.cast::<Cq>()) }?;
+        let most = usize::try_from(most).map_err(|_| INVALID)?;
+        if into.is_null() {
+            return if most == 0 { Ok(0) } else { Err(INVALID) };
+        }
+        let mut queue = cq.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = 0;
+        let polled = queue.poll_each(most, |completion| {
+            // SAFETY: the program has room for `most` completions.
+            unsafe { into.add(found).write(work_completion(&completion)) };
+            found += 1;
+        });
+        polled.map_err(|error| {
+            tracing::error!("{error}");
+            Errno(libc::EIO)
+        })?;
+        Ok(found as c_int)
+    })
+}
+
+/// `ibv_req_notify_cq(3)`
+pub(crate) unsafe extern "C" fn req_notify_cq(_cq: *mut ibv_cq, _solicited_only: c_int) -> c_int {
+    status(|| Err(UNSUPPORTED))
+}
+
+/// `ibv_create_comp_channel(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_comp_channel(_context: *mut ibv_context) -> *mut ibv_comp_channel {
+    object(|| Err(UNSUPPORTED))
+}
+
+/// `ibv_destroy_comp_channel(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_comp_channel(_channel: *mut ibv_comp_channel) -> c_int {
+    status(|| Err(UNSUPPORTED))
+}
+
+/// `ibv_get_cq_event(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_cq_event(
+    _channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    _user: *mut *mut c_void,
+) -> c_int {
+    count(|| {
+        // SAFETY: the contract of the manual page.
+        unsafe { out(cq) }?;
+        Err(UNSUPPORTED)
+    })
+}
+
+/// `ibv_ack_cq_events(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_ack_cq_events(_cq: *mut ibv_cq, _count: c_uint) {}

@@ -1,0 +1,108 @@
+//! An open device, as `struct ibv_context` with the table of verbs that programs call directly.
+
+use crate::abi::*;
+use crate::device::Configured;
+use crate::errno::{Errno, INVALID};
+use crate::{completion, post, query, queue_pair, unsupported};
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use verbs::Device;
+
+/// What `abi_compat` holds where a `verbs_context` is around the `ibv_context`.
+const EXTENDED: usize = usize::MAX;
+
+/// A context. The program holds the address of the `ibv_context` at the end of `abi`.
+#[repr(C)]
+pub(crate) struct Context {
+    abi: verbs_context,
+    pub(crate) device: Device,
+    pub(crate) configured: &'static Configured,
+    /// Becomes readable with each asynchronous event.
+    _events: OwnedFd,
+}
+
+impl Context {
+    pub(crate) fn open(
+        configured: &'static Configured,
+        device: *mut ibv_device,
+    ) -> Result<*mut ibv_context, Errno> {
+        // SAFETY: eventfd takes plain numbers.
+        let events = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
+        if events < 0 {
+            return Err(Errno(libc::EMFILE));
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let events = unsafe { OwnedFd::from_raw_fd(events) };
+        let abi = verbs_context { context: table(device, events.as_raw_fd()), ..extended() };
+        let opened = configured.open()?;
+        let context = Box::new(Self { abi, device: opened, configured, _events: events });
+        let context = Box::into_raw(context);
+        // SAFETY: the box was made right here.
+        Ok(unsafe { &raw mut (*context).abi.context })
+    }
+
+    /// # Safety
+    /// Null, or a context that is not used any more.
+    pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
+        let whole = Self::around(context)?;
+        // SAFETY: `open` made the box, and the program gives it up.
+        let context = unsafe { Box::from_raw(whole) };
+        let configured = context.configured;
+        drop(context);
+        configured.close();
+        Ok(())
+    }
+
+    /// The whole around what the program holds.
+    fn around(context: *mut ibv_context) -> Result<*mut Self, Errno> {
+        if context.is_null() {
+            return Err(INVALID);
+        }
+        Ok(context.cast::<u8>().wrapping_sub(offset_of!(verbs_context, context)).cast())
+    }
+
+    /// # Safety
+    /// Null, or a context that is open.
+    pub(crate) unsafe fn from<'a>(context: *mut ibv_context) -> Result<&'a Self, Errno> {
+        // SAFETY: `open` made it, and it is open.
+        Ok(unsafe { &*Self::around(context)? })
+    }
+}
+
+/// The verbs that the headers call without asking whether they are there.
+fn table(device: *mut ibv_device, events: c_int) -> ibv_context {
+    ibv_context {
+        device,
+        ops: ibv_context_ops {
+            _compat_query_device: Some(query::ibv_query_device),
+            _compat_query_port: Some(query::ibv_query_port),
+            alloc_mw: Some(unsupported::alloc_mw),
+            bind_mw: Some(unsupported::bind_mw),
+            dealloc_mw: Some(unsupported::dealloc_mw),
+            poll_cq: Some(completion::poll_cq),
+            req_notify_cq: Some(completion::req_notify_cq),
+            post_srq_recv: Some(unsupported::post_srq_recv),
+            post_send: Some(post::post_send),
+            post_recv: Some(post::post_recv),
+            ..unsupported::table()
+        },
+        cmd_fd: events,
+        async_fd: events,
+        num_comp_vectors: 1,
+        mutex: Default::default(),
+        abi_compat: std::ptr::without_provenance_mut(EXTENDED),
+    }
+}
+
+/// The verbs that came later; where there is none, the headers answer `EOPNOTSUPP`.
+fn extended() -> verbs_context {
+    verbs_context {
+        query_port: Some(query::query_port),
+        query_device_ex: Some(query::query_device_ex),
+        create_qp_ex: Some(queue_pair::create_qp_ex),
+        create_cq_ex: Some(completion::create_cq_ex),
+        sz: size_of::<verbs_context>(),
+        ..Default::default()
+    }
+}

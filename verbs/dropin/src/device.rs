@@ -1,0 +1,254 @@
+//! Devices: what the configuration names, as `ibv_get_device_list` shows it.
+
+use crate::abi::{ibv_context, ibv_device};
+use crate::context::Context;
+use crate::errno::{Errno, at, count, object, status};
+use crate::log;
+use datapath::port_spec::PortSpec;
+use std::ffi::{CStr, c_char, c_int};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use verbs::{Device, DeviceConfig, Progress};
+
+/// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: a RoCE device is one of these too.
+const NODE_CA: c_int = 1;
+const TRANSPORT_IB: c_int = 0;
+
+/// The one device of a process: the port that the configuration names.
+pub(crate) struct Configured {
+    abi: ibv_device,
+    config: DeviceConfig,
+    pub(crate) guid: [u8; 8],
+    open: Mutex<Opened>,
+}
+
+// SAFETY: the pointers in `ibv_device` are null, and nothing writes it after it was made.
+unsafe impl Send for Configured {}
+// SAFETY: as above; the rest is behind its mutex.
+unsafe impl Sync for Configured {}
+
+/// The port is open while contexts use it.
+struct Opened {
+    device: Option<Device>,
+    contexts: usize,
+}
+
+static CONFIGURED: OnceLock<Option<Configured>> = OnceLock::new();
+
+/// The device, if the configuration names one. Read once in a process: devices keep their addresses.
+fn configured() -> Option<&'static Configured> {
+    let read = || {
+        log::start();
+        let config = match DeviceConfig::from_env() {
+            Ok(config) => config,
+            Err(error) => {
+                tracing::error!("no device: {error}");
+                return None;
+            }
+        };
+        if config.port().is_none() {
+            tracing::warn!("no device: {}", verbs::ConfigError::NoPort);
+            return None;
+        }
+        Some(Configured::new(config))
+    };
+    CONFIGURED.get_or_init(read).as_ref()
+}
+
+impl Configured {
+    fn new(config: DeviceConfig) -> Self {
+        let mut abi = ibv_device { node_type: NODE_CA, transport_type: TRANSPORT_IB, ..Default::default() };
+        put(&mut abi.name, "ferroce0");
+        put(&mut abi.dev_name, "ferroce0");
+        put(&mut abi.dev_path, "/sys/class/infiniband_verbs/ferroce0");
+        put(&mut abi.ibdev_path, "/sys/class/infiniband/ferroce0");
+        let guid = guid(&config);
+        let config = match std::env::var("FERROCE_PROGRESS").as_deref() {
+            Ok("inline") => config.progress(Progress::Inline),
+            Ok("dedicated") => config.progress(Progress::Dedicated { core: None }),
+            _ => config,
+        };
+        Self { abi, config, guid, open: Mutex::new(Opened { device: None, contexts: 0 }) }
+    }
+
+    fn as_abi(&self) -> *mut ibv_device {
+        (&raw const self.abi).cast_mut()
+    }
+
+    /// Opens the port, or takes part in the one that is open.
+    pub(crate) fn open(&self) -> Result<Device, Errno> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = match &open.device {
+            Some(device) => device.clone(),
+            None => Device::open(&self.config).inspect_err(|error| tracing::error!("{error}"))?,
+        };
+        open.device = Some(device.clone());
+        open.contexts += 1;
+        Ok(device)
+    }
+
+    /// Ends a part that [`open`](Self::open) began.
+    pub(crate) fn close(&self) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.contexts = open.contexts.saturating_sub(1);
+        if open.contexts == 0 {
+            open.device = None;
+        }
+    }
+}
+
+/// Copies a text with its end into a field that is longer.
+fn put(field: &mut [c_char], text: &str) {
+    for (to, from) in field.iter_mut().zip(text.bytes()) {
+        *to = from as c_char;
+    }
+}
+
+/// The EUI-64 of the interface's address; for a port without an interface, a number made from its name and addresses,
+/// with the bit of locally made ones.
+fn guid(config: &DeviceConfig) -> [u8; 8] {
+    let port = config.port().unwrap_or_default();
+    if let Ok(PortSpec::Interface(name)) = port.parse()
+        && let Ok(interface) = datapath::linux::interface(&name)
+    {
+        let [a, b, c, d, e, f] = interface.mac.0;
+        return [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+    }
+    let mut hasher = DefaultHasher::new();
+    (port, std::env::var("FERROCE_IP").unwrap_or_default()).hash(&mut hasher);
+    let mut guid = hasher.finish().to_be_bytes();
+    guid[0] = guid[0] & 0xfc | 2;
+    guid
+}
+
+/// The configured device, if `device` is its address.
+fn known(device: *const ibv_device) -> Option<&'static Configured> {
+    configured().filter(|ours| std::ptr::eq(ours.as_abi(), device))
+}
+
+/// `ibv_get_device_list(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ibv_device {
+    object(|| {
+        let devices: Vec<_> = configured().map(Configured::as_abi).into_iter().collect();
+        // SAFETY: null, or room for a number.
+        if let Some(number) = unsafe { number.as_mut() } {
+            *number = devices.len() as c_int;
+        }
+        // One more, null, ends the list.
+        // SAFETY: calloc takes any sizes.
+        let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) }
+            .cast::<*mut ibv_device>();
+        if list.is_null() {
+            return Err(Errno(libc::ENOMEM));
+        }
+        for (at, device) in devices.into_iter().enumerate() {
+            // SAFETY: the list has room for all devices and one more.
+            unsafe { list.add(at).write(device) };
+        }
+        Ok(list)
+    })
+}
+
+/// `ibv_free_device_list(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: null, or what `ibv_get_device_list` got from calloc.
+    unsafe { libc::free(list.cast()) };
+}
+
+/// `ibv_get_device_name(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: null, or a device of the list.
+    object(|| Ok(unsafe { at(device) }?.name.as_ptr().cast_mut()))
+}
+
+/// `ibv_get_device_guid(3)`: in network byte order.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    known(device).map_or(0, |device| u64::from_ne_bytes(device.guid))
+}
+
+/// `ibv_get_device_index(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    if known(device).is_some() { 0 } else { -1 }
+}
+
+/// `ibv_open_device(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    object(|| {
+        let configured = known(device).ok_or(Errno(libc::ENODEV))?;
+        Context::open(configured, device)
+    })
+}
+
+/// `ibv_close_device(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: null, or a context that the program gives up with this call.
+    status(|| unsafe { Context::close(context) })
+}
+
+/// Reads a file below a folder of sysfs, without its last newline.
+///
+/// # Safety
+/// `folder` and `file` are texts; `buffer` has `size` bytes.
+unsafe fn read_sysfs(
+    folder: *const c_char,
+    file: *const c_char,
+    buffer: *mut c_char,
+    size: usize,
+) -> Result<c_int, Errno> {
+    if folder.is_null() || file.is_null() || buffer.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: texts, as the caller promises.
+    let [folder, file] = [folder, file].map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy());
+    let own = folder.ends_with("/ferroce0").then(|| attribute(&file)).flatten();
+    let text = match own {
+        Some(text) => text.into_bytes(),
+        None => std::fs::read(format!("{folder}/{file}"))
+            .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::ENOENT)))?,
+    };
+    let text = text.strip_suffix(b"\n").unwrap_or(&text);
+    let length = text.len().min(size.saturating_sub(1));
+    if size > 0 {
+        // SAFETY: at most `size` bytes, the end included.
+        unsafe {
+            buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
+            buffer.add(length).write(0);
+        }
+    }
+    Ok(length as c_int)
+}
+
+/// What a kernel driver would say of us.
+fn attribute(file: &str) -> Option<String> {
+    match file {
+        "board_id" => Some("FERROCE_SOFT".into()),
+        "fw_ver" => Some(env!("CARGO_PKG_VERSION").into()),
+        "node_type" => Some("1: CA".into()),
+        _ => None,
+    }
+}
+
+/// Reads a file of sysfs: its length, or -1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_read_sysfs_file(
+    folder: *const c_char,
+    file: *const c_char,
+    buffer: *mut c_char,
+    size: usize,
+) -> c_int {
+    // SAFETY: passed on.
+    count(|| unsafe { read_sysfs(folder, file, buffer, size) })
+}
+
+/// Where sysfs is.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
+    c"/sys".as_ptr()
+}

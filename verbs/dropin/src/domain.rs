@@ -1,0 +1,205 @@
+//! Protection domains and memory regions.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, object, status};
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use verbs::{Access, MemoryRegion, ProtectionDomain};
+
+/// Rights that may be asked for and that change nothing here (`IBV_ACCESS_OPTIONAL_RANGE`).
+const OPTIONAL: c_uint = 0x3ff0_0000;
+/// Rights that there are.
+const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
+    | IBV_ACCESS_REMOTE_WRITE
+    | IBV_ACCESS_REMOTE_READ
+    | IBV_ACCESS_REMOTE_ATOMIC
+    | IBV_ACCESS_MW_BIND;
+
+/// A protection domain.
+#[repr(C)]
+pub(crate) struct Pd {
+    abi: ibv_pd,
+    pub(crate) domain: ProtectionDomain,
+    /// Objects made in it, which keep it from being freed.
+    pub(crate) users: AtomicUsize,
+}
+
+#[repr(C)]
+struct Mr {
+    abi: ibv_mr,
+    region: MemoryRegion,
+}
+
+/// The rights of a region or of a queue pair.
+pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
+    if flags & !(KNOWN | OPTIONAL) != 0 {
+        return Err(if flags & IBV_ACCESS_ON_DEMAND != 0 { UNSUPPORTED } else { INVALID });
+    }
+    let named = [
+        (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
+        (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
+        (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
+        (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    ];
+    let given = named.into_iter().filter(|(flag, _)| flags & flag != 0);
+    Ok(given.fold(Access::LOCAL_READ, |all, (_, access)| all | access))
+}
+
+/// `ibv_alloc_pd(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    object(|| {
+        // SAFETY: the contract of the manual page.
+        let domain = unsafe { Context::from(context) }?.device.allocate_pd()?;
+        let pd = Pd { abi: ibv_pd { context, handle: 0 }, domain, users: AtomicUsize::new(0) };
+        Ok(Box::into_raw(Box::new(pd)).cast())
+    })
+}
+
+/// `ibv_dealloc_pd(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    status(|| {
+        let pd = pd.cast::<Pd>();
+        // SAFETY: the contract of the manual page.
+        if unsafe { at(pd) }?.users.load(Ordering::Acquire) > 0 {
+            return Err(BUSY);
+        }
+        // SAFETY: `ibv_alloc_pd` made the box, nothing made of it is left, and the program gives it up.
+        drop(unsafe { Box::from_raw(pd) });
+        Ok(())
+    })
+}
+
+/// Whether the memory is there, and may be written where `write`: a device would pin it now, and refuse what it can't.
+/// Where the kernel can't tell (before Linux 5.14, or a device's memory), it is taken as it is.
+fn check_memory(address: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
+    const MADV_POPULATE_READ: c_int = 22;
+    const MADV_POPULATE_WRITE: c_int = 23;
+    let page = 4096;
+    let start = address as usize / page * page;
+    let end = (address as usize).checked_add(length).ok_or(INVALID)?;
+    let advice = if write { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
+    // SAFETY: populating changes no byte of the memory; what is not mapped is refused.
+    let refused = unsafe { libc::madvise(start as *mut c_void, end - start, advice) } != 0;
+    let error = std::io::Error::last_os_error();
+    if refused && matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EFAULT)) {
+        return Err(Errno(libc::EFAULT));
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The domain is alive, and the memory stays until the region is deregistered.
+unsafe fn register(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: c_uint,
+) -> Result<*mut ibv_mr, Errno> {
+    // SAFETY: passed on.
+    let domain = unsafe { at(pd.cast::<Pd>()) }?;
+    let access = rights(flags)?;
+    let remote_writes = flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
+    // IBA 10.6.3.1: who lets a peer write may write too.
+    if length == 0 || (remote_writes && flags & IBV_ACCESS_LOCAL_WRITE == 0) {
+        return Err(INVALID);
+    }
+    if iova != address as u64 {
+        return Err(UNSUPPORTED);
+    }
+    check_memory(address, length, flags & IBV_ACCESS_LOCAL_WRITE != 0)?;
+    // SAFETY: the caller keeps the memory; a program in C holds no references.
+    let region = unsafe { MemoryRegion::register_raw(&domain.domain, address.cast(), length, access) }?;
+    let abi = ibv_mr {
+        // SAFETY: the domain is alive.
+        context: unsafe { (*pd).context },
+        pd,
+        addr: address,
+        length,
+        handle: 0,
+        lkey: region.lkey().get(),
+        rkey: region.remote().rkey,
+    };
+    domain.users.fetch_add(1, Ordering::AcqRel);
+    Ok(Box::into_raw(Box::new(Mr { abi, region })).cast())
+}
+
+/// `ibv_reg_mr(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: passed on.
+    object(|| unsafe { register(pd, address, length, address as u64, access as c_uint) })
+}
+
+/// `ibv_reg_mr_iova(3)`: the peer's addresses are the memory's own, or it is refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: passed on.
+    object(|| unsafe { register(pd, address, length, iova, access as c_uint) })
+}
+
+/// As [`ibv_reg_mr_iova`], with rights that are only asked for where they help.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: passed on.
+    object(|| unsafe { register(pd, address, length, iova, access) })
+}
+
+/// `ibv_dereg_mr(3)`: returns when the core has let go of the memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    status(|| {
+        let mr = mr.cast::<Mr>();
+        // SAFETY: the contract of the manual page.
+        let pd = unsafe { at(mr) }?.abi.pd;
+        // SAFETY: `register` made the box, and the program gives it up.
+        let whole = unsafe { Box::from_raw(mr) };
+        drop(whole.region);
+        // SAFETY: the domain lives as long as its regions.
+        unsafe { at(pd.cast::<Pd>()) }?.users.fetch_sub(1, Ordering::AcqRel);
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_that_there_are_not_are_refused() {
+        assert_eq!(rights(0), Ok(Access::LOCAL_READ));
+        assert_eq!(rights(15), Ok(Access::ALL));
+        assert_eq!(rights(15 | IBV_ACCESS_RELAXED_ORDERING), Ok(Access::ALL));
+        assert_eq!(rights(IBV_ACCESS_ZERO_BASED), Err(INVALID));
+        assert_eq!(rights(IBV_ACCESS_ON_DEMAND), Err(UNSUPPORTED));
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_refused() {
+        let mut there = [0_u8; 100];
+        assert_eq!(check_memory(there.as_mut_ptr().cast(), 100, true), Ok(()));
+        let nowhere = 0x1000 as *mut c_void;
+        assert_eq!(check_memory(nowhere, 100, false), Err(Errno(libc::EFAULT)));
+        assert_eq!(check_memory(there.as_mut_ptr().cast(), usize::MAX, true), Err(INVALID));
+    }
+}

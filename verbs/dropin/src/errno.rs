@@ -1,0 +1,105 @@
+//! From our errors to rdma-core's `errno` values, and from panics to errors: nothing unwinds into the program.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use verbs::{ControlError, Error, PostError, ResolveError};
+
+/// An error number, positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
+pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
+pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
+
+/// Runs a verb's body. A panic is a defect of ours: it becomes `EIO`, and its message is on standard error.
+fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)))
+}
+
+pub(crate) fn set(errno: Errno) {
+    // SAFETY: the location is this thread's own.
+    unsafe { *libc::__errno_location() = errno.0 };
+}
+
+/// For verbs that return 0 or an error number.
+pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match guarded(body) {
+        Ok(()) => 0,
+        Err(errno) => {
+            set(errno);
+            errno.0
+        }
+    }
+}
+
+/// For verbs that return a count or 0, or -1 with `errno` set.
+pub(crate) fn count(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    guarded(body).unwrap_or_else(|errno| {
+        set(errno);
+        -1
+    })
+}
+
+/// For verbs that return an object, or null with `errno` set.
+pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    guarded(body).unwrap_or_else(|errno| {
+        set(errno);
+        std::ptr::null_mut()
+    })
+}
+
+impl From<Error> for Errno {
+    fn from(error: Error) -> Self {
+        tracing::warn!("{error}");
+        Self(match error {
+            Error::Port { .. } | Error::NoAddress { .. } => libc::ENODEV,
+            Error::Control(error) => return error.into(),
+            Error::CoreStopped(_) | Error::Random(_) => libc::EIO,
+            Error::Resolve(ResolveError::NoAnswer { .. }) => libc::ETIMEDOUT,
+            Error::Resolve(ResolveError::NoRoute { .. }) => libc::ENETUNREACH,
+            Error::Resolve(ResolveError::Busy { .. }) => libc::EAGAIN,
+            Error::Resolve(ResolveError::Stopped(_)) => libc::EIO,
+            Error::OutOfMemory { .. } => libc::ENOMEM,
+            _ => libc::EINVAL,
+        })
+    }
+}
+
+impl From<ControlError> for Errno {
+    fn from(error: ControlError) -> Self {
+        Self(match error {
+            ControlError::Limit { .. } => libc::ENOMEM,
+            ControlError::CqBusy { .. } => libc::EBUSY,
+            ControlError::Service(_) => libc::EOPNOTSUPP,
+            _ => libc::EINVAL,
+        })
+    }
+}
+
+impl From<PostError> for Errno {
+    fn from(error: PostError) -> Self {
+        Self(match error {
+            PostError::QueueFull { .. } => libc::ENOMEM,
+            _ => libc::EINVAL,
+        })
+    }
+}
+
+/// What a pointer from the program leads to; null is `EINVAL`.
+///
+/// # Safety
+/// The pointer is null or leads to a live `T`, that nobody changes other than through interior mutability.
+pub(crate) unsafe fn at<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_ref() }.ok_or(INVALID)
+}
+
+/// Where a result goes; null is `EINVAL`.
+///
+/// # Safety
+/// The pointer is null or leads to a `T` that nobody else uses meanwhile.
+pub(crate) unsafe fn out<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_mut() }.ok_or(INVALID)
+}

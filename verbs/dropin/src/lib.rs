@@ -1,0 +1,36 @@
+//! `libibverbs.so.1` for unmodified programs, on Ferroce's verbs.
+//!
+//! The C interface is a thin layer: each file has one family of verbs, turns C's arguments into those of
+//! [`ferroce_verbs`](verbs), and errors into rdma-core's `errno` values. Structures are those of the installed headers
+//! ([`abi`]). `scripts/dropin` makes the shared library.
+//!
+//! # What every exported function relies on
+//! Callers keep the contract of the manual pages: pointers are null or come from the function that makes such objects, and
+//! are not used after their destruction; arrays are as long as the caller says. Null is refused with `EINVAL`.
+// Exported functions have the contract of their manual page, said once above.
+#![allow(clippy::missing_safety_doc, clippy::not_unsafe_ptr_arg_deref)]
+
+pub mod abi;
+mod completion;
+mod context;
+mod device;
+mod domain;
+mod errno;
+mod log;
+mod modify;
+mod names;
+mod post;
+mod private;
+mod query;
+mod queue_pair;
+mod unsupported;
+
+pub use completion::*;
+pub use device::*;
+pub use domain::*;
+pub use modify::*;
+pub use names::*;
+pub use private::*;
+pub use query::*;
+pub use queue_pair::*;
+pub use unsupported::*;

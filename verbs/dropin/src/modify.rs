@@ -1,0 +1,195 @@
+//! Queue pairs through their states, by the attributes that a program sets (IBA 11.2.5.2).
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::domain::rights;
+use crate::errno::{Errno, INVALID, out, status};
+use crate::query::{ip_of, mtu_of};
+use crate::queue_pair::{Inner, Qp, state_code};
+use std::ffi::{c_int, c_uint};
+use verbs::{
+    AckTimeout, DEFAULT_CONGESTION, Modify, Path, Psn, Qpn, RnrTimer, RtrSettings, RtsSettings, State,
+    udp_source_port,
+};
+
+/// What a transition must set, and what else it may.
+struct Rule {
+    required: c_uint,
+    optional: c_uint,
+}
+
+/// Attributes of any transition.
+const ALWAYS: c_uint = IBV_QP_STATE | IBV_QP_CUR_STATE;
+const TO_INIT: Rule = Rule { required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, optional: 0 };
+const TO_RTR: Rule = Rule {
+    required: IBV_QP_AV
+        | IBV_QP_PATH_MTU
+        | IBV_QP_DEST_QPN
+        | IBV_QP_RQ_PSN
+        | IBV_QP_MAX_DEST_RD_ATOMIC
+        | IBV_QP_MIN_RNR_TIMER,
+    optional: IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
+};
+const TO_RTS: Rule = Rule {
+    required: IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
+    optional: IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE,
+};
+
+impl Rule {
+    fn check(&self, mask: c_uint) -> Result<(), Errno> {
+        let missing = self.required & !mask;
+        let foreign = mask & !(self.required | self.optional | ALWAYS);
+        if missing | foreign == 0 {
+            return Ok(());
+        }
+        tracing::warn!("ibv_modify_qp: attributes {missing:#x} are missing, {foreign:#x} have no place here");
+        Err(INVALID)
+    }
+}
+
+/// # Safety
+/// The context is open.
+unsafe fn path(context: *mut ibv_context, qpn: Qpn, wanted: &ibv_qp_attr) -> Result<Path, Errno> {
+    let address = &wanted.ah_attr;
+    if address.is_global == 0 {
+        tracing::warn!("ibv_modify_qp: RoCE needs a GID: is_global is 0");
+        return Err(INVALID);
+    }
+    // SAFETY: passed on.
+    let device = &unsafe { Context::from(context) }?.device;
+    let info = device.query()?;
+    let source = *info.gids.get(usize::from(address.grh.sgid_index)).ok_or(INVALID)?;
+    // SAFETY: any 16 bytes are a GID.
+    let destination = ip_of(unsafe { address.grh.dgid.raw });
+    if source.is_ipv4() != destination.is_ipv4() {
+        tracing::warn!("ibv_modify_qp: GID {source} can't reach {destination}: choose another GID index");
+        return Err(INVALID);
+    }
+    Ok(Path {
+        source_mac: info.mac,
+        destination_mac: device.resolve(destination)?,
+        vlan: None,
+        source,
+        destination,
+        udp_source: udp_source_port(qpn, Qpn::new(wanted.dest_qp_num & 0xff_ffff)),
+        traffic_class: address.grh.traffic_class,
+        // As the kernel does it: the route's, whatever the program says.
+        hop_limit: 64,
+        flow_label: address.grh.flow_label & 0xf_ffff,
+    })
+}
+
+/// # Safety
+/// As [`path`].
+unsafe fn to_rtr(context: *mut ibv_context, qpn: Qpn, wanted: &ibv_qp_attr) -> Result<Modify, Errno> {
+    // SAFETY: passed on.
+    let path = unsafe { path(context, qpn, wanted) }?;
+    // SAFETY: passed on.
+    let info = unsafe { Context::from(context) }?.device.query()?;
+    let mtu = mtu_of(wanted.path_mtu)?;
+    if mtu > info.mtu {
+        tracing::warn!("ibv_modify_qp: the port carries a path MTU of {}", info.mtu.bytes());
+        return Err(INVALID);
+    }
+    Ok(Modify::ReadyToReceive(RtrSettings {
+        path,
+        destination: Qpn::new(wanted.dest_qp_num & 0xff_ffff),
+        mtu,
+        receive_psn: Psn::new(wanted.rq_psn & 0xff_ffff),
+        max_dest_rd_atomic: wanted.max_dest_rd_atomic,
+        min_rnr_timer: RnrTimer::new(wanted.min_rnr_timer),
+    }))
+}
+
+fn to_rts(wanted: &ibv_qp_attr) -> Modify {
+    Modify::ReadyToSend(RtsSettings {
+        send_psn: Psn::new(wanted.sq_psn & 0xff_ffff),
+        ack_timeout: AckTimeout::new(wanted.timeout),
+        retry_count: wanted.retry_cnt,
+        rnr_retry: wanted.rnr_retry,
+        max_rd_atomic: wanted.max_rd_atomic,
+        congestion: DEFAULT_CONGESTION,
+    })
+}
+
+/// The transition that the attributes ask for.
+///
+/// # Safety
+/// As [`path`].
+unsafe fn transition(
+    context: *mut ibv_context,
+    inner: &Inner,
+    from: State,
+    wanted: &ibv_qp_attr,
+    mask: c_uint,
+) -> Result<Modify, Errno> {
+    if mask & IBV_QP_CUR_STATE != 0 && wanted.cur_qp_state != state_code(from) {
+        return Err(INVALID);
+    }
+    match wanted.qp_state {
+        IBV_QPS_RESET => Ok(Modify::Reset),
+        IBV_QPS_ERR => Ok(Modify::Error),
+        IBV_QPS_INIT => {
+            TO_INIT.check(mask)?;
+            if wanted.port_num != 1 || wanted.pkey_index != 0 {
+                return Err(INVALID);
+            }
+            Ok(Modify::Init { access: rights(wanted.qp_access_flags)?, partition_key: 0xffff })
+        }
+        IBV_QPS_RTR => {
+            TO_RTR.check(mask)?;
+            // SAFETY: passed on.
+            unsafe { to_rtr(context, inner.qp.qpn(), wanted) }
+        }
+        IBV_QPS_RTS => {
+            TO_RTS.check(mask)?;
+            Ok(to_rts(wanted))
+        }
+        _ => Err(INVALID),
+    }
+}
+
+/// Keeps what was set, for `ibv_query_qp`.
+fn remember(kept: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: c_uint) {
+    let mut keep = |flag: c_uint, copy: &dyn Fn(&mut ibv_qp_attr)| {
+        if mask & flag != 0 {
+            copy(kept);
+        }
+    };
+    keep(IBV_QP_ACCESS_FLAGS, &|kept| kept.qp_access_flags = new.qp_access_flags);
+    keep(IBV_QP_PKEY_INDEX, &|kept| kept.pkey_index = new.pkey_index);
+    keep(IBV_QP_PORT, &|kept| kept.port_num = new.port_num);
+    keep(IBV_QP_QKEY, &|kept| kept.qkey = new.qkey);
+    keep(IBV_QP_AV, &|kept| kept.ah_attr = new.ah_attr);
+    keep(IBV_QP_PATH_MTU, &|kept| kept.path_mtu = new.path_mtu);
+    keep(IBV_QP_DEST_QPN, &|kept| kept.dest_qp_num = new.dest_qp_num);
+    keep(IBV_QP_MAX_DEST_RD_ATOMIC, &|kept| kept.max_dest_rd_atomic = new.max_dest_rd_atomic);
+    keep(IBV_QP_MIN_RNR_TIMER, &|kept| kept.min_rnr_timer = new.min_rnr_timer);
+    keep(IBV_QP_TIMEOUT, &|kept| kept.timeout = new.timeout);
+    keep(IBV_QP_RETRY_CNT, &|kept| kept.retry_cnt = new.retry_cnt);
+    keep(IBV_QP_RNR_RETRY, &|kept| kept.rnr_retry = new.rnr_retry);
+    keep(IBV_QP_MAX_QP_RD_ATOMIC, &|kept| kept.max_rd_atomic = new.max_rd_atomic);
+}
+
+/// `ibv_modify_qp(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, wanted: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let (whole, wanted) = unsafe { (Qp::from(qp)?, &*out(wanted)?) };
+        let mask = mask as c_uint;
+        if mask & IBV_QP_STATE == 0 {
+            return Err(INVALID);
+        }
+        // SAFETY: the queue pair is alive; its context is never changed.
+        let context = unsafe { (*qp).context };
+        let mut inner = whole.lock();
+        let from = inner.qp.query()?.state;
+        // SAFETY: the context lives as long as its queue pairs.
+        let modify = unsafe { transition(context, &inner, from, wanted, mask) }?;
+        inner.qp.modify(modify)?;
+        remember(&mut inner.attributes, wanted, mask);
+        whole.show_state(wanted.qp_state);
+        Ok(())
+    })
+}

@@ -1,0 +1,161 @@
+//! Work requests, as lists that programs link.
+
+use crate::abi::*;
+use crate::errno::{Errno, INVALID, UNSUPPORTED, out, status};
+use crate::queue_pair::Qp;
+use std::ffi::{c_int, c_uint};
+use verbs::{Data, Lkey, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Sge};
+
+/// # Safety
+/// `list` has `count` elements.
+unsafe fn buffers<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        // SAFETY: the caller's promise.
+        Ok(count) if !list.is_null() => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
+        _ => Err(INVALID),
+    }
+}
+
+fn sge(from: &ibv_sge) -> Sge {
+    Sge { address: from.addr, length: from.length, lkey: Lkey::new(from.lkey) }
+}
+
+/// # Safety
+/// Each element is the program's own readable memory.
+pub(crate) unsafe fn inline(list: &[ibv_sge], limit: u32) -> Result<Data, Errno> {
+    let length: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
+    if length > u64::from(limit) {
+        return Err(INVALID);
+    }
+    let mut bytes = Vec::with_capacity(length as usize);
+    for sge in list.iter().filter(|sge| sge.length > 0) {
+        let from = std::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+        // SAFETY: the caller's promise; null is none of the program's memory.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, sge.length as usize) });
+    }
+    Ok(Data::inline(&bytes))
+}
+
+fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
+    // SAFETY: any bytes are numbers; the opcode says which member the program set.
+    let (immediate, rdma, atomic) =
+        unsafe { (wr.__bindgen_anon_1.imm_data.to_ne_bytes(), wr.wr.rdma, wr.wr.atomic) };
+    let remote = Remote { address: rdma.remote_addr, rkey: Rkey::new(rdma.rkey) };
+    let word = Remote { address: atomic.remote_addr, rkey: Rkey::new(atomic.rkey) };
+    match wr.opcode {
+        IBV_WR_SEND => Ok(SendOperation::Send { immediate: None }),
+        IBV_WR_SEND_WITH_IMM => Ok(SendOperation::Send { immediate: Some(immediate) }),
+        IBV_WR_RDMA_WRITE => Ok(SendOperation::Write { remote, immediate: None }),
+        IBV_WR_RDMA_WRITE_WITH_IMM => Ok(SendOperation::Write { remote, immediate: Some(immediate) }),
+        IBV_WR_RDMA_READ => Ok(SendOperation::Read { remote }),
+        IBV_WR_ATOMIC_FETCH_AND_ADD => Ok(SendOperation::FetchAdd { remote: word, add: atomic.compare_add }),
+        IBV_WR_ATOMIC_CMP_AND_SWP => {
+            Ok(SendOperation::CompareSwap { remote: word, compare: atomic.compare_add, swap: atomic.swap })
+        }
+        IBV_WR_LOCAL_INV | IBV_WR_BIND_MW | IBV_WR_SEND_WITH_INV | IBV_WR_TSO => Err(UNSUPPORTED),
+        _ => Err(INVALID),
+    }
+}
+
+/// # Safety
+/// The request is as the manual page has it.
+unsafe fn send_request(wr: &ibv_send_wr, max_inline: u32) -> Result<SendRequest, Errno> {
+    // SAFETY: passed on.
+    let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
+    let flag = |flag: ibv_send_flags| wr.send_flags & flag as c_uint != 0;
+    let data = if flag(IBV_SEND_INLINE) {
+        // SAFETY: passed on.
+        unsafe { inline(list, max_inline) }?
+    } else {
+        Data::Buffers(list.iter().map(sge).collect())
+    };
+    Ok(SendRequest {
+        id: wr.wr_id,
+        operation: operation(wr)?,
+        data,
+        signalled: flag(IBV_SEND_SIGNALED),
+        solicited: flag(IBV_SEND_SOLICITED),
+        fence: flag(IBV_SEND_FENCE),
+    })
+}
+
+/// `ibv_post_send(3)`
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut next = first;
+    let result = status(|| {
+        // SAFETY: the contract of the manual page.
+        let mut inner = unsafe { Qp::from(qp) }?.lock();
+        let limit = inner.qp.capabilities().max_inline;
+        let mut refused = None;
+        // The request that `next` names is the one that may be refused.
+        let mut handed = None::<*mut ibv_send_wr>;
+        let requests = std::iter::from_fn(|| {
+            if let Some(taken) = handed {
+                // SAFETY: a request of the program's list.
+                next = unsafe { (*taken).next };
+            }
+            // SAFETY: the list ends with null.
+            let wr = unsafe { next.as_ref() }?;
+            handed = Some(next);
+            // SAFETY: the contract of the manual page.
+            unsafe { send_request(wr, limit) }.map_err(|errno| refused = Some(errno)).ok()
+        });
+        inner.qp.post_send_list(requests).map_err(|list| Errno::from(list.error))?;
+        refused.map_or(Ok(()), Err)
+    });
+    if result != 0 {
+        // SAFETY: null, or room for a pointer.
+        if let Ok(bad) = unsafe { out(bad) } {
+            *bad = next;
+        }
+    }
+    result
+}
+
+/// # Safety
+/// The request is as the manual page has it.
+unsafe fn recv_request(wr: &ibv_recv_wr) -> Result<RecvRequest, Errno> {
+    // SAFETY: passed on.
+    let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
+    Ok(RecvRequest { id: wr.wr_id, buffers: list.iter().map(sge).collect() })
+}
+
+/// `ibv_post_recv(3)`
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut next = first;
+    let result = status(|| {
+        // SAFETY: the contract of the manual page.
+        let mut inner = unsafe { Qp::from(qp) }?.lock();
+        let mut refused = None;
+        let mut handed = None::<*mut ibv_recv_wr>;
+        let requests = std::iter::from_fn(|| {
+            if let Some(taken) = handed {
+                // SAFETY: a request of the program's list.
+                next = unsafe { (*taken).next };
+            }
+            // SAFETY: the list ends with null.
+            let wr = unsafe { next.as_ref() }?;
+            handed = Some(next);
+            // SAFETY: the contract of the manual page.
+            unsafe { recv_request(wr) }.map_err(|errno| refused = Some(errno)).ok()
+        });
+        inner.qp.post_recv_list(requests).map_err(|list| Errno::from(list.error))?;
+        refused.map_or(Ok(()), Err)
+    });
+    if result != 0 {
+        // SAFETY: null, or room for a pointer.
+        if let Ok(bad) = unsafe { out(bad) } {
+            *bad = next;
+        }
+    }
+    result
+}

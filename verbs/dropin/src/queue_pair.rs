@@ -1,0 +1,207 @@
+//! Queue pairs: made, asked, destroyed. `modify.rs` takes them through their states.
+
+use crate::abi::*;
+use crate::completion::Cq;
+use crate::domain::Pd;
+use crate::errno::{Errno, INVALID, UNSUPPORTED, at, object, out, status};
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use verbs::{Capabilities, QueuePair, State};
+
+/// A queue pair. `ibv_qp` is how `ibv_qp_ex` begins.
+#[repr(C)]
+pub(crate) struct Qp {
+    abi: UnsafeCell<ibv_qp_ex>,
+    inner: Mutex<Inner>,
+}
+
+/// What one thread at a time uses.
+pub(crate) struct Inner {
+    pub(crate) qp: QueuePair,
+    /// What was set so far, for `ibv_query_qp`.
+    pub(crate) attributes: ibv_qp_attr,
+    init: ibv_qp_init_attr,
+}
+
+// SAFETY: the pointers inside are only compared and handed back to the program.
+unsafe impl Send for Inner {}
+
+impl Qp {
+    /// # Safety
+    /// Null, or a queue pair that is alive.
+    pub(crate) unsafe fn from<'a>(qp: *mut ibv_qp) -> Result<&'a Self, Errno> {
+        // SAFETY: passed on; what changes lies in cells.
+        unsafe { at(qp.cast::<Self>()) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The program's view of the state follows what it asked for.
+    pub(crate) fn show_state(&self, state: ibv_qp_state) {
+        // SAFETY: called with the lock held; programs that read it meanwhile read a word.
+        unsafe { (&raw mut (*self.abi.get()).qp_base.state).write(state) };
+    }
+}
+
+fn capabilities(cap: &ibv_qp_cap) -> Capabilities {
+    Capabilities {
+        // A queue holds one request at least.
+        max_send: cap.max_send_wr.max(1),
+        max_recv: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline: cap.max_inline_data,
+    }
+}
+
+/// # Safety
+/// The domain and the completion queues are null or alive.
+unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: passed on.
+    let domain = unsafe { at(pd.cast::<Pd>()) }?;
+    // SAFETY: passed on.
+    let [send, recv] = [init.send_cq, init.recv_cq].map(|cq| unsafe { at(cq.cast::<Cq>()) });
+    let (send, recv) = (send?, recv?);
+    match init.qp_type {
+        IBV_QPT_RC => {}
+        IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => {
+            return Err(UNSUPPORTED);
+        }
+        _ => return Err(INVALID),
+    }
+    if !init.srq.is_null() {
+        return Err(UNSUPPORTED);
+    }
+    let qp = {
+        let send_queue = send.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        // One queue may serve both.
+        let recv_queue =
+            (!std::ptr::eq(send, recv)).then(|| recv.queue.lock().unwrap_or_else(PoisonError::into_inner));
+        let builder = domain.domain.queue_pair(&send_queue, recv_queue.as_ref().unwrap_or(&send_queue));
+        builder.capabilities(capabilities(&init.cap)).signal_all(init.sq_sig_all != 0).build_reset()?
+    };
+    init.cap.max_send_wr = init.cap.max_send_wr.max(1);
+    let base = ibv_qp {
+        // SAFETY: the domain is alive.
+        context: unsafe { (*pd).context },
+        qp_context: init.qp_context,
+        pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        qp_num: qp.qpn().get(),
+        state: IBV_QPS_RESET,
+        qp_type: init.qp_type,
+        ..Default::default()
+    };
+    for users in [&domain.users, &send.users, &recv.users] {
+        users.fetch_add(1, Ordering::AcqRel);
+    }
+    let attributes = ibv_qp_attr { cap: init.cap, ..Default::default() };
+    let inner = Inner { qp, attributes, init: *init };
+    let abi = UnsafeCell::new(ibv_qp_ex { qp_base: base, ..Default::default() });
+    Ok(Box::into_raw(Box::new(Qp { abi, inner: Mutex::new(inner) })).cast())
+}
+
+/// `ibv_create_qp(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the contract of the manual page.
+    object(|| unsafe { create(pd, out(init)?) })
+}
+
+/// `ibv_create_qp_ex(3)`
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    object(|| {
+        // SAFETY: the contract of the manual page.
+        let wanted = unsafe { out(init) }?;
+        if wanted.comp_mask & !IBV_QP_INIT_ATTR_PD != 0 {
+            return Err(UNSUPPORTED);
+        }
+        // SAFETY: the shorter structure is how the longer one begins.
+        unsafe { create(wanted.pd, out(init.cast())?) }
+    })
+}
+
+/// `ibv_destroy_qp(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let base = unsafe { at(qp) }?;
+        let (pd, cqs) = (base.pd, [base.send_cq, base.recv_cq]);
+        // SAFETY: `create` made the box, and the program gives it up.
+        drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
+        // SAFETY: the domain and the completion queues live as long as their queue pairs.
+        let users = unsafe { [&at(pd.cast::<Pd>())?.users, users(cqs[0])?, users(cqs[1])?] };
+        for users in users {
+            users.fetch_sub(1, Ordering::AcqRel);
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The queue is alive.
+unsafe fn users<'a>(cq: *mut ibv_cq) -> Result<&'a AtomicUsize, Errno> {
+    // SAFETY: passed on.
+    Ok(&unsafe { at(cq.cast::<Cq>()) }?.users)
+}
+
+pub(crate) fn state_code(state: State) -> ibv_qp_state {
+    match state {
+        State::Reset => IBV_QPS_RESET,
+        State::Init => IBV_QPS_INIT,
+        State::ReadyToReceive => IBV_QPS_RTR,
+        State::ReadyToSend => IBV_QPS_RTS,
+        State::SendQueueDrained => IBV_QPS_SQD,
+        State::Error => IBV_QPS_ERR,
+    }
+}
+
+/// `ibv_query_qp(3)`: gives all attributes, whatever the mask asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attributes: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let (qp, attributes, init) = unsafe { (Qp::from(qp)?, out(attributes)?, out(init)?) };
+        let inner = qp.lock();
+        let report = inner.qp.query()?;
+        let state = state_code(report.state);
+        *attributes = inner.attributes;
+        attributes.qp_state = state;
+        attributes.cur_qp_state = state;
+        attributes.sq_psn = report.send_psn.get();
+        attributes.rq_psn = report.expected_psn.get();
+        *init = inner.init;
+        qp.show_state(state);
+        Ok(())
+    })
+}
+
+/// The queue pair in its extended form, if it was made as one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    std::ptr::null_mut()
+}
+
+/// `ibv_query_qp_data_in_order(3)`: data may arrive out of order after a loss.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut ibv_qp,
+    _opcode: ibv_wr_opcode,
+    _flags: u32,
+) -> c_int {
+    0
+}

@@ -1,0 +1,182 @@
+//! Verbs that there are not: each refuses as rdma-core does for a device that can't. `tests/symbols.rs` lists them.
+
+use crate::abi::*;
+use crate::errno::{self, UNSUPPORTED};
+use std::ffi::{c_int, c_void};
+
+/// Refuses a verb that returns an error number.
+macro_rules! refuse {
+    ($($(#[$doc:meta])* $name:ident)*) => { $(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> c_int {
+            errno::set(UNSUPPORTED);
+            UNSUPPORTED.0
+        }
+    )* };
+}
+
+/// Refuses a verb that returns an object.
+macro_rules! none {
+    ($($(#[$doc:meta])* $name:ident)*) => { $(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> *mut c_void {
+            errno::set(UNSUPPORTED);
+            std::ptr::null_mut()
+        }
+    )* };
+}
+
+refuse! {
+    /// Shared receive queues.
+    ibv_destroy_srq
+    /// Shared receive queues.
+    ibv_modify_srq
+    /// Shared receive queues.
+    ibv_query_srq
+    /// Address handles.
+    ibv_destroy_ah
+    /// Address handles.
+    ibv_init_ah_from_wc
+    /// Multicast.
+    ibv_attach_mcast
+    /// Multicast.
+    ibv_detach_mcast
+    /// A region's rights and place are fixed.
+    ibv_rereg_mr
+    /// Enhanced connection establishment: vendors' options.
+    ibv_set_ece
+    /// Enhanced connection establishment: vendors' options.
+    ibv_query_ece
+    /// The kernel's neighbours are asked on the way to RTR.
+    ibv_resolve_eth_l2_from_gid
+    /// Structures of the kernel's interface.
+    ibv_copy_ah_attr_from_kern
+    /// Structures of the kernel's interface.
+    ibv_copy_path_rec_from_kern
+    /// Structures of the kernel's interface.
+    ibv_copy_path_rec_to_kern
+    /// Structures of the kernel's interface.
+    ibv_copy_qp_attr_from_kern
+    /// Asynchronous events.
+    ibv_get_async_event
+}
+
+none! {
+    /// Shared receive queues.
+    ibv_create_srq
+    /// Address handles.
+    ibv_create_ah
+    /// Address handles.
+    ibv_create_ah_from_wc
+    /// Memory of other devices.
+    ibv_reg_dmabuf_mr
+    /// Objects of other processes.
+    ibv_import_device
+    /// Objects of other processes.
+    ibv_import_pd
+    /// Objects of other processes.
+    ibv_import_mr
+    /// Objects of other processes.
+    ibv_import_dm
+}
+
+/// Nothing was imported.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
+
+/// Nothing was imported.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}
+
+/// Nothing was imported.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_unimport_dm(_dm: *mut ibv_dm) {}
+
+/// There are no events to acknowledge.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_ack_async_event(_event: *mut ibv_async_event) {}
+
+/// A process that forks keeps its memory: nothing is pinned.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_fork_init() -> c_int {
+    0
+}
+
+/// No care is needed: nothing is pinned.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
+    IBV_FORK_UNNEEDED
+}
+
+/// No care is needed: nothing is pinned.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
+}
+
+/// No care is needed: nothing is pinned.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
+}
+
+pub(crate) unsafe extern "C" fn alloc_mw(_pd: *mut ibv_pd, _kind: ibv_mw_type) -> *mut ibv_mw {
+    errno::set(UNSUPPORTED);
+    std::ptr::null_mut()
+}
+
+pub(crate) unsafe extern "C" fn bind_mw(
+    _qp: *mut ibv_qp,
+    _mw: *mut ibv_mw,
+    _bind: *mut ibv_mw_bind,
+) -> c_int {
+    UNSUPPORTED.0
+}
+
+pub(crate) unsafe extern "C" fn dealloc_mw(_mw: *mut ibv_mw) -> c_int {
+    UNSUPPORTED.0
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    _srq: *mut ibv_srq,
+    _first: *mut ibv_recv_wr,
+    _bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    UNSUPPORTED.0
+}
+
+unsafe extern "C" fn none() -> *mut c_void {
+    errno::set(UNSUPPORTED);
+    std::ptr::null_mut()
+}
+
+/// Every slot refuses: programs call them without asking.
+pub(crate) fn table() -> ibv_context_ops {
+    ibv_context_ops {
+        _compat_alloc_pd: Some(none),
+        _compat_dealloc_pd: Some(none),
+        _compat_reg_mr: Some(none),
+        _compat_rereg_mr: Some(none),
+        _compat_dereg_mr: Some(none),
+        _compat_create_cq: Some(none),
+        _compat_cq_event: Some(none),
+        _compat_resize_cq: Some(none),
+        _compat_destroy_cq: Some(none),
+        _compat_create_srq: Some(none),
+        _compat_modify_srq: Some(none),
+        _compat_query_srq: Some(none),
+        _compat_destroy_srq: Some(none),
+        _compat_create_qp: Some(none),
+        _compat_query_qp: Some(none),
+        _compat_modify_qp: Some(none),
+        _compat_destroy_qp: Some(none),
+        _compat_create_ah: Some(none),
+        _compat_destroy_ah: Some(none),
+        _compat_attach_mcast: Some(none),
+        _compat_detach_mcast: Some(none),
+        _compat_async_event: Some(none),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,41 @@
+//! What `libibverbs.so.1` exports, beside Debian's own (`debian.symbols`: each `name@version`, `@@` the default).
+//! That each name is really there is the linker's check, in `scripts/dropin`.
+
+use std::collections::BTreeSet;
+
+/// Versions that are left out, and why: none of Debian's programs asks for them.
+const LEFT_OUT: [(&str, &str); 1] =
+    [("@IBVERBS_1.0", "functions of libibverbs 1.0 (2006), whose structures were others")];
+
+/// Each `name@version` of the version script.
+fn ours() -> BTreeSet<String> {
+    let (mut version, mut symbols) = (None, BTreeSet::new());
+    for line in include_str!("../libibverbs.map").lines().map(str::trim) {
+        if let Some(name) = line.strip_suffix(" {") {
+            version = Some(name);
+        } else if let (Some(version), Some(name)) = (version, line.strip_suffix(';'))
+            && !name.contains([':', '}', ' '])
+        {
+            symbols.insert(format!("{name}@{version}"));
+        }
+    }
+    symbols
+}
+
+#[test]
+fn every_symbol_of_debian_is_there_or_left_out_for_a_reason() {
+    let ours = ours();
+    let (mut found, mut left_out) = (0, 0);
+    for symbol in include_str!("debian.symbols").lines() {
+        if ours.contains(&symbol.replace("@@", "@")) {
+            found += 1;
+        } else {
+            let known =
+                LEFT_OUT.iter().any(|(version, _)| symbol.ends_with(version) && !symbol.contains("@@"));
+            assert!(known, "{symbol} is missing");
+            left_out += 1;
+        }
+    }
+    assert_eq!(found, ours.len(), "nothing is exported that Debian's library has not");
+    assert_eq!((found, left_out), (147, 33));
+}

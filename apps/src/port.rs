@@ -71,6 +71,7 @@ impl PortArgs {
     pub fn who_runs(&self) -> Result<String, Failure> {
         Ok(match self.settings()?.who_runs() {
             Progress::Inline => "inline".into(),
+            Progress::Adaptive => "adaptive".into(),
             Progress::Dedicated { core: None } => "dedicated".into(),
             Progress::Dedicated { core: Some(core) } => format!("dedicated, CPU {core}"),
         })
@@ -92,12 +93,13 @@ fn address(text: &str) -> Result<Address, String> {
 fn progress(text: &str) -> Result<Progress, String> {
     match text.split_once(':') {
         None if text == "inline" => Ok(Progress::Inline),
+        None if text == "adaptive" => Ok(Progress::Adaptive),
         None if text == "dedicated" => Ok(Progress::Dedicated { core: None }),
         Some(("dedicated", core)) => core
             .parse()
             .map(|core| Progress::Dedicated { core: Some(core) })
             .map_err(|_| format!("`{core}` is no CPU number")),
-        _ => Err("write inline, dedicated or dedicated:CPU".into()),
+        _ => Err("write inline, adaptive, dedicated or dedicated:CPU".into()),
     }
 }
 
@@ -119,8 +121,9 @@ mod tests {
     #[test]
     fn who_runs_the_core() {
         assert_eq!(progress("inline"), Ok(Progress::Inline));
+        assert_eq!(progress("adaptive"), Ok(Progress::Adaptive));
         assert_eq!(progress("dedicated:3"), Ok(Progress::Dedicated { core: Some(3) }));
-        for wrong in ["", "inline:1", "dedicated:", "dedicated:x", "adaptive"] {
+        for wrong in ["", "inline:1", "dedicated:", "dedicated:x", "adapted"] {
             assert!(progress(wrong).is_err(), "{wrong}");
         }
     }

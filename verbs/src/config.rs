@@ -41,7 +41,7 @@ pub enum ConfigError {
     Address(String),
     #[error("MTU {0}: it is one of 256, 512, 1024, 2048, 4096")]
     Mtu(u32),
-    #[error("progress {0:?}: write inline, dedicated or dedicated:CPU")]
+    #[error("progress {0:?}: write inline, adaptive, dedicated or dedicated:CPU")]
     Progress(String),
     #[error("idle {0:?}: write busy or yield")]
     Idle(String),
@@ -234,10 +234,11 @@ fn one_line(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}: {}", error.message().replace('\n', "; "))
 }
 
-/// `inline`, `dedicated` or `dedicated:CPU`.
+/// `inline`, `adaptive`, `dedicated` or `dedicated:CPU`.
 fn parse_progress(text: &str) -> Result<Progress, ConfigError> {
     match text.split_once(':') {
         None if text == "inline" => Ok(Progress::Inline),
+        None if text == "adaptive" => Ok(Progress::Adaptive),
         None if text == "dedicated" => Ok(Progress::Dedicated { core: None }),
         Some(("dedicated", core)) => match core.parse() {
             Ok(core) => Ok(Progress::Dedicated { core: Some(core) }),

@@ -188,8 +188,13 @@ impl QueuePair {
     pub fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
         let result = self.push_send(request);
         // After a refusal too: a full queue's poster waits for the core to say what is done.
-        self.rings.ring_doorbell();
+        self.ring_doorbell();
         result
+    }
+
+    fn ring_doorbell(&self) {
+        self.rings.ring_doorbell();
+        self.device.engine.posted();
     }
 
     fn push_send(&mut self, request: SendRequest) -> Result<(), PostError> {
@@ -214,7 +219,7 @@ impl QueuePair {
         let mut posted = 0;
         let result =
             requests.into_iter().try_for_each(|request| self.push_send(request).inspect(|()| posted += 1));
-        self.rings.ring_doorbell();
+        self.ring_doorbell();
         result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }
 
@@ -224,7 +229,7 @@ impl QueuePair {
     /// Where the queue is full or the request passes a limit. Nothing of it was done.
     pub fn post_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
         let result = self.push_recv(request);
-        self.rings.ring_doorbell();
+        self.ring_doorbell();
         result
     }
 
@@ -247,7 +252,7 @@ impl QueuePair {
         let mut posted = 0;
         let result =
             requests.into_iter().try_for_each(|request| self.push_recv(request).inspect(|()| posted += 1));
-        self.rings.ring_doorbell();
+        self.ring_doorbell();
         result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }
 

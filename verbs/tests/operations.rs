@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use ferroce_verbs::*;
 
-const MODES: [Progress; 2] = [Progress::Inline, Progress::Dedicated { core: None }];
+const MODES: [Progress; 3] = [Progress::Inline, Progress::Dedicated { core: None }, Progress::Adaptive];
 
 /// Lengths at the edges of packets, with a path MTU of 4096.
 const LENGTHS: [u32; 8] = [0, 1, 3, 4095, 4096, 4097, 8192, 100_001];

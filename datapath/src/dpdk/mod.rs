@@ -3,6 +3,7 @@
 //! [`Eal`] starts DPDK in this process, once. [`Port`] opens what a [`PortSpec`](crate::port_spec::PortSpec) names and
 //! moves [`Mbuf`]s in bursts.
 
+mod descriptor;
 mod devargs;
 mod eal;
 mod log;

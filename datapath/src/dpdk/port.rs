@@ -1,5 +1,6 @@
 //! A port that DPDK drives.
 
+use super::descriptor;
 use super::devargs::{devargs, memif_buffer, slot_size};
 use super::eal::{self, Eal};
 use super::log;
@@ -13,6 +14,7 @@ use dpdk_sys as dpdk;
 use roce::wire::{Mac, Mtu};
 use std::ffi::{CStr, CString, c_int};
 use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -94,6 +96,8 @@ pub struct Port {
     relay: Option<Relay>,
     info: PortInfo,
     counters: PortCounters,
+    /// The packet socket under it.
+    socket: Option<RawFd>,
     pool: Pool,
 }
 
@@ -123,9 +127,12 @@ impl Port {
         let pool = Pool::new(eal, config.buffers, room(spec, max_frame))?;
         let memif = relay.as_ref().map(Relay::driver_side);
         let setup = Setup { spec, config, prepared: &prepared, memif, max_frame };
+        let before = setup.packet_sockets();
         let id = setup.probe()?;
         let info = setup.info(id);
-        let mut port = Self { id, eal, relay, info, counters: PortCounters::default(), pool };
+        let socket = setup.packet_sockets().into_iter().find(|fd| !before.contains(fd));
+        socket.into_iter().for_each(descriptor::close_on_exec);
+        let mut port = Self { id, eal, relay, info, counters: PortCounters::default(), socket, pool };
         let started = setup.start(id, &port.pool).and_then(|()| setup.addresses(id));
         let started = started.and_then(|mac| {
             let run = port.relay.as_mut().map_or(Ok(()), |relay| relay.start(id));
@@ -287,6 +294,10 @@ impl PacketIo for Port {
     fn caps(&self) -> Caps {
         Caps { max_frame: self.info.max_frame, speed_mbps: self.info.speed_mbps }
     }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.socket
+    }
 }
 
 impl Drop for Port {
@@ -359,6 +370,14 @@ impl Setup<'_> {
 
     fn text(&self, text: String) -> Result<CString, PortError> {
         CString::new(text).map_err(|_| self.failed("its name", libc::EINVAL, "it holds a NUL".into()))
+    }
+
+    /// Packet sockets on the port's interface that are open now.
+    fn packet_sockets(&self) -> Vec<RawFd> {
+        match (self.spec, &self.prepared.interface) {
+            (PortSpec::Interface(_), Some(interface)) => descriptor::packet_sockets(interface.index),
+            _ => Vec::new(),
+        }
     }
 
     /// Makes the device, and tells its port number.

@@ -17,6 +17,9 @@ pub enum Progress {
         /// The CPU to pin it to; `None` leaves it to the scheduler.
         core: Option<usize>,
     },
+    /// Who polls runs the core, as with `Inline`; while nobody polls, a thread of its own does, which sleeps on the port's
+    /// descriptor when idle. For programs that may do either.
+    Adaptive,
 }
 
 /// What a core does when there is nothing to do. Any work ends it at once.

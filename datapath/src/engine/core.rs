@@ -3,6 +3,7 @@ use crate::clock::Clock;
 use crate::io::{BURST, Burst, PacketBuf, PacketIo};
 use crossbeam::channel::Receiver;
 use roce::wire::Mac;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// Frames sent in one turn before others have their turn.
@@ -35,6 +36,8 @@ pub(super) trait Turn: Send {
     fn turn(&mut self) -> bool;
     /// How long nothing will happen by itself.
     fn idle_time(&self) -> Option<Duration>;
+    /// Becomes readable when a frame arrives, where the port has such a descriptor.
+    fn descriptor(&self) -> Option<RawFd>;
 }
 
 impl<P: PacketIo> Core<P> {
@@ -133,5 +136,9 @@ impl<P: PacketIo> Turn for Core<P> {
 
     fn idle_time(&self) -> Option<Duration> {
         self.station.poll_timeout().map(|at| at.saturating_since(self.clock.now()))
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.port.descriptor()
     }
 }

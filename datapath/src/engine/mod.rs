@@ -4,9 +4,11 @@
 //! single-producer ring per work queue with a doorbell bit per queue pair, completions leave by a ring per completion
 //! queue, and control calls travel by a channel.
 
+mod adaptive;
 mod config;
 mod core;
 mod doorbell;
+mod on_demand;
 mod rings;
 mod runner;
 mod station;
@@ -99,16 +101,30 @@ impl Engine {
             match answer.try_recv() {
                 Ok(answer) => return Ok(answer),
                 Err(TryRecvError::Disconnected) => return Err(self.stopped()),
-                Err(TryRecvError::Empty) if self.progress() => {}
+                Err(TryRecvError::Empty) if self.runner.turn(&self.status) => {}
                 Err(TryRecvError::Empty) => std::thread::yield_now(),
             }
         }
     }
 
-    /// Runs one turn of an inline core; tells whether there was anything to do. Does nothing where a thread of its own
-    /// runs the core, or another caller does so now.
+    /// Runs one turn of an inline or adaptive core, for who polls; tells whether there was anything to do. Does nothing
+    /// where a thread of its own runs the core, or another caller does so now.
     pub fn progress(&self) -> bool {
-        self.runner.turn(&self.status)
+        self.runner.poll(&self.status)
+    }
+
+    /// After a doorbell: an adaptive core whose thread sleeps takes the posts at once. Others see them by themselves.
+    pub fn posted(&self) {
+        if let runner::Runner::Adaptive(adaptive) = &self.runner {
+            adaptive.posted(&self.status);
+        }
+    }
+
+    /// The caller will wait without polling: an adaptive core's thread takes over at once.
+    pub fn hand_over(&self) {
+        if let runner::Runner::Adaptive(adaptive) = &self.runner {
+            adaptive.hand_over();
+        }
     }
 
     /// Why the core has stopped, if it has.
@@ -148,7 +164,7 @@ impl Engine {
     /// An inline core goes on while its caller waits.
     fn pause(&self) -> Result<(), Stopped> {
         self.check()?;
-        if !self.progress() {
+        if !self.runner.turn(&self.status) {
             std::thread::sleep(RESOLVE_POLL);
         }
         Ok(())

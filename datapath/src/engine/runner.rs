@@ -1,11 +1,13 @@
 //! Who calls the core's turns.
 
+use super::adaptive::Adaptive;
 use super::config::{CoreConfig, Idle, Progress, StartError};
 use super::core::Turn;
+use super::on_demand::OnDemand;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,7 +32,11 @@ impl Status {
         self.reason.get().cloned().unwrap_or_else(|| "it was closed".into())
     }
 
-    fn end(&self, panic: Option<&(dyn Any + Send)>) {
+    pub(super) fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn end(&self, panic: Option<&(dyn Any + Send)>) {
         if let Some(panic) = panic {
             let said = panic.downcast_ref::<String>().map(String::as_str);
             let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
@@ -43,8 +49,9 @@ impl Status {
 
 /// Runs the core, one way or the other.
 pub(super) enum Runner {
-    Inline(Mutex<Option<Box<dyn Turn>>>),
+    Inline(OnDemand),
     Dedicated(Option<JoinHandle<()>>),
+    Adaptive(Adaptive),
 }
 
 impl Runner {
@@ -53,8 +60,12 @@ impl Runner {
         config: &CoreConfig,
         status: &Arc<Status>,
     ) -> Result<Self, StartError> {
+        let no_thread = |error| StartError::Thread { port: config.name.clone(), error };
         let pin = match config.progress {
-            Progress::Inline => return Ok(Self::Inline(Mutex::new(Some(Box::new(core))))),
+            Progress::Inline => return Ok(Self::Inline(OnDemand::new(core))),
+            Progress::Adaptive => {
+                return Adaptive::start(core, status).map(Self::Adaptive).map_err(no_thread);
+            }
             Progress::Dedicated { core } => core.map(find_cpu).transpose()?,
         };
         let (status, idle) = (status.clone(), config.idle);
@@ -67,34 +78,23 @@ impl Runner {
             status.end(result.as_ref().err().map(AsRef::as_ref));
         };
         let thread = std::thread::Builder::new().name("ferroce-core".into()).spawn(body);
-        let thread = thread.map_err(|error| StartError::Thread { port: config.name.clone(), error })?;
-        Ok(Self::Dedicated(Some(thread)))
+        Ok(Self::Dedicated(Some(thread.map_err(no_thread)?)))
     }
 
-    /// Runs one turn where that is the caller's to do. `false` when nothing was done here.
+    /// Runs one turn where that is the caller's to do, who polls. `false` when nothing was done here.
+    pub(super) fn poll(&self, status: &Status) -> bool {
+        match self {
+            Self::Inline(core) => core.try_take().is_some_and(|mut core| core.turn(status)),
+            Self::Adaptive(adaptive) => adaptive.poll(status),
+            Self::Dedicated(_) => false,
+        }
+    }
+
+    /// The same for who waits for an answer, and doesn't poll.
     pub(super) fn turn(&self, status: &Status) -> bool {
-        let Self::Inline(core) = self else { return false };
-        // Another thread runs the turn now: that is progress too.
-        let Ok(mut core) = core.try_lock().or_else(|error| match error {
-            TryLockError::Poisoned(poisoned) => Ok(poisoned.into_inner()),
-            TryLockError::WouldBlock => Err(()),
-        }) else {
-            return false;
-        };
-        let Some(running) = core.as_mut() else { return false };
-        let turn = || {
-            // Any thread may come; what it keeps of the port's pool makes its turns twice as fast.
-            running.attach();
-            running.turn()
-        };
-        match catch_unwind(AssertUnwindSafe(turn)) {
-            Ok(work) => work,
-            Err(panic) => {
-                // What a broken core still does when dropped must not take the caller down either.
-                let _ = catch_unwind(AssertUnwindSafe(|| *core = None));
-                status.end(Some(&*panic));
-                false
-            }
+        match self {
+            Self::Inline(_) | Self::Dedicated(_) => self.poll(status),
+            Self::Adaptive(adaptive) => adaptive.turn(status),
         }
     }
 
@@ -102,9 +102,8 @@ impl Runner {
     pub(super) fn stop(&mut self, status: &Status) {
         status.stop.store(true, Ordering::Release);
         match self {
-            Self::Inline(core) => {
-                *core.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
-            }
+            Self::Inline(core) => core.end(),
+            Self::Adaptive(adaptive) => adaptive.stop(),
             Self::Dedicated(thread) => {
                 if let Some(thread) = thread.take() {
                     // A panic of the thread is in `status` already.

@@ -6,6 +6,7 @@ pub use loopback::{Loopback, LoopbackBuf, pair};
 
 use arrayvec::ArrayVec;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::RawFd;
 
 /// Buffers that one receive or transmit call moves at most.
 pub const BURST: usize = 32;
@@ -46,4 +47,8 @@ pub trait PacketIo: Send {
     fn transmit(&mut self, from: &mut Burst<Self::Buf>);
     /// What the port can do.
     fn caps(&self) -> Caps;
+    /// Readable while a received frame waits, for who sleeps until one comes; `None` where there is no such descriptor.
+    fn descriptor(&self) -> Option<RawFd> {
+        None
+    }
 }

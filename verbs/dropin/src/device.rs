@@ -66,7 +66,8 @@ impl Configured {
         let config = match std::env::var("FERROCE_PROGRESS").as_deref() {
             Ok("inline") => config.progress(Progress::Inline),
             Ok("dedicated") => config.progress(Progress::Dedicated { core: None }),
-            _ => config,
+            // Nobody knows whether a program polls or waits.
+            _ => config.progress(Progress::Adaptive),
         };
         Self { abi, config, guid, open: Mutex::new(Opened { device: None, contexts: 0 }) }
     }

@@ -1,0 +1,63 @@
+//! A core that several threads may run, one at a time.
+
+use super::core::Turn;
+use super::runner::Status;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// The core, until it has stopped.
+pub(super) struct OnDemand(Mutex<Option<Box<dyn Turn>>>);
+
+/// The core, while the calling thread runs it.
+pub(super) struct Running<'a>(MutexGuard<'a, Option<Box<dyn Turn>>>);
+
+impl OnDemand {
+    pub(super) fn new(core: impl Turn + 'static) -> Self {
+        Self(Mutex::new(Some(Box::new(core))))
+    }
+
+    /// The core, unless another thread runs it now.
+    pub(super) fn try_take(&self) -> Option<Running<'_>> {
+        match self.0.try_lock() {
+            Ok(core) => Some(Running(core)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(Running(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The core, once no other thread runs it.
+    pub(super) fn take(&self) -> Running<'_> {
+        Running(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends the core and frees its port.
+    pub(super) fn end(&self) {
+        *self.take().0 = None;
+    }
+}
+
+impl Running<'_> {
+    /// Runs one turn; `false` when there was nothing to do, or the core has stopped.
+    pub(super) fn turn(&mut self, status: &Status) -> bool {
+        let Some(core) = self.0.as_mut() else { return false };
+        let turn = || {
+            // Any thread may come; what it keeps of the port's pool makes its turns twice as fast.
+            core.attach();
+            core.turn()
+        };
+        match catch_unwind(AssertUnwindSafe(turn)) {
+            Ok(work) => work,
+            Err(panic) => {
+                // What a broken core still does when dropped must not take the caller down either.
+                let _ = catch_unwind(AssertUnwindSafe(|| *self.0 = None));
+                status.end(Some(&*panic));
+                false
+            }
+        }
+    }
+
+    /// The core itself.
+    pub(super) fn core(&self) -> Option<&dyn Turn> {
+        self.0.as_deref()
+    }
+}

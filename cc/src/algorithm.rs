@@ -1,6 +1,6 @@
 use crate::{
     Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Fixed, Hpcc, HpccConfig,
-    HpccReceiver, Instant, PathTelemetry, Rate,
+    HpccReceiver, Inflight, Instant, PathTelemetry, Rate,
 };
 
 /// Which algorithm, with its parameters.
@@ -106,6 +106,10 @@ impl CongestionController for Algorithm {
 
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
         delegate!(self, controller => controller.on_telemetry(ack, path));
+    }
+
+    fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
+        delegate!(self, controller => controller.on_inflight(ack, busiest));
     }
 
     fn on_ack(&mut self, ack: &Ack) {

@@ -21,7 +21,7 @@ pub use dcqcn::{Dcqcn, DcqcnConfig};
 pub use dctcp::{Dctcp, DctcpConfig};
 pub use error::ConfigError;
 pub use fixed::Fixed;
-pub use hpcc::{ActiveFlows, FlowMark, Hpcc, HpccConfig, HpccReceiver, PathRecords, RxHpcc};
+pub use hpcc::{ActiveFlows, FlowMark, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, RxHpcc};
 pub use rate::Rate;
 pub use telemetry::{Counter, Hop, HopIndex, MAX_HOPS, PathTelemetry};
 pub use time::Instant;
@@ -56,6 +56,10 @@ pub trait CongestionController {
     fn on_send(&mut self, now: Instant, pn: u64, bytes: u32);
     /// Telemetry came back. Called before [`on_ack`](Self::on_ack) where one packet brings both.
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry);
+    /// The receiver measured the busiest hop and says no more than how busy it is (rtgwg-00 9.1). Only [`Hpcc`] listens.
+    fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
+        let _ = (ack, busiest);
+    }
     /// Data was acknowledged.
     fn on_ack(&mut self, ack: &Ack);
     /// A congestion notification packet (CNP) came.

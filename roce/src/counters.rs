@@ -66,6 +66,10 @@ discards! {
     ResponderResources = "too many outstanding READs or atomics",
     /// Telemetry that is malformed or that nobody asked for.
     Telemetry = "bad telemetry",
+    /// Feedback without a seal, or with one that the shared key did not make.
+    ForgedFeedback = "feedback not sealed by the peer",
+    /// Sealed feedback that was heard before, or is older than what was.
+    StaleFeedback = "feedback replayed or overtaken",
 }
 
 /// What one endpoint counted since it was made.
@@ -101,6 +105,10 @@ pub struct Counters {
     pub notifications_sent: u64,
     /// Congestion notification packets received.
     pub notifications_received: u64,
+    /// Answers to telemetry sent, behind acknowledgements or by themselves.
+    pub feedback_sent: u64,
+    /// Answers to telemetry of data packets taken in.
+    pub feedback_received: u64,
     discards: [u64; Discard::ALL.len()],
 }
 
@@ -122,6 +130,8 @@ impl Default for Counters {
             rx_marked: 0,
             notifications_sent: 0,
             notifications_received: 0,
+            feedback_sent: 0,
+            feedback_received: 0,
             discards: [0; Discard::ALL.len()],
         }
     }

@@ -11,7 +11,7 @@ use harness::script::{PSN, Script, ack};
 use harness::{BASE, Host, Options, Pair, open_window, paced, path};
 use roce::qp::{CompletionStatus, CongestionAlgorithm, Remote, SendRequest, Sge};
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
-use roce::wire::{Header, MAX_OVERHEAD, Mtu};
+use roce::wire::{Feedback, Header, MAX_OVERHEAD, Mtu, Report};
 use roce::{Access, Discard, Memory, Slice};
 
 const REMOTE: Remote = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
@@ -166,9 +166,7 @@ fn a_telemetry_response_nobody_asked_for_is_refused() {
     let mut script = Script::new(hpcc());
     let response = |script: &Script, number| Header::TelemetryResponse {
         bth: script.bth(number),
-        path_id: 0,
-        hops: 0,
-        busiest: None,
+        feedback: Feedback { report: Report::Busiest { path_id: 0, hops: 0, busiest: None }, seal: None },
     };
     let before = response(&script, 0);
     assert_eq!(script.send_header(&before, &[]), Err(Discard::Telemetry));

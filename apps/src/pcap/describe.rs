@@ -1,6 +1,6 @@
 //! A packet in words: the same fields for a line and for JSON.
 
-use roce::wire::{Aeth, Header, Operation, Reth, SendTail, Syndrome};
+use roce::wire::{Aeth, Feedback, Header, Operation, Report, Reth, Seal, SendTail, Syndrome};
 use serde_json::{Value, json};
 
 /// A field's name and value.
@@ -39,16 +39,45 @@ pub fn fields(header: &Header) -> Vec<Field> {
             fields.push(("hops", json!(int.hops())));
             fields.push(("room", json!(int.room())));
         }
-        Header::TelemetryResponse { path_id, hops, busiest, .. } => {
+        Header::TelemetryResponse { feedback, .. } | Header::TelemetryNotification { feedback, .. } => {
+            feedback_fields(feedback, &mut fields);
+        }
+        Header::TelemetrySetup { setup, seal, .. } => {
+            fields.push(("reverse", json!(format!("{:?}", setup.reverse).to_lowercase())));
+            fields.push(("base_rtt_ns", json!(setup.base_rtt.as_nanos() as u64)));
+            fields.push(("line_rate_bps", json!(setup.line_rate)));
+            seal_field(seal.as_ref(), &mut fields);
+        }
+    }
+    fields
+}
+
+/// What feedback says of the path.
+pub fn feedback_fields(feedback: &Feedback, fields: &mut Vec<Field>) {
+    match feedback.report {
+        Report::Busiest { path_id, hops, busiest } => {
             fields.push(("path_id", json!(path_id)));
             fields.push(("hops", json!(hops)));
             if let Some((index, record)) = busiest {
                 fields.push(("busiest", json!(index)));
-                fields.push(("record", super::record(*record)));
+                fields.push(("record", super::record(record)));
             }
         }
+        Report::Window(window) => fields.push(("window", json!(window))),
+        Report::Ratio { path_id, utilisation, interval } => {
+            fields.push(("path_id", json!(path_id)));
+            fields.push(("utilisation", json!(f64::from(utilisation) / f64::from(1 << 20))));
+            fields.push(("interval_ns", json!(interval)));
+        }
+        Report::Ready => fields.push(("ready", json!(true))),
     }
-    fields
+    seal_field(feedback.seal.as_ref(), fields);
+}
+
+fn seal_field(seal: Option<&Seal>, fields: &mut Vec<Field>) {
+    if let Some(seal) = seal {
+        fields.push(("seal_counter", json!(seal.counter)));
+    }
 }
 
 fn immediate_field(data: &[u8; 4]) -> Field {

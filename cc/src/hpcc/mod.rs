@@ -4,10 +4,10 @@ mod records;
 
 pub use config::HpccConfig;
 pub use receiver::{ActiveFlows, FlowMark, HpccReceiver, RxHpcc};
-pub use records::PathRecords;
+pub use records::{Inflight, PathRecords};
 
 use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
-use records::{Heard, Inflight};
+use records::Heard;
 
 /// HPCC++ computed at the sender (rtgwg-00 4.2).
 ///
@@ -84,6 +84,16 @@ impl Hpcc {
         self.last_update_seq
     }
 
+    /// Lines 22 to 26, with what was measured.
+    fn react(&mut self, ack: &Ack, busiest: Inflight) {
+        self.smooth(busiest);
+        let update_reference = ack.seq > self.last_update_seq;
+        self.compute_rate(update_reference);
+        if update_reference {
+            self.last_update_seq = ack.next;
+        }
+    }
+
     /// Lines 8 and 9.
     fn smooth(&mut self, busiest: Inflight) {
         let weight = (busiest.interval as f64 / self.config.base_rtt.as_nanos() as f64).min(1.0);
@@ -116,20 +126,20 @@ impl CongestionController for Hpcc {
         match self.records.hear(ack.now, path, self.config.base_rtt) {
             // The flow's first telemetry belongs to packets sent before any reference was set, so the whole first
             // window reacts relative to the initial one.
-            Heard::FirstPath => {
-                self.last_update_seq = ack.next;
-                return;
-            }
-            Heard::NewPath | Heard::Nothing => return,
-            Heard::Measured(_, busiest) => self.smooth(busiest),
-        }
-        let update_reference = ack.seq > self.last_update_seq;
-        self.compute_rate(update_reference);
-        if update_reference {
-            self.last_update_seq = ack.next;
+            Heard::FirstPath => self.last_update_seq = ack.next,
+            Heard::NewPath | Heard::Nothing => {}
+            Heard::Measured(_, busiest) => self.react(ack, busiest),
         }
     }
 
+    /// The same, where the receiver measured.
+    fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
+        if self.last_update_seq == 0 {
+            self.last_update_seq = ack.next;
+            return;
+        }
+        self.react(ack, *busiest);
+    }
     /// An acknowledgement without telemetry says nothing to HPCC++.
     fn on_ack(&mut self, _ack: &Ack) {}
 

@@ -1,7 +1,7 @@
 //! HPCC++ computed at the receiver (rtgwg-00 6.3.2, lines 28 to 34).
 
-use super::records::{Heard, Inflight};
-use super::{Hpcc, HpccConfig};
+use super::records::Heard;
+use super::{Hpcc, HpccConfig, Inflight};
 use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate, limits};
 use core::num::NonZeroU32;
 

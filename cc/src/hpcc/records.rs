@@ -9,9 +9,9 @@ struct Record {
 }
 
 /// What two readings of one hop say of the time between them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Inflight {
-    /// `u'`: in-flight bytes as a share of what the link and the base round trip hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Inflight {
+    /// `u'`: in-flight bytes as a share of what the link and the base round trip hold; finite, at least 0.
     pub utilisation: f64,
     /// `ack.L[i].ts - L[i].ts` in ns; above 0.
     pub interval: u64,
@@ -72,6 +72,15 @@ impl PathRecords {
             if drains(other.1) > drains(most.1) { other } else { most }
         });
         longest.map(|(at, hop)| (at, *hop))
+    }
+
+    /// Takes telemetry in and gives what its busiest hop is like: all that a response may say where the network's figures
+    /// are not for everyone (rtgwg-00 9.1). `None` where no hop could be compared with its record.
+    pub fn inflight(&mut self, now: Instant, path: &PathTelemetry, base_rtt: Duration) -> Option<Inflight> {
+        match self.hear(now, path, base_rtt) {
+            Heard::Measured(_, inflight) => Some(inflight),
+            Heard::FirstPath | Heard::NewPath | Heard::Nothing => None,
+        }
     }
 
     /// Lines 1 to 7, and line 27's `L = ack.L`.

@@ -13,7 +13,7 @@ use crate::qp::{
 use crate::wire::Service;
 use crate::{Access, Counters, Lkey, Qpn, Region, RegionTable, TimingWheel};
 use alloc::collections::VecDeque;
-use cc::{ConfigError, Instant};
+use cc::{ActiveFlows, ConfigError, Instant};
 use core::time::Duration;
 use table::QpTable;
 use thiserror::Error;
@@ -80,6 +80,8 @@ pub struct Endpoint {
     cqs: CompletionQueues,
     regions: RegionTable,
     counters: Counters,
+    /// Who sends telemetry here.
+    flows: ActiveFlows,
     /// One timer per queue pair, called by its place in the table.
     wheel: TimingWheel,
     /// Places of queue pairs that may have something to send, each at most once.
@@ -99,6 +101,7 @@ impl Endpoint {
             cqs: CompletionQueues::new(config.max_cqs),
             regions: RegionTable::new(config.max_regions, &for_keys),
             counters: Counters::default(),
+            flows: ActiveFlows::new(),
             wheel: TimingWheel::new(qps, TIMER_GRANULARITY),
             ready: VecDeque::with_capacity(qps as usize),
             next_pd: 0,
@@ -265,7 +268,8 @@ impl Endpoint {
     fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut crate::qp::QueuePair, Books<'_>)> {
         let index = self.qps.find(qpn)?;
         let slot = self.qps.at_mut(index)?;
-        let books = Books { now, regions: &self.regions, cqs: &mut self.cqs, counters: &mut self.counters };
+        let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
+        let books = Books { now, regions, cqs, counters, flows: &mut self.flows };
         Some((index, &mut slot.qp, books))
     }
 
@@ -286,7 +290,8 @@ impl Endpoint {
                 let Identity { send_cq, recv_cq, .. } = *slot.qp.identity();
                 if self.cqs.overflowed(send_cq) || self.cqs.overflowed(recv_cq) {
                     let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
-                    let mut books = Books { now, regions, cqs, counters };
+                    let flows = &mut self.flows;
+                    let mut books = Books { now, regions, cqs, counters, flows };
                     let flushed = CompletionStatus::Flushed;
                     slot.qp.fail(flushed, flushed, &mut books);
                 }

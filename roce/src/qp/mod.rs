@@ -2,22 +2,27 @@
 
 mod buffers;
 mod build;
+mod collector;
+mod feedback;
 mod flow;
 mod notify;
 mod queue_pair;
 mod request;
 mod requester;
 mod responder;
+mod seal;
 mod settings;
 mod source_port;
 mod telemetry;
 mod transmit;
 mod wqe;
 
+pub use crate::wire::Reverse;
 pub use request::{
     Completion, CompletionOpcode, CompletionStatus, Data, PostError, RecvRequest, Remote, SendOperation,
     SendRequest, Sge,
 };
+pub use seal::FeedbackKey;
 pub use settings::{
     AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Modify, QpInit, QpReport, RtrSettings,
     RtsSettings, State,
@@ -28,7 +33,7 @@ pub(crate) use queue_pair::QueuePair;
 
 use crate::cq::CompletionQueues;
 use crate::{Counters, CqId, PdId, Qpn, RegionTable};
-use cc::Instant;
+use cc::{ActiveFlows, Instant};
 
 /// What a queue pair is from its making to its end.
 #[derive(Clone, Copy, Debug)]
@@ -47,4 +52,5 @@ pub(crate) struct Books<'a> {
     pub(crate) regions: &'a RegionTable,
     pub(crate) cqs: &'a mut CompletionQueues,
     pub(crate) counters: &'a mut Counters,
+    pub(crate) flows: &'a mut ActiveFlows,
 }

@@ -1,14 +1,16 @@
+use super::collector::Collector;
 use super::flow::Flow;
 use super::notify::Notifier;
 use super::requester::{Progress, Requester, Trouble};
 use super::responder::{Arrival, Refusal, Responder, Rights};
-use super::telemetry::{HopLog, Prober};
+use super::seal::Seals;
+use super::telemetry::{Prober, Sampler};
 use super::wqe::MAX_MESSAGE;
 use super::{
     Books, CompletionStatus, Congestion, Data, Identity, Modify, PostError, QpReport, RecvRequest,
     RtrSettings, RtsSettings, SendOperation, SendRequest, State,
 };
-use crate::wire::{Bth, Frame, Header, Operation, Path, Service, Template};
+use crate::wire::{Bth, Frame, Header, Opcode, Operation, Path, Service, Template};
 use crate::{Access, ControlError, Discard, Memory, Qpn};
 use cc::{CongestionController, Instant};
 
@@ -48,7 +50,9 @@ pub(crate) struct QueuePair {
     pub(super) responder: Responder,
     pub(super) flow: Option<Flow>,
     pub(super) prober: Prober,
-    pub(super) hops: HopLog,
+    pub(super) sampler: Sampler,
+    pub(super) collector: Collector,
+    pub(super) seals: Seals,
     pub(super) notifier: Notifier,
     /// The pacer holds a packet back until then.
     pub(super) paced_until: Option<Instant>,
@@ -68,7 +72,9 @@ impl QueuePair {
             responder: Responder::new(identity.capabilities.max_recv),
             flow: None,
             prober: Prober::default(),
-            hops: HopLog::new(),
+            sampler: Sampler::default(),
+            collector: Collector::new(),
+            seals: Seals::default(),
             notifier: Notifier::new(Congestion::NOTIFICATION_INTERVAL),
             paced_until: None,
             identification: 0,
@@ -101,7 +107,9 @@ impl QueuePair {
                 self.connection = None;
                 self.flow = None;
                 self.prober = Prober::default();
-                self.hops = HopLog::new();
+                self.sampler = Sampler::default();
+                self.collector = Collector::new();
+                self.seals = Seals::default();
                 self.notifier = Notifier::new(Congestion::NOTIFICATION_INTERVAL);
                 self.paced_until = None;
                 self.state = State::Reset;
@@ -150,17 +158,19 @@ impl QueuePair {
         limit("retry_count", settings.retry_count, 7)?;
         limit("rnr_retry", settings.rnr_retry, 7)?;
         limit("max_rd_atomic", settings.max_rd_atomic, MAX_RD_ATOMIC)?;
-        let Congestion { algorithm, probe_interval, notification_interval } = settings.congestion;
-        let wants_ecn = algorithm.wants_ecn();
-        let algorithm = algorithm.build().map_err(ControlError::Congestion)?;
+        let congestion = &settings.congestion;
+        let algorithm = congestion.algorithm.build().map_err(ControlError::Congestion)?;
         // RTR made it.
         let Some(connection) = &mut self.connection else { return Ok(()) };
-        if wants_ecn {
+        if congestion.algorithm.wants_ecn() {
             connection.mark_capable();
         }
-        self.notifier = Notifier::new(notification_interval);
+        self.notifier = Notifier::new(congestion.notification_interval);
+        self.sampler = Sampler::new(&congestion.algorithm, congestion.in_band, congestion.reverse);
+        self.collector.only_ratios(congestion.ratio_only);
+        self.seals = Seals::new(congestion.feedback_key);
         self.flow = Some(Flow::new(algorithm));
-        self.prober = Prober::new(probe_interval);
+        self.prober = Prober::new(congestion.probe_interval);
         self.requester.connect(connection.mtu, settings);
         self.state = State::ReadyToSend;
         Ok(())
@@ -235,6 +245,7 @@ impl QueuePair {
             Header::Connected { service: Service::Rc, bth, operation } => {
                 let is_marked = self.notifier.on_packet(books.now, frame);
                 books.counters.rx_marked += u64::from(is_marked);
+                self.on_riding_telemetry(frame, books);
                 if is_answer(operation) {
                     self.on_answer(bth, operation, frame.payload, memory, books)
                 } else {
@@ -249,17 +260,14 @@ impl QueuePair {
                 Ok(())
             }
             Header::TelemetryRequest { bth, int } => {
-                self.hops.on_probe(books.now, bth.psn, int, frame.payload);
+                self.collector.on_probe(books.now, bth.psn, int, frame.payload, books.flows);
                 Ok(())
             }
-            Header::TelemetryResponse { bth, path_id, busiest, .. } => {
-                let (ack, path) = self.prober.on_response(books.now, bth.psn, path_id, busiest)?;
-                books.counters.probe_responses += 1;
-                if let Some(flow) = &mut self.flow {
-                    flow.algorithm_mut().on_telemetry(&ack, &path);
-                }
-                Ok(())
+            Header::TelemetryResponse { bth, feedback } => self.on_response(&bth, &feedback, books),
+            Header::TelemetryNotification { bth, feedback } => {
+                self.on_feedback(&bth, Opcode::TELEMETRY_NOTIFICATION, &feedback, books)
             }
+            Header::TelemetrySetup { bth, setup, seal } => self.on_setup(&bth, setup, seal),
             Header::Connected { .. } | Header::Datagram { .. } => Err(Discard::Opcode),
         }
     }
@@ -364,9 +372,9 @@ impl QueuePair {
             // The answers before a NAK may still be paced.
             return self.paced_until;
         }
-        let probe = self.prober.due_at().filter(|_| self.requester.in_flight() > 0);
+        let telemetry = self.telemetry_due_at();
         let algorithm = self.flow.as_ref().and_then(|flow| flow.algorithm().poll_timeout());
-        [self.requester.poll_timeout(), self.paced_until, probe, algorithm].into_iter().flatten().min()
+        [self.requester.poll_timeout(), self.paced_until, telemetry, algorithm].into_iter().flatten().min()
     }
 
     pub(crate) fn on_timeout(&mut self, books: &mut Books<'_>) {

@@ -1,6 +1,9 @@
+use super::FeedbackKey;
+use crate::wire::Reverse;
 use crate::wire::{Mtu, Path, RnrTimer, Service};
 use crate::{Access, CqId, PdId, Psn, Qpn};
 use cc::Rate;
+use core::num::NonZeroU32;
 use core::time::Duration;
 
 pub use cc::AlgorithmConfig as CongestionAlgorithm;
@@ -123,18 +126,35 @@ pub struct Congestion {
     pub algorithm: CongestionAlgorithm,
     /// Send telemetry requests this often while data is in flight (rtgwg-00 6.2.1: once a round trip).
     pub probe_interval: Option<Duration>,
+    /// Every how many data packets carry an INT header (HPCC++ only). They take [`MAX_IN_BAND`](crate::wire::MAX_IN_BAND)
+    /// bytes more on the wire, and only towards a peer that said that it knows them.
+    pub in_band: Option<NonZeroU32>,
+    /// How the peer shall answer telemetry; [`CongestionAlgorithm::HpccReceiver`] is always told windows.
+    pub reverse: Reverse,
     /// How often, at most, marked packets of the peer are answered by a congestion notification packet.
     pub notification_interval: Duration,
+    /// Tell the peer no more of its path than how busy its busiest link is (rtgwg-00 9.1).
+    pub ratio_only: bool,
+    /// Seal telemetry's answers, and take none that are not sealed with the same key (rtgwg-00 9.1).
+    pub feedback_key: Option<FeedbackKey>,
 }
 
 impl Congestion {
     /// One notification in 50 µs, as the authors of DCQCN have it.
     pub const NOTIFICATION_INTERVAL: Duration = Duration::from_micros(50);
 
-    /// `algorithm` without probes.
+    /// `algorithm` without telemetry.
     #[must_use]
     pub const fn new(algorithm: CongestionAlgorithm) -> Self {
-        Self { algorithm, probe_interval: None, notification_interval: Self::NOTIFICATION_INTERVAL }
+        Self {
+            algorithm,
+            probe_interval: None,
+            in_band: None,
+            reverse: Reverse::Ack,
+            notification_interval: Self::NOTIFICATION_INTERVAL,
+            ratio_only: false,
+            feedback_key: None,
+        }
     }
 
     /// With a telemetry request this often while data is in flight.

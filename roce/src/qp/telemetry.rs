@@ -1,14 +1,21 @@
-//! Dedicated probes and their answers (rtgwg-00 6.2.1, 7.1).
+//! The requester's telemetry: probes and their answers (rtgwg-00 6.2.1, 7.1), INT headers in data packets, and the setup
+//! that tells the receiver how to answer.
 
-use crate::wire::telemetry::{HopRecord, IntHeader};
+use crate::wire::{Reverse, Setup};
 use crate::{Discard, Psn};
-use cc::{Ack, Instant, PathRecords, PathTelemetry};
+use cc::{Ack, AlgorithmConfig, HpccConfig, Instant};
+use core::num::NonZeroU32;
 use core::time::Duration;
 
 /// Hops that a probe leaves room for.
 pub(super) const PROBE_ROOM: u8 = 8;
 
-/// The requester's side: probes sent, answers awaited.
+/// How often a setup is sent before the peer counts as one that knows none.
+const SETUP_ATTEMPTS: u8 = 20;
+/// The shortest time between two of them.
+const SETUP_INTERVAL: Duration = Duration::from_micros(500);
+
+/// Probes sent, answers awaited.
 #[derive(Debug, Default)]
 pub(super) struct Prober {
     interval: Option<Duration>,
@@ -39,14 +46,8 @@ impl Prober {
         self.last_sent = Some(now);
     }
 
-    /// Takes an answer in: once, and none older than one taken before.
-    pub(super) fn on_response(
-        &mut self,
-        now: Instant,
-        psn: Psn,
-        path_id: u16,
-        busiest: Option<(u8, HopRecord)>,
-    ) -> Result<(Ack, PathTelemetry), Discard> {
+    /// Takes an answer in: once, and none older than one taken before. Gives it as an acknowledgement that counts probes.
+    pub(super) fn on_response(&mut self, now: Instant, psn: Psn) -> Result<Ack, Discard> {
         let number = self
             .next
             .checked_add_signed(i64::from(psn.distance(self.psn())))
@@ -55,58 +56,92 @@ impl Prober {
         self.awaited = number + 1;
         let newest = number + 1 == self.next;
         let rtt = self.last_sent.filter(|_| newest).map(|sent| now.saturating_since(sent));
-        let mut path = PathTelemetry::new(path_id);
-        if let Some((index, record)) = busiest {
-            path.set(index, record.into());
-        }
-        Ok((Ack { now, seq: number + 1, next: self.next, acked_bytes: 0, ce_bytes: 0, rtt }, path))
+        Ok(Ack { now, seq: number + 1, next: self.next, acked_bytes: 0, ce_bytes: 0, rtt })
     }
 }
 
-/// An answer to a probe, not yet sent.
+/// Tells the peer how to answer, until it says that it heard.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Response {
-    pub(super) psn: Psn,
-    pub(super) path_id: u16,
-    pub(super) hops: u8,
-    pub(super) busiest: Option<(u8, HopRecord)>,
+struct Handshake {
+    setup: Setup,
+    is_heard: bool,
+    attempts: u8,
+    next_at: Instant,
 }
 
-/// The responder's side: the last record of each hop, and the answer that is due.
-#[derive(Debug)]
-pub(super) struct HopLog {
-    records: PathRecords,
-    last_probe: Option<Instant>,
-    due: Option<Response>,
+/// Which data packets carry an INT header. None does before the peer said that it knows them: to any other they would be
+/// damaged packets.
+#[derive(Debug, Default)]
+pub(super) struct Sampler {
+    handshake: Option<Handshake>,
+    /// Every how many.
+    every: Option<NonZeroU32>,
+    /// Data packets until the next that does.
+    left: u32,
 }
 
-impl HopLog {
-    pub(super) const fn new() -> Self {
-        Self { records: PathRecords::new(), last_probe: None, due: None }
+impl Sampler {
+    pub(super) fn new(algorithm: &AlgorithmConfig, every: Option<NonZeroU32>, reverse: Reverse) -> Self {
+        let (config, reverse) = match algorithm {
+            AlgorithmConfig::Hpcc(config) if every.is_some() || reverse != Reverse::Ack => (config, reverse),
+            AlgorithmConfig::HpccReceiver(config) => (config, Reverse::Window),
+            _ => return Self::default(),
+        };
+        let setup = setup(config, reverse);
+        let handshake = Handshake { setup, is_heard: false, attempts: 0, next_at: Instant::ZERO };
+        Self { handshake: Some(handshake), every, left: 0 }
     }
 
-    /// A probe came. Where an earlier one is not answered yet, only the newer is.
-    ///
-    /// The busiest hop is that of the highest normalised in-flight bytes. They are counted over the sender's `T`, which
-    /// the responder isn't told: the time between two probes, about a round trip, stands for it.
-    pub(super) fn on_probe(&mut self, now: Instant, psn: Psn, int: IntHeader, payload: &[u8]) {
-        let mut path = PathTelemetry::new(int.path_id());
-        for (index, record) in (0u8..).zip(int.records(payload)) {
-            path.set(index, record.into());
+    /// When the setup may leave, while data is in flight.
+    pub(super) fn setup_due_at(&self) -> Option<Instant> {
+        let waits = |handshake: &&Handshake| !handshake.is_heard && handshake.attempts < SETUP_ATTEMPTS;
+        self.handshake.as_ref().filter(waits).map(|handshake| handshake.next_at)
+    }
+
+    pub(super) fn setup(&self) -> Option<Setup> {
+        self.handshake.map(|handshake| handshake.setup)
+    }
+
+    pub(super) fn on_setup_sent(&mut self, now: Instant) {
+        if let Some(handshake) = &mut self.handshake {
+            handshake.attempts += 1;
+            handshake.next_at = now + (2 * handshake.setup.base_rtt).max(SETUP_INTERVAL);
         }
-        let since = self.last_probe.replace(now).map_or(Duration::ZERO, |last| now.saturating_since(last));
-        let busiest = self.records.busiest(now, &path, since.max(Duration::from_nanos(1)));
-        let busiest = busiest.and_then(|(index, _)| {
-            int.records(payload).nth(usize::from(index)).map(|record| (index, record))
-        });
-        self.due = Some(Response { psn, path_id: int.path_id(), hops: int.hops(), busiest });
     }
 
-    pub(super) const fn due(&self) -> Option<Response> {
-        self.due
+    /// The peer said that it heard.
+    pub(super) fn on_ready(&mut self) {
+        if let Some(handshake) = &mut self.handshake {
+            handshake.is_heard = true;
+        }
     }
 
-    pub(super) const fn on_answered(&mut self) {
-        self.due = None;
+    /// Whether the next data packet carries an INT header.
+    pub(super) fn is_due(&self) -> bool {
+        self.left == 0 && self.every.is_some() && self.handshake.is_some_and(|handshake| handshake.is_heard)
+    }
+
+    /// A data packet left; with an INT header where one was due.
+    pub(super) fn on_data_sent(&mut self) {
+        self.left = match self.left {
+            0 if self.is_due() => self.every.map_or(0, |every| every.get() - 1),
+            left => left.saturating_sub(1),
+        };
     }
 }
+
+/// `config` on the wire.
+fn setup(config: &HpccConfig, reverse: Reverse) -> Setup {
+    Setup {
+        reverse,
+        base_rtt: config.base_rtt,
+        line_rate: config.line_rate.as_bps(),
+        min_rate: config.min_rate.as_bps(),
+        additive_increase: config.additive_increase.as_bps(),
+        target_utilisation: (config.target_utilisation * ETA_ONE) as u32,
+        max_stage: config.max_stage,
+    }
+}
+
+/// An eta of 1 on the wire.
+pub(super) const ETA_ONE: f64 = (1u32 << 31) as f64;

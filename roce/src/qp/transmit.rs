@@ -6,12 +6,12 @@ use super::responder::Answered;
 use super::telemetry::PROBE_ROOM;
 use super::{Books, CompletionStatus, State, buffers};
 use crate::wire::telemetry::IntHeader;
-use crate::wire::{Bth, Header, Service};
+use crate::wire::{Bth, Header, MAX_IN_BAND, MAX_OVERHEAD, Opcode, Operation, Report, Service};
 use crate::{Access, AccessError, Memory, Psn, Qpn};
 use cc::{CongestionController, Instant};
 
 /// Why a packet that was planned can't be made.
-enum Failure {
+pub(super) enum Failure {
     /// A buffer is not, or no longer, allowed.
     Access,
     /// `frame` is too short for it. A bug of the caller: nothing is sent.
@@ -37,7 +37,8 @@ impl QueuePair {
         let length = self
             .transmit_answer(&connection, memory, books, frame)
             .or_else(|| self.transmit_notification(&connection, books, frame))
-            .or_else(|| self.transmit_telemetry_response(&connection, frame))
+            .or_else(|| self.transmit_feedback(&connection, books, frame))
+            .or_else(|| self.transmit_setup(&connection, books, frame))
             .or_else(|| self.transmit_probe(&connection, books, frame))
             .or_else(|| self.transmit_request(&connection, memory, books, frame))?;
         self.identification = self.identification.wrapping_add(1);
@@ -59,7 +60,13 @@ impl QueuePair {
                 return None;
             }
         }
-        let bth = Bth { congestion, ..self.bth(connection.destination, psn) };
+        let mut bth = Bth { congestion, ..self.bth(connection.destination, psn) };
+        if let Operation::Acknowledge(_) = operation
+            && let Some(report) = self.collector.rider()
+        {
+            bth.congestion |= Bth::TELEMETRY;
+            return self.transmit_riding(connection, operation, bth, report, books, frame);
+        }
         let header = Header::Connected { service: Service::Rc, bth, operation };
         let payload = read.map_or(0, |read| read.length);
         let identity = self.identity;
@@ -96,6 +103,28 @@ impl QueuePair {
         }
     }
 
+    /// An Acknowledge with feedback behind it.
+    fn transmit_riding(
+        &mut self,
+        connection: &Connection,
+        operation: Operation,
+        bth: Bth,
+        report: Report,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let feedback = self.feedback(Opcode::RC_ACKNOWLEDGE, &bth, report);
+        let header = Header::Connected { service: Service::Rc, bth, operation };
+        let written = self.write(connection, &header, feedback.length() as u32, frame, |into| {
+            feedback.write(into);
+            Ok(())
+        });
+        self.responder.commit();
+        self.collector.on_sent(report);
+        books.counters.feedback_sent += 1;
+        written.ok()
+    }
+
     /// A CNP: BECN set, PSN 0 (IBA A17.9.3).
     fn transmit_notification(
         &mut self,
@@ -110,18 +139,6 @@ impl QueuePair {
         self.notifier.on_sent();
         books.counters.notifications_sent += 1;
         self.write(connection, &Header::CongestionNotification { bth }, 0, frame, |_| Ok(())).ok()
-    }
-
-    fn transmit_telemetry_response(&mut self, connection: &Connection, frame: &mut [u8]) -> Option<usize> {
-        let response = self.hops.due().filter(|_| self.state != State::Error)?;
-        let header = Header::TelemetryResponse {
-            bth: self.bth(connection.destination, response.psn),
-            path_id: response.path_id,
-            hops: response.hops,
-            busiest: response.busiest,
-        };
-        self.hops.on_answered();
-        self.write(connection, &header, 0, frame, |_| Ok(())).ok()
     }
 
     fn transmit_probe(
@@ -164,6 +181,10 @@ impl QueuePair {
         bth.ack_request = plan.ack_request;
         bth.solicited = plan.solicited;
         bth.congestion = data_bits;
+        // Where the frame has no room for it, the packet leaves without.
+        if self.sampler.is_due() && frame.len() >= plan.length as usize + MAX_OVERHEAD + MAX_IN_BAND {
+            bth.congestion |= Bth::TELEMETRY;
+        }
         let header = Header::Connected { service: Service::Rc, bth, operation: plan.operation };
         let written = self.write(connection, &header, plan.length, frame, |into| {
             Ok(buffers::gather(memory, books.regions, self.identity.pd, plan.data, plan.offset, into)?)
@@ -173,6 +194,7 @@ impl QueuePair {
             Ok(length) => {
                 let number = self.requester.commit(payload, ack_request, books);
                 books.counters.tx_payload_bytes += u64::from(payload);
+                self.sampler.on_data_sent();
                 let flow = self.flow.as_mut()?;
                 flow.algorithm_mut().on_send(books.now, number, payload);
                 flow.on_wire(books.now, length);
@@ -187,7 +209,7 @@ impl QueuePair {
         }
     }
 
-    const fn bth(&self, destination: Qpn, psn: Psn) -> Bth {
+    pub(super) const fn bth(&self, destination: Qpn, psn: Psn) -> Bth {
         Bth {
             solicited: false,
             migration: false,
@@ -199,7 +221,7 @@ impl QueuePair {
         }
     }
 
-    fn write(
+    pub(super) fn write(
         &self,
         connection: &Connection,
         header: &Header,

@@ -1,10 +1,12 @@
-use super::header::{Bth, Header, Service};
+use super::feedback::{MAX_FEEDBACK, Report};
+use super::header::{Bth, Header, Operation, Service};
+use super::inband::{self, IN_BAND_ROOM};
 use super::layers::Layers;
 use super::opcode::{Opcode, Writer};
 use super::path::Path;
-use super::telemetry::MAX_HOPS;
+use super::telemetry::IntHeader;
 use super::template::Template;
-use super::{BTH_LENGTH, ICRC_LENGTH, MAX_PAYLOAD, icrc};
+use super::{BTH_LENGTH, ICRC_LENGTH, MAX_IN_BAND, MAX_PAYLOAD, icrc};
 use core::net::IpAddr;
 use thiserror::Error;
 
@@ -109,7 +111,9 @@ impl Template {
         frame: &'f mut [u8],
     ) -> Result<Draft<'f>, EmitError> {
         check(header, payload_length)?;
-        let extensions = header.extension_length();
+        let bth = header.bth();
+        let in_band = if inband::is_flagged(header.opcode().0, bth.congestion) { MAX_IN_BAND } else { 0 };
+        let extensions = in_band + header.extension_length();
         let layers = self.layers(extensions + payload_length.next_multiple_of(4) + ICRC_LENGTH);
         let (payload, end) = (layers.bth + BTH_LENGTH + extensions, layers.end);
         if frame.len() < end {
@@ -117,14 +121,17 @@ impl Template {
         }
         self.write(&layers, identification, frame);
         let mut writer = Writer { frame: &mut *frame, at: layers.bth };
-        writer.put(pack_bth(header.opcode(), header.bth(), payload_length));
+        writer.put(pack_bth(header.opcode(), bth, payload_length));
+        if in_band > 0 {
+            writer.in_band(IntHeader::with_room(IN_BAND_ROOM));
+        }
         writer.extensions(header);
         let hidden = match header {
             Header::TelemetryRequest { .. } => {
                 frame[payload..payload + payload_length].fill(0);
                 end - ICRC_LENGTH - layers.bth - BTH_LENGTH
             }
-            _ => 0,
+            _ => in_band,
         };
         Ok(Draft { frame, layers, payload, payload_length, hidden })
     }
@@ -136,12 +143,18 @@ fn check(header: &Header, length: usize) -> Result<(), EmitError> {
     let (limit, legal) = match header {
         Header::Connected { service: Service::Ud, .. } => return Err(EmitError::Opcode(opcode.0)),
         Header::TelemetryRequest { int, .. } => (int.room_bytes(), length == int.room_bytes()),
-        Header::TelemetryResponse { hops, busiest, .. } => {
-            let named = busiest.map_or(*hops == 0, |(index, _)| index < *hops);
-            if !named || *hops > MAX_HOPS {
-                return Err(EmitError::Hops { hops: *hops });
+        Header::TelemetryResponse { feedback, .. } | Header::TelemetryNotification { feedback, .. } => {
+            match feedback.report {
+                Report::Busiest { hops, .. } if !feedback.report.is_legal() => {
+                    return Err(EmitError::Hops { hops });
+                }
+                _ => (0, length == 0),
             }
-            (0, length == 0)
+        }
+        Header::Connected { bth, operation: Operation::Acknowledge(_), .. }
+            if bth.congestion & Bth::TELEMETRY != 0 =>
+        {
+            (MAX_FEEDBACK, length <= MAX_FEEDBACK)
         }
         _ if shape.payload => (MAX_PAYLOAD, length <= MAX_PAYLOAD),
         _ => (0, length == 0),

@@ -1,4 +1,5 @@
-use super::telemetry::{HopRecord, IntHeader};
+use super::feedback::{Feedback, Seal, Setup};
+use super::telemetry::IntHeader;
 use crate::{Psn, Qpn, Rkey};
 use core::time::Duration;
 
@@ -27,6 +28,8 @@ impl Bth {
     /// BECN: packets that went the other way met congestion; in an Acknowledge those that it acknowledges, in a CNP those
     /// of some time past.
     pub const BECN: u8 = 0x40;
+    /// A reserved bit, ours: an INT header follows the BTH; behind an Acknowledge, feedback.
+    pub const TELEMETRY: u8 = 0x20;
     /// A reserved bit, ours: the sender wants marks echoed byte by byte in acknowledgements (DCTCP), and no CNPs.
     pub const EXACT_ECHO: u8 = 0x10;
 }
@@ -263,13 +266,24 @@ pub enum Header {
     TelemetryResponse {
         /// Common fields; the PSN is the probe's number.
         bth: Bth,
-        /// The XOR of the switches' ids, 12 bits.
-        path_id: u16,
-        /// Hops that the probe passed, 0 to 15.
-        hops: u8,
-        /// The hop with the highest normalised in-flight bytes by its place on the path; there is one exactly when
-        /// `hops` is not 0, and its place is below `hops`.
-        busiest: Option<(u8, HopRecord)>,
+        /// What the path is like.
+        feedback: Feedback,
+    },
+    /// Feedback that nothing asked for by a probe, opcode 0xC2.
+    TelemetryNotification {
+        /// Common fields; the PSN is that of the packet that brought the telemetry.
+        bth: Bth,
+        /// What the path is like.
+        feedback: Feedback,
+    },
+    /// How the receiver shall answer telemetry, opcode 0xC3. [`Report::Ready`](super::Report::Ready) answers it.
+    TelemetrySetup {
+        /// Common fields; the PSN is 0.
+        bth: Bth,
+        /// How, and the flow's parameters.
+        setup: Setup,
+        /// What proves it.
+        seal: Option<Seal>,
     },
 }
 
@@ -282,7 +296,9 @@ impl Header {
             | Self::Datagram { bth, .. }
             | Self::CongestionNotification { bth }
             | Self::TelemetryRequest { bth, .. }
-            | Self::TelemetryResponse { bth, .. } => bth,
+            | Self::TelemetryResponse { bth, .. }
+            | Self::TelemetryNotification { bth, .. }
+            | Self::TelemetrySetup { bth, .. } => bth,
         }
     }
 }

@@ -16,27 +16,30 @@ const ON_STACK: usize = 2 * LEAST;
 
 /// The ICRC that belongs to the packet (IBA 9.2, A17.3.3), to be stored least significant byte first.
 ///
-/// What routers and switches may change counts as ones. The last `hidden` bytes before the ICRC, and their share
-/// of the IP and UDP lengths, count as absent.
+/// What routers and switches may change counts as ones. The `hidden` bytes after the BTH, and their share of the IP and
+/// UDP lengths, count as absent.
 ///
 /// The first bytes are copied, masked and summed on the stack, behind as many zeros as make whole folds: zeros leave an
 /// empty register empty. Its initial value is the same as its bits in the first four bytes.
 pub(super) fn compute(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
-    let covered = &frame[layers.ip..layers.end - ICRC_LENGTH - hidden];
-    debug_assert!(covered.len() >= layers.bth + BTH_LENGTH - layers.ip);
+    // The headers on one side of what is hidden, the rest on the other.
+    let headers = &frame[layers.ip..layers.bth + if hidden > 0 { BTH_LENGTH } else { BTH_MASKED }];
+    let rest = &frame[layers.ip + headers.len() + hidden..layers.end - ICRC_LENGTH];
     // A short packet is one piece. Of a long one the first bytes go through the table: a second use of the
     // multiplication would cost more than they do.
-    let (head, end) = match covered.len() {
+    let (head, end) = match headers.len() + rest.len() {
         short @ ..=ON_STACK => (short, short.next_multiple_of(FOLD).max(LEAST)),
-        long => {
-            let masked = layers.bth + BTH_MASKED - layers.ip;
-            let head = masked + (long - masked) % FOLD;
+        _ => {
+            let head = headers.len() + rest.len() % FOLD;
             (head, head)
         }
     };
     let mut stack = [0; ON_STACK];
     let copy = &mut stack[end - head..end];
-    copy.copy_from_slice(&covered[..head]);
+    let (first, second) = copy.split_at_mut(headers.len());
+    let (begin, rest) = rest.split_at(second.len());
+    first.copy_from_slice(headers);
+    second.copy_from_slice(begin);
     mask(copy, layers, hidden);
     for (byte, bits) in copy.iter_mut().zip(LINK_HEADER.to_le_bytes()) {
         *byte ^= bits;
@@ -44,8 +47,8 @@ pub(super) fn compute(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     // The hasher takes the register's complement.
     let mut hasher = Hasher::new_with_initial(!0);
     hasher.update(&stack[..end]);
-    if head < covered.len() {
-        hasher.update(&covered[head..]);
+    if !rest.is_empty() {
+        hasher.update(rest);
     }
     hasher.finalize()
 }

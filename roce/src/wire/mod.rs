@@ -5,8 +5,12 @@
 
 mod ecn;
 mod emit;
+mod feedback;
 mod header;
 mod icrc;
+mod inband;
+#[cfg(test)]
+mod inband_tests;
 mod layers;
 mod opcode;
 mod path;
@@ -17,10 +21,12 @@ mod tests;
 
 pub use ecn::{Ecn, ecn, mark_ce};
 pub use emit::{Draft, EmitError, emit};
+pub use feedback::{Feedback, MAX_FEEDBACK, Report, Reverse, SEAL_LENGTH, SETUP_LENGTH, Seal, Setup};
 pub use header::{
     Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Header, Immediate, NakCode, Operation, Reth, RnrTimer,
     SendTail, Service, Syndrome,
 };
+pub use inband::{IN_BAND_ROOM, InBand};
 pub use opcode::{Opcode, Shape};
 pub use path::{Mac, Mtu, Path, Vlan};
 pub use template::Template;
@@ -35,8 +41,11 @@ pub const ROCE_PORT: u16 = 4791;
 pub const MAX_PAYLOAD: usize = 4096;
 
 /// What all headers together and the ICRC take at most: Ethernet with a VLAN tag, IPv6, UDP, BTH, the longest
-/// extension header, pad, ICRC.
+/// extension header, pad, ICRC. In-band telemetry comes on top of it ([`MAX_IN_BAND`]).
 pub const MAX_OVERHEAD: usize = 18 + 40 + 8 + 12 + 28 + 3 + 4;
+
+/// What in-band telemetry adds to a data packet.
+pub const MAX_IN_BAND: usize = 4 + IN_BAND_ROOM as usize * telemetry::RECORD_LENGTH;
 
 const BTH_LENGTH: usize = 12;
 const ICRC_LENGTH: usize = 4;
@@ -50,6 +59,8 @@ pub struct Frame<'a> {
     pub identification: u16,
     /// BTH and extension headers.
     pub header: Header,
+    /// Telemetry that a data packet brings.
+    pub in_band: Option<InBand<'a>>,
     /// What follows them, without pad.
     pub payload: &'a [u8],
 }
@@ -79,7 +90,7 @@ pub fn verify(frame: &[u8]) -> Result<(), Discard> {
 fn verify_at(frame: &[u8], layers: &Layers) -> Result<(), Discard> {
     layers.verify_checksums(frame)?;
     let (bth, rest, found) = split(frame, layers)?;
-    let hidden = telemetry::hidden_length(bth[0], rest.len());
+    let hidden = inband::hidden_length(bth, rest)?;
     match icrc::compute(frame, layers, hidden) == u32::from_le_bytes(*found) {
         true => Ok(()),
         false => Err(Discard::Icrc),
@@ -106,9 +117,10 @@ fn split<'a>(frame: &'a [u8], layers: &Layers) -> Result<Transport<'a>, Discard>
 
 fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
     let (bth, rest, _) = split(frame, layers)?;
+    let (in_band, rest) = inband::split(bth[0], bth[4], rest)?;
     let (header, payload) = parse_transport(bth, rest)?;
     let (path, identification) = layers.path(frame)?;
-    Ok(Frame { path, identification, header, payload })
+    Ok(Frame { path, identification, header, in_band, payload })
 }
 
 fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Header, &'a [u8]), Discard> {
@@ -129,10 +141,12 @@ fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Head
     let shape = Opcode(opcode).shape().ok_or(Discard::Opcode)?;
     let (header, rest) = opcode::read(Opcode(opcode), bth, rest)?;
     let length = rest.len().checked_sub(pad).ok_or(Discard::Truncated)?;
-    if !rest.len().is_multiple_of(4) || (length > 0 || pad > 0) && !shape.payload {
+    // Behind an Acknowledge, feedback.
+    let payload = shape.payload || opcode == Opcode::RC_ACKNOWLEDGE.0 && congestion & Bth::TELEMETRY != 0;
+    if !rest.len().is_multiple_of(4) || (length > 0 || pad > 0) && !payload {
         return Err(Discard::Sequence);
     }
-    if length > MAX_PAYLOAD {
+    if length > if shape.payload { MAX_PAYLOAD } else { MAX_FEEDBACK } {
         return Err(Discard::Oversized);
     }
     if let Header::TelemetryRequest { int, .. } = header {

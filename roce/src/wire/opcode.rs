@@ -1,8 +1,9 @@
+use super::feedback::{Feedback, MAX_FEEDBACK, SEAL_LENGTH, SETUP_LENGTH, Seal, Setup};
 use super::header::{
     Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Header, Immediate, Operation, Reth, SendTail, Service,
     Syndrome,
 };
-use super::telemetry::{HopRecord, IntHeader, MAX_HOPS};
+use super::telemetry::IntHeader;
 use crate::{Discard, Qpn, Rkey};
 
 /// The first byte of a BTH: service in the top three bits, operation below (IBA table 38).
@@ -58,6 +59,8 @@ static OPERATIONS: [Shape; 24] = [
 static NOTIFICATION: Shape = shape("CNP", false, &[]);
 static REQUEST: Shape = shape("Telemetry Request", true, &[]);
 static RESPONSE: Shape = shape("Telemetry Response", false, &[]);
+static FEEDBACK: Shape = shape("Telemetry Notification", false, &[]);
+static SETUP: Shape = shape("Telemetry Setup", false, &[]);
 
 /// Bytes after a CNP's BTH, reserved (IBA A17.9.3).
 const NOTIFICATION_RESERVED: usize = 16;
@@ -69,6 +72,12 @@ impl Opcode {
     pub const TELEMETRY_REQUEST: Self = Self(0xc0);
     /// The answer to a probe.
     pub const TELEMETRY_RESPONSE: Self = Self(0xc1);
+    /// Feedback by itself.
+    pub const TELEMETRY_NOTIFICATION: Self = Self(0xc2);
+    /// How telemetry shall be answered.
+    pub const TELEMETRY_SETUP: Self = Self(0xc3);
+    /// Acknowledge of a reliable connection.
+    pub(crate) const RC_ACKNOWLEDGE: Self = Self(17);
 
     /// The service of its top three bits; `None` for those that are not spoken here.
     #[must_use]
@@ -88,6 +97,8 @@ impl Opcode {
             Self::NOTIFICATION => return Some(&NOTIFICATION),
             Self::TELEMETRY_REQUEST => return Some(&REQUEST),
             Self::TELEMETRY_RESPONSE => return Some(&RESPONSE),
+            Self::TELEMETRY_NOTIFICATION => return Some(&FEEDBACK),
+            Self::TELEMETRY_SETUP => return Some(&SETUP),
             _ => {}
         }
         let service = self.service()?;
@@ -106,6 +117,8 @@ impl Header {
             Self::CongestionNotification { .. } => Opcode::NOTIFICATION,
             Self::TelemetryRequest { .. } => Opcode::TELEMETRY_REQUEST,
             Self::TelemetryResponse { .. } => Opcode::TELEMETRY_RESPONSE,
+            Self::TelemetryNotification { .. } => Opcode::TELEMETRY_NOTIFICATION,
+            Self::TelemetrySetup { .. } => Opcode::TELEMETRY_SETUP,
         }
     }
 }
@@ -215,15 +228,15 @@ impl Reader<'_> {
         })
     }
 
-    fn response(&mut self, bth: Bth) -> Result<Header, Discard> {
-        let [path_high, path_low, hops, index] = self.take()?;
-        let path_id = u16::from_be_bytes([path_high, path_low]);
-        let busiest = match hops {
-            0 => None,
-            _ => Some((index, HopRecord::unpack(self.take()?).ok_or(Discard::Telemetry)?)),
-        };
-        let legal = path_id <= 0xfff && hops <= MAX_HOPS && (index < hops || index == 0);
-        legal.then_some(Header::TelemetryResponse { bth, path_id, hops, busiest }).ok_or(Discard::Telemetry)
+    /// All that is left.
+    fn feedback(&mut self) -> Result<Feedback, Discard> {
+        Feedback::read(core::mem::take(&mut self.0))
+    }
+
+    fn setup(&mut self, bth: Bth) -> Result<Header, Discard> {
+        let setup = Setup::unpack(&self.take::<SETUP_LENGTH>()?).ok_or(Discard::Telemetry)?;
+        let seal = Seal::read(core::mem::take(&mut self.0))?;
+        Ok(Header::TelemetrySetup { bth, setup, seal })
     }
 }
 
@@ -239,7 +252,9 @@ pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u
             let int = IntHeader::unpack(reader.take()?).ok_or(Discard::Telemetry)?;
             Header::TelemetryRequest { bth, int }
         }
-        Opcode::TELEMETRY_RESPONSE => reader.response(bth)?,
+        Opcode::TELEMETRY_RESPONSE => Header::TelemetryResponse { bth, feedback: reader.feedback()? },
+        Opcode::TELEMETRY_NOTIFICATION => Header::TelemetryNotification { bth, feedback: reader.feedback()? },
+        Opcode::TELEMETRY_SETUP => reader.setup(bth)?,
         _ => match opcode.service().ok_or(Discard::Opcode)? {
             Service::Ud => {
                 let (queue_key, source) = (reader.u32()?, Qpn::new(reader.u32()?));
@@ -335,14 +350,32 @@ impl Writer<'_> {
             }
             Header::CongestionNotification { .. } => self.put([0; NOTIFICATION_RESERVED]),
             Header::TelemetryRequest { int, .. } => self.put(int.pack()),
-            Header::TelemetryResponse { path_id, hops, busiest, .. } => {
-                let [high, low] = (path_id & 0xfff).to_be_bytes();
-                self.put([high, low, *hops, busiest.map_or(0, |(index, _)| index)]);
-                if let Some((_, record)) = busiest {
-                    self.put(record.pack());
+            Header::TelemetryResponse { feedback, .. } | Header::TelemetryNotification { feedback, .. } => {
+                let mut bytes = [0; MAX_FEEDBACK];
+                let length = feedback.write(&mut bytes);
+                self.slice(&bytes[..length]);
+            }
+            Header::TelemetrySetup { setup, seal, .. } => {
+                self.put(setup.pack());
+                if let Some(seal) = seal {
+                    let mut bytes = [0; SEAL_LENGTH];
+                    seal.write(&mut bytes);
+                    self.put(bytes);
                 }
             }
         }
+    }
+
+    /// An INT header and its room, empty.
+    pub fn in_band(&mut self, int: IntHeader) {
+        self.put(int.pack());
+        self.frame[self.at..self.at + int.room_bytes()].fill(0);
+        self.at += int.room_bytes();
+    }
+
+    fn slice(&mut self, bytes: &[u8]) {
+        self.frame[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
     }
 }
 
@@ -354,8 +387,12 @@ impl Header {
             Self::Datagram { immediate: None, .. } => 8,
             Self::Datagram { immediate: Some(_), .. } => 12,
             Self::CongestionNotification { .. } => NOTIFICATION_RESERVED,
-            Self::TelemetryRequest { .. } | Self::TelemetryResponse { busiest: None, .. } => 4,
-            Self::TelemetryResponse { busiest: Some(_), .. } => 12,
+            Self::TelemetryRequest { .. } => 4,
+            Self::TelemetryResponse { feedback, .. } | Self::TelemetryNotification { feedback, .. } => {
+                feedback.length()
+            }
+            Self::TelemetrySetup { seal: None, .. } => SETUP_LENGTH,
+            Self::TelemetrySetup { seal: Some(_), .. } => SETUP_LENGTH + SEAL_LENGTH,
         }
     }
 }

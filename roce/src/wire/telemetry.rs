@@ -1,7 +1,7 @@
 //! HPCC telemetry between endpoints and switches: the INT header of rtgwg-00 Figure 4 in packets of its own.
 
 use super::layers::{Layers, chunk};
-use super::{BTH_LENGTH, ICRC_LENGTH, Opcode};
+use super::{BTH_LENGTH, ICRC_LENGTH, Opcode, inband};
 use crate::Discard;
 use cc::{Counter, Hop, Rate};
 
@@ -225,12 +225,7 @@ impl IntHeader {
     }
 }
 
-/// What follows a telemetry request's BTH is outside the ICRC. `length`: from the BTH's end to the ICRC.
-pub(super) const fn hidden_length(opcode: u8, length: usize) -> usize {
-    if opcode == Opcode::TELEMETRY_REQUEST.0 { length } else { 0 }
-}
-
-/// At a switch: writes `record` into a telemetry request with room left, counts the hop and folds `switch_id` (12
+/// At a switch: writes `record` into a telemetry request, or a data packet with an INT header, with room left, counts the hop and folds `switch_id` (12
 /// bits) into the path's id. In place: no other byte changes. Says whether it did; any other frame is untouched.
 pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
     let Ok((word_at, int)) = find(frame) else { return false };
@@ -244,17 +239,17 @@ pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
     true
 }
 
-/// The INT word of a telemetry request whose length is what the word says.
+/// The INT word of a telemetry request or data packet that is as long as the word says.
 fn find(frame: &[u8]) -> Result<(usize, IntHeader), Discard> {
     let layers = Layers::locate(frame)?;
     let word_at = layers.bth + BTH_LENGTH;
-    let [opcode, flags] = *chunk(frame, layers.bth)?;
-    if opcode != Opcode::TELEMETRY_REQUEST.0 || flags & 0x3f != 0 {
+    let [opcode, flags, _, _, congestion] = *chunk(frame, layers.bth)?;
+    let is_probe = opcode == Opcode::TELEMETRY_REQUEST.0 && flags & 0x3f == 0;
+    if !is_probe && !inband::is_flagged(opcode, congestion) {
         return Err(Discard::Opcode);
     }
     let int = IntHeader::unpack(*chunk(frame, word_at)?).ok_or(Discard::Telemetry)?;
-    if layers.end != word_at + WORD_LENGTH + int.room_bytes() + ICRC_LENGTH {
-        return Err(Discard::Telemetry);
-    }
-    Ok((word_at, int))
+    let end = word_at + WORD_LENGTH + int.room_bytes() + ICRC_LENGTH;
+    let fits = if is_probe { layers.end == end } else { layers.end >= end };
+    if fits { Ok((word_at, int)) } else { Err(Discard::Telemetry) }
 }

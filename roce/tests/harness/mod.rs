@@ -90,6 +90,8 @@ pub struct Options {
     pub max_dest_rd_atomic: u8,
     pub congestion: CongestionAlgorithm,
     pub probe_interval: Option<Duration>,
+    /// What else of congestion control differs from the defaults.
+    pub adjust: fn(&mut Congestion),
     pub capabilities: Capabilities,
     pub cq_depth: u32,
     pub memory: usize,
@@ -110,6 +112,7 @@ impl Default for Options {
             max_dest_rd_atomic: 4,
             congestion: CongestionAlgorithm::Fixed { window: 64 * 1024, rate: None },
             probe_interval: None,
+            adjust: |_| {},
             capabilities: Capabilities::default(),
             cq_depth: 1024,
             memory: 1 << 20,
@@ -169,13 +172,15 @@ impl Host {
 
     /// From RTR to RTS.
     pub fn ready_to_send(&mut self, options: &Options) {
+        let mut congestion = Congestion::new(options.congestion).probing(options.probe_interval);
+        (options.adjust)(&mut congestion);
         let settings = RtsSettings {
             send_psn: Psn::new(options.send_psn),
             ack_timeout: AckTimeout::new(options.ack_timeout),
             retry_count: options.retry_count,
             rnr_retry: options.rnr_retry,
             max_rd_atomic: options.max_rd_atomic,
-            congestion: Congestion::new(options.congestion).probing(options.probe_interval),
+            congestion,
         };
         self.endpoint.modify_qp(Instant::ZERO, self.qpn, Modify::ReadyToSend(settings)).unwrap();
     }
@@ -330,7 +335,8 @@ impl Pair {
     }
 
     fn transmit(&mut self) {
-        let mut frame = vec![0; self.options.mtu.bytes() as usize + roce::wire::MAX_OVERHEAD];
+        let mut frame =
+            vec![0; self.options.mtu.bytes() as usize + roce::wire::MAX_OVERHEAD + roce::wire::MAX_IN_BAND];
         for from in 0..2 {
             loop {
                 let before = self.reports()[from];

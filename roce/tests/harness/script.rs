@@ -5,8 +5,8 @@ use cc::Instant;
 use core::time::Duration;
 use roce::qp::State;
 use roce::wire::{
-    Aeth, Bth, Header, MAX_OVERHEAD, NakCode, Operation, Path, Reth, RnrTimer, SendTail, Service, Syndrome,
-    emit, parse,
+    Aeth, Bth, Header, MAX_IN_BAND, MAX_OVERHEAD, NakCode, Operation, Path, Reth, RnrTimer, SendTail,
+    Service, Syndrome, emit, parse,
 };
 use roce::{Discard, Psn, Qpn, Rkey};
 
@@ -63,7 +63,7 @@ impl Script {
     }
 
     pub fn frame(&self, header: &Header, payload: &[u8]) -> Vec<u8> {
-        let mut frame = vec![0; payload.len() + MAX_OVERHEAD];
+        let mut frame = vec![0; payload.len() + MAX_OVERHEAD + MAX_IN_BAND];
         let mut draft = emit(&self.path, 0, header, payload.len(), &mut frame).unwrap();
         draft.payload().copy_from_slice(payload);
         let length = draft.seal();
@@ -73,7 +73,7 @@ impl Script {
 
     /// What the endpoint sends next, if anything.
     pub fn next_header(&mut self) -> Option<(Header, Vec<u8>)> {
-        let mut frame = vec![0; 4096 + MAX_OVERHEAD];
+        let mut frame = vec![0; 4096 + MAX_OVERHEAD + MAX_IN_BAND];
         let length = self.host.endpoint.poll_transmit(self.now, &self.host.ram, &mut frame)?;
         let packet = parse(&frame[..length]).unwrap();
         assert_eq!(packet.header.bth().destination, Qpn::new(PEER));

@@ -225,6 +225,17 @@ impl Requester {
         (self.una..self.sent).contains(&number).then_some(number)
     }
 
+    /// The number of the packet that has this PSN, of those sent: the nearest to the oldest not acknowledged.
+    pub(super) fn sent_number(&self, psn: Psn) -> Option<u64> {
+        let ahead = psn.distance(self.psn(self.una));
+        self.una.checked_add_signed(i64::from(ahead)).filter(|&number| number < self.sent)
+    }
+
+    /// The first PSN of the connection.
+    pub(super) const fn first(&self) -> Psn {
+        self.origin
+    }
+
     fn stream_at(&self, index: usize, number: u64) -> u64 {
         self.queue.get(index).map_or(self.stream_end, |wqe| wqe.stream_at(number, self.mtu))
     }

@@ -75,6 +75,8 @@ pub(super) struct Rights {
 pub(super) struct Responder {
     queue: VecDeque<RecvRequest>,
     expected: Psn,
+    /// The first PSN of the connection.
+    first: Psn,
     /// Messages completed, 24 bits.
     msn: u32,
     /// The gap, or the missing receive, at `expected` was reported: once is enough (IBA 9.7.5.2.8).
@@ -91,6 +93,7 @@ impl Responder {
         Self {
             queue: VecDeque::with_capacity(max_recv as usize),
             expected: Psn::new(0),
+            first: Psn::new(0),
             msn: 0,
             nak_sent: false,
             message: None,
@@ -104,6 +107,7 @@ impl Responder {
     /// INIT to RTR.
     pub(super) fn connect(&mut self, settings: &RtrSettings) {
         self.expected = settings.receive_psn;
+        self.first = settings.receive_psn;
         self.min_rnr_timer = settings.min_rnr_timer;
         self.resources = Resources::new(settings.max_dest_rd_atomic);
     }
@@ -121,6 +125,11 @@ impl Responder {
 
     pub(super) fn len(&self) -> usize {
         self.queue.len() + usize::from(matches!(self.message, Some(Message::Send { .. })))
+    }
+
+    /// The first PSN of the connection.
+    pub(super) const fn first(&self) -> Psn {
+        self.first
     }
 
     pub(super) const fn expected_psn(&self) -> Psn {

@@ -1,0 +1,198 @@
+//! The responder's telemetry: what a peer's packets bring, and what is answered.
+
+use super::telemetry::ETA_ONE;
+use crate::wire::telemetry::{HopRecord, IntHeader};
+use crate::wire::{InBand, Report, Reverse, Setup};
+use crate::{Discard, Psn};
+use cc::{ActiveFlows, FlowMark, HpccConfig, Instant, PathRecords, PathTelemetry, Rate, RxHpcc};
+use core::time::Duration;
+
+/// How an answer leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// As the answer to a probe.
+    Response,
+    /// Behind the next Acknowledge.
+    Acknowledge,
+    /// By itself.
+    Notification,
+    /// Behind an Acknowledge if one is due, by itself if not.
+    Either,
+}
+
+/// An answer, not yet sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Due {
+    pub(super) way: Way,
+    /// Of the packet that brought the telemetry.
+    pub(super) psn: Psn,
+    pub(super) report: Report,
+}
+
+/// What is kept of the telemetry that came: the last record of each hop, or the whole algorithm.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation and a cache miss per queue pair")]
+enum Watch {
+    Records(PathRecords),
+    Window(RxHpcc),
+}
+
+/// Answers a peer's telemetry, as it asked by a setup or, without one, by the busiest hop. One answer at a time waits: a
+/// newer one takes its place.
+#[derive(Debug)]
+pub(super) struct Collector {
+    watch: Watch,
+    setup: Option<Setup>,
+    /// A setup is to be confirmed.
+    is_ready_due: bool,
+    /// Nothing but ratios is said about the network.
+    ratio_only: bool,
+    mark: FlowMark,
+    last: Option<Instant>,
+    due: Option<Due>,
+}
+
+impl Collector {
+    pub(super) fn new() -> Self {
+        Self {
+            watch: Watch::Records(PathRecords::new()),
+            setup: None,
+            is_ready_due: false,
+            ratio_only: false,
+            mark: FlowMark::default(),
+            last: None,
+            due: None,
+        }
+    }
+
+    /// Says no more about the network than how busy the busiest link is (rtgwg-00 9.1).
+    pub(super) const fn only_ratios(&mut self, ratio_only: bool) {
+        self.ratio_only = ratio_only;
+    }
+
+    /// The peer said how it wants to be answered. Said again, it is confirmed again, and what was heard stays.
+    pub(super) fn on_setup(&mut self, setup: Setup) -> Result<(), Discard> {
+        if self.setup != Some(setup) {
+            self.watch = match setup.reverse {
+                Reverse::Window => {
+                    Watch::Window(RxHpcc::new(config(&setup)).map_err(|_| Discard::Telemetry)?)
+                }
+                Reverse::Ack | Reverse::Notification => Watch::Records(PathRecords::new()),
+            };
+            self.setup = Some(setup);
+        }
+        self.is_ready_due = true;
+        Ok(())
+    }
+
+    pub(super) fn on_probe(
+        &mut self,
+        now: Instant,
+        psn: Psn,
+        int: IntHeader,
+        room: &[u8],
+        flows: &mut ActiveFlows,
+    ) {
+        let report = self.collect(now, int, int.records(room), flows);
+        let way = if matches!(report, Some(Report::Window(_))) { Way::Either } else { Way::Response };
+        self.answer(way, psn, report);
+    }
+
+    pub(super) fn on_data(&mut self, now: Instant, psn: Psn, in_band: &InBand<'_>, flows: &mut ActiveFlows) {
+        let report = self.collect(now, in_band.int, in_band.records(), flows);
+        let way = match self.setup.map_or(Reverse::Ack, |setup| setup.reverse) {
+            Reverse::Ack => Way::Acknowledge,
+            Reverse::Notification => Way::Notification,
+            Reverse::Window => Way::Either,
+        };
+        self.answer(way, psn, report);
+    }
+
+    fn answer(&mut self, way: Way, psn: Psn, report: Option<Report>) {
+        if let Some(report) = report {
+            self.due = Some(Due { way, psn, report });
+        }
+    }
+
+    /// Takes one packet's telemetry in; gives what to say.
+    ///
+    /// The busiest hop is that of the highest normalised in-flight bytes. They are counted over the sender's `T`; where no
+    /// setup told it, the time between two packets with telemetry stands for it.
+    fn collect(
+        &mut self,
+        now: Instant,
+        int: IntHeader,
+        records: impl Iterator<Item = HopRecord>,
+        flows: &mut ActiveFlows,
+    ) -> Option<Report> {
+        let mut path = PathTelemetry::new(int.path_id());
+        let mut kept = [None; crate::wire::telemetry::MAX_HOPS as usize];
+        for ((index, record), place) in (0u8..).zip(records).zip(&mut kept) {
+            path.set(index, record.into());
+            *place = Some(record);
+        }
+        let since = self.last.replace(now).map_or(Duration::ZERO, |last| now.saturating_since(last));
+        let base_rtt = self.setup.map_or(since, |setup| setup.base_rtt).max(Duration::from_nanos(1));
+        let records = match &mut self.watch {
+            Watch::Window(receiver) => {
+                flows.on_packet(now, count_over(base_rtt), &mut self.mark);
+                return receiver.on_telemetry(now, &path, flows.count()).map(Report::Window);
+            }
+            Watch::Records(records) => records,
+        };
+        let path_id = int.path_id();
+        if self.ratio_only {
+            let inflight = records.inflight(now, &path, base_rtt)?;
+            // A float's cast to an integer stops at the integer's ends.
+            let utilisation = (inflight.utilisation * RATIO_ONE) as u32;
+            let interval = u32::try_from(inflight.interval).unwrap_or(u32::MAX);
+            return Some(Report::Ratio { path_id, utilisation, interval });
+        }
+        let busiest = records.busiest(now, &path, base_rtt);
+        let busiest = busiest.and_then(|(index, _)| kept[usize::from(index)].map(|record| (index, record)));
+        Some(Report::Busiest { path_id, hops: int.hops(), busiest })
+    }
+
+    /// What may ride behind an Acknowledge that leaves now.
+    pub(super) fn rider(&self) -> Option<Report> {
+        let rides = |due: &Due| matches!(due.way, Way::Acknowledge | Way::Either);
+        self.due.filter(rides).map(|due| due.report)
+    }
+
+    /// What leaves by itself.
+    pub(super) fn due(&self) -> Option<Due> {
+        if self.is_ready_due {
+            return Some(Due { way: Way::Notification, psn: Psn::new(0), report: Report::Ready });
+        }
+        self.due.filter(|due| due.way != Way::Acknowledge)
+    }
+
+    /// It left.
+    pub(super) fn on_sent(&mut self, report: Report) {
+        if report == Report::Ready {
+            self.is_ready_due = false;
+        } else {
+            self.due = None;
+        }
+    }
+}
+
+/// A utilisation of 1 on the wire.
+pub(super) const RATIO_ONE: f64 = (1u32 << 20) as f64;
+
+/// Over what time flows are counted: some round trips, so that a slow one is seen in each.
+fn count_over(base_rtt: Duration) -> Duration {
+    (8 * base_rtt).clamp(Duration::from_micros(100), Duration::from_millis(10))
+}
+
+/// What a setup says, unchecked.
+fn config(setup: &Setup) -> HpccConfig {
+    HpccConfig {
+        base_rtt: setup.base_rtt,
+        line_rate: Rate::from_bps(setup.line_rate),
+        min_rate: Rate::from_bps(setup.min_rate),
+        target_utilisation: f64::from(setup.target_utilisation) / ETA_ONE,
+        max_stage: setup.max_stage,
+        additive_increase: Rate::from_bps(setup.additive_increase),
+    }
+}

@@ -1,0 +1,317 @@
+//! What a receiver tells a sender about its path: in telemetry responses, in notifications, and behind Acknowledges.
+
+use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
+use crate::Discard;
+use core::time::Duration;
+
+/// Bytes of a [`Feedback`] at most: report and seal.
+pub const MAX_FEEDBACK: usize = 4 + RECORD_LENGTH + SEAL_LENGTH;
+
+/// Bytes of a [`Seal`].
+pub const SEAL_LENGTH: usize = 24;
+
+/// What the path is like. On the wire: {kind 4, path id 12, hops 8, index 8}, then 8 bytes where the kind has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// Kind 0: the busiest link as it was stamped (rtgwg-00 7.1).
+    Busiest {
+        /// The XOR of the switches' ids, 12 bits.
+        path_id: u16,
+        /// Hops that the packet passed, 0 to 15.
+        hops: u8,
+        /// The hop with the highest normalised in-flight bytes by its place on the path; there is one exactly when
+        /// `hops` is not 0, and its place is below `hops`.
+        busiest: Option<(u8, HopRecord)>,
+    },
+    /// Kind 1: the window that the receiver computed, in payload bytes (rtgwg-00 6.3.2).
+    Window(u64),
+    /// Kind 2: how busy the busiest link is and over what time, and nothing else about the network (rtgwg-00 9.1).
+    Ratio {
+        /// The path's id, 12 bits.
+        path_id: u16,
+        /// In-flight bytes as a share of what link and base round trip hold, in units of 2^-20.
+        utilisation: u32,
+        /// The time between the two stamps, ns.
+        interval: u32,
+    },
+    /// Kind 3: the setup was taken in.
+    Ready,
+}
+
+impl Report {
+    /// Bytes on the wire.
+    #[must_use]
+    pub const fn length(&self) -> usize {
+        match self {
+            Self::Busiest { busiest: None, .. } | Self::Ready => 4,
+            Self::Busiest { busiest: Some(_), .. } | Self::Window(_) | Self::Ratio { .. } => {
+                4 + RECORD_LENGTH
+            }
+        }
+    }
+
+    /// Whether it is one that can be said: the busiest hop is one of the hops.
+    #[must_use]
+    pub fn is_legal(&self) -> bool {
+        match self {
+            Self::Busiest { path_id, hops, busiest } => {
+                let named = busiest.map_or(*hops == 0, |(index, _)| index < *hops);
+                named && *hops <= MAX_HOPS && *path_id <= 0xfff
+            }
+            Self::Ratio { path_id, .. } => *path_id <= 0xfff,
+            Self::Window(_) | Self::Ready => true,
+        }
+    }
+
+    fn write(&self, into: &mut [u8]) {
+        let word = |kind: u16, path_id: u16, hops: u8, index: u8| {
+            let [high, low] = (kind << 12 | path_id & 0xfff).to_be_bytes();
+            [high, low, hops, index]
+        };
+        let (word, rest) = match *self {
+            Self::Busiest { path_id, hops, busiest } => {
+                let index = busiest.map_or(0, |(index, _)| index);
+                (word(0, path_id, hops, index), busiest.map(|(_, record)| record.pack()))
+            }
+            Self::Window(window) => (word(1, 0, 0, 0), Some(window.to_be_bytes())),
+            Self::Ratio { path_id, utilisation, interval } => {
+                let both = u64::from(utilisation) << 32 | u64::from(interval);
+                (word(2, path_id, 0, 0), Some(both.to_be_bytes()))
+            }
+            Self::Ready => (word(3, 0, 0, 0), None),
+        };
+        into[..4].copy_from_slice(&word);
+        if let Some(rest) = rest {
+            into[4..12].copy_from_slice(&rest);
+        }
+    }
+
+    /// Takes a report from the front of `bytes`; gives what follows.
+    fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let ([high, low, hops, index], rest) = bytes.split_first_chunk()?;
+        let (kind, path_id) = (high >> 4, u16::from_be_bytes([*high, *low]) & 0xfff);
+        let eight = || rest.split_first_chunk::<8>();
+        let (report, rest) = match (kind, *hops) {
+            (0, 0) => (Self::Busiest { path_id, hops: 0, busiest: None }, rest),
+            (0, hops) => {
+                let (record, rest) = eight()?;
+                let busiest = Some((*index, HopRecord::unpack(*record)?));
+                (Self::Busiest { path_id, hops, busiest }, rest)
+            }
+            (1, _) => {
+                let (window, rest) = eight()?;
+                (Self::Window(u64::from_be_bytes(*window)), rest)
+            }
+            (2, _) => {
+                let (both, rest) = eight()?;
+                let both = u64::from_be_bytes(*both);
+                let (utilisation, interval) = ((both >> 32) as u32, both as u32);
+                (Self::Ratio { path_id, utilisation, interval }, rest)
+            }
+            (3, _) => (Self::Ready, rest),
+            _ => return None,
+        };
+        // Each report has one form on the wire.
+        let mut again = [0; 12];
+        report.write(&mut again);
+        (report.is_legal() && bytes.starts_with(&again[..report.length()])).then_some((report, rest))
+    }
+}
+
+/// What proves where feedback comes from: a counter that only grows, and a keyed hash over packet and counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// Larger than in every packet before.
+    pub counter: u64,
+    /// SipHash-2-4 with 128 bits.
+    pub tag: [u8; 16],
+}
+
+impl Seal {
+    pub(super) fn write(&self, into: &mut [u8]) {
+        into[..8].copy_from_slice(&self.counter.to_be_bytes());
+        into[8..24].copy_from_slice(&self.tag);
+    }
+
+    /// All of `bytes`; no seal where there are none.
+    pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>, Discard> {
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let bytes: &[u8; SEAL_LENGTH] = bytes.try_into().map_err(|_| Discard::Telemetry)?;
+        let (counter, tag) = bytes.split_first_chunk().ok_or(Discard::Telemetry)?;
+        let tag = tag.try_into().map_err(|_| Discard::Telemetry)?;
+        Ok(Some(Self { counter: u64::from_be_bytes(*counter), tag }))
+    }
+}
+
+/// A report, sealed where the queue pairs share a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feedback {
+    /// What it says.
+    pub report: Report,
+    /// What proves it.
+    pub seal: Option<Seal>,
+}
+
+impl Feedback {
+    /// Bytes on the wire.
+    #[must_use]
+    pub const fn length(&self) -> usize {
+        self.report.length() + if self.seal.is_some() { SEAL_LENGTH } else { 0 }
+    }
+
+    /// Writes it to the start of `into`, which has room for it; gives how many bytes that were.
+    pub fn write(&self, into: &mut [u8]) -> usize {
+        self.report.write(into);
+        if let Some(seal) = &self.seal {
+            seal.write(&mut into[self.report.length()..]);
+        }
+        self.length()
+    }
+
+    /// All of `bytes`.
+    ///
+    /// # Errors
+    /// They are no feedback.
+    pub fn read(bytes: &[u8]) -> Result<Self, Discard> {
+        let (report, rest) = Report::read(bytes).ok_or(Discard::Telemetry)?;
+        Ok(Self { report, seal: Seal::read(rest)? })
+    }
+}
+
+/// How the receiver shall answer telemetry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reverse {
+    /// Behind Acknowledges, as they come.
+    #[default]
+    Ack,
+    /// By a notification for each packet that brought telemetry.
+    Notification,
+    /// By a window, once per `T`: the receiver computes.
+    Window,
+}
+
+/// What a receiver must know to answer telemetry: how, and the flow's parameters (rtgwg-00 6.3.1). On the wire:
+/// {version 8 (0), reverse 8, 0 16}, T 32 in ns, line rate 64, lowest rate 64 and increase 64 in bit/s, eta 32 in units
+/// of 2^-31, maxStage 32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// How to answer.
+    pub reverse: Reverse,
+    /// `T`; at most 4.29 s.
+    pub base_rtt: Duration,
+    /// The sender's line rate, bit/s.
+    pub line_rate: u64,
+    /// The rate below which it never falls, bit/s.
+    pub min_rate: u64,
+    /// `W_ai / T`, bit/s.
+    pub additive_increase: u64,
+    /// `eta` in units of 2^-31.
+    pub target_utilisation: u32,
+    /// `maxStage`.
+    pub max_stage: u32,
+}
+
+/// Bytes of a [`Setup`].
+pub const SETUP_LENGTH: usize = 40;
+
+impl Setup {
+    pub(crate) fn pack(&self) -> [u8; SETUP_LENGTH] {
+        let mut bytes = [0; SETUP_LENGTH];
+        bytes[1] = match self.reverse {
+            Reverse::Ack => 0,
+            Reverse::Notification => 1,
+            Reverse::Window => 2,
+        };
+        let base_rtt = u32::try_from(self.base_rtt.as_nanos()).unwrap_or(u32::MAX);
+        bytes[4..8].copy_from_slice(&base_rtt.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.line_rate.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.min_rate.to_be_bytes());
+        bytes[24..32].copy_from_slice(&self.additive_increase.to_be_bytes());
+        bytes[32..36].copy_from_slice(&self.target_utilisation.to_be_bytes());
+        bytes[36..].copy_from_slice(&self.max_stage.to_be_bytes());
+        bytes
+    }
+
+    pub(super) fn unpack(bytes: &[u8; SETUP_LENGTH]) -> Option<Self> {
+        let u32_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+        let u64_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+        let reverse = match bytes[..4] {
+            [0, 0, 0, 0] => Reverse::Ack,
+            [0, 1, 0, 0] => Reverse::Notification,
+            [0, 2, 0, 0] => Reverse::Window,
+            _ => return None,
+        };
+        Some(Self {
+            reverse,
+            base_rtt: Duration::from_nanos(u32_at(4)?.into()),
+            line_rate: u64_at(8)?,
+            min_rate: u64_at(16)?,
+            additive_increase: u64_at(24)?,
+            target_utilisation: u32_at(32)?,
+            max_stage: u32_at(36)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::telemetry::Speed;
+    use proptest::prelude::*;
+
+    fn any_report() -> impl Strategy<Value = Report> {
+        let record =
+            |code, time, bytes, queue| HopRecord::new(Speed::from_code(code).unwrap(), time, bytes, queue);
+        prop_oneof![
+            (0u16..0x1000).prop_map(|path_id| Report::Busiest { path_id, hops: 0, busiest: None }),
+            (0u16..0x1000, 1u8..=15, any::<u8>(), 0u8..15, any::<[u64; 3]>()).prop_map(
+                move |(path_id, hops, index, code, [time, bytes, queue])| Report::Busiest {
+                    path_id,
+                    hops,
+                    busiest: Some((index % hops, record(code, time, bytes, queue))),
+                }
+            ),
+            any::<u64>().prop_map(Report::Window),
+            (0u16..0x1000, any::<u32>(), any::<u32>()).prop_map(|(path_id, utilisation, interval)| {
+                Report::Ratio { path_id, utilisation, interval }
+            }),
+            Just(Report::Ready),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn feedback_survives_the_wire(report in any_report(), seal in prop::option::of(any::<(u64, [u8; 16])>())) {
+            let feedback = Feedback { report, seal: seal.map(|(counter, tag)| Seal { counter, tag }) };
+            let mut bytes = [0; MAX_FEEDBACK];
+            let length = feedback.write(&mut bytes);
+            prop_assert_eq!(length, feedback.length());
+            prop_assert_eq!(Feedback::read(&bytes[..length]), Ok(feedback));
+        }
+
+        #[test]
+        fn what_is_read_is_written_the_same(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            if let Ok(feedback) = Feedback::read(&bytes) {
+                let mut again = [0; MAX_FEEDBACK];
+                let length = feedback.write(&mut again);
+                prop_assert_eq!(&again[..length], &bytes[..]);
+            }
+        }
+
+        #[test]
+        fn a_setup_survives_the_wire(nanos: u32, rates: [u64; 3], eta: u32, max_stage: u32, reverse in 0usize..3) {
+            let setup = Setup {
+                reverse: [Reverse::Ack, Reverse::Notification, Reverse::Window][reverse],
+                base_rtt: Duration::from_nanos(nanos.into()),
+                line_rate: rates[0],
+                min_rate: rates[1],
+                additive_increase: rates[2],
+                target_utilisation: eta,
+                max_stage,
+            };
+            prop_assert_eq!(Setup::unpack(&setup.pack()), Some(setup));
+        }
+    }
+}

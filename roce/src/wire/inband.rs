@@ -1,0 +1,69 @@
+//! HPCC telemetry in data packets: the INT header of rtgwg-00 Figure 4 between BTH and extension headers.
+
+use super::header::Bth;
+use super::telemetry::{HopRecord, IntHeader, WORD_LENGTH};
+use super::{BTH_LENGTH, Opcode};
+use crate::Discard;
+
+/// Hops that a data packet leaves room for: inside a data center a path is seldom longer (rtgwg-00 6.1).
+pub const IN_BAND_ROOM: u8 = 5;
+
+/// Telemetry that a data packet brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InBand<'a> {
+    /// Hops, path and room.
+    pub int: IntHeader,
+    room: &'a [u8],
+}
+
+impl InBand<'_> {
+    /// What switches wrote, the first first.
+    pub fn records(&self) -> impl Iterator<Item = HopRecord> {
+        self.int.records(self.room)
+    }
+}
+
+/// Whether an INT header follows this BTH. In an Acknowledge the flag means feedback at the end.
+pub(super) fn is_flagged(opcode: u8, congestion: u8) -> bool {
+    congestion & Bth::TELEMETRY != 0 && is_data(Opcode(opcode))
+}
+
+/// Packets of connected services that may bring an INT header: all but Acknowledges.
+pub(super) fn is_data(opcode: Opcode) -> bool {
+    opcode.0 < 0x40 && opcode != Opcode::RC_ACKNOWLEDGE
+}
+
+/// How many bytes of `rest`, which follows the BTH, are outside the ICRC: what switches change on the way.
+pub(super) fn hidden_length(bth: &[u8; BTH_LENGTH], rest: &[u8]) -> Result<usize, Discard> {
+    if bth[0] == Opcode::TELEMETRY_REQUEST.0 {
+        return Ok(rest.len());
+    }
+    if !is_flagged(bth[0], bth[4]) {
+        return Ok(0);
+    }
+    Ok(length_of(rest)?.1)
+}
+
+/// The INT header that `rest` begins with, and what it takes with its room.
+fn length_of(rest: &[u8]) -> Result<(IntHeader, usize), Discard> {
+    let word = rest.first_chunk().ok_or(Discard::Telemetry)?;
+    let int = IntHeader::unpack(*word).ok_or(Discard::Telemetry)?;
+    let length = WORD_LENGTH + int.room_bytes();
+    if length <= rest.len() { Ok((int, length)) } else { Err(Discard::Telemetry) }
+}
+
+/// Takes the INT header from the front of `rest`, where the BTH says that there is one.
+pub(super) fn split<'a>(
+    opcode: u8,
+    congestion: u8,
+    rest: &'a [u8],
+) -> Result<(Option<InBand<'a>>, &'a [u8]), Discard> {
+    if !is_flagged(opcode, congestion) {
+        return Ok((None, rest));
+    }
+    let (int, length) = length_of(rest)?;
+    let (header, rest) = rest.split_at(length);
+    let room = &header[WORD_LENGTH..];
+    int.check(room)?;
+    Ok((Some(InBand { int, room }), rest))
+}

@@ -1,0 +1,319 @@
+//! Telemetry in data packets, and the ways in which it comes back (rtgwg-00 6.2).
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use cc::{HpccConfig, Rate};
+use core::num::NonZeroU32;
+use core::time::Duration;
+use harness::script::{PSN, Script, ack};
+use harness::{BASE, Options, Pair};
+use roce::Discard;
+use roce::qp::{
+    CompletionStatus, Congestion, CongestionAlgorithm, FeedbackKey, Remote, Reverse, SendRequest,
+};
+use roce::wire::telemetry::{HopRecord, Speed, stamp};
+use roce::wire::{Bth, Feedback, Header, MAX_FEEDBACK, Operation, Report, Reth, Service, Setup, emit, parse};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const BASE_RTT: Duration = Duration::from_micros(10);
+const LENGTH: u32 = 400_000;
+
+fn config() -> HpccConfig {
+    HpccConfig::new(Rate::from_gbps(10), BASE_RTT, NonZeroU32::new(4).unwrap())
+}
+
+fn hpcc(adjust: fn(&mut Congestion)) -> Options {
+    Options { congestion: CongestionAlgorithm::Hpcc(config()), ack_timeout: 10, adjust, ..Options::default() }
+}
+
+fn receiver_based(adjust: fn(&mut Congestion)) -> Options {
+    Options { congestion: CongestionAlgorithm::HpccReceiver(config()), ..hpcc(adjust) }
+}
+
+const EVERY: Option<NonZeroU32> = NonZeroU32::new(1);
+const FOURTH: Option<NonZeroU32> = NonZeroU32::new(4);
+
+/// How often each opcode was sent, by the first host and by the second; with the telemetry flag in the second place.
+type Seen = Rc<RefCell<[BTreeMap<(u8, bool), u32>; 2]>>;
+
+/// Puts a switch between the hosts whose 1 Gb/s link is always busy, with `queue` bytes waiting.
+fn switched(pair: &mut Pair, queue: u64) -> Seen {
+    let seen = Seen::default();
+    let count = Rc::clone(&seen);
+    let speed = Speed::from_rate(Rate::from_gbps(1)).unwrap();
+    let mut time = 0;
+    pair.filter = Some(Box::new(move |from, frame| {
+        let header = parse(frame).unwrap().header;
+        let is_flagged = header.bth().congestion & Bth::TELEMETRY != 0;
+        *count.borrow_mut()[from].entry((header.opcode().0, is_flagged)).or_default() += 1;
+        if from == 0 {
+            time += frame.len() as u64 * 8;
+            stamp(frame, 3, HopRecord::new(speed, time, time / 8, queue));
+        }
+        true
+    }));
+    seen
+}
+
+/// Writes `LENGTH` bytes through the busy switch; gives the packets seen, and the rate at the end as a share of the first.
+fn transfer(options: Options) -> (Seen, f64, Pair) {
+    let mut pair = Pair::connect(options);
+    let seen = switched(&mut pair, 100_000);
+    let before = pair.reports()[0].unwrap().rate.unwrap();
+    let from = pair.hosts[0].sge(0, LENGTH);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    for byte in 0..LENGTH as usize {
+        pair.hosts[0].ram.0[byte] = byte as u8 ^ (byte >> 8) as u8;
+    }
+    pair.post(0, SendRequest::write(1, from, remote));
+    pair.run(Duration::from_secs(2));
+    assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
+    let length = LENGTH as usize;
+    assert!(pair.hosts[0].bytes(0, length) == pair.hosts[1].bytes(0, length));
+    let after = pair.reports()[0].unwrap().rate.unwrap();
+    (seen, after.as_bps() as f64 / before.as_bps() as f64, pair)
+}
+
+fn count(seen: &Seen, host: usize, opcodes: &[u8], is_flagged: bool) -> u32 {
+    let seen = &seen.borrow()[host];
+    opcodes.iter().map(|opcode| seen.get(&(*opcode, is_flagged)).copied().unwrap_or(0)).sum()
+}
+
+const WRITES: &[u8] = &[6, 7, 8];
+const ACKNOWLEDGE: &[u8] = &[17];
+const NOTIFICATION: &[u8] = &[0xc2];
+
+#[test]
+fn every_data_packet_brings_telemetry_and_acknowledgements_return_it() {
+    let (seen, share, _) = transfer(hpcc(|congestion| congestion.in_band = EVERY));
+    assert!(share < 0.25, "{share}");
+    let (with, without) = (count(&seen, 0, WRITES, true), count(&seen, 0, WRITES, false));
+    assert!(with > 350 && without < 20, "{without} without: those sent before the peer answered the setup");
+    assert!(count(&seen, 1, ACKNOWLEDGE, true) >= 5);
+    assert_eq!(count(&seen, 1, NOTIFICATION, false), 1, "only the answer to the setup");
+}
+
+#[test]
+fn one_of_four_data_packets_is_enough() {
+    let (seen, share, _) = transfer(hpcc(|congestion| congestion.in_band = FOURTH));
+    assert!(share < 0.25, "{share}");
+    let (with, without) = (count(&seen, 0, WRITES, true), count(&seen, 0, WRITES, false));
+    assert!(with.abs_diff((with + without) / 4) < 10, "{with} of {}", with + without);
+}
+
+#[test]
+fn a_notification_answers_each_packet_that_brings_telemetry() {
+    let (seen, share, _) = transfer(hpcc(|congestion| {
+        congestion.in_band = FOURTH;
+        congestion.reverse = Reverse::Notification;
+    }));
+    assert!(share < 0.25, "{share}");
+    assert_eq!(count(&seen, 1, ACKNOWLEDGE, true), 0);
+    let (stamped, answers) = (count(&seen, 0, WRITES, true), count(&seen, 1, NOTIFICATION, false));
+    assert!(answers.abs_diff(stamped) <= 2, "{answers} for {stamped}");
+}
+
+/// rtgwg-00 6.3.2: by data or by probes, the window comes back once per T.
+#[test]
+fn a_receiver_returns_windows_once_per_round_trip() {
+    for adjust in [(|congestion| congestion.in_band = EVERY) as fn(&mut Congestion), |congestion| {
+        congestion.probe_interval = Some(BASE_RTT)
+    }] {
+        let (seen, share, pair) = transfer(receiver_based(adjust));
+        assert!(share < 0.25, "{share}");
+        let windows = count(&seen, 1, NOTIFICATION, false) + count(&seen, 1, ACKNOWLEDGE, true);
+        let rounds = pair.now.as_nanos() / BASE_RTT.as_nanos() as u64;
+        assert!(windows > 10 && u64::from(windows) <= rounds + 1, "{windows} in {rounds} round trips");
+        assert_eq!(count(&seen, 1, &[0xc1], false), 0);
+    }
+}
+
+#[test]
+fn ratios_alone_bring_the_rate_down() {
+    let (seen, share, _) = transfer(hpcc(|congestion| {
+        congestion.in_band = EVERY;
+        congestion.ratio_only = true;
+    }));
+    assert!(share < 0.25, "{share}");
+    assert!(count(&seen, 1, ACKNOWLEDGE, true) >= 5);
+}
+
+/// To a peer that never answers the setup, data leaves without telemetry, and the setup is not sent for ever.
+#[test]
+fn a_peer_that_knows_no_telemetry_gets_plain_packets() {
+    let mut pair = Pair::connect(hpcc(|congestion| congestion.in_band = EVERY));
+    let mut setups = 0;
+    let counted = Rc::new(RefCell::new(0));
+    let outer = Rc::clone(&counted);
+    pair.filter = Some(Box::new(move |_, frame| {
+        let header = parse(frame).unwrap().header;
+        assert_eq!(header.bth().congestion & Bth::TELEMETRY, 0);
+        if let Header::TelemetrySetup { .. } = header {
+            setups += 1;
+            *outer.borrow_mut() = setups;
+            return false;
+        }
+        true
+    }));
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    for id in 0..200 {
+        let from = pair.hosts[0].sge(0, LENGTH);
+        pair.post(0, SendRequest::write(id, from, remote));
+        pair.run(Duration::from_secs(2));
+    }
+    assert_eq!(*counted.borrow(), 20);
+}
+
+const KEYED: fn(&mut Congestion) = |congestion| {
+    congestion.in_band = EVERY;
+    congestion.feedback_key = Some(FeedbackKey([9; 16]));
+};
+
+#[test]
+fn sealed_feedback_works_like_any() {
+    let (_, share, pair) = transfer(hpcc(KEYED));
+    assert!(share < 0.25, "{share}");
+    let (_, other, windows) = transfer(receiver_based(KEYED));
+    assert!(other < 0.25, "{other}");
+    for pair in [pair, windows] {
+        for host in &pair.hosts {
+            assert_eq!(host.endpoint.counters().discarded(Discard::ForgedFeedback), 0);
+        }
+    }
+}
+
+/// What an attacker on the path can do with a good ICRC: change feedback, send its own, send what it heard again.
+#[test]
+fn forged_and_replayed_feedback_is_counted_and_ignored() {
+    let mut pair = Pair::connect(hpcc(KEYED));
+    let speed = Speed::from_rate(Rate::from_gbps(1)).unwrap();
+    let mut heard = None;
+    let mut time = 0;
+    pair.filter = Some(Box::new(move |from, frame| {
+        if from == 0 {
+            time += 9000;
+            stamp(frame, 3, HopRecord::new(speed, time, time / 8, 100_000));
+            return true;
+        }
+        let packet = parse(frame).unwrap();
+        let Header::Connected { bth, operation: Operation::Acknowledge(_), .. } = packet.header else {
+            return true;
+        };
+        let Ok(feedback) = Feedback::read(packet.payload) else { return true };
+        let before = *heard.get_or_insert(feedback);
+        let idle =
+            Report::Busiest { path_id: 3, hops: 1, busiest: Some((0, HopRecord::new(speed, 0, 0, 0))) };
+        let other = match bth.psn.get() % 3 {
+            0 => Feedback { report: idle, ..feedback },
+            1 => Feedback { report: idle, seal: None },
+            _ => before,
+        };
+        let (mut content, mut again) = ([0; MAX_FEEDBACK], vec![0; 300]);
+        let length = other.write(&mut content);
+        let mut draft = emit(&packet.path, 0, &packet.header, length, &mut again).unwrap();
+        draft.payload().copy_from_slice(&content[..length]);
+        let sealed = draft.seal();
+        *frame = again[..sealed].to_vec();
+        true
+    }));
+    let before = pair.reports()[0].unwrap().rate;
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    let from = pair.hosts[0].sge(0, LENGTH);
+    pair.post(0, SendRequest::write(1, from, remote));
+    pair.run(Duration::from_secs(2));
+    assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success, "the acknowledgements are good");
+    let counters = pair.hosts[0].endpoint.counters();
+    assert!(counters.discarded(Discard::ForgedFeedback) > 2);
+    assert!(counters.feedback_received <= 1, "the first was let through once");
+    assert_eq!(pair.reports()[0].unwrap().rate, before);
+}
+
+fn post_write(script: &mut Script, length: u32) {
+    let remote = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
+    let (qpn, from) = (script.host.qpn, script.host.sge(0, length));
+    script.host.endpoint.post_send(script.now, qpn, SendRequest::write(1, from, remote)).unwrap();
+}
+
+/// A lying receiver: any window that it says leaves the rate between the floor and the line rate.
+#[test]
+fn windows_that_lie_stay_in_bounds() {
+    let mut script = Script::new(receiver_based(|congestion| congestion.in_band = EVERY));
+    post_write(&mut script, 100_000);
+    assert!(matches!(
+        script.next_header(),
+        Some((Header::TelemetrySetup { .. } | Header::Connected { .. }, _))
+    ));
+    for window in [0, 1, u64::MAX, 1 << 40] {
+        let feedback = Feedback { report: Report::Window(window), seal: None };
+        let header = Header::TelemetryNotification { bth: script.bth(PSN), feedback };
+        assert_eq!(script.send_header(&header, &[]), Ok(()));
+        let report = script.host.endpoint.report(script.host.qpn).unwrap();
+        let rate = report.rate.unwrap();
+        assert!(rate >= config().min_rate && rate <= config().line_rate, "{window}: {rate}");
+        assert!(report.window >= 1 && report.window <= config().initial_window());
+    }
+}
+
+#[test]
+fn a_setup_is_confirmed_each_time_and_a_bad_one_is_refused() {
+    let mut script = Script::new(Options::default());
+    let good = Setup {
+        reverse: Reverse::Window,
+        base_rtt: BASE_RTT,
+        line_rate: 10_000_000_000,
+        min_rate: 1_000_000,
+        additive_increase: 1_000_000,
+        target_utilisation: (0.95 * f64::from(1u32 << 31)) as u32,
+        max_stage: 5,
+    };
+    for _ in 0..2 {
+        let header = Header::TelemetrySetup { bth: script.bth(0), setup: good, seal: None };
+        assert_eq!(script.send_header(&header, &[]), Ok(()));
+        let (answer, _) = script.next_header().unwrap();
+        let Header::TelemetryNotification { feedback, .. } = answer else { panic!("{answer:?}") };
+        assert_eq!(feedback.report, Report::Ready);
+        assert!(script.next_header().is_none());
+    }
+    let bad = Setup { base_rtt: Duration::ZERO, ..good };
+    let header = Header::TelemetrySetup { bth: script.bth(0), setup: bad, seal: None };
+    assert_eq!(script.send_header(&header, &[]), Err(Discard::Telemetry));
+}
+
+/// Feedback about packets that were never sent is refused; an Acknowledge counts whatever rides behind it.
+#[test]
+fn feedback_is_about_packets_that_were_sent() {
+    let mut script = Script::new(hpcc(|congestion| congestion.in_band = EVERY));
+    post_write(&mut script, 1000);
+    while script.next_header().is_some() {}
+    let report = Report::Busiest { path_id: 0, hops: 0, busiest: None };
+    let feedback = Feedback { report, seal: None };
+    let never = Header::TelemetryNotification { bth: script.bth(PSN + 5), feedback };
+    assert_eq!(script.send_header(&never, &[]), Err(Discard::Telemetry));
+    let bth = Bth { congestion: Bth::TELEMETRY, ..script.bth(PSN) };
+    let header = Header::Connected { service: Service::Rc, bth, operation: ack(1) };
+    assert_eq!(script.send_header(&header, &[0xff; 8]), Ok(()));
+    assert_eq!(script.discarded(Discard::Telemetry), 2);
+    assert_eq!(script.host.sent()[0].status, CompletionStatus::Success);
+}
+
+/// Data with telemetry is data: it arrives, and is acknowledged with what was stamped.
+#[test]
+fn a_stamped_write_is_placed_and_its_acknowledgement_says_what_was_stamped() {
+    let mut script = Script::new(Options::default());
+    let bth = Bth { congestion: Bth::TELEMETRY, ..script.bth(PSN) };
+    let reth = Reth { length: 5, ..script.reth(0, 0) };
+    let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteOnly(reth, None) };
+    let mut frame = script.frame(&header, b"hello");
+    let record = HopRecord::new(Speed::from_code(2).unwrap(), 77, 1280, 800);
+    assert!(stamp(&mut frame, 0x123, record));
+    assert_eq!(script.host.endpoint.on_frame(script.now, &mut script.host.ram, &frame), Ok(()));
+    assert_eq!(script.host.bytes(0, 5), b"hello");
+    let (answer, payload) = script.next_header().unwrap();
+    assert_eq!(answer.bth().congestion, Bth::TELEMETRY);
+    let report = Report::Busiest { path_id: 0x123, hops: 1, busiest: Some((0, record)) };
+    assert_eq!(Feedback::read(&payload), Ok(Feedback { report, seal: None }));
+}

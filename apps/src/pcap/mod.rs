@@ -160,8 +160,9 @@ fn record(record: HopRecord) -> Value {
 }
 
 fn records(frame: &Frame<'_>) -> Vec<Value> {
-    match frame.header {
-        Header::TelemetryRequest { int, .. } => int.records(frame.payload).map(record).collect(),
+    match (frame.header, &frame.in_band) {
+        (_, Some(in_band)) => in_band.records().map(record).collect(),
+        (Header::TelemetryRequest { int, .. }, None) => int.records(frame.payload).map(record).collect(),
         _ => Vec::new(),
     }
 }
@@ -179,7 +180,7 @@ fn json_line(file: &Path, number: u64, packet: &Packet<'_>, verdict: &Verdict<'_
         line.insert("opcode".into(), json!(frame.header.opcode().0));
         line.insert("name".into(), json!(describe::name(&frame.header)));
         line.extend(describe::fields(&frame.header).into_iter().map(|(name, value)| (name.into(), value)));
-        if let Header::TelemetryRequest { .. } = frame.header {
+        if frame.in_band.is_some() || matches!(frame.header, Header::TelemetryRequest { .. }) {
             line.insert("records".into(), Value::Array(records(frame)));
         }
         line.insert("payload".into(), json!(frame.payload.len()));

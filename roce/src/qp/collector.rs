@@ -31,7 +31,6 @@ pub(super) struct Due {
 
 /// What is kept of the telemetry that came: the last record of each hop, or the whole algorithm.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation and a cache miss per queue pair")]
 enum Watch {
     Records(PathRecords),
     Window(RxHpcc),

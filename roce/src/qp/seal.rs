@@ -8,6 +8,16 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FeedbackKey(pub [u8; 16]);
 
+impl FeedbackKey {
+    /// SipHash-2-4 of `bytes` under this key, 128 bits.
+    #[must_use]
+    pub fn tag(self, bytes: &[u8]) -> [u8; 16] {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        core::hash::Hasher::write(&mut hasher, bytes);
+        hasher.finish128().as_bytes()
+    }
+}
+
 /// The key itself is for nobody's eyes.
 impl core::fmt::Debug for FeedbackKey {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -56,9 +66,7 @@ impl Sealed {
         bytes[17..25].copy_from_slice(&counter.to_be_bytes());
         let length = content.len().min(CONTENT);
         bytes[PREFIX..PREFIX + length].copy_from_slice(&content[..length]);
-        let mut hasher = SipHasher24::new_with_key(&key.0);
-        core::hash::Hasher::write(&mut hasher, &bytes[..PREFIX + length]);
-        hasher.finish128().as_bytes()
+        key.tag(&bytes[..PREFIX + length])
     }
 }
 
@@ -138,6 +146,15 @@ mod tests {
         assert_eq!(theirs.open(&sealed(), b"content", seal), Err(Discard::StaleFeedback), "a replay");
         let next = ours.seal(&sealed(), b"content");
         assert_eq!(theirs.open(&sealed(), b"content", next), Ok(()));
+    }
+
+    /// The first vectors of SipHash's authors (vectors.h, 128 bits): key 00 01 .. 0f, input 00 01 .. of 0 and 1 bytes.
+    #[test]
+    fn the_hash_is_siphash_2_4_with_128_bits() {
+        let key = FeedbackKey(core::array::from_fn(|index| index as u8));
+        let hex = |tag: [u8; 16]| u128::from_be_bytes(tag);
+        assert_eq!(hex(key.tag(&[])), 0xa381_7f04_ba25_a8e6_6df6_7214_c755_0293);
+        assert_eq!(hex(key.tag(&[0])), 0xda87_c1d8_6b99_af44_3476_5911_9b22_fc45);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the command line says.
 
 use crate::perf::PerfArgs;
-use crate::{doctor, info, pcap, replay, switch};
+use crate::{doctor, info, pcap, replay, run, switch};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use tracing_subscriber::EnvFilter;
@@ -84,6 +84,8 @@ pub enum Command {
     /// Latency of atomics
     #[command(after_help = examples!("atomic-lat"))]
     AtomicLat(PerfArgs),
+    /// Run an unmodified RDMA program on Ferroce, on this host or on several made for it
+    Run(run::Args),
     /// Show devices, ports, GIDs, limits and counters
     #[command(after_help = INFO)]
     Info(info::Args),

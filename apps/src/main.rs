@@ -10,6 +10,7 @@ mod pcap;
 mod perf;
 mod port;
 mod replay;
+mod run;
 mod signals;
 mod switch;
 mod units;
@@ -26,13 +27,13 @@ fn main() -> ExitCode {
         Err(refused) => return failure::usage(&refused),
     };
     cli::start_log();
-    match run(cli.command) {
+    match dispatch(cli.command) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
 }
 
-fn run(command: Command) -> Result<ExitCode, Failure> {
+fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Pcap(args) => pcap::run(&args),
         Command::Replay(args) => replay::run(&args),
@@ -41,6 +42,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             cli::completions(shell);
             Ok(ExitCode::SUCCESS)
         }
+        Command::Run(args) => run::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::WriteBw(args) => perf::run(tool(Verb::Write, Kind::Bandwidth), &args),

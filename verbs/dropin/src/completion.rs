@@ -5,17 +5,34 @@ use crate::context::Context;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, object, out, status};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use verbs::{Completion, CompletionOpcode, CompletionQueue, CompletionStatus};
+
+/// Polls that find nothing before each further one gives the CPU up.
+const PATIENCE: u32 = 64;
 
 /// A completion queue. `ibv_cq` is how `ibv_cq_ex` begins.
 #[repr(C)]
 pub(crate) struct Cq {
     abi: UnsafeCell<ibv_cq_ex>,
     pub(crate) queue: Mutex<CompletionQueue>,
+    /// Polls in a row that found nothing.
+    idle_polls: AtomicU32,
     /// Queue pairs that it serves, which keep it from being destroyed.
     pub(crate) users: AtomicUsize,
+}
+
+impl Cq {
+    /// A program that polls in vain gives its CPU up now and then: where there are more pollers than CPUs, the peer whose
+    /// answer it waits for may need it. Costs nothing where nobody else wants to run.
+    fn give_way(&self, found: usize) {
+        if found > 0 {
+            self.idle_polls.store(0, Ordering::Relaxed);
+        } else if self.idle_polls.fetch_add(1, Ordering::Relaxed) >= PATIENCE {
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// # Safety
@@ -31,7 +48,8 @@ unsafe fn create(
     let queue = device.create_cq(depth)?;
     let abi = ibv_cq_ex { context, channel, cq_context: user, cqe: depth as c_int, ..Default::default() };
     let (queue, users) = (Mutex::new(queue), AtomicUsize::new(0));
-    Ok(Box::into_raw(Box::new(Cq { abi: UnsafeCell::new(abi), queue, users })))
+    let idle_polls = AtomicU32::new(0);
+    Ok(Box::into_raw(Box::new(Cq { abi: UnsafeCell::new(abi), queue, idle_polls, users })))
 }
 
 /// `ibv_create_cq(3)`
@@ -144,6 +162,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, into: *mut
             tracing::error!("{error}");
             Errno(libc::EIO)
         })?;
+        drop(queue);
+        cq.give_way(found);
         Ok(found as c_int)
     })
 }

@@ -1,0 +1,158 @@
+//! Connected hosts on this machine: network namespaces, with a veth pair between two, or each to the switch.
+
+use crate::failure::Failure;
+use std::io::{BufRead, BufReader};
+use std::net::Ipv4Addr;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+/// The interface of each host.
+pub const INTERFACE: &str = "eth0";
+/// What `ferroce switch` says once it forwards.
+const SWITCHING: &str = "switching between";
+
+/// The hosts; removed when dropped.
+pub struct Hosts {
+    prefix: String,
+    count: u8,
+    switch: Option<Child>,
+}
+
+impl Hosts {
+    /// Makes `count` hosts with links of `mtu`.
+    ///
+    /// # Errors
+    /// Where `ip` is missing or refused: it takes root.
+    pub fn make(count: u8, mtu: u16, switch: bool) -> Result<Self, Failure> {
+        // From here on what was made is removed, also where the rest can't be.
+        let mut hosts = Self { prefix: format!("ferroce-{}", std::process::id()), count, switch: None };
+        if switch {
+            hosts.make_star(mtu)?
+        } else {
+            hosts.make_pair(mtu)?
+        }
+        for rank in 0..count {
+            hosts.set_up(rank)?;
+        }
+        if switch {
+            hosts.start_switch()?;
+        }
+        Ok(hosts)
+    }
+
+    /// How many.
+    pub fn count(&self) -> u8 {
+        self.count
+    }
+
+    /// A host's namespace.
+    pub fn namespace(&self, rank: u8) -> String {
+        format!("{}-{rank}", self.prefix)
+    }
+
+    /// A host's address.
+    pub fn address(rank: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 79, 0, rank + 1)
+    }
+
+    fn make_pair(&self, mtu: u16) -> Result<(), Failure> {
+        let (here, there, mtu) = (self.namespace(0), self.namespace(1), mtu.to_string());
+        ip(&["netns", "add", &here])?;
+        ip(&["netns", "add", &there])?;
+        let peer = ["peer", "name", INTERFACE, "mtu", &mtu, "netns", &there];
+        ip(&[&["-n", &here, "link", "add", INTERFACE, "mtu", &mtu, "type", "veth"], &peer[..]].concat())
+    }
+
+    fn make_star(&self, mtu: u16) -> Result<(), Failure> {
+        let (centre, mtu) = (self.switch_namespace(), mtu.to_string());
+        ip(&["netns", "add", &centre])?;
+        for rank in 0..self.count {
+            let (host, port) = (self.namespace(rank), switch_port(rank));
+            ip(&["netns", "add", &host])?;
+            let peer = ["peer", "name", &port, "mtu", &mtu, "netns", &centre];
+            ip(&[&["-n", &host, "link", "add", INTERFACE, "mtu", &mtu, "type", "veth"], &peer[..]].concat())?;
+            // The switch is not the kernel: nobody answers there.
+            let quiet = format!("net.ipv6.conf.{port}.disable_ipv6=1");
+            command("ip", &["netns", "exec", &centre, "sysctl", "-q", "-w", &quiet])?;
+            send_frames_as_they_are(&centre, &port)?;
+            ip(&["-n", &centre, "link", "set", &port, "up"])?;
+        }
+        Ok(())
+    }
+
+    fn set_up(&self, rank: u8) -> Result<(), Failure> {
+        let host = self.namespace(rank);
+        send_frames_as_they_are(&host, INTERFACE)?;
+        let address = format!("{}/24", Self::address(rank));
+        ip(&["-n", &host, "address", "add", &address, "dev", INTERFACE])?;
+        ip(&["-n", &host, "link", "set", "lo", "up"])?;
+        ip(&["-n", &host, "link", "set", INTERFACE, "up"])
+    }
+
+    fn start_switch(&mut self) -> Result<(), Failure> {
+        let failed = |why: String| Failure::run(format!("the switch doesn't start: {why}"));
+        let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+        let mut switch = Command::new("ip");
+        switch.args(["netns", "exec", &self.switch_namespace()]).arg(program).arg("switch");
+        for rank in 0..self.count {
+            switch.args(["--port", &switch_port(rank)]);
+        }
+        switch.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let switch = self.switch.insert(switch.spawn().map_err(|error| failed(error.to_string()))?);
+        let Some(said) = switch.stdout.take() else { return Ok(()) };
+        let mut said = BufReader::new(said).lines().map_while(Result::ok);
+        if !said.any(|line| line.contains(SWITCHING)) {
+            return Err(failed("it ended before it forwarded anything".into()));
+        }
+        // What it says later is its report, which nobody asked for; unread it would block.
+        thread::spawn(move || said.for_each(drop));
+        Ok(())
+    }
+
+    fn switch_namespace(&self) -> String {
+        format!("{}-switch", self.prefix)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        if let Some(switch) = &mut self.switch {
+            // It may have ended by itself.
+            let _ = switch.kill();
+            let _ = switch.wait();
+            let _ = ip(&["netns", "del", &self.switch_namespace()]);
+        }
+        for rank in 0..self.count {
+            // One that was not made can't be removed.
+            let _ = ip(&["netns", "del", &self.namespace(rank)]);
+        }
+    }
+}
+
+fn switch_port(rank: u8) -> String {
+    format!("port{rank}")
+}
+
+/// A veth leaves checksums and segments to a device that is none: frames that the core or the switch sees must be whole.
+fn send_frames_as_they_are(namespace: &str, interface: &str) -> Result<(), Failure> {
+    let offloads = ["tx", "off", "rx", "off", "tso", "off", "gso", "off", "gro", "off"];
+    let ethtool = ["netns", "exec", namespace, "ethtool", "-K", interface];
+    command("ip", &[&ethtool, &offloads[..]].concat())
+}
+
+fn ip(arguments: &[&str]) -> Result<(), Failure> {
+    command("ip", arguments)
+}
+
+fn command(program: &str, arguments: &[&str]) -> Result<(), Failure> {
+    let done = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let done = done.map_err(|error| {
+        Failure::run(format!("`{program}` can't be run: {error}; apt-get install iproute2 ethtool"))
+    })?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+    let line = format!("{program} {}", arguments.join(" "));
+    Err(Failure::run(format!("`{line}` fails: {said}; hosts on this machine need root")))
+}

@@ -1,0 +1,72 @@
+//! `ferroce run`: unmodified RDMA programs on the drop-in libraries.
+
+mod hosts;
+mod library;
+mod ranks;
+
+use crate::failure::Failure;
+use crate::signals;
+use hosts::Hosts;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+/// The command line of `ferroce run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  On two hosts, each on its own interface:
+    ferroce run --port eth0 -- ib_write_bw -F
+    ferroce run --port eth0 -- ib_write_bw -F 10.0.0.1
+  On this machine, without an RDMA device, a second interface or a second host:
+    ferroce run --namespaces 2 -- ib_write_bw -F {peer}
+    ferroce run --namespaces 2 -- ibv_rc_pingpong -g 0 {peer}
+
+With --namespaces each rank has a host of its own. In PROGRAM and ARGS, {rank} is its number from 0, {ip} its own address, \
+{peer} the address of rank 0; rank 0 itself, the server, runs without an argument that is {peer} alone.
+
+The libraries are built by `scripts/dropin`. FERROCE_LOG=info logs to standard error what they do.")]
+pub struct Args {
+    /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0 [default: as ferroce.toml says]
+    #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT", conflicts_with = "namespaces")]
+    port: Option<String>,
+    /// Our address, where the kernel gives the port none: 10.0.0.1/24,fd00::1/64
+    #[arg(long, value_name = "ADDRESS", env = "FERROCE_IP", conflicts_with = "namespaces")]
+    ip: Option<String>,
+    /// Make so many connected hosts on this machine and run the command in each; as root
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=16))]
+    namespaces: Option<u8>,
+    /// With --namespaces: the links' MTU
+    #[arg(long, value_name = "BYTES", default_value_t = 4200, value_parser = clap::value_parser!(u16).range(576..=9000))]
+    mtu: u16,
+    /// With --namespaces: through `ferroce switch`, also where two hosts need none
+    #[arg(long, requires = "namespaces")]
+    switch: bool,
+    /// What to run.
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    command: Vec<String>,
+}
+
+/// Runs the program in this process's place, or in each of the hosts.
+///
+/// # Errors
+/// Where the libraries or the program are missing, or the hosts can't be made.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let libraries = library::folder()?;
+    if let Some(count) = args.namespaces {
+        signals::listen()?;
+        let hosts = Hosts::make(count, args.mtu, args.switch || count > 2)?;
+        return ranks::run(&hosts, &libraries, &args.command);
+    }
+    let (program, rest) = args.command.split_first().ok_or_else(|| Failure::usage("no program is named"))?;
+    let mut command = Command::new(program);
+    command.args(rest).env("LD_LIBRARY_PATH", library::search_path(&libraries));
+    if let Some(port) = &args.port {
+        command.env("FERROCE_PORT", port);
+    }
+    if let Some(ip) = &args.ip {
+        command.env("FERROCE_IP", ip);
+    }
+    // Returns only where it failed.
+    let error = command.exec();
+    Err(Failure::run(format!("{program} can't be run: {error}")))
+}

@@ -1,0 +1,155 @@
+//! One command in each host, its output line by line with the rank before it.
+
+use super::hosts::{Hosts, INTERFACE};
+use super::library;
+use crate::failure::Failure;
+use crate::signals;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Between two looks at who has ended.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long the server has to listen before its peers start.
+const HEAD_START: Duration = Duration::from_millis(1500);
+/// How long the others may go on once one has failed, or the server once all its peers are done.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A rank's process, and who reads its output.
+struct Rank {
+    child: Child,
+    readers: Vec<JoinHandle<()>>,
+    ended: Option<ExitStatus>,
+}
+
+/// Runs `command` in each host until all have ended; gives the first failing rank's exit code.
+///
+/// # Errors
+/// Where the program can't be started, or a signal came.
+pub fn run(hosts: &Hosts, libraries: &Path, command: &[String]) -> Result<ExitCode, Failure> {
+    let mut ranks = Vec::new();
+    let result = start_all(hosts, libraries, command, &mut ranks).and_then(|()| wait_all(&mut ranks));
+    for rank in &mut ranks {
+        if rank.ended.is_none() {
+            // It may have ended since.
+            let _ = rank.child.kill();
+            let _ = rank.child.wait();
+        }
+        rank.readers.drain(..).for_each(|reader| drop(reader.join()));
+    }
+    result?;
+    let failed = ranks.iter().filter_map(|rank| rank.ended).find(|status| !status.success());
+    Ok(failed.map_or(ExitCode::SUCCESS, |status| ExitCode::from(status.code().unwrap_or(1) as u8)))
+}
+
+fn start_all(
+    hosts: &Hosts,
+    libraries: &Path,
+    command: &[String],
+    ranks: &mut Vec<Rank>,
+) -> Result<(), Failure> {
+    for rank in 0..hosts.count() {
+        if rank == 1 {
+            wait_until_listening(&hosts.namespace(0))?;
+        }
+        ranks.push(start(hosts, libraries, command, rank)?);
+    }
+    Ok(())
+}
+
+fn start(hosts: &Hosts, libraries: &Path, command: &[String], rank: u8) -> Result<Rank, Failure> {
+    let words = substitute(command, rank, Hosts::address(rank), Hosts::address(0));
+    let mut child = Command::new("ip")
+        .args(["netns", "exec", &hosts.namespace(rank)])
+        .args(words)
+        .env("LD_LIBRARY_PATH", library::search_path(libraries))
+        .env("FERROCE_PORT", INTERFACE)
+        .env_remove("FERROCE_IP")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| Failure::run(format!("rank {rank} doesn't start: {error}")))?;
+    let readers = [
+        child.stdout.take().map(|pipe| copy(rank, pipe, std::io::stdout)),
+        child.stderr.take().map(|pipe| copy(rank, pipe, std::io::stderr)),
+    ];
+    Ok(Rank { child, readers: readers.into_iter().flatten().collect(), ended: None })
+}
+
+/// Each word for this rank. The server has no peer: a word that is `{peer}` alone is left out for rank 0.
+fn substitute(command: &[String], rank: u8, own: Ipv4Addr, server: Ipv4Addr) -> Vec<String> {
+    let words = command.iter().filter(|word| rank > 0 || *word != "{peer}");
+    let put = |word: &String| {
+        let word = word.replace("{rank}", &rank.to_string());
+        word.replace("{ip}", &own.to_string()).replace("{peer}", &server.to_string())
+    };
+    words.map(put).collect()
+}
+
+fn copy<W: Write>(
+    rank: u8,
+    from: impl Read + Send + 'static,
+    to: impl Fn() -> W + Send + 'static,
+) -> JoinHandle<()> {
+    thread::spawn(move || {
+        for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            // Nobody reads: then nobody misses it.
+            let _ = writeln!(to(), "{rank}| {line}");
+        }
+    })
+}
+
+/// Programs meet by TCP: the server listens once it is ready. One that does so by other means has its head start.
+fn wait_until_listening(namespace: &str) -> Result<(), Failure> {
+    let until = Instant::now() + HEAD_START;
+    while Instant::now() < until {
+        signals::check()?;
+        let sockets = Command::new("ip").args(["netns", "exec", namespace, "cat", "/proc/net/tcp"]).output();
+        // The fourth column: 0A is LISTEN.
+        if sockets
+            .is_ok_and(|out| String::from_utf8_lossy(&out.stdout).lines().any(|line| line.contains(" 0A ")))
+        {
+            return Ok(());
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+fn wait_all(ranks: &mut [Rank]) -> Result<(), Failure> {
+    let mut until = None;
+    loop {
+        signals::check()?;
+        for rank in ranks.iter_mut().filter(|rank| rank.ended.is_none()) {
+            rank.ended = rank.child.try_wait().map_err(|error| Failure::run(error.to_string()))?;
+        }
+        let open = ranks.iter().filter(|rank| rank.ended.is_none()).count();
+        if open == 0 {
+            return Ok(());
+        }
+        let failed = ranks.iter().filter_map(|rank| rank.ended).any(|status| !status.success());
+        let only_server = open == 1 && ranks[0].ended.is_none();
+        if (failed || only_server) && *until.get_or_insert_with(|| Instant::now() + GRACE) < Instant::now() {
+            return Ok(());
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_the_peer_alone_is_for_clients() {
+        let command = ["prog", "-r{rank}", "--bind={ip}", "{peer}"].map(str::to_owned);
+        let (own, server) = (Hosts::address(1), Hosts::address(0));
+        assert_eq!(substitute(&command, 0, server, server), ["prog", "-r0", "--bind=10.79.0.1"]);
+        assert_eq!(substitute(&command, 1, own, server), ["prog", "-r1", "--bind=10.79.0.2", "10.79.0.1"]);
+    }
+}

@@ -47,7 +47,7 @@ impl AlgorithmConfig {
         }
     }
 
-    /// Its name, as on the command line.
+    /// Its name: `fixed`, `hpcc`, `hpcc-rx`, `dctcp` or `dcqcn`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -77,6 +77,18 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// Its name, as [`AlgorithmConfig::name`].
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Fixed(_) => "fixed",
+            Self::Hpcc(_) => "hpcc",
+            Self::HpccReceiver(_) => "hpcc-rx",
+            Self::Dctcp(_) => "dctcp",
+            Self::Dcqcn(_) => "dcqcn",
+        }
+    }
+
     /// HPCC++'s state, where that is what runs.
     #[must_use]
     pub const fn as_hpcc(&self) -> Option<&Hpcc> {

@@ -3,6 +3,7 @@
 use super::collector::{RATIO_ONE, Way};
 use super::queue_pair::{Connection, QueuePair};
 use super::seal::Sealed;
+use super::upgrade::Seen;
 use super::{Books, State};
 use crate::wire::{Bth, Feedback, Frame, Header, MAX_FEEDBACK, Opcode, Report, SETUP_LENGTH, Seal, Setup};
 use crate::{Discard, Psn};
@@ -37,6 +38,9 @@ impl QueuePair {
         self.check_seal(bth, Opcode::TELEMETRY_RESPONSE, feedback)?;
         let ack = self.prober.on_response(books.now, bth.psn)?;
         books.counters.probe_responses += 1;
+        if let Report::Busiest { hops, .. } = feedback.report {
+            self.consider(Seen::Telemetry(hops));
+        }
         self.on_report(&ack, feedback.report);
         Ok(())
     }

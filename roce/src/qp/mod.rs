@@ -15,6 +15,7 @@ mod settings;
 mod source_port;
 mod telemetry;
 mod transmit;
+mod upgrade;
 mod wqe;
 
 pub use crate::wire::Reverse;
@@ -25,7 +26,7 @@ pub use request::{
 pub use seal::FeedbackKey;
 pub use settings::{
     AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Modify, QpInit, QpReport, RtrSettings,
-    RtsSettings, State,
+    RtsSettings, State, Upgrade, When,
 };
 pub use source_port::udp_source_port;
 

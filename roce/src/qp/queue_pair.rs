@@ -5,6 +5,7 @@ use super::requester::{Progress, Requester, Trouble};
 use super::responder::{Arrival, Refusal, Responder, Rights};
 use super::seal::Seals;
 use super::telemetry::{Prober, Sampler};
+use super::upgrade::Seen;
 use super::wqe::MAX_MESSAGE;
 use super::{
     Books, CompletionStatus, Congestion, Data, Identity, Modify, PostError, QpReport, RecvRequest,
@@ -29,7 +30,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// From now on packets carry ECT(0), so that switches mark them rather than drop them.
-    fn mark_capable(&mut self) {
+    pub(super) fn mark_capable(&mut self) {
         let traffic_class = self.path.traffic_class & !3 | 2;
         let path = Path { traffic_class, ..self.path };
         if let Ok(template) = Template::new(&path) {
@@ -50,6 +51,8 @@ pub(crate) struct QueuePair {
     pub(super) responder: Responder,
     pub(super) flow: Option<Flow>,
     pub(super) prober: Prober,
+    /// As it was asked for on the way to RTS.
+    pub(super) congestion: Option<Congestion>,
     pub(super) sampler: Sampler,
     pub(super) collector: Collector,
     pub(super) seals: Seals,
@@ -72,6 +75,7 @@ impl QueuePair {
             responder: Responder::new(identity.capabilities.max_recv),
             flow: None,
             prober: Prober::default(),
+            congestion: None,
             sampler: Sampler::default(),
             collector: Collector::new(),
             seals: Seals::default(),
@@ -89,6 +93,7 @@ impl QueuePair {
         let algorithm = self.flow.as_ref().map(Flow::algorithm);
         QpReport {
             state: self.state,
+            algorithm: algorithm.map_or("", cc::Algorithm::name),
             in_flight: self.requester.in_flight(),
             window: algorithm.map_or(0, CongestionController::window),
             rate: algorithm.and_then(CongestionController::pacing_rate),
@@ -107,6 +112,7 @@ impl QueuePair {
                 self.connection = None;
                 self.flow = None;
                 self.prober = Prober::default();
+                self.congestion = None;
                 self.sampler = Sampler::default();
                 self.collector = Collector::new();
                 self.seals = Seals::default();
@@ -160,6 +166,10 @@ impl QueuePair {
         limit("max_rd_atomic", settings.max_rd_atomic, MAX_RD_ATOMIC)?;
         let congestion = &settings.congestion;
         let algorithm = congestion.algorithm.build().map_err(ControlError::Congestion)?;
+        if let Some(upgrade) = &congestion.upgrade {
+            upgrade.to.build().map_err(ControlError::Congestion)?;
+        }
+        self.congestion = Some(*congestion);
         // RTR made it.
         let Some(connection) = &mut self.connection else { return Ok(()) };
         if congestion.algorithm.wants_ecn() {
@@ -357,6 +367,9 @@ impl QueuePair {
 
     /// `is_marked`: what is acknowledged met congestion.
     fn on_progress(&mut self, progress: Progress, is_marked: bool, now: Instant) {
+        if let Some(rtt) = progress.rtt {
+            self.consider(Seen::RoundTrip(rtt));
+        }
         let Some(flow) = &mut self.flow else { return };
         if progress.bytes > 0 || progress.rtt.is_some() {
             flow.on_ack(now, self.requester.bounds(), progress.bytes, is_marked, progress.rtt);

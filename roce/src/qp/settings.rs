@@ -135,8 +135,28 @@ pub struct Congestion {
     pub notification_interval: Duration,
     /// Tell the peer no more of its path than how busy its busiest link is (rtgwg-00 9.1).
     pub ratio_only: bool,
+    /// A better algorithm for paths that turn out to be fit for it.
+    pub upgrade: Option<Upgrade>,
     /// Seal telemetry's answers, and take none that are not sealed with the same key (rtgwg-00 9.1).
     pub feedback_key: Option<FeedbackKey>,
+}
+
+/// Which algorithm a queue pair goes over to, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Upgrade {
+    /// The condition.
+    pub when: When,
+    /// The algorithm.
+    pub to: CongestionAlgorithm,
+}
+
+/// When a queue pair goes over to a better algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// The first round trip measured is shorter (draft-bensley-tcpm-dctcp-01, section 4: 10 ms).
+    RttBelow(Duration),
+    /// A probe comes back with the telemetry of a switch. After 20 probes without one, probing ends.
+    TelemetryAnswered,
 }
 
 impl Congestion {
@@ -153,6 +173,7 @@ impl Congestion {
             reverse: Reverse::Ack,
             notification_interval: Self::NOTIFICATION_INTERVAL,
             ratio_only: false,
+            upgrade: None,
             feedback_key: None,
         }
     }
@@ -166,6 +187,7 @@ impl Congestion {
 
 /// A state transition with all that it needs (IBA 10.3.1): what a transition takes can't be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "made once a transition, far from any packet")]
 pub enum Modify {
     /// To RESET from any state: everything outstanding is forgotten, without completions.
     Reset,
@@ -189,6 +211,8 @@ pub enum Modify {
 pub struct QpReport {
     /// State.
     pub state: State,
+    /// The algorithm that runs, as [`CongestionAlgorithm::name`] calls it; empty before RTS.
+    pub algorithm: &'static str,
     /// Payload bytes sent and not acknowledged.
     pub in_flight: u64,
     /// The congestion controller's window, bytes.

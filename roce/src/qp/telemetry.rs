@@ -41,6 +41,11 @@ impl Prober {
         Psn::new((self.next & (Psn::CIRCLE as u64 - 1)) as u32)
     }
 
+    /// How many were sent.
+    pub(super) const fn sent(&self) -> u64 {
+        self.next
+    }
+
     pub(super) fn on_sent(&mut self, now: Instant) {
         self.next += 1;
         self.last_sent = Some(now);

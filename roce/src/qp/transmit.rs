@@ -4,6 +4,7 @@ use super::flow::Flow;
 use super::queue_pair::{Connection, QueuePair};
 use super::responder::Answered;
 use super::telemetry::PROBE_ROOM;
+use super::upgrade::Seen;
 use super::{Books, CompletionStatus, State, buffers};
 use crate::wire::telemetry::IntHeader;
 use crate::wire::{Bth, Header, MAX_IN_BAND, MAX_OVERHEAD, Opcode, Operation, Report, Service};
@@ -157,6 +158,7 @@ impl QueuePair {
         let length = self.write(connection, &header, int.room_bytes() as u32, frame, |_| Ok(())).ok()?;
         self.prober.on_sent(books.now);
         books.counters.probes_sent += 1;
+        self.consider(Seen::Probes(self.prober.sent()));
         Some(length)
     }
 

@@ -225,7 +225,7 @@ pub fn path(from: u8, to: u8) -> Path {
         source: address(from),
         destination: address(to),
         udp_source: 0xc123,
-        traffic_class: 2,
+        traffic_class: 0,
         hop_limit: 64,
         flow_label: 0,
     }

@@ -1,0 +1,98 @@
+//! Queue pairs that choose their algorithm by what they see of the path.
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
+use core::num::NonZeroU32;
+use core::time::Duration;
+use harness::{BASE, Options, Pair};
+use roce::qp::{CompletionStatus, Congestion, CongestionAlgorithm, Remote, SendRequest, Upgrade, When};
+use roce::wire::telemetry::{HopRecord, Speed, stamp};
+use roce::wire::{Ecn, Header, ecn, parse};
+
+const RTT: Duration = Duration::from_micros(10);
+
+fn line() -> Rate {
+    Rate::from_gbps(10)
+}
+
+fn auto() -> Options {
+    let adjust = |congestion: &mut Congestion| {
+        let config = HpccConfig::new(line(), RTT, NonZeroU32::MIN);
+        congestion.upgrade =
+            Some(Upgrade { when: When::TelemetryAnswered, to: CongestionAlgorithm::Hpcc(config) });
+        congestion.probe_interval = Some(RTT);
+    };
+    let congestion = CongestionAlgorithm::Dcqcn(DcqcnConfig::new(line(), None));
+    Options { congestion, ack_timeout: 10, adjust, ..Options::default() }
+}
+
+fn below(limit: Duration) -> Options {
+    let adjust = match limit.as_micros() {
+        1_000 => |congestion: &mut Congestion| congestion.upgrade = Some(dctcp_below(1_000)),
+        _ => |congestion: &mut Congestion| congestion.upgrade = Some(dctcp_below(1)),
+    };
+    Options { adjust, ..Options::default() }
+}
+
+fn dctcp_below(micros: u64) -> Upgrade {
+    let to = CongestionAlgorithm::Dctcp(DctcpConfig::new(line(), RTT));
+    Upgrade { when: When::RttBelow(Duration::from_micros(micros)), to }
+}
+
+/// Writes 400 kB and gives the algorithm that runs at the end.
+fn algorithm_after(pair: &mut Pair) -> &'static str {
+    let from = pair.hosts[0].sge(0, 400_000);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(1, from, remote));
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
+    pair.reports()[0].unwrap().algorithm
+}
+
+#[test]
+fn switches_that_answer_bring_hpcc() {
+    let mut pair = Pair::connect(auto());
+    let mut time = 0;
+    pair.filter = Some(Box::new(move |from, frame| {
+        if from == 0 {
+            time += 1000;
+            stamp(frame, 1, HopRecord::new(Speed::from_code(12).unwrap(), time, time, 0));
+        }
+        true
+    }));
+    assert_eq!(pair.reports()[0].unwrap().algorithm, "dcqcn");
+    assert_eq!(algorithm_after(&mut pair), "hpcc");
+}
+
+/// A peer that answers probes over a path whose switches stamp nothing, and one that knows no probes.
+#[test]
+fn without_telemetry_dcqcn_stays_and_probing_ends() {
+    for answers in [true, false] {
+        let mut pair = Pair::connect(auto());
+        pair.filter = Some(Box::new(move |_, frame| {
+            answers || !matches!(parse(frame).unwrap().header, Header::TelemetryRequest { .. })
+        }));
+        assert_eq!(algorithm_after(&mut pair), "dcqcn");
+        assert_eq!(pair.hosts[0].endpoint.counters().probes_sent, 20);
+    }
+}
+
+/// draft-bensley-tcpm-dctcp-01, section 4: by the estimated round trip.
+#[test]
+fn a_short_round_trip_brings_dctcp() {
+    let mut near = Pair::connect(below(Duration::from_millis(1)));
+    assert_eq!(algorithm_after(&mut near), "dctcp");
+    let from = near.hosts[0].sge(0, 100);
+    let remote = Remote { address: BASE, rkey: near.hosts[1].region.rkey };
+    near.filter = Some(Box::new(|from, frame| {
+        assert!(from == 1 || ecn(frame) == Some(Ecn::Ect0));
+        true
+    }));
+    near.post(0, SendRequest::write(2, from, remote));
+    near.run(Duration::from_millis(1));
+    let mut far = Pair::connect(below(Duration::from_micros(1)));
+    assert_eq!(algorithm_after(&mut far), "fixed");
+}

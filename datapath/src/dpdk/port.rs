@@ -525,7 +525,11 @@ impl Setup<'_> {
         let mut address = dpdk::rte_ether_addr::default();
         // SAFETY: the port exists and `address` has room.
         self.call("reading its address", || unsafe { dpdk::rte_eth_macaddr_get(id, &mut address) })?;
-        let mac = Mac(address.addr_bytes);
+        let mut mac = Mac(address.addr_bytes);
+        if let PortSpec::Ring { end: Some(RingEnd::B), .. } = self.spec {
+            // The driver gives all rings one address, and a frame to one's own never leaves.
+            mac.0[5] ^= 1;
+        }
         if let PortSpec::Tap(name) = self.spec {
             let mut kernel = mac;
             kernel.0[5] ^= 0x80;

@@ -1,0 +1,171 @@
+//! One line of the table: a run of ours beside its yardstick, again and again.
+
+use serde::Serialize;
+
+/// What a ratio of ours over the yardstick's should be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// At least this.
+    Least(f64),
+    /// At most this.
+    Most(f64),
+    /// At least this, or ours at least that much in its own unit, whichever is lower.
+    LeastOr {
+        /// The ratio.
+        ratio: f64,
+        /// In the figure's unit.
+        ours: f64,
+    },
+}
+
+/// A run: it measures once and gives a value in the figure's unit, or why it could not.
+pub type Run = Box<dyn FnMut() -> Result<f64, String>>;
+
+/// One figure.
+pub struct Figure {
+    /// What `--only` calls it.
+    pub name: &'static str,
+    /// What is measured.
+    pub what: &'static str,
+    /// What both values are in.
+    pub unit: &'static str,
+    /// What ours is compared with.
+    pub yardstick: &'static str,
+    /// What to reach.
+    pub goal: Goal,
+    /// Ours.
+    pub ours: Run,
+    /// Theirs.
+    pub theirs: Run,
+}
+
+/// Several values: the middle one and the ends.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Spread {
+    /// The middle one.
+    pub median: f64,
+    /// The lowest.
+    pub least: f64,
+    /// The highest.
+    pub most: f64,
+}
+
+/// What came out.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// What `--only` calls it.
+    pub name: &'static str,
+    /// What was measured.
+    pub what: &'static str,
+    /// What the values are in.
+    pub unit: &'static str,
+    /// What ours was compared with.
+    pub yardstick: &'static str,
+    /// The goal, as text.
+    pub goal: String,
+    /// Ours.
+    pub ours: Spread,
+    /// The yardstick's.
+    pub theirs: Spread,
+    /// Ours over the yardstick's, pair by pair.
+    pub ratio: Spread,
+    /// Whether the median reaches the goal.
+    pub met: bool,
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        Self { median: values[values.len() / 2], least: values[0], most: values[values.len() - 1] }
+    }
+}
+
+impl Goal {
+    fn is_met(self, ratio: f64, value: f64) -> bool {
+        match self {
+            Self::Least(least) => ratio >= least,
+            Self::Most(most) => ratio <= most,
+            Self::LeastOr { ratio: least, ours } => ratio >= least || value >= ours,
+        }
+    }
+
+    fn text(self, unit: &str) -> String {
+        match self {
+            Self::Least(least) => format!("≥ {least}"),
+            Self::Most(most) => format!("≤ {most}"),
+            Self::LeastOr { ratio, ours } => format!("≥ {ratio} or {ours} {unit}"),
+        }
+    }
+}
+
+impl Figure {
+    /// Runs both once to warm up, then `repetitions` times in turn.
+    ///
+    /// # Errors
+    /// What the first failing run says.
+    pub fn measure(mut self, repetitions: u32, mut tick: impl FnMut()) -> Result<Outcome, String> {
+        (self.ours)()?;
+        (self.theirs)()?;
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..repetitions {
+            ours.push((self.ours)()?);
+            theirs.push((self.theirs)()?);
+            tick();
+        }
+        if theirs.iter().any(|&value| value <= 0.0) {
+            return Err(format!("the yardstick ({}) measured nothing", self.yardstick));
+        }
+        let ratio = Spread::of(ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect());
+        let ours = Spread::of(ours);
+        Ok(Outcome {
+            name: self.name,
+            what: self.what,
+            unit: self.unit,
+            yardstick: self.yardstick,
+            goal: self.goal.text(self.unit),
+            met: self.goal.is_met(ratio.median, ours.median),
+            ours,
+            theirs: Spread::of(theirs),
+            ratio,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(ours: f64, goal: Goal) -> Figure {
+        let mut turn = 0.0;
+        let rising = move || {
+            turn += 1.0;
+            Ok(ours * turn)
+        };
+        let flat = || Ok(10.0);
+        let (name, what, unit, yardstick) = ("f", "a figure", "M/s", "a rule");
+        Figure { name, what, unit, yardstick, goal, ours: Box::new(rising), theirs: Box::new(flat) }
+    }
+
+    #[test]
+    fn the_first_run_is_a_warm_up_and_the_middle_one_counts() {
+        let outcome = figure(1.0, Goal::Least(0.3)).measure(3, || {}).unwrap();
+        assert_eq!((outcome.ours.least, outcome.ours.median, outcome.ours.most), (2.0, 3.0, 4.0));
+        assert_eq!(outcome.ratio.median, 0.3);
+        assert!(outcome.met);
+    }
+
+    #[test]
+    fn a_goal_may_be_a_ratio_or_a_value() {
+        let goal = Goal::LeastOr { ratio: 0.5, ours: 3.0 };
+        assert!(figure(1.0, goal).measure(3, || {}).unwrap().met, "3 M/s");
+        assert!(!figure(0.9, goal).measure(3, || {}).unwrap().met, "2.7 M/s and 0.27");
+        assert!(!figure(1.0, Goal::Most(0.2)).measure(3, || {}).unwrap().met);
+    }
+
+    #[test]
+    fn a_run_that_fails_says_why() {
+        let mut figure = figure(1.0, Goal::Least(1.0));
+        figure.theirs = Box::new(|| Err("testpmd is not installed".into()));
+        assert_eq!(figure.measure(1, || {}).unwrap_err(), "testpmd is not installed");
+    }
+}

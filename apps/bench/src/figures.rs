@@ -1,0 +1,192 @@
+//! All figures, in the order of the table.
+
+use crate::figure::{Figure, Goal, Run};
+use crate::host::Link;
+use crate::{echo, memory, ring, scale, testpmd, tool};
+use std::path::PathBuf;
+
+/// Where figures are measured.
+pub struct Place {
+    /// The tools.
+    pub ferroce: PathBuf,
+    /// Two processes.
+    pub memif: Link,
+    /// Two namespaces, where there are some.
+    pub af_packet: Option<Link>,
+}
+
+/// What surrounds the payload of a WRITE that is one packet: Ethernet, IPv4, UDP, BTH, RETH, ICRC.
+const WRITE_OVERHEAD: usize = 14 + 20 + 8 + 12 + 16 + 4;
+/// The same of a SEND.
+const SEND_OVERHEAD: usize = WRITE_OVERHEAD - 16;
+
+const MILLION: f64 = 1e6;
+
+/// Every figure that this place allows.
+pub fn all(place: &Place) -> Vec<Figure> {
+    let mut figures = memif(place);
+    if let Some(link) = &place.af_packet {
+        figures.extend(af_packet(place, link));
+    }
+    figures.extend(inside());
+    figures
+}
+
+fn memif(place: &Place) -> Vec<Figure> {
+    let link = &place.memif;
+    vec![
+        Figure {
+            name: "memif-write-64",
+            what: "WRITE of 64 B over memif, messages",
+            unit: "M/s",
+            yardstick: "testpmd, frames of the same size",
+            goal: Goal::LeastOr { ratio: 0.5, ours: 10.0 },
+            ours: tool_run(
+                place,
+                link,
+                &["write-bw", "-s", "64", "-D", "2", "-t", "512", "-l", "32"],
+                "MsgRate",
+            ),
+            theirs: frames(link, 64 + WRITE_OVERHEAD),
+        },
+        Figure {
+            name: "memif-write-4k",
+            what: "WRITE of 4 KiB over memif, packets",
+            unit: "M/s",
+            yardstick: "testpmd, frames of the same size",
+            goal: Goal::Least(0.6),
+            ours: tool_run(
+                place,
+                link,
+                &["write-bw", "-s", "4096", "-m", "4096", "-D", "2", "-l", "8"],
+                "MsgRate",
+            ),
+            theirs: frames(link, 4096 + WRITE_OVERHEAD),
+        },
+        gigabits("memif-write-64k", "WRITE of 64 KiB over memif, MTU 4096", place, link, "write-bw", 4096),
+        gigabits("memif-write-64k-1k", "WRITE of 64 KiB over memif, MTU 1024", place, link, "write-bw", 1024),
+        gigabits("memif-read-64k", "READ of 64 KiB over memif, MTU 4096", place, link, "read-bw", 4096),
+        latency("memif-send-64", "SEND of 64 B over memif, half a round trip", place, link),
+    ]
+}
+
+fn af_packet(place: &Place, link: &Link) -> Vec<Figure> {
+    vec![
+        Figure {
+            name: "af_packet-write-4k",
+            what: "WRITE of 4 KiB over af_packet, packets",
+            unit: "M/s",
+            yardstick: "testpmd, frames of the same size",
+            goal: Goal::Least(0.95),
+            ours: tool_run(
+                place,
+                link,
+                &["write-bw", "-s", "4096", "-m", "4096", "-D", "2", "-l", "8"],
+                "MsgRate",
+            ),
+            theirs: frames(link, 4096 + WRITE_OVERHEAD),
+        },
+        Figure {
+            name: "af_packet-write-64",
+            what: "WRITE of 64 B over af_packet, messages",
+            unit: "M/s",
+            yardstick: "testpmd, frames of the same size",
+            goal: Goal::Least(0.5),
+            ours: tool_run(
+                place,
+                link,
+                &["write-bw", "-s", "64", "-D", "2", "-t", "512", "-l", "32"],
+                "MsgRate",
+            ),
+            theirs: frames(link, 64 + WRITE_OVERHEAD),
+        },
+        latency("af_packet-send-64", "SEND of 64 B over af_packet, half a round trip", place, link),
+    ]
+}
+
+/// What needs no second process.
+fn inside() -> Vec<Figure> {
+    vec![
+        Figure {
+            name: "ring-write-64",
+            what: "WRITE of 64 B over a ring, both ends on one core, messages",
+            unit: "M/s",
+            yardstick: "raw frames through the same ring",
+            goal: Goal::LeastOr { ratio: 0.5, ours: 10.0 },
+            ours: Box::new(|| Ok(ring::writes_per_second(64, 2_000_000)? / MILLION)),
+            theirs: Box::new(|| Ok(ring::frames_per_second(64 + WRITE_OVERHEAD, 20_000_000)? / MILLION)),
+        },
+        many("scale-100", "100 queue pairs paced by HPCC++, ns a packet", 100),
+        many("scale-10k", "10,000 queue pairs paced by HPCC++, ns a packet", 10_000),
+        many("scale-100k", "100,000 queue pairs paced by HPCC++, ns a packet", 100_000),
+    ]
+}
+
+fn gigabits(
+    name: &'static str,
+    what: &'static str,
+    place: &Place,
+    link: &Link,
+    command: &'static str,
+    mtu: usize,
+) -> Figure {
+    let (ferroce, link) = (place.ferroce.clone(), link.clone());
+    let mtu_text = mtu.to_string();
+    let ours = move || {
+        let args = [command, "-s", "65536", "-m", &mtu_text, "-D", "2", "--report_gbits"];
+        tool::run(&ferroce, &link, &args, "BW_average")
+    };
+    Figure {
+        name,
+        what,
+        unit: "Gb/s",
+        yardstick: "one copy and one CRC of the same bytes on one core",
+        goal: Goal::LeastOr { ratio: 0.8, ours: 100.0 },
+        ours: Box::new(ours),
+        theirs: Box::new(move || Ok(memory::copy_and_crc(mtu))),
+    }
+}
+
+fn latency(name: &'static str, what: &'static str, place: &Place, link: &Link) -> Figure {
+    let echo_link = link.clone();
+    Figure {
+        name,
+        what,
+        unit: "µs",
+        yardstick: "a raw echo of frames of the same size",
+        goal: Goal::Most(1.10),
+        ours: tool_run(place, link, &["send-lat", "-s", "64", "-n", "20000"], "t_typical"),
+        theirs: Box::new(move || echo::half_round_trip(&echo_link, 64 + SEND_OVERHEAD)),
+    }
+}
+
+fn many(name: &'static str, what: &'static str, count: u32) -> Figure {
+    let cost = |count| {
+        let scale::Cost { nanos_per_packet, fairness } = scale::run(count, 500_000)?;
+        // Round robin: nobody is more than a packet ahead, which the last round may show.
+        if fairness < 0.99 {
+            Err(format!("unfair: Jain's index {fairness:.3}"))
+        } else {
+            Ok(nanos_per_packet)
+        }
+    };
+    Figure {
+        name,
+        what,
+        unit: "ns",
+        yardstick: "one queue pair",
+        goal: Goal::Most(1.25),
+        ours: Box::new(move || cost(count)),
+        theirs: Box::new(move || cost(1)),
+    }
+}
+
+fn tool_run(place: &Place, link: &Link, args: &'static [&'static str], field: &'static str) -> Run {
+    let (ferroce, link) = (place.ferroce.clone(), link.clone());
+    Box::new(move || tool::run(&ferroce, &link, args, field))
+}
+
+fn frames(link: &Link, length: usize) -> Run {
+    let link = link.clone();
+    Box::new(move || Ok(testpmd::frames_per_second(&link, length)? / MILLION))
+}

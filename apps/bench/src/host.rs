@@ -1,0 +1,137 @@
+//! Where the two sides of a figure run, and what starts them there.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Which side: each has a CPU of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Waits for the other.
+    Server,
+    /// Begins.
+    Client,
+}
+
+impl Side {
+    /// The CPU it runs on.
+    pub const fn cpu(self) -> usize {
+        match self {
+            Self::Server => 0,
+            Self::Client => 1,
+        }
+    }
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
+}
+
+/// What carries the frames between the two sides.
+#[derive(Clone, Debug)]
+pub enum Link {
+    /// Shared memory between two processes; the socket lies in this folder.
+    Memif(PathBuf),
+    /// The two ends of a veth pair, `eth0` in each of two network namespaces.
+    AfPacket {
+        /// The server's namespace; its address is 10.77.0.1.
+        server: String,
+        /// The client's namespace; its address is 10.77.0.2.
+        client: String,
+    },
+}
+
+impl Link {
+    /// How `ferroce` calls the port.
+    pub fn port(&self, side: Side) -> Vec<String> {
+        match self {
+            Self::Memif(folder) => {
+                let number = if side == Side::Server { 1 } else { 2 };
+                let socket = folder.join("ferroce.sock");
+                vec![
+                    "--port".into(),
+                    format!("memif:{},{}", socket.display(), side.name()),
+                    "--ip".into(),
+                    format!("10.77.0.{number}"),
+                ]
+            }
+            Self::AfPacket { .. } => vec!["--port".into(), "eth0".into()],
+        }
+    }
+
+    /// How DPDK calls the device.
+    pub fn vdev(&self, side: Side) -> String {
+        match self {
+            Self::Memif(folder) => {
+                let socket = folder.join("testpmd.sock");
+                let (socket, role) = (socket.display(), side.name());
+                format!("net_memif0,role={role},id=0,socket={socket},socket-abstract=no,bsize=8192")
+            }
+            Self::AfPacket { .. } => {
+                "net_af_packet0,iface=eth0,blocksz=65536,framesz=8192,framecnt=512,qpairs=1,qdisc_bypass=1"
+                    .into()
+            }
+        }
+    }
+
+    /// Where the server's TCP port is.
+    pub const fn server_address(&self) -> &'static str {
+        match self {
+            Self::Memif(_) => "127.0.0.1",
+            Self::AfPacket { .. } => "10.77.0.1",
+        }
+    }
+
+    /// A command that runs on `side`, pinned to its CPU, ended after a minute. `pin` leaves pinning to the program.
+    pub fn command(&self, side: Side, program: &Path, pin: bool) -> Command {
+        let mut words: Vec<String> = Vec::new();
+        if let Self::AfPacket { server, client } = self {
+            let namespace = if side == Side::Server { server } else { client };
+            words.extend(["ip", "netns", "exec", namespace].map(String::from));
+        }
+        words.extend(["timeout", "--foreground", "60"].map(String::from));
+        if pin {
+            words.extend(["taskset", "-c", &side.cpu().to_string()].map(String::from));
+        }
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg(program).stdin(Stdio::null());
+        command
+    }
+}
+
+/// A process that is ended when this goes out of sight.
+pub struct Running(Child);
+
+impl Running {
+    pub fn start(mut command: Command) -> Result<Self, String> {
+        command.spawn().map(Self).map_err(|error| format!("{command:?}: {error}"))
+    }
+
+    /// Waits for its end. What takes longer is ended and counts as failed.
+    pub fn wait(&mut self, limit: Duration) -> Result<bool, String> {
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            match self.0.try_wait() {
+                Ok(Some(status)) => return Ok(status.success()),
+                Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Err(format!("still running after {limit:?}"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        if self.0.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status();
+            std::thread::sleep(Duration::from_millis(200));
+            let _ = self.0.kill();
+        }
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,132 @@
+//! `ferroce-bench`: what Ferroce reaches beside what the machine can do. `scripts/bench` sets up and calls it.
+//!
+//! Every figure is a ratio of two runs that take turns on one machine, one core a side: absolute figures of shared
+//! machines are noise.
+#![forbid(unsafe_code)]
+
+mod echo;
+mod figure;
+mod figures;
+mod host;
+mod memory;
+mod ring;
+mod scale;
+mod show;
+mod testpmd;
+mod tool;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use datapath::port_spec::PortSpec;
+use figure::Outcome;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "ferroce-bench", about = "What Ferroce reaches beside what the machine can do")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measures figures and prints one table
+    Run(RunArgs),
+    /// Lists the figures
+    List,
+    /// One side of a raw echo, the yardstick of latency
+    #[command(hide = true)]
+    Echo {
+        #[arg(long)]
+        port: PortSpec,
+        #[arg(long)]
+        length: usize,
+        #[arg(long)]
+        side: EchoSide,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum EchoSide {
+    Server,
+    Client,
+}
+
+#[derive(clap::Args)]
+struct RunArgs {
+    /// Only figures whose name contains this; may be given several times
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Pairs of runs for each figure, after one to warm up
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    repetitions: u32,
+    /// Also write the figures here
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The `ferroce` to measure
+    #[arg(long, value_name = "FILE", default_value = "target/release/ferroce")]
+    ferroce: PathBuf,
+    /// Network namespaces of the server and the client, joined by a veth pair with `eth0` at each end
+    #[arg(long, value_name = "SERVER,CLIENT", value_delimiter = ',')]
+    namespaces: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => run(&args),
+        Command::List => {
+            show::list();
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Echo { port, length, side } => {
+            echo::run(&port, length, side == EchoSide::Client).map(|()| ExitCode::SUCCESS)
+        }
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("ferroce-bench: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Exit code 1 where a figure could not be measured; a goal that is missed is told in the table.
+fn run(args: &RunArgs) -> Result<ExitCode, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let place = figures::Place {
+        ferroce: std::path::absolute(&args.ferroce).map_err(|error| error.to_string())?,
+        memif: host::Link::Memif(folder.path().into()),
+        af_packet: match args.namespaces.as_slice() {
+            [server, client] => Some(host::Link::AfPacket { server: server.clone(), client: client.clone() }),
+            _ => None,
+        },
+    };
+    let chosen =
+        |name: &str| args.only.is_empty() || args.only.iter().any(|part| name.contains(part.as_str()));
+    let figures: Vec<_> = figures::all(&place).into_iter().filter(|figure| chosen(figure.name)).collect();
+    if figures.is_empty() {
+        return Err(format!(
+            "no figure is called {}: `ferroce-bench list` has their names",
+            args.only.join(" or ")
+        ));
+    }
+    let (mut outcomes, mut failed): (Vec<Outcome>, bool) = (Vec::new(), false);
+    show::head();
+    for figure in figures {
+        let name = figure.name;
+        match figure.measure(args.repetitions, || show::tick(name)) {
+            Ok(outcome) => {
+                show::row(&outcome);
+                outcomes.push(outcome);
+            }
+            Err(error) => {
+                show::failure(name, &error);
+                failed = true;
+            }
+        }
+    }
+    show::foot(&outcomes);
+    if let Some(file) = &args.json {
+        let text = serde_json::to_string_pretty(&outcomes).map_err(|error| error.to_string())?;
+        std::fs::write(file, text + "\n").map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,194 @@
+//! Many queue pairs on one core, each paced by HPCC++: two endpoints, frames handed over in memory, virtual time.
+
+use cc::{HpccConfig, Instant, Rate};
+use roce::qp::{
+    AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Modify, QpInit, Remote, RtrSettings,
+    RtsSettings, SendRequest, Sge,
+};
+use roce::wire::{MAX_OVERHEAD, Mac, Mtu, Path, RnrTimer, Service};
+use roce::{Access, CqId, Endpoint, EndpointConfig, Memory, Psn, Qpn, Region, Slice};
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const BASE: u64 = 0x10_0000;
+const SIZE: u32 = 1024;
+const FRAME: usize = 1024 + MAX_OVERHEAD;
+/// Frames handed over at a time, as a port's burst.
+const BURST: usize = 32;
+
+/// One buffer that all share.
+struct Ram(Vec<u8>);
+
+impl Ram {
+    fn range(at: Slice) -> std::ops::Range<usize> {
+        let from = (at.address() - BASE) as usize;
+        from..from + at.len() as usize
+    }
+}
+
+impl Memory for Ram {
+    fn place(&mut self, to: Slice, bytes: &[u8]) {
+        self.0[Self::range(to)].copy_from_slice(bytes);
+    }
+    fn gather(&self, from: Slice, into: &mut [u8]) {
+        into.copy_from_slice(&self.0[Self::range(from)]);
+    }
+    fn fetch_add(&mut self, _: Slice, _: u64) -> u64 {
+        0
+    }
+    fn compare_swap(&mut self, _: Slice, _: u64, _: u64) -> u64 {
+        0
+    }
+}
+
+struct Host {
+    endpoint: Endpoint,
+    ram: Ram,
+    cq: CqId,
+    region: Region,
+    qps: Vec<Qpn>,
+}
+
+impl Host {
+    fn new(core: u8, count: u32) -> Result<Self, String> {
+        let config =
+            EndpointConfig { max_qps: count, max_cqs: 1, max_regions: 1, seed: [core + 1; 32], core };
+        let mut endpoint = Endpoint::new(config);
+        let text = |error: roce::ControlError| error.to_string();
+        let pd = endpoint.create_pd();
+        let cq = endpoint.create_cq(1 << 20).map_err(text)?;
+        let region = endpoint.register(pd, BASE, u64::from(SIZE), Access::ALL).map_err(text)?;
+        let capabilities = Capabilities { max_send: 4, max_recv: 1, ..Capabilities::default() };
+        let init =
+            QpInit { service: Service::Rc, pd, send_cq: cq, recv_cq: cq, capabilities, signal_all: false };
+        let qps = (0..count).map(|_| endpoint.create_qp(init).map_err(text)).collect::<Result<_, _>>()?;
+        Ok(Self { endpoint, ram: Ram(vec![0; SIZE as usize]), cq, region, qps })
+    }
+
+    fn connect(&mut self, from: u8, to: u8, peers: &[Qpn]) -> Result<(), String> {
+        let address = |host| IpAddr::from([10, 0, 0, host]);
+        let path = Path {
+            source_mac: Mac([2, 0, 0, 0, 0, from]),
+            destination_mac: Mac([2, 0, 0, 0, 0, to]),
+            vlan: None,
+            source: address(from),
+            destination: address(to),
+            udp_source: 0xc123,
+            traffic_class: 2,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        let flows = NonZeroU32::new(peers.len() as u32).unwrap_or(NonZeroU32::MIN);
+        let hpcc = HpccConfig::new(Rate::from_gbps(100), Duration::from_micros(20), flows);
+        let congestion = Congestion {
+            algorithm: CongestionAlgorithm::Hpcc(hpcc),
+            probe_interval: None,
+            notification_interval: Duration::ZERO,
+        };
+        for (index, &peer) in peers.iter().enumerate() {
+            let qpn = self.qps[index];
+            let receive = RtrSettings {
+                path,
+                destination: peer,
+                mtu: Mtu::M1024,
+                receive_psn: Psn::new(0),
+                max_dest_rd_atomic: 1,
+                min_rnr_timer: RnrTimer::new(1),
+            };
+            let send = RtsSettings {
+                send_psn: Psn::new(0),
+                ack_timeout: AckTimeout::new(18),
+                retry_count: 7,
+                rnr_retry: 7,
+                max_rd_atomic: 1,
+                congestion,
+            };
+            let init = Modify::Init { access: Access::ALL, partition_key: 0xffff };
+            for modify in [init, Modify::ReadyToReceive(receive), Modify::ReadyToSend(send)] {
+                self.endpoint.modify_qp(Instant::ZERO, qpn, modify).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a number of queue pairs costs.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    /// Wall time per packet, both ends together.
+    pub nanos_per_packet: f64,
+    /// Jain's index of the packets that each queue pair sent: 1 is fair.
+    pub fairness: f64,
+}
+
+/// `count` queue pairs write 1 KiB each, round after round, `packets` in all.
+///
+/// # Errors
+/// Where an endpoint refuses.
+pub fn run(count: u32, packets: u64) -> Result<Cost, String> {
+    let [mut a, mut b] = [Host::new(0, count)?, Host::new(1, count)?];
+    let (of_a, of_b) = (a.qps.clone(), b.qps.clone());
+    a.connect(1, 2, &of_b)?;
+    b.connect(2, 1, &of_a)?;
+    let sge = Sge { address: BASE, length: SIZE, lkey: a.region.lkey };
+    let request = SendRequest::write(0, sge, Remote { address: BASE, rkey: b.region.rkey });
+    for qp in &of_a {
+        a.endpoint.post_send(Instant::ZERO, *qp, request.clone()).map_err(|error| error.to_string())?;
+    }
+    let mut frames = vec![[0; FRAME]; BURST];
+    let mut sent = vec![0_u64; count as usize];
+    let places: std::collections::HashMap<u32, usize> =
+        of_a.iter().enumerate().map(|(index, qpn)| (qpn.get(), index)).collect();
+    let (mut now, mut done) = (Instant::ZERO, 0);
+    let mut start = std::time::Instant::now();
+    let warm_up = u64::from(count);
+    while done < warm_up + packets {
+        // A packet's time at 100 Gb/s, a burst at a time.
+        now = now + Duration::from_nanos(90 * BURST as u64);
+        a.endpoint.on_timeout(now);
+        carry(now, &mut a, &mut b, &mut frames)?;
+        b.endpoint.on_timeout(now);
+        carry(now, &mut b, &mut a, &mut frames)?;
+        let mut ended = Vec::with_capacity(BURST);
+        a.endpoint.poll_cq(a.cq, &mut |completion| {
+            ended.push(completion.qpn);
+            ended.len() < BURST
+        });
+        for qpn in ended {
+            if done == warm_up {
+                start = std::time::Instant::now();
+            }
+            done += 1;
+            sent[places[&qpn.get()]] += 1;
+            a.endpoint.post_send(now, qpn, request.clone()).map_err(|error| error.to_string())?;
+        }
+    }
+    let nanos = start.elapsed().as_nanos() as f64 / packets as f64;
+    let (sum, squares) =
+        sent.iter().fold((0.0, 0.0), |(sum, squares), &n| (sum + n as f64, squares + (n * n) as f64));
+    Ok(Cost { nanos_per_packet: nanos, fairness: sum * sum / (squares * f64::from(count)) })
+}
+
+fn carry(now: Instant, from: &mut Host, to: &mut Host, frames: &mut [[u8; FRAME]]) -> Result<(), String> {
+    let mut lengths = [0; BURST];
+    let mut count = 0;
+    while count < BURST {
+        let Some(length) = from.endpoint.poll_transmit(now, &from.ram, &mut frames[count]) else { break };
+        lengths[count] = length;
+        count += 1;
+    }
+    for (frame, &length) in frames.iter().zip(&lengths[..count]) {
+        to.endpoint.on_frame(now, &mut to.ram, &frame[..length]).map_err(|error| format!("{error:?}"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_hundred_queue_pairs_share_fairly() {
+        let cost = super::run(100, 10_000).unwrap();
+        assert!(cost.fairness > 0.999, "{cost:?}");
+    }
+}

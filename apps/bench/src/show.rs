@@ -1,0 +1,74 @@
+//! The table.
+
+use crate::figure::{Outcome, Spread};
+use anstream::{eprint, println};
+use anstyle::{AnsiColor, Style};
+use std::io::IsTerminal;
+
+const GOOD: Style = AnsiColor::Green.on_default();
+const BAD: Style = AnsiColor::Red.on_default();
+const DIM: Style = Style::new().dimmed();
+
+pub fn list() {
+    let none = crate::host::Link::AfPacket { server: String::new(), client: String::new() };
+    let place = crate::figures::Place {
+        ferroce: "ferroce".into(),
+        memif: crate::host::Link::Memif("/tmp".into()),
+        af_packet: Some(none),
+    };
+    for figure in crate::figures::all(&place) {
+        println!("{:<22} {} [{}] beside {}", figure.name, figure.what, figure.unit, figure.yardstick);
+    }
+}
+
+pub fn head() {
+    println!(
+        "{:<22} {:>24} {:>24} {:>22}  {:<18} met",
+        "figure", "ours (min–max)", "yardstick (min–max)", "ratio (min–max)", "goal"
+    );
+}
+
+/// A pair of runs is done.
+pub fn tick(name: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r{DIM}{name} …{DIM:#}\x1b[K\r");
+    }
+}
+
+pub fn row(outcome: &Outcome) {
+    let style = if outcome.met { GOOD } else { BAD };
+    println!(
+        "{:<22} {:>24} {:>24} {:>22}  {:<18} {style}{}{style:#}",
+        outcome.name,
+        format!("{} {}", spread(outcome.ours), outcome.unit),
+        format!("{} {}", spread(outcome.theirs), outcome.unit),
+        spread(outcome.ratio),
+        outcome.goal,
+        if outcome.met { "yes" } else { "no" },
+    );
+}
+
+pub fn failure(name: &str, why: &str) {
+    println!("{name:<22} {BAD}{why}{BAD:#}");
+}
+
+pub fn foot(outcomes: &[Outcome]) {
+    println!();
+    for outcome in outcomes {
+        println!("{DIM}{:<22} {}, beside {}{DIM:#}", outcome.name, outcome.what, outcome.yardstick);
+    }
+}
+
+fn spread(values: Spread) -> String {
+    let Spread { median, least, most } = values;
+    format!("{} ({}–{})", short(median), short(least), short(most))
+}
+
+/// Three digits.
+fn short(value: f64) -> String {
+    match value {
+        v if v >= 100.0 => format!("{v:.0}"),
+        v if v >= 10.0 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}

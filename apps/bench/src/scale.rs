@@ -81,11 +81,7 @@ impl Host {
         };
         let flows = NonZeroU32::new(peers.len() as u32).unwrap_or(NonZeroU32::MIN);
         let hpcc = HpccConfig::new(Rate::from_gbps(100), Duration::from_micros(20), flows);
-        let congestion = Congestion {
-            algorithm: CongestionAlgorithm::Hpcc(hpcc),
-            probe_interval: None,
-            notification_interval: Duration::ZERO,
-        };
+        let congestion = Congestion::new(CongestionAlgorithm::Hpcc(hpcc));
         for (index, &peer) in peers.iter().enumerate() {
             let qpn = self.qps[index];
             let receive = RtrSettings {

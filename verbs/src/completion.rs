@@ -1,6 +1,6 @@
 use crate::device::Inner;
 use crate::{Completion, Error, PollError};
-use datapath::engine::CqRing;
+use datapath::engine::{CqRing, Notifier};
 use roce::CqId;
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ const SPINS: u32 = 64;
 #[derive(Debug)]
 pub struct CompletionQueue {
     ring: CqRing,
-    handle: Arc<CqHandle>,
+    pub(crate) notifier: Option<Arc<Notifier>>,
+    pub(crate) handle: Arc<CqHandle>,
 }
 
 /// The queue in the core. It goes when nobody polls it and no queue pair serves it any more.
@@ -28,7 +29,7 @@ impl CompletionQueue {
             return Err(Error::value("completion queue depth", depth, format!("1 to {limit}")));
         }
         let (id, ring) = device.engine.call(move |station, _| station.create_cq(depth))??;
-        Ok(Self { ring, handle: Arc::new(CqHandle { device, id }) })
+        Ok(Self { ring, notifier: None, handle: Arc::new(CqHandle { device, id }) })
     }
 
     pub(crate) fn handle(&self) -> &Arc<CqHandle> {

@@ -39,6 +39,8 @@ pub enum Error {
     Connected,
     #[error("{what} is {value}: it must be {limit}")]
     Value { what: &'static str, value: String, limit: String },
+    #[error("the system gives no descriptor: {0}")]
+    Descriptor(String),
     #[error("the system gives no random bytes: {0}")]
     Random(String),
 }

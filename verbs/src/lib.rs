@@ -47,6 +47,7 @@
 //! # }
 //! ```
 
+mod channel;
 mod completion;
 mod config;
 mod connect;
@@ -57,6 +58,7 @@ mod modify;
 mod post;
 mod queue_pair;
 
+pub use channel::CompletionChannel;
 pub use completion::CompletionQueue;
 pub use config::{Address, ConfigError, DeviceConfig};
 pub use connect::{ConnectOptions, DEFAULT_CONGESTION, ParseEndpointError, QpEndpoint};

@@ -8,6 +8,7 @@ mod adaptive;
 mod config;
 mod core;
 mod doorbell;
+mod notify;
 mod on_demand;
 mod rings;
 mod runner;
@@ -16,6 +17,7 @@ mod station;
 mod tests;
 
 pub use config::{CoreConfig, Idle, Progress, ResolveError, StartError, Stopped};
+pub use notify::Notifier;
 pub use rings::{CqRing, QpRings};
 pub use station::{CoreCounters, Station};
 

@@ -1,6 +1,7 @@
 //! The rings between an application and its core.
 
 use super::doorbell::Doorbells;
+use super::notify::Notifier;
 use roce::Qpn;
 use roce::qp::{Completion, PostError, RecvRequest, SendRequest};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -222,9 +223,22 @@ pub(super) struct CqProducer {
     pub(super) cq: roce::CqId,
     ring: Producer<(Completion, Option<Place>)>,
     overflow: Arc<AtomicBool>,
+    /// Who sleeps until a completion comes.
+    notifier: Option<Arc<Notifier>>,
 }
 
 impl CqProducer {
+    pub(super) fn watch(&mut self, notifier: Arc<Notifier>) {
+        self.notifier = Some(notifier);
+    }
+
+    /// Completions were pushed, one of them solicited or an error where `solicited`.
+    pub(super) fn notify(&self, solicited: bool) {
+        if let Some(notifier) = &self.notifier {
+            notifier.completions_came(solicited);
+        }
+    }
+
     /// Puts a completion in, of the work queue at `place`. One that finds no room is lost, and the queue overflows.
     pub(super) fn push(&mut self, completion: Completion, place: Option<Place>) {
         if !self.is_lost() && self.ring.push((completion, place)).is_err() {
@@ -253,7 +267,7 @@ pub(super) fn completion_queue(cq: roce::CqId, depth: u32, unpolled: Arc<Unpolle
     let overflow = Arc::new(AtomicBool::new(false));
     (
         CqRing { ring: consumer, unpolled, overflow: overflow.clone(), depth },
-        CqProducer { cq, ring: producer, overflow },
+        CqProducer { cq, ring: producer, overflow, notifier: None },
     )
 }
 

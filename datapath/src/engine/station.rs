@@ -1,4 +1,5 @@
 use super::doorbell::Doorbells;
+use super::notify::Notifier;
 use super::rings::{self, CqProducer, CqRing, Place, QpQueues, QpRings, Unpolled};
 use crate::host_memory::HostMemory;
 use crate::neighbour::{self, Neighbours};
@@ -83,6 +84,15 @@ impl Station {
         let (ring, producer) = rings::completion_queue(cq, depth, self.unpolled.clone());
         self.cqs.push(producer);
         Ok((cq, ring))
+    }
+
+    /// Has a completion queue ring a bell.
+    ///
+    /// # Errors
+    /// Where there is none of that number.
+    pub fn watch_cq(&mut self, cq: CqId, notifier: Arc<Notifier>) -> Result<(), ControlError> {
+        let producer = self.cqs.iter_mut().find(|producer| producer.cq == cq);
+        producer.ok_or(ControlError::NoCq(cq)).map(|producer| producer.watch(notifier))
     }
 
     /// Takes a completion queue away.
@@ -230,7 +240,12 @@ impl Station {
             }
         }
         let lost = self.batch.len() > room;
-        self.batch.drain(..).take(room).for_each(|(completion, place)| producer.push(completion, place));
+        let mut solicited = false;
+        for (completion, place) in self.batch.drain(..).take(room) {
+            solicited |= completion.solicited || completion.status != CompletionStatus::Success;
+            producer.push(completion, place);
+        }
+        producer.notify(solicited);
         if lost && producer.overflow() {
             self.counters.cq_overflows += 1;
             self.fail_queue_pairs_of(now, index);
@@ -293,6 +308,7 @@ fn refuse(cqs: &mut [CqProducer], cq: CqId, qpn: Qpn, id: u64, opcode: Completio
     };
     if let Some(producer) = cqs.iter_mut().find(|producer| producer.cq == cq) {
         producer.push(completion, None);
+        producer.notify(true);
     }
 }
 

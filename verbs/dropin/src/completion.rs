@@ -1,8 +1,9 @@
 //! Completion queues, and the descriptors that tell of completions.
 
 use crate::abi::*;
+use crate::channel::{Channel, Events};
 use crate::context::Context;
-use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, object, out, status};
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, object, status};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -21,6 +22,20 @@ pub(crate) struct Cq {
     idle_polls: AtomicU32,
     /// Queue pairs that it serves, which keep it from being destroyed.
     pub(crate) users: AtomicUsize,
+    pub(crate) events: Events,
+}
+
+impl Cq {
+    /// What the program gets with an event.
+    pub(crate) fn user(&self) -> *mut c_void {
+        // SAFETY: set when the queue was made, and never changed.
+        unsafe { (*self.abi.get()).cq_context }
+    }
+
+    fn channel(&self) -> *mut ibv_comp_channel {
+        // SAFETY: set when the queue was made, and never changed.
+        unsafe { (*self.abi.get()).channel }
+    }
 }
 
 impl Cq {
@@ -45,11 +60,21 @@ unsafe fn create(
 ) -> Result<*mut Cq, Errno> {
     // SAFETY: passed on.
     let device = &unsafe { Context::from(context) }?.device;
-    let queue = device.create_cq(depth)?;
+    let mut queue = device.create_cq(depth)?;
+    // SAFETY: null, or a channel that is alive.
+    let channel_of = unsafe { channel.cast::<Channel>().as_ref() };
+    if let Some(channel) = channel_of {
+        queue.ring_on(channel.channel())?;
+    }
     let abi = ibv_cq_ex { context, channel, cq_context: user, cqe: depth as c_int, ..Default::default() };
     let (queue, users) = (Mutex::new(queue), AtomicUsize::new(0));
     let idle_polls = AtomicU32::new(0);
-    Ok(Box::into_raw(Box::new(Cq { abi: UnsafeCell::new(abi), queue, idle_polls, users })))
+    let events = Events::default();
+    let cq = Box::into_raw(Box::new(Cq { abi: UnsafeCell::new(abi), queue, idle_polls, users, events }));
+    if let Some(channel) = channel_of {
+        channel.join(cq);
+    }
+    Ok(cq)
 }
 
 /// `ibv_create_cq(3)`
@@ -84,6 +109,13 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         // SAFETY: the contract of the manual page.
         if unsafe { at(cq) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
+        }
+        // SAFETY: the queue is alive, and its channel lives as long as its queues.
+        unsafe {
+            if let Some(channel) = (*cq).channel().cast::<Channel>().as_ref() {
+                channel.leave(cq);
+            }
+            (*cq).events.wait_until_acknowledged();
         }
         // SAFETY: `create` made the box, no queue pair uses it, and the program gives it up.
         drop(unsafe { Box::from_raw(cq) });
@@ -169,36 +201,11 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, into: *mut
 }
 
 /// `ibv_req_notify_cq(3)`
-pub(crate) unsafe extern "C" fn req_notify_cq(_cq: *mut ibv_cq, _solicited_only: c_int) -> c_int {
-    status(|| Err(UNSUPPORTED))
-}
-
-/// `ibv_create_comp_channel(3)`
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_create_comp_channel(_context: *mut ibv_context) -> *mut ibv_comp_channel {
-    object(|| Err(UNSUPPORTED))
-}
-
-/// `ibv_destroy_comp_channel(3)`
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_destroy_comp_channel(_channel: *mut ibv_comp_channel) -> c_int {
-    status(|| Err(UNSUPPORTED))
-}
-
-/// `ibv_get_cq_event(3)`
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_get_cq_event(
-    _channel: *mut ibv_comp_channel,
-    cq: *mut *mut ibv_cq,
-    _user: *mut *mut c_void,
-) -> c_int {
-    count(|| {
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    status(|| {
         // SAFETY: the contract of the manual page.
-        unsafe { out(cq) }?;
-        Err(UNSUPPORTED)
+        let cq = unsafe { at(cq.cast::<Cq>()) }?;
+        cq.queue.lock().unwrap_or_else(PoisonError::into_inner).arm(solicited_only != 0);
+        Ok(())
     })
 }
-
-/// `ibv_ack_cq_events(3)`
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_ack_cq_events(_cq: *mut ibv_cq, _count: c_uint) {}

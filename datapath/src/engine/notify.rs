@@ -1,0 +1,82 @@
+//! How a completion queue tells one who sleeps of a new completion.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
+
+const NOT_ARMED: u8 = 0;
+const SOLICITED: u8 = 1;
+const ANY: u8 = 2;
+
+/// A completion queue's bell. Armed, it rings once: for the next completion, or the next that was solicited or failed.
+///
+/// The core first puts completions into the ring, then looks whether the bell is armed; the application first arms, then
+/// looks into the ring. So no completion is missed by both.
+#[derive(Debug)]
+pub struct Notifier {
+    armed: AtomicU8,
+    /// Rings that nobody took yet.
+    rung: AtomicU32,
+    descriptor: Arc<OwnedFd>,
+}
+
+impl Notifier {
+    /// Rings by adding 1 to `descriptor`, an eventfd.
+    #[must_use]
+    pub fn new(descriptor: Arc<OwnedFd>) -> Self {
+        Self { armed: AtomicU8::new(NOT_ARMED), rung: AtomicU32::new(0), descriptor }
+    }
+
+    /// Asks for a ring. Whoever asked for any completion is told of any.
+    pub fn arm(&self, solicited_only: bool) {
+        self.armed.fetch_max(if solicited_only { SOLICITED } else { ANY }, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes one ring; `false` where there is none.
+    pub fn take(&self) -> bool {
+        self.rung.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |rung| rung.checked_sub(1)).is_ok()
+    }
+
+    /// Completions came, one of which is solicited or an error where `solicited`.
+    pub(super) fn completions_came(&self, solicited: bool) {
+        fence(Ordering::SeqCst);
+        let armed = self.armed.load(Ordering::Relaxed);
+        if armed == ANY || (armed == SOLICITED && solicited) {
+            self.armed.store(NOT_ARMED, Ordering::Relaxed);
+            self.rung.fetch_add(1, Ordering::Release);
+            let one = 1_u64.to_ne_bytes();
+            // SAFETY: eight bytes of an array. The counter's end is too far away to be met.
+            unsafe { libc::write(self.descriptor.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::FromRawFd;
+
+    fn bell() -> Notifier {
+        // SAFETY: eventfd takes plain numbers, and its descriptor is nobody else's.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        Notifier::new(Arc::new(descriptor))
+    }
+
+    #[test]
+    fn a_bell_rings_once_for_what_it_was_armed_for() {
+        let bell = bell();
+        bell.completions_came(true);
+        assert!(!bell.take(), "it was not armed");
+        bell.arm(true);
+        bell.completions_came(false);
+        assert!(!bell.take(), "none was solicited");
+        bell.completions_came(true);
+        bell.completions_came(true);
+        assert_eq!((bell.take(), bell.take()), (true, false));
+        bell.arm(false);
+        bell.arm(true);
+        bell.completions_came(false);
+        assert!(bell.take(), "any was asked for");
+    }
+}

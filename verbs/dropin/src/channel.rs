@@ -1,0 +1,142 @@
+//! Completion channels: real descriptors, and whose event it was.
+
+use crate::abi::*;
+use crate::completion::Cq;
+use crate::context::Context;
+use crate::errno::{BUSY, Errno, at, count, object, out, status};
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::AsRawFd;
+use std::sync::{Condvar, Mutex, PoisonError};
+use verbs::{CompletionChannel, Device};
+
+/// A channel, and the completion queues that ring on it.
+#[repr(C)]
+pub(crate) struct Channel {
+    abi: ibv_comp_channel,
+    channel: CompletionChannel,
+    device: Device,
+    queues: Mutex<Queues>,
+}
+
+/// In the order in which they are looked at: who had an event goes to the end.
+struct Queues(Vec<*mut Cq>);
+
+// SAFETY: the pointers are used under the lock, and a queue leaves before it is destroyed.
+unsafe impl Send for Queues {}
+
+/// Events of a queue that the program took and did not acknowledge: it is not destroyed before.
+#[derive(Default)]
+pub(crate) struct Events {
+    open: Mutex<u64>,
+    acknowledged: Condvar,
+}
+
+impl Events {
+    fn took(&self) {
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    fn acknowledge(&self, count: u64) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        *open = open.saturating_sub(count);
+        self.acknowledged.notify_all();
+    }
+
+    /// As rdma-core does it: who destroys a queue waits for those who hold its events.
+    pub(crate) fn wait_until_acknowledged(&self) {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.acknowledged.wait_while(open, |open| *open > 0));
+    }
+}
+
+impl Channel {
+    pub(crate) fn channel(&self) -> &CompletionChannel {
+        &self.channel
+    }
+
+    pub(crate) fn join(&self, cq: *mut Cq) {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner).0.push(cq);
+    }
+
+    pub(crate) fn leave(&self, cq: *mut Cq) {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner).0.retain(|&other| other != cq);
+    }
+
+    /// A queue that rang, which has an event less now.
+    fn take_event(&self) -> Option<*mut Cq> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let rang = |&cq: &*mut Cq| {
+            // SAFETY: a queue in the list is alive.
+            let cq = unsafe { &*cq };
+            cq.queue.lock().unwrap_or_else(PoisonError::into_inner).take_event()
+        };
+        let index = queues.0.iter().position(rang)?;
+        let cq = queues.0.remove(index);
+        queues.0.push(cq);
+        // SAFETY: as above.
+        unsafe { &*cq }.events.took();
+        Some(cq)
+    }
+}
+
+/// `ibv_create_comp_channel(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    object(|| {
+        // SAFETY: the contract of the manual page.
+        let device = unsafe { Context::from(context) }?.device.clone();
+        let channel = device.create_channel()?;
+        let abi = ibv_comp_channel { context, fd: channel.as_raw_fd(), refcnt: 0 };
+        let queues = Mutex::new(Queues(Vec::new()));
+        Ok(Box::into_raw(Box::new(Channel { abi, channel, device, queues })).cast())
+    })
+}
+
+/// `ibv_destroy_comp_channel(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    status(|| {
+        let channel = channel.cast::<Channel>();
+        // SAFETY: the contract of the manual page.
+        if !unsafe { at(channel) }?.queues.lock().unwrap_or_else(PoisonError::into_inner).0.is_empty() {
+            return Err(BUSY);
+        }
+        // SAFETY: `ibv_create_comp_channel` made the box, no queue rings on it, and the program gives it up.
+        drop(unsafe { Box::from_raw(channel) });
+        Ok(())
+    })
+}
+
+/// `ibv_get_cq_event(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    user: *mut *mut c_void,
+) -> c_int {
+    count(|| {
+        // SAFETY: the contract of the manual page.
+        let (channel, cq, user) = unsafe { (at(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
+        loop {
+            channel.device.hand_over();
+            channel.channel.wait().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
+            // The event of a queue that was destroyed meanwhile is nobody's.
+            if let Some(rang) = channel.take_event() {
+                // SAFETY: the queue is alive.
+                *user = unsafe { &*rang }.user();
+                *cq = rang.cast();
+                return Ok(0);
+            }
+        }
+    })
+}
+
+/// `ibv_ack_cq_events(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        unsafe { at(cq.cast::<Cq>()) }?.events.acknowledge(count.into());
+        Ok(())
+    });
+}

@@ -1,0 +1,87 @@
+//! Sleeping until a completion comes.
+
+use crate::{CompletionQueue, Device, Error};
+use datapath::engine::Notifier;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// A descriptor that becomes readable when an armed completion queue has a completion: for `poll`, `epoll`, or
+/// [`wait`](Self::wait). Clones are the same channel, and several queues may ring on it.
+#[derive(Clone, Debug)]
+pub struct CompletionChannel {
+    descriptor: Arc<OwnedFd>,
+}
+
+impl Device {
+    /// Makes a channel.
+    ///
+    /// # Errors
+    /// Where the process has no descriptor left.
+    pub fn create_channel(&self) -> Result<CompletionChannel, Error> {
+        // SAFETY: eventfd takes plain numbers.
+        let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
+        if descriptor < 0 {
+            return Err(Error::Descriptor(io::Error::last_os_error().to_string()));
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        Ok(CompletionChannel { descriptor: Arc::new(descriptor) })
+    }
+}
+
+impl CompletionChannel {
+    /// Takes one event from the descriptor, and waits for it where the descriptor blocks, as it does unless the program
+    /// changed that. [`CompletionQueue::take_event`] says whose it is.
+    ///
+    /// # Errors
+    /// A signal, or `WouldBlock` where the descriptor doesn't block and there is none.
+    pub fn wait(&self) -> io::Result<()> {
+        let mut count = [0_u8; 8];
+        // SAFETY: the array has the eight bytes that an eventfd gives.
+        let read = unsafe { libc::read(self.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        if read < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl AsRawFd for CompletionChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+}
+
+impl CompletionQueue {
+    /// Has the queue ring on `channel` when it is armed, for good.
+    ///
+    /// # Errors
+    /// Where the core has stopped.
+    pub fn ring_on(&mut self, channel: &CompletionChannel) -> Result<(), Error> {
+        let notifier = Arc::new(Notifier::new(channel.descriptor.clone()));
+        let (id, bell) = (self.handle.id, notifier.clone());
+        self.handle.device.engine.call(move |station, _| station.watch_cq(id, bell))??;
+        self.notifier = Some(notifier);
+        Ok(())
+    }
+
+    /// Asks for an event with the next completion; with `solicited_only`, the next that the peer solicited or that is an
+    /// error. One event for each call at most. Poll the queue after this and before waiting: what came earlier makes no
+    /// event. Without a channel nothing happens.
+    pub fn arm(&self, solicited_only: bool) {
+        if let Some(notifier) = &self.notifier {
+            notifier.arm(solicited_only);
+            // Who arms will sleep.
+            self.handle.device.engine.hand_over();
+        }
+    }
+
+    /// Takes one event of this queue, where there is one.
+    pub fn take_event(&self) -> bool {
+        self.notifier.as_ref().is_some_and(|notifier| notifier.take())
+    }
+}

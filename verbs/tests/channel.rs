@@ -1,0 +1,56 @@
+//! Who sleeps is told of completions, once for each time it asks.
+
+mod common;
+
+use common::*;
+use ferroce_verbs::*;
+
+/// Nobody polls meanwhile: the cores go on by themselves.
+const MODES: [Progress; 2] = [Progress::Dedicated { core: None }, Progress::Adaptive];
+
+fn send(a: &mut Side, b: &mut Side, solicited: bool) {
+    b.qp.post_recv(RecvRequest::new(1, b.region.sge(0, 64).unwrap())).unwrap();
+    let mut request = SendRequest::send(1, a.region.sge(0, 8).unwrap());
+    request.solicited = solicited;
+    a.qp.post_send(request).unwrap();
+    while a.send_cq.poll_one().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_armed_queue_wakes_who_sleeps() {
+    for mode in MODES {
+        let (mut a, mut b) = connected(mode, 4096);
+        let channel = b.device.create_channel().unwrap();
+        b.recv_cq.ring_on(&channel).unwrap();
+        for _ in 0..20 {
+            b.recv_cq.arm(false);
+            assert_eq!(b.recv_cq.poll_one().unwrap(), None);
+            send(&mut a, &mut b, false);
+            channel.wait().unwrap();
+            assert!(b.recv_cq.take_event() && !b.recv_cq.take_event());
+            let came = success(&mut b.recv_cq, &a.device);
+            assert_eq!(came.length, 8);
+        }
+    }
+}
+
+#[test]
+fn who_asks_for_solicited_messages_sleeps_through_others() {
+    let (mut a, mut b) = connected(Progress::Dedicated { core: None }, 4096);
+    let channel = b.device.create_channel().unwrap();
+    b.recv_cq.ring_on(&channel).unwrap();
+    b.recv_cq.arm(true);
+    send(&mut a, &mut b, false);
+    success(&mut b.recv_cq, &a.device);
+    assert!(!b.recv_cq.take_event());
+    send(&mut a, &mut b, true);
+    channel.wait().unwrap();
+    assert!(b.recv_cq.take_event());
+    b.recv_cq.arm(true);
+    b.qp.post_recv(RecvRequest::new(2, b.region.sge(0, 64).unwrap())).unwrap();
+    b.qp.fail().unwrap();
+    channel.wait().unwrap();
+    assert!(b.recv_cq.take_event(), "an error is as good as solicited");
+}

@@ -91,6 +91,8 @@ pub struct Counters {
     pub naks_sent: u64,
     /// NAKs for a sequence gap received.
     pub naks_received: u64,
+    /// Packets held that came early, with selective repeat.
+    pub held_early: u64,
     /// RNR NAKs sent.
     pub rnr_naks_sent: u64,
     /// RNR NAKs received.
@@ -123,6 +125,7 @@ impl Default for Counters {
             timeouts: 0,
             naks_sent: 0,
             naks_received: 0,
+            held_early: 0,
             rnr_naks_sent: 0,
             rnr_naks_received: 0,
             probes_sent: 0,

@@ -25,6 +25,7 @@ struct Scenario {
     window: u64,
     send_psn: u32,
     max_reads: u8,
+    selective_repeat: bool,
 }
 
 fn scenario() -> impl Strategy<Value = Scenario> {
@@ -32,14 +33,17 @@ fn scenario() -> impl Strategy<Value = Scenario> {
     let mtu = proptest::sample::select(Mtu::ALL.to_vec());
     let window = prop_oneof![Just(1u64), Just(5000), Just(64 * 1024), Just(1 << 30)];
     let psn = prop_oneof![Just(0), Just(Psn::CIRCLE - 20), 0..Psn::CIRCLE];
-    (any::<u64>(), faults, mtu, window, psn, 1..5u8).prop_map(
-        |(seed, (loss, duplicate, reorder, flip), mtu, window, send_psn, max_reads)| Scenario {
-            seed,
-            faults: Faults { loss, duplicate, reorder, flip },
-            mtu,
-            window,
-            send_psn,
-            max_reads,
+    (any::<u64>(), faults, mtu, window, psn, 1..5u8, any::<bool>()).prop_map(
+        |(seed, (loss, duplicate, reorder, flip), mtu, window, send_psn, max_reads, selective_repeat)| {
+            Scenario {
+                seed,
+                faults: Faults { loss, duplicate, reorder, flip },
+                mtu,
+                window,
+                send_psn,
+                max_reads,
+                selective_repeat,
+            }
         },
     )
 }
@@ -116,6 +120,7 @@ fn run(scenario: Scenario) -> Pair {
         congestion: CongestionAlgorithm::Fixed { window: scenario.window, rate: None },
         max_rd_atomic: scenario.max_reads,
         max_dest_rd_atomic: scenario.max_reads,
+        selective_repeat: scenario.selective_repeat,
         memory: ((1 + 4 * REQUESTS) * PLACE) as usize,
         ..Options::default()
     });
@@ -182,7 +187,15 @@ fn faults_reach_every_kind_of_recovery() {
     for seed in 0..8 {
         let faults = Faults { loss: 50, duplicate: 50, reorder: 100, flip: 10 };
         let (mtu, window) = (Mtu::M1024, 64 * 1024);
-        let pair = run(Scenario { seed, faults, mtu, window, send_psn: Psn::CIRCLE - 9, max_reads: 2 });
+        let pair = run(Scenario {
+            seed,
+            faults,
+            mtu,
+            window,
+            send_psn: Psn::CIRCLE - 9,
+            max_reads: 2,
+            selective_repeat: false,
+        });
         for host in &pair.hosts {
             let counters = host.endpoint.counters();
             let found = [

@@ -67,13 +67,14 @@ fn setting() -> impl Strategy<Value = Setting> {
     let window = prop_oneof![Just(0u8), 1..8u8, Just(255)];
     let completions = prop_oneof![4 => Just(255u8), 1 => 0..8u8];
     let hasty = prop::bool::weighted(0.1);
-    (any::<bool>(), window, any::<u8>(), 0..4u8, hasty, completions).prop_map(
-        |(small_packets, window, psn, reads, hasty, completions)| Setting {
+    (any::<bool>(), window, any::<u8>(), 0..4u8, hasty, any::<bool>(), completions).prop_map(
+        |(small_packets, window, psn, reads, hasty, selective_repeat, completions)| Setting {
             small_packets,
             window,
             psn,
             reads,
             hasty,
+            selective_repeat,
             completions,
         },
     )

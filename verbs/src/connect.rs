@@ -113,6 +113,7 @@ impl ConnectOptions {
             receive_psn: remote.psn,
             max_dest_rd_atomic: ours.max_rd_atomic,
             min_rnr_timer: self.min_rnr_timer,
+            selective_repeat: false,
         };
         let send = RtsSettings {
             send_psn: ours.psn,

@@ -91,6 +91,7 @@ impl Host {
                 receive_psn: Psn::new(0),
                 max_dest_rd_atomic: 1,
                 min_rnr_timer: RnrTimer::new(1),
+                selective_repeat: false,
             };
             let send = RtsSettings {
                 send_psn: Psn::new(0),

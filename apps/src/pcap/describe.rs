@@ -48,6 +48,10 @@ pub fn fields(header: &Header) -> Vec<Field> {
             fields.push(("line_rate_bps", json!(setup.line_rate)));
             seal_field(seal.as_ref(), &mut fields);
         }
+        Header::SelectiveAcknowledge { msn, held, .. } => {
+            fields.push(("msn", json!(msn)));
+            fields.push(("held", json!(format!("{held:#b}"))));
+        }
     }
     fields
 }

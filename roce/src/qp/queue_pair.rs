@@ -26,6 +26,7 @@ pub(super) struct Connection {
     pub(super) template: Template,
     pub(super) destination: Qpn,
     pub(super) mtu: u32,
+    pub(super) selective_repeat: bool,
 }
 
 impl Connection {
@@ -154,6 +155,7 @@ impl QueuePair {
             template,
             destination: settings.destination,
             mtu: settings.mtu.bytes(),
+            selective_repeat: settings.selective_repeat,
         });
         self.responder.connect(settings);
         self.state = State::ReadyToReceive;
@@ -181,7 +183,7 @@ impl QueuePair {
         self.seals = Seals::new(congestion.feedback_key);
         self.flow = Some(Flow::new(algorithm));
         self.prober = Prober::new(congestion.probe_interval);
-        self.requester.connect(connection.mtu, settings);
+        self.requester.connect(connection.mtu, connection.selective_repeat, settings);
         self.state = State::ReadyToSend;
         Ok(())
     }
@@ -278,6 +280,7 @@ impl QueuePair {
                 self.on_feedback(&bth, Opcode::TELEMETRY_NOTIFICATION, &feedback, books)
             }
             Header::TelemetrySetup { bth, setup, seal } => self.on_setup(&bth, setup, seal),
+            Header::SelectiveAcknowledge { bth, held, .. } => self.on_selective_acknowledge(bth, held, books),
             Header::Connected { .. } | Header::Datagram { .. } => Err(Discard::Opcode),
         }
     }
@@ -342,6 +345,32 @@ impl QueuePair {
             }
             _ => requester.on_read_response(bth.psn, operation, payload, memory, books, identity),
         };
+        self.conclude(outcome, bth, books)
+    }
+
+    fn on_selective_acknowledge(
+        &mut self,
+        bth: Bth,
+        held: u128,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        if !self.connection.is_some_and(|connection| connection.selective_repeat) {
+            return Err(Discard::Opcode);
+        }
+        if self.state == State::ReadyToReceive {
+            return Err(Discard::QpState);
+        }
+        let outcome = self.requester.on_selective_acknowledge(bth.psn, held, books, &self.identity);
+        self.conclude(outcome, bth, books)
+    }
+
+    /// What an answer came to.
+    fn conclude(
+        &mut self,
+        outcome: Result<Progress, Trouble>,
+        bth: Bth,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
         match outcome {
             Ok(progress) => {
                 self.on_progress(progress, bth.congestion & Bth::BECN != 0, books.now);

@@ -100,6 +100,9 @@ pub struct RtrSettings {
     pub max_dest_rd_atomic: u8,
     /// What we ask the peer to wait when no receive is posted.
     pub min_rnr_timer: RnrTimer,
+    /// After a loss only what was lost is sent again, both ways. Both sides must have agreed on it; off with anybody else,
+    /// where it is go-back-N. It takes room for 128 packets.
+    pub selective_repeat: bool,
 }
 
 /// What a queue pair learns on its way to RTS: everything about sending.

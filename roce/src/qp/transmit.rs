@@ -54,7 +54,7 @@ impl QueuePair {
         books: &mut Books<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        let Answered { operation, psn, congestion, read } = self.responder.plan(connection.mtu)?;
+        let Answered { operation, psn, congestion, held, read } = self.responder.plan(connection.mtu)?;
         if read.is_some() {
             self.paced_until = held_until(self.flow.as_ref(), books.now);
             if self.paced_until.is_some() {
@@ -63,12 +63,18 @@ impl QueuePair {
         }
         let mut bth = Bth { congestion, ..self.bth(connection.destination, psn) };
         if let Operation::Acknowledge(_) = operation
+            && held.is_none()
             && let Some(report) = self.collector.rider()
         {
             bth.congestion |= Bth::TELEMETRY;
             return self.transmit_riding(connection, operation, bth, report, books, frame);
         }
-        let header = Header::Connected { service: Service::Rc, bth, operation };
+        let header = match (held, operation) {
+            (Some(held), Operation::Acknowledge(aeth)) => {
+                Header::SelectiveAcknowledge { bth, msn: aeth.msn, held }
+            }
+            _ => Header::Connected { service: Service::Rc, bth, operation },
+        };
         let payload = read.map_or(0, |read| read.length);
         let identity = self.identity;
         let written = self.write(connection, &header, payload, frame, |into| {

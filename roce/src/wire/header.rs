@@ -285,6 +285,15 @@ pub enum Header {
         /// What proves it.
         seal: Option<Seal>,
     },
+    /// What a receiver holds out of order, opcode 0xC8: an acknowledgement of all before its PSN, which is missing.
+    SelectiveAcknowledge {
+        /// Common fields; the PSN is the oldest that is missing.
+        bth: Bth,
+        /// Messages completed by the responder, 24 bits.
+        msn: u32,
+        /// Bit `i`: the packet `i` PSNs further on is there. Bit 0 is not set.
+        held: u128,
+    },
 }
 
 impl Header {
@@ -298,7 +307,8 @@ impl Header {
             | Self::TelemetryRequest { bth, .. }
             | Self::TelemetryResponse { bth, .. }
             | Self::TelemetryNotification { bth, .. }
-            | Self::TelemetrySetup { bth, .. } => bth,
+            | Self::TelemetrySetup { bth, .. }
+            | Self::SelectiveAcknowledge { bth, .. } => bth,
         }
     }
 }

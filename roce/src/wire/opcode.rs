@@ -61,6 +61,7 @@ static REQUEST: Shape = shape("Telemetry Request", true, &[]);
 static RESPONSE: Shape = shape("Telemetry Response", false, &[]);
 static FEEDBACK: Shape = shape("Telemetry Notification", false, &[]);
 static SETUP: Shape = shape("Telemetry Setup", false, &[]);
+static SELECTIVE: Shape = shape("Selective Acknowledge", false, &[]);
 
 /// Bytes after a CNP's BTH, reserved (IBA A17.9.3).
 const NOTIFICATION_RESERVED: usize = 16;
@@ -78,6 +79,8 @@ impl Opcode {
     pub const TELEMETRY_SETUP: Self = Self(0xc3);
     /// Acknowledge of a reliable connection.
     pub(crate) const RC_ACKNOWLEDGE: Self = Self(17);
+    /// What a receiver has and what it lacks, between peers that agreed on selective repeat.
+    pub const SELECTIVE_ACKNOWLEDGE: Self = Self(0xc8);
 
     /// The service of its top three bits; `None` for those that are not spoken here.
     #[must_use]
@@ -99,6 +102,7 @@ impl Opcode {
             Self::TELEMETRY_RESPONSE => return Some(&RESPONSE),
             Self::TELEMETRY_NOTIFICATION => return Some(&FEEDBACK),
             Self::TELEMETRY_SETUP => return Some(&SETUP),
+            Self::SELECTIVE_ACKNOWLEDGE => return Some(&SELECTIVE),
             _ => {}
         }
         let service = self.service()?;
@@ -119,6 +123,7 @@ impl Header {
             Self::TelemetryResponse { .. } => Opcode::TELEMETRY_RESPONSE,
             Self::TelemetryNotification { .. } => Opcode::TELEMETRY_NOTIFICATION,
             Self::TelemetrySetup { .. } => Opcode::TELEMETRY_SETUP,
+            Self::SelectiveAcknowledge { .. } => Opcode::SELECTIVE_ACKNOWLEDGE,
         }
     }
 }
@@ -255,6 +260,11 @@ pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u
         Opcode::TELEMETRY_RESPONSE => Header::TelemetryResponse { bth, feedback: reader.feedback()? },
         Opcode::TELEMETRY_NOTIFICATION => Header::TelemetryNotification { bth, feedback: reader.feedback()? },
         Opcode::TELEMETRY_SETUP => reader.setup(bth)?,
+        Opcode::SELECTIVE_ACKNOWLEDGE => {
+            let [_reserved, msn @ ..] = reader.take::<4>()?;
+            let msn = u32::from_be_bytes([0, msn[0], msn[1], msn[2]]);
+            Header::SelectiveAcknowledge { bth, msn, held: u128::from_be_bytes(reader.take()?) }
+        }
         _ => match opcode.service().ok_or(Discard::Opcode)? {
             Service::Ud => {
                 let (queue_key, source) = (reader.u32()?, Qpn::new(reader.u32()?));
@@ -349,6 +359,10 @@ impl Writer<'_> {
                 }
             }
             Header::CongestionNotification { .. } => self.put([0; NOTIFICATION_RESERVED]),
+            Header::SelectiveAcknowledge { msn, held, .. } => {
+                self.put((msn & 0xff_ffff).to_be_bytes());
+                self.put(held.to_be_bytes());
+            }
             Header::TelemetryRequest { int, .. } => self.put(int.pack()),
             Header::TelemetryResponse { feedback, .. } | Header::TelemetryNotification { feedback, .. } => {
                 let mut bytes = [0; MAX_FEEDBACK];
@@ -393,6 +407,7 @@ impl Header {
             }
             Self::TelemetrySetup { seal: None, .. } => SETUP_LENGTH,
             Self::TelemetrySetup { seal: Some(_), .. } => SETUP_LENGTH + SEAL_LENGTH,
+            Self::SelectiveAcknowledge { .. } => 20,
         }
     }
 }

@@ -88,6 +88,7 @@ pub struct Options {
     pub rnr_timer: u8,
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,
+    pub selective_repeat: bool,
     pub congestion: CongestionAlgorithm,
     pub probe_interval: Option<Duration>,
     /// What else of congestion control differs from the defaults.
@@ -95,6 +96,8 @@ pub struct Options {
     pub capabilities: Capabilities,
     pub cq_depth: u32,
     pub memory: usize,
+    /// One way's.
+    pub delay: Duration,
 }
 
 impl Default for Options {
@@ -110,12 +113,14 @@ impl Default for Options {
             rnr_timer: 1,
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
+            selective_repeat: false,
             congestion: CongestionAlgorithm::Fixed { window: 64 * 1024, rate: None },
             probe_interval: None,
             adjust: |_| {},
             capabilities: Capabilities::default(),
             cq_depth: 1024,
             memory: 1 << 20,
+            delay: Duration::from_micros(5),
         }
     }
 }
@@ -166,6 +171,7 @@ impl Host {
             receive_psn: Psn::new(receive_psn),
             max_dest_rd_atomic: options.max_dest_rd_atomic,
             min_rnr_timer: RnrTimer::new(options.rnr_timer),
+            selective_repeat: options.selective_repeat,
         };
         self.endpoint.modify_qp(now, self.qpn, Modify::ReadyToReceive(settings)).unwrap();
     }
@@ -254,9 +260,6 @@ pub struct Pair {
     pub options: Options,
     on_the_way: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
 }
-
-/// One way's delay.
-const DELAY: Duration = Duration::from_micros(5);
 
 impl Pair {
     pub fn connect(options: Options) -> Self {
@@ -373,7 +376,7 @@ impl Pair {
         let copies = 1 + u64::from(self.random.chance(self.faults.duplicate));
         for copy in 0..copies {
             let late = if self.random.chance(self.faults.reorder) { self.random.below(20_000) } else { 0 };
-            let at = self.now + DELAY + Duration::from_nanos(late);
+            let at = self.now + self.options.delay + Duration::from_nanos(late);
             self.on_the_way.insert((at, self.frames * 2 + copy), (1 - from, frame.clone()));
         }
     }
@@ -418,7 +421,7 @@ impl Pair {
 
     /// A frame of the test's own is on its way to `to`.
     pub fn inject(&mut self, to: usize, frame: Vec<u8>) {
-        self.put_on_the_way(self.now + DELAY, (to, frame));
+        self.put_on_the_way(self.now + self.options.delay, (to, frame));
     }
 
     fn put_on_the_way(&mut self, at: Instant, entry: (usize, Vec<u8>)) {

@@ -123,6 +123,7 @@ pub struct Setting {
     pub reads: u8,
     /// The ACK timeout is shorter than the round trip: every packet is sent again before its answer can come.
     pub hasty: bool,
+    pub selective_repeat: bool,
     /// Completions that a queue holds beyond a few; 255: all.
     pub completions: u8,
 }

@@ -74,6 +74,7 @@ impl World {
             send_psn: Psn::new(u32::from(setting.psn).wrapping_neg()).get(),
             congestion: CongestionAlgorithm::Fixed { window, rate: None },
             ack_timeout: if setting.hasty { HASTY } else { 5 },
+            selective_repeat: setting.selective_repeat,
             max_rd_atomic: reads,
             max_dest_rd_atomic: reads,
             capabilities,

@@ -98,6 +98,7 @@ unsafe fn to_rtr(context: *mut ibv_context, qpn: Qpn, wanted: &ibv_qp_attr) -> R
         receive_psn: Psn::new(wanted.rq_psn & 0xff_ffff),
         max_dest_rd_atomic: wanted.max_dest_rd_atomic,
         min_rnr_timer: RnrTimer::new(wanted.min_rnr_timer),
+        selective_repeat: false,
     }))
 }
 

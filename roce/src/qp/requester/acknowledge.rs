@@ -3,10 +3,11 @@ use super::super::{Books, CompletionStatus, Data, Identity, SendOperation, Sge, 
 use super::{Progress, Requester, Trouble, success};
 use crate::wire::{Aeth, NakCode, Operation, RnrTimer, Syndrome};
 use crate::{Discard, Memory, Psn};
+use cc::Instant;
 use core::time::Duration;
 
 /// An answer that is about no packet in flight.
-const STALE: Trouble = Trouble::Discard(Discard::StaleAcknowledge);
+pub(super) const STALE: Trouble = Trouble::Discard(Discard::StaleAcknowledge);
 const BAD_RESPONSE: Trouble = Trouble::Fail(CompletionStatus::BadResponse);
 
 impl Requester {
@@ -25,8 +26,9 @@ impl Requester {
             Syndrome::RnrNak(_) | Syndrome::Nak(_) => number,
         };
         let mut progress = self.acknowledge(up_to, books, identity);
+        self.peer_has(up_to);
         if self.una < up_to {
-            progress.lost = self.implied_nak()?;
+            progress.lost = self.implied_nak(up_to, books.now)?;
             return Ok(progress);
         }
         match aeth.syndrome {
@@ -65,19 +67,29 @@ impl Requester {
     ) -> Result<Progress, Trouble> {
         let number = self.answered(psn).ok_or(STALE)?;
         let mut progress = self.acknowledge(number, books, identity);
-        if self.una < number {
-            progress.lost = self.implied_nak()?;
+        self.peer_answers(number);
+        let is_early = self.una < number;
+        let wqe = if is_early { self.early(number) } else { self.queue.front() };
+        let Some(wqe) = wqe else {
+            progress.lost = self.implied_nak(number, books.now)?;
             return Ok(progress);
-        }
-        let wqe = self.queue.front().ok_or(BAD_RESPONSE)?;
+        };
         let (SendOperation::Read { .. }, Data::Buffers(sges)) = (wqe.request.operation, &wqe.request.data)
         else {
             return Err(BAD_RESPONSE);
         };
-        let offset = check_read_response(wqe, number, self.mtu, operation, payload)?;
+        let offset = match self.selective {
+            None => check_read_response(wqe, number, self.mtu, operation, payload)?,
+            Some(_) => check_length(wqe, number, self.mtu, payload)?,
+        };
         place(sges, offset, payload, memory, books, identity)?;
         books.counters.rx_payload_bytes += payload.len() as u64;
-        self.on_answer(number, books, identity, &mut progress);
+        if is_early {
+            self.on_early_answer(number);
+            progress.lost = self.implied_nak(number, books.now)?;
+        } else {
+            self.on_answer(number, books, identity, &mut progress);
+        }
         Ok(progress)
     }
 
@@ -92,23 +104,30 @@ impl Requester {
     ) -> Result<Progress, Trouble> {
         let number = self.answered(psn).ok_or(STALE)?;
         let mut progress = self.acknowledge(number, books, identity);
-        if self.una < number {
-            progress.lost = self.implied_nak()?;
+        self.peer_answers(number);
+        let is_early = self.una < number;
+        let wqe = if is_early { self.early(number) } else { self.queue.front() };
+        let Some(wqe) = wqe else {
+            progress.lost = self.implied_nak(number, books.now)?;
             return Ok(progress);
-        }
-        let wqe = self.queue.front().ok_or(BAD_RESPONSE)?;
+        };
         let (SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. }, Data::Buffers(sges)) =
             (wqe.request.operation, &wqe.request.data)
         else {
             return Err(BAD_RESPONSE);
         };
         place(sges, 0, &original.to_ne_bytes(), memory, books, identity)?;
-        self.on_answer(number, books, identity, &mut progress);
+        if is_early {
+            self.on_early_answer(number);
+            progress.lost = self.implied_nak(number, books.now)?;
+        } else {
+            self.on_answer(number, books, identity, &mut progress);
+        }
         Ok(progress)
     }
 
     /// Takes all before `up_to` as arrived, except that it stops at a READ or atomic: only their answers tell.
-    fn acknowledge(&mut self, up_to: u64, books: &mut Books<'_>, identity: &Identity) -> Progress {
+    pub(super) fn acknowledge(&mut self, up_to: u64, books: &mut Books<'_>, identity: &Identity) -> Progress {
         let before = self.una;
         let mut bytes = 0;
         while let Some(wqe) = self.queue.front()
@@ -134,11 +153,12 @@ impl Requester {
     ) {
         self.una = number + 1;
         self.retire_front(books, identity);
+        progress.bytes += self.absorb(books, identity);
         progress.rtt = self.on_progress(books).or(progress.rtt);
     }
 
     /// Completes the front request where all of it is acknowledged.
-    fn retire_front(&mut self, books: &mut Books<'_>, identity: &Identity) {
+    pub(super) fn retire_front(&mut self, books: &mut Books<'_>, identity: &Identity) {
         let Some(wqe) = self.queue.front() else { return };
         if self.una < wqe.end() {
             return;
@@ -162,17 +182,23 @@ impl Requester {
         self.rnr_left = self.rnr_retry;
         self.rnr_until = None;
         self.recovering = false;
+        self.skip();
         self.deadline = self.timeout.filter(|_| self.asked > self.una).map(|timeout| books.now + timeout);
         let (number, since) = self.sample?;
         (number < self.una).then(|| {
             self.sample = None;
-            books.now.saturating_since(since)
+            let rtt = books.now.saturating_since(since);
+            self.on_round_trip(rtt);
+            rtt
         })
     }
 
     /// An answer came for a packet behind a READ or atomic whose own answer is missing: that was lost
     /// (IBA 9.7.5.1: an implied NAK). Gives whether it is news.
-    fn implied_nak(&mut self) -> Result<bool, Trouble> {
+    fn implied_nak(&mut self, number: u64, now: Instant) -> Result<bool, Trouble> {
+        if self.selective.is_some() {
+            return self.answers_lost(number, now);
+        }
         if self.recovering {
             return Ok(false);
         }
@@ -214,9 +240,14 @@ fn check_read_response(
         Operation::ReadResponseLast(_) | Operation::ReadResponseOnly(_) => ends,
         _ => false,
     };
+    if fits { check_length(wqe, number, mtu, payload) } else { Err(BAD_RESPONSE) }
+}
+
+/// The same where any stretch of a READ may have been asked for again: only the length is sure.
+fn check_length(wqe: &Wqe, number: u64, mtu: u32, payload: &[u8]) -> Result<u32, Trouble> {
     let offset = wqe.offset(number, mtu);
     let expected = (wqe.length - offset).min(mtu);
-    if fits && payload.len() == expected as usize { Ok(offset) } else { Err(BAD_RESPONSE) }
+    if payload.len() == expected as usize { Ok(offset) } else { Err(BAD_RESPONSE) }
 }
 
 fn place<M: Memory>(

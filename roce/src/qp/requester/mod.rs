@@ -1,6 +1,7 @@
 //! The sending side of a reliable connection: send queue, go-back-N, retries (IBA 9.7.5, 9.7.6).
 
 mod acknowledge;
+mod selective;
 mod send;
 
 use super::wqe::{self, Wqe};
@@ -11,6 +12,7 @@ use crate::{Discard, Psn};
 use alloc::collections::VecDeque;
 use cc::Instant;
 use core::time::Duration;
+use selective::Selective;
 
 /// Half the circle: PSNs that may be outstanding, or new and old can't be told apart (IBA 9.7.2).
 const MAX_OUTSTANDING: u64 = 1 << 23;
@@ -77,6 +79,7 @@ pub(super) struct Requester {
     recovering: bool,
     /// The packet whose round trip is being measured.
     sample: Option<(u64, Instant)>,
+    selective: Option<Selective>,
 }
 
 impl Requester {
@@ -104,12 +107,14 @@ impl Requester {
             rnr_until: None,
             recovering: false,
             sample: None,
+            selective: None,
         }
     }
 
     /// RTR to RTS.
-    pub(super) fn connect(&mut self, mtu: u32, settings: &RtsSettings) {
+    pub(super) fn connect(&mut self, mtu: u32, selective_repeat: bool, settings: &RtsSettings) {
         self.mtu = mtu;
+        self.selective = selective_repeat.then(Selective::new);
         self.origin = settings.send_psn;
         self.timeout = AckTimeout::duration(settings.ack_timeout);
         self.retry_count = settings.retry_count;
@@ -196,9 +201,14 @@ impl Requester {
 
     /// Goes back to the oldest packet, if a retry is left: the retry counter counts rounds without progress.
     fn retry(&mut self) -> Result<(), Trouble> {
+        self.use_retry()?;
+        self.rewind();
+        Ok(())
+    }
+
+    fn use_retry(&mut self) -> Result<(), Trouble> {
         self.retries_left =
             self.retries_left.checked_sub(1).ok_or(Trouble::Fail(CompletionStatus::RetryExceeded))?;
-        self.rewind();
         Ok(())
     }
 
@@ -206,11 +216,15 @@ impl Requester {
         self.next = self.una;
         self.cursor = 0;
         self.outstanding_reads = 0;
-        self.asked = self.una;
+        // What the peer has is not sent again, but still owes its answer.
+        if self.selective.is_none() {
+            self.asked = self.una;
+        }
         self.unasked = (0, 0);
         self.deadline = None;
         // A packet that is sent again measures nothing: its acknowledgement may be of either (Karn).
         self.sample = None;
+        self.go_over_all();
     }
 
     fn psn(&self, number: u64) -> Psn {

@@ -32,6 +32,7 @@ impl Requester {
         }
         let offset = wqe.offset(self.next, self.mtu);
         let length = if wqe.is_answered() { 0 } else { (wqe.length - offset).min(self.mtu) };
+        let until = if wqe.is_answered() { self.asks_until(wqe) } else { self.next + 1 };
         let position = Position::of((self.next - wqe.first) as u32, wqe.packets);
         let ends = wqe.is_answered() || matches!(position, Position::Last | Position::Only);
         let bytes = u64::from(length);
@@ -40,9 +41,11 @@ impl Requester {
             || self.unasked.1 + bytes >= window / 2
             // The last packet that the window or the circle admits must ask, or nobody would ever speak again.
             || in_flight + bytes >= window
-            || self.next + 1 - self.una >= MAX_OUTSTANDING;
+            || self.next + 1 - self.una >= MAX_OUTSTANDING
+            // What is sent again one by one says at once whether it came.
+            || self.selective.is_some() && self.next < self.sent;
         Some(Plan {
-            operation: operation(wqe, position, offset),
+            operation: operation(wqe, position, offset, wqe.offset(until, self.mtu)),
             psn: self.psn(self.next),
             ack_request,
             solicited: ends && wqe.request.solicited,
@@ -66,14 +69,15 @@ impl Requester {
         let wqe = &self.queue[self.cursor];
         let number = self.next;
         let again = number < self.sent;
-        self.next = if wqe.is_answered() { wqe.end() } else { number + 1 };
-        self.outstanding_reads += u32::from(wqe.is_answered());
-        if self.next == wqe.end() {
+        let (end, is_answered) = (wqe.end(), wqe.is_answered());
+        self.next = if is_answered { self.asks_until(wqe) } else { number + 1 };
+        if self.next == end {
             self.cursor += 1;
+            self.outstanding_reads += u32::from(is_answered);
         }
         self.sent = self.sent.max(self.next);
         if ack_request {
-            self.asked = self.next;
+            self.asked = self.asked.max(self.next);
             self.unasked = (0, 0);
             self.deadline = self.deadline.or_else(|| self.timeout.map(|timeout| books.now + timeout));
             if self.sample.is_none() && !again {
@@ -84,13 +88,15 @@ impl Requester {
         }
         if again {
             books.counters.retransmitted += 1;
+            self.skip();
         }
         number
     }
 }
 
-/// What the packet at `position` of a request says. READs that go on after a loss ask for the rest only.
-fn operation(wqe: &Wqe, position: Position, offset: u32) -> Operation {
+/// What the packet at `position` of a request says. READs that go on after a loss ask for the bytes from `offset` to `end`
+/// only.
+fn operation(wqe: &Wqe, position: Position, offset: u32, end: u32) -> Operation {
     match wqe.request.operation {
         SendOperation::Send { immediate } => match position {
             Position::First => Operation::SendFirst,
@@ -110,7 +116,7 @@ fn operation(wqe: &Wqe, position: Position, offset: u32) -> Operation {
         SendOperation::Read { remote } => Operation::ReadRequest(Reth {
             address: remote.address.wrapping_add(u64::from(offset)),
             rkey: remote.rkey,
-            length: wqe.length - offset,
+            length: end - offset,
         }),
         SendOperation::FetchAdd { remote, add } => Operation::FetchAdd(AtomicEth {
             address: remote.address,

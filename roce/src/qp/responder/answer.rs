@@ -1,4 +1,5 @@
 use super::execute::rest;
+use super::reorder::Reorder;
 use super::resources::Kind;
 use super::{Answer, NO_CREDITS, Responder};
 use crate::Psn;
@@ -12,6 +13,8 @@ pub(in crate::qp) struct Answered {
     pub(in crate::qp) psn: Psn,
     /// The BTH's congestion byte.
     pub(in crate::qp) congestion: u8,
+    /// What came early and is held (selective repeat): then `psn` is what is missing, and `operation` is not said.
+    pub(in crate::qp) held: Option<u128>,
     /// Which bytes of registered memory a READ response carries; each packet checks the region anew, as it may be
     /// gone since the request came.
     pub(in crate::qp) read: Option<Reth>,
@@ -22,39 +25,45 @@ impl Responder {
     /// would tell the peer that it was lost.
     pub(in crate::qp) fn plan(&self, mtu: u32) -> Option<Answered> {
         let ack = Syndrome::Ack { credits: NO_CREDITS };
-        let Some(resource) = self.resources.due() else {
+        let Some(due) = self.resources.due() else {
             if let Some(boundary) = self.echo.due() {
                 let operation = Operation::Acknowledge(self.aeth(ack));
                 let congestion = boundary.bits();
-                return Some(Answered { operation, psn: boundary.up_to, congestion, read: None });
+                return Some(Answered { operation, psn: boundary.up_to, congestion, held: None, read: None });
             }
             return self.answer.map(|answer| match answer {
-                Answer::Acknowledge => Answered {
-                    operation: Operation::Acknowledge(self.aeth(ack)),
-                    psn: self.expected.plus(Psn::CIRCLE - 1),
-                    congestion: self.echo.bits(),
-                    read: None,
-                },
+                Answer::Acknowledge => {
+                    let held = self.reorder.as_ref().map(Reorder::held).filter(|&held| held != 0);
+                    Answered {
+                        operation: Operation::Acknowledge(self.aeth(ack)),
+                        psn: if held.is_some() { self.expected } else { self.expected.plus(Psn::CIRCLE - 1) },
+                        congestion: self.echo.bits(),
+                        held,
+                        read: None,
+                    }
+                }
                 Answer::Refuse(psn, syndrome) => Answered {
                     operation: Operation::Acknowledge(self.aeth(syndrome)),
                     psn,
                     congestion: self.echo.bits(),
+                    held: None,
                     read: None,
                 },
             });
         };
-        let aeth = crate::wire::Aeth { syndrome: ack, msn: resource.msn };
-        let psn = resource.first.plus(resource.next);
-        Some(match resource.kind {
+        let aeth = crate::wire::Aeth { syndrome: ack, msn: due.msn };
+        let psn = due.first.plus(due.next);
+        Some(match due.kind {
             Kind::Atomic(original) => Answered {
                 operation: Operation::AtomicAcknowledge { aeth, original },
                 psn,
                 congestion: 0,
+                held: None,
                 read: None,
             },
             Kind::Read(reth) => {
-                let left = rest(reth, resource.next, mtu);
-                let position = Position::of(resource.next - resource.from, resource.packets - resource.from);
+                let left = rest(reth, due.next, mtu);
+                let position = Position::of(due.next - due.from, due.end - due.from);
                 let operation = match position {
                     Position::First => Operation::ReadResponseFirst(aeth),
                     Position::Middle => Operation::ReadResponseMiddle,
@@ -65,6 +74,7 @@ impl Responder {
                     operation,
                     psn,
                     congestion: 0,
+                    held: None,
                     read: Some(Reth { length: left.length.min(mtu), ..left }),
                 }
             }
@@ -73,13 +83,14 @@ impl Responder {
 
     /// The answer of [`Self::plan`] was sent.
     pub(in crate::qp) fn commit(&mut self) {
-        match self.resources.due_mut() {
-            Some(resource) => resource.advance(),
-            None if self.echo.due().is_some() => self.echo.on_boundary_sent(),
-            None => {
-                self.answer = None;
-                self.echo.on_acknowledged();
-            }
+        if self.resources.advance() {
+            return;
+        }
+        if self.echo.due().is_some() {
+            self.echo.on_boundary_sent();
+        } else {
+            self.answer = None;
+            self.echo.on_acknowledged();
         }
     }
 }

@@ -34,9 +34,19 @@ impl Responder {
     ) -> Result<(), Refusal> {
         match arrival.bth.psn.distance(self.expected) {
             0 => {}
-            1.. => return Err(self.on_gap(arrival.books)),
+            1.. => return self.on_early(operation, arrival),
             _ => return Err(self.on_duplicate(operation, arrival)),
         }
+        self.execute(operation, arrival)?;
+        self.catch_up(arrival)
+    }
+
+    /// The packet that is expected.
+    pub(super) fn execute<M: Memory>(
+        &mut self,
+        operation: Operation,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Refusal> {
         self.check_sequence(operation)?;
         check_supported(operation)?;
         check_payload_right(operation, arrival.length(), arrival.rights)?;
@@ -78,7 +88,7 @@ impl Responder {
     }
 
     /// Packets are missing: they are asked for once, until they come (IBA 9.7.5).
-    fn on_gap(&mut self, books: &mut Books<'_>) -> Refusal {
+    pub(super) fn on_gap(&mut self, books: &mut Books<'_>) -> Refusal {
         if !self.nak_sent {
             self.nak_sent = true;
             books.counters.naks_sent += 1;
@@ -94,9 +104,13 @@ impl Responder {
             Operation::ReadRequest(reth) => {
                 if let Some((resource, index)) = self.resources.find(psn)
                     && let Kind::Read(first) = resource.kind
-                    && reth == rest(first, index, arrival.rights.mtu)
                 {
-                    resource.answer_from(index);
+                    let rest = rest(first, index, arrival.rights.mtu);
+                    if self.reorder.is_some() {
+                        self.answer_stretch(psn, reth, rest, arrival.rights.mtu);
+                    } else if reth == rest {
+                        resource.answer_from(index);
+                    }
                 }
             }
             Operation::CompareSwap(_) | Operation::FetchAdd(_) => {

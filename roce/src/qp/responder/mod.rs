@@ -4,6 +4,7 @@ mod answer;
 mod check;
 mod echo;
 mod execute;
+mod reorder;
 mod resources;
 
 pub(super) use answer::Answered;
@@ -14,6 +15,7 @@ use crate::wire::{Aeth, NakCode, Reth, RnrTimer, Syndrome};
 use crate::{Access, Discard, Psn};
 use alloc::collections::VecDeque;
 use echo::Echo;
+use reorder::Reorder;
 use resources::Resources;
 
 /// No end-to-end credits are counted (IBA 9.7.7.2).
@@ -86,6 +88,8 @@ pub(super) struct Responder {
     answer: Option<Answer>,
     echo: Echo,
     min_rnr_timer: RnrTimer,
+    /// Packets that came early, with selective repeat.
+    reorder: Option<Reorder>,
 }
 
 impl Responder {
@@ -101,6 +105,7 @@ impl Responder {
             answer: None,
             echo: Echo::default(),
             min_rnr_timer: RnrTimer::new(0),
+            reorder: None,
         }
     }
 
@@ -110,6 +115,8 @@ impl Responder {
         self.first = settings.receive_psn;
         self.min_rnr_timer = settings.min_rnr_timer;
         self.resources = Resources::new(settings.max_dest_rd_atomic);
+        self.reorder =
+            settings.selective_repeat.then(|| Reorder::new(settings.receive_psn, settings.mtu.bytes()));
     }
 
     /// Forgets everything; the queue keeps its room.

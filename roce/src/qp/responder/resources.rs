@@ -1,6 +1,7 @@
 use crate::Psn;
 use crate::wire::Reth;
 use alloc::collections::VecDeque;
+use smallvec::SmallVec;
 
 /// What a READ or an atomic needs to be answered again.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +56,31 @@ impl Resource {
     }
 }
 
+/// A stretch of a READ's answer that is asked for again, with selective repeat.
+#[derive(Clone, Copy, Debug)]
+struct Repeat {
+    /// The READ's first PSN.
+    first: Psn,
+    from: u32,
+    next: u32,
+    end: u32,
+}
+
+/// Stretches that may wait. A peer that asks for more at once asks again when nothing comes.
+const MAX_REPEATS: usize = 16;
+
+/// The next packet of an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    pub(super) kind: Kind,
+    pub(super) first: Psn,
+    pub(super) msn: u32,
+    /// Packet `next` of a round from `from` to before `end`.
+    pub(super) from: u32,
+    pub(super) next: u32,
+    pub(super) end: u32,
+}
+
 /// The newest READs and atomics, oldest first: as many as the peer may have outstanding, so any of them that is
 /// asked for again is still here.
 #[derive(Debug)]
@@ -63,12 +89,13 @@ pub(super) struct Resources {
     limit: usize,
     /// No resource before this one has an answer due.
     due: usize,
+    repeats: SmallVec<[Repeat; MAX_REPEATS]>,
 }
 
 impl Resources {
     pub(super) fn new(limit: u8) -> Self {
         let limit = usize::from(limit);
-        Self { list: VecDeque::with_capacity(limit), limit, due: 0 }
+        Self { list: VecDeque::with_capacity(limit), limit, due: 0, repeats: SmallVec::new() }
     }
 
     /// Whether one more may be taken. A full list gives up its oldest, whose answer the peer must have before it
@@ -80,22 +107,55 @@ impl Resources {
     pub(super) fn push(&mut self, resource: Resource) {
         debug_assert!(self.has_room());
         if self.list.len() == self.limit {
-            self.list.pop_front();
+            let gone = self.list.pop_front().map(|resource| resource.first);
+            self.repeats.retain(|repeat| Some(repeat.first) != gone);
             self.due = self.due.saturating_sub(1);
         }
         self.list.push_back(resource);
     }
 
-    /// The oldest whose answer is due.
-    pub(super) fn due(&self) -> Option<&Resource> {
-        self.list.iter().skip(self.due).find(|resource| resource.is_due())
+    /// What is asked for again, then the oldest whose answer is due.
+    pub(super) fn due(&self) -> Option<Due> {
+        if let Some(&Repeat { first, from, next, end }) = self.repeats.first()
+            && let Some(&Resource { kind, msn, .. }) =
+                self.list.iter().find(|resource| resource.first == first)
+        {
+            return Some(Due { kind, first, msn, from, next, end });
+        }
+        let resource = self.list.iter().skip(self.due).find(|resource| resource.is_due());
+        resource.map(|&Resource { kind, first, packets, msn, from, next, .. }| Due {
+            kind,
+            first,
+            msn,
+            from,
+            next,
+            end: packets,
+        })
     }
 
-    pub(super) fn due_mut(&mut self) -> Option<&mut Resource> {
+    /// The packet of [`Self::due`] left. `false` where none was due.
+    pub(super) fn advance(&mut self) -> bool {
+        if let Some(repeat) = self.repeats.first_mut() {
+            repeat.next += 1;
+            if repeat.next == repeat.end {
+                self.repeats.remove(0);
+            }
+            return true;
+        }
         while self.list.get(self.due).is_some_and(|resource| !resource.is_due()) {
             self.due += 1;
         }
-        self.list.get_mut(self.due)
+        self.list.get_mut(self.due).map(Resource::advance).is_some()
+    }
+
+    /// Answers again `packets` from `psn` on, and nothing more; whatever else is due stays due.
+    pub(super) fn repeat(&mut self, psn: Psn, packets: u32) {
+        let found = self.list.iter().find_map(|resource| resource.index(psn).map(|at| (resource.first, at)));
+        let Some((first, from)) = found else { return };
+        let repeat = Repeat { first, from, next: from, end: from + packets };
+        if self.repeats.len() < MAX_REPEATS {
+            self.repeats.push(repeat);
+        }
     }
 
     /// The one that `psn` belongs to, and the packet's index in its answer, to be answered again.
@@ -109,6 +169,7 @@ impl Resources {
 
     pub(super) fn silence(&mut self) {
         self.list.clear();
+        self.repeats.clear();
         self.due = 0;
     }
 }

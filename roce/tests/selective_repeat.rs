@@ -1,0 +1,301 @@
+//! Selective repeat between two peers that agreed on it: what a receiver holds and says, what a sender sends again.
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use core::time::Duration;
+use harness::script::{LAST, PSN, SEND, Script, ack, nak, rnr};
+use harness::{BASE, Faults, Options, Pair, paced};
+use roce::Discard;
+use roce::qp::{CompletionStatus, RecvRequest, Remote, SendRequest};
+use roce::wire::{Aeth, AtomicEth, FetchAdd, Header, NakCode, Operation, Reth, Syndrome};
+
+const FULL: [u8; 1024] = [0xa5; 1024];
+const ANSWERED: Aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 1 };
+
+fn options() -> Options {
+    Options { memory: 1 << 16, selective_repeat: true, ack_timeout: 14, ..Options::default() }
+}
+
+fn script() -> Script {
+    Script::new(options())
+}
+
+fn receive(script: &mut Script, id: u64) {
+    let (qpn, sge) = (script.host.qpn, script.host.sge(0x8000 + id * 4096, 4096));
+    script.host.endpoint.post_recv(qpn, RecvRequest::new(id, sge)).unwrap();
+}
+
+/// What the endpoint sends next: (PSN from the first, what is held), where it is a Selective Acknowledge.
+fn selective(script: &mut Script) -> (u32, u128) {
+    match script.next_header() {
+        Some((Header::SelectiveAcknowledge { bth, held, .. }, _)) => (bth.psn.get() - PSN, held),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn say(script: &mut Script, psn: u32, held: u128) -> Result<(), Discard> {
+    let bth = script.bth(PSN + psn);
+    script.send_header(&Header::SelectiveAcknowledge { bth, msn: 0, held }, &[])
+}
+
+/// PSNs that the endpoint sends now, from the first.
+fn sends(script: &mut Script) -> Vec<u32> {
+    script.drain().iter().map(|(psn, _)| psn - PSN).collect()
+}
+
+fn post(script: &mut Script, request: SendRequest) {
+    let qpn = script.host.qpn;
+    script.host.endpoint.post_send(script.now, qpn, request).unwrap();
+}
+
+fn write(script: &Script, id: u64, length: u32) -> SendRequest {
+    SendRequest::write(id, script.host.sge(0, length), Remote { address: BASE, rkey: script.rkey() })
+}
+
+#[test]
+fn a_receiver_holds_what_comes_early_and_says_so() {
+    let mut script = script();
+    let write = |offset| Operation::WriteOnly(script.reth(offset, 1), None);
+    let [zero, one, two, three] = [0, 1, 2, 3].map(write);
+    assert_eq!(script.send(PSN, zero, &[9]), Ok(()));
+    assert_eq!(script.drain(), [(PSN, ack(1))]);
+    assert_eq!(script.send(PSN + 2, two, &[7]), Ok(()));
+    assert_eq!(selective(&mut script), (1, 0b10));
+    assert_eq!(script.send(PSN + 3, three, &[6]), Ok(()));
+    assert_eq!(selective(&mut script), (1, 0b110));
+    assert_eq!(script.host.bytes(0, 4), [9, 0, 0, 0], "nothing is done early");
+    assert_eq!(script.send(PSN + 3, three, &[1]), Err(Discard::Duplicate));
+    assert_eq!(selective(&mut script), (1, 0b110));
+    assert_eq!(script.send(PSN + 1, one, &[8]), Ok(()));
+    assert_eq!(script.drain(), [(PSN + 3, ack(4))]);
+    assert_eq!(script.host.bytes(0, 4), [9, 8, 7, 6]);
+    assert_eq!(script.host.endpoint.counters().held_early, 2);
+}
+
+#[test]
+fn sends_and_atomics_keep_their_order() {
+    let mut script = script();
+    (0..2).for_each(|id| receive(&mut script, id));
+    let add = |add| {
+        Operation::FetchAdd(AtomicEth { address: BASE, rkey: script.rkey(), operands: FetchAdd { add } })
+    };
+    let (first, second) = (add(5), add(7));
+    assert_eq!(script.send(PSN + 4, second, &[]), Ok(()));
+    assert_eq!(script.send(PSN + 3, SEND, &[4]), Ok(()));
+    assert_eq!(script.send(PSN + 2, LAST, &[3]), Ok(()));
+    assert_eq!(script.send(PSN + 1, first, &[]), Ok(()));
+    assert_eq!(selective(&mut script), (0, 0b11110));
+    assert!(script.host.received().is_empty());
+    // The SEND that PSN + 2 ends has not begun: the peer is at fault, and hears of it when its turn comes.
+    assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Sequence));
+    let answers = script.drain();
+    assert_eq!(
+        answers[0],
+        (PSN + 1, Operation::AtomicAcknowledge { aeth: Aeth { msn: 2, ..ANSWERED }, original: 0 })
+    );
+    assert_eq!(answers[1], (PSN + 2, nak(NakCode::InvalidRequest, 2)));
+    let received: Vec<_> = script.host.received().iter().map(|c| (c.id, c.status)).collect();
+    assert_eq!(received, [(0, CompletionStatus::Success), (1, CompletionStatus::Flushed)]);
+    assert_eq!(script.host.bytes(0, 8), 5u64.to_ne_bytes());
+}
+
+#[test]
+fn what_is_held_may_still_meet_no_receive() {
+    let mut script = script();
+    receive(&mut script, 0);
+    assert_eq!(script.send(PSN + 1, SEND, &[2]), Ok(()));
+    assert_eq!(script.send(PSN + 2, SEND, &[3]), Ok(()));
+    assert_eq!(selective(&mut script), (0, 0b110));
+    assert_eq!(script.send(PSN, SEND, &[1]), Ok(()));
+    assert_eq!(script.drain(), [(PSN + 1, rnr(1, 1))]);
+    (1..3).for_each(|id| receive(&mut script, id));
+    // It comes again; the one behind it is still here.
+    assert_eq!(script.send(PSN + 1, SEND, &[2]), Ok(()));
+    assert_eq!(script.drain(), [(PSN + 2, ack(3))]);
+    assert_eq!(script.host.received().iter().map(|c| c.id).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!([0, 1, 2].map(|id| script.host.bytes(0x8000 + id * 4096, 1)[0]), [1, 2, 3]);
+}
+
+#[test]
+fn what_is_held_is_bounded() {
+    let mut script = script();
+    let write = Operation::WriteOnly(script.reth(0, 1), None);
+    for ahead in 1..128 {
+        assert_eq!(script.send(PSN + ahead, write, &[1]), Ok(()));
+    }
+    assert_eq!(selective(&mut script), (0, u128::MAX - 1));
+    assert_eq!(script.send(PSN + 128, write, &[1]), Err(Discard::PsnGap));
+    assert_eq!(script.drain(), [(PSN, nak(NakCode::PsnSequenceError, 0))]);
+    assert_eq!(script.send(PSN + 5, write, &[1; 1025]), Err(Discard::PsnGap));
+    assert_eq!(script.send(PSN, write, &[1]), Ok(()));
+    assert_eq!(script.drain(), [(PSN + 127, ack(128))]);
+}
+
+#[test]
+fn a_sender_sends_only_what_is_missing_and_only_once() {
+    let mut script = script();
+    let request = write(&script, 1, 8 * 1024);
+    post(&mut script, request);
+    assert_eq!(sends(&mut script), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(say(&mut script, 1, 0b10), Ok(()));
+    assert_eq!(sends(&mut script), [1]);
+    // More arrives, and another gap shows; what was sent again is on its way.
+    assert_eq!(say(&mut script, 1, 0b1010), Ok(()));
+    assert_eq!(sends(&mut script), [3]);
+    assert_eq!(say(&mut script, 1, 0b111_1010), Ok(()));
+    assert_eq!(sends(&mut script), []);
+    script.send(PSN + 7, ack(1), &[]).unwrap();
+    assert_eq!(script.host.sent()[0].status, CompletionStatus::Success);
+    assert_eq!(script.host.endpoint.counters().retransmitted, 2);
+}
+
+#[test]
+fn what_is_lost_again_is_sent_again() {
+    let mut script = script();
+    let request = write(&script, 1, 4 * 1024);
+    post(&mut script, request.clone());
+    assert_eq!(sends(&mut script), [0, 1, 2, 3]);
+    say(&mut script, 0, 0b1110).unwrap();
+    assert_eq!(sends(&mut script), [0]);
+    post(&mut script, request);
+    assert_eq!(sends(&mut script), [4, 5, 6, 7]);
+    // Sent after the repetition, there before it.
+    say(&mut script, 0, 0b11110).unwrap();
+    assert_eq!(sends(&mut script), [0]);
+    say(&mut script, 0, 0b111110).unwrap();
+    assert_eq!(sends(&mut script), []);
+    // Nobody says anything any more: time brings back what is missing, not what is held.
+    script.wait(Duration::from_millis(68));
+    assert_eq!(sends(&mut script), [0, 6, 7]);
+}
+
+#[test]
+fn a_read_is_asked_again_for_what_is_missing() {
+    let mut script = script();
+    let remote = Remote { address: BASE, rkey: script.rkey() };
+    let read = SendRequest::read(1, script.host.sge(8192, 6 * 1024), remote);
+    post(&mut script, read);
+    assert_eq!(sends(&mut script), [0]);
+    script.wait(Duration::from_micros(100));
+    script.send(PSN, Operation::ReadResponseFirst(ANSWERED), &FULL).unwrap();
+    script.send(PSN + 2, Operation::ReadResponseMiddle, &FULL).unwrap();
+    let stretch = |psn: u64, packets: u32| {
+        let reth = Reth { address: BASE + psn * 1024, length: packets * 1024, rkey: remote.rkey };
+        (PSN + psn as u32, Operation::ReadRequest(reth))
+    };
+    assert_eq!(script.drain(), [stretch(1, 1)]);
+    script.send(PSN + 5, Operation::ReadResponseLast(ANSWERED), &FULL).unwrap();
+    assert_eq!(script.drain(), [stretch(3, 2)]);
+    // A round trip later the first stretch still has not come.
+    script.wait(Duration::from_micros(126));
+    script.send(PSN + 5, Operation::ReadResponseLast(ANSWERED), &FULL).unwrap();
+    assert_eq!(script.drain(), [stretch(1, 1), stretch(3, 2)]);
+    script.send(PSN + 3, Operation::ReadResponseFirst(ANSWERED), &FULL).unwrap();
+    script.send(PSN + 1, Operation::ReadResponseOnly(ANSWERED), &FULL).unwrap();
+    assert!(script.host.sent().is_empty());
+    script.send(PSN + 4, Operation::ReadResponseLast(ANSWERED), &FULL).unwrap();
+    assert_eq!(script.host.sent()[0].status, CompletionStatus::Success);
+    assert_eq!(script.host.bytes(8192, 6 * 1024), [0xa5; 6 * 1024]);
+    assert_eq!(script.drain(), []);
+}
+
+#[test]
+fn a_stretch_of_a_read_is_answered_and_no_more() {
+    let mut script = script();
+    assert_eq!(script.send(PSN, Operation::ReadRequest(script.reth(0, 5000)), &[]), Ok(()));
+    assert_eq!(sends(&mut script), [0, 1, 2, 3, 4]);
+    assert_eq!(
+        script.send(PSN + 1, Operation::ReadRequest(script.reth(1024, 2048)), &[]),
+        Err(Discard::Duplicate)
+    );
+    assert_eq!(
+        script.send(PSN + 4, Operation::ReadRequest(script.reth(4096, 904)), &[]),
+        Err(Discard::Duplicate)
+    );
+    assert_eq!(sends(&mut script), [1, 2, 4]);
+    // Not a stretch of it.
+    for reth in [script.reth(1024, 1000), script.reth(0, 1024), script.reth(1024, 0), script.reth(1024, 5120)]
+    {
+        assert_eq!(script.send(PSN + 1, Operation::ReadRequest(reth), &[]), Err(Discard::Duplicate));
+    }
+    assert_eq!(sends(&mut script), []);
+}
+
+#[test]
+fn nobody_speaks_of_it_who_did_not_agree() {
+    let mut script = Script::new(Options { selective_repeat: false, ..options() });
+    let request = write(&script, 1, 2048);
+    post(&mut script, request);
+    sends(&mut script);
+    assert_eq!(say(&mut script, 0, 0b10), Err(Discard::Opcode));
+    assert_eq!(sends(&mut script), []);
+}
+
+#[test]
+fn what_is_said_of_packets_never_sent_is_not_believed() {
+    let mut script = script();
+    let request = write(&script, 1, 3 * 1024);
+    post(&mut script, request.clone());
+    sends(&mut script);
+    assert_eq!(say(&mut script, 3, 0b10), Err(Discard::StaleAcknowledge));
+    assert_eq!(say(&mut script, 0, u128::MAX), Ok(()));
+    assert_eq!(sends(&mut script), [0], "0 is missing by its own word; 3 and more were not sent");
+    post(&mut script, request);
+    assert_eq!(sends(&mut script), [3, 4, 5]);
+}
+
+/// Goodput in Mb/s of 4 MiB in messages of 64 KiB, at 10 Gb/s over a round trip of 100 µs.
+fn goodput(selective_repeat: bool, loss: u64, read: bool) -> u64 {
+    const MESSAGE: u32 = 64 << 10;
+    const MESSAGES: u64 = 64;
+    let mut pair = Pair::connect(Options {
+        selective_repeat,
+        congestion: paced(256 << 10, cc::Rate::from_gbps(10)),
+        delay: Duration::from_micros(50),
+        ack_timeout: 8,
+        ..Options::default()
+    });
+    pair.faults = Faults { loss, ..Faults::default() };
+    for id in 0..MESSAGES {
+        let (sge, rkey) = (pair.hosts[0].sge(0, MESSAGE), pair.hosts[1].region.rkey);
+        let remote = Remote { address: BASE, rkey };
+        pair.post(
+            0,
+            if read { SendRequest::read(id, sge, remote) } else { SendRequest::write(id, sge, remote) },
+        );
+    }
+    let mut done = 0;
+    let mut last = pair.now;
+    while done < MESSAGES {
+        assert!(pair.step(), "it ended with {done} messages");
+        let sent = pair.hosts[0].sent();
+        assert!(sent.iter().all(|completion| completion.status == CompletionStatus::Success), "{sent:?}");
+        if !sent.is_empty() {
+            (done, last) = (done + sent.len() as u64, pair.now);
+        }
+    }
+    MESSAGES * u64::from(MESSAGE) * 8 * 1000 / last.as_nanos()
+}
+
+/// `cargo test -p ferroce-roce --test selective_repeat -- --nocapture` prints the table.
+#[test]
+fn it_is_worth_more_the_more_is_lost() {
+    println!("goodput in Mb/s at 10 Gb/s, 100 µs of round trip, MTU 1024, window 256 KiB");
+    println!(
+        "{:>6}  {:>17} {:>17}  {:>17} {:>17}",
+        "loss", "WRITE go-back-N", "selective", "READ go-back-N", "selective"
+    );
+    for (loss, gain) in [(0, 100), (1, 105), (10, 150), (50, 250)] {
+        let [go_back, selective] = [false, true].map(|selective| goodput(selective, loss, false));
+        let [read_back, read_selective] = [false, true].map(|selective| goodput(selective, loss, true));
+        let percent = loss as f64 / 10.0;
+        println!("{percent:>4} %  {go_back:>17} {selective:>17}  {read_back:>17} {read_selective:>17}");
+        assert!(selective * 100 >= go_back * gain, "{percent} %: {selective} against {go_back} Mb/s");
+        assert!(
+            read_selective * 100 >= read_back * gain,
+            "{percent} %: READ {read_selective} against {read_back}"
+        );
+    }
+}

@@ -34,6 +34,9 @@ enum Command {
     Run(RunArgs),
     /// Lists the figures
     List,
+    /// Resident bytes of an idle queue pair
+    #[command(hide = true)]
+    Idle { count: u32 },
     /// One side of a raw echo, the yardstick of latency
     #[command(hide = true)]
     Echo {
@@ -78,6 +81,10 @@ fn main() -> ExitCode {
             show::list();
             Ok(ExitCode::SUCCESS)
         }
+        Command::Idle { count } => scale::idle_bytes(count).map(|bytes| {
+            println!("{bytes:.0}");
+            ExitCode::SUCCESS
+        }),
         Command::Echo { port, length, side } => {
             echo::run(&port, length, side == EchoSide::Client).map(|()| ExitCode::SUCCESS)
         }

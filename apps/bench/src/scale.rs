@@ -119,6 +119,38 @@ pub struct Cost {
     pub fairness: f64,
 }
 
+/// As [`idle_bytes`], in a process of its own: this one keeps what earlier runs freed.
+///
+/// # Errors
+/// As [`idle_bytes`].
+pub fn idle_bytes_afresh(count: u32) -> Result<f64, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = std::process::Command::new(own).args(["idle", &count.to_string()]).output();
+    let output = output.map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.trim().parse().map_err(|_| format!("idle: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// Resident bytes that a connected, idle queue pair takes, of `count`.
+///
+/// # Errors
+/// Where an endpoint refuses, or /proc is not there.
+pub fn idle_bytes(count: u32) -> Result<f64, String> {
+    let before = resident()?;
+    let mut host = Host::new(0, count)?;
+    let peers = host.qps.clone();
+    host.connect(1, 2, &peers)?;
+    Ok((resident()? - before) as f64 / f64::from(count))
+}
+
+/// Bytes of this process that lie in memory.
+fn resident() -> Result<u64, String> {
+    let text =
+        std::fs::read_to_string("/proc/self/statm").map_err(|error| format!("/proc/self/statm: {error}"))?;
+    let pages: Option<u64> = text.split_whitespace().nth(1).and_then(|field| field.parse().ok());
+    pages.map(|pages| pages * 4096).ok_or_else(|| format!("/proc/self/statm: {text}"))
+}
+
 /// `count` queue pairs write 1 KiB each, round after round, `packets` in all.
 ///
 /// # Errors

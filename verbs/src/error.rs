@@ -41,6 +41,8 @@ pub enum Error {
     Value { what: &'static str, value: String, limit: String },
     #[error("the system gives no descriptor: {0}")]
     Descriptor(String),
+    #[error("queue pair 1 is in use, or too many of its datagrams wait: try again")]
+    Management,
     #[error("the system gives no random bytes: {0}")]
     Random(String),
 }

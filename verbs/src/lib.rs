@@ -54,6 +54,7 @@ mod connect;
 mod device;
 mod domain;
 mod error;
+mod management;
 mod modify;
 mod post;
 mod queue_pair;
@@ -62,11 +63,12 @@ pub use channel::CompletionChannel;
 pub use completion::CompletionQueue;
 pub use config::{Address, ConfigError, DeviceConfig};
 pub use connect::{ConnectOptions, DEFAULT_CONGESTION, ParseEndpointError, QpEndpoint};
-pub use datapath::engine::{CoreCounters, Idle, Progress, ResolveError, Stopped};
+pub use datapath::engine::{CoreCounters, Idle, MAD_LENGTH, Mad, Progress, ResolveError, Stopped};
 pub use datapath::io::{Loopback, PacketIo, pair};
 pub use device::{Device, DeviceInfo, DeviceLimits, OwnPort};
 pub use domain::{MemoryRegion, ProtectionDomain, RemoteBuffer};
 pub use error::{BoundsError, Error, PollError, PostListError};
+pub use management::ManagementPort;
 pub use queue_pair::{QueuePair, QueuePairBuilder};
 
 pub use roce::qp::{

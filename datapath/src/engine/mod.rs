@@ -8,6 +8,7 @@ mod adaptive;
 mod config;
 mod core;
 mod doorbell;
+mod management;
 mod notify;
 mod on_demand;
 mod rings;
@@ -17,6 +18,7 @@ mod station;
 mod tests;
 
 pub use config::{CoreConfig, Idle, Progress, ResolveError, StartError, Stopped};
+pub use management::{MAD_LENGTH, Mad};
 pub use notify::Notifier;
 pub use rings::{CqRing, QpRings};
 pub use station::{CoreCounters, Station};

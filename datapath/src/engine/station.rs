@@ -1,13 +1,16 @@
 use super::doorbell::Doorbells;
+use super::management::{Mad, Management};
 use super::notify::Notifier;
 use super::rings::{self, CqProducer, CqRing, Place, QpQueues, QpRings, Unpolled};
 use crate::host_memory::HostMemory;
 use crate::neighbour::{self, Neighbours};
 use cc::Instant;
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus, Modify, QpInit, SendOperation};
-use roce::wire::Mac;
+use roce::wire::{Mac, Path};
 use roce::{ControlError, CqId, Endpoint, Qpn};
 use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Completions moved in one go.
@@ -41,6 +44,7 @@ pub struct Station {
     /// What was counted.
     pub counters: CoreCounters,
     mac: Mac,
+    management: Option<Management>,
     memory: HostMemory,
     doorbells: Arc<Doorbells>,
     queues: Vec<Option<QpQueues>>,
@@ -62,6 +66,7 @@ impl Station {
             neighbours,
             counters: CoreCounters::default(),
             mac,
+            management: None,
             // SAFETY: the slices come from `endpoint`, whose regions the caller keeps valid.
             memory: unsafe { HostMemory::new() },
             doorbells: Arc::new(Doorbells::new(max_qps)),
@@ -134,6 +139,30 @@ impl Station {
         Ok(())
     }
 
+    /// Opens queue pair 1; each management datagram that comes adds 1 to `bell`, an eventfd. `false` where it is open.
+    pub fn open_management(&mut self, bell: Arc<OwnedFd>) -> bool {
+        let free = self.management.is_none();
+        if free {
+            self.management = Some(Management::new(bell));
+        }
+        free
+    }
+
+    /// Closes queue pair 1: what comes is dropped.
+    pub fn close_management(&mut self) {
+        self.management = None;
+    }
+
+    /// Sends a management datagram; `false` where queue pair 1 is not open, or too many wait.
+    pub fn send_mad(&mut self, path: Path, mad: Mad) -> bool {
+        self.management.as_mut().is_some_and(|management| management.send(path, mad))
+    }
+
+    /// The oldest management datagram that came, and who sent it.
+    pub fn receive_mad(&mut self) -> Option<(IpAddr, Mad)> {
+        self.management.as_mut()?.receive()
+    }
+
     /// Hands what was posted to the endpoint.
     pub(super) fn take_posts(&mut self, now: Instant) -> bool {
         let Self { endpoint, queues, doorbells, cqs, served, .. } = self;
@@ -159,13 +188,19 @@ impl Station {
             }
             return;
         }
+        if self.management.as_mut().is_some_and(|management| management.on_frame(frame)) {
+            return;
+        }
         // The endpoint counts what it drops, by reason.
         let _ = self.endpoint.on_frame(now, &mut self.memory, frame);
     }
 
     /// Writes the next frame that may leave now, and gives its length.
     pub(super) fn poll_transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<usize> {
-        self.neighbours.poll_transmit(frame).or_else(|| self.endpoint.poll_transmit(now, &self.memory, frame))
+        let neighbours = self.neighbours.poll_transmit(frame);
+        neighbours
+            .or_else(|| self.management.as_mut()?.poll_transmit(frame))
+            .or_else(|| self.endpoint.poll_transmit(now, &self.memory, frame))
     }
 
     /// Runs the timers that are due.

@@ -1,0 +1,166 @@
+//! Queue pair 1: management datagrams between ports (IBA 13.5.1), by which connection managers talk.
+//!
+//! A core without a connection manager has none, and drops what comes. What a peer can make us hold is bounded.
+
+use roce::wire::{self, Bth, Header, Path};
+use roce::{Psn, Qpn};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes of a management datagram (IBA 13.4.2).
+pub const MAD_LENGTH: usize = 256;
+/// A management datagram.
+pub type Mad = [u8; MAD_LENGTH];
+
+/// The general services' queue pair and its well-known key (IBA 10.2.5, 10.5.5).
+const QUEUE_PAIR: Qpn = Qpn::new(1);
+const QUEUE_KEY: u32 = 0x8001_0000;
+const PARTITION: u16 = 0xffff;
+/// Datagrams that wait in each direction at most; who sends repeats what is lost.
+const DEPTH: usize = 256;
+
+/// The management queue pair of a port.
+pub(super) struct Management {
+    inbox: VecDeque<(IpAddr, Mad)>,
+    outbox: VecDeque<(Path, Mad)>,
+    /// Counts up for each datagram that came.
+    bell: Arc<OwnedFd>,
+    psn: Psn,
+    identification: u16,
+}
+
+impl Management {
+    pub(super) fn new(bell: Arc<OwnedFd>) -> Self {
+        let room = || VecDeque::with_capacity(DEPTH);
+        Self {
+            inbox: room(),
+            outbox: VecDeque::with_capacity(DEPTH),
+            bell,
+            psn: Psn::new(0),
+            identification: 0,
+        }
+    }
+
+    /// Takes a frame in; `false` where it is not for this queue pair.
+    pub(super) fn on_frame(&mut self, frame: &[u8]) -> bool {
+        if !is_for_management(frame) {
+            return false;
+        }
+        let Ok(frame) = wire::parse(frame) else { return false };
+        let Header::Datagram { bth, queue_key: QUEUE_KEY, .. } = frame.header else { return false };
+        let Ok(mad) = Mad::try_from(frame.payload) else { return true };
+        if bth.destination == QUEUE_PAIR && self.inbox.len() < DEPTH {
+            self.inbox.push_back((frame.path.source, mad));
+            let one = 1_u64.to_ne_bytes();
+            // SAFETY: eight bytes of an array.
+            unsafe { libc::write(self.bell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        }
+        true
+    }
+
+    pub(super) fn receive(&mut self) -> Option<(IpAddr, Mad)> {
+        self.inbox.pop_front()
+    }
+
+    /// `false` where too many wait.
+    pub(super) fn send(&mut self, path: Path, mad: Mad) -> bool {
+        let room = self.outbox.len() < DEPTH;
+        if room {
+            self.outbox.push_back((path, mad));
+        }
+        room
+    }
+
+    pub(super) fn poll_transmit(&mut self, frame: &mut [u8]) -> Option<usize> {
+        let (path, mad) = self.outbox.pop_front()?;
+        self.psn = self.psn.plus(1);
+        self.identification = self.identification.wrapping_add(1);
+        let bth = Bth {
+            solicited: false,
+            migration: false,
+            partition_key: PARTITION,
+            congestion: 0,
+            destination: QUEUE_PAIR,
+            ack_request: false,
+            psn: self.psn,
+        };
+        let header = Header::Datagram { bth, queue_key: QUEUE_KEY, source: QUEUE_PAIR, immediate: None };
+        // A path whose two addresses are of one family can be written, and the buffer takes any packet.
+        let mut draft = wire::emit(&path, self.identification, &header, mad.len(), frame).ok()?;
+        draft.payload().copy_from_slice(&mad);
+        Some(draft.seal())
+    }
+}
+
+/// A look at opcode and destination where they stand without VLAN tags and IP options: data packets pass at this cost.
+fn is_for_management(frame: &[u8]) -> bool {
+    let bth = match (frame.get(12..14), frame.get(14)) {
+        (Some([0x08, 0x00]), Some(0x45)) => 42,
+        (Some([0x86, 0xdd]), _) => 62,
+        _ => return false,
+    };
+    // UD SEND Only (IBA 9.2.1), to queue pair 1.
+    frame.get(bth) == Some(&0x64) && frame.get(bth + 5..bth + 8) == Some(&[0, 0, 1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use roce::wire::Mac;
+    use std::os::fd::FromRawFd;
+
+    fn management() -> Management {
+        // SAFETY: eventfd takes plain numbers, and its descriptor is nobody else's.
+        Management::new(Arc::new(unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) }))
+    }
+
+    fn path(source: &str, destination: &str) -> Path {
+        Path {
+            source_mac: Mac([2, 0, 0, 0, 0, 1]),
+            destination_mac: Mac([2, 0, 0, 0, 0, 2]),
+            vlan: None,
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            udp_source: 0xd872,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        }
+    }
+
+    #[test]
+    fn a_datagram_arrives_as_it_was_sent() {
+        for (source, destination) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
+            let (mut here, mut there) = (management(), management());
+            let mad: Mad = std::array::from_fn(|n| n as u8);
+            assert!(here.send(path(source, destination), mad));
+            let mut frame = [0; 512];
+            let length = here.poll_transmit(&mut frame).unwrap();
+            assert!(there.on_frame(&frame[..length]));
+            assert_eq!(there.receive(), Some((source.parse().unwrap(), mad)));
+            assert_eq!((there.receive(), here.poll_transmit(&mut frame)), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_flood_is_held_to_a_bound() {
+        let (mut here, mut there) = (management(), management());
+        let mut frame = [0; 512];
+        for _ in 0..2 * DEPTH {
+            here.send(path("10.0.0.1", "10.0.0.2"), [7; MAD_LENGTH]);
+            let length = here.poll_transmit(&mut frame).unwrap();
+            assert!(there.on_frame(&frame[..length]));
+        }
+        assert_eq!(std::iter::from_fn(|| there.receive()).count(), DEPTH);
+    }
+
+    #[test]
+    fn other_frames_are_left_to_others() {
+        let mut management = management();
+        for length in 0..80 {
+            assert!(!management.on_frame(&vec![0x45; length]));
+        }
+    }
+}

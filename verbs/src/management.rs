@@ -1,0 +1,95 @@
+//! Management datagrams: what connection managers say to each other over queue pair 1.
+
+use crate::device::Inner;
+use crate::{Device, Error};
+use datapath::engine::Mad;
+use roce::wire::Path;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// UDP source port of management datagrams: what Linux takes for queue pair 1 to queue pair 1.
+const UDP_SOURCE: u16 = 0xd872;
+
+/// A device's queue pair 1, while somebody uses it. Its descriptor becomes readable with each datagram.
+#[derive(Debug)]
+pub struct ManagementPort {
+    device: Arc<Inner>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Device {
+    /// Opens queue pair 1.
+    ///
+    /// # Errors
+    /// Where it is open already, the process has no descriptor left, or the core has stopped.
+    pub fn open_management(&self) -> Result<ManagementPort, Error> {
+        // SAFETY: eventfd takes plain numbers.
+        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE) };
+        if bell < 0 {
+            return Err(Error::Descriptor(io::Error::last_os_error().to_string()));
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let bell = Arc::new(unsafe { OwnedFd::from_raw_fd(bell) });
+        let rings = bell.clone();
+        if !self.inner.engine.call(move |station, _| station.open_management(rings))? {
+            return Err(Error::Management);
+        }
+        Ok(ManagementPort { device: self.inner.clone(), bell })
+    }
+}
+
+impl ManagementPort {
+    /// Sends a datagram from the address with index `gid` to a peer, whose Ethernet address is found first. It may be lost
+    /// on the way: who sends asks again.
+    ///
+    /// # Errors
+    /// Where the peer can't be reached, there is no such GID, too many wait, or the core has stopped.
+    pub fn send(&self, gid: usize, to: IpAddr, mad: Mad) -> Result<(), Error> {
+        let info = &self.device.info;
+        let count = info.gids.len();
+        let source = *info.gids.get(gid).ok_or(Error::GidIndex { index: gid, count })?;
+        if source.is_ipv4() != to.is_ipv4() {
+            let family = if to.is_ipv4() { "IPv4" } else { "IPv6" };
+            return Err(Error::Family { port: info.port.clone(), family, peer: to });
+        }
+        let path = Path {
+            source_mac: info.mac,
+            destination_mac: self.device.engine.resolve(to)?,
+            vlan: None,
+            source,
+            destination: to,
+            udp_source: UDP_SOURCE,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        let taken = self.device.engine.call(move |station, _| station.send_mad(path, mad))?;
+        if taken { Ok(()) } else { Err(Error::Management) }
+    }
+
+    /// The oldest datagram that came, and who sent it.
+    ///
+    /// # Errors
+    /// Where the core has stopped.
+    pub fn receive(&self) -> Result<Option<(IpAddr, Mad)>, Error> {
+        let mut count = [0_u8; 8];
+        // SAFETY: the array has the eight bytes that an eventfd gives. Nothing to read is as well.
+        unsafe { libc::read(self.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        Ok(self.device.engine.call(|station, _| station.receive_mad())?)
+    }
+}
+
+impl AsRawFd for ManagementPort {
+    fn as_raw_fd(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+}
+
+impl Drop for ManagementPort {
+    fn drop(&mut self) {
+        // A core that has stopped has closed it.
+        let _ = self.device.engine.call(|station, _| station.close_management());
+    }
+}

@@ -22,6 +22,9 @@ pub struct PerfArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1, conflicts_with_all = ["host", "json", "json_file"],
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub clients: u16,
+    /// Client: what the server speaks. A server hears by itself what its client speaks
+    #[arg(long, value_name = "LANGUAGE", default_value = "ferroce", requires = "host")]
+    pub handshake: Language,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub port: PortArgs,
@@ -37,6 +40,16 @@ pub struct PerfArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: OutputArgs,
+}
+
+/// What the control connection speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Language {
+    /// Another `ferroce`.
+    #[default]
+    Ferroce,
+    /// Stock perftest: `ib_write_bw` and its siblings; give both sides the same flags.
+    Perftest,
 }
 
 /// What is sent. The client's word counts; a server that was told otherwise refuses.

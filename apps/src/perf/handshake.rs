@@ -1,14 +1,16 @@
 //! How two sides find each other, agree and keep step.
 //!
-//! [`Handshake`] is the seam: here it is JSON lines over TCP, and stock perftest's own exchange can take its place.
+//! [`Handshake`] is the seam: here it is JSON lines over TCP; [`perftest`] has stock perftest's own exchange.
+
+mod control;
+pub mod perftest;
 
 use super::plan::Plan;
 use super::stats::{Bandwidth, Latency};
 use crate::failure::Failure;
+pub use control::Control;
 use serde::{Deserialize, Serialize};
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use verbs::{QpEndpoint, RemoteBuffer};
 
 /// What one side of a test tells the other so that queue pairs connect.
@@ -38,8 +40,8 @@ pub type Idle<'a> = dyn FnMut() -> Result<bool, Failure> + 'a;
 
 /// The exchanges of a test, in order. All but `wait_outcome` fail after a time without answer.
 pub trait Handshake {
-    /// The client's part of the greeting: says what to run.
-    fn propose(&mut self, plan: &Plan, idle: &mut Idle) -> Result<(), Failure>;
+    /// The client's part of the greeting: says what to run, and gives what was agreed.
+    fn propose(&mut self, plan: Plan, idle: &mut Idle) -> Result<Plan, Failure>;
     /// The server's part: `judge` gives why a plan is refused.
     fn agree(
         &mut self,
@@ -56,16 +58,18 @@ pub trait Handshake {
     fn try_outcome(&mut self) -> Result<Option<Outcome>, Failure>;
     /// Waits for it, as long as it takes.
     fn wait_outcome(&mut self, idle: &mut Idle) -> Result<Outcome, Failure>;
+    /// Takes leave after the last run, so that neither side goes before the other is through.
+    fn finish(&mut self, idle: &mut Idle) -> Result<(), Failure>;
     /// Tells the other side why this one gives up, if it still listens.
     fn give_up(&mut self, why: &Failure);
+    /// Whether the other side tells when it is through and what it measured. Where not, each side counts for itself.
+    fn tells(&self) -> bool;
 }
 
 /// Grows with every incompatible change.
 const VERSION: u32 = 1;
 /// Longest line: 1024 queue pairs take 100 KiB.
 const LONGEST_LINE: usize = 1 << 20;
-/// How long the other side may take for a step.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -101,97 +105,54 @@ impl Message {
 /// A control connection that speaks JSON, a message a line.
 #[derive(Debug)]
 pub struct JsonLines {
-    stream: TcpStream,
-    /// Bytes that came and are no whole line yet.
-    pending: Vec<u8>,
-    patience: Duration,
+    control: Control,
 }
 
 impl JsonLines {
-    /// Takes over a fresh connection.
-    ///
-    /// # Errors
-    /// Where the system refuses its options.
-    pub fn new(stream: TcpStream) -> Result<Self, Failure> {
-        stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).map_err(broken)?;
-        Ok(Self { stream, pending: Vec::new(), patience: PATIENCE })
+    /// Speaks on `control`.
+    pub fn new(control: Control) -> Self {
+        Self { control }
     }
 
     fn send(&mut self, message: &Message) -> Result<(), Failure> {
         let mut line = serde_json::to_vec(message).map_err(|error| Failure::run(error.to_string()))?;
         line.push(b'\n');
-        let mut rest = line.as_slice();
-        let since = Instant::now();
-        while !rest.is_empty() {
-            match self.stream.write(rest) {
-                Ok(0) => return Err(closed()),
-                Ok(taken) => rest = &rest[taken..],
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock && since.elapsed() < self.patience => {
-                    std::thread::yield_now();
-                }
-                Err(error) => return Err(broken(error)),
-            }
-        }
-        Ok(())
-    }
-
-    /// The next message, if a whole one is there.
-    fn try_receive(&mut self) -> Result<Option<Message>, Failure> {
-        loop {
-            if let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = self.pending.drain(..=end).collect();
-                return match serde_json::from_slice(&line) {
-                    Ok(Message::Failed(why)) => Err(Failure::run(format!("the other side stopped: {why}"))),
-                    Ok(message) => Ok(Some(message)),
-                    Err(_) => Err(foreign()),
-                };
-            }
-            if self.pending.len() > LONGEST_LINE {
-                return Err(foreign());
-            }
-            let mut chunk = [0; 4096];
-            match self.stream.read(&mut chunk) {
-                Ok(0) => return Err(closed()),
-                Ok(count) => self.pending.extend_from_slice(&chunk[..count]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(broken(error)),
-            }
-        }
+        self.control.send(&line)
     }
 
     /// Waits for a message, `patience` at most where there is one.
     fn receive(&mut self, patience: Option<Duration>, idle: &mut Idle) -> Result<Message, Failure> {
-        let since = Instant::now();
-        let mut pause = Pause::default();
-        loop {
-            if let Some(message) = self.try_receive()? {
-                return Ok(message);
-            }
-            if patience.is_some_and(|patience| since.elapsed() > patience) {
-                return Err(Failure::run(format!(
-                    "the other side did not answer within {} s; see what it says, and start both again",
-                    self.patience.as_secs()
-                )));
-            }
-            // A look at the socket is a system call: not worth one each turn, unless the turn slept.
-            for _ in 0..32 {
-                if pause.after(idle()?)? == Rest::Slept {
-                    break;
-                }
-            }
+        self.control.wait(patience, idle, try_receive)
+    }
+}
+
+/// The next message, if a whole one is there.
+fn try_receive(control: &mut Control) -> Result<Option<Message>, Failure> {
+    loop {
+        if let Some(end) = control.pending.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = control.pending.drain(..=end).collect();
+            return match serde_json::from_slice(&line) {
+                Ok(Message::Failed(why)) => Err(Failure::run(format!("the other side stopped: {why}"))),
+                Ok(message) => Ok(Some(message)),
+                Err(_) => Err(foreign()),
+            };
+        }
+        if control.pending.len() > LONGEST_LINE {
+            return Err(foreign());
+        }
+        if !control.take_in()? {
+            return Ok(None);
         }
     }
 }
 
 impl Handshake for JsonLines {
-    fn propose(&mut self, plan: &Plan, idle: &mut Idle) -> Result<(), Failure> {
-        let plan = serde_json::to_value(plan).map_err(|error| Failure::run(error.to_string()))?;
+    fn propose(&mut self, plan: Plan, idle: &mut Idle) -> Result<Plan, Failure> {
+        let told = serde_json::to_value(&plan).map_err(|error| Failure::run(error.to_string()))?;
         let release = env!("CARGO_PKG_VERSION").to_owned();
-        self.send(&Message::Hello { ferroce_perf: VERSION, release, plan })?;
-        match self.receive(Some(self.patience), idle)? {
-            Message::Welcome { ferroce_perf: VERSION } => Ok(()),
+        self.send(&Message::Hello { ferroce_perf: VERSION, release, plan: told })?;
+        match self.receive(Some(self.control.patience), idle)? {
+            Message::Welcome { ferroce_perf: VERSION } => Ok(plan),
             other => Err(out_of_step(&other, "welcome")),
         }
     }
@@ -201,7 +162,7 @@ impl Handshake for JsonLines {
         judge: &mut dyn FnMut(&Plan) -> Result<(), Failure>,
         idle: &mut Idle,
     ) -> Result<Plan, Failure> {
-        let plan = match self.receive(Some(self.patience), idle)? {
+        let plan = match self.receive(Some(self.control.patience), idle)? {
             Message::Hello { ferroce_perf: VERSION, plan, .. } => serde_json::from_value::<Plan>(plan)
                 .map_err(|_| foreign())
                 .and_then(|plan| judge(&plan).map(|()| plan)),
@@ -223,7 +184,7 @@ impl Handshake for JsonLines {
 
     fn swap_sides(&mut self, own: &Side, idle: &mut Idle) -> Result<Side, Failure> {
         self.send(&Message::Side(own.clone()))?;
-        match self.receive(Some(self.patience), idle)? {
+        match self.receive(Some(self.control.patience), idle)? {
             Message::Side(side) if side.qps.len() == own.qps.len() => Ok(side),
             Message::Side(side) => Err(Failure::run(format!(
                 "the other side has {} queue pairs, this one {}; run the same ferroce on both sides",
@@ -236,7 +197,7 @@ impl Handshake for JsonLines {
 
     fn barrier(&mut self, step: u32, idle: &mut Idle) -> Result<(), Failure> {
         self.send(&Message::Reached(step))?;
-        match self.receive(Some(self.patience), idle)? {
+        match self.receive(Some(self.control.patience), idle)? {
             Message::Reached(theirs) if theirs == step => Ok(()),
             other => Err(out_of_step(&other, "reached")),
         }
@@ -247,7 +208,7 @@ impl Handshake for JsonLines {
     }
 
     fn try_outcome(&mut self) -> Result<Option<Outcome>, Failure> {
-        match self.try_receive()? {
+        match try_receive(&mut self.control)? {
             None => Ok(None),
             Some(Message::Outcome(outcome)) => Ok(Some(outcome)),
             Some(other) => Err(out_of_step(&other, "outcome")),
@@ -259,6 +220,15 @@ impl Handshake for JsonLines {
             Message::Outcome(outcome) => Ok(outcome),
             other => Err(out_of_step(&other, "outcome")),
         }
+    }
+
+    fn finish(&mut self, _idle: &mut Idle) -> Result<(), Failure> {
+        // The outcomes were the leave.
+        Ok(())
+    }
+
+    fn tells(&self) -> bool {
+        true
     }
 
     fn give_up(&mut self, why: &Failure) {
@@ -310,14 +280,6 @@ impl Pause {
         }
         Ok(Rest::None)
     }
-}
-
-fn broken(error: std::io::Error) -> Failure {
-    Failure::run(format!("the control connection broke: {error}; see what the other side says"))
-}
-
-fn closed() -> Failure {
-    Failure::run("the other side closed the control connection; see what it says there")
 }
 
 fn foreign() -> Failure {

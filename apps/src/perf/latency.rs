@@ -95,6 +95,29 @@ pub fn answer(
     }
 }
 
+/// The server's side where the client doesn't tell when it is through: answers as many as it was told to, and times them.
+///
+/// # Errors
+/// Where a request is refused or fails.
+pub fn answer_counted(link: &mut Link, verb: Verb, size: u64, amount: Amount) -> Result<Latency, Failure> {
+    let Amount::Messages(count) = amount else {
+        return Err(Failure::usage("a server of stock latency tests needs -n"));
+    };
+    let mut latencies = Latencies::new(2);
+    let mut player = Player::new(link, verb, size)?;
+    while !player.look()? {}
+    let origin = Instant::now();
+    let mut before = 0;
+    for left in (0..count).rev() {
+        player.send()?;
+        while left > 0 && !player.look()? {}
+        let now = nanos(origin.elapsed());
+        latencies.record(now - before);
+        before = now;
+    }
+    Ok(latencies.figures(size, before))
+}
+
 impl<'a> Player<'a> {
     fn new(link: &'a mut Link, verb: Verb, size: u64) -> Result<Self, Failure> {
         let template = link.request(0, size)?;

@@ -3,7 +3,9 @@
 use super::args::{AtomicType, QueueArgs};
 use super::handshake::{Pause, Side};
 use super::plan::{Kind, Plan, Verb};
+use super::stats::Bandwidth;
 use crate::failure::Failure;
+use std::time::Instant;
 use verbs::{
     Access, AckTimeout, Capabilities, Completion, CompletionOpcode, CompletionQueue, CompletionStatus,
     Congestion, ConnectOptions, Data, Device, MemoryRegion, Mtu, QueuePair, RecvRequest, RemoteBuffer,
@@ -31,11 +33,20 @@ pub struct Link {
     receives: bool,
     /// SENDs that arrived and that nobody took notice of yet.
     arrived: u64,
+    /// SENDs that ever arrived, and when the first and the last did.
+    arrivals: Option<Arrivals>,
     rx_depth: u32,
     inline_size: u32,
     verb: Verb,
     atomic: AtomicType,
     is_client: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Arrivals {
+    count: u64,
+    first: Instant,
+    last: Instant,
 }
 
 /// How this side's queues are made.
@@ -120,6 +131,7 @@ impl Link {
             inbound: half,
             receives,
             arrived: 0,
+            arrivals: None,
             rx_depth: queues.rx_depth,
             inline_size: queues.inline_size,
             verb: plan.tool.verb,
@@ -239,6 +251,12 @@ impl Link {
             self.post_receive(completion.id as usize)?;
         }
         self.arrived += count as u64;
+        if count > 0 {
+            let now = Instant::now();
+            let so_far = self.arrivals.get_or_insert(Arrivals { count: 0, first: now, last: now });
+            so_far.count += count as u64;
+            so_far.last = now;
+        }
         Ok(count)
     }
 
@@ -248,6 +266,14 @@ impl Link {
         let there = self.arrived > 0;
         self.arrived -= u64::from(there);
         there
+    }
+
+    /// How fast SENDs of `size` bytes arrived, from the first to the last.
+    pub fn received(&self, size: u64) -> Bandwidth {
+        self.arrivals.map_or_else(Bandwidth::default, |arrivals| {
+            let nanos = (arrivals.last - arrivals.first).as_nanos();
+            Bandwidth::over(size, arrivals.count, u64::try_from(nanos).unwrap_or(u64::MAX))
+        })
     }
 
     /// Keeps things going while this side waits for the control connection. Gives whether there was work.

@@ -1,7 +1,8 @@
 //! The TCP connection between server and client.
 
 use super::args::PerfArgs;
-use super::handshake::{Handshake, Idle, JsonLines};
+use super::handshake::perftest::Perftest;
+use super::handshake::{Control, Handshake, Idle, JsonLines};
 use super::plan::{Plan, Tool};
 use super::report::WAITING;
 use crate::failure::Failure;
@@ -20,13 +21,13 @@ const PAUSE: Duration = Duration::from_millis(1);
 ///
 /// # Errors
 /// Where the name is unknown or nobody answers in time.
-pub fn connect(host: &str, port: u16, tool: Tool) -> Result<JsonLines, Failure> {
+pub fn connect(host: &str, port: u16, tool: Tool) -> Result<Control, Failure> {
     let addresses = resolve(host, port)?;
     let since = Instant::now();
     let mut hinted = false;
     loop {
         let error = match attempt(&addresses) {
-            Ok(stream) => return JsonLines::new(stream),
+            Ok(stream) => return Control::new(stream),
             Err(error) => error,
         };
         if since.elapsed() > PATIENCE {
@@ -80,17 +81,26 @@ impl Reception {
         Ok(Self { listener })
     }
 
-    /// Waits for a client that speaks our language and asks for what this server may do.
+    /// Waits for a client that asks for what this server may do. `own` is what this server runs where the client's
+    /// language has no words for it.
     ///
     /// # Errors
     /// Where waiting itself fails. A client that is refused is told why, and the wait goes on.
-    pub fn accept(&self, args: &PerfArgs, tool: Tool, idle: &mut Idle) -> Result<(Plan, JsonLines), Failure> {
+    pub fn accept(
+        &self,
+        args: &PerfArgs,
+        own: &Plan,
+        idle: &mut Idle,
+    ) -> Result<(Plan, Box<dyn Handshake + Send>), Failure> {
         loop {
             match self.listener.accept() {
                 Ok((stream, from)) => {
-                    let mut handshake = JsonLines::new(stream)?;
-                    match handshake.agree(&mut |plan| plan.accept(tool, args), idle) {
-                        Ok(plan) => return Ok((plan, handshake)),
+                    let greeted = listen_to(Control::new(stream)?, own, idle).and_then(|mut handshake| {
+                        let plan = handshake.agree(&mut |plan| plan.accept(own.tool, args), idle)?;
+                        Ok((plan, handshake))
+                    });
+                    match greeted {
+                        Ok(met) => return Ok(met),
                         Err(why) => anstream::eprintln!("refused {from}: {why}; still waiting"),
                     }
                 }
@@ -103,6 +113,19 @@ impl Reception {
             }
         }
     }
+}
+
+/// What the client speaks: a `ferroce` begins with a JSON object, a perftest with its version.
+fn listen_to(
+    mut control: Control,
+    own: &Plan,
+    idle: &mut Idle,
+) -> Result<Box<dyn Handshake + Send>, Failure> {
+    control.wait_bytes(1, Some(control.patience), idle)?;
+    if control.pending[0].is_ascii_digit() {
+        return Ok(Box::new(Perftest::new(control, own.clone(), false)?));
+    }
+    Ok(Box::new(JsonLines::new(control)))
 }
 
 fn transient(kind: ErrorKind) -> bool {

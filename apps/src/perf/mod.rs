@@ -17,6 +17,8 @@ pub use args::PerfArgs;
 pub use plan::{Kind, Tool, Verb};
 
 use crate::failure::Failure;
+use args::Language;
+use handshake::perftest::Perftest;
 use handshake::{Handshake, JsonLines};
 use meet::Reception;
 use plan::Plan;
@@ -40,21 +42,29 @@ pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
 
 /// A client's test. Its port opens once the server's is open: memif's client needs the server's.
 fn visit(host: &str, tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
-    let plan = Plan::new(tool, args)?;
+    let mut plan = Plan::new(tool, args)?;
     args.port.device_config()?;
-    let mut handshake = meet::connect(host, args.tcp_port, tool)?;
+    let control = meet::connect(host, args.tcp_port, tool)?;
+    let mut handshake: Box<dyn Handshake + Send> = match args.handshake {
+        Language::Ferroce => Box::new(JsonLines::new(control)),
+        Language::Perftest => Box::new(Perftest::new(control, plan.clone(), true)?),
+    };
     let device = args.port.open().inspect_err(|why| handshake.give_up(why))?;
-    handshake.propose(&plan, &mut || Ok(device.progress()))?;
+    if args.handshake == Language::Perftest {
+        plan.mtu = Some(own_mtu(&plan, &device)?);
+    }
+    let plan = handshake.propose(plan, &mut || Ok(device.progress()))?;
     measure(device, args, plan, handshake)
 }
 
 /// The tests of all clients, on one port. They begin when the last client is there.
 fn serve(tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
-    Plan::new(tool, args)?;
+    let mut own = Plan::new(tool, args)?;
     let device = args.port.open()?;
+    own.mtu = Some(own_mtu(&own, &device)?);
     let reception = Reception::open(args.tcp_port)?;
     let clients = (0..args.clients)
-        .map(|_| reception.accept(args, tool, &mut || Ok(device.progress())))
+        .map(|_| reception.accept(args, &own, &mut || Ok(device.progress())))
         .collect::<Result<Vec<_>, _>>()?;
     std::thread::scope(|scope| {
         let tests: Vec<_> = clients
@@ -65,8 +75,19 @@ fn serve(tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
     })
 }
 
-fn measure(device: Device, args: &PerfArgs, plan: Plan, mut handshake: JsonLines) -> Result<(), Failure> {
+/// What this side tells a peer that takes the smaller MTU of both.
+fn own_mtu(plan: &Plan, device: &Device) -> Result<u32, Failure> {
+    let carried = device.query().map_err(|error| Failure::run(error.to_string()))?.mtu.bytes();
+    Ok(plan.mtu.unwrap_or(carried))
+}
+
+fn measure(
+    device: Device,
+    args: &PerfArgs,
+    plan: Plan,
+    mut handshake: Box<dyn Handshake + Send>,
+) -> Result<(), Failure> {
     Session::new(device, args, plan)
-        .and_then(|session| session.run(&mut handshake))
+        .and_then(|session| session.run(&mut *handshake))
         .inspect_err(|why| handshake.give_up(why))
 }

@@ -133,9 +133,9 @@ impl Plan {
         self.bidirectional || self.tool.kind == Kind::Latency
     }
 
-    /// Bytes of one side's memory region; `None` where it can't be addressed.
+    /// Bytes of one side's memory region, 4 KiB a queue pair at least, since a stock perftest's short messages wander over so many; `None` where it can't be addressed.
     pub fn memory(&self) -> Option<usize> {
-        let slot = usize::try_from(self.largest().max(64)).ok()?.checked_next_multiple_of(64)?;
+        let slot = usize::try_from(self.largest().max(4096)).ok()?.checked_next_multiple_of(64)?;
         slot.checked_mul(self.qps as usize)?.checked_mul(if self.both_ways() { 2 } else { 1 })
     }
 

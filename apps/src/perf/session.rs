@@ -86,14 +86,19 @@ impl<'a> Session<'a> {
         let mut rows = Vec::new();
         for (step, size) in self.plan.sizes.clone().into_iter().enumerate() {
             let sent = if self.plan.verify { self.fill(size)? } else { None };
-            let row = self.measure(handshake, step as u32, size)?;
-            anstream::println!("{}", self.show(&row));
-            rows.push(row);
+            match self.measure(handshake, step as u32, size)? {
+                Some(row) => {
+                    anstream::println!("{}", self.show(&row));
+                    rows.push(row);
+                }
+                None => anstream::println!(" (the other side has the figures)"),
+            }
             if self.plan.verify {
                 self.verify(handshake, size, sent)?;
             }
         }
         anstream::println!("{LINE}");
+        handshake.finish(&mut || self.link.idle())?;
         let qp = self.link.qps[0].query().ok();
         self.report(&rows, mtu.bytes(), &described, &progress, qp)
     }
@@ -140,14 +145,20 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Runs one size on both sides. The server's row is what the client measured, or the sum of both directions.
-    fn measure(&mut self, handshake: &mut dyn Handshake, step: u32, size: u64) -> Result<Row, Failure> {
+    /// Runs one size on both sides. The server's row is what the client measured, or the sum of both directions; `None`
+    /// where a stock peer tells nothing and this side has nothing to count.
+    fn measure(
+        &mut self,
+        handshake: &mut dyn Handshake,
+        step: u32,
+        size: u64,
+    ) -> Result<Option<Row>, Failure> {
         if self.plan.tool.kind == Kind::Latency {
             latency::prepare(&self.link, self.plan.tool.verb, size)?;
         }
         handshake.barrier(step, &mut || self.link.idle())?;
         match self.plan.tool.kind {
-            Kind::Bandwidth => self.bandwidth(handshake, size).map(Row::Bandwidth),
+            Kind::Bandwidth => self.bandwidth(handshake, size).map(|run| Some(Row::Bandwidth(run))),
             Kind::Latency => self.latency(handshake, size),
         }
     }
@@ -172,25 +183,37 @@ impl<'a> Session<'a> {
         match (own, peer) {
             (Some(own), Some(peer)) => Ok(own.plus(peer)),
             (Some(one), None) | (None, Some(one)) => Ok(one),
+            (None, None) if !handshake.tells() => Ok(self.link.received(size)),
             (None, None) => Err(Failure::run("neither side sent; run the same ferroce on both sides")),
         }
     }
 
-    fn latency(&mut self, handshake: &mut dyn Handshake, size: u64) -> Result<Row, Failure> {
+    fn latency(&mut self, handshake: &mut dyn Handshake, size: u64) -> Result<Option<Row>, Failure> {
         let verb = self.plan.tool.verb;
         let echoes = matches!(verb, Verb::Write | Verb::Send);
-        let outcome = match (self.link.is_client(), echoes) {
+        // Between stock peers a WRITE ping-pong is begun by the server.
+        let begins = self.link.is_client() != (verb == Verb::Write && !handshake.tells());
+        let outcome = match (begins, echoes) {
             (true, _) => {
                 let latency = latency::measure(&mut self.link, verb, size, self.plan.amount)?;
                 handshake.send_outcome(&Outcome { latency: Some(latency), ..Outcome::default() })?;
                 handshake.wait_outcome(&mut || self.link.idle())?;
-                return Ok(Row::Latency(latency));
+                return Ok(Some(Row::Latency(latency)));
+            }
+            (false, true) if !handshake.tells() => {
+                let latency = latency::answer_counted(&mut self.link, verb, size, self.plan.amount)?;
+                handshake.wait_outcome(&mut || self.link.idle())?;
+                return Ok(Some(Row::Latency(latency)));
             }
             (false, true) => latency::answer(&mut self.link, handshake, verb, size)?,
             (false, false) => handshake.wait_outcome(&mut || self.link.idle())?,
         };
         handshake.send_outcome(&Outcome::default())?;
-        outcome.latency.map(Row::Latency).ok_or_else(|| Failure::run("the client sent no figures"))
+        match outcome.latency {
+            Some(latency) => Ok(Some(Row::Latency(latency))),
+            None if !handshake.tells() => Ok(None),
+            None => Err(Failure::run("the client sent no figures")),
+        }
     }
 
     /// Whether bytes leave this side's outbound buffers: by its own sending, or because the peer READs them.

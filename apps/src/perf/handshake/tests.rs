@@ -1,14 +1,15 @@
 use super::super::args::AtomicType;
 use super::super::plan::{Amount, Kind, Tool, Verb};
 use super::*;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use verbs::{Mtu, Qpn};
 
 fn pair() -> (JsonLines, JsonLines) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (server, _) = listener.accept().unwrap();
-    (JsonLines::new(client).unwrap(), JsonLines::new(server).unwrap())
+    (JsonLines::new(Control::new(client).unwrap()), JsonLines::new(Control::new(server).unwrap()))
 }
 
 /// A client that says whatever it likes.
@@ -16,7 +17,7 @@ fn raw() -> (TcpStream, JsonLines) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (server, _) = listener.accept().unwrap();
-    (client, JsonLines::new(server).unwrap())
+    (client, JsonLines::new(Control::new(server).unwrap()))
 }
 
 fn plan() -> Plan {
@@ -59,7 +60,7 @@ fn a_whole_test_keeps_step() {
         server.send_outcome(&Outcome::default()).unwrap();
         (plan, peer, outcome)
     });
-    client.propose(&plan(), &mut quiet).unwrap();
+    client.propose(plan(), &mut quiet).unwrap();
     client.swap_sides(&side(2), &mut quiet).unwrap();
     client.barrier(0, &mut quiet).unwrap();
     let told =
@@ -75,7 +76,7 @@ fn the_client_hears_why_the_server_refuses() {
     let there = std::thread::spawn(move || {
         server.agree(&mut |_| Err(Failure::run("different -s; give both the same")), &mut quiet).unwrap_err()
     });
-    let heard = client.propose(&plan(), &mut quiet).unwrap_err().to_string();
+    let heard = client.propose(plan(), &mut quiet).unwrap_err().to_string();
     assert_eq!(heard, "the other side stopped: different -s; give both the same");
     assert!(there.join().unwrap().to_string().contains("different -s"));
 }
@@ -127,7 +128,7 @@ fn a_closed_connection_and_a_silent_one_end_the_wait() {
     drop(client);
     assert!(server.wait_outcome(&mut quiet).unwrap_err().to_string().contains("closed"));
     let (_client, mut server) = raw();
-    server.patience = Duration::ZERO;
+    server.control.patience = Duration::ZERO;
     let silent = server.barrier(0, &mut quiet).unwrap_err().to_string();
     assert!(silent.contains("did not answer within 0 s"), "{silent}");
 }

@@ -1,0 +1,142 @@
+//! The TCP connection below every handshake: whole messages out, bytes in, and never a turn of the core missed.
+
+use super::{Idle, Pause, Rest};
+use crate::failure::Failure;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// How long the other side may take for a step.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A control connection.
+#[derive(Debug)]
+pub struct Control {
+    stream: TcpStream,
+    /// Bytes that came and that nobody has taken yet.
+    pub pending: Vec<u8>,
+    /// How long the other side may take for a step.
+    pub patience: Duration,
+}
+
+impl Control {
+    /// Takes over a fresh connection.
+    ///
+    /// # Errors
+    /// Where the system refuses its options.
+    pub fn new(stream: TcpStream) -> Result<Self, Failure> {
+        stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).map_err(broken)?;
+        Ok(Self { stream, pending: Vec::new(), patience: PATIENCE })
+    }
+
+    /// Sends all of `bytes`.
+    ///
+    /// # Errors
+    /// Where the connection broke, or the other side takes nothing for too long.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut rest = bytes;
+        let since = Instant::now();
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(0) => return Err(closed()),
+                Ok(taken) => rest = &rest[taken..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock && since.elapsed() < self.patience => {
+                    std::thread::yield_now();
+                }
+                Err(error) => return Err(broken(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what has come; `false` where there was nothing.
+    ///
+    /// # Errors
+    /// Where the other side closed, or the connection broke.
+    pub fn take_in(&mut self) -> Result<bool, Failure> {
+        let mut chunk = [0; 4096];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(closed()),
+                Ok(count) => {
+                    self.pending.extend_from_slice(&chunk[..count]);
+                    return Ok(true);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+
+    /// Runs `idle` until `look` gives something, `patience` at most where there is one.
+    ///
+    /// # Errors
+    /// Those of `look` and `idle`, and when patience ends.
+    pub fn wait<T>(
+        &mut self,
+        patience: Option<Duration>,
+        idle: &mut Idle,
+        mut look: impl FnMut(&mut Self) -> Result<Option<T>, Failure>,
+    ) -> Result<T, Failure> {
+        let since = Instant::now();
+        let mut pause = Pause::default();
+        loop {
+            if let Some(found) = look(self)? {
+                return Ok(found);
+            }
+            if patience.is_some_and(|patience| since.elapsed() > patience) {
+                return Err(Failure::run(format!(
+                    "the other side did not answer within {} s; see what it says, and start both again",
+                    self.patience.as_secs()
+                )));
+            }
+            // A look at the socket is a system call: not worth one each turn, unless the turn slept.
+            for _ in 0..32 {
+                if pause.after(idle()?)? == Rest::Slept {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Waits until `count` bytes are here, and leaves them in `pending`.
+    ///
+    /// # Errors
+    /// Those of [`wait`](Self::wait).
+    pub fn wait_bytes(
+        &mut self,
+        count: usize,
+        patience: Option<Duration>,
+        idle: &mut Idle,
+    ) -> Result<(), Failure> {
+        self.wait(patience, idle, |control| {
+            while control.pending.len() < count {
+                if !control.take_in()? {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(()))
+        })
+    }
+
+    /// Waits until the other side closes; what it still says is of no interest, and neither is how it goes.
+    ///
+    /// # Errors
+    /// Those of `idle`, and when patience ends.
+    pub fn wait_close(&mut self, idle: &mut Idle) -> Result<(), Failure> {
+        self.wait(Some(self.patience), idle, |control| {
+            control.pending.clear();
+            Ok(control.take_in().is_err().then_some(()))
+        })
+    }
+}
+
+fn broken(error: std::io::Error) -> Failure {
+    Failure::run(format!("the control connection broke: {error}; see what the other side says"))
+}
+
+fn closed() -> Failure {
+    Failure::run("the other side closed the control connection; see what it says there")
+}

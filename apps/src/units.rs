@@ -1,6 +1,5 @@
 //! Numbers with units, as people type them.
 
-use cc::Rate;
 use std::time::Duration;
 
 /// Bytes: `64`, `4K`, `1M`, `1G`; the suffixes are powers of 1024.
@@ -21,34 +20,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| format!("`{text}` is beyond 64 bits"))
 }
 
-/// Bits per second: `200M`, `1G`, `2.5G`; the suffixes are powers of 1000.
-///
-/// # Errors
-/// What is not a positive number.
-pub fn rate(text: &str) -> Result<Rate, String> {
-    let wrong = || format!("`{text}` is no rate; write bits per second, or 200M, 1G, 2.5G");
-    let (digits, factor) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
-        Some(b'K') => (&text[..text.len() - 1], 1e3),
-        Some(b'M') => (&text[..text.len() - 1], 1e6),
-        Some(b'G') => (&text[..text.len() - 1], 1e9),
-        Some(b'T') => (&text[..text.len() - 1], 1e12),
-        _ => (text, 1.0),
-    };
-    let bits = digits.parse::<f64>().map_err(|_| wrong())? * factor;
-    if (1.0..=1e15).contains(&bits) { Ok(Rate::from_bps(bits.round() as u64)) } else { Err(wrong()) }
-}
-
-/// A time with its unit: `500ns`, `20us`, `2ms`, `1.5s`.
-///
-/// # Errors
-/// What is not a number followed by one of the units.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no time; write 500ns, 20us, 2ms or 1.5s");
-    let units = [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-    let (unit, seconds) = units.iter().find(|(unit, _)| text.ends_with(unit)).ok_or_else(wrong)?;
-    let number: f64 = text[..text.len() - unit.len()].trim_end().parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
-}
+pub use verbs::{parse_duration as duration, parse_rate as rate};
 
 /// A time in seconds, or with a unit: `5`, `0.5`, `500ms`.
 ///
@@ -71,6 +43,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cc::Rate;
 
     #[test]
     fn sizes_take_binary_suffixes() {

@@ -1,3 +1,4 @@
+use crate::congestion::{CongestionRule, RuleText, feedback_key_from_env, feedback_key_from_file};
 use datapath::engine::{Idle, Progress};
 use datapath::neighbour;
 use roce::wire::Mtu;
@@ -16,7 +17,7 @@ pub struct Address {
 }
 
 /// Which port a device runs on, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DeviceConfig {
     pub(crate) port: Option<String>,
     pub(crate) addresses: Vec<Address>,
@@ -25,6 +26,7 @@ pub struct DeviceConfig {
     pub(crate) idle: Idle,
     pub(crate) mtu: Option<Mtu>,
     pub(crate) buffers: u32,
+    pub(crate) rules: Vec<CongestionRule>,
 }
 
 /// What is wrong with a configuration.
@@ -45,6 +47,10 @@ pub enum ConfigError {
     Progress(String),
     #[error("idle {0:?}: write busy or yield")]
     Idle(String),
+    #[error("congestion rule {number}: {reason}")]
+    Rule { number: usize, reason: String },
+    #[error(transparent)]
+    Key(#[from] crate::KeyError),
     #[error("{given} buffers: it is 256 to 1048576")]
     Buffers { given: u32 },
 }
@@ -59,6 +65,7 @@ impl Default for DeviceConfig {
             idle: Idle::default(),
             mtu: None,
             buffers: 8192,
+            rules: Vec::new(),
         }
     }
 }
@@ -165,6 +172,12 @@ impl DeviceConfig {
         Self { mtu: Some(mtu), ..self }
     }
 
+    /// Which congestion control queue pairs get whose program chooses none: the first rule that fits.
+    #[must_use]
+    pub fn congestion_rules(self, rules: impl IntoIterator<Item = CongestionRule>) -> Self {
+        Self { rules: rules.into_iter().collect(), ..self }
+    }
+
     /// Packet buffers in the port's pool, 256 to 1048576.
     #[must_use]
     pub fn buffers(self, buffers: u32) -> Self {
@@ -194,7 +207,8 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// Reads the `ferroce.toml` format: `port`, `ip` (a list), `gateway`, `progress`, `idle`, `mtu`, `buffers`.
+/// Reads the `ferroce.toml` format: `port`, `ip` (a list), `gateway`, `progress`, `idle`, `mtu`, `buffers`,
+/// `feedback_key_file`, and `[[congestion]]` rules.
 impl FromStr for DeviceConfig {
     type Err = ConfigError;
 
@@ -222,6 +236,14 @@ impl FromStr for DeviceConfig {
                 return Err(ConfigError::Buffers { given });
             }
             config.buffers = given;
+        }
+        let key = match &file.feedback_key_file {
+            Some(path) => Some(feedback_key_from_file(Path::new(path))?),
+            None => feedback_key_from_env()?,
+        };
+        for (number, rule) in (1..).zip(&file.congestion) {
+            let rule = rule.build(key).map_err(|reason| ConfigError::Rule { number, reason })?;
+            config.rules.push(rule);
         }
         Ok(config)
     }
@@ -259,6 +281,9 @@ struct File {
     idle: Option<String>,
     mtu: Option<u32>,
     buffers: Option<u32>,
+    feedback_key_file: Option<String>,
+    #[serde(default)]
+    congestion: Vec<RuleText>,
 }
 
 #[cfg(test)]
@@ -288,6 +313,8 @@ mod tests {
             ("progress = 'dedicated:x'", "dedicated:x"),
             ("idle = 'nap'", "nap"),
             ("buffers = 1", "1048576"),
+            ("[[congestion]]\ncc = 'fixed'\n[[congestion]]\ncc = 'dctcp'", "congestion rule 2"),
+            ("feedback_key_file = '/nowhere/key'", "/nowhere/key"),
         ] {
             let error = text.parse::<DeviceConfig>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

@@ -44,7 +44,7 @@ pub struct ConnectOptions {
     pub mtu: Option<Mtu>,
     /// READs and atomics outstanding at the peer, at most; what it answers at a time bounds it. 16 by default.
     pub max_rd_atomic: u8,
-    /// How sending is paced. Without one, a fixed window of 512 KiB.
+    /// How sending is paced. Without one, as the device's rules say; where none fits, a fixed window of 512 KiB.
     pub congestion: Option<Congestion>,
     /// DSCP (6 bits) and ECN (2 bits): IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,

@@ -1,4 +1,4 @@
-use crate::{CompletionQueue, DeviceConfig, Error, ProtectionDomain};
+use crate::{CompletionQueue, CongestionRule, DeviceConfig, Error, ProtectionDomain};
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::engine::{CoreConfig, CoreCounters, Engine};
 use datapath::io::PacketIo;
@@ -32,6 +32,7 @@ pub struct Device {
 pub(crate) struct Inner {
     pub(crate) engine: Engine,
     pub(crate) info: DeviceInfo,
+    pub(crate) rules: Vec<CongestionRule>,
 }
 
 /// What a device is.
@@ -177,7 +178,7 @@ impl Device {
             speed_mbps,
             limits: LIMITS,
         };
-        Ok(Self { inner: Arc::new(Inner { engine, info }) })
+        Ok(Self { inner: Arc::new(Inner { engine, info, rules: config.rules.clone() }) })
     }
 
     /// What the device is.

@@ -50,6 +50,7 @@
 mod channel;
 mod completion;
 mod config;
+mod congestion;
 mod connect;
 mod device;
 mod domain;
@@ -62,6 +63,10 @@ mod queue_pair;
 pub use channel::CompletionChannel;
 pub use completion::CompletionQueue;
 pub use config::{Address, ConfigError, DeviceConfig};
+pub use congestion::{
+    CcName, ChoiceError, CongestionChoice, CongestionRule, KeyError, Prefix, TelemetryMode,
+    feedback_key_from_env, feedback_key_from_file, parse_duration, parse_rate,
+};
 pub use connect::{ConnectOptions, DEFAULT_CONGESTION, ParseEndpointError, QpEndpoint};
 pub use datapath::engine::{CoreCounters, Idle, MAD_LENGTH, Mad, Progress, ResolveError, Stopped};
 pub use datapath::io::{Loopback, PacketIo, pair};
@@ -73,8 +78,8 @@ pub use queue_pair::{QueuePair, QueuePairBuilder};
 
 pub use roce::qp::{
     AckTimeout, Capabilities, Completion, CompletionOpcode, CompletionStatus, Congestion,
-    CongestionAlgorithm, Data, Modify, PostError, QpReport, RecvRequest, Remote, RtrSettings, RtsSettings,
-    SendOperation, SendRequest, Sge, State, udp_source_port,
+    CongestionAlgorithm, Data, FeedbackKey, Modify, PostError, QpReport, RecvRequest, Remote, Reverse,
+    RtrSettings, RtsSettings, SendOperation, SendRequest, Sge, State, Upgrade, When, udp_source_port,
 };
 pub use roce::wire::{Mac, Mtu, Path, RnrTimer};
 pub use roce::{Access, ControlError, Counters, Discard, Lkey, Psn, Qpn, Rkey};

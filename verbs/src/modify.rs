@@ -1,8 +1,9 @@
 //! The state machine step by step, for programs written for other verbs. [`QueuePair::connect`] is the short way.
 
-use crate::{Device, Error, QueuePair};
-use roce::qp::{Modify, State};
-use roce::wire::Mac;
+use crate::congestion::choose;
+use crate::{DEFAULT_CONGESTION, Device, Error, QueuePair};
+use roce::qp::{Congestion, Modify, RtsSettings, State};
+use roce::wire::{Mac, Path, Service};
 use std::net::IpAddr;
 
 impl Device {
@@ -28,8 +29,27 @@ impl QueuePair {
     /// A transition that there is not, a setting out of its range, or the core has stopped: the queue pair stays as
     /// it is.
     pub fn modify(&mut self, modify: Modify) -> Result<(), Error> {
+        let modify = match (modify, self.path) {
+            (Modify::ReadyToSend(settings), Some(path)) if settings.congestion == DEFAULT_CONGESTION => {
+                let congestion = self.ruled_congestion(path);
+                Modify::ReadyToSend(RtsSettings { congestion, ..settings })
+            }
+            (modify, _) => modify,
+        };
+        self.transition(modify)
+    }
+
+    /// What the device's rules say of a path.
+    pub(crate) fn ruled_congestion(&self, path: Path) -> Congestion {
+        choose(&self.device.rules, path.destination, Service::Rc, path.traffic_class)
+    }
+
+    pub(crate) fn transition(&mut self, modify: Modify) -> Result<(), Error> {
         let qpn = self.qpn();
         self.device.engine.call(move |station, now| station.endpoint.modify_qp(now, qpn, modify))??;
+        if let Modify::ReadyToReceive(settings) = &modify {
+            self.path = Some(settings.path);
+        }
         self.state = match modify {
             Modify::Reset => State::Reset,
             Modify::Init { .. } => State::Init,

@@ -4,7 +4,7 @@ use crate::post;
 use crate::{Access, CompletionQueue, ConnectOptions, Error, PostListError, ProtectionDomain, QpEndpoint};
 use datapath::engine::QpRings;
 use roce::qp::{Capabilities, Modify, PostError, QpInit, QpReport, RecvRequest, SendRequest, State};
-use roce::wire::Service;
+use roce::wire::{Path, Service};
 use roce::{PdId, Psn, Qpn};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -99,6 +99,7 @@ impl QueuePairBuilder {
             gid,
             psn,
             state: State::Reset,
+            path: None,
             capabilities: self.capabilities,
             device: self.device,
             _send_cq: self.send_cq,
@@ -139,6 +140,8 @@ pub struct QueuePair {
     psn: Psn,
     /// As the application took it: the core may have taken it to ERR since.
     pub(crate) state: State,
+    /// The way to the peer, from RTR on.
+    pub(crate) path: Option<Path>,
     capabilities: Capabilities,
     pub(crate) device: Arc<Inner>,
     /// The core's queues live as long as they are served.
@@ -177,8 +180,11 @@ impl QueuePair {
         let ours = self.endpoint();
         let mut plan = options.plan(&self.device.info, &ours, remote)?;
         plan.receive.path.destination_mac = self.device.engine.resolve(remote.ip)?;
-        self.modify(Modify::ReadyToReceive(plan.receive))?;
-        self.modify(Modify::ReadyToSend(plan.send))
+        if options.congestion.is_none() {
+            plan.send.congestion = self.ruled_congestion(plan.receive.path);
+        }
+        self.transition(Modify::ReadyToReceive(plan.receive))?;
+        self.transition(Modify::ReadyToSend(plan.send))
     }
 
     /// Hands one send request to the core.

@@ -1,14 +1,13 @@
 //! The flags of the perftest-style tools; letters and meanings are perftest's.
 
-use crate::failure::Failure;
+use super::congestion::CongestionArgs;
 use crate::port::{self, PortArgs};
 use crate::units;
-use cc::{HpccConfig, Rate};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
-use verbs::{Congestion, CongestionAlgorithm, Mtu};
+use verbs::Mtu;
 
 /// A measuring tool's command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -153,116 +152,6 @@ impl QueueArgs {
     }
 }
 
-/// How sending is paced.
-#[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Congestion control (each side its own)")]
-pub struct CongestionArgs {
-    /// What computes window and rate [default: fixed, 512 KiB]
-    #[arg(long, value_name = "ALGORITHM")]
-    pub cc: Option<CcChoice>,
-    /// fixed: bytes in flight on a queue pair
-    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
-    pub cc_window: Option<u64>,
-    /// hpcc: what this host's link carries; fixed: pacing rate
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    pub cc_line_rate: Option<Rate>,
-    /// hpcc: round trip of the idle path
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    pub cc_base_rtt: Option<Duration>,
-    /// hpcc: additive increases before a multiplicative one (the drafts say 5; 0 reclaims bandwidth faster)
-    #[arg(long, value_name = "COUNT")]
-    pub cc_max_stage: Option<u32>,
-    /// hpcc: share of a link to aim at, above 0 and at most 1 [default: 0.95]
-    #[arg(long, value_name = "SHARE", value_parser = share)]
-    pub cc_eta: Option<f64>,
-    /// hpcc: flows to expect on a link: W_AI = W_init (1 - eta) / N [default: 1]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub cc_flows: Option<u32>,
-    /// hpcc: a flow never falls below this [default: 1M]
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    pub cc_min_rate: Option<Rate>,
-    /// Ask for telemetry this often while data is in flight [default: hpcc once a base RTT, fixed never]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    pub probe_interval: Option<Duration>,
-}
-
-/// Which congestion control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs)]
-pub enum CcChoice {
-    Fixed,
-    Hpcc,
-}
-
-impl CongestionArgs {
-    /// What the flags ask for; `None` leaves the choice to the library.
-    ///
-    /// # Errors
-    /// A flag that the algorithm has no use for, or that it lacks.
-    pub fn congestion(&self) -> Result<Option<Congestion>, Failure> {
-        match self.cc {
-            Some(CcChoice::Hpcc) => self.hpcc().map(Some),
-            Some(CcChoice::Fixed) => self.fixed().map(Some),
-            None if self.cc_window.is_some() || self.probe_interval.is_some() => self.fixed().map(Some),
-            None => match self.first_hpcc_flag() {
-                Some(flag) => Err(Failure::usage(format!("{flag} is for HPCC++; add --cc hpcc"))),
-                None => Ok(None),
-            },
-        }
-    }
-
-    /// A flag that means nothing to a fixed window.
-    fn first_hpcc_flag(&self) -> Option<&'static str> {
-        [
-            (self.cc_line_rate.is_some() && self.cc.is_none(), "--cc-line-rate"),
-            (self.cc_base_rtt.is_some(), "--cc-base-rtt"),
-            (self.cc_max_stage.is_some(), "--cc-max-stage"),
-            (self.cc_eta.is_some(), "--cc-eta"),
-            (self.cc_flows.is_some(), "--cc-flows"),
-            (self.cc_min_rate.is_some(), "--cc-min-rate"),
-        ]
-        .into_iter()
-        .find_map(|(given, flag)| given.then_some(flag))
-    }
-
-    fn fixed(&self) -> Result<Congestion, Failure> {
-        if let Some(flag) = self.first_hpcc_flag() {
-            return Err(Failure::usage(format!("{flag} is for HPCC++; add --cc hpcc, or leave it out")));
-        }
-        let window = self.cc_window.unwrap_or(512 << 10);
-        if window == 0 {
-            return Err(Failure::usage("--cc-window 0 would send nothing; give at least one packet's bytes"));
-        }
-        let algorithm = CongestionAlgorithm::Fixed { window, rate: self.cc_line_rate };
-        Ok(Congestion::new(algorithm).probing(self.probe_interval))
-    }
-
-    fn hpcc(&self) -> Result<Congestion, Failure> {
-        if self.cc_window.is_some() {
-            return Err(Failure::usage("--cc-window is for --cc fixed; HPCC++ computes its window"));
-        }
-        let line_rate = self
-            .cc_line_rate
-            .ok_or_else(|| Failure::usage("--cc hpcc needs the link's rate; add --cc-line-rate 1G"))?;
-        let base_rtt = self
-            .cc_base_rtt
-            .filter(|rtt| !rtt.is_zero())
-            .ok_or_else(|| Failure::usage("--cc hpcc needs the idle round trip; add --cc-base-rtt 100us"))?;
-        let eta = self.cc_eta.unwrap_or(0.95);
-        let increase = line_rate.as_bps() as f64 * (1.0 - eta) / f64::from(self.cc_flows.unwrap_or(1));
-        let config = HpccConfig {
-            base_rtt,
-            line_rate,
-            min_rate: self.cc_min_rate.unwrap_or(Rate::from_mbps(1)).min(line_rate),
-            target_utilisation: eta,
-            max_stage: self.cc_max_stage.unwrap_or(5),
-            additive_increase: Rate::from_bps(increase.round() as u64),
-        };
-        let probe_interval = Some(self.probe_interval.unwrap_or(base_rtt));
-        Ok(Congestion::new(CongestionAlgorithm::Hpcc(config)).probing(probe_interval))
-    }
-}
-
 /// How the result is shown.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Report")]
@@ -295,46 +184,5 @@ fn connection(text: &str) -> Result<String, String> {
             Err("only RC (reliable connection) is supported; leave -c out".into())
         }
         _ => Err("no such connection type; leave -c out for RC".into()),
-    }
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
-        _ => Err("it is above 0 and at most 1, such as 0.95".into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hpcc_gets_its_additive_increase_from_eta_and_flows() {
-        let args = CongestionArgs {
-            cc: Some(CcChoice::Hpcc),
-            cc_line_rate: Some(Rate::from_gbps(1)),
-            cc_base_rtt: Some(Duration::from_millis(2)),
-            cc_flows: Some(10),
-            ..Default::default()
-        };
-        let congestion = args.congestion().unwrap().unwrap();
-        assert_eq!(congestion.probe_interval, Some(Duration::from_millis(2)));
-        let CongestionAlgorithm::Hpcc(config) = congestion.algorithm else { panic!("{congestion:?}") };
-        assert_eq!(config.additive_increase, Rate::from_mbps(5));
-        assert_eq!(config.max_stage, 5);
-    }
-
-    #[test]
-    fn flags_of_the_other_algorithm_are_refused() {
-        let hpcc = CongestionArgs { cc: Some(CcChoice::Hpcc), cc_window: Some(1), ..Default::default() };
-        assert!(hpcc.congestion().unwrap_err().to_string().contains("--cc fixed"));
-        let fixed = CongestionArgs { cc: Some(CcChoice::Fixed), cc_eta: Some(0.9), ..Default::default() };
-        assert!(fixed.congestion().unwrap_err().to_string().contains("--cc-eta"));
-        let bare = CongestionArgs { cc_flows: Some(2), ..Default::default() };
-        assert!(bare.congestion().unwrap_err().to_string().contains("--cc hpcc"));
-        let no_rate = CongestionArgs { cc: Some(CcChoice::Hpcc), ..Default::default() };
-        assert!(no_rate.congestion().unwrap_err().to_string().contains("--cc-line-rate"));
-        assert_eq!(CongestionArgs::default().congestion().unwrap(), None);
     }
 }

@@ -2,6 +2,7 @@
 
 mod args;
 mod bandwidth;
+mod congestion;
 mod handshake;
 mod latency;
 mod link;

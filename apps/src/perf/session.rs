@@ -2,6 +2,7 @@
 
 use super::args::PerfArgs;
 use super::bandwidth::{self, Run};
+use super::congestion;
 use super::handshake::{Handshake, Outcome};
 use super::latency;
 use super::link::{Link, Queues};
@@ -12,7 +13,7 @@ use super::report::{self, Head, LINE};
 use super::stats::Bandwidth;
 use crate::counters::Shown;
 use crate::failure::Failure;
-use verbs::{Congestion, CongestionAlgorithm, Device, DeviceInfo, Mtu, QpReport};
+use verbs::{Congestion, Device, DeviceInfo, Mtu, QpReport};
 
 /// All that one side knows of its test.
 pub struct Session<'a> {
@@ -72,7 +73,7 @@ impl<'a> Session<'a> {
         let theirs = peer.qps.iter().map(|qp| qp.mtu).min().unwrap_or(self.info.mtu);
         let asked = self.plan.mtu.and_then(|bytes| Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == bytes));
         let mtu = asked.unwrap_or(self.info.mtu.min(theirs));
-        let described = describe(self.congestion.as_ref());
+        let described = congestion::describe(self.congestion.as_ref());
         let progress = self.args.port.who_runs()?;
         self.link.connect(&peer, Some(mtu), self.congestion, &self.args.queue)?;
 
@@ -277,29 +278,5 @@ impl<'a> Session<'a> {
             }
         }
         Ok("the other side did not receive what was sent; it says where".into())
-    }
-}
-
-/// One line on how sending is paced.
-fn describe(congestion: Option<&Congestion>) -> String {
-    let Some(Congestion { algorithm, probe_interval, .. }) = congestion else {
-        return "fixed window 524288 B".into();
-    };
-    let probes = probe_interval.map_or(String::new(), |every| format!(", a probe every {every:?}"));
-    match algorithm {
-        CongestionAlgorithm::Fixed { window, rate: None } => format!("fixed window {window} B{probes}"),
-        CongestionAlgorithm::Fixed { window, rate: Some(rate) } => {
-            format!("fixed window {window} B, paced at {rate}{probes}")
-        }
-        CongestionAlgorithm::Dctcp(dctcp) => {
-            format!("DCTCP, T {:?}, line rate {}, g {}{probes}", dctcp.base_rtt, dctcp.line_rate, dctcp.gain)
-        }
-        CongestionAlgorithm::Dcqcn(dcqcn) => {
-            format!("DCQCN, line rate {}, g {}{probes}", dcqcn.line_rate, dcqcn.gain)
-        }
-        CongestionAlgorithm::Hpcc(hpcc) | CongestionAlgorithm::HpccReceiver(hpcc) => format!(
-            "HPCC++, T {:?}, line rate {}, eta {}, maxStage {}, W_AI {}{probes}",
-            hpcc.base_rtt, hpcc.line_rate, hpcc.target_utilisation, hpcc.max_stage, hpcc.additive_increase
-        ),
     }
 }

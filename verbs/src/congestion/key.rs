@@ -1,0 +1,75 @@
+use roce::qp::FeedbackKey;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use thiserror::Error;
+
+const VARIABLE: &str = "FERROCE_FEEDBACK_KEY";
+
+/// Why there is no key. The key itself is never shown.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum KeyError {
+    #[error("feedback key {path}: {reason}")]
+    File { path: String, reason: String },
+    #[error("feedback key {path}: others may read it (mode {mode:03o}); chmod 600 {path}")]
+    Mode { path: String, mode: u32 },
+    #[error("feedback key in {place}: it is 32 hexadecimal digits, such as `openssl rand -hex 16` prints")]
+    Digits { place: String },
+}
+
+/// The key that the environment variable `FERROCE_FEEDBACK_KEY` holds, if it is set.
+///
+/// # Errors
+/// It is not 32 hexadecimal digits.
+pub fn feedback_key_from_env() -> Result<Option<FeedbackKey>, KeyError> {
+    match std::env::var(VARIABLE) {
+        Ok(text) => parse(&text).map(Some).ok_or(KeyError::Digits { place: VARIABLE.to_owned() }),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The key that a file holds: 32 hexadecimal digits. Nobody but its owner may read it.
+///
+/// # Errors
+/// The file can't be read, others may read it, or it holds something else.
+pub fn feedback_key_from_file(path: &Path) -> Result<FeedbackKey, KeyError> {
+    let place = path.display().to_string();
+    let failed = |error: std::io::Error| KeyError::File { path: place.clone(), reason: error.to_string() };
+    let mode = std::fs::metadata(path).map_err(failed)?.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(KeyError::Mode { path: place, mode });
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    parse(text.trim()).ok_or(KeyError::Digits { place })
+}
+
+fn parse(text: &str) -> Option<FeedbackKey> {
+    let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = u128::from_str_radix(text, 16).ok()?;
+    digits.then_some(FeedbackKey(number.to_be_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_file_is_its_owners_alone() {
+        let path = std::env::temp_dir().join(format!("ferroce-key-{}", std::process::id()));
+        let set = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        std::fs::write(&path, "000102030405060708090a0b0c0d0e0f\n").unwrap();
+        set(0o644);
+        let open = feedback_key_from_file(&path).unwrap_err().to_string();
+        assert!(open.contains("chmod 600"), "{open}");
+        set(0o600);
+        let key = feedback_key_from_file(&path).unwrap();
+        assert_eq!(key, FeedbackKey([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]));
+        std::fs::write(&path, "secret").unwrap();
+        let digits = feedback_key_from_file(&path).unwrap_err().to_string();
+        assert!(digits.contains("32 hexadecimal") && !digits.contains("secret"), "{digits}");
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(feedback_key_from_file(&path), Err(KeyError::File { .. })));
+        assert_eq!(format!("{key:?}"), "FeedbackKey(..)");
+    }
+}

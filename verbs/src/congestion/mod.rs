@@ -1,0 +1,13 @@
+//! Congestion control as people choose it: by names and units, in flags and in `ferroce.toml`.
+
+mod choice;
+mod key;
+mod rules;
+mod units;
+
+pub use choice::{CcName, ChoiceError, CongestionChoice, TelemetryMode};
+pub use key::{KeyError, feedback_key_from_env, feedback_key_from_file};
+pub use rules::{CongestionRule, Prefix};
+pub use units::{parse_duration, parse_rate};
+
+pub(crate) use rules::{RuleText, choose};

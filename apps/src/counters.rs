@@ -8,7 +8,7 @@ use verbs::{Counters, Discard};
 pub struct Shown<'a>(pub &'a Counters);
 
 /// Name in JSON, words, value.
-fn named(counters: &Counters) -> [(&'static str, &'static str, u64); 15] {
+fn named(counters: &Counters) -> [(&'static str, &'static str, u64); 16] {
     [
         ("rx_frames", "frames received", counters.rx_frames),
         ("tx_frames", "frames sent", counters.tx_frames),
@@ -18,6 +18,7 @@ fn named(counters: &Counters) -> [(&'static str, &'static str, u64); 15] {
         ("timeouts", "acknowledgement timeouts", counters.timeouts),
         ("naks_sent", "NAKs sent", counters.naks_sent),
         ("naks_received", "NAKs received", counters.naks_received),
+        ("held_early", "early packets held", counters.held_early),
         ("rnr_naks_sent", "RNR NAKs sent", counters.rnr_naks_sent),
         ("rnr_naks_received", "RNR NAKs received", counters.rnr_naks_received),
         ("probes_sent", "probes sent", counters.probes_sent),

@@ -36,9 +36,20 @@ enum Input<'a> {
 #[derive(Arbitrary, Debug)]
 enum Extension {
     None,
-    Reth { offset: u16, forged: bool, length: u16 },
-    Atomic { offset: u16, operands: [u64; 2] },
-    Aeth { syndrome: u8 },
+    Reth {
+        offset: u16,
+        forged: bool,
+        length: u16,
+    },
+    Atomic {
+        offset: u16,
+        operands: [u64; 2],
+    },
+    Aeth {
+        syndrome: u8,
+    },
+    /// Of a Selective Acknowledge.
+    Held(u128),
     Any([u8; 16]),
 }
 
@@ -56,13 +67,14 @@ impl Extension {
                 [&at(offset)[..], &key.to_be_bytes(), &one.to_be_bytes(), &two.to_be_bytes()].concat()
             }
             Self::Aeth { syndrome } => vec![syndrome, 0, 0, 1],
+            Self::Held(held) => [&[0, 0, 0, 1][..], &held.to_be_bytes()].concat(),
             Self::Any(bytes) => bytes.to_vec(),
         }
     }
 }
 
-fn start() -> Script {
-    let mut script = Script::new(Options { memory: 1 << 13, ..Options::default() });
+fn start(selective_repeat: bool) -> Script {
+    let mut script = Script::new(Options { memory: 1 << 13, selective_repeat, ..Options::default() });
     let (qpn, remote) = (script.host.qpn, Remote { address: BASE, rkey: Rkey::new(1) });
     for id in 0..POSTED {
         let sge = script.host.sge(0, 2500);
@@ -85,21 +97,22 @@ fn drain(script: &mut Script) {
     }
 }
 
-fn feed(script: &mut Script, frame: &[u8]) {
+fn feed(script: &mut Script, frame: &[u8], selective_repeat: bool) {
     let before = script.host.ram.0.clone();
     let taken = script.host.endpoint.on_frame(script.now, &mut script.host.ram, frame);
-    if taken.is_err() {
+    // A packet may be good, and what waited for it bad.
+    if taken.is_err() && !selective_repeat {
         assert!(script.host.ram.0 == before, "{taken:?} wrote");
     }
     drain(script);
 }
 
-fn packet(script: &mut Script, input: &Input<'_>) {
+fn packet(script: &mut Script, input: &Input<'_>, selective_repeat: bool) {
     match *input {
-        Input::Bytes(bytes) => feed(script, bytes),
+        Input::Bytes(bytes) => feed(script, bytes, selective_repeat),
         Input::Wait(micros) => script.wait(Duration::from_micros(micros.into())),
         Input::Packet { opcode, flags, ack_request, ahead, ref extension, payload } => {
-            let is_answer = matches!(opcode & 31, 13..=18);
+            let is_answer = matches!(opcode, 13..=18 | 0xc8);
             let report = script.host.endpoint.report(script.host.qpn).expect("it is there");
             let base = if is_answer { PSN } else { report.expected_psn.get() };
             let mut rest = extension.bytes(script);
@@ -107,15 +120,16 @@ fn packet(script: &mut Script, input: &Input<'_>) {
             let psn = base.wrapping_add_signed(ahead.into()) & 0xff_ffff;
             let raw = Raw { opcode, flags, partition_key: 0xffff, ack_request, psn, rest };
             let frame = raw.frame(script.host.qpn);
-            feed(script, &frame);
+            feed(script, &frame, selective_repeat);
         }
     }
 }
 
-fuzz_target!(|inputs: Vec<Input<'_>>| {
-    let mut script = start();
+fuzz_target!(|input: (bool, Vec<Input<'_>>)| {
+    let (selective_repeat, inputs) = input;
+    let mut script = start(selective_repeat);
     drain(&mut script);
-    inputs.iter().take(64).for_each(|input| packet(&mut script, input));
+    inputs.iter().take(64).for_each(|input| packet(&mut script, input, selective_repeat));
     drain(&mut script);
     let (sent, received) = (script.host.sent(), script.host.received());
     for completions in [&sent, &received] {

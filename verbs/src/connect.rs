@@ -23,6 +23,8 @@ pub struct QpEndpoint {
     pub mtu: Mtu,
     /// READs and atomics that it answers at a time.
     pub max_rd_atomic: u8,
+    /// It offers selective repeat: after a loss only what was lost is sent again. It is used where both sides offer it.
+    pub selective_repeat: bool,
 }
 
 /// How queue pairs are paced that say nothing else: a window that fills 40 Gb/s over a round trip of 100 µs.
@@ -113,7 +115,7 @@ impl ConnectOptions {
             receive_psn: remote.psn,
             max_dest_rd_atomic: ours.max_rd_atomic,
             min_rnr_timer: self.min_rnr_timer,
-            selective_repeat: false,
+            selective_repeat: ours.selective_repeat && remote.selective_repeat,
         };
         let send = RtsSettings {
             send_psn: ours.psn,
@@ -149,11 +151,12 @@ impl ConnectOptions {
 #[error("{0:?} is no queue pair endpoint: it reads ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16")]
 pub struct ParseEndpointError(String);
 
-/// `ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16`.
+/// `ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16`, and `,selective_repeat` where it is offered.
 impl fmt::Display for QpEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ip, qpn, psn, mtu, max_rd_atomic } = self;
-        write!(f, "ip={ip},qpn={qpn},psn={psn},mtu={},rd_atomic={max_rd_atomic}", mtu.bytes())
+        let Self { ip, qpn, psn, mtu, max_rd_atomic, selective_repeat } = self;
+        write!(f, "ip={ip},qpn={qpn},psn={psn},mtu={},rd_atomic={max_rd_atomic}", mtu.bytes())?;
+        if *selective_repeat { f.write_str(",selective_repeat") } else { Ok(()) }
     }
 }
 
@@ -173,10 +176,15 @@ fn parse(text: &str) -> Option<QpEndpoint> {
     let psn = field("psn")?.parse().ok()?;
     let mtu = field("mtu")?.parse().ok()?;
     let max_rd_atomic = field("rd_atomic")?.parse().ok()?;
+    let selective_repeat = match fields.next().map(str::trim) {
+        None => false,
+        Some("selective_repeat") => true,
+        Some(_) => return None,
+    };
     if fields.next().is_some() {
         return None;
     }
-    Fields { ip, qpn, psn, mtu, max_rd_atomic }.try_into().ok()
+    Fields { ip, qpn, psn, mtu, max_rd_atomic, selective_repeat }.try_into().ok()
 }
 
 /// The same in plain numbers.
@@ -187,12 +195,14 @@ struct Fields {
     psn: u32,
     mtu: u32,
     max_rd_atomic: u8,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    selective_repeat: bool,
 }
 
 impl From<QpEndpoint> for Fields {
     fn from(from: QpEndpoint) -> Self {
-        let QpEndpoint { ip, qpn, psn, mtu, max_rd_atomic } = from;
-        Self { ip, qpn: qpn.get(), psn: psn.get(), mtu: mtu.bytes(), max_rd_atomic }
+        let QpEndpoint { ip, qpn, psn, mtu, max_rd_atomic, selective_repeat } = from;
+        Self { ip, qpn: qpn.get(), psn: psn.get(), mtu: mtu.bytes(), max_rd_atomic, selective_repeat }
     }
 }
 
@@ -200,7 +210,7 @@ impl TryFrom<Fields> for QpEndpoint {
     type Error = String;
 
     fn try_from(from: Fields) -> Result<Self, String> {
-        let Fields { ip, qpn, psn, mtu, max_rd_atomic } = from;
+        let Fields { ip, qpn, psn, mtu, max_rd_atomic, selective_repeat } = from;
         if qpn >= 1 << 24 {
             return Err(format!("qpn {qpn} has more than 24 bits"));
         }
@@ -208,7 +218,7 @@ impl TryFrom<Fields> for QpEndpoint {
             return Err(format!("psn {psn} has more than 24 bits"));
         }
         let mtu = Mtu::ALL.into_iter().find(|m| m.bytes() == mtu).ok_or(format!("{mtu} is no path MTU"))?;
-        Ok(Self { ip, qpn: Qpn::new(qpn), psn: Psn::new(psn), mtu, max_rd_atomic })
+        Ok(Self { ip, qpn: Qpn::new(qpn), psn: Psn::new(psn), mtu, max_rd_atomic, selective_repeat })
     }
 }
 
@@ -219,9 +229,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_endpoint_survives_text(ip: IpAddr, qpn in 0..1u32 << 24, psn in 0..1u32 << 24, mtu in 0..5usize, rd: u8) {
+        fn an_endpoint_survives_text(
+            ip: IpAddr, qpn in 0..1u32 << 24, psn in 0..1u32 << 24, mtu in 0..5usize, rd: u8, selective_repeat: bool,
+        ) {
             let endpoint = QpEndpoint {
                 ip, qpn: Qpn::new(qpn), psn: Psn::new(psn), mtu: Mtu::ALL[mtu], max_rd_atomic: rd,
+                selective_repeat,
             };
             prop_assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
         }

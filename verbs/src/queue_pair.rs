@@ -22,6 +22,7 @@ pub struct QueuePairBuilder {
     signal_all: bool,
     gid_index: usize,
     partition_key: u16,
+    selective_repeat: bool,
 }
 
 impl QueuePairBuilder {
@@ -36,6 +37,7 @@ impl QueuePairBuilder {
             signal_all: false,
             gid_index: 0,
             partition_key: 0xffff,
+            selective_repeat: false,
         }
     }
 
@@ -62,6 +64,12 @@ impl QueuePairBuilder {
     /// P_Key that both sides carry. 0xFFFF by default.
     pub fn partition_key(self, key: u16) -> Self {
         Self { partition_key: key, ..self }
+    }
+
+    /// Offers selective repeat: after a loss only what was lost is sent again. It is used where the peer offers it too, with
+    /// Ferroce on its side; off by default. It takes room for 128 packets.
+    pub fn selective_repeat(self, offer: bool) -> Self {
+        Self { selective_repeat: offer, ..self }
     }
 
     /// Makes the queue pair, in INIT: receives may be posted.
@@ -98,6 +106,7 @@ impl QueuePairBuilder {
             rings,
             gid,
             psn,
+            selective_repeat: self.selective_repeat,
             state: State::Reset,
             path: None,
             capabilities: self.capabilities,
@@ -138,6 +147,7 @@ pub struct QueuePair {
     rings: QpRings,
     gid: IpAddr,
     psn: Psn,
+    selective_repeat: bool,
     /// As the application took it: the core may have taken it to ERR since.
     pub(crate) state: State,
     /// The way to the peer, from RTR on.
@@ -165,6 +175,7 @@ impl QueuePair {
             psn: self.psn,
             mtu: self.device.info.mtu,
             max_rd_atomic: self.device.info.limits.max_rd_atomic,
+            selective_repeat: self.selective_repeat,
         }
     }
 

@@ -143,6 +143,9 @@ pub struct QueueArgs {
     /// Retries before a queue pair fails
     #[arg(long = "retry_count", value_name = "COUNT", default_value_t = 7, value_parser = clap::value_parser!(u8).range(0..=7))]
     pub retry_count: u8,
+    /// After a loss send again only what was lost; give it on both sides
+    #[arg(long)]
+    pub selective_repeat: bool,
 }
 
 impl QueueArgs {

@@ -115,6 +115,7 @@ impl Link {
         let qps = (0..plan.qps)
             .map(|_| {
                 let builder = pd.queue_pair(&send_cq, &recv_cq).capabilities(capabilities);
+                let builder = builder.selective_repeat(args.selective_repeat);
                 builder.gid_index(args.gid_index).build().map_err(failed)
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -171,6 +172,11 @@ impl Link {
             traffic_class: args.traffic_class(),
             ..ConnectOptions::default()
         };
+        if args.selective_repeat && !peer.qps.iter().all(|qp| qp.selective_repeat) {
+            return Err(Failure::usage(
+                "--selective-repeat: the other side doesn't offer it; give it there too",
+            ));
+        }
         for (qp, endpoint) in self.qps.iter_mut().zip(&peer.qps) {
             qp.connect(endpoint, &options).map_err(failed)?;
         }

@@ -292,6 +292,7 @@ impl Handshake for Perftest {
             psn: verbs::Psn::new(key.psn),
             mtu: self.mtu,
             max_rd_atomic: key.max_rd_atomic,
+            selective_repeat: false,
         };
         Ok(Side { qps: theirs.iter().map(endpoint).collect(), buffer })
     }

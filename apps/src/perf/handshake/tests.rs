@@ -41,6 +41,7 @@ fn side(qps: u32) -> Side {
         psn: roce::Psn::new(7),
         mtu: Mtu::M4096,
         max_rd_atomic: 16,
+        selective_repeat: false,
     };
     Side { qps: (0..qps).map(qp).collect(), buffer: RemoteBuffer { address: 1, length: 2, rkey: 3 } }
 }

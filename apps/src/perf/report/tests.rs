@@ -79,6 +79,7 @@ fn addresses_are_shown_as_perftest_shows_them() {
         psn: roce::Psn::new(0xabcdef),
         mtu: Mtu::M4096,
         max_rd_atomic: 16,
+        selective_repeat: false,
     };
     let buffer = RemoteBuffer { address: 0x7f00_1234_5000, length: 64, rkey: 0x8001 };
     let write = Tool { verb: Verb::Write, kind: Kind::Bandwidth };

@@ -25,6 +25,7 @@ fn side(ip: &str, qps: u32) -> Side {
         psn: verbs::Psn::new(0xabcdef),
         mtu: Mtu::M4096,
         max_rd_atomic: 16,
+        selective_repeat: false,
     };
     Side {
         qps: (0..qps).map(qp).collect(),

@@ -1,0 +1,155 @@
+//! A peer that dies, at every moment of an exchange: each request ends, in order and within the retry time.
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use cc::{Instant, Rate};
+use core::time::Duration;
+use harness::{BASE, Faults, Options, Pair, paced};
+use roce::qp::{Completion, CompletionStatus, Modify, Remote, SendRequest, State};
+
+/// Ack timeout code 5.
+const TIMEOUT: Duration = Duration::from_nanos(4096 << 5);
+/// The first attempt and seven more.
+const ROUNDS: u32 = 8;
+const REQUESTS: u64 = 8;
+
+/// How a peer dies.
+#[derive(Clone, Copy, Debug)]
+enum Death {
+    /// Its queue pair is gone: what comes for it is dropped.
+    Destroyed,
+    /// Its program takes it to ERR.
+    Failed,
+    /// It starts anew under the same number and knows nothing.
+    Reset,
+    /// The cable is cut; it itself finds out the same way.
+    Cut,
+}
+
+const DEATHS: [Death; 4] = [Death::Destroyed, Death::Failed, Death::Reset, Death::Cut];
+
+/// Both sides have requests of all kinds outstanding, and too few receives.
+fn exchange(selective_repeat: bool) -> Pair {
+    let congestion = paced(4096, Rate::from_gbps(10));
+    let mut pair =
+        Pair::connect(Options { selective_repeat, max_rd_atomic: 2, congestion, ..Options::default() });
+    for host in [0, 1] {
+        let rkey = pair.hosts[1 - host].region.rkey;
+        let remote = |offset| Remote { address: BASE + offset, rkey };
+        let sge = |pair: &Pair, length| pair.hosts[host].sge(0, length);
+        for id in 0..4 {
+            let into = pair.hosts[host].sge(600_000 + id * 8192, 8192);
+            pair.receive(host, id, into);
+        }
+        for id in 0..REQUESTS {
+            let request = match id % 4 {
+                0 => SendRequest::send(id, sge(&pair, 3000)),
+                1 => SendRequest::write(id, sge(&pair, 5000), remote(100_000)),
+                2 => SendRequest::read(id, pair.hosts[host].sge(300_000, 4000), remote(0)),
+                _ => SendRequest::fetch_add(id, pair.hosts[host].sge(400_000, 8), remote(500_000), 1),
+            };
+            pair.post(host, request);
+        }
+    }
+    pair
+}
+
+fn die(pair: &mut Pair, death: Death) {
+    let (now, qpn) = (pair.now, pair.hosts[1].qpn);
+    let endpoint = &mut pair.hosts[1].endpoint;
+    match death {
+        Death::Destroyed => endpoint.destroy_qp(qpn).unwrap(),
+        Death::Failed => endpoint.modify_qp(now, qpn, Modify::Error).unwrap(),
+        Death::Reset => endpoint.modify_qp(now, qpn, Modify::Reset).unwrap(),
+        Death::Cut => pair.faults = Faults { loss: 1000, ..Faults::default() },
+    }
+}
+
+/// Runs on until nothing happens any more; gives when the last send request of each side ended.
+fn finish(pair: &mut Pair, sent: &mut [Vec<Completion>; 2]) -> [Instant; 2] {
+    let mut last = [pair.now; 2];
+    loop {
+        let busy = pair.step();
+        for host in [0, 1] {
+            let new = pair.hosts[host].sent();
+            if !new.is_empty() {
+                last[host] = pair.now;
+            }
+            sent[host].extend(new);
+        }
+        if !busy {
+            return last;
+        }
+    }
+}
+
+fn check(pair: &mut Pair, host: usize, sent: &[Completion], context: &str) {
+    let ids: Vec<_> = sent.iter().map(|completion| completion.id).collect();
+    assert_eq!(ids, (0..REQUESTS).collect::<Vec<_>>(), "{context}: each request ends once and in order");
+    let failed = sent.iter().position(|completion| completion.status != CompletionStatus::Success);
+    let Some(failed) = failed else {
+        assert_eq!(pair.reports()[host].unwrap().state, State::ReadyToSend, "{context}");
+        return;
+    };
+    assert_eq!(sent[failed].status, CompletionStatus::RetryExceeded, "{context}");
+    assert!(sent[failed + 1..].iter().all(|c| c.status == CompletionStatus::Flushed), "{context}: {sent:?}");
+    assert_eq!(pair.reports()[host].unwrap().state, State::Error, "{context}");
+    let received = pair.hosts[host].received();
+    assert_eq!(received.len(), 4, "{context}: every receive ends");
+    let good =
+        received.iter().take_while(|completion| completion.status == CompletionStatus::Success).count();
+    assert!(received[good..].iter().all(|c| c.status == CompletionStatus::Flushed), "{context}");
+}
+
+/// Lets the peer die after `steps` things have happened. Gives whether anything was left to happen then.
+fn dies_after(steps: u32, death: Death, selective_repeat: bool) -> bool {
+    let context = format!("{death:?} after {steps} steps, selective repeat {selective_repeat}");
+    let mut pair = exchange(selective_repeat);
+    let mut sent = [Vec::new(), Vec::new()];
+    for _ in 0..steps {
+        if !pair.step() {
+            return false;
+        }
+        for host in [0, 1] {
+            sent[host].extend(pair.hosts[host].sent());
+        }
+    }
+    let died = pair.now;
+    die(&mut pair, death);
+    let last = finish(&mut pair, &mut sent);
+    let sides = if matches!(death, Death::Cut) { &[0, 1][..] } else { &[0] };
+    for &host in sides {
+        check(&mut pair, host, &sent[host], &context);
+        // What was on the way may still have arrived and begun the count anew.
+        let limit = TIMEOUT * ROUNDS + 4 * pair.options.delay + TIMEOUT / 8;
+        let took = last[host].saturating_since(died);
+        assert!(took <= limit, "{context}: it took {took:?}, {limit:?} were allowed");
+    }
+    true
+}
+
+#[test]
+fn whenever_and_however_a_peer_dies_every_request_ends_in_time() {
+    for selective_repeat in [false, true] {
+        for death in DEATHS {
+            let moments = (0..).take_while(|&steps| dies_after(steps, death, selective_repeat)).count();
+            assert!(moments > 20, "{death:?}: only {moments} moments");
+        }
+    }
+}
+
+/// IBA 9.7.6.1.3: no answer, no end, where the timeout is infinite: then the program's own patience counts.
+#[test]
+fn without_a_timeout_only_the_program_ends_it() {
+    let mut pair = Pair::connect(Options { ack_timeout: 0, ..Options::default() });
+    pair.faults = Faults { loss: 1000, ..Faults::default() };
+    let (sge, rkey) = (pair.hosts[0].sge(0, 100), pair.hosts[1].region.rkey);
+    pair.post(0, SendRequest::write(1, sge, Remote { address: BASE, rkey }));
+    pair.run(Duration::from_secs(1));
+    assert!(pair.hosts[0].sent().is_empty());
+    let (now, qpn) = (pair.now, pair.hosts[0].qpn);
+    pair.hosts[0].endpoint.modify_qp(now, qpn, Modify::Error).unwrap();
+    assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Flushed);
+}

@@ -125,7 +125,7 @@ impl QueuePair {
                 self.responder.silence();
                 self.fail(CompletionStatus::Flushed, CompletionStatus::Flushed, books);
             }
-            (State::Reset, Modify::Init { access, partition_key }) => {
+            (State::Reset | State::Init, Modify::Init { access, partition_key }) => {
                 self.access = access;
                 self.partition_key = partition_key;
                 self.state = State::Init;

@@ -7,7 +7,8 @@ use crate::{completion, post, query, queue_pair, unsupported};
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use verbs::Device;
+use std::sync::OnceLock;
+use verbs::{Device, ManagementPort};
 
 /// What `abi_compat` holds where a `verbs_context` is around the `ibv_context`.
 const EXTENDED: usize = usize::MAX;
@@ -18,6 +19,8 @@ pub(crate) struct Context {
     abi: verbs_context,
     pub(crate) device: Device,
     pub(crate) configured: &'static Configured,
+    /// Queue pair 1, once `librdmacm.so.1` uses it.
+    pub(crate) management: OnceLock<ManagementPort>,
     /// Becomes readable with each asynchronous event.
     _events: OwnedFd,
 }
@@ -36,7 +39,8 @@ impl Context {
         let events = unsafe { OwnedFd::from_raw_fd(events) };
         let abi = verbs_context { context: table(device, events.as_raw_fd()), ..extended() };
         let opened = configured.open()?;
-        let context = Box::new(Self { abi, device: opened, configured, _events: events });
+        let context =
+            Box::new(Self { abi, device: opened, configured, management: OnceLock::new(), _events: events });
         let context = Box::into_raw(context);
         // SAFETY: the box was made right here.
         Ok(unsafe { &raw mut (*context).abi.context })

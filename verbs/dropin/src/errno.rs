@@ -79,6 +79,7 @@ impl From<ControlError> for Errno {
 
 impl From<PostError> for Errno {
     fn from(error: PostError) -> Self {
+        tracing::debug!("{error}");
         Self(match error {
             PostError::QueueFull { .. } => libc::ENOMEM,
             _ => libc::EINVAL,

@@ -15,6 +15,7 @@ fn ours() -> BTreeSet<String> {
             version = Some(name);
         } else if let (Some(version), Some(name)) = (version, line.strip_suffix(';'))
             && !name.contains([':', '}', ' '])
+            && !version.starts_with("FERROCE")
         {
             symbols.insert(format!("{name}@{version}"));
         }

@@ -1,0 +1,59 @@
+//! Queue pair 1 for `librdmacm.so.1`: an interface of this project's two libraries, not of rdma-core's.
+
+use crate::abi::ibv_context;
+use crate::context::Context;
+use crate::errno::{Errno, INVALID, at, count, out};
+use crate::query::{gid_of, ip_of};
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use verbs::Mad;
+
+/// Opens queue pair 1 until the context is closed. A descriptor that is readable while datagrams wait, or -1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroce_mad_open(context: *mut ibv_context) -> c_int {
+    count(|| {
+        // SAFETY: null, or an open context.
+        let context = unsafe { Context::from(context) }?;
+        let port = context.device.open_management()?;
+        let descriptor = port.as_raw_fd();
+        context.management.set(port).map_err(|_| Errno(libc::EBUSY))?;
+        Ok(descriptor)
+    })
+}
+
+/// Sends a datagram of 256 bytes from a GID, by its index, to a GID. 0, or -1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroce_mad_send(
+    context: *mut ibv_context,
+    from: c_int,
+    to: *const [u8; 16],
+    mad: *const Mad,
+) -> c_int {
+    count(|| {
+        // SAFETY: null, or as said above.
+        let (context, to, mad) = unsafe { (Context::from(context)?, at(to)?, at(mad)?) };
+        let from = usize::try_from(from).map_err(|_| INVALID)?;
+        context.management.get().ok_or(INVALID)?.send(from, ip_of(*to), *mad)?;
+        Ok(0)
+    })
+}
+
+/// The oldest datagram that came, and who sent it: 1; 0 where there is none, or -1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroce_mad_receive(
+    context: *mut ibv_context,
+    from: *mut [u8; 16],
+    mad: *mut Mad,
+) -> c_int {
+    count(|| {
+        // SAFETY: null, or as said above.
+        let (context, from, mad) = unsafe { (Context::from(context)?, out(from)?, out(mad)?) };
+        match context.management.get().ok_or(INVALID)?.receive()? {
+            Some((sender, came)) => {
+                (*from, *mad) = (gid_of(sender), came);
+                Ok(1)
+            }
+            None => Ok(0),
+        }
+    })
+}

@@ -1,0 +1,321 @@
+//! Connections: asked for, accepted, refused, ended; and their queue pairs through their states.
+
+use crate::abi::*;
+use crate::address;
+use crate::device::{check_mtu, device};
+use crate::errno::{Errno, INVALID, status, verb};
+use crate::events::Waiting;
+use crate::id::{Connection, Id, Pending, State, service};
+use crate::manager;
+use crate::message::{self, Kind, Mad, Reason, Request, Side};
+use std::ffi::{c_int, c_void};
+use std::time::{Duration, Instant};
+
+/// READs and atomics at a time, at most.
+const MAX_RD_ATOMIC: u8 = 16;
+/// As Linux asks for it: 2 s.
+const ACK_TIMEOUT: u8 = 19;
+/// 0.64 ms.
+const MIN_RNR_TIMER: u8 = 12;
+/// How often, and how many times, a message is sent that nobody answers.
+const INTERVAL: Duration = Duration::from_millis(500);
+const TRIES: u8 = 16;
+/// A peer that is gone needs no long farewell.
+const FAREWELLS: u8 = 4;
+
+const INIT_MASK: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+const RTR_MASK: u32 = IBV_QP_STATE
+    | IBV_QP_AV
+    | IBV_QP_PATH_MTU
+    | IBV_QP_DEST_QPN
+    | IBV_QP_RQ_PSN
+    | IBV_QP_MAX_DEST_RD_ATOMIC
+    | IBV_QP_MIN_RNR_TIMER;
+const RTS_MASK: u32 = IBV_QP_STATE
+    | IBV_QP_TIMEOUT
+    | IBV_QP_RETRY_CNT
+    | IBV_QP_RNR_RETRY
+    | IBV_QP_SQ_PSN
+    | IBV_QP_MAX_QP_RD_ATOMIC;
+
+/// What a queue pair on the way to `state` is told, and which of it.
+fn attributes(connection: &Connection, state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
+    let mut attributes = ibv_qp_attr { qp_state: state, port_num: 1, ..Default::default() };
+    let mask = match state {
+        IBV_QPS_INIT => {
+            attributes.qp_access_flags =
+                IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+            INIT_MASK
+        }
+        IBV_QPS_RTR => {
+            let (source, destination) = connection.addresses()?;
+            attributes.ah_attr.is_global = 1;
+            attributes.ah_attr.port_num = 1;
+            attributes.ah_attr.grh.dgid = ibv_gid { raw: address::gid(destination) };
+            attributes.ah_attr.grh.sgid_index = device()?.gid_index(source)?;
+            attributes.ah_attr.grh.hop_limit = 64;
+            attributes.path_mtu = connection.mtu.into();
+            attributes.dest_qp_num = connection.theirs.qpn;
+            attributes.rq_psn = connection.theirs.psn;
+            attributes.max_dest_rd_atomic = connection.ours.responder_resources;
+            attributes.min_rnr_timer = MIN_RNR_TIMER;
+            RTR_MASK
+        }
+        IBV_QPS_RTS => {
+            attributes.timeout = connection.ack_timeout;
+            attributes.retry_cnt = connection.retry_count;
+            attributes.rnr_retry = connection.theirs.rnr_retry;
+            attributes.sq_psn = connection.ours.psn;
+            attributes.max_rd_atomic =
+                connection.ours.initiator_depth.min(connection.theirs.responder_resources);
+            RTS_MASK
+        }
+        IBV_QPS_ERR => IBV_QP_STATE,
+        _ => return Err(INVALID),
+    };
+    Ok((attributes, mask))
+}
+
+/// Takes the identifier's queue pair, where it has one, to `state`.
+pub(crate) fn modify(id: &Id, connection: &Connection, state: ibv_qp_state) -> Result<(), Errno> {
+    if id.qp().is_null() {
+        return Ok(());
+    }
+    let (mut attributes, mask) = attributes(connection, state)?;
+    // SAFETY: the queue pair is the identifier's own and alive.
+    verb(unsafe { ibv_modify_qp(id.qp(), &mut attributes, mask as c_int) })
+}
+
+/// # Safety
+/// The parameters are as the manual page has them.
+unsafe fn private(parameters: &rdma_conn_param) -> &[u8] {
+    if parameters.private_data.is_null() {
+        return &[];
+    }
+    let length = parameters.private_data_len.into();
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(parameters.private_data.cast(), length) }
+}
+
+/// Our queue pair, as the program wants it. Without parameters: as much as there is.
+fn our_side(id: &Id, wanted: Option<&rdma_conn_param>) -> Result<Side, Errno> {
+    let (responder, initiator, rnr_retry) = wanted
+        .map_or((u8::MAX, u8::MAX, 7), |w| (w.responder_resources, w.initiator_depth, w.rnr_retry_count));
+    let qp = id.qp();
+    let (qpn, srq) = if qp.is_null() {
+        wanted.map_or((0, false), |wanted| (wanted.qp_num, wanted.srq != 0))
+    } else {
+        // SAFETY: the queue pair is alive.
+        unsafe { ((*qp).qp_num, !(*qp).srq.is_null()) }
+    };
+    Ok(Side {
+        qpn: qpn & 0xff_ffff,
+        psn: manager::random()? & 0xff_ffff,
+        responder_resources: responder.min(MAX_RD_ATOMIC),
+        initiator_depth: initiator.min(MAX_RD_ATOMIC),
+        rnr_retry: rnr_retry.min(7),
+        srq,
+    })
+}
+
+/// Sends a message until it is answered.
+fn begin(connection: &mut Connection, mad: Mad, tries: u8) -> Result<(), Errno> {
+    let (source, destination) = connection.addresses()?;
+    device()?.send(source, destination, &mad)?;
+    let next = Instant::now() + INTERVAL;
+    connection.pending = Some(Pending { mad, next, interval: INTERVAL, left: tries });
+    manager::look();
+    Ok(())
+}
+
+/// `rdma_connect(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, wanted: *mut rdma_conn_param) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let (id, wanted) = unsafe { (Id::from(id)?, wanted.as_ref()) };
+        let device = device()?;
+        let mut connection = id.lock();
+        if connection.state != State::RouteResolved {
+            return Err(INVALID);
+        }
+        let (Some(source), Some(destination)) = (connection.source, connection.destination) else {
+            return Err(INVALID);
+        };
+        connection.ours = our_side(id, wanted)?;
+        connection.retry_count = wanted.map_or(7, |wanted| wanted.retry_count.min(7));
+        connection.mtu = device.mtu;
+        if connection.ack_timeout == 0 {
+            connection.ack_timeout = ACK_TIMEOUT;
+        }
+        check_mtu(device, connection.mtu)?;
+        manager::join(id, &mut connection)?;
+        connection.transaction = u64::from(connection.local);
+        // SAFETY: set when the identifier was made.
+        let ps = unsafe { (*id.abi()).ps };
+        let request = Request {
+            service: service(ps, destination.port()),
+            guid: device.guid,
+            side: connection.ours,
+            retry_count: connection.retry_count,
+            mtu: connection.mtu,
+            ack_timeout: connection.ack_timeout,
+            source,
+            destination,
+        };
+        let mut mad = message::message(Kind::Request, connection.transaction, connection.local, 0);
+        request.write(&mut mad);
+        // SAFETY: the contract of the manual page.
+        let data = wanted.map_or(&[][..], |wanted| unsafe { private(wanted) });
+        if !message::put_private_data(&mut mad, Kind::Request, data) {
+            return Err(INVALID);
+        }
+        connection.state = State::RequestSent;
+        begin(&mut connection, mad, TRIES).inspect_err(|_| connection.state = State::RouteResolved)?;
+        drop(connection);
+        // SAFETY: the identifier is alive.
+        unsafe { id.complete() }
+    })
+}
+
+/// The peer's reply is here: the queue pair is made ready, and the peer told so. In the program's own thread, since it
+/// waits.
+pub(crate) fn finish(id: &Id, event: &mut Waiting) {
+    if id.qp().is_null() {
+        return;
+    }
+    match establish(id) {
+        Ok(()) => event.kind = RDMA_CM_EVENT_ESTABLISHED,
+        Err(errno) => (event.kind, event.status) = (RDMA_CM_EVENT_CONNECT_ERROR, -errno.0),
+    }
+}
+
+fn establish(id: &Id) -> Result<(), Errno> {
+    let mut connection = id.lock();
+    if connection.state != State::ReplyCame {
+        return Err(INVALID);
+    }
+    modify(id, &connection, IBV_QPS_RTR)?;
+    modify(id, &connection, IBV_QPS_RTS)?;
+    let (source, destination) = connection.addresses()?;
+    let ready =
+        message::message(Kind::ReadyToUse, connection.transaction, connection.local, connection.remote);
+    connection.state = State::Established;
+    device()?.send(source, destination, &ready)
+}
+
+/// `rdma_establish(3)`: for a program that brings its own queue pair.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let id = unsafe { Id::from(id) }?;
+        // With a queue pair of the identifier's it is done already.
+        if id.qp().is_null() { establish(id) } else { Err(INVALID) }
+    })
+}
+
+/// `rdma_accept(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, wanted: *mut rdma_conn_param) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let (id, wanted) = unsafe { (Id::from(id)?, wanted.as_ref()) };
+        let mut connection = id.lock();
+        if connection.state != State::RequestCame {
+            return Err(INVALID);
+        }
+        let mut ours = our_side(id, wanted)?;
+        // Not more than the peer will begin, or answer.
+        ours.responder_resources = ours.responder_resources.min(connection.theirs.initiator_depth);
+        ours.initiator_depth = ours.initiator_depth.min(connection.theirs.responder_resources);
+        connection.ours = ours;
+        modify(id, &connection, IBV_QPS_RTR)?;
+        modify(id, &connection, IBV_QPS_RTS)?;
+        let mut mad =
+            message::message(Kind::Reply, connection.transaction, connection.local, connection.remote);
+        message::write_reply(&mut mad, &connection.ours, device()?.guid);
+        // SAFETY: the contract of the manual page.
+        let data = wanted.map_or(&[][..], |wanted| unsafe { private(wanted) });
+        if !message::put_private_data(&mut mad, Kind::Reply, data) {
+            return Err(INVALID);
+        }
+        connection.state = State::ReplySent;
+        begin(&mut connection, mad, TRIES)?;
+        drop(connection);
+        // SAFETY: the identifier is alive.
+        unsafe { id.complete() }
+    })
+}
+
+/// `rdma_reject(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let id = unsafe { Id::from(id) }?;
+        let mut connection = id.lock();
+        if connection.state != State::RequestCame {
+            return Err(INVALID);
+        }
+        let mut mad =
+            message::message(Kind::Reject, connection.transaction, connection.local, connection.remote);
+        message::write_reject(&mut mad, Reason::Consumer);
+        let parameters =
+            rdma_conn_param { private_data: data, private_data_len: length, ..Default::default() };
+        // SAFETY: the contract of the manual page.
+        if !message::put_private_data(&mut mad, Kind::Reject, unsafe { private(&parameters) }) {
+            return Err(INVALID);
+        }
+        let (source, destination) = connection.addresses()?;
+        connection.state = State::Closed;
+        device()?.send(source, destination, &mad)
+    })
+}
+
+/// `rdma_disconnect(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let id = unsafe { Id::from(id) }?;
+        let mut connection = id.lock();
+        modify(id, &connection, IBV_QPS_ERR)?;
+        match connection.state {
+            State::Established | State::ReplySent | State::ReplyCame => {
+                let mut mad = message::message(
+                    Kind::DisconnectRequest,
+                    connection.transaction,
+                    connection.local,
+                    connection.remote,
+                );
+                message::write_disconnect(&mut mad, connection.theirs.qpn);
+                connection.state = State::DisconnectSent;
+                begin(&mut connection, mad, FAREWELLS)?;
+                drop(connection);
+                // SAFETY: the identifier is alive.
+                unsafe { id.complete() }
+            }
+            // The peer was first.
+            State::Closed | State::DisconnectSent => Ok(()),
+            _ => Err(INVALID),
+        }
+    })
+}
+
+/// `rdma_init_qp_attr(3)`: for a program that takes its own queue pair through its states.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut rdma_cm_id,
+    wanted: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let (id, wanted, mask) =
+            unsafe { (Id::from(id)?, wanted.as_mut().ok_or(INVALID)?, mask.as_mut().ok_or(INVALID)?) };
+        let (attributes, which) = attributes(&id.lock(), wanted.qp_state)?;
+        (*wanted, *mask) = (attributes, which as c_int);
+        Ok(())
+    })
+}

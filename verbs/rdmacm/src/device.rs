@@ -1,0 +1,130 @@
+//! The process's device, opened once and kept, as librdmacm does it.
+
+use crate::abi::*;
+use crate::address;
+use crate::errno::{Errno, INVALID, last, made, verb};
+use crate::message::Mad;
+use std::ffi::{CStr, c_int, c_void};
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+
+type Open = unsafe extern "C" fn(*mut ibv_context) -> c_int;
+type Send = unsafe extern "C" fn(*mut ibv_context, c_int, *const [u8; 16], *const Mad) -> c_int;
+type Receive = unsafe extern "C" fn(*mut ibv_context, *mut [u8; 16], *mut Mad) -> c_int;
+
+/// The device with its queue pair 1.
+pub(crate) struct Device {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) guid: [u8; 8],
+    /// Readable while datagrams wait.
+    pub(crate) descriptor: RawFd,
+    gids: Vec<IpAddr>,
+    /// Active path MTU code.
+    pub(crate) mtu: u8,
+    send: Send,
+    receive: Receive,
+}
+
+// SAFETY: the context is libibverbs', which any thread may use, and is never closed.
+unsafe impl std::marker::Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+static DEVICE: OnceLock<Result<Device, Errno>> = OnceLock::new();
+
+/// The device; `ENODEV` where there is none.
+pub(crate) fn device() -> Result<&'static Device, Errno> {
+    DEVICE.get_or_init(Device::open).as_ref().map_err(|errno| *errno)
+}
+
+/// A function of this project's libibverbs.
+fn function(name: &CStr) -> Result<*mut c_void, Errno> {
+    // SAFETY: a NUL-terminated name.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    if found.is_null() { Err(Errno(libc::ENOSYS)) } else { Ok(found) }
+}
+
+impl Device {
+    fn open() -> Result<Self, Errno> {
+        let [open, send, receive] =
+            [c"ferroce_mad_open", c"ferroce_mad_send", c"ferroce_mad_receive"].map(function);
+        // SAFETY: the functions of these names have these types, in the library of the same project.
+        let (open, send, receive) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, Open>(open?),
+                std::mem::transmute::<*mut c_void, Send>(send?),
+                std::mem::transmute::<*mut c_void, Receive>(receive?),
+            )
+        };
+        let (context, guid) = first_device()?;
+        // SAFETY: the context was opened right here; the structures have room for what is written.
+        let (descriptor, mtu, gids) = unsafe {
+            let mut port = ibv_port_attr::default();
+            verb(ibv_query_port(context, 1, (&raw mut port).cast()))?;
+            let read = |index| {
+                let mut gid = ibv_gid { raw: [0; 16] };
+                (ibv_query_gid(context, 1, index, &mut gid) == 0).then(|| address::ip(gid.raw))
+            };
+            (open(context), port.active_mtu as u8, (0..port.gid_tbl_len).map_while(read).collect())
+        };
+        if descriptor < 0 {
+            return Err(last());
+        }
+        Ok(Self { context, guid, descriptor, gids, mtu, send, receive })
+    }
+
+    /// Sends a datagram to a peer's address from one of ours. It may be lost: who sends asks again.
+    pub(crate) fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<(), Errno> {
+        let index = self.gid_index(from)?;
+        let gid = address::gid(to);
+        // SAFETY: the context is open, and both arrays live through the call.
+        if unsafe { (self.send)(self.context, c_int::from(index), &gid, mad) } == 0 {
+            Ok(())
+        } else {
+            Err(last())
+        }
+    }
+
+    /// The oldest datagram that came, and who sent it.
+    pub(crate) fn receive(&self) -> Option<(IpAddr, Mad)> {
+        let (mut from, mut mad) = ([0; 16], [0; 256]);
+        // SAFETY: the context is open, and both arrays have room.
+        let came = unsafe { (self.receive)(self.context, &mut from, &mut mad) } == 1;
+        came.then(|| (address::ip(from), mad))
+    }
+
+    /// Which GID an address of ours is.
+    pub(crate) fn gid_index(&self, ip: IpAddr) -> Result<u8, Errno> {
+        let index = self.gids.iter().position(|gid| *gid == ip);
+        index.and_then(|index| u8::try_from(index).ok()).ok_or(Errno(libc::EADDRNOTAVAIL))
+    }
+
+    /// Our address towards a peer: the first of its family; to a link-local peer a link-local one.
+    pub(crate) fn address_towards(&self, peer: IpAddr) -> Result<IpAddr, Errno> {
+        let link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let same = |ip: &&IpAddr| ip.is_ipv4() == peer.is_ipv4() && link_local(ip) == link_local(&peer);
+        self.gids.iter().find(same).copied().ok_or(Errno(libc::ENETUNREACH))
+    }
+}
+
+/// Opens the only device that there is.
+fn first_device() -> Result<(*mut ibv_context, [u8; 8]), Errno> {
+    // SAFETY: the list is null or ends with null, and is freed once.
+    unsafe {
+        let list = made(ibv_get_device_list(std::ptr::null_mut()))?;
+        let device = *list;
+        let opened = if device.is_null() {
+            Err(Errno(libc::ENODEV))
+        } else {
+            made(ibv_open_device(device)).map(|context| (context, ibv_get_device_guid(device).to_ne_bytes()))
+        };
+        ibv_free_device_list(list);
+        opened
+    }
+}
+
+/// A program's own path MTU is `EINVAL` above the port's.
+pub(crate) fn check_mtu(device: &Device, mtu: u8) -> Result<(), Errno> {
+    if (1..=device.mtu).contains(&mtu) { Ok(()) } else { Err(INVALID) }
+}

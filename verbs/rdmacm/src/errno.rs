@@ -1,0 +1,52 @@
+//! Errors as librdmacm tells them: -1 and `errno`. Nothing unwinds into the program.
+
+use std::ffi::c_int;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// An error number, positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
+pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
+
+pub(crate) fn set(errno: Errno) {
+    // SAFETY: the location is this thread's own.
+    unsafe { *libc::__errno_location() = errno.0 };
+}
+
+/// What the last call of this thread left in `errno`.
+pub(crate) fn last() -> Errno {
+    Errno(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Runs a function's body: 0, or -1 with `errno` set. A panic is a defect of ours and becomes `EIO`.
+pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO))) {
+        Ok(()) => 0,
+        Err(errno) => {
+            set(errno);
+            -1
+        }
+    }
+}
+
+/// For calls of libibverbs that return 0 or an error number.
+pub(crate) fn verb(result: c_int) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(if result > 0 { Errno(result) } else { last() }) }
+}
+
+/// For calls that return an object, or null with `errno` set.
+pub(crate) fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
+    if object.is_null() { Err(last()) } else { Ok(object) }
+}
+
+/// What a pointer from the program leads to; null is `EINVAL`.
+///
+/// # Safety
+/// The pointer is null or leads to a live `T` that nobody else uses meanwhile.
+pub(crate) unsafe fn out<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_mut() }.ok_or(INVALID)
+}

@@ -1,0 +1,220 @@
+//! Event channels, and events from the connection manager to the program.
+
+use crate::abi::*;
+use crate::connect;
+use crate::errno::{Errno, last, out, status};
+use crate::id::Id;
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// An event channel: a real descriptor, readable while events wait.
+#[repr(C)]
+pub(crate) struct Channel {
+    abi: rdma_event_channel,
+    descriptor: OwnedFd,
+    waiting: Mutex<VecDeque<Waiting>>,
+}
+
+/// An event that the program did not take yet.
+pub(crate) struct Waiting {
+    pub(crate) id: *mut Id,
+    pub(crate) listener: *mut Id,
+    pub(crate) kind: rdma_cm_event_type,
+    pub(crate) status: c_int,
+    pub(crate) parameters: rdma_conn_param,
+    pub(crate) private: Vec<u8>,
+}
+
+// SAFETY: the pointers are ids that wait, in `rdma_destroy_id`, until no event names them.
+unsafe impl Send for Waiting {}
+
+/// An event that the program holds.
+#[repr(C)]
+struct Taken {
+    abi: rdma_cm_event,
+    private: Vec<u8>,
+}
+
+/// Events of an id that the program took and did not acknowledge: it is not destroyed before.
+#[derive(Default)]
+pub(crate) struct Held {
+    count: Mutex<usize>,
+    acknowledged: Condvar,
+}
+
+impl Held {
+    fn add(&self) {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    fn remove(&self) {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.acknowledged.notify_all();
+    }
+
+    pub(crate) fn wait(&self) {
+        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.acknowledged.wait_while(count, |count| *count > 0));
+    }
+}
+
+impl Channel {
+    pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
+        // SAFETY: eventfd takes plain numbers.
+        let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
+        if descriptor < 0 {
+            return Err(last());
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let abi = rdma_event_channel { fd: descriptor.as_raw_fd() };
+        let channel = Self { abi, descriptor, waiting: Mutex::new(VecDeque::new()) };
+        Ok(Box::into_raw(Box::new(channel)).cast())
+    }
+
+    pub(crate) fn push(&self, event: Waiting) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: eight bytes of an array.
+        unsafe { libc::write(self.descriptor.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Waits for the next event, where the descriptor blocks.
+    fn take(&self) -> Result<Waiting, Errno> {
+        loop {
+            let mut count = [0_u8; 8];
+            // SAFETY: the array has the eight bytes that an eventfd gives.
+            let read =
+                unsafe { libc::read(self.descriptor.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+            if read < 0 {
+                return Err(last());
+            }
+            // The event of an id that was destroyed meanwhile is nobody's.
+            if let Some(event) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Takes the events of an id out; those of ids that nobody has seen yet are given back.
+    pub(crate) fn forget(&self, id: *mut Id) -> Vec<*mut Id> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let orphans = waiting.iter().filter(|event| event.listener == id).map(|event| event.id).collect();
+        waiting.retain(|event| event.id != id && event.listener != id);
+        orphans
+    }
+
+    /// Moves the events of an id to another channel.
+    pub(crate) fn move_events(&self, id: *mut Id, to: &Self) {
+        let all = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        for event in all {
+            if event.id == id { to } else { self }.push(event);
+        }
+    }
+}
+
+/// Gives the program its next event.
+///
+/// # Safety
+/// The channel is alive.
+pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
+    // SAFETY: the caller's promise.
+    let channel = unsafe { &*out(channel.cast::<Channel>())? };
+    let mut event = channel.take()?;
+    if event.kind == RDMA_CM_EVENT_CONNECT_RESPONSE {
+        // SAFETY: an id whose event waits is alive.
+        connect::finish(unsafe { &*event.id }, &mut event);
+    }
+    // SAFETY: as above.
+    let (id, listener) = unsafe { (&*event.id, event.listener.as_ref()) };
+    listener.unwrap_or(id).held.add();
+    let listen_id = event.listener.cast();
+    let abi = rdma_cm_event {
+        id: event.id.cast(),
+        listen_id,
+        event: event.kind,
+        status: event.status,
+        param: rdma_cm_event__bindgen_ty_1 { conn: event.parameters },
+    };
+    let mut taken = Box::new(Taken { abi, private: event.private });
+    if !taken.private.is_empty() {
+        // SAFETY: the member was just set; the bytes live as long as the event.
+        let conn = unsafe { &mut taken.abi.param.conn };
+        conn.private_data = taken.private.as_ptr().cast();
+        conn.private_data_len = taken.private.len() as u8;
+    }
+    Ok(Box::into_raw(taken).cast())
+}
+
+/// `rdma_create_event_channel(3)`
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    Channel::create().unwrap_or_else(|errno| {
+        crate::errno::set(errno);
+        std::ptr::null_mut()
+    })
+}
+
+/// `rdma_destroy_event_channel(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    if !channel.is_null() {
+        // SAFETY: `Channel::create` made the box, and the program gives it up.
+        drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+    }
+}
+
+/// `rdma_get_cm_event(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        unsafe { *out(event)? = next(channel)? };
+        Ok(())
+    })
+}
+
+/// `rdma_ack_cm_event(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let abi = unsafe { *out(event)? };
+        let holder = if abi.listen_id.is_null() { abi.id } else { abi.listen_id };
+        // SAFETY: `next` made the box, and the program gives it up.
+        drop(unsafe { Box::from_raw(event.cast::<Taken>()) });
+        // SAFETY: an id lives until its events are acknowledged.
+        unsafe { &*holder.cast::<Id>() }.held.remove();
+        Ok(())
+    })
+}
+
+/// `rdma_event_str(3)`
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
+    let name = match event {
+        RDMA_CM_EVENT_ADDR_RESOLVED => c"RDMA_CM_EVENT_ADDR_RESOLVED",
+        RDMA_CM_EVENT_ADDR_ERROR => c"RDMA_CM_EVENT_ADDR_ERROR",
+        RDMA_CM_EVENT_ROUTE_RESOLVED => c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        RDMA_CM_EVENT_ROUTE_ERROR => c"RDMA_CM_EVENT_ROUTE_ERROR",
+        RDMA_CM_EVENT_CONNECT_REQUEST => c"RDMA_CM_EVENT_CONNECT_REQUEST",
+        RDMA_CM_EVENT_CONNECT_RESPONSE => c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        RDMA_CM_EVENT_CONNECT_ERROR => c"RDMA_CM_EVENT_CONNECT_ERROR",
+        RDMA_CM_EVENT_UNREACHABLE => c"RDMA_CM_EVENT_UNREACHABLE",
+        RDMA_CM_EVENT_REJECTED => c"RDMA_CM_EVENT_REJECTED",
+        RDMA_CM_EVENT_ESTABLISHED => c"RDMA_CM_EVENT_ESTABLISHED",
+        RDMA_CM_EVENT_DISCONNECTED => c"RDMA_CM_EVENT_DISCONNECTED",
+        RDMA_CM_EVENT_DEVICE_REMOVAL => c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        RDMA_CM_EVENT_MULTICAST_JOIN => c"RDMA_CM_EVENT_MULTICAST_JOIN",
+        RDMA_CM_EVENT_MULTICAST_ERROR => c"RDMA_CM_EVENT_MULTICAST_ERROR",
+        RDMA_CM_EVENT_ADDR_CHANGE => c"RDMA_CM_EVENT_ADDR_CHANGE",
+        RDMA_CM_EVENT_TIMEWAIT_EXIT => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        _ => c"UNKNOWN EVENT",
+    };
+    name.as_ptr()
+}

@@ -1,0 +1,455 @@
+//! Identifiers: a program's handle of a connection, or of a port that it listens on.
+
+use crate::abi::*;
+use crate::address;
+use crate::device::{Device, device};
+use crate::errno::{Errno, INVALID, UNSUPPORTED, out, status};
+use crate::events::{self, Channel, Held, Waiting};
+use crate::manager;
+use crate::message::{Mad, Side};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// An identifier.
+#[repr(C)]
+pub(crate) struct Id {
+    abi: UnsafeCell<rdma_cm_id>,
+    connection: Mutex<Connection>,
+    pub(crate) held: Held,
+    /// It has a channel of its own: calls wait for their events.
+    synchronous: AtomicBool,
+}
+
+// SAFETY: what changes lies behind the lock, or in the structure that the program and this library share by the rules of the
+// manual pages; the pointers in it are those of libibverbs, which any thread may use.
+unsafe impl Send for Id {}
+// SAFETY: as above.
+unsafe impl Sync for Id {}
+
+/// How far a connection is (IBA 12.9.7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    #[default]
+    Idle,
+    Bound,
+    AddressResolved,
+    RouteResolved,
+    Listening,
+    RequestSent,
+    RequestCame,
+    ReplySent,
+    ReplyCame,
+    Established,
+    DisconnectSent,
+    Closed,
+}
+
+/// A message that is sent again until it is answered.
+pub(crate) struct Pending {
+    pub(crate) mad: Mad,
+    pub(crate) next: Instant,
+    pub(crate) interval: Duration,
+    pub(crate) left: u8,
+}
+
+/// What the two sides know of each other.
+#[derive(Default)]
+pub(crate) struct Connection {
+    pub(crate) state: State,
+    pub(crate) source: Option<SocketAddr>,
+    pub(crate) destination: Option<SocketAddr>,
+    pub(crate) local: u32,
+    pub(crate) remote: u32,
+    pub(crate) transaction: u64,
+    pub(crate) ours: Side,
+    pub(crate) theirs: Side,
+    pub(crate) mtu: u8,
+    pub(crate) ack_timeout: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) pending: Option<Pending>,
+    /// Of who listens by `rdma_create_ep`: what its connections' queue pairs are made with.
+    pub(crate) template: Option<(usize, ibv_qp_init_attr)>,
+}
+
+// SAFETY: the template's pointers are libibverbs' objects, which any thread may use.
+unsafe impl Send for Connection {}
+
+impl Connection {
+    /// Both addresses, once they are known.
+    pub(crate) fn addresses(&self) -> Result<(IpAddr, IpAddr), Errno> {
+        match (self.source, self.destination) {
+            (Some(source), Some(destination)) => Ok((source.ip(), destination.ip())),
+            _ => Err(INVALID),
+        }
+    }
+}
+
+impl Id {
+    /// # Safety
+    /// Null, or an identifier that is alive.
+    pub(crate) unsafe fn from<'a>(id: *mut rdma_cm_id) -> Result<&'a Self, Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { id.cast::<Self>().as_ref() }.ok_or(INVALID)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn abi(&self) -> *mut rdma_cm_id {
+        self.abi.get()
+    }
+
+    pub(crate) fn qp(&self) -> *mut ibv_qp {
+        // SAFETY: the program makes and destroys the queue pair by this library, one thread at a time.
+        unsafe { (*self.abi()).qp }
+    }
+
+    pub(crate) fn channel(&self) -> *mut rdma_event_channel {
+        // SAFETY: as for `qp`.
+        unsafe { (*self.abi()).channel }
+    }
+
+    /// Tells the program.
+    pub(crate) fn tell(&self, kind: rdma_cm_event_type, status: c_int) {
+        self.tell_more(Waiting {
+            id: self.abi().cast(),
+            listener: std::ptr::null_mut(),
+            kind,
+            status,
+            parameters: rdma_conn_param::default(),
+            private: Vec::new(),
+        });
+    }
+
+    pub(crate) fn tell_more(&self, event: Waiting) {
+        // SAFETY: an identifier's channel outlives it.
+        if let Some(channel) = unsafe { self.channel().cast::<Channel>().as_ref() } {
+            channel.push(event);
+        }
+    }
+
+    /// A new identifier; without a channel it gets one of its own.
+    pub(crate) fn create(
+        channel: *mut rdma_event_channel,
+        user: *mut c_void,
+        ps: rdma_port_space,
+    ) -> Result<*mut Self, Errno> {
+        let synchronous = AtomicBool::new(channel.is_null());
+        let channel = if channel.is_null() { Channel::create()? } else { channel };
+        let qp_type = if ps == RDMA_PS_UDP { IBV_QPT_UD } else { IBV_QPT_RC };
+        let abi = rdma_cm_id { channel, context: user, ps, qp_type, ..Default::default() };
+        let connection = Mutex::new(Connection::default());
+        let id = Self { abi: UnsafeCell::new(abi), connection, held: Held::default(), synchronous };
+        Ok(Box::into_raw(Box::new(id)))
+    }
+
+    /// Shows the program device and addresses.
+    pub(crate) fn show(&self, device: &Device, connection: &Connection) {
+        // SAFETY: the program reads what it was told is there; the unions have room for either family.
+        unsafe {
+            let abi = self.abi();
+            (*abi).verbs = device.context;
+            (*abi).port_num = 1;
+            let addresses = &raw mut (*abi).route.addr;
+            if let Some(source) = connection.source {
+                address::write((&raw mut (*addresses).__bindgen_anon_1).cast(), source);
+            }
+            if let Some(destination) = connection.destination {
+                address::write((&raw mut (*addresses).__bindgen_anon_2).cast(), destination);
+            }
+        }
+    }
+
+    /// Where calls wait: for the event that what was begun leads to.
+    ///
+    /// # Safety
+    /// The identifier is alive.
+    pub(crate) unsafe fn complete(&self) -> Result<(), Errno> {
+        if !self.synchronous.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.drop_event();
+        // SAFETY: its own channel lives as long as it.
+        let event = unsafe { events::next(self.channel()) }?;
+        // SAFETY: the event was just made.
+        let (kind, result) = unsafe {
+            (*self.abi()).event = event;
+            ((*event).event, (*event).status)
+        };
+        match kind {
+            RDMA_CM_EVENT_REJECTED => Err(Errno(libc::ECONNREFUSED)),
+            _ if result < 0 => Err(Errno(-result)),
+            _ if result > 0 => Err(Errno(libc::EIO)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives back the event that the last call waited for.
+    pub(crate) fn drop_event(&self) {
+        // SAFETY: the event is null, or one that `complete` took and nobody gave back.
+        unsafe {
+            let event = std::mem::replace(&mut (*self.abi()).event, std::ptr::null_mut());
+            if !event.is_null() {
+                events::rdma_ack_cm_event(event);
+            }
+        }
+    }
+
+    /// To another channel, or to one of its own.
+    ///
+    /// # Safety
+    /// The channel is null or alive.
+    pub(crate) unsafe fn migrate(&self, to: *mut rdma_event_channel) -> Result<(), Errno> {
+        let own = to.is_null();
+        let to = if own { Channel::create()? } else { to };
+        let from = self.channel();
+        let was_own = self.synchronous.swap(own, Ordering::Relaxed);
+        // SAFETY: both channels are alive; one of its own that it leaves is nobody's any more.
+        unsafe {
+            (*self.abi()).channel = to;
+            (*from.cast::<Channel>()).move_events(self.abi().cast(), &*to.cast());
+            if was_own {
+                events::rdma_destroy_event_channel(from);
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// Nobody uses it any more.
+    pub(crate) unsafe fn destroy(id: *mut Self) {
+        // SAFETY: the caller's promise; what is waited for is that no event names it.
+        unsafe {
+            manager::leave(&*id);
+            if let Some(channel) = (*id).channel().cast::<Channel>().as_ref() {
+                for orphan in channel.forget(id) {
+                    Self::destroy(orphan);
+                }
+            }
+            (*id).drop_event();
+            (*id).held.wait();
+            if (*id).synchronous.load(Ordering::Relaxed) {
+                events::rdma_destroy_event_channel((*id).channel());
+            }
+            libc::free((*(*id).abi()).route.path_rec.cast());
+            drop(Box::from_raw(id));
+        }
+    }
+}
+
+/// `rdma_create_id(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    user: *mut c_void,
+    ps: rdma_port_space,
+) -> c_int {
+    status(|| {
+        if ![RDMA_PS_TCP, RDMA_PS_UDP, RDMA_PS_IB].contains(&ps) {
+            return Err(INVALID);
+        }
+        device()?;
+        // SAFETY: the contract of the manual page.
+        unsafe { *out(id)? = Id::create(channel, user, ps)?.cast() };
+        Ok(())
+    })
+}
+
+/// `rdma_destroy_id(3)`: waits until its events are acknowledged.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        unsafe {
+            Id::from(id)?;
+            Id::destroy(id.cast());
+        }
+        Ok(())
+    })
+}
+
+/// `rdma_migrate_id(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
+    // SAFETY: the contract of the manual page.
+    status(|| unsafe { Id::from(id)?.migrate(channel) })
+}
+
+/// Takes an address of ours; the unspecified one stands for all, and port 0 for any that is free.
+fn bind(id: &Id, device: &Device, wanted: SocketAddr) -> Result<(), Errno> {
+    let mut connection = id.lock();
+    if connection.state != State::Idle {
+        return Err(INVALID);
+    }
+    if !wanted.ip().is_unspecified() {
+        device.gid_index(wanted.ip())?;
+    }
+    let port = if wanted.port() == 0 { manager::free_port()? } else { wanted.port() };
+    connection.source = Some(SocketAddr::new(wanted.ip(), port));
+    connection.state = State::Bound;
+    id.show(device, &connection);
+    if wanted.ip().is_unspecified() {
+        // Which device it will be shows with a connection.
+        // SAFETY: the program reads it after this call.
+        unsafe { (*id.abi()).verbs = std::ptr::null_mut() };
+    }
+    Ok(())
+}
+
+/// `rdma_bind_addr(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, source: *mut sockaddr) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let (id, source) = unsafe { (Id::from(id)?, address::read(source.cast())?) };
+        bind(id, device()?, source)
+    })
+}
+
+/// `rdma_resolve_addr(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    source: *mut sockaddr,
+    destination: *mut sockaddr,
+    _timeout: c_int,
+) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let (id, destination) = unsafe { (Id::from(id)?, address::read(destination.cast())?) };
+        let device = device()?;
+        if !source.is_null() && id.lock().state == State::Idle {
+            // SAFETY: the contract of the manual page.
+            bind(id, device, unsafe { address::read(source.cast()) }?)?;
+        }
+        let mut connection = id.lock();
+        if !matches!(connection.state, State::Idle | State::Bound) {
+            return Err(INVALID);
+        }
+        let bound = connection.source.filter(|source| !source.ip().is_unspecified());
+        let from = bound.map_or_else(|| device.address_towards(destination.ip()), |bound| Ok(bound.ip()))?;
+        let port = connection.source.map_or_else(manager::free_port, |source| Ok(source.port()))?;
+        connection.source = Some(SocketAddr::new(from, port));
+        connection.destination = Some(destination);
+        connection.state = State::AddressResolved;
+        id.show(device, &connection);
+        drop(connection);
+        id.tell(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+        // SAFETY: the identifier is alive.
+        unsafe { id.complete() }
+    })
+}
+
+/// `rdma_resolve_route(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let id = unsafe { Id::from(id) }?;
+        let mut connection = id.lock();
+        if connection.state != State::AddressResolved {
+            return Err(INVALID);
+        }
+        let (source, destination) = connection.addresses()?;
+        connection.state = State::RouteResolved;
+        let record = ibv_sa_path_rec {
+            dgid: ibv_gid { raw: address::gid(destination) },
+            sgid: ibv_gid { raw: address::gid(source) },
+            hop_limit: 64,
+            numb_path: 1,
+            pkey: 0xffff_u16.to_be(),
+            mtu: device()?.mtu,
+            ..Default::default()
+        };
+        // SAFETY: the memory is calloc's, as large as the record, and freed with the identifier.
+        unsafe {
+            let place = libc::calloc(1, size_of::<ibv_sa_path_rec>()).cast::<ibv_sa_path_rec>();
+            if place.is_null() {
+                return Err(Errno(libc::ENOMEM));
+            }
+            place.write(record);
+            (*id.abi()).route.path_rec = place;
+            (*id.abi()).route.num_paths = 1;
+        }
+        drop(connection);
+        id.tell(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+        // SAFETY: the identifier is alive.
+        unsafe { id.complete() }
+    })
+}
+
+/// `rdma_listen(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let id = unsafe { Id::from(id) }?;
+        let mut connection = id.lock();
+        if connection.state != State::Bound {
+            return Err(INVALID);
+        }
+        // SAFETY: set when the identifier was made.
+        let ps = unsafe { (*id.abi()).ps };
+        if ps == RDMA_PS_UDP {
+            return Err(UNSUPPORTED);
+        }
+        let port = connection.source.map_or(0, |source| source.port());
+        connection.state = State::Listening;
+        drop(connection);
+        manager::listen(id, service(ps, port)).inspect_err(|_| id.lock().state = State::Bound)
+    })
+}
+
+/// The service of a port (IBA A11.2).
+pub(crate) fn service(ps: rdma_port_space, port: u16) -> u64 {
+    u64::from(ps) << 16 | u64::from(port)
+}
+
+/// `rdma_set_option(3)`: none changes anything here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_set_option(
+    id: *mut rdma_cm_id,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    length: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let id = unsafe { Id::from(id) }?;
+        if level as u32 != RDMA_OPTION_ID || value.is_null() {
+            return Err(INVALID);
+        }
+        match option as u32 {
+            RDMA_OPTION_ID_ACK_TIMEOUT if length == 1 => {
+                // SAFETY: one byte, as the length says.
+                id.lock().ack_timeout = unsafe { *value.cast::<u8>() } & 31;
+                Ok(())
+            }
+            RDMA_OPTION_ID_TOS | RDMA_OPTION_ID_REUSEADDR | RDMA_OPTION_ID_AFONLY => Ok(()),
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    })
+}
+
+/// `rdma_get_src_port(3)`: in network byte order.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: the contract of the manual page.
+    let source = unsafe { Id::from(id) }.ok().and_then(|id| id.lock().source);
+    source.map_or(0, |source| source.port().to_be())
+}
+
+/// `rdma_get_dst_port(3)`: in network byte order.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: the contract of the manual page.
+    let destination = unsafe { Id::from(id) }.ok().and_then(|id| id.lock().destination);
+    destination.map_or(0, |destination| destination.port().to_be())
+}

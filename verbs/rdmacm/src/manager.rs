@@ -1,0 +1,398 @@
+//! The thread that takes messages in, and repeats what is not answered.
+
+use crate::abi::*;
+use crate::address;
+use crate::device::{Device, device};
+use crate::errno::{Errno, INVALID, last};
+use crate::events::Waiting;
+use crate::id::{Connection, Id, State};
+use crate::message::{self, Kind, Mad, Reason, Request};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+/// Connections at a time, those that peers ask for included.
+const MAX_CONNECTIONS: usize = 4096;
+/// The first of the ports that programs get when they don't ask for one.
+const FIRST_PORT: u16 = 32768;
+
+/// Who is called by which communication id, and who listens to which service.
+#[derive(Default)]
+struct Tables {
+    ids: HashMap<u32, *mut Id>,
+    listeners: HashMap<u64, *mut Id>,
+}
+
+// SAFETY: an identifier leaves the tables before it is destroyed, and is used with the tables locked.
+unsafe impl Send for Tables {}
+
+struct Manager {
+    tables: Mutex<Tables>,
+    /// Ends a wait of the thread.
+    wake: OwnedFd,
+}
+
+static MANAGER: OnceLock<Result<Manager, Errno>> = OnceLock::new();
+
+/// The manager, with its thread.
+fn manager() -> Result<&'static Manager, Errno> {
+    let device = device()?;
+    let start = || {
+        // SAFETY: eventfd takes plain numbers.
+        let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if wake < 0 {
+            return Err(last());
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let wake = unsafe { OwnedFd::from_raw_fd(wake) };
+        let body = move || {
+            block_signals();
+            // The thread begins before the cell is filled.
+            if let Ok(manager) = MANAGER.wait() {
+                manager.run(device);
+            }
+        };
+        let thread = std::thread::Builder::new().name("ferroce-cm".into());
+        thread.spawn(body).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        Ok(Manager { tables: Mutex::new(Tables::default()), wake })
+    };
+    MANAGER.get_or_init(start).as_ref().map_err(|errno| *errno)
+}
+
+/// Signals are the program's: its threads take them.
+fn block_signals() {
+    // SAFETY: the set is filled before it is used, and only this thread's mask changes.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+    }
+}
+
+/// An unpredictable number.
+pub(crate) fn random() -> Result<u32, Errno> {
+    getrandom::u32().map_err(|_| Errno(libc::EIO))
+}
+
+/// A port for who asked for none.
+pub(crate) fn free_port() -> Result<u16, Errno> {
+    Ok(FIRST_PORT + (random()? % u32::from(u16::MAX - FIRST_PORT)) as u16)
+}
+
+/// Has `id` be told of requests for a service.
+pub(crate) fn listen(id: &Id, service: u64) -> Result<(), Errno> {
+    let mut tables = manager()?.lock();
+    if tables.listeners.contains_key(&service) {
+        return Err(Errno(libc::EADDRINUSE));
+    }
+    tables.listeners.insert(service, id.abi().cast());
+    Ok(())
+}
+
+/// Gives `id` a communication id, and has its messages repeated.
+pub(crate) fn join(id: &Id, connection: &mut Connection) -> Result<(), Errno> {
+    if connection.local != 0 {
+        return Ok(());
+    }
+    let mut tables = manager()?.lock();
+    connection.local = tables.insert(id.abi().cast())?;
+    Ok(())
+}
+
+/// The thread looks at what is pending.
+pub(crate) fn look() {
+    if let Ok(manager) = manager() {
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: eight bytes of an array.
+        unsafe { libc::write(manager.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+}
+
+/// Nothing is told to `id` any more, and its peer is told that it is gone.
+pub(crate) fn leave(id: &Id) {
+    let Ok(manager) = manager() else { return };
+    let mut tables = manager.lock();
+    let pointer: *mut Id = id.abi().cast();
+    tables.listeners.retain(|_, listener| *listener != pointer);
+    tables.ids.retain(|_, other| *other != pointer);
+    drop(tables);
+    let connection = id.lock();
+    let farewell = match connection.state {
+        State::RequestCame => {
+            let mut mad =
+                message::message(Kind::Reject, connection.transaction, connection.local, connection.remote);
+            message::write_reject(&mut mad, Reason::Consumer);
+            mad
+        }
+        State::Established | State::ReplySent | State::ReplyCame => {
+            let mut mad = message::message(
+                Kind::DisconnectRequest,
+                connection.transaction,
+                connection.local,
+                connection.remote,
+            );
+            message::write_disconnect(&mut mad, connection.theirs.qpn);
+            mad
+        }
+        _ => return,
+    };
+    if let (Ok(device), Ok((source, destination))) = (device(), connection.addresses()) {
+        // A peer that doesn't hear it finds out by itself.
+        let _ = device.send(source, destination, &farewell);
+    }
+}
+
+impl Tables {
+    fn insert(&mut self, id: *mut Id) -> Result<u32, Errno> {
+        if self.ids.len() >= MAX_CONNECTIONS {
+            return Err(Errno(libc::ENOMEM));
+        }
+        loop {
+            let local = random()?;
+            if local != 0 && !self.ids.contains_key(&local) {
+                self.ids.insert(local, id);
+                return Ok(local);
+            }
+        }
+    }
+
+    fn find(&self, local: u32) -> Option<&Id> {
+        // SAFETY: an identifier in the tables is alive while they are locked.
+        self.ids.get(&local).map(|id| unsafe { &**id })
+    }
+
+    /// The connection that a peer's request made before.
+    fn find_peer(&self, from: IpAddr, remote: u32) -> Option<&Id> {
+        self.ids.keys().filter_map(|local| self.find(*local)).find(|id| {
+            let connection = id.lock();
+            connection.remote == remote && connection.destination.is_some_and(|peer| peer.ip() == from)
+        })
+    }
+}
+
+impl Manager {
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, device: &Device) {
+        loop {
+            while let Some((from, mad)) = device.receive() {
+                take_in(device, &mut self.lock(), from, &mad);
+            }
+            let next = self.repeat(device);
+            let wait =
+                next.map_or(-1, |next| next.saturating_duration_since(Instant::now()).as_millis() as i32 + 1);
+            let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut watched = [watch(device.descriptor), watch(self.wake.as_raw_fd())];
+            let mut count = [0_u8; 8];
+            // SAFETY: both descriptors are open, and the arrays are as long as said.
+            unsafe {
+                libc::poll(watched.as_mut_ptr(), 2, wait);
+                libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), count.len());
+            }
+        }
+    }
+
+    /// Sends again what is due; gives when the next is.
+    fn repeat(&self, device: &Device) -> Option<Instant> {
+        let tables = self.lock();
+        let now = Instant::now();
+        let mut first: Option<Instant> = None;
+        for local in tables.ids.keys() {
+            let Some(id) = tables.find(*local) else { continue };
+            let mut connection = id.lock();
+            let Ok((source, destination)) = connection.addresses() else { continue };
+            let Some(pending) = &mut connection.pending else { continue };
+            if pending.next <= now {
+                if pending.left == 0 {
+                    give_up(id, &mut connection);
+                    continue;
+                }
+                pending.left -= 1;
+                pending.next = now + pending.interval;
+                // Lost, it is sent again.
+                let _ = device.send(source, destination, &pending.mad);
+            }
+            first = Some(first.map_or(pending.next, |first| first.min(pending.next)));
+        }
+        first
+    }
+}
+
+/// The peer doesn't answer.
+fn give_up(id: &Id, connection: &mut Connection) {
+    connection.pending = None;
+    let (kind, status) = match connection.state {
+        State::RequestSent => (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
+        State::ReplySent => (RDMA_CM_EVENT_CONNECT_ERROR, -libc::ETIMEDOUT),
+        _ => (RDMA_CM_EVENT_DISCONNECTED, 0),
+    };
+    connection.state = State::Closed;
+    id.tell(kind, status);
+}
+
+fn take_in(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) {
+    let (sender, receiver) = message::ids(mad);
+    let Some(kind) = message::kind(mad) else { return };
+    if kind == Kind::Request {
+        // What is no request of a connection that we could have is not answered.
+        let _ = on_request(device, tables, from, mad);
+        return;
+    }
+    let Some(id) = tables.find(receiver) else {
+        if kind == Kind::DisconnectRequest {
+            let reply = message::message(Kind::DisconnectReply, message::transaction(mad), receiver, sender);
+            answer(device, from, &reply);
+        }
+        return;
+    };
+    let mut connection = id.lock();
+    let Ok((source, destination)) = connection.addresses() else { return };
+    if destination != from {
+        return;
+    }
+    match (kind, connection.state) {
+        (Kind::Reply, State::RequestSent) => {
+            connection.remote = sender;
+            connection.theirs = message::read_reply(mad);
+            connection.pending = None;
+            connection.state = State::ReplyCame;
+            tell(id, &connection, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, message::private_data(mad, kind));
+        }
+        (Kind::Reply, State::Established) => {
+            let ready = message::message(Kind::ReadyToUse, connection.transaction, receiver, sender);
+            // Lost again, the reply comes again.
+            let _ = device.send(source, destination, &ready);
+        }
+        (Kind::ReadyToUse, State::ReplySent) => {
+            connection.pending = None;
+            connection.state = State::Established;
+            tell(id, &connection, RDMA_CM_EVENT_ESTABLISHED, 0, message::private_data(mad, kind));
+        }
+        (Kind::Reject, State::RequestSent | State::ReplySent) => {
+            connection.pending = None;
+            connection.state = State::Closed;
+            let reason = i32::from(message::read_reject(mad));
+            tell(id, &connection, RDMA_CM_EVENT_REJECTED, reason, message::private_data(mad, kind));
+        }
+        (Kind::DisconnectRequest, state) => {
+            let reply = message::message(Kind::DisconnectReply, message::transaction(mad), receiver, sender);
+            // Lost, the request comes again.
+            let _ = device.send(source, destination, &reply);
+            if matches!(
+                state,
+                State::Established | State::ReplySent | State::ReplyCame | State::DisconnectSent
+            ) {
+                connection.pending = None;
+                connection.state = State::Closed;
+                id.tell(RDMA_CM_EVENT_DISCONNECTED, 0);
+            }
+        }
+        (Kind::DisconnectReply, State::DisconnectSent) => {
+            connection.pending = None;
+            connection.state = State::Closed;
+            id.tell(RDMA_CM_EVENT_DISCONNECTED, 0);
+        }
+        // Repeated, or out of its order: answered before, or never.
+        _ => {}
+    }
+}
+
+/// To one whom no connection knows: from the address that is nearest to it.
+fn answer(device: &Device, to: IpAddr, mad: &Mad) {
+    if let Ok(from) = device.address_towards(to) {
+        // Lost, it is asked for again.
+        let _ = device.send(from, to, mad);
+    }
+}
+
+fn tell(id: &Id, connection: &Connection, kind: rdma_cm_event_type, status: i32, private: &[u8]) {
+    id.tell_more(Waiting {
+        id: id.abi().cast(),
+        listener: std::ptr::null_mut(),
+        kind,
+        status,
+        parameters: parameters(connection),
+        private: private.to_vec(),
+    });
+}
+
+/// What the program learns of its peer: what the peer begins is what we answer, and the other way round.
+fn parameters(connection: &Connection) -> rdma_conn_param {
+    rdma_conn_param {
+        responder_resources: connection.theirs.initiator_depth,
+        initiator_depth: connection.theirs.responder_resources,
+        retry_count: connection.retry_count,
+        rnr_retry_count: connection.theirs.rnr_retry,
+        srq: connection.theirs.srq.into(),
+        qp_num: connection.theirs.qpn,
+        ..Default::default()
+    }
+}
+
+/// A peer wants to connect.
+fn on_request(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) -> Result<(), Errno> {
+    let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
+    let request = Request::read(mad).ok_or(INVALID)?;
+    if tables.find_peer(from, remote).is_some() {
+        // It comes again: the reply does too, by its own clock.
+        return Ok(());
+    }
+    let reject = |reason| {
+        let mut mad = message::message(Kind::Reject, transaction, 0, remote);
+        message::write_reject(&mut mad, reason);
+        answer(device, from, &mad);
+    };
+    let Some(&listener) = tables.listeners.get(&request.service) else {
+        reject(Reason::InvalidService);
+        return Ok(());
+    };
+    if !(1..=device.mtu).contains(&request.mtu) {
+        reject(Reason::InvalidMtu);
+        return Ok(());
+    }
+    // The address below the datagram is the peer's, whatever it says of itself.
+    let connection = Connection {
+        state: State::RequestCame,
+        source: Some(SocketAddr::new(request.destination.ip(), request.destination.port())),
+        destination: Some(SocketAddr::new(from, request.source.port())),
+        remote,
+        transaction,
+        theirs: request.side,
+        mtu: request.mtu,
+        ack_timeout: request.ack_timeout,
+        retry_count: request.retry_count,
+        ..Default::default()
+    };
+    device.gid_index(request.destination.ip())?;
+    // SAFETY: a listener in the tables is alive while they are locked.
+    let heard = unsafe { &*listener };
+    let bound = heard.lock().source.map(|source| source.ip()).filter(|ip| !ip.is_unspecified());
+    if bound.is_some_and(|bound| address::gid(bound) != address::gid(request.destination.ip())) {
+        reject(Reason::InvalidService);
+        return Ok(());
+    }
+    // SAFETY: as above.
+    let (channel, user, ps) = unsafe { (heard.channel(), (*heard.abi()).context, (*heard.abi()).ps) };
+    let child = Id::create(channel, user, ps)?;
+    // SAFETY: it was made right here.
+    let id = unsafe { &*child };
+    let parameters = parameters(&connection);
+    *id.lock() = connection;
+    match tables.insert(child) {
+        Ok(local) => id.lock().local = local,
+        Err(errno) => {
+            // SAFETY: nobody has seen it.
+            unsafe { drop(Box::from_raw(child)) };
+            return Err(errno);
+        }
+    }
+    id.show(device, &id.lock());
+    let private = message::private_data(mad, Kind::Request).to_vec();
+    let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
+    heard.tell_more(Waiting { id: child, listener, kind, status: 0, parameters, private });
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! The messages of the connection manager (IBA 12.6), in management datagrams.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// A management datagram.
+pub(crate) type Mad = [u8; 256];
+
+/// Where a message begins, after the datagram's header (IBA 13.4.3).
+const BODY: usize = 24;
+/// Class, version and method: connection management, sent.
+const HEADER: [u8; 4] = [1, 0x07, 2, 3];
+/// The ports' address header at the start of a request's private data (IBA A11.4.3).
+const ADDRESS_HEADER: usize = 36;
+
+/// What a message says of itself (IBA 12.6.2): the attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Request = 0x10,
+    Reject = 0x12,
+    Reply = 0x13,
+    ReadyToUse = 0x14,
+    DisconnectRequest = 0x15,
+    DisconnectReply = 0x16,
+}
+
+/// Why a request is refused (IBA 12.6.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    InvalidService = 8,
+    InvalidMtu = 26,
+    Consumer = 28,
+}
+
+/// All that a side says of its queue pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Side {
+    pub(crate) qpn: u32,
+    pub(crate) psn: u32,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) srq: bool,
+}
+
+/// A request for a connection (IBA 12.6.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) service: u64,
+    pub(crate) guid: [u8; 8],
+    pub(crate) side: Side,
+    pub(crate) retry_count: u8,
+    /// Path MTU code, 1 to 5.
+    pub(crate) mtu: u8,
+    /// Local ACK timeout code.
+    pub(crate) ack_timeout: u8,
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: SocketAddr,
+}
+
+fn put<const N: usize>(mad: &mut Mad, at: usize, bytes: [u8; N]) {
+    mad[BODY + at..BODY + at + N].copy_from_slice(&bytes);
+}
+
+fn get<const N: usize>(mad: &Mad, at: usize) -> [u8; N] {
+    std::array::from_fn(|n| mad[BODY + at + n])
+}
+
+fn word(mad: &Mad, at: usize) -> u32 {
+    u32::from_be_bytes(get(mad, at))
+}
+
+/// 24 bits, then 8.
+fn put_split(mad: &mut Mad, at: usize, high: u32, low: u8) {
+    put(mad, at, (high << 8 | u32::from(low)).to_be_bytes());
+}
+
+fn gid(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// A datagram with the header of `kind`, and both sides' communication ids.
+pub(crate) fn message(kind: Kind, transaction: u64, local: u32, remote: u32) -> Mad {
+    let mut mad = [0; 256];
+    mad[..4].copy_from_slice(&HEADER);
+    mad[8..16].copy_from_slice(&transaction.to_be_bytes());
+    mad[16..18].copy_from_slice(&(kind as u16).to_be_bytes());
+    put(&mut mad, 0, local.to_be_bytes());
+    if kind != Kind::Request {
+        put(&mut mad, 4, remote.to_be_bytes());
+    }
+    mad
+}
+
+/// What a datagram is, if it is one of ours.
+pub(crate) fn kind(mad: &Mad) -> Option<Kind> {
+    let kinds = [
+        Kind::Request,
+        Kind::Reject,
+        Kind::Reply,
+        Kind::ReadyToUse,
+        Kind::DisconnectRequest,
+        Kind::DisconnectReply,
+    ];
+    let attribute = u16::from_be_bytes([mad[16], mad[17]]);
+    kinds.into_iter().find(|kind| mad[..4] == HEADER && *kind as u16 == attribute)
+}
+
+pub(crate) fn transaction(mad: &Mad) -> u64 {
+    u64::from_be_bytes(std::array::from_fn(|n| mad[8 + n]))
+}
+
+/// The sender's communication id, and the receiver's as the sender knows it.
+pub(crate) fn ids(mad: &Mad) -> (u32, u32) {
+    (word(mad, 0), word(mad, 4))
+}
+
+/// Where a message's private data lies; what does not fit is left out.
+fn private_range(kind: Kind) -> std::ops::Range<usize> {
+    let (start, length) = match kind {
+        Kind::Request => (140 + ADDRESS_HEADER, 92 - ADDRESS_HEADER),
+        Kind::Reply => (36, 196),
+        Kind::Reject => (84, 148),
+        Kind::ReadyToUse => (8, 224),
+        Kind::DisconnectRequest => (12, 220),
+        Kind::DisconnectReply => (8, 224),
+    };
+    BODY + start..BODY + start + length
+}
+
+pub(crate) fn private_data(mad: &Mad, kind: Kind) -> &[u8] {
+    &mad[private_range(kind)]
+}
+
+/// `false` where it does not fit.
+pub(crate) fn put_private_data(mad: &mut Mad, kind: Kind, data: &[u8]) -> bool {
+    let place = &mut mad[private_range(kind)];
+    let fits = data.len() <= place.len();
+    if fits {
+        place[..data.len()].copy_from_slice(data);
+    }
+    fits
+}
+
+/// `a`, `b` and `c` are bit fields from the most significant on.
+impl Request {
+    pub(crate) fn write(&self, mad: &mut Mad) {
+        let Side { qpn, psn, responder_resources, initiator_depth, rnr_retry, srq } = self.side;
+        /// As long as Linux waits: 4 s.
+        const RESPONSE_TIMEOUT: u8 = 20;
+        const MAX_RETRIES: u8 = 15;
+        put(mad, 8, self.service.to_be_bytes());
+        put(mad, 16, self.guid);
+        put_split(mad, 32, qpn, responder_resources);
+        put_split(mad, 36, 0, initiator_depth);
+        // Reliable connection, no end-to-end flow control.
+        put_split(mad, 40, 0, RESPONSE_TIMEOUT << 3);
+        put_split(mad, 44, psn, RESPONSE_TIMEOUT << 3 | self.retry_count & 7);
+        put(mad, 48, 0xffff_u16.to_be_bytes());
+        put(mad, 50, [self.mtu << 4 | rnr_retry & 7, MAX_RETRIES << 4 | u8::from(srq) << 3]);
+        // LIDs have no meaning on Ethernet.
+        put(mad, 52, [0xff; 4]);
+        put(mad, 56, gid(self.source.ip()));
+        put(mad, 72, gid(self.destination.ip()));
+        put(mad, 92, [0, 64, 0, self.ack_timeout << 3]);
+        self.write_addresses(mad);
+    }
+
+    fn write_addresses(&self, mad: &mut Mad) {
+        let version = if self.source.is_ipv4() { 4 } else { 6 };
+        let place = |ip| match ip {
+            IpAddr::V4(ip) => Ipv6Addr::from(u128::from(u32::from(ip))).octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        put(mad, 140, [0, version << 4]);
+        put(mad, 142, self.source.port().to_be_bytes());
+        put(mad, 144, place(self.source.ip()));
+        put(mad, 160, place(self.destination.ip()));
+    }
+
+    pub(crate) fn read(mad: &Mad) -> Option<Self> {
+        let [version, service_type, retries, mtu_rnr, srq] =
+            [141, 43, 47, 50, 51].map(|at: usize| mad[BODY + at]);
+        // Another transport than a reliable connection.
+        if service_type >> 1 & 3 != 0 {
+            return None;
+        }
+        let ip = |at: usize| -> Option<IpAddr> {
+            let bytes: [u8; 16] = get(mad, at);
+            match version >> 4 {
+                4 => Some(IpAddr::from([bytes[12], bytes[13], bytes[14], bytes[15]])),
+                6 => Some(IpAddr::from(bytes)),
+                _ => None,
+            }
+        };
+        let service = u64::from_be_bytes(get(mad, 8));
+        Some(Self {
+            service,
+            guid: get(mad, 16),
+            side: Side {
+                qpn: word(mad, 32) >> 8,
+                psn: word(mad, 44) >> 8,
+                responder_resources: mad[BODY + 35],
+                initiator_depth: mad[BODY + 39],
+                rnr_retry: mtu_rnr & 7,
+                srq: srq >> 3 & 1 != 0,
+            },
+            retry_count: retries & 7,
+            mtu: mtu_rnr >> 4,
+            ack_timeout: mad[BODY + 95] >> 3,
+            source: SocketAddr::new(ip(144)?, u16::from_be_bytes(get(mad, 142))),
+            destination: SocketAddr::new(ip(160)?, service as u16),
+        })
+    }
+}
+
+/// A reply's words (IBA 12.6.8).
+pub(crate) fn write_reply(mad: &mut Mad, side: &Side, guid: [u8; 8]) {
+    /// The target's ACK delay: as Linux says it of a software device.
+    const ACK_DELAY: u8 = 15;
+    put_split(mad, 12, side.qpn, 0);
+    put_split(mad, 20, side.psn, 0);
+    put(mad, 24, [side.responder_resources, side.initiator_depth, ACK_DELAY << 3]);
+    put(mad, 27, [side.rnr_retry << 5 | u8::from(side.srq) << 4]);
+    put(mad, 28, guid);
+}
+
+pub(crate) fn read_reply(mad: &Mad) -> Side {
+    let last = mad[BODY + 27];
+    Side {
+        qpn: word(mad, 12) >> 8,
+        psn: word(mad, 20) >> 8,
+        responder_resources: mad[BODY + 24],
+        initiator_depth: mad[BODY + 25],
+        rnr_retry: last >> 5,
+        srq: last >> 4 & 1 != 0,
+    }
+}
+
+/// A rejection of a request: why (IBA 12.6.7).
+pub(crate) fn write_reject(mad: &mut Mad, reason: Reason) {
+    put(mad, 10, (reason as u16).to_be_bytes());
+}
+
+pub(crate) fn read_reject(mad: &Mad) -> u16 {
+    u16::from_be_bytes(get(mad, 10))
+}
+
+/// The queue pair that shall be disconnected (IBA 12.6.10).
+pub(crate) fn write_disconnect(mad: &mut Mad, qpn: u32) {
+    put_split(mad, 8, qpn, 0);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! Messages beside those of Linux, from a capture of `rping`.
+
+use super::*;
+
+/// The management datagrams of the capture.
+fn captured() -> Vec<Mad> {
+    let file = include_bytes!("../../../../roce/tests/captures/rdmacm_rping.pcap");
+    let (mut rest, mut mads) = (&file[24..], Vec::new());
+    while rest.len() > 16 {
+        let length = u32::from_le_bytes([rest[8], rest[9], rest[10], rest[11]]) as usize;
+        let frame = &rest[16..16 + length];
+        // UD SEND Only: Ethernet 14, IPv4 20, UDP 8, BTH 12, DETH 8.
+        if frame[42] == 0x64 {
+            mads.push(frame[62..62 + 256].try_into().unwrap());
+        }
+        rest = &rest[16 + length..];
+    }
+    mads
+}
+
+#[test]
+fn a_request_of_linux_is_read_and_written_again() {
+    let theirs = captured()[0];
+    assert_eq!(kind(&theirs), Some(Kind::Request));
+    let request = Request::read(&theirs).unwrap();
+    assert_eq!(request.service, 0x0106_1c06);
+    assert_eq!((request.side.qpn, request.side.psn), (0x40, 0x2c_5655));
+    assert_eq!((request.side.responder_resources, request.side.initiator_depth), (1, 1));
+    assert_eq!(
+        (request.mtu, request.retry_count, request.side.rnr_retry, request.ack_timeout),
+        (3, 7, 7, 19)
+    );
+    assert_eq!(request.source, "10.77.0.2:60408".parse().unwrap());
+    assert_eq!(request.destination, "10.77.0.1:7174".parse().unwrap());
+    let mut ours = message(Kind::Request, transaction(&theirs), ids(&theirs).0, 0);
+    request.write(&mut ours);
+    // The flow label and the packet rate of the path are Linux's own choice.
+    ours[BODY + 88..BODY + 92].copy_from_slice(&theirs[BODY + 88..BODY + 92]);
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn a_reply_of_linux_is_read_and_written_again() {
+    let theirs = captured()[1];
+    assert_eq!(kind(&theirs), Some(Kind::Reply));
+    let side = read_reply(&theirs);
+    assert_eq!((side.qpn, side.psn, side.responder_resources, side.rnr_retry), (0x4c, 0xa9_19ee, 1, 7));
+    let (local, remote) = ids(&theirs);
+    let mut ours = message(Kind::Reply, transaction(&theirs), local, remote);
+    write_reply(&mut ours, &side, get(&theirs, 28));
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn the_other_messages_of_linux_are_written_alike() {
+    let all = captured();
+    let (client, server) = ids(&all[2]);
+    let transaction = transaction(&all[2]);
+    assert_eq!(message(Kind::ReadyToUse, transaction, client, server), all[2]);
+    let mut disconnect = message(Kind::DisconnectRequest, transaction, client, server);
+    write_disconnect(&mut disconnect, 0x4c);
+    assert_eq!(disconnect, all[3]);
+    assert_eq!(message(Kind::DisconnectReply, transaction, server, client), all[4]);
+}
+
+#[test]
+fn private_data_that_is_too_long_is_refused() {
+    let mut mad = message(Kind::Request, 1, 2, 0);
+    assert!(put_private_data(&mut mad, Kind::Request, &[7; 56]));
+    assert_eq!(private_data(&mad, Kind::Request), [7; 56]);
+    assert!(!put_private_data(&mut mad, Kind::Request, &[7; 57]));
+}
+
+#[test]
+fn any_bytes_are_read_or_refused() {
+    for seed in 0..=255_u8 {
+        let mad: Mad = std::array::from_fn(|n| (n as u8).wrapping_mul(31) ^ seed);
+        let _ = (kind(&mad), Request::read(&mad), read_reply(&mad), read_reject(&mad));
+    }
+}

@@ -1,0 +1,142 @@
+//! Queue pairs of identifiers, with what they need.
+
+use crate::abi::*;
+use crate::connect;
+use crate::device::device;
+use crate::errno::{Errno, INVALID, UNSUPPORTED, made, out, status};
+use crate::id::Id;
+use std::ffi::c_int;
+use std::sync::OnceLock;
+
+/// The domain of those who bring none, kept for the process's life as the device is.
+struct DefaultDomain(*mut ibv_pd);
+
+// SAFETY: libibverbs' objects may be used from any thread.
+unsafe impl Send for DefaultDomain {}
+// SAFETY: as above.
+unsafe impl Sync for DefaultDomain {}
+
+fn default_domain() -> Result<*mut ibv_pd, Errno> {
+    static DOMAIN: OnceLock<Result<DefaultDomain, Errno>> = OnceLock::new();
+    let make = || {
+        let context = device()?.context;
+        // SAFETY: the context is open.
+        made(unsafe { ibv_alloc_pd(context) }).map(DefaultDomain)
+    };
+    DOMAIN.get_or_init(make).as_ref().map(|domain| domain.0).map_err(|errno| *errno)
+}
+
+/// A completion queue with a channel of its own.
+///
+/// # Safety
+/// The identifier's device is open.
+unsafe fn queue(id: &Id, depth: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
+    let context = device()?.context;
+    // SAFETY: the context is open; the channel is given back where the queue can't be made.
+    unsafe {
+        let channel = made(ibv_create_comp_channel(context))?;
+        let cq = made(ibv_create_cq(context, depth.max(1) as c_int, id.abi().cast(), channel, 0));
+        cq.map(|cq| (channel, cq)).inspect_err(|_| {
+            ibv_destroy_comp_channel(channel);
+        })
+    }
+}
+
+/// # Safety
+/// The domain and what the attributes name are null or alive.
+pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> Result<(), Errno> {
+    if !id.qp().is_null() {
+        return Err(INVALID);
+    }
+    let pd = if pd.is_null() { default_domain()? } else { pd };
+    let mut attributes = *wanted;
+    // SAFETY: the identifier is alive, and its fields are this call's to fill.
+    unsafe {
+        let abi = id.abi();
+        (*abi).pd = pd;
+        if attributes.send_cq.is_null() {
+            ((*abi).send_cq_channel, (*abi).send_cq) = queue(id, attributes.cap.max_send_wr)?;
+            attributes.send_cq = (*abi).send_cq;
+        }
+        if attributes.recv_cq.is_null() {
+            ((*abi).recv_cq_channel, (*abi).recv_cq) = queue(id, attributes.cap.max_recv_wr)?;
+            attributes.recv_cq = (*abi).recv_cq;
+        }
+        // As librdmacm has it: where the program brings queues they are the identifier's too, but not to be destroyed.
+        let qp = made(ibv_create_qp(pd, &mut attributes)).inspect_err(|_| destroy_queues(id))?;
+        (*abi).qp = qp;
+    }
+    wanted.cap = attributes.cap;
+    let ready = connect::modify(id, &id.lock(), IBV_QPS_INIT);
+    // SAFETY: the queue pair was made right here.
+    ready.inspect_err(|_| unsafe { destroy(id) })
+}
+
+/// # Safety
+/// Nobody uses them.
+unsafe fn destroy_queues(id: &Id) {
+    // SAFETY: made by `queue`, or null; each is given back once.
+    unsafe {
+        let abi = id.abi();
+        for (cq, channel) in [
+            (&raw mut (*abi).send_cq, &raw mut (*abi).send_cq_channel),
+            (&raw mut (*abi).recv_cq, &raw mut (*abi).recv_cq_channel),
+        ] {
+            let (queue, bell) = (cq.replace(std::ptr::null_mut()), channel.replace(std::ptr::null_mut()));
+            if !bell.is_null() {
+                ibv_destroy_cq(queue);
+                ibv_destroy_comp_channel(bell);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// Nobody uses the queue pair.
+pub(crate) unsafe fn destroy(id: &Id) {
+    // SAFETY: the queue pair is null or the identifier's own, and is given back once.
+    unsafe {
+        let qp = std::mem::replace(&mut (*id.abi()).qp, std::ptr::null_mut());
+        if !qp.is_null() {
+            ibv_destroy_qp(qp);
+        }
+        destroy_queues(id);
+    }
+}
+
+/// `rdma_create_qp(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    wanted: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the contract of the manual page.
+    status(|| unsafe { create(Id::from(id)?, pd, out(wanted)?) })
+}
+
+/// `rdma_create_qp_ex(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, wanted: *mut ibv_qp_init_attr_ex) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page; the shorter structure is how the longer one begins.
+        unsafe {
+            let (id, mask, pd) = (Id::from(id)?, out(wanted)?.comp_mask, out(wanted)?.pd);
+            if mask & !IBV_QP_INIT_ATTR_PD != 0 {
+                return Err(UNSUPPORTED);
+            }
+            let pd = if mask & IBV_QP_INIT_ATTR_PD == 0 { std::ptr::null_mut() } else { pd };
+            create(id, pd, out(wanted.cast())?)
+        }
+    })
+}
+
+/// `rdma_destroy_qp(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        unsafe { destroy(Id::from(id)?) };
+        Ok(())
+    });
+}

@@ -44,6 +44,8 @@ discards! {
     Address = "not from the connected peer",
     /// The partition key does not match (IBA 9.6.1.1.3).
     PartitionKey = "wrong P_Key",
+    /// The queue key of a datagram does not match (IBA 9.6.1.1.3).
+    QueueKey = "wrong Q_Key",
     /// Ahead of what is expected; a NAK asks for the gap.
     PsnGap = "PSN ahead of expected",
     /// Received before; acknowledged again where the rules ask for it.

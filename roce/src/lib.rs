@@ -9,6 +9,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod address;
 mod counters;
 mod cq;
 mod endpoint;
@@ -21,6 +22,7 @@ mod region;
 mod wheel;
 pub mod wire;
 
+pub use address::AddressId;
 pub use counters::{Counters, Discard};
 pub use endpoint::{ControlError, CqId, Endpoint, EndpointConfig, PdId};
 pub use key::{Lkey, Qpn, Rkey};

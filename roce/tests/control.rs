@@ -56,8 +56,6 @@ fn settings_beyond_their_limits_are_named() {
     qp.capabilities.max_send_sge = 33;
     let refused = host.endpoint.create_qp(qp);
     assert_eq!(refused, Err(ControlError::Value { what: "max_send_sge", value: 33, limit: 32 }));
-    let ud = QpInit { service: Service::Ud, ..init(&host) };
-    assert_eq!(host.endpoint.create_qp(ud), Err(ControlError::Service(Service::Ud)));
     let nowhere = QpInit { recv_cq: CqId(7), ..init(&host) };
     assert_eq!(host.endpoint.create_qp(nowhere), Err(ControlError::NoCq(CqId(7))));
     assert!(matches!(host.endpoint.create_cq(0), Err(ControlError::Value { .. })));

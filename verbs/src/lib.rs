@@ -47,6 +47,7 @@
 //! # }
 //! ```
 
+mod address;
 mod channel;
 mod completion;
 mod config;
@@ -60,6 +61,7 @@ mod modify;
 mod post;
 mod queue_pair;
 
+pub use address::{AddressHandle, AddressOptions};
 pub use channel::CompletionChannel;
 pub use completion::CompletionQueue;
 pub use config::{Address, ConfigError, DeviceConfig};
@@ -74,12 +76,13 @@ pub use device::{Device, DeviceInfo, DeviceLimits, OwnPort};
 pub use domain::{MemoryRegion, ProtectionDomain, RemoteBuffer};
 pub use error::{BoundsError, Error, PollError, PostListError};
 pub use management::ManagementPort;
-pub use queue_pair::{QueuePair, QueuePairBuilder};
+pub use queue_pair::{DEFAULT_QUEUE_KEY, QueuePair, QueuePairBuilder};
 
 pub use roce::qp::{
     AckTimeout, Capabilities, Completion, CompletionOpcode, CompletionStatus, Congestion,
-    CongestionAlgorithm, Data, FeedbackKey, Modify, PostError, QpReport, RecvRequest, Remote, Reverse,
-    RtrSettings, RtsSettings, SendOperation, SendRequest, Sge, State, Upgrade, When, udp_source_port,
+    CongestionAlgorithm, Data, Datagram, FeedbackKey, Modify, PostError, QpReport, RecvRequest, Remote,
+    Reverse, RtrSettings, RtsSettings, SendOperation, SendRequest, Sge, State, Upgrade, When,
+    udp_source_port,
 };
-pub use roce::wire::{Mac, Mtu, Path, RnrTimer};
-pub use roce::{Access, ControlError, Counters, Discard, Lkey, Psn, Qpn, Rkey};
+pub use roce::wire::{Mac, Mtu, Path, RnrTimer, Service};
+pub use roce::{Access, AddressId, ControlError, Counters, Discard, Lkey, Psn, Qpn, Rkey};

@@ -3,7 +3,7 @@
 use crate::congestion::choose;
 use crate::{DEFAULT_CONGESTION, Device, Error, QueuePair};
 use roce::qp::{Congestion, Modify, RtsSettings, State};
-use roce::wire::{Mac, Path, Service};
+use roce::wire::{Mac, Path};
 use std::net::IpAddr;
 
 impl Device {
@@ -41,7 +41,7 @@ impl QueuePair {
 
     /// What the device's rules say of a path.
     pub(crate) fn ruled_congestion(&self, path: Path) -> Congestion {
-        choose(&self.device.rules, path.destination, Service::Rc, path.traffic_class)
+        choose(&self.device.rules, path.destination, self.service, path.traffic_class)
     }
 
     pub(crate) fn transition(&mut self, modify: Modify) -> Result<(), Error> {
@@ -52,9 +52,12 @@ impl QueuePair {
         }
         self.state = match modify {
             Modify::Reset => State::Reset,
-            Modify::Init { .. } => State::Init,
-            Modify::ReadyToReceive(_) => State::ReadyToReceive,
-            Modify::ReadyToSend(_) => State::ReadyToSend,
+            Modify::Init { .. } | Modify::InitDatagram { .. } => State::Init,
+            Modify::ReadyToReceive(_) | Modify::ReadyToReceiveDatagrams { .. } => State::ReadyToReceive,
+            Modify::ReadyToSend(_) | Modify::ReadyToSendDatagrams { .. } | Modify::Resume => {
+                State::ReadyToSend
+            }
+            Modify::Drain => State::SendQueueDrained,
             Modify::Error => State::Error,
         };
         Ok(())

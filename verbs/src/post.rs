@@ -20,7 +20,7 @@ pub(crate) fn check_send(request: &SendRequest, limits: &Capabilities) -> Result
         return Err(PostError::MessageTooLong { given });
     }
     match &request.operation {
-        SendOperation::Send { .. } | SendOperation::Write { .. } => Ok(()),
+        SendOperation::Send { .. } | SendOperation::SendTo { .. } | SendOperation::Write { .. } => Ok(()),
         SendOperation::Read { .. } => outgoing_only(&request.data, "READ"),
         SendOperation::FetchAdd { remote, .. } => atomic(&request.data, *remote, "FETCH_ADD"),
         SendOperation::CompareSwap { remote, .. } => atomic(&request.data, *remote, "CMP_SWAP"),

@@ -9,6 +9,9 @@ use roce::{PdId, Psn, Qpn};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+/// The Q_Key of datagram queue pairs that say nothing else.
+pub const DEFAULT_QUEUE_KEY: u32 = 0x1111_1111;
+
 /// Says what a queue pair shall be.
 #[derive(Debug)]
 #[must_use = "nothing is made before build()"]
@@ -23,6 +26,8 @@ pub struct QueuePairBuilder {
     gid_index: usize,
     partition_key: u16,
     selective_repeat: bool,
+    service: Service,
+    queue_key: u32,
 }
 
 impl QueuePairBuilder {
@@ -38,7 +43,20 @@ impl QueuePairBuilder {
             gid_index: 0,
             partition_key: 0xffff,
             selective_repeat: false,
+            service: Service::Rc,
+            queue_key: DEFAULT_QUEUE_KEY,
         }
+    }
+
+    /// The transport service: a reliable connection by default.
+    pub fn service(self, service: Service) -> Self {
+        Self { service, ..self }
+    }
+
+    /// Q_Key that datagrams to this queue pair must carry. 0x11111111 by default, as perftest and the examples of
+    /// libibverbs have it.
+    pub fn queue_key(self, key: u32) -> Self {
+        Self { queue_key: key, ..self }
     }
 
     /// Depths and limits.
@@ -77,7 +95,11 @@ impl QueuePairBuilder {
     /// # Errors
     /// Where a limit is passed, the device has no such GID, or the core has stopped.
     pub fn build(self) -> Result<QueuePair, Error> {
-        let init = Modify::Init { access: self.access, partition_key: self.partition_key };
+        let (access, queue_key, partition_key) = (self.access, self.queue_key, self.partition_key);
+        let init = match self.service {
+            Service::Rc | Service::Uc => Modify::Init { access, partition_key },
+            Service::Ud => Modify::InitDatagram { queue_key, partition_key },
+        };
         let mut qp = self.build_reset()?;
         qp.modify(init)?;
         Ok(qp)
@@ -94,7 +116,7 @@ impl QueuePairBuilder {
         let gid = *gids.get(index).ok_or(Error::GidIndex { index, count })?;
         let psn = Psn::new(u32::from_ne_bytes(random()?));
         let init = QpInit {
-            service: Service::Rc,
+            service: self.service,
             pd: self.pd,
             send_cq: self.send_cq.id,
             recv_cq: self.recv_cq.id,
@@ -105,6 +127,7 @@ impl QueuePairBuilder {
         Ok(QueuePair {
             rings,
             gid,
+            service: self.service,
             psn,
             selective_repeat: self.selective_repeat,
             state: State::Reset,
@@ -141,11 +164,12 @@ impl QueuePairBuilder {
     }
 }
 
-/// A reliable connection's end. One thread at a time uses it.
+/// A connection's end, or a port for datagrams. One thread at a time uses it.
 #[derive(Debug)]
 pub struct QueuePair {
     rings: QpRings,
     gid: IpAddr,
+    pub(crate) service: Service,
     psn: Psn,
     selective_repeat: bool,
     /// As the application took it: the core may have taken it to ERR since.
@@ -198,6 +222,21 @@ impl QueuePair {
         self.transition(Modify::ReadyToSend(plan.send))
     }
 
+    /// Of a datagram queue pair: goes to RTS, for messages as long as the port's path MTU.
+    ///
+    /// # Errors
+    /// Where it is a connection's, or did so before.
+    pub fn open(&mut self) -> Result<(), Error> {
+        self.modify(Modify::ReadyToReceiveDatagrams { mtu: self.device.info.mtu })?;
+        self.modify(Modify::ReadyToSendDatagrams { send_psn: self.psn })
+    }
+
+    /// The transport service.
+    #[must_use]
+    pub fn service(&self) -> Service {
+        self.service
+    }
+
     /// Hands one send request to the core.
     ///
     /// # Errors
@@ -216,7 +255,7 @@ impl QueuePair {
 
     fn push_send(&mut self, request: SendRequest) -> Result<(), PostError> {
         match self.state {
-            State::ReadyToSend | State::SendQueueDrained | State::Error => {}
+            State::ReadyToSend | State::SendQueueDrained | State::SendQueueError | State::Error => {}
             state @ (State::Reset | State::Init | State::ReadyToReceive) => {
                 return Err(PostError::State { qpn: self.qpn(), state });
             }

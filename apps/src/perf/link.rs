@@ -307,6 +307,7 @@ pub fn blank(qp: &QueuePair) -> Completion {
         length: 0,
         immediate: None,
         solicited: false,
+        source: None,
     }
 }
 

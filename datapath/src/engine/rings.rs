@@ -340,6 +340,7 @@ mod tests {
             length: 0,
             immediate: None,
             solicited: false,
+            source: None,
         };
         producer.push(completion(1), None);
         assert_eq!(producer.room(), 1);

@@ -340,6 +340,7 @@ fn refuse(cqs: &mut [CqProducer], cq: CqId, qpn: Qpn, id: u64, opcode: Completio
         length: 0,
         immediate: None,
         solicited: false,
+        source: None,
     };
     if let Some(producer) = cqs.iter_mut().find(|producer| producer.cq == cq) {
         producer.push(completion, None);
@@ -349,7 +350,7 @@ fn refuse(cqs: &mut [CqProducer], cq: CqId, qpn: Qpn, id: u64, opcode: Completio
 
 fn opcode(operation: &SendOperation) -> CompletionOpcode {
     match operation {
-        SendOperation::Send { .. } => CompletionOpcode::Send,
+        SendOperation::Send { .. } | SendOperation::SendTo { .. } => CompletionOpcode::Send,
         SendOperation::Write { .. } => CompletionOpcode::Write,
         SendOperation::Read { .. } => CompletionOpcode::Read,
         SendOperation::FetchAdd { .. } => CompletionOpcode::FetchAdd,

@@ -32,8 +32,8 @@ impl Endpoint {
         while let Some(index) = self.ready.pop_front() {
             let Some(slot) = self.qps.at_mut(index) else { continue };
             let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
-            let flows = &mut self.flows;
-            let mut books = Books { now, regions, cqs, counters, flows };
+            let (addresses, flows) = (&self.addresses, &mut self.flows);
+            let mut books = Books { now, regions, addresses, cqs, counters, flows };
             let length = slot.qp.poll_transmit(memory, &mut books, frame);
             slot.is_ready = length.is_some();
             if slot.is_ready {
@@ -62,8 +62,8 @@ impl Endpoint {
             let Some(slot) = self.qps.at_mut(index) else { continue };
             slot.armed = None;
             let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
-            let flows = &mut self.flows;
-            let mut books = Books { now, regions, cqs, counters, flows };
+            let (addresses, flows) = (&self.addresses, &mut self.flows);
+            let mut books = Books { now, regions, addresses, cqs, counters, flows };
             slot.qp.on_timeout(&mut books);
             self.settle(now, index);
         }

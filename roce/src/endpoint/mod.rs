@@ -4,16 +4,18 @@ mod datapath;
 mod numbers;
 mod table;
 
+use crate::address::AddressTable;
 use crate::cq::CompletionQueues;
 use crate::key_space::KeySpace;
 use crate::qp::{
-    Books, Capabilities, Completion, CompletionStatus, Identity, Modify, PostError, QpInit, QpReport,
-    RecvRequest, SendRequest,
+    AnyQueuePair, Books, Capabilities, Completion, CompletionStatus, Identity, Modify, PostError, QpInit,
+    QpReport, RecvRequest, SendRequest,
 };
-use crate::wire::Service;
-use crate::{Access, Counters, Lkey, Qpn, Region, RegionTable, TimingWheel};
+use crate::wire::Path;
+use crate::{Access, AddressId, Counters, Lkey, Qpn, Region, RegionTable, TimingWheel};
 use alloc::collections::VecDeque;
 use cc::{ActiveFlows, ConfigError, Instant};
+use core::net::IpAddr;
 use core::time::Duration;
 use table::QpTable;
 use thiserror::Error;
@@ -68,8 +70,10 @@ pub enum ControlError {
     Value { what: &'static str, value: u64, limit: u64 },
     #[error("CQ {} still serves {qps} queue pairs", .cq.0)]
     CqBusy { cq: CqId, qps: u32 },
-    #[error("service {0:?} is not supported")]
-    Service(Service),
+    #[error("source {from} and destination {to} are of different families: use two of one")]
+    Families { from: IpAddr, to: IpAddr },
+    #[error("there is no such address handle")]
+    NoAddress,
     #[error("congestion control: {0}")]
     Congestion(ConfigError),
 }
@@ -79,6 +83,7 @@ pub struct Endpoint {
     qps: QpTable,
     cqs: CompletionQueues,
     regions: RegionTable,
+    addresses: AddressTable,
     counters: Counters,
     /// Who sends telemetry here.
     flows: ActiveFlows,
@@ -100,6 +105,7 @@ impl Endpoint {
             qps: QpTable::new(config.core, qps, &for_numbers),
             cqs: CompletionQueues::new(config.max_cqs),
             regions: RegionTable::new(config.max_regions, &for_keys),
+            addresses: AddressTable::new(),
             counters: Counters::default(),
             flows: ActiveFlows::new(),
             wheel: TimingWheel::new(qps, TIMER_GRANULARITY),
@@ -163,16 +169,28 @@ impl Endpoint {
         self.regions.deregister(lkey).map(drop)
     }
 
+    /// Makes an address handle: the way that datagrams of `pd` take.
+    ///
+    /// # Errors
+    /// The path's addresses are of different families, or one handle too many.
+    pub fn create_address(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
+        self.addresses.create(pd, path)
+    }
+
+    /// Forgets an address handle. Datagrams that wait to go there fail.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn destroy_address(&mut self, address: AddressId) -> Result<(), ControlError> {
+        if self.addresses.destroy(address) { Ok(()) } else { Err(ControlError::NoAddress) }
+    }
+
     /// Makes a queue pair, in RESET.
     ///
     /// # Errors
-    /// A service other than RC, a capability above its limit, an unknown completion queue, or one queue pair too
+    /// A capability above its limit, an unknown completion queue, or one queue pair too
     /// many.
     pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, ControlError> {
-        match init.service {
-            Service::Rc => {}
-            service @ (Service::Uc | Service::Ud) => return Err(ControlError::Service(service)),
-        }
         check_capabilities(&init.capabilities)?;
         self.cqs.join(init.send_cq)?;
         let made = self.cqs.join(init.recv_cq).and_then(|()| {
@@ -184,7 +202,7 @@ impl Endpoint {
                 signal_all: init.signal_all,
                 capabilities: init.capabilities,
             };
-            self.qps.insert(identity).inspect_err(|_| self.cqs.leave(init.recv_cq))
+            self.qps.insert(init.service, identity).inspect_err(|_| self.cqs.leave(init.recv_cq))
         });
         made.inspect_err(|_| self.cqs.leave(init.send_cq))
     }
@@ -265,11 +283,12 @@ impl Endpoint {
     }
 
     /// A queue pair with its place, and beside it what it shares with all others.
-    fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut crate::qp::QueuePair, Books<'_>)> {
+    fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut AnyQueuePair, Books<'_>)> {
         let index = self.qps.find(qpn)?;
         let slot = self.qps.at_mut(index)?;
         let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
-        let books = Books { now, regions, cqs, counters, flows: &mut self.flows };
+        let (addresses, flows) = (&self.addresses, &mut self.flows);
+        let books = Books { now, regions, addresses, cqs, counters, flows };
         Some((index, &mut slot.qp, books))
     }
 
@@ -290,8 +309,8 @@ impl Endpoint {
                 let Identity { send_cq, recv_cq, .. } = *slot.qp.identity();
                 if self.cqs.overflowed(send_cq) || self.cqs.overflowed(recv_cq) {
                     let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
-                    let flows = &mut self.flows;
-                    let mut books = Books { now, regions, cqs, counters, flows };
+                    let (addresses, flows) = (&self.addresses, &mut self.flows);
+                    let mut books = Books { now, regions, addresses, cqs, counters, flows };
                     let flushed = CompletionStatus::Flushed;
                     slot.qp.fail(flushed, flushed, &mut books);
                 }

@@ -1,5 +1,6 @@
 use super::numbers::{MAX_QPS, Numbers};
-use crate::qp::{Identity, QueuePair};
+use crate::qp::{AnyQueuePair, Identity};
+use crate::wire::Service;
 use crate::{ControlError, Qpn};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -8,7 +9,7 @@ use cc::Instant;
 
 /// A queue pair in its place, with what the scheduler notes about it.
 pub(super) struct Slot {
-    pub(super) qp: QueuePair,
+    pub(super) qp: AnyQueuePair,
     /// It stands in the ready queue.
     pub(super) is_ready: bool,
     /// When its timer is set to; it may be earlier than need be, never later.
@@ -35,7 +36,11 @@ impl QpTable {
     }
 
     /// Makes a queue pair where its number has it. A place that was given up waits behind all others.
-    pub(super) fn insert(&mut self, make: impl FnOnce(Qpn) -> Identity) -> Result<Qpn, ControlError> {
+    pub(super) fn insert(
+        &mut self,
+        service: Service,
+        make: impl FnOnce(Qpn) -> Identity,
+    ) -> Result<Qpn, ControlError> {
         if (self.places.len() as u32) < self.limit {
             self.free.push_front(self.places.len() as u32);
             self.places.push(Place { generation: 0, slot: None });
@@ -49,7 +54,7 @@ impl QpTable {
                 self.free.push_back(index);
                 continue;
             };
-            let qp = QueuePair::new(make(qpn));
+            let qp = AnyQueuePair::new(service, make(qpn));
             place.slot = Some(Box::new(Slot { qp, is_ready: false, armed: None }));
             return Ok(qpn);
         }

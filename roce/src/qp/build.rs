@@ -1,6 +1,6 @@
 //! Short ways to say common requests.
 
-use super::{Data, RecvRequest, Remote, SendOperation, SendRequest, Sge};
+use super::{Data, Datagram, RecvRequest, Remote, SendOperation, SendRequest, Sge};
 use crate::wire::Immediate;
 use smallvec::SmallVec;
 
@@ -52,6 +52,12 @@ impl SendRequest {
         Self::new(id, SendOperation::Send { immediate: None }, data)
     }
 
+    /// SEND of a datagram.
+    #[must_use]
+    pub fn send_to(id: u64, data: impl Into<Data>, to: Datagram) -> Self {
+        Self::new(id, SendOperation::SendTo { to, immediate: None }, data)
+    }
+
     /// RDMA WRITE to `remote`.
     #[must_use]
     pub fn write(id: u64, data: impl Into<Data>, remote: Remote) -> Self {
@@ -80,9 +86,9 @@ impl SendRequest {
     #[must_use]
     pub fn with_immediate(mut self, data: Immediate) -> Self {
         match &mut self.operation {
-            SendOperation::Send { immediate } | SendOperation::Write { immediate, .. } => {
-                *immediate = Some(data)
-            }
+            SendOperation::Send { immediate }
+            | SendOperation::SendTo { immediate, .. }
+            | SendOperation::Write { immediate, .. } => *immediate = Some(data),
             SendOperation::Read { .. }
             | SendOperation::FetchAdd { .. }
             | SendOperation::CompareSwap { .. } => {}

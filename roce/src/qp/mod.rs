@@ -11,17 +11,19 @@ mod request;
 mod requester;
 mod responder;
 mod seal;
+mod service;
 mod settings;
 mod source_port;
 mod telemetry;
 mod transmit;
+mod unreliable;
 mod upgrade;
 mod wqe;
 
 pub use crate::wire::Reverse;
 pub use request::{
-    Completion, CompletionOpcode, CompletionStatus, Data, PostError, RecvRequest, Remote, SendOperation,
-    SendRequest, Sge,
+    Completion, CompletionOpcode, CompletionStatus, Data, Datagram, PostError, RecvRequest, Remote,
+    SendOperation, SendRequest, Sge,
 };
 pub use seal::FeedbackKey;
 pub use settings::{
@@ -31,7 +33,9 @@ pub use settings::{
 pub use source_port::udp_source_port;
 
 pub(crate) use queue_pair::QueuePair;
+pub(crate) use service::AnyQueuePair;
 
+use crate::address::AddressTable;
 use crate::cq::CompletionQueues;
 use crate::{Counters, CqId, PdId, Qpn, RegionTable};
 use cc::{ActiveFlows, Instant};
@@ -51,6 +55,7 @@ pub(crate) struct Identity {
 pub(crate) struct Books<'a> {
     pub(crate) now: Instant,
     pub(crate) regions: &'a RegionTable,
+    pub(crate) addresses: &'a AddressTable,
     pub(crate) cqs: &'a mut CompletionQueues,
     pub(crate) counters: &'a mut Counters,
     pub(crate) flows: &'a mut ActiveFlows,

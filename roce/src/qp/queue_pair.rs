@@ -30,6 +30,21 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// The peer that a queue pair is told of on its way to RTR.
+    pub(super) fn new(settings: &RtrSettings) -> Result<Self, ControlError> {
+        let template = Template::new(&settings.path).map_err(|_| {
+            let Path { source, destination, .. } = settings.path;
+            ControlError::Families { from: source, to: destination }
+        })?;
+        Ok(Self {
+            path: settings.path,
+            template,
+            destination: settings.destination,
+            mtu: settings.mtu.bytes(),
+            selective_repeat: settings.selective_repeat,
+        })
+    }
+
     /// From now on packets carry ECT(0), so that switches mark them rather than drop them.
     pub(super) fn mark_capable(&mut self) {
         let traffic_class = self.path.traffic_class & !3 | 2;
@@ -105,7 +120,7 @@ impl QueuePair {
 
     /// Goes to another state, or says why not and stays as it is (IBA 10.3.1).
     pub(crate) fn modify(&mut self, modify: Modify, books: &mut Books<'_>) -> Result<(), ControlError> {
-        let refused = |from, to| Err(ControlError::Transition { qpn: self.identity.qpn, from, to });
+        let name = modify.name();
         match (self.state, modify) {
             (_, Modify::Reset) => {
                 self.requester.reset();
@@ -132,31 +147,26 @@ impl QueuePair {
             }
             (State::Init, Modify::ReadyToReceive(settings)) => self.ready_to_receive(&settings)?,
             (State::ReadyToReceive, Modify::ReadyToSend(settings)) => self.ready_to_send(&settings)?,
-            (from, Modify::Init { .. }) => return refused(from, "INIT"),
-            (from, Modify::ReadyToReceive(_)) => return refused(from, "RTR"),
-            (from, Modify::ReadyToSend(_)) => return refused(from, "RTS"),
+            (State::ReadyToSend, Modify::Drain) => self.state = State::SendQueueDrained,
+            (State::SendQueueDrained, Modify::Resume) => self.state = State::ReadyToSend,
+            (
+                from,
+                Modify::Init { .. }
+                | Modify::InitDatagram { .. }
+                | Modify::ReadyToReceive(_)
+                | Modify::ReadyToReceiveDatagrams { .. }
+                | Modify::ReadyToSend(_)
+                | Modify::ReadyToSendDatagrams { .. }
+                | Modify::Drain
+                | Modify::Resume,
+            ) => return Err(ControlError::Transition { qpn: self.identity.qpn, from, to: name }),
         }
         Ok(())
     }
 
     fn ready_to_receive(&mut self, settings: &RtrSettings) -> Result<(), ControlError> {
         limit("max_dest_rd_atomic", settings.max_dest_rd_atomic, MAX_RD_ATOMIC)?;
-        let Path { source, destination, .. } = settings.path;
-        let template = Template::new(&settings.path).map_err(|_| {
-            let family = |v4| if v4 { 4 } else { 6 };
-            ControlError::Value {
-                what: "the IP version of the path's destination",
-                value: family(destination.is_ipv4()),
-                limit: family(source.is_ipv4()),
-            }
-        })?;
-        self.connection = Some(Connection {
-            path: settings.path,
-            template,
-            destination: settings.destination,
-            mtu: settings.mtu.bytes(),
-            selective_repeat: settings.selective_repeat,
-        });
+        self.connection = Some(Connection::new(settings)?);
         self.responder.connect(settings);
         self.state = State::ReadyToReceive;
         Ok(())
@@ -206,6 +216,9 @@ impl QueuePair {
     pub(crate) fn post_send(&mut self, request: SendRequest, books: &mut Books<'_>) -> Result<(), PostError> {
         let capabilities = &self.identity.capabilities;
         let length = check_send(&request, &self.identity)?;
+        if let SendOperation::SendTo { .. } = request.operation {
+            return Err(PostError::Service { qpn: self.identity.qpn });
+        }
         match self.state {
             State::ReadyToSend | State::SendQueueDrained => {
                 if self.send_room() == 0 {
@@ -217,7 +230,7 @@ impl QueuePair {
                 self.requester.post(request, length);
                 self.requester.flush(CompletionStatus::Flushed, books, &self.identity);
             }
-            state @ (State::Reset | State::Init | State::ReadyToReceive) => {
+            state @ (State::Reset | State::Init | State::ReadyToReceive | State::SendQueueError) => {
                 return Err(PostError::State { qpn: self.identity.qpn, state });
             }
         }
@@ -235,7 +248,11 @@ impl QueuePair {
                 self.responder.post(request);
                 self.responder.flush(CompletionStatus::Flushed, books, &self.identity);
             }
-            State::Init | State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained => {
+            State::Init
+            | State::ReadyToReceive
+            | State::ReadyToSend
+            | State::SendQueueDrained
+            | State::SendQueueError => {
                 if self.recv_room() == 0 {
                     return Err(PostError::QueueFull { limit: capabilities.max_recv });
                 }
@@ -296,10 +313,10 @@ impl QueuePair {
         {
             return Err(Discard::Address);
         }
-        let (ours, theirs) = (self.partition_key, frame.header.bth().partition_key);
-        // The same partition, and one of the two a full member of it (IBA 10.9.3).
-        let matches = (ours ^ theirs) & 0x7fff == 0 && (ours | theirs) & 0x8000 != 0;
-        if matches { Ok(()) } else { Err(Discard::PartitionKey) }
+        match same_partition(self.partition_key, frame.header.bth().partition_key) {
+            true => Ok(()),
+            false => Err(Discard::PartitionKey),
+        }
     }
 
     fn on_request<M: Memory>(
@@ -433,6 +450,11 @@ impl QueuePair {
     }
 }
 
+/// The same partition, and one of the two a full member of it (IBA 10.9.3).
+pub(super) const fn same_partition(ours: u16, theirs: u16) -> bool {
+    (ours ^ theirs) & 0x7fff == 0 && (ours | theirs) & 0x8000 != 0
+}
+
 const fn is_answer(operation: Operation) -> bool {
     match operation {
         Operation::ReadResponseFirst(_)
@@ -462,12 +484,12 @@ fn limit(what: &'static str, value: u8, limit: u8) -> Result<(), ControlError> {
     Err(ControlError::Value { what, value: u64::from(value), limit: u64::from(limit) })
 }
 
-fn check_buffers(given: usize, limit: u32) -> Result<(), PostError> {
+pub(super) fn check_buffers(given: usize, limit: u32) -> Result<(), PostError> {
     if given <= limit as usize { Ok(()) } else { Err(PostError::TooManyBuffers { given, limit }) }
 }
 
 /// What can be said of a request without the regions; gives its length.
-fn check_send(request: &SendRequest, identity: &Identity) -> Result<u32, PostError> {
+pub(super) fn check_send(request: &SendRequest, identity: &Identity) -> Result<u32, PostError> {
     let capabilities = &identity.capabilities;
     match &request.data {
         Data::Buffers(buffers) => check_buffers(buffers.len(), capabilities.max_send_sge)?,
@@ -479,7 +501,7 @@ fn check_send(request: &SendRequest, identity: &Identity) -> Result<u32, PostErr
     let inline = matches!(request.data, Data::Inline(_));
     let length = request.data.length();
     match request.operation {
-        SendOperation::Send { .. } | SendOperation::Write { .. } => {}
+        SendOperation::Send { .. } | SendOperation::SendTo { .. } | SendOperation::Write { .. } => {}
         SendOperation::Read { .. } if inline => {
             return Err(PostError::InlineNotAllowed { operation: "READ" });
         }

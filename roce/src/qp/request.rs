@@ -1,5 +1,5 @@
 use crate::wire::Immediate;
-use crate::{Lkey, Qpn, Rkey};
+use crate::{AddressId, Lkey, Qpn, Rkey};
 use smallvec::SmallVec;
 use thiserror::Error;
 
@@ -23,12 +23,30 @@ pub struct Remote {
     pub rkey: Rkey,
 }
 
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// The way to the port.
+    pub address: AddressId,
+    /// The queue pair there.
+    pub qpn: Qpn,
+    /// What the queue pair there asks for; with its top bit set, the sender's own key is sent (IBA 10.2.5).
+    pub queue_key: u32,
+}
+
 /// What a send request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOperation {
     /// Fill the peer's next receive buffer.
     Send {
         /// Data for the peer's completion.
+        immediate: Option<Immediate>,
+    },
+    /// Fill the next receive buffer of a datagram queue pair. Only datagram queue pairs have it, and only this.
+    SendTo {
+        /// Where to.
+        to: Datagram,
+        /// Data for the receiver's completion.
         immediate: Option<Immediate>,
     },
     /// Write to the peer's memory. With immediate data it consumes a receive request there.
@@ -114,6 +132,10 @@ pub enum PostError {
     InlineNotAllowed { operation: &'static str },
     #[error("there is no QP {qpn}")]
     NoQp { qpn: Qpn },
+    #[error("QP {qpn}'s service has no such operation")]
+    Service { qpn: Qpn },
+    #[error("datagram of {given} bytes: the path MTU is {limit}")]
+    DatagramTooLong { given: u32, limit: u32 },
     #[error("an atomic needs one 8-byte buffer and a remote address aligned to 8")]
     BadAtomic,
 }
@@ -178,4 +200,6 @@ pub struct Completion {
     pub immediate: Option<Immediate>,
     /// Whether the sender asked for an event.
     pub solicited: bool,
+    /// Who sent a datagram. Its first 40 bytes are the IPv6 header, or 20 bytes that mean nothing and the IPv4 header.
+    pub source: Option<Qpn>,
 }

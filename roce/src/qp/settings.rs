@@ -17,6 +17,8 @@ pub enum State {
     ReadyToReceive,
     ReadyToSend,
     SendQueueDrained,
+    /// Of unreliable services only: a send failed, receives go on.
+    SendQueueError,
     Error,
 }
 
@@ -44,7 +46,7 @@ impl Default for Capabilities {
 /// What a queue pair is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
-    /// Reliable connection for now.
+    /// The transport service, for good.
     pub service: Service,
     /// Its regions must be of the same domain.
     pub pd: PdId,
@@ -205,8 +207,47 @@ pub enum Modify {
     ReadyToReceive(RtrSettings),
     /// RTR to RTS.
     ReadyToSend(RtsSettings),
+    /// RESET to INIT, of a datagram queue pair.
+    InitDatagram {
+        /// Q_Key that packets must carry.
+        queue_key: u32,
+        /// P_Key that packets must carry.
+        partition_key: u16,
+    },
+    /// INIT to RTR, of a datagram queue pair: it has no peer.
+    ReadyToReceiveDatagrams {
+        /// The longest message.
+        mtu: Mtu,
+    },
+    /// RTR to RTS, of a datagram queue pair.
+    ReadyToSendDatagrams {
+        /// The first PSN that we send.
+        send_psn: Psn,
+    },
+    /// RTS to SQD: messages that have begun are sent to their end, no other begins.
+    Drain,
+    /// SQD or SQE to RTS.
+    Resume,
     /// Any state to ERR: everything outstanding is flushed.
     Error,
+}
+
+impl Modify {
+    /// The state that it leads to, for people.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Reset => "RESET",
+            Self::Init { .. } => "INIT",
+            Self::InitDatagram { .. } => "INIT with a Q_Key",
+            Self::ReadyToReceive(_) => "RTR",
+            Self::ReadyToReceiveDatagrams { .. } => "RTR without a peer",
+            Self::ReadyToSend(_) => "RTS",
+            Self::ReadyToSendDatagrams { .. } => "RTS without a peer",
+            Self::Drain => "SQD",
+            Self::Resume => "RTS again",
+            Self::Error => "ERR",
+        }
+    }
 }
 
 /// What a queue pair says of itself.

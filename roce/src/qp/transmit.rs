@@ -175,8 +175,11 @@ impl QueuePair {
         books: &mut Books<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        if self.state != State::ReadyToSend {
-            return None;
+        match self.state {
+            State::ReadyToSend => {}
+            // What has begun is sent to its end, and again where it was lost; nothing new begins (IBA 10.3.1.5).
+            State::SendQueueDrained if self.requester.has_begun() => {}
+            _ => return None,
         }
         let flow = self.flow.as_ref()?;
         let (window, data_bits) = (flow.algorithm().window(), flow.data_bits());

@@ -55,7 +55,7 @@ impl Wqe {
     /// Whether the peer answers with data: such a request is done by its answer, not by an acknowledgement.
     pub(super) const fn is_answered(&self) -> bool {
         match self.request.operation {
-            SendOperation::Send { .. } | SendOperation::Write { .. } => false,
+            SendOperation::Send { .. } | SendOperation::SendTo { .. } | SendOperation::Write { .. } => false,
             SendOperation::Read { .. }
             | SendOperation::FetchAdd { .. }
             | SendOperation::CompareSwap { .. } => true,
@@ -81,7 +81,7 @@ impl Wqe {
 
     pub(super) const fn opcode(&self) -> CompletionOpcode {
         match self.request.operation {
-            SendOperation::Send { .. } => CompletionOpcode::Send,
+            SendOperation::Send { .. } | SendOperation::SendTo { .. } => CompletionOpcode::Send,
             SendOperation::Write { .. } => CompletionOpcode::Write,
             SendOperation::Read { .. } => CompletionOpcode::Read,
             SendOperation::FetchAdd { .. } => CompletionOpcode::FetchAdd,

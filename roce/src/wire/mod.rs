@@ -61,6 +61,8 @@ pub struct Frame<'a> {
     pub header: Header,
     /// Telemetry that a data packet brings.
     pub in_band: Option<InBand<'a>>,
+    /// The IP header: 20 or 40 bytes.
+    pub network: &'a [u8],
     /// What follows them, without pad.
     pub payload: &'a [u8],
 }
@@ -120,7 +122,8 @@ fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
     let (in_band, rest) = inband::split(bth[0], bth[4], rest)?;
     let (header, payload) = parse_transport(bth, rest)?;
     let (path, identification) = layers.path(frame)?;
-    Ok(Frame { path, identification, header, in_band, payload })
+    let network = &frame[layers.ip..layers.udp];
+    Ok(Frame { path, identification, header, network, in_band, payload })
 }
 
 fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Header, &'a [u8]), Discard> {

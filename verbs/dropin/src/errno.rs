@@ -71,7 +71,6 @@ impl From<ControlError> for Errno {
         Self(match error {
             ControlError::Limit { .. } => libc::ENOMEM,
             ControlError::CqBusy { .. } => libc::EBUSY,
-            ControlError::Service(_) => libc::EOPNOTSUPP,
             _ => libc::EINVAL,
         })
     }

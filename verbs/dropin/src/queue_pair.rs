@@ -161,6 +161,7 @@ pub(crate) fn state_code(state: State) -> ibv_qp_state {
         State::ReadyToReceive => IBV_QPS_RTR,
         State::ReadyToSend => IBV_QPS_RTS,
         State::SendQueueDrained => IBV_QPS_SQD,
+        State::SendQueueError => IBV_QPS_SQE,
         State::Error => IBV_QPS_ERR,
     }
 }

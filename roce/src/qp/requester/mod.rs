@@ -14,6 +14,8 @@ use cc::Instant;
 use core::time::Duration;
 use selective::Selective;
 
+pub(super) use send::operation;
+
 /// Half the circle: PSNs that may be outstanding, or new and old can't be told apart (IBA 9.7.2).
 const MAX_OUTSTANDING: u64 = 1 << 23;
 
@@ -135,14 +137,20 @@ impl Requester {
     pub(super) fn post(&mut self, request: SendRequest, length: u32) {
         let packets = match request.operation {
             SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. } => 1,
-            SendOperation::Send { .. } | SendOperation::Write { .. } | SendOperation::Read { .. } => {
-                wqe::packets(length, self.mtu)
-            }
+            SendOperation::Send { .. }
+            | SendOperation::SendTo { .. }
+            | SendOperation::Write { .. }
+            | SendOperation::Read { .. } => wqe::packets(length, self.mtu),
         };
         let wqe = Wqe { request, length, first: self.end, packets, stream: self.stream_end };
         self.end = wqe.end();
         self.stream_end += u64::from(wqe.sends());
         self.queue.push_back(wqe);
+    }
+
+    /// The next packet is not the first of a request that was never sent.
+    pub(super) fn has_begun(&self) -> bool {
+        self.next < self.sent || self.queue.get(self.cursor).is_some_and(|wqe| wqe.first < self.next)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -266,5 +274,6 @@ fn success(wqe: &Wqe, identity: &Identity) -> Completion {
         length,
         immediate: None,
         solicited: false,
+        source: None,
     }
 }

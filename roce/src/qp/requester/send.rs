@@ -96,9 +96,9 @@ impl Requester {
 
 /// What the packet at `position` of a request says. READs that go on after a loss ask for the bytes from `offset` to `end`
 /// only.
-fn operation(wqe: &Wqe, position: Position, offset: u32, end: u32) -> Operation {
+pub(in crate::qp) fn operation(wqe: &Wqe, position: Position, offset: u32, end: u32) -> Operation {
     match wqe.request.operation {
-        SendOperation::Send { immediate } => match position {
+        SendOperation::Send { immediate } | SendOperation::SendTo { immediate, .. } => match position {
             Position::First => Operation::SendFirst,
             Position::Middle => Operation::SendMiddle,
             Position::Last => Operation::SendLast(tail(immediate)),

@@ -266,6 +266,7 @@ impl Responder {
             length,
             immediate,
             solicited: arrival.bth.solicited,
+            source: None,
         };
         arrival.books.cqs.push(arrival.identity.recv_cq, completion);
     }

@@ -185,5 +185,6 @@ fn failed(request: &RecvRequest, status: CompletionStatus, identity: &Identity) 
         length: 0,
         immediate: None,
         solicited: false,
+        source: None,
     }
 }

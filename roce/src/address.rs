@@ -1,0 +1,118 @@
+//! Address handles: ways to other ports, for datagrams.
+
+use crate::wire::{EmitError, Path, Template};
+use crate::{ControlError, PdId};
+use alloc::vec::Vec;
+
+/// An address handle of one endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressId(u32);
+
+/// A way to another port, resolved.
+#[derive(Clone, Copy, Debug)]
+struct Handle {
+    pd: PdId,
+    template: Template,
+}
+
+struct Place {
+    generation: u16,
+    handle: Option<Handle>,
+}
+
+/// All address handles of one endpoint.
+///
+/// An id is a place in the table and the place's generation, so that a handle that is gone is not taken for the one that
+/// came after it.
+pub(crate) struct AddressTable {
+    places: Vec<Place>,
+    free: Vec<u16>,
+}
+
+impl AddressTable {
+    /// Address handles of one endpoint.
+    pub(crate) const LIMIT: u32 = 1 << 16;
+
+    pub(crate) const fn new() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
+    }
+
+    /// Keeps a way to another port for datagrams of `pd`.
+    pub(crate) fn create(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
+        let template = Template::new(path).map_err(|error| match error {
+            EmitError::Families { from, to } => ControlError::Families { from, to },
+            // A template can't fail otherwise.
+            _ => ControlError::Limit { what: "address handles", limit: Self::LIMIT },
+        })?;
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let limit = ControlError::Limit { what: "address handles", limit: Self::LIMIT };
+                let index = u16::try_from(self.places.len()).map_err(|_| limit)?;
+                self.places.push(Place { generation: 0, handle: None });
+                index
+            }
+        };
+        let place = &mut self.places[usize::from(index)];
+        place.handle = Some(Handle { pd, template });
+        Ok(AddressId(u32::from(place.generation) << 16 | u32::from(index)))
+    }
+
+    /// Forgets it. `false` where there is none of this name.
+    pub(crate) fn destroy(&mut self, id: AddressId) -> bool {
+        let (index, generation) = split(id);
+        let place = self.places.get_mut(usize::from(index));
+        let Some(place) = place.filter(|place| place.generation == generation && place.handle.is_some())
+        else {
+            return false;
+        };
+        place.handle = None;
+        place.generation = generation.wrapping_add(1);
+        self.free.push(index);
+        true
+    }
+
+    /// The headers of packets that go there, where the handle is one of `pd`.
+    pub(crate) fn get(&self, id: AddressId, pd: PdId) -> Option<&Template> {
+        let (index, generation) = split(id);
+        let place = self.places.get(usize::from(index)).filter(|place| place.generation == generation)?;
+        place.handle.as_ref().filter(|handle| handle.pd == pd).map(|handle| &handle.template)
+    }
+}
+
+const fn split(id: AddressId) -> (u16, u16) {
+    (id.0 as u16, (id.0 >> 16) as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Mac;
+    use core::net::IpAddr;
+
+    fn path(to: u8) -> Path {
+        Path {
+            source_mac: Mac([2; 6]),
+            destination_mac: Mac([4; 6]),
+            vlan: None,
+            source: IpAddr::from([10, 0, 0, 1]),
+            destination: IpAddr::from([10, 0, 0, to]),
+            udp_source: 0xc000,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        }
+    }
+
+    #[test]
+    fn a_handle_that_is_gone_is_not_its_successor() {
+        let mut table = AddressTable::new();
+        let first = table.create(PdId(1), &path(2)).unwrap();
+        assert!(table.get(first, PdId(1)).is_some());
+        assert!(table.get(first, PdId(2)).is_none(), "of another domain");
+        assert!(table.destroy(first) && !table.destroy(first));
+        let second = table.create(PdId(1), &path(3)).unwrap();
+        assert!(table.get(first, PdId(1)).is_none());
+        assert_eq!(table.get(second, PdId(1)), Template::new(&path(3)).ok().as_ref());
+    }
+}

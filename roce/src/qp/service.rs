@@ -1,0 +1,94 @@
+//! A queue pair of any service.
+
+use super::unreliable::Unreliable;
+use super::{
+    Books, CompletionStatus, Identity, Modify, PostError, QpReport, QueuePair, RecvRequest, SendRequest,
+};
+use crate::wire::{Frame, Service};
+use crate::{ControlError, Discard, Memory};
+use cc::Instant;
+
+/// A queue pair of any service.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "each stands in a box of its own; most are reliable")]
+pub(crate) enum AnyQueuePair {
+    Reliable(QueuePair),
+    Unreliable(Unreliable),
+}
+
+macro_rules! either {
+    ($any:expr, $qp:ident => $call:expr) => {
+        match $any {
+            AnyQueuePair::Reliable($qp) => $call,
+            AnyQueuePair::Unreliable($qp) => $call,
+        }
+    };
+}
+
+impl AnyQueuePair {
+    pub(crate) fn new(service: Service, identity: Identity) -> Self {
+        match service {
+            Service::Rc => Self::Reliable(QueuePair::new(identity)),
+            Service::Uc => Self::Unreliable(Unreliable::connected(identity)),
+            Service::Ud => Self::Unreliable(Unreliable::datagram(identity)),
+        }
+    }
+
+    pub(crate) const fn identity(&self) -> &Identity {
+        either!(self, qp => qp.identity())
+    }
+
+    pub(crate) fn report(&self) -> QpReport {
+        either!(self, qp => qp.report())
+    }
+
+    pub(crate) fn modify(&mut self, modify: Modify, books: &mut Books<'_>) -> Result<(), ControlError> {
+        either!(self, qp => qp.modify(modify, books))
+    }
+
+    pub(crate) fn fail(&mut self, send: CompletionStatus, receive: CompletionStatus, books: &mut Books<'_>) {
+        either!(self, qp => qp.fail(send, receive, books));
+    }
+
+    pub(crate) fn send_room(&self) -> u32 {
+        either!(self, qp => qp.send_room())
+    }
+
+    pub(crate) fn recv_room(&self) -> u32 {
+        either!(self, qp => qp.recv_room())
+    }
+
+    pub(crate) fn post_send(&mut self, request: SendRequest, books: &mut Books<'_>) -> Result<(), PostError> {
+        either!(self, qp => qp.post_send(request, books))
+    }
+
+    pub(crate) fn post_recv(&mut self, request: RecvRequest, books: &mut Books<'_>) -> Result<(), PostError> {
+        either!(self, qp => qp.post_recv(request, books))
+    }
+
+    pub(crate) fn on_packet<M: Memory>(
+        &mut self,
+        frame: &Frame<'_>,
+        memory: &mut M,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        either!(self, qp => qp.on_packet(frame, memory, books))
+    }
+
+    pub(crate) fn poll_transmit<M: Memory>(
+        &mut self,
+        memory: &M,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        either!(self, qp => qp.poll_transmit(memory, books, frame))
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        either!(self, qp => qp.poll_timeout())
+    }
+
+    pub(crate) fn on_timeout(&mut self, books: &mut Books<'_>) {
+        either!(self, qp => qp.on_timeout(books));
+    }
+}

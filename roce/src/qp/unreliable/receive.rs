@@ -1,0 +1,320 @@
+use super::super::queue_pair::same_partition;
+use super::super::{Books, Completion, CompletionOpcode, CompletionStatus, RecvRequest, State, buffers};
+use super::{Kind, Unreliable};
+use crate::wire::{Bth, Frame, Header, Immediate, Operation, Reth, SendTail, Service};
+use crate::{Access, Discard, Memory, Qpn};
+use cc::CongestionController;
+
+/// Where a datagram's payload begins in its receive buffers; before it stand its IPv6 header, or 20 bytes that mean nothing
+/// and its IPv4 header (IBA A17.4.5.1).
+pub(super) const GRH: usize = 40;
+
+/// A message of several packets that has begun.
+#[derive(Debug)]
+pub(super) enum Message {
+    Send { request: RecvRequest, received: u32 },
+    Write { reth: Reth, received: u32 },
+}
+
+/// Where a packet stands in its message.
+#[derive(Clone, Copy)]
+struct Part {
+    begins: bool,
+    ends: bool,
+}
+
+/// What a packet meets on its way to memory.
+struct Arrival<'a, 'b, M> {
+    memory: &'a mut M,
+    books: &'a mut Books<'b>,
+    bth: Bth,
+    payload: &'a [u8],
+}
+
+impl Unreliable {
+    /// Takes in a packet whose ICRC is right and that names this queue pair.
+    pub(crate) fn on_packet<M: Memory>(
+        &mut self,
+        frame: &Frame<'_>,
+        memory: &mut M,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        match self.state {
+            State::Reset | State::Init | State::Error => return Err(Discard::QpState),
+            State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained | State::SendQueueError => {}
+        }
+        if !same_partition(self.partition_key, frame.header.bth().partition_key) {
+            return Err(Discard::PartitionKey);
+        }
+        match (&self.kind, frame.header) {
+            (
+                Kind::Datagram { queue_key: ours, .. },
+                Header::Datagram { bth, queue_key, source, immediate },
+            ) => {
+                if queue_key != *ours {
+                    return Err(Discard::QueueKey);
+                }
+                let mut arrival = Arrival { memory, books, bth, payload: frame.payload };
+                self.on_datagram(frame.network, source, immediate, &mut arrival)
+            }
+            (Kind::Connected(Some(connection)), header) => {
+                let path = &connection.path;
+                if frame.path.source != path.destination || frame.path.destination != path.source {
+                    return Err(Discard::Address);
+                }
+                let mtu = connection.mtu;
+                match header {
+                    Header::Connected { service: Service::Uc, bth, operation } => {
+                        let is_marked = self.notifier.on_packet(books.now, frame);
+                        books.counters.rx_marked += u64::from(is_marked);
+                        let mut arrival = Arrival { memory, books, bth, payload: frame.payload };
+                        self.on_request(operation, mtu, &mut arrival)
+                    }
+                    Header::CongestionNotification { .. } => {
+                        books.counters.notifications_received += 1;
+                        if let Some(flow) = &mut self.flow {
+                            flow.algorithm_mut().on_congestion_notification(books.now);
+                        }
+                        Ok(())
+                    }
+                    _ => Err(Discard::Opcode),
+                }
+            }
+            (Kind::Connected(None) | Kind::Datagram { .. }, _) => Err(Discard::Opcode),
+        }
+    }
+
+    fn on_datagram<M: Memory>(
+        &mut self,
+        network: &[u8],
+        source: Qpn,
+        immediate: Option<Immediate>,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Discard> {
+        let length = (GRH + arrival.payload.len()) as u32;
+        let request = self.receives.front().ok_or(Discard::ReceiverNotReady)?;
+        if buffers::room(&request.buffers) < u64::from(length) {
+            return Err(Discard::LocalProtection);
+        }
+        let mut grh = [0; GRH];
+        grh[GRH - network.len()..].copy_from_slice(network);
+        let (regions, pd) = (arrival.books.regions, self.identity.pd);
+        let placed = buffers::place(arrival.memory, regions, pd, &request.buffers, 0, &grh).and_then(|()| {
+            buffers::place(arrival.memory, regions, pd, &request.buffers, GRH as u32, arrival.payload)
+        });
+        if placed.is_err() {
+            self.fail(CompletionStatus::Flushed, CompletionStatus::LocalProtection, arrival.books);
+            return Err(Discard::LocalProtection);
+        }
+        let Some(request) = self.receives.pop_front() else { return Err(Discard::ReceiverNotReady) };
+        self.deliver(request.id, CompletionOpcode::Recv, length, immediate, Some(source), arrival);
+        Ok(())
+    }
+
+    /// A packet of a connection. One that is missing takes its whole message with it (IBA 9.8.2.2.3).
+    fn on_request<M: Memory>(
+        &mut self,
+        operation: Operation,
+        mtu: u32,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Discard> {
+        let part = part(operation).ok_or(Discard::Opcode)?;
+        let is_gap = arrival.bth.psn != self.expected;
+        self.expected = arrival.bth.psn.plus(1);
+        if is_gap || part.begins {
+            self.abandon();
+        }
+        if !part.begins && self.message.is_none() {
+            return Err(Discard::PsnGap);
+        }
+        let executed = self.execute(operation, part, mtu, arrival);
+        if executed.is_err() {
+            self.abandon();
+        }
+        executed
+    }
+
+    /// Forgets the message in progress. Its receive request takes the next one.
+    fn abandon(&mut self) {
+        if let Some(Message::Send { request, .. }) = self.message.take() {
+            self.receives.push_front(request);
+        }
+    }
+
+    fn execute<M: Memory>(
+        &mut self,
+        operation: Operation,
+        part: Part,
+        mtu: u32,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Discard> {
+        let length = arrival.payload.len() as u32;
+        let fits = match part {
+            Part { ends: false, .. } => length == mtu,
+            Part { begins: false, .. } => (1..=mtu).contains(&length),
+            Part { .. } => length <= mtu,
+        };
+        if !fits {
+            return Err(if length > mtu { Discard::Oversized } else { Discard::Sequence });
+        }
+        match operation {
+            Operation::SendFirst | Operation::SendMiddle => self.on_send(None, arrival),
+            Operation::SendLast(tail) | Operation::SendOnly(tail) => self.on_send(Some(tail), arrival),
+            Operation::WriteFirst(reth) => self.on_write(Some(reth), None, arrival),
+            Operation::WriteMiddle => self.on_write(None, None, arrival),
+            Operation::WriteLast(immediate) => self.on_write(None, Some(immediate), arrival),
+            Operation::WriteOnly(reth, immediate) => self.on_write(Some(reth), Some(immediate), arrival),
+            _ => Err(Discard::Opcode),
+        }
+    }
+
+    fn on_send<M: Memory>(
+        &mut self,
+        tail: Option<SendTail>,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Discard> {
+        let (request, received) = match self.message.take() {
+            Some(Message::Send { request, received }) => (request, received),
+            Some(Message::Write { .. }) => return Err(Discard::Sequence),
+            None => (self.receives.pop_front().ok_or(Discard::ReceiverNotReady)?, 0),
+        };
+        let total = received + arrival.payload.len() as u32;
+        if u64::from(total) > buffers::room(&request.buffers) {
+            self.message = Some(Message::Send { request, received });
+            return Err(Discard::LocalProtection);
+        }
+        let (regions, pd) = (arrival.books.regions, self.identity.pd);
+        let placed = buffers::place(arrival.memory, regions, pd, &request.buffers, received, arrival.payload);
+        if placed.is_err() {
+            self.message = Some(Message::Send { request, received });
+            self.fail(CompletionStatus::Flushed, CompletionStatus::LocalProtection, arrival.books);
+            return Err(Discard::LocalProtection);
+        }
+        let immediate = match tail {
+            None => {
+                self.message = Some(Message::Send { request, received: total });
+                arrival.books.counters.rx_payload_bytes += arrival.payload.len() as u64;
+                return Ok(());
+            }
+            Some(SendTail::Immediate(immediate)) => Some(immediate),
+            // An unreliable connection has no SEND with invalidate; its opcode does not parse.
+            Some(SendTail::Plain | SendTail::Invalidate(_)) => None,
+        };
+        self.deliver(request.id, CompletionOpcode::Recv, total, immediate, None, arrival);
+        Ok(())
+    }
+
+    /// `begin`: this packet begins the message. `end`: it ends it, maybe with immediate data.
+    fn on_write<M: Memory>(
+        &mut self,
+        begin: Option<Reth>,
+        end: Option<Option<Immediate>>,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Discard> {
+        let (reth, received) = match (begin, &self.message) {
+            (Some(reth), _) => (reth, 0),
+            (None, Some(Message::Write { reth, received })) => (*reth, *received),
+            (None, _) => return Err(Discard::Sequence),
+        };
+        let length = arrival.payload.len() as u32;
+        let total = u64::from(received) + u64::from(length);
+        let announced = u64::from(reth.length);
+        if if end.is_some() { total != announced } else { total >= announced } {
+            return Err(Discard::Sequence);
+        }
+        if !self.access.contains(Access::REMOTE_WRITE) {
+            return Err(Discard::RemoteAccess);
+        }
+        let immediate = end.flatten();
+        if immediate.is_some() && self.receives.is_empty() {
+            return Err(Discard::ReceiverNotReady);
+        }
+        if length > 0 {
+            let (pd, regions) = (self.identity.pd, arrival.books.regions);
+            let address = reth.address.wrapping_add(u64::from(received));
+            // All of the range is checked before its first byte is written.
+            if begin.is_some() {
+                let whole = regions.remote(reth.rkey, pd, reth.address, reth.length, Access::REMOTE_WRITE);
+                whole.map_err(|error| error.discard())?;
+            }
+            let slice = regions.remote(reth.rkey, pd, address, length, Access::REMOTE_WRITE);
+            arrival.memory.place(slice.map_err(|error| error.discard())?, arrival.payload);
+        }
+        if end.is_none() {
+            self.message = Some(Message::Write { reth, received: received + length });
+            arrival.books.counters.rx_payload_bytes += u64::from(length);
+            return Ok(());
+        }
+        self.message = None;
+        match immediate.and_then(|data| self.receives.pop_front().map(|request| (data, request))) {
+            Some((data, request)) => {
+                let opcode = CompletionOpcode::RecvWithWrite;
+                self.deliver(request.id, opcode, reth.length, Some(data), None, arrival);
+            }
+            None => arrival.books.counters.rx_payload_bytes += u64::from(length),
+        }
+        Ok(())
+    }
+
+    fn deliver<M>(
+        &mut self,
+        id: u64,
+        opcode: CompletionOpcode,
+        length: u32,
+        immediate: Option<Immediate>,
+        source: Option<Qpn>,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) {
+        let completion = Completion {
+            id,
+            status: CompletionStatus::Success,
+            opcode,
+            qpn: self.identity.qpn,
+            length,
+            immediate,
+            solicited: arrival.bth.solicited,
+            source,
+        };
+        arrival.books.counters.rx_payload_bytes += arrival.payload.len() as u64;
+        arrival.books.cqs.push(self.identity.recv_cq, completion);
+    }
+
+    /// Ends the receive in progress with `status` and all others as flushed.
+    pub(super) fn flush_receives(&mut self, status: CompletionStatus, books: &mut Books<'_>) {
+        let mut status = status;
+        self.abandon();
+        while let Some(request) = self.receives.pop_front() {
+            let completion = Completion {
+                id: request.id,
+                status,
+                opcode: CompletionOpcode::Recv,
+                qpn: self.identity.qpn,
+                length: 0,
+                immediate: None,
+                solicited: false,
+                source: None,
+            };
+            books.cqs.push(self.identity.recv_cq, completion);
+            status = CompletionStatus::Flushed;
+        }
+    }
+}
+
+/// Where a packet stands in its message; `None` for what an unreliable connection does not carry.
+const fn part(operation: Operation) -> Option<Part> {
+    match operation {
+        Operation::SendFirst | Operation::WriteFirst(_) => Some(Part { begins: true, ends: false }),
+        Operation::SendMiddle | Operation::WriteMiddle => Some(Part { begins: false, ends: false }),
+        Operation::SendLast(_) | Operation::WriteLast(_) => Some(Part { begins: false, ends: true }),
+        Operation::SendOnly(_) | Operation::WriteOnly(..) => Some(Part { begins: true, ends: true }),
+        Operation::ReadRequest(_)
+        | Operation::ReadResponseFirst(_)
+        | Operation::ReadResponseMiddle
+        | Operation::ReadResponseLast(_)
+        | Operation::ReadResponseOnly(_)
+        | Operation::Acknowledge(_)
+        | Operation::AtomicAcknowledge { .. }
+        | Operation::CompareSwap(_)
+        | Operation::FetchAdd(_) => None,
+    }
+}

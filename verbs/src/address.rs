@@ -1,0 +1,96 @@
+//! Datagrams: where they go.
+
+use crate::device::Inner;
+use crate::{Error, ProtectionDomain};
+use roce::qp::{Datagram, udp_source_port};
+use roce::wire::Path;
+use roce::{AddressId, PdId, Qpn};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A way to another port, for datagrams of one protection domain.
+#[derive(Debug)]
+pub struct AddressHandle {
+    device: Arc<Inner>,
+    pd: PdId,
+    id: AddressId,
+    path: Path,
+}
+
+/// How packets travel to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressOptions {
+    /// Which of the device's addresses they come from.
+    pub gid_index: usize,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+impl Default for AddressOptions {
+    fn default() -> Self {
+        Self { gid_index: 0, traffic_class: 0, hop_limit: 64, flow_label: 0 }
+    }
+}
+
+impl ProtectionDomain {
+    /// Finds the way to `destination`. Waits for the neighbour's answer, 3 s at most.
+    ///
+    /// # Errors
+    /// Where it can't be reached, the device has no such GID, one handle too many, or the core has stopped.
+    pub fn address(&self, destination: IpAddr, options: &AddressOptions) -> Result<AddressHandle, Error> {
+        let info = &self.device.info;
+        let (index, count) = (options.gid_index, info.gids.len());
+        let source = *info.gids.get(index).ok_or(Error::GidIndex { index, count })?;
+        if source.is_ipv4() != destination.is_ipv4() {
+            let family = if destination.is_ipv4() { "IPv4" } else { "IPv6" };
+            return Err(Error::Family { port: info.port.clone(), family, peer: destination });
+        }
+        let nobody = Qpn::new(0);
+        let path = Path {
+            source_mac: info.mac,
+            destination_mac: self.device.engine.resolve(destination)?,
+            vlan: None,
+            source,
+            destination,
+            udp_source: udp_source_port(nobody, nobody),
+            traffic_class: options.traffic_class,
+            hop_limit: options.hop_limit,
+            flow_label: options.flow_label & 0xf_ffff,
+        };
+        let pd = self.pd;
+        let id = self.device.engine.call(move |station, _| station.endpoint.create_address(pd, &path))??;
+        Ok(AddressHandle { device: self.device.clone(), pd, id, path })
+    }
+}
+
+impl AddressHandle {
+    /// A queue pair there. With the top bit of `queue_key` set the sender's own key is sent.
+    #[must_use]
+    pub fn to(&self, qpn: Qpn, queue_key: u32) -> Datagram {
+        Datagram { address: self.id, qpn, queue_key }
+    }
+
+    /// The headers of packets that go there.
+    #[must_use]
+    pub fn path(&self) -> Path {
+        self.path
+    }
+
+    /// Whether datagrams of queue pairs of `pd` may use it.
+    #[must_use]
+    pub fn is_of(&self, pd: &ProtectionDomain) -> bool {
+        self.pd == pd.pd && Arc::ptr_eq(&self.device, &pd.device)
+    }
+}
+
+impl Drop for AddressHandle {
+    fn drop(&mut self) {
+        let id = self.id;
+        // A stopped core has no handles left.
+        let _ = self.device.engine.call(move |station, _| station.endpoint.destroy_address(id));
+    }
+}

@@ -89,10 +89,11 @@ impl Unreliable {
             flow.on_wire(books.now, on_wire);
         }
         self.next += 1;
-        if ends && let Some(wqe) = self.queue.pop_front() {
-            if wqe.request.signalled || self.identity.signal_all {
-                books.cqs.push(self.identity.send_cq, sent(&wqe, &self.identity));
-            }
+        if ends
+            && let Some(wqe) = self.queue.pop_front()
+            && (wqe.request.signalled || self.identity.signal_all)
+        {
+            books.cqs.push(self.identity.send_cq, sent(&wqe, &self.identity));
         }
         Some(on_wire)
     }

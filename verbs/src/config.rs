@@ -1,4 +1,6 @@
-use crate::congestion::{CongestionRule, RuleText, feedback_key_from_env, feedback_key_from_file};
+use crate::congestion::{
+    CongestionRule, RuleText, feedback_key_from_env, feedback_key_from_file, rule_from_text,
+};
 use datapath::engine::{Idle, Progress};
 use datapath::neighbour;
 use roce::wire::Mtu;
@@ -47,6 +49,8 @@ pub enum ConfigError {
     Progress(String),
     #[error("idle {0:?}: write busy or yield")]
     Idle(String),
+    #[error("congestion control {text:?}: {reason}")]
+    Congestion { text: String, reason: String },
     #[error("congestion rule {number}: {reason}")]
     Rule { number: usize, reason: String },
     #[error(transparent)]
@@ -83,16 +87,24 @@ impl DeviceConfig {
         Self { port: Some(port.into()), ..Self::default() }
     }
 
-    /// From `FERROCE_PORT` and `FERROCE_IP` (comma-separated), over `ferroce.toml` in the current folder if there
-    /// is one.
+    /// From `FERROCE_PORT`, `FERROCE_IP` (comma-separated) and `FERROCE_CC` (a congestion rule in one line, such as
+    /// `hpcc,line_rate=1G,base_rtt=2ms`), over the file that `FERROCE_CONFIG` names, or else `ferroce.toml` in the current
+    /// folder if there is one.
     ///
     /// # Errors
     /// Where the file or a value can't be read.
     pub fn from_env() -> Result<Self, ConfigError> {
-        let mut config = match std::fs::exists("ferroce.toml") {
-            Ok(true) => Self::from_file(Path::new("ferroce.toml"))?,
-            Ok(false) | Err(_) => Self::default(),
+        let named = std::env::var_os("FERROCE_CONFIG");
+        let mut config = match (named, std::fs::exists("ferroce.toml")) {
+            (Some(file), _) => Self::from_file(Path::new(&file))?,
+            (None, Ok(true)) => Self::from_file(Path::new("ferroce.toml"))?,
+            (None, Ok(false) | Err(_)) => Self::default(),
         };
+        if let Ok(text) = std::env::var("FERROCE_CC") {
+            let rule = rule_from_text(&text, feedback_key_from_env()?);
+            let rule = rule.map_err(|reason| ConfigError::Congestion { text, reason })?;
+            config.rules.insert(0, rule);
+        }
         if let Ok(port) = std::env::var("FERROCE_PORT") {
             config.port = Some(port);
         }

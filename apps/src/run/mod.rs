@@ -7,7 +7,9 @@ mod ranks;
 use crate::failure::Failure;
 use crate::signals;
 use hosts::Hosts;
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 /// The command line of `ferroce run`.
@@ -32,6 +34,13 @@ pub struct Args {
     /// Our address, where the kernel gives the port none: 10.0.0.1/24,fd00::1/64
     #[arg(long, value_name = "ADDRESS", env = "FERROCE_IP", conflicts_with = "namespaces")]
     ip: Option<String>,
+    /// Congestion control of queue pairs: fixed, hpcc, hpcc-rx, dctcp, dcqcn or auto, then keys of a rule in ferroce.toml,
+    /// as in hpcc,line_rate=1G,base_rtt=2ms
+    #[arg(long, value_name = "NAME[,KEY=VALUE...]", env = "FERROCE_CC")]
+    cc: Option<String>,
+    /// Settings from this file [default: ferroce.toml in this folder, if there is one]
+    #[arg(long, value_name = "FILE", env = "FERROCE_CONFIG")]
+    config: Option<PathBuf>,
     /// Make so many connected hosts on this machine and run the command in each; as root
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=16))]
     namespaces: Option<u8>,
@@ -52,21 +61,30 @@ pub struct Args {
 /// Where the libraries or the program are missing, or the hosts can't be made.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let libraries = library::folder()?;
+    let settings = settings(args)?;
     if let Some(count) = args.namespaces {
         signals::listen()?;
         let hosts = Hosts::make(count, args.mtu, args.switch || count > 2)?;
-        return ranks::run(&hosts, &libraries, &args.command);
+        return ranks::run(&hosts, &libraries, &args.command, &settings);
     }
     let (program, rest) = args.command.split_first().ok_or_else(|| Failure::usage("no program is named"))?;
     let mut command = Command::new(program);
-    command.args(rest).env("LD_LIBRARY_PATH", library::search_path(&libraries));
-    if let Some(port) = &args.port {
-        command.env("FERROCE_PORT", port);
-    }
-    if let Some(ip) = &args.ip {
-        command.env("FERROCE_IP", ip);
-    }
+    command.args(rest).env("LD_LIBRARY_PATH", library::search_path(&libraries)).envs(settings);
     // Returns only where it failed.
     let error = command.exec();
     Err(Failure::run(format!("{program} can't be run: {error}")))
+}
+
+/// What the libraries read from the program's environment.
+fn settings(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
+    let mut settings: Vec<(_, OsString)> = Vec::new();
+    for (name, value) in [("FERROCE_PORT", &args.port), ("FERROCE_IP", &args.ip), ("FERROCE_CC", &args.cc)] {
+        settings.extend(value.as_ref().map(|value| (name, value.into())));
+    }
+    if let Some(file) = &args.config {
+        let file =
+            file.canonicalize().map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+        settings.push(("FERROCE_CONFIG", file.into()));
+    }
+    Ok(settings)
 }

@@ -4,6 +4,7 @@ use super::hosts::{Hosts, INTERFACE};
 use super::library;
 use crate::failure::Failure;
 use crate::signals;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -18,6 +19,9 @@ const HEAD_START: Duration = Duration::from_millis(1500);
 /// How long the others may go on once one has failed, or the server once all its peers are done.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// What the libraries read from the environment.
+type Settings = [(&'static str, OsString)];
+
 /// A rank's process, and who reads its output.
 struct Rank {
     child: Child,
@@ -29,9 +33,15 @@ struct Rank {
 ///
 /// # Errors
 /// Where the program can't be started, or a signal came.
-pub fn run(hosts: &Hosts, libraries: &Path, command: &[String]) -> Result<ExitCode, Failure> {
+pub fn run(
+    hosts: &Hosts,
+    libraries: &Path,
+    command: &[String],
+    settings: &Settings,
+) -> Result<ExitCode, Failure> {
     let mut ranks = Vec::new();
-    let result = start_all(hosts, libraries, command, &mut ranks).and_then(|()| wait_all(&mut ranks));
+    let result =
+        start_all(hosts, libraries, command, settings, &mut ranks).and_then(|()| wait_all(&mut ranks));
     for rank in &mut ranks {
         if rank.ended.is_none() {
             // It may have ended since.
@@ -49,23 +59,31 @@ fn start_all(
     hosts: &Hosts,
     libraries: &Path,
     command: &[String],
+    settings: &Settings,
     ranks: &mut Vec<Rank>,
 ) -> Result<(), Failure> {
     for rank in 0..hosts.count() {
         if rank == 1 {
             wait_until_listening(&hosts.namespace(0))?;
         }
-        ranks.push(start(hosts, libraries, command, rank)?);
+        ranks.push(start(hosts, libraries, command, settings, rank)?);
     }
     Ok(())
 }
 
-fn start(hosts: &Hosts, libraries: &Path, command: &[String], rank: u8) -> Result<Rank, Failure> {
+fn start(
+    hosts: &Hosts,
+    libraries: &Path,
+    command: &[String],
+    settings: &Settings,
+    rank: u8,
+) -> Result<Rank, Failure> {
     let words = substitute(command, rank, Hosts::address(rank), Hosts::address(0));
     let mut child = Command::new("ip")
         .args(["netns", "exec", &hosts.namespace(rank)])
         .args(words)
         .env("LD_LIBRARY_PATH", library::search_path(libraries))
+        .envs(settings.iter().cloned())
         .env("FERROCE_PORT", INTERFACE)
         .env_remove("FERROCE_IP")
         .stdin(Stdio::null())

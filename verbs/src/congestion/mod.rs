@@ -3,6 +3,7 @@
 mod choice;
 mod key;
 mod rules;
+mod text;
 mod units;
 
 pub use choice::{CcName, ChoiceError, CongestionChoice, TelemetryMode};
@@ -11,3 +12,4 @@ pub use rules::{CongestionRule, Prefix};
 pub use units::{parse_duration, parse_rate};
 
 pub(crate) use rules::{RuleText, choose};
+pub(crate) use text::rule_from_text;

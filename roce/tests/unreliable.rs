@@ -173,7 +173,7 @@ fn what_is_not_allowed_is_dropped_without_a_word() {
 fn a_send_from_memory_that_is_not_ours_stops_sending_but_not_receiving() {
     let [mut a, mut b] = connections();
     let bad = a.sge_with(0, 10, Lkey::new(a.region.lkey.get() ^ 1));
-    post(&mut a, |a| SendRequest::send(1, Data::from(bad)).unsignalled());
+    post(&mut a, |_| SendRequest::send(1, Data::from(bad)).unsignalled());
     post(&mut a, |a| SendRequest::send(2, a.sge(0, 10)));
     assert!(sent(&mut a).is_empty());
     let failed: Vec<_> = a.sent().iter().map(|done| (done.id, done.status)).collect();
@@ -229,7 +229,7 @@ fn a_datagram_of_another_key_or_without_room_is_dropped() {
     let ([mut a, mut b], address) = datagrams();
     let to = |queue_key| Datagram { address, qpn: Qpn::new(0), queue_key };
     let qpn = b.qpn;
-    let mut send = |a: &mut Host, queue_key| {
+    let send = |a: &mut Host, queue_key| {
         post(a, |a| SendRequest::send_to(1, a.sge(0, 100), Datagram { qpn, ..to(queue_key) }));
         sent(a).remove(0)
     };

@@ -7,7 +7,7 @@ mod harness;
 use core::time::Duration;
 use harness::script::{PSN, Script, ack, nak, rnr};
 use harness::{BASE, Options};
-use roce::qp::{CompletionStatus, Modify, Remote, SendRequest, State};
+use roce::qp::{CompletionStatus, CongestionAlgorithm, Modify, Remote, SendRequest, State};
 use roce::wire::{Aeth, NakCode, Operation, Syndrome};
 use roce::{Discard, Lkey, Rkey};
 
@@ -279,4 +279,50 @@ fn a_read_of_two_gibibytes_takes_half_the_circle() {
     // One packet in, and the circle has room for one more.
     assert_eq!(script.send(PSN, Operation::ReadResponseFirst(AETH), &[1; 256]), Ok(()));
     assert_eq!(psns(&mut script), [last + 1]);
+}
+
+/// Seen with Linux 6.1's rdma_rxe, READs of 1 MiB, several at once: after a loss it goes on with the answers it owes, for longer
+/// than the timeout, before it comes to the request that was sent again.
+#[test]
+fn a_peer_that_still_streams_old_answers_is_waited_for() {
+    let mut script = Script::new(Options { retry_count: 1, memory: 1 << 16, ..Options::default() });
+    read(&mut script, 1, 3000);
+    read(&mut script, 2, 3000);
+    assert_eq!(psns(&mut script), [PSN, PSN + 3]);
+    let middle = Operation::ReadResponseMiddle;
+    // The first packet of all is lost; both are asked for again, once.
+    assert_eq!(script.send(PSN + 1, middle, &[1; 1024]), Ok(()));
+    assert_eq!(psns(&mut script), [PSN, PSN + 3]);
+    for _ in 0..3 {
+        script.wait(TIMEOUT - Duration::from_micros(1));
+        assert_eq!(psns(&mut script), []);
+        assert_eq!(script.send(PSN + 4, middle, &[1; 1024]), Ok(()));
+    }
+    assert_eq!(script.host.endpoint.counters().timeouts, 0);
+    assert_eq!(script.send(PSN, Operation::ReadResponseFirst(AETH), &[1; 1024]), Ok(()));
+    assert_eq!(script.state(), State::ReadyToSend);
+    // Then the stream ends: now silence counts.
+    script.wait(TIMEOUT + Duration::from_micros(1));
+    assert_eq!(psns(&mut script), [PSN + 1, PSN + 3]);
+}
+
+/// What READs bring back counts against the window, so that a slow peer is not asked for more than it can answer in time.
+#[test]
+fn reads_ask_for_no_more_than_the_window() {
+    let window = CongestionAlgorithm::Fixed { window: 6 << 10, rate: None };
+    let mut script = Script::new(Options { congestion: window, memory: 1 << 16, ..Options::default() });
+    for id in 1..=3 {
+        read(&mut script, id, 3000);
+    }
+    read(&mut script, 4, 10_000);
+    assert_eq!(psns(&mut script), [PSN, PSN + 3]);
+    for id in 0..3 {
+        let psn = PSN + 3 * id;
+        assert_eq!(script.send(psn, Operation::ReadResponseFirst(AETH), &[1; 1024]), Ok(()));
+        assert_eq!(script.send(psn + 1, Operation::ReadResponseMiddle, &[1; 1024]), Ok(()));
+        assert_eq!(script.send(psn + 2, Operation::ReadResponseLast(AETH), &[1; 952]), Ok(()));
+        // The last is longer than the window: it goes alone.
+        let next = [vec![PSN + 6], vec![], vec![PSN + 9]];
+        assert_eq!(psns(&mut script), next[id as usize]);
+    }
 }

@@ -218,7 +218,7 @@ impl Link {
                 let result = self.memory.sge(self.outbound(qp), 8).map_err(failed)?;
                 match self.atomic {
                     AtomicType::FetchAndAdd => SendRequest::fetch_add(0, result, there, 1),
-                    AtomicType::CmpAndSwap => SendRequest::compare_swap(0, result, there, 0, 0),
+                    AtomicType::CmpAndSwap => SendRequest::compare_swap(0, result, there, 0, 1),
                 }
             }
         })

@@ -13,6 +13,7 @@ mod record;
 mod report;
 mod session;
 mod stats;
+mod verify;
 
 pub use args::PerfArgs;
 pub use plan::{Kind, Tool, Verb};

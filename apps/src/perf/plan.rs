@@ -202,8 +202,10 @@ fn refuse_what_is_not_supported(tool: Tool, args: &PerfArgs) -> Result<(), Failu
         "latency is measured on one queue pair; leave -q out"
     } else if load.atomic_type.is_some() && tool.verb != Verb::Atomic {
         "-A is for atomic-bw and atomic-lat; leave it out"
-    } else if load.verify && (tool.verb == Verb::Atomic || tool.kind == Kind::Latency) {
-        "--verify goes with write-bw, send-bw and read-bw; leave it out here"
+    } else if load.verify && tool.kind == Kind::Latency {
+        "--verify goes with the bandwidth tools; leave it out here"
+    } else if load.verify && tool.verb == Verb::Atomic && load.duration.is_some() {
+        "--verify counts atomics: give -n in place of -D"
     } else if load.all && tool.verb == Verb::Atomic {
         "an atomic is always 8 bytes; leave -a out"
     } else {

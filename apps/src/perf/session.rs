@@ -11,6 +11,7 @@ use super::plan::{Kind, Plan, Verb};
 use super::record::{Record, Row};
 use super::report::{self, Head, LINE};
 use super::stats::Bandwidth;
+use super::verify;
 use crate::counters::Shown;
 use crate::failure::Failure;
 use verbs::{Congestion, Device, DeviceInfo, Mtu, QpReport};
@@ -228,7 +229,7 @@ impl<'a> Session<'a> {
 
     /// Writes the pattern to send; gives its checksum, or `None` where this side only takes in.
     fn fill(&mut self, size: u64) -> Result<Option<u64>, Failure> {
-        if !self.is_source() {
+        if !self.is_source() || self.plan.tool.verb == Verb::Atomic {
             return Ok(None);
         }
         let mut sum = 0_u64;
@@ -243,6 +244,24 @@ impl<'a> Session<'a> {
 
     /// Compares checksums of what was sent and what arrived, in each direction.
     fn verify(&mut self, handshake: &mut dyn Handshake, size: u64, sent: Option<u64>) -> Result<(), Failure> {
+        if self.plan.tool.verb == Verb::Atomic {
+            return verify::atomics(&self.link, &self.plan);
+        }
+        if !handshake.tells() {
+            // The peer compares for itself too, if it knows the pattern: stock perftest doesn't.
+            let wrong = if self.is_sink() { self.difference(size)? } else { None };
+            return match wrong {
+                None => {
+                    let what =
+                        if self.is_sink() { "received" } else { "sent, for the other side to compare" };
+                    anstream::println!(" verified: {size} bytes {what}");
+                    Ok(())
+                }
+                Some(wrong) => {
+                    Err(Failure::run(format!("verify: {wrong} (stock perftest sends no pattern)")))
+                }
+            };
+        }
         let received = if self.is_sink() { Some(self.checksum(size)?) } else { None };
         handshake.send_outcome(&Outcome { sent, received, ..Outcome::default() })?;
         let peer = handshake.wait_outcome(&mut || self.link.idle())?;
@@ -254,7 +273,8 @@ impl<'a> Session<'a> {
             );
             return Ok(());
         }
-        Err(Failure::run(format!("verify: {}", self.difference(size)?)))
+        let other = "the other side did not receive what was sent; it says where";
+        Err(Failure::run(format!("verify: {}", self.difference(size)?.unwrap_or_else(|| other.into()))))
     }
 
     fn checksum(&self, size: u64) -> Result<u64, Failure> {
@@ -267,16 +287,17 @@ impl<'a> Session<'a> {
         Ok(sum)
     }
 
-    fn difference(&self, size: u64) -> Result<String, Failure> {
+    /// Where this side's memory is not what it should have received.
+    fn difference(&self, size: u64) -> Result<Option<String>, Failure> {
         for qp in (0..self.link.qps.len()).filter(|_| self.is_sink()) {
             let seed = pattern::seed(self.plan.seed, size, qp, !self.link.is_client());
             let at = self.link.inbound(qp);
             let found =
                 pattern::first_difference(&self.link.memory, at, size as usize, seed).map_err(failed)?;
             if let Some(byte) = found {
-                return Ok(format!("byte {byte} of {size} on queue pair {qp} is not what was sent"));
+                return Ok(Some(format!("byte {byte} of {size} on queue pair {qp} is not what was sent")));
             }
         }
-        Ok("the other side did not receive what was sent; it says where".into())
+        Ok(None)
     }
 }

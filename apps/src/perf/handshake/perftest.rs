@@ -114,9 +114,7 @@ impl Perftest {
     /// # Errors
     /// Where the plan has what stock perftest does not.
     pub fn new(control: Control, plan: Plan, is_client: bool) -> Result<Self, Failure> {
-        let refusal = if plan.verify {
-            "--verify: stock perftest compares no data; leave it out"
-        } else if plan.sizes.len() > 1 {
+        let refusal = if plan.sizes.len() > 1 {
             "-a is not supported with stock perftest; give one -s on both sides"
         } else if !matches!(plan.amount, Amount::Messages(_)) {
             "-D is not supported with stock perftest; give the same -n on both sides"

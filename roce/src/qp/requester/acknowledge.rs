@@ -200,6 +200,11 @@ impl Requester {
             return self.answers_lost(number, now);
         }
         if self.recovering {
+            // Soft-RoCE streams all that it was asked for before it looks at the request that was sent again. Asking once
+            // more meanwhile would only make the stream longer; the peer is alive, so the timer starts again.
+            if let Some(timeout) = self.timeout {
+                self.deadline = self.deadline.map(|_| now + timeout);
+            }
             return Ok(false);
         }
         self.retry()?;

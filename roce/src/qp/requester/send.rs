@@ -27,7 +27,7 @@ impl Requester {
     pub(in crate::qp) fn plan(&self, window: u64) -> Option<Plan<'_>> {
         let wqe = self.queue.get(self.cursor)?;
         let in_flight = self.in_flight();
-        if self.rnr_until.is_some() || in_flight >= window.max(1) || !self.is_admitted(wqe) {
+        if self.rnr_until.is_some() || in_flight >= window.max(1) || !self.is_admitted(wqe, window) {
             return None;
         }
         let offset = wqe.offset(self.next, self.mtu);
@@ -56,10 +56,14 @@ impl Requester {
         })
     }
 
-    /// Whether the limits beside the window let `wqe` go on: outstanding READs, the fence, half the circle.
-    fn is_admitted(&self, wqe: &Wqe) -> bool {
+    /// Whether the limits beside the window let `wqe` go on: outstanding READs, and what they bring back, the fence, half the
+    /// circle. Whatever the window, one READ may be under way.
+    fn is_admitted(&self, wqe: &Wqe, window: u64) -> bool {
         let end = if wqe.is_answered() { wqe.end() } else { self.next + 1 };
-        let reads = !wqe.is_answered() || self.outstanding_reads < self.max_reads;
+        let reads = !wqe.is_answered()
+            || self.outstanding_reads == 0
+            || self.outstanding_reads < self.max_reads
+                && (end - self.una).saturating_mul(u64::from(self.mtu)) <= window;
         let fence = wqe.request.fence && self.next == wqe.first && self.outstanding_reads > 0;
         reads && !fence && end - self.una <= MAX_OUTSTANDING
     }

@@ -183,11 +183,9 @@ fn buffers_that_do_not_follow_each_other_are_refused() {
 fn what_stock_perftest_cannot_do_is_refused() {
     let time = Amount::Time { whole: Duration::from_secs(2), margin: Duration::from_millis(500) };
     let base = plan(Verb::Write, Kind::Bandwidth);
-    for (wrong, part) in [
-        (Plan { verify: true, ..base.clone() }, "--verify"),
-        (Plan { sizes: vec![2, 4], ..base.clone() }, "-a"),
-        (Plan { amount: time, ..base.clone() }, "-D"),
-    ] {
+    for (wrong, part) in
+        [(Plan { sizes: vec![2, 4], ..base.clone() }, "-a"), (Plan { amount: time, ..base.clone() }, "-D")]
+    {
         let (_stock, control) = connection();
         let refused = Perftest::new(control, wrong, true).unwrap_err().to_string();
         assert!(refused.contains(part), "{refused}");

@@ -1,0 +1,58 @@
+//! What atomics must have added up to.
+
+use super::args::AtomicType;
+use super::link::Link;
+use super::plan::{Amount, Plan};
+use crate::failure::Failure;
+
+/// Checks this side's counters after a run of atomics that began at zero: where it is the target what they came to, and where it
+/// is the initiator what the last one found.
+///
+/// # Errors
+/// Which queue pair's counter is wrong.
+pub fn atomics(link: &Link, plan: &Plan) -> Result<(), Failure> {
+    let Amount::Messages(count) = plan.amount else {
+        return Err(Failure::usage("--verify counts atomics: give -n in place of -D"));
+    };
+    for qp in 0..link.qps.len() {
+        if plan.bidirectional || !link.is_client() {
+            check(link, link.inbound(qp), after(plan.atomic, count), qp)?;
+        }
+        if plan.bidirectional || link.is_client() {
+            check(link, link.outbound(qp), after(plan.atomic, count - 1), qp)?;
+        }
+    }
+    anstream::println!(" verified: {count} atomics on each of {} QPs", link.qps.len());
+    Ok(())
+}
+
+/// The counter after `count` of them: FETCH_ADD adds 1, CMP_SWAP makes 1 of 0 and leaves it.
+fn after(atomic: AtomicType, count: u64) -> u64 {
+    match atomic {
+        AtomicType::FetchAndAdd => count,
+        AtomicType::CmpAndSwap => count.min(1),
+    }
+}
+
+fn check(link: &Link, at: usize, expected: u64, qp: usize) -> Result<(), Failure> {
+    let mut bytes = [0; 8];
+    link.memory.read(at, &mut bytes).map_err(|error| Failure::run(error.to_string()))?;
+    match u64::from_ne_bytes(bytes) {
+        found if found == expected => Ok(()),
+        found => {
+            Err(Failure::run(format!("verify: the counter of queue pair {qp} is {found} and not {expected}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_follow_from_how_many_there_were() {
+        assert_eq!(after(AtomicType::FetchAndAdd, 200), 200);
+        assert_eq!(after(AtomicType::CmpAndSwap, 200), 1);
+        assert_eq!(after(AtomicType::CmpAndSwap, 0), 0);
+    }
+}

@@ -1,0 +1,257 @@
+/*
+ * Runs in the Soft-RoCE guest: one side of a test like `ib_write_bw`, on libibverbs, that also compares the data. It speaks stock
+ * perftest's handshake (apps/src/perf/handshake/perftest.rs says which) and knows the pattern that `--verify` sends
+ * (apps/src/perf/pattern.rs), so each end compares what it received byte by byte, and counts what atomics added up to.
+ *
+ *   rxe-verify CONNECTION OPERATION BYTES COUNT MTU GID_INDEX [SERVER]
+ *   rxe-verify RC WRITE 65536 50 4096 1 10.77.0.1
+ */
+#include <arpa/inet.h>
+#include <endian.h>
+#include <infiniband/verbs.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum operation { SEND, WRITE, READ, FETCH_ADD, CMP_SWAP };
+static const char *const names[] = { "SEND", "WRITE", "READ", "FETCH_ADD", "CMP_SWAP" };
+enum { PORT = 18515, KEY = 108, DEPTH = 16, PLACE = 4096 };
+
+static enum operation operation;
+static enum ibv_qp_type type;
+static size_t bytes;
+static uint64_t count;
+static int mtu, gid_index, client, stream;
+static uint8_t *memory;
+static struct ibv_cq *cq;
+static struct ibv_qp *qp;
+static struct ibv_mr *region;
+static char own_key[KEY];
+
+struct peer { unsigned qpn, psn, rkey, max_rd_atomic; uint64_t address; union ibv_gid gid; };
+
+static void die(const char *format, ...)
+{
+	va_list arguments;
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	fputc('\n', stderr);
+	exit(1);
+}
+
+static uint64_t mix(uint64_t value)
+{
+	uint64_t a = value + 0x9e3779b97f4a7c15, b = (a ^ a >> 30) * 0xbf58476d1ce4e5b9, c = (b ^ b >> 27) * 0x94d049bb133111eb;
+	return c ^ c >> 31;
+}
+
+/* Byte `at` of what the client, or the server, sends. */
+static uint8_t pattern(size_t at, int from_client)
+{
+	static uint64_t seed, word, index = -1;
+	if (!seed) seed = mix(0x5eedf00d ^ mix(bytes) ^ mix(from_client));
+	if (index != at / 8) { index = at / 8; word = mix(seed + index); }
+	return word >> 8 * (at % 8);
+}
+
+static void fill(int from_client) { for (size_t at = 0; at < bytes; at++) memory[at] = pattern(at, from_client); }
+
+static void compare(int from_client)
+{
+	for (size_t at = 0; at < bytes; at++)
+		if (memory[at] != pattern(at, from_client))
+			die("byte %zu of %zu is %02x and not %02x", at, bytes, memory[at], pattern(at, from_client));
+	printf("verified: %zu bytes\n", bytes);
+}
+
+static void expect(uint64_t value)
+{
+	uint64_t found = *(volatile uint64_t *)memory;
+	if (found != value) die("the counter is %llu and not %llu", (unsigned long long)found, (unsigned long long)value);
+	printf("verified: counter %llu\n", (unsigned long long)found);
+}
+
+static void meet(const char *server)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(PORT) };
+	if (server) {
+		inet_pton(AF_INET, server, &at.sin_addr);
+		stream = socket(AF_INET, SOCK_STREAM, 0);
+		if (connect(stream, (void *)&at, sizeof at)) die("no server at %s", server);
+		return;
+	}
+	int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+	if (bind(listener, (void *)&at, sizeof at) || listen(listener, 1)) die("TCP port %d is taken", PORT);
+	stream = accept(listener, NULL, NULL);
+}
+
+/* The client speaks first. */
+static void exchange(const void *own, void *theirs, size_t length)
+{
+	if (client && write(stream, own, length) != (ssize_t)length) die("the other side is gone");
+	if (recv(stream, theirs, length, MSG_WAITALL) != (ssize_t)length) die("the other side closed");
+	if (!client && write(stream, own, length) != (ssize_t)length) die("the other side is gone");
+}
+
+static void step(void) { char theirs[KEY]; exchange(own_key, theirs, KEY); }
+
+static enum ibv_mtu greet(void)
+{
+	char version[16] = "6.06", digit[2] = { '0', 0 }, theirs[16];
+	uint32_t page = htonl(PLACE), line = htonl(64);
+	exchange(version, theirs, sizeof version);
+	exchange(&page, theirs, sizeof page);
+	exchange(&line, theirs, sizeof line);
+	for (int step = 256; step <= mtu; step *= 2) digit[0]++;
+	exchange(digit, theirs, sizeof digit);
+	return theirs[0] < digit[0] ? theirs[0] - '0' : digit[0] - '0';
+}
+
+static struct peer swap_keys(unsigned psn, const union ibv_gid *gid)
+{
+	struct peer peer;
+	char theirs[KEY], *at = own_key;
+	at += sprintf(at, "0000:0010:%06x:%06x:%08x:%016llx:", qp->qp_num, psn, region->rkey, (unsigned long long)(uintptr_t)memory);
+	for (int byte = 0; byte < 16; byte++) at += sprintf(at, "%02x:", gid->raw[byte]);
+	sprintf(at, "00000000:");
+	exchange(own_key, theirs, KEY);
+	unsigned long long address;
+	int length;
+	if (sscanf(theirs, "%*x:%x:%x:%x:%x:%llx:%n", &peer.max_rd_atomic, &peer.qpn, &peer.psn, &peer.rkey, &address, &length) != 5)
+		die("the other side's keys can't be read");
+	peer.address = address;
+	for (int byte = 0; byte < 16; byte++) peer.gid.raw[byte] = strtoul(theirs + length + 3 * byte, NULL, 16);
+	return peer;
+}
+
+static void make(union ibv_gid *gid)
+{
+	struct ibv_device **devices = ibv_get_device_list(NULL);
+	struct ibv_context *context = devices && devices[0] ? ibv_open_device(devices[0]) : NULL;
+	if (!context) die("no RDMA device");
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	size_t room = bytes < PLACE ? PLACE : bytes;
+	memory = aligned_alloc(PLACE, (room + PLACE - 1) / PLACE * PLACE);
+	memset(memory, 0, room);
+	region = ibv_reg_mr(pd, memory, room,
+		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
+	cq = ibv_create_cq(context, 1024, NULL, NULL, 0);
+	struct ibv_qp_init_attr how = { .send_cq = cq, .recv_cq = cq, .qp_type = type, .sq_sig_all = 1,
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = 512, .max_send_sge = 1, .max_recv_sge = 1 } };
+	if (!region || !cq || !(qp = ibv_create_qp(pd, &how)) || ibv_query_gid(context, 1, gid_index, gid)) die("the device refuses");
+}
+
+static void start(const struct peer *peer, unsigned psn, enum ibv_mtu path_mtu)
+{
+	int reliable = type == IBV_QPT_RC;
+	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1,
+		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | (reliable ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC : 0) };
+	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = path_mtu, .dest_qp_num = peer->qpn, .rq_psn = peer->psn,
+		.max_dest_rd_atomic = 16, .min_rnr_timer = 12,
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = peer->gid, .sgid_index = gid_index, .hop_limit = 64 } } };
+	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .sq_psn = psn, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+		.max_rd_atomic = peer->max_rd_atomic > 16 ? 16 : peer->max_rd_atomic };
+	if (ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) ||
+	    ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		(reliable ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0)) ||
+	    ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN |
+		(reliable ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0)))
+		die("the queue pair does not connect");
+}
+
+static void receive_into_memory(void)
+{
+	struct ibv_sge place = { (uintptr_t)memory, bytes, region->lkey };
+	struct ibv_recv_wr request = { .sg_list = &place, .num_sge = 1 }, *bad;
+	for (uint64_t posted = 0; posted < count; posted++) if (ibv_post_recv(qp, &request, &bad)) die("no room for receives");
+}
+
+/* Posts all requests, DEPTH at a time, and gives the seconds that they took. */
+static double run(const struct peer *peer)
+{
+	static const enum ibv_wr_opcode opcodes[] =
+		{ IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP };
+	struct ibv_sge place = { (uintptr_t)memory, bytes, region->lkey };
+	struct ibv_send_wr request = { .sg_list = &place, .num_sge = bytes ? 1 : 0, .opcode = opcodes[operation] }, *bad;
+	struct timespec from, to;
+	if (operation >= FETCH_ADD) {
+		request.wr.atomic.remote_addr = peer->address;
+		request.wr.atomic.rkey = peer->rkey;
+		request.wr.atomic.compare_add = operation == FETCH_ADD;
+		request.wr.atomic.swap = 1;
+	} else {
+		request.wr.rdma.remote_addr = peer->address;
+		request.wr.rdma.rkey = peer->rkey;
+	}
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	for (uint64_t posted = 0, done = 0; done < count;) {
+		struct ibv_wc completion;
+		while (posted < count && posted - done < DEPTH) {
+			if (ibv_post_send(qp, &request, &bad)) die("a request is refused");
+			posted++;
+		}
+		int got = ibv_poll_cq(cq, 1, &completion);
+		if (got && completion.status) die("request %llu: %s", (unsigned long long)done, ibv_wc_status_str(completion.status));
+		done += got;
+	}
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	return to.tv_sec - from.tv_sec + (to.tv_nsec - from.tv_nsec) / 1e9;
+}
+
+static void report(double seconds)
+{
+	double rate = client ? count / seconds / 1e6 : 0, average = rate * 1e6 * bytes / (1 << 20);
+	uint64_t fields[5] = { bytes, count, 0, 0, 0 }, theirs;
+	memcpy(&fields[2], &average, 8);
+	memcpy(&fields[3], &average, 8);
+	memcpy(&fields[4], &rate, 8);
+	for (int field = 0; field < 5; field++) {
+		uint64_t wire = htobe64(fields[field]);
+		exchange(&wire, &theirs, sizeof wire);
+	}
+}
+
+static void check(void)
+{
+	switch (operation) {
+	case SEND: case WRITE: if (!client) compare(1); break;
+	case READ: if (client) compare(0); break;
+	/* The target has the sum; the initiator has what stood there before its last one. */
+	case FETCH_ADD: expect(client ? count - 1 : count); break;
+	case CMP_SWAP: expect(!client || count > 1); break;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	union ibv_gid gid;
+	char theirs[KEY];
+	if (argc < 7) die("usage: %s RC|UC OPERATION BYTES COUNT MTU GID_INDEX [SERVER]", argv[0]);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	type = strcmp(argv[1], "UC") ? IBV_QPT_RC : IBV_QPT_UC;
+	while (operation < CMP_SWAP && strcmp(argv[2], names[operation])) operation++;
+	bytes = strtoull(argv[3], NULL, 0), count = strtoull(argv[4], NULL, 0), mtu = atoi(argv[5]), gid_index = atoi(argv[6]);
+	client = argc > 7;
+	unsigned psn = mix(time(NULL)) & 0xffffff;
+
+	make(&gid);
+	if (client ? operation <= WRITE : operation == READ) fill(client);
+	meet(client ? argv[7] : NULL);
+	enum ibv_mtu path_mtu = greet();
+	struct peer peer = swap_keys(psn, &gid);
+	start(&peer, psn, path_mtu);
+	if (!client && operation == SEND) receive_into_memory();
+	for (int steps = operation == SEND ? 3 : 2; steps; steps--) step();
+	double seconds = client ? run(&peer) : 0;
+	if (operation != SEND) { step(); report(seconds); }
+	step();
+	check();
+	if (write(stream, "done", 5) != 5) die("the other side is gone");
+	recv(stream, theirs, 5, MSG_WAITALL);
+	return 0;
+}

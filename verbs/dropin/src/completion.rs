@@ -167,6 +167,10 @@ pub(crate) fn work_completion(completion: &Completion) -> ibv_wc {
         qp_num: completion.qpn.get(),
         ..Default::default()
     };
+    if let Some(source) = completion.source {
+        wc.src_qp = source.get();
+        wc.wc_flags |= IBV_WC_GRH as c_uint;
+    }
     if let Some(immediate) = completion.immediate {
         wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes(immediate);
         wc.wc_flags |= IBV_WC_WITH_IMM as c_uint;

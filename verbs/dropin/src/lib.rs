@@ -11,6 +11,7 @@
 #![allow(clippy::missing_safety_doc, clippy::not_unsafe_ptr_arg_deref)]
 
 pub mod abi;
+mod address;
 mod channel;
 mod completion;
 mod context;
@@ -27,6 +28,7 @@ mod query;
 mod queue_pair;
 mod unsupported;
 
+pub use address::*;
 pub use channel::*;
 pub use completion::*;
 pub use device::*;

@@ -8,8 +8,8 @@ use crate::query::{ip_of, mtu_of};
 use crate::queue_pair::{Inner, Qp, state_code};
 use std::ffi::{c_int, c_uint};
 use verbs::{
-    AckTimeout, DEFAULT_CONGESTION, Modify, Path, Psn, Qpn, RnrTimer, RtrSettings, RtsSettings, State,
-    udp_source_port,
+    AckTimeout, DEFAULT_CONGESTION, Modify, Path, Psn, Qpn, RnrTimer, RtrSettings, RtsSettings, Service,
+    State, udp_source_port,
 };
 
 /// What a transition must set, and what else it may.
@@ -20,19 +20,50 @@ struct Rule {
 
 /// Attributes of any transition.
 const ALWAYS: c_uint = IBV_QP_STATE | IBV_QP_CUR_STATE;
-const TO_INIT: Rule = Rule { required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, optional: 0 };
-const TO_RTR: Rule = Rule {
-    required: IBV_QP_AV
-        | IBV_QP_PATH_MTU
-        | IBV_QP_DEST_QPN
-        | IBV_QP_RQ_PSN
-        | IBV_QP_MAX_DEST_RD_ATOMIC
-        | IBV_QP_MIN_RNR_TIMER,
-    optional: IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
+/// The rules of a service: to INIT, RTR and RTS.
+struct Rules {
+    init: Rule,
+    rtr: Rule,
+    rts: Rule,
+}
+
+const RC: Rules = Rules {
+    init: Rule { required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, optional: 0 },
+    rtr: Rule {
+        required: IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER,
+        optional: IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
+    },
+    rts: Rule {
+        required: IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_SQ_PSN
+            | IBV_QP_MAX_QP_RD_ATOMIC,
+        optional: IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE,
+    },
 };
-const TO_RTS: Rule = Rule {
-    required: IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
-    optional: IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE,
+
+const UC: Rules = Rules {
+    init: Rule { required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, optional: 0 },
+    rtr: Rule {
+        required: IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
+        optional: IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
+    },
+    rts: Rule {
+        required: IBV_QP_SQ_PSN,
+        optional: IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE,
+    },
+};
+
+const UD: Rules = Rules {
+    init: Rule { required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, optional: 0 },
+    rtr: Rule { required: 0, optional: IBV_QP_PKEY_INDEX | IBV_QP_QKEY },
+    rts: Rule { required: IBV_QP_SQ_PSN, optional: IBV_QP_QKEY },
 };
 
 impl Rule {
@@ -81,11 +112,19 @@ unsafe fn path(context: *mut ibv_context, qpn: Qpn, wanted: &ibv_qp_attr) -> Res
 
 /// # Safety
 /// As [`path`].
-unsafe fn to_rtr(context: *mut ibv_context, qpn: Qpn, wanted: &ibv_qp_attr) -> Result<Modify, Errno> {
-    // SAFETY: passed on.
-    let path = unsafe { path(context, qpn, wanted) }?;
+unsafe fn to_rtr(
+    context: *mut ibv_context,
+    service: Service,
+    qpn: Qpn,
+    wanted: &ibv_qp_attr,
+) -> Result<Modify, Errno> {
     // SAFETY: passed on.
     let info = unsafe { Context::from(context) }?.device.query()?;
+    if service == Service::Ud {
+        return Ok(Modify::ReadyToReceiveDatagrams { mtu: info.mtu });
+    }
+    // SAFETY: passed on.
+    let path = unsafe { path(context, qpn, wanted) }?;
     let mtu = mtu_of(wanted.path_mtu)?;
     if mtu > info.mtu {
         tracing::warn!("ibv_modify_qp: the port carries a path MTU of {}", info.mtu.bytes());
@@ -102,7 +141,10 @@ unsafe fn to_rtr(context: *mut ibv_context, qpn: Qpn, wanted: &ibv_qp_attr) -> R
     }))
 }
 
-fn to_rts(wanted: &ibv_qp_attr) -> Modify {
+fn to_rts(service: Service, wanted: &ibv_qp_attr) -> Modify {
+    if service == Service::Ud {
+        return Modify::ReadyToSendDatagrams { send_psn: Psn::new(wanted.sq_psn & 0xff_ffff) };
+    }
     Modify::ReadyToSend(RtsSettings {
         send_psn: Psn::new(wanted.sq_psn & 0xff_ffff),
         ack_timeout: AckTimeout::new(wanted.timeout),
@@ -127,27 +169,42 @@ unsafe fn transition(
     if mask & IBV_QP_CUR_STATE != 0 && wanted.cur_qp_state != state_code(from) {
         return Err(INVALID);
     }
-    match wanted.qp_state {
-        IBV_QPS_RESET => Ok(Modify::Reset),
-        IBV_QPS_ERR => Ok(Modify::Error),
-        IBV_QPS_INIT => {
-            TO_INIT.check(mask)?;
-            if wanted.port_num != 1 || wanted.pkey_index != 0 {
-                return Err(INVALID);
-            }
-            Ok(Modify::Init { access: rights(wanted.qp_access_flags)?, partition_key: 0xffff })
+    let (service, rules) = match inner.qp.service() {
+        Service::Rc => (Service::Rc, RC),
+        Service::Uc => (Service::Uc, UC),
+        Service::Ud => (Service::Ud, UD),
+    };
+    match (wanted.qp_state, from) {
+        (IBV_QPS_RESET, _) => Ok(Modify::Reset),
+        (IBV_QPS_ERR, _) => Ok(Modify::Error),
+        (IBV_QPS_INIT, _) => {
+            rules.init.check(mask)?;
+            to_init(service, wanted)
         }
-        IBV_QPS_RTR => {
-            TO_RTR.check(mask)?;
+        (IBV_QPS_RTR, _) => {
+            rules.rtr.check(mask)?;
             // SAFETY: passed on.
-            unsafe { to_rtr(context, inner.qp.qpn(), wanted) }
+            unsafe { to_rtr(context, service, inner.qp.qpn(), wanted) }
         }
-        IBV_QPS_RTS => {
-            TO_RTS.check(mask)?;
-            Ok(to_rts(wanted))
+        (IBV_QPS_RTS, State::SendQueueDrained | State::SendQueueError) => Ok(Modify::Resume),
+        (IBV_QPS_RTS, _) => {
+            rules.rts.check(mask)?;
+            Ok(to_rts(service, wanted))
         }
+        (IBV_QPS_SQD, _) => Ok(Modify::Drain),
         _ => Err(INVALID),
     }
+}
+
+fn to_init(service: Service, wanted: &ibv_qp_attr) -> Result<Modify, Errno> {
+    if wanted.port_num != 1 || wanted.pkey_index != 0 {
+        return Err(INVALID);
+    }
+    let partition_key = 0xffff;
+    Ok(match service {
+        Service::Rc | Service::Uc => Modify::Init { access: rights(wanted.qp_access_flags)?, partition_key },
+        Service::Ud => Modify::InitDatagram { queue_key: wanted.qkey, partition_key },
+    })
 }
 
 /// Keeps what was set, for `ibv_query_qp`.

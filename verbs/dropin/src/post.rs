@@ -1,10 +1,11 @@
 //! Work requests, as lists that programs link.
 
 use crate::abi::*;
-use crate::errno::{Errno, INVALID, UNSUPPORTED, out, status};
+use crate::address::Ah;
+use crate::errno::{Errno, INVALID, UNSUPPORTED, at, out, status};
 use crate::queue_pair::Qp;
 use std::ffi::{c_int, c_uint};
-use verbs::{Data, Lkey, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Sge};
+use verbs::{Data, Lkey, Qpn, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Service, Sge};
 
 /// # Safety
 /// `list` has `count` elements.
@@ -37,6 +38,24 @@ pub(crate) unsafe fn inline(list: &[ibv_sge], limit: u32) -> Result<Data, Errno>
     Ok(Data::inline(&bytes))
 }
 
+/// # Safety
+/// The request of a datagram queue pair names an address handle that is alive.
+unsafe fn datagram(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
+    // SAFETY: any bytes are numbers; the queue pair's service says which member the program set.
+    let (immediate, ud) = unsafe { (wr.__bindgen_anon_1.imm_data.to_ne_bytes(), wr.wr.ud) };
+    let immediate = match wr.opcode {
+        IBV_WR_SEND => None,
+        IBV_WR_SEND_WITH_IMM => Some(immediate),
+        _ => return Err(INVALID),
+    };
+    // SAFETY: passed on.
+    let address = &unsafe { at(ud.ah.cast::<Ah>()) }?.handle;
+    Ok(SendOperation::SendTo {
+        to: address.to(Qpn::new(ud.remote_qpn & 0xff_ffff), ud.remote_qkey),
+        immediate,
+    })
+}
+
 fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     // SAFETY: any bytes are numbers; the opcode says which member the program set.
     let (immediate, rdma, atomic) =
@@ -60,7 +79,7 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
 
 /// # Safety
 /// The request is as the manual page has it.
-unsafe fn send_request(wr: &ibv_send_wr, max_inline: u32) -> Result<SendRequest, Errno> {
+unsafe fn send_request(wr: &ibv_send_wr, service: Service, max_inline: u32) -> Result<SendRequest, Errno> {
     // SAFETY: passed on.
     let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
     let flag = |flag: ibv_send_flags| wr.send_flags & flag as c_uint != 0;
@@ -72,7 +91,11 @@ unsafe fn send_request(wr: &ibv_send_wr, max_inline: u32) -> Result<SendRequest,
     };
     Ok(SendRequest {
         id: wr.wr_id,
-        operation: operation(wr)?,
+        operation: match service {
+            Service::Rc | Service::Uc => operation(wr)?,
+            // SAFETY: passed on.
+            Service::Ud => unsafe { datagram(wr) }?,
+        },
         data,
         signalled: flag(IBV_SEND_SIGNALED),
         solicited: flag(IBV_SEND_SOLICITED),
@@ -90,7 +113,7 @@ pub(crate) unsafe extern "C" fn post_send(
     let result = status(|| {
         // SAFETY: the contract of the manual page.
         let mut inner = unsafe { Qp::from(qp) }?.lock();
-        let limit = inner.qp.capabilities().max_inline;
+        let (limit, service) = (inner.qp.capabilities().max_inline, inner.qp.service());
         let mut refused = None;
         // The request that `next` names is the one that may be refused.
         let mut handed = None::<*mut ibv_send_wr>;
@@ -103,7 +126,7 @@ pub(crate) unsafe extern "C" fn post_send(
             let wr = unsafe { next.as_ref() }?;
             handed = Some(next);
             // SAFETY: the contract of the manual page.
-            unsafe { send_request(wr, limit) }.map_err(|errno| refused = Some(errno)).ok()
+            unsafe { send_request(wr, service, limit) }.map_err(|errno| refused = Some(errno)).ok()
         });
         inner.qp.post_send_list(requests).map_err(|list| Errno::from(list.error))?;
         refused.map_or(Ok(()), Err)

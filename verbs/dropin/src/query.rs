@@ -79,6 +79,7 @@ fn device_attributes(info: &DeviceInfo, guid: [u8; 8]) -> ibv_device_attr {
         max_res_rd_atom: c_int::from(limits.max_rd_atomic) * number(limits.max_qps),
         max_qp_init_rd_atom: c_int::from(limits.max_rd_atomic),
         atomic_cap: IBV_ATOMIC_HCA,
+        max_ah: 1 << 16,
         max_pkeys: 1,
         phys_port_cnt: 1,
         ..Default::default()

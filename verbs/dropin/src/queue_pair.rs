@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use verbs::{Capabilities, QueuePair, State};
+use verbs::{Capabilities, QueuePair, Service, State};
 
 /// A queue pair. `ibv_qp` is how `ibv_qp_ex` begins.
 #[repr(C)]
@@ -66,13 +66,13 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ib
     // SAFETY: passed on.
     let [send, recv] = [init.send_cq, init.recv_cq].map(|cq| unsafe { at(cq.cast::<Cq>()) });
     let (send, recv) = (send?, recv?);
-    match init.qp_type {
-        IBV_QPT_RC => {}
-        IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => {
-            return Err(UNSUPPORTED);
-        }
+    let service = match init.qp_type {
+        IBV_QPT_RC => Service::Rc,
+        IBV_QPT_UC => Service::Uc,
+        IBV_QPT_UD => Service::Ud,
+        IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => return Err(UNSUPPORTED),
         _ => return Err(INVALID),
-    }
+    };
     if !init.srq.is_null() {
         return Err(UNSUPPORTED);
     }
@@ -82,7 +82,8 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ib
         let recv_queue =
             (!std::ptr::eq(send, recv)).then(|| recv.queue.lock().unwrap_or_else(PoisonError::into_inner));
         let builder = domain.domain.queue_pair(&send_queue, recv_queue.as_ref().unwrap_or(&send_queue));
-        builder.capabilities(capabilities(&init.cap)).signal_all(init.sq_sig_all != 0).build_reset()?
+        let builder = builder.service(service).capabilities(capabilities(&init.cap));
+        builder.signal_all(init.sq_sig_all != 0).build_reset()?
     };
     init.cap.max_send_wr = init.cap.max_send_wr.max(1);
     let base = ibv_qp {

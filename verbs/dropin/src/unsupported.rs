@@ -35,10 +35,6 @@ refuse! {
     ibv_modify_srq
     /// Shared receive queues.
     ibv_query_srq
-    /// Address handles.
-    ibv_destroy_ah
-    /// Address handles.
-    ibv_init_ah_from_wc
     /// Multicast.
     ibv_attach_mcast
     /// Multicast.
@@ -66,10 +62,6 @@ refuse! {
 none! {
     /// Shared receive queues.
     ibv_create_srq
-    /// Address handles.
-    ibv_create_ah
-    /// Address handles.
-    ibv_create_ah_from_wc
     /// Memory of other devices.
     ibv_reg_dmabuf_mr
     /// Objects of other processes.

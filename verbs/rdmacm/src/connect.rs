@@ -56,7 +56,7 @@ fn attributes(connection: &Connection, state: ibv_qp_state) -> Result<(ibv_qp_at
             attributes.ah_attr.grh.hop_limit = 64;
             attributes.path_mtu = connection.mtu.into();
             attributes.dest_qp_num = connection.theirs.qpn;
-            attributes.rq_psn = connection.theirs.psn;
+            attributes.rq_psn = connection.ours.psn;
             attributes.max_dest_rd_atomic = connection.ours.responder_resources;
             attributes.min_rnr_timer = MIN_RNR_TIMER;
             RTR_MASK
@@ -65,7 +65,7 @@ fn attributes(connection: &Connection, state: ibv_qp_state) -> Result<(ibv_qp_at
             attributes.timeout = connection.ack_timeout;
             attributes.retry_cnt = connection.retry_count;
             attributes.rnr_retry = connection.theirs.rnr_retry;
-            attributes.sq_psn = connection.ours.psn;
+            attributes.sq_psn = connection.theirs.psn;
             attributes.max_rd_atomic =
                 connection.ours.initiator_depth.min(connection.theirs.responder_resources);
             RTS_MASK

@@ -80,14 +80,18 @@ fn check_memory(address: *mut c_void, length: usize, write: bool) -> Result<(), 
     let page = 4096;
     let start = address as usize / page * page;
     let end = (address as usize).checked_add(length).ok_or(INVALID)?;
-    let advice = if write { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
-    // SAFETY: populating changes no byte of the memory; what is not mapped is refused.
-    let refused = unsafe { libc::madvise(start as *mut c_void, end - start, advice) } != 0;
-    let error = std::io::Error::last_os_error();
-    if refused && matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EFAULT)) {
-        return Err(Errno(libc::EFAULT));
+    let populate = |advice| {
+        // SAFETY: populating changes no byte of the memory; what is not mapped is refused.
+        let refused = unsafe { libc::madvise(start as *mut c_void, end - start, advice) } != 0;
+        refused.then(|| std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    };
+    let refused = populate(if write { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ });
+    match refused {
+        Some(libc::ENOMEM | libc::EFAULT) => Err(Errno(libc::EFAULT)),
+        // It may not be written, since it may be read.
+        Some(libc::EINVAL) if write && populate(MADV_POPULATE_READ).is_none() => Err(Errno(libc::EFAULT)),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// # Safety

@@ -1,7 +1,7 @@
 //! What the command line says.
 
 use crate::perf::PerfArgs;
-use crate::{doctor, info, pcap, replay, run, switch};
+use crate::{doctor, info, pcap, replay, run, sim, switch};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use tracing_subscriber::EnvFilter;
@@ -96,6 +96,8 @@ pub enum Command {
     Pcap(pcap::Args),
     /// Drive HPCC++ with a recorded trace and compare each state
     Replay(replay::Args),
+    /// Run hosts and a switch in virtual time
+    Sim(sim::Args),
     /// Run a switch that stamps telemetry between DPDK ports
     Switch(Box<switch::Args>),
     /// Print a shell's completions

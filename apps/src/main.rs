@@ -12,6 +12,7 @@ mod port;
 mod replay;
 mod run;
 mod signals;
+mod sim;
 mod switch;
 mod units;
 
@@ -37,6 +38,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Pcap(args) => pcap::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Switch(args) => switch::run(&args),
         Command::Completions { shell } => {
             cli::completions(shell);

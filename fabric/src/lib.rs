@@ -22,6 +22,7 @@ mod faulty;
 mod random;
 mod report;
 mod runner;
+pub mod sim;
 mod stations;
 mod statistics;
 mod switch;

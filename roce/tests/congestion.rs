@@ -22,19 +22,21 @@ fn post_write(script: &mut Script, id: u64, length: u32) {
 }
 
 #[test]
-fn the_packet_that_fills_the_window_asks_for_an_acknowledgement() {
-    let congestion = CongestionAlgorithm::Fixed { window: 3000, rate: None };
+fn acknowledgements_are_asked_for_sixteen_times_a_window_and_when_it_is_full() {
+    let congestion = CongestionAlgorithm::Fixed { window: 34_000, rate: None };
     let mut script = Script::new(Options { congestion, ..Options::default() });
-    post_write(&mut script, 1, 10_000);
+    post_write(&mut script, 1, 100_000);
     let asks = |script: &mut Script| -> Vec<(u32, bool)> {
         core::iter::from_fn(|| script.next_header())
             .map(|(header, _)| (header.bth().psn.get(), header.bth().ack_request))
             .collect()
     };
-    assert_eq!(asks(&mut script), [(PSN, false), (PSN + 1, true), (PSN + 2, true)]);
+    // A sixteenth of the window is more than two packets; the last one fills it.
+    let expected: Vec<_> = (0..34).map(|n| (PSN + n, n % 3 == 2 || n == 33)).collect();
+    assert_eq!(asks(&mut script), expected);
     assert_eq!(script.send(PSN + 1, ack(0), &[]), Ok(()));
-    assert_eq!(asks(&mut script), [(PSN + 3, false), (PSN + 4, true)]);
-    assert_eq!(script.host.endpoint.report(script.host.qpn).unwrap().in_flight, 3072);
+    assert_eq!(asks(&mut script), [(PSN + 34, false), (PSN + 35, true)]);
+    assert_eq!(script.host.endpoint.report(script.host.qpn).unwrap().in_flight, 34 * 1024);
 }
 
 #[test]

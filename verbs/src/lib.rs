@@ -67,7 +67,7 @@ pub use completion::CompletionQueue;
 pub use config::{Address, ConfigError, DeviceConfig};
 pub use congestion::{
     CcName, ChoiceError, CongestionChoice, CongestionRule, KeyError, Prefix, TelemetryMode,
-    feedback_key_from_env, feedback_key_from_file, parse_duration, parse_rate,
+    feedback_key_from_env, feedback_key_from_file, parse_congestion, parse_duration, parse_rate,
 };
 pub use connect::{ConnectOptions, DEFAULT_CONGESTION, ParseEndpointError, QpEndpoint};
 pub use datapath::engine::{CoreCounters, Idle, MAD_LENGTH, Mad, Progress, ResolveError, Stopped};

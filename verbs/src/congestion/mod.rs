@@ -9,6 +9,7 @@ mod units;
 pub use choice::{CcName, ChoiceError, CongestionChoice, TelemetryMode};
 pub use key::{KeyError, feedback_key_from_env, feedback_key_from_file};
 pub use rules::{CongestionRule, Prefix};
+pub use text::parse_congestion;
 pub use units::{parse_duration, parse_rate};
 
 pub(crate) use rules::{RuleText, choose};

@@ -1,7 +1,7 @@
 //! A rule in one line, for the environment and for flags.
 
 use super::rules::{CongestionRule, RuleText};
-use roce::qp::FeedbackKey;
+use roce::qp::{Congestion, FeedbackKey};
 
 /// Keys whose values are numbers or truth values; all others are text.
 const PLAIN: [&str; 6] = ["window", "eta", "max_stage", "flows", "service_level", "ratio_only"];
@@ -21,6 +21,14 @@ pub(crate) fn rule_from_text(text: &str, key: Option<FeedbackKey>) -> Result<Con
     }
     let rule: RuleText = toml::from_str(&file).map_err(|error| error.message().replace('\n', "; "))?;
     rule.build(key)
+}
+
+/// Reads `hpcc,line_rate=1G,base_rtt=2ms`: a name, then keys as in a rule of `ferroce.toml`.
+///
+/// # Errors
+/// What is wrong, by key, in one line.
+pub fn parse_congestion(text: &str) -> Result<Congestion, String> {
+    rule_from_text(text, None).map(|rule| rule.congestion)
 }
 
 /// As TOML has it, whatever is in it.

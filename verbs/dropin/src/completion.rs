@@ -2,6 +2,7 @@
 
 use crate::abi::*;
 use crate::channel::{Channel, Events};
+use crate::completion_ex;
 use crate::context::Context;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, object, status};
 use std::cell::UnsafeCell;
@@ -23,9 +24,24 @@ pub(crate) struct Cq {
     /// Queue pairs that it serves, which keep it from being destroyed.
     pub(crate) users: AtomicUsize,
     pub(crate) events: Events,
+    /// What `ibv_start_poll` and its like took.
+    pub(crate) current: UnsafeCell<ibv_wc>,
 }
 
 impl Cq {
+    /// Hands up to `most` completions to `take`, as programs read them.
+    pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(ibv_wc)) -> Result<(), Errno> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = queue.poll_each(most, |completion| take(work_completion(&completion)));
+        drop(queue);
+        let found = found.map_err(|error| {
+            tracing::error!("{error}");
+            Errno(libc::EIO)
+        })?;
+        self.give_way(found);
+        Ok(())
+    }
+
     /// What the program gets with an event.
     pub(crate) fn user(&self) -> *mut c_void {
         // SAFETY: set when the queue was made, and never changed.
@@ -66,11 +82,13 @@ unsafe fn create(
     if let Some(channel) = channel_of {
         queue.ring_on(channel.channel())?;
     }
-    let abi = ibv_cq_ex { context, channel, cq_context: user, cqe: depth as c_int, ..Default::default() };
+    let abi = ibv_cq_ex { context, channel, cq_context: user, cqe: depth as c_int, ..completion_ex::table() };
     let (queue, users) = (Mutex::new(queue), AtomicUsize::new(0));
     let idle_polls = AtomicU32::new(0);
     let events = Events::default();
-    let cq = Box::into_raw(Box::new(Cq { abi: UnsafeCell::new(abi), queue, idle_polls, users, events }));
+    let current = UnsafeCell::new(ibv_wc::default());
+    let abi = UnsafeCell::new(abi);
+    let cq = Box::into_raw(Box::new(Cq { abi, queue, idle_polls, users, events, current }));
     if let Some(channel) = channel_of {
         channel.join(cq);
     }
@@ -95,10 +113,19 @@ pub unsafe extern "C" fn ibv_create_cq(
 
 /// `ibv_create_cq_ex(3)`
 pub(crate) unsafe extern "C" fn create_cq_ex(
-    _context: *mut ibv_context,
-    _wanted: *mut ibv_cq_init_attr_ex,
+    context: *mut ibv_context,
+    wanted: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    object(|| Err(UNSUPPORTED))
+    object(|| {
+        // SAFETY: the contract of the manual page.
+        let wanted = unsafe { at(wanted) }?;
+        let flags = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+        if wanted.wc_flags & !completion_ex::FIELDS != 0 || wanted.comp_mask & !flags != 0 {
+            return Err(UNSUPPORTED);
+        }
+        // SAFETY: the contract of the manual page.
+        Ok(unsafe { create(context, wanted.cqe, wanted.cq_context, wanted.channel) }?.cast())
+    })
 }
 
 /// `ibv_destroy_cq(3)`
@@ -187,19 +214,12 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, into: *mut
         if into.is_null() {
             return if most == 0 { Ok(0) } else { Err(INVALID) };
         }
-        let mut queue = cq.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = 0;
-        let polled = queue.poll_each(most, |completion| {
+        cq.poll(most, |completion| {
             // SAFETY: the program has room for `most` completions.
-            unsafe { into.add(found).write(work_completion(&completion)) };
+            unsafe { into.add(found).write(completion) };
             found += 1;
-        });
-        polled.map_err(|error| {
-            tracing::error!("{error}");
-            Errno(libc::EIO)
         })?;
-        drop(queue);
-        cq.give_way(found);
         Ok(found as c_int)
     })
 }

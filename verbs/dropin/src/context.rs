@@ -22,7 +22,7 @@ pub(crate) struct Context {
     /// Queue pair 1, once `librdmacm.so.1` uses it.
     pub(crate) management: OnceLock<ManagementPort>,
     /// Becomes readable with each asynchronous event.
-    _events: OwnedFd,
+    events: OwnedFd,
 }
 
 impl Context {
@@ -39,8 +39,7 @@ impl Context {
         let events = unsafe { OwnedFd::from_raw_fd(events) };
         let abi = verbs_context { context: table(device, events.as_raw_fd()), ..extended() };
         let opened = configured.open()?;
-        let context =
-            Box::new(Self { abi, device: opened, configured, management: OnceLock::new(), _events: events });
+        let context = Box::new(Self { abi, device: opened, configured, management: OnceLock::new(), events });
         let context = Box::into_raw(context);
         // SAFETY: the box was made right here.
         Ok(unsafe { &raw mut (*context).abi.context })
@@ -64,6 +63,15 @@ impl Context {
             return Err(INVALID);
         }
         Ok(context.cast::<u8>().wrapping_sub(offset_of!(verbs_context, context)).cast())
+    }
+
+    /// Waits for an asynchronous event, where the descriptor blocks.
+    pub(crate) fn wait_for_event(&self) -> Result<(), Errno> {
+        let mut count = [0_u8; 8];
+        // SAFETY: the array has the eight bytes that an eventfd gives.
+        let read = unsafe { libc::read(self.events.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        let failed = || Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
+        if read < 0 { Err(failed()) } else { Ok(()) }
     }
 
     /// # Safety

@@ -9,7 +9,7 @@ use verbs::{Data, Lkey, Qpn, RecvRequest, Remote, Rkey, SendOperation, SendReque
 
 /// # Safety
 /// `list` has `count` elements.
-unsafe fn buffers<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
+pub(crate) unsafe fn buffers<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
         // SAFETY: the caller's promise.
@@ -18,7 +18,7 @@ unsafe fn buffers<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge
     }
 }
 
-fn sge(from: &ibv_sge) -> Sge {
+pub(crate) fn sge(from: &ibv_sge) -> Sge {
     Sge { address: from.addr, length: from.length, lkey: Lkey::new(from.lkey) }
 }
 

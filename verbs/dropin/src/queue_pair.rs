@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::completion::Cq;
 use crate::domain::Pd;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, object, out, status};
+use crate::post_ex::{self, Draft};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +15,8 @@ use verbs::{Capabilities, QueuePair, Service, State};
 #[repr(C)]
 pub(crate) struct Qp {
     abi: UnsafeCell<ibv_qp_ex>,
+    /// It was made for `ibv_wr_start` and its like.
+    extended: bool,
     inner: Mutex<Inner>,
 }
 
@@ -23,6 +26,8 @@ pub(crate) struct Inner {
     /// What was set so far, for `ibv_query_qp`.
     pub(crate) attributes: ibv_qp_attr,
     init: ibv_qp_init_attr,
+    /// Requests of an extended queue pair that are not posted yet.
+    pub(crate) draft: Draft,
 }
 
 // SAFETY: the pointers inside are only compared and handed back to the program.
@@ -60,7 +65,7 @@ fn capabilities(cap: &ibv_qp_cap) -> Capabilities {
 
 /// # Safety
 /// The domain and the completion queues are null or alive.
-unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: passed on.
     let domain = unsafe { at(pd.cast::<Pd>()) }?;
     // SAFETY: passed on.
@@ -102,16 +107,16 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ib
         users.fetch_add(1, Ordering::AcqRel);
     }
     let attributes = ibv_qp_attr { cap: init.cap, ..Default::default() };
-    let inner = Inner { qp, attributes, init: *init };
-    let abi = UnsafeCell::new(ibv_qp_ex { qp_base: base, ..Default::default() });
-    Ok(Box::into_raw(Box::new(Qp { abi, inner: Mutex::new(inner) })).cast())
+    let inner = Inner { qp, attributes, init: *init, draft: Draft::default() };
+    let abi = UnsafeCell::new(post_ex::table(base));
+    Ok(Box::into_raw(Box::new(Qp { abi, extended, inner: Mutex::new(inner) })).cast())
 }
 
 /// `ibv_create_qp(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the contract of the manual page.
-    object(|| unsafe { create(pd, out(init)?) })
+    object(|| unsafe { create(pd, out(init)?, false) })
 }
 
 /// `ibv_create_qp_ex(3)`
@@ -122,11 +127,17 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     object(|| {
         // SAFETY: the contract of the manual page.
         let wanted = unsafe { out(init) }?;
-        if wanted.comp_mask & !IBV_QP_INIT_ATTR_PD != 0 {
+        let operations = wanted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+        let flags = wanted.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0;
+        let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+        if wanted.comp_mask & !known != 0
+            || (operations && wanted.send_ops_flags & !post_ex::OPERATIONS != 0)
+            || (flags && wanted.create_flags != 0)
+        {
             return Err(UNSUPPORTED);
         }
         // SAFETY: the shorter structure is how the longer one begins.
-        unsafe { create(wanted.pd, out(init.cast())?) }
+        unsafe { create(wanted.pd, out(init.cast())?, operations) }
     })
 }
 
@@ -194,8 +205,10 @@ pub unsafe extern "C" fn ibv_query_qp(
 
 /// The queue pair in its extended form, if it was made as one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    std::ptr::null_mut()
+pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the contract of the function.
+    let extended = unsafe { Qp::from(qp) }.is_ok_and(|whole| whole.extended);
+    if extended { qp.cast() } else { std::ptr::null_mut() }
 }
 
 /// `ibv_query_qp_data_in_order(3)`: data may arrive out of order after a loss.

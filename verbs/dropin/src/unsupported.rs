@@ -55,8 +55,6 @@ refuse! {
     ibv_copy_path_rec_to_kern
     /// Structures of the kernel's interface.
     ibv_copy_qp_attr_from_kern
-    /// Asynchronous events.
-    ibv_get_async_event
 }
 
 none! {

@@ -3,7 +3,7 @@
  * perftest's handshake (apps/src/perf/handshake/perftest.rs says which) and knows the pattern that `--verify` sends
  * (apps/src/perf/pattern.rs), so each end compares what it received byte by byte, and counts what atomics added up to.
  *
- *   rxe-verify CONNECTION OPERATION BYTES COUNT MTU GID_INDEX [SERVER]
+ *   rxe-verify RC|UC|UD OPERATION BYTES COUNT MTU GID_INDEX [SERVER]
  *   rxe-verify RC WRITE 65536 50 4096 1 10.77.0.1
  */
 #include <arpa/inet.h>
@@ -19,7 +19,7 @@
 
 enum operation { SEND, WRITE, READ, FETCH_ADD, CMP_SWAP };
 static const char *const names[] = { "SEND", "WRITE", "READ", "FETCH_ADD", "CMP_SWAP" };
-enum { PORT = 18515, KEY = 108, DEPTH = 16, PLACE = 4096 };
+enum { PORT = 18515, KEY = 108, DEPTH = 16, PLACE = 4096, GRH = 40, QUEUE_KEY = 0x11111111 };
 
 static enum operation operation;
 static enum ibv_qp_type type;
@@ -29,7 +29,8 @@ static int mtu, gid_index, client, stream;
 static uint8_t *memory;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
-static struct ibv_mr *region;
+static struct ibv_mr *region, *headers;
+static struct ibv_pd *pd;
 static char own_key[KEY];
 
 struct peer { unsigned qpn, psn, rkey, max_rd_atomic; uint64_t address; union ibv_gid gid; };
@@ -134,7 +135,9 @@ static void make(union ibv_gid *gid)
 	struct ibv_device **devices = ibv_get_device_list(NULL);
 	struct ibv_context *context = devices && devices[0] ? ibv_open_device(devices[0]) : NULL;
 	if (!context) die("no RDMA device");
-	struct ibv_pd *pd = ibv_alloc_pd(context);
+	static uint8_t header[GRH];
+	pd = ibv_alloc_pd(context);
+	headers = ibv_reg_mr(pd, header, GRH, IBV_ACCESS_LOCAL_WRITE);
 	size_t room = bytes < PLACE ? PLACE : bytes;
 	memory = aligned_alloc(PLACE, (room + PLACE - 1) / PLACE * PLACE);
 	memset(memory, 0, room);
@@ -142,13 +145,22 @@ static void make(union ibv_gid *gid)
 		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
 	cq = ibv_create_cq(context, 1024, NULL, NULL, 0);
 	struct ibv_qp_init_attr how = { .send_cq = cq, .recv_cq = cq, .qp_type = type, .sq_sig_all = 1,
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = 512, .max_send_sge = 1, .max_recv_sge = 1 } };
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = 512, .max_send_sge = 1, .max_recv_sge = 2 } };
 	if (!region || !cq || !(qp = ibv_create_qp(pd, &how)) || ibv_query_gid(context, 1, gid_index, gid)) die("the device refuses");
 }
 
 static void start(const struct peer *peer, unsigned psn, enum ibv_mtu path_mtu)
 {
 	int reliable = type == IBV_QPT_RC;
+	if (type == IBV_QPT_UD) {
+		struct ibv_qp_attr state = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QUEUE_KEY, .sq_psn = psn };
+		int wrong = ibv_modify_qp(qp, &state, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
+		state.qp_state = IBV_QPS_RTR;
+		wrong |= ibv_modify_qp(qp, &state, IBV_QP_STATE);
+		state.qp_state = IBV_QPS_RTS;
+		if (wrong | ibv_modify_qp(qp, &state, IBV_QP_STATE | IBV_QP_SQ_PSN)) die("the queue pair does not open");
+		return;
+	}
 	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1,
 		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | (reliable ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC : 0) };
 	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = path_mtu, .dest_qp_num = peer->qpn, .rq_psn = peer->psn,
@@ -166,8 +178,10 @@ static void start(const struct peer *peer, unsigned psn, enum ibv_mtu path_mtu)
 
 static void receive_into_memory(void)
 {
-	struct ibv_sge place = { (uintptr_t)memory, bytes, region->lkey };
-	struct ibv_recv_wr request = { .sg_list = &place, .num_sge = 1 }, *bad;
+	/* In front of a datagram stand 40 bytes of its network header. */
+	struct ibv_sge places[2] = { { (uintptr_t)headers->addr, GRH, headers->lkey }, { (uintptr_t)memory, bytes, region->lkey } };
+	int skip = type != IBV_QPT_UD;
+	struct ibv_recv_wr request = { .sg_list = places + skip, .num_sge = 2 - skip }, *bad;
 	for (uint64_t posted = 0; posted < count; posted++) if (ibv_post_recv(qp, &request, &bad)) die("no room for receives");
 }
 
@@ -179,7 +193,14 @@ static double run(const struct peer *peer)
 	struct ibv_sge place = { (uintptr_t)memory, bytes, region->lkey };
 	struct ibv_send_wr request = { .sg_list = &place, .num_sge = bytes ? 1 : 0, .opcode = opcodes[operation] }, *bad;
 	struct timespec from, to;
-	if (operation >= FETCH_ADD) {
+	if (type == IBV_QPT_UD) {
+		struct ibv_ah_attr way =
+			{ .is_global = 1, .port_num = 1, .grh = { .dgid = peer->gid, .sgid_index = gid_index, .hop_limit = 64 } };
+		request.wr.ud.ah = ibv_create_ah(pd, &way);
+		request.wr.ud.remote_qpn = peer->qpn;
+		request.wr.ud.remote_qkey = QUEUE_KEY;
+		if (!request.wr.ud.ah) die("no way to the other side");
+	} else if (operation >= FETCH_ADD) {
 		request.wr.atomic.remote_addr = peer->address;
 		request.wr.atomic.rkey = peer->rkey;
 		request.wr.atomic.compare_add = operation == FETCH_ADD;
@@ -231,9 +252,9 @@ int main(int argc, char **argv)
 {
 	union ibv_gid gid;
 	char theirs[KEY];
-	if (argc < 7) die("usage: %s RC|UC OPERATION BYTES COUNT MTU GID_INDEX [SERVER]", argv[0]);
+	if (argc < 7) die("usage: %s RC|UC|UD OPERATION BYTES COUNT MTU GID_INDEX [SERVER]", argv[0]);
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	type = strcmp(argv[1], "UC") ? IBV_QPT_RC : IBV_QPT_UC;
+	type = !strcmp(argv[1], "UC") ? IBV_QPT_UC : !strcmp(argv[1], "UD") ? IBV_QPT_UD : IBV_QPT_RC;
 	while (operation < CMP_SWAP && strcmp(argv[2], names[operation])) operation++;
 	bytes = strtoull(argv[3], NULL, 0), count = strtoull(argv[4], NULL, 0), mtu = atoi(argv[5]), gid_index = atoi(argv[6]);
 	client = argc > 7;

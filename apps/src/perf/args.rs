@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
-use verbs::Mtu;
+use verbs::{Mtu, Service};
 
 /// A measuring tool's command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -51,6 +51,36 @@ pub enum Language {
     Perftest,
 }
 
+/// The transport service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum Connection {
+    #[default]
+    Rc,
+    Uc,
+    Ud,
+}
+
+impl Connection {
+    /// As perftest and the specification write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+        }
+    }
+
+    /// What the library calls it.
+    pub const fn service(self) -> Service {
+        match self {
+            Self::Rc => Service::Rc,
+            Self::Uc => Service::Uc,
+            Self::Ud => Service::Ud,
+        }
+    }
+}
+
 /// What is sent. The client's word counts; a server that was told otherwise refuses.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Load (the client decides; a server that was told otherwise refuses)")]
@@ -86,9 +116,9 @@ pub struct LoadArgs {
     /// Send a pattern and compare checksums of it at both ends
     #[arg(long)]
     pub verify: bool,
-    /// Connection type; only RC so far
-    #[arg(short, long, value_name = "TYPE", default_value = "RC", value_parser = connection)]
-    pub connection: String,
+    /// Connection type: RC; UC for WRITE and SEND; UD for SEND of up to the path MTU [default: RC]
+    #[arg(short, long, value_name = "TYPE", value_parser = connection)]
+    pub connection: Option<Connection>,
     /// Connect by rdma_cm; not supported yet
     #[arg(short = 'R', long = "rdma_cm", hide = true)]
     pub rdma_cm: bool,
@@ -180,12 +210,12 @@ impl OutputArgs {
     }
 }
 
-fn connection(text: &str) -> Result<String, String> {
+fn connection(text: &str) -> Result<Connection, String> {
     match text.to_ascii_uppercase().as_str() {
-        "RC" => Ok("RC".into()),
-        "UC" | "UD" | "XRC" | "DC" | "SRD" | "RAWETH" => {
-            Err("only RC (reliable connection) is supported; leave -c out".into())
-        }
+        "RC" => Ok(Connection::Rc),
+        "UC" => Ok(Connection::Uc),
+        "UD" => Ok(Connection::Ud),
+        "XRC" | "DC" | "SRD" | "RAWETH" => Err("supported are RC, UC and UD; leave -c out for RC".into()),
         _ => Err("no such connection type; leave -c out for RC".into()),
     }
 }

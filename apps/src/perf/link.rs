@@ -1,17 +1,19 @@
 //! This side of a test: a device, its queue pairs and their memory.
 
-use super::args::{AtomicType, QueueArgs};
+use super::args::{AtomicType, Connection, QueueArgs};
 use super::handshake::{Pause, Side};
 use super::plan::{Kind, Plan, Verb};
 use super::stats::Bandwidth;
 use crate::failure::Failure;
 use std::time::Instant;
 use verbs::{
-    Access, AckTimeout, Capabilities, Completion, CompletionOpcode, CompletionQueue, CompletionStatus,
-    Congestion, ConnectOptions, Data, Device, MemoryRegion, Mtu, QueuePair, RecvRequest, RemoteBuffer,
-    SendRequest,
+    Access, AckTimeout, AddressHandle, AddressOptions, Capabilities, Completion, CompletionOpcode,
+    CompletionQueue, CompletionStatus, Congestion, ConnectOptions, DEFAULT_QUEUE_KEY, Data, Datagram, Device,
+    MemoryRegion, Mtu, ProtectionDomain, QueuePair, RecvRequest, RemoteBuffer, SendRequest,
 };
 
+/// What stands in front of a datagram in its receive buffer (IBA 11.4.1.2).
+const GRH_BYTES: u32 = 40;
 /// Completions taken at a time.
 pub const BATCH: usize = 32;
 
@@ -37,6 +39,12 @@ pub struct Link {
     arrivals: Option<Arrivals>,
     rx_depth: u32,
     inline_size: u32,
+    /// Of datagram queue pairs: where each one's messages go.
+    datagrams: Vec<Datagram>,
+    addresses: Vec<AddressHandle>,
+    /// Of datagram queue pairs: where the 40 bytes in front of each message go.
+    headers: Option<MemoryRegion>,
+    pd: ProtectionDomain,
     verb: Verb,
     atomic: AtomicType,
     is_client: bool,
@@ -115,10 +123,14 @@ impl Link {
         let qps = (0..plan.qps)
             .map(|_| {
                 let builder = pd.queue_pair(&send_cq, &recv_cq).capabilities(capabilities);
-                let builder = builder.selective_repeat(args.selective_repeat);
+                let builder =
+                    builder.selective_repeat(args.selective_repeat).service(plan.connection.service());
                 builder.gid_index(args.gid_index).build().map_err(failed)
             })
             .collect::<Result<Vec<_>, _>>()?;
+        let headers = (plan.connection == Connection::Ud)
+            .then(|| MemoryRegion::alloc(&pd, GRH_BYTES as usize, Access::LOCAL_WRITE).map_err(failed))
+            .transpose()?;
         let half = if plan.both_ways() { bytes / 2 } else { 0 };
         let slot = if plan.both_ways() { bytes / 2 } else { bytes } / qps.len();
         Ok(Self {
@@ -135,6 +147,10 @@ impl Link {
             arrivals: None,
             rx_depth: queues.rx_depth,
             inline_size: queues.inline_size,
+            datagrams: Vec::new(),
+            addresses: Vec::new(),
+            headers,
+            pd,
             verb: plan.tool.verb,
             atomic: plan.atomic,
             is_client,
@@ -178,7 +194,19 @@ impl Link {
             ));
         }
         for (qp, endpoint) in self.qps.iter_mut().zip(&peer.qps) {
-            qp.connect(endpoint, &options).map_err(failed)?;
+            if self.headers.is_none() {
+                qp.connect(endpoint, &options).map_err(failed)?;
+                continue;
+            }
+            qp.open().map_err(failed)?;
+            let way = AddressOptions {
+                gid_index: args.gid_index,
+                traffic_class: args.traffic_class(),
+                ..AddressOptions::default()
+            };
+            let address = self.pd.address(endpoint.ip, &way).map_err(failed)?;
+            self.datagrams.push(address.to(endpoint.qpn, DEFAULT_QUEUE_KEY));
+            self.addresses.push(address);
         }
         if self.receives {
             for qp in 0..self.qps.len() {
@@ -209,7 +237,10 @@ impl Link {
         let there = self.remote.at(self.inbound(qp) as u64);
         Ok(match self.verb {
             Verb::Write => SendRequest::write(0, self.data(qp, length)?, there),
-            Verb::Send => SendRequest::send(0, self.data(qp, length)?),
+            Verb::Send => match self.datagrams.get(qp) {
+                Some(to) => SendRequest::send_to(0, self.data(qp, length)?, *to),
+                None => SendRequest::send(0, self.data(qp, length)?),
+            },
             Verb::Read => {
                 let into = self.memory.sge(self.inbound(qp), length).map_err(failed)?;
                 SendRequest::read(0, into, self.remote.at(self.outbound(qp) as u64))
@@ -239,7 +270,13 @@ impl Link {
     fn post_receive(&mut self, qp: usize) -> Result<(), Failure> {
         let length = u32::try_from(self.slot).unwrap_or(u32::MAX).min(1 << 31);
         let buffer = self.memory.sge(self.inbound(qp), length).map_err(failed)?;
-        self.qps[qp].post_recv(RecvRequest::new(qp as u64, buffer)).map_err(failed)
+        let request = match &self.headers {
+            Some(headers) => {
+                RecvRequest::scatter(qp as u64, &[headers.sge(0, GRH_BYTES).map_err(failed)?, buffer])
+            }
+            None => RecvRequest::new(qp as u64, buffer),
+        };
+        self.qps[qp].post_recv(request).map_err(failed)
     }
 
     /// Takes SENDs that arrived and posts as many receives again; gives how many.

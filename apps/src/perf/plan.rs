@@ -1,6 +1,6 @@
 //! What a run measures, after every flag was checked. Both sides agree on it before anything is sent.
 
-use super::args::{AtomicType, PerfArgs};
+use super::args::{AtomicType, Connection, PerfArgs};
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -79,6 +79,9 @@ pub struct Plan {
     pub bidirectional: bool,
     /// Which atomic.
     pub atomic: AtomicType,
+    /// The transport service.
+    #[serde(default)]
+    pub connection: Connection,
     /// Path MTU, where the client asked for one.
     pub mtu: Option<u32>,
     /// Send a pattern and compare checksums.
@@ -111,6 +114,7 @@ impl Plan {
             qps: load.qps.unwrap_or(1),
             bidirectional: load.bidirectional,
             atomic: load.atomic_type.unwrap_or_default(),
+            connection: load.connection.unwrap_or_default(),
             mtu: load.mtu.map(verbs::Mtu::bytes),
             verify: load.verify,
             seed: 0x5eed_f00d,
@@ -150,6 +154,7 @@ impl Plan {
             && (1..=1024).contains(&self.qps)
             && self.memory().is_some()
             && self.mtu.is_none_or(mtu_exists)
+            && serves(self.connection, self.tool.verb)
             && self.amount != Amount::Messages(0);
         if !sane {
             return Err(Failure::run(
@@ -180,6 +185,7 @@ impl Plan {
             (load.qps.is_some() && own.qps != self.qps, "-q"),
             (load.bidirectional && !self.bidirectional, "-b"),
             (load.atomic_type.is_some() && own.atomic != self.atomic, "-A"),
+            (load.connection.is_some() && own.connection != self.connection, "-c"),
             (load.mtu.is_some() && own.mtu != self.mtu, "-m"),
             (load.verify && !self.verify, "--verify"),
         ];
@@ -202,6 +208,8 @@ fn refuse_what_is_not_supported(tool: Tool, args: &PerfArgs) -> Result<(), Failu
         "latency is measured on one queue pair; leave -q out"
     } else if load.atomic_type.is_some() && tool.verb != Verb::Atomic {
         "-A is for atomic-bw and atomic-lat; leave it out"
+    } else if !serves(load.connection.unwrap_or_default(), tool.verb) {
+        "UC has WRITE and SEND only, and UD has SEND only; leave -c out for RC"
     } else if load.verify && tool.kind == Kind::Latency {
         "--verify goes with the bandwidth tools; leave it out here"
     } else if load.verify && tool.verb == Verb::Atomic && load.duration.is_some() {
@@ -212,6 +220,15 @@ fn refuse_what_is_not_supported(tool: Tool, args: &PerfArgs) -> Result<(), Failu
         return Ok(());
     };
     Err(Failure::usage(refusal))
+}
+
+/// Whether the service knows the operation (IBA table 35).
+fn serves(connection: Connection, verb: Verb) -> bool {
+    match connection {
+        Connection::Rc => true,
+        Connection::Uc => matches!(verb, Verb::Write | Verb::Send),
+        Connection::Ud => verb == Verb::Send,
+    }
 }
 
 fn default_size(tool: Tool) -> u64 {
@@ -296,6 +313,8 @@ mod tests {
         for (tool, line, part) in [
             (WRITE_BW, "-R", "not supported yet"),
             (WRITE_BW, "-A CMP_AND_SWAP", "-A is for"),
+            (WRITE_BW, "-c UD", "UD has SEND only"),
+            (ATOMIC_BW, "-c UC", "UC has WRITE and SEND only"),
             (WRITE_BW, "-s 3G", "2147483648"),
             (WRITE_LAT, "-b", "leave it out for latency"),
             (WRITE_LAT, "-q 2", "one queue pair"),
@@ -313,7 +332,9 @@ mod tests {
         let plan = Plan::new(WRITE_BW, &args("-s 4K -n 10 -q 2 --verify")).unwrap();
         plan.accept(WRITE_BW, &args("")).unwrap();
         plan.accept(WRITE_BW, &args("-s 4096 -q 2")).unwrap();
-        for (line, part) in [("-s 8K", "-s"), ("-n 11", "-n"), ("-D 1", "-D"), ("-q 1", "-q"), ("-b", "-b")] {
+        for (line, part) in
+            [("-s 8K", "-s"), ("-n 11", "-n"), ("-D 1", "-D"), ("-q 1", "-q"), ("-b", "-b"), ("-c UC", "-c")]
+        {
             let wrong = plan.accept(WRITE_BW, &args(line)).unwrap_err().to_string();
             assert!(wrong.contains(&format!("different {part}")), "{line}: {wrong}");
         }

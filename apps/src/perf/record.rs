@@ -65,7 +65,7 @@ fn test_info(head: &Head) -> Value {
         "Device": head.device,
         "Number_of_qps": plan.qps,
         "Transport_type": "IB",
-        "Connection_type": "RC",
+        "Connection_type": plan.connection.name(),
         "Using_SRQ": "OFF",
         "TX_depth": head.tx_depth,
         "Post_List": head.post_list,
@@ -133,7 +133,7 @@ impl Record<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::args::AtomicType;
+    use crate::perf::args::{AtomicType, Connection};
     use crate::perf::plan::{Amount, Kind, Plan, Tool};
 
     #[test]
@@ -145,6 +145,7 @@ mod tests {
             qps: 1,
             bidirectional: false,
             atomic: AtomicType::FetchAndAdd,
+            connection: Connection::Rc,
             mtu: None,
             verify: false,
             seed: 0,

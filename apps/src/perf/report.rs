@@ -64,7 +64,7 @@ pub fn head(head: &Head) -> String {
         format!("                    {}", title(plan, head.post_list)),
         format!(" Dual-port       : OFF\t\tDevice         : {}", head.device),
         format!(" Number of qps   : {}\t\tTransport type : IB", plan.qps),
-        " Connection type : RC\t\tUsing SRQ      : OFF".to_owned(),
+        format!(" Connection type : {}\t\tUsing SRQ      : OFF", plan.connection.name()),
     ];
     if head.sends {
         rows.push(format!(" TX depth        : {}", head.tx_depth));

@@ -1,4 +1,4 @@
-use super::super::args::AtomicType;
+use super::super::args::{AtomicType, Connection};
 use super::super::plan::{Amount, Kind, Tool, Verb};
 use super::*;
 use std::io::{Read, Write};
@@ -28,6 +28,7 @@ fn plan() -> Plan {
         qps: 2,
         bidirectional: true,
         atomic: AtomicType::CmpAndSwap,
+        connection: Connection::Rc,
         mtu: Some(1024),
         verify: true,
         seed: 5,

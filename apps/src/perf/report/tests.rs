@@ -9,6 +9,7 @@ fn plan(verb: Verb, kind: Kind) -> Plan {
         qps: 2,
         bidirectional: false,
         atomic: AtomicType::FetchAndAdd,
+        connection: crate::perf::args::Connection::Rc,
         mtu: None,
         verify: false,
         seed: 1,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::perf::args::AtomicType;
+use crate::perf::args::{AtomicType, Connection};
 use crate::perf::plan::Tool;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,6 +12,7 @@ fn plan(verb: Verb, kind: Kind) -> Plan {
         qps: 2,
         bidirectional: false,
         atomic: AtomicType::FetchAndAdd,
+        connection: Connection::Rc,
         mtu: Some(4096),
         verify: false,
         seed: 5,

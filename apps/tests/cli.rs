@@ -29,7 +29,7 @@ fn wrong_flags_name_the_remedy() {
         ("write-bw -n 0 --port lo", &["0", "1.."]),
         ("write-bw -n 5 -D 2 --port lo", &["--iters", "--duration"]),
         ("write-bw -D 0 --port lo", &["seconds"]),
-        ("write-bw -c UD --port lo", &["UD", "only RC"]),
+        ("write-bw -c UD --port lo", &["UD has SEND only", "RC"]),
         ("write-bw -R --port lo", &["-R", "not supported yet"]),
         ("write-bw --ip 10.0.0.300 --port lo", &["10.0.0.300", "10.0.0.1/24"]),
         ("write-bw --progress magic --port lo", &["inline", "dedicated"]),

@@ -45,7 +45,7 @@ pub(crate) fn table() -> ibv_cq_ex {
 /// The queue is alive, and one thread at a time polls it so.
 unsafe fn take(cq: *mut ibv_cq_ex) -> c_int {
     let mut found = false;
-    let failed = status(|| {
+    status(|| {
         // SAFETY: passed on.
         let whole = unsafe { at(cq.cast::<Cq>()) }?;
         whole.poll(1, |completion| {
@@ -58,8 +58,7 @@ unsafe fn take(cq: *mut ibv_cq_ex) -> c_int {
             }
         })?;
         if found { Ok(()) } else { Err(Errno(libc::ENOENT)) }
-    });
-    failed
+    })
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, _wanted: *mut ibv_poll_cq_attr) -> c_int {

@@ -8,8 +8,8 @@ use crate::query::{ip_of, mtu_of};
 use crate::queue_pair::{Inner, Qp, state_code};
 use std::ffi::{c_int, c_uint};
 use verbs::{
-    AckTimeout, DEFAULT_CONGESTION, Modify, Path, Psn, Qpn, RnrTimer, RtrSettings, RtsSettings, Service,
-    State, udp_source_port,
+    AckTimeout, Congestion, DEFAULT_CONGESTION, Modify, Path, Psn, Qpn, RnrTimer, RtrSettings, RtsSettings,
+    Service, State, udp_source_port,
 };
 
 /// What a transition must set, and what else it may.
@@ -141,7 +141,7 @@ unsafe fn to_rtr(
     }))
 }
 
-fn to_rts(service: Service, wanted: &ibv_qp_attr) -> Modify {
+fn to_rts(service: Service, congestion: Option<Congestion>, wanted: &ibv_qp_attr) -> Modify {
     if service == Service::Ud {
         return Modify::ReadyToSendDatagrams { send_psn: Psn::new(wanted.sq_psn & 0xff_ffff) };
     }
@@ -151,7 +151,8 @@ fn to_rts(service: Service, wanted: &ibv_qp_attr) -> Modify {
         retry_count: wanted.retry_cnt,
         rnr_retry: wanted.rnr_retry,
         max_rd_atomic: wanted.max_rd_atomic,
-        congestion: DEFAULT_CONGESTION,
+        // By the configuration's rules, unless the program chose.
+        congestion: congestion.unwrap_or(DEFAULT_CONGESTION),
     })
 }
 
@@ -189,7 +190,7 @@ unsafe fn transition(
         (IBV_QPS_RTS, State::SendQueueDrained | State::SendQueueError) => Ok(Modify::Resume),
         (IBV_QPS_RTS, _) => {
             rules.rts.check(mask)?;
-            Ok(to_rts(service, wanted))
+            Ok(to_rts(service, inner.congestion, wanted))
         }
         (IBV_QPS_SQD, _) => Ok(Modify::Drain),
         _ => Err(INVALID),

@@ -9,7 +9,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use verbs::{Capabilities, QueuePair, Service, State};
+use verbs::{Capabilities, Congestion, QueuePair, Service, State};
 
 /// A queue pair. `ibv_qp` is how `ibv_qp_ex` begins.
 #[repr(C)]
@@ -26,6 +26,8 @@ pub(crate) struct Inner {
     /// What was set so far, for `ibv_query_qp`.
     pub(crate) attributes: ibv_qp_attr,
     init: ibv_qp_init_attr,
+    /// What the program chose by `ferroce_set_congestion`.
+    pub(crate) congestion: Option<Congestion>,
     /// Requests of an extended queue pair that are not posted yet.
     pub(crate) draft: Draft,
 }
@@ -107,7 +109,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
         users.fetch_add(1, Ordering::AcqRel);
     }
     let attributes = ibv_qp_attr { cap: init.cap, ..Default::default() };
-    let inner = Inner { qp, attributes, init: *init, draft: Draft::default() };
+    let inner = Inner { qp, attributes, init: *init, congestion: None, draft: Draft::default() };
     let abi = UnsafeCell::new(post_ex::table(base));
     Ok(Box::into_raw(Box::new(Qp { abi, extended, inner: Mutex::new(inner) })).cast())
 }

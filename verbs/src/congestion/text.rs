@@ -3,8 +3,19 @@
 use super::rules::{CongestionRule, RuleText};
 use roce::qp::{Congestion, FeedbackKey};
 
+use std::str::FromStr;
+
 /// Keys whose values are numbers or truth values; all others are text.
 const PLAIN: [&str; 6] = ["window", "eta", "max_stage", "flows", "service_level", "ratio_only"];
+
+/// `hpcc,line_rate=1G,base_rtt=2ms`: a name, then keys of a rule in `ferroce.toml`. Telemetry's answers are not sealed.
+impl FromStr for CongestionRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        rule_from_text(text, None)
+    }
+}
 
 /// Reads `hpcc,line_rate=1G,base_rtt=2ms`: a name, then keys of a rule in `ferroce.toml`.
 pub(crate) fn rule_from_text(text: &str, key: Option<FeedbackKey>) -> Result<CongestionRule, String> {

@@ -1,0 +1,55 @@
+//! `ferroce.h`: a queue pair's congestion control.
+
+use crate::abi::*;
+use crate::errno::{INVALID, out, status};
+use crate::queue_pair::Qp;
+use std::ffi::{CStr, c_char, c_int};
+use verbs::CongestionRule;
+
+/// `struct ferroce_congestion`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FerroceCongestion {
+    /// Bytes that may be in flight; 0 before RTS.
+    pub window: u64,
+    /// Bytes sent and not acknowledged.
+    pub in_flight: u64,
+    /// Bits a second; 0 where it is not paced.
+    pub rate: u64,
+}
+
+/// Chooses congestion control before RTS; see `ferroce.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroce_set_congestion(qp: *mut ibv_qp, choice: *const c_char) -> c_int {
+    status(|| {
+        if choice.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: the contract of the header.
+        let (whole, text) = unsafe { (Qp::from(qp)?, CStr::from_ptr(choice)) };
+        let rule: CongestionRule = text.to_string_lossy().parse().map_err(|reason: String| {
+            tracing::warn!("ferroce_set_congestion: {reason}");
+            INVALID
+        })?;
+        let mut inner = whole.lock();
+        if matches!(inner.qp.query()?.state, verbs::State::ReadyToSend | verbs::State::SendQueueDrained) {
+            tracing::warn!("ferroce_set_congestion: the queue pair is in RTS");
+            return Err(INVALID);
+        }
+        inner.congestion = Some(rule.congestion);
+        Ok(())
+    })
+}
+
+/// How a queue pair sends now; see `ferroce.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroce_query_congestion(qp: *mut ibv_qp, into: *mut FerroceCongestion) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the header.
+        let (whole, into) = unsafe { (Qp::from(qp)?, out(into)?) };
+        let report = whole.lock().qp.query()?;
+        let rate = report.rate.map_or(0, |rate| rate.as_bps());
+        *into = FerroceCongestion { window: report.window, in_flight: report.in_flight, rate };
+        Ok(())
+    })
+}

@@ -49,6 +49,8 @@ pub enum Language {
     Ferroce,
     /// Stock perftest: `ib_write_bw` and its siblings; give both sides the same flags.
     Perftest,
+    /// `ibv_rc_pingpong` and its siblings, for send-lat; give both sides the same size and number.
+    Pingpong,
 }
 
 /// The transport service.

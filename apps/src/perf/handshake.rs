@@ -4,6 +4,7 @@
 
 mod control;
 pub mod perftest;
+pub mod pingpong;
 
 use super::plan::Plan;
 use super::stats::{Bandwidth, Latency};

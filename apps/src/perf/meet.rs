@@ -2,6 +2,7 @@
 
 use super::args::PerfArgs;
 use super::handshake::perftest::Perftest;
+use super::handshake::pingpong::Pingpong;
 use super::handshake::{Control, Handshake, Idle, JsonLines};
 use super::plan::{Plan, Tool};
 use super::report::WAITING;
@@ -95,10 +96,12 @@ impl Reception {
         loop {
             match self.listener.accept() {
                 Ok((stream, from)) => {
-                    let greeted = listen_to(Control::new(stream)?, own, idle).and_then(|mut handshake| {
-                        let plan = handshake.agree(&mut |plan| plan.accept(own.tool, args), idle)?;
-                        Ok((plan, handshake))
-                    });
+                    let greeted =
+                        listen_to(Control::new(stream)?, own, args.load.mtu.map(verbs::Mtu::bytes), idle)
+                            .and_then(|mut handshake| {
+                                let plan = handshake.agree(&mut |plan| plan.accept(own.tool, args), idle)?;
+                                Ok((plan, handshake))
+                            });
                     match greeted {
                         Ok(met) => return Ok(met),
                         Err(why) => anstream::eprintln!("refused {from}: {why}; still waiting"),
@@ -115,13 +118,20 @@ impl Reception {
     }
 }
 
-/// What the client speaks: a `ferroce` begins with a JSON object, a perftest with its version.
+/// What the client speaks: a `ferroce` begins with a JSON object, a perftest with its version, a
+/// ping-pong of libibverbs' examples with its LID and a colon.
 fn listen_to(
     mut control: Control,
     own: &Plan,
+    told_mtu: Option<u32>,
     idle: &mut Idle,
 ) -> Result<Box<dyn Handshake + Send>, Failure> {
-    control.wait_bytes(1, Some(control.patience), idle)?;
+    control.wait_bytes(5, Some(control.patience), idle)?;
+    if control.pending[4] == b':' {
+        // It does not speak of the MTU: what this server was told, or the examples' own 1024.
+        let plan = Plan { mtu: told_mtu, ..own.clone() };
+        return Ok(Box::new(Pingpong::new(control, plan, false)?));
+    }
     if control.pending[0].is_ascii_digit() {
         return Ok(Box::new(Perftest::new(control, own.clone(), false)?));
     }

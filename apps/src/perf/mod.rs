@@ -21,6 +21,7 @@ pub use plan::{Kind, Tool, Verb};
 use crate::failure::Failure;
 use args::Language;
 use handshake::perftest::Perftest;
+use handshake::pingpong::Pingpong;
 use handshake::{Handshake, JsonLines};
 use meet::Reception;
 use plan::Plan;
@@ -50,6 +51,7 @@ fn visit(host: &str, tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
     let mut handshake: Box<dyn Handshake + Send> = match args.handshake {
         Language::Ferroce => Box::new(JsonLines::new(control)),
         Language::Perftest => Box::new(Perftest::new(control, plan.clone(), true)?),
+        Language::Pingpong => Box::new(Pingpong::new(control, plan.clone(), true)?),
     };
     let device = args.port.open().inspect_err(|why| handshake.give_up(why))?;
     if args.handshake == Language::Perftest {

@@ -101,7 +101,7 @@ impl Key {
 }
 
 /// An address as a GID: IPv4 mapped into IPv6.
-fn gid(ip: IpAddr) -> [u8; 16] {
+pub fn gid(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),

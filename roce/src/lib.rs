@@ -19,6 +19,7 @@ mod memory;
 mod psn;
 pub mod qp;
 mod region;
+mod srq;
 mod wheel;
 pub mod wire;
 
@@ -29,4 +30,5 @@ pub use key::{Lkey, Qpn, Rkey};
 pub use memory::{Memory, Slice};
 pub use psn::Psn;
 pub use region::{Access, AccessError, Region, RegionTable};
+pub use srq::{SrqId, SrqInit, SrqReport};
 pub use wheel::TimingWheel;

@@ -85,6 +85,7 @@ fn queue_pairs_take_turns() {
             recv_cq: host.recv_cq,
             capabilities: options.capabilities,
             signal_all: true,
+            srq: None,
         };
         let first = host.qpn;
         host.qpn = host.endpoint.create_qp(init).unwrap();

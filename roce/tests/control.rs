@@ -25,6 +25,7 @@ fn init(host: &Host) -> QpInit {
         recv_cq: host.recv_cq,
         capabilities: Capabilities::default(),
         signal_all: false,
+        srq: None,
     }
 }
 

@@ -27,6 +27,7 @@ fn host(core: u8, service: Service, options: &Options) -> Host {
         recv_cq: host.recv_cq,
         capabilities: Capabilities { max_send: 16, max_recv: 16, ..Capabilities::default() },
         signal_all: false,
+        srq: None,
     };
     host.qpn = host.endpoint.create_qp(init).unwrap();
     host

@@ -60,6 +60,7 @@ mod management;
 mod modify;
 mod post;
 mod queue_pair;
+mod srq;
 
 pub use address::{AddressHandle, AddressOptions};
 pub use channel::CompletionChannel;
@@ -78,6 +79,8 @@ pub use error::{BoundsError, Error, PollError, PostListError};
 pub use management::ManagementPort;
 pub use queue_pair::{DEFAULT_QUEUE_KEY, QueuePair, QueuePairBuilder};
 
+pub use srq::SharedReceiveQueue;
+
 pub use roce::qp::{
     AckTimeout, Capabilities, Completion, CompletionOpcode, CompletionStatus, Congestion,
     CongestionAlgorithm, Data, Datagram, FeedbackKey, Modify, PostError, QpReport, RecvRequest, Remote,
@@ -85,4 +88,4 @@ pub use roce::qp::{
     udp_source_port,
 };
 pub use roce::wire::{Mac, Mtu, Path, RnrTimer, Service};
-pub use roce::{Access, AddressId, ControlError, Counters, Discard, Lkey, Psn, Qpn, Rkey};
+pub use roce::{Access, AddressId, ControlError, Counters, Discard, Lkey, Psn, Qpn, Rkey, SrqId, SrqReport};

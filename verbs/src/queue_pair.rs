@@ -1,7 +1,11 @@
 use crate::completion::CqHandle;
 use crate::device::{Inner, random};
 use crate::post;
-use crate::{Access, CompletionQueue, ConnectOptions, Error, PostListError, ProtectionDomain, QpEndpoint};
+use crate::srq::SrqHandle;
+use crate::{
+    Access, CompletionQueue, ConnectOptions, Error, PostListError, ProtectionDomain, QpEndpoint,
+    SharedReceiveQueue,
+};
 use datapath::engine::QpRings;
 use roce::qp::{Capabilities, Modify, PostError, QpInit, QpReport, RecvRequest, SendRequest, State};
 use roce::wire::{Path, Service};
@@ -23,6 +27,7 @@ pub struct QueuePairBuilder {
     capabilities: Capabilities,
     access: Access,
     signal_all: bool,
+    srq: Option<Arc<SrqHandle>>,
     gid_index: usize,
     partition_key: u16,
     selective_repeat: bool,
@@ -40,12 +45,18 @@ impl QueuePairBuilder {
             capabilities: Capabilities::default(),
             access: Access::ALL,
             signal_all: false,
+            srq: None,
             gid_index: 0,
             partition_key: 0xffff,
             selective_repeat: false,
             service: Service::Rc,
             queue_key: DEFAULT_QUEUE_KEY,
         }
+    }
+
+    /// Takes its receive requests from `queue`, and has no queue of its own.
+    pub fn receive_from(self, queue: &SharedReceiveQueue) -> Self {
+        Self { srq: Some(queue.handle().clone()), ..self }
     }
 
     /// The transport service: a reliable connection by default.
@@ -122,6 +133,7 @@ impl QueuePairBuilder {
             recv_cq: self.recv_cq.id,
             capabilities: self.capabilities,
             signal_all: self.signal_all,
+            srq: self.srq.as_ref().map(|srq| srq.id),
         };
         let rings = self.device.engine.call(move |station, _| station.create_qp(init))??;
         Ok(QueuePair {
@@ -136,6 +148,7 @@ impl QueuePairBuilder {
             device: self.device,
             _send_cq: self.send_cq,
             _recv_cq: self.recv_cq,
+            srq: self.srq,
         })
     }
 
@@ -146,6 +159,11 @@ impl QueuePairBuilder {
             if !Arc::ptr_eq(&cq.device, &self.device) {
                 return Err(Error::OtherDevice { what });
             }
+        }
+        if let Some(srq) = &self.srq
+            && !Arc::ptr_eq(&srq.device, &self.device)
+        {
+            return Err(Error::OtherDevice { what: "the shared receive queue" });
         }
         let limits = &self.device.info.limits;
         let Capabilities { max_send, max_recv, max_send_sge, max_recv_sge, max_inline } = self.capabilities;
@@ -181,6 +199,7 @@ pub struct QueuePair {
     /// The core's queues live as long as they are served.
     _send_cq: Arc<CqHandle>,
     _recv_cq: Arc<CqHandle>,
+    srq: Option<Arc<SrqHandle>>,
 }
 
 impl QueuePair {
@@ -292,6 +311,9 @@ impl QueuePair {
     fn push_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
         if self.state == State::Reset {
             return Err(PostError::State { qpn: self.qpn(), state: State::Reset });
+        }
+        if self.srq.is_some() {
+            return Err(PostError::SharedReceives { qpn: self.qpn() });
         }
         post::check_recv(&request, &self.capabilities)?;
         self.rings.push_recv(request)

@@ -203,3 +203,40 @@ fn unsignalled_requests_do_not_jam_the_queue() {
         assert_eq!(contents(&b.region, 0, 100), (0..100).collect::<Vec<u8>>());
     }
 }
+
+#[test]
+fn queue_pairs_share_a_receive_queue() {
+    let [a, b] = devices(Progress::Inline);
+    let capabilities = Capabilities::default();
+    let (mut first, mut second) = (side(&a, 8192, capabilities, 64), side(&a, 8192, capabilities, 64));
+    let pd = b.allocate_pd().unwrap();
+    let mut srq = pd.shared_receive_queue(4, 1).unwrap();
+    let (send_cq, mut recv_cq) = (b.create_cq(16).unwrap(), b.create_cq(16).unwrap());
+    let region = MemoryRegion::alloc(&pd, 8192, Access::ALL).unwrap();
+    let mut receivers: Vec<_> = [&mut first, &mut second]
+        .into_iter()
+        .map(|sender| {
+            let mut qp = pd.queue_pair(&send_cq, &recv_cq).receive_from(&srq).build().unwrap();
+            let (here, there) = (qp.endpoint(), sender.qp.endpoint());
+            qp.connect(&there, &ConnectOptions::default()).unwrap();
+            sender.qp.connect(&here, &ConnectOptions::default()).unwrap();
+            qp
+        })
+        .collect();
+    let buffer = |n: u64| RecvRequest::new(n, region.sge(n as usize * 1024, 1024).unwrap());
+    (0..4).for_each(|n| srq.post_recv(buffer(n)).unwrap());
+    assert_eq!(srq.post_recv(buffer(4)), Err(PostError::QueueFull { limit: 4 }));
+    let refused = receivers[0].post_recv(buffer(5));
+    assert_eq!(refused, Err(PostError::SharedReceives { qpn: receivers[0].qpn() }));
+    for (n, sender) in [&mut first, &mut second].into_iter().enumerate() {
+        sender.region.write(0, &pattern(700, n as u8)).unwrap();
+        sender.qp.post_send(SendRequest::send(1, sender.region.sge(0, 700).unwrap())).unwrap();
+        let completion = success(&mut recv_cq, &a);
+        assert_eq!((completion.id, completion.qpn), (n as u64, receivers[n].qpn()));
+        assert_eq!(contents(&region, n * 1024, 700), pattern(700, n as u8));
+    }
+    assert_eq!(srq.query().unwrap().waiting, 2);
+    // What was polled has room again.
+    b.progress();
+    srq.post_recv(buffer(4)).unwrap();
+}

@@ -60,8 +60,15 @@ impl Host {
         let cq = endpoint.create_cq(1 << 20).map_err(text)?;
         let region = endpoint.register(pd, BASE, u64::from(SIZE), Access::ALL).map_err(text)?;
         let capabilities = Capabilities { max_send: 4, max_recv: 1, ..Capabilities::default() };
-        let init =
-            QpInit { service: Service::Rc, pd, send_cq: cq, recv_cq: cq, capabilities, signal_all: false };
+        let init = QpInit {
+            service: Service::Rc,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            capabilities,
+            signal_all: false,
+            srq: None,
+        };
         let qps = (0..count).map(|_| endpoint.create_qp(init).map_err(text)).collect::<Result<_, _>>()?;
         Ok(Self { endpoint, ram: Ram(vec![0; SIZE as usize]), cq, region, qps })
     }

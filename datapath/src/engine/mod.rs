@@ -20,7 +20,7 @@ mod tests;
 pub use config::{CoreConfig, Idle, Progress, ResolveError, StartError, Stopped};
 pub use management::{MAD_LENGTH, Mad};
 pub use notify::Notifier;
-pub use rings::{CqRing, QpRings};
+pub use rings::{CqRing, QpRings, SrqRings};
 pub use station::{CoreCounters, Station};
 
 use crate::clock::Clock;

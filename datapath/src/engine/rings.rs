@@ -158,6 +158,56 @@ impl QpRings {
     }
 }
 
+/// The application's end of a shared receive queue.
+#[derive(Debug)]
+pub struct SrqRings {
+    recv: Poster<RecvRequest>,
+    doorbells: Arc<Doorbells>,
+    slot: usize,
+    srq: roce::SrqId,
+}
+
+impl SrqRings {
+    /// The queue.
+    #[must_use]
+    pub fn srq(&self) -> roce::SrqId {
+        self.srq
+    }
+
+    /// Puts a receive request into the ring.
+    ///
+    /// # Errors
+    /// `QueueFull` while as many requests as the queue is deep wait or were not polled.
+    pub fn push_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
+        self.recv.push(request)
+    }
+
+    /// Tells the core that the ring changed, or that the poster waits for room.
+    pub fn ring_doorbell(&self) {
+        self.doorbells.ring(self.slot);
+    }
+}
+
+/// The core's end of a shared receive queue.
+#[derive(Debug)]
+pub(super) struct SrqQueues {
+    pub(super) srq: roce::SrqId,
+    pub(super) recv: WorkQueue<RecvRequest>,
+}
+
+pub(super) fn shared_receive_queue(
+    srq: roce::SrqId,
+    slot: usize,
+    depth: u32,
+    doorbells: Arc<Doorbells>,
+    unpolled: &Arc<Unpolled>,
+    generation: u32,
+) -> (SrqRings, SrqQueues) {
+    let [_, place] = unpolled.begin(slot, generation);
+    let (recv, queue) = work_queue(depth, unpolled.clone(), place);
+    (SrqRings { recv, doorbells, slot, srq }, SrqQueues { srq, recv: queue })
+}
+
 /// The core's end of a queue pair.
 #[derive(Debug)]
 pub(super) struct QpQueues {
@@ -166,6 +216,8 @@ pub(super) struct QpQueues {
     pub(super) recv: WorkQueue<RecvRequest>,
     pub(super) send_cq: roce::CqId,
     pub(super) recv_cq: roce::CqId,
+    /// The slot of the shared queue that it receives from, and that queue's place.
+    pub(super) shared: Option<(usize, Place)>,
 }
 
 pub(super) fn queue_pair(
@@ -181,7 +233,14 @@ pub(super) fn queue_pair(
     let (recv, recv_queue) = work_queue(init.capabilities.max_recv, unpolled.clone(), recv_place);
     (
         QpRings { send, recv, doorbells, slot, qpn },
-        QpQueues { qpn, send: send_queue, recv: recv_queue, send_cq: init.send_cq, recv_cq: init.recv_cq },
+        QpQueues {
+            qpn,
+            send: send_queue,
+            recv: recv_queue,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            shared: None,
+        },
     )
 }
 

@@ -1,13 +1,13 @@
 use super::doorbell::Doorbells;
 use super::management::{Mad, Management};
 use super::notify::Notifier;
-use super::rings::{self, CqProducer, CqRing, Place, QpQueues, QpRings, Unpolled};
+use super::rings::{self, CqProducer, CqRing, Place, QpQueues, QpRings, SrqQueues, SrqRings, Unpolled};
 use crate::host_memory::HostMemory;
 use crate::neighbour::{self, Neighbours};
 use cc::Instant;
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus, Modify, QpInit, SendOperation};
 use roce::wire::{Mac, Path};
-use roce::{ControlError, CqId, Endpoint, Qpn};
+use roce::{ControlError, CqId, Endpoint, Qpn, SrqId, SrqInit};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -35,6 +35,29 @@ pub struct CoreCounters {
     pub cq_overflows: u64,
 }
 
+/// What stands in a doorbell's slot.
+#[derive(Debug)]
+enum Queues {
+    Pair(QpQueues),
+    Shared(SrqQueues),
+}
+
+impl Queues {
+    const fn pair(&self) -> Option<&QpQueues> {
+        match self {
+            Self::Pair(queues) => Some(queues),
+            Self::Shared(_) => None,
+        }
+    }
+
+    const fn shared(&self) -> Option<&SrqQueues> {
+        match self {
+            Self::Pair(_) => None,
+            Self::Shared(queues) => Some(queues),
+        }
+    }
+}
+
 /// All that a core owns beside its port.
 pub struct Station {
     /// Queue pairs, completion queues, regions.
@@ -47,7 +70,7 @@ pub struct Station {
     management: Option<Management>,
     memory: HostMemory,
     doorbells: Arc<Doorbells>,
-    queues: Vec<Option<QpQueues>>,
+    queues: Vec<Option<Queues>>,
     slots: HashMap<u32, usize>,
     cqs: Vec<CqProducer>,
     unpolled: Arc<Unpolled>,
@@ -115,16 +138,57 @@ impl Station {
     /// # Errors
     /// As the endpoint has it.
     pub fn create_qp(&mut self, init: QpInit) -> Result<QpRings, ControlError> {
-        let limit = self.queues.len() as u32;
-        let slot = self.queues.iter().position(Option::is_none);
-        let slot = slot.ok_or(ControlError::Limit { what: "queue pairs", limit })?;
+        let slot = self.free_slot()?;
+        let shared = init.srq.and_then(|srq| self.shared_slot(srq));
         let qpn = self.endpoint.create_qp(init)?;
         self.generation = self.generation.wrapping_add(1);
-        let (rings, queues) =
+        let (rings, mut queues) =
             rings::queue_pair(qpn, slot, &init, self.doorbells.clone(), &self.unpolled, self.generation);
         self.slots.insert(qpn.get(), slot);
-        self.queues[slot] = Some(queues);
+        queues.shared = shared;
+        self.queues[slot] = Some(Queues::Pair(queues));
         Ok(rings)
+    }
+
+    fn free_slot(&self) -> Result<usize, ControlError> {
+        let limit = self.queues.len() as u32;
+        let slot = self.queues.iter().position(Option::is_none);
+        slot.ok_or(ControlError::Limit { what: "queue pairs and shared receive queues", limit })
+    }
+
+    fn shared_slot(&self, srq: SrqId) -> Option<(usize, Place)> {
+        let found = |queues: &Option<Queues>| {
+            queues.as_ref().and_then(Queues::shared).filter(|queues| queues.srq == srq).map(|q| q.recv.place)
+        };
+        self.queues.iter().enumerate().find_map(|(slot, queues)| Some((slot, found(queues)?)))
+    }
+
+    /// Makes a shared receive queue.
+    ///
+    /// # Errors
+    /// As the endpoint has it.
+    pub fn create_srq(&mut self, init: SrqInit) -> Result<SrqRings, ControlError> {
+        let slot = self.free_slot()?;
+        let srq = self.endpoint.create_srq(init)?;
+        self.generation = self.generation.wrapping_add(1);
+        let (doorbells, generation) = (self.doorbells.clone(), self.generation);
+        let (rings, queues) =
+            rings::shared_receive_queue(srq, slot, init.depth, doorbells, &self.unpolled, generation);
+        self.queues[slot] = Some(Queues::Shared(queues));
+        Ok(rings)
+    }
+
+    /// Takes a shared receive queue away.
+    ///
+    /// # Errors
+    /// As the endpoint has it: while queue pairs take from it.
+    pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
+        let slot = self.shared_slot(srq);
+        self.endpoint.destroy_srq(srq)?;
+        if let Some((slot, _)) = slot {
+            self.queues[slot] = None;
+        }
+        Ok(())
     }
 
     /// Takes a queue pair away. What is outstanding is forgotten, without completions.
@@ -168,10 +232,12 @@ impl Station {
         let Self { endpoint, queues, doorbells, cqs, served, .. } = self;
         doorbells.take(|slot| {
             // A bell may outlive its queue pair.
-            if let Some(queues) = &mut queues[slot] {
-                post(now, endpoint, queues, cqs);
-                served.push(slot);
+            match &mut queues[slot] {
+                None => return,
+                Some(Queues::Pair(queues)) => post(now, endpoint, queues, cqs),
+                Some(Queues::Shared(queues)) => post_shared(endpoint, queues),
             }
+            served.push(slot);
         })
     }
 
@@ -235,8 +301,10 @@ impl Station {
             }
         }
         for slot in self.served.drain(..) {
-            if let Some(queues) = &self.queues[slot] {
-                publish(&self.endpoint, queues);
+            match &self.queues[slot] {
+                None => {}
+                Some(Queues::Pair(queues)) => publish(&self.endpoint, queues),
+                Some(Queues::Shared(queues)) => publish_shared(&self.endpoint, queues),
             }
         }
         any
@@ -246,7 +314,7 @@ impl Station {
     fn collect(&mut self, index: usize) -> bool {
         let Self { endpoint, cqs, batch, slots, queues, .. } = self;
         endpoint.poll_cq(cqs[index].cq, &mut |completion| {
-            let queues = slots.get(&completion.qpn.get()).and_then(|&slot| queues[slot].as_ref());
+            let queues = slots.get(&completion.qpn.get()).and_then(|&slot| queues[slot].as_ref()?.pair());
             batch.push((*completion, queues.map(|queues| place(queues, completion.opcode))));
             batch.len() < BATCH
         });
@@ -269,9 +337,14 @@ impl Station {
         for (completion, _) in &self.batch {
             if last.replace(completion.qpn) != Some(completion.qpn)
                 && let Some(queues) =
-                    self.slots.get(&completion.qpn.get()).and_then(|&s| self.queues[s].as_ref())
+                    self.slots.get(&completion.qpn.get()).and_then(|&s| self.queues[s].as_ref()?.pair())
             {
                 publish(&self.endpoint, queues);
+                if let Some((slot, _)) = queues.shared
+                    && let Some(Queues::Shared(shared)) = &self.queues[slot]
+                {
+                    publish_shared(&self.endpoint, shared);
+                }
             }
         }
         let lost = self.batch.len() > room;
@@ -290,7 +363,13 @@ impl Station {
     /// IBA 10.2.6: a completion queue that overflows takes its queue pairs to the error state.
     fn fail_queue_pairs_of(&mut self, now: Instant, index: usize) {
         let cq = self.cqs[index].cq;
-        for queues in self.queues.iter().flatten().filter(|q| q.send_cq == cq || q.recv_cq == cq) {
+        for queues in self
+            .queues
+            .iter()
+            .flatten()
+            .filter_map(Queues::pair)
+            .filter(|q| q.send_cq == cq || q.recv_cq == cq)
+        {
             // From any state there is a way to the error state; a queue pair that is in it already stays.
             let _ = self.endpoint.modify_qp(now, queues.qpn, Modify::Error);
         }
@@ -302,9 +381,15 @@ fn publish(endpoint: &Endpoint, queues: &QpQueues) {
     queues.recv.publish(endpoint.recv_room(queues.qpn));
 }
 
+fn publish_shared(endpoint: &Endpoint, queues: &SrqQueues) {
+    queues.recv.publish(endpoint.srq_room(queues.srq));
+}
+
 fn place(queues: &QpQueues, opcode: CompletionOpcode) -> Place {
     match opcode {
-        CompletionOpcode::Recv | CompletionOpcode::RecvWithWrite => queues.recv.place,
+        CompletionOpcode::Recv | CompletionOpcode::RecvWithWrite => {
+            queues.shared.map_or(queues.recv.place, |(_, place)| place)
+        }
         CompletionOpcode::Send
         | CompletionOpcode::Write
         | CompletionOpcode::Read
@@ -326,6 +411,14 @@ fn post(now: Instant, endpoint: &mut Endpoint, queues: &mut QpQueues, cqs: &mut 
         if endpoint.post_send(now, queues.qpn, request).is_err() {
             refuse(cqs, queues.send_cq, queues.qpn, id, opcode);
         }
+    }
+}
+
+/// The poster's own checks let nothing pass that the endpoint refuses.
+fn post_shared(endpoint: &mut Endpoint, queues: &mut SrqQueues) {
+    while let Some(request) = queues.recv.pop() {
+        let posted = endpoint.post_srq_recv(queues.srq, request);
+        debug_assert!(posted.is_ok(), "{posted:?}");
     }
 }
 

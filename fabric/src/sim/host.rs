@@ -81,6 +81,7 @@ impl Host {
             recv_cq: self.cq,
             capabilities: Capabilities { max_send: 1, max_recv: 1, ..Capabilities::default() },
             signal_all: true,
+            srq: None,
         })
     }
 

@@ -33,7 +33,8 @@ impl Endpoint {
             let Some(slot) = self.qps.at_mut(index) else { continue };
             let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
             let (addresses, flows) = (&self.addresses, &mut self.flows);
-            let mut books = Books { now, regions, addresses, cqs, counters, flows };
+            let shared = &mut self.shared;
+            let mut books = Books { now, regions, addresses, shared, cqs, counters, flows };
             let length = slot.qp.poll_transmit(memory, &mut books, frame);
             slot.is_ready = length.is_some();
             if slot.is_ready {
@@ -63,7 +64,8 @@ impl Endpoint {
             slot.armed = None;
             let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
             let (addresses, flows) = (&self.addresses, &mut self.flows);
-            let mut books = Books { now, regions, addresses, cqs, counters, flows };
+            let shared = &mut self.shared;
+            let mut books = Books { now, regions, addresses, shared, cqs, counters, flows };
             slot.qp.on_timeout(&mut books);
             self.settle(now, index);
         }

@@ -11,8 +11,11 @@ use crate::qp::{
     AnyQueuePair, Books, Capabilities, Completion, CompletionStatus, Identity, Modify, PostError, QpInit,
     QpReport, RecvRequest, SendRequest,
 };
+use crate::srq::SharedQueues;
 use crate::wire::Path;
-use crate::{Access, AddressId, Counters, Lkey, Qpn, Region, RegionTable, TimingWheel};
+use crate::{
+    Access, AddressId, Counters, Lkey, Qpn, Region, RegionTable, SrqId, SrqInit, SrqReport, TimingWheel,
+};
 use alloc::collections::VecDeque;
 use cc::{ActiveFlows, ConfigError, Instant};
 use core::net::IpAddr;
@@ -72,6 +75,12 @@ pub enum ControlError {
     CqBusy { cq: CqId, qps: u32 },
     #[error("source {from} and destination {to} are of different families: use two of one")]
     Families { from: IpAddr, to: IpAddr },
+    #[error("there is no shared receive queue {}", .0.0)]
+    NoSrq(SrqId),
+    #[error("shared receive queue {} still serves {qps} queue pairs", .srq.0)]
+    SrqBusy { srq: SrqId, qps: u32 },
+    #[error("shared receive queue {} is of another protection domain", .srq.0)]
+    SrqDomain { srq: SrqId },
     #[error("there is no such address handle")]
     NoAddress,
     #[error("congestion control: {0}")]
@@ -84,6 +93,7 @@ pub struct Endpoint {
     cqs: CompletionQueues,
     regions: RegionTable,
     addresses: AddressTable,
+    shared: SharedQueues,
     counters: Counters,
     /// Who sends telemetry here.
     flows: ActiveFlows,
@@ -106,6 +116,7 @@ impl Endpoint {
             cqs: CompletionQueues::new(config.max_cqs),
             regions: RegionTable::new(config.max_regions, &for_keys),
             addresses: AddressTable::new(),
+            shared: SharedQueues::default(),
             counters: Counters::default(),
             flows: ActiveFlows::new(),
             wheel: TimingWheel::new(qps, TIMER_GRANULARITY),
@@ -185,6 +196,56 @@ impl Endpoint {
         if self.addresses.destroy(address) { Ok(()) } else { Err(ControlError::NoAddress) }
     }
 
+    /// Makes a shared receive queue.
+    ///
+    /// # Errors
+    /// A depth or a number of buffers beyond its limit, or one queue too many.
+    pub fn create_srq(&mut self, init: SrqInit) -> Result<SrqId, ControlError> {
+        self.shared.create(init)
+    }
+
+    /// Gives up a shared receive queue; its requests are forgotten, without completions.
+    ///
+    /// # Errors
+    /// There is none of this number, or queue pairs still take from it.
+    pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
+        self.shared.destroy(srq)
+    }
+
+    /// Takes in a receive request for whichever queue pair comes first.
+    ///
+    /// # Errors
+    /// Why it was not taken; nothing of it was done.
+    pub fn post_srq_recv(&mut self, srq: SrqId, request: RecvRequest) -> Result<(), PostError> {
+        self.shared.post(srq, request)
+    }
+
+    /// Asks for an event, once, when fewer than `limit` requests wait: [`Self::poll_srq_limit`] gives it. 0 asks for
+    /// none.
+    ///
+    /// # Errors
+    /// There is none of this number, or it holds no more than `limit`.
+    pub fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), ControlError> {
+        self.shared.arm(srq, limit)
+    }
+
+    /// A shared receive queue that fell below the limit it was armed with.
+    pub fn poll_srq_limit(&mut self) -> Option<SrqId> {
+        self.shared.poll_low()
+    }
+
+    /// What a shared receive queue says of itself.
+    #[must_use]
+    pub fn srq_report(&self, srq: SrqId) -> Option<SrqReport> {
+        self.shared.report(srq)
+    }
+
+    /// Receive requests that a shared queue would still take now.
+    #[must_use]
+    pub fn srq_room(&self, srq: SrqId) -> u32 {
+        self.shared.room(srq)
+    }
+
     /// Makes a queue pair, in RESET.
     ///
     /// # Errors
@@ -192,6 +253,17 @@ impl Endpoint {
     /// many.
     pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, ControlError> {
         check_capabilities(&init.capabilities)?;
+        if let Some(srq) = init.srq {
+            self.shared.join(srq, init.pd)?;
+        }
+        let made = self.make_qp(init);
+        if let (Err(_), Some(srq)) = (&made, init.srq) {
+            self.shared.leave(srq);
+        }
+        made
+    }
+
+    fn make_qp(&mut self, init: QpInit) -> Result<Qpn, ControlError> {
         self.cqs.join(init.send_cq)?;
         let made = self.cqs.join(init.recv_cq).and_then(|()| {
             let identity = |qpn| Identity {
@@ -200,6 +272,7 @@ impl Endpoint {
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,
                 signal_all: init.signal_all,
+                srq: init.srq,
                 capabilities: init.capabilities,
             };
             self.qps.insert(init.service, identity).inspect_err(|_| self.cqs.leave(init.recv_cq))
@@ -231,6 +304,9 @@ impl Endpoint {
         let identity = slot.qp.identity();
         self.cqs.leave(identity.send_cq);
         self.cqs.leave(identity.recv_cq);
+        if let Some(srq) = identity.srq {
+            self.shared.leave(srq);
+        }
         Ok(())
     }
 
@@ -288,7 +364,8 @@ impl Endpoint {
         let slot = self.qps.at_mut(index)?;
         let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
         let (addresses, flows) = (&self.addresses, &mut self.flows);
-        let books = Books { now, regions, addresses, cqs, counters, flows };
+        let shared = &mut self.shared;
+        let books = Books { now, regions, addresses, shared, cqs, counters, flows };
         Some((index, &mut slot.qp, books))
     }
 
@@ -310,7 +387,8 @@ impl Endpoint {
                 if self.cqs.overflowed(send_cq) || self.cqs.overflowed(recv_cq) {
                     let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
                     let (addresses, flows) = (&self.addresses, &mut self.flows);
-                    let mut books = Books { now, regions, addresses, cqs, counters, flows };
+                    let shared = &mut self.shared;
+                    let mut books = Books { now, regions, addresses, shared, cqs, counters, flows };
                     let flushed = CompletionStatus::Flushed;
                     slot.qp.fail(flushed, flushed, &mut books);
                 }

@@ -7,6 +7,7 @@ mod feedback;
 mod flow;
 mod notify;
 mod queue_pair;
+mod receive_queue;
 mod request;
 mod requester;
 mod responder;
@@ -35,8 +36,10 @@ pub use source_port::udp_source_port;
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use service::AnyQueuePair;
 
+use crate::SrqId;
 use crate::address::AddressTable;
 use crate::cq::CompletionQueues;
+use crate::srq::SharedQueues;
 use crate::{Counters, CqId, PdId, Qpn, RegionTable};
 use cc::{ActiveFlows, Instant};
 
@@ -48,6 +51,7 @@ pub(crate) struct Identity {
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
     pub(crate) signal_all: bool,
+    pub(crate) srq: Option<SrqId>,
     pub(crate) capabilities: Capabilities,
 }
 
@@ -56,6 +60,7 @@ pub(crate) struct Books<'a> {
     pub(crate) now: Instant,
     pub(crate) regions: &'a RegionTable,
     pub(crate) addresses: &'a AddressTable,
+    pub(crate) shared: &'a mut SharedQueues,
     pub(crate) cqs: &'a mut CompletionQueues,
     pub(crate) counters: &'a mut Counters,
     pub(crate) flows: &'a mut ActiveFlows,

@@ -88,7 +88,7 @@ impl QueuePair {
             partition_key: 0,
             connection: None,
             requester: Requester::new(identity.capabilities.max_send),
-            responder: Responder::new(identity.capabilities.max_recv),
+            responder: Responder::new(&identity),
             flow: None,
             prober: Prober::default(),
             congestion: None,
@@ -240,6 +240,9 @@ impl QueuePair {
     pub(crate) fn post_recv(&mut self, request: RecvRequest, books: &mut Books<'_>) -> Result<(), PostError> {
         let capabilities = &self.identity.capabilities;
         check_buffers(request.buffers.len(), capabilities.max_recv_sge)?;
+        if self.identity.srq.is_some() {
+            return Err(PostError::SharedReceives { qpn: self.identity.qpn });
+        }
         match self.state {
             State::Reset => {
                 return Err(PostError::State { qpn: self.identity.qpn, state: self.state });

@@ -1,5 +1,5 @@
 use crate::wire::Immediate;
-use crate::{AddressId, Lkey, Qpn, Rkey};
+use crate::{AddressId, Lkey, Qpn, Rkey, SrqId};
 use smallvec::SmallVec;
 use thiserror::Error;
 
@@ -132,6 +132,10 @@ pub enum PostError {
     InlineNotAllowed { operation: &'static str },
     #[error("there is no QP {qpn}")]
     NoQp { qpn: Qpn },
+    #[error("QP {qpn} takes its receives from a shared receive queue: post them there")]
+    SharedReceives { qpn: Qpn },
+    #[error("there is no shared receive queue {}", .srq.0)]
+    NoSrq { srq: SrqId },
     #[error("QP {qpn}'s service has no such operation")]
     Service { qpn: Qpn },
     #[error("datagram of {given} bytes: the path MTU is {limit}")]

@@ -1,7 +1,7 @@
 use super::FeedbackKey;
 use crate::wire::Reverse;
 use crate::wire::{Mtu, Path, RnrTimer, Service};
-use crate::{Access, CqId, PdId, Psn, Qpn};
+use crate::{Access, CqId, PdId, Psn, Qpn, SrqId};
 use cc::Rate;
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -58,6 +58,8 @@ pub struct QpInit {
     pub capabilities: Capabilities,
     /// Every send request makes a completion, signalled or not.
     pub signal_all: bool,
+    /// Where it takes its receive requests from; none for a queue of its own.
+    pub srq: Option<SrqId>,
 }
 
 /// Local ACK timeout code, 0 to 31: 4.096 µs × 2^code, 0 for ever (IBA 9.7.6.1.3).

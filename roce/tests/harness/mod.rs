@@ -153,6 +153,7 @@ impl Host {
                 recv_cq,
                 capabilities: options.capabilities,
                 signal_all: false,
+                srq: None,
             })
             .unwrap();
         let ram = Ram(vec![0; options.memory]);

@@ -136,7 +136,10 @@ impl Responder {
         let (request, received) = match self.message.take() {
             Some(Message::Send { request, received }) => (request, received),
             // Sequence was checked: this packet begins a message.
-            _ => (self.queue.pop_front().ok_or_else(|| self.not_ready(arrival.books))?, 0),
+            _ => match self.queue.pop(arrival.books.shared) {
+                Some(request) => (request, 0),
+                None => return Err(self.not_ready(arrival.books)),
+            },
         };
         let length = arrival.length();
         let outcome = check_room(&request, received, length).and_then(|()| {
@@ -178,7 +181,7 @@ impl Responder {
         let length = arrival.length();
         check_write_length(reth, received, length, end.is_some())?;
         if let Some(Some(_)) = end
-            && self.queue.is_empty()
+            && self.queue.is_empty(arrival.books.shared)
         {
             return Err(self.not_ready(arrival.books));
         }
@@ -196,7 +199,7 @@ impl Responder {
             None => self.message = Some(Message::Write { reth, received: received + length }),
             Some(immediate) => {
                 self.message = None;
-                let request = if immediate.is_some() { self.queue.pop_front() } else { None };
+                let request = if immediate.is_some() { self.queue.pop(arrival.books.shared) } else { None };
                 match request {
                     Some(request) => {
                         let opcode = CompletionOpcode::RecvWithWrite;

@@ -10,6 +10,7 @@ mod resources;
 pub(super) use answer::Answered;
 pub(super) use execute::Arrival;
 
+use super::receive_queue::ReceiveQueue;
 use super::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, RtrSettings};
 use crate::wire::{Aeth, NakCode, Reth, RnrTimer, Syndrome};
 use crate::{Access, Discard, Psn};
@@ -75,7 +76,7 @@ pub(super) struct Rights {
 /// Receive queue and connection state of the responder.
 #[derive(Debug)]
 pub(super) struct Responder {
-    queue: VecDeque<RecvRequest>,
+    queue: ReceiveQueue,
     expected: Psn,
     /// The first PSN of the connection.
     first: Psn,
@@ -93,9 +94,13 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    pub(super) fn new(max_recv: u32) -> Self {
+    pub(super) fn new(identity: &Identity) -> Self {
+        Self::with(ReceiveQueue::new(identity))
+    }
+
+    fn with(queue: ReceiveQueue) -> Self {
         Self {
-            queue: VecDeque::with_capacity(max_recv as usize),
+            queue,
             expected: Psn::new(0),
             first: Psn::new(0),
             msn: 0,
@@ -121,17 +126,18 @@ impl Responder {
 
     /// Forgets everything; the queue keeps its room.
     pub(super) fn reset(&mut self) {
-        let mut queue = core::mem::take(&mut self.queue);
+        let mut queue = core::mem::replace(&mut self.queue, ReceiveQueue::Own(VecDeque::new()));
         queue.clear();
-        *self = Self { queue, ..Self::new(0) };
+        *self = Self::with(queue);
     }
 
     pub(super) fn post(&mut self, request: RecvRequest) {
-        self.queue.push_back(request);
+        self.queue.push(request);
     }
 
     pub(super) fn len(&self) -> usize {
-        self.queue.len() + usize::from(matches!(self.message, Some(Message::Send { .. })))
+        let begun = !self.queue.is_shared() && matches!(self.message, Some(Message::Send { .. }));
+        self.queue.len() + usize::from(begun)
     }
 
     /// The first PSN of the connection.
@@ -148,7 +154,7 @@ impl Responder {
         if let Some(Message::Send { request, .. }) = self.message.take() {
             books.cqs.push(identity.recv_cq, failed(&request, status, identity));
         }
-        while let Some(request) = self.queue.pop_front() {
+        while let Some(request) = self.queue.pop_own() {
             books.cqs.push(identity.recv_cq, failed(&request, CompletionStatus::Flushed, identity));
         }
     }

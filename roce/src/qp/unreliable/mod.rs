@@ -9,6 +9,7 @@ mod send;
 use super::flow::Flow;
 use super::notify::Notifier;
 use super::queue_pair::{Connection, check_buffers, check_send};
+use super::receive_queue::ReceiveQueue;
 use super::wqe::{self, Wqe};
 use super::{
     Books, Completion, CompletionStatus, Congestion, Identity, Modify, PostError, QpReport, RecvRequest,
@@ -48,7 +49,7 @@ pub(crate) struct Unreliable {
     /// One more than the last packet of the last request.
     end: u64,
     origin: Psn,
-    receives: VecDeque<RecvRequest>,
+    receives: ReceiveQueue,
     /// The PSN that is expected, and the message that has begun.
     expected: Psn,
     message: Option<Message>,
@@ -82,7 +83,7 @@ impl Unreliable {
             next: 0,
             end: 0,
             origin: Psn::new(0),
-            receives: VecDeque::with_capacity(identity.capabilities.max_recv as usize),
+            receives: ReceiveQueue::new(&identity),
             expected: Psn::new(0),
             message: None,
             flow: None,
@@ -209,8 +210,8 @@ impl Unreliable {
     }
 
     pub(crate) fn recv_room(&self) -> u32 {
-        let begun = u32::from(matches!(self.message, Some(Message::Send { .. })));
-        self.identity.capabilities.max_recv - self.receives.len() as u32 - begun
+        let begun = !self.receives.is_shared() && matches!(self.message, Some(Message::Send { .. }));
+        self.identity.capabilities.max_recv - self.receives.len() as u32 - u32::from(begun)
     }
 
     pub(crate) fn post_send(&mut self, request: SendRequest, books: &mut Books<'_>) -> Result<(), PostError> {
@@ -257,10 +258,13 @@ impl Unreliable {
     pub(crate) fn post_recv(&mut self, request: RecvRequest, books: &mut Books<'_>) -> Result<(), PostError> {
         let capabilities = &self.identity.capabilities;
         check_buffers(request.buffers.len(), capabilities.max_recv_sge)?;
+        if self.receives.is_shared() {
+            return Err(PostError::SharedReceives { qpn: self.identity.qpn });
+        }
         match self.state {
             State::Reset => return Err(PostError::State { qpn: self.identity.qpn, state: self.state }),
             State::Error => {
-                self.receives.push_back(request);
+                self.receives.push(request);
                 self.flush_receives(CompletionStatus::Flushed, books);
             }
             State::Init
@@ -271,7 +275,7 @@ impl Unreliable {
                 if self.recv_room() == 0 {
                     return Err(PostError::QueueFull { limit: capabilities.max_recv });
                 }
-                self.receives.push_back(request);
+                self.receives.push(request);
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 use super::super::queue_pair::same_partition;
 use super::super::{Books, Completion, CompletionOpcode, CompletionStatus, RecvRequest, State, buffers};
 use super::{Kind, Unreliable};
+use crate::srq::SharedQueues;
 use crate::wire::{Bth, Frame, Header, Immediate, Operation, Reth, SendTail, Service};
 use crate::{Access, Discard, Memory, Qpn};
 use cc::CongestionController;
@@ -92,7 +93,7 @@ impl Unreliable {
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Discard> {
         let length = (GRH + arrival.payload.len()) as u32;
-        let request = self.receives.front().ok_or(Discard::ReceiverNotReady)?;
+        let request = self.receives.front(arrival.books.shared).ok_or(Discard::ReceiverNotReady)?;
         if buffers::room(&request.buffers) < u64::from(length) {
             return Err(Discard::LocalProtection);
         }
@@ -106,7 +107,9 @@ impl Unreliable {
             self.fail(CompletionStatus::Flushed, CompletionStatus::LocalProtection, arrival.books);
             return Err(Discard::LocalProtection);
         }
-        let Some(request) = self.receives.pop_front() else { return Err(Discard::ReceiverNotReady) };
+        let Some(request) = self.receives.pop(arrival.books.shared) else {
+            return Err(Discard::ReceiverNotReady);
+        };
         self.deliver(request.id, CompletionOpcode::Recv, length, immediate, Some(source), arrival);
         Ok(())
     }
@@ -122,22 +125,22 @@ impl Unreliable {
         let is_gap = arrival.bth.psn != self.expected;
         self.expected = arrival.bth.psn.plus(1);
         if is_gap || part.begins {
-            self.abandon();
+            self.abandon(arrival.books.shared);
         }
         if !part.begins && self.message.is_none() {
             return Err(Discard::PsnGap);
         }
         let executed = self.execute(operation, part, mtu, arrival);
         if executed.is_err() {
-            self.abandon();
+            self.abandon(arrival.books.shared);
         }
         executed
     }
 
     /// Forgets the message in progress. Its receive request takes the next one.
-    fn abandon(&mut self) {
+    fn abandon(&mut self, shared: &mut SharedQueues) {
         if let Some(Message::Send { request, .. }) = self.message.take() {
-            self.receives.push_front(request);
+            self.receives.push_front(request, shared);
         }
     }
 
@@ -176,7 +179,7 @@ impl Unreliable {
         let (request, received) = match self.message.take() {
             Some(Message::Send { request, received }) => (request, received),
             Some(Message::Write { .. }) => return Err(Discard::Sequence),
-            None => (self.receives.pop_front().ok_or(Discard::ReceiverNotReady)?, 0),
+            None => (self.receives.pop(arrival.books.shared).ok_or(Discard::ReceiverNotReady)?, 0),
         };
         let total = received + arrival.payload.len() as u32;
         if u64::from(total) > buffers::room(&request.buffers) {
@@ -226,7 +229,7 @@ impl Unreliable {
             return Err(Discard::RemoteAccess);
         }
         let immediate = end.flatten();
-        if immediate.is_some() && self.receives.is_empty() {
+        if immediate.is_some() && self.receives.is_empty(arrival.books.shared) {
             return Err(Discard::ReceiverNotReady);
         }
         if length > 0 {
@@ -246,7 +249,9 @@ impl Unreliable {
             return Ok(());
         }
         self.message = None;
-        match immediate.and_then(|data| self.receives.pop_front().map(|request| (data, request))) {
+        match immediate
+            .and_then(|data| self.receives.pop(arrival.books.shared).map(|request| (data, request)))
+        {
             Some((data, request)) => {
                 let opcode = CompletionOpcode::RecvWithWrite;
                 self.deliver(request.id, opcode, reth.length, Some(data), None, arrival);
@@ -282,8 +287,8 @@ impl Unreliable {
     /// Ends the receive in progress with `status` and all others as flushed.
     pub(super) fn flush_receives(&mut self, status: CompletionStatus, books: &mut Books<'_>) {
         let mut status = status;
-        self.abandon();
-        while let Some(request) = self.receives.pop_front() {
+        self.abandon(books.shared);
+        while let Some(request) = self.receives.pop_own() {
             let completion = Completion {
                 id: request.id,
                 status,

@@ -1,0 +1,179 @@
+//! Shared receive queues: receive requests that several queue pairs take from (IBA 10.2.9).
+
+use crate::qp::{PostError, RecvRequest};
+use crate::{ControlError, PdId};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// A shared receive queue of one endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SrqId(pub u32);
+
+/// What a shared receive queue is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqInit {
+    /// Queue pairs that take from it must be of the same domain.
+    pub pd: PdId,
+    /// Requests that may wait, 1 to 32,768.
+    pub depth: u32,
+    /// Buffers in one request, 0 to 32.
+    pub max_sge: u32,
+}
+
+/// What a shared receive queue says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqReport {
+    /// Requests that wait.
+    pub waiting: u32,
+    /// Below so many an event is raised, once; 0 where none is asked for.
+    pub limit: u32,
+    /// Queue pairs that take from it.
+    pub qps: u32,
+}
+
+#[derive(Debug)]
+struct SharedQueue {
+    init: SrqInit,
+    requests: VecDeque<RecvRequest>,
+    limit: u32,
+    qps: u32,
+}
+
+/// All shared receive queues of one endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct SharedQueues {
+    queues: Vec<Option<SharedQueue>>,
+    /// Queues that fell below their limit, each once until it is armed again.
+    low: VecDeque<SrqId>,
+}
+
+impl SharedQueues {
+    /// Queues of one endpoint.
+    const LIMIT: u32 = 4096;
+
+    pub(crate) fn create(&mut self, init: SrqInit) -> Result<SrqId, ControlError> {
+        for (what, value, least, limit) in
+            [("depth", init.depth, 1, 1 << 15), ("max_sge", init.max_sge, 0, 32)]
+        {
+            if !(least..=limit).contains(&value) {
+                return Err(ControlError::Value { what, value: u64::from(value), limit: u64::from(limit) });
+            }
+        }
+        let place = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
+        if place as u32 >= Self::LIMIT {
+            return Err(ControlError::Limit { what: "shared receive queues", limit: Self::LIMIT });
+        }
+        if place == self.queues.len() {
+            self.queues.push(None);
+        }
+        let requests = VecDeque::with_capacity(init.depth as usize);
+        self.queues[place] = Some(SharedQueue { init, requests, limit: 0, qps: 0 });
+        // A queue reports itself once: there is room for all.
+        self.low.reserve(self.queues.len());
+        Ok(SrqId(place as u32))
+    }
+
+    pub(crate) fn destroy(&mut self, srq: SrqId) -> Result<(), ControlError> {
+        let qps = self.get(srq)?.qps;
+        if qps > 0 {
+            return Err(ControlError::SrqBusy { srq, qps });
+        }
+        self.queues[srq.0 as usize] = None;
+        self.low.retain(|&low| low != srq);
+        Ok(())
+    }
+
+    /// A queue pair of `pd` will take from it.
+    pub(crate) fn join(&mut self, srq: SrqId, pd: PdId) -> Result<(), ControlError> {
+        let queue = self.get_mut(srq)?;
+        if queue.init.pd != pd {
+            return Err(ControlError::SrqDomain { srq });
+        }
+        queue.qps += 1;
+        Ok(())
+    }
+
+    pub(crate) fn leave(&mut self, srq: SrqId) {
+        if let Ok(queue) = self.get_mut(srq) {
+            queue.qps -= 1;
+        }
+    }
+
+    pub(crate) fn post(&mut self, srq: SrqId, request: RecvRequest) -> Result<(), PostError> {
+        let queue = self.get_mut(srq).map_err(|_| PostError::NoSrq { srq })?;
+        let (given, limit) = (request.buffers.len(), queue.init.max_sge);
+        if given > limit as usize {
+            return Err(PostError::TooManyBuffers { given, limit });
+        }
+        if queue.requests.len() as u32 >= queue.init.depth {
+            return Err(PostError::QueueFull { limit: queue.init.depth });
+        }
+        queue.requests.push_back(request);
+        Ok(())
+    }
+
+    /// Asks for an event once fewer than `limit` requests wait; 0 asks for none.
+    pub(crate) fn arm(&mut self, srq: SrqId, limit: u32) -> Result<(), ControlError> {
+        let queue = self.get_mut(srq)?;
+        let depth = queue.init.depth;
+        if limit > depth {
+            return Err(ControlError::Value {
+                what: "limit",
+                value: u64::from(limit),
+                limit: u64::from(depth),
+            });
+        }
+        queue.limit = limit;
+        self.look(srq);
+        Ok(())
+    }
+
+    pub(crate) fn report(&self, srq: SrqId) -> Option<SrqReport> {
+        let queue = self.get(srq).ok()?;
+        Some(SrqReport { waiting: queue.requests.len() as u32, limit: queue.limit, qps: queue.qps })
+    }
+
+    /// Requests that it would still take.
+    pub(crate) fn room(&self, srq: SrqId) -> u32 {
+        self.get(srq).map_or(0, |queue| queue.init.depth - queue.requests.len() as u32)
+    }
+
+    /// A queue that fell below its limit.
+    pub(crate) fn poll_low(&mut self) -> Option<SrqId> {
+        self.low.pop_front()
+    }
+
+    pub(crate) fn front(&self, srq: SrqId) -> Option<&RecvRequest> {
+        self.get(srq).ok()?.requests.front()
+    }
+
+    pub(crate) fn pop(&mut self, srq: SrqId) -> Option<RecvRequest> {
+        let request = self.get_mut(srq).ok()?.requests.pop_front();
+        self.look(srq);
+        request
+    }
+
+    /// A message was given up: its request is the next one's again.
+    pub(crate) fn push_front(&mut self, srq: SrqId, request: RecvRequest) {
+        if let Ok(queue) = self.get_mut(srq) {
+            queue.requests.push_front(request);
+        }
+    }
+
+    fn look(&mut self, srq: SrqId) {
+        let Some(Some(queue)) = self.queues.get_mut(srq.0 as usize) else { return };
+        if (queue.requests.len() as u32) < queue.limit {
+            // The event disarms the limit (IBA 10.2.9.1).
+            queue.limit = 0;
+            self.low.push_back(srq);
+        }
+    }
+
+    fn get(&self, srq: SrqId) -> Result<&SharedQueue, ControlError> {
+        self.queues.get(srq.0 as usize).and_then(Option::as_ref).ok_or(ControlError::NoSrq(srq))
+    }
+
+    fn get_mut(&mut self, srq: SrqId) -> Result<&mut SharedQueue, ControlError> {
+        self.queues.get_mut(srq.0 as usize).and_then(Option::as_mut).ok_or(ControlError::NoSrq(srq))
+    }
+}

@@ -2,8 +2,8 @@
 //! hardware speak it.
 //!
 //! It stands on the C interface of this project's `libibverbs.so.1`, which the program has loaded too: queue pairs are made
-//! and modified by the same calls that a program would use. [`message`] has the messages, [`manager`] the thread that takes
-//! them in and repeats what is not answered, [`id`] the program's handles. Calls on an identifier without a channel wait.
+//! and modified by the same calls that a program would use. `message` has the messages, `manager` the thread that takes
+//! them in and repeats what is not answered, `id` the program's handles. Calls on an identifier without a channel wait.
 //!
 //! # What every exported function relies on
 //! Callers keep the contract of the manual pages: pointers are null or come from the function that makes such objects, and

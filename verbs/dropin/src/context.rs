@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::device::Configured;
 use crate::errno::{Errno, INVALID};
-use crate::{completion, post, query, queue_pair, unsupported};
+use crate::{completion, post, query, queue_pair, srq, unsupported};
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -94,7 +94,7 @@ fn table(device: *mut ibv_device, events: c_int) -> ibv_context {
             dealloc_mw: Some(unsupported::dealloc_mw),
             poll_cq: Some(completion::poll_cq),
             req_notify_cq: Some(completion::req_notify_cq),
-            post_srq_recv: Some(unsupported::post_srq_recv),
+            post_srq_recv: Some(srq::post_srq_recv),
             post_send: Some(post::post_send),
             post_recv: Some(post::post_recv),
             ..unsupported::table()

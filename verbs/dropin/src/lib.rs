@@ -29,6 +29,7 @@ mod post_ex;
 mod private;
 mod query;
 mod queue_pair;
+mod srq;
 mod unsupported;
 
 pub use address::*;
@@ -43,4 +44,5 @@ pub use names::*;
 pub use private::*;
 pub use query::*;
 pub use queue_pair::*;
+pub use srq::*;
 pub use unsupported::*;

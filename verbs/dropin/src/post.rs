@@ -142,7 +142,7 @@ pub(crate) unsafe extern "C" fn post_send(
 
 /// # Safety
 /// The request is as the manual page has it.
-unsafe fn recv_request(wr: &ibv_recv_wr) -> Result<RecvRequest, Errno> {
+pub(crate) unsafe fn recv_request(wr: &ibv_recv_wr) -> Result<RecvRequest, Errno> {
     // SAFETY: passed on.
     let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
     Ok(RecvRequest { id: wr.wr_id, buffers: list.iter().map(sge).collect() })

@@ -80,6 +80,9 @@ fn device_attributes(info: &DeviceInfo, guid: [u8; 8]) -> ibv_device_attr {
         max_qp_init_rd_atom: c_int::from(limits.max_rd_atomic),
         atomic_cap: IBV_ATOMIC_HCA,
         max_ah: 1 << 16,
+        max_srq: number(limits.max_cqs),
+        max_srq_wr: number(limits.max_requests),
+        max_srq_sge: number(limits.max_sge),
         max_pkeys: 1,
         phys_port_cnt: 1,
         ..Default::default()

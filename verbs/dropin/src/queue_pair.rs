@@ -5,6 +5,7 @@ use crate::completion::Cq;
 use crate::domain::Pd;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, object, out, status};
 use crate::post_ex::{self, Draft};
+use crate::srq::Srq;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -80,9 +81,8 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
         IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => return Err(UNSUPPORTED),
         _ => return Err(INVALID),
     };
-    if !init.srq.is_null() {
-        return Err(UNSUPPORTED);
-    }
+    // SAFETY: passed on.
+    let srq = unsafe { init.srq.cast::<Srq>().as_ref() };
     let qp = {
         let send_queue = send.queue.lock().unwrap_or_else(PoisonError::into_inner);
         // One queue may serve both.
@@ -90,7 +90,14 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
             (!std::ptr::eq(send, recv)).then(|| recv.queue.lock().unwrap_or_else(PoisonError::into_inner));
         let builder = domain.domain.queue_pair(&send_queue, recv_queue.as_ref().unwrap_or(&send_queue));
         let builder = builder.service(service).capabilities(capabilities(&init.cap));
-        builder.signal_all(init.sq_sig_all != 0).build_reset()?
+        let builder = builder.signal_all(init.sq_sig_all != 0);
+        match srq {
+            Some(srq) => {
+                let queue = srq.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                builder.receive_from(&queue).build_reset()?
+            }
+            None => builder.build_reset()?,
+        }
     };
     init.cap.max_send_wr = init.cap.max_send_wr.max(1);
     let base = ibv_qp {
@@ -100,11 +107,15 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
         pd,
         send_cq: init.send_cq,
         recv_cq: init.recv_cq,
+        srq: init.srq,
         qp_num: qp.qpn().get(),
         state: IBV_QPS_RESET,
         qp_type: init.qp_type,
         ..Default::default()
     };
+    if let Some(srq) = srq {
+        srq.users.fetch_add(1, Ordering::AcqRel);
+    }
     for users in [&domain.users, &send.users, &recv.users] {
         users.fetch_add(1, Ordering::AcqRel);
     }
@@ -149,11 +160,15 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
         let base = unsafe { at(qp) }?;
-        let (pd, cqs) = (base.pd, [base.send_cq, base.recv_cq]);
+        let (pd, srq, cqs) = (base.pd, base.srq, [base.send_cq, base.recv_cq]);
         // SAFETY: `create` made the box, and the program gives it up.
         drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
         // SAFETY: the domain and the completion queues live as long as their queue pairs.
         let users = unsafe { [&at(pd.cast::<Pd>())?.users, users(cqs[0])?, users(cqs[1])?] };
+        // SAFETY: null, or alive as long as its queue pairs.
+        if let Some(srq) = unsafe { srq.cast::<Srq>().as_ref() } {
+            srq.users.fetch_sub(1, Ordering::AcqRel);
+        }
         for users in users {
             users.fetch_sub(1, Ordering::AcqRel);
         }

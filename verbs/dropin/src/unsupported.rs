@@ -29,12 +29,6 @@ macro_rules! none {
 }
 
 refuse! {
-    /// Shared receive queues.
-    ibv_destroy_srq
-    /// Shared receive queues.
-    ibv_modify_srq
-    /// Shared receive queues.
-    ibv_query_srq
     /// Multicast.
     ibv_attach_mcast
     /// Multicast.
@@ -58,8 +52,6 @@ refuse! {
 }
 
 none! {
-    /// Shared receive queues.
-    ibv_create_srq
     /// Memory of other devices.
     ibv_reg_dmabuf_mr
     /// Objects of other processes.
@@ -126,14 +118,6 @@ pub(crate) unsafe extern "C" fn bind_mw(
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(_mw: *mut ibv_mw) -> c_int {
-    UNSUPPORTED.0
-}
-
-pub(crate) unsafe extern "C" fn post_srq_recv(
-    _srq: *mut ibv_srq,
-    _first: *mut ibv_recv_wr,
-    _bad: *mut *mut ibv_recv_wr,
-) -> c_int {
     UNSUPPORTED.0
 }
 

@@ -1,0 +1,116 @@
+//! Shared receive queues.
+
+use crate::abi::*;
+use crate::domain::Pd;
+use crate::errno::{BUSY, Errno, INVALID, at, object, out, status};
+use crate::post::recv_request;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use verbs::SharedReceiveQueue;
+
+/// A shared receive queue.
+#[repr(C)]
+pub(crate) struct Srq {
+    abi: ibv_srq,
+    pub(crate) queue: Mutex<SharedReceiveQueue>,
+    attributes: ibv_srq_attr,
+    /// Queue pairs that take from it, which keep it from being destroyed.
+    pub(crate) users: AtomicUsize,
+}
+
+/// `ibv_create_srq(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, wanted: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    object(|| {
+        // SAFETY: the contract of the manual page.
+        let (domain, wanted) = unsafe { (at(pd.cast::<Pd>())?, out(wanted)?) };
+        let attributes = wanted.attr;
+        let queue = domain.domain.shared_receive_queue(attributes.max_wr, attributes.max_sge)?;
+        domain.users.fetch_add(1, Ordering::AcqRel);
+        let abi = ibv_srq {
+            // SAFETY: the domain is alive.
+            context: unsafe { (*pd).context },
+            srq_context: wanted.srq_context,
+            pd,
+            ..Default::default()
+        };
+        let (queue, users) = (Mutex::new(queue), AtomicUsize::new(0));
+        Ok(Box::into_raw(Box::new(Srq { abi, queue, attributes, users })).cast())
+    })
+}
+
+/// `ibv_destroy_srq(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    status(|| {
+        let srq = srq.cast::<Srq>();
+        // SAFETY: the contract of the manual page.
+        let whole = unsafe { at(srq) }?;
+        if whole.users.load(Ordering::Acquire) > 0 {
+            return Err(BUSY);
+        }
+        let pd = whole.abi.pd;
+        // SAFETY: `ibv_create_srq` made the box, no queue pair takes from it, and the program gives it up; the domain lives
+        // as long as its queues.
+        unsafe {
+            drop(Box::from_raw(srq));
+            at(pd.cast::<Pd>())?.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_modify_srq(3)`: arms the limit; a queue keeps its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, wanted: *mut ibv_srq_attr, mask: c_int) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let (srq, wanted) = unsafe { (at(srq.cast::<Srq>())?, at(wanted)?) };
+        if mask as u32 != IBV_SRQ_LIMIT {
+            return Err(INVALID);
+        }
+        srq.queue.lock().unwrap_or_else(PoisonError::into_inner).arm(wanted.srq_limit)?;
+        Ok(())
+    })
+}
+
+/// `ibv_query_srq(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, into: *mut ibv_srq_attr) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let (srq, into) = unsafe { (at(srq.cast::<Srq>())?, out(into)?) };
+        let report = srq.queue.lock().unwrap_or_else(PoisonError::into_inner).query()?;
+        *into = ibv_srq_attr { srq_limit: report.limit, ..srq.attributes };
+        Ok(())
+    })
+}
+
+/// `ibv_post_srq_recv(3)`
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut next = first;
+    let result = status(|| {
+        // SAFETY: the contract of the manual page.
+        let srq = unsafe { at(srq.cast::<Srq>()) }?;
+        let mut queue = srq.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the list ends with null.
+        while let Some(wr) = unsafe { next.as_ref() } {
+            // SAFETY: the contract of the manual page.
+            queue.post_recv(unsafe { recv_request(wr) }?).map_err(Errno::from)?;
+            next = wr.next;
+        }
+        Ok(())
+    });
+    if result != 0 {
+        // SAFETY: null, or room for a pointer.
+        if let Ok(bad) = unsafe { out(bad) } {
+            *bad = next;
+        }
+    }
+    result
+}

@@ -52,10 +52,21 @@ fn round(hosts: &mut [Host; 2], now: &mut Instant, frame: &mut [u8], random: &mu
 
 #[test]
 fn packets_allocate_nothing() {
+    exchange(false);
+}
+
+#[test]
+fn nor_do_packets_that_are_held_and_sent_again_one_by_one() {
+    let hosts = exchange(true);
+    assert!(hosts[1].endpoint.counters().held_early > 100);
+}
+
+fn exchange(selective_repeat: bool) -> [Host; 2] {
     let config = HpccConfig::new(Rate::from_gbps(10), Duration::from_micros(10), NonZeroU32::MIN);
     let options = Options {
         congestion: CongestionAlgorithm::Hpcc(config),
         probe_interval: Some(Duration::from_micros(10)),
+        selective_repeat,
         ..Options::default()
     };
     let mut hosts = [Host::new(1, &options), Host::new(2, &options)];
@@ -76,4 +87,5 @@ fn packets_allocate_nothing() {
     assert!(hosts[0].endpoint.counters().retransmitted > 100);
     assert!(hosts[0].endpoint.counters().probe_responses > 0);
     assert_eq!(allocated.count_total, 0, "allocations over {packets} packets");
+    hosts
 }

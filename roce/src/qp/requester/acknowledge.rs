@@ -197,7 +197,7 @@ impl Requester {
     /// (IBA 9.7.5.1: an implied NAK). Gives whether it is news.
     fn implied_nak(&mut self, number: u64, now: Instant) -> Result<bool, Trouble> {
         if self.selective.is_some() {
-            return self.answers_lost(number, now);
+            return Ok(self.answers_lost(number, now));
         }
         if self.recovering {
             // Soft-RoCE streams all that it was asked for before it looks at the request that was sent again. Asking once

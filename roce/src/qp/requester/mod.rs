@@ -9,6 +9,7 @@ use super::{
     AckTimeout, Books, Completion, CompletionStatus, Identity, RtsSettings, SendOperation, SendRequest,
 };
 use crate::{Discard, Psn};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use cc::Instant;
 use core::time::Duration;
@@ -81,7 +82,8 @@ pub(super) struct Requester {
     recovering: bool,
     /// The packet whose round trip is being measured.
     sample: Option<(u64, Instant)>,
-    selective: Option<Selective>,
+    /// With selective repeat; few have it, and it is large.
+    selective: Option<Box<Selective>>,
 }
 
 impl Requester {
@@ -116,7 +118,7 @@ impl Requester {
     /// RTR to RTS.
     pub(super) fn connect(&mut self, mtu: u32, selective_repeat: bool, settings: &RtsSettings) {
         self.mtu = mtu;
-        self.selective = selective_repeat.then(Selective::new);
+        self.selective = selective_repeat.then(|| Box::new(Selective::new()));
         self.origin = settings.send_psn;
         self.timeout = AckTimeout::duration(settings.ack_timeout);
         self.retry_count = settings.retry_count;
@@ -209,14 +211,9 @@ impl Requester {
 
     /// Goes back to the oldest packet, if a retry is left: the retry counter counts rounds without progress.
     fn retry(&mut self) -> Result<(), Trouble> {
-        self.use_retry()?;
-        self.rewind();
-        Ok(())
-    }
-
-    fn use_retry(&mut self) -> Result<(), Trouble> {
         self.retries_left =
             self.retries_left.checked_sub(1).ok_or(Trouble::Fail(CompletionStatus::RetryExceeded))?;
+        self.rewind();
         Ok(())
     }
 

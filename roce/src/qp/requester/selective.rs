@@ -41,6 +41,9 @@ impl Peer {
     }
 }
 
+/// More than the clock's grain, for paths without delay.
+const SHORTEST: Duration = Duration::from_micros(1);
+
 /// Answers that may come early: those to 1 MiB of READs at the usual MTU.
 const EARLY: u64 = 1024;
 
@@ -103,7 +106,7 @@ pub(super) struct Selective {
     limit: u64,
     requests: Round,
     answers: Round,
-    /// The last round trip that was measured.
+    /// The longest round trip that was measured lately.
     rtt: Option<Duration>,
 }
 
@@ -168,9 +171,9 @@ impl Requester {
         selective.peer.bits |= held & !1 & possible.map_or(u128::MAX, |limit| limit - 1);
         let (base, end) = (selective.peer.base, selective.peer.end());
         if una < base {
-            progress.lost |= self.answers_lost(base, books.now)?;
+            progress.lost |= self.answers_lost(base, books.now);
         }
-        progress.lost |= self.requests_lost(base, end, books.now)?;
+        progress.lost |= self.requests_lost(base, end, books.now);
         Ok(progress)
     }
 
@@ -230,8 +233,8 @@ impl Requester {
     }
 
     /// Answers from `una` to before `end` should have come. Gives whether that is news.
-    pub(super) fn answers_lost(&mut self, end: u64, now: Instant) -> Result<bool, Trouble> {
-        let Some(selective) = &self.selective else { return Ok(false) };
+    pub(super) fn answers_lost(&mut self, end: u64, now: Instant) -> bool {
+        let Some(selective) = &self.selective else { return false };
         let mut round = selective.answers;
         let lost = self.lost(&mut round, self.una, end, now);
         if let Some(selective) = &mut self.selective {
@@ -240,8 +243,8 @@ impl Requester {
         lost
     }
 
-    fn requests_lost(&mut self, base: u64, end: u64, now: Instant) -> Result<bool, Trouble> {
-        let Some(selective) = &self.selective else { return Ok(false) };
+    fn requests_lost(&mut self, base: u64, end: u64, now: Instant) -> bool {
+        let Some(selective) = &self.selective else { return false };
         let mut round = selective.requests;
         let lost = self.lost(&mut round, base, end, now);
         if let Some(selective) = &mut self.selective {
@@ -251,22 +254,19 @@ impl Requester {
     }
 
     /// Packet `end - 1` is there, and some from `base` on are not: they are sent again, unless they just were.
-    fn lost(&mut self, round: &mut Round, base: u64, end: u64, now: Instant) -> Result<bool, Trouble> {
+    fn lost(&mut self, round: &mut Round, base: u64, end: u64, now: Instant) -> bool {
         // Something that was sent after them arrived before them, or a round trip has passed: they were lost again.
         let in_time = self.selective.as_ref().and_then(|selective| selective.rtt);
-        let in_time = in_time.is_none_or(|rtt| now < round.at + rtt + rtt / 4);
+        let in_time = in_time.is_none_or(|rtt| now < round.at + rtt + rtt / 4 + SHORTEST);
         let again = round.resent > base && (end > round.since || !in_time);
         let from = if again { base } else { round.resent.max(base) };
         if self.rnr_until.is_some() || !self.misses(from, end) {
-            return Ok(false);
-        }
-        if again {
-            self.use_retry()?;
+            return false;
         }
         let news = again || round.resent <= base;
         *round = Round { resent: end, since: self.sent, at: now };
         self.go_over(from, end, now);
-        Ok(news)
+        news
     }
 
     fn misses(&self, from: u64, end: u64) -> bool {
@@ -284,7 +284,8 @@ impl Requester {
             selective.limit = if is_going { selective.limit.max(end) } else { end };
         }
         self.sample = None;
-        self.deadline = self.timeout.map(|timeout| now + timeout);
+        // A timer that runs goes on: whatever a peer says, without progress it fires, and only that costs a retry.
+        self.deadline = self.deadline.or(self.timeout.map(|timeout| now + timeout));
         self.seek(from);
         self.skip();
     }
@@ -313,7 +314,9 @@ impl Requester {
     /// A round trip was measured.
     pub(super) fn on_round_trip(&mut self, rtt: Duration) {
         if let Some(selective) = &mut self.selective {
-            selective.rtt = Some(rtt);
+            // Of a queue that has just emptied the longer round trips may still be on their way.
+            let before = selective.rtt.unwrap_or(Duration::ZERO);
+            selective.rtt = Some(rtt.max(before - before / 8));
         }
     }
 

@@ -1,5 +1,4 @@
 use super::execute::rest;
-use super::reorder::Reorder;
 use super::resources::Kind;
 use super::{Answer, NO_CREDITS, Responder};
 use crate::Psn;
@@ -33,7 +32,7 @@ impl Responder {
             }
             return self.answer.map(|answer| match answer {
                 Answer::Acknowledge => {
-                    let held = self.reorder.as_ref().map(Reorder::held).filter(|&held| held != 0);
+                    let held = self.reorder.as_ref().map(|reorder| reorder.held()).filter(|&held| held != 0);
                     Answered {
                         operation: Operation::Acknowledge(self.aeth(ack)),
                         psn: if held.is_some() { self.expected } else { self.expected.plus(Psn::CIRCLE - 1) },

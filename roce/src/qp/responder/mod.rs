@@ -14,6 +14,7 @@ use super::receive_queue::ReceiveQueue;
 use super::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, RtrSettings};
 use crate::wire::{Aeth, NakCode, Reth, RnrTimer, Syndrome};
 use crate::{Access, Discard, Psn};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use echo::Echo;
 use reorder::Reorder;
@@ -90,7 +91,7 @@ pub(super) struct Responder {
     echo: Echo,
     min_rnr_timer: RnrTimer,
     /// Packets that came early, with selective repeat.
-    reorder: Option<Reorder>,
+    reorder: Option<Box<Reorder>>,
 }
 
 impl Responder {
@@ -106,7 +107,7 @@ impl Responder {
             msn: 0,
             nak_sent: false,
             message: None,
-            resources: Resources::new(0),
+            resources: Resources::new(0, false),
             answer: None,
             echo: Echo::default(),
             min_rnr_timer: RnrTimer::new(0),
@@ -119,9 +120,10 @@ impl Responder {
         self.expected = settings.receive_psn;
         self.first = settings.receive_psn;
         self.min_rnr_timer = settings.min_rnr_timer;
-        self.resources = Resources::new(settings.max_dest_rd_atomic);
-        self.reorder =
-            settings.selective_repeat.then(|| Reorder::new(settings.receive_psn, settings.mtu.bytes()));
+        self.resources = Resources::new(settings.max_dest_rd_atomic, settings.selective_repeat);
+        self.reorder = settings
+            .selective_repeat
+            .then(|| Box::new(Reorder::new(settings.receive_psn, settings.mtu.bytes())));
     }
 
     /// Forgets everything; the queue keeps its room.

@@ -1,7 +1,7 @@
 use crate::Psn;
 use crate::wire::Reth;
 use alloc::collections::VecDeque;
-use smallvec::SmallVec;
+use alloc::vec::Vec;
 
 /// What a READ or an atomic needs to be answered again.
 #[derive(Clone, Copy, Debug)]
@@ -89,13 +89,15 @@ pub(super) struct Resources {
     limit: usize,
     /// No resource before this one has an answer due.
     due: usize,
-    repeats: SmallVec<[Repeat; MAX_REPEATS]>,
+    /// Has room with selective repeat only.
+    repeats: Vec<Repeat>,
 }
 
 impl Resources {
-    pub(super) fn new(limit: u8) -> Self {
+    pub(super) fn new(limit: u8, selective_repeat: bool) -> Self {
         let limit = usize::from(limit);
-        Self { list: VecDeque::with_capacity(limit), limit, due: 0, repeats: SmallVec::new() }
+        let repeats = Vec::with_capacity(if selective_repeat { MAX_REPEATS } else { 0 });
+        Self { list: VecDeque::with_capacity(limit), limit, due: 0, repeats }
     }
 
     /// Whether one more may be taken. A full list gives up its oldest, whose answer the peer must have before it

@@ -90,7 +90,8 @@ impl<P: PacketIo> Core<P> {
                 break;
             }
         }
-        sent > 0
+        // What the port or its pool has no room for yet comes by no timer and no descriptor: no time to sleep.
+        sent > 0 || !self.leaving.is_empty() || self.station.endpoint.may_transmit()
     }
 
     /// Fills up the burst with frames that may leave now.

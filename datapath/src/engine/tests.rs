@@ -193,3 +193,47 @@ fn more_queue_pairs_than_doorbells_are_refused() {
     let error = unsafe { Engine::start(port, &config) }.unwrap_err();
     assert!(error.to_string().contains("5000"), "{error}");
 }
+
+/// A port whose pool is dry or whose wire is full for a while.
+struct Stuck {
+    port: Loopback,
+    /// Turns for which nothing leaves.
+    turns: u32,
+}
+
+impl PacketIo for Stuck {
+    type Buf = LoopbackBuf;
+
+    fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
+        self.port.receive(into);
+    }
+
+    fn alloc(&mut self) -> Option<LoopbackBuf> {
+        self.port.alloc()
+    }
+
+    fn transmit(&mut self, from: &mut Burst<LoopbackBuf>) {
+        match self.turns.checked_sub(1) {
+            Some(left) => self.turns = left,
+            None => self.port.transmit(from),
+        }
+    }
+
+    fn caps(&self) -> Caps {
+        self.port.caps()
+    }
+}
+
+#[test]
+fn a_core_with_frames_that_the_port_does_not_take_is_not_idle() {
+    let (port, mut other) = io::pair(64, 2048);
+    let engine = start(Stuck { port, turns: 5 }, Progress::Inline);
+    // The announcement of the core's own address is the first frame.
+    let busy = (0..5).filter(|_| engine.progress()).count();
+    assert_eq!(busy, 5, "it waits for the port, awake");
+    engine.progress();
+    let mut came = Burst::new();
+    other.receive(&mut came);
+    assert!(!came.is_empty());
+    assert!(!engine.progress(), "now it has nothing to do");
+}

@@ -50,6 +50,12 @@ impl Endpoint {
         None
     }
 
+    /// Whether a queue pair may have something to send that [`Self::poll_transmit`] was not asked for: no timer tells of it.
+    #[must_use]
+    pub fn may_transmit(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// When something happens without a packet: a retry, a pacing gap that ends, a probe. `None`: never. It may be
     /// earlier than need be. It holds once [`Self::poll_transmit`] has nothing more to send.
     #[must_use]

@@ -34,35 +34,10 @@ pub fn all(place: &Place) -> Vec<Figure> {
 
 fn memif(place: &Place) -> Vec<Figure> {
     let link = &place.memif;
+    let goal = Goal::LeastOr { ratio: 0.5, ours: 10.0 };
     vec![
-        Figure {
-            name: "memif-write-64",
-            what: "WRITE of 64 B over memif, messages",
-            unit: "M/s",
-            yardstick: "testpmd, frames of the same size",
-            goal: Goal::LeastOr { ratio: 0.5, ours: 10.0 },
-            ours: tool_run(
-                place,
-                link,
-                &["write-bw", "-s", "64", "-D", "2", "-t", "512", "-l", "32"],
-                "MsgRate",
-            ),
-            theirs: frames(link, 64 + WRITE_OVERHEAD),
-        },
-        Figure {
-            name: "memif-write-4k",
-            what: "WRITE of 4 KiB over memif, packets",
-            unit: "M/s",
-            yardstick: "testpmd, frames of the same size",
-            goal: Goal::Least(0.6),
-            ours: tool_run(
-                place,
-                link,
-                &["write-bw", "-s", "4096", "-m", "4096", "-D", "2", "-l", "8"],
-                "MsgRate",
-            ),
-            theirs: frames(link, 4096 + WRITE_OVERHEAD),
-        },
+        small("memif-write-64", "WRITE of 64 B over memif, messages", place, link, goal),
+        packets("memif-write-4k", "WRITE of 4 KiB over memif, packets", place, link, Goal::Least(0.6)),
         gigabits("memif-write-64k", "WRITE of 64 KiB over memif, MTU 4096", place, link, "write-bw", 4096),
         gigabits("memif-write-64k-1k", "WRITE of 64 KiB over memif, MTU 1024", place, link, "write-bw", 1024),
         gigabits("memif-read-64k", "READ of 64 KiB over memif, MTU 4096", place, link, "read-bw", 4096),
@@ -72,34 +47,14 @@ fn memif(place: &Place) -> Vec<Figure> {
 
 fn af_packet(place: &Place, link: &Link) -> Vec<Figure> {
     vec![
-        Figure {
-            name: "af_packet-write-4k",
-            what: "WRITE of 4 KiB over af_packet, packets",
-            unit: "M/s",
-            yardstick: "testpmd, frames of the same size",
-            goal: Goal::Least(0.95),
-            ours: tool_run(
-                place,
-                link,
-                &["write-bw", "-s", "4096", "-m", "4096", "-D", "2", "-l", "8"],
-                "MsgRate",
-            ),
-            theirs: frames(link, 4096 + WRITE_OVERHEAD),
-        },
-        Figure {
-            name: "af_packet-write-64",
-            what: "WRITE of 64 B over af_packet, messages",
-            unit: "M/s",
-            yardstick: "testpmd, frames of the same size",
-            goal: Goal::Least(0.5),
-            ours: tool_run(
-                place,
-                link,
-                &["write-bw", "-s", "64", "-D", "2", "-t", "512", "-l", "32"],
-                "MsgRate",
-            ),
-            theirs: frames(link, 64 + WRITE_OVERHEAD),
-        },
+        packets(
+            "af_packet-write-4k",
+            "WRITE of 4 KiB over af_packet, packets",
+            place,
+            link,
+            Goal::Least(0.95),
+        ),
+        small("af_packet-write-64", "WRITE of 64 B over af_packet, messages", place, link, Goal::Least(0.5)),
         latency("af_packet-send-64", "SEND of 64 B over af_packet, half a round trip", place, link),
     ]
 }
@@ -129,6 +84,37 @@ fn inside() -> Vec<Figure> {
         many("scale-10k", "10,000 queue pairs paced by HPCC++, ns a packet", 10_000),
         many("scale-100k", "100,000 queue pairs paced by HPCC++, ns a packet", 100_000),
     ]
+}
+
+fn small(name: &'static str, what: &'static str, place: &Place, link: &Link, goal: Goal) -> Figure {
+    let args = &["write-bw", "-s", "64", "-D", "2", "-t", "512", "-l", "32"];
+    rate(name, what, place, link, goal, args, 64)
+}
+
+fn packets(name: &'static str, what: &'static str, place: &Place, link: &Link, goal: Goal) -> Figure {
+    let args = &["write-bw", "-s", "4096", "-m", "4096", "-D", "2", "-l", "8"];
+    rate(name, what, place, link, goal, args, 4096)
+}
+
+/// WRITEs of one packet each, beside testpmd.
+fn rate(
+    name: &'static str,
+    what: &'static str,
+    place: &Place,
+    link: &Link,
+    goal: Goal,
+    args: &'static [&'static str],
+    payload: usize,
+) -> Figure {
+    Figure {
+        name,
+        what,
+        unit: "M/s",
+        yardstick: "testpmd, frames of the same size",
+        goal,
+        ours: tool_run(place, link, args, "MsgRate"),
+        theirs: frames(link, payload + WRITE_OVERHEAD),
+    }
 }
 
 fn gigabits(

@@ -306,6 +306,41 @@ fn a_peer_that_still_streams_old_answers_is_waited_for() {
     assert_eq!(psns(&mut script), [PSN + 1, PSN + 3]);
 }
 
+/// The same with a READ that is done: two rounds asked for it, and the answers to the second come before anything new.
+#[test]
+fn a_peer_that_answers_what_is_done_is_waited_for() {
+    let mut script = Script::new(Options { retry_count: 1, memory: 1 << 16, ..Options::default() });
+    read(&mut script, 1, 3000);
+    assert_eq!(psns(&mut script), [PSN]);
+    script.wait(TIMEOUT + Duration::from_micros(1));
+    assert_eq!(psns(&mut script), [PSN]);
+    let rounds = [
+        (PSN, Operation::ReadResponseFirst(AETH), 1024),
+        (PSN + 1, Operation::ReadResponseMiddle, 1024),
+        (PSN + 2, Operation::ReadResponseLast(AETH), 952),
+    ];
+    for (psn, operation, length) in rounds {
+        assert_eq!(script.send(psn, operation, &vec![1; length]), Ok(()));
+    }
+    read(&mut script, 2, 10);
+    assert_eq!(psns(&mut script), [PSN + 3]);
+    for (psn, operation, length) in rounds {
+        script.wait(TIMEOUT - Duration::from_micros(1));
+        assert_eq!(psns(&mut script), []);
+        assert_eq!(script.send(psn, operation, &vec![1; length]), Err(Discard::StaleAcknowledge));
+    }
+    assert_eq!(script.host.endpoint.counters().timeouts, 1);
+    // What was never asked for holds nothing up.
+    script.wait(TIMEOUT - Duration::from_micros(1));
+    assert_eq!(psns(&mut script), []);
+    assert_eq!(
+        script.send(PSN + 9, Operation::ReadResponseMiddle, &[1; 1024]),
+        Err(Discard::StaleAcknowledge)
+    );
+    script.wait(Duration::from_micros(2));
+    assert_eq!(psns(&mut script), [PSN + 3]);
+}
+
 /// What READs bring back counts against the window, so that a slow peer is not asked for more than it can answer in time.
 #[test]
 fn reads_ask_for_no_more_than_the_window() {

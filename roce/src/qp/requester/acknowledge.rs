@@ -65,7 +65,12 @@ impl Requester {
         books: &mut Books<'_>,
         identity: &Identity,
     ) -> Result<Progress, Trouble> {
-        let number = self.answered(psn).ok_or(STALE)?;
+        let Some(number) = self.answered(psn) else {
+            if psn.distance(self.psn(self.una)) < 0 {
+                self.wait_on(books.now);
+            }
+            return Err(STALE);
+        };
         let mut progress = self.acknowledge(number, books, identity);
         self.peer_answers(number);
         let is_early = self.una < number;
@@ -200,16 +205,21 @@ impl Requester {
             return Ok(self.answers_lost(number, now));
         }
         if self.recovering {
-            // Soft-RoCE streams all that it was asked for before it looks at the request that was sent again. Asking once
-            // more meanwhile would only make the stream longer; the peer is alive, so the timer starts again.
-            if let Some(timeout) = self.timeout {
-                self.deadline = self.deadline.map(|_| now + timeout);
-            }
+            self.wait_on(now);
             return Ok(false);
         }
         self.retry()?;
         self.recovering = true;
         Ok(true)
+    }
+
+    /// The peer streams what it was asked for in a round before: Soft-RoCE does so to the end before it looks at the request
+    /// that was sent again, or is new. Asking once more meanwhile would only make the stream longer, until nothing but the
+    /// past is answered; the peer is alive, so the timer starts again.
+    fn wait_on(&mut self, now: Instant) {
+        if let Some(timeout) = self.timeout {
+            self.deadline = self.deadline.map(|_| now + timeout);
+        }
     }
 
     fn on_rnr_nak(&mut self, timer: RnrTimer, books: &mut Books<'_>) -> Result<(), Trouble> {

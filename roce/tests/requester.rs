@@ -303,7 +303,26 @@ fn a_peer_that_still_streams_old_answers_is_waited_for() {
     assert_eq!(script.state(), State::ReadyToSend);
     // Then the stream ends: now silence counts.
     script.wait(TIMEOUT + Duration::from_micros(1));
-    assert_eq!(psns(&mut script), [PSN + 1, PSN + 3]);
+    assert_eq!(psns(&mut script), [PSN + 1]);
+}
+
+/// A peer that loses what it answers is asked for half as much at a time, and for one READ more with each that is done.
+#[test]
+fn losses_halve_the_reads_that_are_asked_for_at_a_time() {
+    let mut script = Script::new(Options { memory: 1 << 16, ..Options::default() });
+    let only = Operation::ReadResponseOnly(AETH);
+    for id in 1..=8 {
+        read(&mut script, id, 10);
+    }
+    assert_eq!(psns(&mut script), [PSN, PSN + 1, PSN + 2, PSN + 3], "as many as the peer admits");
+    assert_eq!(script.send(PSN + 1, only, &[1; 10]), Ok(()));
+    assert_eq!(psns(&mut script), [PSN, PSN + 1]);
+    assert_eq!(script.send(PSN, only, &[1; 10]), Ok(()));
+    assert_eq!(psns(&mut script), [PSN + 2, PSN + 3]);
+    script.wait(TIMEOUT + Duration::from_micros(1));
+    assert_eq!(psns(&mut script), [PSN + 1], "half of three");
+    assert_eq!(script.send(PSN + 1, only, &[1; 10]), Ok(()));
+    assert_eq!(psns(&mut script), [PSN + 2, PSN + 3]);
 }
 
 /// The same with a READ that is done: two rounds asked for it, and the answers to the second come before anything new.

@@ -171,8 +171,9 @@ impl Requester {
         if wqe.request.signalled || identity.signal_all {
             books.cqs.push(identity.send_cq, success(wqe, identity));
         }
-        if wqe.is_answered() && self.next >= wqe.end() {
-            self.outstanding_reads -= 1;
+        if wqe.is_answered() {
+            self.outstanding_reads -= u32::from(self.next >= wqe.end());
+            self.reads_at_once = (self.reads_at_once + 1).min(self.max_reads);
         }
         self.queue.pop_front();
         self.cursor = self.cursor.saturating_sub(1);

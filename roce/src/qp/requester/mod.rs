@@ -74,6 +74,9 @@ pub(super) struct Requester {
     rnr_retry: u8,
     rnr_left: u8,
     max_reads: u32,
+    /// How many of them are asked for at a time: half after a loss, one more with each that is done. Who answers slowly, as
+    /// Soft-RoCE does, would have more and more rounds of all of them before it, and drop what its own queues can't hold.
+    reads_at_once: u32,
     /// When the oldest packet counts as lost.
     deadline: Option<Instant>,
     /// The peer has no receive posted: until then nothing is sent.
@@ -107,6 +110,7 @@ impl Requester {
             rnr_retry: 0,
             rnr_left: 0,
             max_reads: 0,
+            reads_at_once: 0,
             deadline: None,
             rnr_until: None,
             recovering: false,
@@ -126,6 +130,7 @@ impl Requester {
         self.rnr_retry = settings.rnr_retry;
         self.rnr_left = settings.rnr_retry;
         self.max_reads = u32::from(settings.max_rd_atomic);
+        self.reads_at_once = self.max_reads;
     }
 
     /// Forgets everything; the queue keeps its room.
@@ -211,6 +216,9 @@ impl Requester {
 
     /// Goes back to the oldest packet, if a retry is left: the retry counter counts rounds without progress.
     fn retry(&mut self) -> Result<(), Trouble> {
+        if self.outstanding_reads > 0 && self.selective.is_none() {
+            self.reads_at_once = (self.reads_at_once / 2).max(1);
+        }
         self.retries_left =
             self.retries_left.checked_sub(1).ok_or(Trouble::Fail(CompletionStatus::RetryExceeded))?;
         self.rewind();

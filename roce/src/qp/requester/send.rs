@@ -66,7 +66,7 @@ impl Requester {
         let end = if wqe.is_answered() { wqe.end() } else { self.next + 1 };
         let reads = !wqe.is_answered()
             || self.outstanding_reads == 0
-            || self.outstanding_reads < self.max_reads
+            || self.outstanding_reads < self.reads_at_once
                 && (end - self.una).saturating_mul(u64::from(self.mtu)) <= window;
         let fence = wqe.request.fence && self.next == wqe.first && self.outstanding_reads > 0;
         reads && !fence && end - self.una <= MAX_OUTSTANDING

@@ -57,14 +57,16 @@ impl Qp {
 
 fn capabilities(cap: &ibv_qp_cap) -> Capabilities {
     Capabilities {
-        // A queue holds one request at least.
-        max_send: cap.max_send_wr.max(1),
+        max_send: cap.max_send_wr,
         max_recv: cap.max_recv_wr,
         max_send_sge: cap.max_send_sge,
         max_recv_sge: cap.max_recv_sge,
         max_inline: cap.max_inline_data,
     }
 }
+
+/// Bytes inline that queue pairs take without being asked, at most.
+const LIST_INLINE: u32 = 64;
 
 /// # Safety
 /// The domain and the completion queues are null or alive.
@@ -81,6 +83,10 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
         IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => return Err(UNSUPPORTED),
         _ => return Err(INVALID),
     };
+    // A queue holds one request at least. Where a list of buffers fits, as many bytes do: programs rely on that of devices.
+    init.cap.max_send_wr = init.cap.max_send_wr.max(1);
+    let list = init.cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
+    init.cap.max_inline_data = init.cap.max_inline_data.max(list.min(LIST_INLINE));
     // SAFETY: passed on.
     let srq = unsafe { init.srq.cast::<Srq>().as_ref() };
     let qp = {
@@ -99,7 +105,6 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
             None => builder.build_reset()?,
         }
     };
-    init.cap.max_send_wr = init.cap.max_send_wr.max(1);
     let base = ibv_qp {
         // SAFETY: the domain is alive.
         context: unsafe { (*pd).context },

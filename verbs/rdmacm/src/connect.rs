@@ -2,12 +2,13 @@
 
 use crate::abi::*;
 use crate::address;
+use crate::datagram::{self, QKEY};
 use crate::device::{check_mtu, device};
 use crate::errno::{Errno, INVALID, status, verb};
 use crate::events::Waiting;
 use crate::id::{Connection, Id, Pending, State, service};
 use crate::manager;
-use crate::message::{self, Kind, Mad, Reason, Request, Side};
+use crate::message::{self, Kind, Mad, Reason, Request, ServiceStatus, Side};
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
@@ -19,10 +20,11 @@ const ACK_TIMEOUT: u8 = 19;
 const MIN_RNR_TIMER: u8 = 12;
 /// How often, and how many times, a message is sent that nobody answers.
 const INTERVAL: Duration = Duration::from_millis(500);
-const TRIES: u8 = 16;
+pub(crate) const TRIES: u8 = 16;
 /// A peer that is gone needs no long farewell.
 const FAREWELLS: u8 = 4;
 
+const DATAGRAM_INIT_MASK: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 const INIT_MASK: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 const RTR_MASK: u32 = IBV_QP_STATE
     | IBV_QP_AV
@@ -37,6 +39,18 @@ const RTS_MASK: u32 = IBV_QP_STATE
     | IBV_QP_RNR_RETRY
     | IBV_QP_SQ_PSN
     | IBV_QP_MAX_QP_RD_ATOMIC;
+
+/// A datagram queue pair has no peer to be told of.
+fn datagram_attributes(state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
+    let attributes = ibv_qp_attr { qp_state: state, port_num: 1, qkey: QKEY, ..Default::default() };
+    let mask = match state {
+        IBV_QPS_INIT => DATAGRAM_INIT_MASK,
+        IBV_QPS_RTS => IBV_QP_STATE | IBV_QP_SQ_PSN,
+        IBV_QPS_RTR | IBV_QPS_ERR => IBV_QP_STATE,
+        _ => return Err(INVALID),
+    };
+    Ok((attributes, mask))
+}
 
 /// What a queue pair on the way to `state` is told, and which of it.
 fn attributes(connection: &Connection, state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
@@ -81,14 +95,15 @@ pub(crate) fn modify(id: &Id, connection: &Connection, state: ibv_qp_state) -> R
     if id.qp().is_null() {
         return Ok(());
     }
-    let (mut attributes, mask) = attributes(connection, state)?;
+    let (mut attributes, mask) =
+        if id.is_datagram() { datagram_attributes(state) } else { attributes(connection, state) }?;
     // SAFETY: the queue pair is the identifier's own and alive.
     verb(unsafe { ibv_modify_qp(id.qp(), &mut attributes, mask as c_int) })
 }
 
 /// # Safety
 /// The parameters are as the manual page has them.
-unsafe fn private(parameters: &rdma_conn_param) -> &[u8] {
+unsafe fn private<'a>(parameters: &rdma_conn_param) -> &'a [u8] {
     if parameters.private_data.is_null() {
         return &[];
     }
@@ -119,7 +134,7 @@ fn our_side(id: &Id, wanted: Option<&rdma_conn_param>) -> Result<Side, Errno> {
 }
 
 /// Sends a message until it is answered.
-fn begin(connection: &mut Connection, mad: Mad, tries: u8) -> Result<(), Errno> {
+pub(crate) fn begin(connection: &mut Connection, mad: Mad, tries: u8) -> Result<(), Errno> {
     let (source, destination) = connection.addresses()?;
     device()?.send(source, destination, &mad)?;
     let next = Instant::now() + INTERVAL;
@@ -128,50 +143,62 @@ fn begin(connection: &mut Connection, mad: Mad, tries: u8) -> Result<(), Errno> 
     Ok(())
 }
 
+/// Asks the peer to connect.
+fn request(
+    id: &Id,
+    connection: &mut Connection,
+    wanted: Option<&rdma_conn_param>,
+    data: &[u8],
+) -> Result<(), Errno> {
+    let device = device()?;
+    let (Some(source), Some(destination)) = (connection.source, connection.destination) else {
+        return Err(INVALID);
+    };
+    connection.ours = our_side(id, wanted)?;
+    connection.retry_count = wanted.map_or(7, |wanted| wanted.retry_count.min(7));
+    connection.mtu = device.mtu;
+    if connection.ack_timeout == 0 {
+        connection.ack_timeout = ACK_TIMEOUT;
+    }
+    check_mtu(device, connection.mtu)?;
+    manager::join(id, connection)?;
+    connection.transaction = u64::from(connection.local);
+    let request = Request {
+        service: service(id.port_space(), destination.port()),
+        guid: device.guid,
+        side: connection.ours,
+        retry_count: connection.retry_count,
+        mtu: connection.mtu,
+        ack_timeout: connection.ack_timeout,
+        source,
+        destination,
+    };
+    let mut mad = message::message(Kind::Request, connection.transaction, connection.local, 0);
+    request.write(&mut mad);
+    if !message::put_private_data(&mut mad, Kind::Request, data) {
+        return Err(INVALID);
+    }
+    connection.state = State::RequestSent;
+    begin(connection, mad, TRIES).inspect_err(|_| connection.state = State::RouteResolved)
+}
+
 /// `rdma_connect(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, wanted: *mut rdma_conn_param) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
         let (id, wanted) = unsafe { (Id::from(id)?, wanted.as_ref()) };
-        let device = device()?;
         let mut connection = id.lock();
         if connection.state != State::RouteResolved {
             return Err(INVALID);
         }
-        let (Some(source), Some(destination)) = (connection.source, connection.destination) else {
-            return Err(INVALID);
-        };
-        connection.ours = our_side(id, wanted)?;
-        connection.retry_count = wanted.map_or(7, |wanted| wanted.retry_count.min(7));
-        connection.mtu = device.mtu;
-        if connection.ack_timeout == 0 {
-            connection.ack_timeout = ACK_TIMEOUT;
-        }
-        check_mtu(device, connection.mtu)?;
-        manager::join(id, &mut connection)?;
-        connection.transaction = u64::from(connection.local);
-        // SAFETY: set when the identifier was made.
-        let ps = unsafe { (*id.abi()).ps };
-        let request = Request {
-            service: service(ps, destination.port()),
-            guid: device.guid,
-            side: connection.ours,
-            retry_count: connection.retry_count,
-            mtu: connection.mtu,
-            ack_timeout: connection.ack_timeout,
-            source,
-            destination,
-        };
-        let mut mad = message::message(Kind::Request, connection.transaction, connection.local, 0);
-        request.write(&mut mad);
         // SAFETY: the contract of the manual page.
         let data = wanted.map_or(&[][..], |wanted| unsafe { private(wanted) });
-        if !message::put_private_data(&mut mad, Kind::Request, data) {
-            return Err(INVALID);
+        if id.is_datagram() {
+            datagram::connect(id, &mut connection, data)?;
+        } else {
+            request(id, &mut connection, wanted, data)?;
         }
-        connection.state = State::RequestSent;
-        begin(&mut connection, mad, TRIES).inspect_err(|_| connection.state = State::RouteResolved)?;
         drop(connection);
         // SAFETY: the identifier is alive.
         unsafe { id.complete() }
@@ -215,6 +242,29 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
+/// Takes the queue pair to its peer, and tells the peer so.
+fn reply(
+    id: &Id,
+    connection: &mut Connection,
+    wanted: Option<&rdma_conn_param>,
+    data: &[u8],
+) -> Result<(), Errno> {
+    let mut ours = our_side(id, wanted)?;
+    // Not more than the peer will begin, or answer.
+    ours.responder_resources = ours.responder_resources.min(connection.theirs.initiator_depth);
+    ours.initiator_depth = ours.initiator_depth.min(connection.theirs.responder_resources);
+    connection.ours = ours;
+    modify(id, connection, IBV_QPS_RTR)?;
+    modify(id, connection, IBV_QPS_RTS)?;
+    let mut mad = message::message(Kind::Reply, connection.transaction, connection.local, connection.remote);
+    message::write_reply(&mut mad, &connection.ours, device()?.guid);
+    if !message::put_private_data(&mut mad, Kind::Reply, data) {
+        return Err(INVALID);
+    }
+    connection.state = State::ReplySent;
+    begin(connection, mad, TRIES)
+}
+
 /// `rdma_accept(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, wanted: *mut rdma_conn_param) -> c_int {
@@ -225,23 +275,16 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, wanted: *mut rdma_conn
         if connection.state != State::RequestCame {
             return Err(INVALID);
         }
-        let mut ours = our_side(id, wanted)?;
-        // Not more than the peer will begin, or answer.
-        ours.responder_resources = ours.responder_resources.min(connection.theirs.initiator_depth);
-        ours.initiator_depth = ours.initiator_depth.min(connection.theirs.responder_resources);
-        connection.ours = ours;
-        modify(id, &connection, IBV_QPS_RTR)?;
-        modify(id, &connection, IBV_QPS_RTS)?;
-        let mut mad =
-            message::message(Kind::Reply, connection.transaction, connection.local, connection.remote);
-        message::write_reply(&mut mad, &connection.ours, device()?.guid);
         // SAFETY: the contract of the manual page.
         let data = wanted.map_or(&[][..], |wanted| unsafe { private(wanted) });
-        if !message::put_private_data(&mut mad, Kind::Reply, data) {
-            return Err(INVALID);
+        if id.is_datagram() {
+            let qpn = our_side(id, wanted)?.qpn;
+            datagram::answer(id, &mut connection, ServiceStatus::Valid, qpn, data)?;
+            // The peer is told, and says nothing more.
+            connection.state = State::Established;
+            return Ok(());
         }
-        connection.state = State::ReplySent;
-        begin(&mut connection, mad, TRIES)?;
+        reply(id, &mut connection, wanted, data)?;
         drop(connection);
         // SAFETY: the identifier is alive.
         unsafe { id.complete() }
@@ -258,13 +301,19 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
         if connection.state != State::RequestCame {
             return Err(INVALID);
         }
-        let mut mad =
-            message::message(Kind::Reject, connection.transaction, connection.local, connection.remote);
-        message::write_reject(&mut mad, Reason::Consumer);
         let parameters =
             rdma_conn_param { private_data: data, private_data_len: length, ..Default::default() };
         // SAFETY: the contract of the manual page.
-        if !message::put_private_data(&mut mad, Kind::Reject, unsafe { private(&parameters) }) {
+        let data = unsafe { private(&parameters) };
+        if id.is_datagram() {
+            datagram::answer(id, &mut connection, ServiceStatus::Rejected, 0, data)?;
+            connection.state = State::Closed;
+            return Ok(());
+        }
+        let mut mad =
+            message::message(Kind::Reject, connection.transaction, connection.local, connection.remote);
+        message::write_reject(&mut mad, Reason::Consumer);
+        if !message::put_private_data(&mut mad, Kind::Reject, data) {
             return Err(INVALID);
         }
         let (source, destination) = connection.addresses()?;
@@ -282,6 +331,8 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         let mut connection = id.lock();
         modify(id, &connection, IBV_QPS_ERR)?;
         match connection.state {
+            // There is no connection that could end.
+            _ if id.is_datagram() => Ok(()),
             State::Established | State::ReplySent | State::ReplyCame => {
                 let mut mad = message::message(
                     Kind::DisconnectRequest,
@@ -314,7 +365,11 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
         // SAFETY: the contract of the manual page.
         let (id, wanted, mask) =
             unsafe { (Id::from(id)?, wanted.as_mut().ok_or(INVALID)?, mask.as_mut().ok_or(INVALID)?) };
-        let (attributes, which) = attributes(&id.lock(), wanted.qp_state)?;
+        let (attributes, which) = if id.is_datagram() {
+            datagram_attributes(wanted.qp_state)
+        } else {
+            attributes(&id.lock(), wanted.qp_state)
+        }?;
         (*wanted, *mask) = (attributes, which as c_int);
         Ok(())
     })

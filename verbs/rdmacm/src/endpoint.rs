@@ -6,6 +6,7 @@ use crate::errno::{Errno, INVALID, out, status};
 use crate::events;
 use crate::id::{Id, rdma_bind_addr, rdma_destroy_id, rdma_resolve_addr, rdma_resolve_route};
 use crate::queue_pair;
+use crate::shared;
 use std::ffi::{c_char, c_int};
 
 /// How long an address may take to be resolved.
@@ -156,6 +157,7 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
         // SAFETY: the contract of the manual page.
         unsafe {
             queue_pair::destroy(Id::from(id)?);
+            shared::destroy(Id::from(id)?);
             Id::destroy(id.cast());
         }
         Ok(())

@@ -23,8 +23,33 @@ pub(crate) struct Waiting {
     pub(crate) listener: *mut Id,
     pub(crate) kind: rdma_cm_event_type,
     pub(crate) status: c_int,
-    pub(crate) parameters: rdma_conn_param,
+    pub(crate) parameters: Parameters,
     pub(crate) private: Vec<u8>,
+}
+
+/// What the program learns of its peer.
+#[derive(Clone, Copy)]
+pub(crate) enum Parameters {
+    Connection(rdma_conn_param),
+    Datagram(rdma_ud_param),
+}
+
+impl Parameters {
+    /// As the program reads it; `private` lives as long as the event.
+    fn show(self, private: &[u8]) -> rdma_cm_event__bindgen_ty_1 {
+        let (data, length) = match private {
+            [] => (std::ptr::null(), 0),
+            private => (private.as_ptr().cast(), private.len() as u8),
+        };
+        match self {
+            Self::Connection(conn) => rdma_cm_event__bindgen_ty_1 {
+                conn: rdma_conn_param { private_data: data, private_data_len: length, ..conn },
+            },
+            Self::Datagram(ud) => rdma_cm_event__bindgen_ty_1 {
+                ud: rdma_ud_param { private_data: data, private_data_len: length, ..ud },
+            },
+        }
+    }
 }
 
 // SAFETY: the pointers are ids that wait, in `rdma_destroy_id`, until no event names them.
@@ -136,16 +161,9 @@ pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_
         listen_id,
         event: event.kind,
         status: event.status,
-        param: rdma_cm_event__bindgen_ty_1 { conn: event.parameters },
+        param: event.parameters.show(&event.private),
     };
-    let mut taken = Box::new(Taken { abi, private: event.private });
-    if !taken.private.is_empty() {
-        // SAFETY: the member was just set; the bytes live as long as the event.
-        let conn = unsafe { &mut taken.abi.param.conn };
-        conn.private_data = taken.private.as_ptr().cast();
-        conn.private_data_len = taken.private.len() as u8;
-    }
-    Ok(Box::into_raw(taken).cast())
+    Ok(Box::into_raw(Box::new(Taken { abi, private: event.private })).cast())
 }
 
 /// `rdma_create_event_channel(3)`

@@ -3,8 +3,8 @@
 use crate::abi::*;
 use crate::address;
 use crate::device::{Device, device};
-use crate::errno::{Errno, INVALID, UNSUPPORTED, out, status};
-use crate::events::{self, Channel, Held, Waiting};
+use crate::errno::{Errno, INVALID, out, status};
+use crate::events::{self, Channel, Held, Parameters, Waiting};
 use crate::manager;
 use crate::message::{Mad, Side};
 use std::cell::UnsafeCell;
@@ -71,6 +71,8 @@ pub(crate) struct Connection {
     pub(crate) ack_timeout: u8,
     pub(crate) retry_count: u8,
     pub(crate) pending: Option<Pending>,
+    /// Of who asked for datagrams: what it was told.
+    pub(crate) answer: Option<Box<Mad>>,
     /// Of who listens by `rdma_create_ep`: what its connections' queue pairs are made with.
     pub(crate) template: Option<(usize, ibv_qp_init_attr)>,
 }
@@ -109,6 +111,17 @@ impl Id {
         unsafe { (*self.abi()).qp }
     }
 
+    pub(crate) fn port_space(&self) -> rdma_port_space {
+        // SAFETY: set when the identifier was made.
+        unsafe { (*self.abi()).ps }
+    }
+
+    /// It leads to a service of datagrams, and has no connection.
+    pub(crate) fn is_datagram(&self) -> bool {
+        // SAFETY: set when the identifier was made.
+        unsafe { (*self.abi()).qp_type == IBV_QPT_UD }
+    }
+
     pub(crate) fn channel(&self) -> *mut rdma_event_channel {
         // SAFETY: as for `qp`.
         unsafe { (*self.abi()).channel }
@@ -121,7 +134,7 @@ impl Id {
             listener: std::ptr::null_mut(),
             kind,
             status,
-            parameters: rdma_conn_param::default(),
+            parameters: Parameters::Connection(rdma_conn_param::default()),
             private: Vec::new(),
         });
     }
@@ -394,15 +407,10 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_
         if connection.state != State::Bound {
             return Err(INVALID);
         }
-        // SAFETY: set when the identifier was made.
-        let ps = unsafe { (*id.abi()).ps };
-        if ps == RDMA_PS_UDP {
-            return Err(UNSUPPORTED);
-        }
         let port = connection.source.map_or(0, |source| source.port());
         connection.state = State::Listening;
         drop(connection);
-        manager::listen(id, service(ps, port)).inspect_err(|_| id.lock().state = State::Bound)
+        manager::listen(id, service(id.port_space(), port)).inspect_err(|_| id.lock().state = State::Bound)
     })
 }
 

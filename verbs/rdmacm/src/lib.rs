@@ -13,7 +13,9 @@
 
 pub mod abi;
 mod address;
+mod admit;
 mod connect;
+mod datagram;
 mod device;
 mod endpoint;
 mod errno;
@@ -22,6 +24,7 @@ mod id;
 mod manager;
 mod message;
 mod queue_pair;
+mod shared;
 mod unsupported;
 
 pub use connect::*;
@@ -29,4 +32,5 @@ pub use endpoint::*;
 pub use events::*;
 pub use id::*;
 pub use queue_pair::*;
+pub use shared::*;
 pub use unsupported::*;

@@ -2,13 +2,15 @@
 
 use crate::abi::*;
 use crate::address;
+use crate::admit;
+use crate::datagram;
 use crate::device::{Device, device};
-use crate::errno::{Errno, INVALID, last};
-use crate::events::Waiting;
+use crate::errno::{Errno, last};
+use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
-use crate::message::{self, Kind, Mad, Reason, Request};
+use crate::message::{self, Kind, Mad, Reason, ServiceStatus};
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -20,7 +22,7 @@ const FIRST_PORT: u16 = 32768;
 
 /// Who is called by which communication id, and who listens to which service.
 #[derive(Default)]
-struct Tables {
+pub(crate) struct Tables {
     ids: HashMap<u32, *mut Id>,
     listeners: HashMap<u64, *mut Id>,
 }
@@ -118,7 +120,14 @@ pub(crate) fn leave(id: &Id) {
     tables.listeners.retain(|_, listener| *listener != pointer);
     tables.ids.retain(|_, other| *other != pointer);
     drop(tables);
-    let connection = id.lock();
+    let mut connection = id.lock();
+    if id.is_datagram() {
+        if connection.state == State::RequestCame {
+            // A peer that doesn't hear it asks again, and is answered that there is no such service.
+            let _ = datagram::answer(id, &mut connection, ServiceStatus::Rejected, 0, &[]);
+        }
+        return;
+    }
     let farewell = match connection.state {
         State::RequestCame => {
             let mut mad =
@@ -145,7 +154,7 @@ pub(crate) fn leave(id: &Id) {
 }
 
 impl Tables {
-    fn insert(&mut self, id: *mut Id) -> Result<u32, Errno> {
+    pub(crate) fn insert(&mut self, id: *mut Id) -> Result<u32, Errno> {
         if self.ids.len() >= MAX_CONNECTIONS {
             return Err(Errno(libc::ENOMEM));
         }
@@ -158,17 +167,28 @@ impl Tables {
         }
     }
 
-    fn find(&self, local: u32) -> Option<&Id> {
+    pub(crate) fn find(&self, local: u32) -> Option<&Id> {
         // SAFETY: an identifier in the tables is alive while they are locked.
         self.ids.get(&local).map(|id| unsafe { &**id })
     }
 
-    /// The connection that a peer's request made before.
-    fn find_peer(&self, from: IpAddr, remote: u32) -> Option<&Id> {
+    /// What a peer's request made before.
+    pub(crate) fn find_peer(&self, from: IpAddr, remote: u32, datagram: bool) -> Option<&Id> {
         self.ids.keys().filter_map(|local| self.find(*local)).find(|id| {
             let connection = id.lock();
-            connection.remote == remote && connection.destination.is_some_and(|peer| peer.ip() == from)
+            let asked = connection.remote == remote && id.is_datagram() == datagram;
+            asked && connection.destination.is_some_and(|peer| peer.ip() == from)
         })
+    }
+
+    /// Who listens to a service at an address of ours, for connections or for datagrams.
+    pub(crate) fn listener(&self, service: u64, at: IpAddr, datagram: bool) -> Option<*mut Id> {
+        let listener = *self.listeners.get(&service)?;
+        // SAFETY: a listener in the tables is alive while they are locked.
+        let heard = unsafe { &*listener };
+        let bound = heard.lock().source.map(|source| source.ip()).filter(|ip| !ip.is_unspecified());
+        let here = bound.is_none_or(|bound| address::gid(bound) == address::gid(at));
+        (here && heard.is_datagram() == datagram).then_some(listener)
     }
 }
 
@@ -237,12 +257,16 @@ fn give_up(id: &Id, connection: &mut Connection) {
 fn take_in(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) {
     let (sender, receiver) = message::ids(mad);
     let Some(kind) = message::kind(mad) else { return };
-    if kind == Kind::Request {
+    match kind {
         // What is no request of a connection that we could have is not answered.
-        let _ = on_request(device, tables, from, mad);
-        return;
+        Kind::Request => return admit::on_request(device, tables, from, mad).unwrap_or_default(),
+        Kind::ServiceRequest => {
+            return datagram::on_request(device, tables, from, mad).unwrap_or_default();
+        }
+        Kind::ServiceReply => return datagram::on_reply(device, tables, from, mad),
+        _ => {}
     }
-    let Some(id) = tables.find(receiver) else {
+    let Some(id) = tables.find(receiver).filter(|id| !id.is_datagram()) else {
         if kind == Kind::DisconnectRequest {
             let reply = message::message(Kind::DisconnectReply, message::transaction(mad), receiver, sender);
             answer(device, from, &reply);
@@ -302,7 +326,7 @@ fn take_in(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) {
 }
 
 /// To one whom no connection knows: from the address that is nearest to it.
-fn answer(device: &Device, to: IpAddr, mad: &Mad) {
+pub(crate) fn answer(device: &Device, to: IpAddr, mad: &Mad) {
     if let Ok(from) = device.address_towards(to) {
         // Lost, it is asked for again.
         let _ = device.send(from, to, mad);
@@ -315,13 +339,13 @@ fn tell(id: &Id, connection: &Connection, kind: rdma_cm_event_type, status: i32,
         listener: std::ptr::null_mut(),
         kind,
         status,
-        parameters: parameters(connection),
+        parameters: Parameters::Connection(parameters(connection)),
         private: private.to_vec(),
     });
 }
 
 /// What the program learns of its peer: what the peer begins is what we answer, and the other way round.
-fn parameters(connection: &Connection) -> rdma_conn_param {
+pub(crate) fn parameters(connection: &Connection) -> rdma_conn_param {
     rdma_conn_param {
         responder_resources: connection.theirs.initiator_depth,
         initiator_depth: connection.theirs.responder_resources,
@@ -331,68 +355,4 @@ fn parameters(connection: &Connection) -> rdma_conn_param {
         qp_num: connection.theirs.qpn,
         ..Default::default()
     }
-}
-
-/// A peer wants to connect.
-fn on_request(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) -> Result<(), Errno> {
-    let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
-    let request = Request::read(mad).ok_or(INVALID)?;
-    if tables.find_peer(from, remote).is_some() {
-        // It comes again: the reply does too, by its own clock.
-        return Ok(());
-    }
-    let reject = |reason| {
-        let mut mad = message::message(Kind::Reject, transaction, 0, remote);
-        message::write_reject(&mut mad, reason);
-        answer(device, from, &mad);
-    };
-    let Some(&listener) = tables.listeners.get(&request.service) else {
-        reject(Reason::InvalidService);
-        return Ok(());
-    };
-    if !(1..=device.mtu).contains(&request.mtu) {
-        reject(Reason::InvalidMtu);
-        return Ok(());
-    }
-    // The address below the datagram is the peer's, whatever it says of itself.
-    let connection = Connection {
-        state: State::RequestCame,
-        source: Some(SocketAddr::new(request.destination.ip(), request.destination.port())),
-        destination: Some(SocketAddr::new(from, request.source.port())),
-        remote,
-        transaction,
-        theirs: request.side,
-        mtu: request.mtu,
-        ack_timeout: request.ack_timeout,
-        retry_count: request.retry_count,
-        ..Default::default()
-    };
-    device.gid_index(request.destination.ip())?;
-    // SAFETY: a listener in the tables is alive while they are locked.
-    let heard = unsafe { &*listener };
-    let bound = heard.lock().source.map(|source| source.ip()).filter(|ip| !ip.is_unspecified());
-    if bound.is_some_and(|bound| address::gid(bound) != address::gid(request.destination.ip())) {
-        reject(Reason::InvalidService);
-        return Ok(());
-    }
-    // SAFETY: as above.
-    let (channel, user, ps) = unsafe { (heard.channel(), (*heard.abi()).context, (*heard.abi()).ps) };
-    let child = Id::create(channel, user, ps)?;
-    // SAFETY: it was made right here.
-    let id = unsafe { &*child };
-    let parameters = parameters(&connection);
-    *id.lock() = connection;
-    match tables.insert(child) {
-        Ok(local) => id.lock().local = local,
-        Err(errno) => {
-            // SAFETY: nobody has seen it.
-            unsafe { drop(Box::from_raw(child)) };
-            return Err(errno);
-        }
-    }
-    id.show(device, &id.lock());
-    let private = message::private_data(mad, Kind::Request).to_vec();
-    let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
-    heard.tell_more(Waiting { id: child, listener, kind, status: 0, parameters, private });
-    Ok(())
 }

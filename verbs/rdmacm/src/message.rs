@@ -21,6 +21,15 @@ pub(crate) enum Kind {
     ReadyToUse = 0x14,
     DisconnectRequest = 0x15,
     DisconnectReply = 0x16,
+    ServiceRequest = 0x17,
+    ServiceReply = 0x18,
+}
+
+impl Kind {
+    /// It names both sides' communication ids.
+    fn has_remote(self) -> bool {
+        !matches!(self, Self::Request | Self::ServiceRequest | Self::ServiceReply)
+    }
 }
 
 /// Why a request is refused (IBA 12.6.7.2).
@@ -89,7 +98,7 @@ pub(crate) fn message(kind: Kind, transaction: u64, local: u32, remote: u32) -> 
     mad[8..16].copy_from_slice(&transaction.to_be_bytes());
     mad[16..18].copy_from_slice(&(kind as u16).to_be_bytes());
     put(&mut mad, 0, local.to_be_bytes());
-    if kind != Kind::Request {
+    if kind.has_remote() {
         put(&mut mad, 4, remote.to_be_bytes());
     }
     mad
@@ -104,6 +113,8 @@ pub(crate) fn kind(mad: &Mad) -> Option<Kind> {
         Kind::ReadyToUse,
         Kind::DisconnectRequest,
         Kind::DisconnectReply,
+        Kind::ServiceRequest,
+        Kind::ServiceReply,
     ];
     let attribute = u16::from_be_bytes([mad[16], mad[17]]);
     kinds.into_iter().find(|kind| mad[..4] == HEADER && *kind as u16 == attribute)
@@ -127,6 +138,8 @@ fn private_range(kind: Kind) -> std::ops::Range<usize> {
         Kind::ReadyToUse => (8, 224),
         Kind::DisconnectRequest => (12, 220),
         Kind::DisconnectReply => (8, 224),
+        Kind::ServiceRequest => (16 + ADDRESS_HEADER, 216 - ADDRESS_HEADER),
+        Kind::ServiceReply => (96, 136),
     };
     BODY + start..BODY + start + length
 }
@@ -145,7 +158,33 @@ pub(crate) fn put_private_data(mad: &mut Mad, kind: Kind, data: &[u8]) -> bool {
     fits
 }
 
-/// `a`, `b` and `c` are bit fields from the most significant on.
+/// Such a header, of either family.
+fn put_addresses(mad: &mut Mad, at: usize, source: SocketAddr, destination: SocketAddr) {
+    let version = if source.is_ipv4() { 4 } else { 6 };
+    let place = |ip| match ip {
+        IpAddr::V4(ip) => Ipv6Addr::from(u128::from(u32::from(ip))).octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    put(mad, at, [0, version << 4]);
+    put(mad, at + 2, source.port().to_be_bytes());
+    put(mad, at + 4, place(source.ip()));
+    put(mad, at + 20, place(destination.ip()));
+}
+
+/// Source and destination; the destination's port is the service's.
+fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAddr, SocketAddr)> {
+    let ip = |place: usize| {
+        let bytes: [u8; 16] = get(mad, place);
+        match mad[BODY + at + 1] >> 4 {
+            4 => Some(IpAddr::from([bytes[12], bytes[13], bytes[14], bytes[15]])),
+            6 => Some(IpAddr::from(bytes)),
+            _ => None,
+        }
+    };
+    let source = SocketAddr::new(ip(at + 4)?, u16::from_be_bytes(get(mad, at + 2)));
+    Some((source, SocketAddr::new(ip(at + 20)?, service as u16)))
+}
+
 impl Request {
     pub(crate) fn write(&self, mad: &mut Mad) {
         let Side { qpn, psn, responder_resources, initiator_depth, rnr_retry, srq } = self.side;
@@ -166,37 +205,17 @@ impl Request {
         put(mad, 56, gid(self.source.ip()));
         put(mad, 72, gid(self.destination.ip()));
         put(mad, 92, [0, 64, 0, self.ack_timeout << 3]);
-        self.write_addresses(mad);
-    }
-
-    fn write_addresses(&self, mad: &mut Mad) {
-        let version = if self.source.is_ipv4() { 4 } else { 6 };
-        let place = |ip| match ip {
-            IpAddr::V4(ip) => Ipv6Addr::from(u128::from(u32::from(ip))).octets(),
-            IpAddr::V6(ip) => ip.octets(),
-        };
-        put(mad, 140, [0, version << 4]);
-        put(mad, 142, self.source.port().to_be_bytes());
-        put(mad, 144, place(self.source.ip()));
-        put(mad, 160, place(self.destination.ip()));
+        put_addresses(mad, 140, self.source, self.destination);
     }
 
     pub(crate) fn read(mad: &Mad) -> Option<Self> {
-        let [version, service_type, retries, mtu_rnr, srq] =
-            [141, 43, 47, 50, 51].map(|at: usize| mad[BODY + at]);
+        let [service_type, retries, mtu_rnr, srq] = [43, 47, 50, 51].map(|at: usize| mad[BODY + at]);
         // Another transport than a reliable connection.
         if service_type >> 1 & 3 != 0 {
             return None;
         }
-        let ip = |at: usize| -> Option<IpAddr> {
-            let bytes: [u8; 16] = get(mad, at);
-            match version >> 4 {
-                4 => Some(IpAddr::from([bytes[12], bytes[13], bytes[14], bytes[15]])),
-                6 => Some(IpAddr::from(bytes)),
-                _ => None,
-            }
-        };
         let service = u64::from_be_bytes(get(mad, 8));
+        let (source, destination) = addresses(mad, 140, service)?;
         Some(Self {
             service,
             guid: get(mad, 16),
@@ -211,8 +230,8 @@ impl Request {
             retry_count: retries & 7,
             mtu: mtu_rnr >> 4,
             ack_timeout: mad[BODY + 95] >> 3,
-            source: SocketAddr::new(ip(144)?, u16::from_be_bytes(get(mad, 142))),
-            destination: SocketAddr::new(ip(160)?, service as u16),
+            source,
+            destination,
         })
     }
 }
@@ -253,6 +272,10 @@ pub(crate) fn read_reject(mad: &Mad) -> u16 {
 pub(crate) fn write_disconnect(mad: &mut Mad, qpn: u32) {
     put_split(mad, 8, qpn, 0);
 }
+
+mod service;
+
+pub(crate) use service::{ServiceReply, ServiceRequest, ServiceStatus};
 
 #[cfg(test)]
 mod tests;

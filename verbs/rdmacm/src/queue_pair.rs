@@ -16,7 +16,7 @@ unsafe impl Send for DefaultDomain {}
 // SAFETY: as above.
 unsafe impl Sync for DefaultDomain {}
 
-fn default_domain() -> Result<*mut ibv_pd, Errno> {
+pub(crate) fn default_domain() -> Result<*mut ibv_pd, Errno> {
     static DOMAIN: OnceLock<Result<DefaultDomain, Errno>> = OnceLock::new();
     let make = || {
         let context = device()?.context;
@@ -58,6 +58,9 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
             ((*abi).send_cq_channel, (*abi).send_cq) = queue(id, attributes.cap.max_send_wr)?;
             attributes.send_cq = (*abi).send_cq;
         }
+        if attributes.srq.is_null() {
+            attributes.srq = (*abi).srq;
+        }
         if attributes.recv_cq.is_null() {
             ((*abi).recv_cq_channel, (*abi).recv_cq) = queue(id, attributes.cap.max_recv_wr)?;
             attributes.recv_cq = (*abi).recv_cq;
@@ -67,9 +70,20 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
         (*abi).qp = qp;
     }
     wanted.cap = attributes.cap;
-    let ready = connect::modify(id, &id.lock(), IBV_QPS_INIT);
+    let ready = make_ready(id);
     // SAFETY: the queue pair was made right here.
     ready.inspect_err(|_| unsafe { destroy(id) })
+}
+
+/// As far as it goes without a peer.
+fn make_ready(id: &Id) -> Result<(), Errno> {
+    let connection = id.lock();
+    connect::modify(id, &connection, IBV_QPS_INIT)?;
+    if id.is_datagram() {
+        connect::modify(id, &connection, IBV_QPS_RTR)?;
+        connect::modify(id, &connection, IBV_QPS_RTS)?;
+    }
+    Ok(())
 }
 
 /// # Safety

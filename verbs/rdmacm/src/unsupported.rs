@@ -1,4 +1,4 @@
-//! What there is not: multicast, shared receive queues, vendors' options, and sockets over RDMA. Each refuses with
+//! What there is not: multicast, vendors' options, and sockets over RDMA. Each refuses with
 //! `EOPNOTSUPP`.
 
 use crate::errno::{UNSUPPORTED, set};
@@ -21,9 +21,6 @@ refuse! {
     rbind
     rclose
     rconnect
-    rdma_create_srq
-    rdma_create_srq_ex
-    rdma_destroy_srq
     rdma_get_remote_ece
     rdma_join_multicast
     rdma_join_multicast_ex

@@ -1,0 +1,83 @@
+//! A peer asks to connect: who listens is told, with an identifier for the new connection.
+
+use crate::abi::*;
+use crate::device::Device;
+use crate::errno::{Errno, INVALID};
+use crate::events::{Parameters, Waiting};
+use crate::id::{Connection, Id, State};
+use crate::manager::{Tables, answer, parameters};
+use crate::message::{self, Kind, Mad, Reason, Request};
+use std::net::{IpAddr, SocketAddr};
+
+/// Makes the identifier of what a peer asked `listener` for, and tells the program.
+pub(crate) fn admit(
+    device: &Device,
+    tables: &mut Tables,
+    listener: *mut Id,
+    connection: Connection,
+    parameters: Parameters,
+    private: Vec<u8>,
+) -> Result<(), Errno> {
+    // SAFETY: a listener in the tables is alive while they are locked.
+    let heard = unsafe { &*listener };
+    // SAFETY: as above.
+    let (channel, user, ps) = unsafe { (heard.channel(), (*heard.abi()).context, (*heard.abi()).ps) };
+    let child = Id::create(channel, user, ps)?;
+    // SAFETY: it was made right here.
+    let id = unsafe { &*child };
+    // SAFETY: as above.
+    unsafe { (*id.abi()).qp_type = (*heard.abi()).qp_type };
+    *id.lock() = connection;
+    match tables.insert(child) {
+        Ok(local) => id.lock().local = local,
+        Err(errno) => {
+            // SAFETY: nobody has seen it.
+            unsafe { drop(Box::from_raw(child)) };
+            return Err(errno);
+        }
+    }
+    id.show(device, &id.lock());
+    let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
+    heard.tell_more(Waiting { id: child, listener, kind, status: 0, parameters, private });
+    Ok(())
+}
+
+/// A peer wants to connect.
+pub(crate) fn on_request(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) -> Result<(), Errno> {
+    let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
+    let request = Request::read(mad).ok_or(INVALID)?;
+    if tables.find_peer(from, remote, false).is_some() {
+        // It comes again: the reply does too, by its own clock.
+        return Ok(());
+    }
+    let reject = |reason| {
+        let mut mad = message::message(Kind::Reject, transaction, 0, remote);
+        message::write_reject(&mut mad, reason);
+        answer(device, from, &mad);
+    };
+    let Some(listener) = tables.listener(request.service, request.destination.ip(), false) else {
+        reject(Reason::InvalidService);
+        return Ok(());
+    };
+    if !(1..=device.mtu).contains(&request.mtu) {
+        reject(Reason::InvalidMtu);
+        return Ok(());
+    }
+    device.gid_index(request.destination.ip())?;
+    // The address below the datagram is the peer's, whatever it says of itself.
+    let connection = Connection {
+        state: State::RequestCame,
+        source: Some(request.destination),
+        destination: Some(SocketAddr::new(from, request.source.port())),
+        remote,
+        transaction,
+        theirs: request.side,
+        mtu: request.mtu,
+        ack_timeout: request.ack_timeout,
+        retry_count: request.retry_count,
+        ..Default::default()
+    };
+    let parameters = Parameters::Connection(parameters(&connection));
+    let private = message::private_data(mad, Kind::Request).to_vec();
+    admit(device, tables, listener, connection, parameters, private)
+}

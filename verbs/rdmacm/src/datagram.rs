@@ -1,0 +1,123 @@
+//! Datagrams: who wants to send them asks a service for its queue pair, and is told (IBA 12.11). There is no connection
+//! afterwards: each side sends by an address handle.
+
+use crate::abi::*;
+use crate::address;
+use crate::admit;
+use crate::connect::{TRIES, begin};
+use crate::device::{Device, device};
+use crate::errno::{Errno, INVALID};
+use crate::events::{Parameters, Waiting};
+use crate::id::{Connection, Id, State, service};
+use crate::manager::{self, Tables};
+use crate::message::{self, Kind, Mad, ServiceReply, ServiceRequest, ServiceStatus};
+use std::net::{IpAddr, SocketAddr};
+
+/// The key of all datagram queue pairs that librdmacm makes.
+pub(crate) const QKEY: u32 = 0x0123_4567;
+
+/// Asks for the queue pair of the service that the identifier leads to.
+pub(crate) fn connect(id: &Id, connection: &mut Connection, data: &[u8]) -> Result<(), Errno> {
+    let (Some(source), Some(destination)) = (connection.source, connection.destination) else {
+        return Err(INVALID);
+    };
+    manager::join(id, connection)?;
+    connection.transaction = u64::from(connection.local);
+    let request =
+        ServiceRequest { service: service(id.port_space(), destination.port()), source, destination };
+    let mut mad = message::message(Kind::ServiceRequest, connection.transaction, connection.local, 0);
+    request.write(&mut mad);
+    if !message::put_private_data(&mut mad, Kind::ServiceRequest, data) {
+        return Err(INVALID);
+    }
+    connection.state = State::RequestSent;
+    begin(connection, mad, TRIES).inspect_err(|_| connection.state = State::RouteResolved)
+}
+
+/// Answers who asked. The answer is kept: where it is lost, the question comes again.
+pub(crate) fn answer(
+    id: &Id,
+    connection: &mut Connection,
+    status: ServiceStatus,
+    qpn: u32,
+    data: &[u8],
+) -> Result<(), Errno> {
+    let (source, destination) = connection.addresses()?;
+    let port = connection.source.map_or(0, |source| source.port());
+    let (status, service) = (status as u8, service(id.port_space(), port));
+    let mut mad = message::message(Kind::ServiceReply, connection.transaction, connection.remote, 0);
+    ServiceReply { status, qpn, service, qkey: QKEY }.write(&mut mad);
+    if !message::put_private_data(&mut mad, Kind::ServiceReply, data) {
+        return Err(INVALID);
+    }
+    device()?.send(source, destination, &mad)?;
+    connection.answer = Some(Box::new(mad));
+    Ok(())
+}
+
+/// A peer tells its queue pair, or that it has none for us.
+pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad) {
+    let Some(id) = tables.find(message::ids(mad).0).filter(|id| id.is_datagram()) else { return };
+    let mut connection = id.lock();
+    let Ok((source, destination)) = connection.addresses() else { return };
+    if destination != from || connection.state != State::RequestSent {
+        return;
+    }
+    connection.pending = None;
+    let reply = ServiceReply::read(mad);
+    let valid = reply.status == ServiceStatus::Valid as u8;
+    connection.state = if valid { State::Established } else { State::Closed };
+    let mut ah_attr = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
+    ah_attr.grh.dgid = ibv_gid { raw: address::gid(destination) };
+    ah_attr.grh.hop_limit = 64;
+    ah_attr.grh.sgid_index = device.gid_index(source).unwrap_or(0);
+    let parameters = rdma_ud_param { ah_attr, qp_num: reply.qpn, qkey: reply.qkey, ..Default::default() };
+    id.tell_more(Waiting {
+        id: id.abi().cast(),
+        listener: std::ptr::null_mut(),
+        kind: if valid { RDMA_CM_EVENT_ESTABLISHED } else { RDMA_CM_EVENT_UNREACHABLE },
+        status: if valid { 0 } else { reply.status.into() },
+        parameters: Parameters::Datagram(parameters),
+        private: message::private_data(mad, Kind::ServiceReply).to_vec(),
+    });
+}
+
+/// A peer asks.
+pub(crate) fn on_request(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) -> Result<(), Errno> {
+    let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
+    let request = ServiceRequest::read(mad).ok_or(INVALID)?;
+    if let Some(known) = tables.find_peer(from, remote, true) {
+        let connection = known.lock();
+        if let (Some(answer), Ok((source, destination))) = (&connection.answer, connection.addresses()) {
+            // Lost again, it is asked for again.
+            let _ = device.send(source, destination, answer);
+        }
+        return Ok(());
+    }
+    let Some(listener) = tables.listener(request.service, request.destination.ip(), true) else {
+        let mut mad = message::message(Kind::ServiceReply, transaction, remote, 0);
+        let status = ServiceStatus::NotSupported as u8;
+        ServiceReply { status, qpn: 0, service: request.service, qkey: 0 }.write(&mut mad);
+        manager::answer(device, from, &mad);
+        return Ok(());
+    };
+    device.gid_index(request.destination.ip())?;
+    let connection = Connection {
+        state: State::RequestCame,
+        source: Some(request.destination),
+        // The address below the datagram is the peer's, whatever it says of itself.
+        destination: Some(SocketAddr::new(from, request.source.port())),
+        remote,
+        transaction,
+        ..Default::default()
+    };
+    let private = message::private_data(mad, Kind::ServiceRequest).to_vec();
+    admit::admit(
+        device,
+        tables,
+        listener,
+        connection,
+        Parameters::Datagram(rdma_ud_param::default()),
+        private,
+    )
+}

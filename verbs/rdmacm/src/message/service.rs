@@ -1,0 +1,65 @@
+//! Which queue pair takes a service's datagrams: asked and answered (IBA 12.11).
+
+use super::{BODY, Mad, addresses, get, put, put_addresses, word};
+use std::net::SocketAddr;
+
+/// The request's private data.
+const PRIVATE: usize = 16;
+
+/// What becomes of a request (IBA 12.11.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServiceStatus {
+    Valid = 0,
+    NotSupported = 1,
+    Rejected = 2,
+}
+
+/// Asks for the queue pair of a service (IBA 12.11.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceRequest {
+    pub(crate) service: u64,
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: SocketAddr,
+}
+
+impl ServiceRequest {
+    pub(crate) fn write(&self, mad: &mut Mad) {
+        put(mad, 4, 0xffff_u16.to_be_bytes());
+        put(mad, 8, self.service.to_be_bytes());
+        put_addresses(mad, PRIVATE, self.source, self.destination);
+    }
+
+    pub(crate) fn read(mad: &Mad) -> Option<Self> {
+        let service = u64::from_be_bytes(get(mad, 8));
+        let (source, destination) = addresses(mad, PRIVATE, service)?;
+        Some(Self { service, source, destination })
+    }
+}
+
+/// The answer (IBA 12.11.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceReply {
+    /// A [`ServiceStatus`], or another number of the specification.
+    pub(crate) status: u8,
+    pub(crate) qpn: u32,
+    pub(crate) service: u64,
+    pub(crate) qkey: u32,
+}
+
+impl ServiceReply {
+    pub(crate) fn write(&self, mad: &mut Mad) {
+        put(mad, 4, [self.status]);
+        put(mad, 8, (self.qpn << 8).to_be_bytes());
+        put(mad, 12, self.service.to_be_bytes());
+        put(mad, 20, self.qkey.to_be_bytes());
+    }
+
+    pub(crate) fn read(mad: &Mad) -> Self {
+        Self {
+            status: mad[BODY + 4],
+            qpn: word(mad, 8) >> 8,
+            service: u64::from_be_bytes(get(mad, 12)),
+            qkey: word(mad, 20),
+        }
+    }
+}

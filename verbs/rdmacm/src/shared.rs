@@ -1,0 +1,75 @@
+//! Shared receive queues of identifiers.
+
+use crate::abi::*;
+use crate::errno::{Errno, INVALID, UNSUPPORTED, made, out, status};
+use crate::id::Id;
+use crate::queue_pair::default_domain;
+use std::ffi::c_int;
+
+/// # Safety
+/// The domain is null or alive.
+unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_srq_init_attr) -> Result<(), Errno> {
+    // SAFETY: the identifier is alive, and its fields are this call's to fill.
+    unsafe {
+        let abi = id.abi();
+        if !(*abi).srq.is_null() {
+            return Err(INVALID);
+        }
+        let pd = if pd.is_null() { default_domain()? } else { pd };
+        (*abi).srq = made(ibv_create_srq(pd, wanted))?;
+        (*abi).pd = pd;
+    }
+    Ok(())
+}
+
+/// Gives it back, where the identifier has one.
+///
+/// # Safety
+/// No queue pair takes from it.
+pub(crate) unsafe fn destroy(id: &Id) {
+    // SAFETY: null, or made by `create` and given back once.
+    unsafe {
+        let srq = std::mem::replace(&mut (*id.abi()).srq, std::ptr::null_mut());
+        if !srq.is_null() {
+            ibv_destroy_srq(srq);
+        }
+    }
+}
+
+/// `rdma_create_srq(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_srq(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    wanted: *mut ibv_srq_init_attr,
+) -> c_int {
+    // SAFETY: the contract of the manual page.
+    status(|| unsafe { create(Id::from(id)?, pd, out(wanted)?) })
+}
+
+/// `rdma_create_srq_ex(3)`: of the basic kind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, wanted: *mut ibv_srq_init_attr_ex) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page; the shorter structure is how the longer one begins.
+        unsafe {
+            let (id, whole) = (Id::from(id)?, *out(wanted)?);
+            let has = |field| whole.comp_mask & field != 0;
+            if has(IBV_SRQ_INIT_ATTR_TYPE) && whole.srq_type != IBV_SRQT_BASIC {
+                return Err(UNSUPPORTED);
+            }
+            let pd = if has(IBV_SRQ_INIT_ATTR_PD) { whole.pd } else { std::ptr::null_mut() };
+            create(id, pd, out(wanted.cast())?)
+        }
+    })
+}
+
+/// `rdma_destroy_srq(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        unsafe { destroy(Id::from(id)?) };
+        Ok(())
+    });
+}

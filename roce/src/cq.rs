@@ -19,24 +19,17 @@ struct CompletionQueue {
 pub(crate) struct CompletionQueues {
     queues: Vec<Option<CompletionQueue>>,
     limit: u32,
-    /// A queue overflowed and its queue pairs don't know yet.
-    news: bool,
+    /// Queues that overflowed and whose queue pairs don't know yet, each once.
+    news: Vec<CqId>,
 }
 
 impl CompletionQueues {
     pub(crate) const fn new(limit: u32) -> Self {
-        Self { queues: Vec::new(), limit, news: false }
+        Self { queues: Vec::new(), limit, news: Vec::new() }
     }
 
     pub(crate) fn create(&mut self, depth: u32) -> Result<CqId, ControlError> {
-        if depth == 0 || depth > MAX_CQ_DEPTH {
-            return Err(ControlError::Value {
-                what: "a completion queue's depth",
-                value: u64::from(depth),
-                limit: u64::from(MAX_CQ_DEPTH),
-            });
-        }
-        let depth = depth as usize;
+        let depth = checked(depth)?;
         let queue =
             CompletionQueue { entries: VecDeque::with_capacity(depth), depth, overflowed: false, users: 0 };
         let free = self.queues.iter().position(Option::is_none);
@@ -65,6 +58,19 @@ impl CompletionQueues {
         }
     }
 
+    /// Gives `cq` another depth, at least what it holds now.
+    pub(crate) fn resize(&mut self, cq: CqId, depth: u32) -> Result<(), ControlError> {
+        let depth = checked(depth)?;
+        let queue = self.get_mut(cq).ok_or(ControlError::NoCq(cq))?;
+        let waiting = queue.entries.len();
+        if waiting > depth {
+            return Err(ControlError::CqFull { cq, waiting, depth });
+        }
+        queue.entries.reserve_exact(depth - waiting);
+        queue.depth = depth;
+        Ok(())
+    }
+
     /// Counts a queue pair's use of `cq`.
     pub(crate) fn join(&mut self, cq: CqId) -> Result<(), ControlError> {
         self.get_mut(cq).ok_or(ControlError::NoCq(cq))?.users += 1;
@@ -88,7 +94,7 @@ impl CompletionQueues {
             queue.entries.push_back(completion);
         } else {
             queue.overflowed = true;
-            self.news = true;
+            self.news.push(cq);
         }
     }
 
@@ -111,12 +117,12 @@ impl CompletionQueues {
     /// Whether a queue overflowed since [`Self::take_news`].
     #[inline]
     pub(crate) const fn has_news(&self) -> bool {
-        self.news
+        !self.news.is_empty()
     }
 
-    /// Whether a queue overflowed since this was last asked.
-    pub(crate) fn take_news(&mut self) -> bool {
-        core::mem::take(&mut self.news)
+    /// A queue that overflowed since this was last asked.
+    pub(crate) fn take_news(&mut self) -> Option<CqId> {
+        self.news.pop()
     }
 
     fn get(&self, cq: CqId) -> Option<&CompletionQueue> {
@@ -126,4 +132,12 @@ impl CompletionQueues {
     fn get_mut(&mut self, cq: CqId) -> Option<&mut CompletionQueue> {
         self.queues.get_mut(cq.0 as usize)?.as_mut()
     }
+}
+
+fn checked(depth: u32) -> Result<usize, ControlError> {
+    if (1..=MAX_CQ_DEPTH).contains(&depth) {
+        return Ok(depth as usize);
+    }
+    let (value, limit) = (u64::from(depth), u64::from(MAX_CQ_DEPTH));
+    Err(ControlError::Value { what: "a completion queue's depth", value, limit })
 }

@@ -13,6 +13,7 @@ mod address;
 mod counters;
 mod cq;
 mod endpoint;
+mod event;
 mod key;
 mod key_space;
 mod memory;
@@ -25,7 +26,8 @@ pub mod wire;
 
 pub use address::AddressId;
 pub use counters::{Counters, Discard};
-pub use endpoint::{ControlError, CqId, Endpoint, EndpointConfig, PdId};
+pub use endpoint::{ControlError, CqId, Endpoint, EndpointConfig, PdId, QPN_REST};
+pub use event::{Event, FailureCause, QpFailure};
 pub use key::{Lkey, Qpn, Rkey};
 pub use memory::{Memory, Slice};
 pub use psn::Psn;

@@ -88,7 +88,7 @@ fn queue_pairs_take_turns() {
             srq: None,
         };
         let first = host.qpn;
-        host.qpn = host.endpoint.create_qp(init).unwrap();
+        host.qpn = host.endpoint.create_qp(Instant::ZERO, init).unwrap();
         host.ready_to_receive(path(2, 1), roce::Qpn::new(0x4711), PSN, &options);
         host.ready_to_send(&Options { send_psn: 5, ..options });
         core::mem::replace(&mut host.qpn, first)

@@ -55,14 +55,14 @@ fn settings_beyond_their_limits_are_named() {
     let mut host = Host::new(1, &Options::default());
     let mut qp = init(&host);
     qp.capabilities.max_send_sge = 33;
-    let refused = host.endpoint.create_qp(qp);
+    let refused = host.endpoint.create_qp(NOW, qp);
     assert_eq!(refused, Err(ControlError::Value { what: "max_send_sge", value: 33, limit: 32 }));
     let nowhere = QpInit { recv_cq: CqId(7), ..init(&host) };
-    assert_eq!(host.endpoint.create_qp(nowhere), Err(ControlError::NoCq(CqId(7))));
+    assert_eq!(host.endpoint.create_qp(NOW, nowhere), Err(ControlError::NoCq(CqId(7))));
     assert!(matches!(host.endpoint.create_cq(0), Err(ControlError::Value { .. })));
-    let made = core::iter::from_fn(|| host.endpoint.create_qp(init(&host)).ok()).count();
+    let made = core::iter::from_fn(|| host.endpoint.create_qp(NOW, init(&host)).ok()).count();
     assert_eq!(made, 7, "8 with the one that was there");
-    let full = host.endpoint.create_qp(init(&host));
+    let full = host.endpoint.create_qp(NOW, init(&host));
     assert_eq!(full, Err(ControlError::Limit { what: "queue pairs", limit: 8 }));
 }
 
@@ -71,11 +71,11 @@ fn a_slot_that_is_used_again_has_another_number() {
     let mut host = Host::new(1, &Options::default());
     let mut seen = BTreeSet::from([host.qpn.get()]);
     for _ in 0..1000 {
-        let qpn = host.endpoint.create_qp(init(&host)).unwrap();
+        let qpn = host.endpoint.create_qp(NOW, init(&host)).unwrap();
         assert_eq!(qpn.get() >> 20, 1, "the core's bits");
         assert!(seen.insert(qpn.get()));
-        host.endpoint.destroy_qp(qpn).unwrap();
-        assert_eq!(host.endpoint.destroy_qp(qpn), Err(ControlError::NoQp(qpn)));
+        host.endpoint.destroy_qp(NOW, qpn).unwrap();
+        assert_eq!(host.endpoint.destroy_qp(NOW, qpn), Err(ControlError::NoQp(qpn)));
         assert_eq!(host.endpoint.report(qpn), None);
     }
 }
@@ -85,7 +85,7 @@ fn a_completion_queue_in_use_stays() {
     let mut host = Host::new(1, &Options::default());
     let (qpn, cq) = (host.qpn, host.send_cq);
     assert_eq!(host.endpoint.destroy_cq(cq), Err(ControlError::CqBusy { cq, qps: 1 }));
-    host.endpoint.destroy_qp(qpn).unwrap();
+    host.endpoint.destroy_qp(NOW, qpn).unwrap();
     assert_eq!(host.endpoint.destroy_cq(cq), Ok(()));
     assert_eq!(host.endpoint.destroy_cq(cq), Err(ControlError::NoCq(cq)));
 }

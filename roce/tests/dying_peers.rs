@@ -8,6 +8,7 @@ use cc::{Instant, Rate};
 use core::time::Duration;
 use harness::{BASE, Faults, Options, Pair, paced};
 use roce::qp::{Completion, CompletionStatus, Modify, Remote, SendRequest, State};
+use roce::{Event, FailureCause};
 
 /// Ack timeout code 5.
 const TIMEOUT: Duration = Duration::from_nanos(4096 << 5);
@@ -60,7 +61,7 @@ fn die(pair: &mut Pair, death: Death) {
     let (now, qpn) = (pair.now, pair.hosts[1].qpn);
     let endpoint = &mut pair.hosts[1].endpoint;
     match death {
-        Death::Destroyed => endpoint.destroy_qp(qpn).unwrap(),
+        Death::Destroyed => endpoint.destroy_qp(now, qpn).unwrap(),
         Death::Failed => endpoint.modify_qp(now, qpn, Modify::Error).unwrap(),
         Death::Reset => endpoint.modify_qp(now, qpn, Modify::Reset).unwrap(),
         Death::Cut => pair.faults = Faults { loss: 1000, ..Faults::default() },
@@ -96,6 +97,11 @@ fn check(pair: &mut Pair, host: usize, sent: &[Completion], context: &str) {
     assert_eq!(sent[failed].status, CompletionStatus::RetryExceeded, "{context}");
     assert!(sent[failed + 1..].iter().all(|c| c.status == CompletionStatus::Flushed), "{context}: {sent:?}");
     assert_eq!(pair.reports()[host].unwrap().state, State::Error, "{context}");
+    let cause = FailureCause::Request(CompletionStatus::RetryExceeded);
+    let told = core::iter::from_fn(|| pair.hosts[host].endpoint.poll_event());
+    let told =
+        told.filter(|event| matches!(event, Event::QpFailed(failure) if failure.cause == cause)).count();
+    assert_eq!(told, 1, "{context}: an event says so");
     let received = pair.hosts[host].received();
     assert_eq!(received.len(), 4, "{context}: every receive ends");
     let good =

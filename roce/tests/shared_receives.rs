@@ -4,11 +4,12 @@ extern crate ferroce_roce as roce;
 
 mod harness;
 
+use cc::Instant;
 use core::time::Duration;
 use harness::{Host, Options, Pair, path};
 use roce::qp::{Capabilities, CompletionStatus, Modify, PostError, QpInit, RecvRequest, SendRequest};
 use roce::wire::Service;
-use roce::{ControlError, PdId, Qpn, SrqId, SrqInit, SrqReport};
+use roce::{ControlError, Event, PdId, Qpn, SrqId, SrqInit, SrqReport};
 
 const LIMIT: Duration = Duration::from_millis(100);
 
@@ -39,7 +40,8 @@ fn shared(options: Options) -> (Pair, SrqId, [Qpn; 2]) {
             host_ref.ready_to_send(&options);
         }
     }
-    pair.hosts[1].endpoint.destroy_qp(old).unwrap();
+    let now = pair.now;
+    pair.hosts[1].endpoint.destroy_qp(now, old).unwrap();
     (pair, srq, senders)
 }
 
@@ -53,7 +55,7 @@ fn create(host: &mut Host, srq: Option<SrqId>) -> Qpn {
         signal_all: false,
         srq,
     };
-    host.endpoint.create_qp(init).unwrap()
+    host.endpoint.create_qp(Instant::ZERO, init).unwrap()
 }
 
 fn post(pair: &mut Pair, srq: SrqId, id: u64) {
@@ -102,14 +104,18 @@ fn falling_below_the_limit_is_told_once() {
     let (mut pair, srq, [a, b]) = shared(Options::default());
     (0..4).for_each(|id| post(&mut pair, srq, id));
     pair.hosts[1].endpoint.arm_srq(srq, 3).unwrap();
-    assert_eq!(pair.hosts[1].endpoint.poll_srq_limit(), None);
+    assert_eq!(pair.hosts[1].endpoint.poll_event(), None);
     for (qpn, told) in [(a, None), (b, Some(srq)), (a, None)] {
         send(&mut pair, qpn, 0, 10);
         pair.run(LIMIT);
-        assert_eq!(pair.hosts[1].endpoint.poll_srq_limit(), told);
+        assert_eq!(pair.hosts[1].endpoint.poll_event(), told.map(Event::SharedReceivesLow));
     }
     pair.hosts[1].endpoint.arm_srq(srq, 2).unwrap();
-    assert_eq!(pair.hosts[1].endpoint.poll_srq_limit(), Some(srq), "it is below already");
+    assert_eq!(
+        pair.hosts[1].endpoint.poll_event(),
+        Some(Event::SharedReceivesLow(srq)),
+        "it is below already"
+    );
     let beyond = pair.hosts[1].endpoint.arm_srq(srq, 9);
     assert_eq!(beyond, Err(ControlError::Value { what: "limit", value: 9, limit: 8 }));
 }
@@ -144,7 +150,7 @@ fn a_queue_in_use_stays_and_a_stranger_may_not_take_from_it() {
         srq: Some(srq),
     };
     let endpoint = &mut pair.hosts[1].endpoint;
-    assert_eq!(endpoint.create_qp(foreign), Err(ControlError::SrqDomain { srq }));
+    assert_eq!(endpoint.create_qp(Instant::ZERO, foreign), Err(ControlError::SrqDomain { srq }));
     (0..8).for_each(|id| post(&mut pair, srq, id));
     let sge = pair.hosts[1].sge(0, 1);
     let endpoint = &mut pair.hosts[1].endpoint;

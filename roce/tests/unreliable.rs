@@ -12,7 +12,7 @@ use roce::qp::{
     Remote, SendRequest, State,
 };
 use roce::wire::{MAX_OVERHEAD, Mtu, Path, Service, parse};
-use roce::{Access, AddressId, ControlError, Discard, Lkey, Psn, Qpn, Rkey};
+use roce::{Access, AddressId, ControlError, Discard, Event, Lkey, Psn, Qpn, Rkey};
 
 const NOW: Instant = Instant::ZERO;
 const KEY: u32 = 0x1234;
@@ -29,7 +29,7 @@ fn host(core: u8, service: Service, options: &Options) -> Host {
         signal_all: false,
         srq: None,
     };
-    host.qpn = host.endpoint.create_qp(init).unwrap();
+    host.qpn = host.endpoint.create_qp(NOW, init).unwrap();
     host
 }
 
@@ -196,8 +196,10 @@ fn a_drained_queue_ends_what_has_begun() {
     post(&mut a, |a| SendRequest::send(2, a.sge(0, 10)));
     let mut frame = vec![0; 1024 + MAX_OVERHEAD];
     assert!(a.endpoint.poll_transmit(NOW, &a.ram, &mut frame).is_some());
-    a.endpoint.modify_qp(NOW, a.qpn, Modify::Drain).unwrap();
+    a.endpoint.modify_qp(NOW, a.qpn, Modify::Drain { notify: true }).unwrap();
+    assert_eq!(a.endpoint.poll_event(), None);
     assert_eq!(sent(&mut a).len(), 2, "the rest of the first");
+    assert_eq!(a.endpoint.poll_event(), Some(Event::SendQueueDrained(a.qpn)));
     assert_eq!(a.sent().len(), 1);
     a.endpoint.modify_qp(NOW, a.qpn, Modify::Resume).unwrap();
     assert_eq!(sent(&mut a).len(), 1);

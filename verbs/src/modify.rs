@@ -57,7 +57,7 @@ impl QueuePair {
             Modify::ReadyToSend(_) | Modify::ReadyToSendDatagrams { .. } | Modify::Resume => {
                 State::ReadyToSend
             }
-            Modify::Drain => State::SendQueueDrained,
+            Modify::Drain { .. } => State::SendQueueDrained,
             Modify::Error => State::Error,
         };
         Ok(())

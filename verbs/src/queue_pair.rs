@@ -135,7 +135,7 @@ impl QueuePairBuilder {
             signal_all: self.signal_all,
             srq: self.srq.as_ref().map(|srq| srq.id),
         };
-        let rings = self.device.engine.call(move |station, _| station.create_qp(init))??;
+        let rings = self.device.engine.call(move |station, now| station.create_qp(now, init))??;
         Ok(QueuePair {
             rings,
             gid,
@@ -363,6 +363,6 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         let qpn = self.qpn();
         // A stopped core has no queue pairs left.
-        let _ = self.device.engine.call(move |station, _| station.destroy_qp(qpn));
+        let _ = self.device.engine.call(move |station, now| station.destroy_qp(now, qpn));
     }
 }

@@ -69,7 +69,9 @@ impl Host {
             signal_all: false,
             srq: None,
         };
-        let qps = (0..count).map(|_| endpoint.create_qp(init).map_err(text)).collect::<Result<_, _>>()?;
+        let qps = (0..count)
+            .map(|_| endpoint.create_qp(Instant::ZERO, init).map_err(text))
+            .collect::<Result<_, _>>()?;
         Ok(Self { endpoint, ram: Ram(vec![0; SIZE as usize]), cq, region, qps })
     }
 

@@ -137,10 +137,10 @@ impl Station {
     ///
     /// # Errors
     /// As the endpoint has it.
-    pub fn create_qp(&mut self, init: QpInit) -> Result<QpRings, ControlError> {
+    pub fn create_qp(&mut self, now: Instant, init: QpInit) -> Result<QpRings, ControlError> {
         let slot = self.free_slot()?;
         let shared = init.srq.and_then(|srq| self.shared_slot(srq));
-        let qpn = self.endpoint.create_qp(init)?;
+        let qpn = self.endpoint.create_qp(now, init)?;
         self.generation = self.generation.wrapping_add(1);
         let (rings, mut queues) =
             rings::queue_pair(qpn, slot, &init, self.doorbells.clone(), &self.unpolled, self.generation);
@@ -195,8 +195,8 @@ impl Station {
     ///
     /// # Errors
     /// Where there is none of that number.
-    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ControlError> {
-        self.endpoint.destroy_qp(qpn)?;
+    pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> Result<(), ControlError> {
+        self.endpoint.destroy_qp(now, qpn)?;
         if let Some(slot) = self.slots.remove(&qpn.get()) {
             self.queues[slot] = None;
         }

@@ -1,5 +1,6 @@
 use super::event::Picos;
 use super::scenario::Scenario;
+use cc::Instant;
 use roce::qp::{
     AckTimeout, Capabilities, Modify, QpInit, Remote, RtrSettings, RtsSettings, SendRequest, Sge,
     udp_source_port,
@@ -74,15 +75,18 @@ impl Host {
     }
 
     pub(super) fn create_qp(&mut self) -> Result<Qpn, ControlError> {
-        self.endpoint.create_qp(QpInit {
-            service: Service::Rc,
-            pd: self.pd,
-            send_cq: self.cq,
-            recv_cq: self.cq,
-            capabilities: Capabilities { max_send: 1, max_recv: 1, ..Capabilities::default() },
-            signal_all: true,
-            srq: None,
-        })
+        self.endpoint.create_qp(
+            Instant::ZERO,
+            QpInit {
+                service: Service::Rc,
+                pd: self.pd,
+                send_cq: self.cq,
+                recv_cq: self.cq,
+                capabilities: Capabilities { max_send: 1, max_recv: 1, ..Capabilities::default() },
+                signal_all: true,
+                srq: None,
+            },
+        )
     }
 
     pub(super) fn connect(

@@ -1,5 +1,4 @@
 use super::Endpoint;
-use crate::qp::Books;
 use crate::{Discard, Memory, wire};
 use cc::Instant;
 use core::time::Duration;
@@ -10,8 +9,8 @@ impl Endpoint {
     /// # Errors
     /// Why it was dropped, or refused; it is counted here.
     pub fn on_frame<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
-        self.counters.rx_frames += 1;
-        self.take_in(now, memory, frame).inspect_err(|&discard| self.counters.discard(discard))
+        self.commons.counters.rx_frames += 1;
+        self.take_in(now, memory, frame).inspect_err(|&discard| self.commons.counters.discard(discard))
     }
 
     fn take_in<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
@@ -31,11 +30,7 @@ impl Endpoint {
     pub fn poll_transmit<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
         while let Some(index) = self.ready.pop_front() {
             let Some(slot) = self.qps.at_mut(index) else { continue };
-            let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
-            let (addresses, flows) = (&self.addresses, &mut self.flows);
-            let shared = &mut self.shared;
-            let mut books = Books { now, regions, addresses, shared, cqs, counters, flows };
-            let length = slot.qp.poll_transmit(memory, &mut books, frame);
+            let length = slot.qp.poll_transmit(memory, &mut self.commons.books(now), frame);
             slot.is_ready = length.is_some();
             if slot.is_ready {
                 self.ready.push_back(index);
@@ -68,11 +63,7 @@ impl Endpoint {
         while let Some(index) = self.wheel.pop(now) {
             let Some(slot) = self.qps.at_mut(index) else { continue };
             slot.armed = None;
-            let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
-            let (addresses, flows) = (&self.addresses, &mut self.flows);
-            let shared = &mut self.shared;
-            let mut books = Books { now, regions, addresses, shared, cqs, counters, flows };
-            slot.qp.on_timeout(&mut books);
+            slot.qp.on_timeout(&mut self.commons.books(now));
             self.settle(now, index);
         }
     }

@@ -1,25 +1,24 @@
 //! One poll-mode core's queue pairs, completion queues and regions, and who of them sends next.
 
+mod commons;
 mod datapath;
 mod numbers;
 mod table;
 
-use crate::address::AddressTable;
-use crate::cq::CompletionQueues;
+use crate::event::{Event, FailureCause};
 use crate::key_space::KeySpace;
 use crate::qp::{
     AnyQueuePair, Books, Capabilities, Completion, CompletionStatus, Identity, Modify, PostError, QpInit,
     QpReport, RecvRequest, SendRequest,
 };
-use crate::srq::SharedQueues;
 use crate::wire::Path;
-use crate::{
-    Access, AddressId, Counters, Lkey, Qpn, Region, RegionTable, SrqId, SrqInit, SrqReport, TimingWheel,
-};
+use crate::{Access, AddressId, Counters, Lkey, Qpn, Region, SrqId, SrqInit, SrqReport, TimingWheel};
 use alloc::collections::VecDeque;
-use cc::{ActiveFlows, ConfigError, Instant};
+use cc::{ConfigError, Instant};
+use commons::Commons;
 use core::net::IpAddr;
 use core::time::Duration;
+pub use table::QPN_REST;
 use table::QpTable;
 use thiserror::Error;
 
@@ -73,6 +72,8 @@ pub enum ControlError {
     Value { what: &'static str, value: u64, limit: u64 },
     #[error("CQ {} still serves {qps} queue pairs", .cq.0)]
     CqBusy { cq: CqId, qps: u32 },
+    #[error("CQ {} holds {waiting} completions: a depth of {depth} has no room for them; poll first", .cq.0)]
+    CqFull { cq: CqId, waiting: usize, depth: usize },
     #[error("source {from} and destination {to} are of different families: use two of one")]
     Families { from: IpAddr, to: IpAddr },
     #[error("there is no shared receive queue {}", .0.0)]
@@ -90,13 +91,7 @@ pub enum ControlError {
 /// All queue pairs, completion queues and memory regions of one poll-mode core.
 pub struct Endpoint {
     qps: QpTable,
-    cqs: CompletionQueues,
-    regions: RegionTable,
-    addresses: AddressTable,
-    shared: SharedQueues,
-    counters: Counters,
-    /// Who sends telemetry here.
-    flows: ActiveFlows,
+    commons: Commons,
     /// One timer per queue pair, called by its place in the table.
     wheel: TimingWheel,
     /// Places of queue pairs that may have something to send, each at most once.
@@ -113,12 +108,7 @@ impl Endpoint {
         let [for_numbers, for_keys] = derive(&config.seed);
         Self {
             qps: QpTable::new(config.core, qps, &for_numbers),
-            cqs: CompletionQueues::new(config.max_cqs),
-            regions: RegionTable::new(config.max_regions, &for_keys),
-            addresses: AddressTable::new(),
-            shared: SharedQueues::default(),
-            counters: Counters::default(),
-            flows: ActiveFlows::new(),
+            commons: Commons::new(&config, &for_keys),
             wheel: TimingWheel::new(qps, TIMER_GRANULARITY),
             ready: VecDeque::with_capacity(qps as usize),
             next_pd: 0,
@@ -136,7 +126,7 @@ impl Endpoint {
     /// # Errors
     /// A depth of 0 or above 2^22, or one queue too many.
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId, ControlError> {
-        self.cqs.create(depth)
+        self.commons.cqs.create(depth)
     }
 
     /// Gives up a completion queue and what it holds.
@@ -144,18 +134,28 @@ impl Endpoint {
     /// # Errors
     /// There is none of this number, or queue pairs still use it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), ControlError> {
-        self.cqs.destroy(cq)
+        self.commons.cqs.destroy(cq)?;
+        self.commons.events.forget(|event| *event == Event::CqOverflowed(cq));
+        Ok(())
+    }
+
+    /// Gives a completion queue another depth. What it holds stays.
+    ///
+    /// # Errors
+    /// There is none of this number, a depth of 0 or above 2^22, or more completions wait than it would hold.
+    pub fn resize_cq(&mut self, cq: CqId, depth: u32) -> Result<(), ControlError> {
+        self.commons.cqs.resize(cq, depth)
     }
 
     /// Moves completions out, oldest first, until `into` takes no more (`false`) or none are left.
     pub fn poll_cq(&mut self, cq: CqId, into: &mut dyn FnMut(&Completion) -> bool) -> usize {
-        self.cqs.poll(cq, into)
+        self.commons.cqs.poll(cq, into)
     }
 
     /// Whether the queue lost completions because nobody polled; its queue pairs are in ERR.
     #[must_use]
     pub fn cq_overflowed(&self, cq: CqId) -> bool {
-        self.cqs.overflowed(cq)
+        self.commons.cqs.overflowed(cq)
     }
 
     /// Registers `length` bytes at `address` for queue pairs of `pd`.
@@ -169,7 +169,7 @@ impl Endpoint {
         length: u64,
         access: Access,
     ) -> Result<Region, ControlError> {
-        self.regions.register(pd, address, length, access)
+        self.commons.regions.register(pd, address, length, access)
     }
 
     /// Forgets a region. When this returns, none of its bytes is touched any more.
@@ -177,7 +177,7 @@ impl Endpoint {
     /// # Errors
     /// No region has this key.
     pub fn deregister(&mut self, lkey: Lkey) -> Result<(), ControlError> {
-        self.regions.deregister(lkey).map(drop)
+        self.commons.regions.deregister(lkey).map(drop)
     }
 
     /// Makes an address handle: the way that datagrams of `pd` take.
@@ -185,7 +185,7 @@ impl Endpoint {
     /// # Errors
     /// The path's addresses are of different families, or one handle too many.
     pub fn create_address(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
-        self.addresses.create(pd, path)
+        self.commons.addresses.create(pd, path)
     }
 
     /// Forgets an address handle. Datagrams that wait to go there fail.
@@ -193,7 +193,7 @@ impl Endpoint {
     /// # Errors
     /// There is none of this name.
     pub fn destroy_address(&mut self, address: AddressId) -> Result<(), ControlError> {
-        if self.addresses.destroy(address) { Ok(()) } else { Err(ControlError::NoAddress) }
+        if self.commons.addresses.destroy(address) { Ok(()) } else { Err(ControlError::NoAddress) }
     }
 
     /// Makes a shared receive queue.
@@ -201,7 +201,7 @@ impl Endpoint {
     /// # Errors
     /// A depth or a number of buffers beyond its limit, or one queue too many.
     pub fn create_srq(&mut self, init: SrqInit) -> Result<SrqId, ControlError> {
-        self.shared.create(init)
+        self.commons.shared.create(init)
     }
 
     /// Gives up a shared receive queue; its requests are forgotten, without completions.
@@ -209,7 +209,7 @@ impl Endpoint {
     /// # Errors
     /// There is none of this number, or queue pairs still take from it.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
-        self.shared.destroy(srq)
+        self.commons.shared.destroy(srq)
     }
 
     /// Takes in a receive request for whichever queue pair comes first.
@@ -217,55 +217,63 @@ impl Endpoint {
     /// # Errors
     /// Why it was not taken; nothing of it was done.
     pub fn post_srq_recv(&mut self, srq: SrqId, request: RecvRequest) -> Result<(), PostError> {
-        self.shared.post(srq, request)
+        self.commons.shared.post(srq, request)
     }
 
-    /// Asks for an event, once, when fewer than `limit` requests wait: [`Self::poll_srq_limit`] gives it. 0 asks for
+    /// Asks for an event, once, when fewer than `limit` requests wait: [`Self::poll_event`] gives it. 0 asks for
     /// none.
     ///
     /// # Errors
     /// There is none of this number, or it holds no more than `limit`.
     pub fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), ControlError> {
-        self.shared.arm(srq, limit)
+        self.commons.shared.arm(srq, limit)
     }
 
-    /// A shared receive queue that fell below the limit it was armed with.
-    pub fn poll_srq_limit(&mut self) -> Option<SrqId> {
-        self.shared.poll_low()
+    /// The oldest thing that happened and that no completion tells, once each. Of queue pairs and queues that are gone
+    /// nothing is told any more.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        let Commons { events, shared, .. } = &mut self.commons;
+        events.pop().or_else(|| shared.poll_low().map(Event::SharedReceivesLow))
+    }
+
+    /// Events that nobody took and that found no room: more than 65,536 waited.
+    #[must_use]
+    pub const fn events_lost(&self) -> u64 {
+        self.commons.events.lost()
     }
 
     /// What a shared receive queue says of itself.
     #[must_use]
     pub fn srq_report(&self, srq: SrqId) -> Option<SrqReport> {
-        self.shared.report(srq)
+        self.commons.shared.report(srq)
     }
 
     /// Receive requests that a shared queue would still take now.
     #[must_use]
     pub fn srq_room(&self, srq: SrqId) -> u32 {
-        self.shared.room(srq)
+        self.commons.shared.room(srq)
     }
 
     /// Makes a queue pair, in RESET.
     ///
     /// # Errors
-    /// A capability above its limit, an unknown completion queue, or one queue pair too
-    /// many.
-    pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, ControlError> {
+    /// A capability above its limit, an unknown completion queue, or one queue pair too many: also where the numbers of
+    /// those that are gone still rest.
+    pub fn create_qp(&mut self, now: Instant, init: QpInit) -> Result<Qpn, ControlError> {
         check_capabilities(&init.capabilities)?;
         if let Some(srq) = init.srq {
-            self.shared.join(srq, init.pd)?;
+            self.commons.shared.join(srq, init.pd)?;
         }
-        let made = self.make_qp(init);
+        let made = self.make_qp(now, init);
         if let (Err(_), Some(srq)) = (&made, init.srq) {
-            self.shared.leave(srq);
+            self.commons.shared.leave(srq);
         }
         made
     }
 
-    fn make_qp(&mut self, init: QpInit) -> Result<Qpn, ControlError> {
-        self.cqs.join(init.send_cq)?;
-        let made = self.cqs.join(init.recv_cq).and_then(|()| {
+    fn make_qp(&mut self, now: Instant, init: QpInit) -> Result<Qpn, ControlError> {
+        self.commons.cqs.join(init.send_cq)?;
+        let made = self.commons.cqs.join(init.recv_cq).and_then(|()| {
             let identity = |qpn| Identity {
                 qpn,
                 pd: init.pd,
@@ -275,9 +283,9 @@ impl Endpoint {
                 srq: init.srq,
                 capabilities: init.capabilities,
             };
-            self.qps.insert(init.service, identity).inspect_err(|_| self.cqs.leave(init.recv_cq))
+            self.qps.insert(now, init.service, identity).inspect_err(|_| self.commons.cqs.leave(init.recv_cq))
         });
-        made.inspect_err(|_| self.cqs.leave(init.send_cq))
+        made.inspect_err(|_| self.commons.cqs.leave(init.send_cq))
     }
 
     /// Takes a queue pair to another state.
@@ -291,21 +299,23 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Forgets a queue pair, without completions for what is outstanding.
+    /// Forgets a queue pair, without completions for what is outstanding. Its number rests for [`QPN_REST`] before another
+    /// queue pair gets it.
     ///
     /// # Errors
     /// There is none of this number.
-    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ControlError> {
-        let (index, slot) = self.qps.remove(qpn).ok_or(ControlError::NoQp(qpn))?;
+    pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> Result<(), ControlError> {
+        let (index, slot) = self.qps.remove(now, qpn).ok_or(ControlError::NoQp(qpn))?;
+        self.commons.events.forget(|event| event.qpn() == Some(qpn));
         self.wheel.cancel(index);
         if slot.is_ready {
             self.ready.retain(|&ready| ready != index);
         }
         let identity = slot.qp.identity();
-        self.cqs.leave(identity.send_cq);
-        self.cqs.leave(identity.recv_cq);
+        self.commons.cqs.leave(identity.send_cq);
+        self.commons.cqs.leave(identity.recv_cq);
         if let Some(srq) = identity.srq {
-            self.shared.leave(srq);
+            self.commons.shared.leave(srq);
         }
         Ok(())
     }
@@ -355,42 +365,35 @@ impl Endpoint {
     /// What was counted since the endpoint was made.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
-        &self.counters
+        &self.commons.counters
     }
 
     /// A queue pair with its place, and beside it what it shares with all others.
     fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut AnyQueuePair, Books<'_>)> {
         let index = self.qps.find(qpn)?;
         let slot = self.qps.at_mut(index)?;
-        let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
-        let (addresses, flows) = (&self.addresses, &mut self.flows);
-        let shared = &mut self.shared;
-        let books = Books { now, regions, addresses, shared, cqs, counters, flows };
-        Some((index, &mut slot.qp, books))
+        Some((index, &mut slot.qp, self.commons.books(now)))
     }
 
     /// Where a completion queue overflowed: its queue pairs go to ERR (IBA 10.2.6). Rare, so it
     /// looks at all of them.
     #[inline]
     fn spread_overflow(&mut self, now: Instant) {
-        if self.cqs.has_news() {
+        if self.commons.cqs.has_news() {
             self.fail_overflowed(now);
         }
     }
 
     #[cold]
     fn fail_overflowed(&mut self, now: Instant) {
-        while self.cqs.take_news() {
+        while let Some(cq) = self.commons.cqs.take_news() {
+            self.commons.events.push(Event::CqOverflowed(cq));
             for index in 0..self.qps.len() {
                 let Some(slot) = self.qps.at_mut(index) else { continue };
                 let Identity { send_cq, recv_cq, .. } = *slot.qp.identity();
-                if self.cqs.overflowed(send_cq) || self.cqs.overflowed(recv_cq) {
-                    let (regions, cqs, counters) = (&self.regions, &mut self.cqs, &mut self.counters);
-                    let (addresses, flows) = (&self.addresses, &mut self.flows);
-                    let shared = &mut self.shared;
-                    let mut books = Books { now, regions, addresses, shared, cqs, counters, flows };
-                    let flushed = CompletionStatus::Flushed;
-                    slot.qp.fail(flushed, flushed, &mut books);
+                if send_cq == cq || recv_cq == cq {
+                    let cause = FailureCause::CompletionQueue;
+                    slot.qp.fail(Some(cause), CompletionStatus::Flushed, &mut self.commons.books(now));
                 }
             }
         }

@@ -56,6 +56,11 @@ impl Numbers {
         (!matches!(number, 0 | 1 | 0xff_ffff)).then_some(Qpn::new(number))
     }
 
+    /// Whether a slot's numbers begin again with this generation.
+    pub(super) const fn goes_round(&self, generation: u32) -> bool {
+        generation.trailing_zeros() >= BITS - self.slot_bits
+    }
+
     /// The slot that `qpn` would be in.
     #[inline]
     pub(super) fn slot(&self, qpn: Qpn) -> u32 {

@@ -6,6 +6,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use cc::Instant;
+use core::time::Duration;
 
 /// A queue pair in its place, with what the scheduler notes about it.
 pub(super) struct Slot {
@@ -21,10 +22,17 @@ struct Place {
     slot: Option<Box<Slot>>,
 }
 
+/// How long the number of a queue pair that is gone is not given again: a peer that knows nothing of its end sends on for a
+/// while, and a packet may be on its way for as long as it likes. Twice what the default timeout of 67 ms and 7 retries take at
+/// the most that IBA 9.7.6.1.3 allows (4 times the timeout).
+pub const QPN_REST: Duration = Duration::from_secs(4);
+
 /// All queue pairs of an endpoint, found by number.
 pub(super) struct QpTable {
     places: Vec<Place>,
     free: VecDeque<u32>,
+    /// Places all whose numbers were given once more, and until when they rest, in order.
+    resting: VecDeque<(Instant, u32)>,
     numbers: Numbers,
     limit: u32,
 }
@@ -32,12 +40,19 @@ pub(super) struct QpTable {
 impl QpTable {
     pub(super) fn new(core: u8, limit: u32, secret: &[u8; 32]) -> Self {
         let limit = limit.min(MAX_QPS);
-        Self { places: Vec::new(), free: VecDeque::new(), numbers: Numbers::new(core, limit, secret), limit }
+        Self {
+            places: Vec::new(),
+            free: VecDeque::new(),
+            resting: VecDeque::new(),
+            numbers: Numbers::new(core, limit, secret),
+            limit,
+        }
     }
 
     /// Makes a queue pair where its number has it. A place that was given up waits behind all others.
     pub(super) fn insert(
         &mut self,
+        now: Instant,
         service: Service,
         make: impl FnOnce(Qpn) -> Identity,
     ) -> Result<Qpn, ControlError> {
@@ -45,13 +60,17 @@ impl QpTable {
             self.free.push_front(self.places.len() as u32);
             self.places.push(Place { generation: 0, slot: None });
         }
+        while self.resting.front().is_some_and(|&(until, _)| until <= now)
+            && let Some((_, index)) = self.resting.pop_front()
+        {
+            self.free.push_back(index);
+        }
         // Some numbers are not given: then another generation, or another place.
         for _ in 0..3 {
             let Some(index) = self.free.pop_front() else { break };
             let place = &mut self.places[index as usize];
             let Some(qpn) = self.numbers.seal(index, place.generation) else {
-                place.generation = place.generation.wrapping_add(1);
-                self.free.push_back(index);
+                self.give_up(now, index);
                 continue;
             };
             let qp = AnyQueuePair::new(service, make(qpn));
@@ -62,12 +81,23 @@ impl QpTable {
     }
 
     /// Takes a queue pair out; gives it and its place.
-    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<(u32, Box<Slot>)> {
+    ///
+    /// Its next number is another one, so that the place may be had at once; only one whose numbers go round rests. Then each
+    /// of them rested at least as long: those before the last were given up earlier.
+    pub(super) fn remove(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, Box<Slot>)> {
         let index = self.find(qpn)?;
+        self.give_up(now, index);
+        self.places[index as usize].slot.take().map(|slot| (index, slot))
+    }
+
+    fn give_up(&mut self, now: Instant, index: u32) {
         let place = &mut self.places[index as usize];
         place.generation = place.generation.wrapping_add(1);
-        self.free.push_back(index);
-        place.slot.take().map(|slot| (index, slot))
+        if self.numbers.goes_round(place.generation) {
+            self.resting.push_back((now + QPN_REST, index));
+        } else {
+            self.free.push_back(index);
+        }
     }
 
     pub(super) fn get(&self, qpn: Qpn) -> Option<&Slot> {
@@ -88,5 +118,42 @@ impl QpTable {
 
     pub(super) fn len(&self) -> u32 {
         self.places.len() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qp::Capabilities;
+    use crate::{CqId, PdId};
+
+    fn identity(qpn: Qpn) -> Identity {
+        Identity {
+            qpn,
+            pd: PdId(0),
+            send_cq: CqId(0),
+            recv_cq: CqId(0),
+            signal_all: false,
+            srq: None,
+            capabilities: Capabilities::default(),
+        }
+    }
+
+    #[test]
+    fn a_number_rests_before_it_is_given_again() {
+        // As many places as numbers, so that each place has one.
+        let numbers = Numbers::new(0, MAX_QPS, &[7; 32]);
+        let (places, free, resting) = (Vec::new(), VecDeque::new(), VecDeque::new());
+        let mut table = QpTable { places, free, resting, numbers, limit: 2 };
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        let [a, b] = [0, 1].map(|_| table.insert(at(0), Service::Rc, identity).unwrap());
+        table.remove(at(10), a).unwrap();
+        table.remove(at(20), b).unwrap();
+        let rest = QPN_REST.as_millis() as u64;
+        let full = Err(ControlError::Limit { what: "queue pairs", limit: 2 });
+        assert_eq!(table.insert(at(rest + 9), Service::Rc, identity), full);
+        assert_eq!(table.insert(at(rest + 10), Service::Rc, identity), Ok(a));
+        assert_eq!(table.insert(at(rest + 10), Service::Rc, identity), full);
+        assert_eq!(table.insert(at(rest + 20), Service::Rc, identity), Ok(b));
     }
 }

@@ -1,5 +1,6 @@
 //! Queue pairs: what is asked of them and what they answer.
 
+mod alarms;
 mod buffers;
 mod build;
 mod collector;
@@ -39,6 +40,7 @@ pub(crate) use service::AnyQueuePair;
 use crate::SrqId;
 use crate::address::AddressTable;
 use crate::cq::CompletionQueues;
+use crate::event::Events;
 use crate::srq::SharedQueues;
 use crate::{Counters, CqId, PdId, Qpn, RegionTable};
 use cc::{ActiveFlows, Instant};
@@ -64,4 +66,5 @@ pub(crate) struct Books<'a> {
     pub(crate) cqs: &'a mut CompletionQueues,
     pub(crate) counters: &'a mut Counters,
     pub(crate) flows: &'a mut ActiveFlows,
+    pub(crate) events: &'a mut Events,
 }

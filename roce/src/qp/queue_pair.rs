@@ -1,3 +1,4 @@
+use super::alarms::{self, Alarms};
 use super::collector::Collector;
 use super::flow::Flow;
 use super::notify::Notifier;
@@ -12,7 +13,7 @@ use super::{
     RtrSettings, RtsSettings, SendOperation, SendRequest, State,
 };
 use crate::wire::{Bth, Frame, Header, Opcode, Operation, Path, Service, Template};
-use crate::{Access, ControlError, Discard, Memory, Qpn};
+use crate::{Access, ControlError, Discard, FailureCause, Memory, Qpn};
 use cc::{CongestionController, Instant};
 
 /// READs and atomics that one side may have outstanding at the other.
@@ -73,6 +74,7 @@ pub(crate) struct QueuePair {
     pub(super) collector: Collector,
     pub(super) seals: Seals,
     pub(super) notifier: Notifier,
+    pub(super) alarms: Alarms,
     /// The pacer holds a packet back until then.
     pub(super) paced_until: Option<Instant>,
     /// IPv4 identification of the next packet.
@@ -96,6 +98,7 @@ impl QueuePair {
             collector: Collector::new(),
             seals: Seals::default(),
             notifier: Notifier::new(Congestion::NOTIFICATION_INTERVAL),
+            alarms: Alarms::default(),
             paced_until: None,
             identification: 0,
         }
@@ -133,12 +136,13 @@ impl QueuePair {
                 self.collector = Collector::new();
                 self.seals = Seals::default();
                 self.notifier = Notifier::new(Congestion::NOTIFICATION_INTERVAL);
+                self.alarms = Alarms::default();
                 self.paced_until = None;
                 self.state = State::Reset;
             }
             (_, Modify::Error) => {
                 self.responder.silence();
-                self.fail(CompletionStatus::Flushed, CompletionStatus::Flushed, books);
+                self.fail(None, CompletionStatus::Flushed, books);
             }
             (State::Reset | State::Init, Modify::Init { access, partition_key }) => {
                 self.access = access;
@@ -147,7 +151,11 @@ impl QueuePair {
             }
             (State::Init, Modify::ReadyToReceive(settings)) => self.ready_to_receive(&settings)?,
             (State::ReadyToReceive, Modify::ReadyToSend(settings)) => self.ready_to_send(&settings)?,
-            (State::ReadyToSend, Modify::Drain) => self.state = State::SendQueueDrained,
+            (State::ReadyToSend, Modify::Drain { notify }) => {
+                self.state = State::SendQueueDrained;
+                self.alarms.on_drain(notify);
+                self.look_whether_drained(books);
+            }
             (State::SendQueueDrained, Modify::Resume) => self.state = State::ReadyToSend,
             (
                 from,
@@ -157,7 +165,7 @@ impl QueuePair {
                 | Modify::ReadyToReceiveDatagrams { .. }
                 | Modify::ReadyToSend(_)
                 | Modify::ReadyToSendDatagrams { .. }
-                | Modify::Drain
+                | Modify::Drain { .. }
                 | Modify::Resume,
             ) => return Err(ControlError::Transition { qpn: self.identity.qpn, from, to: name }),
         }
@@ -198,9 +206,22 @@ impl QueuePair {
         Ok(())
     }
 
-    /// To ERR: the oldest send request ends as `send`, the receive in progress as `receive`, the others as flushed.
-    pub(crate) fn fail(&mut self, send: CompletionStatus, receive: CompletionStatus, books: &mut Books<'_>) {
+    /// To ERR: the oldest send request ends as `cause` says, the receive in progress as `receive`, the others as flushed.
+    /// Without a cause it was asked for.
+    pub(crate) fn fail(
+        &mut self,
+        cause: Option<FailureCause>,
+        receive: CompletionStatus,
+        books: &mut Books<'_>,
+    ) {
+        if self.state != State::Error {
+            alarms::on_error(cause.map(|cause| self.failure(cause)), &self.identity, books);
+        }
         self.state = State::Error;
+        let send = match cause {
+            Some(FailureCause::Request(status)) => status,
+            _ => CompletionStatus::Flushed,
+        };
         self.requester.flush(send, books, &self.identity);
         self.responder.flush(receive, books, &self.identity);
     }
@@ -336,11 +357,14 @@ impl QueuePair {
         let mut arrival =
             Arrival { memory, books, identity: &self.identity, rights, bth, is_marked, payload };
         match self.responder.on_request(operation, &mut arrival) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.alarms.on_request(self.state, &self.identity, books);
+                Ok(())
+            }
             Err(Refusal::Drop(discard)) => Err(discard),
             Err(Refusal::Fatal { code, discard, receive }) => {
                 self.responder.refuse(code);
-                self.fail(CompletionStatus::Flushed, receive, books);
+                self.fail(Some(FailureCause::Refused(code)), receive, books);
                 Err(discard)
             }
         }
@@ -394,6 +418,7 @@ impl QueuePair {
         match outcome {
             Ok(progress) => {
                 self.on_progress(progress, bth.congestion & Bth::BECN != 0, books.now);
+                self.look_whether_drained(books);
                 Ok(())
             }
             Err(Trouble::Discard(discard)) => Err(discard),
@@ -411,7 +436,7 @@ impl QueuePair {
     /// The oldest send request fails, and the queue pair with it.
     pub(super) fn fail_request(&mut self, status: CompletionStatus, books: &mut Books<'_>) {
         self.responder.silence();
-        self.fail(status, CompletionStatus::Flushed, books);
+        self.fail(Some(FailureCause::Request(status)), CompletionStatus::Flushed, books);
     }
 
     /// `is_marked`: what is acknowledged met congestion.

@@ -5,7 +5,7 @@ use super::{
     Books, CompletionStatus, Identity, Modify, PostError, QpReport, QueuePair, RecvRequest, SendRequest,
 };
 use crate::wire::{Frame, Service};
-use crate::{ControlError, Discard, Memory};
+use crate::{ControlError, Discard, FailureCause, Memory};
 use cc::Instant;
 
 /// A queue pair of any service.
@@ -46,8 +46,13 @@ impl AnyQueuePair {
         either!(self, qp => qp.modify(modify, books))
     }
 
-    pub(crate) fn fail(&mut self, send: CompletionStatus, receive: CompletionStatus, books: &mut Books<'_>) {
-        either!(self, qp => qp.fail(send, receive, books));
+    pub(crate) fn fail(
+        &mut self,
+        cause: Option<FailureCause>,
+        receive: CompletionStatus,
+        books: &mut Books<'_>,
+    ) {
+        either!(self, qp => qp.fail(cause, receive, books));
     }
 
     pub(crate) fn send_room(&self) -> u32 {

@@ -227,7 +227,10 @@ pub enum Modify {
         send_psn: Psn,
     },
     /// RTS to SQD: messages that have begun are sent to their end, no other begins.
-    Drain,
+    Drain {
+        /// An event tells when that is so.
+        notify: bool,
+    },
     /// SQD or SQE to RTS.
     Resume,
     /// Any state to ERR: everything outstanding is flushed.
@@ -245,7 +248,7 @@ impl Modify {
             Self::ReadyToReceiveDatagrams { .. } => "RTR without a peer",
             Self::ReadyToSend(_) => "RTS",
             Self::ReadyToSendDatagrams { .. } => "RTS without a peer",
-            Self::Drain => "SQD",
+            Self::Drain { .. } => "SQD",
             Self::Resume => "RTS again",
             Self::Error => "ERR",
         }

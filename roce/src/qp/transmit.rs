@@ -7,8 +7,8 @@ use super::telemetry::PROBE_ROOM;
 use super::upgrade::Seen;
 use super::{Books, CompletionStatus, State, buffers};
 use crate::wire::telemetry::IntHeader;
-use crate::wire::{Bth, Header, MAX_IN_BAND, MAX_OVERHEAD, Opcode, Operation, Report, Service};
-use crate::{Access, AccessError, Memory, Psn, Qpn};
+use crate::wire::{Bth, Header, MAX_IN_BAND, MAX_OVERHEAD, NakCode, Opcode, Operation, Report, Service};
+use crate::{Access, AccessError, FailureCause, Memory, Psn, Qpn};
 use cc::{CongestionController, Instant};
 
 /// Why a packet that was planned can't be made.
@@ -103,7 +103,8 @@ impl QueuePair {
             Err(Failure::Frame) => None,
             Err(Failure::Access) => {
                 self.responder.refuse_response(psn);
-                self.fail(CompletionStatus::Flushed, CompletionStatus::Flushed, books);
+                let cause = FailureCause::Refused(NakCode::RemoteAccessError);
+                self.fail(Some(cause), CompletionStatus::Flushed, books);
                 // Now the NAK is what comes next.
                 self.transmit_answer(connection, memory, books, frame)
             }

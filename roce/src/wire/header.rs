@@ -2,6 +2,7 @@ use super::feedback::{Feedback, Seal, Setup};
 use super::telemetry::IntHeader;
 use crate::{Psn, Qpn, Rkey};
 use core::time::Duration;
+use thiserror::Error;
 
 /// The fields of the base transport header that every packet has beside its opcode (IBA 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,13 +124,18 @@ const RNR_MICROS: [u32; 32] = [
 ];
 
 /// Why a responder refuses (IBA table 46).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[allow(missing_docs)]
 pub enum NakCode {
+    #[error("PSN sequence error")]
     PsnSequenceError,
+    #[error("invalid request")]
     InvalidRequest,
+    #[error("remote access error")]
     RemoteAccessError,
+    #[error("remote operational error")]
     RemoteOperationalError,
+    #[error("invalid RD request")]
     InvalidRdRequest,
 }
 

@@ -145,19 +145,23 @@ impl Host {
         let recv_cq = endpoint.create_cq(options.cq_depth).unwrap();
         let length = options.memory as u64;
         let region = endpoint.register(pd, BASE, length, Access::ALL).unwrap();
-        let qpn = endpoint
-            .create_qp(QpInit {
-                service: Service::Rc,
-                pd,
-                send_cq,
-                recv_cq,
-                capabilities: options.capabilities,
-                signal_all: false,
-                srq: None,
-            })
-            .unwrap();
         let ram = Ram(vec![0; options.memory]);
-        Self { endpoint, ram, pd, send_cq, recv_cq, qpn, region }
+        let mut host = Self { endpoint, ram, pd, send_cq, recv_cq, qpn: Qpn::new(0), region };
+        host.qpn = host.endpoint.create_qp(Instant::ZERO, host.init(options)).unwrap();
+        host
+    }
+
+    /// What its queue pair is made with.
+    pub fn init(&self, options: &Options) -> QpInit {
+        QpInit {
+            service: Service::Rc,
+            pd: self.pd,
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            capabilities: options.capabilities,
+            signal_all: false,
+            srq: None,
+        }
     }
 
     /// To RTR, knowing the peer.

@@ -276,7 +276,7 @@ impl World {
         if !self.destroyed[host] {
             self.poll(host);
             let qpn = self.pair.hosts[host].qpn;
-            self.pair.hosts[host].endpoint.destroy_qp(qpn).unwrap();
+            self.pair.hosts[host].endpoint.destroy_qp(self.pair.now, qpn).unwrap();
             (self.killed[host], self.destroyed[host]) = (true, true);
         }
     }

@@ -192,7 +192,9 @@ unsafe fn transition(
             rules.rts.check(mask)?;
             Ok(to_rts(service, inner.congestion, wanted))
         }
-        (IBV_QPS_SQD, _) => Ok(Modify::Drain),
+        (IBV_QPS_SQD, _) => Ok(Modify::Drain {
+            notify: mask & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 && wanted.en_sqd_async_notify != 0,
+        }),
         _ => Err(INVALID),
     }
 }

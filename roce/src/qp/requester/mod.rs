@@ -174,6 +174,16 @@ impl Requester {
         (self.una, self.next)
     }
 
+    /// Whether nothing that was sent still waits for its answer.
+    pub(super) const fn is_answered(&self) -> bool {
+        self.una == self.sent
+    }
+
+    /// The last PSN that was acknowledged; one before the first where none was.
+    pub(super) fn acknowledged_psn(&self) -> Psn {
+        self.psn(self.una).plus(Psn::CIRCLE - 1)
+    }
+
     /// The PSN that the next packet sent for the first time will have.
     pub(super) fn send_psn(&self) -> Psn {
         self.psn(self.sent)

@@ -6,6 +6,7 @@
 mod receive;
 mod send;
 
+use super::alarms::{self, Alarms};
 use super::flow::Flow;
 use super::notify::Notifier;
 use super::queue_pair::{Connection, check_buffers, check_send};
@@ -15,7 +16,7 @@ use super::{
     Books, Completion, CompletionStatus, Congestion, Identity, Modify, PostError, QpReport, RecvRequest,
     RtrSettings, RtsSettings, SendOperation, SendRequest, State,
 };
-use crate::{Access, ControlError, Psn};
+use crate::{Access, ControlError, FailureCause, Psn, QpFailure};
 use alloc::collections::VecDeque;
 use cc::{CongestionController, Instant};
 use receive::Message;
@@ -55,6 +56,7 @@ pub(crate) struct Unreliable {
     message: Option<Message>,
     flow: Option<Flow>,
     notifier: Notifier,
+    alarms: Alarms,
     /// The pacer holds a packet back until then.
     paced_until: Option<Instant>,
     /// IPv4 identification of the next packet.
@@ -88,6 +90,7 @@ impl Unreliable {
             message: None,
             flow: None,
             notifier: Notifier::new(Congestion::NOTIFICATION_INTERVAL),
+            alarms: Alarms::default(),
             paced_until: None,
             identification: 0,
         }
@@ -115,7 +118,7 @@ impl Unreliable {
         let name = modify.name();
         match (self.state, modify, &mut self.kind) {
             (_, Modify::Reset, _) => self.reset(),
-            (_, Modify::Error, _) => self.fail(CompletionStatus::Flushed, CompletionStatus::Flushed, books),
+            (_, Modify::Error, _) => self.fail(None, CompletionStatus::Flushed, books),
             (State::Reset, Modify::Init { access, partition_key }, Kind::Connected(_)) => {
                 (self.access, self.partition_key) = (access, partition_key);
                 self.state = State::Init;
@@ -141,7 +144,11 @@ impl Unreliable {
                 self.origin = send_psn;
                 self.state = State::ReadyToSend;
             }
-            (State::ReadyToSend, Modify::Drain, _) => self.state = State::SendQueueDrained,
+            (State::ReadyToSend, Modify::Drain { notify }, _) => {
+                self.state = State::SendQueueDrained;
+                self.alarms.on_drain(notify);
+                self.look_whether_drained(books);
+            }
             (State::SendQueueDrained | State::SendQueueError, Modify::Resume, _) => {
                 self.state = State::ReadyToSend;
             }
@@ -182,11 +189,40 @@ impl Unreliable {
         Ok(())
     }
 
-    /// To ERR: the send request in progress ends as `send`, the receive in progress as `receive`, the others as flushed.
-    pub(crate) fn fail(&mut self, send: CompletionStatus, receive: CompletionStatus, books: &mut Books<'_>) {
+    /// To ERR: the receive in progress ends as `receive`, all others as flushed. Without a cause it was asked for.
+    pub(crate) fn fail(
+        &mut self,
+        cause: Option<FailureCause>,
+        receive: CompletionStatus,
+        books: &mut Books<'_>,
+    ) {
+        if self.state != State::Error {
+            alarms::on_error(cause.map(|cause| self.failure(cause)), &self.identity, books);
+        }
         self.state = State::Error;
-        self.flush_sends(send, books);
+        self.flush_sends(CompletionStatus::Flushed, books);
         self.flush_receives(receive, books);
+    }
+
+    /// How it ended. Nobody acknowledges anything: what has left counts.
+    fn failure(&self, cause: FailureCause) -> QpFailure {
+        let peer = match &self.kind {
+            Kind::Connected(Some(connection)) => Some((connection.path.destination, connection.destination)),
+            Kind::Connected(None) | Kind::Datagram { .. } => None,
+        };
+        let send = self.psn(self.next);
+        let acknowledged = send.plus(Psn::CIRCLE - 1);
+        QpFailure { qpn: self.identity.qpn, cause, peer, acknowledged, send, expected: self.expected }
+    }
+
+    fn has_begun(&self) -> bool {
+        self.queue.front().is_some_and(|wqe| wqe.first != self.next)
+    }
+
+    fn look_whether_drained(&mut self, books: &mut Books<'_>) {
+        if self.state == State::SendQueueDrained && !self.has_begun() {
+            self.alarms.on_drained(&self.identity, books);
+        }
     }
 
     /// To SQE: nothing more is sent until somebody says so, but all is received (IBA 10.3.1.6).

@@ -3,7 +3,7 @@ use super::super::{Books, Completion, CompletionOpcode, CompletionStatus, RecvRe
 use super::{Kind, Unreliable};
 use crate::srq::SharedQueues;
 use crate::wire::{Bth, Frame, Header, Immediate, Operation, Reth, SendTail, Service};
-use crate::{Access, Discard, Memory, Qpn};
+use crate::{Access, Discard, FailureCause, Memory, Qpn};
 use cc::CongestionController;
 
 /// Where a datagram's payload begins in its receive buffers; before it stand its IPv6 header, or 20 bytes that mean nothing
@@ -69,7 +69,9 @@ impl Unreliable {
                         let is_marked = self.notifier.on_packet(books.now, frame);
                         books.counters.rx_marked += u64::from(is_marked);
                         let mut arrival = Arrival { memory, books, bth, payload: frame.payload };
-                        self.on_request(operation, mtu, &mut arrival)
+                        self.on_request(operation, mtu, &mut arrival)?;
+                        self.alarms.on_request(self.state, &self.identity, books);
+                        Ok(())
                     }
                     Header::CongestionNotification { .. } => {
                         books.counters.notifications_received += 1;
@@ -104,7 +106,8 @@ impl Unreliable {
             buffers::place(arrival.memory, regions, pd, &request.buffers, GRH as u32, arrival.payload)
         });
         if placed.is_err() {
-            self.fail(CompletionStatus::Flushed, CompletionStatus::LocalProtection, arrival.books);
+            let status = CompletionStatus::LocalProtection;
+            self.fail(Some(FailureCause::Receive(status)), status, arrival.books);
             return Err(Discard::LocalProtection);
         }
         let Some(request) = self.receives.pop(arrival.books.shared) else {
@@ -190,7 +193,8 @@ impl Unreliable {
         let placed = buffers::place(arrival.memory, regions, pd, &request.buffers, received, arrival.payload);
         if placed.is_err() {
             self.message = Some(Message::Send { request, received });
-            self.fail(CompletionStatus::Flushed, CompletionStatus::LocalProtection, arrival.books);
+            let status = CompletionStatus::LocalProtection;
+            self.fail(Some(FailureCause::Receive(status)), status, arrival.books);
             return Err(Discard::LocalProtection);
         }
         let immediate = match tail {

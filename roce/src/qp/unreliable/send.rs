@@ -57,11 +57,10 @@ impl Unreliable {
         books: &mut Books<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        let begun = self.queue.front().is_some_and(|wqe| wqe.first != self.next);
         match self.state {
             State::ReadyToSend => {}
             // What has begun ends; nothing new begins.
-            State::SendQueueDrained if begun => {}
+            State::SendQueueDrained if self.has_begun() => {}
             _ => return None,
         }
         self.queue.front()?;
@@ -95,6 +94,7 @@ impl Unreliable {
         {
             books.cqs.push(self.identity.send_cq, sent(&wqe, &self.identity));
         }
+        self.look_whether_drained(books);
         Some(on_wire)
     }
 

@@ -1,0 +1,49 @@
+use super::EndpointConfig;
+use crate::address::AddressTable;
+use crate::cq::CompletionQueues;
+use crate::event::Events;
+use crate::qp::Books;
+use crate::srq::SharedQueues;
+use crate::{Counters, RegionTable};
+use cc::{ActiveFlows, Instant};
+
+/// What the queue pairs of an endpoint share.
+pub(super) struct Commons {
+    pub(super) cqs: CompletionQueues,
+    pub(super) regions: RegionTable,
+    pub(super) addresses: AddressTable,
+    pub(super) shared: SharedQueues,
+    pub(super) counters: Counters,
+    /// Who sends telemetry here.
+    flows: ActiveFlows,
+    pub(super) events: Events,
+}
+
+impl Commons {
+    pub(super) fn new(config: &EndpointConfig, for_keys: &[u8; 32]) -> Self {
+        Self {
+            cqs: CompletionQueues::new(config.max_cqs),
+            regions: RegionTable::new(config.max_regions, for_keys),
+            addresses: AddressTable::new(),
+            shared: SharedQueues::default(),
+            counters: Counters::default(),
+            flows: ActiveFlows::new(),
+            events: Events::default(),
+        }
+    }
+
+    /// Lends all of it to one queue pair.
+    #[inline]
+    pub(super) fn books(&mut self, now: Instant) -> Books<'_> {
+        Books {
+            now,
+            regions: &self.regions,
+            addresses: &self.addresses,
+            shared: &mut self.shared,
+            cqs: &mut self.cqs,
+            counters: &mut self.counters,
+            flows: &mut self.flows,
+            events: &mut self.events,
+        }
+    }
+}

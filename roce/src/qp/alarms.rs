@@ -1,0 +1,72 @@
+//! When a queue pair raises which event (IBA 11.6.3).
+
+use super::{Books, Identity, QueuePair, State};
+use crate::{Event, FailureCause, QpFailure};
+
+/// What was told already, and what is still to be told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Alarms {
+    /// The peer's first packet was told of.
+    established: bool,
+    /// Somebody waits until the send queue is drained.
+    draining: bool,
+}
+
+impl Alarms {
+    /// A packet of the peer was taken in.
+    #[inline]
+    pub(super) fn on_request(&mut self, state: State, identity: &Identity, books: &mut Books<'_>) {
+        if state == State::ReadyToReceive && !self.established {
+            self.established = true;
+            books.events.push(Event::CommunicationEstablished(identity.qpn));
+        }
+    }
+
+    /// To SQD, and whether an event is asked for.
+    pub(super) const fn on_drain(&mut self, notify: bool) {
+        self.draining = notify;
+    }
+
+    /// In SQD, what had begun is done (IBA 10.3.1.5).
+    #[cold]
+    pub(super) fn on_drained(&mut self, identity: &Identity, books: &mut Books<'_>) {
+        if core::mem::take(&mut self.draining) {
+            books.events.push(Event::SendQueueDrained(identity.qpn));
+        }
+    }
+}
+
+/// A queue pair with a shared receive queue goes to ERR: it takes no more from it.
+pub(super) fn on_error(failure: Option<QpFailure>, identity: &Identity, books: &mut Books<'_>) {
+    if let Some(failure) = failure {
+        books.events.push(Event::QpFailed(failure));
+    }
+    if identity.srq.is_some() {
+        books.events.push(Event::LastReceive(identity.qpn));
+    }
+}
+
+impl QueuePair {
+    /// In SQD, something was acknowledged: it may have been the last.
+    #[inline]
+    pub(super) fn look_whether_drained(&mut self, books: &mut Books<'_>) {
+        if self.state == State::SendQueueDrained
+            && !self.requester.has_begun()
+            && self.requester.is_answered()
+        {
+            self.alarms.on_drained(&self.identity, books);
+        }
+    }
+
+    /// How it ended, as long as it still knows.
+    pub(super) fn failure(&self, cause: FailureCause) -> QpFailure {
+        QpFailure {
+            qpn: self.identity.qpn,
+            cause,
+            peer: self.connection.map(|connection| (connection.path.destination, connection.destination)),
+            acknowledged: self.requester.acknowledged_psn(),
+            send: self.requester.send_psn(),
+            expected: self.responder.expected_psn(),
+        }
+    }
+}

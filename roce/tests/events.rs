@@ -1,0 +1,162 @@
+//! What no completion tells: who is told of it, when, and how often.
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use cc::Instant;
+use core::time::Duration;
+use harness::script::{PEER, PSN, SEND, Script, ack};
+use harness::{Host, Options, path};
+use roce::qp::{CompletionStatus, Modify, QpInit, RecvRequest, Remote, SendRequest, State};
+use roce::wire::{NakCode, Operation};
+use roce::{Discard, Event, FailureCause, Psn, QpFailure, Qpn, Rkey, SrqInit};
+
+/// Ack timeout code 5, with what a timer may be late.
+const TIMEOUT: Duration = Duration::from_nanos((4096 << 5) + 1000);
+const REMOTE: Remote = Remote { address: 0x1000, rkey: Rkey::new(5) };
+
+fn events(host: &mut Host) -> Vec<Event> {
+    core::iter::from_fn(|| host.endpoint.poll_event()).collect()
+}
+
+fn write(script: &mut Script, id: u64, length: u32) {
+    let (qpn, from) = (script.host.qpn, script.host.sge(0, length));
+    script.host.endpoint.post_send(script.now, qpn, SendRequest::write(id, from, REMOTE)).unwrap();
+}
+
+fn modify(script: &mut Script, to: Modify) {
+    script.host.endpoint.modify_qp(script.now, script.host.qpn, to).unwrap();
+}
+
+#[test]
+fn the_first_packet_in_rtr_establishes_the_communication() {
+    let options = Options::default();
+    let mut script = Script::receiving(options);
+    let (qpn, into) = (script.host.qpn, script.host.sge(0, 100));
+    // What is out of place says nothing of the peer's state.
+    assert_eq!(script.send(PSN + 7, SEND, &[1; 10]), Err(Discard::PsnGap));
+    assert_eq!(events(&mut script.host), []);
+    for id in 0..2 {
+        script.host.endpoint.post_recv(qpn, RecvRequest::new(id, into)).unwrap();
+        assert_eq!(script.send(PSN + id as u32, SEND, &[1; 10]), Ok(()));
+    }
+    assert_eq!(events(&mut script.host), [Event::CommunicationEstablished(qpn)]);
+    script.host.ready_to_send(&options);
+    script.host.endpoint.post_recv(qpn, RecvRequest::new(2, into)).unwrap();
+    assert_eq!(script.send(PSN + 2, SEND, &[1; 10]), Ok(()));
+    assert_eq!(events(&mut script.host), []);
+}
+
+#[test]
+fn a_queue_is_drained_when_what_had_begun_is_acknowledged() {
+    for notify in [true, false] {
+        let mut script = Script::new(Options::default());
+        let qpn = script.host.qpn;
+        write(&mut script, 1, 3000);
+        write(&mut script, 2, 10);
+        assert_eq!(script.next().unwrap().0, PSN);
+        modify(&mut script, Modify::Drain { notify });
+        assert_eq!(script.drain().len(), 2, "the rest of the first");
+        assert_eq!(script.send(PSN + 1, ack(0), &[]), Ok(()));
+        assert_eq!(events(&mut script.host), []);
+        assert_eq!(script.send(PSN + 2, ack(1), &[]), Ok(()));
+        let told = if notify { vec![Event::SendQueueDrained(qpn)] } else { vec![] };
+        assert_eq!(events(&mut script.host), told);
+        // Nothing is under way: it is drained at once.
+        modify(&mut script, Modify::Resume);
+        script.drain();
+        assert_eq!(script.send(PSN + 3, ack(2), &[]), Ok(()));
+        modify(&mut script, Modify::Drain { notify });
+        assert_eq!(events(&mut script.host), told);
+    }
+}
+
+/// The line says who, with whom, how far both had come, and why.
+#[test]
+fn a_peer_that_dies_leaves_a_line_for_the_log() {
+    let mut script = Script::new(Options { retry_count: 2, ..Options::default() });
+    let qpn = script.host.qpn;
+    write(&mut script, 1, 10);
+    write(&mut script, 2, 10);
+    script.drain();
+    assert_eq!(script.send(PSN, ack(1), &[]), Ok(()));
+    for _ in 0..=3 {
+        script.wait(TIMEOUT);
+        script.drain();
+    }
+    let failure = QpFailure {
+        qpn,
+        cause: FailureCause::Request(CompletionStatus::RetryExceeded),
+        peer: Some((path(2, 1).destination, Qpn::new(PEER))),
+        acknowledged: Psn::new(PSN),
+        send: Psn::new(PSN + 2),
+        expected: Psn::new(PSN),
+    };
+    assert_eq!(events(&mut script.host), [Event::QpFailed(failure)]);
+    let (address, peer) = failure.peer.unwrap();
+    assert_eq!(
+        failure.to_string(),
+        format!(
+            "QP {qpn} failed, peer {address} QP {peer}, last ACK {PSN}, next PSN {}, expected PSN {PSN}: its oldest \
+             request: transport retry counter exceeded: the peer does not answer",
+            PSN + 2
+        )
+    );
+    // It is told once, and not of what was asked for.
+    modify(&mut script, Modify::Error);
+    assert_eq!(events(&mut script.host), []);
+}
+
+#[test]
+fn a_request_that_is_refused_is_told_of() {
+    let mut script = Script::new(Options::default());
+    let reth = roce::wire::Reth { rkey: Rkey::new(1), ..script.reth(0, 10) };
+    assert_eq!(script.send(PSN, Operation::WriteOnly(reth, None), &[1; 10]), Err(Discard::RemoteKey));
+    let told = events(&mut script.host);
+    let [Event::QpFailed(QpFailure { cause, expected, .. })] = told[..] else { panic!("{told:?}") };
+    assert_eq!(cause, FailureCause::Refused(NakCode::RemoteAccessError));
+    assert_eq!(expected, Psn::new(PSN));
+}
+
+#[test]
+fn a_queue_that_overflows_is_told_of_and_so_are_those_it_fails() {
+    let (mut host, now) = (Host::new(1, &Options::default()), Instant::ZERO);
+    let small = host.endpoint.create_cq(1).unwrap();
+    let init = QpInit { send_cq: small, ..host.init(&Options::default()) };
+    let qpn = host.endpoint.create_qp(now, init).unwrap();
+    host.endpoint.modify_qp(now, qpn, Modify::Error).unwrap();
+    let sge = host.sge(0, 10);
+    for id in 0..2 {
+        host.endpoint.post_send(now, qpn, SendRequest::write(id, sge, REMOTE)).unwrap();
+    }
+    assert_eq!(events(&mut host), [Event::CqOverflowed(small)], "the queue pair had failed before");
+    assert_eq!(host.endpoint.report(qpn).unwrap().state, State::Error);
+}
+
+#[test]
+fn a_queue_pair_that_fails_takes_no_more_shared_receives() {
+    let (mut host, now) = (Host::new(1, &Options::default()), Instant::ZERO);
+    let srq = host.endpoint.create_srq(SrqInit { pd: host.pd, depth: 4, max_sge: 1 }).unwrap();
+    let init = QpInit { srq: Some(srq), ..host.init(&Options::default()) };
+    let [a, b] = [0, 1].map(|_| host.endpoint.create_qp(now, init).unwrap());
+    for qpn in [a, b] {
+        host.endpoint.modify_qp(now, qpn, Modify::Error).unwrap();
+        host.endpoint.modify_qp(now, qpn, Modify::Error).unwrap();
+    }
+    // Of what is gone nothing is told.
+    host.endpoint.destroy_qp(now, a).unwrap();
+    assert_eq!(events(&mut host), [Event::LastReceive(b)]);
+}
+
+#[test]
+fn who_takes_no_events_costs_no_more_than_their_limit() {
+    let Script { mut host, now, .. } = Script::new(Options::default());
+    let qpn = host.qpn;
+    for _ in 0..(1 << 16) + 3 {
+        host.endpoint.modify_qp(now, qpn, Modify::Drain { notify: true }).unwrap();
+        host.endpoint.modify_qp(now, qpn, Modify::Resume).unwrap();
+    }
+    assert_eq!(host.endpoint.events_lost(), 3);
+    assert_eq!(events(&mut host).len(), 1 << 16);
+}

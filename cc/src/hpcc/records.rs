@@ -1,4 +1,4 @@
-use crate::{Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry};
+use crate::{Counter, Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry};
 use core::time::Duration;
 
 /// What a hop said last, and when we heard it.
@@ -117,7 +117,7 @@ impl PathRecords {
 enum Comparison {
     /// It was stamped before the record, and overtaken on its way.
     Late,
-    /// They can't be told apart: too much time lies between, or none, or the link has no capacity.
+    /// They can't be told apart: too many bytes may lie between, or no time, or the link has no capacity.
     Unknown,
     Measured(Inflight),
 }
@@ -125,30 +125,50 @@ enum Comparison {
 /// Lines 4 and 5 for one hop.
 fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: Duration) -> Comparison {
     let elapsed = now.saturating_since(last.heard);
-    let elapsed_nanos = elapsed.as_nanos();
-    let half_time = u128::from(hop.time.period() / 2);
-    // The counters show distances modulo their period: our own clock says whether that is the true one.
-    if elapsed_nanos > half_time || hop.bandwidth.bytes_in(elapsed) > hop.tx_bytes.period() / 2 {
+    // The counter shows a distance modulo its period: our own clock says whether that is the true one.
+    if hop.bandwidth.bytes_in(elapsed) > hop.tx_bytes.period() / 2 {
         return Comparison::Unknown;
     }
-    let interval = hop.time.since(last.hop.time);
-    if u128::from(interval) > half_time {
-        return Comparison::Late;
-    }
+    let interval = match between(last.hop.time, hop.time, elapsed) {
+        Some(interval) => interval,
+        None => return Comparison::Late,
+    };
     if interval == 0 || hop.bandwidth.as_bps() == 0 {
         return Comparison::Unknown;
     }
     let bytes_per_nano = hop.bandwidth.as_bps() as f64 / 8e9;
     let tx_rate = hop.tx_bytes.since(last.hop.tx_bytes) as f64 / interval as f64;
+    let may_have_wrapped = elapsed.as_nanos() > u128::from(hop.time.period() / 2);
+    if may_have_wrapped && tx_rate > bytes_per_nano * FASTER_THAN_POSSIBLE {
+        return Comparison::Unknown;
+    }
     let queue = hop.queue.min(last.hop.queue) as f64;
     let utilisation = queue / (bytes_per_nano * base_rtt.as_nanos() as f64) + tx_rate / bytes_per_nano;
     Comparison::Measured(Inflight { utilisation, interval })
 }
 
+/// A link that seems to send so many times what it can was measured over another number of the clock's periods.
+const FASTER_THAN_POSSIBLE: f64 = 1.25;
+
+/// The time in ns between two stamps, `None` where the later was made before the earlier.
+///
+/// A stamp says it modulo the counter's period. Of the times that fit, it is the one nearest to `elapsed`, what passed by
+/// our own clock between their arrivals: right as long as one took less than half a period longer on its way than the other.
+fn between(earlier: Counter, later: Counter, elapsed: Duration) -> Option<u64> {
+    let (period, since) = (later.period(), later.since(earlier));
+    let elapsed = elapsed.as_nanos();
+    if elapsed <= u128::from(period / 2) {
+        return (since <= period / 2).then_some(since);
+    }
+    let (period, since) = (u128::from(period), u128::from(since));
+    let periods = (elapsed + period / 2).saturating_sub(since) / period;
+    u64::try_from(since + periods * period).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Counter, Rate};
+    use crate::Rate;
 
     const T: Duration = Duration::from_micros(4);
 

@@ -152,7 +152,7 @@ fn readings_that_cannot_be_told_apart_only_replace() {
     let before = state(&hpcc);
     let at = 10_000 + half + 1;
     hpcc.on_telemetry(&ack(at, 11, 20), &path(7, &[(0, hop(100, half + 1, 0, 0))]));
-    assert_eq!(state(&hpcc), before, "half the clock's period has passed");
+    assert_eq!(state(&hpcc), before, "100 Gb/s may have passed half the byte counter's period since");
     hpcc.on_telemetry(&ack(at + 4160, 11, 20), &path(7, &[(0, hop(100, half + 1, 0, 0))]));
     assert_eq!(state(&hpcc), before, "no time has passed at the switch");
     hpcc.on_telemetry(&ack(at + 8320, 11, 20), &path(7, &[(0, hop(0, half + 4161, 9, 0))]));
@@ -163,6 +163,34 @@ fn readings_that_cannot_be_told_apart_only_replace() {
     let mut fast = started();
     fast.on_telemetry(&ack(1_510_000, 11, 20), &path(7, &[(0, hop(400, 1_500_000, 0, 0))]));
     assert_eq!(state(&fast), before, "the byte counter may have wrapped");
+}
+
+/// A slow flow's packets, and with them its telemetry, are farther apart than 24 bits of nanoseconds can tell. If they said
+/// nothing, it would stay slow.
+#[test]
+fn the_clocks_periods_between_slow_readings_are_counted_by_our_own() {
+    const PERIOD: u64 = 1 << 24;
+    for (passed, jitter) in [
+        (9_000_000, 0),
+        (PERIOD - 1, 500_000),
+        (PERIOD, -700_000),
+        (40_000_000, 8_000_000),
+        (90_000_000, -8_000_000),
+    ] {
+        let mut hpcc = started();
+        let heard = 10_000 + passed;
+        let stamp = passed.checked_add_signed(jitter).unwrap();
+        // Half of what 100 Mb/s carry: 6.25 bytes in a microsecond.
+        let slow = Hop { bandwidth: Rate::from_mbps(100), ..hop(1, stamp, stamp * 625 / 100_000 / 128, 0) };
+        hpcc.on_telemetry(&ack(heard, 11, 20), &path(7, &[(0, slow)]));
+        assert!((hpcc.utilisation() - 0.5).abs() < 0.01, "{passed} ns: {}", hpcc.utilisation());
+    }
+    // What would have to be faster than the link was measured over the wrong number of periods.
+    let mut hpcc = started();
+    let before = state(&hpcc);
+    let slow = Hop { bandwidth: Rate::from_mbps(100), ..hop(1, PERIOD + 1_000_000, 1000, 0) };
+    hpcc.on_telemetry(&ack(10_000 + PERIOD / 2 + 1, 11, 20), &path(7, &[(0, slow)]));
+    assert_eq!(state(&hpcc), before);
 }
 
 #[test]

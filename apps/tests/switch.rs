@@ -57,6 +57,8 @@ fn frames_from_a_capture_are_flooded_then_switched_and_reported() {
         .args(["--port", &port("", "c.pcap")])
         .args(["--rate", "1G", "--duration", "300ms", "--json"])
         .arg(path("report.json"))
+        .arg("--series")
+        .arg(path("series.csv"))
         .assert()
         .success();
     assert_eq!(frames(&path("a.pcap")), Vec::<Vec<u8>>::new(), "nothing goes back");
@@ -72,6 +74,17 @@ fn frames_from_a_capture_are_flooded_then_switched_and_reported() {
         assert_eq!(report["ports"][port]["tx_bytes"], 2000);
         assert_eq!(report["ports"][port]["drops"]["queue_full"], 0);
     }
+
+    let mut series = csv::Reader::from_path(path("series.csv")).unwrap();
+    let columns = ["seconds", "port", "rx_bytes", "tx_bytes", "busy_ns", "ce_marked", "dropped", "queue"];
+    assert_eq!(series.headers().unwrap(), columns.as_slice());
+    let rows: Vec<_> = series.records().map(Result::unwrap).collect();
+    assert_eq!(rows.len() % 3, 0, "a line for each port");
+    let of = |name: &str, column: usize| -> u64 {
+        rows.iter().filter(|row| row[1].contains(name)).map(|row| row[column].parse::<u64>().unwrap()).sum()
+    };
+    // 100 bytes take 800 ns at 1 Gb/s.
+    assert_eq!((of("b.pcap", 3), of("b.pcap", 4), of("a.pcap", 3)), (2000, 16_000, 0));
 }
 
 #[test]

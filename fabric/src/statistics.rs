@@ -15,6 +15,22 @@ pub(crate) struct Statistics {
     busy: Duration,
     max: u64,
     since: Instant,
+    /// Where a series is kept.
+    interval: Option<Interval>,
+}
+
+/// The queue since it was asked for last.
+struct Interval {
+    queue: Histogram<u64>,
+    since: Instant,
+}
+
+impl Interval {
+    fn held(&mut self, bytes: u64, until: Instant) {
+        let time = until.saturating_since(self.since);
+        self.queue.saturating_record_n(bytes, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.since = self.since.max(until);
+    }
 }
 
 impl Statistics {
@@ -22,11 +38,36 @@ impl Statistics {
     pub(crate) fn new(limit: u64, now: Instant) -> Self {
         let queue =
             Histogram::new_with_bounds(1, limit.max(2), 3).expect("1 < limit, and three digits are few");
-        Self { queue, area: 0, active: Duration::ZERO, busy: Duration::ZERO, max: 0, since: now }
+        Self {
+            queue,
+            area: 0,
+            active: Duration::ZERO,
+            busy: Duration::ZERO,
+            max: 0,
+            since: now,
+            interval: None,
+        }
+    }
+
+    /// How long the queue was how long since this was asked last, bytes and nanoseconds; it holds `waiting` now. Nothing the
+    /// first time.
+    pub(crate) fn take_interval(&mut self, waiting: u64, now: Instant) -> Vec<(u64, u64)> {
+        let Some(interval) = &mut self.interval else {
+            self.interval = Some(Interval { queue: Histogram::new_from(&self.queue), since: now });
+            return Vec::new();
+        };
+        interval.held(waiting, now);
+        let times = interval.queue.iter_recorded();
+        let times = times.map(|at| (at.value_iterated_to(), at.count_since_last_iteration())).collect();
+        interval.queue.reset();
+        times
     }
 
     /// The queue held `bytes` until `until`. Time that was told already counts once.
     pub(crate) fn held(&mut self, bytes: u64, until: Instant) {
+        if let Some(interval) = &mut self.interval {
+            interval.held(bytes, until);
+        }
         let time = until.saturating_since(self.since);
         self.max = self.max.max(bytes);
         if time.is_zero() {

@@ -244,6 +244,22 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
+    /// What a port counted, and how long its link was busy, since the statistics began.
+    pub(crate) fn totals(&self, port: PortId) -> (PortCounters, Duration) {
+        let port = &self.ports[usize::from(port.0)];
+        (port.counters, port.egress.statistics.busy_time())
+    }
+
+    /// How long a port's queue was how long, bytes and nanoseconds, since this was asked last; nothing the first time.
+    pub(crate) fn queue_times(&mut self, now: Instant, port: PortId) -> Vec<(u64, u64)> {
+        self.turn(now);
+        let id = self.id;
+        let port = &mut self.ports[usize::from(port.0)];
+        port.advance(now, id);
+        let waiting = if port.egress.rate().is_some() { port.egress.waiting() } else { 0 };
+        port.egress.statistics.take_interval(waiting, now)
+    }
+
     /// Notes the time of a turn's calls.
     fn turn(&mut self, now: Instant) {
         if now > self.now {

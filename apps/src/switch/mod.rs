@@ -1,5 +1,6 @@
 //! `ferroce switch`: a learning Ethernet switch between DPDK ports, with shaped egress and in-band telemetry.
 
+mod series;
 mod settings;
 mod show;
 
@@ -9,6 +10,7 @@ use cc::{Instant, Rate};
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::port_spec::PortSpec;
 use fabric::{Probability, Runner, Switch};
+use series::Recorder;
 use settings::EgressRate;
 use show::{Message, Show, Showing};
 use std::io::IsTerminal;
@@ -66,6 +68,13 @@ pub struct Args {
     /// Write each phase's report to FILE
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write what each port did, interval by interval, to FILE as CSV: bytes, busy time, marks, and how long the queue
+    /// was how long
+    #[arg(long, value_name = "FILE")]
+    series: Option<PathBuf>,
+    /// Length of such an interval
+    #[arg(long, value_name = "TIME", default_value = "10ms", requires = "series", value_parser = settings::interval)]
+    series_interval: Duration,
     #[command(flatten)]
     faults: Faults,
 }
@@ -103,8 +112,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let switch = Switch::new(&config).map_err(|wrong| Failure::usage(wrong.to_string()))?;
     settings::warn_of_untold_rates(&config);
     let signals = Signals::listen()?;
-    let names = args.ports.iter().map(PortSpec::to_string).collect();
-    let Showing { reports, thread } = Show::start(names, args.json.clone())?;
+    let names: Vec<_> = args.ports.iter().map(PortSpec::to_string).collect();
+    let Showing { reports, thread } = Show::start(names.clone(), args.json.clone())?;
     let ports = open(args)?;
     println!("{}", show::opening(args));
     let mut turns = Turns {
@@ -120,12 +129,29 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let begin = std::time::Instant::now();
     let clock = || Instant::ZERO + begin.elapsed();
     turns.next = Instant::ZERO + turns.interval.unwrap_or_default();
-    runner.run(&stop, clock, |switch, now| turns.after(switch, now));
-    let last = runner.switch().report(clock());
+    let recording = args
+        .series
+        .as_ref()
+        .map(|file| Recorder::start(file, args.series_interval, names, (runner.switch(), clock())));
+    let (mut recorder, writer) = recording.transpose()?.unzip();
+    runner.run(&stop, clock, |switch, now| {
+        if let Some(recorder) = &mut recorder {
+            recorder.after(switch, now);
+        }
+        turns.after(switch, now);
+    });
+    let end = clock();
+    if let Some(recorder) = &mut recorder {
+        recorder.note(runner.switch(), end);
+    }
+    let last = runner.switch().report(end);
     // The switch has ended: this one may wait for the printer.
     let _ = turns.reports.send(Message::End(last));
-    drop(turns);
+    drop((turns, recorder));
     thread.join().map_err(|_| Failure::run("the reports can't be shown: their thread has failed"))??;
+    if let Some(writer) = writer {
+        writer.join().map_err(|_| Failure::run("the series can't be written: its thread has failed"))??;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

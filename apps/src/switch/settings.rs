@@ -7,6 +7,7 @@ use cc::Rate;
 use datapath::port_spec::PortSpec;
 use fabric::{FaultConfig, PortConfig, Probability, SwitchConfig};
 use roce::wire::telemetry::Speed;
+use std::time::Duration;
 
 /// A rate for one port.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +35,17 @@ pub fn egress_rate(text: &str) -> Result<EgressRate, String> {
 pub fn probability(text: &str) -> Result<Probability, String> {
     let number = text.parse().ok().and_then(Probability::new);
     number.ok_or_else(|| format!("`{text}` is no probability; write a number from 0 to 1"))
+}
+
+/// `10ms`.
+///
+/// # Errors
+/// What is no time, or shorter than a millisecond.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    match units::duration(text)? {
+        short if short < Duration::from_millis(1) => Err("an interval is at least 1ms".into()),
+        time => Ok(time),
+    }
 }
 
 /// What the flags say together.

@@ -5,5 +5,6 @@ mod faults;
 mod forwarding;
 mod running;
 mod script;
+mod series;
 mod shaping;
 mod stamping;

@@ -85,6 +85,22 @@ pub fn interface(name: &str) -> io::Result<Interface> {
     })
 }
 
+/// Whether the interface of this index has a carrier.
+///
+/// # Errors
+/// The kernel's; `ENXIO` where there is none of that index.
+pub fn is_running(index: u32) -> io::Result<bool> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the array has the bytes that the longest name takes, its end included.
+    let name = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    if name.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel's answer, NUL-terminated, in the array above.
+    let name = unsafe { CStr::from_ptr(name) };
+    Ok(interface(&name.to_string_lossy())?.running)
+}
+
 /// Gives the interface `name` another Ethernet address.
 ///
 /// # Errors

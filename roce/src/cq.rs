@@ -93,6 +93,14 @@ impl CompletionQueues {
         if queue.entries.len() < queue.depth {
             queue.entries.push_back(completion);
         } else {
+            self.overflow(cq);
+        }
+    }
+
+    pub(crate) fn overflow(&mut self, cq: CqId) {
+        if let Some(queue) = self.get_mut(cq)
+            && !queue.overflowed
+        {
             queue.overflowed = true;
             self.news.push(cq);
         }

@@ -113,6 +113,28 @@ impl CompletionQueue {
         }
     }
 
+    /// Gives it another depth, 1 to [`max_cq_depth`](crate::DeviceLimits::max_cq_depth). What it holds stays.
+    ///
+    /// # Errors
+    /// Where a limit is passed, more completions wait than it would hold, or the core has stopped.
+    pub fn resize(&mut self, depth: u32) -> Result<(), Error> {
+        let limit = self.handle.device.info.limits.max_cq_depth;
+        if !(1..=limit).contains(&depth) {
+            return Err(Error::value("completion queue depth", depth, format!("1 to {limit}")));
+        }
+        let (id, ring) = (self.handle.id, self.ring.take());
+        let resized = self.handle.device.engine.call(move |station, _| station.resize_cq(id, ring, depth));
+        let (ring, resized) = resized?;
+        self.ring = ring;
+        Ok(resized?)
+    }
+
+    /// Its name in the device.
+    #[must_use]
+    pub fn id(&self) -> CqId {
+        self.handle.id
+    }
+
     /// Completions it holds.
     #[must_use]
     pub fn depth(&self) -> u32 {

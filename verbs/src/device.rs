@@ -15,7 +15,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
     max_regions: 65_536,
     max_cq_depth: 1 << 20,
     max_requests: 1 << 15,
-    max_sge: 16,
+    max_sge: 32,
     max_inline: 1024,
     max_rd_atomic: 16,
 };
@@ -204,6 +204,12 @@ impl Device {
     /// Where the core has stopped.
     pub fn core_counters(&self) -> Result<CoreCounters, Error> {
         Ok(self.inner.engine.call(|station, _| station.counters)?)
+    }
+
+    /// Whether the port's link is up now; always, where no Linux interface tells.
+    #[must_use]
+    pub fn link_is_up(&self) -> bool {
+        self.inner.engine.link_is_up()
     }
 
     /// Makes a protection domain.

@@ -56,6 +56,7 @@ mod connect;
 mod device;
 mod domain;
 mod error;
+mod event;
 mod management;
 mod modify;
 mod post;
@@ -71,11 +72,14 @@ pub use congestion::{
     feedback_key_from_env, feedback_key_from_file, parse_congestion, parse_duration, parse_rate,
 };
 pub use connect::{ConnectOptions, DEFAULT_CONGESTION, ParseEndpointError, QpEndpoint};
-pub use datapath::engine::{CoreCounters, Idle, MAD_LENGTH, Mad, Progress, ResolveError, Stopped};
+pub use datapath::engine::{
+    AsyncEvent, CoreCounters, Idle, MAD_LENGTH, Mad, Progress, ResolveError, Stopped,
+};
 pub use datapath::io::{Loopback, PacketIo, pair};
 pub use device::{Device, DeviceInfo, DeviceLimits, OwnPort};
 pub use domain::{MemoryRegion, ProtectionDomain, RemoteBuffer};
 pub use error::{BoundsError, Error, PollError, PostListError};
+pub use event::Events;
 pub use management::ManagementPort;
 pub use queue_pair::{DEFAULT_QUEUE_KEY, QueuePair, QueuePairBuilder};
 
@@ -87,5 +91,8 @@ pub use roce::qp::{
     Reverse, RtrSettings, RtsSettings, SendOperation, SendRequest, Sge, State, Upgrade, When,
     udp_source_port,
 };
-pub use roce::wire::{Mac, Mtu, Path, RnrTimer, Service};
-pub use roce::{Access, AddressId, ControlError, Counters, Discard, Lkey, Psn, Qpn, Rkey, SrqId, SrqReport};
+pub use roce::wire::{Mac, Mtu, NakCode, Path, RnrTimer, Service};
+pub use roce::{
+    Access, AddressId, ControlError, Counters, CqId, Discard, Event, FailureCause, Lkey, Psn, QpFailure, Qpn,
+    Rkey, SrqId, SrqReport,
+};

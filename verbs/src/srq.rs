@@ -61,6 +61,12 @@ impl SharedReceiveQueue {
         result
     }
 
+    /// Its name in the device, as events have it.
+    #[must_use]
+    pub fn id(&self) -> SrqId {
+        self.handle.id
+    }
+
     /// Asks for an event, once, when fewer than `limit` requests wait; 0 asks for none.
     ///
     /// # Errors

@@ -8,6 +8,8 @@ mod adaptive;
 mod config;
 mod core;
 mod doorbell;
+mod events;
+mod link;
 mod management;
 mod notify;
 mod on_demand;
@@ -18,6 +20,7 @@ mod station;
 mod tests;
 
 pub use config::{CoreConfig, Idle, Progress, ResolveError, StartError, Stopped};
+pub use events::{AsyncEvent, EventQueue};
 pub use management::{MAD_LENGTH, Mad};
 pub use notify::Notifier;
 pub use rings::{CqRing, QpRings, SrqRings};
@@ -30,7 +33,7 @@ use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use roce::Endpoint;
 use roce::wire::Mac;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long a caller sleeps between two looks at whether a neighbour has answered.
@@ -44,6 +47,10 @@ pub struct Engine {
     runner: runner::Runner,
     status: Arc<runner::Status>,
     kernel: Option<Kernel>,
+    interface: Option<u32>,
+    subscribers: Arc<events::Subscribers>,
+    /// From the first subscriber on.
+    link: OnceLock<Option<link::LinkWatch>>,
 }
 
 impl Engine {
@@ -70,13 +77,24 @@ impl Engine {
             None => Neighbours::own(config.mac, &config.addresses, config.gateway),
         };
         let (commands, inbox) = unbounded();
+        let subscribers = Arc::new(events::Subscribers::default());
         // SAFETY: passed on to the caller.
         let station =
-            unsafe { Station::new(Endpoint::new(config.endpoint), neighbours, config.mac, max_qps) };
+            unsafe { Station::new(Endpoint::new(config.endpoint), neighbours, config, subscribers.clone()) };
         let core = core::Core::new(port, Clock::new(), config.mac, station, inbox);
         let status = Arc::new(runner::Status::default());
         let runner = runner::Runner::start(core, config, &status)?;
-        Ok(Self { name: config.name.clone(), mac: config.mac, commands, runner, status, kernel })
+        Ok(Self {
+            name: config.name.clone(),
+            mac: config.mac,
+            commands,
+            runner,
+            status,
+            kernel,
+            interface: config.interface,
+            subscribers,
+            link: OnceLock::new(),
+        })
     }
 
     /// Has the core run `control` between two turns, and waits for what it gives.
@@ -109,6 +127,31 @@ impl Engine {
                 Err(TryRecvError::Empty) => std::thread::yield_now(),
             }
         }
+    }
+
+    /// Has `queue` told of what happens from now on. The first subscriber has a thread watch the link of the port's Linux
+    /// interface, where it has one.
+    pub fn subscribe(&self, queue: Arc<EventQueue>) {
+        self.subscribers.add(queue);
+        self.link.get_or_init(|| {
+            let (name, subscribers) = (self.name.clone(), self.subscribers.clone());
+            let watch = self.interface.map(|index| link::LinkWatch::start(name, index, subscribers));
+            watch.transpose().unwrap_or_else(|error| {
+                tracing::warn!("{}: its link is not watched: {error}", self.name);
+                None
+            })
+        });
+    }
+
+    /// Ends what [`subscribe`](Self::subscribe) began.
+    pub fn unsubscribe(&self, queue: &Arc<EventQueue>) {
+        self.subscribers.remove(queue);
+    }
+
+    /// Whether the port's Linux interface has a carrier; true where it has none.
+    #[must_use]
+    pub fn link_is_up(&self) -> bool {
+        self.interface.is_none_or(|index| crate::linux::is_running(index).unwrap_or(false))
     }
 
     /// Runs one turn of an inline or adaptive core, for who polls; tells whether there was anything to do. Does nothing

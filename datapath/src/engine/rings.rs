@@ -274,6 +274,21 @@ impl CqRing {
     pub fn depth(&self) -> u32 {
         self.depth
     }
+
+    /// Completions that lie in it now.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.ring.slots()
+    }
+
+    /// Takes the ring out, for who gives it another depth. Until it is put back there is nothing to poll.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        let (_, none) = RingBuffer::new(0);
+        let ring = std::mem::replace(&mut self.ring, none);
+        let (unpolled, overflow) = (self.unpolled.clone(), self.overflow.clone());
+        Self { ring, unpolled, overflow, depth: self.depth }
+    }
 }
 
 /// The core's end of a completion queue.
@@ -308,6 +323,18 @@ impl CqProducer {
     /// Whether what is pushed goes nowhere: it overflowed, or nobody can poll it.
     pub(super) fn is_lost(&self) -> bool {
         self.overflow.load(Ordering::Relaxed) || self.ring.is_abandoned()
+    }
+
+    /// Another depth, at least what waits in `ring`, this one's other end.
+    pub(super) fn resize(&mut self, ring: &mut CqRing, depth: u32) {
+        let (mut producer, consumer) = RingBuffer::new(depth as usize);
+        while let Ok(completion) = ring.ring.pop() {
+            // There is room: the caller looked.
+            let _ = producer.push(completion);
+        }
+        self.ring = producer;
+        ring.ring = consumer;
+        ring.depth = depth;
     }
 
     /// Completions that fit at least.

@@ -1,11 +1,13 @@
+use super::CoreConfig;
 use super::doorbell::Doorbells;
+use super::events::{AsyncEvent, Subscribers};
 use super::management::{Mad, Management};
 use super::notify::Notifier;
 use super::rings::{self, CqProducer, CqRing, Place, QpQueues, QpRings, SrqQueues, SrqRings, Unpolled};
 use crate::host_memory::HostMemory;
 use crate::neighbour::{self, Neighbours};
 use cc::Instant;
-use roce::qp::{Completion, CompletionOpcode, CompletionStatus, Modify, QpInit, SendOperation};
+use roce::qp::{Completion, CompletionOpcode, CompletionStatus, QpInit, SendOperation};
 use roce::wire::{Mac, Path};
 use roce::{ControlError, CqId, Endpoint, Qpn, SrqId, SrqInit};
 use std::collections::HashMap;
@@ -74,6 +76,9 @@ pub struct Station {
     slots: HashMap<u32, usize>,
     cqs: Vec<CqProducer>,
     unpolled: Arc<Unpolled>,
+    subscribers: Arc<Subscribers>,
+    /// The port's, for messages.
+    name: String,
     generation: u32,
     /// Queue pairs whose posters may have to be told of room.
     served: Vec<usize>,
@@ -83,12 +88,18 @@ pub struct Station {
 impl Station {
     /// # Safety
     /// Whoever registers a region keeps its memory valid for reads and writes until it is deregistered.
-    pub(super) unsafe fn new(endpoint: Endpoint, neighbours: Neighbours, mac: Mac, max_qps: usize) -> Self {
+    pub(super) unsafe fn new(
+        endpoint: Endpoint,
+        neighbours: Neighbours,
+        config: &CoreConfig,
+        subscribers: Arc<Subscribers>,
+    ) -> Self {
+        let max_qps = config.endpoint.max_qps as usize;
         Self {
             endpoint,
             neighbours,
             counters: CoreCounters::default(),
-            mac,
+            mac: config.mac,
             management: None,
             // SAFETY: the slices come from `endpoint`, whose regions the caller keeps valid.
             memory: unsafe { HostMemory::new() },
@@ -97,6 +108,8 @@ impl Station {
             slots: HashMap::with_capacity(max_qps),
             cqs: Vec::new(),
             unpolled: Arc::new(Unpolled::new(max_qps)),
+            subscribers,
+            name: config.name.clone(),
             generation: 0,
             served: Vec::with_capacity(max_qps),
             batch: Vec::with_capacity(BATCH),
@@ -121,6 +134,33 @@ impl Station {
     pub fn watch_cq(&mut self, cq: CqId, notifier: Arc<Notifier>) -> Result<(), ControlError> {
         let producer = self.cqs.iter_mut().find(|producer| producer.cq == cq);
         producer.ok_or(ControlError::NoCq(cq)).map(|producer| producer.watch(notifier))
+    }
+
+    /// Gives a completion queue another depth. `ring` is its present one; the one that comes back takes its place, with
+    /// all that was in it.
+    ///
+    /// # Errors
+    /// As the endpoint has it: where more completions wait than the new depth holds. Then the ring is as it was.
+    pub fn resize_cq(
+        &mut self,
+        cq: CqId,
+        mut ring: CqRing,
+        depth: u32,
+    ) -> (CqRing, Result<(), ControlError>) {
+        let resized = self.try_resize(cq, &mut ring, depth);
+        (ring, resized)
+    }
+
+    fn try_resize(&mut self, cq: CqId, ring: &mut CqRing, depth: u32) -> Result<(), ControlError> {
+        let producer =
+            self.cqs.iter_mut().find(|producer| producer.cq == cq).ok_or(ControlError::NoCq(cq))?;
+        let waiting = ring.waiting();
+        if waiting > depth as usize {
+            return Err(ControlError::CqFull { cq, waiting, depth: depth as usize });
+        }
+        self.endpoint.resize_cq(cq, depth)?;
+        producer.resize(ring, depth);
+        Ok(())
     }
 
     /// Takes a completion queue away.
@@ -289,7 +329,7 @@ impl Station {
 
     /// Moves completions to their queues' rings, and tells posters of the room that there is now.
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
-        let mut any = false;
+        let mut any = self.tell_events();
         for index in 0..self.cqs.len() {
             while self.collect(index) {
                 any = true;
@@ -306,6 +346,15 @@ impl Station {
                 Some(Queues::Pair(queues)) => publish(&self.endpoint, queues),
                 Some(Queues::Shared(queues)) => publish_shared(&self.endpoint, queues),
             }
+        }
+        any
+    }
+
+    fn tell_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.endpoint.poll_event() {
+            self.subscribers.tell(&self.name, AsyncEvent::Transport(event));
+            any = true;
         }
         any
     }
@@ -356,22 +405,7 @@ impl Station {
         producer.notify(solicited);
         if lost && producer.overflow() {
             self.counters.cq_overflows += 1;
-            self.fail_queue_pairs_of(now, index);
-        }
-    }
-
-    /// IBA 10.2.6: a completion queue that overflows takes its queue pairs to the error state.
-    fn fail_queue_pairs_of(&mut self, now: Instant, index: usize) {
-        let cq = self.cqs[index].cq;
-        for queues in self
-            .queues
-            .iter()
-            .flatten()
-            .filter_map(Queues::pair)
-            .filter(|q| q.send_cq == cq || q.recv_cq == cq)
-        {
-            // From any state there is a way to the error state; a queue pair that is in it already stays.
-            let _ = self.endpoint.modify_qp(now, queues.qpn, Modify::Error);
+            self.endpoint.overflow_cq(now, self.cqs[index].cq);
         }
     }
 }

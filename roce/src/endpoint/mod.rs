@@ -158,6 +158,13 @@ impl Endpoint {
         self.commons.cqs.overflowed(cq)
     }
 
+    /// Completions of the queue were lost on their way to who polls: as with any overflow it is in error for good, and its
+    /// queue pairs go to ERR (IBA 10.2.6).
+    pub fn overflow_cq(&mut self, now: Instant, cq: CqId) {
+        self.commons.cqs.overflow(cq);
+        self.spread_overflow(now);
+    }
+
     /// Registers `length` bytes at `address` for queue pairs of `pd`.
     ///
     /// # Errors

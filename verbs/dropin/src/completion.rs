@@ -5,6 +5,7 @@ use crate::channel::{Channel, Events};
 use crate::completion_ex;
 use crate::context::Context;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, object, status};
+use crate::event::Object;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -48,6 +49,11 @@ impl Cq {
         unsafe { (*self.abi.get()).cq_context }
     }
 
+    fn context(&self) -> *mut ibv_context {
+        // SAFETY: set when the queue was made, and never changed.
+        unsafe { (*self.abi.get()).context }
+    }
+
     fn channel(&self) -> *mut ibv_comp_channel {
         // SAFETY: set when the queue was made, and never changed.
         unsafe { (*self.abi.get()).channel }
@@ -75,14 +81,15 @@ unsafe fn create(
     channel: *mut ibv_comp_channel,
 ) -> Result<*mut Cq, Errno> {
     // SAFETY: passed on.
-    let device = &unsafe { Context::from(context) }?.device;
-    let mut queue = device.create_cq(depth)?;
+    let whole = unsafe { Context::from(context) }?;
+    let mut queue = whole.device.create_cq(depth)?;
     // SAFETY: null, or a channel that is alive.
     let channel_of = unsafe { channel.cast::<Channel>().as_ref() };
     if let Some(channel) = channel_of {
         queue.ring_on(channel.channel())?;
     }
     let abi = ibv_cq_ex { context, channel, cq_context: user, cqe: depth as c_int, ..completion_ex::table() };
+    let id = queue.id();
     let (queue, users) = (Mutex::new(queue), AtomicUsize::new(0));
     let idle_polls = AtomicU32::new(0);
     let events = Events::default();
@@ -92,6 +99,7 @@ unsafe fn create(
     if let Some(channel) = channel_of {
         channel.join(cq);
     }
+    whole.events.join(Object::Cq(id), cq);
     Ok(cq)
 }
 
@@ -143,6 +151,8 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
                 channel.leave(cq);
             }
             (*cq).events.wait_until_acknowledged();
+            let id = (*cq).queue.lock().unwrap_or_else(PoisonError::into_inner).id();
+            Context::from((*cq).context())?.events.leave(Object::Cq(id));
         }
         // SAFETY: `create` made the box, no queue pair uses it, and the program gives it up.
         drop(unsafe { Box::from_raw(cq) });
@@ -152,8 +162,17 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 
 /// `ibv_resize_cq(3)`
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_resize_cq(_cq: *mut ibv_cq, _depth: c_int) -> c_int {
-    status(|| Err(UNSUPPORTED))
+pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let cq = unsafe { at(cq.cast::<Cq>()) }?;
+        let wanted = u32::try_from(depth).map_err(|_| INVALID)?;
+        let mut queue = cq.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.resize(wanted)?;
+        // SAFETY: written with the lock held; programs that read it meanwhile read a word.
+        unsafe { (&raw mut (*cq.abi.get()).cqe).write(depth) };
+        Ok(())
+    })
 }
 
 pub(crate) fn status_code(status: CompletionStatus) -> ibv_wc_status {

@@ -3,10 +3,10 @@
 use crate::abi::*;
 use crate::device::Configured;
 use crate::errno::{Errno, INVALID};
+use crate::event::AsyncEvents;
 use crate::{completion, post, query, queue_pair, srq, unsupported};
 use std::ffi::c_int;
 use std::mem::offset_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 use verbs::{Device, ManagementPort};
 
@@ -21,8 +21,7 @@ pub(crate) struct Context {
     pub(crate) configured: &'static Configured,
     /// Queue pair 1, once `librdmacm.so.1` uses it.
     pub(crate) management: OnceLock<ManagementPort>,
-    /// Becomes readable with each asynchronous event.
-    events: OwnedFd,
+    pub(crate) events: AsyncEvents,
 }
 
 impl Context {
@@ -30,15 +29,9 @@ impl Context {
         configured: &'static Configured,
         device: *mut ibv_device,
     ) -> Result<*mut ibv_context, Errno> {
-        // SAFETY: eventfd takes plain numbers.
-        let events = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
-        if events < 0 {
-            return Err(Errno(libc::EMFILE));
-        }
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let events = unsafe { OwnedFd::from_raw_fd(events) };
-        let abi = verbs_context { context: table(device, events.as_raw_fd()), ..extended() };
         let opened = configured.open()?;
+        let events = AsyncEvents::new(&opened).inspect_err(|_| configured.close())?;
+        let abi = verbs_context { context: table(device, events.descriptor()), ..extended() };
         let context = Box::new(Self { abi, device: opened, configured, management: OnceLock::new(), events });
         let context = Box::into_raw(context);
         // SAFETY: the box was made right here.
@@ -63,15 +56,6 @@ impl Context {
             return Err(INVALID);
         }
         Ok(context.cast::<u8>().wrapping_sub(offset_of!(verbs_context, context)).cast())
-    }
-
-    /// Waits for an asynchronous event, where the descriptor blocks.
-    pub(crate) fn wait_for_event(&self) -> Result<(), Errno> {
-        let mut count = [0_u8; 8];
-        // SAFETY: the array has the eight bytes that an eventfd gives.
-        let read = unsafe { libc::read(self.events.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-        let failed = || Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
-        if read < 0 { Err(failed()) } else { Ok(()) }
     }
 
     /// # Safety

@@ -193,20 +193,6 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     status(|| unsafe { Context::close(context) })
 }
 
-/// `ibv_get_async_event(3)`: waits as the descriptor does. No event is raised yet.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_get_async_event(
-    context: *mut ibv_context,
-    event: *mut crate::abi::ibv_async_event,
-) -> c_int {
-    count(|| {
-        // SAFETY: the contract of the manual page.
-        let context = unsafe { (at(event)?, Context::from(context)?).1 };
-        context.wait_for_event()?;
-        Err(Errno(libc::EAGAIN))
-    })
-}
-
 /// Reads a file below a folder of sysfs, without its last newline.
 ///
 /// # Safety

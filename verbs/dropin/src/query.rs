@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::errno::{Errno, INVALID, count, out, status};
 use std::ffi::c_int;
 use std::net::IpAddr;
-use verbs::{DeviceInfo, Mtu};
+use verbs::{Device, DeviceInfo, Mtu};
 
 /// No vendor's: programs treat some vendors' devices in their own way.
 const VENDOR: u32 = 0xff_ff00;
@@ -19,6 +19,8 @@ const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 const GRH_REQUIRED: u8 = 1;
 /// Physical state: link up.
 const LINK_UP: u8 = 5;
+/// Looks for a link, in the same table.
+const LINK_POLLING: u8 = 2;
 /// Of the Linux RoCE v2 kind, as `ibv_devinfo` asks for it.
 const SYSFS_ROCE_V2: c_int = 1;
 
@@ -150,10 +152,13 @@ fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
     }
 }
 
-fn port_attributes(info: &DeviceInfo) -> ibv_port_attr {
+fn port_attributes(device: &Device) -> Result<ibv_port_attr, Errno> {
+    let info = device.query()?;
+    let (state, phys_state) =
+        if device.link_is_up() { (IBV_PORT_ACTIVE, LINK_UP) } else { (IBV_PORT_DOWN, LINK_POLLING) };
     let (active_width, active_speed) = width_and_speed(info.speed_mbps);
-    ibv_port_attr {
-        state: IBV_PORT_ACTIVE,
+    Ok(ibv_port_attr {
+        state,
         max_mtu: IBV_MTU_4096,
         active_mtu: mtu_code(info.mtu),
         gid_tbl_len: info.gids.len() as c_int,
@@ -163,11 +168,11 @@ fn port_attributes(info: &DeviceInfo) -> ibv_port_attr {
         max_vl_num: 1,
         active_width,
         active_speed,
-        phys_state: LINK_UP,
+        phys_state,
         link_layer: ETHERNET,
         flags: GRH_REQUIRED,
         ..Default::default()
-    }
+    })
 }
 
 /// # Safety
@@ -178,7 +183,7 @@ unsafe fn write_port(context: *mut ibv_context, port: u8, into: *mut u8, size: u
     }
     first_port(port.into())?;
     // SAFETY: passed on.
-    let attributes = port_attributes(&unsafe { info(context) }?);
+    let attributes = port_attributes(&unsafe { Context::from(context) }?.device)?;
     let length = size.min(size_of::<ibv_port_attr>());
     // SAFETY: `into` has `size` bytes; `attributes` is as long as what is copied.
     unsafe { into.copy_from_nonoverlapping((&raw const attributes).cast(), length) };

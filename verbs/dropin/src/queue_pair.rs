@@ -2,15 +2,17 @@
 
 use crate::abi::*;
 use crate::completion::Cq;
+use crate::context::Context;
 use crate::domain::Pd;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, object, out, status};
+use crate::event::Object;
 use crate::post_ex::{self, Draft};
 use crate::srq::Srq;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use verbs::{Capabilities, Congestion, QueuePair, Service, State};
+use verbs::{Capabilities, Congestion, Qpn, QueuePair, Service, State};
 
 /// A queue pair. `ibv_qp` is how `ibv_qp_ex` begins.
 #[repr(C)]
@@ -127,7 +129,11 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
     let attributes = ibv_qp_attr { cap: init.cap, ..Default::default() };
     let inner = Inner { qp, attributes, init: *init, congestion: None, draft: Draft::default() };
     let abi = UnsafeCell::new(post_ex::table(base));
-    Ok(Box::into_raw(Box::new(Qp { abi, extended, inner: Mutex::new(inner) })).cast())
+    let (context, qpn) = (base.context, inner.qp.qpn());
+    let qp = Box::into_raw(Box::new(Qp { abi, extended, inner: Mutex::new(inner) }));
+    // SAFETY: the domain's context is open.
+    unsafe { Context::from(context) }?.events.join(Object::Qp(qpn), qp);
+    Ok(qp.cast())
 }
 
 /// `ibv_create_qp(3)`
@@ -166,6 +172,8 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: the contract of the manual page.
         let base = unsafe { at(qp) }?;
         let (pd, srq, cqs) = (base.pd, base.srq, [base.send_cq, base.recv_cq]);
+        // SAFETY: the queue pair's context is open.
+        unsafe { Context::from(base.context) }?.events.leave(Object::Qp(Qpn::new(base.qp_num)));
         // SAFETY: `create` made the box, and the program gives it up.
         drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
         // SAFETY: the domain and the completion queues live as long as their queue pairs.

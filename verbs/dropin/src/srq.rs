@@ -1,8 +1,10 @@
 //! Shared receive queues.
 
 use crate::abi::*;
+use crate::context::Context;
 use crate::domain::Pd;
 use crate::errno::{BUSY, Errno, INVALID, at, object, out, status};
+use crate::event::Object;
 use crate::post::recv_request;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,8 +37,12 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, wanted: *mut ibv_srq_in
             pd,
             ..Default::default()
         };
+        let (id, context) = (queue.id(), abi.context);
         let (queue, users) = (Mutex::new(queue), AtomicUsize::new(0));
-        Ok(Box::into_raw(Box::new(Srq { abi, queue, attributes, users })).cast())
+        let srq = Box::into_raw(Box::new(Srq { abi, queue, attributes, users }));
+        // SAFETY: the domain's context is open.
+        unsafe { Context::from(context) }?.events.join(Object::Srq(id), srq);
+        Ok(srq.cast())
     })
 }
 
@@ -51,6 +57,9 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
             return Err(BUSY);
         }
         let pd = whole.abi.pd;
+        let id = whole.queue.lock().unwrap_or_else(PoisonError::into_inner).id();
+        // SAFETY: the queue's context is open.
+        unsafe { Context::from(whole.abi.context) }?.events.leave(Object::Srq(id));
         // SAFETY: `ibv_create_srq` made the box, no queue pair takes from it, and the program gives it up; the domain lives
         // as long as its queues.
         unsafe {

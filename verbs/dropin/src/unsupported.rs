@@ -76,10 +76,6 @@ pub extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_dm(_dm: *mut ibv_dm) {}
 
-/// There are no events to acknowledge.
-#[unsafe(no_mangle)]
-pub extern "C" fn ibv_ack_async_event(_event: *mut ibv_async_event) {}
-
 /// A process that forks keeps its memory: nothing is pinned.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {

@@ -1,0 +1,102 @@
+//! Watches a Linux interface's link: the kernel says when it comes up or goes down.
+
+use super::events::{AsyncEvent, Subscribers};
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::LinkFlags;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// `RTMGRP_LINK` of rtnetlink(7).
+const LINK_GROUP: u32 = 1;
+
+/// A thread that sleeps until the kernel has news.
+#[derive(Debug)]
+pub(super) struct LinkWatch {
+    stop: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LinkWatch {
+    /// Watches interface `index`; `name` is its port's.
+    pub(super) fn start(name: String, index: u32, subscribers: Arc<Subscribers>) -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind(&SocketAddr::new(0, LINK_GROUP))?;
+        // SAFETY: eventfd takes plain numbers.
+        let stop = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if stop < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let stop = unsafe { OwnedFd::from_raw_fd(stop) };
+        let watched = stop.try_clone()?;
+        // Asked after the socket listens, so that no change falls between the two.
+        let mut is_up = crate::linux::is_running(index)?;
+        let body = move || {
+            while waits(&socket, &watched) {
+                let Ok((datagram, _)) = socket.recv_from_full() else { continue };
+                for now in changes(&datagram, index) {
+                    if now != is_up {
+                        is_up = now;
+                        let event = if now { AsyncEvent::PortUp } else { AsyncEvent::PortDown };
+                        subscribers.tell(&name, event);
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("ferroce-link".into()).spawn(body)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for LinkWatch {
+    fn drop(&mut self) {
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: eight bytes of an array.
+        unsafe { libc::write(self.stop.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to give back.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Until the kernel says something; `false` when the watch ends.
+fn waits(socket: &Socket, stop: &OwnedFd) -> bool {
+    let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut descriptors = [watch(socket.as_raw_fd()), watch(stop.as_raw_fd())];
+    // SAFETY: two descriptors, both alive. A signal only makes one look more.
+    unsafe { libc::poll(descriptors.as_mut_ptr(), 2, -1) };
+    descriptors[1].revents == 0
+}
+
+/// Whether the interface runs, as often as the kernel says so.
+fn changes(datagram: &[u8], index: u32) -> Vec<bool> {
+    let mut found = Vec::new();
+    let mut rest = datagram;
+    while let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
+        match message.payload {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link))
+                if link.header.index == index =>
+            {
+                found.push(link.header.flags.contains(LinkFlags::Running));
+            }
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link))
+                if link.header.index == index =>
+            {
+                found.push(false);
+            }
+            _ => {}
+        }
+        // Messages are aligned to 4 (NLMSG_ALIGN).
+        let length = (message.header.length as usize).next_multiple_of(4).max(4);
+        rest = rest.get(length..).unwrap_or_default();
+        if rest.is_empty() {
+            break;
+        }
+    }
+    found
+}

@@ -1,0 +1,169 @@
+//! Asynchronous events, and the objects of the program that they are about.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::errno::{Errno, at, count, out, status};
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use verbs::{AsyncEvent, CqId, Device, Event, Events, FailureCause, Qpn, SrqId};
+
+/// What an event may be about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Object {
+    Qp(Qpn),
+    Cq(CqId),
+    Srq(SrqId),
+}
+
+/// An object of this context.
+struct Owned {
+    /// The program's pointer to it, as a number: it is handed back, never used here.
+    address: usize,
+    /// Events that the program took and did not acknowledge.
+    open: u32,
+}
+
+#[derive(Default)]
+struct Owners {
+    objects: Mutex<HashMap<Object, Owned>>,
+    acknowledged: Condvar,
+}
+
+impl Owners {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Object, Owned>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Events of one context: of its own objects, and of the port.
+pub(crate) struct AsyncEvents {
+    events: Events,
+    owners: Arc<Owners>,
+}
+
+impl AsyncEvents {
+    pub(crate) fn new(device: &Device) -> Result<Self, Errno> {
+        let owners = Arc::new(Owners::default());
+        let ours = owners.clone();
+        let events = device.events_where(move |event| match object(event) {
+            Some(object) => ours.lock().contains_key(&object),
+            None => true,
+        })?;
+        Ok(Self { events, owners })
+    }
+
+    pub(crate) fn descriptor(&self) -> c_int {
+        self.events.as_raw_fd()
+    }
+
+    /// From now on the context hears of `object`.
+    pub(crate) fn join<T>(&self, object: Object, program: *mut T) {
+        let owned = Owned { address: program.expose_provenance(), open: 0 };
+        self.owners.lock().insert(object, owned);
+    }
+
+    /// The object will be destroyed. As rdma-core does it, this waits until all its events that were taken are
+    /// acknowledged; those that were not taken are forgotten.
+    pub(crate) fn leave(&self, object: Object) {
+        let objects = self.owners.lock();
+        let waits = |objects: &mut HashMap<Object, Owned>| objects.get(&object).is_some_and(|it| it.open > 0);
+        let objects = self.owners.acknowledged.wait_while(objects, waits);
+        objects.unwrap_or_else(PoisonError::into_inner).remove(&object);
+    }
+
+    fn next(&self) -> Result<ibv_async_event, Errno> {
+        loop {
+            let event =
+                self.events.wait().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
+            let Some(object) = object(&event) else {
+                return Ok(ibv_async_event {
+                    element: ibv_async_event__bindgen_ty_1 { port_num: 1 },
+                    event_type: kind(&event),
+                });
+            };
+            // Nobody is told of what is gone.
+            if let Some(owned) = self.owners.lock().get_mut(&object) {
+                owned.open += 1;
+                let pointer = std::ptr::with_exposed_provenance_mut(owned.address);
+                let element = ibv_async_event__bindgen_ty_1 { qp: pointer };
+                return Ok(ibv_async_event { element, event_type: kind(&event) });
+            }
+        }
+    }
+
+    fn acknowledge(&self, address: usize) {
+        if let Some(owned) = self.owners.lock().values_mut().find(|owned| owned.address == address) {
+            owned.open = owned.open.saturating_sub(1);
+        }
+        self.owners.acknowledged.notify_all();
+    }
+}
+
+fn object(event: &AsyncEvent) -> Option<Object> {
+    match event {
+        AsyncEvent::Transport(event) => match *event {
+            Event::CommunicationEstablished(qpn) | Event::SendQueueDrained(qpn) | Event::LastReceive(qpn) => {
+                Some(Object::Qp(qpn))
+            }
+            Event::QpFailed(failure) => Some(Object::Qp(failure.qpn)),
+            Event::SharedReceivesLow(srq) => Some(Object::Srq(srq)),
+            Event::CqOverflowed(cq) => Some(Object::Cq(cq)),
+        },
+        AsyncEvent::PortUp | AsyncEvent::PortDown => None,
+    }
+}
+
+fn kind(event: &AsyncEvent) -> ibv_event_type {
+    match event {
+        AsyncEvent::PortUp => IBV_EVENT_PORT_ACTIVE,
+        AsyncEvent::PortDown => IBV_EVENT_PORT_ERR,
+        AsyncEvent::Transport(event) => match event {
+            Event::CommunicationEstablished(_) => IBV_EVENT_COMM_EST,
+            Event::SendQueueDrained(_) => IBV_EVENT_SQ_DRAINED,
+            Event::LastReceive(_) => IBV_EVENT_QP_LAST_WQE_REACHED,
+            Event::SharedReceivesLow(_) => IBV_EVENT_SRQ_LIMIT_REACHED,
+            Event::CqOverflowed(_) => IBV_EVENT_CQ_ERR,
+            Event::QpFailed(failure) => match failure.cause {
+                FailureCause::Refused(verbs::NakCode::RemoteAccessError) => IBV_EVENT_QP_ACCESS_ERR,
+                FailureCause::Refused(_) => IBV_EVENT_QP_REQ_ERR,
+                FailureCause::Request(_) | FailureCause::Receive(_) | FailureCause::CompletionQueue => {
+                    IBV_EVENT_QP_FATAL
+                }
+            },
+        },
+    }
+}
+
+/// `ibv_get_async_event(3)`: waits as the descriptor does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, into: *mut ibv_async_event) -> c_int {
+    count(|| {
+        // SAFETY: the contract of the manual page.
+        let (context, into) = unsafe { (Context::from(context)?, out(into)?) };
+        *into = context.events.next()?;
+        Ok(0)
+    })
+}
+
+/// `ibv_ack_async_event(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let event = unsafe { at(event) }?;
+        // SAFETY: the event came from `ibv_get_async_event`, and its object lives until it is acknowledged.
+        let (address, context) = unsafe {
+            match event.event_type {
+                IBV_EVENT_SRQ_LIMIT_REACHED => (event.element.srq.addr(), at(event.element.srq)?.context),
+                IBV_EVENT_CQ_ERR => (event.element.cq.addr(), at(event.element.cq)?.context),
+                IBV_EVENT_PORT_ACTIVE | IBV_EVENT_PORT_ERR => return Ok(()),
+                _ => (event.element.qp.addr(), at(event.element.qp)?.context),
+            }
+        };
+        // SAFETY: the object's context is open.
+        unsafe { Context::from(context) }?.events.acknowledge(address);
+        Ok(())
+    });
+}

@@ -1,0 +1,164 @@
+//! Asynchronous events as a program sees them: whose they are, when they come, and that who destroys waits for them.
+
+mod common;
+
+use common::*;
+use ferroce_dropin::abi::*;
+use ferroce_dropin::*;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// All tests of the process hear of the port, and one context hears all: they take turns.
+static TURNS: Mutex<()> = Mutex::new(());
+
+fn next() -> ibv_async_event {
+    let mut event = ibv_async_event::default();
+    // SAFETY: the context is open, and there is room for an event.
+    assert_eq!(unsafe { ibv_get_async_event(context(), &mut event) }, 0);
+    event
+}
+
+/// Whether an event waits.
+fn waits() -> bool {
+    // SAFETY: the context is open.
+    let fd = unsafe { (*context()).async_fd };
+    let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, alive.
+    unsafe { libc::poll(&mut watched, 1, 0) > 0 }
+}
+
+fn sqd(objects: &Objects) {
+    let attributes = ibv_qp_attr { qp_state: IBV_QPS_SQD, en_sqd_async_notify: 1, ..Default::default() };
+    assert_eq!(objects.modify(attributes, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
+}
+
+#[test]
+fn a_drained_queue_is_told_of_by_its_queue_pair() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let objects = Objects::new();
+    objects.connect();
+    assert!(!waits());
+    sqd(&objects);
+    let mut event = next();
+    assert_eq!(event.event_type, IBV_EVENT_SQ_DRAINED);
+    // SAFETY: the event is about a queue pair.
+    assert_eq!(unsafe { event.element.qp }, objects.qp);
+    // SAFETY: the event came from the library.
+    unsafe { ibv_ack_async_event(&mut event) };
+    assert!(!waits());
+}
+
+#[test]
+fn a_queue_pair_that_fails_is_told_of() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let objects = Objects::new();
+    objects.connect();
+    let mut sge = ibv_sge { addr: objects.memory.as_ptr() as u64, length: 8, lkey: lkey_of(&objects) };
+    let mut wr =
+        ibv_send_wr { sg_list: &mut sge, num_sge: 1, opcode: IBV_WR_RDMA_WRITE, ..Default::default() };
+    // A key of nobody.
+    wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: sge.addr, rkey: 0 };
+    assert_eq!(objects.post(&mut wr).0, 0);
+    // It is the peer of itself: as responder it refuses first.
+    let mut event = next();
+    assert_eq!(event.event_type, IBV_EVENT_QP_ACCESS_ERR);
+    // SAFETY: the event came from the library, and is about a queue pair.
+    unsafe {
+        assert_eq!(event.element.qp, objects.qp);
+        ibv_ack_async_event(&mut event);
+    }
+    assert!(!waits(), "it failed once");
+}
+
+#[test]
+fn a_shared_queue_that_runs_low_is_told_of() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let objects = Objects::new();
+    let attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
+    let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
+    // SAFETY: the domain is alive, and the queue until it is destroyed.
+    unsafe {
+        let srq = ibv_create_srq(objects.pd, &mut init);
+        assert!(!srq.is_null());
+        let mut limit = ibv_srq_attr { srq_limit: 2, ..Default::default() };
+        // Nothing waits in it, so that it is low at once.
+        assert_eq!(ibv_modify_srq(srq, &mut limit, IBV_SRQ_LIMIT as i32), 0);
+        let mut event = next();
+        assert_eq!(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
+        assert_eq!(event.element.srq, srq);
+        ibv_ack_async_event(&mut event);
+        assert_eq!(ibv_destroy_srq(srq), 0);
+    }
+}
+
+#[test]
+fn who_destroys_waits_until_events_are_acknowledged() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut objects = Objects::new();
+    objects.connect();
+    sqd(&objects);
+    let mut event = next();
+    let acknowledged = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (address, acknowledged) = (objects.qp.expose_provenance(), &acknowledged);
+        scope.spawn(move || {
+            // SAFETY: alive until here; nobody uses it any more.
+            let destroyed = unsafe { ibv_destroy_qp(std::ptr::with_exposed_provenance_mut(address)) };
+            assert_eq!(destroyed, 0);
+            assert!(acknowledged.load(Ordering::Acquire));
+        });
+        acknowledged.store(true, Ordering::Release);
+        // SAFETY: the event came from the library; its queue pair lives until it is acknowledged.
+        unsafe { ibv_ack_async_event(&mut event) };
+    });
+    objects.qp = null_mut();
+}
+
+#[test]
+fn events_of_what_is_gone_are_forgotten() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let gone = Objects::new();
+    gone.connect();
+    sqd(&gone);
+    let there = Objects::new();
+    there.connect();
+    drop(gone);
+    sqd(&there);
+    let mut event = next();
+    // SAFETY: the event came from the library, and is about a queue pair.
+    unsafe {
+        assert_eq!(event.element.qp, there.qp);
+        ibv_ack_async_event(&mut event);
+    }
+}
+
+#[test]
+fn a_queue_gets_another_depth_with_what_it_holds() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let objects = Objects::new();
+    objects.connect();
+    let error = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
+    assert_eq!(objects.modify(error, IBV_QP_STATE), 0);
+    let mut wr = ibv_send_wr { opcode: IBV_WR_SEND, send_flags: IBV_SEND_SIGNALED, ..Default::default() };
+    for id in 0..4 {
+        wr.wr_id = id;
+        assert_eq!(objects.post(&mut wr).0, 0);
+    }
+    // SAFETY: the queue is alive.
+    let resize = |depth| unsafe { ibv_resize_cq(objects.cq, depth) };
+    // SAFETY: as above.
+    let cqe = || unsafe { (*objects.cq).cqe };
+    assert_eq!((resize(0), resize(-1), resize(1 << 30)), (libc::EINVAL, libc::EINVAL, libc::EINVAL));
+    assert_eq!((resize(64), cqe()), (0, 64));
+    // Each control call is a turn of the core: after two all completions are there.
+    assert_eq!((objects.modify(error, IBV_QP_STATE), objects.modify(error, IBV_QP_STATE)), (0, 0));
+    assert_eq!((resize(3), cqe()), (libc::EINVAL, 64), "four wait");
+    assert_eq!((resize(4), cqe()), (0, 4));
+    for id in 0..4 {
+        assert_eq!(objects.poll().wr_id, id);
+    }
+    // SAFETY: null is what is tried.
+    assert_eq!(unsafe { ibv_resize_cq(null_mut::<c_void>().cast(), 4) }, libc::EINVAL);
+}

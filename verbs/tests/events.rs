@@ -1,0 +1,81 @@
+//! Who subscribes hears of what no completion tells.
+
+mod common;
+
+use common::*;
+use ferroce_verbs::*;
+
+fn transport(event: AsyncEvent) -> Event {
+    match event {
+        AsyncEvent::Transport(event) => event,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_peer_that_is_gone_is_told_of_with_how_far_it_came() {
+    let [a, b] = devices(Progress::Inline);
+    let (mut a, mut b) =
+        (side(&a, 4096, Capabilities::default(), 16), side(&b, 4096, Capabilities::default(), 16));
+    let options =
+        ConnectOptions { ack_timeout: AckTimeout::new(4), retry_count: 2, ..ConnectOptions::default() };
+    connect(&mut a, &mut b, &options);
+    let (events, deaf) = (a.device.events().unwrap(), a.device.events_where(|_| false).unwrap());
+    let (peer, first) = (b.qp.endpoint(), a.qp.endpoint().psn);
+    assert_eq!(events.take(), None);
+    drop(b);
+    a.qp.post_send(SendRequest::send(1, Data::inline(b"anyone?"))).unwrap();
+    assert_eq!(a.send_cq.wait().unwrap().status, CompletionStatus::RetryExceeded);
+    let Event::QpFailed(failure) = transport(events.wait().unwrap()) else { panic!("not a failure") };
+    assert_eq!((failure.qpn, failure.peer), (a.qp.qpn(), Some((peer.ip, peer.qpn))));
+    assert_eq!((failure.acknowledged.next(), failure.send), (first, first.next()));
+    assert_eq!(failure.cause, FailureCause::Request(CompletionStatus::RetryExceeded));
+    assert_eq!((events.take(), deaf.take()), (None, None));
+}
+
+#[test]
+fn a_queue_that_overflows_is_told_of_before_the_queue_pairs_it_fails() {
+    let [a, b] = devices(Progress::Inline);
+    let (mut a, mut b) =
+        (side(&a, 4096, Capabilities::default(), 4), side(&b, 4096, Capabilities::default(), 64));
+    connect(&mut a, &mut b, &ConnectOptions::default());
+    let events = a.device.events().unwrap();
+    for id in 0..8 {
+        a.qp.post_send(SendRequest::write(id, Data::empty(), b.region.remote().at(0))).unwrap();
+    }
+    let mut heard = Vec::new();
+    while heard.len() < 2 {
+        heard.extend(events.take().map(transport));
+        b.device.progress();
+    }
+    assert_eq!(heard[0], Event::CqOverflowed(a.send_cq.id()));
+    let Event::QpFailed(failure) = heard[1] else { panic!("{heard:?}") };
+    assert_eq!((failure.qpn, failure.cause), (a.qp.qpn(), FailureCause::CompletionQueue));
+}
+
+#[test]
+fn a_queue_gets_another_depth_while_messages_come() {
+    let (mut a, mut b) = connected(Progress::Inline, 4096);
+    let mut sent = 0;
+    for depth in [1, 64, 2, 7, 1024] {
+        a.send_cq.resize(depth).unwrap();
+        assert_eq!(a.send_cq.depth(), depth);
+        for _ in 0..depth.min(32) {
+            a.qp.post_send(SendRequest::write(sent, Data::empty(), b.region.remote().at(0))).unwrap();
+            sent += 1;
+            let done = success(&mut a.send_cq, &b.device);
+            assert_eq!(done.id, sent - 1);
+        }
+    }
+    assert!(a.send_cq.resize(0).unwrap_err().to_string().contains("depth"));
+    // What waits needs its room.
+    for id in 0..3 {
+        b.qp.post_recv(RecvRequest::new(id, b.region.sge(0, 64).unwrap())).unwrap();
+    }
+    b.qp.fail().unwrap();
+    b.device.progress();
+    let refused = b.recv_cq.resize(2).unwrap_err().to_string();
+    assert!(refused.contains("holds 3 completions"), "{refused}");
+    b.recv_cq.resize(3).unwrap();
+    assert_eq!((0..3).map(|_| b.recv_cq.wait().unwrap().id).collect::<Vec<_>>(), [0, 1, 2]);
+}

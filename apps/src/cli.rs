@@ -1,7 +1,7 @@
 //! What the command line says.
 
 use crate::perf::PerfArgs;
-use crate::{doctor, info, pcap, replay, run, sim, switch};
+use crate::{doctor, info, pcap, replay, run, sim, soak, switch};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use tracing_subscriber::EnvFilter;
@@ -98,6 +98,8 @@ pub enum Command {
     Replay(replay::Args),
     /// Run hosts and a switch in virtual time
     Sim(sim::Args),
+    /// Hunt for broken rules of the protocol, by seed
+    Soak(soak::Args),
     /// Run a switch that stamps telemetry between DPDK ports
     Switch(Box<switch::Args>),
     /// Print a shell's completions

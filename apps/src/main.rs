@@ -13,6 +13,7 @@ mod replay;
 mod run;
 mod signals;
 mod sim;
+mod soak;
 mod switch;
 mod units;
 
@@ -39,6 +40,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Pcap(args) => pcap::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Switch(args) => switch::run(&args),
         Command::Completions { shell } => {
             cli::completions(shell);

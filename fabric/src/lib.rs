@@ -24,6 +24,7 @@ mod report;
 mod runner;
 mod series;
 pub mod sim;
+pub mod soak;
 mod stations;
 mod statistics;
 mod switch;

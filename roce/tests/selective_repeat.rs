@@ -223,6 +223,20 @@ fn a_stretch_of_a_read_is_answered_and_no_more() {
     assert_eq!(sends(&mut script), []);
 }
 
+/// A peer in a hurry asks again for what is still leaving. Once it has all, it may ask for the next.
+#[test]
+fn a_stretch_that_has_not_left_is_not_sent_before_its_turn() {
+    let mut script = Script::new(Options { max_dest_rd_atomic: 1, ..options() });
+    script.send(PSN, Operation::ReadRequest(script.reth(0, 3072)), &[]).unwrap();
+    assert_eq!(script.next().map(|(psn, _)| psn - PSN), Some(0));
+    let again = Operation::ReadRequest(script.reth(0, 3072));
+    assert_eq!(script.send(PSN, again, &[]), Err(Discard::Duplicate));
+    let left: Vec<_> = (0..3).filter_map(|_| script.next().map(|(psn, _)| psn - PSN)).collect();
+    assert_eq!(left, [0, 1, 2]);
+    assert_eq!(script.send(PSN + 3, Operation::ReadRequest(script.reth(0, 8)), &[]), Ok(()));
+    assert_eq!(sends(&mut script), [3]);
+}
+
 #[test]
 fn nobody_speaks_of_it_who_did_not_agree() {
     let mut script = Script::new(Options { selective_repeat: false, ..options() });

@@ -150,12 +150,13 @@ impl Resources {
         self.list.get_mut(self.due).map(Resource::advance).is_some()
     }
 
-    /// Answers again `packets` from `psn` on, and nothing more; whatever else is due stays due.
+    /// Answers again `packets` from `psn` on, and nothing more; whatever else is due stays due. What never left yet is due
+    /// anyway: were it sent here first, the peer could have all of it, and ask for more, before it counts as answered.
     pub(super) fn repeat(&mut self, psn: Psn, packets: u32) {
-        let found = self.list.iter().find_map(|resource| resource.index(psn).map(|at| (resource.first, at)));
-        let Some((first, from)) = found else { return };
-        let repeat = Repeat { first, from, next: from, end: from + packets };
-        if self.repeats.len() < MAX_REPEATS {
+        let found = self.list.iter().find_map(|resource| resource.index(psn).map(|at| (resource, at)));
+        let Some((&Resource { first, next, .. }, from)) = found else { return };
+        let repeat = Repeat { first, from, next: from, end: next.min(from + packets) };
+        if repeat.from < repeat.end && self.repeats.len() < MAX_REPEATS {
             self.repeats.push(repeat);
         }
     }

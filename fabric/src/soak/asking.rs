@@ -1,0 +1,206 @@
+//! The programs: what they post, and when they look.
+
+use super::connection::{Area, Connection, DEPTH, Host, QUEUE_KEY, SUM, SWAPPED};
+use super::ledger::{Asked, rule};
+use super::memory::BASE;
+use super::reached::Reached;
+use super::verdict;
+use cc::Instant;
+use roce::qp::{Completion, CompletionOpcode, Data, Datagram, RecvRequest, Remote, SendRequest, Sge};
+use roce::wire::Service;
+
+/// A request before it is posted.
+struct Wish {
+    request: SendRequest,
+    kind: CompletionOpcode,
+    length: u32,
+    consumes: bool,
+    finds: u64,
+}
+
+impl Connection {
+    /// Posts one more send request.
+    pub(super) fn ask(&mut self, now: u64, side: usize, hosts: &mut [Host]) -> Result<(), String> {
+        let index = self.sides[side].ledger.asked.len();
+        if self.is_gone(side) || index >= self.places {
+            return Ok(());
+        }
+        let kind = match self.talk.service {
+            Service::Rc => self.random.below(7),
+            Service::Uc => self.random.below(4),
+            Service::Ud => 0,
+        };
+        self.ask_for(now, side, kind, hosts)
+    }
+
+    /// Posts a SEND: the last word.
+    pub(super) fn ask_last(&mut self, now: u64, side: usize, hosts: &mut [Host]) -> Result<(), String> {
+        if self.is_gone(side) { Ok(()) } else { self.ask_for(now, side, 0, hosts) }
+    }
+
+    fn ask_for(&mut self, now: u64, side: usize, kind: u64, hosts: &mut [Host]) -> Result<(), String> {
+        let host = &mut hosts[self.sides[side].host];
+        let Wish { mut request, kind, length, consumes, finds } = self.wish(side, kind, host);
+        let signalled = self.random.below(3) > 0;
+        request.signalled = signalled;
+        request.fence = self.random.below(6) == 0 && self.talk.service == Service::Rc;
+        request.solicited = self.random.below(3) == 0;
+        let reliable = self.talk.service == Service::Rc;
+        let ledger = &mut self.sides[side].ledger;
+        let receive = (consumes && reliable).then_some(ledger.consuming);
+        ledger.consuming += usize::from(consumes);
+        ledger.asked.push(Asked { kind, length, signalled, receive, finds });
+        let qpn = self.sides[side].qpn;
+        let posted = host.endpoint.post_send(Instant::from_nanos(now), qpn, request);
+        posted.map_err(|error| format!("a request was refused: {error}"))
+    }
+
+    fn wish(&mut self, side: usize, kind: u64, host: &Host) -> Wish {
+        let index = self.sides[side].ledger.asked.len();
+        let length = self.random.below(u64::from(self.talk.longest) + 1) as u32;
+        let id = index as u64;
+        let number = (index as u32).to_be_bytes();
+        let from = self.offset(side, Area::Outgoing, index);
+        let into = self.offset(side, Area::Fetched, index);
+        let peer = 1 - side;
+        let rkey = self.sides[peer].region.rkey;
+        let remote = |offset: u64| Remote { address: BASE + offset, rkey };
+        let sum = remote(self.word(peer, SUM));
+        let swapped = remote(self.word(peer, SWAPPED));
+        let wish = |request, kind, length, consumes, finds| Wish { request, kind, length, consumes, finds };
+        match kind {
+            0 | 1 if self.talk.service == Service::Ud => {
+                let to = Datagram {
+                    address: self.sides[side].address.unwrap_or_else(|| unreachable!("datagrams have one")),
+                    qpn: self.sides[peer].qpn,
+                    queue_key: QUEUE_KEY,
+                };
+                let request = SendRequest::send_to(id, self.outgoing(side, from, length, host), to);
+                wish(request.with_immediate(number), CompletionOpcode::Send, length, true, 0)
+            }
+            0 | 1 => {
+                let request = SendRequest::send(id, self.outgoing(side, from, length, host));
+                wish(request.with_immediate(number), CompletionOpcode::Send, length, true, 0)
+            }
+            2 | 3 => {
+                let to = remote(self.offset(peer, Area::Written, index));
+                let request = SendRequest::write(id, self.outgoing(side, from, length, host), to);
+                let consumes = kind == 3;
+                let request = if consumes { request.with_immediate(number) } else { request };
+                wish(request, CompletionOpcode::Write, length, consumes, 0)
+            }
+            4 => {
+                let from = remote(self.offset(peer, Area::Offered, index));
+                let request = SendRequest::read(id, self.pieces(side, into, length).as_slice(), from);
+                wish(request, CompletionOpcode::Read, length, false, 0)
+            }
+            5 => {
+                let add = self.random.next();
+                let ledger = &mut self.sides[side].ledger;
+                let finds = ledger.added;
+                ledger.added = finds.wrapping_add(add);
+                let request = SendRequest::fetch_add(id, self.sge(side, into, 8), sum, add);
+                wish(request, CompletionOpcode::FetchAdd, 8, false, finds)
+            }
+            _ => {
+                let (new, right) = (self.random.next(), self.random.below(2) == 0);
+                let ledger = &mut self.sides[side].ledger;
+                let finds = ledger.swapped;
+                let compare = if right { finds } else { !finds };
+                ledger.swapped = if right { new } else { finds };
+                let request = SendRequest::compare_swap(id, self.sge(side, into, 8), swapped, compare, new);
+                wish(request, CompletionOpcode::CompareSwap, 8, false, finds)
+            }
+        }
+    }
+
+    fn outgoing(&mut self, side: usize, from: u64, length: u32, host: &Host) -> Data {
+        if length <= 200 && self.random.below(3) == 0 {
+            return Data::inline(host.ram.bytes(from, length));
+        }
+        Data::from(self.pieces(side, from, length).as_slice())
+    }
+
+    /// One to three buffers, together `length` bytes.
+    fn pieces(&mut self, side: usize, from: u64, length: u32) -> Vec<Sge> {
+        let mut pieces = Vec::new();
+        let mut done = 0;
+        while pieces.len() < 2 && self.random.below(3) == 0 {
+            let some = self.random.below(u64::from(length - done) + 1) as u32;
+            pieces.push(self.sge(side, from + u64::from(done), some));
+            done += some;
+        }
+        pieces.push(self.sge(side, from + u64::from(done), length - done));
+        pieces
+    }
+
+    /// Posts one more receive, where there is a place for it.
+    pub(super) fn receive(&mut self, side: usize, hosts: &mut [Host]) -> Result<(), String> {
+        let index = self.sides[side].ledger.receives;
+        let waiting = index - self.sides[side].ledger.received;
+        if self.is_gone(side) || index >= self.places || waiting >= DEPTH as usize {
+            return Ok(());
+        }
+        let length = self.place() as u32;
+        let into = self.offset(side, Area::Received, index);
+        // The header of a datagram stays in one piece.
+        let pieces = match self.talk.service {
+            Service::Ud => vec![self.sge(side, into, length)],
+            Service::Rc | Service::Uc => self.pieces(side, into, length),
+        };
+        let request = RecvRequest::scatter(index as u64, &pieces);
+        let endpoint = &mut hosts[self.sides[side].host].endpoint;
+        let posted = match self.sides[side].srq {
+            Some(srq) => endpoint.post_srq_recv(srq, request),
+            None => endpoint.post_recv(self.sides[side].qpn, request),
+        };
+        posted.map_err(|error| format!("a receive was refused: {error}"))?;
+        self.sides[side].ledger.receives += 1;
+        Ok(())
+    }
+
+    /// Takes the completions of a side, and holds them against what was asked.
+    pub(super) fn poll(
+        &mut self,
+        side: usize,
+        hosts: &mut [Host],
+        reached: &mut Reached,
+    ) -> Result<(), String> {
+        if self.is_gone(side) {
+            return Ok(());
+        }
+        let host = &mut hosts[self.sides[side].host];
+        let (send_cq, recv_cq) = (self.sides[side].send_cq, self.sides[side].recv_cq);
+        let mut take = |cq| {
+            let mut completions: Vec<Completion> = Vec::new();
+            host.endpoint.poll_cq(cq, &mut |completion| {
+                completions.push(*completion);
+                true
+            });
+            completions
+        };
+        let (sent, received) = (take(send_cq), take(recv_cq));
+        for completion in &sent {
+            reached.ended(completion.status);
+            let begin = self.sides[side].ledger.done;
+            let qpn = self.sides[side].qpn;
+            rule(completion.qpn == qpn, || format!("a completion of {}, not {qpn}", completion.qpn))?;
+            self.sides[side].ledger.on_sent(completion)?;
+            if self.talk.service == Service::Rc {
+                for index in begin..self.sides[side].ledger.done {
+                    verdict::arrived(self, side, index, None, hosts)?;
+                }
+            }
+        }
+        for completion in &received {
+            reached.ended(completion.status);
+            let [one, two] = &mut self.sides;
+            let (ours, theirs) = if side == 0 { (one, two) } else { (two, one) };
+            let brought = ours.ledger.on_received(completion, &theirs.ledger.asked, self.talk.service)?;
+            if let Some(number) = brought {
+                verdict::arrived(self, 1 - side, number, Some(completion.id as usize), hosts)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,281 @@
+//! Hosts, and connections between them.
+
+use super::ledger::Ledger;
+use super::memory::{BASE, Buffer, Ram};
+use super::network::mac;
+use super::plan::{Fate, Plan, Talk};
+use crate::random::Random;
+use cc::Instant;
+use roce::qp::{
+    AckTimeout, Capabilities, Modify, QpInit, QpReport, RtrSettings, RtsSettings, Sge, State, udp_source_port,
+};
+use roce::wire::{Path, RnrTimer, Service};
+use roce::{
+    Access, AddressId, ControlError, CqId, Endpoint, EndpointConfig, PdId, Psn, Qpn, Region, SrqId, SrqInit,
+};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+pub(super) const QUEUE_KEY: u32 = 0x11;
+/// Send requests and receives that a queue pair takes.
+pub(super) const DEPTH: u32 = 64;
+/// What the peer's atomics go to comes first in a side's memory: a sum, and a word that is swapped.
+pub(super) const SUM: u64 = 0;
+pub(super) const SWAPPED: u64 = 8;
+const AREAS: u64 = 64;
+
+/// The areas of a side's memory, a place for each request in each.
+#[derive(Clone, Copy)]
+pub(super) enum Area {
+    /// What this side sends.
+    Outgoing,
+    /// What the peer's SENDs bring, by receive.
+    Received,
+    /// What the peer WRITEs, by its request.
+    Written,
+    /// What this side's READs and atomics bring.
+    Fetched,
+    /// What the peer READs.
+    Offered,
+}
+
+pub(super) struct Host {
+    pub(super) endpoint: Endpoint,
+    pub(super) ram: Ram,
+    /// What was in memory at first.
+    pub(super) before: Vec<u8>,
+    pd: PdId,
+    pub(super) ring: VecDeque<Buffer>,
+    pub(super) wake: Option<u64>,
+    pub(super) paused_until: u64,
+    pub(super) free_at: u64,
+    pub(super) is_dead: bool,
+    /// The sides that live here: connection, side.
+    pub(super) sides: Vec<(usize, usize)>,
+}
+
+/// One end of a connection.
+pub(super) struct Side {
+    pub(super) host: usize,
+    pub(super) qpn: Qpn,
+    pub(super) send_cq: CqId,
+    pub(super) recv_cq: CqId,
+    pub(super) region: Region,
+    pub(super) srq: Option<SrqId>,
+    pub(super) address: Option<AddressId>,
+    pub(super) ledger: Ledger,
+    /// What was done to it.
+    pub(super) fate: Option<Fate>,
+    pub(super) is_deregistered: bool,
+    /// Where its memory begins in its host's.
+    base: u64,
+}
+
+pub(super) struct Connection {
+    pub(super) talk: Talk,
+    pub(super) sides: [Side; 2],
+    pub(super) random: Random,
+    /// Frames that were harmed, and whatever else may cost a round without progress.
+    pub(super) excuses: u32,
+    pub(super) is_cut: bool,
+    /// Bytes of a request's place, and places in an area.
+    place: u64,
+    pub(super) places: usize,
+}
+
+impl Talk {
+    /// Places in each area: what is asked, the two last words, and receives to spare.
+    fn places(&self) -> usize {
+        self.requests[0].max(self.requests[1]) + 12
+    }
+
+    const fn place(&self) -> u64 {
+        // A datagram comes behind 40 bytes.
+        ((self.longest + 48 + 7) & !7) as u64
+    }
+
+    fn memory(&self) -> u64 {
+        AREAS + 5 * self.places() as u64 * self.place()
+    }
+}
+
+impl Host {
+    pub(super) fn new(number: usize, plan: &Plan, random: &mut Random) -> Self {
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&random.next().to_le_bytes());
+        let config = EndpointConfig { max_qps: 16, max_cqs: 16, max_regions: 16, seed, core: 0 };
+        let mut endpoint = Endpoint::new(config);
+        let pd = endpoint.create_pd();
+        let ends = plan.talks.iter().flat_map(|talk| talk.hosts.map(|host| (host, talk.memory())));
+        let length: u64 = ends.filter(|(host, _)| *host == number).map(|(_, memory)| memory).sum();
+        let mut bytes = vec![0; length as usize];
+        for word in bytes.chunks_exact_mut(8) {
+            word.copy_from_slice(&random.next().to_le_bytes());
+        }
+        Self {
+            endpoint,
+            before: Vec::new(),
+            ram: Ram(bytes),
+            pd,
+            ring: VecDeque::new(),
+            wake: None,
+            paused_until: 0,
+            free_at: 0,
+            is_dead: false,
+            sides: Vec::new(),
+        }
+    }
+
+    fn side(&mut self, host: usize, base: u64, talk: &Talk) -> Result<Side, ControlError> {
+        let (endpoint, pd) = (&mut self.endpoint, self.pd);
+        let send_cq = endpoint.create_cq(talk.completions)?;
+        let recv_cq = endpoint.create_cq(talk.completions)?;
+        let region = endpoint.register(pd, BASE + base, talk.memory(), Access::ALL)?;
+        let shared = SrqInit { pd, depth: DEPTH, max_sge: 4 };
+        let srq = talk.shared_receives.then(|| endpoint.create_srq(shared)).transpose()?;
+        let qpn = endpoint.create_qp(QpInit {
+            service: talk.service,
+            pd,
+            send_cq,
+            recv_cq,
+            capabilities: Capabilities { max_send: DEPTH, max_recv: DEPTH, ..Capabilities::default() },
+            signal_all: false,
+            srq,
+        })?;
+        // What atomics go to begins at 0.
+        self.ram.0[base as usize..(base + AREAS) as usize].fill(0);
+        Ok(Side {
+            host,
+            qpn,
+            send_cq,
+            recv_cq,
+            region,
+            srq,
+            address: None,
+            ledger: Ledger::default(),
+            fate: None,
+            is_deregistered: false,
+            base,
+        })
+    }
+
+    pub(super) fn report(&self, side: &Side) -> Option<QpReport> {
+        self.endpoint.report(side.qpn)
+    }
+
+    pub(super) fn state(&self, side: &Side) -> Option<State> {
+        self.report(side).map(|report| report.state)
+    }
+
+    pub(super) fn overflowed(&self, side: &Side) -> bool {
+        self.endpoint.cq_overflowed(side.send_cq) || self.endpoint.cq_overflowed(side.recv_cq)
+    }
+}
+
+impl Connection {
+    /// Makes both ends and connects them. `used` says how much of each host's memory is taken.
+    pub(super) fn new(
+        talk: &Talk,
+        plan: &Plan,
+        hosts: &mut [Host],
+        used: &mut [u64],
+    ) -> Result<Self, ControlError> {
+        let mut make = |side: usize| {
+            let host = talk.hosts[side];
+            let base = used[host];
+            used[host] += talk.memory();
+            hosts[host].side(host, base, talk)
+        };
+        let mut connection = Self {
+            sides: [make(0)?, make(1)?],
+            random: Random::new(talk.seed),
+            excuses: 0,
+            is_cut: false,
+            place: talk.place(),
+            places: talk.places(),
+            talk: talk.clone(),
+        };
+        for side in 0..2 {
+            connection.connect(side, plan, &mut hosts[talk.hosts[side]])?;
+        }
+        Ok(connection)
+    }
+
+    fn connect(&mut self, side: usize, plan: &Plan, host: &mut Host) -> Result<(), ControlError> {
+        let talk = &self.talk;
+        let (ours, theirs) = (self.sides[side].qpn, self.sides[1 - side].qpn);
+        let path = path(talk.hosts[side], talk.hosts[1 - side], plan.ipv6, udp_source_port(ours, theirs));
+        let psn = Psn::new(talk.first_psn);
+        let modifies = if talk.service == Service::Ud {
+            self.sides[side].address = Some(host.endpoint.create_address(host.pd, &path)?);
+            [
+                Modify::InitDatagram { queue_key: QUEUE_KEY, partition_key: 0xffff },
+                Modify::ReadyToReceiveDatagrams { mtu: talk.mtu },
+                Modify::ReadyToSendDatagrams { send_psn: psn },
+            ]
+        } else {
+            let receive = RtrSettings {
+                path,
+                destination: theirs,
+                mtu: talk.mtu,
+                receive_psn: psn,
+                max_dest_rd_atomic: talk.reads,
+                min_rnr_timer: RnrTimer::new(1),
+                selective_repeat: talk.selective_repeat,
+            };
+            let send = RtsSettings {
+                send_psn: psn,
+                ack_timeout: AckTimeout::new(talk.ack_timeout),
+                retry_count: 7,
+                rnr_retry: talk.rnr_retry,
+                max_rd_atomic: talk.reads,
+                congestion: talk.congestion,
+            };
+            let init = Modify::Init { access: Access::ALL, partition_key: 0xffff };
+            [init, Modify::ReadyToReceive(receive), Modify::ReadyToSend(send)]
+        };
+        modifies.into_iter().try_for_each(|modify| host.endpoint.modify_qp(Instant::ZERO, ours, modify))
+    }
+
+    /// Where a request's place is in its host's memory.
+    pub(super) fn offset(&self, side: usize, area: Area, index: usize) -> u64 {
+        debug_assert!(index < self.places, "each request has its own place");
+        self.sides[side].base + AREAS + (area as u64 * self.places as u64 + index as u64) * self.place
+    }
+
+    /// A word at the beginning of a side's memory.
+    pub(super) const fn word(&self, side: usize, word: u64) -> u64 {
+        self.sides[side].base + word
+    }
+
+    pub(super) const fn place(&self) -> u64 {
+        self.place
+    }
+
+    pub(super) const fn sge(&self, side: usize, offset: u64, length: u32) -> Sge {
+        Sge { address: BASE + offset, length, lkey: self.sides[side].region.lkey }
+    }
+
+    /// Nothing can be asked of it any more.
+    pub(super) const fn is_gone(&self, side: usize) -> bool {
+        matches!(self.sides[side].fate, Some(Fate::Destroyed | Fate::Reset | Fate::HostDies))
+    }
+}
+
+fn path(from: usize, to: usize, ipv6: bool, udp_source: u16) -> Path {
+    let address = |host: usize| match ipv6 {
+        true => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, host as u16 + 1]),
+        false => IpAddr::from([10, 0, 0, host as u8 + 1]),
+    };
+    Path {
+        source_mac: mac(from),
+        destination_mac: mac(to),
+        vlan: None,
+        source: address(from),
+        destination: address(to),
+        udp_source,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    }
+}

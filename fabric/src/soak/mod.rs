@@ -1,0 +1,70 @@
+//! Correctness by seed: the product's endpoints and switches in virtual time, with everything that can go wrong.
+//!
+//! A seed decides all: hosts, topology, connections of every service, what they ask for, and the faults. While the faults
+//! last, what must never happen is looked for: wrong bytes, completions twice or out of order, more in flight than the
+//! window. Then the faults stop, and all that is alive must come to its end, every buffer be given back, and every endpoint fall silent.
+//!
+//! A run that breaks a rule is made smaller as long as it still breaks one; what is left is told with its frames.
+
+mod asking;
+mod connection;
+mod ledger;
+mod memory;
+mod network;
+mod plan;
+mod reached;
+mod shrink;
+mod verdict;
+mod world;
+
+pub use reached::Reached;
+
+use plan::Plan;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A frame as it left its host, and what the network did to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// When, in ns of virtual time.
+    pub at: u64,
+    /// The frame, before anything happened to it.
+    pub frame: Vec<u8>,
+    /// What happened to it on its first link; empty where nothing did.
+    pub harm: &'static str,
+}
+
+/// A seed whose run broke a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The seed.
+    pub seed: u64,
+    /// The rule, and what was seen.
+    pub why: String,
+    /// What is left of the run after it was made smaller.
+    pub smallest: String,
+    /// The frames of that run.
+    pub frames: Vec<Captured>,
+}
+
+/// Runs one seed; gives how often each rare path was reached.
+///
+/// # Errors
+/// The rule that was broken, with the smallest run that was found.
+pub fn run(seed: u64) -> Result<Reached, Box<Broken>> {
+    let plan = Plan::draw(seed);
+    attempt(&plan, false).0.map_err(|why| {
+        let (smallest, frames) = shrink::smallest(&plan);
+        Box::new(Broken { seed, why, smallest: format!("{smallest:#?}"), frames })
+    })
+}
+
+/// Runs a plan; a panic of the product is a broken rule like any other.
+fn attempt(plan: &Plan, capture: bool) -> (Result<Reached, String>, Vec<Captured>) {
+    let mut frames = Vec::new();
+    let ran = catch_unwind(AssertUnwindSafe(|| world::run(plan, capture.then_some(&mut frames))));
+    let outcome = ran.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        Err(text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).into())).unwrap_or_default())
+    });
+    (outcome, frames)
+}

@@ -1,0 +1,254 @@
+//! Links, switches and what they do to frames.
+
+use super::Captured;
+use super::memory::Buffer;
+use super::plan::{Faults, Plan, Shape};
+use super::reached::Reached;
+use crate::random::Random;
+use crate::{PortConfig, PortId, Switch, SwitchConfig};
+use cc::Instant;
+use roce::wire::Mac;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What happens at a moment.
+pub(super) enum Event {
+    /// A frame reaches a host.
+    AtHost(usize, Buffer),
+    /// A frame reaches a switch by a port.
+    AtSwitch(usize, PortId, Buffer),
+    /// Frames may leave a switch.
+    Leave(usize),
+    /// A host's core looks.
+    Turn(usize),
+    /// A connection's program looks, at one side.
+    Look(usize, usize),
+    /// A connection's fate.
+    Fate(usize),
+}
+
+struct Entry(u64, u64, Event);
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+/// Where a port of a switch leads.
+#[derive(Clone, Copy)]
+enum Leads {
+    Host(usize),
+    Switch(usize, PortId),
+}
+
+/// All between the hosts, and what is to come.
+pub(super) struct Network<'c> {
+    heap: BinaryHeap<Reverse<Entry>>,
+    said: u64,
+    switches: Vec<Switch<Buffer>>,
+    leads: Vec<Vec<Leads>>,
+    homes: Vec<(usize, PortId)>,
+    wakes: Vec<Option<u64>>,
+    faults: Faults,
+    random: Random,
+    picos_per_byte: u64,
+    delay: u64,
+    alive: Arc<AtomicUsize>,
+    capture: Option<&'c mut Vec<Captured>>,
+}
+
+pub(super) const fn mac(host: usize) -> Mac {
+    Mac([2, 0, 0, 0, 1, host as u8])
+}
+
+impl<'c> Network<'c> {
+    pub(super) fn new(plan: &Plan, capture: Option<&'c mut Vec<Captured>>) -> Result<Self, String> {
+        let hosts = plan.cores.len();
+        let count = if plan.shape == Shape::Star { 1 } else { 2 };
+        let mut leads: Vec<Vec<Leads>> = vec![Vec::new(); count];
+        let mut homes = Vec::new();
+        for host in 0..hosts {
+            let switch = host % count;
+            homes.push((switch, PortId(leads[switch].len() as u16)));
+            leads[switch].push(Leads::Host(host));
+        }
+        if count == 2 {
+            let ends = [0, 1].map(|switch: usize| PortId(leads[switch].len() as u16));
+            leads[0].push(Leads::Switch(1, ends[1]));
+            leads[1].push(Leads::Switch(0, ends[0]));
+        }
+        let port = PortConfig {
+            rate: Some(plan.rate),
+            queue_bytes: plan.queue,
+            ecn_threshold: Some(plan.ecn),
+            ..PortConfig::default()
+        };
+        let switch = |(id, leads): (usize, &Vec<Leads>)| {
+            let (id, ports) = (id as u16 + 1, vec![port; leads.len()]);
+            Switch::new(&SwitchConfig { id, ports, ..SwitchConfig::default() })
+        };
+        let switches = leads.iter().enumerate().map(switch).collect::<Result<_, _>>();
+        let mut network = Self {
+            heap: BinaryHeap::new(),
+            said: 0,
+            switches: switches.map_err(|error| error.to_string())?,
+            leads,
+            homes,
+            wakes: vec![None; count],
+            faults: plan.faults,
+            random: Random::new(plan.seed),
+            picos_per_byte: 8_000_000_000_000 / plan.rate.as_bps(),
+            delay: plan.delay,
+            alive: Arc::default(),
+            capture,
+        };
+        (0..hosts).for_each(|host| network.introduce(host));
+        Ok(network)
+    }
+
+    /// Every switch knows the way to every host: a word that goes no farther says so.
+    fn introduce(&mut self, host: usize) {
+        let mut word = [0; 60];
+        word[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 0x0e]);
+        word[6..12].copy_from_slice(&mac(host).0);
+        let (home, port) = self.homes[host];
+        for switch in 0..self.switches.len() {
+            let trunk = PortId(self.leads[switch].len() as u16 - 1);
+            let port = if switch == home { port } else { trunk };
+            let word = Buffer::new(&word, &self.alive);
+            self.switches[switch].on_frame(Instant::ZERO, port, word, |_| None);
+        }
+    }
+
+    pub(super) fn push(&mut self, at: u64, event: Event) {
+        self.said += 1;
+        self.heap.push(Reverse(Entry(at, self.said, event)));
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(u64, Event)> {
+        self.heap.pop().map(|Reverse(Entry(at, _, event))| (at, event))
+    }
+
+    /// Buffers that nobody gave back.
+    pub(super) fn buffers_alive(&self) -> usize {
+        self.alive.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn serialisation(&self, bytes: usize) -> u64 {
+        (bytes as u64 * self.picos_per_byte).div_ceil(1000)
+    }
+
+    /// From now on frames come as they were sent.
+    pub(super) fn heal(&mut self) {
+        self.faults = Faults::default();
+    }
+
+    /// A frame leaves `host` at `now`. Gives whether something happened to it that may cost its queue pair a round.
+    pub(super) fn send(
+        &mut self,
+        now: u64,
+        host: usize,
+        frame: &[u8],
+        cut: bool,
+        reached: &mut Reached,
+    ) -> bool {
+        let Faults { loss, duplicate, late, flip } = self.faults;
+        let mut chance = |per_mille| per_mille > 0 && self.random.below(1000) < per_mille;
+        let (lost, twice, late, flipped) =
+            (cut || chance(loss), chance(duplicate), chance(late), chance(flip));
+        let harm = match (lost, flipped, late, twice) {
+            (true, ..) => "lost",
+            (_, true, ..) => "flipped",
+            (_, _, true, _) => "late",
+            (.., true) => "twice",
+            _ => "",
+        };
+        if let Some(capture) = &mut self.capture {
+            capture.push(Captured { at: now, frame: frame.to_vec(), harm });
+        }
+        if !harm.is_empty() {
+            reached.once(&format!("link: {harm}"));
+        }
+        if lost {
+            return true;
+        }
+        let mut buffer = Buffer::new(frame, &self.alive);
+        if flipped {
+            // The Ethernet header has no checksum here: its FCS is the card's.
+            let bit = self.random.below((frame.len() as u64 - 14) * 8);
+            buffer[14 + (bit / 8) as usize] ^= 1 << (bit % 8);
+        }
+        let (switch, port) = self.homes[host];
+        let mut at = now + self.serialisation(frame.len()) + self.delay;
+        if twice {
+            let again = at + self.random.below(20_000);
+            self.push(again, Event::AtSwitch(switch, port, buffer.again()));
+        }
+        if late {
+            at += self.random.below(20_000);
+        }
+        self.push(at, Event::AtSwitch(switch, port, buffer));
+        flipped || late
+    }
+
+    pub(super) fn at_switch(&mut self, now: u64, switch: usize, port: PortId, frame: Buffer) {
+        self.switches[switch].on_frame(Instant::from_nanos(now), port, frame, |_| None);
+        self.leave(now, switch);
+    }
+
+    /// Sends on what leaves a switch by now.
+    pub(super) fn leave(&mut self, now: u64, switch: usize) {
+        if self.wakes[switch].is_some_and(|wake| wake <= now) {
+            self.wakes[switch] = None;
+        }
+        let instant = Instant::from_nanos(now);
+        for port in self.switches[switch].ports() {
+            while let Some(frame) = self.switches[switch].poll_transmit(instant, port, |_| None) {
+                let at = now + self.serialisation(frame.len()) + self.delay;
+                let event = match self.leads[switch][usize::from(port.0)] {
+                    Leads::Host(host) => Event::AtHost(host, frame),
+                    Leads::Switch(next, by) => Event::AtSwitch(next, by, frame),
+                };
+                self.push(at, event);
+            }
+        }
+        if let Some(at) = self.switches[switch].poll_timeout() {
+            let at = at.as_nanos().max(now + 1);
+            if self.wakes[switch].is_none_or(|wake| at < wake) {
+                self.wakes[switch] = Some(at);
+                self.push(at, Event::Leave(switch));
+            }
+        }
+    }
+
+    /// Frames that the switches dropped so far, and those that they marked.
+    pub(super) fn dropped_and_marked(&mut self, now: u64) -> (u64, u64) {
+        let reports = self.switches.iter_mut().map(|switch| switch.report(Instant::from_nanos(now)));
+        reports.flat_map(|report| report.ports).fold((0, 0), |(drops, marks), port| {
+            let lost = port.counters.drops.total() - port.counters.drops.link_local;
+            (drops + lost, marks + port.counters.ce_marked)
+        })
+    }
+
+    /// Frames that are still inside a switch.
+    pub(super) fn inside(&self) -> usize {
+        self.switches.iter().map(Switch::frames_inside).sum()
+    }
+}

@@ -1,0 +1,218 @@
+//! What a seed decides.
+
+use crate::random::Random;
+use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
+use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, Upgrade, When};
+use roce::wire::{Mtu, Reverse, Service};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// Per mille of the frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Faults {
+    pub(super) loss: u64,
+    pub(super) duplicate: u64,
+    pub(super) late: u64,
+    pub(super) flip: u64,
+}
+
+/// What ails a host. Per mille of its turns.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Core {
+    /// Frames that its receive ring holds.
+    pub(super) ring: usize,
+    /// Its core pauses, for up to `pause` ns.
+    pub(super) pauses: u64,
+    pub(super) pause: u64,
+    /// Its pool has no buffer to send with.
+    pub(super) dry: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// All hosts at one switch.
+    Star,
+    /// Two switches with a link between them, hosts on both.
+    Dumbbell,
+}
+
+/// How one side of a connection comes to harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Destroyed,
+    Failed,
+    Reset,
+    Deregistered,
+    /// The host is switched off.
+    HostDies,
+    /// Nothing of this connection gets through any more.
+    Cut,
+    /// Drained, and resumed later: no harm must come of it.
+    Drained,
+}
+
+/// A pair of queue pairs and what they ask of each other.
+#[derive(Clone, Debug)]
+pub(super) struct Talk {
+    pub(super) hosts: [usize; 2],
+    pub(super) service: Service,
+    pub(super) mtu: Mtu,
+    pub(super) selective_repeat: bool,
+    pub(super) first_psn: u32,
+    pub(super) congestion: Congestion,
+    pub(super) ack_timeout: u8,
+    pub(super) rnr_retry: u8,
+    pub(super) reads: u8,
+    pub(super) completions: u32,
+    pub(super) shared_receives: bool,
+    /// Requests of each side, and bytes of the longest.
+    pub(super) requests: [usize; 2],
+    pub(super) longest: u32,
+    /// Receives are posted this late at most, ns.
+    pub(super) receives_late: u64,
+    /// Side, when, what.
+    pub(super) fate: Option<(usize, u64, Fate)>,
+    pub(super) seed: u64,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) shape: Shape,
+    pub(super) cores: Vec<Core>,
+    pub(super) rate: Rate,
+    /// One link's, ns.
+    pub(super) delay: u64,
+    pub(super) queue: u64,
+    pub(super) ecn: u64,
+    pub(super) ipv6: bool,
+    pub(super) faults: Faults,
+    pub(super) talks: Vec<Talk>,
+    pub(super) seed: u64,
+}
+
+/// An ACK timeout well above any round trip of these networks: 2 ms.
+pub(super) const PATIENT: u8 = 9;
+
+fn pick<T: Clone>(random: &mut Random, of: &[T]) -> T {
+    of[random.below(of.len() as u64) as usize].clone()
+}
+
+impl Plan {
+    pub(super) fn draw(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let random = &mut random;
+        let hosts = 2 + random.below(4) as usize;
+        let faults = match random.below(4) {
+            0 => Faults::default(),
+            1 => Faults { loss: random.below(200), duplicate: 20, late: 20, flip: random.below(100) },
+            _ => Faults {
+                loss: random.below(50),
+                duplicate: random.below(50),
+                late: random.below(50),
+                flip: random.below(20),
+            },
+        };
+        let rate = Rate::from_gbps(pick(random, &[10, 25, 100]));
+        let delay = 200 + random.below(5000);
+        let talks = (0..1 + random.below(4)).map(|_| Talk::draw(random, hosts, rate, delay)).collect();
+        Self {
+            shape: pick(random, &[Shape::Star, Shape::Dumbbell]),
+            cores: (0..hosts).map(|_| Core::draw(random)).collect(),
+            rate,
+            delay,
+            queue: pick(random, &[5_000, 40_000, 1 << 20, 1 << 20]),
+            ecn: pick(random, &[2_000, 20_000, 1 << 20]),
+            ipv6: random.below(2) == 0,
+            faults,
+            talks,
+            seed: random.next(),
+        }
+    }
+}
+
+impl Core {
+    fn draw(random: &mut Random) -> Self {
+        let tiny = 1 + random.below(4) as usize;
+        Self {
+            ring: pick(random, &[tiny, 512, 512, 512]),
+            pauses: pick(random, &[0, 0, 5]),
+            pause: 1_000 + random.below(400_000),
+            dry: pick(random, &[0, 0, 50]),
+        }
+    }
+}
+
+impl Talk {
+    fn draw(random: &mut Random, hosts: usize, rate: Rate, delay: u64) -> Self {
+        let a = random.below(hosts as u64) as usize;
+        let b = (a + 1 + random.below(hosts as u64 - 1) as usize) % hosts;
+        let rc = Service::Rc;
+        let service = pick(random, &[rc, rc, rc, rc, Service::Uc, Service::Ud]);
+        let longest = pick(random, &[0, 700, 3000, 3000, 9000]);
+        let mtu = pick(random, &[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M1024, Mtu::M4096]);
+        let requests = [0, 1].map(|_| random.below(30) as usize);
+        let side = random.below(2) as usize;
+        let when = random.below(300_000);
+        let fates = [
+            Fate::Destroyed,
+            Fate::Failed,
+            Fate::Reset,
+            Fate::Deregistered,
+            Fate::HostDies,
+            Fate::Cut,
+            Fate::Drained,
+            Fate::Drained,
+        ];
+        let fate = pick(random, &fates);
+        Self {
+            hosts: [a, b],
+            service,
+            mtu,
+            selective_repeat: random.below(3) == 0 && service == Service::Rc,
+            first_psn: pick(random, &[0, 0x12_3456, 0xff_fff0, 0xff_fffe]),
+            congestion: congestion(random, rate, Duration::from_nanos(8 * delay), service),
+            ack_timeout: pick(random, &[1, 4, 6, PATIENT, PATIENT, PATIENT]),
+            rnr_retry: pick(random, &[7, 7, 7, 2]),
+            reads: 1 + random.below(5) as u8,
+            completions: if random.below(20) == 0 { 2 + random.below(4) as u32 } else { 64 },
+            shared_receives: random.below(4) == 0,
+            requests,
+            longest: if service == Service::Ud { longest.min(mtu.bytes()) } else { longest },
+            receives_late: pick(random, &[0, 0, 0, 200_000]),
+            fate: (random.below(5) == 0).then_some((side, when, fate)),
+            seed: random.next(),
+        }
+    }
+}
+
+fn congestion(random: &mut Random, rate: Rate, base_rtt: Duration, service: Service) -> Congestion {
+    let hpcc = HpccConfig::new(rate, base_rtt, NonZeroU32::new(16).unwrap_or(NonZeroU32::MIN));
+    let window = pick(random, &[1, 1000, 5000, 64 << 10, 1 << 30]);
+    let fixed = CongestionAlgorithm::Fixed { window, rate: None };
+    if service != Service::Rc {
+        let paced = CongestionAlgorithm::Fixed { window, rate: Some(Rate::from_gbps(1)) };
+        return Congestion::new(pick(random, &[fixed, paced]));
+    }
+    let algorithm = match random.below(8) {
+        0 | 1 => CongestionAlgorithm::Hpcc(hpcc),
+        2 => CongestionAlgorithm::HpccReceiver(hpcc),
+        3 => CongestionAlgorithm::Dctcp(DctcpConfig::new(rate, base_rtt)),
+        4 => CongestionAlgorithm::Dcqcn(DcqcnConfig::new(rate, Some(base_rtt))),
+        _ => fixed,
+    };
+    let telemetry = matches!(algorithm, CongestionAlgorithm::Hpcc(_) | CongestionAlgorithm::HpccReceiver(_));
+    let in_band = (telemetry && random.below(2) == 0).then_some(NonZeroU32::MIN.saturating_add(1));
+    let upgrade = Upgrade { when: When::TelemetryAnswered, to: CongestionAlgorithm::Hpcc(hpcc) };
+    let upgrade = (algorithm == fixed && random.below(4) == 0).then_some(upgrade);
+    let probes = (telemetry && in_band.is_none()) || upgrade.is_some();
+    Congestion {
+        probe_interval: probes.then_some(base_rtt),
+        in_band,
+        reverse: pick(random, &[Reverse::Ack, Reverse::Notification]),
+        ratio_only: telemetry && random.below(8) == 0,
+        upgrade,
+        feedback_key: (random.below(4) == 0).then_some(FeedbackKey([7; 16])),
+        ..Congestion::new(algorithm)
+    }
+}

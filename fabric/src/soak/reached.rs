@@ -1,0 +1,125 @@
+//! Rare paths, and how often each was reached.
+
+use roce::qp::CompletionStatus;
+use roce::{Counters, Discard};
+use std::collections::BTreeMap;
+
+/// How often each rare path was reached, by its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    paths: BTreeMap<String, u64>,
+}
+
+impl Reached {
+    /// Paths that a long soak must reach, each of them. What is missing was reached never.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&'static str> {
+        MUST.iter().copied().filter(|path| !self.paths.contains_key(*path)).collect()
+    }
+
+    /// Each path with its count, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.paths.iter().map(|(path, &count)| (path.as_str(), count))
+    }
+
+    /// Takes in what another run reached.
+    pub fn add(&mut self, other: &Self) {
+        for (path, count) in &other.paths {
+            self.count(path, *count);
+        }
+    }
+
+    pub(super) fn once(&mut self, path: &str) {
+        self.count(path, 1);
+    }
+
+    pub(super) fn count(&mut self, path: &str, count: u64) {
+        if count == 0 {
+            return;
+        }
+        match self.paths.get_mut(path) {
+            Some(so_far) => *so_far += count,
+            None => {
+                self.paths.insert(path.into(), count);
+            }
+        }
+    }
+
+    pub(super) fn ended(&mut self, status: CompletionStatus) {
+        match status {
+            CompletionStatus::Success => {}
+            status => self.once(&format!("ended: {status:?}")),
+        }
+    }
+
+    pub(super) fn counters(&mut self, counters: &Counters) {
+        for (path, count) in [
+            ("sent again", counters.retransmitted),
+            ("timeout", counters.timeouts),
+            ("NAK for a gap", counters.naks_received),
+            ("held early", counters.held_early),
+            ("RNR NAK", counters.rnr_naks_received),
+            ("probe answered", counters.probe_responses),
+            ("marked", counters.rx_marked),
+            ("CNP", counters.notifications_received),
+            ("feedback", counters.feedback_received),
+        ] {
+            self.count(path, count);
+        }
+        for &discard in Discard::ALL {
+            self.count(&format!("dropped: {discard:?}"), counters.discarded(discard));
+        }
+    }
+}
+
+/// What ten thousand seeds reach dozens of times at least, each path by its name.
+const MUST: &[&str] = &[
+    "CNP",
+    "CQ overflowed",
+    "NAK for a gap",
+    "RNR NAK",
+    "dropped: Duplicate",
+    "dropped: Icrc",
+    "dropped: IpHeader",
+    "dropped: LocalProtection",
+    "dropped: NotRoce",
+    "dropped: PsnGap",
+    "dropped: QpState",
+    "dropped: ReceiverNotReady",
+    "dropped: RemoteKey",
+    "dropped: StaleAcknowledge",
+    "dropped: StaleFeedback",
+    "dropped: Telemetry",
+    "dropped: Truncated",
+    "dropped: UdpHeader",
+    "dropped: UnknownQp",
+    "ended: Flushed",
+    "ended: LocalProtection",
+    "ended: RemoteAccess",
+    "ended: RemoteOperation",
+    "ended: RetryExceeded",
+    "ended: RnrRetryExceeded",
+    "fate: Cut",
+    "fate: Deregistered",
+    "fate: Destroyed",
+    "fate: Drained",
+    "fate: Failed",
+    "fate: HostDies",
+    "fate: Reset",
+    "feedback",
+    "held early",
+    "host: core paused",
+    "host: pool dry",
+    "host: ring full",
+    "link: flipped",
+    "link: late",
+    "link: lost",
+    "link: twice",
+    "marked",
+    "probe answered",
+    "sent again",
+    "shared receives",
+    "switch: dropped",
+    "switch: marked",
+    "timeout",
+];

@@ -1,0 +1,201 @@
+//! What must hold of memory at all times, and of everything in the end.
+
+use super::connection::{Area, Connection, DEPTH, Host, SUM, SWAPPED};
+use super::ledger::rule;
+use super::plan::{Fate, PATIENT};
+use roce::qp::{CompletionOpcode, CompletionStatus, State};
+use roce::wire::Service;
+
+/// Rounds without progress that end a queue pair: the first attempt and 7 retries.
+const ROUNDS: u32 = 8;
+
+/// Frames that found a queue or a ring full, at any time and since the last words began.
+#[derive(Clone, Copy)]
+pub(super) struct Losses {
+    pub(super) all: u64,
+    pub(super) last: u64,
+}
+
+/// The bytes of a side's request are where they belong; `receive` is where a SEND without a promised place went.
+pub(super) fn arrived(
+    connection: &Connection,
+    side: usize,
+    index: usize,
+    receive: Option<usize>,
+    hosts: &[Host],
+) -> Result<(), String> {
+    let peer = 1 - side;
+    let asked = connection.sides[side].ledger.asked[index];
+    let (ours, theirs) = (&hosts[connection.sides[side].host].ram, &hosts[connection.sides[peer].host].ram);
+    let wrong = || format!("side {side}'s {:?} {index} of {} bytes: other bytes", asked.kind, asked.length);
+    match asked.kind {
+        CompletionOpcode::Read => {
+            let brought = ours.bytes(connection.offset(side, Area::Fetched, index), asked.length);
+            let offered = theirs.bytes(connection.offset(peer, Area::Offered, index), asked.length);
+            rule(brought == offered, wrong)
+        }
+        CompletionOpcode::FetchAdd | CompletionOpcode::CompareSwap => {
+            let found = ours.bytes(connection.offset(side, Area::Fetched, index), 8);
+            rule(found == asked.finds.to_ne_bytes(), || {
+                format!(
+                    "side {side}'s {:?} {index} found {found:x?}, not {:x?}",
+                    asked.kind,
+                    asked.finds.to_ne_bytes()
+                )
+            })
+        }
+        CompletionOpcode::Write => {
+            let sent = ours.bytes(connection.offset(side, Area::Outgoing, index), asked.length);
+            let brought = theirs.bytes(connection.offset(peer, Area::Written, index), asked.length);
+            rule(sent == brought, wrong)
+        }
+        _ => {
+            let Some(receive) = receive.or(asked.receive) else { return Ok(()) };
+            let header = if connection.talk.service == Service::Ud { 40 } else { 0 };
+            let place = connection.offset(peer, Area::Received, receive) + header;
+            let sent = ours.bytes(connection.offset(side, Area::Outgoing, index), asked.length);
+            rule(sent == theirs.bytes(place, asked.length), wrong)
+        }
+    }
+}
+
+/// All that must hold once everything has come to its end.
+pub(super) fn end(connection: &Connection, hosts: &[Host], losses: Losses) -> Result<(), String> {
+    for side in 0..2 {
+        if connection.is_gone(side) {
+            continue;
+        }
+        untouched(connection, side, hosts)?;
+        let host = &hosts[connection.sides[side].host];
+        let state = host.state(&connection.sides[side]);
+        if host.overflowed(&connection.sides[side]) {
+            rule(state == Some(State::Error), || {
+                format!("side {side} lost completions and is in {state:?}")
+            })?;
+            continue;
+        }
+        let told = match state {
+            Some(State::ReadyToSend) => alive(connection, side, hosts, losses.last),
+            // Only its sends failed; it takes what comes.
+            Some(State::SendQueueError)
+                if connection.talk.service != Service::Rc && connection.sides[side].is_deregistered =>
+            {
+                Ok(())
+            }
+            Some(State::Error) => dead(connection, side, hosts, losses.all),
+            state => Err(format!("is in {state:?}")),
+        };
+        told.map_err(|why| format!("side {side} ({}): {why}", connection.sides[side].qpn))?;
+    }
+    Ok(())
+}
+
+/// All that was asked has ended well. A request that ended well without a completion is known by the room it left.
+fn alive(connection: &Connection, side: usize, hosts: &[Host], lost: u64) -> Result<(), String> {
+    let (ours, peer) = (&connection.sides[side], &connection.sides[1 - side]);
+    let (ledger, host) = (&ours.ledger, &hosts[ours.host]);
+    rule(ledger.failed.is_none(), || format!("{:?} without ERR", ledger.failed))?;
+    let room = host.endpoint.send_room(ours.qpn);
+    rule(room == DEPTH, || format!("{} requests have not ended", DEPTH - room))?;
+    let silent = ledger.asked[ledger.ended..].iter().all(|asked| !asked.signalled);
+    rule(silent, || "a signalled request said nothing".into())?;
+    let in_flight = host.report(ours).map_or(0, |report| report.in_flight);
+    rule(in_flight == 0, || format!("{in_flight} bytes are still in flight"))?;
+    rule(ledger.receive_failed.is_none(), || format!("a receive ended as {:?}", ledger.receive_failed))?;
+    let peer_lives = !connection.is_gone(1 - side)
+        && hosts[peer.host].state(peer) == Some(State::ReadyToSend)
+        && !hosts[peer.host].overflowed(peer);
+    if connection.talk.service != Service::Rc {
+        // What was lost is lost, but what is said in peace arrives.
+        let last = ledger.asked.len().wrapping_sub(1);
+        let heard = lost > 0 || !peer_lives || connection.is_cut || peer.ledger.brought.last() == Some(&last);
+        return rule(heard, || format!("the last word {last} was not heard: {:?}", peer.ledger.brought));
+    }
+    (0..ledger.asked.len()).try_for_each(|index| arrived(connection, side, index, None, hosts))?;
+    if peer_lives {
+        let (brought, sent) = (peer.ledger.brought.len(), ledger.consuming);
+        rule(brought == sent, || format!("the peer heard {brought} of {sent} messages"))?;
+        let ram = &hosts[peer.host].ram;
+        for (word, expected) in [(SUM, ledger.added), (SWAPPED, ledger.swapped)] {
+            let stands = ram.bytes(connection.word(1 - side, word), 8);
+            rule(stands == expected.to_ne_bytes(), || format!("word {word}: {stands:x?}, not {expected:x}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// It had a reason, and everything was flushed.
+fn dead(connection: &Connection, side: usize, hosts: &[Host], dropped: u64) -> Result<(), String> {
+    let (ours, peer) = (&connection.sides[side], &connection.sides[1 - side]);
+    let (ledger, host) = (&ours.ledger, &hosts[ours.host]);
+    let room = host.endpoint.send_room(ours.qpn);
+    rule(room == DEPTH, || format!("{} requests are not flushed", DEPTH - room))?;
+    if ours.srq.is_none() {
+        let left = ledger.receives - ledger.received;
+        rule(left == 0, || format!("{left} receives are not flushed"))?;
+    }
+    if ledger.failed.is_some() {
+        let left = ledger.asked.len() - ledger.ended;
+        rule(left == 0, || format!("{left} requests without completion"))?;
+    }
+    let harmed = |side: usize| {
+        let at = &connection.sides[side];
+        let overflowed = hosts[at.host].overflowed(at);
+        overflowed || !matches!(at.fate, None | Some(Fate::Drained))
+    };
+    let tired = tired(connection, dropped);
+    let peer_failed =
+        connection.is_gone(1 - side) || hosts[peer.host].state(peer) != Some(State::ReadyToSend);
+    rule(harmed(side) || harmed(1 - side) || tired, || format!("{:?} without any reason", ledger.failed))?;
+    let deregistered = |side: usize| connection.sides[side].is_deregistered;
+    let possible = match ledger.failed {
+        None => true,
+        Some(CompletionStatus::Flushed) => harmed(side) || deregistered(1 - side) || peer_failed,
+        Some(CompletionStatus::RetryExceeded) => tired || peer_failed || connection.is_cut,
+        Some(CompletionStatus::RnrRetryExceeded) => connection.talk.rnr_retry < 7,
+        Some(CompletionStatus::RemoteAccess | CompletionStatus::RemoteOperation) => deregistered(1 - side),
+        Some(CompletionStatus::LocalProtection) => deregistered(side),
+        Some(_) => false,
+    };
+    rule(possible, || format!("{:?} without a reason for that", ledger.failed))
+}
+
+/// Faults may have used up its retries.
+fn tired(connection: &Connection, dropped: u64) -> bool {
+    let hasty = connection.talk.ack_timeout < PATIENT;
+    let rnr = connection.talk.rnr_retry < 7;
+    connection.is_cut || hasty || rnr || u64::from(connection.excuses) + dropped >= u64::from(ROUNDS)
+}
+
+/// Every byte is what it was, or what a request of the peer, or one of its own, was to bring there.
+fn untouched(connection: &Connection, side: usize, hosts: &[Host]) -> Result<(), String> {
+    let peer = 1 - side;
+    let host = &hosts[connection.sides[side].host];
+    let (now, before) = (&host.ram.0, &host.before);
+    let places = connection.places;
+    let place = connection.place() as usize;
+    let same = |area, from: usize| {
+        let begin = connection.offset(side, area, 0) as usize + from * place;
+        let end = connection.offset(side, area, 0) as usize + places * place;
+        rule(now[begin..end] == before[begin..end], || {
+            format!("side {side}: memory changed that nobody was given")
+        })
+    };
+    same(Area::Outgoing, 0)?;
+    same(Area::Offered, 0)?;
+    same(Area::Received, connection.sides[side].ledger.receives)?;
+    let theirs = &hosts[connection.sides[peer].host].ram.0;
+    let asked = &connection.sides[peer].ledger.asked;
+    for (index, asked) in asked.iter().enumerate().filter(|(_, asked)| asked.kind == CompletionOpcode::Write)
+    {
+        let to = connection.offset(side, Area::Written, index) as usize;
+        let from = connection.offset(peer, Area::Outgoing, index) as usize;
+        let length = asked.length as usize;
+        let legal =
+            (0..length).all(|at| now[to + at] == before[to + at] || now[to + at] == theirs[from + at]);
+        rule(legal, || format!("side {side}: WRITE {index} brought other bytes"))?;
+        let beyond = to + length..to + place;
+        rule(now[beyond.clone()] == before[beyond], || format!("side {side}: beyond WRITE {index}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,423 @@
+//! A run from its first post to its verdict.
+
+use super::Captured;
+use super::connection::{Connection, Host};
+use super::ledger::rule;
+use super::memory::Buffer;
+use super::network::{Event, Network, mac};
+use super::plan::{Fate, Plan};
+use super::reached::Reached;
+use super::verdict::{self, Losses};
+use crate::random::Random;
+use cc::Instant;
+use roce::Qpn;
+use roce::qp::{Modify, State};
+use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD, Service};
+
+/// Frames that a core takes in, or sends, in one turn.
+const BURST: usize = 16;
+/// Frames that wait for the card at most, as time.
+const CARD: u64 = 5_000;
+/// Virtual time that a run may take after its faults have stopped, ns.
+const LIMIT: u64 = 5_000_000_000;
+/// Events that a run may take.
+const EVENTS: u64 = 4_000_000;
+
+/// Runs a plan. `capture` is given every frame.
+pub(super) fn run(plan: &Plan, capture: Option<&mut Vec<Captured>>) -> Result<Reached, String> {
+    let mut world = World::new(plan, capture)?;
+    let heal = 300_000 + world.random.below(1_500_000);
+    world.begin();
+    world.until(heal)?;
+    world.heal(heal)?;
+    world.until_silence(heal + LIMIT)?;
+    world.last_words()?;
+    world.until_silence(heal + 2 * LIMIT)?;
+    world.end()
+}
+
+struct World<'p, 'c> {
+    plan: &'p Plan,
+    hosts: Vec<Host>,
+    connections: Vec<Connection>,
+    network: Network<'c>,
+    random: Random,
+    reached: Reached,
+    now: u64,
+    events: u64,
+    healed: bool,
+    /// Frames that a full ring dropped.
+    overrun: u64,
+    /// Frames that switches had dropped before the last words.
+    dropped_before: u64,
+}
+
+impl<'p, 'c> World<'p, 'c> {
+    fn new(plan: &'p Plan, capture: Option<&'c mut Vec<Captured>>) -> Result<Self, String> {
+        let mut random = Random::new(plan.seed ^ 1);
+        let mut hosts: Vec<Host> =
+            (0..plan.cores.len()).map(|number| Host::new(number, plan, &mut random)).collect();
+        let mut used = vec![0; hosts.len()];
+        let mut connections = Vec::new();
+        for (index, talk) in plan.talks.iter().enumerate() {
+            let made = Connection::new(talk, plan, &mut hosts, &mut used);
+            connections.push(made.map_err(|error| format!("connection {index}: {error}"))?);
+            for side in 0..2 {
+                hosts[talk.hosts[side]].sides.push((index, side));
+            }
+        }
+        for host in &mut hosts {
+            host.before.clone_from(&host.ram.0);
+        }
+        let network = Network::new(plan, capture)?;
+        let (reached, healed) = (Reached::default(), false);
+        Ok(Self {
+            plan,
+            hosts,
+            connections,
+            network,
+            random,
+            reached,
+            now: 0,
+            events: 0,
+            healed,
+            overrun: 0,
+            dropped_before: 0,
+        })
+    }
+
+    fn begin(&mut self) {
+        for (index, talk) in self.plan.talks.iter().enumerate() {
+            for side in 0..2 {
+                let at = self.random.below(2_000);
+                self.network.push(at, Event::Look(index, side));
+            }
+            if let Some((_, at, _)) = talk.fate {
+                self.network.push(at, Event::Fate(index));
+            }
+        }
+    }
+
+    fn until(&mut self, end: u64) -> Result<(), String> {
+        while let Some((at, event)) = self.network.pop() {
+            if at >= end {
+                self.network.push(at, event);
+                break;
+            }
+            self.handle(at, event)?;
+        }
+        self.now = end;
+        Ok(())
+    }
+
+    fn until_silence(&mut self, limit: u64) -> Result<(), String> {
+        while let Some((at, event)) = self.network.pop() {
+            let late = at > limit || self.events > EVENTS;
+            rule(!late, || {
+                format!("no end after {} ms, {} events: {}", at / 1_000_000, self.events, self.states())
+            })?;
+            self.handle(at, event)?;
+        }
+        Ok(())
+    }
+
+    fn states(&self) -> String {
+        let sides = self.connections.iter().flat_map(|at| at.sides.iter());
+        sides.map(|side| format!("{:?}; ", self.hosts[side.host].report(side))).collect()
+    }
+
+    fn handle(&mut self, at: u64, event: Event) -> Result<(), String> {
+        self.now = self.now.max(at);
+        self.events += 1;
+        match event {
+            Event::AtHost(host, frame) => self.at_host(host, frame),
+            Event::AtSwitch(switch, port, frame) => self.network.at_switch(self.now, switch, port, frame),
+            Event::Leave(switch) => self.network.leave(self.now, switch),
+            Event::Turn(host) => return self.turn(host),
+            Event::Look(index, side) => return self.look(index, side),
+            Event::Fate(index) => return self.fate(index),
+        }
+        Ok(())
+    }
+
+    fn at_host(&mut self, index: usize, frame: Buffer) {
+        let host = &mut self.hosts[index];
+        // A card takes what is addressed to it.
+        if host.is_dead || frame[..6] != mac(index).0 {
+            return;
+        }
+        if host.ring.len() >= self.plan.cores[index].ring && !self.healed {
+            self.overrun += 1;
+            self.reached.once("host: ring full");
+            return;
+        }
+        host.ring.push_back(frame);
+        self.wake(index, self.now);
+    }
+
+    fn wake(&mut self, index: usize, at: u64) {
+        let host = &mut self.hosts[index];
+        if host.is_dead {
+            return;
+        }
+        let at = at.max(host.paused_until);
+        if host.wake.is_none_or(|wake| at < wake) {
+            host.wake = Some(at);
+            self.network.push(at, Event::Turn(index));
+        }
+    }
+
+    fn turn(&mut self, index: usize) -> Result<(), String> {
+        if self.hosts[index].wake != Some(self.now) || self.hosts[index].is_dead {
+            return Ok(());
+        }
+        self.hosts[index].wake = None;
+        let core = self.plan.cores[index];
+        if !self.healed && self.random.below(1000) < core.pauses {
+            self.reached.once("host: core paused");
+            self.hosts[index].paused_until = self.now + 1 + self.random.below(core.pause);
+            self.wake(index, self.now);
+            return Ok(());
+        }
+        let instant = Instant::from_nanos(self.now);
+        let host = &mut self.hosts[index];
+        for _ in 0..BURST {
+            let Some(frame) = host.ring.pop_front() else { break };
+            // What is dropped is counted by its reason.
+            let _ = host.endpoint.on_frame(instant, &mut host.ram, &frame);
+        }
+        host.endpoint.on_timeout(instant);
+        if !self.healed && self.random.below(1000) < core.dry {
+            self.reached.once("host: pool dry");
+            self.wake(index, self.now + 2_000);
+            return Ok(());
+        }
+        self.transmit(index)?;
+        if self.healed {
+            self.poll(index)?;
+        }
+        let host = &self.hosts[index];
+        if !host.ring.is_empty() || host.endpoint.may_transmit() {
+            let at = (self.now + 100).max(host.free_at.saturating_sub(CARD));
+            self.wake(index, at);
+        } else if let Some(at) = host.endpoint.poll_timeout() {
+            self.wake(index, at.as_nanos().max(self.now + 1));
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, index: usize) -> Result<(), String> {
+        let mut frame = [0; 4096 + MAX_OVERHEAD + MAX_IN_BAND];
+        for _ in 0..BURST {
+            if self.hosts[index].free_at > self.now + CARD {
+                break;
+            }
+            let before = self.in_flight(index);
+            let host = &mut self.hosts[index];
+            let instant = Instant::from_nanos(self.now);
+            let Some(length) = host.endpoint.poll_transmit(instant, &host.ram, &mut frame) else { break };
+            self.check_windows(index, &before)?;
+            let leaves = self.now.max(self.hosts[index].free_at);
+            self.hosts[index].free_at = leaves + self.network.serialisation(length);
+            self.carry(leaves, index, &frame[..length]);
+        }
+        Ok(())
+    }
+
+    /// What each reliable queue pair of a host has in flight, and its window.
+    fn in_flight(&self, index: usize) -> Vec<(u64, u64)> {
+        let host = &self.hosts[index];
+        let report = |&(connection, side): &(usize, usize)| {
+            let side = &self.connections[connection].sides[side];
+            host.report(side).map_or((0, 0), |report| (report.in_flight, report.window))
+        };
+        host.sides.iter().map(report).collect()
+    }
+
+    /// Data leaves only while what is in flight is below the window.
+    fn check_windows(&self, index: usize, before: &[(u64, u64)]) -> Result<(), String> {
+        let after = self.in_flight(index);
+        for ((&(had, window), &(has, _)), at) in before.iter().zip(&after).zip(&self.hosts[index].sides) {
+            let reliable = self.connections[at.0].talk.service == Service::Rc;
+            rule(!reliable || has <= had || had < window, || {
+                format!(
+                    "connection {}, side {}: sent with {had} bytes in flight, window {window}",
+                    at.0, at.1
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn carry(&mut self, leaves: u64, index: usize, frame: &[u8]) {
+        let to = roce::wire::parse(frame).ok().map(|frame| frame.header.bth().destination);
+        let whose = to.and_then(|to| self.whose(index, to));
+        let cut = whose.is_some_and(|connection| self.connections[connection].is_cut);
+        let harmed = self.network.send(leaves, index, frame, cut, &mut self.reached);
+        if let (true, Some(connection)) = (harmed, whose) {
+            self.connections[connection].excuses += 1;
+        }
+    }
+
+    /// The connection of `host` whose far end is `to`.
+    fn whose(&self, host: usize, to: Qpn) -> Option<usize> {
+        let far =
+            |&&(connection, side): &&(usize, usize)| self.connections[connection].sides[1 - side].qpn == to;
+        self.hosts[host].sides.iter().find(far).map(|&(connection, _)| connection)
+    }
+
+    /// A program looks: it takes what is done, and asks for more.
+    fn look(&mut self, index: usize, side: usize) -> Result<(), String> {
+        let connection = &mut self.connections[index];
+        if connection.is_gone(side) || self.hosts[connection.sides[side].host].is_dead {
+            return Ok(());
+        }
+        connection.poll(side, &mut self.hosts, &mut self.reached)?;
+        let wanted = connection.talk.requests[side];
+        if self.now >= connection.talk.receives_late || self.healed {
+            let ahead = connection.sides[side].ledger.received + 6;
+            while connection.sides[side].ledger.receives < ahead.min(connection.places - 4) {
+                connection.receive(side, &mut self.hosts)?;
+            }
+        }
+        for _ in 0..self.random.below(4) {
+            if connection.sides[side].ledger.asked.len() < wanted {
+                connection.ask(self.now, side, &mut self.hosts)?;
+            }
+        }
+        let host = connection.sides[side].host;
+        let more = connection.sides[side].ledger.asked.len() < wanted || !self.healed;
+        self.wake(host, self.now);
+        if more {
+            let at = self.now + 500 + self.random.below(20_000);
+            self.network.push(at, Event::Look(index, side));
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, host: usize) -> Result<(), String> {
+        for (index, side) in self.hosts[host].sides.clone() {
+            let connection = &mut self.connections[index];
+            connection.poll(side, &mut self.hosts, &mut self.reached)?;
+            let (ledger, peer) = (&connection.sides[side].ledger, &connection.sides[1 - side].ledger);
+            let short = ledger.receives < (ledger.received + 6).min(connection.places - 4);
+            if short && ledger.received < peer.asked.len() {
+                connection.receive(side, &mut self.hosts)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn fate(&mut self, index: usize) -> Result<(), String> {
+        let Some((side, _, fate)) = self.connections[index].talk.fate else { return Ok(()) };
+        if self.connections[index].is_gone(side) {
+            return Ok(());
+        }
+        self.connections[index].poll(side, &mut self.hosts, &mut self.reached)?;
+        self.reached.once(&format!("fate: {fate:?}"));
+        let host = self.connections[index].sides[side].host;
+        let (qpn, lkey) =
+            (self.connections[index].sides[side].qpn, self.connections[index].sides[side].region.lkey);
+        let instant = Instant::from_nanos(self.now);
+        let endpoint = &mut self.hosts[host].endpoint;
+        let done = match fate {
+            Fate::Destroyed => endpoint.destroy_qp(qpn),
+            Fate::Failed => endpoint.modify_qp(instant, qpn, Modify::Error),
+            Fate::Reset => endpoint.modify_qp(instant, qpn, Modify::Reset),
+            Fate::Deregistered => endpoint.deregister(lkey),
+            Fate::Drained
+                if endpoint.report(qpn).is_some_and(|report| report.state == State::ReadyToSend) =>
+            {
+                endpoint.modify_qp(instant, qpn, Modify::Drain)
+            }
+            Fate::Drained | Fate::HostDies | Fate::Cut => Ok(()),
+        };
+        done.map_err(|error| format!("{fate:?}: {error}"))?;
+        self.connections[index].is_cut |= fate == Fate::Cut;
+        let all = self.hosts[host].sides.clone();
+        if fate == Fate::HostDies {
+            self.hosts[host].is_dead = true;
+            self.hosts[host].ring.clear();
+            for (connection, side) in all {
+                self.connections[connection].sides[side].fate = Some(fate);
+            }
+        } else {
+            let at = &mut self.connections[index].sides[side];
+            at.fate = Some(fate);
+            at.is_deregistered = fate == Fate::Deregistered;
+        }
+        self.wake(host, self.now);
+        Ok(())
+    }
+
+    /// The faults stop; who was drained goes on.
+    fn heal(&mut self, now: u64) -> Result<(), String> {
+        (self.now, self.healed) = (now, true);
+        self.network.heal();
+        for connection in &self.connections {
+            for side in &connection.sides {
+                let host = &mut self.hosts[side.host];
+                if host.state(side) == Some(State::SendQueueDrained) && !host.is_dead {
+                    let resumed = host.endpoint.modify_qp(Instant::from_nanos(now), side.qpn, Modify::Resume);
+                    resumed.map_err(|error| format!("resume: {error}"))?;
+                }
+            }
+        }
+        for index in 0..self.hosts.len() {
+            self.hosts[index].paused_until = 0;
+            self.wake(index, now);
+        }
+        Ok(())
+    }
+
+    /// Everybody who is alive says one word more.
+    fn last_words(&mut self) -> Result<(), String> {
+        self.dropped_before = self.network.dropped_and_marked(self.now).0;
+        for index in 0..self.connections.len() {
+            for side in 0..2 {
+                self.connections[index].receive(side, &mut self.hosts)?;
+                self.connections[index].receive(side, &mut self.hosts)?;
+                self.wake(self.connections[index].sides[side].host, self.now);
+            }
+            for side in 0..2 {
+                let at = &self.connections[index].sides[side];
+                if self.hosts[at.host].state(at) == Some(State::ReadyToSend) && !self.hosts[at.host].is_dead {
+                    self.connections[index].ask_last(self.now, side, &mut self.hosts)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<Reached, String> {
+        for index in 0..self.connections.len() {
+            for side in 0..2 {
+                self.connections[index].poll(side, &mut self.hosts, &mut self.reached)?;
+                let at = &self.connections[index].sides[side];
+                if self.hosts[at.host].overflowed(at) {
+                    self.reached.once("CQ overflowed");
+                }
+                if at.srq.is_some() && at.ledger.received > 0 {
+                    self.reached.once("shared receives");
+                }
+            }
+        }
+        for host in &mut self.hosts {
+            self.reached.counters(host.endpoint.counters());
+            host.ring.clear();
+        }
+        let (dropped, marked) = self.network.dropped_and_marked(self.now);
+        self.reached.count("switch: dropped", dropped);
+        self.reached.count("switch: marked", marked);
+        let inside = self.network.inside();
+        rule(inside == 0, || format!("{inside} frames are still inside a switch"))?;
+        let buffers = self.network.buffers_alive();
+        rule(buffers == 0, || format!("{buffers} buffers were not given back"))?;
+        let losses = Losses { all: dropped + self.overrun, last: dropped - self.dropped_before };
+        for (index, connection) in self.connections.iter().enumerate() {
+            verdict::end(connection, &self.hosts, losses)
+                .map_err(|why| format!("connection {index}: {why}"))?;
+        }
+        Ok(self.reached)
+    }
+}

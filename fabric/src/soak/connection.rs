@@ -133,15 +133,18 @@ impl Host {
         let region = endpoint.register(pd, BASE + base, talk.memory(), Access::ALL)?;
         let shared = SrqInit { pd, depth: DEPTH, max_sge: 4 };
         let srq = talk.shared_receives.then(|| endpoint.create_srq(shared)).transpose()?;
-        let qpn = endpoint.create_qp(QpInit {
-            service: talk.service,
-            pd,
-            send_cq,
-            recv_cq,
-            capabilities: Capabilities { max_send: DEPTH, max_recv: DEPTH, ..Capabilities::default() },
-            signal_all: false,
-            srq,
-        })?;
+        let qpn = endpoint.create_qp(
+            Instant::ZERO,
+            QpInit {
+                service: talk.service,
+                pd,
+                send_cq,
+                recv_cq,
+                capabilities: Capabilities { max_send: DEPTH, max_recv: DEPTH, ..Capabilities::default() },
+                signal_all: false,
+                srq,
+            },
+        )?;
         // What atomics go to begins at 0.
         self.ram.0[base as usize..(base + AREAS) as usize].fill(0);
         Ok(Side {

@@ -321,14 +321,14 @@ impl<'p, 'c> World<'p, 'c> {
         let instant = Instant::from_nanos(self.now);
         let endpoint = &mut self.hosts[host].endpoint;
         let done = match fate {
-            Fate::Destroyed => endpoint.destroy_qp(qpn),
+            Fate::Destroyed => endpoint.destroy_qp(instant, qpn),
             Fate::Failed => endpoint.modify_qp(instant, qpn, Modify::Error),
             Fate::Reset => endpoint.modify_qp(instant, qpn, Modify::Reset),
             Fate::Deregistered => endpoint.deregister(lkey),
             Fate::Drained
                 if endpoint.report(qpn).is_some_and(|report| report.state == State::ReadyToSend) =>
             {
-                endpoint.modify_qp(instant, qpn, Modify::Drain)
+                endpoint.modify_qp(instant, qpn, Modify::Drain { notify: false })
             }
             Fate::Drained | Fate::HostDies | Fate::Cut => Ok(()),
         };

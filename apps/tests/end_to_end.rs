@@ -118,6 +118,30 @@ fn a_paced_run_reports_its_window_and_rate() {
     assert!(average > 0.0 && average < 1.1, "{json}");
 }
 
+/// The second queue pair sends from the second phase on; who sleeps rather than polls loses nothing.
+#[test]
+fn queue_pairs_join_by_phases_and_are_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("flows.csv");
+    let flags = format!(
+        "-s 4096 -e --progress dedicated --cc fixed --cc-line-rate 50M --active 1x300ms,2x300ms --series {}",
+        file.display()
+    );
+    let (_, json) = run("write-bw", &flags);
+    assert_eq!(json["ferroce"]["counters"]["discards"], serde_json::json!({}), "{json}");
+    let mut series = csv::Reader::from_path(file).unwrap();
+    let columns = ["seconds", "qp", "active", "rate_bps", "window", "in_flight", "bytes"];
+    assert_eq!(series.headers().unwrap(), columns.as_slice());
+    let rows: Vec<_> = series.records().map(Result::unwrap).collect();
+    let of = |qp: &str, active: &str| rows.iter().filter(|row| &row[1] == qp && &row[2] == active).count();
+    assert!(of("0", "1") > 0 && of("1", "1") > 0, "{} and {}", of("0", "1"), of("1", "1"));
+    let first = rows.iter().position(|row| &row[1] == "1" && &row[2] == "1").unwrap();
+    assert!(rows[..first].iter().all(|row| &row[1] == "0" || (&row[2] == "0" && &row[6] == "0")));
+    let last = |qp: &str| rows.iter().rfind(|row| &row[1] == qp).unwrap()[6].parse::<u64>().unwrap();
+    assert!(last("0") > last("1") && last("1") > 0, "{} and {}", last("0"), last("1"));
+    assert!(rows.iter().all(|row| &row[3] == "50000000"));
+}
+
 #[test]
 fn a_server_that_was_told_otherwise_refuses() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! The flags of the perftest-style tools; letters and meanings are perftest's.
 
 use super::congestion::CongestionArgs;
+use super::phases::Phases;
 use crate::port::{self, PortArgs};
 use crate::units;
 use clap::ValueEnum;
@@ -103,6 +104,9 @@ pub struct LoadArgs {
     /// Do not count this long at either end of a -D run [default: a quarter of it]
     #[arg(short = 'f', long, value_name = "SECONDS", value_parser = units::seconds, requires = "duration")]
     pub margin: Option<Duration>,
+    /// How many queue pairs send, over time, in place of -q and -D: 1x2s,8x3s
+    #[arg(long, value_name = "COUNTxTIME,...", conflicts_with_all = ["duration", "iters", "qps"], requires = "host")]
+    pub active: Option<Phases>,
     /// Queue pairs
     #[arg(short, long = "qp", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub qps: Option<u32>,
@@ -175,6 +179,9 @@ pub struct QueueArgs {
     /// Retries before a queue pair fails
     #[arg(long = "retry_count", value_name = "COUNT", default_value_t = 7, value_parser = clap::value_parser!(u8).range(0..=7))]
     pub retry_count: u8,
+    /// Sleep a millisecond when there is nothing to do rather than poll; for --progress dedicated
+    #[arg(short, long)]
+    pub events: bool,
     /// After a loss send again only what was lost; give it on both sides
     #[arg(long)]
     pub selective_repeat: bool,
@@ -200,6 +207,9 @@ pub struct OutputArgs {
     /// Where to save it; implies --out_json [default: perftest_out.json]
     #[arg(long = "out_json_file", value_name = "FILE")]
     pub json_file: Option<PathBuf>,
+    /// Write each queue pair's rate, window and bytes, every 10 ms, to FILE as CSV; for bandwidth, where this side sends
+    #[arg(long, value_name = "FILE")]
+    pub series: Option<PathBuf>,
     /// Do not look for the peak
     #[arg(short = 'N', long = "noPeak")]
     pub no_peak: bool,

@@ -2,14 +2,16 @@
 
 use super::handshake::Pause;
 use super::link::{BATCH, Link, blank, ended};
+use super::phases::Phases;
 use super::plan::Amount;
+use super::series::Series;
 use super::stats::{Bandwidth, Stamps};
 use crate::failure::Failure;
 use std::time::{Duration, Instant};
 use verbs::{PostError, SendRequest};
 
 /// What one run does on each queue pair.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Run {
     /// Bytes of a message.
     pub size: u64,
@@ -23,6 +25,10 @@ pub struct Run {
     pub cq_mod: u32,
     /// Look for the peak.
     pub peak: bool,
+    /// Which queue pairs send when; all of them where there is none.
+    pub phases: Option<Phases>,
+    /// What is written meanwhile.
+    pub series: Option<Series>,
 }
 
 /// One queue pair's progress, in messages.
@@ -88,13 +94,18 @@ impl Driver<'_> {
                 Amount::Messages(_) => false,
                 Amount::Time { whole, .. } => now >= nanos(whole),
             };
+            let sending = match &self.run.phases {
+                Some(phases) => phases.sending(Duration::from_nanos(now)) as usize,
+                None => self.flows.len(),
+            };
             for qp in 0..self.flows.len() {
-                self.fill(qp, over, now)?;
+                self.fill(qp, over || qp >= sending, now)?;
             }
+            self.note(sending)?;
             let completed = self.poll()?;
             let received = self.link.receive()?;
             if self.flows.iter().all(|flow| flow.drained() && (over || self.left(flow.posted) == 0)) {
-                return Ok(self.result());
+                return self.end();
             }
             pause.after(completed + received > 0)?;
         }
@@ -102,6 +113,17 @@ impl Driver<'_> {
 
     fn now(&self) -> u64 {
         nanos(self.origin.elapsed())
+    }
+
+    fn note(&mut self, sending: usize) -> Result<(), Failure> {
+        let Some(series) = &mut self.run.series else { return Ok(()) };
+        let (flows, size) = (&self.flows, self.run.size);
+        series.note(self.link, |qp| (qp < sending, flows[qp].completed * size))
+    }
+
+    fn end(mut self) -> Result<Bandwidth, Failure> {
+        self.run.series.take().map_or(Ok(()), Series::end)?;
+        Ok(self.result())
     }
 
     /// Messages that a queue pair has still to post.

@@ -11,6 +11,7 @@ use super::stats::{Bandwidth, Latency};
 use crate::failure::Failure;
 pub use control::Control;
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use verbs::{QpEndpoint, RemoteBuffer};
 
@@ -238,6 +239,9 @@ impl Handshake for JsonLines {
     }
 }
 
+/// See [`Pause::sleep_at_once`].
+static AT_ONCE: AtomicBool = AtomicBool::new(false);
+
 /// Gives the CPU up after turns without work: first to whoever waits for it, later for a moment.
 #[derive(Debug, Default)]
 pub struct Pause {
@@ -258,6 +262,13 @@ impl Pause {
     const SPIN: u32 = 64;
     /// Turns without work before this thread sleeps.
     const SLEEP: u32 = 20_000;
+    /// How long it sleeps where it was told to do so at once.
+    const NAP: Duration = Duration::from_millis(1);
+
+    /// From now on this process's turns without work sleep at once: others drive its ports.
+    pub fn sleep_at_once(yes: bool) {
+        AT_ONCE.store(yes, Ordering::Relaxed);
+    }
 
     /// Says whether the last turn had work.
     ///
@@ -269,6 +280,10 @@ impl Pause {
         if worked {
             self.idle_turns = 0;
             return Ok(Rest::None);
+        }
+        if AT_ONCE.load(Ordering::Relaxed) {
+            std::thread::sleep(Self::NAP);
+            return Ok(Rest::Slept);
         }
         self.idle_turns = self.idle_turns.saturating_add(1);
         if self.idle_turns > Self::SLEEP {

@@ -8,9 +8,11 @@ mod latency;
 mod link;
 mod meet;
 mod pattern;
+mod phases;
 mod plan;
 mod record;
 mod report;
+mod series;
 mod session;
 mod stats;
 mod verify;
@@ -35,6 +37,7 @@ use verbs::Device;
 /// Why the test could not be run to its end.
 pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
     args.congestion.congestion()?;
+    handshake::Pause::sleep_at_once(args.queue.events);
     crate::signals::listen()?;
     match &args.host {
         Some(host) => visit(host, tool, args),

@@ -1,6 +1,7 @@
 //! What a run measures, after every flag was checked. Both sides agree on it before anything is sent.
 
 use super::args::{AtomicType, Connection, PerfArgs};
+use super::phases::Phases;
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -111,7 +112,7 @@ impl Plan {
             tool,
             sizes,
             amount: amount(tool, args)?,
-            qps: load.qps.unwrap_or(1),
+            qps: load.active.as_ref().map(Phases::most).or(load.qps).unwrap_or(1),
             bidirectional: load.bidirectional,
             atomic: load.atomic_type.unwrap_or_default(),
             connection: load.connection.unwrap_or_default(),
@@ -204,6 +205,8 @@ fn refuse_what_is_not_supported(tool: Tool, args: &PerfArgs) -> Result<(), Failu
         "-R (connect by rdma_cm) is not supported yet; leave it out"
     } else if load.bidirectional && tool.kind == Kind::Latency {
         "-b measures bandwidth; leave it out for latency"
+    } else if (load.active.is_some() || args.output.series.is_some()) && tool.kind == Kind::Latency {
+        "--active and --series go with the bandwidth tools; leave them out here"
     } else if load.qps.is_some_and(|qps| qps > 1) && tool.kind == Kind::Latency {
         "latency is measured on one queue pair; leave -q out"
     } else if load.atomic_type.is_some() && tool.verb != Verb::Atomic {
@@ -255,7 +258,8 @@ fn check_size(tool: Tool, size: u64) -> Result<(), Failure> {
 }
 
 fn amount(tool: Tool, args: &PerfArgs) -> Result<Amount, Failure> {
-    let Some(whole) = args.load.duration else {
+    let phases = args.load.active.as_ref().map(Phases::whole);
+    let Some(whole) = args.load.duration.or(phases) else {
         let default = if tool == (Tool { verb: Verb::Write, kind: Kind::Bandwidth }) { 5000 } else { 1000 };
         return Ok(Amount::Messages(args.load.iters.unwrap_or(default)));
     };
@@ -304,6 +308,8 @@ mod tests {
         let plan = Plan::new(WRITE_BW, &args("-D 8")).unwrap();
         let (whole, margin) = (Duration::from_secs(8), Duration::from_secs(2));
         assert_eq!(plan.amount, Amount::Time { whole, margin });
+        let plan = Plan::new(WRITE_BW, &args("host --active 1x2s,8x6s")).unwrap();
+        assert_eq!((plan.qps, plan.amount), (8, Amount::Time { whole, margin }));
         let wrong = Plan::new(WRITE_BW, &args("-D 2 -f 1")).unwrap_err();
         assert!(wrong.to_string().contains("more than twice"), "{wrong}");
     }
@@ -319,6 +325,7 @@ mod tests {
             (WRITE_LAT, "-b", "leave it out for latency"),
             (WRITE_LAT, "-q 2", "one queue pair"),
             (WRITE_LAT, "-s 0", "at least 1"),
+            (WRITE_LAT, "host --active 2x1s", "bandwidth tools"),
             (ATOMIC_BW, "-s 16", "always 8 bytes"),
             (ATOMIC_BW, "-a", "always 8 bytes"),
         ] {

@@ -10,6 +10,7 @@ use super::pattern;
 use super::plan::{Kind, Plan, Verb};
 use super::record::{Record, Row};
 use super::report::{self, Head, LINE};
+use super::series::Series;
 use super::stats::Bandwidth;
 use super::verify;
 use crate::counters::Shown;
@@ -176,6 +177,8 @@ impl<'a> Session<'a> {
                     post_list: self.queues.post_list,
                     cq_mod: self.queues.cq_mod(size, &self.args.queue),
                     peak: !self.args.output.no_peak,
+                    phases: self.args.load.active.clone(),
+                    series: self.args.output.series.as_deref().map(Series::create).transpose()?,
                 };
                 Some(bandwidth::send(&mut self.link, run)?)
             }

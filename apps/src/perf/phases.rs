@@ -1,0 +1,66 @@
+//! How many queue pairs send, over time: `1x2s,2x2s,8x3s`.
+
+use crate::units;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// One after the other: so many queue pairs, the first ones, send for so long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Phases(Vec<(u32, Duration)>);
+
+impl FromStr for Phases {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let phase = |text: &str| {
+            let (count, time) = text.split_once('x')?;
+            let count = count.parse().ok().filter(|count| (1..=1024).contains(count))?;
+            Some((count, units::seconds(time).ok()?))
+        };
+        let phases = text.split(',').map(phase).collect::<Option<Vec<_>>>();
+        phases
+            .map(Self)
+            .ok_or_else(|| format!("`{text}`: write how many queue pairs and how long, as in 1x2s,8x500ms"))
+    }
+}
+
+impl Phases {
+    /// The most that ever send.
+    pub fn most(&self) -> u32 {
+        self.0.iter().map(|(count, _)| *count).max().unwrap_or(1)
+    }
+
+    /// All phases together.
+    pub fn whole(&self) -> Duration {
+        self.0.iter().map(|(_, time)| *time).sum()
+    }
+
+    /// How many send after `time`; none after the last phase.
+    pub fn sending(&self, time: Duration) -> u32 {
+        let mut end = Duration::ZERO;
+        let phase = self.0.iter().find(|(_, length)| {
+            end += *length;
+            time < end
+        });
+        phase.map_or(0, |(count, _)| *count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_follow_each_other() {
+        let phases: Phases = "1x2s,8x500ms,2x1".parse().unwrap();
+        assert_eq!((phases.most(), phases.whole()), (8, Duration::from_millis(3500)));
+        let at = |millis| phases.sending(Duration::from_millis(millis));
+        assert_eq!(
+            [at(0), at(1999), at(2000), at(2499), at(2500), at(3499), at(3500)],
+            [1, 1, 8, 8, 2, 2, 0]
+        );
+        for wrong in ["", "1", "0x2s", "1x0s", "2000x1s", "1x2s,", "ax1s"] {
+            assert!(wrong.parse::<Phases>().unwrap_err().contains("1x2s"), "{wrong}");
+        }
+    }
+}

@@ -74,7 +74,8 @@ pub enum FailureCause {
     Request(CompletionStatus),
     /// The peer's request was refused so.
     Refused(NakCode),
-    /// A message that came could not be placed, on a service that refuses nothing.
+    /// A message that came could not be placed, on a service that refuses nothing, or took back what is no window of this
+    /// queue pair.
     Receive(CompletionStatus),
     /// A completion queue of it overflowed (IBA 10.2.6).
     CompletionQueue,

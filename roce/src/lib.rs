@@ -22,6 +22,7 @@ pub mod qp;
 mod region;
 mod srq;
 mod wheel;
+mod window;
 pub mod wire;
 
 pub use address::AddressId;
@@ -34,3 +35,4 @@ pub use psn::Psn;
 pub use region::{Access, AccessError, Region, RegionTable};
 pub use srq::{SrqId, SrqInit, SrqReport};
 pub use wheel::TimingWheel;
+pub use window::{BindError, Binding, WindowKind};

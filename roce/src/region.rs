@@ -1,5 +1,6 @@
 use crate::key_space::KeySpace;
-use crate::{ControlError, Discard, Lkey, PdId, Rkey, Slice};
+use crate::window::{self, BindError, Binding, WindowKind, Windows};
+use crate::{ControlError, Discard, Lkey, PdId, Qpn, Rkey, Slice};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -23,8 +24,10 @@ impl Access {
     pub const REMOTE_READ: Self = Self(4);
     /// The peer may run atomics.
     pub const REMOTE_ATOMIC: Self = Self(8);
-    /// All of them.
+    /// All of the above.
     pub const ALL: Self = Self(15);
+    /// Memory windows may be bound to the region.
+    pub const WINDOWS: Self = Self(16);
 
     /// Whether all of `other` is allowed.
     #[must_use]
@@ -62,8 +65,8 @@ pub enum AccessError {
     /// No region has this key: it never had, or it is deregistered.
     #[error("no memory region has this key")]
     UnknownKey,
-    /// The region belongs to another protection domain.
-    #[error("the memory region is of another protection domain")]
+    /// The region belongs to another protection domain, or the window to another queue pair.
+    #[error("the memory region is of another protection domain, or the memory window of another queue pair")]
     ProtectionDomain,
     /// The access begins or ends outside the region.
     #[error("the access leaves the memory region")]
@@ -97,9 +100,12 @@ struct Entry {
 struct Live {
     pd: PdId,
     region: Region,
+    /// Windows bound to it.
+    windows: u32,
 }
 
-/// All memory regions of one endpoint, found by key. Room for all is taken when it is made.
+/// All memory regions of one endpoint, found by key. Room for all is taken when it is made. Memory windows lie beside them;
+/// no region has a key that a window may come to have.
 ///
 /// A key is the region's place in the table and the place's generation, sealed by a secret permutation, another
 /// one for local than for remote keys. A place that is free waits its turn behind all others, and its generation
@@ -114,19 +120,23 @@ pub struct RegionTable {
     index_bits: u32,
     local: KeySpace,
     remote: KeySpace,
+    windows: Windows,
 }
 
 impl RegionTable {
-    /// Room for `max` regions. `secret` must be unpredictable and serve nothing else.
+    /// Room for `max` regions, and as many windows. `secret` must be unpredictable and serve nothing else.
     #[must_use]
     pub fn new(max: u32, secret: &[u8; 32]) -> Self {
         let half = |at: usize| core::array::from_fn(|i| secret[at + i]);
+        // Either half alone tells nothing of it.
+        let both = core::array::from_fn(|i| secret[i] ^ secret[16 + i]);
         Self {
             entries: vec![Entry { generation: 0, live: None }; max as usize].into_boxed_slice(),
             free: (0..max).collect(),
             index_bits: u64::from(max.max(1)).next_power_of_two().ilog2(),
             local: KeySpace::new(&half(0)),
             remote: KeySpace::new(&half(16)),
+            windows: Windows::new(max, KeySpace::new(&both)),
         }
     }
 
@@ -161,8 +171,13 @@ impl RegionTable {
         let max = self.entries.len() as u32;
         let index =
             self.free.pop_front().ok_or(ControlError::Limit { what: "memory regions", limit: max })?;
-        let generation = self.entries[index as usize].generation;
-        let number = self.number(index, generation);
+        let mut number = self.number(index, self.entries[index as usize].generation);
+        while self.windows.owns(Rkey::new(self.remote.seal(number))) {
+            let entry = &mut self.entries[index as usize];
+            entry.generation = entry.generation.wrapping_add(1);
+            let generation = entry.generation;
+            number = self.number(index, generation);
+        }
         let region = Region {
             address,
             length,
@@ -170,22 +185,138 @@ impl RegionTable {
             lkey: Lkey::new(self.local.seal(number)),
             rkey: Rkey::new(self.remote.seal(number)),
         };
-        self.entries[index as usize].live = Some(Live { pd, region });
+        self.entries[index as usize].live = Some(Live { pd, region, windows: 0 });
         Ok(region)
     }
 
     /// Forgets a region: from now on its keys name nothing.
     ///
     /// # Errors
-    /// No region has this key.
+    /// No region has this key, or windows are bound to it (IBA 10.6.7.2.6).
     pub fn deregister(&mut self, lkey: Lkey) -> Result<Region, ControlError> {
         let number = self.local.open(lkey.get());
         let index = self.index(number);
-        let region = self.find(number).map_err(|_| ControlError::NoRegion(lkey))?.region;
+        let &Live { region, windows, .. } = self.find(number).map_err(|_| ControlError::NoRegion(lkey))?;
+        if windows > 0 {
+            return Err(ControlError::RegionBusy { lkey, windows });
+        }
         let generation = self.entries[index as usize].generation.wrapping_add(1);
         self.entries[index as usize] = Entry { generation, live: None };
         self.free.push_back(index);
         Ok(region)
+    }
+
+    /// Forgets a region, and takes back the windows that are bound to it.
+    ///
+    /// # Errors
+    /// No region has this key.
+    pub fn withdraw(&mut self, lkey: Lkey) -> Result<Region, ControlError> {
+        self.windows.release_region(lkey);
+        if let Some(live) = self.live(lkey) {
+            live.windows = 0;
+        }
+        self.deregister(lkey)
+    }
+
+    /// Windows that are bound to a region.
+    ///
+    /// # Errors
+    /// No region has this key.
+    pub fn windows_of(&self, lkey: Lkey) -> Result<u32, ControlError> {
+        let live = self.find(self.local.open(lkey.get())).map_err(|_| ControlError::NoRegion(lkey))?;
+        Ok(live.windows)
+    }
+
+    /// Makes a memory window that is bound to nothing, and gives its key.
+    ///
+    /// # Errors
+    /// One more than the table holds.
+    pub fn create_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Rkey, ControlError> {
+        let Self { entries, remote, index_bits, windows, .. } = self;
+        let is_taken = |rkey: Rkey| {
+            let number = remote.open(rkey.get());
+            find(entries, *index_bits, number).is_ok()
+        };
+        windows.create(pd, kind, is_taken)
+    }
+
+    /// Forgets a memory window, bound or not.
+    ///
+    /// # Errors
+    /// No window has this key.
+    pub fn destroy_window(&mut self, rkey: Rkey) -> Result<(), ControlError> {
+        let before = self.windows.destroy(rkey)?;
+        self.freed(before);
+        Ok(())
+    }
+
+    /// A queue pair is gone: what it bound leads nowhere.
+    pub fn release_queue_pair(&mut self, qpn: Qpn) {
+        let Self { entries, local, index_bits, windows, .. } = self;
+        windows.release_queue_pair(qpn, |lkey| {
+            if let Some(live) = find_mut(entries, *index_bits, local.open(lkey.get())) {
+                live.windows -= 1;
+            }
+        });
+    }
+
+    /// Binds a memory window on behalf of a queue pair (IBA 10.6.7.2.3).
+    ///
+    /// # Errors
+    /// Why not; then the window is as it was.
+    pub fn bind(&mut self, pd: PdId, qpn: Qpn, binding: &Binding) -> Result<(), BindError> {
+        self.windows.check(pd, binding)?;
+        if binding.length > 0 {
+            self.check_binding(pd, binding).map_err(BindError::Region)?;
+        }
+        let before = self.windows.bind(qpn, binding);
+        self.freed(before);
+        if binding.length > 0
+            && let Some(live) = self.live(binding.lkey)
+        {
+            live.windows += 1;
+        }
+        Ok(())
+    }
+
+    fn check_binding(&self, pd: PdId, binding: &Binding) -> Result<(), AccessError> {
+        let Live { pd: owner, region, .. } = self.find(self.local.open(binding.lkey.get()))?;
+        if *owner != pd {
+            return Err(AccessError::ProtectionDomain);
+        }
+        let writes = [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
+        let writes = writes.into_iter().any(|right| binding.access.contains(right));
+        let needs = if writes { Access::WINDOWS | Access::LOCAL_WRITE } else { Access::WINDOWS };
+        if !region.access.contains(needs) {
+            return Err(AccessError::Access);
+        }
+        let offset = binding.address.checked_sub(region.address).ok_or(AccessError::Range)?;
+        match region.length.checked_sub(offset) {
+            Some(left) if binding.length <= left => Ok(()),
+            _ => Err(AccessError::Range),
+        }
+    }
+
+    /// Takes a window of type 2 back: its key leads nowhere until it is bound again (IBA 10.6.7.2.5).
+    ///
+    /// # Errors
+    /// No window that this queue pair bound has this key, or it is of type 1.
+    pub fn invalidate(&mut self, rkey: Rkey, pd: PdId, qpn: Qpn) -> Result<(), AccessError> {
+        let before = self.windows.invalidate(rkey, pd, qpn)?;
+        self.freed(Some(before));
+        Ok(())
+    }
+
+    /// A window is not bound to this region any more.
+    fn freed(&mut self, lkey: Option<Lkey>) {
+        if let Some(live) = lkey.and_then(|lkey| self.live(lkey)) {
+            live.windows -= 1;
+        }
+    }
+
+    fn live(&mut self, lkey: Lkey) -> Option<&mut Live> {
+        let number = self.local.open(lkey.get());
+        find_mut(&mut self.entries, self.index_bits, number)
     }
 
     /// Checks an access of this side's own requests: `length` bytes at `address`.
@@ -203,7 +334,8 @@ impl RegionTable {
         check(self.find(self.local.open(lkey.get()))?, pd, address, length, access)
     }
 
-    /// Checks an access that a peer asks for: `length` bytes at `address`.
+    /// Checks an access that the peer of queue pair `qpn` asks for: `length` bytes at `address`, by the key of a region or
+    /// of a window.
     ///
     /// # Errors
     /// The first check that failed: key, protection domain, access right, range.
@@ -211,31 +343,52 @@ impl RegionTable {
         &self,
         rkey: Rkey,
         pd: PdId,
+        qpn: Qpn,
         address: u64,
         length: u32,
         access: Access,
     ) -> Result<Slice, AccessError> {
-        check(self.find(self.remote.open(rkey.get()))?, pd, address, length, access)
+        match self.find(self.remote.open(rkey.get())) {
+            Ok(live) => check(live, pd, address, length, access),
+            Err(_) => self.windows.slice(rkey, pd, qpn, address, length, access),
+        }
     }
 
-    /// What a place and its generation are called before sealing. Generation bits that don't fit are dropped.
     fn number(&self, index: u32, generation: u32) -> u32 {
-        generation.checked_shl(self.index_bits).unwrap_or(0) | index
+        number(self.index_bits, index, generation)
     }
 
     fn index(&self, number: u32) -> u32 {
-        number & (u32::MAX.checked_shr(32 - self.index_bits).unwrap_or(0))
+        index(self.index_bits, number)
     }
 
     fn find(&self, number: u32) -> Result<&Live, AccessError> {
-        let index = self.index(number);
-        match self.entries.get(index as usize) {
-            Some(Entry { generation, live: Some(live) }) if self.number(index, *generation) == number => {
-                Ok(live)
-            }
-            _ => Err(AccessError::UnknownKey),
-        }
+        find(&self.entries, self.index_bits, number)
     }
+}
+
+/// What a place and its generation are called before sealing. Generation bits that don't fit are dropped.
+fn number(index_bits: u32, index: u32, generation: u32) -> u32 {
+    generation.checked_shl(index_bits).unwrap_or(0) | index
+}
+
+fn index(index_bits: u32, number: u32) -> u32 {
+    number & (u32::MAX.checked_shr(32 - index_bits).unwrap_or(0))
+}
+
+fn find(entries: &[Entry], index_bits: u32, wanted: u32) -> Result<&Live, AccessError> {
+    let index = index(index_bits, wanted);
+    match entries.get(index as usize) {
+        Some(Entry { generation, live: Some(live) }) if number(index_bits, index, *generation) == wanted => {
+            Ok(live)
+        }
+        _ => Err(AccessError::UnknownKey),
+    }
+}
+
+fn find_mut(entries: &mut [Entry], index_bits: u32, wanted: u32) -> Option<&mut Live> {
+    find(entries, index_bits, wanted).ok()?;
+    entries.get_mut(index(index_bits, wanted) as usize)?.live.as_mut()
 }
 
 fn check(live: &Live, pd: PdId, address: u64, length: u32, access: Access) -> Result<Slice, AccessError> {
@@ -245,12 +398,8 @@ fn check(live: &Live, pd: PdId, address: u64, length: u32, access: Access) -> Re
     if !live.region.access.contains(access) {
         return Err(AccessError::Access);
     }
-    let left =
-        address.checked_sub(live.region.address).and_then(|offset| live.region.length.checked_sub(offset));
-    match left {
-        Some(left) if u64::from(length) <= left => Ok(Slice::new(address, length)),
-        _ => Err(AccessError::Range),
-    }
+    let Region { address: start, length: size, .. } = live.region;
+    window::slice(start, start, size, address, length)
 }
 
 #[cfg(test)]

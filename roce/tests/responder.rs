@@ -7,7 +7,7 @@ mod harness;
 use harness::script::{LAST, PSN, SEND, Script, ack, nak, rnr};
 use harness::{BASE, Options};
 use roce::qp::{CompletionStatus, Modify, State};
-use roce::wire::{Aeth, AtomicEth, CompareSwap, FetchAdd, NakCode, Operation, Reth, SendTail, Syndrome};
+use roce::wire::{Aeth, AtomicEth, CompareSwap, FetchAdd, NakCode, Operation, Reth, Syndrome};
 use roce::{Access, Discard, Rkey};
 
 const FULL: [u8; 1024] = [0xa5; 1024];
@@ -174,7 +174,6 @@ fn hostile(script: &Script) -> Vec<Hostile> {
     };
     let range =
         |name, operation, payload| case(name, operation, payload, Discard::RemoteRange, RemoteAccessError);
-    let invalidate = Operation::SendOnly(SendTail::Invalidate(script.rkey()));
     vec![
         invalid("middle of no SEND", Operation::SendMiddle, &FULL),
         invalid("last of no SEND", LAST, &[1]),
@@ -188,7 +187,6 @@ fn hostile(script: &Script) -> Vec<Hostile> {
         invalid("READ above 2^31", Operation::ReadRequest(script.reth(0, (1 << 31) + 1)), &[]),
         invalid("misaligned atomic", fetch_add(BASE + 4, script.rkey()), &[]),
         case("beyond the path MTU", SEND, &[0; 1025], Discard::Oversized, InvalidRequest),
-        case("invalidate", invalidate, &[], Discard::Opcode, InvalidRequest),
         range("WRITE beyond the region", write(size - 1, 2), &[1, 2]),
         range("WRITE before the region", Operation::WriteOnly(low, None), &[1, 2]),
         range("WRITE round the address space", Operation::WriteOnly(wrap, None), &[1, 2]),

@@ -26,7 +26,7 @@ impl ProtectionDomain {
 }
 
 /// Registered memory. The network reads and writes it at any moment, so there is no reference into it: bytes are
-/// copied in and out. Dropped, it is first taken from the core and then freed.
+/// copied in and out. Dropped, it is first taken from the core, with the memory windows that are bound to it, and then freed.
 #[derive(Debug)]
 pub struct MemoryRegion {
     device: Arc<Inner>,
@@ -143,8 +143,22 @@ impl MemoryRegion {
     /// # Errors
     /// Where the range leaves the region.
     pub fn sge(&self, offset: usize, length: u32) -> Result<Sge, BoundsError> {
-        self.check(offset, length as usize)?;
-        Ok(Sge { address: self.region.address + offset as u64, length, lkey: self.region.lkey })
+        let address = self.address_of(offset, length as usize)?;
+        Ok(Sge { address, length, lkey: self.region.lkey })
+    }
+
+    pub(crate) fn address_of(&self, offset: usize, length: usize) -> Result<u64, BoundsError> {
+        self.check(offset, length)?;
+        Ok(self.region.address + offset as u64)
+    }
+
+    /// Memory windows that are bound to it now.
+    ///
+    /// # Errors
+    /// Where the core has stopped.
+    pub fn windows(&self) -> Result<u32, Error> {
+        let lkey = self.region.lkey;
+        Ok(self.device.engine.call(move |station, _| station.endpoint.windows_of(lkey))??)
     }
 
     /// The key of local work requests, for programs that make [`Sge`]s themselves.
@@ -176,7 +190,7 @@ impl MemoryRegion {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         let lkey = self.region.lkey;
-        let let_go = match self.device.engine.call(move |station, _| station.endpoint.deregister(lkey)) {
+        let let_go = match self.device.engine.call(move |station, _| station.endpoint.withdraw(lkey)) {
             Ok(result) => result.is_ok(),
             // A core that has stopped holds nothing.
             Err(_) => true,

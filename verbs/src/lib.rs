@@ -62,6 +62,7 @@ mod modify;
 mod post;
 mod queue_pair;
 mod srq;
+mod window;
 
 pub use address::{AddressHandle, AddressOptions};
 pub use channel::CompletionChannel;
@@ -84,6 +85,7 @@ pub use management::ManagementPort;
 pub use queue_pair::{DEFAULT_QUEUE_KEY, QueuePair, QueuePairBuilder};
 
 pub use srq::SharedReceiveQueue;
+pub use window::MemoryWindow;
 
 pub use roce::qp::{
     AckTimeout, Capabilities, Completion, CompletionOpcode, CompletionStatus, Congestion,
@@ -93,6 +95,6 @@ pub use roce::qp::{
 };
 pub use roce::wire::{Mac, Mtu, NakCode, Path, RnrTimer, Service};
 pub use roce::{
-    Access, AddressId, ControlError, Counters, CqId, Discard, Event, FailureCause, Lkey, Psn, QpFailure, Qpn,
-    Rkey, SrqId, SrqReport,
+    Access, AddressId, BindError, Binding, ControlError, Counters, CqId, Discard, Event, FailureCause, Lkey,
+    Psn, QpFailure, Qpn, Rkey, SrqId, SrqReport, WindowKind,
 };

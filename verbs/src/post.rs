@@ -20,7 +20,12 @@ pub(crate) fn check_send(request: &SendRequest, limits: &Capabilities) -> Result
         return Err(PostError::MessageTooLong { given });
     }
     match &request.operation {
-        SendOperation::Send { .. } | SendOperation::SendTo { .. } | SendOperation::Write { .. } => Ok(()),
+        SendOperation::Send { .. }
+        | SendOperation::SendInvalidate { .. }
+        | SendOperation::SendTo { .. }
+        | SendOperation::Write { .. }
+        | SendOperation::Bind(_)
+        | SendOperation::LocalInvalidate { .. } => Ok(()),
         SendOperation::Read { .. } => outgoing_only(&request.data, "READ"),
         SendOperation::FetchAdd { remote, .. } => atomic(&request.data, *remote, "FETCH_ADD"),
         SendOperation::CompareSwap { remote, .. } => atomic(&request.data, *remote, "CMP_SWAP"),

@@ -343,6 +343,7 @@ pub fn blank(qp: &QueuePair) -> Completion {
         qpn: qp.qpn(),
         length: 0,
         immediate: None,
+        invalidated: None,
         solicited: false,
         source: None,
     }

@@ -425,6 +425,7 @@ mod tests {
             qpn: Qpn::new(1),
             length: 0,
             immediate: None,
+            invalidated: None,
             solicited: false,
             source: None,
         };

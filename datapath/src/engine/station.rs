@@ -428,7 +428,9 @@ fn place(queues: &QpQueues, opcode: CompletionOpcode) -> Place {
         | CompletionOpcode::Write
         | CompletionOpcode::Read
         | CompletionOpcode::FetchAdd
-        | CompletionOpcode::CompareSwap => queues.send.place,
+        | CompletionOpcode::CompareSwap
+        | CompletionOpcode::Bind
+        | CompletionOpcode::LocalInvalidate => queues.send.place,
     }
 }
 
@@ -466,6 +468,7 @@ fn refuse(cqs: &mut [CqProducer], cq: CqId, qpn: Qpn, id: u64, opcode: Completio
         qpn,
         length: 0,
         immediate: None,
+        invalidated: None,
         solicited: false,
         source: None,
     };
@@ -477,7 +480,11 @@ fn refuse(cqs: &mut [CqProducer], cq: CqId, qpn: Qpn, id: u64, opcode: Completio
 
 fn opcode(operation: &SendOperation) -> CompletionOpcode {
     match operation {
-        SendOperation::Send { .. } | SendOperation::SendTo { .. } => CompletionOpcode::Send,
+        SendOperation::Send { .. } | SendOperation::SendInvalidate { .. } | SendOperation::SendTo { .. } => {
+            CompletionOpcode::Send
+        }
+        SendOperation::Bind(_) => CompletionOpcode::Bind,
+        SendOperation::LocalInvalidate { .. } => CompletionOpcode::LocalInvalidate,
         SendOperation::Write { .. } => CompletionOpcode::Write,
         SendOperation::Read { .. } => CompletionOpcode::Read,
         SendOperation::FetchAdd { .. } => CompletionOpcode::FetchAdd,

@@ -37,7 +37,7 @@ impl Commons {
     pub(super) fn books(&mut self, now: Instant) -> Books<'_> {
         Books {
             now,
-            regions: &self.regions,
+            regions: &mut self.regions,
             addresses: &self.addresses,
             shared: &mut self.shared,
             cqs: &mut self.cqs,

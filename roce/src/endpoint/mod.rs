@@ -12,7 +12,9 @@ use crate::qp::{
     QpReport, RecvRequest, SendRequest,
 };
 use crate::wire::Path;
-use crate::{Access, AddressId, Counters, Lkey, Qpn, Region, SrqId, SrqInit, SrqReport, TimingWheel};
+use crate::{
+    Access, AddressId, Counters, Lkey, Qpn, Region, Rkey, SrqId, SrqInit, SrqReport, TimingWheel, WindowKind,
+};
 use alloc::collections::VecDeque;
 use cc::{ConfigError, Instant};
 use commons::Commons;
@@ -46,7 +48,7 @@ pub struct EndpointConfig {
     pub max_qps: u32,
     /// Completion queues it may hold.
     pub max_cqs: u32,
-    /// Memory regions it may hold.
+    /// Memory regions it may hold, and as many memory windows.
     pub max_regions: u32,
     /// Unpredictable: keys, queue pair numbers and initial PSNs are drawn from it.
     pub seed: [u8; 32],
@@ -66,6 +68,10 @@ pub enum ControlError {
     NoCq(CqId),
     #[error("there is no region with lkey {0}")]
     NoRegion(Lkey),
+    #[error("there is no memory window with rkey {0}")]
+    NoWindow(Rkey),
+    #[error("{windows} memory windows are bound to the region with lkey {lkey}: invalidate them first")]
+    RegionBusy { lkey: Lkey, windows: u32 },
     #[error("QP {qpn} can't go from {from:?} to {to}")]
     Transition { qpn: Qpn, from: crate::qp::State, to: &'static str },
     #[error("{what} is {value}: the limit is {limit}")]
@@ -182,9 +188,41 @@ impl Endpoint {
     /// Forgets a region. When this returns, none of its bytes is touched any more.
     ///
     /// # Errors
-    /// No region has this key.
+    /// No region has this key, or memory windows are bound to it.
     pub fn deregister(&mut self, lkey: Lkey) -> Result<(), ControlError> {
         self.commons.regions.deregister(lkey).map(drop)
+    }
+
+    /// Forgets a region as [`Self::deregister`] does, and takes back the windows that are bound to it.
+    ///
+    /// # Errors
+    /// No region has this key.
+    pub fn withdraw(&mut self, lkey: Lkey) -> Result<(), ControlError> {
+        self.commons.regions.withdraw(lkey).map(drop)
+    }
+
+    /// Memory windows that are bound to a region.
+    ///
+    /// # Errors
+    /// No region has this key.
+    pub fn windows_of(&self, lkey: Lkey) -> Result<u32, ControlError> {
+        self.commons.regions.windows_of(lkey)
+    }
+
+    /// Makes a memory window that is bound to nothing, and gives its key.
+    ///
+    /// # Errors
+    /// One window too many.
+    pub fn create_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Rkey, ControlError> {
+        self.commons.regions.create_window(pd, kind)
+    }
+
+    /// Forgets a memory window, by any of the keys that it had.
+    ///
+    /// # Errors
+    /// No window has this key.
+    pub fn destroy_window(&mut self, rkey: Rkey) -> Result<(), ControlError> {
+        self.commons.regions.destroy_window(rkey)
     }
 
     /// Makes an address handle: the way that datagrams of `pd` take.
@@ -315,6 +353,7 @@ impl Endpoint {
         let (index, slot) = self.qps.remove(now, qpn).ok_or(ControlError::NoQp(qpn))?;
         self.commons.events.forget(|event| event.qpn() == Some(qpn));
         self.wheel.cancel(index);
+        self.commons.regions.release_queue_pair(qpn);
         if slot.is_ready {
             self.ready.retain(|&ready| ready != index);
         }

@@ -2,6 +2,7 @@
 
 use super::{Data, Datagram, RecvRequest, Remote, SendOperation, SendRequest, Sge};
 use crate::wire::Immediate;
+use crate::{Binding, Rkey};
 use smallvec::SmallVec;
 
 impl Data {
@@ -52,6 +53,24 @@ impl SendRequest {
         Self::new(id, SendOperation::Send { immediate: None }, data)
     }
 
+    /// SEND that takes back the peer's memory window `rkey`.
+    #[must_use]
+    pub fn send_invalidate(id: u64, data: impl Into<Data>, rkey: Rkey) -> Self {
+        Self::new(id, SendOperation::SendInvalidate { rkey }, data)
+    }
+
+    /// Binds a memory window.
+    #[must_use]
+    pub fn bind(id: u64, binding: Binding) -> Self {
+        Self::new(id, SendOperation::Bind(binding), Data::empty())
+    }
+
+    /// Takes back a memory window of this side.
+    #[must_use]
+    pub fn local_invalidate(id: u64, rkey: Rkey) -> Self {
+        Self::new(id, SendOperation::LocalInvalidate { rkey }, Data::empty())
+    }
+
     /// SEND of a datagram.
     #[must_use]
     pub fn send_to(id: u64, data: impl Into<Data>, to: Datagram) -> Self {
@@ -82,14 +101,17 @@ impl SendRequest {
         Self::new(id, SendOperation::CompareSwap { remote, compare, swap }, result)
     }
 
-    /// With immediate data for the peer's completion. READs and atomics have none and stay as they are.
+    /// With immediate data for the peer's completion. Requests that have none stay as they are.
     #[must_use]
     pub fn with_immediate(mut self, data: Immediate) -> Self {
         match &mut self.operation {
             SendOperation::Send { immediate }
             | SendOperation::SendTo { immediate, .. }
             | SendOperation::Write { immediate, .. } => *immediate = Some(data),
-            SendOperation::Read { .. }
+            SendOperation::SendInvalidate { .. }
+            | SendOperation::Bind(_)
+            | SendOperation::LocalInvalidate { .. }
+            | SendOperation::Read { .. }
             | SendOperation::FetchAdd { .. }
             | SendOperation::CompareSwap { .. } => {}
         }

@@ -60,7 +60,7 @@ pub(crate) struct Identity {
 /// What all queue pairs of an endpoint share, lent for one call.
 pub(crate) struct Books<'a> {
     pub(crate) now: Instant,
-    pub(crate) regions: &'a RegionTable,
+    pub(crate) regions: &'a mut RegionTable,
     pub(crate) addresses: &'a AddressTable,
     pub(crate) shared: &'a mut SharedQueues,
     pub(crate) cqs: &'a mut CompletionQueues,

@@ -362,6 +362,10 @@ impl QueuePair {
                 Ok(())
             }
             Err(Refusal::Drop(discard)) => Err(discard),
+            Err(Refusal::Quiet { discard, receive }) => {
+                self.fail(Some(FailureCause::Receive(receive)), receive, books);
+                Err(discard)
+            }
             Err(Refusal::Fatal { code, discard, receive }) => {
                 self.responder.refuse(code);
                 self.fail(Some(FailureCause::Refused(code)), receive, books);
@@ -529,7 +533,11 @@ pub(super) fn check_send(request: &SendRequest, identity: &Identity) -> Result<u
     let inline = matches!(request.data, Data::Inline(_));
     let length = request.data.length();
     match request.operation {
-        SendOperation::Send { .. } | SendOperation::SendTo { .. } | SendOperation::Write { .. } => {}
+        SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => return Ok(0),
+        SendOperation::Send { .. }
+        | SendOperation::SendInvalidate { .. }
+        | SendOperation::SendTo { .. }
+        | SendOperation::Write { .. } => {}
         SendOperation::Read { .. } if inline => {
             return Err(PostError::InlineNotAllowed { operation: "READ" });
         }

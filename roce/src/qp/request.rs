@@ -1,5 +1,5 @@
 use crate::wire::Immediate;
-use crate::{AddressId, Lkey, Qpn, Rkey, SrqId};
+use crate::{AddressId, Binding, Lkey, Qpn, Rkey, SrqId};
 use smallvec::SmallVec;
 use thiserror::Error;
 
@@ -49,6 +49,12 @@ pub enum SendOperation {
         /// Data for the receiver's completion.
         immediate: Option<Immediate>,
     },
+    /// Fill the peer's next receive buffer, and take back the memory window whose key is `rkey` there: it must be one of type
+    /// 2 that the peer's queue pair bound. A wrong key fails the peer's queue pair, and this one hears nothing of it.
+    SendInvalidate {
+        /// The peer's key.
+        rkey: Rkey,
+    },
     /// Write to the peer's memory. With immediate data it consumes a receive request there.
     Write {
         /// Where to.
@@ -77,6 +83,21 @@ pub enum SendOperation {
         /// What shall stand there.
         swap: u64,
     },
+    /// Give a memory window of this side a part of a region, once all requests before it have been sent. Nothing goes to the
+    /// peer.
+    Bind(Binding),
+    /// Take back a memory window of type 2 that this queue pair bound. Nothing goes to the peer.
+    LocalInvalidate {
+        /// The window's key.
+        rkey: Rkey,
+    },
+}
+
+impl SendOperation {
+    /// Whether no packet carries it.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self, Self::Bind(_) | Self::LocalInvalidate { .. })
+    }
 }
 
 /// The local side of a send request.
@@ -156,6 +177,8 @@ pub enum CompletionStatus {
     LocalProtection,
     #[error("local QP operation error")]
     LocalQpOperation,
+    #[error("memory window bind error: window, key, region, range or access right")]
+    Bind,
     #[error("flushed: the queue pair went to the error state")]
     Flushed,
     #[error("bad response from the peer")]
@@ -181,6 +204,8 @@ pub enum CompletionOpcode {
     Read,
     FetchAdd,
     CompareSwap,
+    Bind,
+    LocalInvalidate,
     /// A message arrived by SEND.
     Recv,
     /// A WRITE with immediate data arrived.
@@ -202,6 +227,8 @@ pub struct Completion {
     pub length: u32,
     /// Immediate data, if the message brought any.
     pub immediate: Option<Immediate>,
+    /// The key of a memory window that the message took back.
+    pub invalidated: Option<Rkey>,
     /// Whether the sender asked for an event.
     pub solicited: bool,
     /// Who sent a datagram. Its first 40 bytes are the IPv6 header, or 20 bytes that mean nothing and the IPv4 header.

@@ -5,7 +5,7 @@ use super::queue_pair::{Connection, QueuePair};
 use super::responder::Answered;
 use super::telemetry::PROBE_ROOM;
 use super::upgrade::Seen;
-use super::{Books, CompletionStatus, State, buffers};
+use super::{Books, CompletionStatus, Identity, State, buffers};
 use crate::wire::telemetry::IntHeader;
 use crate::wire::{Bth, Header, MAX_IN_BAND, MAX_OVERHEAD, NakCode, Opcode, Operation, Report, Service};
 use crate::{Access, AccessError, FailureCause, Memory, Psn, Qpn};
@@ -81,9 +81,9 @@ impl QueuePair {
             match read.filter(|read| read.length > 0) {
                 None => Ok(()),
                 Some(read) => {
-                    let regions = books.regions;
-                    let access = Access::REMOTE_READ;
-                    let slice = regions.remote(read.rkey, identity.pd, read.address, read.length, access)?;
+                    let (regions, access) = (&*books.regions, Access::REMOTE_READ);
+                    let Identity { pd, qpn, .. } = identity;
+                    let slice = regions.remote(read.rkey, pd, qpn, read.address, read.length, access)?;
                     memory.gather(slice, into);
                     Ok(())
                 }
@@ -181,6 +181,11 @@ impl QueuePair {
             // What has begun is sent to its end, and again where it was lost; nothing new begins (IBA 10.3.1.5).
             State::SendQueueDrained if self.requester.has_begun() => {}
             _ => return None,
+        }
+        let begin = self.state == State::ReadyToSend;
+        if let Err(status) = self.requester.run_local(begin, books, &self.identity) {
+            self.fail_request(status, books);
+            return None;
         }
         let flow = self.flow.as_ref()?;
         let (window, data_bits) = (flow.algorithm().window(), flow.data_bits());

@@ -44,6 +44,8 @@ pub(super) struct Wqe {
     pub(super) packets: u32,
     /// Payload bytes that all requests before this one send.
     pub(super) stream: u64,
+    /// A local request has run.
+    pub(super) is_done: bool,
 }
 
 impl Wqe {
@@ -55,11 +57,26 @@ impl Wqe {
     /// Whether the peer answers with data: such a request is done by its answer, not by an acknowledgement.
     pub(super) const fn is_answered(&self) -> bool {
         match self.request.operation {
-            SendOperation::Send { .. } | SendOperation::SendTo { .. } | SendOperation::Write { .. } => false,
+            SendOperation::Send { .. }
+            | SendOperation::SendInvalidate { .. }
+            | SendOperation::SendTo { .. }
+            | SendOperation::Write { .. }
+            | SendOperation::Bind(_)
+            | SendOperation::LocalInvalidate { .. } => false,
             SendOperation::Read { .. }
             | SendOperation::FetchAdd { .. }
             | SendOperation::CompareSwap { .. } => true,
         }
+    }
+
+    /// Whether no packet carries it: then it takes no PSN either.
+    pub(super) const fn is_local(&self) -> bool {
+        self.request.operation.is_local()
+    }
+
+    /// A local request that has not run.
+    pub(super) const fn is_pending(&self) -> bool {
+        self.is_local() && !self.is_done
     }
 
     /// Payload bytes that this request sends.
@@ -81,7 +98,11 @@ impl Wqe {
 
     pub(super) const fn opcode(&self) -> CompletionOpcode {
         match self.request.operation {
-            SendOperation::Send { .. } | SendOperation::SendTo { .. } => CompletionOpcode::Send,
+            SendOperation::Send { .. }
+            | SendOperation::SendInvalidate { .. }
+            | SendOperation::SendTo { .. } => CompletionOpcode::Send,
+            SendOperation::Bind(_) => CompletionOpcode::Bind,
+            SendOperation::LocalInvalidate { .. } => CompletionOpcode::LocalInvalidate,
             SendOperation::Write { .. } => CompletionOpcode::Write,
             SendOperation::Read { .. } => CompletionOpcode::Read,
             SendOperation::FetchAdd { .. } => CompletionOpcode::FetchAdd,
@@ -109,6 +130,7 @@ mod tests {
             first: 5,
             packets,
             stream: 7,
+            is_done: false,
         };
         assert_eq!(wqe.offset(wqe.end() - 1, 256), length - 256);
         assert_eq!(wqe.stream_at(wqe.end(), 256), 7 + (1 << 31));

@@ -3,6 +3,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 const PD: PdId = PdId(1);
+const QPN: Qpn = Qpn::new(7);
 const SECRET: [u8; 32] = *b"0123456789abcdefghijklmnopqrstuv";
 
 fn table(max: u32) -> RegionTable {
@@ -13,7 +14,7 @@ fn table(max: u32) -> RegionTable {
 fn an_access_inside_the_region_gives_its_slice() {
     let mut table = table(4);
     let region = table.register(PD, 0x1000, 64, Access::ALL).unwrap();
-    let slice = table.remote(region.rkey, PD, 0x1010, 48, Access::REMOTE_WRITE).unwrap();
+    let slice = table.remote(region.rkey, PD, QPN, 0x1010, 48, Access::REMOTE_WRITE).unwrap();
     assert_eq!((slice.address(), slice.len()), (0x1010, 48));
     assert_eq!(table.local(region.lkey, PD, 0x1000, 64, Access::LOCAL_WRITE), Ok(Slice::new(0x1000, 64)));
 }
@@ -22,7 +23,8 @@ fn an_access_inside_the_region_gives_its_slice() {
 fn each_refusal_says_why() {
     let mut table = table(4);
     let region = table.register(PD, 0x1000, 64, Access::REMOTE_READ).unwrap();
-    let ask = |key, pd, address, length, access| table.remote(key, pd, address, length, access).unwrap_err();
+    let ask =
+        |key, pd, address, length, access| table.remote(key, pd, QPN, address, length, access).unwrap_err();
     let read = Access::REMOTE_READ;
     assert_eq!(ask(Rkey::new(region.rkey.get() ^ 1), PD, 0x1000, 1, read), AccessError::UnknownKey);
     assert_eq!(ask(region.rkey, PdId(2), 0x1000, 1, read), AccessError::ProtectionDomain);
@@ -40,7 +42,7 @@ fn a_local_key_is_no_remote_key() {
     let mut table = table(1024);
     let crossed = (0..1024).filter(|place| {
         let region = table.register(PD, place * 64, 64, Access::ALL).unwrap();
-        table.remote(Rkey::new(region.lkey.get()), PD, place * 64, 64, Access::REMOTE_READ).is_ok()
+        table.remote(Rkey::new(region.lkey.get()), PD, QPN, place * 64, 64, Access::REMOTE_READ).is_ok()
     });
     assert_eq!(crossed.count(), 0);
 }
@@ -127,7 +129,8 @@ proptest! {
                         (true, false) => Err(AccessError::Range),
                         (true, true) => Ok(Slice::new(address, length)),
                     };
-                    prop_assert_eq!(table.remote(region.rkey, PD, address, length, Access::REMOTE_READ), expected);
+                    let remote = table.remote(region.rkey, PD, QPN, address, length, Access::REMOTE_READ);
+                    prop_assert_eq!(remote, expected);
                     prop_assert_eq!(table.local(region.lkey, PD, address, length, Access::LOCAL_READ), expected);
                 }
                 Operation::Deregister { .. } | Operation::Ask { .. } => {}

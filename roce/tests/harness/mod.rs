@@ -4,6 +4,7 @@
 pub mod capture;
 pub mod raw;
 pub mod script;
+pub mod window;
 
 use cc::{Instant, Rate};
 use core::net::IpAddr;
@@ -139,7 +140,7 @@ pub struct Host {
 impl Host {
     pub fn new(core: u8, options: &Options) -> Self {
         let mut endpoint =
-            Endpoint::new(EndpointConfig { max_qps: 8, max_cqs: 4, max_regions: 8, seed: [core; 32], core });
+            Endpoint::new(EndpointConfig { max_qps: 8, max_cqs: 4, max_regions: 16, seed: [core; 32], core });
         let pd = endpoint.create_pd();
         let send_cq = endpoint.create_cq(options.cq_depth).unwrap();
         let recv_cq = endpoint.create_cq(options.cq_depth).unwrap();

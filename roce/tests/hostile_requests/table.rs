@@ -3,7 +3,8 @@
 use super::harness::raw::Raw;
 use super::harness::script::{LAST, PEER, PSN, SEND, Script};
 use super::harness::{BASE, Options};
-use Outcome::{Again, Fatal, Gap, NotReady, Silence};
+use super::windows::{Windows, windows};
+use Outcome::{Acknowledged, Again, Fatal, Gap, NotReady, Silence};
 use roce::qp::CompletionStatus;
 use roce::wire::NakCode::{InvalidRequest, RemoteAccessError};
 use roce::wire::{AtomicEth, CompareSwap, FetchAdd, Header, NakCode, Operation, Reth, SendTail, Service};
@@ -32,6 +33,8 @@ pub enum Outcome {
     NotReady,
     /// The newest acknowledgement, again.
     Again,
+    /// It is acknowledged, and then this side alone fails: ERR, and the receive ends so.
+    Acknowledged(CompletionStatus),
 }
 
 pub enum Packet {
@@ -63,6 +66,7 @@ pub struct Keys {
     pub foreign: Rkey,
     pub readable: Rkey,
     pub writable: Rkey,
+    pub windows: Windows,
 }
 
 pub fn prepare() -> (Script, Keys) {
@@ -79,12 +83,19 @@ pub fn prepare() -> (Script, Keys) {
         foreign: register(foreign, Access::ALL).rkey,
         readable: register(pd, Access::REMOTE_READ).rkey,
         writable: register(pd, Access::REMOTE_WRITE | Access::LOCAL_WRITE).rkey,
+        windows: windows(&mut script),
     };
     script.host.endpoint.deregister(stale.lkey).unwrap();
     (script, keys)
 }
 
-fn made(name: &'static str, operation: Operation, payload: &[u8], discard: Discard, outcome: Outcome) -> Row {
+pub fn made(
+    name: &'static str,
+    operation: Operation,
+    payload: &[u8],
+    discard: Discard,
+    outcome: Outcome,
+) -> Row {
     Row {
         name,
         receive: RECEIVE,
@@ -117,6 +128,8 @@ pub fn table(keys: &Keys) -> Vec<Row> {
         sequence(keys),
         lengths(keys),
         ranges(keys),
+        super::windows::rows(keys.windows),
+        whole_regions(keys),
         resources(keys),
         numbers(keys),
         strangers(keys),
@@ -149,6 +162,7 @@ fn sequence(keys: &Keys) -> Vec<Row> {
     let writes = &[(long, FULL)];
     let flushed = |row: Row| Row { outcome: Fatal(InvalidRequest, CompletionStatus::Flushed), ..row };
     let one = reth(keys.whole, 0, 1);
+    let returned = Operation::SendOnly(SendTail::Invalidate(keys.windows.own));
     vec![
         none("SEND Middle without First", Operation::SendMiddle, FULL),
         none("SEND Last without First", LAST, &[1]),
@@ -162,6 +176,7 @@ fn sequence(keys: &Keys) -> Vec<Row> {
         none("WRITE Last with Immediate without First", Operation::WriteLast(Some(IMMEDIATE)), &[1]),
         bad("SEND First after First", send, Operation::SendFirst, FULL),
         bad("SEND Only after First", send, SEND, &[1]),
+        bad("SEND Only with Invalidate after First", send, returned, &[]),
         bad("SEND First after Middle", sends, Operation::SendFirst, FULL),
         bad("WRITE First inside a SEND", send, long, FULL),
         bad("WRITE Middle inside a SEND", send, Operation::WriteMiddle, FULL),
@@ -277,6 +292,18 @@ fn ranges(keys: &Keys) -> Vec<Row> {
         right("READ of a region for writing", read(keys.writable, 0, 1), &[]),
         right("atomic on a region for writing", fetch_add(BASE, keys.writable), &[]),
         right("atomic on a region for reading", compare_swap(BASE, keys.readable), &[]),
+    ]
+}
+
+/// IBA 9.4.1.1.3: no window's key is taken back.
+fn whole_regions(keys: &Keys) -> Vec<Row> {
+    let invalidate = |name, rkey, discard| {
+        let operation = Operation::SendOnly(SendTail::Invalidate(rkey));
+        made(name, operation, &[], discard, Acknowledged(CompletionStatus::RemoteInvalidRequest))
+    };
+    vec![
+        invalidate("invalidate a region", keys.whole, Discard::RemoteKey),
+        invalidate("invalidate by an unknown key", keys.unknown, Discard::RemoteKey),
     ]
 }
 

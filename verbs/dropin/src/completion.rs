@@ -181,6 +181,7 @@ pub(crate) fn status_code(status: CompletionStatus) -> ibv_wc_status {
         CompletionStatus::LocalLength => IBV_WC_LOC_LEN_ERR,
         CompletionStatus::LocalProtection => IBV_WC_LOC_PROT_ERR,
         CompletionStatus::LocalQpOperation => IBV_WC_LOC_QP_OP_ERR,
+        CompletionStatus::Bind => IBV_WC_MW_BIND_ERR,
         CompletionStatus::Flushed => IBV_WC_WR_FLUSH_ERR,
         CompletionStatus::BadResponse => IBV_WC_BAD_RESP_ERR,
         CompletionStatus::RemoteInvalidRequest => IBV_WC_REM_INV_REQ_ERR,
@@ -198,6 +199,8 @@ pub(crate) fn opcode_code(opcode: CompletionOpcode) -> ibv_wc_opcode {
         CompletionOpcode::Read => IBV_WC_RDMA_READ,
         CompletionOpcode::FetchAdd => IBV_WC_FETCH_ADD,
         CompletionOpcode::CompareSwap => IBV_WC_COMP_SWAP,
+        CompletionOpcode::Bind => IBV_WC_BIND_MW,
+        CompletionOpcode::LocalInvalidate => IBV_WC_LOCAL_INV,
         CompletionOpcode::Recv => IBV_WC_RECV,
         CompletionOpcode::RecvWithWrite => IBV_WC_RECV_RDMA_WITH_IMM,
     }
@@ -220,6 +223,10 @@ pub(crate) fn work_completion(completion: &Completion) -> ibv_wc {
     if let Some(immediate) = completion.immediate {
         wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes(immediate);
         wc.wc_flags |= IBV_WC_WITH_IMM as c_uint;
+    }
+    if let Some(rkey) = completion.invalidated {
+        wc.__bindgen_anon_1.invalidated_rkey = rkey.get();
+        wc.wc_flags |= IBV_WC_WITH_INV as c_uint;
     }
     wc
 }

@@ -162,21 +162,22 @@ impl Requester {
         progress.rtt = self.on_progress(books).or(progress.rtt);
     }
 
-    /// Completes the front request where all of it is acknowledged.
+    /// Completes the front request where all of it is acknowledged, and the local ones behind it that have run.
     pub(super) fn retire_front(&mut self, books: &mut Books<'_>, identity: &Identity) {
-        let Some(wqe) = self.queue.front() else { return };
-        if self.una < wqe.end() {
-            return;
+        while let Some(wqe) = self.queue.front()
+            && wqe.end() <= self.una
+            && !wqe.is_pending()
+        {
+            if wqe.request.signalled || identity.signal_all {
+                books.cqs.push(identity.send_cq, success(wqe, identity));
+            }
+            if wqe.is_answered() {
+                self.outstanding_reads -= u32::from(self.next >= wqe.end());
+                self.reads_at_once = (self.reads_at_once + 1).min(self.max_reads);
+            }
+            self.queue.pop_front();
+            self.cursor = self.cursor.saturating_sub(1);
         }
-        if wqe.request.signalled || identity.signal_all {
-            books.cqs.push(identity.send_cq, success(wqe, identity));
-        }
-        if wqe.is_answered() {
-            self.outstanding_reads -= u32::from(self.next >= wqe.end());
-            self.reads_at_once = (self.reads_at_once + 1).min(self.max_reads);
-        }
-        self.queue.pop_front();
-        self.cursor = self.cursor.saturating_sub(1);
     }
 
     /// `una` moved: counters and timers start again. Gives the round trip if the packet that measures it is in.

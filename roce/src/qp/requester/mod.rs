@@ -1,6 +1,7 @@
 //! The sending side of a reliable connection: send queue, go-back-N, retries (IBA 9.7.5, 9.7.6).
 
 mod acknowledge;
+mod local;
 mod selective;
 mod send;
 
@@ -15,6 +16,7 @@ use cc::Instant;
 use core::time::Duration;
 use selective::Selective;
 
+pub(super) use local::run;
 pub(super) use send::operation;
 
 /// Half the circle: PSNs that may be outstanding, or new and old can't be told apart (IBA 9.7.2).
@@ -143,13 +145,16 @@ impl Requester {
     /// Appends a request that was checked.
     pub(super) fn post(&mut self, request: SendRequest, length: u32) {
         let packets = match request.operation {
+            SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,
             SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. } => 1,
             SendOperation::Send { .. }
+            | SendOperation::SendInvalidate { .. }
             | SendOperation::SendTo { .. }
             | SendOperation::Write { .. }
             | SendOperation::Read { .. } => wqe::packets(length, self.mtu),
         };
-        let wqe = Wqe { request, length, first: self.end, packets, stream: self.stream_end };
+        let (first, stream) = (self.end, self.stream_end);
+        let wqe = Wqe { request, length, first, packets, stream, is_done: false };
         self.end = wqe.end();
         self.stream_end += u64::from(wqe.sends());
         self.queue.push_back(wqe);
@@ -288,6 +293,7 @@ fn success(wqe: &Wqe, identity: &Identity) -> Completion {
         qpn: identity.qpn,
         length,
         immediate: None,
+        invalidated: None,
         solicited: false,
         source: None,
     }

@@ -322,7 +322,7 @@ impl Requester {
 
     fn seek(&mut self, number: u64) {
         self.next = number;
-        self.cursor = self.queue.partition_point(|wqe| wqe.end() <= number);
+        self.cursor = self.queue.partition_point(|wqe| wqe.end() <= number && !wqe.is_pending());
         let before = self.queue.range(..self.cursor);
         self.outstanding_reads = before.filter(|wqe| wqe.is_answered()).count() as u32;
     }

@@ -2,7 +2,7 @@ use super::super::wqe::{Position, Wqe};
 use super::super::{Books, Data, SendOperation};
 use super::{MAX_OUTSTANDING, Requester};
 use crate::Psn;
-use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Immediate, Operation, Reth, SendTail};
+use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Operation, Reth, SendTail};
 
 /// A long message asks for an acknowledgement at least this often, so that the window keeps moving.
 const PACKETS_PER_ACK: u32 = 64;
@@ -29,7 +29,7 @@ pub(in crate::qp) struct Plan<'a> {
 impl Requester {
     /// The next packet that the send queue, the window and the peer's limits allow now.
     pub(in crate::qp) fn plan(&self, window: u64) -> Option<Plan<'_>> {
-        let wqe = self.queue.get(self.cursor)?;
+        let wqe = self.queue.get(self.cursor).filter(|wqe| !wqe.is_local())?;
         let in_flight = self.in_flight();
         if self.rnr_until.is_some() || in_flight >= window.max(1) || !self.is_admitted(wqe, window) {
             return None;
@@ -49,7 +49,7 @@ impl Requester {
             // What is sent again one by one says at once whether it came.
             || self.selective.is_some() && self.next < self.sent;
         Some(Plan {
-            operation: operation(wqe, position, offset, wqe.offset(until, self.mtu)),
+            operation: operation(wqe, position, offset, wqe.offset(until, self.mtu))?,
             psn: self.psn(self.next),
             ack_request,
             solicited: ends && wqe.request.solicited,
@@ -103,15 +103,14 @@ impl Requester {
 }
 
 /// What the packet at `position` of a request says. READs that go on after a loss ask for the bytes from `offset` to `end`
-/// only.
-pub(in crate::qp) fn operation(wqe: &Wqe, position: Position, offset: u32, end: u32) -> Operation {
-    match wqe.request.operation {
-        SendOperation::Send { immediate } | SendOperation::SendTo { immediate, .. } => match position {
-            Position::First => Operation::SendFirst,
-            Position::Middle => Operation::SendMiddle,
-            Position::Last => Operation::SendLast(tail(immediate)),
-            Position::Only => Operation::SendOnly(tail(immediate)),
-        },
+/// only. Local requests say nothing.
+pub(in crate::qp) fn operation(wqe: &Wqe, position: Position, offset: u32, end: u32) -> Option<Operation> {
+    Some(match wqe.request.operation {
+        SendOperation::Send { immediate } | SendOperation::SendTo { immediate, .. } => {
+            send(position, immediate.map_or(SendTail::Plain, SendTail::Immediate))
+        }
+        SendOperation::SendInvalidate { rkey } => send(position, SendTail::Invalidate(rkey)),
+        SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => return None,
         SendOperation::Write { remote, immediate } => {
             let reth = Reth { address: remote.address, rkey: remote.rkey, length: wqe.length };
             match position {
@@ -136,12 +135,14 @@ pub(in crate::qp) fn operation(wqe: &Wqe, position: Position, offset: u32, end: 
             rkey: remote.rkey,
             operands: CompareSwap { compare, swap },
         }),
-    }
+    })
 }
 
-const fn tail(immediate: Option<Immediate>) -> SendTail {
-    match immediate {
-        Some(immediate) => SendTail::Immediate(immediate),
-        None => SendTail::Plain,
+const fn send(position: Position, tail: SendTail) -> Operation {
+    match position {
+        Position::First => Operation::SendFirst,
+        Position::Middle => Operation::SendMiddle,
+        Position::Last => Operation::SendLast(tail),
+        Position::Only => Operation::SendOnly(tail),
     }
 }

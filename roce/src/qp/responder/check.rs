@@ -2,9 +2,9 @@
 
 use super::{Message, Refusal, Responder, Rights};
 use crate::qp::wqe::MAX_MESSAGE;
-use crate::qp::{CompletionStatus, RecvRequest, buffers};
-use crate::wire::{NakCode, Operation, Reth, SendTail};
-use crate::{Access, Discard, PdId, RegionTable, Rkey, Slice};
+use crate::qp::{CompletionStatus, Identity, RecvRequest, buffers};
+use crate::wire::{NakCode, Operation, Reth};
+use crate::{Access, Discard, RegionTable, Rkey, Slice};
 
 impl Responder {
     /// First, middle and last come in this order, and nothing else comes between (IBA 9.7.4.1.2).
@@ -45,16 +45,6 @@ fn check_payload(operation: Operation, length: u32, mtu: u32) -> Result<(), Refu
     if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Sequence)) }
 }
 
-/// What this side does not do (IBA 9.7.4.1.3).
-pub(super) fn check_supported(operation: Operation) -> Result<(), Refusal> {
-    match operation {
-        Operation::SendLast(SendTail::Invalidate(_)) | Operation::SendOnly(SendTail::Invalidate(_)) => {
-            Err(Refusal::invalid(Discard::Opcode))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn check_right(operation: Operation, access: Access) -> Result<(), Refusal> {
     let needs = match operation {
         Operation::WriteFirst(_) | Operation::WriteOnly(..) => Access::REMOTE_WRITE,
@@ -70,7 +60,7 @@ pub(super) fn check_range(
     reth: Reth,
     access: Access,
     regions: &RegionTable,
-    pd: PdId,
+    identity: &Identity,
 ) -> Result<(), Refusal> {
     if reth.length > MAX_MESSAGE {
         return Err(Refusal::invalid(Discard::Sequence));
@@ -79,7 +69,7 @@ pub(super) fn check_range(
         return Ok(());
     }
     regions
-        .remote(reth.rkey, pd, reth.address, reth.length, access)
+        .remote(reth.rkey, identity.pd, identity.qpn, reth.address, reth.length, access)
         .map(drop)
         .map_err(|error| Refusal::access(error.discard()))
 }
@@ -110,12 +100,14 @@ pub(super) fn check_atomic(
     address: u64,
     rkey: Rkey,
     regions: &RegionTable,
-    pd: PdId,
+    identity: &Identity,
 ) -> Result<Slice, Refusal> {
     if !address.is_multiple_of(8) {
         return Err(Refusal::invalid(Discard::Sequence));
     }
-    regions
-        .remote(rkey, pd, address, 8, Access::REMOTE_ATOMIC)
-        .map_err(|error| Refusal::access(error.discard()))
+    let at = regions
+        .remote(rkey, identity.pd, identity.qpn, address, 8, Access::REMOTE_ATOMIC)
+        .map_err(|error| Refusal::access(error.discard()))?;
+    // A zero-based window may begin anywhere.
+    if at.address().is_multiple_of(8) { Ok(at) } else { Err(Refusal::invalid(Discard::Sequence)) }
 }

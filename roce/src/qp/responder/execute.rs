@@ -1,6 +1,4 @@
-use super::check::{
-    check_atomic, check_payload_right, check_range, check_room, check_supported, check_write_length,
-};
+use super::check::{check_atomic, check_payload_right, check_range, check_room, check_write_length};
 use super::resources::{Kind, Resource};
 use super::{Answer, Message, Refusal, Responder, Rights};
 use crate::qp::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, buffers, wqe};
@@ -17,6 +15,13 @@ pub(in crate::qp) struct Arrival<'a, 'b, M> {
     /// The packet carries the mark CE.
     pub(in crate::qp) is_marked: bool,
     pub(in crate::qp) payload: &'a [u8],
+}
+
+/// What a message brings its receiver beside its bytes.
+#[derive(Clone, Copy)]
+struct Extra {
+    immediate: Option<Immediate>,
+    invalidated: Option<Rkey>,
 }
 
 impl<M> Arrival<'_, '_, M> {
@@ -48,7 +53,6 @@ impl Responder {
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Refusal> {
         self.check_sequence(operation)?;
-        check_supported(operation)?;
         check_payload_right(operation, arrival.length(), arrival.rights)?;
         match operation {
             Operation::SendFirst | Operation::SendMiddle => self.on_send(None, arrival)?,
@@ -142,7 +146,12 @@ impl Responder {
             },
         };
         let length = arrival.length();
-        let outcome = check_room(&request, received, length).and_then(|()| {
+        let outcome = check_room(&request, received, length);
+        let outcome = match tail {
+            Some(SendTail::Invalidate(rkey)) => outcome.and_then(|()| self.invalidate(rkey, arrival)),
+            _ => outcome,
+        };
+        let outcome = outcome.and_then(|()| {
             let Arrival { memory, books, identity, payload, .. } = arrival;
             buffers::place(*memory, books.regions, identity.pd, &request.buffers, received, payload)
                 .map_err(|_| Refusal::operational(CompletionStatus::LocalProtection))
@@ -150,16 +159,33 @@ impl Responder {
         let received = received + if outcome.is_ok() { length } else { 0 };
         match tail {
             Some(tail) if outcome.is_ok() => {
-                let immediate = match tail {
-                    SendTail::Immediate(immediate) => Some(immediate),
-                    SendTail::Plain | SendTail::Invalidate(_) => None,
+                let (immediate, invalidated) = match tail {
+                    SendTail::Plain => (None, None),
+                    SendTail::Immediate(immediate) => (Some(immediate), None),
+                    SendTail::Invalidate(rkey) => (None, Some(rkey)),
                 };
-                self.deliver(request.id, CompletionOpcode::Recv, received, immediate, arrival);
+                let extra = Extra { immediate, invalidated };
+                self.deliver(request.id, CompletionOpcode::Recv, received, extra, arrival);
             }
             // Unfinished, or to be flushed with what went wrong.
             _ => self.message = Some(Message::Send { request, received }),
         }
         outcome
+    }
+
+    /// Takes back the window that a SEND names (IBA 9.4.1.1.3). A wrong key is an error of this side alone, its class J, as
+    /// Linux has it: the message is acknowledged as it came, and nothing of this packet is placed.
+    fn invalidate<M>(&mut self, rkey: Rkey, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
+        let Identity { pd, qpn, .. } = *arrival.identity;
+        arrival.books.regions.invalidate(rkey, pd, qpn).map_err(|error| {
+            self.count_message();
+            self.advance(1);
+            if arrival.bth.ack_request {
+                self.answer = Some(Answer::Acknowledge);
+            }
+            let receive = CompletionStatus::RemoteInvalidRequest;
+            Refusal::Quiet { discard: error.discard(), receive }
+        })
     }
 
     /// `begin`: this packet begins the message. `end`: it ends it, maybe with immediate data.
@@ -172,7 +198,7 @@ impl Responder {
         let Arrival { books, identity, .. } = &*arrival;
         let (reth, received) = match (begin, &self.message) {
             (Some(reth), _) => {
-                check_range(reth, Access::REMOTE_WRITE, books.regions, identity.pd)?;
+                check_range(reth, Access::REMOTE_WRITE, books.regions, identity)?;
                 (reth, 0)
             }
             (None, Some(Message::Write { reth, received })) => (*reth, *received),
@@ -188,10 +214,10 @@ impl Responder {
         if length > 0 {
             let address = reth.address + u64::from(received);
             // Again for each packet: the region may be gone since the first.
-            let slice = arrival
-                .books
-                .regions
-                .remote(reth.rkey, arrival.identity.pd, address, length, Access::REMOTE_WRITE)
+            let Identity { pd, qpn, .. } = *arrival.identity;
+            let regions = &arrival.books.regions;
+            let slice = regions
+                .remote(reth.rkey, pd, qpn, address, length, Access::REMOTE_WRITE)
                 .map_err(|error| Refusal::access(error.discard()))?;
             arrival.memory.place(slice, arrival.payload);
         }
@@ -203,7 +229,8 @@ impl Responder {
                 match request {
                     Some(request) => {
                         let opcode = CompletionOpcode::RecvWithWrite;
-                        self.deliver(request.id, opcode, reth.length, immediate, arrival);
+                        let extra = Extra { immediate, invalidated: None };
+                        self.deliver(request.id, opcode, reth.length, extra, arrival);
                     }
                     None => self.count_message(),
                 }
@@ -217,7 +244,7 @@ impl Responder {
             return Err(Refusal::invalid(Discard::ResponderResources));
         }
         let Arrival { books, identity, rights, bth, .. } = arrival;
-        check_range(reth, Access::REMOTE_READ, books.regions, identity.pd)?;
+        check_range(reth, Access::REMOTE_READ, books.regions, identity)?;
         self.count_message();
         let packets = wqe::packets(reth.length, rights.mtu);
         self.resources.push(Resource::new(Kind::Read(reth), bth.psn, packets, self.msn));
@@ -235,7 +262,7 @@ impl Responder {
         if !self.resources.has_room() {
             return Err(Refusal::invalid(Discard::ResponderResources));
         }
-        let at = check_atomic(address, rkey, arrival.books.regions, arrival.identity.pd)?;
+        let at = check_atomic(address, rkey, arrival.books.regions, arrival.identity)?;
         let original = run(arrival.memory, at);
         self.count_message();
         self.resources.push(Resource::new(Kind::Atomic(original), arrival.bth.psn, 1, self.msn));
@@ -257,10 +284,11 @@ impl Responder {
         id: u64,
         opcode: CompletionOpcode,
         length: u32,
-        immediate: Option<Immediate>,
+        extra: Extra,
         arrival: &mut Arrival<'_, '_, M>,
     ) {
         self.count_message();
+        let Extra { immediate, invalidated } = extra;
         let completion = Completion {
             id,
             status: CompletionStatus::Success,
@@ -268,6 +296,7 @@ impl Responder {
             qpn: arrival.identity.qpn,
             length,
             immediate,
+            invalidated,
             solicited: arrival.bth.solicited,
             source: None,
         };

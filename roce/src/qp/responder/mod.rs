@@ -28,6 +28,8 @@ const NO_CREDITS: u8 = 31;
 pub(super) enum Refusal {
     /// Nothing but this count follows; an answer may already be on its way.
     Drop(Discard),
+    /// The queue pair fails and the peer is not told, since its packet was well; the receive request ends as `receive`.
+    Quiet { discard: Discard, receive: CompletionStatus },
     /// The peer is told, and the queue pair fails. A receive request that the message had taken ends as `receive`.
     Fatal { code: NakCode, discard: Discard, receive: CompletionStatus },
 }
@@ -192,6 +194,7 @@ fn failed(request: &RecvRequest, status: CompletionStatus, identity: &Identity) 
         qpn: identity.qpn,
         length: 0,
         immediate: None,
+        invalidated: None,
         solicited: false,
         source: None,
     }

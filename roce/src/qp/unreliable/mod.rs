@@ -272,7 +272,13 @@ impl Unreliable {
     /// The service has this operation, and a message of this length; gives the bytes of its packets.
     fn check_service(&self, request: &SendRequest, length: u32) -> Result<u32, PostError> {
         match (&self.kind, &request.operation) {
-            (Kind::Connected(connection), SendOperation::Send { .. } | SendOperation::Write { .. }) => {
+            (
+                Kind::Connected(connection),
+                SendOperation::Send { .. }
+                | SendOperation::Write { .. }
+                | SendOperation::Bind(_)
+                | SendOperation::LocalInvalidate { .. },
+            ) => {
                 // Before RTR nothing is sent, whatever its packets are.
                 Ok(connection.as_ref().map_or(256, |connection| connection.mtu))
             }
@@ -285,8 +291,8 @@ impl Unreliable {
     }
 
     fn enqueue(&mut self, request: SendRequest, length: u32, mtu: u32) {
-        let packets = wqe::packets(length, mtu);
-        let wqe = Wqe { request, length, first: self.end, packets, stream: 0 };
+        let packets = if request.operation.is_local() { 0 } else { wqe::packets(length, mtu) };
+        let wqe = Wqe { request, length, first: self.end, packets, stream: 0, is_done: false };
         self.end = wqe.end();
         self.queue.push_back(wqe);
     }
@@ -345,6 +351,7 @@ fn sent(wqe: &Wqe, identity: &Identity) -> Completion {
         qpn: identity.qpn,
         length: 0,
         immediate: None,
+        invalidated: None,
         solicited: false,
         source: None,
     }

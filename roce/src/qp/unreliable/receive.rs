@@ -1,5 +1,7 @@
 use super::super::queue_pair::same_partition;
-use super::super::{Books, Completion, CompletionOpcode, CompletionStatus, RecvRequest, State, buffers};
+use super::super::{
+    Books, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, State, buffers,
+};
 use super::{Kind, Unreliable};
 use crate::srq::SharedQueues;
 use crate::wire::{Bth, Frame, Header, Immediate, Operation, Reth, SendTail, Service};
@@ -101,7 +103,7 @@ impl Unreliable {
         }
         let mut grh = [0; GRH];
         grh[GRH - network.len()..].copy_from_slice(network);
-        let (regions, pd) = (arrival.books.regions, self.identity.pd);
+        let (regions, pd) = (&*arrival.books.regions, self.identity.pd);
         let placed = buffers::place(arrival.memory, regions, pd, &request.buffers, 0, &grh).and_then(|()| {
             buffers::place(arrival.memory, regions, pd, &request.buffers, GRH as u32, arrival.payload)
         });
@@ -189,7 +191,7 @@ impl Unreliable {
             self.message = Some(Message::Send { request, received });
             return Err(Discard::LocalProtection);
         }
-        let (regions, pd) = (arrival.books.regions, self.identity.pd);
+        let (regions, pd) = (&*arrival.books.regions, self.identity.pd);
         let placed = buffers::place(arrival.memory, regions, pd, &request.buffers, received, arrival.payload);
         if placed.is_err() {
             self.message = Some(Message::Send { request, received });
@@ -237,14 +239,15 @@ impl Unreliable {
             return Err(Discard::ReceiverNotReady);
         }
         if length > 0 {
-            let (pd, regions) = (self.identity.pd, arrival.books.regions);
+            let (regions, Identity { pd, qpn, .. }) = (&*arrival.books.regions, self.identity);
             let address = reth.address.wrapping_add(u64::from(received));
             // All of the range is checked before its first byte is written.
             if begin.is_some() {
-                let whole = regions.remote(reth.rkey, pd, reth.address, reth.length, Access::REMOTE_WRITE);
+                let whole =
+                    regions.remote(reth.rkey, pd, qpn, reth.address, reth.length, Access::REMOTE_WRITE);
                 whole.map_err(|error| error.discard())?;
             }
-            let slice = regions.remote(reth.rkey, pd, address, length, Access::REMOTE_WRITE);
+            let slice = regions.remote(reth.rkey, pd, qpn, address, length, Access::REMOTE_WRITE);
             arrival.memory.place(slice.map_err(|error| error.discard())?, arrival.payload);
         }
         if end.is_none() {
@@ -281,6 +284,7 @@ impl Unreliable {
             qpn: self.identity.qpn,
             length,
             immediate,
+            invalidated: None,
             solicited: arrival.bth.solicited,
             source,
         };
@@ -300,6 +304,7 @@ impl Unreliable {
                 qpn: self.identity.qpn,
                 length: 0,
                 immediate: None,
+                invalidated: None,
                 solicited: false,
                 source: None,
             };

@@ -63,6 +63,9 @@ impl Unreliable {
             State::SendQueueDrained if self.has_begun() => {}
             _ => return None,
         }
+        if let Err(status) = self.run_local(books) {
+            self.fail_send(status, books);
+        }
         self.queue.front()?;
         self.paced_until = self.flow.as_ref().map(super::Flow::free_at).filter(|&at| at > books.now);
         if self.paced_until.is_some() {
@@ -98,6 +101,20 @@ impl Unreliable {
         Some(on_wire)
     }
 
+    /// Runs the requests that no packet carries, as far as they are the oldest.
+    fn run_local(&mut self, books: &mut Books<'_>) -> Result<(), CompletionStatus> {
+        while let Some(wqe) = self.queue.front()
+            && wqe.is_local()
+        {
+            requester::run(&wqe.request.operation, books, &self.identity)?;
+            if wqe.request.signalled || self.identity.signal_all {
+                books.cqs.push(self.identity.send_cq, sent(wqe, &self.identity));
+            }
+            self.queue.pop_front();
+        }
+        Ok(())
+    }
+
     /// The next packet of the oldest request; `None` where there is no way to its destination.
     fn plan<'a>(&'a self, books: &'a Books<'_>) -> Option<Planned<'a>> {
         let wqe = self.queue.front()?;
@@ -118,7 +135,7 @@ impl Unreliable {
                 let ends = matches!(position, Position::Last | Position::Only);
                 let mut bth = self.bth(connection.destination, psn);
                 bth.solicited = ends && wqe.request.solicited;
-                let operation = requester::operation(wqe, position, offset, offset + length);
+                let operation = requester::operation(wqe, position, offset, offset + length)?;
                 let header = Header::Connected { service: Service::Uc, bth, operation };
                 Some(Planned { header, template: &connection.template, offset, length, ends })
             }

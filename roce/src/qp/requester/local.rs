@@ -1,0 +1,58 @@
+//! Requests that no packet carries. They take no PSN, and run once, when their turn comes to be sent (IBA 10.8.3.3).
+
+use super::super::{Books, CompletionStatus, Identity, SendOperation};
+use super::Requester;
+
+/// Runs a request that no packet carries.
+pub(in crate::qp) fn run(
+    operation: &SendOperation,
+    books: &mut Books<'_>,
+    identity: &Identity,
+) -> Result<(), CompletionStatus> {
+    let Identity { pd, qpn, .. } = *identity;
+    match operation {
+        SendOperation::Bind(binding) => {
+            books.regions.bind(pd, qpn, binding).map_err(|_| CompletionStatus::Bind)
+        }
+        SendOperation::LocalInvalidate { rkey } => {
+            books.regions.invalidate(*rkey, pd, qpn).map_err(|_| CompletionStatus::LocalQpOperation)
+        }
+        SendOperation::Send { .. }
+        | SendOperation::SendInvalidate { .. }
+        | SendOperation::SendTo { .. }
+        | SendOperation::Write { .. }
+        | SendOperation::Read { .. }
+        | SendOperation::FetchAdd { .. }
+        | SendOperation::CompareSwap { .. } => Ok(()),
+    }
+}
+
+impl Requester {
+    /// Runs the local requests that are next; new ones only where they may `begin`. One that fails waits until all before it
+    /// are done, and then is the oldest, that fails the queue pair.
+    pub(in crate::qp) fn run_local(
+        &mut self,
+        begin: bool,
+        books: &mut Books<'_>,
+        identity: &Identity,
+    ) -> Result<(), CompletionStatus> {
+        while let Some(wqe) = self.queue.get_mut(self.cursor)
+            && wqe.is_local()
+        {
+            if !wqe.is_done {
+                let fenced = wqe.request.fence && self.outstanding_reads > 0;
+                if !begin || fenced {
+                    return Ok(());
+                }
+                match run(&wqe.request.operation, books, identity) {
+                    Ok(()) => wqe.is_done = true,
+                    Err(status) if self.cursor == 0 => return Err(status),
+                    Err(_) => return Ok(()),
+                }
+            }
+            self.cursor += 1;
+            self.retire_front(books, identity);
+        }
+        Ok(())
+    }
+}

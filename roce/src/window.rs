@@ -1,0 +1,242 @@
+//! Memory windows: keys of their own to a part of a region, given and taken back by work requests (IBA 10.6.7).
+
+use crate::key_space::KeySpace;
+use crate::{Access, AccessError, ControlError, Lkey, PdId, Qpn, Rkey, Slice};
+use alloc::collections::BTreeMap;
+use thiserror::Error;
+
+/// Which rules a memory window has (IBA 10.6.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WindowKind {
+    /// Type 1: every queue pair of its domain serves it, and binding it again takes the place of what it was bound to.
+    One,
+    /// Type 2B: the queue pair that bound it serves it, no other. It must be invalidated before it is bound again.
+    Two,
+}
+
+/// What a memory window shall be bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The window, by any of the keys that it had.
+    pub window: Rkey,
+    /// Its key from now on. Only the last byte is free.
+    pub rkey: Rkey,
+    /// The region. Not looked at where `length` is 0.
+    pub lkey: Lkey,
+    /// Where the window begins, as the region's owner sees it.
+    pub address: u64,
+    /// Bytes. 0 takes a window of type 1 back.
+    pub length: u64,
+    /// What the peer may do.
+    pub access: Access,
+    /// The peer counts addresses from 0 at the window's first byte. Type 2 only.
+    pub zero_based: bool,
+}
+
+/// Why a window was not bound (IBA 10.6.7.2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum BindError {
+    /// There is no such window, or it is of another protection domain.
+    #[error("there is no such memory window in this protection domain")]
+    Window,
+    /// The new key differs from the window's in more than its last byte.
+    #[error("only the last byte of a memory window's key may be chosen")]
+    Key,
+    /// A window of type 2 that is bound, or is to be bound to nothing.
+    #[error("a type 2 memory window is invalidated before it is bound again, and never bound to nothing")]
+    Bound,
+    /// Only windows of type 2 count from 0.
+    #[error("a type 1 memory window can't be zero-based")]
+    ZeroBased,
+    /// The region does not have the range, or does not allow windows of these rights.
+    #[error("the memory region: {0}")]
+    Region(AccessError),
+}
+
+/// Where an access of a peer leads.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    /// Whose it is, for type 2.
+    qpn: Option<Qpn>,
+    lkey: Lkey,
+    start: u64,
+    /// What the peer calls `start`.
+    origin: u64,
+    length: u64,
+    access: Access,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    pd: PdId,
+    kind: WindowKind,
+    key: u8,
+    bound: Option<Bound>,
+}
+
+/// All windows of one endpoint, by the first 24 bits of their keys.
+pub(crate) struct Windows {
+    windows: BTreeMap<u32, Window>,
+    keys: KeySpace,
+    drawn: u32,
+    limit: u32,
+}
+
+impl Windows {
+    pub(crate) const fn new(limit: u32, keys: KeySpace) -> Self {
+        Self { windows: BTreeMap::new(), keys, drawn: 0, limit }
+    }
+
+    /// Whether a window may come to have this key.
+    pub(crate) fn owns(&self, rkey: Rkey) -> bool {
+        self.windows.contains_key(&index(rkey))
+    }
+
+    /// Makes a window that is bound to nothing. `is_taken`: a region has one of the keys that begin so.
+    pub(crate) fn create(
+        &mut self,
+        pd: PdId,
+        kind: WindowKind,
+        is_taken: impl Fn(Rkey) -> bool,
+    ) -> Result<Rkey, ControlError> {
+        if self.windows.len() as u32 >= self.limit {
+            return Err(ControlError::Limit { what: "memory windows", limit: self.limit });
+        }
+        loop {
+            let rkey = Rkey::new(self.keys.seal(self.drawn));
+            self.drawn = self.drawn.wrapping_add(1);
+            let taken = |key: u8| is_taken(with_key(rkey, key));
+            if !self.owns(rkey) && !(0..=u8::MAX).any(taken) {
+                self.windows.insert(index(rkey), Window { pd, kind, key: key(rkey), bound: None });
+                return Ok(rkey);
+            }
+        }
+    }
+
+    /// Forgets a window; gives the region that it was bound to.
+    pub(crate) fn destroy(&mut self, rkey: Rkey) -> Result<Option<Lkey>, ControlError> {
+        let window = self.windows.remove(&index(rkey)).ok_or(ControlError::NoWindow(rkey))?;
+        Ok(window.bound.map(|bound| bound.lkey))
+    }
+
+    /// What can be said of a binding without the region.
+    pub(crate) fn check(&self, pd: PdId, binding: &Binding) -> Result<(), BindError> {
+        let window = self.windows.get(&index(binding.window)).filter(|window| window.pd == pd);
+        let window = window.ok_or(BindError::Window)?;
+        if index(binding.window) != index(binding.rkey) {
+            return Err(BindError::Key);
+        }
+        match window.kind {
+            WindowKind::One if binding.zero_based => Err(BindError::ZeroBased),
+            WindowKind::Two if window.bound.is_some() || binding.length == 0 => Err(BindError::Bound),
+            WindowKind::One | WindowKind::Two => Ok(()),
+        }
+    }
+
+    /// Binds a window as it was checked; gives the region that it was bound to before.
+    pub(crate) fn bind(&mut self, qpn: Qpn, binding: &Binding) -> Option<Lkey> {
+        let window = self.windows.get_mut(&index(binding.window))?;
+        let Binding { lkey, address: start, length, access, zero_based, .. } = *binding;
+        let qpn = match window.kind {
+            WindowKind::One => None,
+            WindowKind::Two => Some(qpn),
+        };
+        let origin = if zero_based { 0 } else { start };
+        let bound = (length > 0).then_some(Bound { qpn, lkey, start, origin, length, access });
+        window.key = key(binding.rkey);
+        core::mem::replace(&mut window.bound, bound).map(|before| before.lkey)
+    }
+
+    /// Takes back a window of type 2 that this queue pair bound; gives the region.
+    pub(crate) fn invalidate(&mut self, rkey: Rkey, pd: PdId, qpn: Qpn) -> Result<Lkey, AccessError> {
+        let window = self.windows.get_mut(&index(rkey)).filter(|window| window.key == key(rkey));
+        let window = window.ok_or(AccessError::UnknownKey)?;
+        let bound = window.bound.ok_or(AccessError::UnknownKey)?;
+        if window.pd != pd || bound.qpn.is_some_and(|owner| owner != qpn) {
+            return Err(AccessError::ProtectionDomain);
+        }
+        match window.kind {
+            WindowKind::One => Err(AccessError::Access),
+            WindowKind::Two => {
+                window.bound = None;
+                Ok(bound.lkey)
+            }
+        }
+    }
+
+    /// Takes back all windows for which `is_over` says so; tells the regions that they were bound to.
+    fn release(&mut self, is_over: impl Fn(&Bound) -> bool, mut freed: impl FnMut(Lkey)) {
+        for window in self.windows.values_mut() {
+            if let Some(bound) = window.bound.take_if(|bound| is_over(bound)) {
+                freed(bound.lkey);
+            }
+        }
+    }
+
+    /// A queue pair is gone, and what it bound with it.
+    pub(crate) fn release_queue_pair(&mut self, qpn: Qpn, freed: impl FnMut(Lkey)) {
+        self.release(|bound| bound.qpn == Some(qpn), freed);
+    }
+
+    /// A region is gone.
+    pub(crate) fn release_region(&mut self, lkey: Lkey) {
+        self.release(|bound| bound.lkey == lkey, drop);
+    }
+
+    /// An access that a peer asks for.
+    pub(crate) fn slice(
+        &self,
+        rkey: Rkey,
+        pd: PdId,
+        qpn: Qpn,
+        address: u64,
+        length: u32,
+        access: Access,
+    ) -> Result<Slice, AccessError> {
+        let window = self.windows.get(&index(rkey)).filter(|window| window.key == key(rkey));
+        let window = window.ok_or(AccessError::UnknownKey)?;
+        let bound = window.bound.as_ref().ok_or(AccessError::UnknownKey)?;
+        if window.pd != pd || bound.qpn.is_some_and(|owner| owner != qpn) {
+            return Err(AccessError::ProtectionDomain);
+        }
+        if !bound.access.contains(access) {
+            return Err(AccessError::Access);
+        }
+        slice(bound.origin, bound.start, bound.length, address, length)
+    }
+}
+
+/// `length` bytes at `address` of memory whose `size` bytes from `start` on are called `origin` and so on.
+pub(crate) fn slice(
+    origin: u64,
+    start: u64,
+    size: u64,
+    address: u64,
+    length: u32,
+) -> Result<Slice, AccessError> {
+    let offset = address.checked_sub(origin).ok_or(AccessError::Range)?;
+    match size.checked_sub(offset) {
+        Some(left) if u64::from(length) <= left => Ok(Slice::new(start + offset, length)),
+        _ => Err(AccessError::Range),
+    }
+}
+
+const fn index(rkey: Rkey) -> u32 {
+    rkey.get() >> 8
+}
+
+const fn key(rkey: Rkey) -> u8 {
+    rkey.get() as u8
+}
+
+const fn with_key(rkey: Rkey, key: u8) -> Rkey {
+    Rkey::new(rkey.get() & !0xff | key as u32)
+}
+
+impl Rkey {
+    /// The key that a memory window with this one is usually given next: its last byte one higher.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        with_key(self, key(self).wrapping_add(1))
+    }
+}

@@ -21,6 +21,24 @@ impl Counter {
         Self { raw, bits, unit }
     }
 
+    /// The reading, `bits` wide.
+    #[must_use]
+    pub const fn raw(self) -> u64 {
+        self.raw & u64::MAX >> (64 - self.bits)
+    }
+
+    /// How wide it is, 1 to 64.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        self.bits
+    }
+
+    /// What a count is worth, in bytes or ns.
+    #[must_use]
+    pub const fn unit(self) -> u32 {
+        self.unit
+    }
+
     /// What was counted since `earlier`, across at most one wrap, in the unit's base (bytes or ns).
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {

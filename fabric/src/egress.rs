@@ -13,6 +13,8 @@ pub(crate) struct Snapshot {
     pub(crate) tx_bytes: u64,
     /// Bytes that wait behind it.
     pub(crate) queue: u64,
+    /// How long it has waited.
+    pub(crate) sojourn: Duration,
 }
 
 /// Why the queue didn't take a frame.
@@ -98,7 +100,8 @@ impl<B: PacketBuf> Egress<B> {
         self.frames.push_back(Queued { buf, ready });
     }
 
-    /// Lets all frames go whose start lies at or before `now`. `leave` sees each with the port's state at its start.
+    /// Lets all frames go whose start lies at or before `now`. `leave` sees each with the port's state at its start, and may
+    /// make it longer: what it is then, the link carries.
     pub(crate) fn advance(&mut self, now: Instant, mut leave: impl FnMut(&mut B, Snapshot)) {
         // Before a link without a rate nothing waits, however late somebody looks.
         let shaped = self.rate.is_some();
@@ -107,10 +110,12 @@ impl<B: PacketBuf> Egress<B> {
             if time > now {
                 return;
             }
-            let bytes = frame.buf.len() as u64;
             self.statistics.held(if shaped { self.waiting_bytes } else { 0 }, time);
-            self.waiting_bytes -= bytes;
-            leave(&mut frame.buf, Snapshot { time, tx_bytes: self.tx_bytes, queue: self.waiting_bytes });
+            self.waiting_bytes -= frame.buf.len() as u64;
+            let sojourn = time.saturating_since(frame.ready);
+            let (tx_bytes, queue) = (self.tx_bytes, self.waiting_bytes);
+            leave(&mut frame.buf, Snapshot { time, tx_bytes, queue, sojourn });
+            let bytes = frame.buf.len() as u64;
             self.tx_bytes += bytes;
             self.released += 1;
             self.released_bytes += bytes;

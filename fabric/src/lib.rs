@@ -19,6 +19,7 @@ mod counters;
 mod egress;
 mod fault;
 mod faulty;
+mod load;
 mod random;
 mod report;
 mod runner;

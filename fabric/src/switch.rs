@@ -1,11 +1,12 @@
 use crate::counters::PortCounters;
 use crate::egress::{Egress, Refused, Snapshot};
 use crate::fault::{FaultConfig, FaultLine, copy_of};
+use crate::load::LoadMeter;
 use crate::report::{PortReport, Report};
 use crate::stations::Stations;
 use cc::{Instant, Rate};
 use datapath::io::PacketBuf;
-use roce::wire::telemetry::{HopRecord, Speed, stamp};
+use roce::wire::format::{PortState, Request};
 use roce::wire::{Mac, mark_ce};
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ pub struct PortId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// The link's rate, in bits of frames (from the Ethernet header on, without FCS); `None` sends as fast as the
-    /// port takes. Telemetry is stamped where the rate has a code ([`Speed`]); no other bandwidth can be told.
+    /// port takes, and stamps nothing. HPCC INT and IFA tell only rates that have a code
+    /// ([`Speed`](roce::wire::telemetry::Speed)).
     pub rate: Option<Rate>,
     /// How much of a pause of the poller the link makes up for; zero for virtual time.
     pub catch_up: Duration,
@@ -27,6 +29,8 @@ pub struct PortConfig {
     pub queue_frames: usize,
     /// An ECN-capable frame that finds more than so many bytes waiting is marked Congestion Experienced.
     pub ecn_threshold: Option<u64>,
+    /// `T` of the flows, which AECN's load is counted over.
+    pub load_period: Duration,
     /// What the link behind the port does to frames. The port's place is mixed into the seed.
     pub faults: FaultConfig,
 }
@@ -39,6 +43,7 @@ impl Default for PortConfig {
             queue_bytes: 1_000_000,
             queue_frames: 16_384,
             ecn_threshold: None,
+            load_period: Duration::from_millis(1),
             faults: FaultConfig::default(),
         }
     }
@@ -82,8 +87,9 @@ pub enum ConfigError {
 
 struct Port<B> {
     egress: Egress<B>,
-    /// How telemetry tells the rate, where it can.
-    speed: Option<Speed>,
+    place: u16,
+    /// Of a link that has a rate.
+    load: Option<LoadMeter>,
     link: Option<FaultLine<B>>,
     ecn_threshold: Option<u64>,
     catch_up: Duration,
@@ -313,7 +319,10 @@ impl<B: PacketBuf> Port<B> {
         let seed = config.faults.seed ^ (index as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let faults = FaultConfig { seed, ..config.faults };
         Ok(Self {
-            speed: config.rate.and_then(Speed::from_rate),
+            place: index as u16,
+            load: config.rate.map(|rate| {
+                LoadMeter::new(rate, config.load_period, config.queue_bytes, config.ecn_threshold)
+            }),
             egress: Egress::new(config.rate, config.queue_bytes, config.queue_frames),
             link: faults.any().then(|| FaultLine::new(faults)),
             ecn_threshold: config.ecn_threshold,
@@ -324,11 +333,23 @@ impl<B: PacketBuf> Port<B> {
 
     /// Lets go, and stamps, what starts to leave until `now`.
     fn advance(&mut self, now: Instant, switch: u16) {
-        let (speed, counters) = (self.speed, &mut self.counters);
+        let Self { load, counters, place, .. } = self;
+        let rate = self.egress.rate();
         self.egress.advance(now, |buf: &mut B, at: Snapshot| {
-            let Some(speed) = speed else { return };
-            let record = HopRecord::new(speed, at.time.as_nanos(), at.tx_bytes, at.queue);
-            counters.stamped += u64::from(stamp(buf, switch, record));
+            let (Some(rate), Some(load)) = (rate, load.as_mut()) else { return };
+            let load = load.on_departure(&at, buf.len() as u64);
+            let Some(request) = Request::find(buf) else { return };
+            let state = PortState {
+                switch,
+                port: *place,
+                rate,
+                time: at.time.as_nanos(),
+                tx_bytes: at.tx_bytes,
+                queue: at.queue,
+                sojourn: at.sojourn.as_nanos() as u64,
+                load,
+            };
+            counters.stamped += u64::from(write(buf, request, &state));
         });
     }
 
@@ -377,6 +398,19 @@ impl<B: PacketBuf> Port<B> {
             queue: statistics.queue(waiting),
         }
     }
+}
+
+/// Writes telemetry into a frame, longer where its format has it so and the buffer has room.
+fn write<B: PacketBuf>(buf: &mut B, request: Request, state: &PortState) -> bool {
+    let length = buf.len();
+    let room = request.growth().min(buf.capacity() - length);
+    if room == 0 {
+        return request.stamp(buf, length, state).is_some();
+    }
+    buf.set_len(length + room);
+    let stamped = request.stamp(buf, length, state);
+    buf.set_len(stamped.unwrap_or(length));
+    stamped.is_some()
 }
 
 /// Destination and source.

@@ -73,6 +73,13 @@ pub fn feedback_fields(feedback: &Feedback, fields: &mut Vec<Field>) {
             fields.push(("utilisation", json!(f64::from(utilisation) / f64::from(1 << 20))));
             fields.push(("interval_ns", json!(interval)));
         }
+        Report::Hop { path_id, hops, index, hop } => {
+            fields.push(("path_id", json!(path_id)));
+            fields.push(("hops", json!(hops)));
+            fields.push(("busiest", json!(index)));
+            fields.push(("rate_bps", json!(hop.bandwidth.as_bps())));
+            fields.push(("queue", json!(hop.queue)));
+        }
         Report::Ready => fields.push(("ready", json!(true))),
     }
     seal_field(feedback.seal.as_ref(), fields);

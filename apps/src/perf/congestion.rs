@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
-use verbs::{CcName, Congestion, CongestionAlgorithm, CongestionChoice, Reverse, TelemetryMode};
+use verbs::{CcName, Congestion, CongestionAlgorithm, CongestionChoice, Format, Reverse, TelemetryMode};
 
 /// How sending is paced.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -23,9 +23,10 @@ pub struct CongestionArgs {
     /// hpcc: how the other side answers telemetry [default: ack]
     #[arg(long, value_name = "WAY")]
     pub feedback: Option<FeedbackWay>,
-    /// Layout of the telemetry
-    #[arg(long, value_name = "FORMAT", default_value = "hpcc")]
-    pub format: Format,
+    /// hpcc, hpcc-rx: layout of the telemetry: hpcc (HPCC INT), int-md (P4 INT-MD 2.1), ioam (RFC 9197, IPv6),
+    /// ifa (IFA 2.0), aecn (Advanced ECN, IPv6) [default: hpcc]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
     /// fixed: bytes in flight on a queue pair
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     pub cc_window: Option<u64>,
@@ -71,14 +72,6 @@ pub enum FeedbackWay {
     Window,
 }
 
-/// The telemetry's layout.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs)]
-pub enum Format {
-    #[default]
-    Hpcc,
-}
-
 impl From<FeedbackWay> for Reverse {
     fn from(way: FeedbackWay) -> Self {
         match way {
@@ -95,7 +88,6 @@ impl CongestionArgs {
     /// # Errors
     /// A flag that the algorithm has no use for, or that it lacks; a key file that is not one.
     pub fn congestion(&self) -> Result<Option<Congestion>, Failure> {
-        let Format::Hpcc = self.format;
         let key = match &self.feedback_key {
             Some(path) => verbs::feedback_key_from_file(path).map(Some),
             None => verbs::feedback_key_from_env(),
@@ -103,6 +95,7 @@ impl CongestionArgs {
         let choice = CongestionChoice {
             cc: self.cc,
             telemetry: self.telemetry,
+            format: self.format,
             feedback: self.feedback.map(Reverse::from),
             window: self.cc_window,
             line_rate: self.cc_line_rate,
@@ -134,6 +127,9 @@ pub fn describe(congestion: Option<&Congestion>) -> String {
     }
     if let Some(every) = congestion.probe_interval {
         said += &format!(", a probe every {every:?}");
+    }
+    if congestion.format != Format::Hpcc {
+        said += &format!(" as {}", congestion.format);
     }
     match congestion.reverse {
         Reverse::Ack => {}
@@ -233,10 +229,11 @@ mod tests {
         assert!(wrong.contains("cubic") && wrong.contains("dcqcn"), "{wrong}");
         let wrong = parse("tool --cc hpcc --telemetry inband:0").unwrap_err().to_string();
         assert!(wrong.contains("inband:N"), "{wrong}");
-        let line =
-            "tool --cc hpcc --telemetry inband:4 --feedback notification --cc-line-rate 1G --cc-base-rtt 2ms";
+        let wrong = parse("tool --cc hpcc --format ebpf").unwrap_err().to_string();
+        assert!(wrong.contains("int-md") && wrong.contains("aecn"), "{wrong}");
+        let line = "tool --cc hpcc --telemetry inband:4 --format ioam --feedback notification --cc-line-rate 1G --cc-base-rtt 2ms";
         let congestion = parse(line).unwrap().args.congestion().unwrap();
         let said = describe(congestion.as_ref());
-        assert!(said.contains("1 of 4 data packets, notifications"), "{said}");
+        assert!(said.contains("1 of 4 data packets as ioam, notifications"), "{said}");
     }
 }

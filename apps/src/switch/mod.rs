@@ -50,6 +50,9 @@ pub struct Args {
     /// Mark ECN-capable packets that find more than so many bytes waiting
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     ecn_threshold: Option<u64>,
+    /// The flows' base round trip, over which load is counted for AECN
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
+    load_period: Duration,
     /// A pause of this process that a link makes up for, at most, in one burst
     #[arg(long, value_name = "TIME", default_value = "4ms", value_parser = units::duration)]
     catch_up: Duration,

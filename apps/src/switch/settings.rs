@@ -82,7 +82,7 @@ pub fn warn_of_untold_rates(config: &SwitchConfig) {
         told.sort_unstable();
         let told: Vec<String> = told.iter().map(Rate::to_string).collect();
         tracing::warn!(
-            "telemetry can't tell {rate}, so such a port stamps nothing; it can tell {}",
+            "HPCC INT and IFA can't tell {rate}, so such a port stamps neither; they can tell {}",
             told.join(", ")
         );
     }
@@ -97,6 +97,7 @@ fn port_config(args: &Args, port: &PortSpec) -> PortConfig {
         queue_bytes: args.queue,
         queue_frames: queue_frames(args.queue),
         ecn_threshold: args.ecn_threshold,
+        load_period: args.load_period,
         faults: FaultConfig {
             loss: faults.loss,
             duplicate: faults.duplicate,

@@ -49,6 +49,27 @@ impl RxHpcc {
             }
             Heard::NewPath | Heard::Nothing => return None,
         };
+        self.react(now, busiest, inflight, flows)
+    }
+
+    /// As [`on_telemetry`](Self::on_telemetry), where the switches computed the busiest link's in-flight share; it counts as
+    /// the last link's.
+    pub fn on_inflight(&mut self, now: Instant, inflight: Inflight, flows: NonZeroU32) -> Option<u64> {
+        if self.last_update.is_none() {
+            self.last_update = Some(now);
+            return None;
+        }
+        self.react(now, self.last_hop, inflight, flows)
+    }
+
+    fn react(
+        &mut self,
+        now: Instant,
+        busiest: HopIndex,
+        inflight: Inflight,
+        flows: NonZeroU32,
+    ) -> Option<u64> {
+        let base_rtt = self.hpcc.config.base_rtt;
         let due = self.last_update.is_none_or(|last| now > last + base_rtt);
         self.update(busiest, inflight, flows, due);
         due.then(|| {

@@ -5,7 +5,7 @@ use roce::qp::{
     AckTimeout, Capabilities, Modify, QpInit, Remote, RtrSettings, RtsSettings, SendRequest, Sge,
     udp_source_port,
 };
-use roce::wire::{Mac, Path, RnrTimer, Service};
+use roce::wire::{Format, Mac, Path, RnrTimer, Service};
 use roce::{Access, ControlError, CqId, Endpoint, EndpointConfig, Memory, PdId, Psn, Qpn, Region, Slice};
 use std::net::IpAddr;
 
@@ -69,9 +69,12 @@ impl Host {
         Mac([2, 0, a, b, c, d])
     }
 
-    fn address(&self) -> IpAddr {
+    /// IPv6 only for what needs it.
+    fn address(&self, format: Format) -> IpAddr {
         let [_, b, c, d] = self.number.to_be_bytes();
-        IpAddr::from([10, b, c, d])
+        let short = IpAddr::from([10, b, c, d]);
+        let long = IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, b, c, d]);
+        if format.fits(short) { short } else { long }
     }
 
     pub(super) fn create_qp(&mut self) -> Result<Qpn, ControlError> {
@@ -100,8 +103,8 @@ impl Host {
             source_mac: self.mac(),
             destination_mac: peer.mac(),
             vlan: None,
-            source: self.address(),
-            destination: peer.address(),
+            source: self.address(scenario.congestion.format),
+            destination: peer.address(scenario.congestion.format),
             udp_source: udp_source_port(ours, theirs),
             traffic_class: 2,
             hop_limit: 64,

@@ -6,7 +6,7 @@ use super::scenario::{Flow, Scenario, ScenarioError};
 use crate::random::Random;
 use crate::{PortConfig, PortId, Switch, SwitchConfig};
 use datapath::io::PacketBuf;
-use roce::qp::CompletionStatus;
+use roce::qp::{CompletionStatus, CongestionAlgorithm};
 use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD};
 use roce::{ControlError, Qpn};
 use std::time::Duration;
@@ -44,6 +44,7 @@ impl<'a> Network<'a> {
             queue_bytes: scenario.queue,
             queue_frames: (scenario.queue / 64).clamp(1, 1 << 20) as usize,
             ecn_threshold: scenario.ecn_threshold,
+            load_period: base_rtt(scenario),
             ..PortConfig::default()
         };
         let config = SwitchConfig { ports: vec![port; scenario.hosts as usize], ..SwitchConfig::default() };
@@ -55,7 +56,8 @@ impl<'a> Network<'a> {
         };
         let starts = scenario.flows.iter().map(start).collect();
         let (hosts, sources) = connect(scenario)?;
-        let frame = scenario.mtu.bytes() as usize + MAX_OVERHEAD + MAX_IN_BAND;
+        let telemetry = MAX_IN_BAND.max(scenario.congestion.format.longest());
+        let frame = scenario.mtu.bytes() as usize + MAX_OVERHEAD + telemetry;
         Ok(Self {
             scenario,
             hosts,
@@ -244,6 +246,14 @@ impl<'a> Network<'a> {
         for word in [now.0, place, frame.len() as u64, end] {
             self.trace = (self.trace ^ word).wrapping_mul(0x0000_0100_0000_01b3);
         }
+    }
+}
+
+/// `T` as the flows have it, for switches that compute with it themselves.
+fn base_rtt(scenario: &Scenario) -> Duration {
+    match scenario.congestion.algorithm {
+        CongestionAlgorithm::Hpcc(config) | CongestionAlgorithm::HpccReceiver(config) => config.base_rtt,
+        _ => PortConfig::default().load_period,
     }
 }
 

@@ -36,7 +36,15 @@ fn port() -> impl Strategy<Value = PortConfig> {
             };
             let rate = rate.map(Rate::from_mbps);
             let catch_up = Duration::from_millis(millis);
-            PortConfig { rate, catch_up, queue_bytes, queue_frames, ecn_threshold: Some(3000), faults }
+            PortConfig {
+                rate,
+                catch_up,
+                queue_bytes,
+                queue_frames,
+                ecn_threshold: Some(3000),
+                faults,
+                ..PortConfig::default()
+            }
         },
     )
 }

@@ -92,6 +92,8 @@ pub enum ControlError {
     NoAddress,
     #[error("congestion control: {0}")]
     Congestion(ConfigError),
+    #[error("telemetry in the format {format} needs IPv6, the peer is {address}: use hpcc, int-md or ifa")]
+    Format { format: crate::wire::Format, address: IpAddr },
 }
 
 /// All queue pairs, completion queues and memory regions of one poll-mode core.

@@ -1,10 +1,15 @@
 //! The responder's telemetry: what a peer's packets bring, and what is answered.
 
+use super::estimate::Estimates;
 use super::telemetry::ETA_ONE;
-use crate::wire::telemetry::{HopRecord, IntHeader};
-use crate::wire::{InBand, Report, Reverse, Setup};
+use crate::wire::format::{Hops, Reading};
+use crate::wire::telemetry::{HopRecord, IntHeader, MAX_HOPS};
+use crate::wire::{Frame, Header, Report, Reverse, Setup};
 use crate::{Discard, Psn};
-use cc::{ActiveFlows, FlowMark, HpccConfig, Instant, PathRecords, PathTelemetry, Rate, RxHpcc};
+use cc::{
+    ActiveFlows, FlowMark, Hop, HopIndex, HpccConfig, Inflight, Instant, PathRecords, PathTelemetry, Rate,
+    RxHpcc,
+};
 use core::time::Duration;
 
 /// How an answer leaves.
@@ -29,6 +34,13 @@ pub(super) struct Due {
     pub(super) report: Report,
 }
 
+/// What a path's telemetry comes to.
+enum Said {
+    Report(Report),
+    /// The busiest hop is to be told as its format tells it.
+    Busiest(Option<(HopIndex, Hop)>),
+}
+
 /// What is kept of the telemetry that came: the last record of each hop, or the whole algorithm.
 #[derive(Debug)]
 enum Watch {
@@ -49,6 +61,8 @@ pub(super) struct Collector {
     mark: FlowMark,
     last: Option<Instant>,
     due: Option<Due>,
+    /// What switches leave out.
+    estimates: Estimates,
 }
 
 impl Collector {
@@ -61,6 +75,7 @@ impl Collector {
             mark: FlowMark::default(),
             last: None,
             due: None,
+            estimates: Estimates::default(),
         }
     }
 
@@ -84,21 +99,23 @@ impl Collector {
         Ok(())
     }
 
-    pub(super) fn on_probe(
-        &mut self,
-        now: Instant,
-        psn: Psn,
-        int: IntHeader,
-        room: &[u8],
-        flows: &mut ActiveFlows,
-    ) {
-        let report = self.collect(now, int, int.records(room), flows);
-        let way = if matches!(report, Some(Report::Window(_))) { Way::Either } else { Way::Response };
-        self.answer(way, psn, report);
-    }
-
-    pub(super) fn on_data(&mut self, now: Instant, psn: Psn, in_band: &InBand<'_>, flows: &mut ActiveFlows) {
-        let report = self.collect(now, in_band.int, in_band.records(), flows);
+    /// A packet came; what telemetry it brings is taken in.
+    pub(super) fn on_frame(&mut self, now: Instant, frame: &Frame<'_>, flows: &mut ActiveFlows) {
+        let psn = frame.header.bth().psn;
+        if let Header::TelemetryRequest { int, .. } = frame.header {
+            let report = match frame.carried {
+                Some(carried) => carried.read().and_then(|reading| self.on_reading(now, &reading, flows)),
+                None => self.on_records(now, int, int.records(frame.payload), flows),
+            };
+            let way = if matches!(report, Some(Report::Window(_))) { Way::Either } else { Way::Response };
+            return self.answer(way, psn, report);
+        }
+        self.estimates.on_received(frame.payload.len());
+        let report = match (&frame.in_band, frame.carried) {
+            (_, Some(carried)) => carried.read().and_then(|reading| self.on_reading(now, &reading, flows)),
+            (Some(in_band), None) => self.on_records(now, in_band.int, in_band.records(), flows),
+            (None, None) => return,
+        };
         let way = match self.setup.map_or(Reverse::Ack, |setup| setup.reverse) {
             Reverse::Ack => Way::Acknowledge,
             Reverse::Notification => Way::Notification,
@@ -113,11 +130,8 @@ impl Collector {
         }
     }
 
-    /// Takes one packet's telemetry in; gives what to say.
-    ///
-    /// The busiest hop is that of the highest normalised in-flight bytes. They are counted over the sender's `T`; where no
-    /// setup told it, the time between two packets with telemetry stands for it.
-    fn collect(
+    /// Takes the records of an INT header in; gives what to say.
+    fn on_records(
         &mut self,
         now: Instant,
         int: IntHeader,
@@ -125,31 +139,90 @@ impl Collector {
         flows: &mut ActiveFlows,
     ) -> Option<Report> {
         let mut path = PathTelemetry::new(int.path_id());
-        let mut kept = [None; crate::wire::telemetry::MAX_HOPS as usize];
+        let mut kept = [None; MAX_HOPS as usize];
         for ((index, record), place) in (0u8..).zip(records).zip(&mut kept) {
             path.set(index, record.into());
             *place = Some(record);
         }
+        let busiest = match self.on_path(now, &path, flows)? {
+            Said::Report(report) => return Some(report),
+            Said::Busiest(busiest) => busiest,
+        };
+        let busiest = busiest.and_then(|(index, _)| kept[usize::from(index)].map(|record| (index, record)));
+        Some(Report::Busiest { path_id: int.path_id(), hops: int.hops(), busiest })
+    }
+
+    /// Takes telemetry in another format in; gives what to say.
+    fn on_reading(&mut self, now: Instant, reading: &Reading, flows: &mut ActiveFlows) -> Option<Report> {
+        let hops = match reading {
+            Reading::Hops(hops) => hops,
+            Reading::Inflight(share) => return self.on_inflight(now, *share, flows),
+        };
+        let path_id = hops.path_id();
+        let path = self.completed(hops);
+        let busiest = match self.on_path(now, &path, flows)? {
+            Said::Report(report) => return Some(report),
+            Said::Busiest(busiest) => busiest,
+        };
+        Some(match busiest {
+            None => Report::Busiest { path_id, hops: 0, busiest: None },
+            Some((index, hop)) => Report::Hop { path_id, hops: hops.count(), index, hop },
+        })
+    }
+
+    fn completed(&mut self, hops: &Hops) -> PathTelemetry {
+        let line_rate = self.setup.map(|setup| Rate::from_bps(setup.line_rate));
+        let target = self
+            .setup
+            .map_or(HpccConfig::DEFAULT_TARGET_UTILISATION, |setup| config(&setup).target_utilisation);
+        let mut path = PathTelemetry::new(hops.path_id());
+        for (index, reading) in hops.iter().enumerate() {
+            if let Some(hop) = self.estimates.complete(index, reading, line_rate, target) {
+                path.set(index as u8, hop);
+            }
+        }
+        path
+    }
+
+    /// The switches computed the in-flight share themselves. Over what time is theirs to know; it weighs as much as the
+    /// time since the last one.
+    fn on_inflight(&mut self, now: Instant, share: u32, flows: &mut ActiveFlows) -> Option<Report> {
+        let (since, base_rtt) = self.periods(now);
+        let interval = u32::try_from(since.min(base_rtt).as_nanos()).unwrap_or(u32::MAX);
+        let Watch::Window(receiver) = &mut self.watch else {
+            return Some(Report::Ratio { path_id: 0, utilisation: share, interval });
+        };
+        flows.on_packet(now, count_over(base_rtt), &mut self.mark);
+        let inflight = Inflight { utilisation: f64::from(share) / RATIO_ONE, interval: interval.into() };
+        receiver.on_inflight(now, inflight, flows.count()).map(Report::Window)
+    }
+
+    /// The time since the last telemetry, and the sender's `T`; where no setup told it, the former stands for it.
+    fn periods(&mut self, now: Instant) -> (Duration, Duration) {
         let since = self.last.replace(now).map_or(Duration::ZERO, |last| now.saturating_since(last));
         let base_rtt = self.setup.map_or(since, |setup| setup.base_rtt).max(Duration::from_nanos(1));
+        (since, base_rtt)
+    }
+
+    /// The busiest hop is that of the highest normalised in-flight bytes, counted over `T`.
+    fn on_path(&mut self, now: Instant, path: &PathTelemetry, flows: &mut ActiveFlows) -> Option<Said> {
+        let (_, base_rtt) = self.periods(now);
         let records = match &mut self.watch {
             Watch::Window(receiver) => {
                 flows.on_packet(now, count_over(base_rtt), &mut self.mark);
-                return receiver.on_telemetry(now, &path, flows.count()).map(Report::Window);
+                let window = receiver.on_telemetry(now, path, flows.count())?;
+                return Some(Said::Report(Report::Window(window)));
             }
             Watch::Records(records) => records,
         };
-        let path_id = int.path_id();
         if self.ratio_only {
-            let inflight = records.inflight(now, &path, base_rtt)?;
+            let inflight = records.inflight(now, path, base_rtt)?;
             // A float's cast to an integer stops at the integer's ends.
             let utilisation = (inflight.utilisation * RATIO_ONE) as u32;
             let interval = u32::try_from(inflight.interval).unwrap_or(u32::MAX);
-            return Some(Report::Ratio { path_id, utilisation, interval });
+            return Some(Said::Report(Report::Ratio { path_id: path.path_id(), utilisation, interval }));
         }
-        let busiest = records.busiest(now, &path, base_rtt);
-        let busiest = busiest.and_then(|(index, _)| kept[usize::from(index)].map(|record| (index, record)));
-        Some(Report::Busiest { path_id, hops: int.hops(), busiest })
+        Some(Said::Busiest(records.busiest(now, path, base_rtt)))
     }
 
     /// What may ride behind an Acknowledge that leaves now.

@@ -13,12 +13,12 @@ impl QueuePair {
     /// A data packet may have brought telemetry, an Acknowledge feedback. Either is taken in before the packet itself.
     pub(super) fn on_riding_telemetry(&mut self, frame: &Frame<'_>, books: &mut Books<'_>) {
         let bth = frame.header.bth();
-        if let Some(in_band) = &frame.in_band {
-            self.collector.on_data(books.now, bth.psn, in_band, books.flows);
+        let is_acknowledge = frame.header.opcode() == Opcode::RC_ACKNOWLEDGE;
+        if !is_acknowledge {
+            self.collector.on_frame(books.now, frame, books.flows);
             return;
         }
-        let is_acknowledge = frame.header.opcode() == Opcode::RC_ACKNOWLEDGE;
-        if is_acknowledge && bth.congestion & Bth::TELEMETRY != 0 && !frame.payload.is_empty() {
+        if bth.congestion & Bth::TELEMETRY != 0 && !frame.payload.is_empty() {
             let taken = Feedback::read(frame.payload)
                 .and_then(|feedback| self.on_feedback(bth, Opcode::RC_ACKNOWLEDGE, &feedback, books));
             // The Acknowledge itself is good, whatever rides behind it.
@@ -38,7 +38,7 @@ impl QueuePair {
         self.check_seal(bth, Opcode::TELEMETRY_RESPONSE, feedback)?;
         let ack = self.prober.on_response(books.now, bth.psn)?;
         books.counters.probe_responses += 1;
-        if let Report::Busiest { hops, .. } = feedback.report {
+        if let Report::Busiest { hops, .. } | Report::Hop { hops, .. } = feedback.report {
             self.consider(Seen::Telemetry(hops));
         }
         self.on_report(&ack, feedback.report);
@@ -61,7 +61,7 @@ impl QueuePair {
                 return Ok(());
             }
             Report::Window(_) => 0,
-            Report::Busiest { .. } | Report::Ratio { .. } => {
+            Report::Busiest { .. } | Report::Hop { .. } | Report::Ratio { .. } => {
                 self.requester.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1
             }
         };
@@ -80,6 +80,11 @@ impl QueuePair {
                 if let Some((index, record)) = busiest {
                     path.set(index, record.into());
                 }
+                algorithm.on_telemetry(ack, &path);
+            }
+            Report::Hop { path_id, index, hop, .. } => {
+                let mut path = PathTelemetry::new(path_id);
+                path.set(index, hop);
                 algorithm.on_telemetry(ack, &path);
             }
             Report::Ratio { utilisation, interval, .. } => {

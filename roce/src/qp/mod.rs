@@ -4,6 +4,7 @@ mod alarms;
 mod buffers;
 mod build;
 mod collector;
+mod estimate;
 mod feedback;
 mod flow;
 mod notify;

@@ -186,6 +186,12 @@ impl QueuePair {
         limit("max_rd_atomic", settings.max_rd_atomic, MAX_RD_ATOMIC)?;
         let congestion = &settings.congestion;
         let algorithm = congestion.algorithm.build().map_err(ControlError::Congestion)?;
+        if let Some(connection) = &self.connection
+            && !congestion.format.fits(connection.path.destination)
+        {
+            let (format, address) = (congestion.format, connection.path.destination);
+            return Err(ControlError::Format { format, address });
+        }
         if let Some(upgrade) = &congestion.upgrade {
             upgrade.to.build().map_err(ControlError::Congestion)?;
         }
@@ -312,8 +318,8 @@ impl QueuePair {
                 }
                 Ok(())
             }
-            Header::TelemetryRequest { bth, int } => {
-                self.collector.on_probe(books.now, bth.psn, int, frame.payload, books.flows);
+            Header::TelemetryRequest { .. } => {
+                self.collector.on_frame(books.now, frame, books.flows);
                 Ok(())
             }
             Header::TelemetryResponse { bth, feedback } => self.on_response(&bth, &feedback, books),

@@ -1,6 +1,6 @@
 use super::FeedbackKey;
 use crate::wire::Reverse;
-use crate::wire::{Mtu, Path, RnrTimer, Service};
+use crate::wire::{Format, Mtu, Path, RnrTimer, Service};
 use crate::{Access, CqId, PdId, Psn, Qpn, SrqId};
 use cc::Rate;
 use core::num::NonZeroU32;
@@ -133,9 +133,11 @@ pub struct Congestion {
     pub algorithm: CongestionAlgorithm,
     /// Send telemetry requests this often while data is in flight (rtgwg-00 6.2.1: once a round trip).
     pub probe_interval: Option<Duration>,
-    /// Every how many data packets carry an INT header (HPCC++ only). They take [`MAX_IN_BAND`](crate::wire::MAX_IN_BAND)
-    /// bytes more on the wire, and only towards a peer that said that it knows them.
+    /// Every how many data packets carry telemetry (HPCC++ only). They take [`MAX_IN_BAND`](crate::wire::MAX_IN_BAND)
+    /// bytes more on the wire, or what [`Format::longest`] says, and only towards a peer that said that it knows them.
     pub in_band: Option<NonZeroU32>,
+    /// How telemetry is laid out in probes and data.
+    pub format: Format,
     /// How the peer shall answer telemetry; [`CongestionAlgorithm::HpccReceiver`] is always told windows.
     pub reverse: Reverse,
     /// How often, at most, marked packets of the peer are answered by a congestion notification packet.
@@ -177,6 +179,7 @@ impl Congestion {
             algorithm,
             probe_interval: None,
             in_band: None,
+            format: Format::Hpcc,
             reverse: Reverse::Ack,
             notification_interval: Self::NOTIFICATION_INTERVAL,
             ratio_only: false,

@@ -7,7 +7,9 @@ use super::telemetry::PROBE_ROOM;
 use super::upgrade::Seen;
 use super::{Books, CompletionStatus, Identity, State, buffers};
 use crate::wire::telemetry::IntHeader;
-use crate::wire::{Bth, Header, MAX_IN_BAND, MAX_OVERHEAD, NakCode, Opcode, Operation, Report, Service};
+use crate::wire::{
+    Bth, Format, Header, MAX_IN_BAND, MAX_OVERHEAD, NakCode, Opcode, Operation, Report, Service,
+};
 use crate::{Access, AccessError, FailureCause, Memory, Psn, Qpn};
 use cc::{CongestionController, Instant};
 
@@ -159,10 +161,12 @@ impl QueuePair {
         if !due || self.state != State::ReadyToSend || self.requester.in_flight() == 0 {
             return None;
         }
-        let int = IntHeader::with_room(PROBE_ROOM);
+        let format = self.format();
+        let int = IntHeader::with_room(if format == Format::Hpcc { PROBE_ROOM } else { 0 });
         let bth = self.bth(connection.destination, self.prober.psn());
         let header = Header::TelemetryRequest { bth, int };
-        let length = self.write(connection, &header, int.room_bytes() as u32, frame, |_| Ok(())).ok()?;
+        let room = int.room_bytes() as u32;
+        let length = self.write_with(format, connection, &header, room, frame, |_| Ok(())).ok()?;
         self.prober.on_sent(books.now);
         books.counters.probes_sent += 1;
         self.consider(Seen::Probes(self.prober.sent()));
@@ -199,11 +203,17 @@ impl QueuePair {
         bth.solicited = plan.solicited;
         bth.congestion = data_bits;
         // Where the frame has no room for it, the packet leaves without.
-        if self.sampler.is_due() && frame.len() >= plan.length as usize + MAX_OVERHEAD + MAX_IN_BAND {
-            bth.congestion |= Bth::TELEMETRY;
+        let mut format = Format::Hpcc;
+        if self.sampler.is_due() {
+            let wanted = self.format();
+            let room = if wanted == Format::Hpcc { MAX_IN_BAND } else { wanted.longest() };
+            if frame.len() >= plan.length as usize + MAX_OVERHEAD + room {
+                format = wanted;
+                bth.congestion |= if wanted == Format::Hpcc { Bth::TELEMETRY } else { 0 };
+            }
         }
         let header = Header::Connected { service: Service::Rc, bth, operation: plan.operation };
-        let written = self.write(connection, &header, plan.length, frame, |into| {
+        let written = self.write_with(format, connection, &header, plan.length, frame, |into| {
             Ok(buffers::gather(memory, books.regions, self.identity.pd, plan.data, plan.offset, into)?)
         });
         let (payload, ack_request, is_oldest) = (plan.length, plan.ack_request, plan.is_oldest);
@@ -236,6 +246,29 @@ impl QueuePair {
             ack_request: false,
             psn,
         }
+    }
+
+    /// The layout of the queue pair's telemetry.
+    fn format(&self) -> Format {
+        self.congestion.map_or(Format::Hpcc, |congestion| congestion.format)
+    }
+
+    /// As [`write`](Self::write), with telemetry below the BTH where the format has it there.
+    fn write_with(
+        &self,
+        format: Format,
+        connection: &Connection,
+        header: &Header,
+        payload: u32,
+        frame: &mut [u8],
+        fill: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
+    ) -> Result<usize, Failure> {
+        let behind = frame.get_mut(format.inserted()..).ok_or(Failure::Frame)?;
+        let length = self.write(connection, header, payload, behind, fill)?;
+        if format == Format::Hpcc {
+            return Ok(length);
+        }
+        format.insert(frame, length).map_err(|_| Failure::Frame)
     }
 
     pub(super) fn write(

@@ -2,10 +2,18 @@
 
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
 use crate::Discard;
+use cc::{Counter, Hop, Rate};
 use core::time::Duration;
 
 /// Bytes of a [`Feedback`] at most: report and seal.
-pub const MAX_FEEDBACK: usize = 4 + RECORD_LENGTH + SEAL_LENGTH;
+pub const MAX_FEEDBACK: usize = MAX_REPORT + SEAL_LENGTH;
+
+/// Bytes of a [`Report`] at most.
+const MAX_REPORT: usize = 4 + HOP_LENGTH;
+
+/// Bytes of a hop that no [`HopRecord`] can hold: {B 64 in bit/s, ts 64, txBytes 64, qlen 64 in bytes, bits of ts 8, bits of
+/// txBytes 8, 0 16, unit of ts 32 in ns, unit of txBytes 32 in bytes}.
+const HOP_LENGTH: usize = 44;
 
 /// Bytes of a [`Seal`].
 pub const SEAL_LENGTH: usize = 24;
@@ -36,6 +44,17 @@ pub enum Report {
     },
     /// Kind 3: the setup was taken in.
     Ready,
+    /// Kind 4: the busiest link, where the telemetry came in another format than HPCC INT: as it was stamped, or estimated.
+    Hop {
+        /// The XOR of the switches' ids, 12 bits.
+        path_id: u16,
+        /// Hops that the packet passed, 1 to 15.
+        hops: u8,
+        /// The busiest one's place on the path, below `hops`.
+        index: u8,
+        /// What it is like.
+        hop: Hop,
+    },
 }
 
 impl Report {
@@ -47,6 +66,7 @@ impl Report {
             Self::Busiest { busiest: Some(_), .. } | Self::Window(_) | Self::Ratio { .. } => {
                 4 + RECORD_LENGTH
             }
+            Self::Hop { .. } => MAX_REPORT,
         }
     }
 
@@ -59,6 +79,7 @@ impl Report {
                 named && *hops <= MAX_HOPS && *path_id <= 0xfff
             }
             Self::Ratio { path_id, .. } => *path_id <= 0xfff,
+            Self::Hop { path_id, hops, index, .. } => index < hops && *hops <= MAX_HOPS && *path_id <= 0xfff,
             Self::Window(_) | Self::Ready => true,
         }
     }
@@ -79,6 +100,10 @@ impl Report {
                 (word(2, path_id, 0, 0), Some(both.to_be_bytes()))
             }
             Self::Ready => (word(3, 0, 0, 0), None),
+            Self::Hop { path_id, hops, index, hop } => {
+                into[4..MAX_REPORT].copy_from_slice(&pack_hop(&hop));
+                (word(4, path_id, hops, index), None)
+            }
         };
         into[..4].copy_from_slice(&word);
         if let Some(rest) = rest {
@@ -91,9 +116,9 @@ impl Report {
         let ([high, low, hops, index], rest) = bytes.split_first_chunk()?;
         let (kind, path_id) = (high >> 4, u16::from_be_bytes([*high, *low]) & 0xfff);
         let eight = || rest.split_first_chunk::<8>();
-        let (report, rest) = match (kind, *hops) {
+        let (report, rest) = match (kind, hops) {
             (0, 0) => (Self::Busiest { path_id, hops: 0, busiest: None }, rest),
-            (0, hops) => {
+            (0, &hops) => {
                 let (record, rest) = eight()?;
                 let busiest = Some((*index, HopRecord::unpack(*record)?));
                 (Self::Busiest { path_id, hops, busiest }, rest)
@@ -109,13 +134,46 @@ impl Report {
                 (Self::Ratio { path_id, utilisation, interval }, rest)
             }
             (3, _) => (Self::Ready, rest),
+            (4, &hops) => {
+                let (hop, rest) = rest.split_first_chunk()?;
+                (Self::Hop { path_id, hops, index: *index, hop: unpack_hop(hop)? }, rest)
+            }
             _ => return None,
         };
         // Each report has one form on the wire.
-        let mut again = [0; 12];
+        let mut again = [0; MAX_REPORT];
         report.write(&mut again);
         (report.is_legal() && bytes.starts_with(&again[..report.length()])).then_some((report, rest))
     }
+}
+
+fn pack_hop(hop: &Hop) -> [u8; HOP_LENGTH] {
+    let mut bytes = [0; HOP_LENGTH];
+    let Hop { bandwidth, time, tx_bytes, queue } = hop;
+    for (place, value) in
+        bytes.as_chunks_mut().0.iter_mut().zip([bandwidth.as_bps(), time.raw(), tx_bytes.raw(), *queue])
+    {
+        *place = value.to_be_bytes();
+    }
+    bytes[32..34].copy_from_slice(&[time.bits(), tx_bytes.bits()]);
+    bytes[36..40].copy_from_slice(&time.unit().to_be_bytes());
+    bytes[40..44].copy_from_slice(&tx_bytes.unit().to_be_bytes());
+    bytes
+}
+
+fn unpack_hop(bytes: &[u8; HOP_LENGTH]) -> Option<Hop> {
+    let u64_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+    let u32_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+    let counter = |raw_at, bits: u8, unit_at| {
+        let is_legal = (1..=64).contains(&bits);
+        Some(Counter::new(u64_at(raw_at)?, if is_legal { bits } else { return None }, u32_at(unit_at)?))
+    };
+    Some(Hop {
+        bandwidth: Rate::from_bps(u64_at(0)?),
+        time: counter(8, bytes[32], 36)?,
+        tx_bytes: counter(16, bytes[33], 40)?,
+        queue: u64_at(24)?,
+    })
 }
 
 /// What proves where feedback comes from: a counter that only grows, and a keyed hash over packet and counter.
@@ -261,6 +319,10 @@ mod tests {
     use crate::wire::telemetry::Speed;
     use proptest::prelude::*;
 
+    fn masked(raw: u64, bits: u8) -> u64 {
+        raw & u64::MAX >> (64 - bits)
+    }
+
     fn any_report() -> impl Strategy<Value = Report> {
         let record =
             |code, time, bytes, queue| HopRecord::new(Speed::from_code(code).unwrap(), time, bytes, queue);
@@ -278,6 +340,13 @@ mod tests {
                 Report::Ratio { path_id, utilisation, interval }
             }),
             Just(Report::Ready),
+            (0u16..0x1000, 1u8..=15, any::<u8>(), any::<[u64; 4]>(), 1u8..=64, 1u8..=64, any::<[u32; 2]>())
+                .prop_map(|(path_id, hops, index, [rate, time, bytes, queue], time_bits, tx_bits, units)| {
+                    let time = Counter::new(masked(time, time_bits), time_bits, units[0]);
+                    let tx_bytes = Counter::new(masked(bytes, tx_bits), tx_bits, units[1]);
+                    let hop = Hop { bandwidth: Rate::from_bps(rate), time, tx_bytes, queue };
+                    Report::Hop { path_id, hops, index: index % hops, hop }
+                }),
         ]
     }
 
@@ -292,7 +361,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_is_written_the_same(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn what_is_read_is_written_the_same(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(feedback) = Feedback::read(&bytes) {
                 let mut again = [0; MAX_FEEDBACK];
                 let length = feedback.write(&mut again);

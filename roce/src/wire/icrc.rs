@@ -1,5 +1,5 @@
-use super::layers::{Family, Layers, UDP_LENGTH};
-use super::{BTH_LENGTH, ICRC_LENGTH};
+use super::layers::{Family, Layers, UDP, UDP_LENGTH};
+use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
 use crc32fast::Hasher;
 
 /// What eight bytes of ones, which stand for a link header (IBA A17.3.3), leave in the CRC's register.
@@ -16,29 +16,33 @@ const ON_STACK: usize = 2 * LEAST;
 
 /// The ICRC that belongs to the packet (IBA 9.2, A17.3.3), to be stored least significant byte first.
 ///
-/// What routers and switches may change counts as ones. The `hidden` bytes after the BTH, and their share of the IP and
-/// UDP lengths, count as absent.
+/// What routers and switches may change counts as ones. The `hidden` bytes after the BTH, telemetry around UDP, and the
+/// share of both in the IP and UDP lengths count as absent.
 ///
 /// The first bytes are copied, masked and summed on the stack, behind as many zeros as make whole folds: zeros leave an
 /// empty register empty. Its initial value is the same as its bits in the first four bytes.
 pub(super) fn compute(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     // The headers on one side of what is hidden, the rest on the other.
-    let headers = &frame[layers.ip..layers.bth + if hidden > 0 { BTH_LENGTH } else { BTH_MASKED }];
-    let rest = &frame[layers.ip + headers.len() + hidden..layers.end - ICRC_LENGTH];
+    let transport = layers.bth..layers.bth + if hidden > 0 { BTH_LENGTH } else { BTH_MASKED };
+    let rest = &frame[transport.end + hidden..layers.end - ICRC_LENGTH];
+    let headers = layers.family.header_length() + UDP_LENGTH + transport.len();
     // A short packet is one piece. Of a long one the first bytes go through the table: a second use of the
     // multiplication would cost more than they do.
-    let (head, end) = match headers.len() + rest.len() {
+    let (head, end) = match headers + rest.len() {
         short @ ..=ON_STACK => (short, short.next_multiple_of(FOLD).max(LEAST)),
         _ => {
-            let head = headers.len() + rest.len() % FOLD;
+            let head = headers + rest.len() % FOLD;
             (head, head)
         }
     };
     let mut stack = [0; ON_STACK];
     let copy = &mut stack[end - head..end];
-    let (first, second) = copy.split_at_mut(headers.len());
+    let (first, second) = copy.split_at_mut(headers);
     let (begin, rest) = rest.split_at(second.len());
-    first.copy_from_slice(headers);
+    match layers.carried {
+        None if layers.before_udp() == 0 => first.copy_from_slice(&frame[layers.ip..transport.end]),
+        _ => copy_around(first, frame, layers, transport.end),
+    }
     second.copy_from_slice(begin);
     mask(copy, layers, hidden);
     for (byte, bits) in copy.iter_mut().zip(LINK_HEADER.to_le_bytes()) {
@@ -51,6 +55,24 @@ pub(super) fn compute(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
         hasher.update(rest);
     }
     hasher.finalize()
+}
+
+/// Copies IP header, UDP header and BTH as they were before telemetry was put between them.
+fn copy_around(into: &mut [u8], frame: &[u8], layers: &Layers, end: usize) {
+    let length = layers.family.header_length();
+    let (network, rest) = into.split_at_mut(length);
+    let (udp, transport) = rest.split_at_mut(UDP_LENGTH);
+    network.copy_from_slice(&frame[layers.ip..layers.ip + length]);
+    udp.copy_from_slice(&frame[layers.udp..layers.udp + UDP_LENGTH]);
+    transport.copy_from_slice(&frame[layers.bth..end]);
+    let (protocol_at, length_at) = match layers.family {
+        Family::V4 => (9, 2),
+        Family::V6 => (6, 4),
+    };
+    network[protocol_at] = UDP;
+    shorten(network, length_at, layers.before_udp() + layers.after_udp());
+    udp[2..4].copy_from_slice(&ROCE_PORT.to_be_bytes());
+    udp[4..6].copy_from_slice(&((layers.end - layers.bth + UDP_LENGTH) as u16).to_be_bytes());
 }
 
 /// Sets what may change on the way to ones, in a packet that begins with its IP header.
@@ -69,7 +91,7 @@ fn mask(packet: &mut [u8], layers: &Layers, hidden: usize) {
             4
         }
     };
-    let udp = layers.udp - layers.ip;
+    let udp = layers.family.header_length();
     packet[udp + 6..udp + 8].fill(0xff);
     packet[udp + UDP_LENGTH + BTH_MASKED - 1] = 0xff;
     if hidden > 0 {

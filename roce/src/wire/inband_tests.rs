@@ -133,5 +133,8 @@ fn feedback_rides_behind_an_acknowledge_and_nothing_else_does() {
     let refused =
         |header: &Header, length, room: &mut [u8]| emit(&path(false), 0, header, length, room).err();
     assert!(matches!(refused(&ack(0), 12, &mut room), Some(EmitError::Payload { .. })));
-    assert!(matches!(refused(&ack(Bth::TELEMETRY), 40, &mut room), Some(EmitError::Payload { .. })));
+    assert!(matches!(
+        refused(&ack(Bth::TELEMETRY), MAX_FEEDBACK + 4, &mut room),
+        Some(EmitError::Payload { .. })
+    ));
 }

@@ -1,3 +1,4 @@
+use super::format::{Carried, hop_by_hop, ifa, int_md};
 use super::path::{Mac, Path, Vlan};
 use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
 use crate::Discard;
@@ -26,7 +27,8 @@ impl Family {
     }
 }
 
-/// Where the layers of a frame start; `end` is where its IP packet ends.
+/// Where the layers of a frame start; `end` is where its IP packet ends. Between IP and UDP, and between UDP and BTH,
+/// telemetry may stand that switches read and write ([`Carried`]): nothing else tells how far they are apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layers {
     pub family: Family,
@@ -35,6 +37,7 @@ pub(super) struct Layers {
     pub udp: usize,
     pub bth: usize,
     pub end: usize,
+    pub carried: Option<Carried>,
 }
 
 /// `N` bytes of `frame` from `at` on.
@@ -62,30 +65,61 @@ impl Layers {
     /// ICRC, and all of it is in the frame. No checksum is verified.
     pub fn locate(frame: &[u8]) -> Result<Self, Discard> {
         let (family, ip) = locate_ip(frame)?;
-        let length = match family {
+        let (length, protocol) = match family {
             Family::V4 => ipv4_length(chunk(frame, ip)?)?,
             Family::V6 => ipv6_length(chunk(frame, ip)?)?,
         };
-        let udp = ip + family.header_length();
         let end = ip + length;
-        let [_, _, port_high, port_low, length_high, length_low, _, _] = *chunk::<UDP_LENGTH>(frame, udp)?;
-        if u16::from_be_bytes([port_high, port_low]) != ROCE_PORT {
-            return Err(Discard::NotRoce);
-        }
-        let bth = udp + UDP_LENGTH;
-        if end > frame.len() || end < bth + BTH_LENGTH + ICRC_LENGTH {
+        if end > frame.len() {
             return Err(Discard::Truncated);
         }
-        if usize::from(u16::from_be_bytes([length_high, length_low])) != end - udp {
+        let upper = Upper { protocol, udp: ip + family.header_length(), carried: None };
+        let Upper { udp, carried, .. } =
+            if protocol == UDP { upper } else { upper.skip(&frame[..end], family)? };
+        let [_, _, port_high, port_low, length_high, length_low, _, _] = *chunk::<UDP_LENGTH>(frame, udp)?;
+        let port = u16::from_be_bytes([port_high, port_low]);
+        let mut layers =
+            Self { family, vlan: ip > ETHERNET_LENGTH, ip, udp, bth: udp + UDP_LENGTH, end, carried };
+        if port == int_md::PORT && carried.is_none() {
+            layers.bth += int_md::length(&frame[..end], layers.bth)?;
+            layers.carried = Some(Carried::IntMd);
+        } else if port != ROCE_PORT {
+            return Err(Discard::NotRoce);
+        } else if carried == Some(Carried::Ifa) {
+            layers.bth += ifa::metadata_length(&frame[..end], layers.bth)?;
+        }
+        if end < layers.bth + BTH_LENGTH + ICRC_LENGTH {
+            return Err(Discard::Truncated);
+        }
+        let told = usize::from(u16::from_be_bytes([length_high, length_low]));
+        if told != end - udp - layers.outside_udp() {
             return Err(Discard::UdpHeader);
         }
-        Ok(Self { family, vlan: ip > ETHERNET_LENGTH, ip, udp, bth, end })
+        Ok(layers)
+    }
+
+    /// What UDP's length and checksum leave out: IFA's metadata, which UDP knows nothing of.
+    const fn outside_udp(&self) -> usize {
+        match self.carried {
+            Some(Carried::Ifa) => self.bth - self.udp - UDP_LENGTH,
+            _ => 0,
+        }
+    }
+
+    /// Bytes between the IP header and UDP.
+    pub const fn before_udp(&self) -> usize {
+        self.udp - self.ip - self.family.header_length()
+    }
+
+    /// Bytes between UDP and the BTH.
+    pub const fn after_udp(&self) -> usize {
+        self.bth - self.udp - UDP_LENGTH
     }
 
     /// The IPv4 header's checksum, and UDP's where the sender made one. RoCEv2 senders leave it 0 over IPv4 and
     /// IPv6 alike, as the ICRC covers more.
     pub fn verify_checksums(&self, frame: &[u8]) -> Result<(), Discard> {
-        if self.family == Family::V4 && fold(sum(&frame[self.ip..self.udp])) != 0xffff {
+        if self.family == Family::V4 && fold(sum(&frame[self.ip..self.ip + 20])) != 0xffff {
             return Err(Discard::IpHeader);
         }
         let checksum: [u8; 2] = *chunk(frame, self.udp + 6)?;
@@ -93,11 +127,12 @@ impl Layers {
             return Ok(());
         }
         let addresses = match self.family {
-            Family::V4 => &frame[self.ip + 12..self.udp],
-            Family::V6 => &frame[self.ip + 8..self.udp],
+            Family::V4 => &frame[self.ip + 12..self.ip + 20],
+            Family::V6 => &frame[self.ip + 8..self.ip + 40],
         };
-        let pseudo = u64::from(UDP) + (self.end - self.udp) as u64 + sum(addresses);
-        match fold(pseudo + sum(&frame[self.udp..self.end])) {
+        let content = self.udp + UDP_LENGTH + self.outside_udp();
+        let pseudo = u64::from(UDP) + (self.end - content + UDP_LENGTH) as u64 + sum(addresses);
+        match fold(pseudo + sum(&frame[self.udp..self.udp + UDP_LENGTH]) + sum(&frame[content..self.end])) {
             0xffff => Ok(()),
             _ => Err(Discard::UdpHeader),
         }
@@ -149,30 +184,48 @@ impl Layers {
     }
 }
 
-/// The packet's length. RoCEv2 has neither IPv4 options nor fragments here.
-fn ipv4_length(ip: &[u8; 20]) -> Result<usize, Discard> {
+/// What follows the IP header, and where.
+struct Upper {
+    protocol: u8,
+    udp: usize,
+    carried: Option<Carried>,
+}
+
+impl Upper {
+    /// Goes past hop-by-hop options, and IFA's header, to UDP.
+    fn skip(self, packet: &[u8], family: Family) -> Result<Self, Discard> {
+        let Self { mut protocol, mut udp, mut carried } = self;
+        if protocol == hop_by_hop::PROTOCOL && family == Family::V6 {
+            let [next, _] = *chunk(packet, udp)?;
+            let (length, found) = hop_by_hop::options(packet, udp)?;
+            (protocol, udp, carried) = (next, udp + length, found);
+        }
+        if protocol == ifa::PROTOCOL && carried.is_none() {
+            protocol = ifa::next_header(chunk(packet, udp)?)?;
+            (udp, carried) = (udp + ifa::HEADER_LENGTH, Some(Carried::Ifa));
+        }
+        if protocol == UDP { Ok(Self { protocol, udp, carried }) } else { Err(Discard::NotRoce) }
+    }
+}
+
+/// The packet's length and what it holds. RoCEv2 has neither IPv4 options nor fragments here.
+fn ipv4_length(ip: &[u8; 20]) -> Result<(usize, u8), Discard> {
     if ip[0] >> 4 != 4 {
         return Err(Discard::IpHeader);
-    }
-    if ip[9] != UDP {
-        return Err(Discard::NotRoce);
     }
     let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff;
     if ip[0] != 0x45 || fragment != 0 {
         return Err(Discard::IpHeader);
     }
-    Ok(usize::from(u16::from_be_bytes([ip[2], ip[3]])))
+    Ok((usize::from(u16::from_be_bytes([ip[2], ip[3]])), ip[9]))
 }
 
-/// The packet's length. Extension headers are not taken.
-fn ipv6_length(ip: &[u8; 40]) -> Result<usize, Discard> {
+/// The packet's length and what it holds.
+fn ipv6_length(ip: &[u8; 40]) -> Result<(usize, u8), Discard> {
     if ip[0] >> 4 != 6 {
         return Err(Discard::IpHeader);
     }
-    if ip[6] != UDP {
-        return Err(Discard::NotRoce);
-    }
-    Ok(40 + usize::from(u16::from_be_bytes([ip[4], ip[5]])))
+    Ok((40 + usize::from(u16::from_be_bytes([ip[4], ip[5]])), ip[6]))
 }
 
 /// Adds 16-bit words, two at a time: folding makes no difference between them. What a last odd word or byte lacks

@@ -6,6 +6,7 @@
 mod ecn;
 mod emit;
 mod feedback;
+pub mod format;
 mod header;
 mod icrc;
 mod inband;
@@ -22,6 +23,7 @@ mod tests;
 pub use ecn::{Ecn, ecn, mark_ce};
 pub use emit::{Draft, EmitError, emit};
 pub use feedback::{Feedback, MAX_FEEDBACK, Report, Reverse, SEAL_LENGTH, SETUP_LENGTH, Seal, Setup};
+pub use format::{Format, Reading};
 pub use header::{
     Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Header, Immediate, NakCode, Operation, Reth, RnrTimer,
     SendTail, Service, Syndrome,
@@ -59,8 +61,10 @@ pub struct Frame<'a> {
     pub identification: u16,
     /// BTH and extension headers.
     pub header: Header,
-    /// Telemetry that a data packet brings.
+    /// Telemetry behind the BTH that a data packet brings.
     pub in_band: Option<InBand<'a>>,
+    /// Telemetry below the BTH, in one of the other formats.
+    pub carried: Option<format::Telemetry<'a>>,
     /// The IP header: 20 or 40 bytes.
     pub network: &'a [u8],
     /// What follows them, without pad.
@@ -122,8 +126,9 @@ fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
     let (in_band, rest) = inband::split(bth[0], bth[4], rest)?;
     let (header, payload) = parse_transport(bth, rest)?;
     let (path, identification) = layers.path(frame)?;
-    let network = &frame[layers.ip..layers.udp];
-    Ok(Frame { path, identification, header, network, in_band, payload })
+    let network = &frame[layers.ip..layers.ip + layers.family.header_length()];
+    let carried = format::Telemetry::of(frame, layers);
+    Ok(Frame { path, identification, header, network, in_band, carried, payload })
 }
 
 fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Header, &'a [u8]), Discard> {

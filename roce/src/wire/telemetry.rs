@@ -225,10 +225,16 @@ impl IntHeader {
     }
 }
 
-/// At a switch: writes `record` into a telemetry request, or a data packet with an INT header, with room left, counts the hop and folds `switch_id` (12
-/// bits) into the path's id. In place: no other byte changes. Says whether it did; any other frame is untouched.
+/// At a switch: writes `record` into a telemetry request, or a data packet with an INT header, with room left, counts
+/// the hop and folds `switch_id` (12 bits) into the path's id. In place: no other byte changes. Says whether it did; any other frame is untouched.
 pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
-    let Ok((word_at, int)) = find(frame) else { return false };
+    let found = Layers::locate(frame).and_then(|layers| find(frame, &layers));
+    found.is_ok_and(|place| write(frame, place, switch_id, record))
+}
+
+/// As [`stamp`], where the header was found.
+pub(super) fn write(frame: &mut [u8], place: (usize, IntHeader), switch_id: u16, record: HopRecord) -> bool {
+    let (word_at, int) = place;
     if int.hops >= int.room {
         return false;
     }
@@ -240,8 +246,7 @@ pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
 }
 
 /// The INT word of a telemetry request or data packet that is as long as the word says.
-fn find(frame: &[u8]) -> Result<(usize, IntHeader), Discard> {
-    let layers = Layers::locate(frame)?;
+pub(super) fn find(frame: &[u8], layers: &Layers) -> Result<(usize, IntHeader), Discard> {
     let word_at = layers.bth + BTH_LENGTH;
     let [opcode, flags, _, _, congestion] = *chunk(frame, layers.bth)?;
     let is_probe = opcode == Opcode::TELEMETRY_REQUEST.0 && flags & 0x3f == 0;

@@ -64,7 +64,7 @@ impl Template {
         let (ip, udp) = (self.ip as usize, self.udp as usize);
         let bth = udp + UDP_LENGTH;
         let end = bth + BTH_LENGTH + length;
-        Layers { family: self.family, vlan: ip > ETHERNET_LENGTH, ip, udp, bth, end }
+        Layers { family: self.family, vlan: ip > ETHERNET_LENGTH, ip, udp, bth, end, carried: None }
     }
 
     /// Writes the headers of a packet with these layers. `frame` has room for it.

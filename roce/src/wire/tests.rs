@@ -174,7 +174,7 @@ proptest! {
         let network = &frame[ip..ip + if path.source.is_ipv4() { 20 } else { 40 }];
         prop_assert_eq!(
             parse(&frame),
-            Ok(Frame { path, identification, header, network, in_band: None, payload: &payload })
+            Ok(Frame { path, identification, header, network, in_band: None, carried: None, payload: &payload })
         );
         prop_assert_eq!(parse_unverified(&frame), parse(&frame));
         prop_assert_eq!(destination(&frame), Some(header.bth().destination));

@@ -1,6 +1,7 @@
 use crate::connect::DEFAULT_CONGESTION;
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
 use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, Reverse, Upgrade, When};
+use roce::wire::Format;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
@@ -77,6 +78,8 @@ pub struct CongestionChoice {
     pub cc: Option<CcName>,
     /// hpcc, hpcc-rx, auto: which packets bring telemetry. Probes by default.
     pub telemetry: Option<TelemetryMode>,
+    /// hpcc, hpcc-rx, auto: how it is laid out. HPCC INT by default.
+    pub format: Option<Format>,
     /// hpcc, auto: how the peer answers it.
     pub feedback: Option<Reverse>,
     /// fixed: bytes in flight. 512 KiB by default.
@@ -121,7 +124,7 @@ impl ChoiceError {
     pub fn as_flags(&self) -> String {
         self.render(|key, value| {
             let flag = match key {
-                "cc" | "telemetry" | "feedback" => format!("--{key}"),
+                "cc" | "telemetry" | "format" | "feedback" => format!("--{key}"),
                 "probe_interval" => "--probe-interval".to_owned(),
                 key => format!("--cc-{}", key.replace('_', "-")),
             };
@@ -192,6 +195,7 @@ impl CongestionChoice {
             if self.cc == Some(CcName::Auto) {
                 congestion.probe_interval = self.probe_interval.or(self.base_rtt);
             }
+            congestion.format = self.format.unwrap_or_default();
             congestion.reverse = self.feedback.unwrap_or_default();
         }
         congestion.ratio_only = self.ratio_only;
@@ -227,6 +231,7 @@ impl CongestionChoice {
         none_but(self.eta.is_some(), "eta", telemetry, hpcc)?;
         none_but(self.flows.is_some(), "flows", telemetry, hpcc)?;
         none_but(self.telemetry.is_some(), "telemetry", telemetry, hpcc)?;
+        none_but(self.format.is_some(), "format", telemetry, hpcc)?;
         none_but(self.feedback.is_some(), "feedback", telemetry, hpcc)?;
         none_but(self.max_rtt.is_some(), "max_rtt", &[Dctcp], "is for {cc=dctcp}; leave it out")?;
         if self.cc == Some(HpccRx) && self.feedback.is_some_and(|feedback| feedback != Reverse::Window) {
@@ -353,9 +358,13 @@ mod tests {
         let chosen = CongestionChoice {
             telemetry: Some(fourth),
             feedback: Some(Reverse::Notification),
+            format: Some(Format::Ioam),
             ..choice(CcName::Hpcc)
         };
         let congestion = chosen.build().unwrap();
+        assert_eq!(congestion.format, Format::Ioam);
+        let blind = CongestionChoice { format: Some(Format::Ifa), ..choice(CcName::Dctcp) };
+        assert!(blind.build().unwrap_err().as_flags().starts_with("--format is for HPCC++"));
         assert_eq!((congestion.in_band, congestion.probe_interval), (NonZeroU32::new(4), None));
         assert_eq!(congestion.reverse, Reverse::Notification);
         assert_eq!("inband:4".parse(), Ok(fourth));

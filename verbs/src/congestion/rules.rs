@@ -78,6 +78,7 @@ pub(crate) struct RuleText {
     service_level: Option<u8>,
     cc: String,
     telemetry: Option<String>,
+    format: Option<String>,
     feedback: Option<String>,
     window: Option<u64>,
     line_rate: Option<String>,
@@ -98,6 +99,7 @@ impl RuleText {
         let choice = CongestionChoice {
             cc: Some(named("cc", &self.cc, str::parse)?),
             telemetry: optional("telemetry", self.telemetry.as_deref(), str::parse)?,
+            format: optional("format", self.format.as_deref(), |text| text.parse().map_err(str::to_owned))?,
             feedback: optional("feedback", self.feedback.as_deref(), reverse)?,
             window: self.window,
             line_rate: optional("line_rate", self.line_rate.as_deref(), parse_rate)?,

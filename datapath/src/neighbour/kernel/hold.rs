@@ -1,28 +1,29 @@
 //! Sockets that we open for what the kernel then does, not for data.
 
-use roce::wire::ROCE_PORT;
+use roce::wire::{ROCE_PORT, format::INT_PORT};
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Holds UDP 4791 open, for IPv4 and IPv6, so that the kernel does not answer a peer's RoCEv2 packets, which it sees
-/// too, with port-unreachable. A filter drops them before they are queued.
+/// Holds UDP 4791 open, and the port of RoCEv2 packets with INT-MD, for IPv4 and IPv6, so that the kernel does not answer a
+/// peer's packets, which it sees too, with port-unreachable. A filter drops them before they are queued.
 ///
 /// Where somebody else holds the port, or the family is off, there is nothing to prevent.
 pub(super) fn roce_port() -> Vec<OwnedFd> {
-    [libc::AF_INET, libc::AF_INET6]
-        .into_iter()
-        .filter_map(|family| match hold(family) {
+    let families = [libc::AF_INET, libc::AF_INET6].into_iter();
+    families
+        .flat_map(|family| [(family, ROCE_PORT), (family, INT_PORT)])
+        .filter_map(|(family, port)| match hold(family, port) {
             Ok(socket) => Some(socket),
             Err(error) => {
-                tracing::debug!("UDP {ROCE_PORT} of family {family} is not held open: {error}");
+                tracing::debug!("UDP {port} of family {family} is not held open: {error}");
                 None
             }
         })
         .collect()
 }
 
-fn hold(family: libc::c_int) -> io::Result<OwnedFd> {
+fn hold(family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
     // SAFETY: no pointers; the result is checked.
     let fd = check(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
     // SAFETY: a fresh descriptor that nobody else owns.
@@ -39,13 +40,13 @@ fn hold(family: libc::c_int) -> io::Result<OwnedFd> {
         // SAFETY: all zeroes is a valid sockaddr_in6: the unspecified address.
         let mut any: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
         any.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-        any.sin6_port = ROCE_PORT.to_be();
+        any.sin6_port = port.to_be();
         bind(&socket, &any)?;
     } else {
         // SAFETY: all zeroes is a valid sockaddr_in: the unspecified address.
         let mut any: libc::sockaddr_in = unsafe { std::mem::zeroed() };
         any.sin_family = libc::AF_INET as libc::sa_family_t;
-        any.sin_port = ROCE_PORT.to_be();
+        any.sin_port = port.to_be();
         bind(&socket, &any)?;
     }
     Ok(socket)

@@ -1,0 +1,121 @@
+//! What a switch leaves out of its telemetry, estimated. Stock Linux as an IOAM node tells queue and time, and neither
+//! transmitted bytes nor, unless its namespace's data say so, the link's rate.
+//!
+//! What stands in for `txBytes` between two readings of a port:
+//! - a queue in both: the link was busy all the time, so it sent what its rate allows;
+//! - else the link was not full. Of that time nothing is known but this flow's own bytes, a lower bound. Taken for the
+//!   whole, it would have each of several flows believe that the rest of the link is free, and take it at once. So it
+//!   counts as the target utilisation at least: then HPCC++ increases additively, and decreases by the queue that this
+//!   leads to.
+
+use crate::wire::format::{HOPS, HopReading};
+use cc::{Counter, Hop, Rate};
+use core::time::Duration;
+
+/// Longer ago, a reading says nothing of now.
+const STALE: u64 = 1_000_000_000;
+
+/// A port's last reading.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    time: Counter,
+    queue: u64,
+    /// This flow's bytes until then.
+    received: u64,
+    /// What stands in for `txBytes`.
+    sent: u64,
+}
+
+/// The ports of a path that tell no `txBytes`, as far as there is room for them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Estimates {
+    /// Payload bytes of this flow.
+    received: u64,
+    last: [Option<Last>; HOPS as usize],
+}
+
+impl Estimates {
+    /// The flow brought so many bytes.
+    pub(super) const fn on_received(&mut self, bytes: usize) {
+        self.received = self.received.wrapping_add(bytes as u64);
+    }
+
+    /// The reading of the switch at `index`, made whole. `line_rate` and `target` are the flow's: its link's rate stands in
+    /// for that of a switch that doesn't tell its own. `None` where neither is known.
+    pub(super) fn complete(
+        &mut self,
+        index: usize,
+        reading: &HopReading,
+        line_rate: Option<Rate>,
+        target: f64,
+    ) -> Option<Hop> {
+        if let Some(hop) = reading.complete() {
+            return Some(hop);
+        }
+        let bandwidth = reading.bandwidth.or(line_rate)?;
+        if let Some(tx_bytes) = reading.tx_bytes {
+            return Some(Hop { bandwidth, time: reading.time, tx_bytes, queue: reading.queue });
+        }
+        let received = self.received;
+        let place = self.last.get_mut(index)?;
+        let sent = place.map_or(0, |last| last.sent + since(&last, reading, bandwidth, received, target));
+        let HopReading { time, queue, .. } = *reading;
+        *place = Some(Last { time, queue, received, sent });
+        Some(Hop { bandwidth, time, tx_bytes: Counter::new(sent, 64, 1), queue })
+    }
+}
+
+/// Bytes that the port sent since its last reading, by estimate.
+fn since(last: &Last, reading: &HopReading, bandwidth: Rate, received: u64, target: f64) -> u64 {
+    let nanos = reading.time.since(last.time);
+    if nanos > STALE {
+        return 0;
+    }
+    let most = bandwidth.bytes_in(Duration::from_nanos(nanos));
+    if last.queue > 0 && reading.queue > 0 {
+        return most;
+    }
+    let own = received.wrapping_sub(last.received);
+    own.max((most as f64 * target) as u64).min(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reading as Linux gives it: µs, bytes queued.
+    fn reading(micros: u64, queue: u64) -> HopReading {
+        HopReading { bandwidth: None, time: Counter::new(micros, 32, 1000), tx_bytes: None, queue }
+    }
+
+    const RATE: Rate = Rate::from_mbps(80);
+
+    /// What is estimated to have been sent by the second of two readings, 1 ms apart, at 10 bytes/µs.
+    fn sent(queues: [u64; 2], own: usize) -> u64 {
+        let mut estimates = Estimates::default();
+        let first =
+            estimates.complete(0, &reading(u64::from(u32::MAX), queues[0]), Some(RATE), 0.95).unwrap();
+        estimates.on_received(own);
+        let second = estimates.complete(0, &reading(999, queues[1]), Some(RATE), 0.95).unwrap();
+        assert_eq!(second.time.since(first.time), 1_000_000, "across the wrap");
+        second.tx_bytes.since(first.tx_bytes)
+    }
+
+    #[test]
+    fn a_standing_queue_is_a_busy_link() {
+        assert_eq!(sent([1500, 3000], 100), 10_000);
+        assert_eq!(sent([0, 3000], 100), 9_500, "not full, so at the target");
+        assert_eq!(sent([1500, 0], 9_800), 9_800, "own bytes were more");
+        assert_eq!(sent([0, 0], 20_000), 10_000, "never more than the link carries");
+    }
+
+    #[test]
+    fn what_nobody_tells_is_not_made_up() {
+        let mut estimates = Estimates::default();
+        assert_eq!(estimates.complete(0, &reading(0, 0), None, 0.95), None, "no rate");
+        assert_eq!(estimates.complete(HOPS.into(), &reading(0, 0), Some(RATE), 0.95), None, "no room");
+        let told = HopReading { bandwidth: Some(Rate::from_gbps(1)), ..reading(0, 7) };
+        let hop = estimates.complete(0, &told, Some(RATE), 0.95).unwrap();
+        assert_eq!((hop.bandwidth, hop.queue), (Rate::from_gbps(1), 7));
+    }
+}

@@ -1,0 +1,113 @@
+//! Advanced ECN (draft-shi-ippm-advanced-ecn-00) as an IPv6 hop-by-hop option: a byte for each kind of information, which
+//! each switch raises to its own value, or adds its own to. The draft gives neither the option's type nor the units.
+
+use super::{PortState, hop_by_hop};
+use crate::wire::layers::Layers;
+
+/// The option's type: unknown, it is skipped; it may change on the way; for experiments (RFC 4727 3.6).
+pub const OPTION: u8 = 0x3e;
+
+/// {flags 8, information type 24}.
+const HEADER_LENGTH: usize = 4;
+/// The information type is no bitmap but private.
+const CUSTOMIZED: u8 = 1;
+const KINDS: usize = 5;
+/// All five kinds: the bitmap's first bits.
+const ALL: u8 = 0xf8;
+const OPTION_LENGTH: usize = 2 + HEADER_LENGTH + KINDS;
+/// The hop-by-hop header.
+pub const INSERTED: usize = (hop_by_hop::HEADER_LENGTH + OPTION_LENGTH).next_multiple_of(8);
+
+/// A share of 1 in the units of [`Load`]'s shares; the largest that can be told is 255/128.
+pub const ONE: f64 = 128.0;
+/// From a share's unit to 2^-20.
+const TO_RATIO: u32 = (1 << 20) / 128;
+
+/// What a port tells, one byte each, in the order of the draft's Table 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// In-flight bytes as a share of what link and base round trip hold, in 1/128. The path's is the highest.
+    pub inflight: u8,
+    /// The discounted rate (CONGA's DRE) as a share of the link's, in 1/128. The highest.
+    pub rate: u8,
+    /// The queue as a share of its limit, in 1/128. The highest.
+    pub queue: u8,
+    /// How long the packet waited, µs. The sum.
+    pub delay: u8,
+    /// 1 where the port is congested. The sum.
+    pub congested: u8,
+}
+
+impl Load {
+    const fn bytes(self) -> [u8; KINDS] {
+        [self.inflight, self.rate, self.queue, self.delay, self.congested]
+    }
+
+    /// A share in the fields' unit.
+    #[must_use]
+    pub fn share(of_one: f64) -> u8 {
+        // A float's cast to an integer stops at the integer's ends.
+        (of_one * ONE) as u8
+    }
+}
+
+/// The two ways in which a switch updates a field.
+#[derive(Clone, Copy)]
+enum Operation {
+    Max,
+    Add,
+}
+
+const OPERATIONS: [Operation; KINDS] =
+    [Operation::Max, Operation::Max, Operation::Max, Operation::Add, Operation::Add];
+
+/// See [`Format::insert`](super::Format::insert).
+pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
+    let options = hop_by_hop::open(frame, layers, INSERTED);
+    let (option, after) = options.split_at_mut(OPTION_LENGTH);
+    hop_by_hop::pad(after);
+    option[..6].copy_from_slice(&[OPTION, (OPTION_LENGTH - 2) as u8, 0, ALL, 0, 0]);
+}
+
+/// The bitmap of kinds, where it is one, of those that are known and have their byte.
+fn kinds(data: &[u8]) -> Option<u8> {
+    let [flags, kinds, _, _, fields @ ..] = data else { return None };
+    let known = kinds & ALL;
+    (flags & CUSTOMIZED == 0 && known.count_ones() as usize <= fields.len()).then_some(known)
+}
+
+/// The kinds in a bitmap, in the order of their bytes.
+fn present(bitmap: u8) -> impl Iterator<Item = usize> {
+    (0..KINDS).filter(move |kind| bitmap & 0x80 >> kind != 0)
+}
+
+/// See [`super::stamp`]; `data` is the option's. Only the kinds that the sender asks for are there.
+pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
+    let Some(kinds) = kinds(data) else { return false };
+    let own = port.load.bytes();
+    for (field, kind) in data[HEADER_LENGTH..].iter_mut().zip(present(kinds)) {
+        *field = match OPERATIONS[kind] {
+            Operation::Max => (*field).max(own[kind]),
+            Operation::Add => field.saturating_add(own[kind]),
+        };
+    }
+    kinds != 0
+}
+
+/// What the path is like, by the option's data; kinds that were not asked for are 0.
+#[must_use]
+pub fn load(data: &[u8]) -> Option<Load> {
+    let kinds = kinds(data)?;
+    let mut all = [0; KINDS];
+    for (field, kind) in data[HEADER_LENGTH..].iter().zip(present(kinds)) {
+        all[kind] = *field;
+    }
+    let [inflight, rate, queue, delay, congested] = all;
+    Some(Load { inflight, rate, queue, delay, congested })
+}
+
+/// The path's in-flight share in 2^-20, where it was asked for.
+pub(in crate::wire) fn read(data: &[u8]) -> Option<u32> {
+    kinds(data).filter(|kinds| kinds & 0x80 != 0)?;
+    load(data).map(|load| u32::from(load.inflight) * TO_RATIO)
+}

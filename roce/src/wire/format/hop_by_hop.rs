@@ -1,0 +1,68 @@
+//! IPv6's hop-by-hop options (RFC 8200 4.2, 4.3), as far as telemetry needs them.
+
+use super::{Carried, aecn, ioam};
+use crate::Discard;
+use crate::wire::layers::{Layers, chunk};
+
+/// The IPv6 next header that says so.
+pub const PROTOCOL: u8 = 0;
+
+/// The header's own bytes before the first option.
+pub const HEADER_LENGTH: usize = 2;
+
+const PAD_1: u8 = 0;
+const PAD_N: u8 = 1;
+/// What these bits of an option's type ask of who doesn't know it: 0, to skip it.
+const UNKNOWN: u8 = 0xc0;
+
+/// How long the header at `at` is, and which telemetry it holds; the first, if several.
+pub fn options(packet: &[u8], at: usize) -> Result<(usize, Option<Carried>), Discard> {
+    let [_, units] = *chunk(packet, at)?;
+    let length = (usize::from(units) + 1) * 8;
+    let end = at + length;
+    let header = packet.get(..end).ok_or(Discard::Truncated)?;
+    let (mut at, mut carried) = (at + HEADER_LENGTH, None);
+    while at < end {
+        let kind = header[at];
+        if kind == PAD_1 {
+            at += 1;
+            continue;
+        }
+        let data = at + 2;
+        let [_, option] = *chunk(header, at).map_err(|_| Discard::IpHeader)?;
+        let next = data + usize::from(option);
+        let content = header.get(data..next).ok_or(Discard::IpHeader)?;
+        // An IPv6 packet is no longer than 16 bits say.
+        let span = (data as u16, next as u16);
+        carried = carried.or(match kind {
+            ioam::OPTION if ioam::is_trace(content) => Some(Carried::Ioam(span.0, span.1)),
+            aecn::OPTION => Some(Carried::Aecn(span.0, span.1)),
+            PAD_N => None,
+            kind if kind & UNKNOWN == 0 => None,
+            _ => return Err(Discard::IpHeader),
+        });
+        at = next;
+    }
+    Ok((length, carried))
+}
+
+/// Moves Ethernet's and IPv6's header of a packet at `gap` to the front and writes a hop-by-hop header of `gap` bytes
+/// behind them; gives it without its first two bytes, zeroed.
+pub fn open<'a>(frame: &'a mut [u8], layers: &Layers, gap: usize) -> &'a mut [u8] {
+    let at = layers.ip + layers.family.header_length();
+    frame.copy_within(gap..gap + at, 0);
+    super::lengthen(frame, layers, gap);
+    let next = core::mem::replace(&mut frame[layers.ip + 6], PROTOCOL);
+    let header = &mut frame[at..at + gap];
+    header.fill(0);
+    header[0] = next;
+    header[1] = (gap / 8 - 1) as u8;
+    &mut header[HEADER_LENGTH..]
+}
+
+/// Fills `bytes` with one option that means nothing.
+pub fn pad(bytes: &mut [u8]) {
+    if let [kind, length, rest @ ..] = bytes {
+        (*kind, *length) = (PAD_N, rest.len() as u8);
+    }
+}

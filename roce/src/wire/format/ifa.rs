@@ -1,0 +1,143 @@
+//! IFA 2.0 (draft-kumar-ippm-ifa): a header between IP and UDP, and behind UDP's header, which knows nothing of it, the
+//! metadata: a header, then 32 bytes from each switch, the newest first. The 32 bytes are those of local name space 1, in
+//! which switches tell transmitted bytes.
+
+use super::{HopReading, Hops, PortState, grow, word, write_words};
+use crate::Discard;
+use crate::wire::layers::{Family, Layers, UDP_LENGTH, chunk};
+use cc::{Counter, Rate};
+
+/// The IP protocol: the first of those for experiments (RFC 3692).
+pub const PROTOCOL: u8 = 253;
+/// {version 4, global name space 4, next header 8, flags 8, most words of metadata 8}.
+pub const HEADER_LENGTH: usize = 4;
+/// {request vector 8, action vector 8, hop limit 8, words of metadata 8}.
+const METADATA_HEADER_LENGTH: usize = 4;
+/// Both headers.
+pub const INSERTED: usize = HEADER_LENGTH + METADATA_HEADER_LENGTH;
+
+/// Version 2; name space 15: each switch says its local one.
+const VERSION_AND_SPACE: u8 = 2 << 4 | 0xf;
+const LOCAL_SPACE: u32 = 1;
+/// What each switch writes: {name space 4, device 20, TTL 8}, {speed 4, ECN 2, queue 6, arrival 20 in s}, {egress port 16,
+/// ingress port 16}, arrival's ns, residence in ns, txBytes, {0 16, queue 16 in 80 B}, 0.
+pub const HOP_LENGTH: usize = 32;
+const HOP_WORDS: u8 = HOP_LENGTH as u8 / 4;
+const QUEUE_UNIT: u64 = 80;
+
+/// By code: those that switches are known to write, then ours.
+const SPEEDS: [Rate; 15] = [
+    Rate::from_gbps(10),
+    Rate::from_gbps(25),
+    Rate::from_gbps(40),
+    Rate::from_gbps(50),
+    Rate::from_gbps(100),
+    Rate::from_gbps(200),
+    Rate::from_gbps(400),
+    Rate::from_mbps(10),
+    Rate::from_mbps(100),
+    Rate::from_mbps(200),
+    Rate::from_mbps(500),
+    Rate::from_gbps(1),
+    Rate::from_mbps(2_500),
+    Rate::from_gbps(5),
+    Rate::from_gbps(800),
+];
+
+/// The protocol behind IFA's header.
+pub fn next_header(header: &[u8; HEADER_LENGTH]) -> Result<u8, Discard> {
+    if header[0] == VERSION_AND_SPACE { Ok(header[1]) } else { Err(Discard::NotRoce) }
+}
+
+/// Bytes of metadata and its header at `at`.
+pub fn metadata_length(packet: &[u8], at: usize) -> Result<usize, Discard> {
+    let [_, _, _, words] = *chunk::<METADATA_HEADER_LENGTH>(packet, at)?;
+    let length = METADATA_HEADER_LENGTH + usize::from(words) * 4;
+    if at + length > packet.len() { Err(Discard::Truncated) } else { Ok(length) }
+}
+
+/// See [`Format::insert`](super::Format::insert).
+pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
+    let network_end = layers.ip + layers.family.header_length();
+    let udp = network_end + HEADER_LENGTH;
+    frame.copy_within(INSERTED..INSERTED + network_end, 0);
+    frame.copy_within(INSERTED + layers.udp..INSERTED + layers.udp + UDP_LENGTH, udp);
+    let protocol_at = layers.ip
+        + match layers.family {
+            Family::V4 => 9,
+            Family::V6 => 6,
+        };
+    let next = core::mem::replace(&mut frame[protocol_at], PROTOCOL);
+    super::lengthen(frame, layers, INSERTED);
+    let most = super::HOPS * HOP_WORDS;
+    frame[network_end..udp].copy_from_slice(&[VERSION_AND_SPACE, next, 0, most]);
+    frame[udp + UDP_LENGTH..udp + UDP_LENGTH + METADATA_HEADER_LENGTH].copy_from_slice(&[
+        0,
+        0,
+        super::HOPS,
+        0,
+    ]);
+}
+
+/// See [`super::stamp`].
+pub(in crate::wire) fn stamp(
+    frame: &mut [u8],
+    length: usize,
+    layers: &Layers,
+    port: &PortState,
+) -> Option<usize> {
+    let speed = SPEEDS.iter().position(|speed| *speed == port.rate)? as u32;
+    let at = layers.udp + UDP_LENGTH;
+    let most = *frame.get(layers.udp - 1)?;
+    let [_, _, hops, words] = *chunk(frame, at).ok()?;
+    let fits = u16::from(words) + u16::from(HOP_WORDS) <= u16::from(most);
+    if hops == 0 || !fits || length + HOP_LENGTH > frame.len() {
+        return None;
+    }
+    let (ttl, class) = match layers.family {
+        Family::V4 => (frame[layers.ip + 8], frame[layers.ip + 1]),
+        Family::V6 => (frame[layers.ip + 7], frame[layers.ip + 1] >> 4),
+    };
+    let from = at + METADATA_HEADER_LENGTH;
+    grow(frame, length, from, HOP_LENGTH, layers);
+    frame[at + 2..at + 4].copy_from_slice(&[hops - 1, words + HOP_WORDS]);
+    let came = port.time.saturating_sub(port.sojourn);
+    let queue = u16::try_from(port.queue / QUEUE_UNIT).unwrap_or(u16::MAX);
+    let metadata = [
+        LOCAL_SPACE << 28 | u32::from(port.switch) << 8 | u32::from(ttl),
+        speed << 28 | u32::from(class & 3) << 26 | (came / 1_000_000_000) as u32 & 0xf_ffff,
+        u32::from(port.port) << 16 | 0xffff,
+        (came % 1_000_000_000) as u32,
+        (port.time - came) as u32,
+        port.tx_bytes as u32,
+        u32::from(queue),
+        0,
+    ];
+    write_words(&mut frame[from..from + HOP_LENGTH], metadata);
+    Some(length + HOP_LENGTH)
+}
+
+/// Metadata header and metadata.
+pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
+    let (metadata, rest) = bytes.get(METADATA_HEADER_LENGTH..)?.as_chunks::<HOP_LENGTH>();
+    if !rest.is_empty() {
+        return None;
+    }
+    let mut hops = Hops::default();
+    for hop in metadata.iter().rev() {
+        let first = word(hop, 0)?;
+        if first >> 28 != LOCAL_SPACE {
+            return None;
+        }
+        let second = word(hop, 1)?;
+        let came = u64::from(second & 0xf_ffff) * 1_000_000_000 + u64::from(word(hop, 3)?);
+        let reading = HopReading {
+            bandwidth: SPEEDS.get((second >> 28) as usize).copied(),
+            time: Counter::new(came + u64::from(word(hop, 4)?), 32, 1),
+            tx_bytes: Some(Counter::new(word(hop, 5)?.into(), 32, 1)),
+            queue: u64::from(word(hop, 6)? & 0xffff) * QUEUE_UNIT,
+        };
+        hops.push(first >> 8 & 0xf_ffff, reading);
+    }
+    Some(hops)
+}

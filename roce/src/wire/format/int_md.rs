@@ -1,0 +1,129 @@
+//! P4 INT-MD v2.1 over UDP: a shim and a header between UDP and the BTH; each switch pushes its metadata behind the
+//! header, so the newest comes first.
+
+use super::{HopReading, Hops, PortState, add, from_kbps, grow, to_kbps, word, write_words};
+use crate::Discard;
+use crate::wire::ROCE_PORT;
+use crate::wire::layers::{Layers, UDP_LENGTH, chunk};
+use cc::Counter;
+
+/// UDP's destination port of packets with a shim. INT names none; this is the first of those for experiments (RFC 4727 6).
+pub const PORT: u16 = 1021;
+
+const SHIM_LENGTH: usize = 4;
+const HEADER_LENGTH: usize = 12;
+/// Shim and header.
+pub const INSERTED: usize = SHIM_LENGTH + HEADER_LENGTH;
+
+/// Shim: type 1 (INT-MD), NPT 1 (the last 16 bits are UDP's original destination port).
+const SHIM: u8 = 1 << 4 | 1 << 2;
+const NPT_AND_TYPE: u8 = 0xfc;
+
+const VERSION: u32 = 2 << 28;
+/// E: a switch had nothing to write to, as no hops were left.
+const HOPS_EXCEEDED: u32 = 1 << 26;
+/// M: a switch had no room.
+const MTU_EXCEEDED: u32 = 1 << 25;
+const REMAINING: u32 = 0xff;
+
+/// Node id, queue occupancy, egress timestamp.
+const INSTRUCTIONS: u16 = 1 << 15 | 1 << 12 | 1 << 10;
+/// The domain whose two instructions are ours: 0, txBytes; 1, the link's rate.
+const DOMAIN: u16 = 0x4652;
+const DOMAIN_INSTRUCTIONS: u16 = 1 << 15 | 1 << 14;
+/// What each switch writes: {node 32, queue id 8, occupancy 24 in bytes, egress time 64 in ns, txBytes 32, kbit/s 32}.
+pub const HOP_LENGTH: usize = 24;
+const HOP_WORDS: u32 = HOP_LENGTH as u32 / 4;
+/// The second and third word of the header.
+const ASKED: [u32; 2] = [(INSTRUCTIONS as u32) << 16 | DOMAIN as u32, (DOMAIN_INSTRUCTIONS as u32) << 16];
+
+/// Bytes of shim, header and metadata at `at`, which UDP's port says are there.
+pub fn length(packet: &[u8], at: usize) -> Result<usize, Discard> {
+    let [kind, words, port @ ..] = *chunk::<SHIM_LENGTH>(packet, at)?;
+    let length = SHIM_LENGTH + usize::from(words) * 4;
+    if kind & NPT_AND_TYPE != SHIM || u16::from_be_bytes(port) != ROCE_PORT {
+        return Err(Discard::NotRoce);
+    }
+    if length < INSERTED || at + length > packet.len() { Err(Discard::Truncated) } else { Ok(length) }
+}
+
+/// See [`Format::insert`](super::Format::insert).
+pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
+    let at = layers.udp + UDP_LENGTH;
+    frame.copy_within(INSERTED..INSERTED + at, 0);
+    super::lengthen(frame, layers, INSERTED);
+    add(frame, layers.udp + 4, INSERTED);
+    frame[layers.udp + 2..layers.udp + 4].copy_from_slice(&PORT.to_be_bytes());
+    let [port_high, port_low] = ROCE_PORT.to_be_bytes();
+    let shim = [SHIM, (HEADER_LENGTH / 4) as u8, port_high, port_low];
+    frame[at..at + SHIM_LENGTH].copy_from_slice(&shim);
+    let first = VERSION | HOP_WORDS << 8 | u32::from(super::HOPS);
+    write_words(&mut frame[at + SHIM_LENGTH..at + INSERTED], [first, ASKED[0], ASKED[1]]);
+}
+
+/// See [`super::stamp`].
+pub(in crate::wire) fn stamp(
+    frame: &mut [u8],
+    length: usize,
+    layers: &Layers,
+    port: &PortState,
+) -> Option<usize> {
+    let at = layers.udp + UDP_LENGTH;
+    let header = at + SHIM_LENGTH;
+    let first = asked(&frame[at..layers.bth])?;
+    // A UDP checksum would have to follow; senders of RoCEv2 make none.
+    if frame[layers.udp + 6..at] != [0, 0] {
+        return None;
+    }
+    let is_full = usize::from(frame[at + 1]) + HOP_LENGTH / 4 > usize::from(u8::MAX);
+    let lacks = match first & REMAINING {
+        0 => HOPS_EXCEEDED,
+        _ if is_full || length + HOP_LENGTH > frame.len() => MTU_EXCEEDED,
+        _ => 0,
+    };
+    if lacks != 0 {
+        write_words(&mut frame[header..header + 4], [first | lacks]);
+        return None;
+    }
+    grow(frame, length, at + INSERTED, HOP_LENGTH, layers);
+    add(frame, layers.udp + 4, HOP_LENGTH);
+    frame[at + 1] += HOP_WORDS as u8;
+    write_words(&mut frame[header..header + 4], [first - 1]);
+    let queue = u32::try_from(port.queue).unwrap_or(u32::MAX).min(0xff_ffff);
+    let (high, low) = ((port.time >> 32) as u32, port.time as u32);
+    let metadata = [u32::from(port.switch), queue, high, low, port.tx_bytes as u32, to_kbps(port.rate)];
+    write_words(&mut frame[at + INSERTED..at + INSERTED + HOP_LENGTH], metadata);
+    Some(length + HOP_LENGTH)
+}
+
+/// The header's first word, where it asks for what we know.
+fn asked(bytes: &[u8]) -> Option<u32> {
+    let first = word(bytes, 1)?;
+    let is_ours = first >> 28 == VERSION >> 28
+        && first >> 8 & 0x1f == HOP_WORDS
+        && [word(bytes, 2)?, word(bytes, 3)?] == ASKED;
+    is_ours.then_some(first)
+}
+
+/// Shim, header and metadata.
+pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
+    asked(bytes)?;
+    let (metadata, rest) = bytes.get(INSERTED..)?.as_chunks::<HOP_LENGTH>();
+    if !rest.is_empty() {
+        return None;
+    }
+    let mut hops = Hops::default();
+    for hop in metadata.iter().rev() {
+        let time = u64::from(word(hop, 2)?) << 32 | u64::from(word(hop, 3)?);
+        let bandwidth = from_kbps(word(hop, 5)?);
+        let reading = HopReading {
+            bandwidth,
+            time: Counter::new(time, 64, 1),
+            // Who knows nothing of the domain writes ones all over it.
+            tx_bytes: bandwidth.and(Some(Counter::new(word(hop, 4)?.into(), 32, 1))),
+            queue: u64::from(word(hop, 1)? & 0xff_ffff),
+        };
+        hops.push(word(hop, 0)?, reading);
+    }
+    Some(hops)
+}

@@ -1,0 +1,308 @@
+//! Telemetry in the layouts of others: INT-MD, IOAM, IFA and AECN, beside the HPCC INT header of rtgwg-00.
+//!
+//! Each file here is one layout: what a sender inserts, what a switch writes, what a receiver reads. All stand below the
+//! BTH, where the ICRC counts them as absent, and tell themselves what they are, so a receiver needs no setting.
+//! `roce/src/wire/format/README.md` says for each how `txBytes`, `qlen`, `ts` and `B` come out of it, and what is lost.
+
+pub mod aecn;
+pub(super) mod hop_by_hop;
+pub(super) mod ifa;
+pub(super) mod int_md;
+pub(super) mod ioam;
+mod reading;
+#[cfg(test)]
+mod tests;
+
+pub use int_md::PORT as INT_PORT;
+pub use reading::{HopReading, Hops, Reading};
+
+use super::layers::{Family, Layers, UDP_LENGTH, chunk, fold, sum};
+use super::telemetry::{self, HopRecord, IntHeader, Speed};
+use crate::Discard;
+use cc::Rate;
+use core::fmt;
+use core::net::IpAddr;
+use core::ops::Range;
+use core::str::FromStr;
+
+/// How telemetry is laid out in packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// HPCC INT: rtgwg-00 Figure 4, behind the BTH.
+    #[default]
+    Hpcc,
+    /// P4 INT-MD v2.1, between UDP and BTH.
+    IntMd,
+    /// IOAM's pre-allocated trace (RFC 9197) in an IPv6 hop-by-hop option (RFC 9486).
+    Ioam,
+    /// IFA 2.0: a header behind IP, metadata behind UDP.
+    Ifa,
+    /// Advanced ECN, in an IPv6 hop-by-hop option.
+    Aecn,
+}
+
+impl Format {
+    /// Every format by its name.
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("hpcc", Self::Hpcc),
+        ("int-md", Self::IntMd),
+        ("ioam", Self::Ioam),
+        ("ifa", Self::Ifa),
+        ("aecn", Self::Aecn),
+    ];
+
+    /// Whether it can go along with packets to `address`: hop-by-hop options are IPv6's.
+    #[must_use]
+    pub const fn fits(self, address: IpAddr) -> bool {
+        match self {
+            Self::Hpcc | Self::IntMd | Self::Ifa => true,
+            Self::Ioam | Self::Aecn => address.is_ipv6(),
+        }
+    }
+
+    /// Bytes that a sender inserts below the BTH.
+    #[must_use]
+    pub const fn inserted(self) -> usize {
+        match self {
+            Self::Hpcc => 0,
+            Self::IntMd => int_md::INSERTED,
+            Self::Ioam => ioam::INSERTED,
+            Self::Ifa => ifa::INSERTED,
+            Self::Aecn => aecn::INSERTED,
+        }
+    }
+
+    /// Bytes below the BTH after as many switches as it has room for: what a path's MTU must leave.
+    #[must_use]
+    pub const fn longest(self) -> usize {
+        match self {
+            Self::IntMd => int_md::INSERTED + HOPS as usize * int_md::HOP_LENGTH,
+            Self::Ifa => ifa::INSERTED + HOPS as usize * ifa::HOP_LENGTH,
+            Self::Hpcc | Self::Ioam | Self::Aecn => self.inserted(),
+        }
+    }
+
+    /// Puts the telemetry into a sealed packet. The packet stands [`inserted`](Self::inserted) bytes from the start of
+    /// `frame` and takes `length` bytes; the whole begins at the start afterwards. Gives its length.
+    ///
+    /// # Errors
+    /// The packet is none, or of a family that has no place for it.
+    pub fn insert(self, frame: &mut [u8], length: usize) -> Result<usize, Discard> {
+        let gap = self.inserted();
+        let packet = frame.get(gap..gap + length).ok_or(Discard::Truncated)?;
+        let layers = Layers::locate(packet)?;
+        if layers.carried.is_some() {
+            return Err(Discard::Telemetry);
+        }
+        match self {
+            Self::Hpcc => {}
+            Self::IntMd => int_md::insert(frame, &layers),
+            Self::Ifa => ifa::insert(frame, &layers),
+            Self::Ioam | Self::Aecn if layers.family == Family::V4 => return Err(Discard::IpHeader),
+            Self::Ioam => ioam::insert(frame, &layers),
+            Self::Aecn => aecn::insert(frame, &layers),
+        }
+        Ok(gap + length)
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = Self::ALL.into_iter().find(|(_, format)| format == self);
+        f.write_str(named.map_or("", |(name, _)| name))
+    }
+}
+
+impl FromStr for Format {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|(name, _)| *name == text);
+        found.map(|(_, format)| format).ok_or("a format is one of hpcc, int-md, ioam, ifa, aecn")
+    }
+}
+
+/// Switches that a sender leaves room for, or allows for.
+pub const HOPS: u8 = 5;
+
+/// Which telemetry a packet carries below its BTH, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carried {
+    IntMd,
+    Ifa,
+    /// The option's data: from, to.
+    Ioam(u16, u16),
+    Aecn(u16, u16),
+}
+
+impl Carried {
+    /// Where it stands: the option's data, or all between UDP and BTH.
+    fn span(self, layers: &Layers) -> Range<usize> {
+        match self {
+            Self::IntMd | Self::Ifa => layers.udp + UDP_LENGTH..layers.bth,
+            Self::Ioam(from, to) | Self::Aecn(from, to) => from.into()..to.into(),
+        }
+    }
+}
+
+/// Telemetry below a packet's BTH, not yet read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Telemetry<'a> {
+    format: Format,
+    bytes: &'a [u8],
+}
+
+impl<'a> Telemetry<'a> {
+    pub(super) fn of(frame: &'a [u8], layers: &Layers) -> Option<Self> {
+        let carried = layers.carried?;
+        let format = match carried {
+            Carried::IntMd => Format::IntMd,
+            Carried::Ifa => Format::Ifa,
+            Carried::Ioam(..) => Format::Ioam,
+            Carried::Aecn(..) => Format::Aecn,
+        };
+        Some(Self { format, bytes: frame.get(carried.span(layers))? })
+    }
+
+    /// Its layout.
+    #[must_use]
+    pub const fn format(&self) -> Format {
+        self.format
+    }
+
+    /// What switches wrote; `None` where it is not what a sender of ours asks for, or damaged.
+    #[must_use]
+    pub fn read(&self) -> Option<Reading> {
+        match self.format {
+            Format::Hpcc => None,
+            Format::IntMd => int_md::read(self.bytes).map(Reading::Hops),
+            Format::Ioam => ioam::read(self.bytes).map(Reading::Hops),
+            Format::Ifa => ifa::read(self.bytes).map(Reading::Hops),
+            Format::Aecn => aecn::read(self.bytes).map(Reading::Inflight),
+        }
+    }
+}
+
+/// What a switch knows of the port that a packet leaves by, at the moment it begins to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortState {
+    /// The switch's id, 12 bits.
+    pub switch: u16,
+    /// The port's place.
+    pub port: u16,
+    /// The link's capacity (`B`).
+    pub rate: Rate,
+    /// The time (`ts`), ns.
+    pub time: u64,
+    /// Bytes that left before (`txBytes`).
+    pub tx_bytes: u64,
+    /// Bytes that wait behind (`qlen`).
+    pub queue: u64,
+    /// How long this packet has waited, ns.
+    pub sojourn: u64,
+    /// The port's load as AECN tells it.
+    pub load: aecn::Load,
+}
+
+/// Where a packet asks switches to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    layers: Layers,
+    int: Option<(usize, IntHeader)>,
+}
+
+impl Request {
+    /// Finds it in a frame; `None` in one that asks for nothing, or is damaged as far as telemetry goes.
+    #[must_use]
+    pub fn find(frame: &[u8]) -> Option<Self> {
+        let layers = Layers::locate(frame).ok()?;
+        let int = match layers.carried {
+            Some(_) => None,
+            None => Some(telemetry::find(frame, &layers).ok()?),
+        };
+        Some(Self { layers, int })
+    }
+
+    /// Bytes that the packet grows by: of formats without room of their own.
+    #[must_use]
+    pub const fn growth(&self) -> usize {
+        match self.layers.carried {
+            Some(Carried::IntMd) => int_md::HOP_LENGTH,
+            Some(Carried::Ifa) => ifa::HOP_LENGTH,
+            Some(Carried::Ioam(..) | Carried::Aecn(..)) | None => 0,
+        }
+    }
+
+    /// Writes what `port` is like into the frame in which this was found. It takes the first `length` bytes of `frame`; what
+    /// is behind is room to grow. Gives the new length; `None` where nothing was told: the frame then says at most that room
+    /// lacked.
+    pub fn stamp(&self, frame: &mut [u8], length: usize, port: &PortState) -> Option<usize> {
+        let layers = &self.layers;
+        if let Some(place) = self.int {
+            let record = HopRecord::new(Speed::from_rate(port.rate)?, port.time, port.tx_bytes, port.queue);
+            return telemetry::write(frame, place, port.switch, record).then_some(length);
+        }
+        let carried = layers.carried?;
+        let span = carried.span(layers);
+        match carried {
+            Carried::IntMd => int_md::stamp(frame, length, layers, port),
+            Carried::Ifa => ifa::stamp(frame, length, layers, port),
+            Carried::Ioam(..) => {
+                let hop_limit = chunk::<1>(frame, layers.ip + 7).ok()?[0];
+                ioam::stamp(frame.get_mut(span)?, hop_limit, port).then_some(length)
+            }
+            Carried::Aecn(..) => aecn::stamp(frame.get_mut(span)?, port).then_some(length),
+        }
+    }
+}
+
+/// Makes room for `by` bytes at `at` in a packet of `length` bytes, and says so in its IP length.
+fn grow(frame: &mut [u8], length: usize, at: usize, by: usize, layers: &Layers) {
+    frame.copy_within(at..length, at + by);
+    lengthen(frame, layers, by);
+}
+
+/// Adds `by` to the length in the IP header; IPv4's checksum follows.
+fn lengthen(frame: &mut [u8], layers: &Layers, by: usize) {
+    match layers.family {
+        Family::V4 => {
+            add(frame, layers.ip + 2, by);
+            let header = &mut frame[layers.ip..layers.ip + 20];
+            header[10..12].fill(0);
+            let checksum = !fold(sum(header));
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        Family::V6 => add(frame, layers.ip + 4, by),
+    }
+}
+
+/// Adds to a 16-bit field.
+fn add(frame: &mut [u8], at: usize, by: usize) {
+    let value = u16::from_be_bytes([frame[at], frame[at + 1]]).wrapping_add(by as u16);
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+/// The `index`-th 32-bit word.
+fn word(bytes: &[u8], index: usize) -> Option<u32> {
+    bytes.get(index * 4..)?.first_chunk().map(|word| u32::from_be_bytes(*word))
+}
+
+/// Writes 32-bit words from the start of `into`, which has room for them.
+fn write_words<const N: usize>(into: &mut [u8], words: [u32; N]) {
+    for (to, word) in into.as_chunks_mut().0.iter_mut().zip(words) {
+        *to = word.to_be_bytes();
+    }
+}
+
+/// A rate in kbit/s, as INT-MD and IOAM tell it.
+fn to_kbps(rate: Rate) -> u32 {
+    u32::try_from(rate.as_bps() / 1000).unwrap_or(u32::MAX - 1)
+}
+
+/// The rate of so many kbit/s; none where nothing was told.
+fn from_kbps(kbps: u32) -> Option<Rate> {
+    match kbps {
+        0 | u32::MAX => None,
+        kbps => Some(Rate::from_bps(u64::from(kbps) * 1000)),
+    }
+}

@@ -1,0 +1,72 @@
+use crate::wire::telemetry::MAX_HOPS;
+use cc::{Counter, Hop, Rate};
+
+/// What a receiver reads from telemetry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack of who reads it")]
+pub enum Reading {
+    /// A record from each switch.
+    Hops(Hops),
+    /// The highest in-flight share of the path's links, in units of 2^-20: the switches computed it.
+    Inflight(u32),
+}
+
+/// What one switch told. What the layout, or the switch, does not tell is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HopReading {
+    /// The link's capacity (`B`).
+    pub bandwidth: Option<Rate>,
+    /// When the packet left, or came where that is all there is (`ts`), in ns.
+    pub time: Counter,
+    /// Bytes sent by the port (`txBytes`).
+    pub tx_bytes: Option<Counter>,
+    /// Bytes waiting (`qlen`).
+    pub queue: u64,
+}
+
+impl HopReading {
+    /// As the algorithms take it; `None` where something lacks.
+    #[must_use]
+    pub fn complete(&self) -> Option<Hop> {
+        let Self { bandwidth: Some(bandwidth), time, tx_bytes: Some(tx_bytes), queue } = *self else {
+            return None;
+        };
+        Some(Hop { bandwidth, time, tx_bytes, queue })
+    }
+}
+
+/// What all switches of a path told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hops {
+    path_id: u16,
+    count: u8,
+    hops: [Option<HopReading>; MAX_HOPS as usize],
+}
+
+impl Hops {
+    /// Adds the next switch, from the first on; one beyond 15 is not kept.
+    pub(super) fn push(&mut self, node: u32, hop: HopReading) {
+        if let Some(place) = self.hops.get_mut(usize::from(self.count)) {
+            *place = Some(hop);
+            self.count += 1;
+            self.path_id ^= (node ^ node >> 12) as u16 & 0xfff;
+        }
+    }
+
+    /// The XOR of the switches' ids, folded to 12 bits.
+    #[must_use]
+    pub const fn path_id(&self) -> u16 {
+        self.path_id
+    }
+
+    /// How many.
+    #[must_use]
+    pub const fn count(&self) -> u8 {
+        self.count
+    }
+
+    /// The switches, first first.
+    pub fn iter(&self) -> impl Iterator<Item = &HopReading> {
+        self.hops.iter().flatten()
+    }
+}

@@ -6,7 +6,7 @@ use std::process::exit;
 
 /// What this library calls of libibverbs.
 const FUNCTIONS: &str = "ibv_(get_device_list|free_device_list|open_device|query_gid|query_port|alloc_pd|create_cq|destroy_cq\
-                         |create_comp_channel|destroy_comp_channel|create_qp|destroy_qp|modify_qp|query_qp|create_srq|destroy_srq|get_device_guid)";
+                         |create_comp_channel|destroy_comp_channel|create_qp|destroy_qp|modify_qp|query_qp|create_srq|destroy_srq|reg_mr|dereg_mr|get_cq_event|ack_cq_events|get_device_guid)";
 
 fn fail(why: &str) -> ! {
     eprintln!("error: {why}");

@@ -6,7 +6,7 @@ use roce::Qpn;
 use roce::qp::{Completion, PostError, RecvRequest, SendRequest};
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// How many requests of a queue are done, counted round 2³².
 ///
@@ -19,8 +19,14 @@ struct Done(AtomicU32);
 /// Until its completion is polled a request takes room in its queue (it is outstanding, IBA 10.8), so a completion
 /// queue as deep as its work queues never overflows. A word holds the queue pair's generation and the count: who polls
 /// what an earlier user of the slot left behind changes nothing.
+///
+/// While the core moves requests from "not done" to "not polled" they count as both. `moves` is odd then, so that nobody is told
+/// of a full queue that isn't.
 #[derive(Debug)]
-pub(super) struct Unpolled(Box<[AtomicU64]>);
+pub(super) struct Unpolled {
+    counts: Box<[AtomicU64]>,
+    moves: AtomicU32,
+}
 
 /// A work queue's place there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,28 +37,39 @@ pub(super) struct Place {
 
 impl Unpolled {
     pub(super) fn new(slots: usize) -> Self {
-        Self((0..2 * slots).map(|_| AtomicU64::new(0)).collect())
+        Self { counts: (0..2 * slots).map(|_| AtomicU64::new(0)).collect(), moves: AtomicU32::new(0) }
+    }
+
+    /// The core alone calls this: requests that it adds count twice until [`end_move`](Self::end_move).
+    pub(super) fn begin_move(&self) {
+        self.moves.store(self.moves.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    /// What was added is told to be done too.
+    pub(super) fn end_move(&self) {
+        self.moves.store(self.moves.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// A fresh queue pair's send and receive queues.
     pub(super) fn begin(&self, slot: usize, generation: u32) -> [Place; 2] {
         [2 * slot, 2 * slot + 1].map(|index| {
-            self.0[index].store(u64::from(generation) << 32, Ordering::Relaxed);
+            self.counts[index].store(u64::from(generation) << 32, Ordering::Relaxed);
             Place { index: index as u32, generation }
         })
     }
 
     fn count(&self, place: Place) -> u32 {
-        self.0[place.index as usize].load(Ordering::Acquire) as u32
+        self.counts[place.index as usize].load(Ordering::Acquire) as u32
     }
 
     /// The core alone adds, and only where the slot's user is the present one.
     pub(super) fn add(&self, place: Place) {
-        self.0[place.index as usize].fetch_add(1, Ordering::Release);
+        self.counts[place.index as usize].fetch_add(1, Ordering::Release);
     }
 
     fn remove(&self, place: Place) {
-        let word = &self.0[place.index as usize];
+        let word = &self.counts[place.index as usize];
         // A failed update is a completion of a queue pair that is gone.
         let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
             let present = (word >> 32) as u32 == place.generation && word as u32 > 0;
@@ -75,10 +92,19 @@ struct Poster<T> {
 impl<T> Poster<T> {
     fn push(&mut self, request: T) -> Result<(), PostError> {
         let full = PostError::QueueFull { limit: self.depth };
-        // In this order: the core counts a completion as not polled before it counts its request as done.
-        let open = self.posted.wrapping_sub(self.done.0.load(Ordering::Acquire));
-        if open.saturating_add(self.unpolled.count(self.place)) >= self.depth {
-            return Err(full);
+        loop {
+            let moves = self.unpolled.moves.load(Ordering::Acquire);
+            // In this order: the core counts a completion as not polled before it counts its request as done.
+            let open = self.posted.wrapping_sub(self.done.0.load(Ordering::Acquire));
+            if open.saturating_add(self.unpolled.count(self.place)) < self.depth {
+                break;
+            }
+            fence(Ordering::Acquire);
+            if moves.is_multiple_of(2) && self.unpolled.moves.load(Ordering::Relaxed) == moves {
+                return Err(full);
+            }
+            // The core is at it, unless the kernel took its CPU: then it needs one.
+            std::thread::yield_now();
         }
         self.ring.push(request).map_err(|_| full)?;
         self.posted = self.posted.wrapping_add(1);
@@ -386,6 +412,23 @@ mod tests {
         assert_eq!(poster.push(4), full, "done, and not polled");
         unpolled.remove(place);
         assert_eq!(poster.push(4), Ok(()));
+    }
+
+    #[test]
+    fn a_request_that_is_becoming_done_is_not_counted_twice() {
+        let (unpolled, place) = fresh();
+        let (mut poster, mut queue) = work_queue::<u64>(2, unpolled.clone(), place);
+        assert_eq!((poster.push(1), poster.push(2)), (Ok(()), Ok(())));
+        // The first is polled; while the second becomes done, a third is posted.
+        assert_eq!((queue.pop(), queue.pop()), (Some(1), Some(2)));
+        queue.publish(1);
+        unpolled.begin_move();
+        unpolled.add(place);
+        let third = std::thread::spawn(move || poster.push(3));
+        std::thread::yield_now();
+        queue.publish(2);
+        unpolled.end_move();
+        assert_eq!(third.join().unwrap(), Ok(()));
     }
 
     #[test]

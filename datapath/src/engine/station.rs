@@ -379,6 +379,7 @@ impl Station {
             return;
         }
         let room = producer.room();
+        self.unpolled.begin_move();
         for (_, place) in self.batch.iter().take(room) {
             place.iter().for_each(|place| self.unpolled.add(*place));
         }
@@ -396,6 +397,7 @@ impl Station {
                 }
             }
         }
+        self.unpolled.end_move();
         let lost = self.batch.len() > room;
         let mut solicited = false;
         for (completion, place) in self.batch.drain(..).take(room) {

@@ -32,6 +32,22 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     }
 }
 
+/// For functions that give a number, or -1 with `errno` set.
+pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    size(|| body().map(|number| number as usize)) as c_int
+}
+
+/// For functions that give a length, or -1 with `errno` set.
+pub(crate) fn size(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
+    match catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO))) {
+        Ok(size) => size as isize,
+        Err(errno) => {
+            set(errno);
+            -1
+        }
+    }
+}
+
 /// For calls of libibverbs that return 0 or an error number.
 pub(crate) fn verb(result: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(if result > 0 { Errno(result) } else { last() }) }

@@ -123,6 +123,10 @@ impl Channel {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Takes the events of an id out; those of ids that nobody has seen yet are given back.
     pub(crate) fn forget(&self, id: *mut Id) -> Vec<*mut Id> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,6 +168,26 @@ pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_
         param: event.parameters.show(&event.private),
     };
     Ok(Box::into_raw(Box::new(Taken { abi, private: event.private })).cast())
+}
+
+/// The program's next event, if there is one.
+///
+/// # Safety
+/// The channel is alive.
+pub(crate) unsafe fn next_now(channel: *mut rdma_event_channel) -> Option<*mut rdma_cm_event> {
+    // SAFETY: the caller's promise.
+    let empty = unsafe { channel.cast::<Channel>().as_ref() }?.is_empty();
+    // SAFETY: as above.
+    if empty { None } else { unsafe { next(channel) }.ok() }
+}
+
+/// What the peer sent with an event of a connection.
+///
+/// # Safety
+/// The event was given by `next` and not given back.
+pub(crate) unsafe fn private_data<'a>(event: *mut rdma_cm_event) -> &'a [u8] {
+    // SAFETY: the caller's promise: such an event begins a `Taken`.
+    unsafe { &(*event.cast::<Taken>()).private }
 }
 
 /// `rdma_create_event_channel(3)`

@@ -3,7 +3,8 @@
 //!
 //! It stands on the C interface of this project's `libibverbs.so.1`, which the program has loaded too: queue pairs are made
 //! and modified by the same calls that a program would use. `message` has the messages, `manager` the thread that takes
-//! them in and repeats what is not answered, `id` the program's handles. Calls on an identifier without a channel wait.
+//! them in and repeats what is not answered, `id` the program's handles, `socket` streams with the calls of sockets. Calls on
+//! an identifier without a channel wait.
 //!
 //! # What every exported function relies on
 //! Callers keep the contract of the manual pages: pointers are null or come from the function that makes such objects, and
@@ -25,6 +26,7 @@ mod manager;
 mod message;
 mod queue_pair;
 mod shared;
+mod socket;
 mod unsupported;
 
 pub use connect::*;
@@ -33,4 +35,5 @@ pub use events::*;
 pub use id::*;
 pub use queue_pair::*;
 pub use shared::*;
+pub use socket::*;
 pub use unsupported::*;

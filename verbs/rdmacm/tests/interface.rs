@@ -76,3 +76,46 @@ fn structures_lie_as_the_headers_have_them() {
         assert_eq!(ours, theirs, "{name}");
     }
 }
+
+#[test]
+fn what_is_no_socket_is_refused() {
+    use ferroce_rdmacm::*;
+    use std::ptr::null_mut;
+    let errno = || std::io::Error::last_os_error().raw_os_error().unwrap();
+    assert_eq!((rsocket(libc::AF_UNIX, libc::SOCK_STREAM, 0), errno()), (-1, libc::EOPNOTSUPP));
+    assert_eq!((rsocket(libc::AF_INET, libc::SOCK_DGRAM, 0), errno()), (-1, libc::EOPNOTSUPP));
+    // Standard input is a descriptor, and no socket of ours.
+    for number in [-1, 0, 9999] {
+        assert_eq!((rlisten(number, 1), errno()), (-1, libc::EBADF));
+        assert_eq!((rclose(number), errno()), (-1, libc::EBADF));
+        assert_eq!((rshutdown(number, libc::SHUT_RDWR), errno()), (-1, libc::EBADF));
+        assert_eq!((rfcntl(number, libc::F_GETFL, 0), errno()), (-1, libc::EBADF));
+        // SAFETY: no socket is found, so that nothing is read or written.
+        unsafe {
+            assert_eq!((rsend(number, null_mut(), 1, 0), errno()), (-1, libc::EBADF));
+            assert_eq!((rrecv(number, null_mut(), 1, 0), errno()), (-1, libc::EBADF));
+            assert_eq!((raccept(number, null_mut(), null_mut()), errno()), (-1, libc::EBADF));
+            assert_eq!((rgetpeername(number, null_mut(), null_mut()), errno()), (-1, libc::EBADF));
+        }
+    }
+}
+
+#[test]
+fn plain_descriptors_are_polled_beside_sockets() {
+    use ferroce_rdmacm::*;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let mut watched = [libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    // SAFETY: the arrays are as long as said, and the sets hold the descriptor's number.
+    unsafe {
+        assert_eq!(rpoll(watched.as_mut_ptr(), 1, 0), 0);
+        writer.write_all(b"x").unwrap();
+        assert_eq!((rpoll(watched.as_mut_ptr(), 1, -1), watched[0].revents), (1, libc::POLLIN));
+        let mut readable: libc::fd_set = std::mem::zeroed();
+        libc::FD_SET(reader.as_raw_fd(), &mut readable);
+        let none = std::ptr::null_mut();
+        assert_eq!(rselect(reader.as_raw_fd() + 1, &mut readable, none, none, std::ptr::null_mut()), 1);
+        assert!(libc::FD_ISSET(reader.as_raw_fd(), &readable));
+    }
+}

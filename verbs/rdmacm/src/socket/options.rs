@@ -1,0 +1,186 @@
+//! Options of sockets. Most only matter on other networks: they are remembered.
+
+use super::stream::Sizes;
+use super::{Phase, socket};
+use crate::errno::{Errno, INVALID, UNSUPPORTED, number, out, status};
+use libc::socklen_t;
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_long, c_void};
+
+/// Options of RDMA itself (`rdma/rsocket.h`).
+const SOL_RDMA: c_int = 0x10000;
+const RDMA_SQSIZE: c_int = 0;
+const RDMA_RQSIZE: c_int = 1;
+const RDMA_INLINE: c_int = 2;
+const RDMA_IOMAPSIZE: c_int = 3;
+const RDMA_ROUTE: c_int = 4;
+
+const DEFAULT_BUFFER: usize = 1 << 17;
+const DEFAULT_QUEUE: u16 = 384;
+const BUFFERS: std::ops::RangeInclusive<usize> = 4096..=1 << 30;
+const QUEUES: std::ops::RangeInclusive<u16> = 16..=16384;
+/// The longest value that is remembered: one of those known.
+const LONGEST: usize = 64;
+
+#[derive(Clone)]
+pub(super) struct Options {
+    /// `F_SETFL`'s.
+    flags: c_int,
+    sizes: Sizes,
+    remembered: BTreeMap<(c_int, c_int), Vec<u8>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let sizes = Sizes {
+            send_buffer: DEFAULT_BUFFER,
+            receive_buffer: DEFAULT_BUFFER,
+            send_queue: DEFAULT_QUEUE,
+            receive_queue: DEFAULT_QUEUE,
+        };
+        Self { flags: libc::O_RDWR, sizes, remembered: BTreeMap::new() }
+    }
+}
+
+/// Options that change nothing here.
+const REMEMBERED: [(c_int, c_int); 13] = [
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (libc::SOL_SOCKET, libc::SO_LINGER),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+    (SOL_RDMA, RDMA_INLINE),
+    (SOL_RDMA, RDMA_IOMAPSIZE),
+    (SOL_RDMA, RDMA_ROUTE),
+];
+
+impl Options {
+    pub(super) fn nonblocking(&self) -> bool {
+        self.flags & libc::O_NONBLOCK != 0
+    }
+
+    pub(super) fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    /// What a listener's sockets begin with.
+    pub(super) fn inherited(&self) -> Self {
+        Self { flags: libc::O_RDWR, ..self.clone() }
+    }
+
+    fn set(&mut self, option: (c_int, c_int), value: &[u8], idle: bool) -> Result<(), Errno> {
+        let first = || value.first_chunk().map(|word| i32::from_ne_bytes(*word)).ok_or(INVALID);
+        let sizes = &mut self.sizes;
+        let buffer =
+            |value: c_int| usize::try_from(value).unwrap_or(0).clamp(*BUFFERS.start(), *BUFFERS.end());
+        let queue = |value: c_int| {
+            u16::try_from(value.max(0)).unwrap_or(u16::MAX).clamp(*QUEUES.start(), *QUEUES.end())
+        };
+        match option {
+            // A stream has its size when it begins.
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) if idle => sizes.send_buffer = buffer(first()?),
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) if idle => sizes.receive_buffer = buffer(first()?) & !1,
+            (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_RCVBUF) => {}
+            (SOL_RDMA, RDMA_SQSIZE) if idle => sizes.send_queue = queue(first()?),
+            (SOL_RDMA, RDMA_RQSIZE) if idle => sizes.receive_queue = queue(first()?),
+            (SOL_RDMA, RDMA_SQSIZE | RDMA_RQSIZE) => return Err(INVALID),
+            option if REMEMBERED.contains(&option) => {
+                self.remembered.insert(option, value[..value.len().min(LONGEST)].to_vec());
+            }
+            _ => return Err(UNSUPPORTED),
+        }
+        Ok(())
+    }
+
+    fn get(&self, option: (c_int, c_int)) -> Result<Vec<u8>, Errno> {
+        let sizes = &self.sizes;
+        let value = match option {
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => sizes.send_buffer as c_int,
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) => sizes.receive_buffer as c_int,
+            (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
+            (SOL_RDMA, RDMA_SQSIZE) => sizes.send_queue.into(),
+            (SOL_RDMA, RDMA_RQSIZE) => sizes.receive_queue.into(),
+            option if REMEMBERED.contains(&option) => {
+                return Ok(self
+                    .remembered
+                    .get(&option)
+                    .cloned()
+                    .unwrap_or_else(|| vec![0; size_of::<c_int>()]));
+            }
+            _ => return Err(UNSUPPORTED),
+        };
+        Ok(value.to_ne_bytes().to_vec())
+    }
+}
+
+/// `rsetsockopt(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsetsockopt(
+    number: c_int,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    status(|| {
+        let socket = socket(number)?;
+        if value.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: the contract of the manual page.
+        let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), length as usize) };
+        let mut inner = socket.lock();
+        let idle = matches!(inner.phase, Phase::Idle | Phase::Listening);
+        inner.options.set((level, option), value, idle)
+    })
+}
+
+/// `rgetsockopt(3)`
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rgetsockopt(
+    number: c_int,
+    level: c_int,
+    option: c_int,
+    into: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    status(|| {
+        let socket = socket(number)?;
+        // SAFETY: the contract of the manual page.
+        let (room, first) = unsafe { (out(length)?, out(into.cast::<u8>())?) };
+        let mut inner = socket.lock();
+        let value = if (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR) {
+            inner.link();
+            std::mem::take(&mut inner.error).to_ne_bytes().to_vec()
+        } else {
+            inner.options.get((level, option))?
+        };
+        let size = value.len().min(*room as usize);
+        // SAFETY: the program has as much room as it says.
+        unsafe { (&raw mut *first).copy_from_nonoverlapping(value.as_ptr(), size) };
+        *room = size as socklen_t;
+        Ok(())
+    })
+}
+
+/// `rfcntl(3)`: whether calls wait.
+#[unsafe(no_mangle)]
+pub extern "C" fn rfcntl(socket_number: c_int, command: c_int, argument: c_long) -> c_int {
+    number(|| {
+        let socket = socket(socket_number)?;
+        let mut inner = socket.lock();
+        match command {
+            libc::F_GETFL => Ok(inner.options.flags),
+            libc::F_SETFL => {
+                inner.options.flags = libc::O_RDWR | argument as c_int & libc::O_NONBLOCK;
+                Ok(0)
+            }
+            _ => Err(UNSUPPORTED),
+        }
+    })
+}

@@ -1,0 +1,155 @@
+//! The receiving side of a stream: what the peer wrote until the program has read it, and what the peer is told of free room.
+
+use super::memory::Registered;
+use super::sender::Write;
+use super::wire::{Greeting, Message, Target};
+use std::collections::VecDeque;
+
+pub(super) struct Receiver {
+    buffer: Registered,
+    /// Of each message how much is unread.
+    unread: VecDeque<u32>,
+    unread_bytes: usize,
+    /// Where the program reads on.
+    at: usize,
+    /// Bytes that the peer may have again, and where they begin.
+    returned: usize,
+    free_at: usize,
+    /// Messages read, and at which count the peer is told: both wrap.
+    taken: u16,
+    tell_at: u16,
+    /// Messages that may be unread.
+    window: u16,
+    peer: Greeting,
+    /// Which entry of the peer's list is next.
+    entry: u32,
+    /// Entries on their way to the peer are read from here, one after the other.
+    entries: Registered,
+    next_entry: usize,
+}
+
+/// Entries that may be on their way.
+pub(super) const ENTRIES: usize = super::sender::CONTROLS as usize;
+
+/// The peer breaks the rules: it wrote more than it may.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Overrun;
+
+impl Receiver {
+    /// A buffer of an even length; room for [`ENTRIES`] entries.
+    pub(super) fn new(buffer: Registered, entries: Registered, window: u16) -> Self {
+        // The greeting names the first half; the second is told at once.
+        let half = buffer.len() / 2;
+        let none = Target::default();
+        let peer = Greeting { big_endian: false, credits: 0, list: none, buffer: none };
+        Self {
+            buffer,
+            unread: VecDeque::with_capacity(window.into()),
+            unread_bytes: 0,
+            at: 0,
+            returned: half,
+            free_at: half,
+            taken: 0,
+            tell_at: window / 2,
+            window,
+            peer,
+            entry: 1,
+            entries,
+            next_entry: 0,
+        }
+    }
+
+    /// What the peer is told at first.
+    pub(super) fn greeting(&self, list: Target) -> Greeting {
+        let half = (self.buffer.len() / 2) as u32;
+        let buffer = Target { address: self.buffer.address(), key: self.buffer.rkey(), length: half };
+        Greeting { big_endian: cfg!(target_endian = "big"), credits: self.window, list, buffer }
+    }
+
+    pub(super) fn greeted(&mut self, peer: &Greeting) {
+        self.peer = *peer;
+        self.entry = 1 % peer.list.length;
+    }
+
+    pub(super) fn arrived(&mut self, length: u32) -> Result<(), Overrun> {
+        if self.unread.len() >= usize::from(self.window)
+            || self.unread_bytes + length as usize > self.buffer.len()
+        {
+            return Err(Overrun);
+        }
+        if length == 0 {
+            // Nothing to read.
+            self.taken = self.taken.wrapping_add(1);
+            return Ok(());
+        }
+        self.unread.push_back(length);
+        self.unread_bytes += length as usize;
+        Ok(())
+    }
+
+    pub(super) fn has_data(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// Copies what there is, as far as it fits; gives how much.
+    pub(super) fn receive(&mut self, into: &mut [u8]) -> usize {
+        let length = self.peek(into);
+        self.at = (self.at + length) % self.buffer.len();
+        self.unread_bytes -= length;
+        self.returned += length;
+        let mut left = length as u32;
+        while let Some(first) = self.unread.front_mut() {
+            if *first > left {
+                *first -= left;
+                break;
+            }
+            left -= *first;
+            self.unread.pop_front();
+            self.taken = self.taken.wrapping_add(1);
+        }
+        length
+    }
+
+    /// The same, and leaves it.
+    pub(super) fn peek(&self, into: &mut [u8]) -> usize {
+        let length = into.len().min(self.unread_bytes);
+        let (first, second) = into[..length].split_at_mut(length.min(self.buffer.len() - self.at));
+        self.buffer.read(self.at, first);
+        self.buffer.read(0, second);
+        length
+    }
+
+    /// What the peer should be told of free room, if it is time.
+    pub(super) fn credit(&mut self) -> Option<Write> {
+        let half = self.buffer.len() / 2;
+        let room = self.returned >= half;
+        let due = self.taken.wrapping_sub(self.tell_at) as i16 >= 0;
+        if !room && !due {
+            return None;
+        }
+        let limit = self.taken.wrapping_add(self.window);
+        self.tell_at = self.taken.wrapping_add(self.window / 2);
+        let mut write = self.empty(Message::Credit(limit));
+        if room {
+            let address = self.buffer.address() + self.free_at as u64;
+            let target = Target { address, key: self.buffer.rkey(), length: half as u32 };
+            let place = self.next_entry * Target::SIZE;
+            self.entries.write(place, &target.to_entry(self.peer.big_endian));
+            self.next_entry = (self.next_entry + 1) % ENTRIES;
+            write.from = self.entries.address() + place as u64;
+            write.length = Target::SIZE as u32;
+            write.lkey = self.entries.lkey();
+            write.to = self.peer.list.address.wrapping_add(u64::from(self.entry) * Target::SIZE as u64);
+            write.rkey = self.peer.list.key;
+            self.entry = (self.entry + 1) % self.peer.list.length;
+            self.returned -= half;
+            self.free_at = (self.free_at + half) % self.buffer.len();
+        }
+        Some(write)
+    }
+
+    /// A message without bytes.
+    pub(super) fn empty(&self, message: Message) -> Write {
+        Write { message, from: 0, length: 0, lkey: 0, to: 0, rkey: 0 }
+    }
+}

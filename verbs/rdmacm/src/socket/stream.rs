@@ -1,0 +1,407 @@
+//! A stream: its queue pair, and both its sides.
+
+use super::memory::Registered;
+use super::receiver::{ENTRIES, Receiver};
+use super::sender::{CONTROLS, LIST, Sender, Write};
+use super::wire::{Greeting, Message, Target};
+use crate::abi::*;
+use crate::connect::{rdma_accept, rdma_connect};
+use crate::device::device;
+use crate::errno::{Errno, INVALID, last, made};
+use crate::events;
+use crate::id::Id;
+use crate::queue_pair;
+use std::ffi::c_int;
+
+/// How large everything of a stream is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) send_buffer: usize,
+    pub(super) receive_buffer: usize,
+    /// Messages of data on their way, each way.
+    pub(super) send_queue: u16,
+    pub(super) receive_queue: u16,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// The peer was asked.
+    Connecting,
+    /// The peer was told, and did not say yet that it knows.
+    Accepting,
+    Up,
+    /// One side ended it, or the peer doesn't answer any more.
+    Down,
+    /// It did not come about.
+    Failed(Errno),
+}
+
+pub(super) struct Stream {
+    id: *mut Id,
+    channel: *mut ibv_comp_channel,
+    cq: *mut ibv_cq,
+    pub(super) link: Link,
+    /// What the program did not shut down, and the peer neither.
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
+    /// The completion queue will ring.
+    armed: bool,
+    /// Threads that wait for it.
+    watchers: u32,
+}
+
+// SAFETY: the pointers are libibverbs' objects, which any thread may use, and the identifier, which is only used under the
+// socket's lock.
+unsafe impl Send for Stream {}
+
+/// Tells receive requests' completions from those of sends.
+const RECEIVED: u64 = 1 << 63;
+/// Completions taken at a time.
+const BATCH: usize = 16;
+const LOCAL: u32 = IBV_ACCESS_LOCAL_WRITE;
+const REMOTE: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+
+impl Stream {
+    /// A stream on an identifier that has its addresses; not connected yet.
+    ///
+    /// # Safety
+    /// The identifier is alive, has an event channel of its own, and is the stream's from now on.
+    unsafe fn new(id: *mut Id, sizes: &Sizes, link: Link) -> Result<Self, Errno> {
+        let device = device()?;
+        let receives = u32::from(sizes.receive_queue) + CONTROLS;
+        let sends = u32::from(sizes.send_queue) + CONTROLS;
+        // SAFETY: the context is open; what is made is given back where the rest can't be.
+        unsafe {
+            let channel = made(ibv_create_comp_channel(device.context))?;
+            let depth = (sends + receives) as c_int;
+            let cq = made(ibv_create_cq(device.context, depth, std::ptr::null_mut(), channel, 0))
+                .inspect_err(|_| {
+                    ibv_destroy_comp_channel(channel);
+                })?;
+            let made = Self::with_queue(id, sizes, (sends, receives), cq);
+            let (sender, receiver) = made.inspect_err(|_| {
+                queue_pair::destroy(&*id);
+                ibv_destroy_cq(cq);
+                ibv_destroy_comp_channel(channel);
+            })?;
+            let (readable, writable) = (true, true);
+            Ok(Self {
+                id,
+                channel,
+                cq,
+                link,
+                readable,
+                writable,
+                sender,
+                receiver,
+                armed: false,
+                watchers: 0,
+            })
+        }
+    }
+
+    /// # Safety
+    /// As for `new`; the queue is alive.
+    unsafe fn with_queue(
+        id: *mut Id,
+        sizes: &Sizes,
+        (sends, receives): (u32, u32),
+        cq: *mut ibv_cq,
+    ) -> Result<(Sender, Receiver), Errno> {
+        let cap = ibv_qp_cap {
+            max_send_wr: sends,
+            max_recv_wr: receives,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let mut wanted = ibv_qp_init_attr {
+            send_cq: cq,
+            recv_cq: cq,
+            cap,
+            qp_type: IBV_QPT_RC,
+            sq_sig_all: 1,
+            ..Default::default()
+        };
+        // SAFETY: the caller's promise; the domain is kept for the process's life.
+        unsafe {
+            queue_pair::create(&*id, std::ptr::null_mut(), &mut wanted)?;
+            let pd = queue_pair::default_domain()?;
+            let register = |length, access| Registered::new(pd, length, access);
+            let list = register(LIST * Target::SIZE, REMOTE)?;
+            let sender = Sender::new(register(sizes.send_buffer, LOCAL)?, list, sizes.send_queue.into());
+            let entries = register(ENTRIES * Target::SIZE, LOCAL)?;
+            let receiver =
+                Receiver::new(register(sizes.receive_buffer, REMOTE)?, entries, sizes.receive_queue);
+            for _ in 0..receives {
+                post_receive(&*id)?;
+            }
+            Ok((sender, receiver))
+        }
+    }
+
+    /// Asks the peer that the identifier leads to.
+    ///
+    /// # Safety
+    /// As for `new`.
+    pub(super) unsafe fn connect(id: *mut Id, sizes: &Sizes) -> Result<Self, Errno> {
+        // SAFETY: passed on; the identifier has a channel, so that this doesn't wait.
+        unsafe {
+            let stream = Self::new(id, sizes, Link::Connecting)?;
+            let greeting = stream.receiver.greeting(stream.sender.list()).write();
+            if rdma_connect((*id).abi(), &mut parameters(&greeting)) == 0 { Ok(stream) } else { Err(last()) }
+        }
+    }
+
+    /// Takes a peer that asked.
+    ///
+    /// # Safety
+    /// As for `new`.
+    pub(super) unsafe fn accept(id: *mut Id, sizes: &Sizes, peer: &Greeting) -> Result<Self, Errno> {
+        // SAFETY: as in `connect`.
+        unsafe {
+            let mut stream = Self::new(id, sizes, Link::Accepting)?;
+            stream.sender.greeted(peer);
+            stream.receiver.greeted(peer);
+            let greeting = stream.receiver.greeting(stream.sender.list()).write();
+            if rdma_accept((*id).abi(), &mut parameters(&greeting)) == 0 { Ok(stream) } else { Err(last()) }
+        }
+    }
+
+    fn id(&self) -> &Id {
+        // SAFETY: the stream's own, alive as long as it.
+        unsafe { &*self.id }
+    }
+
+    /// Descriptors that are readable when there may be something to `process`.
+    pub(super) fn descriptors(&self) -> [c_int; 2] {
+        // SAFETY: both are alive as long as the stream.
+        unsafe { [(*self.channel).fd, (*self.id().channel()).fd] }
+    }
+
+    /// Takes in what has happened.
+    pub(super) fn process(&mut self) {
+        // SAFETY: the identifier's channel is alive, and only this socket takes its events.
+        while let Some(event) = unsafe { events::next_now(self.id().channel()) } {
+            // SAFETY: the event was just made, and is given back once.
+            unsafe {
+                let data = events::private_data(event);
+                self.on_event((*event).event, (*event).status, Greeting::read(data));
+                events::rdma_ack_cm_event(event);
+            }
+        }
+        if matches!(self.link, Link::Accepting | Link::Up) {
+            self.credit();
+            self.poll();
+            self.credit();
+        }
+    }
+
+    fn on_event(&mut self, kind: rdma_cm_event_type, status: c_int, greeting: Option<Greeting>) {
+        self.link = match (kind, self.link) {
+            (RDMA_CM_EVENT_ESTABLISHED, Link::Connecting) => match greeting {
+                Some(peer) => {
+                    self.sender.greeted(&peer);
+                    self.receiver.greeted(&peer);
+                    Link::Up
+                }
+                None => Link::Failed(Errno(libc::ECONNREFUSED)),
+            },
+            (RDMA_CM_EVENT_ESTABLISHED, Link::Accepting) => Link::Up,
+            (RDMA_CM_EVENT_REJECTED, Link::Connecting) => Link::Failed(Errno(libc::ECONNREFUSED)),
+            (RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR, Link::Connecting) => {
+                Link::Failed(if status < 0 { Errno(-status) } else { Errno(libc::ETIMEDOUT) })
+            }
+            (
+                RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_CONNECT_ERROR,
+                Link::Accepting | Link::Up,
+            ) => {
+                // What came before is still there to be read.
+                self.poll();
+                Link::Down
+            }
+            (_, link) => link,
+        };
+    }
+
+    /// Tells the peer of free room, if it is time.
+    fn credit(&mut self) {
+        while self.link == Link::Up && self.readable && self.sender.may_control() {
+            let Some(write) = self.receiver.credit() else { return };
+            self.control(&write);
+        }
+    }
+
+    fn control(&mut self, write: &Write) {
+        // SAFETY: the identifier's queue pair is alive; what is written lies in the stream's memory.
+        let sent = self.sender.control(write, &mut |write| unsafe { post(&*self.id, write) });
+        if sent.is_err() {
+            self.link = Link::Down;
+        }
+    }
+
+    fn poll(&mut self) {
+        let mut batch = [ibv_wc::default(); BATCH];
+        loop {
+            // SAFETY: every context has the call; there is room for as many as asked for.
+            let found = unsafe {
+                let poll = (*(*self.cq).context).ops.poll_cq;
+                poll.map_or(0, |poll| poll(self.cq, BATCH as c_int, batch.as_mut_ptr()))
+            };
+            let Ok(found @ 1..) = usize::try_from(found) else { return };
+            for wc in &batch[..found] {
+                self.on_completion(wc);
+            }
+        }
+    }
+
+    fn on_completion(&mut self, wc: &ibv_wc) {
+        if wc.status != IBV_WC_SUCCESS {
+            self.link = Link::Down;
+        } else if wc.wr_id & RECEIVED == 0 {
+            self.sender.completed(Message::decode(wc.wr_id as u32));
+        } else {
+            // SAFETY: any bytes are a number.
+            let word = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
+            self.on_message(Message::decode(word), wc.byte_len);
+            // SAFETY: the identifier's queue pair is alive.
+            if unsafe { post_receive(&*self.id) }.is_err() {
+                self.link = Link::Down;
+            }
+        }
+    }
+
+    fn on_message(&mut self, message: Option<Message>, written: u32) {
+        if self.link == Link::Accepting {
+            // What said so was lost, or is late.
+            self.link = Link::Up;
+        }
+        match message {
+            Some(Message::Data(length)) => {
+                if length != written || self.receiver.arrived(length).is_err() {
+                    self.link = Link::Down;
+                }
+            }
+            Some(Message::Credit(limit)) => self.sender.credited(limit, written as usize == Target::SIZE),
+            Some(Message::Shutdown) if self.writable => self.readable = false,
+            Some(Message::Disconnect | Message::Shutdown) => self.link = Link::Down,
+            Some(Message::Mapped | Message::KeepAlive) | None => {}
+        }
+    }
+
+    /// Copies what there is room for; gives how much.
+    pub(super) fn send(&mut self, data: &[u8]) -> Result<usize, Errno> {
+        // SAFETY: as in `control`.
+        self.sender
+            .send(data, &mut |write| unsafe { post(&*self.id, write) })
+            .inspect_err(|_| self.link = Link::Down)
+    }
+
+    /// Tells the peer that nothing follows; `message` says whether anything is wanted.
+    pub(super) fn say(&mut self, message: Message) {
+        let write = self.receiver.empty(message);
+        self.control(&write);
+    }
+
+    /// Before a wait on the descriptors: afterwards a completion rings. `process` once more before the wait.
+    pub(super) fn arm(&mut self) {
+        if !self.armed {
+            // SAFETY: every context has the call; the queue is alive.
+            unsafe {
+                if let Some(arm) = (*(*self.cq).context).ops.req_notify_cq {
+                    arm(self.cq, 0);
+                }
+            }
+            self.armed = true;
+        }
+    }
+
+    /// A thread waits on the descriptors from now on.
+    pub(super) fn watch(&mut self) {
+        self.watchers += 1;
+    }
+
+    /// A thread waits no more. The last one takes the bell's ring: one that still waits must hear it.
+    pub(super) fn unwatch(&mut self) {
+        self.watchers -= 1;
+        if self.watchers > 0 || !self.armed {
+            return;
+        }
+        // SAFETY: channel and queue are alive; only the thread that holds the socket's lock takes events, so the call doesn't
+        // wait.
+        unsafe {
+            let mut rang = libc::pollfd { fd: (*self.channel).fd, events: libc::POLLIN, revents: 0 };
+            if libc::poll(&mut rang, 1, 0) == 1 {
+                let (mut cq, mut user) = (std::ptr::null_mut(), std::ptr::null_mut());
+                if ibv_get_cq_event(self.channel, &mut cq, &mut user) == 0 {
+                    ibv_ack_cq_events(cq, 1);
+                }
+                self.armed = false;
+            }
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: all are the stream's own, nobody uses them any more, and each is given back once.
+        unsafe {
+            queue_pair::destroy(self.id());
+            ibv_destroy_cq(self.cq);
+            ibv_destroy_comp_channel(self.channel);
+        }
+    }
+}
+
+/// A connection without READs and atomics, whose receiver may be late.
+fn parameters(greeting: &[u8; Greeting::SIZE]) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: greeting.as_ptr().cast(),
+        private_data_len: Greeting::SIZE as u8,
+        flow_control: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        ..Default::default()
+    }
+}
+
+/// # Safety
+/// The identifier's queue pair is alive.
+unsafe fn post_receive(id: &Id) -> Result<(), Errno> {
+    let mut request = ibv_recv_wr { wr_id: RECEIVED, ..Default::default() };
+    let mut bad = std::ptr::null_mut();
+    // SAFETY: every context has the call; the request has no buffers.
+    let result =
+        unsafe { (*(*id.qp()).context).ops.post_recv.map(|post| post(id.qp(), &mut request, &mut bad)) };
+    if result == Some(0) { Ok(()) } else { Err(INVALID) }
+}
+
+/// # Safety
+/// The identifier's queue pair is alive, and what is written lies in registered memory.
+unsafe fn post(id: &Id, write: &Write) -> Result<(), Errno> {
+    let message = write.message.encode();
+    let mut buffer = ibv_sge { addr: write.from, length: write.length, lkey: write.lkey };
+    let mut request = ibv_send_wr {
+        wr_id: message.into(),
+        sg_list: &mut buffer,
+        num_sge: c_int::from(write.length > 0),
+        opcode: IBV_WR_RDMA_WRITE_WITH_IMM,
+        send_flags: IBV_SEND_SIGNALED,
+        ..Default::default()
+    };
+    request.__bindgen_anon_1.imm_data = message.to_be();
+    request.wr.rdma.remote_addr = write.to;
+    request.wr.rdma.rkey = write.rkey;
+    let mut bad = std::ptr::null_mut();
+    // SAFETY: every context has the call; the request's parts live through it.
+    let result =
+        unsafe { (*(*id.qp()).context).ops.post_send.map(|post| post(id.qp(), &mut request, &mut bad)) };
+    match result {
+        Some(0) => Ok(()),
+        Some(errno) => Err(Errno(errno)),
+        None => Err(INVALID),
+    }
+}

@@ -1,0 +1,207 @@
+//! What two sockets tell each other, as rdma-core's rsockets do it.
+//!
+//! Each side greets the other in the private data of request and reply: where its receive buffer's first half lies, and where its
+//! list of two targets does. Data are WRITEs into the buffer; their immediate data say how long they are. When half a buffer is
+//! free again, a WRITE into the peer's list says where it lies, and how many messages the peer may have sent by then.
+
+/// A message, in the 32 bits of immediate data: what it is in the upper 3, the rest is its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// So many bytes were written.
+    Data(u32),
+    /// The peer may send messages until its count of them is this.
+    Credit(u16),
+    /// The peer mapped memory for `riowrite`.
+    Mapped,
+    /// The peer sends no more, and wants none.
+    Disconnect,
+    /// The peer sends no more.
+    Shutdown,
+    KeepAlive,
+}
+
+const DATA: u32 = 0;
+const CREDIT: u32 = 4;
+const MAPPED: u32 = 6;
+const CONTROL: u32 = 7;
+const VALUE: u32 = (1 << 29) - 1;
+
+impl Message {
+    pub(super) const fn encode(self) -> u32 {
+        let (kind, value) = match self {
+            Self::Data(bytes) => (DATA, bytes),
+            Self::Credit(limit) => (CREDIT, limit as u32),
+            Self::Mapped => (MAPPED, 0),
+            Self::Disconnect => (CONTROL, 0),
+            Self::KeepAlive => (CONTROL, 1),
+            Self::Shutdown => (CONTROL, 2),
+        };
+        kind << 29 | value & VALUE
+    }
+
+    /// `None`: nobody sends such a message.
+    pub(super) const fn decode(word: u32) -> Option<Self> {
+        match (word >> 29, word & VALUE) {
+            (DATA, bytes) => Some(Self::Data(bytes)),
+            (CREDIT, limit) => Some(Self::Credit(limit as u16)),
+            (MAPPED, _) => Some(Self::Mapped),
+            (CONTROL, 0) => Some(Self::Disconnect),
+            (CONTROL, 1) => Some(Self::KeepAlive),
+            (CONTROL, 2) => Some(Self::Shutdown),
+            _ => None,
+        }
+    }
+}
+
+/// Memory that the other side may write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) address: u64,
+    pub(super) key: u32,
+    /// Bytes; of a list, its entries.
+    pub(super) length: u32,
+}
+
+impl Target {
+    pub(super) const SIZE: usize = 16;
+
+    /// As an entry of a host's list lies in its memory.
+    pub(super) fn to_entry(self, big_endian: bool) -> [u8; Self::SIZE] {
+        let whole = self.to_bytes();
+        if big_endian {
+            return whole;
+        }
+        let swap = |from: usize, length: usize| whole[from..from + length].iter().rev();
+        let mut entry = [0; Self::SIZE];
+        let swapped = swap(0, 8).chain(swap(8, 4)).chain(swap(12, 4));
+        entry.iter_mut().zip(swapped).for_each(|(into, byte)| *into = *byte);
+        entry
+    }
+
+    /// As this host's own list has it.
+    pub(super) fn from_entry(entry: [u8; Self::SIZE]) -> Self {
+        let [address, rest] = [0, 8].map(|at| std::array::from_fn(|n| entry[at + n]));
+        let [key, length] = [0, 4].map(|at| std::array::from_fn(|n| rest[at + n]));
+        Self {
+            address: u64::from_ne_bytes(address),
+            key: u32::from_ne_bytes(key),
+            length: u32::from_ne_bytes(length),
+        }
+    }
+
+    fn to_bytes(self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..8].copy_from_slice(&self.address.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.key.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.length.to_be_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Self {
+        let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|n| bytes[at + n]));
+        Self { address: u64::from(word(0)) << 32 | u64::from(word(4)), key: word(8), length: word(12) }
+    }
+}
+
+const VERSION: u8 = 1;
+/// The greeter's list is in network byte order.
+const BIG_ENDIAN: u8 = 1;
+
+/// What a side says of itself when it connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Greeting {
+    pub(super) big_endian: bool,
+    /// Messages of data that it takes at once.
+    pub(super) credits: u16,
+    pub(super) list: Target,
+    pub(super) buffer: Target,
+}
+
+impl Greeting {
+    pub(super) const SIZE: usize = 40;
+
+    pub(super) fn write(&self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        (bytes[0], bytes[1]) = (VERSION, if self.big_endian { BIG_ENDIAN } else { 0 });
+        bytes[2..4].copy_from_slice(&self.credits.to_be_bytes());
+        bytes[8..24].copy_from_slice(&self.list.to_bytes());
+        bytes[24..].copy_from_slice(&self.buffer.to_bytes());
+        bytes
+    }
+
+    /// `None` where it is no greeting, or says that nothing can be sent.
+    pub(super) fn read(data: &[u8]) -> Option<Self> {
+        if data.len() < Self::SIZE || data[0] != VERSION {
+            return None;
+        }
+        let (list, buffer) = (Target::from_bytes(&data[8..24]), Target::from_bytes(&data[24..40]));
+        let greeting = Self {
+            big_endian: data[1] & BIG_ENDIAN != 0,
+            credits: u16::from_be_bytes([data[2], data[3]]),
+            list,
+            buffer,
+        };
+        (greeting.credits > 0 && list.length > 0 && buffer.length > 0).then_some(greeting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_written() {
+        let all = [
+            Message::Data(0x1fff_ffff),
+            Message::Credit(0xffff),
+            Message::Mapped,
+            Message::Disconnect,
+            Message::KeepAlive,
+            Message::Shutdown,
+        ];
+        for message in all {
+            assert_eq!(Message::decode(message.encode()), Some(message));
+        }
+        assert_eq!(Message::Data(5).encode(), 5);
+        assert_eq!(Message::Credit(384).encode(), 0x8000_0180);
+        for word in [0x2000_0000, 0x4000_0000, 0x6000_0000, 0xa000_0000, 0xe000_0003] {
+            assert_eq!(Message::decode(word), None, "{word:#x}");
+        }
+    }
+
+    #[test]
+    fn a_greeting_is_in_network_byte_order() {
+        let list = Target { address: 0x1122_3344_5566_7788, key: 0x99aa_bbcc, length: 2 };
+        let buffer = Target { address: 1, key: 2, length: 65536 };
+        let greeting = Greeting { big_endian: false, credits: 384, list, buffer };
+        let bytes = greeting.write();
+        assert_eq!(bytes[..12], [1, 0, 1, 0x80, 0, 0, 0, 0, 0x11, 0x22, 0x33, 0x44]);
+        assert_eq!(bytes[36..], [0, 1, 0, 0]);
+        // A peer's private data are longer.
+        assert_eq!(Greeting::read(&[&bytes[..], &[0; 16]].concat()), Some(greeting));
+    }
+
+    #[test]
+    fn what_is_no_greeting_is_refused() {
+        let some = Target { address: 1, key: 2, length: 2 };
+        let good = Greeting { big_endian: false, credits: 1, list: some, buffer: some };
+        assert_eq!(Greeting::read(&good.write()[..39]), None);
+        assert_eq!(Greeting::read(&[0; 56]), None);
+        let none = Target::default();
+        for bad in [
+            Greeting { credits: 0, ..good },
+            Greeting { list: none, ..good },
+            Greeting { buffer: none, ..good },
+        ] {
+            assert_eq!(Greeting::read(&bad.write()), None);
+        }
+    }
+
+    #[test]
+    fn an_entry_is_in_its_host_s_order() {
+        let target = Target { address: 0x1122_3344_5566_7788, key: 0x99aa_bbcc, length: 0xddee_ff00 };
+        assert_eq!(target.to_entry(true)[..4], [0x11, 0x22, 0x33, 0x44]);
+        assert_eq!(target.to_entry(false)[8..], [0xcc, 0xbb, 0xaa, 0x99, 0x00, 0xff, 0xee, 0xdd]);
+        assert_eq!(Target::from_entry(target.to_entry(cfg!(target_endian = "big"))), target);
+    }
+}

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::device::Configured;
 use crate::errno::{Errno, INVALID};
 use crate::event::AsyncEvents;
-use crate::{completion, post, query, queue_pair, srq, unsupported};
+use crate::{completion, post, query, queue_pair, srq, unsupported, window};
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::sync::OnceLock;
@@ -73,9 +73,9 @@ fn table(device: *mut ibv_device, events: c_int) -> ibv_context {
         ops: ibv_context_ops {
             _compat_query_device: Some(query::ibv_query_device),
             _compat_query_port: Some(query::ibv_query_port),
-            alloc_mw: Some(unsupported::alloc_mw),
-            bind_mw: Some(unsupported::bind_mw),
-            dealloc_mw: Some(unsupported::dealloc_mw),
+            alloc_mw: Some(window::alloc_mw),
+            bind_mw: Some(window::bind_mw),
+            dealloc_mw: Some(window::dealloc_mw),
             poll_cq: Some(completion::poll_cq),
             req_notify_cq: Some(completion::req_notify_cq),
             post_srq_recv: Some(srq::post_srq_recv),

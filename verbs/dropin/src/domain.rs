@@ -41,6 +41,7 @@ pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+        (IBV_ACCESS_MW_BIND, Access::WINDOWS),
     ];
     let given = named.into_iter().filter(|(flag, _)| flags & flag != 0);
     Ok(given.fold(Access::LOCAL_READ, |all, (_, access)| all | access))
@@ -169,13 +170,18 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     object(|| unsafe { register(pd, address, length, iova, access) })
 }
 
-/// `ibv_dereg_mr(3)`: returns when the core has let go of the memory.
+/// `ibv_dereg_mr(3)`: returns when the core has let go of the memory; `EBUSY` while memory windows are bound to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status(|| {
         let mr = mr.cast::<Mr>();
         // SAFETY: the contract of the manual page.
-        let pd = unsafe { at(mr) }?.abi.pd;
+        let Mr { abi, region } = unsafe { at(mr) }?;
+        let pd = abi.pd;
+        // IBA 10.6.7.2.6: first the windows, then the region.
+        if region.windows()? > 0 {
+            return Err(BUSY);
+        }
         // SAFETY: `register` made the box, and the program gives it up.
         let whole = unsafe { Box::from_raw(mr) };
         drop(whole.region);

@@ -70,7 +70,7 @@ impl From<ControlError> for Errno {
     fn from(error: ControlError) -> Self {
         Self(match error {
             ControlError::Limit { .. } => libc::ENOMEM,
-            ControlError::CqBusy { .. } => libc::EBUSY,
+            ControlError::CqBusy { .. } | ControlError::RegionBusy { .. } => libc::EBUSY,
             _ => libc::EINVAL,
         })
     }

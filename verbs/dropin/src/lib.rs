@@ -32,6 +32,7 @@ mod query;
 mod queue_pair;
 mod srq;
 mod unsupported;
+mod window;
 
 pub use address::*;
 pub use channel::*;

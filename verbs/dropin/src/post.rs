@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::address::Ah;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, out, status};
 use crate::queue_pair::Qp;
+use crate::window;
 use std::ffi::{c_int, c_uint};
 use verbs::{Data, Lkey, Qpn, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Service, Sge};
 
@@ -56,10 +57,14 @@ unsafe fn datagram(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     })
 }
 
-fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
+/// # Safety
+/// The request is as the manual page has it.
+unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     // SAFETY: any bytes are numbers; the opcode says which member the program set.
-    let (immediate, rdma, atomic) =
-        unsafe { (wr.__bindgen_anon_1.imm_data.to_ne_bytes(), wr.wr.rdma, wr.wr.atomic) };
+    let (immediate, rdma, atomic, key) = unsafe {
+        let extra = &wr.__bindgen_anon_1;
+        (extra.imm_data.to_ne_bytes(), wr.wr.rdma, wr.wr.atomic, Rkey::new(extra.invalidate_rkey))
+    };
     let remote = Remote { address: rdma.remote_addr, rkey: Rkey::new(rdma.rkey) };
     let word = Remote { address: atomic.remote_addr, rkey: Rkey::new(atomic.rkey) };
     match wr.opcode {
@@ -72,7 +77,17 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
         IBV_WR_ATOMIC_CMP_AND_SWP => {
             Ok(SendOperation::CompareSwap { remote: word, compare: atomic.compare_add, swap: atomic.swap })
         }
-        IBV_WR_LOCAL_INV | IBV_WR_BIND_MW | IBV_WR_SEND_WITH_INV | IBV_WR_TSO => Err(UNSUPPORTED),
+        IBV_WR_SEND_WITH_INV => Ok(SendOperation::SendInvalidate { rkey: key }),
+        IBV_WR_LOCAL_INV => Ok(SendOperation::LocalInvalidate { rkey: key }),
+        IBV_WR_BIND_MW => {
+            // SAFETY: passed on; the opcode says which member the program set.
+            let binding = unsafe {
+                let bind = &wr.__bindgen_anon_2.bind_mw;
+                window::binding(bind.mw, bind.rkey, &bind.bind_info)
+            };
+            Ok(SendOperation::Bind(binding?))
+        }
+        IBV_WR_TSO => Err(UNSUPPORTED),
         _ => Err(INVALID),
     }
 }
@@ -92,7 +107,8 @@ unsafe fn send_request(wr: &ibv_send_wr, service: Service, max_inline: u32) -> R
     Ok(SendRequest {
         id: wr.wr_id,
         operation: match service {
-            Service::Rc | Service::Uc => operation(wr)?,
+            // SAFETY: passed on.
+            Service::Rc | Service::Uc => unsafe { operation(wr) }?,
             // SAFETY: passed on.
             Service::Ud => unsafe { datagram(wr) }?,
         },

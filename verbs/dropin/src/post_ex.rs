@@ -5,6 +5,7 @@ use crate::address::Ah;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, status};
 use crate::post::{buffers, inline, sge};
 use crate::queue_pair::{Inner, Qp};
+use crate::window;
 use std::ffi::{c_int, c_uint, c_void};
 use verbs::{Data, Qpn, Remote, Rkey, SendOperation, SendRequest, Sge};
 
@@ -23,7 +24,10 @@ pub(crate) const OPERATIONS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_SEND_WITH_IMM
     | IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD) as u64;
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_SEND_WITH_INV
+    | IBV_QP_EX_WITH_LOCAL_INV
+    | IBV_QP_EX_WITH_BIND_MW) as u64;
 
 /// Every slot has a function: programs call them without asking.
 pub(crate) fn table(base: ibv_qp) -> ibv_qp_ex {
@@ -32,16 +36,16 @@ pub(crate) fn table(base: ibv_qp) -> ibv_qp_ex {
         wr_atomic_cmp_swp: Some(compare_swap),
         wr_atomic_fetch_add: Some(fetch_add),
         wr_bind_mw: Some(bind_mw),
-        wr_local_inv: Some(invalidate),
+        wr_local_inv: Some(local_invalidate),
         wr_rdma_read: Some(read),
         wr_rdma_write: Some(write),
         wr_rdma_write_imm: Some(write_immediate),
         wr_send: Some(send),
         wr_send_imm: Some(send_immediate),
-        wr_send_inv: Some(invalidate),
+        wr_send_inv: Some(send_invalidate),
         wr_send_tso: Some(send_tso),
         wr_set_ud_addr: Some(set_address),
-        wr_set_xrc_srqn: Some(invalidate),
+        wr_set_xrc_srqn: Some(set_shared_receives),
         wr_set_inline_data: Some(set_inline),
         wr_set_inline_data_list: Some(set_inline_list),
         wr_set_sge: Some(set_buffer),
@@ -137,6 +141,26 @@ unsafe extern "C" fn send_immediate(qp: *mut ibv_qp_ex, immediate: __be32) {
     unsafe { begin(qp, SendOperation::Send { immediate: Some(immediate.to_ne_bytes()) }) }
 }
 
+unsafe extern "C" fn send_invalidate(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: the contract of the manual page.
+    unsafe { begin(qp, SendOperation::SendInvalidate { rkey: Rkey::new(rkey) }) }
+}
+
+unsafe extern "C" fn local_invalidate(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: the contract of the manual page.
+    unsafe { begin(qp, SendOperation::LocalInvalidate { rkey: Rkey::new(rkey) }) }
+}
+
+unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+    // SAFETY: the contract of the manual page.
+    unsafe {
+        match at(info).and_then(|info| window::binding(mw, rkey, info)) {
+            Ok(binding) => begin(qp, SendOperation::Bind(binding)),
+            Err(errno) => edit(qp, |_| Err(errno)),
+        }
+    }
+}
+
 unsafe extern "C" fn set_address(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, queue_key: u32) {
     // SAFETY: the contract of the manual page.
     unsafe {
@@ -229,17 +253,7 @@ unsafe fn refuse(qp: *mut ibv_qp_ex) {
     unsafe { edit(qp, |_| Err(UNSUPPORTED)) }
 }
 
-unsafe extern "C" fn bind_mw(
-    qp: *mut ibv_qp_ex,
-    _mw: *mut ibv_mw,
-    _rkey: u32,
-    _info: *const ibv_mw_bind_info,
-) {
-    // SAFETY: the contract of the manual page.
-    unsafe { refuse(qp) }
-}
-
-unsafe extern "C" fn invalidate(qp: *mut ibv_qp_ex, _key: u32) {
+unsafe extern "C" fn set_shared_receives(qp: *mut ibv_qp_ex, _number: u32) {
     // SAFETY: the contract of the manual page.
     unsafe { refuse(qp) }
 }

@@ -70,12 +70,17 @@ fn device_attributes(info: &DeviceInfo, guid: [u8; 8]) -> ibv_device_attr {
         vendor_id: VENDOR,
         max_qp: number(limits.max_qps),
         max_qp_wr: number(limits.max_requests),
-        device_cap_flags: IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID,
+        device_cap_flags: IBV_DEVICE_RC_RNR_NAK_GEN
+            | IBV_DEVICE_SYS_IMAGE_GUID
+            | IBV_DEVICE_MEM_WINDOW
+            | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+            | IBV_DEVICE_MEM_MGT_EXTENSIONS,
         max_sge: number(limits.max_sge),
         max_sge_rd: number(limits.max_sge),
         max_cq: number(limits.max_cqs),
         max_cqe: number(limits.max_cq_depth),
         max_mr: number(limits.max_regions),
+        max_mw: number(limits.max_regions),
         max_pd: number(limits.max_regions),
         max_qp_rd_atom: c_int::from(limits.max_rd_atomic),
         max_res_rd_atom: c_int::from(limits.max_rd_atomic) * number(limits.max_qps),

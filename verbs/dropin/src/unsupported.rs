@@ -100,23 +100,6 @@ pub extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
 }
 
-pub(crate) unsafe extern "C" fn alloc_mw(_pd: *mut ibv_pd, _kind: ibv_mw_type) -> *mut ibv_mw {
-    errno::set(UNSUPPORTED);
-    std::ptr::null_mut()
-}
-
-pub(crate) unsafe extern "C" fn bind_mw(
-    _qp: *mut ibv_qp,
-    _mw: *mut ibv_mw,
-    _bind: *mut ibv_mw_bind,
-) -> c_int {
-    UNSUPPORTED.0
-}
-
-pub(crate) unsafe extern "C" fn dealloc_mw(_mw: *mut ibv_mw) -> c_int {
-    UNSUPPORTED.0
-}
-
 unsafe extern "C" fn none() -> *mut c_void {
     errno::set(UNSUPPORTED);
     std::ptr::null_mut()

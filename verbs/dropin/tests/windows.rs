@@ -1,0 +1,88 @@
+//! Memory windows and what takes them back, as a program in C uses them.
+
+mod common;
+
+use common::*;
+use ferroce_dropin::abi::*;
+use ferroce_dropin::*;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
+
+/// A request that makes a completion.
+fn signalled(opcode: c_uint) -> ibv_send_wr {
+    ibv_send_wr { opcode, send_flags: IBV_SEND_SIGNALED as c_uint, ..Default::default() }
+}
+
+/// A message by way of a memory window, to itself; each window is taken back in another way.
+#[test]
+fn memory_windows_are_bound_used_and_taken_back() {
+    let objects = Objects::new();
+    objects.connect();
+    // SAFETY: all is alive, and the memory stays; the requests are as the manual pages have them.
+    unsafe {
+        let memory = objects.memory.as_ptr() as u64;
+        let flags = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND) as c_int;
+        let whole = ibv_reg_mr(objects.pd, memory as *mut c_void, 4096, flags);
+        let alloc = (*context()).ops.alloc_mw.unwrap();
+        let (free, bind_one) = ((*context()).ops.dealloc_mw.unwrap(), (*context()).ops.bind_mw.unwrap());
+        assert_eq!(refused(alloc(objects.pd, 3)), libc::EINVAL);
+        let (one, two) = (alloc(objects.pd, IBV_MW_TYPE_1), alloc(objects.pd, IBV_MW_TYPE_2));
+        let info = ibv_mw_bind_info {
+            mr: whole,
+            addr: memory + 64,
+            length: 64,
+            mw_access_flags: IBV_ACCESS_REMOTE_WRITE,
+        };
+
+        // Type 2 by a request, and taken back by the SEND behind the WRITE.
+        let rkey = (*two).rkey ^ 0x55;
+        let mut bind = signalled(IBV_WR_BIND_MW);
+        bind.__bindgen_anon_2.bind_mw =
+            ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw: two, rkey, bind_info: info };
+        assert_eq!(objects.post(&mut bind).0, 0);
+        assert_eq!((objects.poll().opcode, ibv_dereg_mr(whole)), (IBV_WC_BIND_MW, libc::EBUSY));
+        let mut sge = ibv_sge { addr: memory + 4096, length: 8, lkey: (*objects.mr).lkey };
+        (sge.addr as *mut u64).write(0x1122_3344_5566_7788);
+        let mut write = signalled(IBV_WR_RDMA_WRITE);
+        (write.sg_list, write.num_sge) = (&mut sge, 1);
+        write.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: memory + 64, rkey };
+        let mut empty = ibv_recv_wr { wr_id: 7, ..Default::default() };
+        let mut bad = null_mut();
+        assert_eq!((*context()).ops.post_recv.unwrap()(objects.qp, &mut empty, &mut bad), 0);
+        let mut send = signalled(IBV_WR_SEND_WITH_INV);
+        send.__bindgen_anon_1.invalidate_rkey = rkey;
+        write.next = &mut send;
+        assert_eq!(objects.post(&mut write).0, 0);
+        let mut seen: Vec<_> = (0..3).map(|_| objects.poll()).collect();
+        seen.sort_by_key(|wc| wc.opcode);
+        assert_eq!(
+            seen.iter().map(|wc| wc.opcode).collect::<Vec<_>>(),
+            [IBV_WC_SEND, IBV_WC_RDMA_WRITE, IBV_WC_RECV]
+        );
+        assert!(seen.iter().all(|wc| wc.status == IBV_WC_SUCCESS));
+        assert_eq!(seen[2].wc_flags, IBV_WC_WITH_INV as c_uint);
+        assert_eq!(seen[2].__bindgen_anon_1.invalidated_rkey, rkey);
+        assert_eq!(((memory + 64) as *const u64).read_volatile(), 0x1122_3344_5566_7788);
+
+        // Type 1 by its verb, which tells the key at once; bound to nothing it lets go.
+        let before = (*one).rkey;
+        let mut bind = ibv_mw_bind { wr_id: 9, send_flags: IBV_SEND_SIGNALED as c_uint, bind_info: info };
+        assert_eq!(bind_one(objects.qp, one, &mut bind), 0);
+        assert_ne!((*one).rkey, before);
+        write.wr.rdma.rkey = (*one).rkey;
+        write.next = null_mut();
+        assert_eq!(objects.post(&mut write).0, 0);
+        assert_eq!((objects.poll().wr_id, objects.poll().status), (9, IBV_WC_SUCCESS));
+        bind.bind_info = ibv_mw_bind_info::default();
+        assert_eq!(bind_one(objects.qp, one, &mut bind), 0);
+        assert_eq!((objects.poll().status, ibv_dereg_mr(whole)), (IBV_WC_SUCCESS, 0));
+
+        // What can't be taken back fails the queue pair.
+        let mut invalidate = signalled(IBV_WR_LOCAL_INV);
+        invalidate.__bindgen_anon_1.invalidate_rkey = rkey;
+        assert_eq!(objects.post(&mut invalidate).0, 0);
+        assert_eq!(objects.poll().status, IBV_WC_LOC_QP_OP_ERR);
+        assert_eq!(ibv_dealloc_pd(objects.pd), libc::EBUSY);
+        assert_eq!((free(one), free(two)), (0, 0));
+    }
+}

@@ -90,6 +90,8 @@ fn posts_are_refused_by_state_and_limit_and_name_the_bad_one() {
     second.opcode = 99;
     assert_eq!(objects.post(&mut second), (libc::EINVAL, &raw mut second), "no such operation");
     second.opcode = IBV_WR_BIND_MW;
+    assert_eq!(objects.post(&mut second), (libc::EINVAL, &raw mut second), "no window");
+    second.opcode = IBV_WR_TSO;
     assert_eq!(objects.post(&mut second), (libc::EOPNOTSUPP, &raw mut second));
     second.opcode = IBV_WR_SEND;
     let mut posted = 1;

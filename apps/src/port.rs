@@ -1,6 +1,8 @@
 //! Which port, said the same way for every tool.
 
 use crate::failure::Failure;
+use crate::units;
+use cc::Rate;
 use std::path::PathBuf;
 use verbs::{Address, Device, DeviceConfig, Mtu, Progress};
 
@@ -17,6 +19,9 @@ pub struct PortArgs {
     /// Who runs the port's core: `inline` (this thread), `dedicated` or `dedicated:CPU`
     #[arg(long, value_name = "WHO", value_parser = progress)]
     pub progress: Option<Progress>,
+    /// Send frames one after the other, as on a link of this rate; for ports without a link (veth, tap, memif)
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub link_rate: Option<Rate>,
     /// Settings from this file; flags go before it [default: ferroce.toml in this folder, if there is one]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -38,6 +43,9 @@ impl PortArgs {
         }
         if let Some(progress) = self.progress {
             config = config.progress(progress);
+        }
+        if let Some(rate) = self.link_rate {
+            config = config.link_rate(rate);
         }
         Ok(config)
     }

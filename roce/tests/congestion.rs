@@ -243,3 +243,24 @@ fn a_message_of_two_gibibytes_arrives() {
     let expected = roce::Psn::new(options.send_psn).plus(length / 4096);
     assert_eq!(hosts[1].endpoint.report(qpns[1]).unwrap().expected_psn, expected);
 }
+
+/// A port without a link of its own is given one: frames leave one after the other.
+#[test]
+fn frames_keep_to_the_links_rate() {
+    let rate = Rate::from_gbps(1);
+    let mut script = Script::new(Options::default());
+    script.host.endpoint.set_link_rate(Some(rate));
+    post_write(&mut script, 1, 3 * 1024);
+    // Payload and 58 bytes of headers and ICRC, 16 more in the first.
+    for bytes in [1098, 1082, 1082] {
+        assert!(script.next().is_some());
+        assert!(script.next().is_none(), "the link is busy");
+        assert!(!script.host.endpoint.may_transmit(), "a timer tells of the rest");
+        let end = script.now + rate.time_for(bytes);
+        assert!(script.host.endpoint.poll_timeout().is_some_and(|at| at <= end));
+        script.wait(rate.time_for(bytes - 1));
+        assert!(script.next().is_none(), "{bytes} bytes end later");
+        script.wait(rate.time_for(1));
+    }
+    assert!(script.next().is_none());
+}

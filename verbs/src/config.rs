@@ -1,6 +1,7 @@
 use crate::congestion::{
     CongestionRule, RuleText, feedback_key_from_env, feedback_key_from_file, rule_from_text,
 };
+use cc::Rate;
 use datapath::engine::{Idle, Progress};
 use datapath::neighbour;
 use roce::wire::Mtu;
@@ -28,6 +29,7 @@ pub struct DeviceConfig {
     pub(crate) idle: Idle,
     pub(crate) mtu: Option<Mtu>,
     pub(crate) buffers: u32,
+    pub(crate) link_rate: Option<Rate>,
     pub(crate) rules: Vec<CongestionRule>,
 }
 
@@ -55,6 +57,8 @@ pub enum ConfigError {
     Rule { number: usize, reason: String },
     #[error(transparent)]
     Key(#[from] crate::KeyError),
+    #[error("link_rate {text:?}: {reason}")]
+    LinkRate { text: String, reason: String },
     #[error("{given} buffers: it is 256 to 1048576")]
     Buffers { given: u32 },
 }
@@ -69,6 +73,7 @@ impl Default for DeviceConfig {
             idle: Idle::default(),
             mtu: None,
             buffers: 8192,
+            link_rate: None,
             rules: Vec::new(),
         }
     }
@@ -190,6 +195,12 @@ impl DeviceConfig {
         Self { rules: rules.into_iter().collect(), ..self }
     }
 
+    /// Sends frames one after the other as on a link of this rate, for ports without a link of their own (veth, tap, memif).
+    #[must_use]
+    pub fn link_rate(self, rate: Rate) -> Self {
+        Self { link_rate: Some(rate), ..self }
+    }
+
     /// Packet buffers in the port's pool, 256 to 1048576.
     #[must_use]
     pub fn buffers(self, buffers: u32) -> Self {
@@ -219,7 +230,7 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// Reads the `ferroce.toml` format: `port`, `ip` (a list), `gateway`, `progress`, `idle`, `mtu`, `buffers`,
+/// Reads the `ferroce.toml` format: `port`, `ip` (a list), `gateway`, `progress`, `idle`, `mtu`, `buffers`, `link_rate`,
 /// `feedback_key_file`, and `[[congestion]]` rules.
 impl FromStr for DeviceConfig {
     type Err = ConfigError;
@@ -248,6 +259,10 @@ impl FromStr for DeviceConfig {
                 return Err(ConfigError::Buffers { given });
             }
             config.buffers = given;
+        }
+        if let Some(text) = &file.link_rate {
+            let wrong = |reason| ConfigError::LinkRate { text: text.clone(), reason };
+            config.link_rate = Some(crate::parse_rate(text).map_err(wrong)?);
         }
         let key = match &file.feedback_key_file {
             Some(path) => Some(feedback_key_from_file(Path::new(path))?),
@@ -293,6 +308,7 @@ struct File {
     idle: Option<String>,
     mtu: Option<u32>,
     buffers: Option<u32>,
+    link_rate: Option<String>,
     feedback_key_file: Option<String>,
     #[serde(default)]
     congestion: Vec<RuleText>,
@@ -304,12 +320,13 @@ mod tests {
 
     #[test]
     fn a_file_says_all_that_the_builder_says() {
-        let text = "port = 'veth0'\nip = ['10.0.0.1/24', 'fd00::1']\nprogress = 'dedicated:1'\nmtu = 2048\nidle = 'busy'";
+        let text = "port = 'veth0'\nip = ['10.0.0.1/24', 'fd00::1']\nprogress = 'dedicated:1'\nmtu = 2048\nidle = 'busy'\nlink_rate = '10G'";
         let built = DeviceConfig::on("veth0")
             .address("10.0.0.1/24".parse().unwrap())
             .address("fd00::1".parse().unwrap())
             .progress(Progress::Dedicated { core: Some(1) })
             .idle(Idle::Busy)
+            .link_rate(Rate::from_gbps(10))
             .mtu(Mtu::M2048);
         assert_eq!(text.parse(), Ok(built));
     }
@@ -324,6 +341,7 @@ mod tests {
             ("mtu = 1500", "1500"),
             ("progress = 'dedicated:x'", "dedicated:x"),
             ("idle = 'nap'", "nap"),
+            ("link_rate = 'fast'", "link_rate"),
             ("buffers = 1", "1048576"),
             ("[[congestion]]\ncc = 'fixed'\n[[congestion]]\ncc = 'dctcp'", "congestion rule 2"),
             ("feedback_key_file = '/nowhere/key'", "/nowhere/key"),

@@ -169,6 +169,9 @@ impl Device {
         let engine = unsafe { Engine::start(port, &core) };
         let engine =
             engine.map_err(|error| Error::Port { port: facts.name.clone(), reason: error.to_string() })?;
+        if let Some(rate) = config.link_rate {
+            engine.call(move |station, _| station.endpoint.set_link_rate(Some(rate)))?;
+        }
         let info = DeviceInfo {
             port: facts.name,
             driver: facts.driver,

@@ -28,6 +28,17 @@ impl Endpoint {
     ///
     /// Queue pairs with something to send take turns, a packet each.
     pub fn poll_transmit<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
+        if self.link.is_some_and(|link| link.free_at > now) {
+            return None;
+        }
+        let length = self.next_frame(now, memory, frame)?;
+        if let Some(link) = &mut self.link {
+            link.free_at = now + link.rate.time_for(length as u64);
+        }
+        Some(length)
+    }
+
+    fn next_frame<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
         while let Some(index) = self.ready.pop_front() {
             let Some(slot) = self.qps.at_mut(index) else { continue };
             let length = slot.qp.poll_transmit(memory, &mut self.commons.books(now), frame);
@@ -48,14 +59,16 @@ impl Endpoint {
     /// Whether a queue pair may have something to send that [`Self::poll_transmit`] was not asked for: no timer tells of it.
     #[must_use]
     pub fn may_transmit(&self) -> bool {
-        !self.ready.is_empty()
+        // The link's end of the frame before is a timer.
+        !self.ready.is_empty() && self.link.is_none()
     }
 
     /// When something happens without a packet: a retry, a pacing gap that ends, a probe. `None`: never. It may be
     /// earlier than need be. It holds once [`Self::poll_transmit`] has nothing more to send.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.wheel.next()
+        let link = self.link.filter(|_| !self.ready.is_empty()).map(|link| link.free_at);
+        [self.wheel.next(), link].into_iter().flatten().min()
     }
 
     /// Time has come to at least `now`.

@@ -16,7 +16,7 @@ use crate::{
     Access, AddressId, Counters, Lkey, Qpn, Region, Rkey, SrqId, SrqInit, SrqReport, TimingWheel, WindowKind,
 };
 use alloc::collections::VecDeque;
-use cc::{ConfigError, Instant};
+use cc::{ConfigError, Instant, Rate};
 use commons::Commons;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -104,7 +104,16 @@ pub struct Endpoint {
     wheel: TimingWheel,
     /// Places of queue pairs that may have something to send, each at most once.
     ready: VecDeque<u32>,
+    link: Option<Link>,
     next_pd: u32,
+}
+
+/// The link behind a port that has none of its own.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    rate: Rate,
+    /// When what was sent has passed.
+    free_at: Instant,
 }
 
 impl Endpoint {
@@ -119,8 +128,17 @@ impl Endpoint {
             commons: Commons::new(&config, &for_keys),
             wheel: TimingWheel::new(qps, TIMER_GRANULARITY),
             ready: VecDeque::with_capacity(qps as usize),
+            link: None,
             next_pd: 0,
         }
+    }
+
+    /// From now on frames leave one after the other as on a link of this rate, in bits of frames; with none, as fast as the
+    /// port takes them. For ports without a link of their own (veth, tap, memif), whose queue pairs would else all send at
+    /// the same time. What a pause of the poller costs is not made up for.
+    pub fn set_link_rate(&mut self, rate: Option<Rate>) {
+        let rate = rate.filter(|rate| rate.as_bps() > 0);
+        self.link = rate.map(|rate| Link { rate, free_at: Instant::ZERO });
     }
 
     /// Makes a protection domain.

@@ -4,7 +4,9 @@ use core::time::Duration;
 
 /// A queue pair that could not send in time may catch up by this much at once. The pollers pause now and then; without
 /// it every pause would be lost bandwidth, and with more the burst would queue up in the network.
-const BURST_BYTES: u64 = 16 * 1024;
+const FIXED_BURST: u64 = 16 * 1024;
+/// The same where the rate is computed: what a pause costs, the algorithm takes back, and a burst is all that queues up.
+const COMPUTED_BURST: u64 = 2 * 1024;
 /// The shortest catch-up: what a poll loop pauses often.
 const SHORTEST_CATCH_UP: Duration = Duration::from_micros(20);
 /// The longest, for slow flows.
@@ -50,7 +52,8 @@ impl Flow {
             self.free_at = now;
             return;
         };
-        let catch_up = rate.time_for(BURST_BYTES).clamp(SHORTEST_CATCH_UP, LONGEST_CATCH_UP);
+        let burst = if matches!(self.algorithm, Algorithm::Fixed(_)) { FIXED_BURST } else { COMPUTED_BURST };
+        let catch_up = rate.time_for(burst).clamp(SHORTEST_CATCH_UP, LONGEST_CATCH_UP);
         self.free_at = self.free_at.max(now - catch_up) + rate.time_for(bytes as u64);
     }
 
@@ -73,6 +76,22 @@ impl Flow {
 mod tests {
     use super::*;
     use cc::{Fixed, Rate};
+
+    /// 2 KiB take 81.92 µs at 200 Mb/s, 16 KiB 655.36 µs.
+    #[test]
+    fn computed_rates_catch_up_by_less() {
+        let rate = Rate::from_mbps(200);
+        let computed = cc::Dctcp::new(cc::DctcpConfig::new(rate, Duration::from_millis(1))).unwrap();
+        let fixed = Fixed::new(1, Some(rate)).unwrap();
+        let start = Instant::from_nanos(1_000_000);
+        for (algorithm, catch_up) in
+            [(Algorithm::Dctcp(computed), 81_920), (Algorithm::Fixed(fixed), 655_360)]
+        {
+            let mut flow = Flow::new(algorithm);
+            flow.on_wire(start, 1000);
+            assert_eq!(flow.free_at(), start - Duration::from_nanos(catch_up) + Duration::from_micros(40));
+        }
+    }
 
     #[test]
     fn a_pause_is_caught_up_to_a_bound() {

@@ -76,7 +76,7 @@ fn port(device: &Device, peer: Option<IpAddr>, checks: &mut Vec<Check>) {
         false => check("address", Status::Ok, gids.join(", "), None),
     });
     if let Some(peer) = peer {
-        let gid = info.gids.iter().position(|gid| gid.is_ipv4() == peer.is_ipv4()).unwrap_or(0);
+        let gid = info.gid_towards(peer);
         checks.push(match reach(device, gid, peer) {
             Ok(()) => check("peer", Status::Ok, format!("{peer} answers"), None),
             Err(error) => split("peer", &error.to_string()),

@@ -20,8 +20,9 @@ pub struct AddressHandle {
 /// How packets travel to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressOptions {
-    /// Which of the device's addresses they come from.
-    pub gid_index: usize,
+    /// Which of the device's addresses they come from; `None`: the one that [reaches](crate::DeviceInfo::gid_towards) the
+    /// destination.
+    pub gid_index: Option<usize>,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
     /// IPv4 TTL or IPv6 hop limit.
@@ -32,7 +33,7 @@ pub struct AddressOptions {
 
 impl Default for AddressOptions {
     fn default() -> Self {
-        Self { gid_index: 0, traffic_class: 0, hop_limit: 64, flow_label: 0 }
+        Self { gid_index: None, traffic_class: 0, hop_limit: 64, flow_label: 0 }
     }
 }
 
@@ -43,7 +44,8 @@ impl ProtectionDomain {
     /// Where it can't be reached, the device has no such GID, one handle too many, or the core has stopped.
     pub fn address(&self, destination: IpAddr, options: &AddressOptions) -> Result<AddressHandle, Error> {
         let info = &self.device.info;
-        let (index, count) = (options.gid_index, info.gids.len());
+        let index = options.gid_index.unwrap_or_else(|| info.gid_towards(destination));
+        let count = info.gids.len();
         let source = *info.gids.get(index).ok_or(Error::GidIndex { index, count })?;
         if source.is_ipv4() != destination.is_ipv4() {
             let family = if destination.is_ipv4() { "IPv4" } else { "IPv6" };

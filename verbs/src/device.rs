@@ -1,3 +1,4 @@
+use crate::gid;
 use crate::{CompletionQueue, CongestionRule, DeviceConfig, Error, ProtectionDomain};
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::engine::{CoreConfig, CoreCounters, Engine};
@@ -44,7 +45,8 @@ pub struct DeviceInfo {
     pub driver: String,
     /// Its Ethernet address.
     pub mac: Mac,
-    /// Its addresses; a GID index counts these.
+    /// Its addresses; a GID index counts these. As Linux has them: the link-local address that its MAC makes, other link-local
+    /// ones, IPv4, then other IPv6.
     pub gids: Vec<IpAddr>,
     /// The largest path MTU that its frames carry.
     pub mtu: Mtu,
@@ -146,7 +148,7 @@ impl Device {
             return Err(Error::Mtu { given: mtu.bytes(), limit: facts.mtu.bytes(), port: facts.name });
         }
         let addresses = addresses(&facts, config)?;
-        let gids = addresses.iter().map(|address| address.ip).collect();
+        let gids = gid::table(facts.mac, addresses.iter().map(|address| address.ip));
         let speed_mbps = port.caps().speed_mbps;
         let core = CoreConfig {
             name: facts.name.clone(),
@@ -250,12 +252,12 @@ impl Device {
     }
 }
 
-/// The device's addresses: those configured, else the interface's, else one made from the MAC.
+/// The device's addresses: those configured, else the interface's; without an interface also one made from the MAC.
 fn addresses(facts: &PortFacts, config: &DeviceConfig) -> Result<Vec<Address>, Error> {
     let configured: Vec<Address> = config.addresses.iter().copied().map(Into::into).collect();
     let Some(interface) = facts.interface else {
-        let from_mac = || vec![Address { ip: link_local(facts.mac).into(), prefix: 64 }];
-        return Ok(if configured.is_empty() { from_mac() } else { configured });
+        let from_mac = Address { ip: link_local(facts.mac).into(), prefix: 64 };
+        return Ok([vec![from_mac], configured].concat());
     };
     let failed = |error: std::io::Error| Error::Port { port: facts.name.clone(), reason: error.to_string() };
     let present = Kernel::open(interface).and_then(|kernel| kernel.addresses()).map_err(failed)?;

@@ -57,6 +57,7 @@ mod device;
 mod domain;
 mod error;
 mod event;
+mod gid;
 mod management;
 mod modify;
 mod post;

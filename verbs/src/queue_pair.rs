@@ -28,7 +28,7 @@ pub struct QueuePairBuilder {
     access: Access,
     signal_all: bool,
     srq: Option<Arc<SrqHandle>>,
-    gid_index: usize,
+    gid_index: Option<usize>,
     partition_key: u16,
     selective_repeat: bool,
     service: Service,
@@ -46,7 +46,7 @@ impl QueuePairBuilder {
             access: Access::ALL,
             signal_all: false,
             srq: None,
-            gid_index: 0,
+            gid_index: None,
             partition_key: 0xffff,
             selective_repeat: false,
             service: Service::Rc,
@@ -85,9 +85,9 @@ impl QueuePairBuilder {
         Self { signal_all: all, ..self }
     }
 
-    /// Which of the device's addresses it uses. 0 by default.
+    /// Which of the device's addresses it uses; by default the [preferred](crate::DeviceInfo::preferred_gid).
     pub fn gid_index(self, index: usize) -> Self {
-        Self { gid_index: index, ..self }
+        Self { gid_index: Some(index), ..self }
     }
 
     /// P_Key that both sides carry. 0xFFFF by default.
@@ -122,8 +122,9 @@ impl QueuePairBuilder {
     /// As [`build`](Self::build).
     pub fn build_reset(self) -> Result<QueuePair, Error> {
         self.check()?;
-        let gids = &self.device.info.gids;
-        let (index, count) = (self.gid_index, gids.len());
+        let info = &self.device.info;
+        let gids = &info.gids;
+        let (index, count) = (self.gid_index.unwrap_or_else(|| info.preferred_gid()), gids.len());
         let gid = *gids.get(index).ok_or(Error::GidIndex { index, count })?;
         let psn = Psn::new(u32::from_ne_bytes(random()?));
         let init = QpInit {

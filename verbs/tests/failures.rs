@@ -164,7 +164,7 @@ fn bad_input_is_refused_in_one_line() {
         a.region.write(4095, &[0; 2]).unwrap_err().to_string(),
         a.region.byte(4096).unwrap_err().to_string(),
         a.pd.queue_pair(&b.send_cq, &a.recv_cq).build().unwrap_err().to_string(),
-        a.pd.queue_pair(&a.send_cq, &a.recv_cq).gid_index(1).build().unwrap_err().to_string(),
+        a.pd.queue_pair(&a.send_cq, &a.recv_cq).gid_index(2).build().unwrap_err().to_string(),
         a.pd.queue_pair(&a.send_cq, &a.recv_cq)
             .capabilities(Capabilities { max_send: 1 << 16, ..Capabilities::default() })
             .build()
@@ -244,7 +244,7 @@ fn objects_are_dropped_in_any_order() {
             objects.rotate_left(rotation);
             objects.into_iter().for_each(drop);
             let Side { device, .. } = b;
-            assert_eq!(device.query().unwrap().gids.len(), 1, "the other side lives on");
+            assert_eq!(device.query().unwrap().gids.len(), 2, "the other side lives on");
         }
     }
 }

@@ -164,9 +164,9 @@ pub struct QueueArgs {
     /// READs and atomics outstanding on a queue pair
     #[arg(short, long, value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u8).range(1..=128))]
     pub outs: u8,
-    /// Which of the port's GIDs (`ferroce info` lists them)
-    #[arg(short = 'x', long, value_name = "INDEX", default_value_t = 0)]
-    pub gid_index: usize,
+    /// Which of the port's GIDs (`ferroce info` lists them) [default: IPv4, else global IPv6]
+    #[arg(short = 'x', long, value_name = "INDEX")]
+    pub gid_index: Option<usize>,
     /// Service level 0 to 7: DSCP class selector CS0 to CS7
     #[arg(short = 'S', long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=7))]
     pub sl: Option<u8>,

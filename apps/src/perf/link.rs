@@ -125,7 +125,12 @@ impl Link {
                 let builder = pd.queue_pair(&send_cq, &recv_cq).capabilities(capabilities);
                 let builder =
                     builder.selective_repeat(args.selective_repeat).service(plan.connection.service());
-                builder.gid_index(args.gid_index).build().map_err(failed)
+                match args.gid_index {
+                    Some(index) => builder.gid_index(index),
+                    None => builder,
+                }
+                .build()
+                .map_err(failed)
             })
             .collect::<Result<Vec<_>, _>>()?;
         let headers = (plan.connection == Connection::Ud)

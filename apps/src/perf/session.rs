@@ -135,7 +135,7 @@ impl<'a> Session<'a> {
             inline_size: self.queues.inline_size,
             outs: queue.outs,
             mtu,
-            gid_index: queue.gid_index,
+            gid_index: queue.gid_index.unwrap_or_else(|| self.info.preferred_gid()),
             congestion,
             progress,
         }

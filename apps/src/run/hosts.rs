@@ -83,6 +83,9 @@ impl Hosts {
     fn set_up(&self, rank: u8) -> Result<(), Failure> {
         let host = self.namespace(rank);
         send_frames_as_they_are(&host, INTERFACE)?;
+        // The link-local address serves at once: nobody else can have it.
+        let at_once = format!("net.ipv6.conf.{INTERFACE}.accept_dad=0");
+        command("ip", &["netns", "exec", &host, "sysctl", "-q", "-w", &at_once])?;
         let address = format!("{}/24", Self::address(rank));
         ip(&["-n", &host, "address", "add", &address, "dev", INTERFACE])?;
         ip(&["-n", &host, "link", "set", "lo", "up"])?;

@@ -27,7 +27,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, wanted: *mut ibv_ah_attr
             return Err(INVALID);
         }
         let options = AddressOptions {
-            gid_index: wanted.grh.sgid_index.into(),
+            gid_index: Some(wanted.grh.sgid_index.into()),
             traffic_class: wanted.grh.traffic_class,
             flow_label: wanted.grh.flow_label,
             ..AddressOptions::default()

@@ -23,6 +23,7 @@ mod load;
 mod random;
 mod report;
 mod runner;
+pub mod scale;
 mod series;
 pub mod sim;
 pub mod soak;

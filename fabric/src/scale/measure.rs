@@ -1,0 +1,75 @@
+//! What is measured on the way.
+
+/// A row of a link's series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// ns.
+    pub time: u64,
+    /// Bytes that wait.
+    pub queue: u64,
+    /// Bytes sent since the beginning.
+    pub tx_bytes: u64,
+    /// By flow: pacing rate in bit/s; 0 before its start and after its end.
+    pub rates: Vec<u64>,
+    /// By flow: bytes acknowledged.
+    pub acked: Vec<u64>,
+}
+
+/// A link's series.
+pub type Series = Vec<Row>;
+
+/// Bytes of one bin.
+const BIN: u64 = 1000;
+const BINS: usize = 1 << 15;
+
+/// How long queues were how long, over all ports of all switches, by time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Queues {
+    /// ps, by KB.
+    bins: Vec<u64>,
+}
+
+impl Queues {
+    #[inline]
+    pub(super) fn was(&mut self, bytes: u64, picos: u64) {
+        let bin = ((bytes / BIN) as usize).min(BINS - 1);
+        if bin >= self.bins.len() {
+            self.bins.resize(bin + 1, 0);
+        }
+        self.bins[bin] += picos;
+    }
+
+    /// KB below which the queues were for `share` of the time.
+    pub(super) fn quantile(&self, share: f64) -> u64 {
+        let total: u64 = self.bins.iter().sum();
+        let wanted = total as f64 * share;
+        let mut sum = 0;
+        let bin = self.bins.iter().position(|&time| {
+            sum += time;
+            sum as f64 >= wanted
+        });
+        bin.unwrap_or(0) as u64
+    }
+
+    /// The share of the time in which a queue held a KB at least.
+    pub(super) fn busy(&self) -> f64 {
+        let total: u64 = self.bins.iter().sum();
+        let first = self.bins.first().copied().unwrap_or(0);
+        if total == 0 { 0.0 } else { 1.0 - first as f64 / total as f64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_by_time() {
+        let mut queues = Queues::default();
+        for (bytes, picos) in [(0, 90), (5_500, 9), (100_000, 1)] {
+            queues.was(bytes, picos);
+        }
+        assert_eq!([0.5, 0.95, 0.99, 1.0].map(|share| queues.quantile(share)), [0, 5, 5, 100]);
+        assert!((queues.busy() - 0.1).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,70 @@
+use super::measure::{Queues, Series};
+use std::time::Duration;
+
+/// A flow that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Its place in the setup.
+    pub flow: usize,
+    /// When it began, jitter included.
+    pub start: Duration,
+    /// From its start until its last acknowledgement.
+    pub time: Duration,
+    /// What it takes alone on an idle network.
+    pub alone: Duration,
+}
+
+impl Finished {
+    /// How many times longer than alone.
+    #[must_use]
+    pub fn slowdown(&self) -> f64 {
+        (self.time.as_secs_f64() / self.alone.as_secs_f64()).max(1.0)
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Flows in the order in which they ended.
+    pub finished: Vec<Finished>,
+    /// Events handled.
+    pub events: u64,
+    /// Data packets sent.
+    pub packets: u64,
+    /// Virtual time at the end.
+    pub time: Duration,
+    /// A digest of every arrival: equal for equal runs.
+    pub trace: u64,
+    /// The longest queue of any switch port, bytes.
+    pub queue_max: u64,
+    /// Packets dropped by switches.
+    pub dropped: u64,
+    /// Packets marked.
+    pub marked: u64,
+    /// Pauses sent by switches.
+    pub pauses: u64,
+    /// How long ports were paused, summed over them.
+    pub paused: Duration,
+    /// The series that was asked for.
+    pub series: Series,
+    /// The most packets that were on their way at once.
+    pub packets_most: usize,
+    /// Bytes that one running flow takes, and one host with its link.
+    pub memory: [usize; 2],
+    pub(super) queues: Queues,
+}
+
+impl Outcome {
+    /// KB below which the queues of all switch ports were for `share` of the time until the last flow
+    /// began, in steps of 1 KB.
+    #[must_use]
+    pub fn queue_quantile(&self, share: f64) -> u64 {
+        self.queues.quantile(share)
+    }
+
+    /// The share of the time in which a switch port held 1 KB or more, until the last flow began.
+    #[must_use]
+    pub fn queue_busy(&self) -> f64 {
+        self.queues.busy()
+    }
+}

@@ -1,0 +1,130 @@
+//! A switch's buffer: shared by its ports, with a threshold that falls as it fills, and pauses.
+
+use super::setup::Pfc;
+
+/// Bytes that every port has for itself.
+const RESERVE: u64 = 4096;
+
+/// What came in by one port and has not left.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ingress {
+    bytes: u64,
+    headroom_used: u64,
+    headroom: u64,
+    is_pausing: bool,
+}
+
+/// Whether a packet is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Yes,
+    /// Taken, and its sender is to be paused.
+    Pause,
+    No,
+}
+
+/// One switch's memory.
+pub(super) struct SharedBuffer {
+    size: u64,
+    used: u64,
+    /// What is used beyond every port's own.
+    shared: u64,
+    pfc: Option<Pfc>,
+    ports: Vec<Ingress>,
+    headroom: u64,
+}
+
+impl SharedBuffer {
+    /// `headrooms` are the bytes that may still come, by port, after a pause was sent.
+    pub(super) fn new(size: u64, pfc: Option<Pfc>, headrooms: impl Iterator<Item = u64>) -> Self {
+        let port =
+            |headroom| Ingress { headroom: if pfc.is_some() { headroom } else { 0 }, ..Ingress::default() };
+        let ports: Vec<_> = headrooms.map(port).collect();
+        let headroom = ports.iter().map(|port| port.headroom).sum();
+        Self { size, used: 0, shared: 0, pfc, ports, headroom }
+    }
+
+    /// What one port may hold of the shared part.
+    fn threshold(&self) -> u64 {
+        let own = self.headroom + RESERVE * self.ports.len() as u64;
+        let free = self.size.saturating_sub(own).saturating_sub(self.shared);
+        (free as f64 * self.pfc.map_or(1.0, |pfc| pfc.share)) as u64
+    }
+
+    const fn shared_of(bytes: u64) -> u64 {
+        bytes.saturating_sub(RESERVE)
+    }
+
+    pub(super) fn take(&mut self, port: usize, size: u64) -> Taken {
+        let threshold = self.threshold();
+        let at = &mut self.ports[port];
+        let fits = Self::shared_of(at.bytes + size) <= threshold && self.used + size <= self.size;
+        if !fits && at.headroom_used + size > at.headroom {
+            return Taken::No;
+        }
+        self.used += size;
+        if !fits {
+            at.headroom_used += size;
+        } else {
+            let before = Self::shared_of(at.bytes);
+            at.bytes += size;
+            self.shared += Self::shared_of(at.bytes) - before;
+        }
+        if self.pfc.is_some() && !at.is_pausing && (!fits || Self::shared_of(at.bytes) > threshold) {
+            at.is_pausing = true;
+            return Taken::Pause;
+        }
+        Taken::Yes
+    }
+
+    /// A packet that came by `port` has left; gives whether the sender may go on.
+    pub(super) fn give_back(&mut self, port: usize, size: u64) -> bool {
+        self.used -= size;
+        let at = &mut self.ports[port];
+        let from_headroom = at.headroom_used.min(size);
+        at.headroom_used -= from_headroom;
+        let before = Self::shared_of(at.bytes);
+        at.bytes -= size - from_headroom;
+        self.shared -= before - Self::shared_of(at.bytes);
+        if !self.ports[port].is_pausing {
+            return false;
+        }
+        let (threshold, resume) = (self.threshold(), self.pfc.map_or(0, |pfc| pfc.resume));
+        let at = &mut self.ports[port];
+        let shared = Self::shared_of(at.bytes);
+        let goes_on = at.headroom_used == 0 && (shared == 0 || shared + resume <= threshold);
+        at.is_pausing = !goes_on;
+        goes_on
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_pfc_what_does_not_fit_is_dropped() {
+        let mut buffer = SharedBuffer::new(20_000, None, [0, 0].into_iter());
+        let taken = (0..30).filter(|_| buffer.take(0, 1000) == Taken::Yes).count();
+        assert!((10..=20).contains(&taken), "{taken}: half of what is free, and its own");
+        assert_eq!(buffer.take(1, 1000), Taken::Yes, "the other port has its own");
+        (0..taken).for_each(|_| assert!(!buffer.give_back(0, 1000)));
+        buffer.give_back(1, 1000);
+        assert_eq!((buffer.used, buffer.shared), (0, 0));
+    }
+
+    #[test]
+    fn with_pfc_nothing_is_lost_within_the_headroom() {
+        let mut buffer = SharedBuffer::new(100_000, Some(Pfc::default()), [10_000; 2].into_iter());
+        let mut taken = 0;
+        while buffer.take(0, 1000) == Taken::Yes {
+            taken += 1;
+        }
+        // The pause was sent with the last one; ten more may come.
+        let more = (0..20).filter(|_| buffer.take(0, 1000) != Taken::No).count();
+        assert!((9..=10).contains(&more), "{more}");
+        let mut resumed = 0;
+        (0..=taken + more).for_each(|_| resumed += usize::from(buffer.give_back(0, 1000)));
+        assert_eq!((resumed, buffer.used, buffer.shared), (1, 0, 0));
+    }
+}

@@ -1,0 +1,120 @@
+//! A run's figures as the reference has them.
+
+use super::{Outcome, Row};
+use std::time::Duration;
+
+/// Behind the last start and before the first end, the steady state is neither.
+const BEGIN: u64 = 100_000;
+const END: u64 = 5_000;
+
+/// What a run on one bottleneck came to. The steady state is from 100 µs after the last start to 5 µs before the first end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Steady {
+    /// The shortest, the mean and the longest completion time, µs.
+    pub fct_us: [f64; 3],
+    /// What the bottleneck carried in the steady state, Gb/s on the wire.
+    pub utilisation_gbps: f64,
+    /// Jain's index of what was acknowledged in the steady state, by flow.
+    pub jain: f64,
+    /// The queue in the steady state: mean, 95th and 99th percentile, maximum, in bytes.
+    pub queue: [f64; 4],
+    /// The longest queue of the run, bytes.
+    pub peak: f64,
+    /// From the peak of the queue until two packets were left, µs.
+    pub drained_us: f64,
+}
+
+/// What the bottleneck carried, how fairly, and its queue, in a part of a run: Gb/s on the wire, Jain's index, and the
+/// queue's mean, 95th and 99th percentile and maximum in bytes. `None` where fewer than two rows lie in it.
+#[must_use]
+pub fn window(series: &[Row], begin: Duration, end: Duration) -> Option<(f64, f64, [f64; 4])> {
+    let rows = between(series, begin.as_nanos() as u64, end.as_nanos() as u64);
+    let (first, last) = (rows.first()?, rows.last().filter(|_| rows.len() > 1)?);
+    Some((rate(first, last), jain(first, last), queue(rows)))
+}
+
+impl Steady {
+    /// The reference's names, in the order of [`values`](Self::values).
+    pub const NAMES: [&'static str; 11] = [
+        "fct_min_us",
+        "fct_mean_us",
+        "fct_max_us",
+        "wire_util_gbps",
+        "jain",
+        "ss_q_mean_B",
+        "ss_q_p95_B",
+        "ss_q_p99_B",
+        "ss_q_max_B",
+        "q_peak_B",
+        "drain_to_2pkt_us",
+    ];
+
+    /// From a run with a series; `packet` is a full packet's size on the wire. `None` where no flow ended or nothing was
+    /// steady.
+    #[must_use]
+    pub fn of(outcome: &Outcome, packet: u64) -> Option<Self> {
+        let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
+        let times: Vec<f64> = outcome.finished.iter().map(|flow| micros(flow.time)).collect();
+        let nanos = |time: Duration| time.as_nanos() as u64;
+        let begin = outcome.finished.iter().map(|flow| nanos(flow.start)).max()? + BEGIN;
+        let end = outcome.finished.iter().map(|flow| nanos(flow.start + flow.time)).min()?;
+        let window = between(&outcome.series, begin, end.saturating_sub(END));
+        let (first, last) = (window.first()?, window.last()?);
+        let peak = outcome.series.iter().map(|row| row.queue).max()?;
+        let at_peak = outcome.series.iter().position(|row| row.queue == peak)?;
+        let drained = outcome.series[at_peak..].iter().find(|row| row.queue <= 2 * packet);
+        Some(Self {
+            fct_us: [
+                times.iter().copied().fold(f64::INFINITY, f64::min),
+                times.iter().sum::<f64>() / times.len() as f64,
+                times.iter().copied().fold(0.0, f64::max),
+            ],
+            utilisation_gbps: rate(first, last),
+            jain: jain(first, last),
+            queue: queue(window),
+            peak: outcome.queue_max as f64,
+            drained_us: drained
+                .map_or(f64::NAN, |row| (row.time - outcome.series[at_peak].time) as f64 / 1e3),
+        })
+    }
+
+    /// All figures, in the order of [`NAMES`](Self::NAMES).
+    #[must_use]
+    pub fn values(&self) -> [f64; 11] {
+        let [min, mean, max] = self.fct_us;
+        let [q_mean, q95, q99, q_max] = self.queue;
+        let Self { utilisation_gbps, jain, peak, drained_us, .. } = *self;
+        [min, mean, max, utilisation_gbps, jain, q_mean, q95, q99, q_max, peak, drained_us]
+    }
+}
+
+/// Rows of a part of a series, times in ns.
+fn between(series: &[Row], begin: u64, end: u64) -> &[Row] {
+    let from = series.partition_point(|row| row.time < begin);
+    let to = series.partition_point(|row| row.time <= end);
+    &series[from..to.max(from)]
+}
+
+/// Gb/s on the wire.
+fn rate(first: &Row, last: &Row) -> f64 {
+    (last.tx_bytes - first.tx_bytes) as f64 * 8.0 / (last.time - first.time).max(1) as f64
+}
+
+/// Jain's index of what each flow had acknowledged.
+fn jain(first: &Row, last: &Row) -> f64 {
+    let shares: Vec<f64> = first.acked.iter().zip(&last.acked).map(|(a, b)| (b - a) as f64).collect();
+    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
+    if squares == 0.0 { f64::NAN } else { sum * sum / (squares * shares.len() as f64) }
+}
+
+/// Mean, 95th and 99th percentile and maximum of the queue.
+fn queue(rows: &[Row]) -> [f64; 4] {
+    let mut lengths: Vec<u64> = rows.iter().map(|row| row.queue).collect();
+    lengths.sort_unstable();
+    if lengths.is_empty() {
+        return [f64::NAN; 4];
+    }
+    let quantile = |share: f64| lengths[((lengths.len() - 1) as f64 * share).round() as usize] as f64;
+    let mean = lengths.iter().sum::<u64>() as f64 / lengths.len() as f64;
+    [mean, quantile(0.95), quantile(0.99), quantile(1.0)]
+}

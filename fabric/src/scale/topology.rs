@@ -1,0 +1,176 @@
+use cc::Rate;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A link between two nodes. Hosts come first, then switches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Link {
+    pub(super) ends: [usize; 2],
+    pub(super) rate: Rate,
+    pub(super) delay: Duration,
+}
+
+/// Hosts, switches and links.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Topology {
+    hosts: usize,
+    switches: usize,
+    links: Vec<Link>,
+}
+
+impl Topology {
+    /// `hosts` around one switch.
+    #[must_use]
+    pub fn star(hosts: usize, rate: Rate, delay: Duration) -> Self {
+        let links = (0..hosts).map(|host| Link { ends: [host, hosts], rate, delay }).collect();
+        Self { hosts, switches: 1, links }
+    }
+
+    /// Two switches with `left` and `right` hosts, and a link of `trunk` between them.
+    #[must_use]
+    pub fn dumbbell(left: usize, right: usize, rate: Rate, trunk: Rate, delay: Duration) -> Self {
+        let hosts = left + right;
+        let home = |host| hosts + usize::from(host >= left);
+        let mut links: Vec<_> =
+            (0..hosts).map(|host| Link { ends: [host, home(host)], rate, delay }).collect();
+        links.push(Link { ends: [hosts, hosts + 1], rate: trunk, delay });
+        Self { hosts, switches: 2, links }
+    }
+
+    /// `switches` in a line, `each` hosts on every one.
+    #[must_use]
+    pub fn parking_lot(switches: usize, each: usize, rate: Rate, delay: Duration) -> Self {
+        let hosts = switches * each;
+        let mut links: Vec<_> =
+            (0..hosts).map(|host| Link { ends: [host, hosts + host / each.max(1)], rate, delay }).collect();
+        links.extend((1..switches).map(|at| Link { ends: [hosts + at - 1, hosts + at], rate, delay }));
+        Self { hosts, switches, links }
+    }
+
+    /// `leaves` switches with `each` hosts, every one linked to all of `spines`.
+    #[must_use]
+    pub fn leaf_spine(
+        leaves: usize,
+        spines: usize,
+        each: usize,
+        rate: Rate,
+        uplink: Rate,
+        delay: Duration,
+    ) -> Self {
+        let hosts = leaves * each;
+        let mut links: Vec<_> =
+            (0..hosts).map(|host| Link { ends: [host, hosts + host / each.max(1)], rate, delay }).collect();
+        for leaf in 0..leaves {
+            let link = |spine| Link { ends: [hosts + leaf, hosts + leaves + spine], rate: uplink, delay };
+            links.extend((0..spines).map(link));
+        }
+        Self { hosts, switches: leaves + spines, links }
+    }
+
+    /// The authors' fat tree: 5 pods of 4 top-of-rack and 4 aggregation switches, 16 cores, 16 hosts a rack: 320 hosts
+    /// at `rate`, and `fabric` between the switches.
+    #[must_use]
+    pub fn fat_tree(rate: Rate, fabric: Rate, delay: Duration) -> Self {
+        const PODS: usize = 5;
+        const WIDTH: usize = 4;
+        const EACH: usize = 16;
+        let hosts = PODS * WIDTH * EACH;
+        let (tor, aggregation, core) = (hosts, hosts + PODS * WIDTH, hosts + 2 * PODS * WIDTH);
+        let mut links: Vec<_> =
+            (0..hosts).map(|host| Link { ends: [host, tor + host / EACH], rate, delay }).collect();
+        for pod in 0..PODS {
+            for a in 0..WIDTH {
+                for b in 0..WIDTH {
+                    let (up, top) = (aggregation + pod * WIDTH + a, core + a * WIDTH + b);
+                    links.push(Link { ends: [tor + pod * WIDTH + b, up], rate: fabric, delay });
+                    links.push(Link { ends: [up, top], rate: fabric, delay });
+                }
+            }
+        }
+        Self { hosts, switches: 2 * PODS * WIDTH + WIDTH * WIDTH, links }
+    }
+
+    /// Hosts, numbered from 0.
+    #[must_use]
+    pub const fn hosts(&self) -> usize {
+        self.hosts
+    }
+
+    /// Switches.
+    #[must_use]
+    pub const fn switches(&self) -> usize {
+        self.switches
+    }
+
+    pub(super) const fn nodes(&self) -> usize {
+        self.hosts + self.switches
+    }
+
+    pub(super) fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    pub(super) fn rates(&self) -> impl Iterator<Item = Rate> {
+        self.links.iter().map(|link| link.rate)
+    }
+
+    /// For each node, its neighbours by link.
+    fn neighbours(&self) -> Vec<Vec<(usize, usize)>> {
+        let mut neighbours = vec![Vec::new(); self.nodes()];
+        for (index, link) in self.links.iter().enumerate() {
+            let [a, b] = link.ends;
+            neighbours[a].push((b, index));
+            neighbours[b].push((a, index));
+        }
+        neighbours
+    }
+
+    /// Hops from every node to `host`; `None` where there is no way. Hosts forward nothing.
+    pub(super) fn distances(&self, host: usize) -> Vec<Option<u32>> {
+        let neighbours = self.neighbours();
+        let mut distances = vec![None; self.nodes()];
+        distances[host] = Some(0);
+        let mut next = VecDeque::from([(host, 0)]);
+        while let Some((node, distance)) = next.pop_front() {
+            for &(neighbour, _) in &neighbours[node] {
+                if distances[neighbour].is_none() && (node == host || node >= self.hosts) {
+                    distances[neighbour] = Some(distance + 1);
+                    next.push_back((neighbour, distance + 1));
+                }
+            }
+        }
+        distances
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Rate = Rate::from_gbps(100);
+    const DELAY: Duration = Duration::from_micros(1);
+
+    fn far(topology: &Topology, from: usize, to: usize) -> u32 {
+        topology.distances(to)[from].unwrap()
+    }
+
+    #[test]
+    fn the_fat_tree_is_the_authors() {
+        let tree = Topology::fat_tree(RATE, Rate::from_gbps(400), DELAY);
+        assert_eq!((tree.hosts(), tree.switches()), (320, 56));
+        assert_eq!(tree.links().len(), 320 + 80 + 80);
+        // In a rack, in a pod, and across pods.
+        assert_eq!((far(&tree, 0, 15), far(&tree, 0, 16), far(&tree, 0, 319)), (2, 4, 6));
+    }
+
+    #[test]
+    fn the_others_have_the_paths_of_their_names() {
+        assert_eq!(far(&Topology::star(4, RATE, DELAY), 0, 3), 2);
+        let dumbbell = Topology::dumbbell(2, 3, RATE, RATE, DELAY);
+        assert_eq!((dumbbell.hosts(), far(&dumbbell, 0, 1), far(&dumbbell, 0, 4)), (5, 2, 3));
+        let line = Topology::parking_lot(3, 2, RATE, DELAY);
+        assert_eq!((far(&line, 0, 5), far(&line, 2, 4)), (4, 3));
+        let leaves = Topology::leaf_spine(4, 2, 8, RATE, RATE, DELAY);
+        assert_eq!((leaves.hosts(), leaves.switches(), far(&leaves, 0, 31)), (32, 6, 4));
+    }
+}

@@ -1,0 +1,218 @@
+//! The fabric at scale beside the simulator of HPCC's authors, with its conventions; and what must hold of it at all.
+//!
+//! `data/jitter_bands.csv` has the authors' figures for up to 20 seeds, each start put off by up to 100 ns.
+
+use cc::{AlgorithmConfig, DctcpConfig, HpccConfig, Rate};
+use ferroce_fabric::scale::{
+    Conventions, Flow, Outcome, Pfc, Red, Sampling, Setup, Steady, Topology, run, window,
+};
+use std::time::Duration;
+
+const LINE: Rate = Rate::from_gbps(100);
+const HOP: Duration = Duration::from_micros(1);
+const RTT: Duration = Duration::from_nanos(4160);
+/// The trace of a run that must never change unless the model does.
+const TRACE: u64 = 10_689_707_982_830_579_353;
+const BANDS: &str = include_str!("data/jitter_bands.csv");
+
+fn hpcc(max_stage: u32) -> AlgorithmConfig {
+    AlgorithmConfig::Hpcc(HpccConfig {
+        base_rtt: RTT,
+        line_rate: LINE,
+        min_rate: Rate::from_mbps(100),
+        target_utilisation: 0.95,
+        max_stage,
+        additive_increase: Rate::from_mbps(50),
+    })
+}
+
+/// Hosts as the reference numbers them, from 1.
+fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
+    let start = Duration::from_micros(micros);
+    Flow { source: source - 1, destination: destination - 1, bytes, start, is_incast: false }
+}
+
+fn flows(scenario: &str) -> Vec<Flow> {
+    match scenario {
+        "a_single" => vec![flow(1, 2, 20_000_000, 0)],
+        "b_2to1" => vec![flow(1, 3, 20_000_000, 0), flow(2, 3, 20_000_000, 0)],
+        "c_16to1" => (1..=16).map(|source| flow(source, 17, 500_000, 0)).collect(),
+        "d_long_short" => vec![flow(1, 3, 30_000_000, 0), flow(2, 3, 1_000_000, 300)],
+        other => panic!("{other}"),
+    }
+}
+
+fn setup(flows: Vec<Flow>, algorithm: AlgorithmConfig) -> Setup {
+    let hosts = flows.iter().map(|flow| flow.source.max(flow.destination)).max().unwrap() as usize + 1;
+    Setup {
+        topology: Topology::star(hosts, LINE, HOP),
+        conventions: Conventions::HPCC_NS3,
+        algorithm,
+        red: None,
+        buffer: 32_000_000,
+        pfc: Some(Pfc::default()),
+        sampling: None,
+        flows,
+        jitter: Duration::ZERO,
+        seed: 1,
+        limit: Duration::from_secs(1),
+    }
+}
+
+fn outcome(setup: &Setup) -> Outcome {
+    run(setup, &mut |_, _, _| {}).unwrap()
+}
+
+/// Completion times in ns, by flow.
+fn times(outcome: &Outcome) -> Vec<u128> {
+    let mut times: Vec<_> = outcome.finished.iter().map(|flow| (flow.flow, flow.time.as_nanos())).collect();
+    times.sort_unstable();
+    times.into_iter().map(|(_, time)| time).collect()
+}
+
+/// Where nothing is decided by a coin or by two packets at the same ns, it is the authors' simulator to the ns.
+#[test]
+fn completion_times_are_the_authors_to_the_nanosecond() {
+    let red = Red { min: 300_000, max: 300_000, probability: 1.0 };
+    let dctcp = AlgorithmConfig::Dctcp(DctcpConfig::simulator(RTT));
+    for (scenario, algorithm, expected) in [
+        ("a_single", hpcc(0), vec![1_838_431]),
+        ("a_single", hpcc(5), vec![1_841_012]),
+        ("d_long_short", hpcc(0), vec![2_851_729, 190_038]),
+        ("d_long_short", hpcc(5), vec![2_865_825, 189_060]),
+        ("a_single", dctcp, vec![1_664_091]),
+        ("b_2to1", dctcp, vec![3_324_008, 3_324_091]),
+        ("d_long_short", dctcp, vec![2_577_091, 170_053]),
+    ] {
+        let setup = Setup { red: Some(red), ..setup(flows(scenario), algorithm) };
+        assert_eq!(times(&outcome(&setup)), expected, "{scenario}, {}", algorithm.name());
+    }
+}
+
+/// Mean and standard deviation of the reference's figures, in the order of [`Steady::NAMES`].
+fn band(scenario: &str, variant: &str) -> Vec<(f64, f64)> {
+    let rows = BANDS.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
+    let rows: Vec<_> = rows.filter(|row| row[0] == scenario && row[1] == variant).collect();
+    let statistics = |column: usize| {
+        let values: Vec<f64> = rows.iter().map(|row| row[3 + column].parse().unwrap()).collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (values.len() - 1) as f64;
+        (mean, variance.sqrt())
+    };
+    (0..Steady::NAMES.len()).map(statistics).collect()
+}
+
+/// Twelve seeds' mean of each figure, printed beside the reference's mean ± 3 standard deviations.
+#[test]
+fn figures_lie_in_the_bands_of_the_authors() {
+    let mut outside = Vec::new();
+    for scenario in ["b_2to1", "c_16to1", "d_long_short"] {
+        for (variant, stages) in [("hpcc_ms5", 5), ("hpcc_ms0", 0)] {
+            let mut sums = [0.0; 11];
+            for seed in 1..=12 {
+                let flows = flows(scenario);
+                let host = flows[0].destination;
+                let sampling = Some(Sampling { every: Duration::from_micros(1), host, flows: flows.len() });
+                let jitter = Duration::from_nanos(100);
+                let setup = Setup { sampling, jitter, seed, ..setup(flows, hpcc(stages)) };
+                let steady = Steady::of(&outcome(&setup), 1090).unwrap();
+                // The reference has four places.
+                let values = steady.values().map(|value| (value * 1e4).round() / 1e4);
+                sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value / 12.0);
+            }
+            for ((name, ours), (mean, deviation)) in
+                Steady::NAMES.iter().zip(sums).zip(band(scenario, variant))
+            {
+                let inside = (ours - mean).abs() <= 3.0 * deviation + 1e-9;
+                let mark = if inside { "" } else { "  OUT" };
+                println!(
+                    "{scenario:<13}{variant:<9}{name:<17}{ours:>12.3}{mean:>12.3} ± {:<9.3}{mark}",
+                    3.0 * deviation
+                );
+                if !inside {
+                    outside.push((scenario, variant, *name));
+                }
+            }
+        }
+    }
+    assert_eq!(outside, [], "out of the band");
+}
+
+/// The paper varies W_ai so, 16 flows to one host for 10 ms: what the link carries, how fairly, and the queue, from 100 µs on.
+#[test]
+fn sixteen_to_one_for_ten_milliseconds_is_as_the_authors() {
+    for (stages, additive, carried, jain, queue) in [
+        (5, 50, 94.0571, 0.9849, [1625.4, 4360.0, 5450.0]),
+        (0, 50, 94.5969, 0.9731, [1720.2, 4360.0, 5450.0]),
+        (5, 300, 97.6607, 0.9999, [2155.3, 4360.0, 6540.0]),
+        (0, 300, 97.6369, 0.9999, [2204.5, 5450.0, 6540.0]),
+    ] {
+        let AlgorithmConfig::Hpcc(config) = hpcc(stages) else { unreachable!() };
+        let config = HpccConfig { additive_increase: Rate::from_mbps(additive), ..config };
+        let flows = (1..=16).map(|source| flow(source, 17, 40_000_000, 0)).collect();
+        let sampling = Some(Sampling { every: Duration::from_micros(1), host: 16, flows: 16 });
+        let limit = Duration::from_micros(10_100);
+        let outcome = outcome(&Setup { sampling, limit, ..setup(flows, AlgorithmConfig::Hpcc(config)) });
+        let begin = Duration::from_micros(100);
+        let (gbps, fairness, [mean, p95, p99, _]) = window(&outcome.series, begin, limit).unwrap();
+        println!("maxStage {stages}, {additive} Mb/s: {gbps:.3} Gb/s, {fairness:.4}, {mean:.0} {p95} {p99}");
+        assert!((gbps / carried - 1.0).abs() < 0.005, "{gbps} against {carried}");
+        // One run each, and a chaotic one.
+        assert!((fairness - jain).abs() < 0.05, "{fairness} against {jain}");
+        // One packet's difference is the sampling's.
+        for (ours, theirs) in [mean, p95, p99].into_iter().zip(queue) {
+            assert!((ours - theirs).abs() <= 1090.0, "{ours} against {theirs}");
+        }
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_runs_and_others_others() {
+    let of = |seed| Setup { seed, jitter: Duration::from_nanos(100), ..setup(flows("c_16to1"), hpcc(5)) };
+    let (once, again, other) = (outcome(&of(1)), outcome(&of(1)), outcome(&of(2)));
+    assert_eq!(once, again);
+    assert_ne!(once.trace, other.trace);
+    // The same in every build: debug, release, any day.
+    assert_eq!(once.trace, TRACE);
+}
+
+/// 16 senders with a fixed window of 1 MB each meet 4 MB of buffer.
+fn crowd(pfc: Option<Pfc>) -> Outcome {
+    let fixed = AlgorithmConfig::Fixed { window: 1_000_000, rate: None };
+    let flows = (1..=16).map(|source| flow(source, 17, 2_000_000, 0)).collect();
+    outcome(&Setup { buffer: 4_000_000, pfc, ..setup(flows, fixed) })
+}
+
+#[test]
+fn pauses_keep_a_full_switch_from_dropping() {
+    let paused = crowd(Some(Pfc::default()));
+    assert_eq!((paused.dropped, paused.finished.len()), (0, 16));
+    assert!(paused.pauses > 16 && !paused.paused.is_zero(), "{}", paused.pauses);
+    assert!(paused.queue_max < 4_000_000, "{}", paused.queue_max);
+}
+
+#[test]
+fn without_pauses_what_was_dropped_comes_again() {
+    let dropped = crowd(None);
+    assert!(dropped.dropped > 100, "{}", dropped.dropped);
+    assert_eq!((dropped.pauses, dropped.finished.len()), (0, 16));
+}
+
+/// Every flow arrives in every topology, and alone it takes as long as the reference's rule says.
+#[test]
+fn topologies_carry() {
+    for (topology, hosts) in [
+        (Topology::dumbbell(4, 4, LINE, LINE, HOP), 8),
+        (Topology::parking_lot(3, 2, LINE, HOP), 6),
+        (Topology::leaf_spine(4, 2, 4, LINE, LINE, HOP), 16),
+        (Topology::fat_tree(LINE, Rate::from_gbps(400), HOP), 320),
+    ] {
+        let flows: Vec<_> =
+            (1..=hosts).map(|host| flow(host, (host + hosts / 2) % hosts + 1, 3000, 0)).collect();
+        let setup = Setup { topology, flows: flows.clone(), ..setup(flows, hpcc(0)) };
+        assert_eq!(outcome(&setup).finished.len(), hosts as usize);
+        let alone = Setup { flows: setup.flows[..1].to_vec(), ..setup };
+        let slowdown = outcome(&alone).finished[0].slowdown();
+        assert!((1.0..1.1).contains(&slowdown), "{slowdown}");
+    }
+}

@@ -4,9 +4,9 @@
 //! What stands in for `txBytes` between two readings of a port:
 //! - a queue in both: the link was busy all the time, so it sent what its rate allows;
 //! - else the link was not full. Of that time nothing is known but this flow's own bytes, a lower bound. Taken for the
-//!   whole, it would have each of several flows believe that the rest of the link is free, and take it at once. So it
-//!   counts as the target utilisation at least: then HPCC++ increases additively, and decreases by the queue that this
-//!   leads to.
+//!   whole, it would have each of several flows believe that the rest of the link is free, and take it at once. So the link
+//!   counts as used just below the target at least: then HPCC++ increases additively, and decreases by the queue that
+//!   this leads to. At the target itself it would decrease all the time, and settle where its increase makes up for that.
 
 use crate::wire::format::{HOPS, HopReading};
 use cc::{Counter, Hop, Rate};
@@ -14,6 +14,9 @@ use core::time::Duration;
 
 /// Longer ago, a reading says nothing of now.
 const STALE: u64 = 1_000_000_000;
+
+/// A link that is not full is used to this share of the target at least.
+const BELOW_TARGET: f64 = 0.98;
 
 /// A port's last reading.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +79,7 @@ fn since(last: &Last, reading: &HopReading, bandwidth: Rate, received: u64, targ
         return most;
     }
     let own = received.wrapping_sub(last.received);
-    own.max((most as f64 * target) as u64).min(most)
+    own.max((most as f64 * target * BELOW_TARGET) as u64).min(most)
 }
 
 #[cfg(test)]
@@ -104,7 +107,7 @@ mod tests {
     #[test]
     fn a_standing_queue_is_a_busy_link() {
         assert_eq!(sent([1500, 3000], 100), 10_000);
-        assert_eq!(sent([0, 3000], 100), 9_500, "not full, so at the target");
+        assert_eq!(sent([0, 3000], 100), 9_310, "not full, so just below the target");
         assert_eq!(sent([1500, 0], 9_800), 9_800, "own bytes were more");
         assert_eq!(sent([0, 0], 20_000), 10_000, "never more than the link carries");
     }

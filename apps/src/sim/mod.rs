@@ -1,5 +1,6 @@
 //! `ferroce sim`: the product's endpoints and switch in virtual time.
 
+mod scale;
 mod scenario;
 
 use crate::failure::Failure;
@@ -20,8 +21,13 @@ fabric/scenarios. The same scenario and seed give the same run, to the trace's d
 
 A flow list is a CSV file with the columns src,dst,bytes,start_ns; hosts are numbered from 1.
 
-Example:
-  ferroce sim fabric/scenarios/incast-16.toml --seed 7 --out results")]
+With the key `topology` (star, dumbbell, parking-lot, leaf-spine, fat-tree) it is the fabric at scale: the senders run the \
+product's congestion control over packets that only count their payload, through switches with a shared buffer, PFC \
+and ECN (fabric/scenarios/scale). --out then has CSV files with the reference's columns and report.html.
+
+Examples:
+  ferroce sim fabric/scenarios/incast-16.toml --seed 7 --out results
+  ferroce sim fabric/scenarios/scale/two-to-one.toml --sweep 1..13 --vary max_stage=0,5 --compare reference")]
 pub struct Args {
     /// The scenario
     scenario: PathBuf,
@@ -37,6 +43,15 @@ pub struct Args {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
+    /// Lay a reference's folder beside the results: each figure, its band, in or out (scenarios with a topology)
+    #[arg(long, value_name = "FOLDER")]
+    compare: Option<PathBuf>,
+    /// Run these seeds, A to before B, on all cores (scenarios with a topology)
+    #[arg(long, value_name = "A..B", value_parser = crate::soak::range)]
+    sweep: Option<std::ops::Range<u64>>,
+    /// Run with each of these values of a key of `congestion` (scenarios with a topology); may be given again
+    #[arg(long, value_name = "KEY=V1,V2")]
+    vary: Vec<String>,
 }
 
 /// Runs the tool.
@@ -44,6 +59,14 @@ pub struct Args {
 /// # Errors
 /// A scenario that can't be read or run, or results that can't be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let text = fs::read_to_string(&args.scenario)
+        .map_err(|error| Failure::usage(format!("{}: {error}", args.scenario.display())))?;
+    if scale::is_one(&text) {
+        return scale::run(args, &text);
+    }
+    if args.compare.is_some() || args.sweep.is_some() || !args.vary.is_empty() {
+        return Err(Failure::usage("--compare, --sweep and --vary are for scenarios with a topology"));
+    }
     let scenario = scenario::read(&args.scenario, args.flows.as_deref(), args.seed)?;
     let begin = Instant::now();
     let shows = std::io::stderr().is_terminal();

@@ -51,7 +51,8 @@ pub struct Args {
     paths: bool,
 }
 
-fn range(text: &str) -> Result<Range<u64>, String> {
+/// Reads `3..10`.
+pub fn range(text: &str) -> Result<Range<u64>, String> {
     let wrong = || format!("'{text}': write two numbers with '..' between them, as 0..10000");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());

@@ -1,3 +1,4 @@
+use crate::classes::{ClassId, Queued, Queues, SecondClass};
 use crate::statistics::Statistics;
 use cc::{Instant, Rate};
 use datapath::io::PacketBuf;
@@ -11,7 +12,7 @@ pub(crate) struct Snapshot {
     pub(crate) time: Instant,
     /// Bytes that left before it.
     pub(crate) tx_bytes: u64,
-    /// Bytes that wait behind it.
+    /// Bytes that wait behind it, in its class.
     pub(crate) queue: u64,
     /// How long it has waited.
     pub(crate) sojourn: Duration,
@@ -24,19 +25,12 @@ pub(crate) enum Refused {
     PortBlocked,
 }
 
-struct Queued<B> {
-    buf: B,
-    /// The link may start with it from here on.
-    ready: Instant,
-}
-
-/// A byte-bounded queue before a link of a fixed rate, on the link's own clock.
+/// Byte-bounded queues before a link of a fixed rate, on the link's own clock.
 pub(crate) struct Egress<B> {
-    /// The first `released` have started to leave and wait for somebody to fetch them.
-    frames: VecDeque<Queued<B>>,
-    released: usize,
+    waiting: Queues<B>,
+    /// These have started to leave and wait for somebody to fetch them.
+    released: VecDeque<B>,
     released_bytes: u64,
-    waiting_bytes: u64,
     rate: Option<Rate>,
     limit: u64,
     limit_frames: usize,
@@ -48,12 +42,16 @@ pub(crate) struct Egress<B> {
 }
 
 impl<B: PacketBuf> Egress<B> {
-    pub(crate) fn new(rate: Option<Rate>, limit: u64, limit_frames: usize) -> Self {
+    pub(crate) fn new(
+        rate: Option<Rate>,
+        limit: u64,
+        limit_frames: usize,
+        second: Option<SecondClass>,
+    ) -> Self {
         Self {
-            frames: VecDeque::with_capacity(limit_frames),
-            released: 0,
+            waiting: Queues::new(limit_frames, second),
+            released: VecDeque::with_capacity(limit_frames),
             released_bytes: 0,
-            waiting_bytes: 0,
             rate,
             limit,
             limit_frames,
@@ -66,27 +64,36 @@ impl<B: PacketBuf> Egress<B> {
 
     /// Bytes that wait for the link.
     pub(crate) const fn waiting(&self) -> u64 {
-        self.waiting_bytes
+        self.waiting.total()
+    }
+
+    /// Which class a frame is of.
+    pub(crate) fn class_of(&self, frame: &[u8]) -> ClassId {
+        self.waiting.class_of(frame)
+    }
+
+    /// Bytes of a class that wait for the link.
+    pub(crate) const fn waiting_in(&self, class: ClassId) -> u64 {
+        self.waiting.bytes(class)
     }
 
     /// Frames inside, fetched or not.
     pub(crate) fn frames(&self) -> usize {
-        self.frames.len()
+        self.released.len() + self.waiting.frames()
     }
 
     pub(crate) const fn rate(&self) -> Option<Rate> {
         self.rate
     }
 
-    /// Whether a frame of `bytes` has room. The queue's bound counts what waits for the link. What has left it and
+    /// Whether a frame of `bytes` has room. A class's bound counts what waits for the link. What has left it and
     /// isn't fetched may be as much again: then the port behind has stopped.
-    pub(crate) fn admits(&self, bytes: u64) -> Result<(), Refused> {
-        if self.waiting_bytes + bytes > self.limit {
+    pub(crate) fn admits(&self, class: ClassId, bytes: u64) -> Result<(), Refused> {
+        if self.waiting.bytes(class) + bytes > self.limit {
             return Err(Refused::QueueFull);
         }
-        if self.waiting_bytes + self.released_bytes + bytes > 2 * self.limit
-            || self.frames.len() >= self.limit_frames
-        {
+        let most = (self.waiting.count() + 1) * self.limit;
+        if self.waiting.total() + self.released_bytes + bytes > most || self.frames() >= self.limit_frames {
             return Err(Refused::PortBlocked);
         }
         Ok(())
@@ -94,10 +101,9 @@ impl<B: PacketBuf> Egress<B> {
 
     /// Appends a frame that [`admits`](Self::admits) let in; the link may start with it from `ready` on, which
     /// is at most `now`.
-    pub(crate) fn push(&mut self, now: Instant, ready: Instant, buf: B) {
-        self.statistics.held(if self.rate.is_some() { self.waiting_bytes } else { 0 }, now);
-        self.waiting_bytes += buf.len() as u64;
-        self.frames.push_back(Queued { buf, ready });
+    pub(crate) fn push(&mut self, now: Instant, ready: Instant, class: ClassId, buf: B) {
+        self.statistics.held(if self.rate.is_some() { self.waiting.total() } else { 0 }, now);
+        self.waiting.push(class, Queued { buf, ready });
     }
 
     /// Lets all frames go whose start lies at or before `now`. `leave` sees each with the port's state at its start, and may
@@ -105,41 +111,37 @@ impl<B: PacketBuf> Egress<B> {
     pub(crate) fn advance(&mut self, now: Instant, mut leave: impl FnMut(&mut B, Snapshot)) {
         // Before a link without a rate nothing waits, however late somebody looks.
         let shaped = self.rate.is_some();
-        while let Some(frame) = self.frames.get_mut(self.released) {
-            let time = self.free.max(frame.ready);
+        while let Some(ready) = self.waiting.ready() {
+            let time = self.free.max(ready);
             if time > now {
                 return;
             }
-            self.statistics.held(if shaped { self.waiting_bytes } else { 0 }, time);
-            self.waiting_bytes -= frame.buf.len() as u64;
-            let sojourn = time.saturating_since(frame.ready);
-            let (tx_bytes, queue) = (self.tx_bytes, self.waiting_bytes);
-            leave(&mut frame.buf, Snapshot { time, tx_bytes, queue, sojourn });
-            let bytes = frame.buf.len() as u64;
+            self.statistics.held(if shaped { self.waiting.total() } else { 0 }, time);
+            let Some((class, Queued { mut buf, ready })) = self.waiting.take(time) else { return };
+            let (tx_bytes, queue) = (self.tx_bytes, self.waiting.bytes(class));
+            let sojourn = time.saturating_since(ready);
+            leave(&mut buf, Snapshot { time, tx_bytes, queue, sojourn });
+            let bytes = buf.len() as u64;
             self.tx_bytes += bytes;
-            self.released += 1;
             self.released_bytes += bytes;
+            self.released.push_back(buf);
             self.occupy(time, bytes);
         }
     }
 
     /// The next frame that has left.
     pub(crate) fn fetch(&mut self) -> Option<B> {
-        if self.released == 0 {
-            return None;
-        }
-        let buf = self.frames.pop_front()?.buf;
-        self.released -= 1;
+        let buf = self.released.pop_front()?;
         self.released_bytes -= buf.len() as u64;
         Some(buf)
     }
 
     /// When the next frame starts to leave; the origin of time where one has left already.
     pub(crate) fn next_departure(&self) -> Option<Instant> {
-        if self.released > 0 {
+        if !self.released.is_empty() {
             return Some(Instant::ZERO);
         }
-        self.frames.front().map(|frame| self.free.max(frame.ready))
+        self.waiting.ready().map(|ready| self.free.max(ready))
     }
 
     fn occupy(&mut self, start: Instant, bytes: u64) {

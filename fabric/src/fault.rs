@@ -14,6 +14,8 @@ pub struct Probability(u64);
 impl Probability {
     /// Never.
     pub const NEVER: Self = Self(0);
+    /// Always.
+    pub const ALWAYS: Self = Self(Self::ONE);
     const ONE: u64 = 1 << 63;
 
     /// `value` is 0 to 1; `None` for anything else.
@@ -22,7 +24,12 @@ impl Probability {
         (0.0..=1.0).contains(&value).then_some(Self((value * Self::ONE as f64) as u64))
     }
 
-    fn happens(self, random: &mut Random) -> bool {
+    /// So much of it as `part` is of `whole`, which is at least 1.
+    pub(crate) fn share(self, part: u64, whole: u64) -> Self {
+        Self((u128::from(self.0) * u128::from(part) / u128::from(whole)) as u64)
+    }
+
+    pub(crate) fn happens(self, random: &mut Random) -> bool {
         // What can't happen takes no number: one fault's setting leaves the others' dice alone only then.
         self.0 != 0 && random.next() >> 1 < self.0
     }

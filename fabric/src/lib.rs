@@ -15,11 +15,13 @@
 //! much, in one burst of at most `rate × catch_up`, and no more.
 #![forbid(unsafe_code)]
 
+mod classes;
 mod counters;
 mod egress;
 mod fault;
 mod faulty;
 mod load;
+mod marking;
 mod random;
 mod report;
 mod runner;
@@ -31,9 +33,11 @@ mod stations;
 mod statistics;
 mod switch;
 
+pub use classes::SecondClass;
 pub use counters::{Drops, FaultCounters, PortCounters};
 pub use fault::{FaultConfig, FaultLine, Probability};
 pub use faulty::Faulty;
+pub use marking::Red;
 pub use report::{PortReport, QueueReport, Report};
 pub use runner::Runner;
 pub use series::{Interval, Series};

@@ -1,7 +1,9 @@
+use crate::classes::SecondClass;
 use crate::counters::PortCounters;
 use crate::egress::{Egress, Refused, Snapshot};
 use crate::fault::{FaultConfig, FaultLine, copy_of};
 use crate::load::LoadMeter;
+use crate::marking::{Marker, Red};
 use crate::report::{PortReport, Report};
 use crate::stations::Stations;
 use cc::{Instant, Rate};
@@ -29,6 +31,13 @@ pub struct PortConfig {
     pub queue_frames: usize,
     /// An ECN-capable frame that finds more than so many bytes waiting is marked Congestion Experienced.
     pub ecn_threshold: Option<u64>,
+    /// Marks by chance instead, the likelier the longer the queue.
+    pub red: Option<Red>,
+    /// A class of its own for some packets; each class has a queue of `queue_bytes`.
+    pub second_class: Option<SecondClass>,
+    /// Telemetry tells as queue what the link carries in the time that the packet waited: where classes share the link, the
+    /// length of one's queue doesn't say how long it takes to drain (rtgwg-00 9.3).
+    pub tell_sojourn: bool,
     /// `T` of the flows, which AECN's load is counted over.
     pub load_period: Duration,
     /// What the link behind the port does to frames. The port's place is mixed into the seed.
@@ -43,6 +52,9 @@ impl Default for PortConfig {
             queue_bytes: 1_000_000,
             queue_frames: 16_384,
             ecn_threshold: None,
+            red: None,
+            second_class: None,
+            tell_sojourn: false,
             load_period: Duration::from_millis(1),
             faults: FaultConfig::default(),
         }
@@ -81,6 +93,10 @@ pub enum ConfigError {
     Rate(usize),
     #[error("port {0} has room for {1} frames and {2} bytes: it needs at least one full frame, 1514 bytes")]
     Queue(usize, usize, u64),
+    #[error("port {0} marks from {1} to {2} waiting bytes: the first must not be above the second")]
+    Red(usize, u64, u64),
+    #[error("port {0} has a second class of DSCP {1}: DSCPs are 0 to 63")]
+    Dscp(usize, u8),
     #[error("the switch shall remember {0} stations: it can do 1 to 1048576")]
     Stations(usize),
 }
@@ -91,7 +107,8 @@ struct Port<B> {
     /// Of a link that has a rate.
     load: Option<LoadMeter>,
     link: Option<FaultLine<B>>,
-    ecn_threshold: Option<u64>,
+    marker: Marker,
+    tell_sojourn: bool,
     catch_up: Duration,
     counters: PortCounters,
 }
@@ -277,7 +294,7 @@ impl<B: PacketBuf> Switch<B> {
     fn enqueue(&mut self, to: PortId, buf: B) {
         let port = &mut self.ports[usize::from(to.0)];
         port.advance(self.now, self.id);
-        if port.admits(buf.len()) {
+        if port.admits(&buf) {
             port.enqueue(self.now, self.previous, buf);
         }
     }
@@ -296,7 +313,7 @@ impl<B: PacketBuf> Switch<B> {
             let port = &mut self.ports[usize::from(to.0)];
             port.counters.copies += 1;
             port.advance(self.now, self.id);
-            if !port.admits(buf.len()) {
+            if !port.admits(&buf) {
                 continue;
             }
             match copy_of(&buf, || alloc(to)) {
@@ -316,6 +333,12 @@ impl<B: PacketBuf> Port<B> {
         if config.queue_bytes < 1514 || config.queue_frames == 0 {
             return Err(ConfigError::Queue(index, config.queue_frames, config.queue_bytes));
         }
+        if let Some(Red { from, to, .. }) = config.red.filter(|red| red.from > red.to) {
+            return Err(ConfigError::Red(index, from, to));
+        }
+        if let Some(SecondClass { dscp, .. }) = config.second_class.filter(|class| class.dscp > 63) {
+            return Err(ConfigError::Dscp(index, dscp));
+        }
         let seed = config.faults.seed ^ (index as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let faults = FaultConfig { seed, ..config.faults };
         Ok(Self {
@@ -323,9 +346,10 @@ impl<B: PacketBuf> Port<B> {
             load: config.rate.map(|rate| {
                 LoadMeter::new(rate, config.load_period, config.queue_bytes, config.ecn_threshold)
             }),
-            egress: Egress::new(config.rate, config.queue_bytes, config.queue_frames),
+            egress: Egress::new(config.rate, config.queue_bytes, config.queue_frames, config.second_class),
             link: faults.any().then(|| FaultLine::new(faults)),
-            ecn_threshold: config.ecn_threshold,
+            marker: Marker::new(config.red, config.ecn_threshold, !seed),
+            tell_sojourn: config.tell_sojourn,
             catch_up: config.catch_up,
             counters: PortCounters::default(),
         })
@@ -333,7 +357,7 @@ impl<B: PacketBuf> Port<B> {
 
     /// Lets go, and stamps, what starts to leave until `now`.
     fn advance(&mut self, now: Instant, switch: u16) {
-        let Self { load, counters, place, .. } = self;
+        let Self { load, counters, place, tell_sojourn, .. } = self;
         let rate = self.egress.rate();
         self.egress.advance(now, |buf: &mut B, at: Snapshot| {
             let (Some(rate), Some(load)) = (rate, load.as_mut()) else { return };
@@ -345,7 +369,7 @@ impl<B: PacketBuf> Port<B> {
                 rate,
                 time: at.time.as_nanos(),
                 tx_bytes: at.tx_bytes,
-                queue: at.queue,
+                queue: if *tell_sojourn { rate.bytes_in(at.sojourn) } else { at.queue },
                 sojourn: at.sojourn.as_nanos() as u64,
                 load,
             };
@@ -353,9 +377,10 @@ impl<B: PacketBuf> Port<B> {
         });
     }
 
-    /// Whether a frame of `bytes` has room; counts it where not.
-    fn admits(&mut self, bytes: usize) -> bool {
-        match self.egress.admits(bytes as u64) {
+    /// Whether a frame has room; counts it where not.
+    fn admits(&mut self, frame: &[u8]) -> bool {
+        let class = self.egress.class_of(frame);
+        match self.egress.admits(class, frame.len() as u64) {
             Ok(()) => return true,
             Err(Refused::QueueFull) => self.counters.drops.queue_full += 1,
             Err(Refused::PortBlocked) => self.counters.drops.port_blocked += 1,
@@ -364,12 +389,12 @@ impl<B: PacketBuf> Port<B> {
     }
 
     fn enqueue(&mut self, now: Instant, previous: Instant, mut buf: B) {
-        let congested = self.ecn_threshold.is_some_and(|threshold| self.egress.waiting() > threshold);
-        if congested && mark_ce(&mut buf) {
+        let class = self.egress.class_of(&buf);
+        if self.marker.marks(self.egress.waiting_in(class)) && mark_ce(&mut buf) {
             self.counters.ce_marked += 1;
         }
         let ready = previous.max(now - self.catch_up);
-        self.egress.push(now, ready, buf);
+        self.egress.push(now, ready, class, buf);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

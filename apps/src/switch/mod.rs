@@ -9,7 +9,7 @@ use crate::units;
 use cc::{Instant, Rate};
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::port_spec::PortSpec;
-use fabric::{Probability, Runner, Switch};
+use fabric::{Probability, Red, Runner, SecondClass, Switch};
 use series::Recorder;
 use settings::EgressRate;
 use show::{Message, Show, Showing};
@@ -50,6 +50,15 @@ pub struct Args {
     /// Mark ECN-capable packets that find more than so many bytes waiting
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     ecn_threshold: Option<u64>,
+    /// Mark by chance instead: none below FROM, all above TO, up to P between: 5K:200K:0.01
+    #[arg(long, value_name = "FROM:TO:P", value_parser = settings::red, conflicts_with = "ecn_threshold")]
+    ecn_red: Option<Red>,
+    /// A class of its own for packets of a DSCP; the link is shared by weights while both classes send: 26:1:3
+    #[arg(long, value_name = "DSCP:WEIGHT:WEIGHT", value_parser = settings::second_class)]
+    second_class: Option<SecondClass>,
+    /// Telemetry tells how long a packet waited, in bytes of the link, in place of the queue's length
+    #[arg(long)]
+    tell_sojourn: bool,
     /// The flows' base round trip, over which load is counted for AECN
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
     load_period: Duration,

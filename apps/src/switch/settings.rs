@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::units;
 use cc::Rate;
 use datapath::port_spec::PortSpec;
-use fabric::{FaultConfig, PortConfig, Probability, SwitchConfig};
+use fabric::{FaultConfig, PortConfig, Probability, Red, SecondClass, SwitchConfig};
 use roce::wire::telemetry::Speed;
 use std::time::Duration;
 
@@ -46,6 +46,30 @@ pub fn interval(text: &str) -> Result<Duration, String> {
         short if short < Duration::from_millis(1) => Err("an interval is at least 1ms".into()),
         time => Ok(time),
     }
+}
+
+/// `5K:200K:0.01`.
+///
+/// # Errors
+/// What is not two sizes, the first not above the second, and a probability.
+pub fn red(text: &str) -> Result<Red, String> {
+    let wrong = || format!("`{text}` is no marking; write FROM:TO:P, as in 5K:200K:0.01");
+    let [from, to, most] = <[&str; 3]>::try_from(text.split(':').collect::<Vec<_>>()).map_err(|_| wrong())?;
+    let red = Red { from: units::bytes(from)?, to: units::bytes(to)?, most: probability(most)? };
+    if red.from <= red.to { Ok(red) } else { Err(wrong()) }
+}
+
+/// `26:1:3`.
+///
+/// # Errors
+/// What is not a DSCP and two weights from 1 to 255.
+pub fn second_class(text: &str) -> Result<SecondClass, String> {
+    let wrong = || format!("`{text}` is no class; write DSCP:WEIGHT:WEIGHT, as in 26:1:3");
+    let [dscp, ordinary, second] =
+        <[&str; 3]>::try_from(text.split(':').collect::<Vec<_>>()).map_err(|_| wrong())?;
+    let dscp = dscp.parse().ok().filter(|dscp| *dscp < 64).ok_or_else(wrong)?;
+    let weight = |text: &str| text.parse().map_err(|_| wrong());
+    Ok(SecondClass { dscp, weights: [weight(ordinary)?, weight(second)?] })
 }
 
 /// What the flags say together.
@@ -97,6 +121,9 @@ fn port_config(args: &Args, port: &PortSpec) -> PortConfig {
         queue_bytes: args.queue,
         queue_frames: queue_frames(args.queue),
         ecn_threshold: args.ecn_threshold,
+        red: args.ecn_red,
+        second_class: args.second_class,
+        tell_sojourn: args.tell_sojourn,
         load_period: args.load_period,
         faults: FaultConfig {
             loss: faults.loss,
@@ -162,6 +189,14 @@ mod tests {
     }
 
     #[test]
+    fn classes_and_marks_are_every_ports() {
+        let shared =
+            config("--port a --port b --second-class 26:1:3 --ecn-red 5K:200K:0.01 --tell-sojourn").unwrap();
+        assert!(shared.ports.iter().all(|port| port.tell_sojourn && port.red.is_some()));
+        assert_eq!(shared.ports[0].second_class.map(|class| class.weights[1].get()), Some(3));
+    }
+
+    #[test]
     fn what_contradicts_is_refused_with_the_remedy() {
         for (line, says) in [
             ("--port a", "two ports"),
@@ -172,6 +207,10 @@ mod tests {
             ("--port a --port b --switch-id 4096", "4095"),
             ("--port a --port b --rate 0", "no rate"),
             ("--port a:b --port b", "no kind"),
+            ("--port a --port b --ecn-red 5K:2K:0.1", "FROM:TO:P"),
+            ("--port a --port b --ecn-red 1K:2K:0.1 --ecn-threshold 3K", "cannot be used"),
+            ("--port a --port b --second-class 64:1:1", "DSCP"),
+            ("--port a --port b --second-class 26:0:1", "DSCP"),
         ] {
             let refused = config(line).unwrap_err();
             assert!(refused.contains(says), "{line}: {refused}");

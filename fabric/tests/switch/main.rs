@@ -1,5 +1,6 @@
 //! The switch in packet scripts over virtual time.
 
+mod classes;
 mod conservation;
 mod faults;
 mod forwarding;

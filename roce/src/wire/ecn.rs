@@ -29,13 +29,18 @@ impl Ecn {
 /// The ECN field of any IP packet in an Ethernet frame; `None` if it holds none.
 #[must_use]
 pub fn ecn(frame: &[u8]) -> Option<Ecn> {
+    traffic_class(frame).map(Ecn::from_traffic_class)
+}
+
+/// The traffic class (DSCP 6, ECN 2) of any IP packet in an Ethernet frame; `None` if it holds none.
+#[must_use]
+pub fn traffic_class(frame: &[u8]) -> Option<u8> {
     let (family, ip) = locate_ip(frame).ok()?;
     let bytes: &[u8; 2] = frame.get(ip..)?.first_chunk()?;
-    let class = match family {
+    Some(match family {
         Family::V4 => bytes[1],
-        Family::V6 => bytes[1] >> 4,
-    };
-    Some(Ecn::from_traffic_class(class))
+        Family::V6 => bytes[0] << 4 | bytes[1] >> 4,
+    })
 }
 
 /// Sets CE on a packet whose sender reacts to marks, and says whether the packet now carries it. The IPv4

@@ -20,7 +20,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub use ecn::{Ecn, ecn, mark_ce};
+pub use ecn::{Ecn, ecn, mark_ce, traffic_class};
 pub use emit::{Draft, EmitError, emit};
 pub use feedback::{Feedback, MAX_FEEDBACK, Report, Reverse, SEAL_LENGTH, SETUP_LENGTH, Seal, Setup};
 pub use format::{Format, Reading};

@@ -40,6 +40,16 @@ impl Memory for HostMemory {
         unsafe { copy_out(pointer(from), into) }
     }
 
+    fn store(&mut self, at: Slice, bytes: [u8; 8]) {
+        // SAFETY: `atomic` checks size and alignment; the slice lies in a live region (`new`'s contract).
+        unsafe { atomic(at) }.store(u64::from_ne_bytes(bytes), Ordering::Release);
+    }
+
+    fn flush(&mut self) {
+        // What the core's stores wrote is in the caches, which are coherent.
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+
     fn fetch_add(&mut self, at: Slice, add: u64) -> u64 {
         // SAFETY: `atomic` checks size and alignment; the slice lies in a live region (`new`'s contract).
         unsafe { atomic(at) }.fetch_add(add, Ordering::SeqCst)

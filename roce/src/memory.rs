@@ -38,6 +38,12 @@ pub trait Memory {
     fn place(&mut self, to: Slice, bytes: &[u8]);
     /// Reads `from` into `into`; the lengths are equal.
     fn gather(&self, from: Slice, into: &mut [u8]);
+    /// Writes 8 aligned bytes at once, after all that was placed before (IBA annex A19: ATOMIC WRITE).
+    fn store(&mut self, at: Slice, bytes: [u8; 8]) {
+        self.place(at, &bytes);
+    }
+    /// When it returns, all that was placed before is seen by everyone (IBA annex A19: FLUSH to global visibility).
+    fn flush(&mut self) {}
     /// Adds `add` to the 8-byte integer at `at`, wrapping, in host byte order; gives what was there before.
     fn fetch_add(&mut self, at: Slice, add: u64) -> u64;
     /// Stores `swap` at `at` where `compare` stands there; gives what was there before.

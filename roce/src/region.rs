@@ -28,6 +28,8 @@ impl Access {
     pub const ALL: Self = Self(15);
     /// Memory windows may be bound to the region.
     pub const WINDOWS: Self = Self(16);
+    /// The peer may FLUSH, to global visibility.
+    pub const REMOTE_FLUSH: Self = Self(32);
 
     /// Whether all of `other` is allowed.
     #[must_use]
@@ -351,6 +353,17 @@ impl RegionTable {
         match self.find(self.remote.open(rkey.get())) {
             Ok(live) => check(live, pd, address, length, access),
             Err(_) => self.windows.slice(rkey, pd, qpn, address, length, access),
+        }
+    }
+
+    /// Checks an access to all of a region or window.
+    ///
+    /// # Errors
+    /// The first check that failed: key, protection domain, access right.
+    pub fn remote_whole(&self, rkey: Rkey, pd: PdId, qpn: Qpn, access: Access) -> Result<(), AccessError> {
+        match self.find(self.remote.open(rkey.get())) {
+            Ok(live) => check(live, pd, live.region.address, 0, access).map(drop),
+            Err(_) => self.windows.whole(rkey, pd, qpn, access),
         }
     }
 

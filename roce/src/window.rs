@@ -193,16 +193,23 @@ impl Windows {
         length: u32,
         access: Access,
     ) -> Result<Slice, AccessError> {
+        let bound = self.bound(rkey, pd, qpn, access)?;
+        slice(bound.origin, bound.start, bound.length, address, length)
+    }
+
+    /// An access to all of a window.
+    pub(crate) fn whole(&self, rkey: Rkey, pd: PdId, qpn: Qpn, access: Access) -> Result<(), AccessError> {
+        self.bound(rkey, pd, qpn, access).map(drop)
+    }
+
+    fn bound(&self, rkey: Rkey, pd: PdId, qpn: Qpn, access: Access) -> Result<&Bound, AccessError> {
         let window = self.windows.get(&index(rkey)).filter(|window| window.key == key(rkey));
         let window = window.ok_or(AccessError::UnknownKey)?;
         let bound = window.bound.as_ref().ok_or(AccessError::UnknownKey)?;
         if window.pd != pd || bound.qpn.is_some_and(|owner| owner != qpn) {
             return Err(AccessError::ProtectionDomain);
         }
-        if !bound.access.contains(access) {
-            return Err(AccessError::Access);
-        }
-        slice(bound.origin, bound.start, bound.length, address, length)
+        if bound.access.contains(access) { Ok(bound) } else { Err(AccessError::Access) }
     }
 }
 

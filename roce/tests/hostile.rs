@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use roce::Rkey;
 use roce::qp::{RecvRequest, Remote, SendRequest, State};
 use roce::wire::{
-    Aeth, AtomicEth, CompareSwap, FetchAdd, NakCode, Operation, Reth, RnrTimer, SendTail, Syndrome,
+    Aeth, AtomicEth, CompareSwap, FetchAdd, Feth, NakCode, Operation, Reth, RnrTimer, SendTail, Syndrome,
 };
 
 const SIZE: u64 = 1 << 14;
@@ -42,7 +42,7 @@ fn packet() -> impl Strategy<Value = Packet> {
     let length = prop_oneof![3 => Just(2000u32), 3 => 0..3000u32, 1 => any::<u32>()];
     let payload = prop_oneof![6 => Just(1024usize), 2 => Just(976), 3 => Just(0), 2 => 0..1100usize];
     let forged = proptest::bool::weighted(0.05);
-    (0..20u8, psn, offset, length, forged, syndrome, payload, 0..300u32).prop_map(
+    (0..22u8, psn, offset, length, forged, syndrome, payload, 0..300u32).prop_map(
         |(kind, psn, offset, length, forged, syndrome, payload, wait)| Packet {
             kind,
             psn,
@@ -82,6 +82,11 @@ impl Packet {
             16 => (Operation::ReadResponseOnly(aeth), true),
             17 => (Operation::Acknowledge(aeth), false),
             18 => (Operation::AtomicAcknowledge { aeth, original: 5 }, false),
+            19 => (Operation::AtomicWrite(Reth { length: self.length % 16, ..reth }), true),
+            20 => {
+                let of = (self.length & 1 != 0, self.length & 2 != 0, self.length & 4 != 0);
+                (Operation::Flush(Feth::new(of.0, of.1, of.2), reth), false)
+            }
             _ if self.length.is_multiple_of(2) => {
                 let operands = CompareSwap { compare: 0, swap: 1 };
                 (Operation::CompareSwap(AtomicEth { address, rkey, operands }), false)

@@ -11,6 +11,8 @@ pub(crate) fn check_send(request: &SendRequest, limits: &Capabilities) -> Result
         Data::Buffers(buffers) if buffers.len() > limits.max_send_sge as usize => {
             return Err(PostError::TooManyBuffers { given: buffers.len(), limit: limits.max_send_sge });
         }
+        // A word to be written at once lies in the request, whatever else may.
+        Data::Inline(_) if matches!(request.operation, SendOperation::AtomicWrite { .. }) => {}
         Data::Inline(bytes) if bytes.len() > limits.max_inline as usize => {
             return Err(PostError::InlineTooLong { given: bytes.len(), limit: limits.max_inline });
         }
@@ -24,8 +26,11 @@ pub(crate) fn check_send(request: &SendRequest, limits: &Capabilities) -> Result
         | SendOperation::SendInvalidate { .. }
         | SendOperation::SendTo { .. }
         | SendOperation::Write { .. }
+        | SendOperation::Flush { .. }
         | SendOperation::Bind(_)
         | SendOperation::LocalInvalidate { .. } => Ok(()),
+        SendOperation::AtomicWrite { remote } if given == 8 && remote.address.is_multiple_of(8) => Ok(()),
+        SendOperation::AtomicWrite { .. } => Err(PostError::BadAtomic),
         SendOperation::Read { .. } => outgoing_only(&request.data, "READ"),
         SendOperation::FetchAdd { remote, .. } => atomic(&request.data, *remote, "FETCH_ADD"),
         SendOperation::CompareSwap { remote, .. } => atomic(&request.data, *remote, "CMP_SWAP"),

@@ -43,7 +43,7 @@ impl QueuePairBuilder {
             send_cq: send_cq.handle().clone(),
             recv_cq: recv_cq.handle().clone(),
             capabilities: Capabilities::default(),
-            access: Access::ALL,
+            access: Access::ALL | Access::REMOTE_FLUSH,
             signal_all: false,
             srq: None,
             gid_index: None,

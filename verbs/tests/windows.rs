@@ -1,4 +1,4 @@
-//! Memory windows between two devices: lent, used, returned.
+//! Memory windows between two devices: lent, used, returned. ATOMIC WRITE and FLUSH.
 
 mod common;
 
@@ -79,4 +79,30 @@ fn unreliable_connections_serve_windows_too() {
     b.post_send(SendRequest::bind(3, bad)).unwrap();
     assert_eq!(next(&mut recv_cq, &left).status, CompletionStatus::Bind);
     assert_eq!(b.query().unwrap().state, State::SendQueueError);
+}
+
+#[test]
+fn a_word_is_written_at_once_and_what_was_written_is_flushed() {
+    for mode in [Progress::Inline, Progress::Dedicated { core: None }, Progress::Adaptive] {
+        let (mut a, b) = connected(mode, 4096);
+        let memory = MemoryRegion::alloc(&b.pd, 4096, Access::ALL | Access::REMOTE_FLUSH).unwrap();
+        let remote = memory.remote();
+        let word = 0x0123_4567_89ab_cdef_u64.to_ne_bytes();
+        a.region.write(0, &word).unwrap();
+        for (request, opcode) in [
+            (SendRequest::write(1, a.region.sge(0, 8).unwrap(), remote.at(100)), CompletionOpcode::Write),
+            (
+                SendRequest::flush(2, remote.at(100), 8, Feth::new(true, false, false)),
+                CompletionOpcode::Flush,
+            ),
+            (SendRequest::flush(3, remote.at(0), 0, Feth::new(true, false, true)), CompletionOpcode::Flush),
+            (SendRequest::atomic_write(4, Data::inline(&word), remote.at(64)), CompletionOpcode::AtomicWrite),
+        ] {
+            a.qp.post_send(request).unwrap();
+            assert_eq!(success(&mut a.send_cq, &b.device).opcode, opcode, "{mode:?}");
+        }
+        assert_eq!((contents(&memory, 64, 8), contents(&memory, 100, 8)), (word.to_vec(), word.to_vec()));
+        let odd = SendRequest::atomic_write(5, Data::inline(&word), remote.at(65));
+        assert_eq!(a.qp.post_send(odd), Err(PostError::BadAtomic));
+    }
 }

@@ -126,7 +126,13 @@ fn operation_fields(operation: &Operation, fields: &mut Vec<Field>) {
         | Operation::WriteMiddle
         | Operation::ReadResponseMiddle => {}
         Operation::SendLast(tail) | Operation::SendOnly(tail) => fields.extend(tail_field(*tail)),
-        Operation::WriteFirst(reth) | Operation::ReadRequest(reth) => reth_fields(reth, fields),
+        Operation::WriteFirst(reth) | Operation::ReadRequest(reth) | Operation::AtomicWrite(reth) => {
+            reth_fields(reth, fields);
+        }
+        Operation::Flush(feth, reth) => {
+            fields.push(("feth", json!(format!("{:#x}", feth.pack()))));
+            reth_fields(reth, fields);
+        }
         Operation::WriteLast(immediate) => fields.extend(immediate.map(|data| immediate_field(&data))),
         Operation::WriteOnly(reth, immediate) => {
             reth_fields(reth, fields);

@@ -431,6 +431,8 @@ fn place(queues: &QpQueues, opcode: CompletionOpcode) -> Place {
         | CompletionOpcode::Read
         | CompletionOpcode::FetchAdd
         | CompletionOpcode::CompareSwap
+        | CompletionOpcode::AtomicWrite
+        | CompletionOpcode::Flush
         | CompletionOpcode::Bind
         | CompletionOpcode::LocalInvalidate => queues.send.place,
     }
@@ -485,6 +487,8 @@ fn opcode(operation: &SendOperation) -> CompletionOpcode {
         SendOperation::Send { .. } | SendOperation::SendInvalidate { .. } | SendOperation::SendTo { .. } => {
             CompletionOpcode::Send
         }
+        SendOperation::AtomicWrite { .. } => CompletionOpcode::AtomicWrite,
+        SendOperation::Flush { .. } => CompletionOpcode::Flush,
         SendOperation::Bind(_) => CompletionOpcode::Bind,
         SendOperation::LocalInvalidate { .. } => CompletionOpcode::LocalInvalidate,
         SendOperation::Write { .. } => CompletionOpcode::Write,

@@ -1,7 +1,7 @@
 //! Short ways to say common requests.
 
 use super::{Data, Datagram, RecvRequest, Remote, SendOperation, SendRequest, Sge};
-use crate::wire::Immediate;
+use crate::wire::{Feth, Immediate};
 use crate::{Binding, Rkey};
 use smallvec::SmallVec;
 
@@ -101,6 +101,18 @@ impl SendRequest {
         Self::new(id, SendOperation::CompareSwap { remote, compare, swap }, result)
     }
 
+    /// ATOMIC WRITE of 8 bytes to `remote`.
+    #[must_use]
+    pub fn atomic_write(id: u64, data: impl Into<Data>, remote: Remote) -> Self {
+        Self::new(id, SendOperation::AtomicWrite { remote }, data)
+    }
+
+    /// FLUSH of `length` bytes at `remote`.
+    #[must_use]
+    pub fn flush(id: u64, remote: Remote, length: u32, to: Feth) -> Self {
+        Self::new(id, SendOperation::Flush { remote, length, to }, Data::empty())
+    }
+
     /// With immediate data for the peer's completion. Requests that have none stay as they are.
     #[must_use]
     pub fn with_immediate(mut self, data: Immediate) -> Self {
@@ -111,6 +123,8 @@ impl SendRequest {
             SendOperation::SendInvalidate { .. }
             | SendOperation::Bind(_)
             | SendOperation::LocalInvalidate { .. }
+            | SendOperation::AtomicWrite { .. }
+            | SendOperation::Flush { .. }
             | SendOperation::Read { .. }
             | SendOperation::FetchAdd { .. }
             | SendOperation::CompareSwap { .. } => {}

@@ -511,7 +511,9 @@ const fn is_answer(operation: Operation) -> bool {
         | Operation::WriteOnly(..)
         | Operation::ReadRequest(_)
         | Operation::CompareSwap(_)
-        | Operation::FetchAdd(_) => false,
+        | Operation::FetchAdd(_)
+        | Operation::Flush(..)
+        | Operation::AtomicWrite(_) => false,
     }
 }
 
@@ -531,6 +533,8 @@ pub(super) fn check_send(request: &SendRequest, identity: &Identity) -> Result<u
     let capabilities = &identity.capabilities;
     match &request.data {
         Data::Buffers(buffers) => check_buffers(buffers.len(), capabilities.max_send_sge)?,
+        // A word to be written at once lies in the request, whatever else may.
+        Data::Inline(_) if matches!(request.operation, SendOperation::AtomicWrite { .. }) => {}
         Data::Inline(bytes) if bytes.len() > capabilities.max_inline as usize => {
             return Err(PostError::InlineTooLong { given: bytes.len(), limit: capabilities.max_inline });
         }
@@ -548,6 +552,12 @@ pub(super) fn check_send(request: &SendRequest, identity: &Identity) -> Result<u
             return Err(PostError::InlineNotAllowed { operation: "READ" });
         }
         SendOperation::Read { .. } => {}
+        SendOperation::Flush { .. } => return Ok(0),
+        SendOperation::AtomicWrite { remote } => {
+            if length != 8 || !remote.address.is_multiple_of(8) {
+                return Err(PostError::BadAtomic);
+            }
+        }
         SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. } if inline => {
             return Err(PostError::InlineNotAllowed { operation: "atomic" });
         }

@@ -1,4 +1,4 @@
-use crate::wire::Immediate;
+use crate::wire::{Feth, Immediate};
 use crate::{AddressId, Binding, Lkey, Qpn, Rkey, SrqId};
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -83,6 +83,20 @@ pub enum SendOperation {
         /// What shall stand there.
         swap: u64,
     },
+    /// Write 8 bytes to the peer's memory at once, after all that was written before. The peer answers when they stand there.
+    AtomicWrite {
+        /// Where, aligned to 8.
+        remote: Remote,
+    },
+    /// Have the peer answer when all that was written before to a range is where it is asked for.
+    Flush {
+        /// Where the range begins, and its key.
+        remote: Remote,
+        /// Bytes of it.
+        length: u32,
+        /// Where to, and whether the range is all of the region.
+        to: Feth,
+    },
     /// Give a memory window of this side a part of a region, once all requests before it have been sent. Nothing goes to the
     /// peer.
     Bind(Binding),
@@ -161,7 +175,7 @@ pub enum PostError {
     Service { qpn: Qpn },
     #[error("datagram of {given} bytes: the path MTU is {limit}")]
     DatagramTooLong { given: u32, limit: u32 },
-    #[error("an atomic needs one 8-byte buffer and a remote address aligned to 8")]
+    #[error("an atomic needs 8 bytes in one buffer, and a remote address aligned to 8")]
     BadAtomic,
 }
 
@@ -204,6 +218,8 @@ pub enum CompletionOpcode {
     Read,
     FetchAdd,
     CompareSwap,
+    AtomicWrite,
+    Flush,
     Bind,
     LocalInvalidate,
     /// A message arrived by SEND.

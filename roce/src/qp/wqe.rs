@@ -65,7 +65,9 @@ impl Wqe {
             | SendOperation::LocalInvalidate { .. } => false,
             SendOperation::Read { .. }
             | SendOperation::FetchAdd { .. }
-            | SendOperation::CompareSwap { .. } => true,
+            | SendOperation::CompareSwap { .. }
+            | SendOperation::AtomicWrite { .. }
+            | SendOperation::Flush { .. } => true,
         }
     }
 
@@ -79,7 +81,12 @@ impl Wqe {
         self.is_local() && !self.is_done
     }
 
-    /// Payload bytes that this request sends.
+    /// Whether the answer brings the message, rather than the request.
+    pub(super) const fn is_fetched(&self) -> bool {
+        self.is_answered() && !matches!(self.request.operation, SendOperation::AtomicWrite { .. })
+    }
+
+    /// Payload bytes that this request sends, and that the window counts: not the few of what is answered.
     pub(super) const fn sends(&self) -> u32 {
         if self.is_answered() { 0 } else { self.length }
     }
@@ -101,6 +108,8 @@ impl Wqe {
             SendOperation::Send { .. }
             | SendOperation::SendInvalidate { .. }
             | SendOperation::SendTo { .. } => CompletionOpcode::Send,
+            SendOperation::AtomicWrite { .. } => CompletionOpcode::AtomicWrite,
+            SendOperation::Flush { .. } => CompletionOpcode::Flush,
             SendOperation::Bind(_) => CompletionOpcode::Bind,
             SendOperation::LocalInvalidate { .. } => CompletionOpcode::LocalInvalidate,
             SendOperation::Write { .. } => CompletionOpcode::Write,

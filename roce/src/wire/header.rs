@@ -86,6 +86,58 @@ pub struct FetchAdd {
     pub add: u64,
 }
 
+/// FLUSH extended transport header (IBA annex A19): the six bits of a word that mean something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feth(u8);
+
+impl Feth {
+    const GLOBAL: u8 = 1;
+    const PERSISTENT: u8 = 2;
+    const PLACEMENT: u8 = 0x0f;
+    const WHOLE: u8 = 0x10;
+    const SELECTIVITY: u8 = 0x30;
+
+    /// Where what was written is to be: seen by everyone at the peer, or kept there when the power fails. Of the range in the
+    /// RETH, or of the whole region that its key names.
+    #[must_use]
+    pub const fn new(global: bool, persistent: bool, whole_region: bool) -> Self {
+        let placement = if global { Self::GLOBAL } else { 0 } | if persistent { Self::PERSISTENT } else { 0 };
+        Self(placement | if whole_region { Self::WHOLE } else { 0 })
+    }
+
+    /// The word on the wire.
+    #[must_use]
+    pub const fn pack(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Reserved bits are ignored.
+    pub(super) const fn unpack(word: u32) -> Self {
+        Self(word as u8 & (Self::PLACEMENT | Self::SELECTIVITY))
+    }
+
+    /// Whether it asks for something, and for nothing that nobody defined.
+    #[must_use]
+    pub const fn is_legal(self) -> bool {
+        let placement = self.0 & Self::PLACEMENT;
+        placement != 0
+            && placement & !(Self::GLOBAL | Self::PERSISTENT) == 0
+            && self.0 & Self::SELECTIVITY <= Self::WHOLE
+    }
+
+    /// It asks for what keeps its content when the power fails.
+    #[must_use]
+    pub const fn is_persistent(self) -> bool {
+        self.0 & Self::PERSISTENT != 0
+    }
+
+    /// It is about all of the region.
+    #[must_use]
+    pub const fn is_of_whole_region(self) -> bool {
+        self.0 & Self::SELECTIVITY == Self::WHOLE
+    }
+}
+
 /// RNR timer code, 0 to 31 (IBA table 45): how long the requester waits before it tries again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrTimer(u8);
@@ -225,9 +277,16 @@ pub enum Operation {
     ReadResponseLast(Aeth),
     ReadResponseOnly(Aeth),
     Acknowledge(Aeth),
-    AtomicAcknowledge { aeth: Aeth, original: u64 },
+    AtomicAcknowledge {
+        aeth: Aeth,
+        original: u64,
+    },
     CompareSwap(AtomicEth<CompareSwap>),
     FetchAdd(AtomicEth<FetchAdd>),
+    /// RETH of the range, whose data is to be where it is asked for before the answer.
+    Flush(Feth, Reth),
+    /// RETH of 8 bytes, that the payload brings.
+    AtomicWrite(Reth),
 }
 
 /// A packet from the BTH to the payload.

@@ -25,7 +25,7 @@ pub use emit::{Draft, EmitError, emit};
 pub use feedback::{Feedback, MAX_FEEDBACK, Report, Reverse, SEAL_LENGTH, SETUP_LENGTH, Seal, Setup};
 pub use format::{Format, Reading};
 pub use header::{
-    Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Header, Immediate, NakCode, Operation, Reth, RnrTimer,
+    Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Feth, Header, Immediate, NakCode, Operation, Reth, RnrTimer,
     SendTail, Service, Syndrome,
 };
 pub use inband::{IN_BAND_ROOM, InBand};

@@ -1,6 +1,6 @@
 use super::feedback::{Feedback, MAX_FEEDBACK, SEAL_LENGTH, SETUP_LENGTH, Seal, Setup};
 use super::header::{
-    Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Header, Immediate, Operation, Reth, SendTail, Service,
+    Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Feth, Header, Immediate, Operation, Reth, SendTail, Service,
     Syndrome,
 };
 use super::telemetry::IntHeader;
@@ -28,8 +28,8 @@ const RC: &[Service] = &[Service::Rc];
 const RC_UC: &[Service] = &[Service::Rc, Service::Uc];
 const ALL: &[Service] = &[Service::Rc, Service::Uc, Service::Ud];
 
-/// By the low five bits (IBA table 38). 21 is reserved.
-static OPERATIONS: [Shape; 24] = [
+/// By the low five bits (IBA table 38, annex A19). 21 and 24 to 27 are reserved.
+static OPERATIONS: [Shape; 30] = [
     shape("SEND First", true, RC_UC),
     shape("SEND Middle", true, RC_UC),
     shape("SEND Last", true, RC_UC),
@@ -54,6 +54,12 @@ static OPERATIONS: [Shape; 24] = [
     shape("reserved", false, &[]),
     shape("SEND Last with Invalidate", true, RC),
     shape("SEND Only with Invalidate", true, RC),
+    shape("reserved", false, &[]),
+    shape("reserved", false, &[]),
+    shape("reserved", false, &[]),
+    shape("reserved", false, &[]),
+    shape("FLUSH", false, RC),
+    shape("ATOMIC WRITE", true, RC),
 ];
 
 static NOTIFICATION: Shape = shape("CNP", false, &[]);
@@ -164,6 +170,8 @@ impl Operation {
             Self::FetchAdd(_) => 20,
             Self::SendLast(SendTail::Invalidate(_)) => 22,
             Self::SendOnly(SendTail::Invalidate(_)) => 23,
+            Self::Flush(..) => 28,
+            Self::AtomicWrite(_) => 29,
         }
     }
 }
@@ -229,6 +237,8 @@ impl Reader<'_> {
             }
             22 => Operation::SendLast(SendTail::Invalidate(Rkey::new(self.u32()?))),
             23 => Operation::SendOnly(SendTail::Invalidate(Rkey::new(self.u32()?))),
+            28 => Operation::Flush(Feth::unpack(self.u32()?), self.reth()?),
+            29 => Operation::AtomicWrite(self.reth()?),
             _ => return Err(Discard::Opcode),
         })
     }
@@ -325,7 +335,12 @@ impl Writer<'_> {
             | Operation::SendOnly(SendTail::Invalidate(key)) => {
                 self.put(key.get().to_be_bytes());
             }
-            Operation::WriteFirst(reth) | Operation::WriteOnly(reth, None) | Operation::ReadRequest(reth) => {
+            Operation::WriteFirst(reth)
+            | Operation::WriteOnly(reth, None)
+            | Operation::ReadRequest(reth)
+            | Operation::AtomicWrite(reth) => self.reth(reth),
+            Operation::Flush(feth, reth) => {
+                self.put(feth.pack().to_be_bytes());
                 self.reth(reth);
             }
             Operation::WriteOnly(reth, Some(data)) => {
@@ -430,8 +445,10 @@ impl Operation {
             | Self::ReadResponseOnly(_)
             | Self::Acknowledge(_) => 4,
             Self::AtomicAcknowledge { .. } => 12,
-            Self::WriteFirst(_) | Self::WriteOnly(_, None) | Self::ReadRequest(_) => 16,
-            Self::WriteOnly(_, Some(_)) => 20,
+            Self::WriteFirst(_) | Self::WriteOnly(_, None) | Self::ReadRequest(_) | Self::AtomicWrite(_) => {
+                16
+            }
+            Self::WriteOnly(_, Some(_)) | Self::Flush(..) => 20,
             Self::CompareSwap(_) | Self::FetchAdd(_) => 28,
         }
     }

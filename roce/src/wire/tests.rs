@@ -58,12 +58,14 @@ fn data_operation() -> impl Strategy<Value = Operation> {
         Just(Operation::ReadResponseMiddle),
         aeth().prop_map(Operation::ReadResponseLast),
         aeth().prop_map(Operation::ReadResponseOnly),
+        reth().prop_map(Operation::AtomicWrite),
     ]
 }
 
 fn bare_operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         reth().prop_map(Operation::ReadRequest),
+        (any::<u32>(), reth()).prop_map(|(word, reth)| Operation::Flush(Feth::unpack(word), reth)),
         aeth().prop_map(Operation::Acknowledge),
         (aeth(), any::<u64>()).prop_map(|(aeth, original)| Operation::AtomicAcknowledge { aeth, original }),
         any::<(u64, u32, u64, u64)>().prop_map(|(address, rkey, compare, swap)| {
@@ -299,7 +301,7 @@ fn rnr_timers_are_those_of_iba_table_45() {
 #[test]
 fn opcodes_are_those_of_iba_table_38() {
     let known: Vec<u8> = (0..=255).filter(|&code| Opcode(code).shape().is_some()).collect();
-    let rc = (0..=20).chain([22, 23]);
+    let rc = (0..=20).chain([22, 23, 28, 29]);
     let expected = rc.chain(0x20..=0x2b).chain([0x64, 0x65, 0x81, 0xc0, 0xc1, 0xc2, 0xc3, 0xc8]);
     assert_eq!(known, expected.collect::<Vec<u8>>());
 }

@@ -3,11 +3,13 @@
 use super::harness::raw::Raw;
 use super::harness::script::{LAST, PEER, PSN, SEND, Script};
 use super::harness::{BASE, Options};
-use super::windows::{Windows, windows};
+use super::windows::{Windows, windows, word_rows};
 use Outcome::{Acknowledged, Again, Fatal, Gap, NotReady, Silence};
 use roce::qp::CompletionStatus;
 use roce::wire::NakCode::{InvalidRequest, RemoteAccessError};
-use roce::wire::{AtomicEth, CompareSwap, FetchAdd, Header, NakCode, Operation, Reth, SendTail, Service};
+use roce::wire::{
+    AtomicEth, CompareSwap, FetchAdd, Feth, Header, NakCode, Operation, Reth, SendTail, Service,
+};
 use roce::{Access, Discard, Qpn, Rkey};
 
 const MTU: usize = 1024;
@@ -66,11 +68,14 @@ pub struct Keys {
     pub foreign: Rkey,
     pub readable: Rkey,
     pub writable: Rkey,
+    pub flushable: Rkey,
     pub windows: Windows,
 }
 
 pub fn prepare() -> (Script, Keys) {
-    let options = Options { memory: SIZE as usize, max_dest_rd_atomic: READS as u8, ..Options::default() };
+    let access = Access::ALL | Access::REMOTE_FLUSH;
+    let options =
+        Options { memory: SIZE as usize, max_dest_rd_atomic: READS as u8, access, ..Options::default() };
     let mut script = Script::new(options);
     let pd = script.host.pd;
     let foreign = script.host.endpoint.create_pd();
@@ -83,6 +88,7 @@ pub fn prepare() -> (Script, Keys) {
         foreign: register(foreign, Access::ALL).rkey,
         readable: register(pd, Access::REMOTE_READ).rkey,
         writable: register(pd, Access::REMOTE_WRITE | Access::LOCAL_WRITE).rkey,
+        flushable: register(pd, Access::ALL | Access::REMOTE_FLUSH).rkey,
         windows: windows(&mut script),
     };
     script.host.endpoint.deregister(stale.lkey).unwrap();
@@ -130,6 +136,8 @@ pub fn table(keys: &Keys) -> Vec<Row> {
         ranges(keys),
         super::windows::rows(keys.windows),
         whole_regions(keys),
+        word_rows(keys.whole, keys.flushable, keys.unknown, keys.readable),
+        words(keys),
         resources(keys),
         numbers(keys),
         strangers(keys),
@@ -304,6 +312,46 @@ fn whole_regions(keys: &Keys) -> Vec<Row> {
     vec![
         invalidate("invalidate a region", keys.whole, Discard::RemoteKey),
         invalidate("invalidate by an unknown key", keys.unknown, Discard::RemoteKey),
+    ]
+}
+
+/// What is neither alone nor of the right size, and what is one too many.
+fn words(keys: &Keys) -> Vec<Row> {
+    let invalid = Fatal(InvalidRequest, CompletionStatus::Flushed);
+    let one = reth(keys.whole, 0, 1);
+    let reads = vec![(Operation::ReadRequest(one), &[][..]); READS as usize];
+    let eight = reth(keys.flushable, 64, 8);
+    let flush = Operation::Flush(Feth::new(true, false, false), eight);
+    let silent = |name, raw, discard| Row {
+        name,
+        receive: RECEIVE,
+        before: Vec::new(),
+        packet: Packet::Bytes(raw),
+        discard,
+        outcome: Silence,
+    };
+    let row = |name, before, operation, payload: &[u8], discard| Row {
+        before,
+        ..made(name, operation, payload, discard, invalid)
+    };
+    let write = Operation::AtomicWrite(eight);
+    let within = vec![(Operation::WriteFirst(reth(keys.whole, 0, 3000)), FULL)];
+    let full = Discard::ResponderResources;
+    vec![
+        row("one ATOMIC WRITE too many", reads.clone(), write, &[1; 8], full),
+        row("one FLUSH too many", reads, flush, &[], full),
+        row("ATOMIC WRITE inside a WRITE", within.clone(), write, &[1; 8], Discard::Sequence),
+        row("FLUSH inside a WRITE", within, flush, &[], Discard::Sequence),
+        silent("FLUSH with half a RETH", raw(0x1c, 0, raw_reth(one, &[])), Discard::Truncated),
+        silent(
+            "FLUSH with a payload",
+            raw(0x1c, 0, [&[0, 0, 0, 1], &raw_reth(one, &[0; 4])[..]].concat()),
+            Discard::Sequence,
+        ),
+        silent("ATOMIC WRITE with half a RETH", raw(0x1d, 0, vec![0; 8]), Discard::Truncated),
+        silent("reserved operation 24", raw(0x18, 0, vec![0; 32]), Discard::Opcode),
+        silent("reserved operation 27", raw(0x1b, 0, vec![0; 32]), Discard::Opcode),
+        silent("UC FLUSH", raw(0x3c, 0, vec![0; 20]), Discard::Opcode),
     ]
 }
 

@@ -6,8 +6,9 @@ use super::harness::{BASE, Options};
 use super::table::{Outcome, Row, made, reth, write};
 use Outcome::{Acknowledged, Fatal};
 use roce::qp::{Capabilities, CompletionStatus, QpInit, SendRequest};
+use roce::wire::NakCode::InvalidRequest;
 use roce::wire::NakCode::RemoteAccessError;
-use roce::wire::{AtomicEth, FetchAdd, Operation, SendTail, Service};
+use roce::wire::{AtomicEth, FetchAdd, Feth, Operation, Reth, SendTail, Service};
 use roce::{Access, Discard, Qpn, Rkey, WindowKind};
 
 /// Keys of windows over 4096 bytes from 8192 on, each but the first two wrong in its own way.
@@ -103,5 +104,56 @@ pub fn rows(keys: Windows) -> Vec<Row> {
         invalidate("invalidate what never was bound", keys.unbound, Discard::RemoteKey),
         invalidate("invalidate another queue pair's window", keys.others, Discard::RemoteKey),
         invalidate("invalidate a type 1 window", keys.shared, Discard::RemoteAccess),
+    ]
+}
+
+/// IBA annex A19: 8 bytes, aligned, by a key for writing; a FLUSH by a key for flushing, of what there is.
+pub fn word_rows(whole: Rkey, flushable: Rkey, unknown: Rkey, readable: Rkey) -> Vec<Row> {
+    let invalid = Fatal(InvalidRequest, CompletionStatus::Flushed);
+    let refused = Fatal(RemoteAccessError, CompletionStatus::Flushed);
+    let word = |name, reth, payload: &[u8], discard, outcome| {
+        made(name, Operation::AtomicWrite(reth), payload, discard, outcome)
+    };
+    let flush =
+        |name, feth, reth, discard, outcome| made(name, Operation::Flush(feth, reth), &[], discard, outcome);
+    let (visible, all) = (Feth::new(true, false, false), Feth::new(true, false, true));
+    let at = |rkey| reth(rkey, 64, 8);
+    let (sequence, key) = (Discard::Sequence, Discard::RemoteKey);
+    let beyond = Reth { address: BASE + (1 << 16) - 4, rkey: flushable, length: 8 };
+    vec![
+        word("ATOMIC WRITE of 7 bytes", at(whole), &[1; 7], sequence, invalid),
+        word("ATOMIC WRITE of 9 bytes", at(whole), &[1; 9], sequence, invalid),
+        word("ATOMIC WRITE of nothing", reth(whole, 64, 0), &[], sequence, invalid),
+        word("ATOMIC WRITE that announces 16 bytes", reth(whole, 64, 16), &[1; 8], sequence, invalid),
+        word("misaligned ATOMIC WRITE", reth(whole, 68, 8), &[1; 8], sequence, invalid),
+        word("ATOMIC WRITE by an unknown key", at(unknown), &[1; 8], key, refused),
+        word("ATOMIC WRITE to a region for reading", at(readable), &[1; 8], Discard::RemoteAccess, refused),
+        word(
+            "ATOMIC WRITE behind the region",
+            reth(whole, 1 << 16, 8),
+            &[1; 8],
+            Discard::RemoteRange,
+            refused,
+        ),
+        flush("FLUSH to nowhere", Feth::new(false, false, false), at(flushable), sequence, invalid),
+        flush(
+            "FLUSH to persistence",
+            Feth::new(true, true, false),
+            at(flushable),
+            Discard::RemoteAccess,
+            invalid,
+        ),
+        flush("FLUSH by an unknown key", visible, at(unknown), key, refused),
+        flush("FLUSH of nothing by an unknown key", visible, reth(unknown, 0, 0), key, refused),
+        flush("FLUSH of all of an unknown region", all, at(unknown), key, refused),
+        flush("FLUSH of a region without the right", visible, at(readable), Discard::RemoteAccess, refused),
+        flush(
+            "FLUSH of all of a region without the right",
+            all,
+            at(readable),
+            Discard::RemoteAccess,
+            refused,
+        ),
+        flush("FLUSH beyond the region", visible, beyond, Discard::RemoteRange, refused),
     ]
 }

@@ -199,6 +199,9 @@ pub(crate) fn opcode_code(opcode: CompletionOpcode) -> ibv_wc_opcode {
         CompletionOpcode::Read => IBV_WC_RDMA_READ,
         CompletionOpcode::FetchAdd => IBV_WC_FETCH_ADD,
         CompletionOpcode::CompareSwap => IBV_WC_COMP_SWAP,
+        CompletionOpcode::AtomicWrite => IBV_WC_ATOMIC_WRITE,
+        // Of a later rdma-core than these headers.
+        CompletionOpcode::Flush => 8,
         CompletionOpcode::Bind => IBV_WC_BIND_MW,
         CompletionOpcode::LocalInvalidate => IBV_WC_LOCAL_INV,
         CompletionOpcode::Recv => IBV_WC_RECV,

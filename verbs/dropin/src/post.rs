@@ -73,6 +73,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
         IBV_WR_RDMA_WRITE => Ok(SendOperation::Write { remote, immediate: None }),
         IBV_WR_RDMA_WRITE_WITH_IMM => Ok(SendOperation::Write { remote, immediate: Some(immediate) }),
         IBV_WR_RDMA_READ => Ok(SendOperation::Read { remote }),
+        IBV_WR_ATOMIC_WRITE => Ok(SendOperation::AtomicWrite { remote }),
         IBV_WR_ATOMIC_FETCH_AND_ADD => Ok(SendOperation::FetchAdd { remote: word, add: atomic.compare_add }),
         IBV_WR_ATOMIC_CMP_AND_SWP => {
             Ok(SendOperation::CompareSwap { remote: word, compare: atomic.compare_add, swap: atomic.swap })

@@ -27,7 +27,8 @@ pub(crate) const OPERATIONS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
     | IBV_QP_EX_WITH_SEND_WITH_INV
     | IBV_QP_EX_WITH_LOCAL_INV
-    | IBV_QP_EX_WITH_BIND_MW) as u64;
+    | IBV_QP_EX_WITH_BIND_MW
+    | IBV_QP_EX_WITH_ATOMIC_WRITE) as u64;
 
 /// Every slot has a function: programs call them without asking.
 pub(crate) fn table(base: ibv_qp) -> ibv_qp_ex {
@@ -263,7 +264,13 @@ unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, _header: *mut c_void, _size: u
     unsafe { refuse(qp) }
 }
 
-unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, _rkey: u32, _address: u64, _word: *const c_void) {
-    // SAFETY: the contract of the manual page.
-    unsafe { refuse(qp) }
+unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, address: u64, word: *const c_void) {
+    // SAFETY: the contract of the manual page: null, or 8 bytes, aligned or not.
+    unsafe {
+        begin(qp, SendOperation::AtomicWrite { remote: remote(address, rkey) });
+        set_data(qp, |_| match word.is_null() {
+            true => Err(INVALID),
+            false => Ok(Data::inline(&word.cast::<[u8; 8]>().read_unaligned())),
+        });
+    }
 }

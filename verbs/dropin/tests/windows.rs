@@ -86,3 +86,39 @@ fn memory_windows_are_bound_used_and_taken_back() {
         assert_eq!((free(one), free(two)), (0, 0));
     }
 }
+
+/// Eight bytes at once, by a request and by the call of an extended queue pair.
+#[test]
+fn a_word_is_written_at_once() {
+    let objects = Objects::new();
+    objects.connect();
+    let start = objects.memory.as_ptr() as u64;
+    // SAFETY: all is alive, and the memory stays; the requests are as the manual pages have them.
+    unsafe {
+        let mut sge = ibv_sge { addr: start, length: 8, lkey: (*objects.mr).lkey };
+        (start as *mut u64).write(0x0102_0304_0506_0708);
+        let mut write = signalled(IBV_WR_ATOMIC_WRITE);
+        (write.sg_list, write.num_sge) = (&mut sge, 1);
+        write.wr.rdma =
+            ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: start + 4096, rkey: (*objects.mr).rkey };
+        assert_eq!(objects.post(&mut write).0, 0);
+        let done = objects.poll();
+        assert_eq!((done.status, done.opcode), (IBV_WC_SUCCESS, IBV_WC_ATOMIC_WRITE));
+        assert_eq!(((start + 4096) as *const u64).read_volatile(), 0x0102_0304_0506_0708);
+        write.wr.rdma.remote_addr += 4;
+        assert_eq!(objects.post(&mut write).0, libc::EINVAL, "not aligned");
+
+        let extended = objects.qp.cast::<ibv_qp_ex>();
+        let word = 0x1112_1314_1516_1718_u64;
+        ((*extended).wr_id, (*extended).wr_flags) = (3, IBV_SEND_SIGNALED as c_uint);
+        (*extended).wr_start.unwrap()(extended);
+        (*extended).wr_atomic_write.unwrap()(
+            extended,
+            (*objects.mr).rkey,
+            start + 4104,
+            (&raw const word).cast(),
+        );
+        assert_eq!((*extended).wr_complete.unwrap()(extended), 0);
+        assert_eq!((objects.poll().wr_id, ((start + 4104) as *const u64).read_volatile()), (3, word));
+    }
+}

@@ -55,7 +55,8 @@ impl Requester {
         Ok(progress)
     }
 
-    /// A packet of a READ's response.
+    /// A packet of a READ's response, or the answer of an ATOMIC WRITE or a FLUSH, which looks like that to a READ of nothing
+    /// (IBA annex A19).
     pub(in crate::qp) fn on_read_response<M: Memory>(
         &mut self,
         psn: Psn,
@@ -79,15 +80,19 @@ impl Requester {
             progress.lost = self.implied_nak(number, books.now)?;
             return Ok(progress);
         };
-        let (SendOperation::Read { .. }, Data::Buffers(sges)) = (wqe.request.operation, &wqe.request.data)
-        else {
-            return Err(BAD_RESPONSE);
-        };
-        let offset = match self.selective {
-            None => check_read_response(wqe, number, self.mtu, operation, payload)?,
-            Some(_) => check_length(wqe, number, self.mtu, payload)?,
-        };
-        place(sges, offset, payload, memory, books, identity)?;
+        match (wqe.request.operation, &wqe.request.data) {
+            (SendOperation::Read { .. }, Data::Buffers(sges)) => {
+                let offset = match self.selective {
+                    None => check_read_response(wqe, number, self.mtu, operation, payload)?,
+                    Some(_) => check_length(wqe, number, self.mtu, payload)?,
+                };
+                place(sges, offset, payload, memory, books, identity)?;
+            }
+            // That it is done is all that there is to say.
+            (SendOperation::AtomicWrite { .. } | SendOperation::Flush { .. }, _)
+                if matches!(operation, Operation::ReadResponseOnly(_)) && payload.is_empty() => {}
+            _ => return Err(BAD_RESPONSE),
+        }
         books.counters.rx_payload_bytes += payload.len() as u64;
         if is_early {
             self.on_early_answer(number);

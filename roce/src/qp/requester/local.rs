@@ -23,7 +23,9 @@ pub(in crate::qp) fn run(
         | SendOperation::Write { .. }
         | SendOperation::Read { .. }
         | SendOperation::FetchAdd { .. }
-        | SendOperation::CompareSwap { .. } => Ok(()),
+        | SendOperation::CompareSwap { .. }
+        | SendOperation::AtomicWrite { .. }
+        | SendOperation::Flush { .. } => Ok(()),
     }
 }
 

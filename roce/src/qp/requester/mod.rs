@@ -146,7 +146,10 @@ impl Requester {
     pub(super) fn post(&mut self, request: SendRequest, length: u32) {
         let packets = match request.operation {
             SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,
-            SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. } => 1,
+            SendOperation::FetchAdd { .. }
+            | SendOperation::CompareSwap { .. }
+            | SendOperation::AtomicWrite { .. }
+            | SendOperation::Flush { .. } => 1,
             SendOperation::Send { .. }
             | SendOperation::SendInvalidate { .. }
             | SendOperation::SendTo { .. }
@@ -285,7 +288,7 @@ impl Requester {
 
 /// A request's completion when all goes well.
 fn success(wqe: &Wqe, identity: &Identity) -> Completion {
-    let length = if wqe.is_answered() { wqe.length } else { 0 };
+    let length = if wqe.is_fetched() { wqe.length } else { 0 };
     Completion {
         id: wqe.request.id,
         status: CompletionStatus::Success,

@@ -1,5 +1,5 @@
 use super::super::wqe::{Position, Wqe};
-use super::super::{Books, Data, SendOperation};
+use super::super::{Books, Data, Remote, SendOperation};
 use super::{MAX_OUTSTANDING, Requester};
 use crate::Psn;
 use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Operation, Reth, SendTail};
@@ -35,7 +35,7 @@ impl Requester {
             return None;
         }
         let offset = wqe.offset(self.next, self.mtu);
-        let length = if wqe.is_answered() { 0 } else { (wqe.length - offset).min(self.mtu) };
+        let length = if wqe.is_fetched() { 0 } else { (wqe.length - offset).min(self.mtu) };
         let until = if wqe.is_answered() { self.asks_until(wqe) } else { self.next + 1 };
         let position = Position::of((self.next - wqe.first) as u32, wqe.packets);
         let ends = wqe.is_answered() || matches!(position, Position::Last | Position::Only);
@@ -110,6 +110,12 @@ pub(in crate::qp) fn operation(wqe: &Wqe, position: Position, offset: u32, end: 
             send(position, immediate.map_or(SendTail::Plain, SendTail::Immediate))
         }
         SendOperation::SendInvalidate { rkey } => send(position, SendTail::Invalidate(rkey)),
+        SendOperation::AtomicWrite { remote: Remote { address, rkey } } => {
+            Operation::AtomicWrite(Reth { address, rkey, length: wqe.length })
+        }
+        SendOperation::Flush { remote: Remote { address, rkey }, length, to } => {
+            Operation::Flush(to, Reth { address, rkey, length })
+        }
         SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => return None,
         SendOperation::Write { remote, immediate } => {
             let reth = Reth { address: remote.address, rkey: remote.rkey, length: wqe.length };

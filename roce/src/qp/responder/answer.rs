@@ -60,6 +60,14 @@ impl Responder {
                 held: None,
                 read: None,
             },
+            // As to a READ of nothing (IBA annex A19).
+            Kind::Done => Answered {
+                operation: Operation::ReadResponseOnly(aeth),
+                psn,
+                congestion: 0,
+                held: None,
+                read: None,
+            },
             Kind::Read(reth) => {
                 let left = rest(reth, due.next, mtu);
                 let position = Position::of(due.next - due.from, due.end - due.from);

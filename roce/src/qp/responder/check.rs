@@ -3,7 +3,7 @@
 use super::{Message, Refusal, Responder, Rights};
 use crate::qp::wqe::MAX_MESSAGE;
 use crate::qp::{CompletionStatus, Identity, RecvRequest, buffers};
-use crate::wire::{NakCode, Operation, Reth};
+use crate::wire::{Feth, NakCode, Operation, Reth};
 use crate::{Access, Discard, RegionTable, Rkey, Slice};
 
 impl Responder {
@@ -40,6 +40,8 @@ fn check_payload(operation: Operation, length: u32, mtu: u32) -> Result<(), Refu
         }
         Operation::SendLast(_) | Operation::WriteLast(_) => length > 0,
         Operation::SendOnly(_) | Operation::WriteOnly(..) => true,
+        Operation::AtomicWrite(reth) => length == 8 && reth.length == 8,
+        Operation::Flush(feth, _) => length == 0 && feth.is_legal(),
         _ => length == 0,
     };
     if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Sequence)) }
@@ -47,7 +49,14 @@ fn check_payload(operation: Operation, length: u32, mtu: u32) -> Result<(), Refu
 
 fn check_right(operation: Operation, access: Access) -> Result<(), Refusal> {
     let needs = match operation {
-        Operation::WriteFirst(_) | Operation::WriteOnly(..) => Access::REMOTE_WRITE,
+        Operation::WriteFirst(_) | Operation::WriteOnly(..) | Operation::AtomicWrite(_) => {
+            Access::REMOTE_WRITE
+        }
+        // This side's memory keeps nothing when the power fails.
+        Operation::Flush(feth, _) if feth.is_persistent() => {
+            return Err(Refusal::invalid(Discard::RemoteAccess));
+        }
+        Operation::Flush(..) => Access::REMOTE_FLUSH,
         Operation::ReadRequest(_) => Access::REMOTE_READ,
         Operation::CompareSwap(_) | Operation::FetchAdd(_) => Access::REMOTE_ATOMIC,
         _ => Access::LOCAL_READ,
@@ -95,10 +104,26 @@ pub(super) fn check_room(request: &RecvRequest, received: u32, length: u32) -> R
     })
 }
 
-/// Where an atomic works: 8 bytes, aligned to 8 (IBA 9.4.5).
+/// A range that is to be flushed, by a key that is good also where there are no bytes (IBA annex A19).
+pub(super) fn check_flush(
+    feth: Feth,
+    reth: Reth,
+    regions: &RegionTable,
+    identity: &Identity,
+) -> Result<(), Refusal> {
+    let (Identity { pd, qpn, .. }, access) = (*identity, Access::REMOTE_FLUSH);
+    let checked = match feth.is_of_whole_region() {
+        true => regions.remote_whole(reth.rkey, pd, qpn, access),
+        false => regions.remote(reth.rkey, pd, qpn, reth.address, reth.length, access).map(drop),
+    };
+    checked.map_err(|error| Refusal::access(error.discard()))
+}
+
+/// Where an atomic works: 8 bytes, aligned to 8 (IBA 9.4.5, annex A19).
 pub(super) fn check_atomic(
     address: u64,
     rkey: Rkey,
+    access: Access,
     regions: &RegionTable,
     identity: &Identity,
 ) -> Result<Slice, Refusal> {
@@ -106,7 +131,7 @@ pub(super) fn check_atomic(
         return Err(Refusal::invalid(Discard::Sequence));
     }
     let at = regions
-        .remote(rkey, identity.pd, identity.qpn, address, 8, Access::REMOTE_ATOMIC)
+        .remote(rkey, identity.pd, identity.qpn, address, 8, access)
         .map_err(|error| Refusal::access(error.discard()))?;
     // A zero-based window may begin anywhere.
     if at.address().is_multiple_of(8) { Ok(at) } else { Err(Refusal::invalid(Discard::Sequence)) }

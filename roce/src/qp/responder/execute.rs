@@ -1,9 +1,11 @@
-use super::check::{check_atomic, check_payload_right, check_range, check_room, check_write_length};
+use super::check::{
+    check_atomic, check_flush, check_payload_right, check_range, check_room, check_write_length,
+};
 use super::resources::{Kind, Resource};
 use super::{Answer, Message, Refusal, Responder, Rights};
 use crate::qp::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, buffers, wqe};
-use crate::wire::{Bth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
-use crate::{Access, Discard, Memory, Rkey, Slice};
+use crate::wire::{Bth, Feth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
+use crate::{Access, Discard, Memory, Psn, Rkey, Slice};
 
 /// What a request packet meets on its way: memory, and who asks.
 pub(in crate::qp) struct Arrival<'a, 'b, M> {
@@ -65,15 +67,27 @@ impl Responder {
             }
             Operation::ReadRequest(reth) => return self.on_read(reth, arrival),
             Operation::CompareSwap(eth) => {
-                return self.on_atomic(eth.address, eth.rkey, arrival, |memory: &mut M, at| {
-                    memory.compare_swap(at, eth.operands.compare, eth.operands.swap)
+                let place = (eth.address, eth.rkey, Access::REMOTE_ATOMIC);
+                return self.on_atomic(place, arrival, |memory: &mut M, at| {
+                    Kind::Atomic(memory.compare_swap(at, eth.operands.compare, eth.operands.swap))
                 });
             }
             Operation::FetchAdd(eth) => {
-                return self.on_atomic(eth.address, eth.rkey, arrival, |memory: &mut M, at| {
-                    memory.fetch_add(at, eth.operands.add)
+                let place = (eth.address, eth.rkey, Access::REMOTE_ATOMIC);
+                return self.on_atomic(place, arrival, |memory: &mut M, at| {
+                    Kind::Atomic(memory.fetch_add(at, eth.operands.add))
                 });
             }
+            Operation::AtomicWrite(reth) => {
+                let place = (reth.address, reth.rkey, Access::REMOTE_WRITE);
+                // The payload's length was checked.
+                let word = *arrival.payload.first_chunk().ok_or(Refusal::invalid(Discard::Sequence))?;
+                return self.on_atomic(place, arrival, |memory: &mut M, at| {
+                    memory.store(at, word);
+                    Kind::Done
+                });
+            }
+            Operation::Flush(feth, reth) => return self.on_flush(feth, reth, arrival),
             Operation::ReadResponseFirst(_)
             | Operation::ReadResponseMiddle
             | Operation::ReadResponseLast(_)
@@ -117,9 +131,12 @@ impl Responder {
                     }
                 }
             }
-            Operation::CompareSwap(_) | Operation::FetchAdd(_) => {
+            Operation::CompareSwap(_)
+            | Operation::FetchAdd(_)
+            | Operation::AtomicWrite(_)
+            | Operation::Flush(..) => {
                 if let Some((resource, index)) = self.resources.find(psn)
-                    && let Kind::Atomic(_) = resource.kind
+                    && let Kind::Atomic(_) | Kind::Done = resource.kind
                 {
                     resource.answer_from(index);
                 }
@@ -254,20 +271,40 @@ impl Responder {
 
     fn on_atomic<M: Memory>(
         &mut self,
-        address: u64,
-        rkey: Rkey,
+        (address, rkey, access): (u64, Rkey, Access),
         arrival: &mut Arrival<'_, '_, M>,
-        run: impl FnOnce(&mut M, Slice) -> u64,
+        run: impl FnOnce(&mut M, Slice) -> Kind,
     ) -> Result<(), Refusal> {
         if !self.resources.has_room() {
             return Err(Refusal::invalid(Discard::ResponderResources));
         }
-        let at = check_atomic(address, rkey, arrival.books.regions, arrival.identity)?;
-        let original = run(arrival.memory, at);
-        self.count_message();
-        self.resources.push(Resource::new(Kind::Atomic(original), arrival.bth.psn, 1, self.msn));
-        self.advance(1);
+        let at = check_atomic(address, rkey, access, arrival.books.regions, arrival.identity)?;
+        let kind = run(arrival.memory, at);
+        arrival.books.counters.rx_payload_bytes += arrival.payload.len() as u64;
+        self.answer_at_once(kind, arrival.bth.psn);
         Ok(())
+    }
+
+    fn on_flush<M: Memory>(
+        &mut self,
+        feth: Feth,
+        reth: Reth,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Refusal> {
+        if !self.resources.has_room() {
+            return Err(Refusal::invalid(Discard::ResponderResources));
+        }
+        check_flush(feth, reth, arrival.books.regions, arrival.identity)?;
+        arrival.memory.flush();
+        self.answer_at_once(Kind::Done, arrival.bth.psn);
+        Ok(())
+    }
+
+    /// What took one packet was done; it is answered, again where the peer asks again.
+    fn answer_at_once(&mut self, kind: Kind, psn: Psn) {
+        self.count_message();
+        self.resources.push(Resource::new(kind, psn, 1, self.msn));
+        self.advance(1);
     }
 
     /// No receive is posted: the peer shall come back (IBA 9.7.5.2.8).

@@ -10,6 +10,8 @@ pub(super) enum Kind {
     Read(Reth),
     /// An atomic must not run twice: what it found.
     Atomic(u64),
+    /// An ATOMIC WRITE or a FLUSH, which finds nothing.
+    Done,
 }
 
 /// One READ or atomic in the responder's list of those it answers again (IBA 9.7.5.1).

@@ -322,6 +322,8 @@ const fn part(operation: Operation) -> Option<Part> {
         Operation::SendLast(_) | Operation::WriteLast(_) => Some(Part { begins: false, ends: true }),
         Operation::SendOnly(_) | Operation::WriteOnly(..) => Some(Part { begins: true, ends: true }),
         Operation::ReadRequest(_)
+        | Operation::Flush(..)
+        | Operation::AtomicWrite(_)
         | Operation::ReadResponseFirst(_)
         | Operation::ReadResponseMiddle
         | Operation::ReadResponseLast(_)

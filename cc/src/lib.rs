@@ -21,7 +21,9 @@ pub use dcqcn::{Dcqcn, DcqcnConfig};
 pub use dctcp::{Dctcp, DctcpConfig};
 pub use error::ConfigError;
 pub use fixed::Fixed;
-pub use hpcc::{ActiveFlows, FlowMark, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, RxHpcc};
+pub use hpcc::{
+    ActiveFlows, FairFloor, FlowMark, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, RxHpcc,
+};
 pub use rate::Rate;
 pub use telemetry::{Counter, Hop, HopIndex, MAX_HOPS, PathTelemetry};
 pub use time::Instant;

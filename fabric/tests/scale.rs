@@ -48,6 +48,7 @@ fn setup(flows: Vec<Flow>, algorithm: AlgorithmConfig) -> Setup {
         topology: Topology::star(hosts, LINE, HOP),
         conventions: Conventions::HPCC_NS3,
         algorithm,
+        fair_floor: None,
         red: None,
         buffer: 32_000_000,
         pfc: Some(Pfc::default()),

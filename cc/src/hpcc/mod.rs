@@ -6,7 +6,7 @@ pub use config::HpccConfig;
 pub use receiver::{ActiveFlows, FlowMark, HpccReceiver, RxHpcc};
 pub use records::{Inflight, PathRecords};
 
-use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
+use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate, limits};
 use records::Heard;
 
 /// HPCC++ computed at the sender (rtgwg-00 4.2).
@@ -28,6 +28,18 @@ pub struct Hpcc {
     inc_stage: u32,
     /// `lastUpdateSeq`.
     last_update_seq: u64,
+    /// Of the variant `hpcc-fair`.
+    floor: Option<FairFloor>,
+}
+
+/// What the variant `hpcc-fair` adds to the draft: while the busiest hop is the receiver's own link, a flow does not go below
+/// (nearly) its share of it, since the receiver, which counts its flows, says how large that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FairFloor {
+    /// The receiver's link on the path: the last hop.
+    pub hop: HopIndex,
+    /// Not below this rate, whatever that hop says.
+    pub rate: Rate,
 }
 
 impl Hpcc {
@@ -45,6 +57,7 @@ impl Hpcc {
             reference_rate: config.line_rate,
             inc_stage: 0,
             last_update_seq: 0,
+            floor: None,
         })
     }
 
@@ -84,11 +97,16 @@ impl Hpcc {
         self.last_update_seq
     }
 
-    /// Lines 22 to 26, with what was measured.
-    fn react(&mut self, ack: &Ack, busiest: Inflight) {
+    /// The variant `hpcc-fair`: what the receiver says of its own link, until it says something else. `None`: the draft.
+    pub const fn set_floor(&mut self, floor: Option<FairFloor>) {
+        self.floor = floor;
+    }
+
+    /// Lines 22 to 26, with what was measured. Not below `floor`.
+    fn react(&mut self, ack: &Ack, busiest: Inflight, floor: Rate) {
         self.smooth(busiest);
         let update_reference = ack.seq > self.last_update_seq;
-        self.compute_rate(update_reference);
+        self.compute_rate(update_reference, floor);
         if update_reference {
             self.last_update_seq = ack.next;
         }
@@ -101,7 +119,7 @@ impl Hpcc {
     }
 
     /// Lines 11 to 20, `ComputeWind`, on rates.
-    fn compute_rate(&mut self, update_reference: bool) {
+    fn compute_rate(&mut self, update_reference: bool, floor: Rate) {
         let HpccConfig { target_utilisation: eta, max_stage, additive_increase, .. } = self.config;
         let (base, inc_stage) = if self.utilisation >= eta || self.inc_stage >= max_stage {
             // A float's cast to an integer stops at the integer's ends: U = 0 gives the line rate below.
@@ -110,7 +128,7 @@ impl Hpcc {
             (self.reference_rate.as_bps(), self.inc_stage + 1)
         };
         let rate = Rate::from_bps(base.saturating_add(additive_increase.as_bps()));
-        self.rate = rate.clamp(self.config.min_rate, self.config.line_rate);
+        self.rate = rate.clamp(floor.min(self.config.line_rate), self.config.line_rate);
         if update_reference {
             self.reference_rate = self.rate;
             self.inc_stage = inc_stage;
@@ -128,7 +146,11 @@ impl CongestionController for Hpcc {
             // window reacts relative to the initial one.
             Heard::FirstPath => self.last_update_seq = ack.next,
             Heard::NewPath | Heard::Nothing => {}
-            Heard::Measured(_, busiest) => self.react(ack, busiest),
+            Heard::Measured(hop, busiest) => {
+                let floor = self.floor.filter(|floor| floor.hop == hop);
+                let least = self.config.min_rate;
+                self.react(ack, busiest, floor.map_or(least, |floor| floor.rate.max(least)));
+            }
         }
     }
 
@@ -138,7 +160,7 @@ impl CongestionController for Hpcc {
             self.last_update_seq = ack.next;
             return;
         }
-        self.react(ack, *busiest);
+        self.react(ack, *busiest, self.config.min_rate);
     }
     /// An acknowledgement without telemetry says nothing to HPCC++.
     fn on_ack(&mut self, _ack: &Ack) {}

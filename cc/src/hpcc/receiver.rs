@@ -86,7 +86,7 @@ impl RxHpcc {
                 HpccConfig::additive_increase(line_rate, target_utilisation, flows);
         }
         self.hpcc.smooth(inflight);
-        self.hpcc.compute_rate(due);
+        self.hpcc.compute_rate(due, self.hpcc.config.min_rate);
         self.hpcc.config.additive_increase = configured;
     }
 }

@@ -300,3 +300,31 @@ proptest! {
         }
     }
 }
+
+/// The variant `hpcc-fair`: twice as much in flight as fits would halve the rate; the receiver's own link says no further than this.
+#[test]
+fn a_floor_holds_while_its_hop_is_the_busiest() {
+    let rate = |floor: Option<FairFloor>| {
+        let config = HpccConfig::new(Rate::from_gbps(100), Duration::from_micros(4), NonZeroU32::MIN);
+        let mut hpcc = Hpcc::new(HpccConfig { max_stage: 0, ..config }).unwrap();
+        hpcc.set_floor(floor);
+        for number in 1..=20_u64 {
+            let mut path = PathTelemetry::new(0);
+            let hop = Hop {
+                bandwidth: Rate::from_gbps(100),
+                time: Counter::new(number * 4000, 24, 1),
+                tx_bytes: Counter::new(number * 390, 20, 128),
+                queue: 50_000,
+            };
+            assert!(path.set(0, hop));
+            let now = Instant::from_nanos(number * 4000);
+            let ack = Ack { now, seq: number, next: number + 1, acked_bytes: 1000, ce_bytes: 0, rtt: None };
+            hpcc.on_telemetry(&ack, &path);
+        }
+        hpcc.rate()
+    };
+    let floor = Rate::from_gbps(45);
+    assert!(rate(None) < floor);
+    assert_eq!(rate(Some(FairFloor { hop: 0, rate: floor })), floor);
+    assert!(rate(Some(FairFloor { hop: 1, rate: floor })) < floor, "another hop's floor says nothing");
+}

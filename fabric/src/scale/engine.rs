@@ -9,7 +9,7 @@ use super::port::{Port, Routes, mix, ports};
 use super::setup::{Red, Setup, SetupError};
 use super::shared_buffer::{SharedBuffer, Taken};
 use crate::random::Random;
-use cc::{Ack, Algorithm, CongestionController, Instant, Rate};
+use cc::{Ack, Algorithm, CongestionController, FairFloor, Instant, Rate};
 use std::time::Duration;
 
 /// Events between two looks at the progress.
@@ -28,6 +28,8 @@ fn picos(time: Duration) -> u64 {
 struct Host {
     active: Vec<u32>,
     turn: usize,
+    /// Flows that come here.
+    incoming: u32,
 }
 
 /// Counts for the outcome.
@@ -383,6 +385,7 @@ impl<'a> Engine<'a> {
             return self.packets.remove(packet);
         }
         if seq == state.expected {
+            self.hosts[host as usize].incoming += u32::from(seq == 0);
             state.expected += u64::from(payload);
             state.gap_told = false;
         }
@@ -400,6 +403,7 @@ impl<'a> Engine<'a> {
         let instant = self.instant();
         let spec = self.setup.flows[flow as usize];
         let line = self.line(spec.source);
+        let floor = self.floor(spec.destination, packet.hops);
         let Some(sender) = &mut self.flows[flow as usize].sender else { return };
         let acked_bytes = packet.seq.saturating_sub(sender.una) as u32;
         sender.una = sender.una.max(packet.seq);
@@ -419,6 +423,9 @@ impl<'a> Engine<'a> {
         if packet.is_marked {
             sender.algorithm.on_congestion_notification(instant);
         }
+        if let Algorithm::Hpcc(hpcc) = &mut sender.algorithm {
+            hpcc.set_floor(floor);
+        }
         if packet.hops > 0 {
             sender.algorithm.on_telemetry(&ack, &packet.telemetry());
         }
@@ -427,6 +434,14 @@ impl<'a> Engine<'a> {
         sender.repace(before, self.setup);
         self.arm(flow);
         self.serve(spec.source);
+    }
+
+    /// What a receiver says of its own link, where it counts its flows.
+    fn floor(&self, host: u32, hops: u8) -> Option<FairFloor> {
+        let part = self.setup.fair_floor?;
+        let flows = f64::from(self.hosts[host as usize].incoming.max(1));
+        let rate = Rate::from_bps((self.line(host).as_bps() as f64 * part / flows) as u64);
+        Some(FairFloor { hop: hops.checked_sub(1)?, rate })
     }
 
     /// Its algorithm's timer is set where it wants it earlier.
@@ -474,6 +489,7 @@ impl<'a> Engine<'a> {
     fn finish(&mut self, flow: u32) {
         let spec = &self.setup.flows[flow as usize];
         self.flows[flow as usize].sender = None;
+        self.hosts[spec.destination as usize].incoming -= 1;
         let host = &mut self.hosts[spec.source as usize];
         if let Some(place) = host.active.iter().position(|&active| active == flow) {
             host.active.remove(place);

@@ -90,6 +90,9 @@ pub struct Setup {
     pub conventions: Conventions,
     /// What every sender runs.
     pub algorithm: AlgorithmConfig,
+    /// The variant `hpcc-fair` of HPCC++: while the receiver's link is the busiest hop, a flow does not go below this part of
+    /// its share of it. `None`: the draft.
+    pub fair_floor: Option<f64>,
     /// Marking, if any.
     pub red: Option<Red>,
     /// A switch's buffer, in bytes, shared by all its ports.
@@ -149,7 +152,11 @@ impl Setup {
                 return Err(SetupError::Rate { bps });
             }
         }
-        let shares = [self.red.map(|red| ("red", red.probability)), self.pfc.map(|pfc| ("pfc", pfc.share))];
+        let shares = [
+            self.red.map(|red| ("red", red.probability)),
+            self.pfc.map(|pfc| ("pfc", pfc.share)),
+            self.fair_floor.map(|part| ("fair_floor", part)),
+        ];
         for (what, value) in shares.into_iter().flatten() {
             if !(0.0..=1.0).contains(&value) {
                 return Err(SetupError::Share { what, value: value.to_string() });

@@ -26,6 +26,8 @@ struct Text {
     #[serde(default)]
     compat: Compat,
     congestion: String,
+    /// The variant hpcc-fair.
+    fair_floor: Option<f64>,
     #[serde(default = "buffer")]
     buffer: u64,
     #[serde(default)]
@@ -204,6 +206,7 @@ pub fn read(
             Conventions::FERROCE
         },
         algorithm,
+        fair_floor: text.fair_floor,
         red: text.ecn.map(|ecn| Red { min: ecn.min, max: ecn.max, probability: ecn.probability }),
         buffer: text.buffer,
         pfc: text.pfc.then(Pfc::default),

@@ -80,7 +80,8 @@ pub fn interface(name: &str) -> io::Result<Interface> {
         mtu: mtu as u32,
         mac: Mac(mac),
         up: flags & libc::IFF_UP != 0,
-        running: flags & libc::IFF_RUNNING != 0,
+        // The flag follows the carrier up to a second later.
+        running: control.has_carrier().unwrap_or(flags & libc::IFF_RUNNING != 0),
         speed_mbps: control.speed(),
     })
 }
@@ -181,6 +182,16 @@ impl Control {
         let mut request = self.request();
         self.call(what, &mut request)?;
         Ok(request)
+    }
+
+    /// As the driver has it now; none where it can't be asked.
+    fn has_carrier(&self) -> Option<bool> {
+        const ETHTOOL_GLINK: u32 = 10;
+        let mut command = [ETHTOOL_GLINK, 0];
+        let mut request = self.request();
+        request.ifr_ifru.ifru_data = (&raw mut command).cast();
+        self.call(libc::SIOCETHTOOL, &mut request).ok()?;
+        Some(command[1] != 0)
     }
 
     /// Mb/s by ETHTOOL_GSET, which every driver with a speed still answers.

@@ -141,13 +141,21 @@ unsafe fn to_rtr(
     }))
 }
 
+/// As devices have it, there is a shortest timeout: whoever asks for 65 µs thinks of hardware, not of a peer whose CPU the kernel takes
+/// away for milliseconds. 0 is none.
+const fn ack_timeout(wanted: u8) -> u8 {
+    /// 67 ms.
+    const SHORTEST: u8 = 14;
+    if wanted == 0 || wanted > SHORTEST { wanted } else { SHORTEST }
+}
+
 fn to_rts(service: Service, congestion: Option<Congestion>, wanted: &ibv_qp_attr) -> Modify {
     if service == Service::Ud {
         return Modify::ReadyToSendDatagrams { send_psn: Psn::new(wanted.sq_psn & 0xff_ffff) };
     }
     Modify::ReadyToSend(RtsSettings {
         send_psn: Psn::new(wanted.sq_psn & 0xff_ffff),
-        ack_timeout: AckTimeout::new(wanted.timeout),
+        ack_timeout: AckTimeout::new(ack_timeout(wanted.timeout)),
         retry_count: wanted.retry_cnt,
         rnr_retry: wanted.rnr_retry,
         max_rd_atomic: wanted.max_rd_atomic,

@@ -1,9 +1,29 @@
 //! What can be refused before a request travels to the core.
 
+use roce::Qpn;
 use roce::qp::{Capabilities, Data, PostError, RecvRequest, Remote, SendOperation, SendRequest};
+use roce::wire::Service;
 
 /// The longest message: 2³¹ bytes (IBA 9.4.3).
 const LONGEST: u64 = 1 << 31;
+
+/// Whether the service has this operation (IBA table 38).
+pub(crate) fn check_service(operation: &SendOperation, service: Service, qpn: Qpn) -> Result<(), PostError> {
+    let has = match operation {
+        SendOperation::SendTo { .. } => service == Service::Ud,
+        SendOperation::Send { .. }
+        | SendOperation::Write { .. }
+        | SendOperation::Bind(_)
+        | SendOperation::LocalInvalidate { .. } => service != Service::Ud,
+        SendOperation::SendInvalidate { .. }
+        | SendOperation::Read { .. }
+        | SendOperation::FetchAdd { .. }
+        | SendOperation::CompareSwap { .. }
+        | SendOperation::AtomicWrite { .. }
+        | SendOperation::Flush { .. } => service == Service::Rc,
+    };
+    if has { Ok(()) } else { Err(PostError::Service { qpn }) }
+}
 
 pub(crate) fn check_send(request: &SendRequest, limits: &Capabilities) -> Result<(), PostError> {
     let given = request.data.length();
@@ -98,6 +118,19 @@ mod tests {
         let odd = Remote { address: 65, ..REMOTE };
         assert_eq!(refused(&SendRequest::compare_swap(0, sge(8), odd, 1, 2)), PostError::BadAtomic);
         assert!(check_recv(&RecvRequest::scatter(0, &buffers), &Capabilities::default()).is_err());
+    }
+
+    #[test]
+    fn a_service_has_its_own_operations() {
+        let services = [Service::Rc, Service::Uc, Service::Ud];
+        let had = |request: SendRequest| {
+            services.map(|service| check_service(&request.operation, service, Qpn::new(7)).is_ok())
+        };
+        assert_eq!(had(SendRequest::send(0, Data::empty())), [true, true, false]);
+        assert_eq!(had(SendRequest::local_invalidate(0, Rkey::new(1))), [true, true, false]);
+        assert_eq!(had(SendRequest::send_invalidate(0, Data::empty(), Rkey::new(1))), [true, false, false]);
+        assert_eq!(had(SendRequest::atomic_write(0, Data::inline(&[0; 8]), REMOTE)), [true, false, false]);
+        assert_eq!(had(SendRequest::read(0, sge(1), REMOTE)), [true, false, false]);
     }
 
     #[test]

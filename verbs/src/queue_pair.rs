@@ -280,6 +280,7 @@ impl QueuePair {
                 return Err(PostError::State { qpn: self.qpn(), state });
             }
         }
+        post::check_service(&request.operation, self.service, self.qpn())?;
         post::check_send(&request, &self.capabilities)?;
         self.rings.push_send(request)
     }

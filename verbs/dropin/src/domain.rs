@@ -14,7 +14,10 @@ const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC
-    | IBV_ACCESS_MW_BIND;
+    | IBV_ACCESS_MW_BIND
+    | FLUSH_GLOBAL;
+/// `IBV_ACCESS_FLUSH_GLOBAL`, of rdma-core 45 and later. Its `IBV_ACCESS_FLUSH_PERSISTENT` is refused: nothing here outlives power.
+const FLUSH_GLOBAL: c_uint = 1 << 8;
 
 /// A protection domain.
 #[repr(C)]
@@ -42,6 +45,7 @@ pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
         (IBV_ACCESS_MW_BIND, Access::WINDOWS),
+        (FLUSH_GLOBAL, Access::REMOTE_FLUSH),
     ];
     let given = named.into_iter().filter(|(flag, _)| flags & flag != 0);
     Ok(given.fold(Access::LOCAL_READ, |all, (_, access)| all | access))

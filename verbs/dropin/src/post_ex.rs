@@ -7,7 +7,7 @@ use crate::post::{buffers, inline, sge};
 use crate::queue_pair::{Inner, Qp};
 use crate::window;
 use std::ffi::{c_int, c_uint, c_void};
-use verbs::{Data, Qpn, Remote, Rkey, SendOperation, SendRequest, Sge};
+use verbs::{Data, Feth, Qpn, Remote, Rkey, SendOperation, SendRequest, Sge};
 
 /// The requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Default)]
@@ -28,7 +28,17 @@ pub(crate) const OPERATIONS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_SEND_WITH_INV
     | IBV_QP_EX_WITH_LOCAL_INV
     | IBV_QP_EX_WITH_BIND_MW
-    | IBV_QP_EX_WITH_ATOMIC_WRITE) as u64;
+    | IBV_QP_EX_WITH_ATOMIC_WRITE) as u64
+    | WITH_FLUSH;
+
+/// `IBV_QP_EX_WITH_FLUSH`, of rdma-core 45 and later.
+const WITH_FLUSH: u64 = 1 << 11;
+
+/// `wr_flush`: key, address, bytes, placement, selectivity.
+pub(crate) type Flush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
+
+/// Where a queue pair has it: behind the last function of the headers before.
+pub(crate) const FLUSH_SLOT: usize = std::mem::offset_of!(ibv_qp_ex, wr_atomic_write) + size_of::<usize>();
 
 /// Every slot has a function: programs call them without asking.
 pub(crate) fn table(base: ibv_qp) -> ibv_qp_ex {
@@ -243,6 +253,30 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
         qp.post_send_list(draft.requests.drain(..)).map_err(|list| Errno::from(list.error))?;
         Ok(())
     })
+}
+
+/// `ibv_wr_flush(3)`
+pub(crate) unsafe extern "C" fn flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    address: u64,
+    length: usize,
+    placement: u8,
+    selectivity: u8,
+) {
+    const GLOBAL: u8 = 1;
+    const PERSISTENT: u8 = 2;
+    let legal = placement != 0 && placement & !(GLOBAL | PERSISTENT) == 0 && selectivity <= 1;
+    // SAFETY: the contract of the manual page.
+    unsafe {
+        match u32::try_from(length) {
+            Ok(length) if legal => {
+                let to = Feth::new(placement & GLOBAL != 0, placement & PERSISTENT != 0, selectivity == 1);
+                begin(qp, SendOperation::Flush { remote: remote(address, rkey), length, to });
+            }
+            _ => edit(qp, |_| Err(INVALID)),
+        }
+    }
 }
 
 /// What there is not, whatever it is given.

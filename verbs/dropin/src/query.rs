@@ -17,6 +17,8 @@ const ETHERNET: u8 = 2;
 const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 /// `IBV_QPF_GRH_REQUIRED`: addresses are GIDs.
 const GRH_REQUIRED: u8 = 1;
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL`
+const FLUSH_GLOBAL: u64 = 1 << 38;
 /// `IB_UVERBS_DEVICE_ATOMIC_WRITE`
 const ATOMIC_WRITE: u64 = 1 << 40;
 /// Physical state: link up.
@@ -134,7 +136,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         let whole = ibv_device_attr_ex {
             orig_attr,
             phys_port_cnt_ex: 1,
-            device_cap_flags_ex: orig_attr.device_cap_flags as u64 | ATOMIC_WRITE,
+            device_cap_flags_ex: orig_attr.device_cap_flags as u64 | FLUSH_GLOBAL | ATOMIC_WRITE,
             ..Default::default()
         };
         // SAFETY: the program has room for `size` bytes, and `whole` has no more than are copied.

@@ -18,6 +18,8 @@ use verbs::{Capabilities, Congestion, Qpn, QueuePair, Service, State};
 #[repr(C)]
 pub(crate) struct Qp {
     abi: UnsafeCell<ibv_qp_ex>,
+    /// Where headers of rdma-core 45 and later have `wr_flush`, if these are older.
+    _later: UnsafeCell<Option<post_ex::Flush>>,
     /// It was made for `ibv_wr_start` and its like.
     extended: bool,
     inner: Mutex<Inner>,
@@ -130,7 +132,14 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
     let inner = Inner { qp, attributes, init: *init, congestion: None, draft: Draft::default() };
     let abi = UnsafeCell::new(post_ex::table(base));
     let (context, qpn) = (base.context, inner.qp.qpn());
-    let qp = Box::into_raw(Box::new(Qp { abi, extended, inner: Mutex::new(inner) }));
+    let qp = Box::into_raw(Box::new(Qp {
+        abi,
+        _later: UnsafeCell::new(None),
+        extended,
+        inner: Mutex::new(inner),
+    }));
+    // SAFETY: the slot lies in `abi` or is `_later`, right behind it; nobody else has the queue pair yet.
+    unsafe { qp.byte_add(post_ex::FLUSH_SLOT).cast::<Option<post_ex::Flush>>().write(Some(post_ex::flush)) };
     // SAFETY: the domain's context is open.
     unsafe { Context::from(context) }?.events.join(Object::Qp(qpn), qp);
     Ok(qp.cast())

@@ -122,3 +122,72 @@ fn a_word_is_written_at_once() {
         assert_eq!((objects.poll().wr_id, ((start + 4104) as *const u64).read_volatile()), (3, word));
     }
 }
+
+/// The calls of an extended queue pair: bind, flush, take back; and what is wrong is told by `ibv_wr_complete`.
+#[test]
+fn extended_queue_pairs_bind_flush_and_invalidate() {
+    type Flush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
+    let objects = Objects::new();
+    // The peer of this queue pair, itself, may flush.
+    objects.connect_with(15 | 1 << 8);
+    let memory = objects.memory.as_ptr() as u64;
+    // SAFETY: all is alive, and the memory stays; the calls are as the manual pages have them.
+    unsafe {
+        let flags = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND) as c_int;
+        let whole = ibv_reg_mr(objects.pd, memory as *mut c_void, 4096, flags | 1 << 8);
+        let window = (*context()).ops.alloc_mw.unwrap()(objects.pd, IBV_MW_TYPE_2);
+        let rkey = (*window).rkey ^ 1;
+        let access = IBV_ACCESS_REMOTE_WRITE;
+        let info = ibv_mw_bind_info { mr: whole, addr: memory, length: 4096, mw_access_flags: access };
+        let qp = objects.qp.cast::<ibv_qp_ex>();
+        let flush = std::mem::offset_of!(ibv_qp_ex, wr_atomic_write) + size_of::<usize>();
+        let flush = qp.byte_add(flush).cast::<Flush>().read();
+        (*qp).wr_flags = IBV_SEND_SIGNALED as c_uint;
+
+        (*qp).wr_start.unwrap()(qp);
+        (*qp).wr_bind_mw.unwrap()(qp, window, rkey, &info);
+        flush(qp, (*whole).rkey, memory, 4096, 1, 0);
+        (*qp).wr_local_inv.unwrap()(qp, rkey);
+        assert_eq!((*qp).wr_complete.unwrap()(qp), 0);
+        let seen: Vec<_> = (0..3).map(|_| objects.poll()).map(|wc| (wc.status, wc.opcode)).collect();
+        let ok = IBV_WC_SUCCESS;
+        assert_eq!(seen, [(ok, IBV_WC_BIND_MW), (ok, 8), (ok, IBV_WC_LOCAL_INV)]);
+
+        let wrong_rights = ibv_mw_bind_info { mw_access_flags: IBV_ACCESS_MW_BIND, ..info };
+        let no_region = ibv_mw_bind_info { mr: null_mut(), ..info };
+        for wrong in [wrong_rights, no_region] {
+            (*qp).wr_start.unwrap()(qp);
+            (*qp).wr_bind_mw.unwrap()(qp, window, rkey, &wrong);
+            assert_eq!((*qp).wr_complete.unwrap()(qp), libc::EINVAL);
+        }
+        for (placement, selectivity) in [(0, 0), (4, 0), (1, 2)] {
+            (*qp).wr_start.unwrap()(qp);
+            flush(qp, rkey, memory, 1, placement, selectivity);
+            assert_eq!((*qp).wr_complete.unwrap()(qp), libc::EINVAL);
+        }
+
+        // Bound again, and taken back by a message to itself.
+        let mut empty = ibv_recv_wr { wr_id: 7, ..Default::default() };
+        let mut bad = null_mut();
+        assert_eq!((*context()).ops.post_recv.unwrap()(objects.qp, &mut empty, &mut bad), 0);
+        (*qp).wr_start.unwrap()(qp);
+        (*qp).wr_bind_mw.unwrap()(qp, window, rkey ^ 2, &info);
+        (*qp).wr_send_inv.unwrap()(qp, rkey ^ 2);
+        assert_eq!((*qp).wr_complete.unwrap()(qp), 0);
+        let mut seen: Vec<_> = (0..3).map(|_| objects.poll()).collect();
+        seen.sort_by_key(|wc| wc.opcode);
+        assert_eq!(seen[2].__bindgen_anon_1.invalidated_rkey, rkey ^ 2);
+        assert_eq!(ibv_dereg_mr(whole), 0);
+        assert_eq!((*context()).ops.dealloc_mw.unwrap()(window), 0);
+    }
+}
+
+#[test]
+fn the_device_says_what_it_has() {
+    let mut attributes = ibv_device_attr::default();
+    // SAFETY: the context is open, and there is room for the attributes.
+    assert_eq!(unsafe { ibv_query_device(context(), &mut attributes) }, 0);
+    let flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS;
+    assert_eq!(attributes.device_cap_flags & flags, flags);
+    assert_eq!(attributes.max_mw, attributes.max_mr);
+}

@@ -79,14 +79,24 @@ impl Objects {
     }
 
     pub fn to_init(&self) -> c_int {
+        self.to_init_with(15)
+    }
+
+    /// With these rights for the peer.
+    pub fn to_init_with(&self, qp_access_flags: c_uint) -> c_int {
         let attributes =
-            ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, qp_access_flags: 15, ..Default::default() };
+            ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, qp_access_flags, ..Default::default() };
         self.modify(attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
     }
 
     /// To itself.
     pub fn connect(&self) {
-        assert_eq!(self.to_init(), 0);
+        self.connect_with(15);
+    }
+
+    /// To itself, with these rights for the peer.
+    pub fn connect_with(&self, qp_access_flags: c_uint) {
+        assert_eq!(self.to_init_with(qp_access_flags), 0);
         // SAFETY: the queue pair and the context are alive.
         let (qpn, gid) = unsafe {
             let mut gid = ibv_gid { raw: [0; 16] };

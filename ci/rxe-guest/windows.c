@@ -5,7 +5,8 @@
  *
  * Round 1: a type 2 window is bound, written through, and taken back by the client's SEND with invalidate, which the server's
  * completion names. Meanwhile the region can't be deregistered. Round 2: a type 1 window, by ibv_bind_mw, is read through. Round
- * 3: a type 2 window is taken back by LOCAL_INV, and the client's WRITE is refused. The region itself gives a peer no right.
+ * 3: a type 2 window is taken back by LOCAL_INV, and the client's WRITE is refused. Round 4, on another connection: a SEND with
+ * invalidate by a key that is no window's is acknowledged, and fails the server alone. The region itself gives a peer no right.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -112,6 +113,37 @@ static void expect(struct ibv_wc wc, enum ibv_wc_status status, enum ibv_wc_opco
 		die("windows: %s: %s, opcode %d", what, ibv_wc_status_str(wc.status), wc.opcode);
 }
 
+static void open_connection(struct ibv_pd *pd, int gid_index)
+{
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1 } };
+	check((qp = ibv_create_qp(pd, &init)) != NULL, "queue pair");
+	struct words own = { .qpn = qp->qp_num, .psn = 0x1234 };
+	check(!ibv_query_gid(pd->context, 1, gid_index, &own.gid), "no such GID");
+	struct words peer = exchange(own);
+	connect_to(peer, gid_index, own.psn);
+	exchange(own);
+}
+
+static void serve_wrong_key(void)
+{
+	struct ibv_recv_wr empty = { .wr_id = 8 }, *bad;
+	check(!ibv_post_recv(qp, &empty, &bad), "receive");
+	exchange((struct words) { 0 });
+	expect(completion(), IBV_WC_REM_INV_REQ_ERR, 0, "SEND with invalidate by a key of nothing");
+	exchange((struct words) { 0 });
+	puts("SEND with invalidate by a key of nothing: ok");
+}
+
+static void send_wrong_key(void)
+{
+	struct ibv_send_wr send = { .opcode = IBV_WR_SEND_WITH_INV };
+	send.invalidate_rkey = 0xfedcba98;
+	exchange((struct words) { 0 });
+	expect(post(send), IBV_WC_SUCCESS, IBV_WC_SEND, "the acknowledgement of a SEND by a wrong key");
+	exchange((struct words) { 0 });
+}
+
 static void serve(struct ibv_pd *pd)
 {
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
@@ -194,7 +226,6 @@ static void borrow(struct ibv_pd *pd)
 	expect(post(wr), IBV_WC_REM_ACCESS_ERR, 0, "WRITE by a key that was taken back");
 	exchange(lent);
 	check(!ibv_dereg_mr(mr), "the region");
-	puts("the client's side: ok");
 }
 
 int main(int count, char **words)
@@ -209,19 +240,16 @@ int main(int count, char **words)
 	check(context != NULL, "open");
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	cq = ibv_create_cq(context, 16, NULL, NULL, 0);
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1 } };
-	check(pd && cq && (qp = ibv_create_qp(pd, &init)), "objects");
+	check(pd && cq, "objects");
 	check(!posix_memalign((void **)&memory, 4096, SIZE), "memory");
 	memset(memory, 0, SIZE);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	meet(server);
-	struct words own = { .qpn = qp->qp_num, .psn = 0x1234 };
-	check(!ibv_query_gid(context, 1, gid_index, &own.gid), "no such GID");
-	struct words peer = exchange(own);
-	connect_to(peer, gid_index, own.psn);
-	exchange(own);
+	open_connection(pd, gid_index);
 	if (server) borrow(pd); else serve(pd);
+	check(!ibv_destroy_qp(qp), "the first connection");
+	open_connection(pd, gid_index);
+	if (server) send_wrong_key(); else serve_wrong_key();
 	check(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context), "the end");
 	ibv_free_device_list(list);
 	return 0;

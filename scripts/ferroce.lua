@@ -13,7 +13,7 @@ local IFA_RATES = { [0] = "10 Gb/s", "25 Gb/s", "40 Gb/s", "50 Gb/s", "100 Gb/s"
   "100 Mb/s", "200 Mb/s", "500 Mb/s", "1 Gb/s", "2.5 Gb/s", "5 Gb/s", "800 Gb/s" }
 local KINDS = { [0] = "busiest hop", "window", "in-flight share", "ready", "hop" }
 local OPCODES = { [0xc0] = "telemetry request", [0xc1] = "telemetry response", [0xc2] = "telemetry notification",
-  [0xc3] = "telemetry setup", [0xc4] = "direct telemetry response", [0xc8] = "selective acknowledge" }
+  [0xc3] = "telemetry setup", [0xc8] = "selective acknowledge" }
 local WAYS = { [0] = "behind Acknowledges", "notifications", "windows" }
 
 local ferroce = Proto("ferroce", "Ferroce")
@@ -55,6 +55,7 @@ local HPCC = fields(hpcc, {
   hops = ProtoField.uint8("hpcc.hops", "Hops"),
   path = ProtoField.uint16("hpcc.path", "Path id", base.HEX),
   room = ProtoField.uint16("hpcc.room", "Room (hops)"),
+  subscriber = ProtoField.uint24("hpcc.subscriber", "Subscribes to direct responses, as QPN", base.HEX),
   rate = ProtoField.uint8("hpcc.rate", "B", base.DEC, RATES),
   time = ProtoField.uint32("hpcc.ts", "ts (ns)"),
   bytes = ProtoField.uint32("hpcc.tx_bytes", "txBytes"),
@@ -120,10 +121,15 @@ end
 local function int_header(tvb, tree)
   if tvb:len() < 4 then return end
   local hops, room = tvb(0, 1):bitfield(0, 4), tvb(2, 2):uint()
-  local length = math.min(4 + room * 8, tvb:len())
+  local subscribes = room == 0x8001 and tvb:len() >= 12
+  local length = subscribes and 12 or math.min(4 + room * 8, tvb:len())
   local part = tree:add(hpcc, tvb(0, length))
   part:add(HPCC.hops, tvb(0, 1), hops)
   part:add(HPCC.path, tvb(0, 2), tvb(0, 2):bitfield(4, 12))
+  if subscribes then
+    part:add(HPCC.subscriber, tvb(4, 3))
+    return
+  end
   part:add(HPCC.room, tvb(2, 2))
   for hop = 0, hops - 1 do
     if 12 + hop * 8 <= length then record(tvb(4 + hop * 8, 8):tvb(), part) end
@@ -175,7 +181,7 @@ local function selective(tvb, tree)
   tree:add(FERROCE.held, tvb(4, 16))
 end
 
-local BODIES = { [0xc0] = int_header, [0xc1] = feedback, [0xc2] = feedback, [0xc3] = setup, [0xc4] = feedback,
+local BODIES = { [0xc0] = int_header, [0xc1] = feedback, [0xc2] = feedback, [0xc3] = setup,
   [0xc8] = selective }
 
 -- A packet from its BTH on: InfiniBand's dissector, then what is ours.

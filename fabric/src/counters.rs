@@ -46,6 +46,8 @@ pub struct PortCounters {
     pub copies: u64,
     /// Telemetry requests that left with this port's record.
     pub stamped: u64,
+    /// Direct telemetry responses that congestion at this port gave rise to.
+    pub direct_responses: u64,
     /// Frames marked Congestion Experienced.
     pub ce_marked: u64,
     /// Frames that went no further.

@@ -17,6 +17,7 @@
 
 mod classes;
 mod counters;
+mod direct;
 mod egress;
 mod fault;
 mod faulty;
@@ -35,6 +36,7 @@ mod switch;
 
 pub use classes::SecondClass;
 pub use counters::{Drops, FaultCounters, PortCounters};
+pub use direct::Direct;
 pub use fault::{FaultConfig, FaultLine, Probability};
 pub use faulty::Faulty;
 pub use marking::Red;

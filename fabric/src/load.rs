@@ -63,6 +63,16 @@ impl LoadMeter {
         }
     }
 
+    /// The in-flight share with so many bytes waiting, by the rate of the last whole period.
+    pub(crate) fn inflight(&self, waiting: u64) -> f64 {
+        waiting as f64 / (self.bytes_per_nano * self.period.as_nanos() as f64) + self.busy
+    }
+
+    /// What it is counted over.
+    pub(crate) const fn period(&self) -> Duration {
+        self.period
+    }
+
     fn discount(&mut self, now: Instant) {
         let step = (self.period / DRE_STEPS).max(Duration::from_nanos(1));
         let steps = now.saturating_since(self.discounted_at).as_nanos() / step.as_nanos();

@@ -1,5 +1,6 @@
 use crate::classes::SecondClass;
 use crate::counters::PortCounters;
+use crate::direct::{Direct, Told};
 use crate::egress::{Egress, Refused, Snapshot};
 use crate::fault::{FaultConfig, FaultLine, copy_of};
 use crate::load::LoadMeter;
@@ -9,7 +10,7 @@ use crate::stations::Stations;
 use cc::{Instant, Rate};
 use datapath::io::PacketBuf;
 use roce::wire::format::{PortState, Request};
-use roce::wire::{Mac, mark_ce};
+use roce::wire::{Mac, Subscription, mark_ce};
 use std::time::Duration;
 
 /// A port's place in the configuration, from 0.
@@ -38,7 +39,9 @@ pub struct PortConfig {
     /// Telemetry tells as queue what the link carries in the time that the packet waited: where classes share the link, the
     /// length of one's queue doesn't say how long it takes to drain (rtgwg-00 9.3).
     pub tell_sojourn: bool,
-    /// `T` of the flows, which AECN's load is counted over.
+    /// Tells senders that subscribe of congestion at this port at once.
+    pub direct: Option<Direct>,
+    /// `T` of the flows, which direct responses' and AECN's load is counted over.
     pub load_period: Duration,
     /// What the link behind the port does to frames. The port's place is mixed into the seed.
     pub faults: FaultConfig,
@@ -55,6 +58,7 @@ impl Default for PortConfig {
             red: None,
             second_class: None,
             tell_sojourn: false,
+            direct: None,
             load_period: Duration::from_millis(1),
             faults: FaultConfig::default(),
         }
@@ -108,6 +112,7 @@ struct Port<B> {
     load: Option<LoadMeter>,
     link: Option<FaultLine<B>>,
     marker: Marker,
+    told: Option<Told>,
     tell_sojourn: bool,
     catch_up: Duration,
     counters: PortCounters,
@@ -184,7 +189,10 @@ impl<B: PacketBuf> Switch<B> {
         let known = if is_group(destination) { None } else { self.stations.find(now, destination) };
         match known {
             Some(to) if to == from => counters.drops.same_port += 1,
-            Some(to) => self.enqueue(to, buf),
+            Some(to) => {
+                self.respond(from, to, &buf, &mut alloc);
+                self.enqueue(to, buf);
+            }
             None => self.flood(from, buf, &mut alloc),
         }
     }
@@ -299,6 +307,35 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
+    /// Tells the sender of a frame that came by `from` and subscribes, where `to` is congested.
+    fn respond(
+        &mut self,
+        from: PortId,
+        to: PortId,
+        frame: &[u8],
+        alloc: &mut impl FnMut(PortId) -> Option<B>,
+    ) {
+        let port = &mut self.ports[usize::from(to.0)];
+        let (Some(told), Some(load)) = (&mut port.told, &port.load) else { return };
+        let waiting = port.egress.waiting_in(port.egress.class_of(frame));
+        if !told.is_congested(waiting) {
+            return;
+        }
+        let Some(subscription) = Subscription::find(frame) else { return };
+        if !told.tell(self.now, subscription.key()) {
+            return;
+        }
+        let Some(mut answer) = alloc(from) else { return };
+        answer.set_len(answer.capacity());
+        // A float's cast to an integer stops at the integer's ends.
+        let utilisation = (load.inflight(waiting) * f64::from(1 << 20)) as u32;
+        let interval = u32::try_from(load.period().as_nanos()).unwrap_or(u32::MAX);
+        let Ok(length) = subscription.respond(utilisation, interval, &mut answer) else { return };
+        answer.set_len(length);
+        port.counters.direct_responses += 1;
+        self.enqueue(from, answer);
+    }
+
     fn flood(&mut self, from: PortId, buf: B, alloc: &mut impl FnMut(PortId) -> Option<B>) {
         let last = match (self.ports.len() as u16 - 1, from.0) {
             (0, _) => {
@@ -349,6 +386,7 @@ impl<B: PacketBuf> Port<B> {
             egress: Egress::new(config.rate, config.queue_bytes, config.queue_frames, config.second_class),
             link: faults.any().then(|| FaultLine::new(faults)),
             marker: Marker::new(config.red, config.ecn_threshold, !seed),
+            told: config.direct.map(Told::new),
             tell_sojourn: config.tell_sojourn,
             catch_up: config.catch_up,
             counters: PortCounters::default(),

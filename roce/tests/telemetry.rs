@@ -105,6 +105,19 @@ fn one_of_four_data_packets_is_enough() {
     assert!(with.abs_diff((with + without) / 4) < 10, "{with} of {}", with + without);
 }
 
+/// Those between subscribe; the peer takes the data out and answers nothing to them.
+#[test]
+fn data_without_telemetry_subscribes() {
+    let (seen, share, _) = transfer(hpcc(|congestion| {
+        congestion.in_band = FOURTH;
+        congestion.subscribe = true;
+    }));
+    assert!(share < 0.25, "{share}");
+    let (with, without) = (count(&seen, 0, WRITES, true), count(&seen, 0, WRITES, false));
+    assert!(with > 350 && without < 20, "{with} with, {without} without");
+    assert_eq!(count(&seen, 1, NOTIFICATION, false), 1, "only the answer to the setup");
+}
+
 #[test]
 fn a_notification_answers_each_packet_that_brings_telemetry() {
     let (seen, share, _) = transfer(hpcc(|congestion| {

@@ -23,6 +23,9 @@ pub struct CongestionArgs {
     /// hpcc: how the other side answers telemetry [default: ack]
     #[arg(long, value_name = "WAY")]
     pub feedback: Option<FeedbackWay>,
+    /// hpcc: data packets ask switches to tell of congestion at once, beside what --telemetry brings
+    #[arg(long)]
+    pub subscribe: bool,
     /// hpcc, hpcc-rx: layout of the telemetry: hpcc (HPCC INT), int-md (P4 INT-MD 2.1), ioam (RFC 9197, IPv6),
     /// ifa (IFA 2.0), aecn (Advanced ECN, IPv6) [default: hpcc]
     #[arg(long, value_name = "FORMAT")]
@@ -95,6 +98,7 @@ impl CongestionArgs {
         let choice = CongestionChoice {
             cc: self.cc,
             telemetry: self.telemetry,
+            subscribe: self.subscribe,
             format: self.format,
             feedback: self.feedback.map(Reverse::from),
             window: self.cc_window,
@@ -130,6 +134,9 @@ pub fn describe(congestion: Option<&Congestion>) -> String {
     }
     if congestion.format != Format::Hpcc {
         said += &format!(" as {}", congestion.format);
+    }
+    if congestion.subscribe {
+        said += ", subscribed to direct responses";
     }
     match congestion.reverse {
         Reverse::Ack => {}
@@ -231,9 +238,12 @@ mod tests {
         assert!(wrong.contains("inband:N"), "{wrong}");
         let wrong = parse("tool --cc hpcc --format ebpf").unwrap_err().to_string();
         assert!(wrong.contains("int-md") && wrong.contains("aecn"), "{wrong}");
-        let line = "tool --cc hpcc --telemetry inband:4 --format ioam --feedback notification --cc-line-rate 1G --cc-base-rtt 2ms";
+        let line = "tool --cc hpcc --telemetry inband:4 --format ioam --subscribe --feedback notification --cc-line-rate 1G --cc-base-rtt 2ms";
         let congestion = parse(line).unwrap().args.congestion().unwrap();
         let said = describe(congestion.as_ref());
-        assert!(said.contains("1 of 4 data packets as ioam, notifications"), "{said}");
+        assert!(
+            said.contains("1 of 4 data packets as ioam, subscribed to direct responses, notifications"),
+            "{said}"
+        );
     }
 }

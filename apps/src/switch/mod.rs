@@ -9,7 +9,7 @@ use crate::units;
 use cc::{Instant, Rate};
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::port_spec::PortSpec;
-use fabric::{Probability, Red, Runner, SecondClass, Switch};
+use fabric::{Direct, Probability, Red, Runner, SecondClass, Switch};
 use series::Recorder;
 use settings::EgressRate;
 use show::{Message, Show, Showing};
@@ -59,7 +59,10 @@ pub struct Args {
     /// Telemetry tells how long a packet waited, in bytes of the link, in place of the queue's length
     #[arg(long)]
     tell_sojourn: bool,
-    /// The flows' base round trip, over which load is counted for AECN
+    /// Answer packets that subscribe at once where more than SIZE bytes wait, each sender once in TIME: 20K:100us
+    #[arg(long, value_name = "SIZE:TIME", value_parser = settings::direct)]
+    direct: Option<Direct>,
+    /// The flows' base round trip, over which load is counted for AECN and direct responses
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
     load_period: Duration,
     /// A pause of this process that a link makes up for, at most, in one burst

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::units;
 use cc::Rate;
 use datapath::port_spec::PortSpec;
-use fabric::{FaultConfig, PortConfig, Probability, Red, SecondClass, SwitchConfig};
+use fabric::{Direct, FaultConfig, PortConfig, Probability, Red, SecondClass, SwitchConfig};
 use roce::wire::telemetry::Speed;
 use std::time::Duration;
 
@@ -57,6 +57,17 @@ pub fn red(text: &str) -> Result<Red, String> {
     let [from, to, most] = <[&str; 3]>::try_from(text.split(':').collect::<Vec<_>>()).map_err(|_| wrong())?;
     let red = Red { from: units::bytes(from)?, to: units::bytes(to)?, most: probability(most)? };
     if red.from <= red.to { Ok(red) } else { Err(wrong()) }
+}
+
+/// `20K:100us`.
+///
+/// # Errors
+/// What is not a size and a time.
+pub fn direct(text: &str) -> Result<Direct, String> {
+    let (threshold, interval) = text
+        .split_once(':')
+        .ok_or_else(|| format!("`{text}` has no `:`; write SIZE:TIME, as in 20K:100us"))?;
+    Ok(Direct { threshold: units::bytes(threshold)?, interval: units::duration(interval)? })
 }
 
 /// `26:1:3`.
@@ -124,6 +135,7 @@ fn port_config(args: &Args, port: &PortSpec) -> PortConfig {
         red: args.ecn_red,
         second_class: args.second_class,
         tell_sojourn: args.tell_sojourn,
+        direct: args.direct,
         load_period: args.load_period,
         faults: FaultConfig {
             loss: faults.loss,
@@ -209,6 +221,7 @@ mod tests {
             ("--port a:b --port b", "no kind"),
             ("--port a --port b --ecn-red 5K:2K:0.1", "FROM:TO:P"),
             ("--port a --port b --ecn-red 1K:2K:0.1 --ecn-threshold 3K", "cannot be used"),
+            ("--port a --port b --direct 20K", "SIZE:TIME"),
             ("--port a --port b --second-class 64:1:1", "DSCP"),
             ("--port a --port b --second-class 26:0:1", "DSCP"),
         ] {

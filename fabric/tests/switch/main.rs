@@ -2,6 +2,7 @@
 
 mod classes;
 mod conservation;
+mod direct;
 mod faults;
 mod forwarding;
 mod running;

@@ -113,6 +113,7 @@ impl Collector {
         self.estimates.on_received(frame.payload.len());
         let report = match (&frame.in_band, frame.carried) {
             (_, Some(carried)) => carried.read().and_then(|reading| self.on_reading(now, &reading, flows)),
+            (Some(in_band), None) if in_band.int.is_subscription() => return,
             (Some(in_band), None) => self.on_records(now, in_band.int, in_band.records(), flows),
             (None, None) => return,
         };

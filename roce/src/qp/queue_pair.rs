@@ -202,7 +202,8 @@ impl QueuePair {
             connection.mark_capable();
         }
         self.notifier = Notifier::new(congestion.notification_interval);
-        self.sampler = Sampler::new(&congestion.algorithm, congestion.in_band, congestion.reverse);
+        self.sampler =
+            Sampler::new(&congestion.algorithm, congestion.in_band, congestion.reverse, congestion.subscribe);
         self.collector.only_ratios(congestion.ratio_only);
         self.seals = Seals::new(congestion.feedback_key);
         self.flow = Some(Flow::new(algorithm));

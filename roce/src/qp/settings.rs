@@ -136,6 +136,9 @@ pub struct Congestion {
     /// Every how many data packets carry telemetry (HPCC++ only). They take [`MAX_IN_BAND`](crate::wire::MAX_IN_BAND)
     /// bytes more on the wire, or what [`Format::longest`] says, and only towards a peer that said that it knows them.
     pub in_band: Option<NonZeroU32>,
+    /// Data packets that bring no telemetry ask switches to tell us of congestion at once (pan-01 6.3). They take
+    /// [`SUBSCRIPTION_LENGTH`](crate::wire::SUBSCRIPTION_LENGTH) bytes more, towards a peer that knows telemetry (HPCC++ only).
+    pub subscribe: bool,
     /// How telemetry is laid out in probes and data.
     pub format: Format,
     /// How the peer shall answer telemetry; [`CongestionAlgorithm::HpccReceiver`] is always told windows.
@@ -179,6 +182,7 @@ impl Congestion {
             algorithm,
             probe_interval: None,
             in_band: None,
+            subscribe: false,
             format: Format::Hpcc,
             reverse: Reverse::Ack,
             notification_interval: Self::NOTIFICATION_INTERVAL,

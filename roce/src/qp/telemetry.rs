@@ -81,20 +81,29 @@ pub(super) struct Sampler {
     handshake: Option<Handshake>,
     /// Every how many.
     every: Option<NonZeroU32>,
+    /// The others subscribe.
+    subscribe: bool,
     /// Data packets until the next that does.
     left: u32,
 }
 
 impl Sampler {
-    pub(super) fn new(algorithm: &AlgorithmConfig, every: Option<NonZeroU32>, reverse: Reverse) -> Self {
+    pub(super) fn new(
+        algorithm: &AlgorithmConfig,
+        every: Option<NonZeroU32>,
+        reverse: Reverse,
+        subscribe: bool,
+    ) -> Self {
         let (config, reverse) = match algorithm {
-            AlgorithmConfig::Hpcc(config) if every.is_some() || reverse != Reverse::Ack => (config, reverse),
+            AlgorithmConfig::Hpcc(config) if every.is_some() || reverse != Reverse::Ack || subscribe => {
+                (config, reverse)
+            }
             AlgorithmConfig::HpccReceiver(config) => (config, Reverse::Window),
             _ => return Self::default(),
         };
         let setup = setup(config, reverse);
         let handshake = Handshake { setup, is_heard: false, attempts: 0, next_at: Instant::ZERO };
-        Self { handshake: Some(handshake), every, left: 0 }
+        Self { handshake: Some(handshake), every, subscribe, left: 0 }
     }
 
     /// When the setup may leave, while data is in flight.
@@ -124,6 +133,11 @@ impl Sampler {
     /// Whether the next data packet carries an INT header.
     pub(super) fn is_due(&self) -> bool {
         self.left == 0 && self.every.is_some() && self.handshake.is_some_and(|handshake| handshake.is_heard)
+    }
+
+    /// Whether a data packet without one subscribes to direct responses.
+    pub(super) fn subscribes(&self) -> bool {
+        self.subscribe && self.handshake.is_some_and(|handshake| handshake.is_heard)
     }
 
     /// A data packet left; with an INT header where one was due.

@@ -8,10 +8,22 @@ use super::upgrade::Seen;
 use super::{Books, CompletionStatus, Identity, State, buffers};
 use crate::wire::telemetry::IntHeader;
 use crate::wire::{
-    Bth, Format, Header, MAX_IN_BAND, MAX_OVERHEAD, NakCode, Opcode, Operation, Report, Service,
+    Bth, Format, Header, MAX_IN_BAND, MAX_OVERHEAD, NakCode, Opcode, Operation, Report, SUBSCRIPTION_LENGTH,
+    Service, Subscription,
 };
 use crate::{Access, AccessError, FailureCause, Memory, Psn, Qpn};
 use cc::{CongestionController, Instant};
+
+/// What telemetry a data packet brings, and where.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Brings {
+    /// An INT header behind the BTH.
+    InBand,
+    /// Another format; none in that of HPCC INT.
+    Format(Format),
+    /// A subscription to direct responses.
+    Subscription,
+}
 
 /// Why a packet that was planned can't be made.
 pub(super) enum Failure {
@@ -166,7 +178,8 @@ impl QueuePair {
         let bth = self.bth(connection.destination, self.prober.psn());
         let header = Header::TelemetryRequest { bth, int };
         let room = int.room_bytes() as u32;
-        let length = self.write_with(format, connection, &header, room, frame, |_| Ok(())).ok()?;
+        let brings = Brings::Format(format);
+        let length = self.write_with(brings, connection, &header, room, frame, |_| Ok(())).ok()?;
         self.prober.on_sent(books.now);
         books.counters.probes_sent += 1;
         self.consider(Seen::Probes(self.prober.sent()));
@@ -203,17 +216,13 @@ impl QueuePair {
         bth.solicited = plan.solicited;
         bth.congestion = data_bits;
         // Where the frame has no room for it, the packet leaves without.
-        let mut format = Format::Hpcc;
-        if self.sampler.is_due() {
-            let wanted = self.format();
-            let room = if wanted == Format::Hpcc { MAX_IN_BAND } else { wanted.longest() };
-            if frame.len() >= plan.length as usize + MAX_OVERHEAD + room {
-                format = wanted;
-                bth.congestion |= if wanted == Format::Hpcc { Bth::TELEMETRY } else { 0 };
-            }
+        let room = frame.len().saturating_sub(plan.length as usize + MAX_OVERHEAD);
+        let brings = self.telemetry_of_data(room);
+        if brings == Brings::InBand {
+            bth.congestion |= Bth::TELEMETRY;
         }
         let header = Header::Connected { service: Service::Rc, bth, operation: plan.operation };
-        let written = self.write_with(format, connection, &header, plan.length, frame, |into| {
+        let written = self.write_with(brings, connection, &header, plan.length, frame, |into| {
             Ok(buffers::gather(memory, books.regions, self.identity.pd, plan.data, plan.offset, into)?)
         });
         let (payload, ack_request, is_oldest) = (plan.length, plan.ack_request, plan.is_oldest);
@@ -253,22 +262,45 @@ impl QueuePair {
         self.congestion.map_or(Format::Hpcc, |congestion| congestion.format)
     }
 
-    /// As [`write`](Self::write), with telemetry below the BTH where the format has it there.
+    /// What the next data packet brings, where the frame has `room` for it beside the rest.
+    fn telemetry_of_data(&self, room: usize) -> Brings {
+        let format = self.format();
+        if self.sampler.is_due() {
+            return match format {
+                Format::Hpcc if room >= MAX_IN_BAND => Brings::InBand,
+                format if room >= format.longest() => Brings::Format(format),
+                _ => Brings::Format(Format::Hpcc),
+            };
+        }
+        let subscribes = self.sampler.subscribes() && room >= SUBSCRIPTION_LENGTH;
+        if subscribes { Brings::Subscription } else { Brings::Format(Format::Hpcc) }
+    }
+
+    /// As [`write`](Self::write), with telemetry that is put in once the packet is sealed.
     fn write_with(
         &self,
-        format: Format,
+        brings: Brings,
         connection: &Connection,
         header: &Header,
         payload: u32,
         frame: &mut [u8],
         fill: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
     ) -> Result<usize, Failure> {
-        let behind = frame.get_mut(format.inserted()..).ok_or(Failure::Frame)?;
+        let gap = match brings {
+            Brings::InBand | Brings::Format(Format::Hpcc) => {
+                return self.write(connection, header, payload, frame, fill);
+            }
+            Brings::Format(format) => format.inserted(),
+            Brings::Subscription => SUBSCRIPTION_LENGTH,
+        };
+        let behind = frame.get_mut(gap..).ok_or(Failure::Frame)?;
         let length = self.write(connection, header, payload, behind, fill)?;
-        if format == Format::Hpcc {
-            return Ok(length);
-        }
-        format.insert(frame, length).map_err(|_| Failure::Frame)
+        let whole = match brings {
+            Brings::Subscription => Subscription::insert(frame, length, self.identity.qpn),
+            Brings::InBand => Ok(length),
+            Brings::Format(format) => format.insert(frame, length),
+        };
+        whole.map_err(|_| Failure::Frame)
     }
 
     pub(super) fn write(

@@ -34,6 +34,7 @@ impl QueuePair {
         };
         let (probe_interval, in_band, reverse) =
             (congestion.probe_interval, congestion.in_band, congestion.reverse);
+        let subscribe = congestion.subscribe;
         if let Some(congestion) = &mut self.congestion {
             congestion.upgrade = None;
         }
@@ -44,7 +45,7 @@ impl QueuePair {
         }
         // Its parameters were checked on the way to RTS.
         let Ok(algorithm) = to.build() else { return };
-        self.sampler = Sampler::new(&to, in_band, reverse);
+        self.sampler = Sampler::new(&to, in_band, reverse, subscribe);
         if to.wants_ecn()
             && let Some(connection) = &mut self.connection
         {

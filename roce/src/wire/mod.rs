@@ -15,6 +15,7 @@ mod inband_tests;
 mod layers;
 mod opcode;
 mod path;
+mod subscription;
 pub mod telemetry;
 mod template;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use header::{
 pub use inband::{IN_BAND_ROOM, InBand};
 pub use opcode::{Opcode, Shape};
 pub use path::{Mac, Mtu, Path, Vlan};
+pub use subscription::{SUBSCRIPTION_LENGTH, Subscription};
 pub use template::Template;
 
 use crate::{Discard, Psn, Qpn};

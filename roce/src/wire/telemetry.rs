@@ -160,13 +160,31 @@ pub struct IntHeader {
     hops: u8,
     path_id: u16,
     room: u8,
+    is_subscription: bool,
 }
 
+/// In the word's 16 bits of room: the packet subscribes to direct responses. Room is then 1, and switches write nothing.
+const SUBSCRIBES: u32 = 0x8000;
+
 impl IntHeader {
+    /// What stands in a packet that subscribes.
+    pub(super) const SUBSCRIPTION: Self = Self { hops: 0, path_id: 0, room: 1, is_subscription: true };
+
+    /// Whether the packet subscribes to direct responses, and asks for no records.
+    #[must_use]
+    pub const fn is_subscription(self) -> bool {
+        self.is_subscription
+    }
+
     /// A header with room for `room` records, at most [`MAX_HOPS`], as a probe's sender makes it.
     #[must_use]
     pub const fn with_room(room: u8) -> Self {
-        Self { hops: 0, path_id: 0, room: if room > MAX_HOPS { MAX_HOPS } else { room } }
+        Self {
+            hops: 0,
+            path_id: 0,
+            room: if room > MAX_HOPS { MAX_HOPS } else { room },
+            is_subscription: false,
+        }
     }
 
     /// Switches that wrote a record, at most `room`.
@@ -194,15 +212,19 @@ impl IntHeader {
     }
 
     pub(super) const fn pack(self) -> [u8; WORD_LENGTH] {
-        let word = (self.hops as u32) << 28 | (self.path_id as u32) << 16 | self.room as u32;
+        let flag = if self.is_subscription { SUBSCRIBES } else { 0 };
+        let word = (self.hops as u32) << 28 | (self.path_id as u32) << 16 | flag | self.room as u32;
         word.to_be_bytes()
     }
 
     pub(super) fn unpack(bytes: [u8; WORD_LENGTH]) -> Option<Self> {
         let word = u32::from_be_bytes(bytes);
         let hops = (word >> 28) as u8;
-        let room = u8::try_from(word & 0xffff).ok()?;
-        (hops <= room && room <= MAX_HOPS).then_some(Self {
+        let is_subscription = word & SUBSCRIBES != 0;
+        let room = u8::try_from(word & 0xffff & !SUBSCRIBES).ok()?;
+        let is_legal = !is_subscription || hops == 0 && room == 1;
+        (is_legal && hops <= room && room <= MAX_HOPS).then_some(Self {
+            is_subscription,
             hops,
             path_id: (word >> 16) as u16 & 0xfff,
             room,
@@ -235,10 +257,10 @@ pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
 /// As [`stamp`], where the header was found.
 pub(super) fn write(frame: &mut [u8], place: (usize, IntHeader), switch_id: u16, record: HopRecord) -> bool {
     let (word_at, int) = place;
-    if int.hops >= int.room {
+    if int.hops >= int.room || int.is_subscription {
         return false;
     }
-    let next = IntHeader { hops: int.hops + 1, path_id: int.path_id ^ switch_id & 0xfff, room: int.room };
+    let next = IntHeader { hops: int.hops + 1, path_id: int.path_id ^ switch_id & 0xfff, ..int };
     let record_at = word_at + WORD_LENGTH + usize::from(int.hops) * RECORD_LENGTH;
     frame[word_at..word_at + WORD_LENGTH].copy_from_slice(&next.pack());
     frame[record_at..record_at + RECORD_LENGTH].copy_from_slice(&record.pack());

@@ -78,6 +78,8 @@ pub struct CongestionChoice {
     pub cc: Option<CcName>,
     /// hpcc, hpcc-rx, auto: which packets bring telemetry. Probes by default.
     pub telemetry: Option<TelemetryMode>,
+    /// hpcc: data packets ask switches to tell of congestion at once.
+    pub subscribe: bool,
     /// hpcc, hpcc-rx, auto: how it is laid out. HPCC INT by default.
     pub format: Option<Format>,
     /// hpcc, auto: how the peer answers it.
@@ -124,7 +126,7 @@ impl ChoiceError {
     pub fn as_flags(&self) -> String {
         self.render(|key, value| {
             let flag = match key {
-                "cc" | "telemetry" | "format" | "feedback" => format!("--{key}"),
+                "cc" | "telemetry" | "subscribe" | "format" | "feedback" => format!("--{key}"),
                 "probe_interval" => "--probe-interval".to_owned(),
                 key => format!("--cc-{}", key.replace('_', "-")),
             };
@@ -195,6 +197,7 @@ impl CongestionChoice {
             if self.cc == Some(CcName::Auto) {
                 congestion.probe_interval = self.probe_interval.or(self.base_rtt);
             }
+            congestion.subscribe = self.subscribe;
             congestion.format = self.format.unwrap_or_default();
             congestion.reverse = self.feedback.unwrap_or_default();
         }
@@ -231,6 +234,7 @@ impl CongestionChoice {
         none_but(self.eta.is_some(), "eta", telemetry, hpcc)?;
         none_but(self.flows.is_some(), "flows", telemetry, hpcc)?;
         none_but(self.telemetry.is_some(), "telemetry", telemetry, hpcc)?;
+        none_but(self.subscribe, "subscribe", &[Hpcc], hpcc)?;
         none_but(self.format.is_some(), "format", telemetry, hpcc)?;
         none_but(self.feedback.is_some(), "feedback", telemetry, hpcc)?;
         none_but(self.max_rtt.is_some(), "max_rtt", &[Dctcp], "is for {cc=dctcp}; leave it out")?;

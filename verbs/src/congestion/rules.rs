@@ -78,6 +78,8 @@ pub(crate) struct RuleText {
     service_level: Option<u8>,
     cc: String,
     telemetry: Option<String>,
+    #[serde(default)]
+    subscribe: bool,
     format: Option<String>,
     feedback: Option<String>,
     window: Option<u64>,
@@ -99,6 +101,7 @@ impl RuleText {
         let choice = CongestionChoice {
             cc: Some(named("cc", &self.cc, str::parse)?),
             telemetry: optional("telemetry", self.telemetry.as_deref(), str::parse)?,
+            subscribe: self.subscribe,
             format: optional("format", self.format.as_deref(), |text| text.parse().map_err(str::to_owned))?,
             feedback: optional("feedback", self.feedback.as_deref(), reverse)?,
             window: self.window,

@@ -6,7 +6,7 @@ use roce::qp::{Congestion, FeedbackKey};
 use std::str::FromStr;
 
 /// Keys whose values are numbers or truth values; all others are text.
-const PLAIN: [&str; 6] = ["window", "eta", "max_stage", "flows", "service_level", "ratio_only"];
+const PLAIN: [&str; 7] = ["window", "eta", "max_stage", "flows", "service_level", "ratio_only", "subscribe"];
 
 /// `hpcc,line_rate=1G,base_rtt=2ms`: a name, then keys of a rule in `ferroce.toml`. Telemetry's answers are not sealed.
 impl FromStr for CongestionRule {

@@ -263,7 +263,7 @@ fn grow(frame: &mut [u8], length: usize, at: usize, by: usize, layers: &Layers) 
 }
 
 /// Adds `by` to the length in the IP header; IPv4's checksum follows.
-fn lengthen(frame: &mut [u8], layers: &Layers, by: usize) {
+pub(super) fn lengthen(frame: &mut [u8], layers: &Layers, by: usize) {
     match layers.family {
         Family::V4 => {
             add(frame, layers.ip + 2, by);
@@ -277,7 +277,7 @@ fn lengthen(frame: &mut [u8], layers: &Layers, by: usize) {
 }
 
 /// Adds to a 16-bit field.
-fn add(frame: &mut [u8], at: usize, by: usize) {
+pub(super) fn add(frame: &mut [u8], at: usize, by: usize) {
     let value = u16::from_be_bytes([frame[at], frame[at + 1]]).wrapping_add(by as u16);
     frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }

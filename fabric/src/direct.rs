@@ -1,0 +1,73 @@
+use cc::Instant;
+use std::time::Duration;
+
+/// Telemetry straight back to the senders of packets that subscribe, where they meet congestion (pan-01 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Direct {
+    /// More waiting bytes than so many are congestion.
+    pub threshold: u64,
+    /// A sender is told once in so long, at most.
+    pub interval: Duration,
+}
+
+const WORDS: usize = 128;
+const BITS: u64 = WORDS as u64 * 64;
+
+/// Who was told within the present interval: a Bloom filter that a timer empties. One that was not told may seem to have
+/// been; none is told twice.
+pub(crate) struct Told {
+    config: Direct,
+    bits: [u64; WORDS],
+    since: Instant,
+}
+
+impl Told {
+    pub(crate) const fn new(config: Direct) -> Self {
+        Self { config, bits: [0; WORDS], since: Instant::ZERO }
+    }
+
+    /// Whether so many waiting bytes are worth a word.
+    pub(crate) const fn is_congested(&self, waiting: u64) -> bool {
+        waiting > self.config.threshold
+    }
+
+    /// Whether the sender with this key is to be told now; it then counts as told.
+    pub(crate) fn tell(&mut self, now: Instant, key: u64) -> bool {
+        if now.saturating_since(self.since) >= self.config.interval {
+            self.bits = [0; WORDS];
+            self.since = now;
+        }
+        let mut is_new = false;
+        for bit in hashes(key) {
+            let word = &mut self.bits[(bit / 64) as usize];
+            is_new |= *word & 1 << (bit % 64) == 0;
+            *word |= 1 << (bit % 64);
+        }
+        is_new
+    }
+}
+
+/// Three bits for a key.
+fn hashes(key: u64) -> [u64; 3] {
+    let mut mixed = key;
+    [0x9e37_79b9_7f4a_7c15_u64, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb].map(|odd| {
+        mixed = (mixed ^ mixed >> 29).wrapping_mul(odd);
+        (mixed >> 32) % BITS
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sender_is_told_once_an_interval() {
+        let mut told = Told::new(Direct { threshold: 1000, interval: Duration::from_micros(50) });
+        let at = |micros: u64| Instant::from_nanos(micros * 1000);
+        assert!(told.is_congested(1001) && !told.is_congested(1000));
+        assert!(told.tell(at(100), 7) && !told.tell(at(101), 7) && told.tell(at(101), 8));
+        assert!(!told.tell(at(149), 7) && told.tell(at(150), 7));
+        let told_of = (0..400).filter(|key| told.tell(at(151), key * 1_000_003)).count();
+        assert!(told_of > 390, "few of 400 seem to have been told: {told_of}");
+    }
+}

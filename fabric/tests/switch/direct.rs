@@ -1,0 +1,122 @@
+//! Direct responses: who subscribes is told of congestion at once, with the PSN that caused it, and not in bursts.
+
+use crate::script::{Script, at, byte_a_microsecond, station};
+use ferroce_fabric::{Direct, PortConfig};
+use roce::wire::telemetry::{HopRecord, Speed, stamp};
+use roce::wire::{
+    Bth, Feedback, Frame, Header, Mac, Operation, Path, Report, SUBSCRIPTION_LENGTH, Service, Subscription,
+    emit, parse,
+};
+use roce::{Psn, Qpn};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// The `psn`-th WRITE packet of queue pair `sender`, 1000 bytes; with a subscription, or without.
+fn data(sender: u32, psn: u32, subscribes: bool, v6: bool) -> Vec<u8> {
+    let address = |last: u8| match v6 {
+        true => IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]),
+        false => IpAddr::from([10, 0, 0, last]),
+    };
+    let path = Path {
+        source_mac: Mac(station(0)),
+        destination_mac: Mac(station(1)),
+        vlan: None,
+        source: address(1),
+        destination: address(2),
+        udp_source: 0xc000,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    };
+    let bth = Bth {
+        solicited: false,
+        migration: false,
+        partition_key: 0xffff,
+        congestion: 0,
+        destination: Qpn::new(7),
+        ack_request: false,
+        psn: Psn::new(psn),
+    };
+    let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteMiddle };
+    let mut bytes = vec![0; 1200];
+    let gap = if subscribes { SUBSCRIPTION_LENGTH } else { 0 };
+    let mut draft = emit(&path, 0, &header, 1000, &mut bytes[gap..]).unwrap();
+    draft.payload().fill(psn as u8);
+    let mut length = draft.seal();
+    if subscribes {
+        length = Subscription::insert(&mut bytes, length, Qpn::new(sender)).unwrap();
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+fn direct() -> Script {
+    let direct = Some(Direct { threshold: 5_000, interval: Duration::from_millis(50) });
+    let port = PortConfig { direct, load_period: Duration::from_millis(10), ..byte_a_microsecond() };
+    Script::new(&[PortConfig::default(), port])
+}
+
+/// Queue pair, PSN and share in each response that leaves towards the senders.
+fn responses(script: &mut Script, micros: u64) -> Vec<(u32, u32, f64)> {
+    let left = script.leaving(at(micros), 0);
+    let read = |bytes: &Vec<u8>| {
+        let Frame { header, path, .. } = parse(bytes).expect("checksums and all");
+        assert_eq!((path.source_mac, path.destination_mac), (Mac(station(1)), Mac(station(0))));
+        let Header::TelemetryNotification { bth, feedback: Feedback { report, seal: None } } = header else {
+            panic!("{header:?}")
+        };
+        let Report::Ratio { utilisation, interval: 10_000_000, .. } = report else { panic!("{report:?}") };
+        (bth.destination.get(), bth.psn.get(), f64::from(utilisation) / f64::from(1 << 20))
+    };
+    left.iter().map(read).collect()
+}
+
+#[test]
+fn congestion_is_told_once_an_interval_with_the_psn_that_met_it() {
+    for v6 in [false, true] {
+        let mut script = direct();
+        for psn in 0..12 {
+            script.send(at(100_000), 0, &data(0x1234, psn, true, v6));
+        }
+        let told = responses(&mut script, 100_000);
+        let [(qpn, psn, share)] = told[..] else { panic!("{told:?}") };
+        // The first is on its way, and the seventh finds more than 5000 bytes; that much is half of what 10 ms hold.
+        assert_eq!((qpn, psn), (0x1234, 6));
+        assert!((0.5..0.7).contains(&share), "{share}");
+        script.send(at(101_000), 0, &data(0x1234, 12, true, v6));
+        script.send(at(101_000), 0, &data(0x77, 3, true, v6));
+        assert_eq!(responses(&mut script, 101_000).iter().map(|told| told.0).collect::<Vec<_>>(), [0x77]);
+        for psn in 13..60 {
+            script.send(at(150_000), 0, &data(0x1234, psn, true, v6));
+        }
+        assert_eq!(responses(&mut script, 150_000).len(), 1, "the timer has run out");
+        assert_eq!(script.switch.report(at(150_000)).ports[1].counters.direct_responses, 3);
+    }
+}
+
+#[test]
+fn who_does_not_subscribe_or_meets_no_congestion_hears_nothing() {
+    let mut script = direct();
+    for psn in 0..20 {
+        script.send(at(0), 0, &data(0x1234, psn, false, false));
+    }
+    assert_eq!(responses(&mut script, 0), []);
+    let mut script = direct();
+    for psn in 0..5 {
+        script.send(at(0), 0, &data(0x1234, psn, true, false));
+    }
+    assert_eq!(responses(&mut script, 0), []);
+}
+
+#[test]
+fn a_subscription_is_outside_the_icrc_and_no_switch_writes_into_it() {
+    let (plain, mut subscribed) = (data(9, 1, false, true), data(9, 1, true, true));
+    assert_eq!(subscribed.len(), plain.len() + SUBSCRIPTION_LENGTH);
+    assert_eq!(subscribed[subscribed.len() - 4..], plain[plain.len() - 4..]);
+    let record = HopRecord::new(Speed::from_code(2).unwrap(), 1, 2, 3);
+    assert!(!stamp(&mut subscribed, 1, record));
+    let parsed = parse(&subscribed).unwrap();
+    assert_eq!(parsed.payload, parse(&plain).unwrap().payload);
+    assert!(parsed.in_band.is_some_and(|int| int.int.is_subscription() && int.records().count() == 0));
+    assert_eq!(Subscription::find(&plain), None);
+}

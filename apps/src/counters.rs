@@ -8,7 +8,7 @@ use verbs::{Counters, Discard};
 pub struct Shown<'a>(pub &'a Counters);
 
 /// Name in JSON, words, value.
-fn named(counters: &Counters) -> [(&'static str, &'static str, u64); 16] {
+fn named(counters: &Counters) -> [(&'static str, &'static str, u64); 17] {
     [
         ("rx_frames", "frames received", counters.rx_frames),
         ("tx_frames", "frames sent", counters.tx_frames),
@@ -23,6 +23,7 @@ fn named(counters: &Counters) -> [(&'static str, &'static str, u64); 16] {
         ("rnr_naks_received", "RNR NAKs received", counters.rnr_naks_received),
         ("probes_sent", "probes sent", counters.probes_sent),
         ("probe_responses", "probe responses", counters.probe_responses),
+        ("path_moves", "moves to another path", counters.path_moves),
         ("rx_marked", "packets marked CE", counters.rx_marked),
         ("cnps_sent", "CNPs sent", counters.notifications_sent),
         ("cnps_received", "CNPs received", counters.notifications_received),

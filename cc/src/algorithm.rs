@@ -136,6 +136,10 @@ impl CongestionController for Algorithm {
         delegate!(self, controller => controller.on_window(window));
     }
 
+    fn on_path_change(&mut self) {
+        delegate!(self, controller => controller.on_path_change());
+    }
+
     fn on_loss(&mut self, now: Instant) {
         delegate!(self, controller => controller.on_loss(now));
     }

@@ -70,6 +70,8 @@ pub trait CongestionController {
     fn on_window(&mut self, window: u64) {
         let _ = window;
     }
+    /// From now on packets take another path, and none is on its way on the old one (rtgwg-00 9.4).
+    fn on_path_change(&mut self) {}
     /// Data was lost: a NAK for a sequence gap, or a timeout.
     fn on_loss(&mut self, now: Instant);
     /// When [`on_timeout`](Self::on_timeout) wants to be called, if ever.

@@ -103,6 +103,8 @@ pub struct Counters {
     pub probes_sent: u64,
     /// Telemetry responses taken in.
     pub probe_responses: u64,
+    /// Queue pairs went over to a less loaded path.
+    pub path_moves: u64,
     /// Packets that came with the mark CE.
     pub rx_marked: u64,
     /// Congestion notification packets sent.
@@ -132,6 +134,7 @@ impl Default for Counters {
             rnr_naks_received: 0,
             probes_sent: 0,
             probe_responses: 0,
+            path_moves: 0,
             rx_marked: 0,
             notifications_sent: 0,
             notifications_received: 0,

@@ -90,8 +90,8 @@ pub use window::MemoryWindow;
 
 pub use roce::qp::{
     AckTimeout, Capabilities, Completion, CompletionOpcode, CompletionStatus, Congestion,
-    CongestionAlgorithm, Data, Datagram, FeedbackKey, Modify, PostError, QpReport, RecvRequest, Remote,
-    Reverse, RtrSettings, RtsSettings, SendOperation, SendRequest, Sge, State, Upgrade, When,
+    CongestionAlgorithm, Data, Datagram, FeedbackKey, Modify, PathChoice, PostError, QpReport, RecvRequest,
+    Remote, Reverse, RtrSettings, RtsSettings, SendOperation, SendRequest, Sge, State, Upgrade, When,
     udp_source_port,
 };
 pub use roce::wire::{Feth, Format, Mac, Mtu, NakCode, Path, RnrTimer, Service};

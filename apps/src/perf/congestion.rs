@@ -57,6 +57,10 @@ pub struct CongestionArgs {
     /// Ask for telemetry this often while data is in flight [default: hpcc once a base RTT, fixed never]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub probe_interval: Option<Duration>,
+    /// Choose among so many paths (1 to 8), told apart by UDP source port and probed in turns, --probe-interval or
+    /// --cc-base-rtt apart; needs switches that stamp
+    #[arg(long, value_name = "COUNT")]
+    pub paths: Option<u8>,
     /// Tell the other side no more of its path than how busy it is
     #[arg(long)]
     pub ratio_only: bool,
@@ -110,6 +114,7 @@ impl CongestionArgs {
             flows: self.cc_flows,
             probe_interval: self.probe_interval,
             max_rtt: self.cc_max_rtt,
+            paths: self.paths,
             ratio_only: self.ratio_only,
             key: key.map_err(|error| Failure::usage(error.to_string()))?,
         };
@@ -145,6 +150,9 @@ pub fn describe(congestion: Option<&Congestion>) -> String {
     }
     if let Some(upgrade) = &congestion.upgrade {
         said += &format!("; then {}", algorithm(&upgrade.to));
+    }
+    if let Some(paths) = &congestion.paths {
+        said += &format!(", {} paths, one probed every {:?}", paths.count, paths.interval);
     }
     if congestion.feedback_key.is_some() {
         said += ", sealed";

@@ -162,6 +162,13 @@ impl CongestionController for Hpcc {
         }
         self.react(ack, *busiest, self.config.min_rate);
     }
+
+    /// As with another `pathID`, which two paths through the same switches do not have: rate, reference and `U` stay, and the
+    /// next telemetry only records.
+    fn on_path_change(&mut self) {
+        self.records = PathRecords::new();
+    }
+
     /// An acknowledgement without telemetry says nothing to HPCC++.
     fn on_ack(&mut self, _ack: &Ack) {}
 

@@ -1,5 +1,6 @@
 //! The responder's telemetry: what a peer's packets bring, and what is answered.
 
+use super::alternates::Alternates;
 use super::estimate::Estimates;
 use super::telemetry::ETA_ONE;
 use crate::wire::format::{Hops, Reading};
@@ -48,7 +49,7 @@ enum Watch {
     Window(RxHpcc),
 }
 
-/// Answers a peer's telemetry, as it asked by a setup or, without one, by the busiest hop. One answer at a time waits: a
+/// Answers a peer's telemetry, as it asked by a setup or, without one, by the busiest hop. One answer at a time waits, of probes two: a
 /// newer one takes its place.
 #[derive(Debug)]
 pub(super) struct Collector {
@@ -61,6 +62,10 @@ pub(super) struct Collector {
     mark: FlowMark,
     last: Option<Instant>,
     due: Option<Due>,
+    /// Behind it: two probes of one peer, of its path and of another, may come at the same time.
+    second: Option<Due>,
+    /// Of paths that the peer only probes.
+    alternates: Alternates,
     /// What switches leave out.
     estimates: Estimates,
 }
@@ -75,6 +80,8 @@ impl Collector {
             mark: FlowMark::default(),
             last: None,
             due: None,
+            second: None,
+            alternates: Alternates::default(),
             estimates: Estimates::default(),
         }
     }
@@ -103,6 +110,11 @@ impl Collector {
     pub(super) fn on_frame(&mut self, now: Instant, frame: &Frame<'_>, flows: &mut ActiveFlows) {
         let psn = frame.header.bth().psn;
         if let Header::TelemetryRequest { int, .. } = frame.header {
+            if let Some(records) = self.alternates.of_probe(frame.path.udp_source) {
+                let base_rtt = self.setup.map_or(DEFAULT_T, |setup| setup.base_rtt);
+                let report = elsewhere(records, (now, base_rtt), int, frame.payload, self.ratio_only);
+                return self.answer(Way::Response, psn, report);
+            }
             let report = match frame.carried {
                 Some(carried) => carried.read().and_then(|reading| self.on_reading(now, &reading, flows)),
                 None => self.on_records(now, int, int.records(frame.payload), flows),
@@ -125,9 +137,23 @@ impl Collector {
         self.answer(way, psn, report);
     }
 
+    /// The peer's requests come from this port: another one than before is another path, even with the same path id.
+    pub(super) fn on_request(&mut self, port: u16) {
+        if self.alternates.on_request(port)
+            && let Watch::Records(records) = &mut self.watch
+        {
+            *records = PathRecords::new();
+        }
+    }
+
     fn answer(&mut self, way: Way, psn: Psn, report: Option<Report>) {
-        if let Some(report) = report {
-            self.due = Some(Due { way, psn, report });
+        let Some(report) = report else { return };
+        let new = Due { way, psn, report };
+        let is_response = |due: &Due| due.way == Way::Response;
+        if is_response(&new) && self.second.is_none() && self.due.as_ref().is_some_and(is_response) {
+            self.second = Some(new);
+        } else {
+            self.due = Some(new);
         }
     }
 
@@ -237,17 +263,49 @@ impl Collector {
         if self.is_ready_due {
             return Some(Due { way: Way::Notification, psn: Psn::new(0), report: Report::Ready });
         }
-        self.due.filter(|due| due.way != Way::Acknowledge)
+        self.due.filter(|due| due.way != Way::Acknowledge).or(self.second)
     }
 
     /// It left.
     pub(super) fn on_sent(&mut self, report: Report) {
         if report == Report::Ready {
             self.is_ready_due = false;
-        } else {
+        } else if self.due.is_some_and(|due| due.report == report) {
             self.due = None;
+        } else {
+            self.second = None;
         }
     }
+}
+
+/// Over what time in-flight bytes of a path elsewhere are counted where no setup told it.
+const DEFAULT_T: Duration = Duration::from_micros(100);
+
+/// What to say of a path that the peer only probes.
+fn elsewhere(
+    records: &mut PathRecords,
+    (now, base_rtt): (Instant, Duration),
+    int: IntHeader,
+    room: &[u8],
+    ratio_only: bool,
+) -> Option<Report> {
+    let (path_id, hops) = (int.path_id(), int.hops());
+    let mut path = PathTelemetry::new(path_id);
+    for (index, record) in (0u8..).zip(int.records(room)) {
+        path.set(index, record.into());
+    }
+    if ratio_only {
+        let inflight = records.inflight(now, &path, base_rtt)?;
+        // A float's cast to an integer stops at the integer's ends.
+        let utilisation = (inflight.utilisation * RATIO_ONE) as u32;
+        let interval = u32::try_from(inflight.interval).unwrap_or(u32::MAX);
+        return Some(Report::Ratio { path_id, utilisation, interval });
+    }
+    let busiest = records.busiest(now, &path, base_rtt).and_then(|(index, _)| {
+        let record = int.records(room).nth(usize::from(index))?;
+        Some((index, record))
+    });
+    Some(Report::Busiest { path_id, hops, busiest })
 }
 
 /// A utilisation of 1 on the wire.

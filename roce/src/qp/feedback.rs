@@ -1,6 +1,7 @@
 //! A queue pair's telemetry, both ways: what it answers its peer, and what its peer's answers do to its flow.
 
 use super::collector::{RATIO_ONE, Way};
+use super::paths::Paths;
 use super::queue_pair::{Connection, QueuePair};
 use super::seal::Sealed;
 use super::upgrade::Seen;
@@ -36,6 +37,12 @@ impl QueuePair {
         books: &mut Books<'_>,
     ) -> Result<(), Discard> {
         self.check_seal(bth, Opcode::TELEMETRY_RESPONSE, feedback)?;
+        if let Some(paths) = &mut self.paths
+            && paths.on_response(books.now, bth.psn, feedback.report)
+        {
+            books.counters.probe_responses += 1;
+            return Ok(());
+        }
         let ack = self.prober.on_response(books.now, bth.psn)?;
         books.counters.probe_responses += 1;
         if let Report::Busiest { hops, .. } | Report::Hop { hops, .. } = feedback.report {
@@ -171,7 +178,8 @@ impl QueuePair {
 
     /// When telemetry has something to send while data is in flight.
     pub(super) fn telemetry_due_at(&self) -> Option<Instant> {
-        let due = self.prober.due_at().into_iter().chain(self.sampler.setup_due_at()).min();
+        let paths = self.paths.as_ref().map(Paths::due_at);
+        let due = [self.prober.due_at(), self.sampler.setup_due_at(), paths].into_iter().flatten().min();
         due.filter(|_| self.requester.in_flight() > 0)
     }
 }

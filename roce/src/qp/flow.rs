@@ -57,6 +57,11 @@ impl Flow {
         self.free_at = self.free_at.max(now - catch_up) + rate.time_for(bytes as u64);
     }
 
+    /// From now on packets take another path.
+    pub(super) fn on_path_change(&mut self) {
+        self.algorithm.on_path_change();
+    }
+
     /// Acknowledged data, all of it marked or none. Counts in packets.
     pub(super) fn on_ack(
         &mut self,

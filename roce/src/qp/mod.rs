@@ -1,6 +1,7 @@
 //! Queue pairs: what is asked of them and what they answer.
 
 mod alarms;
+mod alternates;
 mod buffers;
 mod build;
 mod collector;
@@ -8,6 +9,7 @@ mod estimate;
 mod feedback;
 mod flow;
 mod notify;
+mod paths;
 mod queue_pair;
 mod receive_queue;
 mod request;
@@ -24,6 +26,7 @@ mod upgrade;
 mod wqe;
 
 pub use crate::wire::Reverse;
+pub use paths::PathChoice;
 pub use request::{
     Completion, CompletionOpcode, CompletionStatus, Data, Datagram, PostError, RecvRequest, Remote,
     SendOperation, SendRequest, Sge,

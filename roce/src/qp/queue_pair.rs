@@ -2,6 +2,7 @@ use super::alarms::{self, Alarms};
 use super::collector::Collector;
 use super::flow::Flow;
 use super::notify::Notifier;
+use super::paths::Paths;
 use super::requester::{Progress, Requester, Trouble};
 use super::responder::{Arrival, Refusal, Responder, Rights};
 use super::seal::Seals;
@@ -68,6 +69,8 @@ pub(crate) struct QueuePair {
     pub(super) responder: Responder,
     pub(super) flow: Option<Flow>,
     pub(super) prober: Prober,
+    /// Where there are several to choose from.
+    pub(super) paths: Option<Paths>,
     /// As it was asked for on the way to RTS.
     pub(super) congestion: Option<Congestion>,
     pub(super) sampler: Sampler,
@@ -93,6 +96,7 @@ impl QueuePair {
             responder: Responder::new(&identity),
             flow: None,
             prober: Prober::default(),
+            paths: None,
             congestion: None,
             sampler: Sampler::default(),
             collector: Collector::new(),
@@ -131,6 +135,7 @@ impl QueuePair {
                 self.connection = None;
                 self.flow = None;
                 self.prober = Prober::default();
+                self.paths = None;
                 self.congestion = None;
                 self.sampler = Sampler::default();
                 self.collector = Collector::new();
@@ -208,6 +213,7 @@ impl QueuePair {
         self.seals = Seals::new(congestion.feedback_key);
         self.flow = Some(Flow::new(algorithm));
         self.prober = Prober::new(congestion.probe_interval);
+        self.paths = Paths::new(congestion.paths, &connection.path, self.identity.qpn);
         self.requester.connect(connection.mtu, connection.selective_repeat, settings);
         self.state = State::ReadyToSend;
         Ok(())
@@ -305,6 +311,9 @@ impl QueuePair {
             Header::Connected { service: Service::Rc, bth, operation } => {
                 let is_marked = self.notifier.on_packet(books.now, frame);
                 books.counters.rx_marked += u64::from(is_marked);
+                if !is_answer(operation) {
+                    self.collector.on_request(frame.path.udp_source);
+                }
                 self.on_riding_telemetry(frame, books);
                 if is_answer(operation) {
                     self.on_answer(bth, operation, frame.payload, memory, books)
@@ -456,6 +465,9 @@ impl QueuePair {
             self.consider(Seen::RoundTrip(rtt));
         }
         let Some(flow) = &mut self.flow else { return };
+        if let Some(paths) = &mut self.paths {
+            paths.on_acknowledged(progress.bytes);
+        }
         if progress.bytes > 0 || progress.rtt.is_some() {
             flow.on_ack(now, self.requester.bounds(), progress.bytes, is_marked, progress.rtt);
         }

@@ -1,4 +1,4 @@
-use super::FeedbackKey;
+use super::{FeedbackKey, PathChoice};
 use crate::wire::Reverse;
 use crate::wire::{Format, Mtu, Path, RnrTimer, Service};
 use crate::{Access, CqId, PdId, Psn, Qpn, SrqId};
@@ -149,6 +149,8 @@ pub struct Congestion {
     pub ratio_only: bool,
     /// A better algorithm for paths that turn out to be fit for it.
     pub upgrade: Option<Upgrade>,
+    /// Several paths to choose from (rtgwg-00 9.4); one for none.
+    pub paths: Option<PathChoice>,
     /// Seal telemetry's answers, and take none that are not sealed with the same key (rtgwg-00 9.1).
     pub feedback_key: Option<FeedbackKey>,
 }
@@ -188,6 +190,7 @@ impl Congestion {
             notification_interval: Self::NOTIFICATION_INTERVAL,
             ratio_only: false,
             upgrade: None,
+            paths: None,
             feedback_key: None,
         }
     }

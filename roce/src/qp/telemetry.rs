@@ -46,6 +46,11 @@ impl Prober {
         self.next
     }
 
+    /// The number goes to a probe of another purpose.
+    pub(super) const fn skip(&mut self) {
+        self.next += 1;
+    }
+
     pub(super) fn on_sent(&mut self, now: Instant) {
         self.next += 1;
         self.last_sent = Some(now);

@@ -49,13 +49,23 @@ impl QueuePair {
     ) -> Option<usize> {
         self.paced_until = None;
         let connection = self.connection?;
+        let waits = self.migrate(books);
+        let elsewhere;
+        let requests = match &self.paths {
+            None => &connection,
+            Some(paths) => {
+                elsewhere = Connection { template: *paths.template(), ..connection };
+                &elsewhere
+            }
+        };
         let length = self
             .transmit_answer(&connection, memory, books, frame)
             .or_else(|| self.transmit_notification(&connection, books, frame))
             .or_else(|| self.transmit_feedback(&connection, books, frame))
             .or_else(|| self.transmit_setup(&connection, books, frame))
-            .or_else(|| self.transmit_probe(&connection, books, frame))
-            .or_else(|| self.transmit_request(&connection, memory, books, frame))?;
+            .or_else(|| self.transmit_path_probe(&connection, books, frame))
+            .or_else(|| self.transmit_probe(requests, books, frame))
+            .or_else(|| (!waits).then(|| self.transmit_request(requests, memory, books, frame))?)?;
         self.identification = self.identification.wrapping_add(1);
         books.counters.tx_frames += 1;
         Some(length)

@@ -50,6 +50,9 @@ impl QueuePair {
             && let Some(connection) = &mut self.connection
         {
             connection.mark_capable();
+            if let Some(paths) = &mut self.paths {
+                paths.mark(&connection.path);
+            }
         }
         if let Some(flow) = &mut self.flow {
             let next = self.requester.bounds().1;

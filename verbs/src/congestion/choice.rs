@@ -1,6 +1,6 @@
 use crate::connect::DEFAULT_CONGESTION;
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
-use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, Reverse, Upgrade, When};
+use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, PathChoice, Reverse, Upgrade, When};
 use roce::wire::Format;
 use std::fmt;
 use std::num::NonZeroU32;
@@ -102,6 +102,9 @@ pub struct CongestionChoice {
     pub probe_interval: Option<Duration>,
     /// dctcp: only where the first round trip measured is shorter; elsewhere a fixed window.
     pub max_rtt: Option<Duration>,
+    /// So many paths to choose from, 1 to 8, told apart by UDP source port and probed in turns, `probe_interval` (or
+    /// `base_rtt`) apart. 1 by default.
+    pub paths: Option<u8>,
     /// Tell peers no more of their paths than ratios.
     pub ratio_only: bool,
     /// Seal and check telemetry's answers.
@@ -126,7 +129,7 @@ impl ChoiceError {
     pub fn as_flags(&self) -> String {
         self.render(|key, value| {
             let flag = match key {
-                "cc" | "telemetry" | "subscribe" | "format" | "feedback" => format!("--{key}"),
+                "cc" | "telemetry" | "subscribe" | "format" | "feedback" | "paths" => format!("--{key}"),
                 "probe_interval" => "--probe-interval".to_owned(),
                 key => format!("--cc-{}", key.replace('_', "-")),
             };
@@ -201,12 +204,30 @@ impl CongestionChoice {
             congestion.format = self.format.unwrap_or_default();
             congestion.reverse = self.feedback.unwrap_or_default();
         }
+        congestion.paths = self.path_choice()?;
         congestion.ratio_only = self.ratio_only;
         congestion.feedback_key = self.key;
         let fits = congestion.algorithm.build().map(drop);
         let fits = fits.and_then(|()| congestion.upgrade.map_or(Ok(()), |up| up.to.build().map(drop)));
         fits.map_err(|error| ChoiceError::new(format!("congestion control: {error}")))?;
         Ok(congestion)
+    }
+
+    fn path_choice(&self) -> Result<Option<PathChoice>, ChoiceError> {
+        let Some(count) = self.paths.filter(|&count| count != 1) else { return Ok(None) };
+        if !(1..=PathChoice::MOST).contains(&count) {
+            return Err(ChoiceError::new(format!("{{paths={count}}} is not 1 to {}", PathChoice::MOST)));
+        }
+        if self.cc == Some(CcName::HpccRx) {
+            return Err(ChoiceError::new(
+                "{paths} goes by what the switches say, and {cc=hpcc-rx} gets windows; add {cc=hpcc}",
+            ));
+        }
+        let interval = self.probe_interval.or(self.base_rtt).filter(|interval| !interval.is_zero());
+        let interval = interval.ok_or_else(|| {
+            ChoiceError::new("{paths} needs to know how often to probe them; add {probe_interval=100us}")
+        })?;
+        Ok(Some(PathChoice { count, interval }))
     }
 
     fn takes_telemetry(&self) -> bool {

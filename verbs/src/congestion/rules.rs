@@ -91,6 +91,7 @@ pub(crate) struct RuleText {
     flows: Option<NonZeroU32>,
     probe_interval: Option<String>,
     max_rtt: Option<String>,
+    paths: Option<u8>,
     #[serde(default)]
     ratio_only: bool,
 }
@@ -113,6 +114,7 @@ impl RuleText {
             flows: self.flows,
             probe_interval: optional("probe_interval", self.probe_interval.as_deref(), parse_duration)?,
             max_rtt: optional("max_rtt", self.max_rtt.as_deref(), parse_duration)?,
+            paths: self.paths,
             ratio_only: self.ratio_only,
             key,
         };
@@ -192,9 +194,21 @@ mod tests {
     }
 
     #[test]
+    fn paths_are_probed_once_a_round_trip() {
+        let of = |text: &str| rule(text).unwrap().congestion.paths;
+        let hpcc = "cc = 'hpcc'\nline_rate = '10G'\nbase_rtt = '20us'";
+        let interval = std::time::Duration::from_micros(20);
+        assert_eq!(of(&format!("{hpcc}\npaths = 4")), Some(roce::qp::PathChoice { count: 4, interval }));
+        assert_eq!((of(&format!("{hpcc}\npaths = 1")), of(hpcc)), (None, None));
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_its_remedy() {
         for (text, parts) in [
             ("cc = 'hpc'", ["cc", "hpcc-rx"]),
+            ("cc = 'fixed'\npaths = 2", ["paths", "probe_interval"]),
+            ("cc = 'fixed'\npaths = 9\nprobe_interval = '1ms'", ["paths", "1 to 8"]),
+            ("cc = 'hpcc-rx'\nline_rate = '1G'\nbase_rtt = '20us'\npaths = 2", ["paths", "hpcc-rx"]),
             ("cc = 'hpcc'\nbase_rtt = '20us'", ["line_rate", "1G"]),
             ("cc = 'hpcc'\nline_rate = 'fast'", ["line_rate", "2.5G"]),
             ("cc = 'fixed'\npeer = '10.0.0.0/33'", ["10.0.0.0/33", "10.0.0.0/8"]),

@@ -187,6 +187,12 @@ impl Requester {
         self.una == self.sent
     }
 
+    /// Whether all that was sent will be acknowledged without another packet, and nothing is sent again: here new packets
+    /// can wait.
+    pub(super) const fn all_is_asked_for(&self) -> bool {
+        self.next == self.sent && self.asked == self.sent
+    }
+
     /// The last PSN that was acknowledged; one before the first where none was.
     pub(super) fn acknowledged_psn(&self) -> Psn {
         self.psn(self.una).plus(Psn::CIRCLE - 1)

@@ -1,0 +1,282 @@
+//! Path migration (rtgwg-00 9.4): a requester knows several paths by their UDP source ports, has each of them probed, and
+//! moves to a less loaded one once nothing that it sent is on its way any more.
+//!
+//! What answers the peer, READ responses and acknowledgements, stays on the path of the connection.
+
+use super::flow::Flow;
+use super::queue_pair::{Connection, QueuePair};
+use super::telemetry::PROBE_ROOM;
+use super::{Books, State};
+use crate::wire::telemetry::IntHeader;
+use crate::wire::{Header, Path, Report, Template};
+use crate::{Psn, Qpn};
+use alloc::vec::Vec;
+use cc::{Instant, PathRecords, PathTelemetry, Rate};
+use core::time::Duration;
+
+/// Which paths a queue pair may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathChoice {
+    /// How many, 2 to [`PathChoice::MOST`], the connection's own included.
+    pub count: u8,
+    /// One of them after the other is probed this often while data is in flight: about a base round trip.
+    pub interval: Duration,
+}
+
+impl PathChoice {
+    /// The most paths of one queue pair.
+    pub const MOST: u8 = 8;
+}
+
+/// The path elsewhere must be less loaded by this share of a link, with our own load on it.
+const MARGIN: f64 = 0.2;
+/// Rounds in which the same path must have been better one after the other; up to as many more by chance, so that queue
+/// pairs that see the same do not all move at once.
+const PATIENCE: u64 = 4;
+/// Rounds after a move until the next; up to as many more by chance.
+const REST: u64 = 16;
+/// Rounds after which a load is too old to go by.
+const FRESH: u32 = 4;
+
+/// One way to the peer.
+#[derive(Debug)]
+struct Way {
+    port: u16,
+    template: Template,
+    /// Of the probes that took it.
+    records: PathRecords,
+    /// Its busiest link: in-flight share, smoothed, and capacity where that is told; when heard.
+    load: Option<(f64, Option<Rate>, Instant)>,
+    /// The number of the probe whose answer is awaited.
+    awaited: Option<u64>,
+}
+
+/// The ways of one queue pair.
+#[derive(Debug)]
+pub(super) struct Paths {
+    ways: Vec<Way>,
+    current: usize,
+    interval: Duration,
+    /// Which way the next probe takes, and when.
+    next: usize,
+    due_at: Instant,
+    /// Payload bytes acknowledged, all and at the last decision, which was then.
+    acknowledged: u64,
+    decided: (u64, Instant),
+    /// Who was better in the last rounds, and in how many.
+    leading: Option<(usize, u64)>,
+    wanted: Option<usize>,
+    rest_until: Instant,
+    random: u64,
+}
+
+impl Paths {
+    /// All ways begin unheard. `None` for a single one.
+    pub(super) fn new(choice: Option<PathChoice>, path: &Path, qpn: Qpn) -> Option<Self> {
+        let choice = choice.filter(|choice| choice.count > 1)?;
+        let way = |index: u16| {
+            let port = source_port(path.udp_source, index);
+            let template = Template::new(&Path { udp_source: port, ..*path }).ok()?;
+            Some(Way { port, template, records: PathRecords::new(), load: None, awaited: None })
+        };
+        let ways = (0..u16::from(choice.count.min(PathChoice::MOST))).map(way).collect::<Option<Vec<_>>>()?;
+        Some(Self {
+            ways,
+            current: 0,
+            interval: choice.interval.max(Duration::from_micros(1)),
+            next: 0,
+            due_at: Instant::ZERO,
+            acknowledged: 0,
+            decided: (0, Instant::ZERO),
+            leading: None,
+            wanted: None,
+            rest_until: Instant::ZERO,
+            random: u64::from(qpn.get()) << 16 | u64::from(path.udp_source),
+        })
+    }
+
+    /// The same ways with another traffic class.
+    pub(super) fn mark(&mut self, path: &Path) {
+        for way in &mut self.ways {
+            if let Ok(template) = Template::new(&Path { udp_source: way.port, ..*path }) {
+                way.template = template;
+            }
+        }
+    }
+
+    /// The headers of requests.
+    pub(super) fn template(&self) -> &Template {
+        &self.ways[self.current].template
+    }
+
+    pub(super) const fn due_at(&self) -> Instant {
+        self.due_at
+    }
+
+    /// A probe leaves as number `number`; along this way.
+    fn on_probe(&mut self, now: Instant, number: u64) -> Template {
+        let at = self.next;
+        self.next = (at + 1) % self.ways.len();
+        self.due_at = now + self.interval;
+        let way = &mut self.ways[at];
+        way.awaited = Some(number);
+        way.template
+    }
+
+    /// Payload was acknowledged.
+    pub(super) const fn on_acknowledged(&mut self, bytes: u64) {
+        self.acknowledged += bytes;
+    }
+
+    /// An answer came. Tells whether it answers a probe of these ways.
+    pub(super) fn on_response(&mut self, now: Instant, psn: Psn, report: Report) -> bool {
+        let answers = |awaited: u64| (awaited & (Psn::CIRCLE as u64 - 1)) as u32 == psn.get();
+        let Some(at) = self.ways.iter().position(|way| way.awaited.is_some_and(answers)) else {
+            return false;
+        };
+        let interval = self.interval;
+        let way = &mut self.ways[at];
+        way.awaited = None;
+        let Some((share, capacity)) = way.measure(now, report, interval) else { return true };
+        let share = way.load.map_or(share, |(before, ..)| (before + share) / 2.0);
+        way.load = Some((share, capacity, now));
+        if at + 1 == self.ways.len() {
+            self.decide(now);
+        }
+        true
+    }
+
+    /// Once a round: whether another way has been better for long enough.
+    fn decide(&mut self, now: Instant) {
+        let (bytes, then) = core::mem::replace(&mut self.decided, (self.acknowledged, now));
+        let nanos = now.saturating_since(then).as_nanos() as f64;
+        let ours = (self.acknowledged - bytes) as f64 * 8e9 / nanos.max(1.0);
+        let oldest = self.round() * FRESH;
+        let fresh = |way: &Way| way.load.filter(|(.., heard)| now.saturating_since(*heard) < oldest);
+        let Some((here, capacity_here, _)) = fresh(&self.ways[self.current]) else { return };
+        let mut best: Option<(usize, f64)> = None;
+        for (at, way) in self.ways.iter().enumerate().filter(|(at, _)| *at != self.current) {
+            let Some((share, capacity, _)) = fresh(way) else { continue };
+            // Where ratios are all that is told, the links are taken to be alike.
+            let capacity = capacity.or(capacity_here).map_or(f64::INFINITY, |rate| rate.as_bps() as f64);
+            let there = share + ours / capacity.max(1.0);
+            if best.is_none_or(|(_, least)| there < least) {
+                best = Some((at, there));
+            }
+        }
+        let better = best.filter(|(_, there)| here - there > MARGIN).map(|(at, _)| at);
+        self.leading = better.map(|at| match self.leading {
+            Some((before, rounds)) if before == at => (at, rounds + 1),
+            _ => (at, 1),
+        });
+        self.wanted = None;
+        if now >= self.rest_until
+            && let Some((at, rounds)) = self.leading
+            && rounds >= PATIENCE + self.random % PATIENCE
+        {
+            self.wanted = Some(at);
+        }
+    }
+
+    fn round(&self) -> Duration {
+        self.interval * self.ways.len() as u32
+    }
+
+    /// Whether a move waits until nothing is on its way.
+    pub(super) const fn wants_to_move(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    /// Nothing is on its way: goes over to the wanted way.
+    fn go_over(&mut self, now: Instant) -> bool {
+        let Some(to) = self.wanted.take() else { return false };
+        self.current = to;
+        self.leading = None;
+        // Constants of Knuth's MMIX generator.
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random ^= self.random >> 33;
+        self.rest_until = now + self.round() * (REST + self.random % REST) as u32;
+        true
+    }
+}
+
+impl Way {
+    /// The busiest link's in-flight share since the last probe that took this way, and its capacity.
+    fn measure(&mut self, now: Instant, report: Report, interval: Duration) -> Option<(f64, Option<Rate>)> {
+        let (path_id, index, hop) = match report {
+            Report::Busiest { path_id, busiest: Some((index, record)), .. } => {
+                (path_id, index, cc::Hop::from(record))
+            }
+            Report::Hop { path_id, index, hop, .. } => (path_id, index, hop),
+            Report::Ratio { utilisation, .. } => {
+                return Some((f64::from(utilisation) / super::collector::RATIO_ONE, None));
+            }
+            Report::Busiest { .. } | Report::Window(_) | Report::Ready => return None,
+        };
+        let mut path = PathTelemetry::new(path_id);
+        path.set(index, hop);
+        let share = self.records.inflight(now, &path, interval)?.utilisation;
+        Some((share, Some(hop.bandwidth)))
+    }
+}
+
+/// Of the path's `index`th way: 0xC000 and up, all different.
+const fn source_port(own: u16, index: u16) -> u16 {
+    if index == 0 { own } else { 0xc000 | (own.wrapping_add(index.wrapping_mul(0x0ccd)) & 0x3fff) }
+}
+
+impl QueuePair {
+    /// The next probe of the paths, while data is in flight.
+    pub(super) fn transmit_path_probe(
+        &mut self,
+        connection: &Connection,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let is_due = self.paths.as_ref()?.due_at() <= books.now;
+        if !is_due || self.state != State::ReadyToSend || self.requester.in_flight() == 0 {
+            return None;
+        }
+        let int = IntHeader::with_room(PROBE_ROOM);
+        let bth = self.bth(connection.destination, self.prober.psn());
+        let template = self.paths.as_mut()?.on_probe(books.now, self.prober.sent());
+        self.prober.skip();
+        books.counters.probes_sent += 1;
+        let header = Header::TelemetryRequest { bth, int };
+        let along = Connection { template, ..*connection };
+        self.write(&along, &header, int.room_bytes() as u32, frame, |_| Ok(())).ok()
+    }
+
+    /// Goes over to a better path where one is wanted and nothing is on its way. Tells whether new packets must wait for that.
+    pub(super) fn migrate(&mut self, books: &mut Books<'_>) -> bool {
+        let Some(paths) = self.paths.as_mut().filter(|paths| paths.wants_to_move()) else { return false };
+        if !self.requester.is_answered() {
+            return self.requester.all_is_asked_for();
+        }
+        if paths.go_over(books.now) {
+            books.counters.path_moves += 1;
+            // The records are those of the old path's links.
+            self.flow.as_mut().map(Flow::on_path_change);
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_has_a_port_of_its_own() {
+        for own in [0xc000, 0xc123, 0xffff, 4791] {
+            let mut ports: Vec<_> =
+                (0..u16::from(PathChoice::MOST)).map(|way| source_port(own, way)).collect();
+            assert_eq!(ports[0], own);
+            assert!(ports[1..].iter().all(|port| *port >= 0xc000));
+            ports.sort_unstable();
+            ports.dedup();
+            assert_eq!(ports.len(), usize::from(PathChoice::MOST), "{own:#x}");
+        }
+    }
+}

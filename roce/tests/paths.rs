@@ -1,0 +1,176 @@
+//! Path migration (rtgwg-00 9.4): probes tell how loaded each path is, and requests go over to a less loaded one.
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use cc::{HpccConfig, Rate};
+use core::num::NonZeroU32;
+use core::time::Duration;
+use harness::{BASE, Options, Pair};
+use roce::qp::{CompletionStatus, Congestion, CongestionAlgorithm, PathChoice, Remote, SendRequest};
+use roce::wire::telemetry::{HopRecord, Speed, stamp};
+use roce::wire::{Header, Operation, parse};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const EVERY: Duration = Duration::from_micros(10);
+const LENGTH: u32 = 400_000;
+
+/// What one test saw of the network.
+#[derive(Default)]
+struct Seen {
+    /// Probes of each port.
+    probes: BTreeMap<u16, u64>,
+    /// Ports of requests, in order, and how many packets each carried in a row.
+    requests: Vec<(u16, u64)>,
+    /// Of answers.
+    answer_ports: Vec<u16>,
+    last_psn: Option<u32>,
+    acknowledged: u32,
+}
+
+fn paced(paths: u8) -> Options {
+    let adjust = match paths {
+        1 => |congestion: &mut Congestion| congestion.paths = Some(PathChoice { count: 1, interval: EVERY }),
+        2 => |congestion: &mut Congestion| congestion.paths = Some(PathChoice { count: 2, interval: EVERY }),
+        _ => |congestion: &mut Congestion| congestion.paths = Some(PathChoice { count: 4, interval: EVERY }),
+    };
+    // A tenth of the links that the switches tell of.
+    let congestion = CongestionAlgorithm::Fixed { window: 32 * 1024, rate: Some(Rate::from_gbps(1)) };
+    Options { congestion, ack_timeout: 10, adjust, ..Options::default() }
+}
+
+/// Writes 400 kB over paths of 10 Gb/s each. `busy` says how much of the `index`th port seen others take, of so many moves
+/// already made.
+fn write(options: Options, busy: fn(usize, usize) -> f64) -> (Pair, Seen) {
+    let mut pair = Pair::connect(options);
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let shared = seen.clone();
+    let mut ports: Vec<u16> = Vec::new();
+    let (mut time, mut sent) = (0u64, [0.0f64; 8]);
+    pair.filter = Some(Box::new(move |from, frame| {
+        let packet = parse(frame).unwrap();
+        let (port, psn) = (packet.path.udp_source, packet.header.bth().psn.get());
+        let mut seen = shared.borrow_mut();
+        if from == 1 {
+            seen.answer_ports.push(port);
+            if let Header::Connected { operation: Operation::Acknowledge(_), .. } = packet.header {
+                seen.acknowledged = psn;
+            }
+            return true;
+        }
+        if !ports.contains(&port) {
+            ports.push(port);
+        }
+        match packet.header {
+            Header::TelemetryRequest { .. } => *seen.probes.entry(port).or_default() += 1,
+            _ => on_request(&mut seen, port, psn),
+        }
+        // A microsecond a packet: 1250 bytes at 10 Gb/s.
+        time += 1000;
+        for (index, sent) in sent.iter_mut().enumerate() {
+            *sent += 1250.0 * busy(index, seen.requests.len().saturating_sub(1));
+        }
+        let index = ports.iter().position(|known| *known == port).unwrap();
+        let record = HopRecord::new(Speed::from_code(12).unwrap(), time, sent[index] as u64, 0);
+        // Two paths through the same switch have the same path id.
+        stamp(frame, 1, record);
+        true
+    }));
+    let from = pair.hosts[0].sge(0, LENGTH);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.hosts[0].ram.0[..LENGTH as usize].fill(7);
+    pair.post(0, SendRequest::write(1, from, remote));
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
+    assert!(pair.hosts[1].bytes(0, LENGTH as usize).iter().all(|byte| *byte == 7));
+    pair.filter = None;
+    let seen = Rc::into_inner(seen).unwrap().into_inner();
+    (pair, seen)
+}
+
+/// Nothing overtakes: where the port changes, all before it was acknowledged, and nothing is sent twice.
+fn on_request(seen: &mut Seen, port: u16, psn: u32) {
+    assert!(seen.last_psn.is_none_or(|last| psn == last + 1), "{psn} after {:?}", seen.last_psn);
+    match seen.requests.last_mut() {
+        Some((last, count)) if *last == port => *count += 1,
+        before => {
+            assert!(before.is_none() || seen.acknowledged + 1 == psn, "{} is still on its way", psn - 1);
+            seen.requests.push((port, 1));
+        }
+    }
+    seen.last_psn = Some(psn);
+}
+
+fn moves(pair: &Pair) -> u64 {
+    pair.hosts[0].endpoint.counters().path_moves
+}
+
+#[test]
+fn requests_go_over_to_the_less_loaded_path_once_nothing_is_on_its_way() {
+    let (pair, seen) = write(paced(2), |index, _| if index == 0 { 0.95 } else { 0.1 });
+    assert_eq!((moves(&pair), seen.requests.len()), (1, 2), "{:?}", seen.requests);
+    assert_ne!(seen.requests[0].0, seen.requests[1].0);
+    // Both are probed alike, in turns.
+    let probes: Vec<u64> = seen.probes.values().copied().collect();
+    assert!(probes.len() == 2 && probes[0].abs_diff(probes[1]) <= 1 && probes[0] > 10, "{probes:?}");
+    // Some rounds of patience, and then at once.
+    assert!((5..150).contains(&seen.requests[0].1), "{:?}", seen.requests);
+    // The peer answers as ever.
+    assert!(seen.answer_ports.iter().all(|port| *port == seen.answer_ports[0]));
+    assert_eq!(pair.hosts[0].endpoint.counters().retransmitted, 0);
+}
+
+#[test]
+fn the_best_of_several_is_taken() {
+    let (pair, seen) = write(paced(4), |index, _| [0.9, 0.6, 0.2, 0.5, 0.0, 0.0, 0.0, 0.0][index]);
+    assert_eq!(moves(&pair), 1);
+    let ports: Vec<u16> = seen.probes.keys().copied().collect();
+    assert_eq!(ports.len(), 4);
+    // Every move would have to gain a fifth of a link: from 0.2 there is nowhere to go.
+    assert!(seen.requests[1].1 > seen.requests[0].1, "{:?}", seen.requests);
+}
+
+/// Our own tenth of a link counts where we would go.
+#[test]
+fn too_small_a_difference_moves_nobody() {
+    for busy in [|_, _| 0.5, |index, _| if index == 0 { 0.7 } else { 0.45 }] as [fn(usize, usize) -> f64; 2] {
+        let (pair, seen) = write(paced(2), busy);
+        assert_eq!((moves(&pair), seen.requests.len()), (0, 1));
+        assert_eq!(seen.probes.len(), 2);
+    }
+}
+
+/// Wherever it goes the others go too: it rests at least 16 rounds of two probes each after every move.
+#[test]
+fn a_path_that_gets_worse_by_the_move_is_not_left_at_once() {
+    let (pair, seen) = write(paced(2), |index, moves| if index == moves % 2 { 0.95 } else { 0.1 });
+    assert!((2..=8).contains(&moves(&pair)), "{}", moves(&pair));
+    for (_, packets) in &seen.requests[1..seen.requests.len() - 1] {
+        // 20 µs a round, 8.7 µs a packet at 1 Gb/s.
+        assert!(*packets as f64 > 16.0 * 20.0 / 8.7 * 0.9, "{:?}", seen.requests);
+    }
+}
+
+#[test]
+fn one_path_is_none_to_choose_from() {
+    let (pair, seen) = write(paced(1), |_, _| 0.95);
+    assert_eq!((moves(&pair), seen.probes.len(), seen.requests.len()), (0, 0, 1));
+}
+
+/// The path id is the same, the links are others: the first telemetry after the move only records.
+#[test]
+fn hpcc_forgets_the_old_paths_records() {
+    let mut options = paced(2);
+    let config = HpccConfig::new(Rate::from_gbps(1), EVERY, NonZeroU32::new(4).unwrap());
+    options.congestion = CongestionAlgorithm::Hpcc(config);
+    options.probe_interval = Some(EVERY);
+    options.adjust = |congestion| congestion.paths = Some(PathChoice { count: 2, interval: EVERY });
+    // The other path's counter stands far below the first one's: compared with it, it would seem to have sent 128 MB.
+    let (pair, _) = write(options, |index, _| if index == 0 { 0.94 } else { 0.1 });
+    assert_eq!(moves(&pair), 1);
+    let rate = pair.reports()[0].unwrap().rate.unwrap();
+    assert!(rate > Rate::from_mbps(900), "{rate}");
+}

@@ -15,6 +15,8 @@ pub struct RxHpcc {
     last_update: Option<Instant>,
     /// The last switch on the path, as far as telemetry has shown.
     last_hop: HopIndex,
+    /// What its link carries.
+    last_capacity: Rate,
 }
 
 impl RxHpcc {
@@ -23,7 +25,8 @@ impl RxHpcc {
     /// # Errors
     /// A parameter out of its limits.
     pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
-        Ok(Self { hpcc: Hpcc::new(config)?, last_update: None, last_hop: 0 })
+        let (last_hop, last_capacity) = (0, config.line_rate);
+        Ok(Self { hpcc: Hpcc::new(config)?, last_update: None, last_hop, last_capacity })
     }
 
     /// The algorithm's state.
@@ -36,11 +39,14 @@ impl RxHpcc {
     /// per `T`.
     ///
     /// `flows` is how many flows this receiver takes in at the moment ([`ActiveFlows`]). Where the last switch is the
-    /// busiest they share its link, and `W_ai` is the headroom divided by them; elsewhere it is the configured one.
+    /// busiest they share its link, and `W_ai` is an eighth of that link's headroom divided by them; elsewhere it is the
+    /// configured one.
     pub fn on_telemetry(&mut self, now: Instant, path: &PathTelemetry, flows: NonZeroU32) -> Option<u64> {
         let base_rtt = self.hpcc.config.base_rtt;
         let heard = self.hpcc.records.hear(now, path, base_rtt);
-        self.last_hop = path.hops().last().map_or(self.last_hop, |(index, _)| index);
+        if let Some((index, hop)) = path.hops().last() {
+            (self.last_hop, self.last_capacity) = (index, hop.bandwidth);
+        }
         let (busiest, inflight) = match heard {
             Heard::Measured(busiest, inflight) => (busiest, inflight),
             Heard::FirstPath => {
@@ -82,14 +88,20 @@ impl RxHpcc {
         let configured = self.hpcc.config.additive_increase;
         if busiest == self.last_hop {
             let HpccConfig { line_rate, target_utilisation, .. } = self.hpcc.config;
-            self.hpcc.config.additive_increase =
-                HpccConfig::additive_increase(line_rate, target_utilisation, flows);
+            let capacity = self.last_capacity.min(line_rate);
+            let increase = HpccConfig::additive_increase(capacity, target_utilisation, flows);
+            self.hpcc.config.additive_increase = Rate::from_bps(increase.as_bps() / SHARE);
         }
         self.hpcc.smooth(inflight);
         self.hpcc.compute_rate(due, self.hpcc.config.min_rate);
         self.hpcc.config.additive_increase = configured;
     }
 }
+
+/// The part of the headroom that all flows' increases together take in a round trip. With N as it is and all of the headroom
+/// the link settles at U = eta / (1 - (1 - eta) / eta) = 1, with a queue for ever; and what is increased is seen in U, which
+/// is smoothed over T, some two round trips later.
+const SHARE: u64 = 8;
 
 /// The sender's side: it keeps to the window that the receiver computes, within its own bounds.
 #[derive(Clone, Copy, Debug)]
@@ -261,8 +273,8 @@ mod tests {
             rx.on_telemetry(at(8322), &path(busy, 8322, 500, 0), flows).unwrap();
             rx.hpcc().rate().as_bps() - low
         };
-        assert!(grown(1, 1).abs_diff(5_000_000_000) <= 1);
-        assert!(grown(1, 10).abs_diff(500_000_000) <= 1);
+        assert!(grown(1, 1).abs_diff(625_000_000) <= 1, "an eighth of the headroom");
+        assert!(grown(1, 10).abs_diff(62_500_000) <= 1);
         assert_eq!(grown(0, 10), 50_000_000, "not the last hop: as configured");
     }
 

@@ -1,0 +1,113 @@
+//! What was recorded: the bottleneck's intervals and the flows' states.
+
+use serde::Deserialize;
+use std::error::Error;
+use std::path::Path;
+
+/// The bottleneck in one interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Interval {
+    /// When it ended; 0 is when the first flow began.
+    pub end: f64,
+    /// Nanoseconds in which the link was busy.
+    pub busy: f64,
+    /// Bytes in the queue, and nanoseconds.
+    pub queue: Vec<(u64, f64)>,
+}
+
+/// A flow at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// When.
+    pub at: f64,
+    /// Which.
+    pub flow: usize,
+    /// Whether it was told to send.
+    pub active: bool,
+    /// Pacing rate in Mb/s; none where nothing paces.
+    pub rate: Option<f64>,
+    /// Bytes that have completed.
+    pub bytes: u64,
+}
+
+/// One run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Run {
+    /// Of the bottleneck, in order.
+    pub intervals: Vec<Interval>,
+    /// Of the flows, in order of time.
+    pub samples: Vec<Sample>,
+}
+
+#[derive(Deserialize)]
+struct SwitchRow {
+    seconds: f64,
+    port: String,
+    busy_ns: f64,
+    queue: String,
+}
+
+#[derive(Deserialize)]
+struct FlowRow {
+    seconds: f64,
+    qp: usize,
+    active: u8,
+    rate_bps: Option<f64>,
+    bytes: u64,
+}
+
+impl Run {
+    /// Reads both files.
+    ///
+    /// # Errors
+    /// One is missing, not as `ferroce` writes it, or says nothing.
+    pub fn read(folder: &Path, name: &str, port: &str) -> Result<Self, Box<dyn Error>> {
+        let open = |kind: &str| {
+            let file = folder.join(format!("{name}-{kind}.csv"));
+            csv::Reader::from_path(&file).map_err(|error| format!("{}: {error}", file.display()))
+        };
+        let mut flows = open("flows")?;
+        let flows = flows.deserialize().collect::<Result<Vec<FlowRow>, _>>()?;
+        let start = flows.first().ok_or("the flows' file is empty")?.seconds;
+        let samples = flows.iter().map(|row| Sample {
+            at: row.seconds - start,
+            flow: row.qp,
+            active: row.active != 0,
+            rate: row.rate_bps.map(|bps| bps / 1e6),
+            bytes: row.bytes,
+        });
+        let mut intervals = Vec::new();
+        for row in open("switch")?.deserialize() {
+            let row: SwitchRow = row?;
+            if row.port == port {
+                let queue = queue(&row.queue).ok_or_else(|| format!("no queue: `{}`", row.queue))?;
+                intervals.push(Interval { end: row.seconds - start, busy: row.busy_ns, queue });
+            }
+        }
+        if intervals.is_empty() {
+            return Err(format!("the switch's file knows no port {port}").into());
+        }
+        Ok(Self { intervals, samples: samples.collect() })
+    }
+}
+
+/// `0:9123456 4155:876544`.
+fn queue(text: &str) -> Option<Vec<(u64, f64)>> {
+    let pair = |text: &str| {
+        let (bytes, nanos) = text.split_once(':')?;
+        Some((bytes.parse().ok()?, nanos.parse().ok()?))
+    };
+    text.split_whitespace().map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_bytes_and_times() {
+        assert_eq!(queue("0:9 4155:1"), Some(vec![(0, 9.0), (4155, 1.0)]));
+        assert_eq!(queue(""), Some(Vec::new()));
+        assert_eq!(queue("0;9"), None);
+    }
+}

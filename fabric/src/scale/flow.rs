@@ -76,9 +76,10 @@ impl Sender {
         self.paced_until = now + Self::gap(size, self.rate, setup);
     }
 
-    /// The rate changed: the gap that runs is as long as it would be at the new one.
+    /// The rate changed: the gap that runs is as long as it would be at the new one. With telemetry only, as in the authors'
+    /// simulator: a cut by marks is felt from the next packet on.
     pub(super) fn repace(&mut self, before: Rate, setup: &Setup) {
-        if before != self.rate && self.last_size > 0 {
+        if setup.stamps() && before != self.rate && self.last_size > 0 {
             let (old, new) =
                 (Self::gap(self.last_size, before, setup), Self::gap(self.last_size, self.rate, setup));
             self.paced_until = (self.paced_until + new).saturating_sub(old);

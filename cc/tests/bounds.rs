@@ -3,8 +3,8 @@
 extern crate ferroce_cc as cc;
 
 use cc::{
-    Ack, AlgorithmConfig, CongestionController, Counter, DcqcnConfig, DctcpConfig, Hop, HpccConfig, Instant,
-    MAX_HOPS, PathTelemetry, Rate, RxHpcc,
+    Ack, AlgorithmConfig, CongestionController, Counter, DcqcnConfig, DctcpConfig, Hop, HpccConfig, Inflight,
+    Instant, MAX_HOPS, PathTelemetry, Rate, RxHpcc,
 };
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -115,6 +115,9 @@ enum Event {
     Telemetry(u64, u64, Box<PathTelemetry>),
     Ack(u64, u64, u32, u32),
     Notification,
+    /// What the receiver measured; as the wire can say it, an interval of 0 included.
+    Inflight(u64, u32, u32),
+    PathChange,
     Window(u64),
     Loss,
     Timeout,
@@ -135,6 +138,9 @@ fn event() -> impl Strategy<Value = Event> {
             small(ce)
         )),
         Just(Event::Notification),
+        (number(), any::<u32>(), prop_oneof![Just(0), any::<u32>()])
+            .prop_map(|(seq, share, interval)| Event::Inflight(seq, share, interval)),
+        Just(Event::PathChange),
         number().prop_map(Event::Window),
         Just(Event::Loss),
         Just(Event::Timeout),
@@ -158,6 +164,11 @@ proptest! {
                 Event::Send(pn, bytes) => controller.on_send(now, pn, bytes),
                 Event::Telemetry(seq, next, path) => controller.on_telemetry(&ack(seq, next, 0, 0), &path),
                 Event::Ack(seq, next, acked, ce) => controller.on_ack(&ack(seq, next, acked, ce)),
+                Event::Inflight(seq, share, interval) => {
+                    let utilisation = f64::from(share) / f64::from(1u32 << 20);
+                    controller.on_inflight(&ack(seq, seq, 0, 0), &Inflight { utilisation, interval: interval.into() });
+                }
+                Event::PathChange => controller.on_path_change(),
                 Event::Notification => controller.on_congestion_notification(now),
                 Event::Window(window) => controller.on_window(window),
                 Event::Loss => controller.on_loss(now),

@@ -145,6 +145,20 @@ fn another_path_only_records() {
     assert_eq!(state(&hpcc), before);
 }
 
+/// rtgwg-00 9.4: two paths through the same switches have one pathID, and other counters.
+#[test]
+fn another_path_keeps_the_rate_and_forgets_the_records() {
+    let mut hpcc = started();
+    hpcc.on_telemetry(&ack(14_160, 11, 20), &path(7, &[(0, hop(100, 4160, 406, 60_000))]));
+    let before = (hpcc.rate(), hpcc.reference_rate(), hpcc.utilisation());
+    hpcc.on_path_change();
+    // Compared with the old path's, this byte counter would have gone nearly once around.
+    hpcc.on_telemetry(&ack(18_320, 21, 30), &path(7, &[(0, hop(100, 8320, 100, 0))]));
+    assert_eq!((hpcc.rate(), hpcc.reference_rate(), hpcc.utilisation()), before);
+    hpcc.on_telemetry(&ack(22_480, 22, 40), &path(7, &[(0, hop(100, 12_480, 303, 0))]));
+    assert!((hpcc.utilisation() - 203.0 * 128.0 / 52_000.0).abs() < 1e-12);
+}
+
 #[test]
 fn readings_that_cannot_be_told_apart_only_replace() {
     let half = 1 << 23;

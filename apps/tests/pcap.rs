@@ -11,7 +11,7 @@ fn captures() -> Vec<PathBuf> {
     let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "pcap"));
     files.sort();
-    assert_eq!(files.len(), 19);
+    assert_eq!(files.len(), 20);
     files
 }
 

@@ -38,7 +38,7 @@ const REFUSED: (&str, usize, Discard) = ("probe_rxe_k61", 98, Discard::Transport
 #[test]
 fn every_frame_parses_and_is_emitted_byte_for_byte() {
     let captures = captures();
-    assert_eq!(captures.len(), 19);
+    assert_eq!(captures.len(), 20);
     let mut refused = Vec::new();
     for (name, frames) in &captures {
         for (number, bytes) in frames.iter().enumerate() {
@@ -74,6 +74,24 @@ fn connected(wanted: &str) -> Vec<(Service, Operation, u32)> {
         other => panic!("{other:?}"),
     };
     frames.iter().map(read).collect()
+}
+
+/// Soft-RoCE serves a window, has it taken back, and refuses it from then on. A SEND with invalidate by a wrong key it acknowledges,
+/// and does not count.
+#[test]
+fn a_window_is_used_and_taken_back() {
+    use wire::SendTail::Invalidate;
+    let frames = connected("rc_windows");
+    let operations: Vec<_> = frames.iter().map(|(_, operation, _)| *operation).collect();
+    let Operation::WriteOnly(lent, None) = operations[0] else { panic!("{:?}", operations[0]) };
+    assert_eq!(operations[2], Operation::SendOnly(Invalidate(lent.rkey)));
+    let ack = |msn| Operation::Acknowledge(wire::Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn });
+    assert_eq!([operations[1], operations[3]], [ack(1), ack(2)]);
+    let nak = Syndrome::Nak(NakCode::RemoteAccessError);
+    assert_eq!(operations[7], Operation::Acknowledge(wire::Aeth { syndrome: nak, msn: 3 }));
+    assert!(matches!(operations[8], Operation::SendOnly(Invalidate(_))));
+    assert_eq!(operations[9], ack(0));
+    assert!(matches!(operations[10], Operation::SendOnly(Invalidate(_))), "one of its own");
 }
 
 #[test]

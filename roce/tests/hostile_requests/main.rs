@@ -117,7 +117,7 @@ fn check(index: usize) {
         Gap => vec![(psn, nak(PsnSequenceError, msn))],
         NotReady => vec![(psn, rnr(1, msn))],
         Again => vec![(psn - 1, ack(msn))],
-        Acknowledged(_) => vec![(psn, ack(psn - PSN + 1))],
+        Acknowledged(_) => vec![(psn, ack(psn - PSN))],
     };
     assert_eq!(answers, expected, "{name}");
     check_after(&mut script, name, psn, outcome);

@@ -191,11 +191,10 @@ impl Responder {
     }
 
     /// Takes back the window that a SEND names (IBA 9.4.1.1.3). A wrong key is an error of this side alone, its class J, as
-    /// Linux has it: the message is acknowledged as it came, and nothing of this packet is placed.
+    /// Linux has it: the packet is acknowledged as it came, the message does not count, and nothing of this packet is placed.
     fn invalidate<M>(&mut self, rkey: Rkey, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
         let Identity { pd, qpn, .. } = *arrival.identity;
         arrival.books.regions.invalidate(rkey, pd, qpn).map_err(|error| {
-            self.count_message();
             self.advance(1);
             if arrival.bth.ack_request {
                 self.answer = Some(Answer::Acknowledge);

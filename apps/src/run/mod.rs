@@ -1,5 +1,6 @@
 //! `ferroce run`: unmodified RDMA programs on the drop-in libraries.
 
+mod device_file;
 mod hosts;
 mod library;
 mod ranks;
@@ -68,8 +69,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         return ranks::run(&hosts, &libraries, &args.command, &settings);
     }
     let (program, rest) = args.command.split_first().ok_or_else(|| Failure::usage("no program is named"))?;
-    let mut command = Command::new(program);
-    command.args(rest).env("LD_LIBRARY_PATH", library::search_path(&libraries)).envs(settings);
+    let apart = device_file::apart(program, rest);
+    let (first, others) = apart.as_deref().and_then(<[_]>::split_first).unwrap_or((program, rest));
+    let mut command = Command::new(first);
+    command.args(others).env("LD_LIBRARY_PATH", library::search_path(&libraries)).envs(settings);
     // Returns only where it failed.
     let error = command.exec();
     Err(Failure::run(format!("{program} can't be run: {error}")))
@@ -86,5 +89,6 @@ fn settings(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
             file.canonicalize().map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
         settings.push(("FERROCE_CONFIG", file.into()));
     }
+    settings.extend(device_file::setting());
     Ok(settings)
 }

@@ -1,5 +1,6 @@
 //! One command in each host, its output line by line with the rank before it.
 
+use super::device_file;
 use super::hosts::{Hosts, INTERFACE};
 use super::library;
 use crate::failure::Failure;
@@ -78,7 +79,8 @@ fn start(
     settings: &Settings,
     rank: u8,
 ) -> Result<Rank, Failure> {
-    let words = substitute(command, rank, Hosts::address(rank), Hosts::address(0));
+    // `ip netns exec` has a mount namespace of its own.
+    let words = device_file::inside(substitute(command, rank, Hosts::address(rank), Hosts::address(0)));
     let mut child = Command::new("ip")
         .args(["netns", "exec", &hosts.namespace(rank)])
         .args(words)

@@ -1,0 +1,68 @@
+//! What UCX looks for before it takes a device: a character device of its name in `/dev/infiniband`, which it may read and
+//! write and never opens. In a mount namespace of the program's own, so that nothing but an empty folder is left behind.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// Runs the words after it with the file in place, in a mount namespace that is private already. Without the right to mount
+/// the program runs all the same.
+const PLACE: &str = r#"
+place() {
+  mkdir -p /dev/infiniband && mount -t tmpfs -o mode=755,size=64k ferroce /dev/infiniband &&
+  : >/dev/infiniband/ferroce0 && mount --bind /dev/null /dev/infiniband/ferroce0
+}
+place 2>/dev/null || case "$*" in *ucx*)
+  echo "ferroce run: UCX finds no device without /dev/infiniband/ferroce0; remedy, as root:" \
+    "mkdir -p /dev/infiniband && mknod -m 666 /dev/infiniband/ferroce0 c 1 3" >&2 ;;
+esac
+exec "$@"
+"#;
+
+/// The same, in a mount namespace that it makes first.
+const PLACE_APART: &str = r#"
+place=$1; shift
+if [ -c /dev/infiniband/ferroce0 ]; then exec "$@"; fi
+if unshare --mount true 2>/dev/null; then exec unshare --mount sh -c "$place" sh "$@"; fi
+exec sh -c "$place" sh "$@"
+"#;
+
+/// UCX takes RoCE v1 for granted where sysfs says nothing, and hears datagrams over IPv6 only: the first GID is IPv6's
+/// link-local one.
+pub const UCX_SETTING: (&str, &str) = ("UCX_IB_GID_INDEX", "0");
+
+/// A command in a private mount namespace, with the file.
+pub fn inside(words: Vec<String>) -> Vec<String> {
+    ["sh", "-c", PLACE, "sh"].map(str::to_owned).into_iter().chain(words).collect()
+}
+
+/// What to run for a program that uses UCX; none for another, which needs no file.
+pub fn apart(program: &str, rest: &[String]) -> Option<Vec<String>> {
+    let name = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or(program);
+    name.contains("ucx").then(|| {
+        let words = ["sh", "-c", PLACE_APART, "sh", PLACE, program].map(str::to_owned);
+        words.into_iter().chain(rest.iter().cloned()).collect()
+    })
+}
+
+/// [`UCX_SETTING`], unless the user chose.
+pub fn setting() -> Option<(&'static str, OsString)> {
+    std::env::var_os(UCX_SETTING.0).is_none().then(|| (UCX_SETTING.0, UCX_SETTING.1.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_programs_of_ucx_are_run_apart() {
+        assert_eq!(apart("ib_write_bw", &[]), None);
+        let words = apart("/usr/bin/ucx_info", &["-d".to_owned()]).unwrap();
+        assert_eq!(words[words.len() - 2..], ["/usr/bin/ucx_info", "-d"]);
+    }
+
+    #[test]
+    fn the_program_gets_its_words_as_they_are() {
+        let words = inside(["prog", "two words", "$x"].map(str::to_owned).to_vec());
+        assert_eq!(words[words.len() - 3..], ["prog", "two words", "$x"]);
+    }
+}

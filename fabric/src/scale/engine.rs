@@ -16,6 +16,8 @@ use std::time::Duration;
 const WATCH: u64 = 1 << 18;
 /// How long after a drop its flow is asked whether it goes on (ps): 500 µs.
 const EXPIRE: u64 = 500_000_000;
+/// Flows that all begin within this time (ps) begin at once: 100 µs.
+const AT_ONCE: u64 = 100_000_000;
 /// Bytes of a pause frame.
 const PAUSE_BYTES: u32 = 64;
 
@@ -65,7 +67,7 @@ pub(super) struct Engine<'a> {
     counts: Counts,
     trace: u64,
     limit: u64,
-    /// Queues count until the last flow has begun: behind it the network only empties.
+    /// Queues count until the last flow has begun: behind it the network only empties. To the end where all begin at once.
     last_start: u64,
 }
 
@@ -93,7 +95,7 @@ impl<'a> Engine<'a> {
             FlowState { start, hash, ..FlowState::default() }
         });
         let flows: Vec<FlowState> = flows.collect();
-        let last_start = flows.iter().map(|flow| flow.start).max().unwrap_or(0);
+        let last_start = flows.iter().map(|flow| flow.start).max().filter(|&start| start >= AT_ONCE);
         let fresh = setup.algorithm.build().map_err(|error| SetupError::Algorithm(error.to_string()))?;
         Ok(Self {
             setup,
@@ -114,7 +116,7 @@ impl<'a> Engine<'a> {
             counts: Counts::default(),
             trace: 0xcbf2_9ce4_8422_2325,
             limit: picos(setup.limit),
-            last_start,
+            last_start: last_start.unwrap_or(u64::MAX),
         })
     }
 

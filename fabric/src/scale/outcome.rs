@@ -56,13 +56,13 @@ pub struct Outcome {
 
 impl Outcome {
     /// KB below which the queues of all switch ports were for `share` of the time until the last flow
-    /// began, in steps of 1 KB.
+    /// began (to the end where all began within 100 µs), in steps of 1 KB.
     #[must_use]
     pub fn queue_quantile(&self, share: f64) -> u64 {
         self.queues.quantile(share)
     }
 
-    /// The share of the time in which a switch port held 1 KB or more, until the last flow began.
+    /// The share of the time in which a switch port held 1 KB or more, in the same time.
     #[must_use]
     pub fn queue_busy(&self) -> f64 {
         self.queues.busy()

@@ -27,6 +27,12 @@ impl Counter {
         self.raw & u64::MAX >> (64 - self.bits)
     }
 
+    /// Another reading of the same counter.
+    #[must_use]
+    pub(crate) const fn with(self, raw: u64) -> Self {
+        Self { raw, ..self }
+    }
+
     /// How wide it is, 1 to 64.
     #[must_use]
     pub const fn bits(self) -> u8 {

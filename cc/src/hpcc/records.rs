@@ -1,11 +1,24 @@
 use crate::{Counter, Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry};
 use core::time::Duration;
 
-/// What a hop said last, and when we heard it.
+/// What a hop said last, and when we heard it. How wide its counters are and what a count is worth, the next reading says:
+/// both are its format's. There are two lists of these per queue pair, so they are small.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    hop: Hop,
+    time: u64,
+    tx_bytes: u64,
     heard: Instant,
+    /// At most 4 GiB.
+    queue: u32,
+}
+
+impl Record {
+    const NONE: Self = Self { time: 0, tx_bytes: 0, heard: Instant::ZERO, queue: 0 };
+
+    fn new(hop: &Hop, heard: Instant) -> Self {
+        let queue = u32::try_from(hop.queue).unwrap_or(u32::MAX);
+        Self { time: hop.time.raw(), tx_bytes: hop.tx_bytes.raw(), heard, queue }
+    }
 }
 
 /// What two readings of one hop say of the time between them.
@@ -38,7 +51,9 @@ pub(super) enum Heard {
 pub struct PathRecords {
     /// None before the first telemetry.
     path_id: Option<u16>,
-    records: [Option<Record>; MAX_HOPS],
+    /// A bit for each hop that was heard of.
+    heard: u16,
+    records: [Record; MAX_HOPS],
 }
 
 impl Default for PathRecords {
@@ -51,7 +66,7 @@ impl PathRecords {
     /// Nothing heard yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { path_id: None, records: [None; MAX_HOPS] }
+        Self { path_id: None, heard: 0, records: [Record::NONE; MAX_HOPS] }
     }
 
     /// Takes telemetry in and gives its busiest hop: the one a responder reports (rtgwg-00 7.1).
@@ -87,12 +102,13 @@ impl PathRecords {
     pub(super) fn hear(&mut self, now: Instant, path: &PathTelemetry, base_rtt: Duration) -> Heard {
         let before = self.path_id.replace(path.path_id());
         if before != Some(path.path_id()) {
-            self.records = [None; MAX_HOPS];
+            self.heard = 0;
         }
         let mut busiest: Option<(HopIndex, Inflight)> = None;
         for (index, hop) in path.hops() {
             let record = &mut self.records[usize::from(index)];
-            match record.as_ref().map_or(Comparison::Unknown, |last| compare(last, hop, now, base_rtt)) {
+            let last = (self.heard & 1 << index != 0).then_some(*record);
+            match last.map_or(Comparison::Unknown, |last| compare(&last, hop, now, base_rtt)) {
                 Comparison::Late => continue,
                 Comparison::Unknown => {}
                 // Lines 6 and 7.
@@ -102,7 +118,8 @@ impl PathRecords {
                     }
                 }
             }
-            *record = Some(Record { hop: *hop, heard: now });
+            *record = Record::new(hop, now);
+            self.heard |= 1 << index;
         }
         match (before, busiest) {
             (None, _) => Heard::FirstPath,
@@ -129,7 +146,7 @@ fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: Duration) -> Compar
     if hop.bandwidth.bytes_in(elapsed) > hop.tx_bytes.period() / 2 {
         return Comparison::Unknown;
     }
-    let interval = match between(last.hop.time, hop.time, elapsed) {
+    let interval = match between(hop.time.with(last.time), hop.time, elapsed) {
         Some(interval) => interval,
         None => return Comparison::Late,
     };
@@ -137,12 +154,12 @@ fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: Duration) -> Compar
         return Comparison::Unknown;
     }
     let bytes_per_nano = hop.bandwidth.as_bps() as f64 / 8e9;
-    let tx_rate = hop.tx_bytes.since(last.hop.tx_bytes) as f64 / interval as f64;
+    let tx_rate = hop.tx_bytes.since(hop.tx_bytes.with(last.tx_bytes)) as f64 / interval as f64;
     let may_have_wrapped = elapsed.as_nanos() > u128::from(hop.time.period() / 2);
     if may_have_wrapped && tx_rate > bytes_per_nano * FASTER_THAN_POSSIBLE {
         return Comparison::Unknown;
     }
-    let queue = hop.queue.min(last.hop.queue) as f64;
+    let queue = hop.queue.min(last.queue.into()) as f64;
     let utilisation = queue / (bytes_per_nano * base_rtt.as_nanos() as f64) + tx_rate / bytes_per_nano;
     Comparison::Measured(Inflight { utilisation, interval })
 }

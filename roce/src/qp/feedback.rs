@@ -1,13 +1,13 @@
 //! A queue pair's telemetry, both ways: what it answers its peer, and what its peer's answers do to its flow.
 
-use super::collector::{RATIO_ONE, Way};
-use super::paths::Paths;
+use super::collector::{Collector, RATIO_ONE, Way};
 use super::queue_pair::{Connection, QueuePair};
 use super::seal::Sealed;
 use super::upgrade::Seen;
 use super::{Books, State};
 use crate::wire::{Bth, Feedback, Frame, Header, MAX_FEEDBACK, Opcode, Report, SETUP_LENGTH, Seal, Setup};
 use crate::{Discard, Psn};
+use alloc::boxed::Box;
 use cc::{Ack, CongestionController, Inflight, Instant, PathTelemetry};
 
 impl QueuePair {
@@ -16,7 +16,9 @@ impl QueuePair {
         let bth = frame.header.bth();
         let is_acknowledge = frame.header.opcode() == Opcode::RC_ACKNOWLEDGE;
         if !is_acknowledge {
-            self.collector.on_frame(books.now, frame, books.flows);
+            if self.collector.is_some() || frame.in_band.is_some() || frame.carried.is_some() {
+                self.collector().on_frame(books.now, frame, books.flows);
+            }
             return;
         }
         if bth.congestion & Bth::TELEMETRY != 0 && !frame.payload.is_empty() {
@@ -110,7 +112,17 @@ impl QueuePair {
             ..Sealed::new(Opcode::TELEMETRY_SETUP, from.ok_or(Discard::QpState)?, bth, self.responder.first())
         };
         self.seals.open(&sealed, &setup.pack(), seal)?;
-        self.collector.on_setup(setup)
+        self.collector().on_setup(setup)
+    }
+
+    /// What answers the peer's telemetry, made when the first comes.
+    pub(super) fn collector(&mut self) -> &mut Collector {
+        let ratio_only = self.ratio_only;
+        self.collector.get_or_insert_with(|| {
+            let mut collector = Box::new(Collector::new());
+            collector.only_ratios(ratio_only);
+            collector
+        })
     }
 
     fn check_seal(&mut self, bth: &Bth, opcode: Opcode, feedback: &Feedback) -> Result<(), Discard> {
@@ -140,7 +152,7 @@ impl QueuePair {
         books: &mut Books<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        let due = self.collector.due().filter(|_| self.state != State::Error)?;
+        let due = self.collector.as_ref()?.due().filter(|_| self.state != State::Error)?;
         let bth = self.bth(connection.destination, due.psn);
         let header = match due.way {
             Way::Response => {
@@ -152,7 +164,7 @@ impl QueuePair {
                 Header::TelemetryNotification { bth, feedback }
             }
         };
-        self.collector.on_sent(due.report);
+        self.collector().on_sent(due.report);
         books.counters.feedback_sent += 1;
         self.write(connection, &header, 0, frame, |_| Ok(())).ok()
     }
@@ -178,7 +190,7 @@ impl QueuePair {
 
     /// When telemetry has something to send while data is in flight.
     pub(super) fn telemetry_due_at(&self) -> Option<Instant> {
-        let paths = self.paths.as_ref().map(Paths::due_at);
+        let paths = self.paths.as_ref().map(|paths| paths.due_at());
         let due = [self.prober.due_at(), self.sampler.setup_due_at(), paths].into_iter().flatten().min();
         due.filter(|_| self.requester.in_flight() > 0)
     }

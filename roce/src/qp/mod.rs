@@ -10,6 +10,7 @@ mod feedback;
 mod flow;
 mod notify;
 mod paths;
+mod posting;
 mod queue_pair;
 mod receive_queue;
 mod request;

@@ -3,18 +3,19 @@ use super::collector::Collector;
 use super::flow::Flow;
 use super::notify::Notifier;
 use super::paths::Paths;
+use super::posting::{check_buffers, check_send};
 use super::requester::{Progress, Requester, Trouble};
 use super::responder::{Arrival, Refusal, Responder, Rights};
 use super::seal::Seals;
 use super::telemetry::{Prober, Sampler};
 use super::upgrade::Seen;
-use super::wqe::MAX_MESSAGE;
 use super::{
-    Books, CompletionStatus, Congestion, Data, Identity, Modify, PostError, QpReport, RecvRequest,
-    RtrSettings, RtsSettings, SendOperation, SendRequest, State,
+    Books, CompletionStatus, Congestion, Identity, Modify, PostError, QpReport, RecvRequest, RtrSettings,
+    RtsSettings, SendOperation, SendRequest, State,
 };
-use crate::wire::{Bth, Frame, Header, Opcode, Operation, Path, Service, Template};
+use crate::wire::{Bth, Format, Frame, Header, Opcode, Operation, Path, Service, Template};
 use crate::{Access, ControlError, Discard, FailureCause, Memory, Qpn};
+use alloc::boxed::Box;
 use cc::{CongestionController, Instant};
 
 /// READs and atomics that one side may have outstanding at the other.
@@ -57,7 +58,8 @@ impl Connection {
     }
 }
 
-/// One reliable connection: both sides of it, and how its sending is paced.
+/// One reliable connection: both sides of it, and how its sending is paced. A host has many, most of them idle, so what few
+/// need stands in boxes.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     pub(super) identity: Identity,
@@ -70,11 +72,16 @@ pub(crate) struct QueuePair {
     pub(super) flow: Option<Flow>,
     pub(super) prober: Prober,
     /// Where there are several to choose from.
-    pub(super) paths: Option<Paths>,
-    /// As it was asked for on the way to RTS.
-    pub(super) congestion: Option<Congestion>,
+    pub(super) paths: Option<Box<Paths>>,
+    /// What was asked for on the way to RTS, as long as a better algorithm may come of it.
+    pub(super) upgrade: Option<Box<Congestion>>,
+    /// Of telemetry, as this side sends it.
+    pub(super) format: Format,
+    /// The peer hears nothing of the network but ratios.
+    pub(super) ratio_only: bool,
     pub(super) sampler: Sampler,
-    pub(super) collector: Collector,
+    /// From the first telemetry of the peer on: most queue pairs have none, and it is large.
+    pub(super) collector: Option<Box<Collector>>,
     pub(super) seals: Seals,
     pub(super) notifier: Notifier,
     pub(super) alarms: Alarms,
@@ -84,6 +91,9 @@ pub(crate) struct QueuePair {
     pub(super) identification: u16,
 }
 
+/// 2 KiB for an idle queue pair, with what its queues take.
+const _: () = assert!(size_of::<QueuePair>() <= 1696);
+
 impl QueuePair {
     pub(crate) fn new(identity: Identity) -> Self {
         Self {
@@ -92,14 +102,16 @@ impl QueuePair {
             access: Access::LOCAL_READ,
             partition_key: 0,
             connection: None,
-            requester: Requester::new(identity.capabilities.max_send),
+            requester: Requester::new(),
             responder: Responder::new(&identity),
             flow: None,
             prober: Prober::default(),
             paths: None,
-            congestion: None,
+            upgrade: None,
+            format: Format::Hpcc,
+            ratio_only: false,
             sampler: Sampler::default(),
-            collector: Collector::new(),
+            collector: None,
             seals: Seals::default(),
             notifier: Notifier::new(Congestion::NOTIFICATION_INTERVAL),
             alarms: Alarms::default(),
@@ -136,9 +148,11 @@ impl QueuePair {
                 self.flow = None;
                 self.prober = Prober::default();
                 self.paths = None;
-                self.congestion = None;
+                self.upgrade = None;
+                self.format = Format::Hpcc;
+                self.ratio_only = false;
                 self.sampler = Sampler::default();
-                self.collector = Collector::new();
+                self.collector = None;
                 self.seals = Seals::default();
                 self.notifier = Notifier::new(Congestion::NOTIFICATION_INTERVAL);
                 self.alarms = Alarms::default();
@@ -200,7 +214,8 @@ impl QueuePair {
         if let Some(upgrade) = &congestion.upgrade {
             upgrade.to.build().map_err(ControlError::Congestion)?;
         }
-        self.congestion = Some(*congestion);
+        self.upgrade = congestion.upgrade.map(|_| Box::new(*congestion));
+        (self.format, self.ratio_only) = (congestion.format, congestion.ratio_only);
         // RTR made it.
         let Some(connection) = &mut self.connection else { return Ok(()) };
         if congestion.algorithm.wants_ecn() {
@@ -209,11 +224,13 @@ impl QueuePair {
         self.notifier = Notifier::new(congestion.notification_interval);
         self.sampler =
             Sampler::new(&congestion.algorithm, congestion.in_band, congestion.reverse, congestion.subscribe);
-        self.collector.only_ratios(congestion.ratio_only);
+        if let Some(collector) = &mut self.collector {
+            collector.only_ratios(congestion.ratio_only);
+        }
         self.seals = Seals::new(congestion.feedback_key);
         self.flow = Some(Flow::new(algorithm));
         self.prober = Prober::new(congestion.probe_interval);
-        self.paths = Paths::new(congestion.paths, &connection.path, self.identity.qpn);
+        self.paths = Paths::new(congestion.paths, &connection.path, self.identity.qpn).map(Box::new);
         self.requester.connect(connection.mtu, connection.selective_repeat, settings);
         self.state = State::ReadyToSend;
         Ok(())
@@ -258,10 +275,10 @@ impl QueuePair {
                 if self.send_room() == 0 {
                     return Err(PostError::QueueFull { limit: capabilities.max_send });
                 }
-                self.requester.post(request, length);
+                self.requester.post(request, length, capabilities.max_send);
             }
             State::Error => {
-                self.requester.post(request, length);
+                self.requester.post(request, length, capabilities.max_send);
                 self.requester.flush(CompletionStatus::Flushed, books, &self.identity);
             }
             state @ (State::Reset | State::Init | State::ReadyToReceive | State::SendQueueError) => {
@@ -312,7 +329,9 @@ impl QueuePair {
                 let is_marked = self.notifier.on_packet(books.now, frame);
                 books.counters.rx_marked += u64::from(is_marked);
                 if !is_answer(operation) {
-                    self.collector.on_request(frame.path.udp_source);
+                    if let Some(collector) = &mut self.collector {
+                        collector.on_request(frame.path.udp_source);
+                    }
                 }
                 self.on_riding_telemetry(frame, books);
                 if is_answer(operation) {
@@ -329,7 +348,7 @@ impl QueuePair {
                 Ok(())
             }
             Header::TelemetryRequest { .. } => {
-                self.collector.on_frame(books.now, frame, books.flows);
+                self.collector().on_frame(books.now, frame, books.flows);
                 Ok(())
             }
             Header::TelemetryResponse { bth, feedback } => self.on_response(&bth, &feedback, books),
@@ -535,53 +554,4 @@ fn limit(what: &'static str, value: u8, limit: u8) -> Result<(), ControlError> {
         return Ok(());
     }
     Err(ControlError::Value { what, value: u64::from(value), limit: u64::from(limit) })
-}
-
-pub(super) fn check_buffers(given: usize, limit: u32) -> Result<(), PostError> {
-    if given <= limit as usize { Ok(()) } else { Err(PostError::TooManyBuffers { given, limit }) }
-}
-
-/// What can be said of a request without the regions; gives its length.
-pub(super) fn check_send(request: &SendRequest, identity: &Identity) -> Result<u32, PostError> {
-    let capabilities = &identity.capabilities;
-    match &request.data {
-        Data::Buffers(buffers) => check_buffers(buffers.len(), capabilities.max_send_sge)?,
-        // A word to be written at once lies in the request, whatever else may.
-        Data::Inline(_) if matches!(request.operation, SendOperation::AtomicWrite { .. }) => {}
-        Data::Inline(bytes) if bytes.len() > capabilities.max_inline as usize => {
-            return Err(PostError::InlineTooLong { given: bytes.len(), limit: capabilities.max_inline });
-        }
-        Data::Inline(_) => {}
-    }
-    let inline = matches!(request.data, Data::Inline(_));
-    let length = request.data.length();
-    match request.operation {
-        SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => return Ok(0),
-        SendOperation::Send { .. }
-        | SendOperation::SendInvalidate { .. }
-        | SendOperation::SendTo { .. }
-        | SendOperation::Write { .. } => {}
-        SendOperation::Read { .. } if inline => {
-            return Err(PostError::InlineNotAllowed { operation: "READ" });
-        }
-        SendOperation::Read { .. } => {}
-        SendOperation::Flush { .. } => return Ok(0),
-        SendOperation::AtomicWrite { remote } => {
-            if length != 8 || !remote.address.is_multiple_of(8) {
-                return Err(PostError::BadAtomic);
-            }
-        }
-        SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. } if inline => {
-            return Err(PostError::InlineNotAllowed { operation: "atomic" });
-        }
-        SendOperation::FetchAdd { remote, .. } | SendOperation::CompareSwap { remote, .. } => {
-            if length != 8 || !remote.address.is_multiple_of(8) {
-                return Err(PostError::BadAtomic);
-            }
-        }
-    }
-    if length > u64::from(MAX_MESSAGE) {
-        return Err(PostError::MessageTooLong { given: length });
-    }
-    Ok(length as u32)
 }

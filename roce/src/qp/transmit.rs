@@ -88,7 +88,7 @@ impl QueuePair {
         let mut bth = Bth { congestion, ..self.bth(connection.destination, psn) };
         if let Operation::Acknowledge(_) = operation
             && held.is_none()
-            && let Some(report) = self.collector.rider()
+            && let Some(report) = self.collector.as_ref().and_then(|collector| collector.rider())
         {
             bth.congestion |= Bth::TELEMETRY;
             return self.transmit_riding(connection, operation, bth, report, books, frame);
@@ -152,7 +152,7 @@ impl QueuePair {
             Ok(())
         });
         self.responder.commit();
-        self.collector.on_sent(report);
+        self.collector().on_sent(report);
         books.counters.feedback_sent += 1;
         written.ok()
     }
@@ -183,7 +183,7 @@ impl QueuePair {
         if !due || self.state != State::ReadyToSend || self.requester.in_flight() == 0 {
             return None;
         }
-        let format = self.format();
+        let format = self.format;
         let int = IntHeader::with_room(if format == Format::Hpcc { PROBE_ROOM } else { 0 });
         let bth = self.bth(connection.destination, self.prober.psn());
         let header = Header::TelemetryRequest { bth, int };
@@ -267,16 +267,10 @@ impl QueuePair {
         }
     }
 
-    /// The layout of the queue pair's telemetry.
-    fn format(&self) -> Format {
-        self.congestion.map_or(Format::Hpcc, |congestion| congestion.format)
-    }
-
     /// What the next data packet brings, where the frame has `room` for it beside the rest.
     fn telemetry_of_data(&self, room: usize) -> Brings {
-        let format = self.format();
         if self.sampler.is_due() {
-            return match format {
+            return match self.format {
                 Format::Hpcc if room >= MAX_IN_BAND => Brings::InBand,
                 format if room >= format.longest() => Brings::Format(format),
                 _ => Brings::Format(Format::Hpcc),

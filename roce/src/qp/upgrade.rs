@@ -24,7 +24,7 @@ pub(super) enum Seen {
 impl QueuePair {
     /// Goes over to the better algorithm, or gives it up, where what was seen decides it.
     pub(super) fn consider(&mut self, seen: Seen) {
-        let Some(congestion) = &self.congestion else { return };
+        let Some(congestion) = &self.upgrade else { return };
         let Some(Upgrade { when, to }) = congestion.upgrade else { return };
         let is_better = match (when, seen) {
             (When::RttBelow(limit), Seen::RoundTrip(rtt)) => rtt < limit,
@@ -35,9 +35,7 @@ impl QueuePair {
         let (probe_interval, in_band, reverse) =
             (congestion.probe_interval, congestion.in_band, congestion.reverse);
         let subscribe = congestion.subscribe;
-        if let Some(congestion) = &mut self.congestion {
-            congestion.upgrade = None;
-        }
+        self.upgrade = None;
         if !is_better {
             // Nobody answers: no more probes.
             self.prober = Prober::new(probe_interval.filter(|_| !matches!(when, When::TelemetryAnswered)));

@@ -92,9 +92,9 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    pub(super) fn new(max_send: u32) -> Self {
+    pub(super) const fn new() -> Self {
         Self {
-            queue: VecDeque::with_capacity(max_send as usize),
+            queue: VecDeque::new(),
             cursor: 0,
             una: 0,
             next: 0,
@@ -139,11 +139,14 @@ impl Requester {
     pub(super) fn reset(&mut self) {
         let mut queue = core::mem::take(&mut self.queue);
         queue.clear();
-        *self = Self { queue, ..Self::new(0) };
+        *self = Self { queue, ..Self::new() };
     }
 
-    /// Appends a request that was checked.
-    pub(super) fn post(&mut self, request: SendRequest, length: u32) {
+    /// Appends a request that was checked. The first makes room for `most`: many queue pairs never have one.
+    pub(super) fn post(&mut self, request: SendRequest, length: u32, most: u32) {
+        if self.queue.capacity() == 0 {
+            self.queue.reserve_exact(most as usize);
+        }
         let packets = match request.operation {
             SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,
             SendOperation::FetchAdd { .. }

@@ -9,7 +9,8 @@ mod send;
 use super::alarms::{self, Alarms};
 use super::flow::Flow;
 use super::notify::Notifier;
-use super::queue_pair::{Connection, check_buffers, check_send};
+use super::posting::{check_buffers, check_send};
+use super::queue_pair::Connection;
 use super::receive_queue::ReceiveQueue;
 use super::wqe::{self, Wqe};
 use super::{

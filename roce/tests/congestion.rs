@@ -161,6 +161,8 @@ fn a_full_link_lowers_the_rate() {
     let after = pair.reports()[0].unwrap();
     assert!(after.window * 4 < before.window, "{} then {}", before.window, after.window);
     assert!(after.rate.unwrap().as_bps() * 4 < before.rate.unwrap().as_bps());
+    assert_eq!(before.utilisation, Some(1.0), "nothing was heard yet");
+    assert!(after.utilisation.unwrap() > 1.0, "{after:?}");
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
 }
 

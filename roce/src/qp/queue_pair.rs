@@ -132,6 +132,7 @@ impl QueuePair {
             in_flight: self.requester.in_flight(),
             window: algorithm.map_or(0, CongestionController::window),
             rate: algorithm.and_then(CongestionController::pacing_rate),
+            utilisation: algorithm.and_then(cc::Algorithm::as_hpcc).map(cc::Hpcc::utilisation),
             send_psn: self.requester.send_psn(),
             expected_psn: self.responder.expected_psn(),
         }

@@ -266,7 +266,7 @@ impl Modify {
 }
 
 /// What a queue pair says of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QpReport {
     /// State.
     pub state: State,
@@ -278,6 +278,9 @@ pub struct QpReport {
     pub window: u64,
     /// The congestion controller's pacing rate.
     pub rate: Option<Rate>,
+    /// How full the path's busiest link is, as telemetry says and HPCC++ smooths it (`U`): 1 where it is as full as it may
+    /// be without a queue, and before the first telemetry. `None` with algorithms that compute none.
+    pub utilisation: Option<f64>,
     /// The next PSN to send for the first time.
     pub send_psn: Psn,
     /// The next PSN expected.

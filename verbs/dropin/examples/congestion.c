@@ -49,7 +49,8 @@ int main(void)
 	connect_to_itself(qp, gid);
 	struct ferroce_congestion now;
 	check(ferroce_query_congestion(qp, &now), "query");
-	printf("window %" PRIu64 " bytes, in flight %" PRIu64 ", rate %" PRIu64 " bit/s\n", now.window, now.in_flight, now.rate);
+	printf("window %" PRIu64 " bytes, in flight %" PRIu64 ", rate %" PRIu64 " bit/s, busiest link %.0f %% full\n", now.window,
+	       now.in_flight, now.rate, 100 * now.utilisation);
 
 	ibv_destroy_qp(qp);
 	ibv_destroy_cq(cq);

@@ -13,6 +13,8 @@ struct ferroce_congestion {
 	uint64_t window;    /* bytes that may be in flight; 0 before RTS */
 	uint64_t in_flight; /* bytes sent and not acknowledged */
 	uint64_t rate;      /* bits/s; 0: not paced */
+	double utilisation; /* of the path's busiest link, as telemetry says: 1 is full, and what it
+	                     * is before telemetry comes; below 0 where the algorithm computes none */
 };
 
 /* Chooses congestion control before the queue pair goes to RTS: a name, then keys of a rule in ferroce.toml, as in

@@ -8,7 +8,7 @@ use verbs::CongestionRule;
 
 /// `struct ferroce_congestion`
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FerroceCongestion {
     /// Bytes that may be in flight; 0 before RTS.
     pub window: u64,
@@ -16,6 +16,8 @@ pub struct FerroceCongestion {
     pub in_flight: u64,
     /// Bits a second; 0 where it is not paced.
     pub rate: u64,
+    /// Of the path's busiest link, as telemetry says: 1 is full; below 0 where the algorithm computes none.
+    pub utilisation: f64,
 }
 
 /// Chooses congestion control before RTS; see `ferroce.h`.
@@ -49,7 +51,8 @@ pub unsafe extern "C" fn ferroce_query_congestion(qp: *mut ibv_qp, into: *mut Fe
         let (whole, into) = unsafe { (Qp::from(qp)?, out(into)?) };
         let report = whole.lock().qp.query()?;
         let rate = report.rate.map_or(0, |rate| rate.as_bps());
-        *into = FerroceCongestion { window: report.window, in_flight: report.in_flight, rate };
+        let utilisation = report.utilisation.unwrap_or(-1.0);
+        *into = FerroceCongestion { window: report.window, in_flight: report.in_flight, rate, utilisation };
         Ok(())
     })
 }

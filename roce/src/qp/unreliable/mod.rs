@@ -109,6 +109,7 @@ impl Unreliable {
             in_flight: 0,
             window: algorithm.map_or(0, CongestionController::window),
             rate: algorithm.and_then(CongestionController::pacing_rate),
+            utilisation: algorithm.and_then(cc::Algorithm::as_hpcc).map(cc::Hpcc::utilisation),
             send_psn: self.psn(self.next),
             expected_psn: self.expected,
         }

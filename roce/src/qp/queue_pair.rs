@@ -329,10 +329,10 @@ impl QueuePair {
             Header::Connected { service: Service::Rc, bth, operation } => {
                 let is_marked = self.notifier.on_packet(books.now, frame);
                 books.counters.rx_marked += u64::from(is_marked);
-                if !is_answer(operation) {
-                    if let Some(collector) = &mut self.collector {
-                        collector.on_request(frame.path.udp_source);
-                    }
+                if !is_answer(operation)
+                    && let Some(collector) = &mut self.collector
+                {
+                    collector.on_request(frame.path.udp_source);
                 }
                 self.on_riding_telemetry(frame, books);
                 if is_answer(operation) {

@@ -7,6 +7,7 @@ pub mod clock;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod engine;
+pub mod event_fd;
 pub mod host_memory;
 pub mod io;
 pub mod linux;

@@ -2,15 +2,16 @@
 
 use crate::{CompletionQueue, Device, Error};
 use datapath::engine::Notifier;
+use datapath::event_fd::EventFd;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 /// A descriptor that becomes readable when an armed completion queue has a completion: for `poll`, `epoll`, or
 /// [`wait`](Self::wait). Clones are the same channel, and several queues may ring on it.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
-    descriptor: Arc<OwnedFd>,
+    descriptor: Arc<EventFd>,
 }
 
 impl Device {
@@ -19,13 +20,8 @@ impl Device {
     /// # Errors
     /// Where the process has no descriptor left.
     pub fn create_channel(&self) -> Result<CompletionChannel, Error> {
-        // SAFETY: eventfd takes plain numbers.
-        let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
-        if descriptor < 0 {
-            return Err(Error::Descriptor(io::Error::last_os_error().to_string()));
-        }
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let descriptor = EventFd::new(libc::EFD_SEMAPHORE);
+        let descriptor = descriptor.map_err(|error| Error::Descriptor(error.to_string()))?;
         Ok(CompletionChannel { descriptor: Arc::new(descriptor) })
     }
 }
@@ -37,10 +33,7 @@ impl CompletionChannel {
     /// # Errors
     /// A signal, or `WouldBlock` where the descriptor doesn't block and there is none.
     pub fn wait(&self) -> io::Result<()> {
-        let mut count = [0_u8; 8];
-        // SAFETY: the array has the eight bytes that an eventfd gives.
-        let read = unsafe { libc::read(self.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-        if read < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        self.descriptor.take()
     }
 }
 

@@ -3,10 +3,11 @@
 use crate::device::Inner;
 use crate::{Device, Error};
 use datapath::engine::Mad;
+use datapath::event_fd::EventFd;
 use roce::wire::Path;
-use std::io;
+
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 /// UDP source port of management datagrams: what Linux takes for queue pair 1 to queue pair 1.
@@ -16,7 +17,7 @@ const UDP_SOURCE: u16 = 0xd872;
 #[derive(Debug)]
 pub struct ManagementPort {
     device: Arc<Inner>,
-    bell: Arc<OwnedFd>,
+    bell: Arc<EventFd>,
 }
 
 impl Device {
@@ -25,13 +26,8 @@ impl Device {
     /// # Errors
     /// Where it is open already, the process has no descriptor left, or the core has stopped.
     pub fn open_management(&self) -> Result<ManagementPort, Error> {
-        // SAFETY: eventfd takes plain numbers.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE) };
-        if bell < 0 {
-            return Err(Error::Descriptor(io::Error::last_os_error().to_string()));
-        }
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let bell = Arc::new(unsafe { OwnedFd::from_raw_fd(bell) });
+        let bell = EventFd::new(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE);
+        let bell = Arc::new(bell.map_err(|error| Error::Descriptor(error.to_string()))?);
         let rings = bell.clone();
         if !self.inner.engine.call(move |station, _| station.open_management(rings))? {
             return Err(Error::Management);
@@ -74,9 +70,8 @@ impl ManagementPort {
     /// # Errors
     /// Where the core has stopped.
     pub fn receive(&self) -> Result<Option<(IpAddr, Mad)>, Error> {
-        let mut count = [0_u8; 8];
-        // SAFETY: the array has the eight bytes that an eventfd gives. Nothing to read is as well.
-        unsafe { libc::read(self.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        // Nothing to read is as well.
+        let _ = self.bell.take();
         Ok(self.device.engine.call(|station, _| station.receive_mad())?)
     }
 }

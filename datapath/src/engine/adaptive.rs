@@ -7,8 +7,9 @@
 use super::core::Turn;
 use super::on_demand::{OnDemand, Running};
 use super::runner::Status;
+use crate::event_fd::EventFd;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
@@ -45,18 +46,12 @@ struct Shared {
     polls: AtomicU64,
     mode: AtomicU32,
     /// Ends a wait of the thread.
-    wake: OwnedFd,
+    wake: EventFd,
 }
 
 impl Adaptive {
     pub(super) fn start(core: impl Turn + 'static, status: &Arc<Status>) -> io::Result<Self> {
-        // SAFETY: eventfd takes plain numbers.
-        let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if wake < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let wake = unsafe { OwnedFd::from_raw_fd(wake) };
+        let wake = EventFd::new(libc::EFD_NONBLOCK)?;
         let core = OnDemand::new(core);
         let shared = Arc::new(Shared { core, polls: AtomicU64::new(0), mode: AtomicU32::new(WORKING), wake });
         let (here, there) = (shared.clone(), status.clone());
@@ -106,7 +101,7 @@ impl Adaptive {
     }
 
     pub(super) fn stop(&mut self) {
-        self.shared.wake();
+        self.shared.wake.signal();
         if let Some(thread) = self.thread.take() {
             // A panic of the core is in the status already.
             let _ = thread.join();
@@ -126,18 +121,12 @@ fn block_signals() {
 }
 
 impl Shared {
-    fn wake(&self) {
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes of an array. A full counter wakes too.
-        unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-    }
-
     /// Ends the thread's wait if it waits in `mode`; only the first to see it does.
     fn rouse(&self, mode: u32) {
         if self.mode.load(Ordering::Relaxed) == mode
             && self.mode.compare_exchange(mode, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
-            self.wake();
+            self.wake.signal();
         }
     }
 
@@ -223,9 +212,8 @@ impl Shared {
         // SAFETY: both descriptors are open, the array has two, and no signal mask is changed.
         let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, &longest, std::ptr::null()) };
         if ready > 0 && watched[0].revents != 0 {
-            let mut count = [0_u8; 8];
-            // SAFETY: the array has the eight bytes that an eventfd gives. Nothing to read is as well.
-            unsafe { libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+            // Nothing to read is as well.
+            let _ = self.wake.take();
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Who is told of asynchronous events, and the descriptor by which.
 
+use crate::event_fd::EventFd;
 use roce::Event;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Something that no completion tells.
@@ -25,7 +26,7 @@ type Filter = Box<dyn Fn(&AsyncEvent) -> bool + Send + Sync>;
 /// [`wait`](Self::wait), which blocks as the descriptor does.
 pub struct EventQueue {
     waiting: Mutex<VecDeque<AsyncEvent>>,
-    descriptor: OwnedFd,
+    descriptor: EventFd,
     filter: Filter,
 }
 
@@ -38,13 +39,7 @@ impl EventQueue {
     /// # Errors
     /// Where the process has no descriptor left.
     pub fn new(filter: impl Fn(&AsyncEvent) -> bool + Send + Sync + 'static) -> io::Result<Self> {
-        // SAFETY: eventfd takes plain numbers.
-        let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let descriptor = EventFd::new(libc::EFD_SEMAPHORE)?;
         Ok(Self { waiting: Mutex::default(), descriptor, filter: Box::new(filter) })
     }
 
@@ -54,12 +49,7 @@ impl EventQueue {
     /// A signal, or `WouldBlock` where the descriptor doesn't block and there is none.
     pub fn wait(&self) -> io::Result<AsyncEvent> {
         loop {
-            let mut count = [0_u8; 8];
-            // SAFETY: the array has the eight bytes that an eventfd gives.
-            let read = unsafe { libc::read(self.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-            if read < 0 {
-                return Err(io::Error::last_os_error());
-            }
+            self.descriptor.take()?;
             // The event is in the queue before the descriptor says so.
             if let Some(event) = self.lock().pop_front() {
                 return Ok(event);
@@ -84,9 +74,7 @@ impl EventQueue {
             return;
         }
         waiting.push_back(*event);
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes of an array. The counter's end is too far away to be met.
-        unsafe { libc::write(self.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        self.descriptor.signal();
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<AsyncEvent>> {

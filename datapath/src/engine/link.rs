@@ -1,12 +1,13 @@
 //! Watches a Linux interface's link: the kernel says when it comes up or goes down.
 
 use super::events::{AsyncEvent, Subscribers};
+use crate::event_fd::EventFd;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::LinkFlags;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -16,7 +17,7 @@ const LINK_GROUP: u32 = 1;
 /// A thread that sleeps until the kernel has news.
 #[derive(Debug)]
 pub(super) struct LinkWatch {
-    stop: OwnedFd,
+    stop: EventFd,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -25,13 +26,7 @@ impl LinkWatch {
     pub(super) fn start(name: String, index: u32, subscribers: Arc<Subscribers>) -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind(&SocketAddr::new(0, LINK_GROUP))?;
-        // SAFETY: eventfd takes plain numbers.
-        let stop = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if stop < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let stop = unsafe { OwnedFd::from_raw_fd(stop) };
+        let stop = EventFd::new(0)?;
         let watched = stop.try_clone()?;
         // Asked after the socket listens, so that no change falls between the two.
         let mut is_up = crate::linux::is_running(index)?;
@@ -54,9 +49,7 @@ impl LinkWatch {
 
 impl Drop for LinkWatch {
     fn drop(&mut self) {
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes of an array.
-        unsafe { libc::write(self.stop.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        self.stop.signal();
         if let Some(thread) = self.thread.take() {
             // It has nothing to give back.
             let _ = thread.join();
@@ -65,7 +58,7 @@ impl Drop for LinkWatch {
 }
 
 /// Until the kernel says something; `false` when the watch ends.
-fn waits(socket: &Socket, stop: &OwnedFd) -> bool {
+fn waits(socket: &Socket, stop: &EventFd) -> bool {
     let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut descriptors = [watch(socket.as_raw_fd()), watch(stop.as_raw_fd())];
     // SAFETY: two descriptors, both alive. A signal only makes one look more.

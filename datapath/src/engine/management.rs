@@ -2,11 +2,11 @@
 //!
 //! A core without a connection manager has none, and drops what comes. What a peer can make us hold is bounded.
 
+use crate::event_fd::EventFd;
 use roce::wire::{self, Bth, Header, Path};
 use roce::{Psn, Qpn};
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Bytes of a management datagram (IBA 13.4.2).
@@ -26,13 +26,13 @@ pub(super) struct Management {
     inbox: VecDeque<(IpAddr, Mad)>,
     outbox: VecDeque<(Path, Mad)>,
     /// Counts up for each datagram that came.
-    bell: Arc<OwnedFd>,
+    bell: Arc<EventFd>,
     psn: Psn,
     identification: u16,
 }
 
 impl Management {
-    pub(super) fn new(bell: Arc<OwnedFd>) -> Self {
+    pub(super) fn new(bell: Arc<EventFd>) -> Self {
         let room = || VecDeque::with_capacity(DEPTH);
         Self {
             inbox: room(),
@@ -53,9 +53,7 @@ impl Management {
         let Ok(mad) = Mad::try_from(frame.payload) else { return true };
         if bth.destination == QUEUE_PAIR && self.inbox.len() < DEPTH {
             self.inbox.push_back((frame.path.source, mad));
-            let one = 1_u64.to_ne_bytes();
-            // SAFETY: eight bytes of an array.
-            unsafe { libc::write(self.bell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+            self.bell.signal();
         }
         true
     }
@@ -109,11 +107,9 @@ fn is_for_management(frame: &[u8]) -> bool {
 mod tests {
     use super::*;
     use roce::wire::Mac;
-    use std::os::fd::FromRawFd;
 
     fn management() -> Management {
-        // SAFETY: eventfd takes plain numbers, and its descriptor is nobody else's.
-        Management::new(Arc::new(unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) }))
+        Management::new(Arc::new(EventFd::new(0).unwrap()))
     }
 
     fn path(source: &str, destination: &str) -> Path {

@@ -1,6 +1,6 @@
 //! How a completion queue tells one who sleeps of a new completion.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use crate::event_fd::EventFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
@@ -17,13 +17,13 @@ pub struct Notifier {
     armed: AtomicU8,
     /// Rings that nobody took yet.
     rung: AtomicU32,
-    descriptor: Arc<OwnedFd>,
+    descriptor: Arc<EventFd>,
 }
 
 impl Notifier {
     /// Rings by adding 1 to `descriptor`, an eventfd.
     #[must_use]
-    pub fn new(descriptor: Arc<OwnedFd>) -> Self {
+    pub fn new(descriptor: Arc<EventFd>) -> Self {
         Self { armed: AtomicU8::new(NOT_ARMED), rung: AtomicU32::new(0), descriptor }
     }
 
@@ -45,9 +45,7 @@ impl Notifier {
         if armed == ANY || (armed == SOLICITED && solicited) {
             self.armed.store(NOT_ARMED, Ordering::Relaxed);
             self.rung.fetch_add(1, Ordering::Release);
-            let one = 1_u64.to_ne_bytes();
-            // SAFETY: eight bytes of an array. The counter's end is too far away to be met.
-            unsafe { libc::write(self.descriptor.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+            self.descriptor.signal();
         }
     }
 }
@@ -55,12 +53,9 @@ impl Notifier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::FromRawFd;
 
     fn bell() -> Notifier {
-        // SAFETY: eventfd takes plain numbers, and its descriptor is nobody else's.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
-        Notifier::new(Arc::new(descriptor))
+        Notifier::new(Arc::new(EventFd::new(0).unwrap()))
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::events::{AsyncEvent, Subscribers};
 use super::management::{Mad, Management};
 use super::notify::Notifier;
 use super::rings::{self, CqProducer, CqRing, Place, QpQueues, QpRings, SrqQueues, SrqRings, Unpolled};
+use crate::event_fd::EventFd;
 use crate::host_memory::HostMemory;
 use crate::neighbour::{self, Neighbours};
 use cc::Instant;
@@ -12,7 +13,6 @@ use roce::wire::{Mac, Path};
 use roce::{ControlError, CqId, Endpoint, Qpn, SrqId, SrqInit};
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Completions moved in one go.
@@ -244,7 +244,7 @@ impl Station {
     }
 
     /// Opens queue pair 1; each management datagram that comes adds 1 to `bell`, an eventfd. `false` where it is open.
-    pub fn open_management(&mut self, bell: Arc<OwnedFd>) -> bool {
+    pub fn open_management(&mut self, bell: Arc<EventFd>) -> bool {
         let free = self.management.is_none();
         if free {
             self.management = Some(Management::new(bell));

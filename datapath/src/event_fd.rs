@@ -1,0 +1,62 @@
+//! The kernel's counters that wake whoever sleeps on them (eventfd(2)).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// A descriptor that is readable while its count is above 0. Closed on exec.
+#[derive(Debug)]
+pub struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// A count of 0. `flags` are those of eventfd(2): `EFD_NONBLOCK`, `EFD_SEMAPHORE`, or 0.
+    ///
+    /// # Errors
+    /// Where the process has no descriptor left.
+    pub fn new(flags: libc::c_int) -> io::Result<Self> {
+        // SAFETY: eventfd takes plain numbers.
+        let descriptor = unsafe { libc::eventfd(0, flags | libc::EFD_CLOEXEC) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+    }
+
+    /// Adds 1. A full counter, which is too far away to be met, would wake too.
+    pub fn signal(&self) {
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: eight bytes of an array.
+        unsafe { libc::write(self.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Takes the count, or 1 of it with `EFD_SEMAPHORE`; waits until it is above 0 where the descriptor blocks.
+    ///
+    /// # Errors
+    /// A signal, or `WouldBlock` where the descriptor doesn't block and the count is 0.
+    pub fn take(&self) -> io::Result<()> {
+        let mut count = [0_u8; 8];
+        // SAFETY: the array has the eight bytes that an eventfd gives.
+        let read = unsafe { libc::read(self.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        if read < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// The same count, by another descriptor.
+    ///
+    /// # Errors
+    /// Where the process has no descriptor left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for EventFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}

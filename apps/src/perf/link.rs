@@ -341,17 +341,7 @@ impl Link {
 
 /// To be overwritten by a poll.
 pub fn blank(qp: &QueuePair) -> Completion {
-    Completion {
-        id: 0,
-        status: CompletionStatus::Success,
-        opcode: CompletionOpcode::Send,
-        qpn: qp.qpn(),
-        length: 0,
-        immediate: None,
-        invalidated: None,
-        solicited: false,
-        source: None,
-    }
+    Completion::new(0, CompletionStatus::Success, CompletionOpcode::Send, qp.qpn())
 }
 
 /// A completion's success, or what it says.

@@ -467,17 +467,8 @@ mod tests {
     #[test]
     fn a_completion_queue_holds_its_depth_and_says_when_more_came() {
         let (mut ring, mut producer) = completion_queue(CqId(0), 2, fresh().0);
-        let completion = |id| Completion {
-            id,
-            status: CompletionStatus::Success,
-            opcode: CompletionOpcode::Send,
-            qpn: Qpn::new(1),
-            length: 0,
-            immediate: None,
-            invalidated: None,
-            solicited: false,
-            source: None,
-        };
+        let completion =
+            |id| Completion::new(id, CompletionStatus::Success, CompletionOpcode::Send, Qpn::new(1));
         producer.push(completion(1), None);
         assert_eq!(producer.room(), 1);
         producer.push(completion(2), None);

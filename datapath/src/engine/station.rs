@@ -8,7 +8,7 @@ use crate::event_fd::EventFd;
 use crate::host_memory::HostMemory;
 use crate::neighbour::{self, Neighbours};
 use cc::Instant;
-use roce::qp::{Completion, CompletionOpcode, CompletionStatus, QpInit, SendOperation};
+use roce::qp::{Completion, CompletionOpcode, CompletionStatus, QpInit};
 use roce::wire::{Mac, Path};
 use roce::{ControlError, CqId, Endpoint, Qpn, SrqId, SrqInit};
 use std::collections::HashMap;
@@ -447,7 +447,7 @@ fn post(now: Instant, endpoint: &mut Endpoint, queues: &mut QpQueues, cqs: &mut 
         }
     }
     while let Some(request) = queues.send.pop() {
-        let (id, opcode) = (request.id, opcode(&request.operation));
+        let (id, opcode) = (request.id, request.operation.opcode());
         if endpoint.post_send(now, queues.qpn, request).is_err() {
             refuse(cqs, queues.send_cq, queues.qpn, id, opcode);
         }
@@ -465,36 +465,10 @@ fn post_shared(endpoint: &mut Endpoint, queues: &mut SrqQueues) {
 /// The poster was told that the request is taken, so a refusal must come as a completion. Only a queue pair whose
 /// state changed meanwhile refuses what the poster's own checks let pass.
 fn refuse(cqs: &mut [CqProducer], cq: CqId, qpn: Qpn, id: u64, opcode: CompletionOpcode) {
-    let completion = Completion {
-        id,
-        status: CompletionStatus::Flushed,
-        opcode,
-        qpn,
-        length: 0,
-        immediate: None,
-        invalidated: None,
-        solicited: false,
-        source: None,
-    };
+    let completion = Completion::new(id, CompletionStatus::Flushed, opcode, qpn);
     if let Some(producer) = cqs.iter_mut().find(|producer| producer.cq == cq) {
         producer.push(completion, None);
         producer.notify(true);
-    }
-}
-
-fn opcode(operation: &SendOperation) -> CompletionOpcode {
-    match operation {
-        SendOperation::Send { .. } | SendOperation::SendInvalidate { .. } | SendOperation::SendTo { .. } => {
-            CompletionOpcode::Send
-        }
-        SendOperation::AtomicWrite { .. } => CompletionOpcode::AtomicWrite,
-        SendOperation::Flush { .. } => CompletionOpcode::Flush,
-        SendOperation::Bind(_) => CompletionOpcode::Bind,
-        SendOperation::LocalInvalidate { .. } => CompletionOpcode::LocalInvalidate,
-        SendOperation::Write { .. } => CompletionOpcode::Write,
-        SendOperation::Read { .. } => CompletionOpcode::Read,
-        SendOperation::FetchAdd { .. } => CompletionOpcode::FetchAdd,
-        SendOperation::CompareSwap { .. } => CompletionOpcode::CompareSwap,
     }
 }
 

@@ -125,16 +125,11 @@ impl QueuePair {
     }
 
     pub(crate) fn report(&self) -> QpReport {
-        let algorithm = self.flow.as_ref().map(Flow::algorithm);
         QpReport {
-            state: self.state,
-            algorithm: algorithm.map_or("", cc::Algorithm::name),
             in_flight: self.requester.in_flight(),
-            window: algorithm.map_or(0, CongestionController::window),
-            rate: algorithm.and_then(CongestionController::pacing_rate),
-            utilisation: algorithm.and_then(cc::Algorithm::as_hpcc).map(cc::Hpcc::utilisation),
             send_psn: self.requester.send_psn(),
             expected_psn: self.responder.expected_psn(),
+            ..QpReport::new(self.state, self.flow.as_ref())
         }
     }
 

@@ -108,6 +108,22 @@ pub enum SendOperation {
 }
 
 impl SendOperation {
+    /// What its completion is for.
+    #[must_use]
+    pub const fn opcode(&self) -> CompletionOpcode {
+        match self {
+            Self::Send { .. } | Self::SendInvalidate { .. } | Self::SendTo { .. } => CompletionOpcode::Send,
+            Self::AtomicWrite { .. } => CompletionOpcode::AtomicWrite,
+            Self::Flush { .. } => CompletionOpcode::Flush,
+            Self::Bind(_) => CompletionOpcode::Bind,
+            Self::LocalInvalidate { .. } => CompletionOpcode::LocalInvalidate,
+            Self::Write { .. } => CompletionOpcode::Write,
+            Self::Read { .. } => CompletionOpcode::Read,
+            Self::FetchAdd { .. } => CompletionOpcode::FetchAdd,
+            Self::CompareSwap { .. } => CompletionOpcode::CompareSwap,
+        }
+    }
+
     /// Whether no packet carries it.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, Self::Bind(_) | Self::LocalInvalidate { .. })
@@ -249,4 +265,22 @@ pub struct Completion {
     pub solicited: bool,
     /// Who sent a datagram. Its first 40 bytes are the IPv6 header, or 20 bytes that mean nothing and the IPv4 header.
     pub source: Option<Qpn>,
+}
+
+impl Completion {
+    /// One that says no more than whose it is and how it ended.
+    #[must_use]
+    pub const fn new(id: u64, status: CompletionStatus, opcode: CompletionOpcode, qpn: Qpn) -> Self {
+        Self {
+            id,
+            status,
+            opcode,
+            qpn,
+            length: 0,
+            immediate: None,
+            invalidated: None,
+            solicited: false,
+            source: None,
+        }
+    }
 }

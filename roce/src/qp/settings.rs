@@ -1,8 +1,9 @@
+use super::flow::Flow;
 use super::{FeedbackKey, PathChoice};
-use crate::wire::Reverse;
-use crate::wire::{Format, Mtu, Path, RnrTimer, Service};
+
+use crate::wire::{Format, Mtu, Path, Reverse, RnrTimer, Service};
 use crate::{Access, CqId, PdId, Psn, Qpn, SrqId};
-use cc::Rate;
+use cc::{Algorithm, CongestionController, Hpcc, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
 
@@ -285,4 +286,21 @@ pub struct QpReport {
     pub send_psn: Psn,
     /// The next PSN expected.
     pub expected_psn: Psn,
+}
+
+impl QpReport {
+    /// What any queue pair says of its state and of who paces it; the rest is 0.
+    pub(super) fn new(state: State, flow: Option<&Flow>) -> Self {
+        let algorithm = flow.map(Flow::algorithm);
+        Self {
+            state,
+            algorithm: algorithm.map_or("", Algorithm::name),
+            in_flight: 0,
+            window: algorithm.map_or(0, CongestionController::window),
+            rate: algorithm.and_then(CongestionController::pacing_rate),
+            utilisation: algorithm.and_then(Algorithm::as_hpcc).map(Hpcc::utilisation),
+            send_psn: Psn::new(0),
+            expected_psn: Psn::new(0),
+        }
+    }
 }

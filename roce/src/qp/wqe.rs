@@ -104,19 +104,7 @@ impl Wqe {
     }
 
     pub(super) const fn opcode(&self) -> CompletionOpcode {
-        match self.request.operation {
-            SendOperation::Send { .. }
-            | SendOperation::SendInvalidate { .. }
-            | SendOperation::SendTo { .. } => CompletionOpcode::Send,
-            SendOperation::AtomicWrite { .. } => CompletionOpcode::AtomicWrite,
-            SendOperation::Flush { .. } => CompletionOpcode::Flush,
-            SendOperation::Bind(_) => CompletionOpcode::Bind,
-            SendOperation::LocalInvalidate { .. } => CompletionOpcode::LocalInvalidate,
-            SendOperation::Write { .. } => CompletionOpcode::Write,
-            SendOperation::Read { .. } => CompletionOpcode::Read,
-            SendOperation::FetchAdd { .. } => CompletionOpcode::FetchAdd,
-            SendOperation::CompareSwap { .. } => CompletionOpcode::CompareSwap,
-        }
+        self.request.operation.opcode()
     }
 }
 

@@ -298,15 +298,6 @@ impl Requester {
 /// A request's completion when all goes well.
 fn success(wqe: &Wqe, identity: &Identity) -> Completion {
     let length = if wqe.is_fetched() { wqe.length } else { 0 };
-    Completion {
-        id: wqe.request.id,
-        status: CompletionStatus::Success,
-        opcode: wqe.opcode(),
-        qpn: identity.qpn,
-        length,
-        immediate: None,
-        invalidated: None,
-        solicited: false,
-        source: None,
-    }
+    let (id, ok) = (wqe.request.id, CompletionStatus::Success);
+    Completion { length, ..Completion::new(id, ok, wqe.opcode(), identity.qpn) }
 }

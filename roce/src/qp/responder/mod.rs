@@ -187,15 +187,5 @@ impl Responder {
 }
 
 fn failed(request: &RecvRequest, status: CompletionStatus, identity: &Identity) -> Completion {
-    Completion {
-        id: request.id,
-        status,
-        opcode: CompletionOpcode::Recv,
-        qpn: identity.qpn,
-        length: 0,
-        immediate: None,
-        invalidated: None,
-        solicited: false,
-        source: None,
-    }
+    Completion::new(request.id, status, CompletionOpcode::Recv, identity.qpn)
 }

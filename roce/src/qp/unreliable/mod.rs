@@ -102,16 +102,10 @@ impl Unreliable {
     }
 
     pub(crate) fn report(&self) -> QpReport {
-        let algorithm = self.flow.as_ref().map(Flow::algorithm);
         QpReport {
-            state: self.state,
-            algorithm: algorithm.map_or("", cc::Algorithm::name),
-            in_flight: 0,
-            window: algorithm.map_or(0, CongestionController::window),
-            rate: algorithm.and_then(CongestionController::pacing_rate),
-            utilisation: algorithm.and_then(cc::Algorithm::as_hpcc).map(cc::Hpcc::utilisation),
             send_psn: self.psn(self.next),
             expected_psn: self.expected,
+            ..QpReport::new(self.state, self.flow.as_ref())
         }
     }
 
@@ -346,15 +340,5 @@ impl Unreliable {
 
 /// A send's completion when all goes well.
 fn sent(wqe: &Wqe, identity: &Identity) -> Completion {
-    Completion {
-        id: wqe.request.id,
-        status: CompletionStatus::Success,
-        opcode: wqe.opcode(),
-        qpn: identity.qpn,
-        length: 0,
-        immediate: None,
-        invalidated: None,
-        solicited: false,
-        source: None,
-    }
+    Completion::new(wqe.request.id, CompletionStatus::Success, wqe.opcode(), identity.qpn)
 }

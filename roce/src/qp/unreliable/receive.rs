@@ -297,17 +297,7 @@ impl Unreliable {
         let mut status = status;
         self.abandon(books.shared);
         while let Some(request) = self.receives.pop_own() {
-            let completion = Completion {
-                id: request.id,
-                status,
-                opcode: CompletionOpcode::Recv,
-                qpn: self.identity.qpn,
-                length: 0,
-                immediate: None,
-                invalidated: None,
-                solicited: false,
-                source: None,
-            };
+            let completion = Completion::new(request.id, status, CompletionOpcode::Recv, self.identity.qpn);
             books.cqs.push(self.identity.recv_cq, completion);
             status = CompletionStatus::Flushed;
         }

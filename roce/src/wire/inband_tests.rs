@@ -19,7 +19,7 @@ fn bth(congestion: u8) -> Bth {
     }
 }
 
-fn path(v6: bool) -> Path {
+pub(crate) fn path(v6: bool) -> Path {
     let address = |last: u8| match v6 {
         true => IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]),
         false => IpAddr::from([10, 0, 0, last]),

@@ -334,13 +334,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             // There is no connection that could end.
             _ if id.is_datagram() => Ok(()),
             State::Established | State::ReplySent | State::ReplyCame => {
-                let mut mad = message::message(
-                    Kind::DisconnectRequest,
-                    connection.transaction,
-                    connection.local,
-                    connection.remote,
-                );
-                message::write_disconnect(&mut mad, connection.theirs.qpn);
+                let mad = connection.disconnect_request();
                 connection.state = State::DisconnectSent;
                 begin(&mut connection, mad, FAREWELLS)?;
                 drop(connection);

@@ -6,7 +6,7 @@ use crate::device::{Device, device};
 use crate::errno::{Errno, INVALID, out, status};
 use crate::events::{self, Channel, Held, Parameters, Waiting};
 use crate::manager;
-use crate::message::{Mad, Side};
+use crate::message::{self, Kind, Mad, Side};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, SocketAddr};
@@ -87,6 +87,13 @@ impl Connection {
             (Some(source), Some(destination)) => Ok((source.ip(), destination.ip())),
             _ => Err(INVALID),
         }
+    }
+
+    /// What tells the peer that the connection ends (IBA 12.6.10).
+    pub(crate) fn disconnect_request(&self) -> Mad {
+        let mut mad = message::message(Kind::DisconnectRequest, self.transaction, self.local, self.remote);
+        message::write_disconnect(&mut mad, self.theirs.qpn);
+        mad
     }
 }
 

@@ -135,16 +135,7 @@ pub(crate) fn leave(id: &Id) {
             message::write_reject(&mut mad, Reason::Consumer);
             mad
         }
-        State::Established | State::ReplySent | State::ReplyCame => {
-            let mut mad = message::message(
-                Kind::DisconnectRequest,
-                connection.transaction,
-                connection.local,
-                connection.remote,
-            );
-            message::write_disconnect(&mut mad, connection.theirs.qpn);
-            mad
-        }
+        State::Established | State::ReplySent | State::ReplyCame => connection.disconnect_request(),
         _ => return,
     };
     if let (Ok(device), Ok((source, destination))) = (device(), connection.addresses()) {

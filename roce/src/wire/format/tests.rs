@@ -1,7 +1,8 @@
 //! Each format against its figures, at its limits, and through whole packets.
 
 use super::*;
-use crate::wire::{Bth, Frame, Header, Mac, Operation, Path, Service, emit, parse, verify};
+use crate::wire::inband_tests::path;
+use crate::wire::{Bth, Frame, Header, Operation, Service, emit, parse, verify};
 use crate::{Psn, Qpn};
 use cc::Counter;
 use proptest::prelude::*;
@@ -11,24 +12,6 @@ use std::vec::Vec;
 /// How long a frame's buffer is; what is behind the frame is room to grow.
 const BUFFER: usize = 1600;
 const OTHERS: [Format; 4] = [Format::IntMd, Format::Ioam, Format::Ifa, Format::Aecn];
-
-fn path(v6: bool) -> Path {
-    let address = |last: u8| match v6 {
-        true => IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]),
-        false => IpAddr::from([10, 0, 0, last]),
-    };
-    Path {
-        source_mac: Mac([2; 6]),
-        destination_mac: Mac([4; 6]),
-        vlan: None,
-        source: address(1),
-        destination: address(2),
-        udp_source: 0xc000,
-        traffic_class: 2,
-        hop_limit: 64,
-        flow_label: 0,
-    }
-}
 
 /// A WRITE packet with `payload`, at `gap` in a buffer; and its length.
 fn plain(v6: bool, payload: &[u8], gap: usize) -> (Vec<u8>, usize) {

@@ -53,6 +53,7 @@ fn as_text(info: &DeviceInfo, counters: Option<&Counters>) -> String {
         ("port", info.port.clone()),
         ("driver", info.driver.clone()),
         ("address", info.mac.to_string()),
+        ("VLAN", info.vlan.map_or("none".into(), |vlan| vlan.id().to_string())),
         ("path MTU", format!("{} B", info.mtu.bytes())),
         ("speed", speed),
         ("queue pairs", limits.max_qps.to_string()),
@@ -93,6 +94,7 @@ fn as_json(info: &DeviceInfo, counters: Option<&Counters>) -> Value {
         "port": info.port,
         "driver": info.driver,
         "mac": info.mac.to_string(),
+        "vlan": info.vlan.map(verbs::Vlan::id),
         "gids": info.gids.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "mtu": info.mtu.bytes(),
         "speed_mbps": info.speed_mbps,
@@ -138,13 +140,14 @@ fn show_interfaces(json: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbs::{DeviceLimits, Mac, Mtu};
+    use verbs::{DeviceLimits, Mac, Mtu, Vlan};
 
     fn info() -> DeviceInfo {
         DeviceInfo {
             port: "veth0".into(),
             driver: "net_af_packet".into(),
             mac: Mac([2, 0, 0, 0, 0, 1]),
+            vlan: Some(Vlan(5)),
             gids: vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()],
             mtu: Mtu::M1024,
             speed_mbps: None,
@@ -164,7 +167,7 @@ mod tests {
     #[test]
     fn every_gid_has_its_index_and_type() {
         let text = as_text(&info(), Some(&Counters::default()));
-        assert!(text.contains("path MTU           1024 B\n"), "{text}");
+        assert!(text.contains("VLAN               5\npath MTU           1024 B\n"), "{text}");
         assert!(text.contains("\n  0  10.0.0.1                                 RoCE v2, IPv4\n"), "{text}");
         assert!(
             text.contains("\n  1  fe80::1                                  RoCE v2, IPv6 link-local\n"),

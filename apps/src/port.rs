@@ -16,6 +16,9 @@ pub struct PortArgs {
     /// Our address, where the kernel gives the port none: 10.0.0.1/24,fd00::1/64
     #[arg(long, value_name = "ADDRESS", env = "FERROCE_IP", value_delimiter = ',', value_parser = address)]
     pub ip: Vec<Address>,
+    /// The VLAN whose frames the port sends and takes, 1 to 4094; its addresses are those of --ip
+    #[arg(long, value_name = "ID", env = "FERROCE_VLAN", value_parser = clap::value_parser!(u16).range(1..=4094))]
+    pub vlan: Option<u16>,
     /// Who runs the port's core: `inline` (this thread), `dedicated` or `dedicated:CPU`
     #[arg(long, value_name = "WHO", value_parser = progress)]
     pub progress: Option<Progress>,
@@ -40,6 +43,9 @@ impl PortArgs {
         }
         if !self.ip.is_empty() {
             config = config.addresses(self.ip.iter().copied());
+        }
+        if let Some(vlan) = self.vlan {
+            config = config.vlan(vlan).map_err(|wrong| Failure::usage(wrong.to_string()))?;
         }
         if let Some(progress) = self.progress {
             config = config.progress(progress);

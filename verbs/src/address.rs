@@ -53,15 +53,11 @@ impl ProtectionDomain {
         }
         let nobody = Qpn::new(0);
         let path = Path {
-            source_mac: info.mac,
             destination_mac: self.device.engine.resolve(destination)?,
-            vlan: None,
-            source,
-            destination,
             udp_source: udp_source_port(nobody, nobody),
-            traffic_class: options.traffic_class,
             hop_limit: options.hop_limit,
             flow_label: options.flow_label & 0xf_ffff,
+            ..info.path(source, destination, options.traffic_class)
         };
         let pd = self.pd;
         let id = self.device.engine.call(move |station, _| station.endpoint.create_address(pd, &path))??;

@@ -4,7 +4,7 @@ use crate::congestion::{
 use cc::Rate;
 use datapath::engine::{Idle, Progress};
 use datapath::neighbour;
-use roce::wire::Mtu;
+use roce::wire::{Mtu, Vlan};
 use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
@@ -25,6 +25,7 @@ pub struct DeviceConfig {
     pub(crate) port: Option<String>,
     pub(crate) addresses: Vec<Address>,
     pub(crate) gateway: Option<IpAddr>,
+    pub(crate) vlan: Option<Vlan>,
     pub(crate) progress: Progress,
     pub(crate) idle: Idle,
     pub(crate) mtu: Option<Mtu>,
@@ -47,6 +48,8 @@ pub enum ConfigError {
     Address(String),
     #[error("MTU {0}: it is one of 256, 512, 1024, 2048, 4096")]
     Mtu(u32),
+    #[error("VLAN {0:?}: it is 1 to 4094")]
+    Vlan(String),
     #[error("progress {0:?}: write inline, adaptive, dedicated or dedicated:CPU")]
     Progress(String),
     #[error("idle {0:?}: write busy or yield")]
@@ -69,6 +72,7 @@ impl Default for DeviceConfig {
             port: None,
             addresses: Vec::new(),
             gateway: None,
+            vlan: None,
             progress: Progress::default(),
             idle: Idle::default(),
             mtu: None,
@@ -92,7 +96,7 @@ impl DeviceConfig {
         Self { port: Some(port.into()), ..Self::default() }
     }
 
-    /// From `FERROCE_PORT`, `FERROCE_IP` (comma-separated) and `FERROCE_CC` (a congestion rule in one line, such as
+    /// From `FERROCE_PORT`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN` and `FERROCE_CC` (a congestion rule in one line, such as
     /// `hpcc,line_rate=1G,base_rtt=2ms`), over the file that `FERROCE_CONFIG` names, or else `ferroce.toml` in the current
     /// folder if there is one.
     ///
@@ -112,6 +116,10 @@ impl DeviceConfig {
         }
         if let Ok(port) = std::env::var("FERROCE_PORT") {
             config.port = Some(port);
+        }
+        if let Ok(text) = std::env::var("FERROCE_VLAN") {
+            let id = text.parse().map_err(|_| ConfigError::Vlan(text))?;
+            config = config.vlan(id)?;
         }
         if let Ok(addresses) = std::env::var("FERROCE_IP") {
             config.addresses = addresses.split(',').map(|a| a.trim().parse()).collect::<Result<_, _>>()?;
@@ -169,6 +177,15 @@ impl DeviceConfig {
     #[must_use]
     pub fn gateway(self, gateway: IpAddr) -> Self {
         Self { gateway: Some(gateway), ..self }
+    }
+
+    /// The VLAN whose frames the port sends and takes, 1 to 4094. The device then has addresses of its own there: none of
+    /// a Linux interface's, whose kernel knows nothing of them.
+    ///
+    /// # Errors
+    /// [`ConfigError::Vlan`] for any other number.
+    pub fn vlan(self, id: u16) -> Result<Self, ConfigError> {
+        Ok(Self { vlan: Some(vlan(id)?), ..self })
     }
 
     /// Who runs the core.
@@ -230,7 +247,7 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// Reads the `ferroce.toml` format: `port`, `ip` (a list), `gateway`, `progress`, `idle`, `mtu`, `buffers`, `link_rate`,
+/// Reads the `ferroce.toml` format: `port`, `ip` (a list), `gateway`, `vlan`, `progress`, `idle`, `mtu`, `buffers`, `link_rate`,
 /// `feedback_key_file`, and `[[congestion]]` rules.
 impl FromStr for DeviceConfig {
     type Err = ConfigError;
@@ -246,6 +263,7 @@ impl FromStr for DeviceConfig {
             config.mtu =
                 Some(Mtu::ALL.into_iter().find(|m| m.bytes() == bytes).ok_or(ConfigError::Mtu(bytes))?);
         }
+        config.vlan = file.vlan.map(vlan).transpose()?;
         if let Some(text) = file.progress {
             config.progress = parse_progress(&text)?;
         }
@@ -283,6 +301,10 @@ fn one_line(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}: {}", error.message().replace('\n', "; "))
 }
 
+fn vlan(id: u16) -> Result<Vlan, ConfigError> {
+    if (1..=4094).contains(&id) { Ok(Vlan(id)) } else { Err(ConfigError::Vlan(id.to_string())) }
+}
+
 /// `inline`, `adaptive`, `dedicated` or `dedicated:CPU`.
 fn parse_progress(text: &str) -> Result<Progress, ConfigError> {
     match text.split_once(':') {
@@ -304,6 +326,7 @@ struct File {
     #[serde(default)]
     ip: Vec<String>,
     gateway: Option<IpAddr>,
+    vlan: Option<u16>,
     progress: Option<String>,
     idle: Option<String>,
     mtu: Option<u32>,
@@ -320,10 +343,12 @@ mod tests {
 
     #[test]
     fn a_file_says_all_that_the_builder_says() {
-        let text = "port = 'veth0'\nip = ['10.0.0.1/24', 'fd00::1']\nprogress = 'dedicated:1'\nmtu = 2048\nidle = 'busy'\nlink_rate = '10G'";
+        let text = "port = 'veth0'\nip = ['10.0.0.1/24', 'fd00::1']\nprogress = 'dedicated:1'\nvlan = 7\nmtu = 2048\nidle = 'busy'\nlink_rate = '10G'";
         let built = DeviceConfig::on("veth0")
             .address("10.0.0.1/24".parse().unwrap())
             .address("fd00::1".parse().unwrap())
+            .vlan(7)
+            .unwrap()
             .progress(Progress::Dedicated { core: Some(1) })
             .idle(Idle::Busy)
             .link_rate(Rate::from_gbps(10))
@@ -339,6 +364,7 @@ mod tests {
             ("ip = ['10.0.0.1/33']", "10.0.0.1/33"),
             ("ip = ['nowhere']", "nowhere"),
             ("mtu = 1500", "1500"),
+            ("vlan = 4095", "VLAN \"4095\": it is 1 to 4094"),
             ("progress = 'dedicated:x'", "dedicated:x"),
             ("idle = 'nap'", "nap"),
             ("link_rate = 'fast'", "link_rate"),

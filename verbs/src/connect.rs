@@ -1,6 +1,6 @@
 use crate::{DeviceInfo, Error};
 use roce::qp::{AckTimeout, Congestion, CongestionAlgorithm, RtrSettings, RtsSettings, udp_source_port};
-use roce::wire::{Mac, Mtu, Path, RnrTimer};
+use roce::wire::{Mtu, Path, RnrTimer};
 use roce::{Psn, Qpn};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -98,15 +98,9 @@ impl ConnectOptions {
             ));
         }
         let path = Path {
-            source_mac: device.mac,
-            destination_mac: Mac::default(),
-            vlan: None,
-            source: ours.ip,
-            destination: remote.ip,
             udp_source: udp_source_port(ours.qpn, remote.qpn),
-            traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
-            flow_label: 0,
+            ..device.path(ours.ip, remote.ip, self.traffic_class)
         };
         let receive = RtrSettings {
             path,

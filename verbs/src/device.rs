@@ -5,7 +5,7 @@ use datapath::engine::{CoreConfig, CoreCounters, Engine};
 use datapath::io::PacketIo;
 use datapath::neighbour::{Address, Kernel, link_local};
 use datapath::port_spec::PortSpec;
-use roce::wire::{MAX_OVERHEAD, Mac, Mtu};
+use roce::wire::{MAX_OVERHEAD, Mac, Mtu, Path, Vlan};
 use roce::{Counters, EndpointConfig};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -45,6 +45,8 @@ pub struct DeviceInfo {
     pub driver: String,
     /// Its Ethernet address.
     pub mac: Mac,
+    /// The VLAN whose frames it sends and takes, if any.
+    pub vlan: Option<Vlan>,
     /// Its addresses; a GID index counts these. As Linux has them: the link-local address that its MAC makes, other link-local
     /// ones, IPv4, then other IPv6.
     pub gids: Vec<IpAddr>,
@@ -91,6 +93,25 @@ struct PortFacts {
     mac: Mac,
     mtu: Mtu,
     interface: Option<u32>,
+}
+
+impl DeviceInfo {
+    /// The headers of packets from an address of ours to another port, in the port's VLAN with the priority that the
+    /// traffic class names (its first three bits). `source` and `destination` are of one family.
+    #[must_use]
+    pub fn path(&self, source: IpAddr, destination: IpAddr, traffic_class: u8) -> Path {
+        Path {
+            source_mac: self.mac,
+            destination_mac: Mac::default(),
+            vlan: self.vlan.map(|vlan| vlan.with_priority(traffic_class >> 5)),
+            source,
+            destination,
+            udp_source: 0,
+            traffic_class,
+            hop_limit: 64,
+            flow_label: 0,
+        }
+    }
 }
 
 impl Device {
@@ -153,6 +174,7 @@ impl Device {
         let core = CoreConfig {
             name: facts.name.clone(),
             mac: facts.mac,
+            vlan: config.vlan,
             interface: facts.interface,
             addresses,
             gateway: config.gateway,
@@ -178,6 +200,7 @@ impl Device {
             port: facts.name,
             driver: facts.driver,
             mac: facts.mac,
+            vlan: config.vlan,
             gids,
             mtu,
             speed_mbps,
@@ -252,10 +275,11 @@ impl Device {
     }
 }
 
-/// The device's addresses: those configured, else the interface's; without an interface also one made from the MAC.
+/// The device's addresses: those configured, else the interface's; where the kernel keeps none for the port, also one made
+/// from the MAC.
 fn addresses(facts: &PortFacts, config: &DeviceConfig) -> Result<Vec<Address>, Error> {
     let configured: Vec<Address> = config.addresses.iter().copied().map(Into::into).collect();
-    let Some(interface) = facts.interface else {
+    let Some(interface) = facts.interface.filter(|_| config.vlan.is_none()) else {
         let from_mac = Address { ip: link_local(facts.mac).into(), prefix: 64 };
         return Ok([vec![from_mac], configured].concat());
     };

@@ -94,7 +94,7 @@ pub use roce::qp::{
     Remote, Reverse, RtrSettings, RtsSettings, SendOperation, SendRequest, Sge, State, Upgrade, When,
     udp_source_port,
 };
-pub use roce::wire::{Feth, Format, Mac, Mtu, NakCode, Path, RnrTimer, Service};
+pub use roce::wire::{Feth, Format, Mac, Mtu, NakCode, Path, RnrTimer, Service, Vlan};
 pub use roce::{
     Access, AddressId, BindError, Binding, ControlError, Counters, CqId, Discard, Event, FailureCause, Lkey,
     Psn, QpFailure, Qpn, Rkey, SrqId, SrqReport, WindowKind,

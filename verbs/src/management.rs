@@ -51,15 +51,9 @@ impl ManagementPort {
             return Err(Error::Family { port: info.port.clone(), family, peer: to });
         }
         let path = Path {
-            source_mac: info.mac,
             destination_mac: self.device.engine.resolve(to)?,
-            vlan: None,
-            source,
-            destination: to,
             udp_source: UDP_SOURCE,
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
+            ..info.path(source, to, 0)
         };
         let taken = self.device.engine.call(move |station, _| station.send_mad(path, mad))?;
         if taken { Ok(()) } else { Err(Error::Management) }

@@ -35,6 +35,9 @@ pub struct Args {
     /// Our address, where the kernel gives the port none: 10.0.0.1/24,fd00::1/64
     #[arg(long, value_name = "ADDRESS", env = "FERROCE_IP", conflicts_with = "namespaces")]
     ip: Option<String>,
+    /// The VLAN whose frames the port sends and takes, 1 to 4094; its addresses are those of --ip
+    #[arg(long, value_name = "ID", env = "FERROCE_VLAN", conflicts_with = "namespaces", value_parser = clap::value_parser!(u16).range(1..=4094))]
+    vlan: Option<u16>,
     /// Congestion control of queue pairs: fixed, hpcc, hpcc-rx, dctcp, dcqcn or auto, then keys of a rule in ferroce.toml,
     /// as in hpcc,line_rate=1G,base_rtt=2ms
     #[arg(long, value_name = "NAME[,KEY=VALUE...]", env = "FERROCE_CC")]
@@ -84,6 +87,7 @@ fn settings(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
     for (name, value) in [("FERROCE_PORT", &args.port), ("FERROCE_IP", &args.ip), ("FERROCE_CC", &args.cc)] {
         settings.extend(value.as_ref().map(|value| (name, value.into())));
     }
+    settings.extend(args.vlan.map(|vlan| ("FERROCE_VLAN", vlan.to_string().into())));
     if let Some(file) = &args.config {
         let file =
             file.canonicalize().map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;

@@ -88,6 +88,7 @@ fn start(
         .envs(settings.iter().cloned())
         .env("FERROCE_PORT", INTERFACE)
         .env_remove("FERROCE_IP")
+        .env_remove("FERROCE_VLAN")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

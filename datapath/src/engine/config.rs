@@ -1,6 +1,6 @@
 use crate::neighbour::Address;
 use roce::EndpointConfig;
-use roce::wire::Mac;
+use roce::wire::{Mac, Vlan};
 use std::net::IpAddr;
 use std::time::Duration;
 use thiserror::Error;
@@ -47,12 +47,15 @@ pub struct CoreConfig {
     pub name: String,
     /// The port's Ethernet address.
     pub mac: Mac,
-    /// The Linux interface that the port shares, by its index: the kernel then keeps addresses and neighbours, and the
-    /// core neither answers nor asks.
+    /// The VLAN whose frames the port sends and takes, with the priority of its address resolution; `None`: untagged
+    /// frames.
+    pub vlan: Option<Vlan>,
+    /// The Linux interface that the port shares, by its index. The kernel then keeps addresses and neighbours, and the
+    /// core neither answers nor asks; but for a VLAN, of which the interface's kernel knows nothing.
     pub interface: Option<u32>,
-    /// Local addresses; ours to answer for where no interface is shared.
+    /// Local addresses; ours to answer for where the kernel does not.
     pub addresses: Vec<Address>,
-    /// Where peers outside the addresses' prefixes are reached, where no interface is shared.
+    /// Where peers outside the addresses' prefixes are reached, where the kernel does not say.
     pub gateway: Option<IpAddr>,
     /// Who runs the core.
     pub progress: Progress,

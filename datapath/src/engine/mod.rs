@@ -18,6 +18,7 @@ mod runner;
 mod station;
 #[cfg(test)]
 mod tests;
+mod vlan;
 
 pub use config::{CoreConfig, Idle, Progress, ResolveError, StartError, Stopped};
 pub use events::{AsyncEvent, EventQueue};
@@ -70,7 +71,7 @@ impl Engine {
                 limit: doorbell::MAX_SLOTS,
             });
         }
-        let kernel = config.interface.map(Kernel::open).transpose();
+        let kernel = config.interface.filter(|_| config.vlan.is_none()).map(Kernel::open).transpose();
         let kernel = kernel.map_err(|error| StartError::Netlink { port: config.name.clone(), error })?;
         let neighbours = match kernel {
             Some(_) => Neighbours::kernels(config.mac),
@@ -227,14 +228,6 @@ impl Engine {
             Unresolved::NoRoute(reason) => ResolveError::NoRoute { address, port, reason },
             Unresolved::TableFull { limit } => ResolveError::Busy { port, limit },
         }
-    }
-
-    /// Addresses of the Linux interface that the port shares; none where it shares none.
-    ///
-    /// # Errors
-    /// Where netlink fails.
-    pub fn interface_addresses(&self) -> std::io::Result<Vec<crate::neighbour::Address>> {
-        self.kernel.as_ref().map_or(Ok(Vec::new()), Kernel::addresses)
     }
 }
 

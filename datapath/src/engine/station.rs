@@ -4,12 +4,13 @@ use super::events::{AsyncEvent, Subscribers};
 use super::management::{Mad, Management};
 use super::notify::Notifier;
 use super::rings::{self, CqProducer, CqRing, Place, QpQueues, QpRings, SrqQueues, SrqRings, Unpolled};
+use super::vlan;
 use crate::event_fd::EventFd;
 use crate::host_memory::HostMemory;
 use crate::neighbour::{self, Neighbours};
 use cc::Instant;
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus, QpInit};
-use roce::wire::{Mac, Path};
+use roce::wire::{Mac, Path, Vlan};
 use roce::{ControlError, CqId, Endpoint, Qpn, SrqId, SrqInit};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -27,6 +28,8 @@ pub struct CoreCounters {
     pub idle_turns: u64,
     /// Frames to another Ethernet address.
     pub not_for_us: u64,
+    /// Frames of another VLAN than the port's, or tagged where the port has none.
+    pub other_vlan: u64,
     /// ARP and neighbour discovery packets taken in.
     pub neighbour_packets: u64,
     /// ARP and neighbour discovery packets that were malformed.
@@ -69,6 +72,7 @@ pub struct Station {
     /// What was counted.
     pub counters: CoreCounters,
     mac: Mac,
+    vlan: Option<Vlan>,
     management: Option<Management>,
     memory: HostMemory,
     doorbells: Arc<Doorbells>,
@@ -100,6 +104,7 @@ impl Station {
             neighbours,
             counters: CoreCounters::default(),
             mac: config.mac,
+            vlan: config.vlan,
             management: None,
             // SAFETY: the slices come from `endpoint`, whose regions the caller keeps valid.
             memory: unsafe { HostMemory::new() },
@@ -287,24 +292,40 @@ impl Station {
             self.counters.not_for_us += 1;
             return;
         }
-        if neighbour::is_resolution(frame) {
-            self.counters.neighbour_packets += 1;
-            if self.neighbours.on_frame(now, frame).is_err() {
-                self.counters.neighbour_malformed += 1;
-            }
+        let tag = vlan::tag(frame);
+        // A tag with identifier 0 tells a priority, and belongs to no VLAN.
+        if tag.map_or(0, Vlan::id) != self.vlan.map_or(0, Vlan::id) {
+            self.counters.other_vlan += 1;
             return;
         }
-        if self.management.as_mut().is_some_and(|management| management.on_frame(frame)) {
-            return;
+        let is_taken = match tag {
+            None => self.take_control(now, frame),
+            Some(_) => self.take_control(now, vlan::without(frame, &mut [0; vlan::ROOM])),
+        };
+        if !is_taken {
+            // The endpoint counts what it drops, by reason.
+            let _ = self.endpoint.on_frame(now, &mut self.memory, frame);
         }
-        // The endpoint counts what it drops, by reason.
-        let _ = self.endpoint.on_frame(now, &mut self.memory, frame);
+    }
+
+    /// Takes an untagged frame in that is no queue pair's; `false` where it is.
+    fn take_control(&mut self, now: Instant, frame: &[u8]) -> bool {
+        if !neighbour::is_resolution(frame) {
+            return self.management.as_mut().is_some_and(|management| management.on_frame(frame));
+        }
+        self.counters.neighbour_packets += 1;
+        if self.neighbours.on_frame(now, frame).is_err() {
+            self.counters.neighbour_malformed += 1;
+        }
+        true
     }
 
     /// Writes the next frame that may leave now, and gives its length.
     pub(super) fn poll_transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<usize> {
         let neighbours = self.neighbours.poll_transmit(frame);
+        let tagged = |length| self.vlan.map_or(length, |tag| vlan::insert(tag, frame, length));
         neighbours
+            .map(tagged)
             .or_else(|| self.management.as_mut()?.poll_transmit(frame))
             .or_else(|| self.endpoint.poll_transmit(now, &self.memory, frame))
     }

@@ -2,6 +2,7 @@ use super::*;
 use crate::io::{self, Burst, Caps, Loopback, LoopbackBuf};
 use crate::neighbour::Address;
 use roce::EndpointConfig;
+use roce::wire::Vlan;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -25,6 +26,7 @@ fn config(progress: Progress) -> CoreConfig {
     CoreConfig {
         name: "test".into(),
         mac: MAC,
+        vlan: None,
         interface: None,
         addresses: vec!["10.0.0.1/24".parse::<Address>().unwrap()],
         gateway: None,
@@ -182,6 +184,79 @@ fn frames_to_others_are_counted_and_not_taken() {
         .call(|station, _| (station.endpoint.counters().rx_frames, station.counters.not_for_us))
         .unwrap();
     assert_eq!((ours, theirs), (1, 1));
+}
+
+#[test]
+fn a_vlan_s_core_speaks_and_hears_its_vlan_alone() {
+    let (port, other) = io::pair(64, 2048);
+    let config = |address: &str, mac| CoreConfig {
+        vlan: Some(Vlan(5)),
+        // Not asked: a VLAN's addresses are not the kernel's.
+        interface: Some(1),
+        mac,
+        addresses: vec![address.parse::<Address>().unwrap()],
+        ..config(Progress::Inline)
+    };
+    // SAFETY: no memory is registered.
+    let one = unsafe { Engine::start(port, &config("10.0.0.1/24", MAC)).unwrap() };
+    let (tap, wire) = io::pair(64, 2048);
+    // SAFETY: as above.
+    let two = unsafe { Engine::start(tap, &config("10.0.0.2/24", Mac([2, 0, 0, 0, 0, 2]))).unwrap() };
+    let mut cable = Cable { ends: [other, wire], frames: Vec::new() };
+    let asked = one.call(|station, now| station.neighbours.resolve(now, "10.0.0.2".parse().unwrap()));
+    assert_eq!(asked, Ok(Ok(Asked::Asking)));
+    for _ in 0..4 {
+        one.progress();
+        two.progress();
+        cable.carry(|frame| assert_eq!(frame[12..18], [0x81, 0, 0, 5, 0x08, 0x06], "tagged ARP"));
+    }
+    let asked = one.call(|station, now| station.neighbours.resolve(now, "10.0.0.2".parse().unwrap()));
+    assert_eq!(asked, Ok(Ok(Asked::Known(Mac([2, 0, 0, 0, 0, 2])))));
+
+    let arp = cable.frames[0].clone();
+    let untagged = [&arp[..12], &arp[16..]].concat();
+    let elsewhere = [&arp[..15], &[6], &arp[16..]].concat();
+    let urgent = [&arp[..14], &[0xe0], &arp[15..]].concat();
+    let count = |engine: &Engine| {
+        engine.progress();
+        engine.call(|station, _| (station.counters.other_vlan, station.counters.neighbour_packets)).unwrap()
+    };
+    let before = count(&two);
+    for frame in [untagged, elsewhere, urgent] {
+        cable.put(1, &frame);
+    }
+    assert_eq!(count(&two), (before.0 + 2, before.1 + 1), "its own VLAN's, at any priority");
+}
+
+/// Two ports' other ends.
+struct Cable {
+    ends: [Loopback; 2],
+    /// All that went through.
+    frames: Vec<Vec<u8>>,
+}
+
+impl Cable {
+    fn carry(&mut self, see: impl Fn(&[u8])) {
+        for from in [0, 1] {
+            let mut burst = Burst::new();
+            self.ends[from].receive(&mut burst);
+            let frames: Vec<_> = burst.drain(..).map(|frame| frame.to_vec()).collect();
+            for frame in frames {
+                see(&frame);
+                self.put(1 - from, &frame);
+                self.frames.push(frame);
+            }
+        }
+    }
+
+    fn put(&mut self, to: usize, frame: &[u8]) {
+        let mut buffer = self.ends[to].alloc().unwrap();
+        crate::io::PacketBuf::set_len(&mut buffer, frame.len());
+        buffer.copy_from_slice(frame);
+        let mut burst = Burst::new();
+        burst.push(buffer);
+        self.ends[to].transmit(&mut burst);
+    }
 }
 
 #[test]

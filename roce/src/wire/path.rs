@@ -12,9 +12,23 @@ impl fmt::Display for Mac {
     }
 }
 
-/// An 802.1Q tag's control information.
+/// An 802.1Q tag's control information: priority (3 bits), drop eligible (1 bit), identifier (12 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Vlan(pub u16);
+
+impl Vlan {
+    /// The network's identifier; 0 in a tag that tells the priority alone (802.1Q 9.6).
+    #[must_use]
+    pub const fn id(self) -> u16 {
+        self.0 & 0xfff
+    }
+
+    /// The same network with another priority, 0 to 7.
+    #[must_use]
+    pub const fn with_priority(self, priority: u8) -> Self {
+        Self((priority as u16 & 7) << 13 | self.id())
+    }
+}
 
 /// How a packet gets from one port to the other, all headers below the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -96,17 +96,13 @@ unsafe fn path(context: *mut ibv_context, qpn: Qpn, wanted: &ibv_qp_attr) -> Res
         tracing::warn!("ibv_modify_qp: GID {source} can't reach {destination}: choose another GID index");
         return Err(INVALID);
     }
+    // The hop limit is the route's, whatever the program says, as the kernel does it. A VLAN's priority is the service level.
     Ok(Path {
-        source_mac: info.mac,
         destination_mac: device.resolve(destination)?,
-        vlan: None,
-        source,
-        destination,
+        vlan: info.vlan.map(|vlan| vlan.with_priority(address.sl)),
         udp_source: udp_source_port(qpn, Qpn::new(wanted.dest_qp_num & 0xff_ffff)),
-        traffic_class: address.grh.traffic_class,
-        // As the kernel does it: the route's, whatever the program says.
-        hop_limit: 64,
         flow_label: address.grh.flow_label & 0xf_ffff,
+        ..info.path(source, destination, address.grh.traffic_class)
     })
 }
 

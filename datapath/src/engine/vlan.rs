@@ -1,0 +1,53 @@
+//! 802.1Q tags of frames that no queue pair makes or takes: address resolution and management know nothing of them.
+
+use roce::wire::Vlan;
+
+const TYPE: [u8; 2] = [0x81, 0x00];
+/// Both Ethernet addresses: a tag stands behind them.
+const ADDRESSES: usize = 12;
+const LENGTH: usize = 4;
+
+/// Room for any frame of address resolution or management: 256 bytes of datagram, and its headers.
+pub(super) const ROOM: usize = 512;
+
+/// The tag of a frame that has one.
+pub(super) fn tag(frame: &[u8]) -> Option<Vlan> {
+    let [a, b, high, low] = *frame.get(ADDRESSES..)?.first_chunk()?;
+    ([a, b] == TYPE).then_some(Vlan(u16::from_be_bytes([high, low])))
+}
+
+/// A tagged frame without its tag, or as much of it as there is `room` for: enough to see what it holds.
+pub(super) fn without<'a>(frame: &[u8], room: &'a mut [u8; ROOM]) -> &'a [u8] {
+    let rest = &frame[ADDRESSES + LENGTH..];
+    let length = rest.len().min(ROOM - ADDRESSES);
+    room[..ADDRESSES].copy_from_slice(&frame[..ADDRESSES]);
+    room[ADDRESSES..][..length].copy_from_slice(&rest[..length]);
+    &room[..ADDRESSES + length]
+}
+
+/// Puts a tag into the frame of `length` bytes that `frame` begins with, and gives the length that it then has.
+pub(super) fn insert(vlan: Vlan, frame: &mut [u8], length: usize) -> usize {
+    frame.copy_within(ADDRESSES..length, ADDRESSES + LENGTH);
+    frame[ADDRESSES..][..2].copy_from_slice(&TYPE);
+    frame[ADDRESSES + 2..][..2].copy_from_slice(&vlan.0.to_be_bytes());
+    length + LENGTH
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_in_is_found_and_taken_out() {
+        let plain: Vec<u8> = (0..60).collect();
+        let mut frame = [plain.clone(), vec![0; 4]].concat();
+        assert_eq!(tag(&plain), None);
+        assert_eq!(insert(Vlan(0x6005), &mut frame, 60), 64);
+        assert_eq!(tag(&frame), Some(Vlan(0x6005)));
+        assert_eq!(without(&frame, &mut [0; ROOM]), plain);
+        for cut in 0..16 {
+            assert_eq!(tag(&frame[..cut]), None);
+        }
+        assert_eq!(without(&frame[..16], &mut [0; ROOM]), &plain[..12], "a tag, and nothing behind it");
+    }
+}

@@ -14,6 +14,7 @@ const RTT: Duration = Duration::from_nanos(4160);
 /// The trace of a run that must never change unless the model does.
 const TRACE: u64 = 10_689_707_982_830_579_353;
 const BANDS: &str = include_str!("data/jitter_bands.csv");
+const F14: &str = include_str!("data/f14.csv");
 
 fn hpcc(max_stage: u32) -> AlgorithmConfig {
     AlgorithmConfig::Hpcc(HpccConfig {
@@ -142,27 +143,68 @@ fn figures_lie_in_the_bands_of_the_authors() {
 /// The paper varies W_ai so, 16 flows to one host for 10 ms: what the link carries, how fairly, and the queue, from 100 µs on.
 #[test]
 fn sixteen_to_one_for_ten_milliseconds_is_as_the_authors() {
-    for (stages, additive, carried, jain, queue) in [
-        (5, 50, 94.0571, 0.9849, [1625.4, 4360.0, 5450.0]),
-        (0, 50, 94.5969, 0.9731, [1720.2, 4360.0, 5450.0]),
-        (5, 300, 97.6607, 0.9999, [2155.3, 4360.0, 6540.0]),
-        (0, 300, 97.6369, 0.9999, [2204.5, 5450.0, 6540.0]),
-    ] {
-        let AlgorithmConfig::Hpcc(config) = hpcc(stages) else { unreachable!() };
-        let config = HpccConfig { additive_increase: Rate::from_mbps(additive), ..config };
+    let rows = F14.lines().skip(1).map(|line| line.split(',').map(|word| word.parse::<f64>().unwrap()));
+    for row in rows.map(Iterator::collect::<Vec<_>>).filter(|row| row[2] == 100.0) {
+        let AlgorithmConfig::Hpcc(config) = hpcc(row[1] as u32) else { unreachable!() };
+        // W_ai of so many bytes in 4 µs.
+        let additive_increase = Rate::from_mbps(row[0] as u64 * 2);
+        let config = HpccConfig { additive_increase, ..config };
         let flows = (1..=16).map(|source| flow(source, 17, 40_000_000, 0)).collect();
         let sampling = Some(Sampling { every: Duration::from_micros(1), host: 16, flows: 16 });
         let limit = Duration::from_micros(10_100);
         let outcome = outcome(&Setup { sampling, limit, ..setup(flows, AlgorithmConfig::Hpcc(config)) });
         let begin = Duration::from_micros(100);
         let (gbps, fairness, [mean, p95, p99, _]) = window(&outcome.series, begin, limit).unwrap();
-        println!("maxStage {stages}, {additive} Mb/s: {gbps:.3} Gb/s, {fairness:.4}, {mean:.0} {p95} {p99}");
-        assert!((gbps / carried - 1.0).abs() < 0.005, "{gbps} against {carried}");
-        // One run each, and a chaotic one.
-        assert!((fairness - jain).abs() < 0.05, "{fairness} against {jain}");
+        println!(
+            "W_ai {:>3} B, maxStage {}: {gbps:.3} Gb/s against {:.3}, Jain {fairness:.4} against {:.4}, queue {mean:.0} {p95} \
+             {p99} against {:?}",
+            row[0],
+            row[1],
+            row[3],
+            row[7],
+            [row[8], row[10], row[11]]
+        );
+        assert!((gbps / row[3] - 1.0).abs() < 0.01, "{gbps}: {row:?}");
+        // One run each, and a chaotic one: with the smallest W_ai ten milliseconds are too short for shares to be alike.
+        assert!((fairness - row[7]).abs() < if row[0] < 25.0 { 0.15 } else { 0.05 }, "{fairness}: {row:?}");
         // One packet's difference is the sampling's.
-        for (ours, theirs) in [mean, p95, p99].into_iter().zip(queue) {
-            assert!((ours - theirs).abs() <= 1090.0, "{ours} against {theirs}");
+        for (ours, theirs) in [mean, p95, p99].into_iter().zip([row[8], row[10], row[11]]) {
+            assert!((ours - theirs * 1e3).abs() <= 1090.5, "{ours}: {row:?}");
+        }
+    }
+}
+
+/// Three switches in a line; flow 3 (host 6 to 7) shares the second link between them with flow 1 alone. Of the authors' run
+/// only 30,000 acknowledgements are known: when flow 3 had its last, and how many packets of the others had theirs by then. Packets
+/// meet at the same ns here, so what is known of theirs lies among our seeds, each start put off by up to 100 ns.
+#[test]
+fn the_parking_lot_of_the_authors_is_one_of_ours() {
+    for (stages, end, until, acked) in
+        [(0, 1262.841, 1_868_424, [7514.0, 12_486.0]), (5, 1388.747, 1_883_608, [8362.0, 11_638.0])]
+    {
+        let AlgorithmConfig::Hpcc(config) = hpcc(stages) else { unreachable!() };
+        let config = HpccConfig { base_rtt: 2 * RTT, ..config };
+        // Hosts 3 and 4 of theirs are 1 and 2 here, and so on.
+        let flows = vec![flow(1, 6, 20_000_000, 0), flow(2, 3, 20_000_000, 200), flow(4, 5, 10_000_000, 400)];
+        let one = |seed| {
+            let sampling = Sampling { every: Duration::from_nanos(until), host: 5, flows: 3 };
+            let setup = Setup {
+                topology: Topology::parking_lot(3, 2, LINE, HOP),
+                sampling: Some(sampling),
+                jitter: Duration::from_nanos(100),
+                seed,
+                ..setup(flows.clone(), AlgorithmConfig::Hpcc(config))
+            };
+            let outcome = outcome(&setup);
+            let had = |flow: usize| outcome.series[1].acked[flow] as f64 / 1e3;
+            [times(&outcome)[2] as f64 / 1e3, had(0), had(1)]
+        };
+        let seeds: Vec<[f64; 3]> = (1..=24).map(one).collect();
+        for (place, theirs) in [end, acked[0], acked[1]].into_iter().enumerate() {
+            let values = seeds.iter().map(|seed| seed[place]);
+            let (least, most) = (values.clone().fold(f64::MAX, f64::min), values.clone().fold(0.0, f64::max));
+            println!("maxStage {stages}: {least:.0} to {most:.0}, theirs {theirs}");
+            assert!((least..=most).contains(&theirs), "maxStage {stages}: {least} to {most}, {theirs}");
         }
     }
 }

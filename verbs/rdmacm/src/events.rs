@@ -7,15 +7,37 @@ use crate::id::Id;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 /// An event channel: a real descriptor, readable while events wait.
 #[repr(C)]
 pub(crate) struct Channel {
     abi: rdma_event_channel,
-    descriptor: OwnedFd,
-    waiting: Mutex<VecDeque<Waiting>>,
+    state: Mutex<State>,
 }
+
+struct State {
+    waiting: VecDeque<Waiting>,
+    end: End,
+}
+
+/// Whether the program gave the channel back.
+enum End {
+    Open(OwnedFd),
+    /// Who did, and whether its descriptor blocked.
+    Gone {
+        by: ThreadId,
+        blocked: bool,
+    },
+}
+
+/// Channels that programs gave back lately. On Linux a thread that waits on a channel goes on waiting when another destroys it, and
+/// programs (`rping`) have a thread that does nothing else until the process ends. Here it may come a moment later: it finds that the
+/// channel is gone, and waits too.
+static GONE: Mutex<VecDeque<Box<Channel>>> = Mutex::new(VecDeque::new());
+/// How many are kept: of 150 bytes each.
+const MAX_GONE: usize = 64;
 
 /// An event that the program did not take yet.
 pub(crate) struct Waiting {
@@ -95,41 +117,78 @@ impl Channel {
         // SAFETY: a fresh descriptor that nobody else owns.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let abi = rdma_event_channel { fd: descriptor.as_raw_fd() };
-        let channel = Self { abi, descriptor, waiting: Mutex::new(VecDeque::new()) };
-        Ok(Box::into_raw(Box::new(channel)).cast())
+        let state = State { waiting: VecDeque::new(), end: End::Open(descriptor) };
+        Ok(Box::into_raw(Box::new(Self { abi, state: Mutex::new(state) })).cast())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn push(&self, event: Waiting) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes of an array.
-        unsafe { libc::write(self.descriptor.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        let mut state = self.lock();
+        state.waiting.push_back(event);
+        if let End::Open(descriptor) = &state.end {
+            let one = 1_u64.to_ne_bytes();
+            // SAFETY: eight bytes of an array.
+            unsafe { libc::write(descriptor.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        }
     }
 
     /// Waits for the next event, where the descriptor blocks.
     fn take(&self) -> Result<Waiting, Errno> {
         loop {
+            self.stay_if_gone()?;
             let mut count = [0_u8; 8];
             // SAFETY: the array has the eight bytes that an eventfd gives.
-            let read =
-                unsafe { libc::read(self.descriptor.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+            let read = unsafe { libc::read(self.abi.fd, count.as_mut_ptr().cast(), count.len()) };
             if read < 0 {
-                return Err(last());
+                let why = last();
+                self.stay_if_gone()?;
+                return Err(why);
             }
             // The event of an id that was destroyed meanwhile is nobody's.
-            if let Some(event) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+            if let Some(event) = self.lock().waiting.pop_front() {
                 return Ok(event);
             }
         }
     }
 
+    /// A channel that is gone tells nobody anything: other threads than the one that gave it back wait until the process ends, as they
+    /// would if they had come a moment earlier.
+    fn stay_if_gone(&self) -> Result<(), Errno> {
+        let End::Gone { by, blocked } = self.lock().end else { return Ok(()) };
+        if !blocked || by == std::thread::current().id() {
+            return Err(Errno(libc::EBADF));
+        }
+        loop {
+            std::thread::park();
+        }
+    }
+
+    /// Closes the descriptor; the memory stays for a while.
+    fn end(self: Box<Self>) {
+        // SAFETY: the descriptor is open, or the kernel refuses.
+        let flags = unsafe { libc::fcntl(self.abi.fd, libc::F_GETFL) };
+        let gone = End::Gone { by: std::thread::current().id(), blocked: flags & libc::O_NONBLOCK == 0 };
+        let mut state = self.lock();
+        state.waiting = VecDeque::new();
+        drop(std::mem::replace(&mut state.end, gone));
+        drop(state);
+        let mut kept = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back(self);
+        if kept.len() > MAX_GONE {
+            kept.pop_front();
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.lock().waiting.is_empty()
     }
 
     /// Takes the events of an id out; those of ids that nobody has seen yet are given back.
     pub(crate) fn forget(&self, id: *mut Id) -> Vec<*mut Id> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = &mut self.lock().waiting;
         let orphans = waiting.iter().filter(|event| event.listener == id).map(|event| event.id).collect();
         waiting.retain(|event| event.id != id && event.listener != id);
         orphans
@@ -137,7 +196,7 @@ impl Channel {
 
     /// Moves the events of an id to another channel.
     pub(crate) fn move_events(&self, id: *mut Id, to: &Self) {
-        let all = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut self.lock().waiting);
         for event in all {
             if event.id == id { to } else { self }.push(event);
         }
@@ -204,7 +263,7 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     if !channel.is_null() {
         // SAFETY: `Channel::create` made the box, and the program gives it up.
-        drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+        unsafe { Box::from_raw(channel.cast::<Channel>()) }.end();
     }
 }
 

@@ -119,3 +119,42 @@ fn plain_descriptors_are_polled_beside_sockets() {
         assert!(libc::FD_ISSET(reader.as_raw_fd(), &readable));
     }
 }
+
+/// `rping`'s thread comes back to its channel when the program has just given it up.
+#[test]
+fn who_comes_late_to_a_channel_waits_as_one_who_waited_before() {
+    use ferroce_rdmacm::*;
+    let late = |channel: usize| {
+        let mut event = std::ptr::null_mut();
+        // SAFETY: the channel was made here; that it is gone is what is tried.
+        let result = unsafe { rdma_get_cm_event(std::ptr::with_exposed_provenance_mut(channel), &mut event) };
+        (result, std::io::Error::last_os_error().raw_os_error().unwrap())
+    };
+    let gone = |nonblocking: bool| {
+        let channel = rdma_create_event_channel();
+        // SAFETY: the channel is alive, and given back once.
+        unsafe {
+            if nonblocking {
+                assert_eq!(libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK), 0);
+            }
+            rdma_destroy_event_channel(channel);
+        }
+        channel.expose_provenance()
+    };
+    let (blocked, never_blocked) = (gone(false), gone(true));
+    assert_eq!(late(blocked), (-1, libc::EBADF), "who gave it back knows");
+    let other = std::thread::spawn(move || late(never_blocked));
+    assert_eq!(other.join().unwrap(), (-1, libc::EBADF), "it never waited");
+    let (tell, told) = std::sync::mpsc::channel();
+    let other = std::thread::spawn(move || {
+        // SAFETY: no arguments.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        late(blocked)
+    });
+    let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
+    // Asleep, or ended: the file is gone then.
+    while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") S ")) {
+        std::thread::yield_now();
+    }
+    assert!(!other.is_finished(), "{:?}", other.join());
+}

@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::domain::Pd;
 use crate::errno::{Errno, INVALID, at, count, object, out, status};
+use crate::live;
 use crate::query::{gid_of, ip_of};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -21,7 +22,7 @@ pub(crate) struct Ah {
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, wanted: *mut ibv_ah_attr) -> *mut ibv_ah {
     object(|| {
         // SAFETY: the contract of the manual page.
-        let (domain, wanted) = unsafe { (at(pd.cast::<Pd>())?, at(wanted)?) };
+        let (domain, wanted) = unsafe { (live::find(pd.cast::<Pd>())?, at(wanted)?) };
         if wanted.is_global == 0 || wanted.port_num > 1 {
             tracing::warn!("ibv_create_ah: RoCE needs a GID, on port 1");
             return Err(INVALID);
@@ -38,7 +39,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, wanted: *mut ibv_ah_attr
         domain.users.fetch_add(1, Ordering::AcqRel);
         // SAFETY: the domain is alive.
         let abi = ibv_ah { context: unsafe { (*pd).context }, pd, handle: 0 };
-        Ok(Box::into_raw(Box::new(Ah { abi, handle })).cast())
+        Ok(live::give(Ah { abi, handle }).cast())
     })
 }
 
@@ -46,12 +47,11 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, wanted: *mut ibv_ah_attr
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     status(|| {
-        // SAFETY: the contract of the manual page.
-        let pd = unsafe { at(ah) }?.pd;
-        // SAFETY: `ibv_create_ah` made the box, and the program gives it up; the domain lives as long as its handles.
+        // SAFETY: the program gives it up; the domain lives as long as its handles.
         unsafe {
-            drop(Box::from_raw(ah.cast::<Ah>()));
-            at(pd.cast::<Pd>())?.users.fetch_sub(1, Ordering::AcqRel);
+            let pd = live::find_last(ah.cast::<Ah>())?.abi.pd;
+            drop(live::take(ah.cast::<Ah>())?);
+            live::find(pd.cast::<Pd>())?.users.fetch_sub(1, Ordering::AcqRel);
         }
         Ok(())
     })
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     object(|| {
         // SAFETY: the contract of the manual page.
         unsafe {
-            let mut attributes = back(at(pd)?.context, port, wc, grh)?;
+            let mut attributes = back(live::find(pd.cast::<Pd>())?.context(), port, wc, grh)?;
             Ok(ibv_create_ah(pd, &mut attributes))
         }
     })

@@ -3,7 +3,8 @@
 use crate::abi::*;
 use crate::completion::Cq;
 use crate::context::Context;
-use crate::errno::{BUSY, Errno, at, count, object, out, status};
+use crate::errno::{BUSY, Errno, count, object, out, status};
+use crate::live;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -88,7 +89,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
         let channel = device.create_channel()?;
         let abi = ibv_comp_channel { context, fd: channel.as_raw_fd(), refcnt: 0 };
         let queues = Mutex::new(Queues(Vec::new()));
-        Ok(Box::into_raw(Box::new(Channel { abi, channel, device, queues })).cast())
+        Ok(live::give(Channel { abi, channel, device, queues }).cast())
     })
 }
 
@@ -98,11 +99,17 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
     status(|| {
         let channel = channel.cast::<Channel>();
         // SAFETY: the contract of the manual page.
-        if !unsafe { at(channel) }?.queues.lock().unwrap_or_else(PoisonError::into_inner).0.is_empty() {
+        if !unsafe { live::find_last(channel) }?
+            .queues
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .0
+            .is_empty()
+        {
             return Err(BUSY);
         }
-        // SAFETY: `ibv_create_comp_channel` made the box, no queue rings on it, and the program gives it up.
-        drop(unsafe { Box::from_raw(channel) });
+        // SAFETY: no queue rings on it, and the program gives it up.
+        drop(unsafe { live::take(channel) }?);
         Ok(())
     })
 }
@@ -116,7 +123,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     count(|| {
         // SAFETY: the contract of the manual page.
-        let (channel, cq, user) = unsafe { (at(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
+        let (channel, cq, user) = unsafe { (live::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
         loop {
             channel.device.hand_over();
             channel.channel.wait().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
@@ -136,7 +143,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
     status(|| {
         // SAFETY: the contract of the manual page.
-        unsafe { at(cq.cast::<Cq>()) }?.events.acknowledge(count.into());
+        unsafe { live::find(cq.cast::<Cq>()) }?.events.acknowledge(count.into());
         Ok(())
     });
 }

@@ -6,6 +6,7 @@ use crate::completion_ex;
 use crate::context::Context;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, object, status};
 use crate::event::Object;
+use crate::live;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -84,7 +85,8 @@ unsafe fn create(
     let whole = unsafe { Context::from(context) }?;
     let mut queue = whole.device.create_cq(depth)?;
     // SAFETY: null, or a channel that is alive.
-    let channel_of = unsafe { channel.cast::<Channel>().as_ref() };
+    let channel_of =
+        if channel.is_null() { None } else { Some(unsafe { live::find(channel.cast::<Channel>()) }?) };
     if let Some(channel) = channel_of {
         queue.ring_on(channel.channel())?;
     }
@@ -95,12 +97,17 @@ unsafe fn create(
     let events = Events::default();
     let current = UnsafeCell::new(ibv_wc::default());
     let abi = UnsafeCell::new(abi);
-    let cq = Box::into_raw(Box::new(Cq { abi, queue, idle_polls, users, events, current }));
+    let cq = live::give(Cq { abi, queue, idle_polls, users, events, current });
     if let Some(channel) = channel_of {
         channel.join(cq);
     }
     whole.events.join(Object::Cq(id), cq);
     Ok(cq)
+}
+
+/// There is one completion vector.
+fn first_vector(vector: u32) -> Result<(), Errno> {
+    if vector == 0 { Ok(()) } else { Err(INVALID) }
 }
 
 /// `ibv_create_cq(3)`
@@ -110,10 +117,11 @@ pub unsafe extern "C" fn ibv_create_cq(
     depth: c_int,
     user: *mut c_void,
     channel: *mut ibv_comp_channel,
-    _vector: c_int,
+    vector: c_int,
 ) -> *mut ibv_cq {
     object(|| {
         let depth = u32::try_from(depth).map_err(|_| INVALID)?;
+        first_vector(vector as u32)?;
         // SAFETY: the contract of the manual page.
         Ok(unsafe { create(context, depth, user, channel) }?.cast())
     })
@@ -131,6 +139,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if wanted.wc_flags & !completion_ex::FIELDS != 0 || wanted.comp_mask & !flags != 0 {
             return Err(UNSUPPORTED);
         }
+        first_vector(wanted.comp_vector)?;
         // SAFETY: the contract of the manual page.
         Ok(unsafe { create(context, wanted.cqe, wanted.cq_context, wanted.channel) }?.cast())
     })
@@ -142,7 +151,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     status(|| {
         let cq = cq.cast::<Cq>();
         // SAFETY: the contract of the manual page.
-        if unsafe { at(cq) }?.users.load(Ordering::Acquire) > 0 {
+        if unsafe { live::find_last(cq) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
         // SAFETY: the queue is alive, and its channel lives as long as its queues.
@@ -154,8 +163,8 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             let id = (*cq).queue.lock().unwrap_or_else(PoisonError::into_inner).id();
             Context::from((*cq).context())?.events.leave(Object::Cq(id));
         }
-        // SAFETY: `create` made the box, no queue pair uses it, and the program gives it up.
-        drop(unsafe { Box::from_raw(cq) });
+        // SAFETY: no queue pair uses it, and the program gives it up.
+        drop(unsafe { live::take(cq) }?);
         Ok(())
     })
 }
@@ -165,7 +174,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let cq = unsafe { at(cq.cast::<Cq>()) }?;
+        let cq = unsafe { live::find(cq.cast::<Cq>()) }?;
         let wanted = u32::try_from(depth).map_err(|_| INVALID)?;
         let mut queue = cq.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.resize(wanted)?;

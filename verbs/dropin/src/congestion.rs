@@ -28,7 +28,7 @@ pub unsafe extern "C" fn ferroce_set_congestion(qp: *mut ibv_qp, choice: *const 
             return Err(INVALID);
         }
         // SAFETY: the contract of the header.
-        let (whole, text) = unsafe { (Qp::from(qp)?, CStr::from_ptr(choice)) };
+        let (whole, text) = unsafe { (Qp::find(qp)?, CStr::from_ptr(choice)) };
         let rule: CongestionRule = text.to_string_lossy().parse().map_err(|reason: String| {
             tracing::warn!("ferroce_set_congestion: {reason}");
             INVALID
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn ferroce_set_congestion(qp: *mut ibv_qp, choice: *const 
 pub unsafe extern "C" fn ferroce_query_congestion(qp: *mut ibv_qp, into: *mut FerroceCongestion) -> c_int {
     status(|| {
         // SAFETY: the contract of the header.
-        let (whole, into) = unsafe { (Qp::from(qp)?, out(into)?) };
+        let (whole, into) = unsafe { (Qp::find(qp)?, out(into)?) };
         let report = whole.lock().qp.query()?;
         let rate = report.rate.map_or(0, |rate| rate.as_bps());
         let utilisation = report.utilisation.unwrap_or(-1.0);

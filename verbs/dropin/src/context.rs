@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::device::Configured;
 use crate::errno::{Errno, INVALID};
 use crate::event::AsyncEvents;
+use crate::live;
 use crate::{completion, post, query, queue_pair, srq, unsupported, window};
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -32,8 +33,8 @@ impl Context {
         let opened = configured.open()?;
         let events = AsyncEvents::new(&opened).inspect_err(|_| configured.close())?;
         let abi = verbs_context { context: table(device, events.descriptor()), ..extended() };
-        let context = Box::new(Self { abi, device: opened, configured, management: OnceLock::new(), events });
-        let context = Box::into_raw(context);
+        let context =
+            live::give(Self { abi, device: opened, configured, management: OnceLock::new(), events });
         // SAFETY: the box was made right here.
         Ok(unsafe { &raw mut (*context).abi.context })
     }
@@ -42,8 +43,8 @@ impl Context {
     /// Null, or a context that is not used any more.
     pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
         let whole = Self::around(context)?;
-        // SAFETY: `open` made the box, and the program gives it up.
-        let context = unsafe { Box::from_raw(whole) };
+        // SAFETY: the program gives it up.
+        let context = unsafe { live::take(whole) }?;
         let configured = context.configured;
         drop(context);
         configured.close();
@@ -61,8 +62,8 @@ impl Context {
     /// # Safety
     /// Null, or a context that is open.
     pub(crate) unsafe fn from<'a>(context: *mut ibv_context) -> Result<&'a Self, Errno> {
-        // SAFETY: `open` made it, and it is open.
-        Ok(unsafe { &*Self::around(context)? })
+        // SAFETY: the caller's promise.
+        unsafe { live::find(Self::around(context)?) }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, object, status};
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, object, status};
+use crate::live;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbs::{Access, MemoryRegion, ProtectionDomain};
@@ -26,6 +27,12 @@ pub(crate) struct Pd {
     pub(crate) domain: ProtectionDomain,
     /// Objects made in it, which keep it from being freed.
     pub(crate) users: AtomicUsize,
+}
+
+impl Pd {
+    pub(crate) fn context(&self) -> *mut ibv_context {
+        self.abi.context
+    }
 }
 
 #[repr(C)]
@@ -58,7 +65,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
         // SAFETY: the contract of the manual page.
         let domain = unsafe { Context::from(context) }?.device.allocate_pd()?;
         let pd = Pd { abi: ibv_pd { context, handle: 0 }, domain, users: AtomicUsize::new(0) };
-        Ok(Box::into_raw(Box::new(pd)).cast())
+        Ok(live::give(pd).cast())
     })
 }
 
@@ -68,11 +75,11 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     status(|| {
         let pd = pd.cast::<Pd>();
         // SAFETY: the contract of the manual page.
-        if unsafe { at(pd) }?.users.load(Ordering::Acquire) > 0 {
+        if unsafe { live::find_last(pd) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
-        // SAFETY: `ibv_alloc_pd` made the box, nothing made of it is left, and the program gives it up.
-        drop(unsafe { Box::from_raw(pd) });
+        // SAFETY: nothing made of it is left, and the program gives it up.
+        drop(unsafe { live::take(pd) }?);
         Ok(())
     })
 }
@@ -109,7 +116,7 @@ unsafe fn register(
     flags: c_uint,
 ) -> Result<*mut ibv_mr, Errno> {
     // SAFETY: passed on.
-    let domain = unsafe { at(pd.cast::<Pd>()) }?;
+    let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
     let access = rights(flags)?;
     let remote_writes = flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
     // IBA 10.6.3.1: who lets a peer write may write too.
@@ -133,7 +140,7 @@ unsafe fn register(
         rkey: region.remote().rkey,
     };
     domain.users.fetch_add(1, Ordering::AcqRel);
-    Ok(Box::into_raw(Box::new(Mr { abi, region })).cast())
+    Ok(live::give(Mr { abi, region }).cast())
 }
 
 /// `ibv_reg_mr(3)`
@@ -180,17 +187,16 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status(|| {
         let mr = mr.cast::<Mr>();
         // SAFETY: the contract of the manual page.
-        let Mr { abi, region } = unsafe { at(mr) }?;
+        let Mr { abi, region } = unsafe { live::find_last(mr) }?;
         let pd = abi.pd;
         // IBA 10.6.7.2.6: first the windows, then the region.
         if region.windows()? > 0 {
             return Err(BUSY);
         }
-        // SAFETY: `register` made the box, and the program gives it up.
-        let whole = unsafe { Box::from_raw(mr) };
-        drop(whole.region);
+        // SAFETY: the program gives it up.
+        drop(unsafe { live::take(mr) }?);
         // SAFETY: the domain lives as long as its regions.
-        unsafe { at(pd.cast::<Pd>()) }?.users.fetch_sub(1, Ordering::AcqRel);
+        unsafe { live::find(pd.cast::<Pd>()) }?.users.fetch_sub(1, Ordering::AcqRel);
         Ok(())
     })
 }

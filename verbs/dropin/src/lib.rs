@@ -21,6 +21,7 @@ mod device;
 mod domain;
 mod errno;
 mod event;
+mod live;
 mod log;
 mod management;
 mod modify;

@@ -241,7 +241,7 @@ fn remember(kept: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: c_uint) {
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, wanted: *mut ibv_qp_attr, mask: c_int) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let (whole, wanted) = unsafe { (Qp::from(qp)?, &*out(wanted)?) };
+        let (whole, wanted) = unsafe { (Qp::find(qp)?, &*out(wanted)?) };
         let mask = mask as c_uint;
         if mask & IBV_QP_STATE == 0 {
             return Err(INVALID);

@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::domain::Pd;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, object, out, status};
 use crate::event::Object;
+use crate::live;
 use crate::post_ex::{self, Draft};
 use crate::srq::Srq;
 use std::cell::UnsafeCell;
@@ -48,6 +49,21 @@ impl Qp {
         unsafe { at(qp.cast::<Self>()) }
     }
 
+    /// As [`from`](Self::from), for verbs that change the queue pair: one that was destroyed is refused.
+    ///
+    /// # Safety
+    /// As [`live::find`].
+    pub(crate) unsafe fn find<'a>(qp: *mut ibv_qp) -> Result<&'a Self, Errno> {
+        // SAFETY: passed on.
+        unsafe { live::find(qp.cast::<Self>()) }
+    }
+
+    /// What the program sees of it.
+    fn base(&self) -> ibv_qp {
+        // SAFETY: only its state changes after it was made, and that is a word.
+        unsafe { (*self.abi.get()).qp_base }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,9 +92,9 @@ const LIST_INLINE: u32 = 64;
 /// The domain and the completion queues are null or alive.
 unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: passed on.
-    let domain = unsafe { at(pd.cast::<Pd>()) }?;
+    let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
     // SAFETY: passed on.
-    let [send, recv] = [init.send_cq, init.recv_cq].map(|cq| unsafe { at(cq.cast::<Cq>()) });
+    let [send, recv] = [init.send_cq, init.recv_cq].map(|cq| unsafe { live::find(cq.cast::<Cq>()) });
     let (send, recv) = (send?, recv?);
     let service = match init.qp_type {
         IBV_QPT_RC => Service::Rc,
@@ -92,7 +108,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
     let list = init.cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
     init.cap.max_inline_data = init.cap.max_inline_data.max(list.min(LIST_INLINE));
     // SAFETY: passed on.
-    let srq = unsafe { init.srq.cast::<Srq>().as_ref() };
+    let srq = if init.srq.is_null() { None } else { Some(unsafe { live::find(init.srq.cast::<Srq>()) }?) };
     let qp = {
         let send_queue = send.queue.lock().unwrap_or_else(PoisonError::into_inner);
         // One queue may serve both.
@@ -132,12 +148,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
     let inner = Inner { qp, attributes, init: *init, congestion: None, draft: Draft::default() };
     let abi = UnsafeCell::new(post_ex::table(base));
     let (context, qpn) = (base.context, inner.qp.qpn());
-    let qp = Box::into_raw(Box::new(Qp {
-        abi,
-        _later: UnsafeCell::new(None),
-        extended,
-        inner: Mutex::new(inner),
-    }));
+    let qp = live::give(Qp { abi, _later: UnsafeCell::new(None), extended, inner: Mutex::new(inner) });
     // SAFETY: the slot lies in `abi` or is `_later`, right behind it; nobody else has the queue pair yet.
     unsafe { qp.byte_add(post_ex::FLUSH_SLOT).cast::<Option<post_ex::Flush>>().write(Some(post_ex::flush)) };
     // SAFETY: the domain's context is open.
@@ -179,14 +190,14 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let base = unsafe { at(qp) }?;
+        let base = unsafe { live::find_last(qp.cast::<Qp>())?.base() };
         let (pd, srq, cqs) = (base.pd, base.srq, [base.send_cq, base.recv_cq]);
         // SAFETY: the queue pair's context is open.
         unsafe { Context::from(base.context) }?.events.leave(Object::Qp(Qpn::new(base.qp_num)));
-        // SAFETY: `create` made the box, and the program gives it up.
-        drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
+        // SAFETY: the program gives it up.
+        drop(unsafe { live::take(qp.cast::<Qp>()) }?);
         // SAFETY: the domain and the completion queues live as long as their queue pairs.
-        let users = unsafe { [&at(pd.cast::<Pd>())?.users, users(cqs[0])?, users(cqs[1])?] };
+        let users = unsafe { [&live::find(pd.cast::<Pd>())?.users, users(cqs[0])?, users(cqs[1])?] };
         // SAFETY: null, or alive as long as its queue pairs.
         if let Some(srq) = unsafe { srq.cast::<Srq>().as_ref() } {
             srq.users.fetch_sub(1, Ordering::AcqRel);
@@ -202,7 +213,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 /// The queue is alive.
 unsafe fn users<'a>(cq: *mut ibv_cq) -> Result<&'a AtomicUsize, Errno> {
     // SAFETY: passed on.
-    Ok(&unsafe { at(cq.cast::<Cq>()) }?.users)
+    Ok(&unsafe { live::find(cq.cast::<Cq>()) }?.users)
 }
 
 pub(crate) fn state_code(state: State) -> ibv_qp_state {
@@ -227,7 +238,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let (qp, attributes, init) = unsafe { (Qp::from(qp)?, out(attributes)?, out(init)?) };
+        let (qp, attributes, init) = unsafe { (Qp::find(qp)?, out(attributes)?, out(init)?) };
         let inner = qp.lock();
         let report = inner.qp.query()?;
         let state = state_code(report.state);
@@ -246,7 +257,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the contract of the function.
-    let extended = unsafe { Qp::from(qp) }.is_ok_and(|whole| whole.extended);
+    let extended = unsafe { Qp::find(qp) }.is_ok_and(|whole| whole.extended);
     if extended { qp.cast() } else { std::ptr::null_mut() }
 }
 

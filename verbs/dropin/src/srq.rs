@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::domain::Pd;
 use crate::errno::{BUSY, Errno, INVALID, at, object, out, status};
 use crate::event::Object;
+use crate::live;
 use crate::post::recv_request;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +27,7 @@ pub(crate) struct Srq {
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, wanted: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     object(|| {
         // SAFETY: the contract of the manual page.
-        let (domain, wanted) = unsafe { (at(pd.cast::<Pd>())?, out(wanted)?) };
+        let (domain, wanted) = unsafe { (live::find(pd.cast::<Pd>())?, out(wanted)?) };
         let attributes = wanted.attr;
         let queue = domain.domain.shared_receive_queue(attributes.max_wr, attributes.max_sge)?;
         domain.users.fetch_add(1, Ordering::AcqRel);
@@ -39,7 +40,7 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, wanted: *mut ibv_srq_in
         };
         let (id, context) = (queue.id(), abi.context);
         let (queue, users) = (Mutex::new(queue), AtomicUsize::new(0));
-        let srq = Box::into_raw(Box::new(Srq { abi, queue, attributes, users }));
+        let srq = live::give(Srq { abi, queue, attributes, users });
         // SAFETY: the domain's context is open.
         unsafe { Context::from(context) }?.events.join(Object::Srq(id), srq);
         Ok(srq.cast())
@@ -52,7 +53,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     status(|| {
         let srq = srq.cast::<Srq>();
         // SAFETY: the contract of the manual page.
-        let whole = unsafe { at(srq) }?;
+        let whole = unsafe { live::find_last(srq) }?;
         if whole.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
@@ -60,11 +61,10 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         let id = whole.queue.lock().unwrap_or_else(PoisonError::into_inner).id();
         // SAFETY: the queue's context is open.
         unsafe { Context::from(whole.abi.context) }?.events.leave(Object::Srq(id));
-        // SAFETY: `ibv_create_srq` made the box, no queue pair takes from it, and the program gives it up; the domain lives
-        // as long as its queues.
+        // SAFETY: no queue pair takes from it, and the program gives it up; the domain lives as long as its queues.
         unsafe {
-            drop(Box::from_raw(srq));
-            at(pd.cast::<Pd>())?.users.fetch_sub(1, Ordering::AcqRel);
+            drop(live::take(srq)?);
+            live::find(pd.cast::<Pd>())?.users.fetch_sub(1, Ordering::AcqRel);
         }
         Ok(())
     })
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, wanted: *mut ibv_srq_attr, mask: c_int) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let (srq, wanted) = unsafe { (at(srq.cast::<Srq>())?, at(wanted)?) };
+        let (srq, wanted) = unsafe { (live::find(srq.cast::<Srq>())?, at(wanted)?) };
         if mask as u32 != IBV_SRQ_LIMIT {
             return Err(INVALID);
         }
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, wanted: *mut ibv_srq_
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, into: *mut ibv_srq_attr) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let (srq, into) = unsafe { (at(srq.cast::<Srq>())?, out(into)?) };
+        let (srq, into) = unsafe { (live::find(srq.cast::<Srq>())?, out(into)?) };
         let report = srq.queue.lock().unwrap_or_else(PoisonError::into_inner).query()?;
         *into = ibv_srq_attr { srq_limit: report.limit, ..srq.attributes };
         Ok(())

@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::domain::Pd;
 use crate::errno::{Errno, INVALID, at, object, out, status};
+use crate::live;
 use crate::queue_pair::Qp;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
@@ -24,7 +25,7 @@ struct Mw {
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     object(|| {
         // SAFETY: the contract of the manual page.
-        let domain = unsafe { at(pd.cast::<Pd>()) }?;
+        let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
         let window = domain.domain.memory_window(match kind {
             IBV_MW_TYPE_1 => WindowKind::One,
             IBV_MW_TYPE_2 => WindowKind::Two,
@@ -34,7 +35,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
         // SAFETY: the domain is alive.
         let context = unsafe { (*pd).context };
         let abi = ibv_mw { context, pd, rkey: window.rkey().get(), handle: 0, type_: kind };
-        Ok(Box::into_raw(Box::new(Mw { abi, _window: window })).cast())
+        Ok(live::give(Mw { abi, _window: window }).cast())
     })
 }
 
@@ -42,11 +43,11 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let pd = unsafe { at(mw) }?.pd;
-        // SAFETY: `alloc_mw` made the box, and the program gives it up.
-        drop(unsafe { Box::from_raw(mw.cast::<Mw>()) });
+        let pd = unsafe { live::find_last(mw.cast::<Mw>()) }?.abi.pd;
+        // SAFETY: the program gives it up.
+        drop(unsafe { live::take(mw.cast::<Mw>()) }?);
         // SAFETY: the domain lives as long as its windows.
-        unsafe { at(pd.cast::<Pd>()) }?.users.fetch_sub(1, Ordering::AcqRel);
+        unsafe { live::find(pd.cast::<Pd>()) }?.users.fetch_sub(1, Ordering::AcqRel);
         Ok(())
     })
 }

@@ -1,0 +1,81 @@
+//! Which of a program's pointers lead to objects of ours that live.
+//!
+//! Verbs that make, change and destroy look here first: what was destroyed, or never was ours, is refused as the kernel refuses a
+//! handle that it doesn't know. Verbs that post and poll don't look: they take the program's word, as rdma-core does.
+
+use crate::errno::{Errno, INVALID};
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::sync::{LazyLock, PoisonError, RwLock, RwLockReadGuard};
+
+type Objects = HashMap<usize, TypeId>;
+
+static OBJECTS: LazyLock<RwLock<Objects>> = LazyLock::new(RwLock::default);
+
+/// What the kernel says to who destroys what it doesn't know.
+const GONE: Errno = Errno(libc::ENOENT);
+
+fn objects() -> RwLockReadGuard<'static, Objects> {
+    OBJECTS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives a new object to the program.
+pub(crate) fn give<T: 'static>(object: T) -> *mut T {
+    let pointer = Box::into_raw(Box::new(object));
+    OBJECTS.write().unwrap_or_else(PoisonError::into_inner).insert(pointer.addr(), TypeId::of::<T>());
+    pointer
+}
+
+/// The object that a pointer of the program leads to; null, or none that lives, is `EINVAL`.
+///
+/// # Safety
+/// No other thread destroys the object while it is used.
+pub(crate) unsafe fn find<'a, T: 'static>(pointer: *const T) -> Result<&'a T, Errno> {
+    if objects().get(&pointer.addr()) != Some(&TypeId::of::<T>()) {
+        return Err(INVALID);
+    }
+    // SAFETY: `give` made the object here, and `take` did not take it yet.
+    Ok(unsafe { &*pointer })
+}
+
+/// As [`find`], for who will destroy it: none that lives is `ENOENT`.
+///
+/// # Safety
+/// As [`find`].
+pub(crate) unsafe fn find_last<'a, T: 'static>(pointer: *const T) -> Result<&'a T, Errno> {
+    // SAFETY: passed on.
+    unsafe { find(pointer) }.map_err(|_| if pointer.is_null() { INVALID } else { GONE })
+}
+
+/// Takes an object back from the program, once.
+///
+/// # Safety
+/// Nobody uses the object any more.
+pub(crate) unsafe fn take<T: 'static>(pointer: *mut T) -> Result<Box<T>, Errno> {
+    let mut objects = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
+    if objects.get(&pointer.addr()) != Some(&TypeId::of::<T>()) {
+        return Err(GONE);
+    }
+    objects.remove(&pointer.addr());
+    // SAFETY: `give` made the box, and nobody else takes it.
+    Ok(unsafe { Box::from_raw(pointer) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_found_while_it_lives_and_as_what_it_is() {
+        let object = give(7_u64);
+        // SAFETY: only this thread has it.
+        unsafe {
+            assert_eq!(find(object), Ok(&7));
+            assert_eq!(find(object.cast::<[u8; 8]>()), Err(INVALID));
+            assert_eq!(take(object.cast::<[u8; 8]>()), Err(GONE));
+            assert_eq!(take(object).map(|object| *object), Ok(7));
+            assert_eq!((take(object), find(object), find_last(object)), (Err(GONE), Err(INVALID), Err(GONE)));
+            assert_eq!(find_last(std::ptr::null::<u64>()), Err(INVALID));
+        }
+    }
+}

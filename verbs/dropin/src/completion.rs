@@ -85,8 +85,7 @@ unsafe fn create(
     let whole = unsafe { Context::from(context) }?;
     let mut queue = whole.device.create_cq(depth)?;
     // SAFETY: null, or a channel that is alive.
-    let channel_of =
-        if channel.is_null() { None } else { Some(unsafe { live::find(channel.cast::<Channel>()) }?) };
+    let channel_of = unsafe { live::find_any(channel.cast::<Channel>()) }?;
     if let Some(channel) = channel_of {
         queue.ring_on(channel.channel())?;
     }

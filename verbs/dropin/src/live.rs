@@ -38,6 +38,15 @@ pub(crate) unsafe fn find<'a, T: 'static>(pointer: *const T) -> Result<&'a T, Er
     Ok(unsafe { &*pointer })
 }
 
+/// As [`find`], where null stands for none.
+///
+/// # Safety
+/// As [`find`].
+pub(crate) unsafe fn find_any<'a, T: 'static>(pointer: *const T) -> Result<Option<&'a T>, Errno> {
+    // SAFETY: passed on.
+    if pointer.is_null() { Ok(None) } else { unsafe { find(pointer) }.map(Some) }
+}
+
 /// As [`find`], for who will destroy it: none that lives is `ENOENT`.
 ///
 /// # Safety

@@ -108,7 +108,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
     let list = init.cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
     init.cap.max_inline_data = init.cap.max_inline_data.max(list.min(LIST_INLINE));
     // SAFETY: passed on.
-    let srq = if init.srq.is_null() { None } else { Some(unsafe { live::find(init.srq.cast::<Srq>()) }?) };
+    let srq = unsafe { live::find_any(init.srq.cast::<Srq>()) }?;
     let qp = {
         let send_queue = send.queue.lock().unwrap_or_else(PoisonError::into_inner);
         // One queue may serve both.

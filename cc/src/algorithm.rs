@@ -112,6 +112,7 @@ macro_rules! delegate {
 }
 
 impl CongestionController for Algorithm {
+    #[inline]
     fn on_send(&mut self, now: Instant, pn: u64, bytes: u32) {
         delegate!(self, controller => controller.on_send(now, pn, bytes));
     }
@@ -152,10 +153,12 @@ impl CongestionController for Algorithm {
         delegate!(self, controller => controller.on_timeout(now));
     }
 
+    #[inline]
     fn window(&self) -> u64 {
         delegate!(self, controller => controller.window())
     }
 
+    #[inline]
     fn pacing_rate(&self) -> Option<Rate> {
         delegate!(self, controller => controller.pacing_rate())
     }

@@ -41,10 +41,19 @@ pub fn initial_window(line_rate: Rate, base_rtt: Duration) -> u64 {
 }
 
 /// `W_init * R / R_max`; at least 1, so that one packet may always leave.
+#[inline]
 pub fn window(initial: u64, rate: Rate, line_rate: Rate) -> u64 {
-    let share = u128::from(initial) * u128::from(rate.as_bps()) / u128::from(line_rate.as_bps());
-    // Not above W_init, since the rate is not above the line rate.
-    (share as u64).max(1)
+    if rate == line_rate {
+        return initial.max(1);
+    }
+    let (rate, line_rate) = (rate.as_bps(), line_rate.as_bps());
+    // Asked for with every packet, so without the long division where 64 bits do.
+    let share = match initial.checked_mul(rate) {
+        Some(product) => product / line_rate,
+        // Not above W_init, since the rate is not above the line rate.
+        None => (u128::from(initial) * u128::from(rate) / u128::from(line_rate)) as u64,
+    };
+    share.max(1)
 }
 
 /// `rate * (1 - cut)`, not below `least`.

@@ -32,12 +32,20 @@ impl Rate {
 
     /// How long `bytes` take at this rate, rounded up to a nanosecond; for ever at rate 0.
     #[must_use]
+    #[inline]
     pub fn time_for(self, bytes: u64) -> Duration {
         if self.0 == 0 {
             return Duration::MAX;
         }
-        let nanos = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(self.0));
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        // Twice 10⁹ bytes fit 64 bits: no packet needs the long division.
+        let nanos = match bytes.checked_mul(8_000_000_000) {
+            Some(product) => product.div_ceil(self.0),
+            None => {
+                let nanos = (u128::from(bytes) * 8_000_000_000).div_ceil(u128::from(self.0));
+                u64::try_from(nanos).unwrap_or(u64::MAX)
+            }
+        };
+        Duration::from_nanos(nanos)
     }
 
     /// Bytes that pass in `time` at this rate, rounded down.
@@ -67,5 +75,8 @@ mod tests {
         assert_eq!(Rate::from_gbps(100).time_for(1000), Duration::from_nanos(80));
         assert_eq!(Rate::from_gbps(100).bytes_in(Duration::from_nanos(4160)), 52_000);
         assert_eq!(Rate::default().time_for(1), Duration::MAX);
+        // On both sides of what 64 bits hold.
+        assert_eq!(Rate::from_gbps(8).time_for(2_305_843_009), Duration::from_nanos(2_305_843_009));
+        assert_eq!(Rate::from_gbps(8).time_for(2_305_843_010), Duration::from_nanos(2_305_843_010));
     }
 }

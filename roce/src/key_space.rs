@@ -44,6 +44,7 @@ impl KeySpace {
     }
 
     /// The number that `key` stands for.
+    #[inline]
     pub(crate) fn open(&self, key: u32) -> u32 {
         let recent = &self.recent[key as usize % RECENT];
         let (known, number) = recent.get();

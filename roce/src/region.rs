@@ -325,6 +325,7 @@ impl RegionTable {
     ///
     /// # Errors
     /// The first check that failed: key, protection domain, access right, range.
+    #[inline]
     pub fn local(
         &self,
         lkey: Lkey,
@@ -341,6 +342,7 @@ impl RegionTable {
     ///
     /// # Errors
     /// The first check that failed: key, protection domain, access right, range.
+    #[inline]
     pub fn remote(
         &self,
         rkey: Rkey,
@@ -389,6 +391,7 @@ fn index(index_bits: u32, number: u32) -> u32 {
     number & (u32::MAX.checked_shr(32 - index_bits).unwrap_or(0))
 }
 
+#[inline]
 fn find(entries: &[Entry], index_bits: u32, wanted: u32) -> Result<&Live, AccessError> {
     let index = index(index_bits, wanted);
     match entries.get(index as usize) {
@@ -404,6 +407,7 @@ fn find_mut(entries: &mut [Entry], index_bits: u32, wanted: u32) -> Option<&mut 
     entries.get_mut(index(index_bits, wanted) as usize)?.live.as_mut()
 }
 
+#[inline]
 fn check(live: &Live, pd: PdId, address: u64, length: u32, access: Access) -> Result<Slice, AccessError> {
     if live.pd != pd {
         return Err(AccessError::ProtectionDomain);

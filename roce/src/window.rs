@@ -214,6 +214,7 @@ impl Windows {
 }
 
 /// `length` bytes at `address` of memory whose `size` bytes from `start` on are called `origin` and so on.
+#[inline]
 pub(crate) fn slice(
     origin: u64,
     start: u64,

@@ -137,6 +137,7 @@ impl Hpcc {
 }
 
 impl CongestionController for Hpcc {
+    #[inline]
     fn on_send(&mut self, _now: Instant, _pn: u64, _bytes: u32) {}
 
     /// Lines 21 to 27, `NewAck`.
@@ -184,10 +185,12 @@ impl CongestionController for Hpcc {
     fn on_timeout(&mut self, _now: Instant) {}
 
     /// `W = W_init * R / R_max`; at least 1, so that one packet may always leave.
+    #[inline]
     fn window(&self) -> u64 {
         limits::window(self.config.initial_window(), self.rate, self.config.line_rate)
     }
 
+    #[inline]
     fn pacing_rate(&self) -> Option<Rate> {
         Some(self.rate)
     }

@@ -18,6 +18,7 @@ fn stretches(buffers: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = 
 }
 
 /// Copies bytes from `offset` on out of the message into a packet.
+#[inline]
 pub(super) fn gather<M: Memory>(
     memory: &M,
     regions: &RegionTable,
@@ -32,6 +33,15 @@ pub(super) fn gather<M: Memory>(
             into.copy_from_slice(&bytes[offset..offset + into.len()]);
         }
         Data::Buffers(buffers) => {
+            // Nearly all requests have one buffer.
+            if let [sge] = buffers.as_slice()
+                && into.len() as u64 + u64::from(offset) <= u64::from(sge.length)
+                && !into.is_empty()
+            {
+                let (address, length) = (sge.address.wrapping_add(offset.into()), into.len() as u32);
+                memory.gather(regions.local(sge.lkey, pd, address, length, Access::LOCAL_READ)?, into);
+                return Ok(());
+            }
             let mut at = 0;
             for sge in stretches(buffers, offset, into.len() as u32) {
                 let slice = regions.local(sge.lkey, pd, sge.address, sge.length, Access::LOCAL_READ)?;

@@ -258,6 +258,12 @@ impl Collector {
         self.due.filter(rides).map(|due| due.report)
     }
 
+    /// Whether something waits, to leave by itself or behind an Acknowledge.
+    #[inline]
+    pub(super) const fn may_have_due(&self) -> bool {
+        self.is_ready_due || self.due.is_some() || self.second.is_some()
+    }
+
     /// What leaves by itself.
     pub(super) fn due(&self) -> Option<Due> {
         if self.is_ready_due {

@@ -52,9 +52,14 @@ impl Flow {
             self.free_at = now;
             return;
         };
-        let burst = if matches!(self.algorithm, Algorithm::Fixed(_)) { FIXED_BURST } else { COMPUTED_BURST };
-        let catch_up = rate.time_for(burst).clamp(SHORTEST_CATCH_UP, LONGEST_CATCH_UP);
-        self.free_at = self.free_at.max(now - catch_up) + rate.time_for(bytes as u64);
+        // Who is no later than the shortest catch-up needs not know how long it is.
+        if self.free_at < now - SHORTEST_CATCH_UP {
+            let burst =
+                if matches!(self.algorithm, Algorithm::Fixed(_)) { FIXED_BURST } else { COMPUTED_BURST };
+            let catch_up = rate.time_for(burst).clamp(SHORTEST_CATCH_UP, LONGEST_CATCH_UP);
+            self.free_at = self.free_at.max(now - catch_up);
+        }
+        self.free_at = self.free_at + rate.time_for(bytes as u64);
     }
 
     /// From now on packets take another path.

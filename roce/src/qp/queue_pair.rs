@@ -358,6 +358,7 @@ impl QueuePair {
     }
 
     /// The queue pair takes packets, and this one comes from its peer and partition (IBA 9.6.1.1).
+    #[inline]
     fn check_addressing(&self, frame: &Frame<'_>) -> Result<(), Discard> {
         let Some(connection) = &self.connection else { return Err(Discard::QpState) };
         if !matches!(self.state, State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained) {
@@ -374,6 +375,7 @@ impl QueuePair {
         }
     }
 
+    #[inline]
     fn on_request<M: Memory>(
         &mut self,
         bth: Bth,
@@ -517,10 +519,12 @@ impl QueuePair {
 }
 
 /// The same partition, and one of the two a full member of it (IBA 10.9.3).
+#[inline]
 pub(super) const fn same_partition(ours: u16, theirs: u16) -> bool {
     (ours ^ theirs) & 0x7fff == 0 && (ours | theirs) & 0x8000 != 0
 }
 
+#[inline]
 const fn is_answer(operation: Operation) -> bool {
     match operation {
         Operation::ReadResponseFirst(_)

@@ -32,6 +32,7 @@ impl Prober {
     }
 
     /// When the next probe may leave while data is in flight. A lost probe doesn't stop the next.
+    #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
         let interval = self.interval?;
         Some(self.last_sent.map_or(Instant::ZERO, |last| last + interval))
@@ -112,6 +113,7 @@ impl Sampler {
     }
 
     /// When the setup may leave, while data is in flight.
+    #[inline]
     pub(super) fn setup_due_at(&self) -> Option<Instant> {
         let waits = |handshake: &&Handshake| !handshake.is_heard && handshake.attempts < SETUP_ATTEMPTS;
         self.handshake.as_ref().filter(waits).map(|handshake| handshake.next_at)
@@ -136,11 +138,13 @@ impl Sampler {
     }
 
     /// Whether the next data packet carries an INT header.
+    #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.left == 0 && self.every.is_some() && self.handshake.is_some_and(|handshake| handshake.is_heard)
     }
 
     /// Whether a data packet without one subscribes to direct responses.
+    #[inline]
     pub(super) fn subscribes(&self) -> bool {
         self.subscribe && self.handshake.is_some_and(|handshake| handshake.is_heard)
     }

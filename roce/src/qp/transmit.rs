@@ -9,7 +9,7 @@ use super::{Books, CompletionStatus, Identity, State, buffers};
 use crate::wire::telemetry::IntHeader;
 use crate::wire::{
     Bth, Format, Header, MAX_IN_BAND, MAX_OVERHEAD, NakCode, Opcode, Operation, Report, SUBSCRIPTION_LENGTH,
-    Service, Subscription,
+    Service, Subscription, Template,
 };
 use crate::{Access, AccessError, FailureCause, Memory, Psn, Qpn};
 use cc::{CongestionController, Instant};
@@ -48,8 +48,42 @@ impl QueuePair {
         frame: &mut [u8],
     ) -> Option<usize> {
         self.paced_until = None;
+        let waits = self.paths.is_some() && self.migrate(books);
+        let mut length = None;
+        if self.may_owe(books.now) {
+            length = self.transmit_owed(memory, books, frame);
+        }
+        if length.is_none() && !waits {
+            length = self.transmit_request(memory, books, frame);
+        }
+        let length = length?;
+        self.identification = self.identification.wrapping_add(1);
+        books.counters.tx_frames += 1;
+        Some(length)
+    }
+
+    /// Whether anything but a request may leave: few packets are anything else, so this must cost little. It may say yes
+    /// where there is nothing.
+    #[inline]
+    fn may_owe(&self, now: Instant) -> bool {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        self.responder.has_answer()
+            || self.notifier.is_due()
+            || self.collector.as_ref().is_some_and(|collector| collector.may_have_due())
+            || due(self.prober.due_at())
+            || due(self.sampler.setup_due_at())
+            || self.paths.is_some()
+    }
+
+    /// What leaves before requests.
+    #[inline(never)]
+    fn transmit_owed<M: Memory>(
+        &mut self,
+        memory: &M,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
         let connection = self.connection?;
-        let waits = self.migrate(books);
         let elsewhere;
         let requests = match &self.paths {
             None => &connection,
@@ -58,17 +92,12 @@ impl QueuePair {
                 &elsewhere
             }
         };
-        let length = self
-            .transmit_answer(&connection, memory, books, frame)
+        self.transmit_answer(&connection, memory, books, frame)
             .or_else(|| self.transmit_notification(&connection, books, frame))
             .or_else(|| self.transmit_feedback(&connection, books, frame))
             .or_else(|| self.transmit_setup(&connection, books, frame))
             .or_else(|| self.transmit_path_probe(&connection, books, frame))
             .or_else(|| self.transmit_probe(requests, books, frame))
-            .or_else(|| (!waits).then(|| self.transmit_request(requests, memory, books, frame))?)?;
-        self.identification = self.identification.wrapping_add(1);
-        books.counters.tx_frames += 1;
-        Some(length)
     }
 
     fn transmit_answer<M: Memory>(
@@ -188,8 +217,9 @@ impl QueuePair {
         let bth = self.bth(connection.destination, self.prober.psn());
         let header = Header::TelemetryRequest { bth, int };
         let room = int.room_bytes() as u32;
+        let fill = |_: &mut [u8]| Ok(());
         let brings = Brings::Format(format);
-        let length = self.write_with(brings, connection, &header, room, frame, |_| Ok(())).ok()?;
+        let length = self.write_behind(brings, &connection.template, &header, room, frame, fill).ok()?;
         self.prober.on_sent(books.now);
         books.counters.probes_sent += 1;
         self.consider(Seen::Probes(self.prober.sent()));
@@ -198,7 +228,6 @@ impl QueuePair {
 
     fn transmit_request<M: Memory>(
         &mut self,
-        connection: &Connection,
         memory: &M,
         books: &mut Books<'_>,
         frame: &mut [u8],
@@ -210,21 +239,22 @@ impl QueuePair {
             _ => return None,
         }
         let begin = self.state == State::ReadyToSend;
-        if let Err(status) = self.requester.run_local(begin, books, &self.identity) {
+        if self.requester.is_at_local()
+            && let Err(status) = self.requester.run_local(begin, books, &self.identity)
+        {
             self.fail_request(status, books);
             return None;
         }
-        let flow = self.flow.as_ref()?;
-        let (window, data_bits) = (flow.algorithm().window(), flow.data_bits());
-        let plan = self.requester.plan(window)?;
-        self.paced_until = held_until(self.flow.as_ref(), books.now);
-        if self.paced_until.is_some() {
+        let (flow, connection) = (self.flow.as_ref()?, self.connection.as_ref()?);
+        let plan = self.requester.plan(flow.algorithm().window())?;
+        if flow.free_at() > books.now {
+            self.paced_until = Some(flow.free_at());
             return None;
         }
         let mut bth = self.bth(connection.destination, plan.psn);
         bth.ack_request = plan.ack_request;
         bth.solicited = plan.solicited;
-        bth.congestion = data_bits;
+        bth.congestion = flow.data_bits();
         // Where the frame has no room for it, the packet leaves without.
         let room = frame.len().saturating_sub(plan.length as usize + MAX_OVERHEAD);
         let brings = self.telemetry_of_data(room);
@@ -232,9 +262,18 @@ impl QueuePair {
             bth.congestion |= Bth::TELEMETRY;
         }
         let header = Header::Connected { service: Service::Rc, bth, operation: plan.operation };
-        let written = self.write_with(brings, connection, &header, plan.length, frame, |into| {
+        let fill = |into: &mut [u8]| {
             Ok(buffers::gather(memory, books.regions, self.identity.pd, plan.data, plan.offset, into)?)
-        });
+        };
+        let template = self.paths.as_ref().map_or(&connection.template, |paths| paths.template());
+        let written = match brings {
+            Brings::InBand | Brings::Format(Format::Hpcc) => {
+                write_packet(template, self.identification, &header, plan.length, frame, fill)
+            }
+            Brings::Format(_) | Brings::Subscription => {
+                self.write_behind(brings, template, &header, plan.length, frame, fill)
+            }
+        };
         let (payload, ack_request, is_oldest) = (plan.length, plan.ack_request, plan.is_oldest);
         match written {
             Ok(length) => {
@@ -255,6 +294,7 @@ impl QueuePair {
         }
     }
 
+    #[inline]
     pub(super) const fn bth(&self, destination: Qpn, psn: Psn) -> Bth {
         Bth {
             solicited: false,
@@ -268,6 +308,7 @@ impl QueuePair {
     }
 
     /// What the next data packet brings, where the frame has `room` for it beside the rest.
+    #[inline]
     fn telemetry_of_data(&self, room: usize) -> Brings {
         if self.sampler.is_due() {
             return match self.format {
@@ -280,28 +321,26 @@ impl QueuePair {
         if subscribes { Brings::Subscription } else { Brings::Format(Format::Hpcc) }
     }
 
-    /// As [`write`](Self::write), with telemetry that is put in once the packet is sealed.
-    fn write_with(
+    /// A packet with telemetry that is put in once the packet is sealed.
+    fn write_behind(
         &self,
         brings: Brings,
-        connection: &Connection,
+        template: &Template,
         header: &Header,
         payload: u32,
         frame: &mut [u8],
         fill: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
     ) -> Result<usize, Failure> {
         let gap = match brings {
-            Brings::InBand | Brings::Format(Format::Hpcc) => {
-                return self.write(connection, header, payload, frame, fill);
-            }
+            Brings::InBand => 0,
             Brings::Format(format) => format.inserted(),
             Brings::Subscription => SUBSCRIPTION_LENGTH,
         };
         let behind = frame.get_mut(gap..).ok_or(Failure::Frame)?;
-        let length = self.write(connection, header, payload, behind, fill)?;
+        let length = write_packet(template, self.identification, header, payload, behind, fill)?;
         let whole = match brings {
             Brings::Subscription => Subscription::insert(frame, length, self.identity.qpn),
-            Brings::InBand => Ok(length),
+            Brings::InBand | Brings::Format(Format::Hpcc) => Ok(length),
             Brings::Format(format) => format.insert(frame, length),
         };
         whole.map_err(|_| Failure::Frame)
@@ -315,14 +354,27 @@ impl QueuePair {
         frame: &mut [u8],
         fill: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
     ) -> Result<usize, Failure> {
-        let draft = connection.template.emit(self.identification, header, payload as usize, frame);
-        let mut draft = draft.map_err(|error| {
-            debug_assert!(false, "{error}");
-            Failure::Frame
-        })?;
-        fill(draft.payload())?;
-        Ok(draft.seal())
+        write_packet(&connection.template, self.identification, header, payload, frame, fill)
     }
+}
+
+/// Headers, payload, ICRC.
+#[inline(always)]
+fn write_packet(
+    template: &Template,
+    identification: u16,
+    header: &Header,
+    payload: u32,
+    frame: &mut [u8],
+    fill: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
+) -> Result<usize, Failure> {
+    let draft = template.emit_here(identification, header, payload as usize, frame);
+    let mut draft = draft.map_err(|error| {
+        debug_assert!(false, "{error}");
+        Failure::Frame
+    })?;
+    fill(draft.payload())?;
+    Ok(draft.seal())
 }
 
 /// Until when the pacer holds packets back, if it does.

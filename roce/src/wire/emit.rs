@@ -63,6 +63,7 @@ pub struct Draft<'f> {
 
 impl Draft<'_> {
     /// Where the payload goes; it holds what the frame held before, or zeros in a probe.
+    #[inline]
     pub fn payload(&mut self) -> &mut [u8] {
         &mut self.frame[self.payload..self.payload + self.payload_length]
     }
@@ -74,6 +75,7 @@ impl Draft<'_> {
     }
 
     /// Writes pad and ICRC, and gives the frame's length.
+    #[inline]
     pub fn seal(self) -> usize {
         let Layers { end, .. } = self.layers;
         self.frame[self.payload + self.payload_length..end - ICRC_LENGTH].fill(0);
@@ -110,9 +112,27 @@ impl Template {
         payload_length: usize,
         frame: &'f mut [u8],
     ) -> Result<Draft<'f>, EmitError> {
-        check(header, payload_length)?;
+        self.emit_here(identification, header, payload_length, frame)
+    }
+
+    /// The same, made a part of its caller: who knows the header's kind pays for no other.
+    #[inline(always)]
+    pub(crate) fn emit_here<'f>(
+        &self,
+        identification: u16,
+        header: &Header,
+        payload_length: usize,
+        frame: &'f mut [u8],
+    ) -> Result<Draft<'f>, EmitError> {
+        let opcode = header.opcode();
+        match header {
+            // Every operation is one of a reliable connection.
+            Header::Connected { service: Service::Rc, operation, .. }
+                if operation.has_payload() && payload_length <= MAX_PAYLOAD => {}
+            _ => check(header, opcode, payload_length)?,
+        }
         let bth = header.bth();
-        let in_band = if inband::is_flagged(header.opcode().0, bth.congestion) { MAX_IN_BAND } else { 0 };
+        let in_band = if inband::is_flagged(opcode.0, bth.congestion) { MAX_IN_BAND } else { 0 };
         let extensions = in_band + header.extension_length();
         let layers = self.layers(extensions + payload_length.next_multiple_of(4) + ICRC_LENGTH);
         let (payload, end) = (layers.bth + BTH_LENGTH + extensions, layers.end);
@@ -121,7 +141,7 @@ impl Template {
         }
         self.write(&layers, identification, frame);
         let mut writer = Writer { frame: &mut *frame, at: layers.bth };
-        writer.put(pack_bth(header.opcode(), bth, payload_length));
+        writer.put(pack_bth(opcode, bth, payload_length));
         if in_band > 0 {
             writer.in_band(IntHeader::with_room(IN_BAND_ROOM));
         }
@@ -137,8 +157,7 @@ impl Template {
     }
 }
 
-fn check(header: &Header, length: usize) -> Result<(), EmitError> {
-    let opcode = header.opcode();
+fn check(header: &Header, opcode: Opcode, length: usize) -> Result<(), EmitError> {
     let shape = opcode.shape().ok_or(EmitError::Opcode(opcode.0))?;
     let (limit, legal) = match header {
         Header::Connected { service: Service::Ud, .. } => return Err(EmitError::Opcode(opcode.0)),
@@ -162,6 +181,7 @@ fn check(header: &Header, length: usize) -> Result<(), EmitError> {
     if legal { Ok(()) } else { Err(EmitError::Payload { opcode: opcode.0, length, limit }) }
 }
 
+#[inline]
 fn pack_bth(opcode: Opcode, bth: &Bth, payload_length: usize) -> [u8; BTH_LENGTH] {
     let pad = (payload_length.wrapping_neg() & 3) as u8;
     let flags = u8::from(bth.solicited) << 7 | u8::from(bth.migration) << 6 | pad << 4;

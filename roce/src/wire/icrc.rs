@@ -37,13 +37,22 @@ pub(super) fn compute(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     };
     let mut stack = [0; ON_STACK];
     let copy = &mut stack[end - head..end];
-    let (first, second) = copy.split_at_mut(headers);
-    let (begin, rest) = rest.split_at(second.len());
-    match layers.carried {
-        None if layers.before_udp() == 0 => first.copy_from_slice(&frame[layers.ip..transport.end]),
-        _ => copy_around(first, frame, layers, transport.end),
-    }
-    second.copy_from_slice(begin);
+    let plain = layers.carried.is_none() && layers.before_udp() == 0;
+    let rest = if plain && hidden == 0 {
+        // All in one piece.
+        let (begin, rest) = frame[layers.ip..layers.end - ICRC_LENGTH].split_at(head);
+        copy.copy_from_slice(begin);
+        rest
+    } else {
+        let (first, second) = copy.split_at_mut(headers);
+        let (begin, rest) = rest.split_at(second.len());
+        match plain {
+            true => first.copy_from_slice(&frame[layers.ip..transport.end]),
+            false => copy_around(first, frame, layers, transport.end),
+        }
+        second.copy_from_slice(begin);
+        rest
+    };
     mask(copy, layers, hidden);
     for (byte, bits) in copy.iter_mut().zip(LINK_HEADER.to_le_bytes()) {
         *byte ^= bits;

@@ -24,16 +24,19 @@ impl InBand<'_> {
 }
 
 /// Whether an INT header follows this BTH. In an Acknowledge the flag means feedback at the end.
+#[inline]
 pub(super) fn is_flagged(opcode: u8, congestion: u8) -> bool {
     congestion & Bth::TELEMETRY != 0 && is_data(Opcode(opcode))
 }
 
 /// Packets of connected services that may bring an INT header: all but Acknowledges.
+#[inline]
 pub(super) fn is_data(opcode: Opcode) -> bool {
     opcode.0 < 0x40 && opcode != Opcode::RC_ACKNOWLEDGE
 }
 
 /// How many bytes of `rest`, which follows the BTH, are outside the ICRC: what switches change on the way.
+#[inline]
 pub(super) fn hidden_length(bth: &[u8; BTH_LENGTH], rest: &[u8]) -> Result<usize, Discard> {
     if bth[0] == Opcode::TELEMETRY_REQUEST.0 {
         return Ok(rest.len());

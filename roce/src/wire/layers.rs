@@ -41,11 +41,13 @@ pub(super) struct Layers {
 }
 
 /// `N` bytes of `frame` from `at` on.
+#[inline]
 pub(super) fn chunk<const N: usize>(frame: &[u8], at: usize) -> Result<&[u8; N], Discard> {
     frame.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Discard::Truncated)
 }
 
 /// Whose IP packet a frame holds, and where it starts.
+#[inline]
 pub(super) fn locate_ip(frame: &[u8]) -> Result<(Family, usize), Discard> {
     let mut at = ETHERNET_LENGTH;
     let mut ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
@@ -63,6 +65,7 @@ pub(super) fn locate_ip(frame: &[u8]) -> Result<(Family, usize), Discard> {
 impl Layers {
     /// Finds the layers by the lengths that the headers tell; from `bth` to `end` there is room for a BTH and an
     /// ICRC, and all of it is in the frame. No checksum is verified.
+    #[inline]
     pub fn locate(frame: &[u8]) -> Result<Self, Discard> {
         let (family, ip) = locate_ip(frame)?;
         let (length, protocol) = match family {
@@ -99,6 +102,7 @@ impl Layers {
     }
 
     /// What UDP's length and checksum leave out: IFA's metadata, which UDP knows nothing of.
+    #[inline]
     const fn outside_udp(&self) -> usize {
         match self.carried {
             Some(Carried::Ifa) => self.bth - self.udp - UDP_LENGTH,
@@ -107,17 +111,20 @@ impl Layers {
     }
 
     /// Bytes between the IP header and UDP.
+    #[inline]
     pub const fn before_udp(&self) -> usize {
         self.udp - self.ip - self.family.header_length()
     }
 
     /// Bytes between UDP and the BTH.
+    #[inline]
     pub const fn after_udp(&self) -> usize {
         self.bth - self.udp - UDP_LENGTH
     }
 
     /// The IPv4 header's checksum, and UDP's where the sender made one. RoCEv2 senders leave it 0 over IPv4 and
     /// IPv6 alike, as the ICRC covers more.
+    #[inline]
     pub fn verify_checksums(&self, frame: &[u8]) -> Result<(), Discard> {
         if self.family == Family::V4 && fold(sum(&frame[self.ip..self.ip + 20])) != 0xffff {
             return Err(Discard::IpHeader);
@@ -139,6 +146,7 @@ impl Layers {
     }
 
     /// The headers below the BTH and the IPv4 identification.
+    #[inline]
     pub fn path(&self, frame: &[u8]) -> Result<(Path, u16), Discard> {
         let udp_source = u16::from_be_bytes(*chunk(frame, self.udp)?);
         let vlan = match self.vlan {
@@ -209,6 +217,7 @@ impl Upper {
 }
 
 /// The packet's length and what it holds. RoCEv2 has neither IPv4 options nor fragments here.
+#[inline]
 fn ipv4_length(ip: &[u8; 20]) -> Result<(usize, u8), Discard> {
     if ip[0] >> 4 != 4 {
         return Err(Discard::IpHeader);
@@ -221,6 +230,7 @@ fn ipv4_length(ip: &[u8; 20]) -> Result<(usize, u8), Discard> {
 }
 
 /// The packet's length and what it holds.
+#[inline]
 fn ipv6_length(ip: &[u8; 40]) -> Result<(usize, u8), Discard> {
     if ip[0] >> 4 != 6 {
         return Err(Discard::IpHeader);
@@ -230,6 +240,7 @@ fn ipv6_length(ip: &[u8; 40]) -> Result<(usize, u8), Discard> {
 
 /// Adds 16-bit words, two at a time: folding makes no difference between them. What a last odd word or byte lacks
 /// counts as 0 (RFC 1071).
+#[inline]
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (words, last) = bytes.as_chunks::<4>();
     let words: u64 = words.iter().map(|&word| u64::from(u32::from_be_bytes(word))).sum();
@@ -239,6 +250,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// Folds a sum to 16 bits in one's complement.
+#[inline]
 pub(super) const fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);

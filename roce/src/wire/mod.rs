@@ -95,6 +95,7 @@ pub fn verify(frame: &[u8]) -> Result<(), Discard> {
     verify_at(frame, &Layers::locate(frame)?)
 }
 
+#[inline]
 fn verify_at(frame: &[u8], layers: &Layers) -> Result<(), Discard> {
     layers.verify_checksums(frame)?;
     let (bth, rest, found) = split(frame, layers)?;
@@ -116,6 +117,7 @@ pub fn parse_unverified(frame: &[u8]) -> Result<Frame<'_>, Discard> {
 type Transport<'a> = (&'a [u8; BTH_LENGTH], &'a [u8], &'a [u8; ICRC_LENGTH]);
 
 /// BTH, what lies between, and the ICRC.
+#[inline]
 fn split<'a>(frame: &'a [u8], layers: &Layers) -> Result<Transport<'a>, Discard> {
     let packet = frame.get(layers.bth..layers.end).ok_or(Discard::Truncated)?;
     let (bth, rest) = packet.split_first_chunk().ok_or(Discard::Truncated)?;
@@ -123,6 +125,7 @@ fn split<'a>(frame: &'a [u8], layers: &Layers) -> Result<Transport<'a>, Discard>
     Ok((bth, rest, icrc))
 }
 
+#[inline]
 fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
     let (bth, rest, _) = split(frame, layers)?;
     let (in_band, rest) = inband::split(bth[0], bth[4], rest)?;
@@ -133,6 +136,7 @@ fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
     Ok(Frame { path, identification, header, network, in_band, carried, payload })
 }
 
+#[inline]
 fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Header, &'a [u8]), Discard> {
     let [opcode, flags, key_high, key_low, congestion, dest @ .., ack, psn2, psn1, psn0] = *bytes;
     if flags & 0x0f != 0 {

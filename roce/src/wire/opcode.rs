@@ -20,6 +20,7 @@ pub struct Shape {
     services: &'static [Service],
 }
 
+#[inline]
 const fn shape(name: &'static str, payload: bool, services: &'static [Service]) -> Shape {
     Shape { name, payload, services }
 }
@@ -90,6 +91,7 @@ impl Opcode {
 
     /// The service of its top three bits; `None` for those that are not spoken here.
     #[must_use]
+    #[inline]
     pub const fn service(self) -> Option<Service> {
         match self.0 >> 5 {
             0 => Some(Service::Rc),
@@ -119,6 +121,7 @@ impl Opcode {
 impl Header {
     /// The first byte of the BTH.
     #[must_use]
+    #[inline]
     pub const fn opcode(&self) -> Opcode {
         match self {
             Self::Connected { service, operation, .. } => Opcode(service.bits() | operation.code()),
@@ -145,6 +148,7 @@ impl Service {
 }
 
 impl Operation {
+    #[inline]
     const fn code(&self) -> u8 {
         match self {
             Self::SendFirst => 0,
@@ -180,6 +184,7 @@ impl Operation {
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
+    #[inline]
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Discard> {
         let (taken, rest) = self.0.split_first_chunk().ok_or(Discard::Truncated)?;
         self.0 = rest;
@@ -194,6 +199,7 @@ impl Reader<'_> {
         self.take().map(u64::from_be_bytes)
     }
 
+    #[inline]
     fn reth(&mut self) -> Result<Reth, Discard> {
         Ok(Reth { address: self.u64()?, rkey: Rkey::new(self.u32()?), length: self.u32()? })
     }
@@ -204,6 +210,7 @@ impl Reader<'_> {
         Ok(Aeth { syndrome, msn: u32::from_be_bytes([0, msn[0], msn[1], msn[2]]) })
     }
 
+    #[inline]
     fn operation(&mut self, code: u8) -> Result<Operation, Discard> {
         Ok(match code {
             0 => Operation::SendFirst,
@@ -256,6 +263,7 @@ impl Reader<'_> {
 }
 
 /// Reads the extension headers of `opcode`; gives what follows them.
+#[inline]
 pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u8]), Discard> {
     let mut reader = Reader(rest);
     let header = match opcode {
@@ -319,6 +327,7 @@ impl Writer<'_> {
         self.put(compare.to_be_bytes());
     }
 
+    #[inline]
     fn operation(&mut self, operation: &Operation) {
         match operation {
             Operation::SendFirst
@@ -363,6 +372,7 @@ impl Writer<'_> {
     }
 
     /// Writes the extension headers.
+    #[inline]
     pub fn extensions(&mut self, header: &Header) {
         match header {
             Header::Connected { operation, .. } => self.operation(operation),
@@ -410,6 +420,7 @@ impl Writer<'_> {
 
 impl Header {
     /// Bytes of the extension headers.
+    #[inline]
     pub(super) const fn extension_length(&self) -> usize {
         match self {
             Self::Connected { operation, .. } => operation.extension_length(),
@@ -428,6 +439,33 @@ impl Header {
 }
 
 impl Operation {
+    /// Whether its packets may bring a payload in every service that has it.
+    #[inline]
+    pub(super) const fn has_payload(&self) -> bool {
+        match self {
+            Self::SendFirst
+            | Self::SendMiddle
+            | Self::SendLast(_)
+            | Self::SendOnly(_)
+            | Self::WriteFirst(_)
+            | Self::WriteMiddle
+            | Self::WriteLast(_)
+            | Self::WriteOnly(..)
+            | Self::ReadResponseFirst(_)
+            | Self::ReadResponseMiddle
+            | Self::ReadResponseLast(_)
+            | Self::ReadResponseOnly(_)
+            | Self::AtomicWrite(_) => true,
+            Self::ReadRequest(_)
+            | Self::Acknowledge(_)
+            | Self::AtomicAcknowledge { .. }
+            | Self::CompareSwap(_)
+            | Self::FetchAdd(_)
+            | Self::Flush(..) => false,
+        }
+    }
+
+    #[inline]
     const fn extension_length(&self) -> usize {
         match self {
             Self::SendFirst

@@ -60,6 +60,7 @@ impl Template {
     }
 
     /// Where the layers of a packet are that carries `length` bytes after its BTH.
+    #[inline]
     pub(super) const fn layers(&self, length: usize) -> Layers {
         let (ip, udp) = (self.ip as usize, self.udp as usize);
         let bth = udp + UDP_LENGTH;
@@ -68,6 +69,7 @@ impl Template {
     }
 
     /// Writes the headers of a packet with these layers. `frame` has room for it.
+    #[inline]
     pub(super) fn write(&self, layers: &Layers, identification: u16, frame: &mut [u8]) {
         let Layers { ip, udp, bth, end, .. } = *layers;
         match frame[..end].first_chunk_mut() {

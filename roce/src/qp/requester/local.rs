@@ -1,5 +1,6 @@
 //! Requests that no packet carries. They take no PSN, and run once, when their turn comes to be sent (IBA 10.8.3.3).
 
+use super::super::wqe::Wqe;
 use super::super::{Books, CompletionStatus, Identity, SendOperation};
 use super::Requester;
 
@@ -30,6 +31,12 @@ pub(in crate::qp) fn run(
 }
 
 impl Requester {
+    /// Whether the next request is one that no packet carries.
+    #[inline]
+    pub(in crate::qp) fn is_at_local(&self) -> bool {
+        self.queue.get(self.cursor).is_some_and(Wqe::is_local)
+    }
+
     /// Runs the local requests that are next; new ones only where they may `begin`. One that fails waits until all before it
     /// are done, and then is the oldest, that fails the queue pair.
     pub(in crate::qp) fn run_local(

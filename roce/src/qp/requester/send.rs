@@ -28,6 +28,7 @@ pub(in crate::qp) struct Plan<'a> {
 
 impl Requester {
     /// The next packet that the send queue, the window and the peer's limits allow now.
+    #[inline]
     pub(in crate::qp) fn plan(&self, window: u64) -> Option<Plan<'_>> {
         let wqe = self.queue.get(self.cursor).filter(|wqe| !wqe.is_local())?;
         let in_flight = self.in_flight();
@@ -62,6 +63,7 @@ impl Requester {
 
     /// Whether the limits beside the window let `wqe` go on: outstanding READs, and what they bring back, the fence, half the
     /// circle. Whatever the window, one READ may be under way.
+    #[inline]
     fn is_admitted(&self, wqe: &Wqe, window: u64) -> bool {
         let end = if wqe.is_answered() { wqe.end() } else { self.next + 1 };
         let reads = !wqe.is_answered()
@@ -73,6 +75,7 @@ impl Requester {
     }
 
     /// The packet of [`Self::plan`] was sent. Gives its number.
+    #[inline]
     pub(in crate::qp) fn commit(&mut self, length: u32, ack_request: bool, books: &mut Books<'_>) -> u64 {
         let wqe = &self.queue[self.cursor];
         let number = self.next;
@@ -104,6 +107,7 @@ impl Requester {
 
 /// What the packet at `position` of a request says. READs that go on after a loss ask for the bytes from `offset` to `end`
 /// only. Local requests say nothing.
+#[inline]
 pub(in crate::qp) fn operation(wqe: &Wqe, position: Position, offset: u32, end: u32) -> Option<Operation> {
     Some(match wqe.request.operation {
         SendOperation::Send { immediate } | SendOperation::SendTo { immediate, .. } => {

@@ -20,6 +20,12 @@ pub(in crate::qp) struct Answered {
 }
 
 impl Responder {
+    /// Whether an answer waits.
+    #[inline]
+    pub(in crate::qp) fn has_answer(&self) -> bool {
+        self.answer.is_some() || self.echo.due().is_some() || self.resources.has_due()
+    }
+
     /// The next answer. READ responses and atomics come first and in order: an acknowledgement that overtook one
     /// would tell the peer that it was lost.
     pub(in crate::qp) fn plan(&self, mtu: u32) -> Option<Answered> {

@@ -8,6 +8,7 @@ use crate::{Access, Discard, RegionTable, Rkey, Slice};
 
 impl Responder {
     /// First, middle and last come in this order, and nothing else comes between (IBA 9.7.4.1.2).
+    #[inline]
     pub(super) fn check_sequence(&self, operation: Operation) -> Result<(), Refusal> {
         let fits = match operation {
             Operation::SendMiddle | Operation::SendLast(_) => {
@@ -25,11 +26,13 @@ impl Responder {
 /// A packet's payload fits its opcode: full where more follow, at least a byte at the end of several, none in requests
 /// without data (IBA 9.7.4.1.6). And the queue pair allows its peer this kind of access; where it does not, the request
 /// is invalid rather than out of bounds, as it is with Linux.
+#[inline]
 pub(super) fn check_payload_right(operation: Operation, length: u32, rights: Rights) -> Result<(), Refusal> {
     check_payload(operation, length, rights.mtu)?;
     check_right(operation, rights.access)
 }
 
+#[inline]
 fn check_payload(operation: Operation, length: u32, mtu: u32) -> Result<(), Refusal> {
     if length > mtu {
         return Err(Refusal::invalid(Discard::Oversized));
@@ -47,6 +50,7 @@ fn check_payload(operation: Operation, length: u32, mtu: u32) -> Result<(), Refu
     if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Sequence)) }
 }
 
+#[inline]
 fn check_right(operation: Operation, access: Access) -> Result<(), Refusal> {
     let needs = match operation {
         Operation::WriteFirst(_) | Operation::WriteOnly(..) | Operation::AtomicWrite(_) => {
@@ -64,26 +68,29 @@ fn check_right(operation: Operation, access: Access) -> Result<(), Refusal> {
     if access.contains(needs) { Ok(()) } else { Err(Refusal::invalid(Discard::RemoteAccess)) }
 }
 
-/// An RDMA range lies in its region, and the region allows the access. No bytes need no region (IBA 9.7.4.1.4).
+/// An RDMA range lies in its region, and the region allows the access. No bytes need no region (IBA 9.7.4.1.4). Gives
+/// the range.
+#[inline]
 pub(super) fn check_range(
     reth: Reth,
     access: Access,
     regions: &RegionTable,
     identity: &Identity,
-) -> Result<(), Refusal> {
+) -> Result<Option<Slice>, Refusal> {
     if reth.length > MAX_MESSAGE {
         return Err(Refusal::invalid(Discard::Sequence));
     }
     if reth.length == 0 {
-        return Ok(());
+        return Ok(None);
     }
     regions
         .remote(reth.rkey, identity.pd, identity.qpn, reth.address, reth.length, access)
-        .map(drop)
+        .map(Some)
         .map_err(|error| Refusal::access(error.discard()))
 }
 
 /// A WRITE brings exactly the bytes that it announced (IBA 9.7.4.1.6).
+#[inline]
 pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: bool) -> Result<(), Refusal> {
     let total = u64::from(received) + u64::from(length);
     let announced = u64::from(reth.length);

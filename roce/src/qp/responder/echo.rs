@@ -28,6 +28,7 @@ pub(super) struct Echo {
 impl Echo {
     /// Packet `psn` was executed. Rules 1 and 2: where its mark differs from the one before, all before it is acknowledged
     /// apart. Rule 3: nothing else happens.
+    #[inline]
     pub(super) fn on_packet(&mut self, is_marked: bool, wants_exact: bool, psn: Psn) {
         let is_marked = is_marked && wants_exact;
         if is_marked != self.is_marked {
@@ -43,6 +44,7 @@ impl Echo {
         self.unacknowledged = self.unacknowledged.saturating_add(1);
     }
 
+    #[inline]
     pub(super) fn due(&self) -> Option<&Boundary> {
         self.waiting.first()
     }

@@ -49,6 +49,7 @@ impl Responder {
     }
 
     /// The packet that is expected.
+    #[inline]
     pub(super) fn execute<M: Memory>(
         &mut self,
         operation: Operation,
@@ -205,6 +206,7 @@ impl Responder {
     }
 
     /// `begin`: this packet begins the message. `end`: it ends it, maybe with immediate data.
+    #[inline]
     fn on_write<M: Memory>(
         &mut self,
         begin: Option<Reth>,
@@ -212,12 +214,12 @@ impl Responder {
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Refusal> {
         let Arrival { books, identity, .. } = &*arrival;
-        let (reth, received) = match (begin, &self.message) {
+        let (reth, received, range) = match (begin, &self.message) {
             (Some(reth), _) => {
-                check_range(reth, Access::REMOTE_WRITE, books.regions, identity)?;
-                (reth, 0)
+                let range = check_range(reth, Access::REMOTE_WRITE, books.regions, identity)?;
+                (reth, 0, range)
             }
-            (None, Some(Message::Write { reth, received })) => (*reth, *received),
+            (None, Some(Message::Write { reth, received })) => (*reth, *received, None),
             (None, _) => return Err(Refusal::invalid(Discard::Sequence)),
         };
         let length = arrival.length();
@@ -232,9 +234,12 @@ impl Responder {
             // Again for each packet: the region may be gone since the first.
             let Identity { pd, qpn, .. } = *arrival.identity;
             let regions = &arrival.books.regions;
-            let slice = regions
-                .remote(reth.rkey, pd, qpn, address, length, Access::REMOTE_WRITE)
-                .map_err(|error| Refusal::access(error.discard()))?;
+            let slice = match range {
+                Some(whole) if whole.len() == length => whole,
+                _ => regions
+                    .remote(reth.rkey, pd, qpn, address, length, Access::REMOTE_WRITE)
+                    .map_err(|error| Refusal::access(error.discard()))?,
+            };
             arrival.memory.place(slice, arrival.payload);
         }
         match end {
@@ -339,10 +344,12 @@ impl Responder {
         arrival.books.cqs.push(arrival.identity.recv_cq, completion);
     }
 
+    #[inline]
     fn count_message(&mut self) {
         self.msn = (self.msn + 1) & 0xff_ffff;
     }
 
+    #[inline]
     fn advance(&mut self, packets: u32) {
         self.expected = self.expected.plus(packets);
         self.nak_sent = false;

@@ -118,6 +118,12 @@ impl Resources {
         self.list.push_back(resource);
     }
 
+    /// Whether an answer is due.
+    #[inline]
+    pub(super) fn has_due(&self) -> bool {
+        !self.repeats.is_empty() || self.due < self.list.len() && self.due().is_some()
+    }
+
     /// What is asked for again, then the oldest whose answer is due.
     pub(super) fn due(&self) -> Option<Due> {
         if let Some(&Repeat { first, from, next, end }) = self.repeats.first()

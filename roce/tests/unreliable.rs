@@ -4,12 +4,12 @@ extern crate ferroce_roce as roce;
 
 mod harness;
 
-use cc::Instant;
+use cc::{Instant, Rate};
 use core::net::IpAddr;
 use harness::{BASE, Host, Options, path};
 use roce::qp::{
-    Capabilities, CompletionOpcode, CompletionStatus, Data, Datagram, Modify, PostError, QpInit, RecvRequest,
-    Remote, SendRequest, State,
+    Capabilities, CompletionOpcode, CompletionStatus, Congestion, CongestionAlgorithm, Data, Datagram,
+    Modify, PostError, QpInit, RecvRequest, Remote, SendRequest, State,
 };
 use roce::wire::{MAX_OVERHEAD, Mtu, Path, Service, parse};
 use roce::{Access, AddressId, ControlError, Discard, Event, Lkey, Psn, Qpn, Rkey};
@@ -50,13 +50,17 @@ fn datagrams() -> ([Host; 2], AddressId) {
 }
 
 fn datagrams_over(way: Path) -> ([Host; 2], AddressId) {
+    datagrams_paced(way, Congestion::new(Options::default().congestion))
+}
+
+fn datagrams_paced(way: Path, congestion: Congestion) -> ([Host; 2], AddressId) {
     let options = Options::default();
     let mut hosts = [host(1, Service::Ud, &options), host(2, Service::Ud, &options)];
     for host in &mut hosts {
         for modify in [
             Modify::InitDatagram { queue_key: KEY, partition_key: 0xffff },
             Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024 },
-            Modify::ReadyToSendDatagrams { send_psn: Psn::new(7) },
+            Modify::ReadyToSendDatagrams { send_psn: Psn::new(7), congestion },
         ] {
             host.endpoint.modify_qp(NOW, host.qpn, modify).unwrap();
         }
@@ -278,6 +282,34 @@ fn datagrams_have_limits() {
     c.endpoint.modify_qp(NOW, c.qpn, Modify::Reset).unwrap();
     let wrong = c.endpoint.modify_qp(NOW, c.qpn, unconnected);
     assert_eq!(wrong, Err(ControlError::Transition { qpn: c.qpn, from: State::Reset, to: "INIT" }));
+}
+
+/// One byte a nanosecond, wherever they go.
+#[test]
+fn datagrams_leave_at_their_queue_pair_s_pace() {
+    let pace = CongestionAlgorithm::Fixed { window: 1 << 20, rate: Some(Rate::from_gbps(8)) };
+    let ([mut a, b], address) = datagrams_paced(path(1, 2), Congestion::new(pace));
+    let elsewhere = a.endpoint.create_address(a.pd, &path(1, 3)).unwrap();
+    for id in 0..12 {
+        let address = if id % 2 == 0 { address } else { elsewhere };
+        post(&mut a, |a| {
+            SendRequest::send_to(id, a.sge(0, 1000), Datagram { address, qpn: b.qpn, queue_key: KEY })
+        });
+    }
+    let (mut now, mut left, mut frame) = (NOW, Vec::new(), [0; 1024 + MAX_OVERHEAD]);
+    while left.len() < 12 {
+        match a.endpoint.poll_transmit(now, &a.ram, &mut frame) {
+            Some(length) => left.push((now, length as u64)),
+            None => {
+                now = a.endpoint.poll_timeout().expect("the pacer says when");
+                a.endpoint.on_timeout(now);
+            }
+        }
+    }
+    let bytes: u64 = left[..11].iter().map(|&(_, length)| length).sum();
+    let took = left[11].0.saturating_since(NOW).as_nanos() as u64;
+    assert!(took.abs_diff(bytes) <= 2048, "{bytes} bytes before the last one in {took} ns");
+    assert!(left.is_sorted(), "each at its time: {left:?}");
 }
 
 #[test]

@@ -34,6 +34,11 @@ impl QueuePair {
                 let congestion = self.ruled_congestion(path);
                 Modify::ReadyToSend(RtsSettings { congestion, ..settings })
             }
+            (Modify::ReadyToSendDatagrams { send_psn, congestion }, _)
+                if congestion == DEFAULT_CONGESTION =>
+            {
+                Modify::ReadyToSendDatagrams { send_psn, congestion: self.ruled_pace() }
+            }
             (modify, _) => modify,
         };
         self.transition(modify)
@@ -41,7 +46,12 @@ impl QueuePair {
 
     /// What the device's rules say of a path.
     pub(crate) fn ruled_congestion(&self, path: Path) -> Congestion {
-        choose(&self.device.rules, path.destination, self.service, path.traffic_class)
+        choose(&self.device.rules, Some(path.destination), self.service, path.traffic_class)
+    }
+
+    /// What they say of datagrams, which have no one peer.
+    fn ruled_pace(&self) -> Congestion {
+        choose(&self.device.rules, None, self.service, 0)
     }
 
     pub(crate) fn transition(&mut self, modify: Modify) -> Result<(), Error> {

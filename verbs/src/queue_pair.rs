@@ -3,11 +3,13 @@ use crate::device::{Inner, random};
 use crate::post;
 use crate::srq::SrqHandle;
 use crate::{
-    Access, CompletionQueue, ConnectOptions, Error, PostListError, ProtectionDomain, QpEndpoint,
-    SharedReceiveQueue,
+    Access, CompletionQueue, ConnectOptions, DEFAULT_CONGESTION, Error, PostListError, ProtectionDomain,
+    QpEndpoint, SharedReceiveQueue,
 };
 use datapath::engine::QpRings;
-use roce::qp::{Capabilities, Modify, PostError, QpInit, QpReport, RecvRequest, SendRequest, State};
+use roce::qp::{
+    Capabilities, Congestion, Modify, PostError, QpInit, QpReport, RecvRequest, SendRequest, State,
+};
 use roce::wire::{Path, Service};
 use roce::{PdId, Psn, Qpn};
 use std::net::IpAddr;
@@ -242,13 +244,15 @@ impl QueuePair {
         self.transition(Modify::ReadyToSend(plan.send))
     }
 
-    /// Of a datagram queue pair: goes to RTS, for messages as long as the port's path MTU.
+    /// Of a datagram queue pair: goes to RTS, for messages as long as the port's path MTU. `congestion` paces all that it
+    /// sends; without one, as the device's rules say that name no peer.
     ///
     /// # Errors
     /// Where it is a connection's, or did so before.
-    pub fn open(&mut self) -> Result<(), Error> {
+    pub fn open(&mut self, congestion: Option<Congestion>) -> Result<(), Error> {
+        let congestion = congestion.unwrap_or(DEFAULT_CONGESTION);
         self.modify(Modify::ReadyToReceiveDatagrams { mtu: self.device.info.mtu })?;
-        self.modify(Modify::ReadyToSendDatagrams { send_psn: self.psn })
+        self.modify(Modify::ReadyToSendDatagrams { send_psn: self.psn, congestion })
     }
 
     /// The transport service.

@@ -203,7 +203,7 @@ impl Link {
                 qp.connect(endpoint, &options).map_err(failed)?;
                 continue;
             }
-            qp.open().map_err(failed)?;
+            qp.open(options.congestion).map_err(failed)?;
             let way = AddressOptions {
                 gid_index: args.gid_index,
                 traffic_class: args.traffic_class(),

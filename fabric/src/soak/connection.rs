@@ -214,7 +214,7 @@ impl Connection {
             [
                 Modify::InitDatagram { queue_key: QUEUE_KEY, partition_key: 0xffff },
                 Modify::ReadyToReceiveDatagrams { mtu: talk.mtu },
-                Modify::ReadyToSendDatagrams { send_psn: psn },
+                Modify::ReadyToSendDatagrams { send_psn: psn, congestion: talk.congestion },
             ]
         } else {
             let receive = RtrSettings {

@@ -205,7 +205,6 @@ impl Congestion {
 
 /// A state transition with all that it needs (IBA 10.3.1): what a transition takes can't be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "made once a transition, far from any packet")]
 pub enum Modify {
     /// To RESET from any state: everything outstanding is forgotten, without completions.
     Reset,
@@ -236,6 +235,8 @@ pub enum Modify {
     ReadyToSendDatagrams {
         /// The first PSN that we send.
         send_psn: Psn,
+        /// One pace for all that it sends, wherever to. Nobody tells how its paths fare, so it stays as it begins.
+        congestion: Congestion,
     },
     /// RTS to SQD: messages that have begun are sent to their end, no other begins.
     Drain {

@@ -146,17 +146,19 @@ const fn ack_timeout(wanted: u8) -> u8 {
 }
 
 fn to_rts(service: Service, congestion: Option<Congestion>, wanted: &ibv_qp_attr) -> Modify {
+    let send_psn = Psn::new(wanted.sq_psn & 0xff_ffff);
+    // By the configuration's rules, unless the program chose.
+    let congestion = congestion.unwrap_or(DEFAULT_CONGESTION);
     if service == Service::Ud {
-        return Modify::ReadyToSendDatagrams { send_psn: Psn::new(wanted.sq_psn & 0xff_ffff) };
+        return Modify::ReadyToSendDatagrams { send_psn, congestion };
     }
     Modify::ReadyToSend(RtsSettings {
-        send_psn: Psn::new(wanted.sq_psn & 0xff_ffff),
+        send_psn,
         ack_timeout: AckTimeout::new(ack_timeout(wanted.timeout)),
         retry_count: wanted.retry_cnt,
         rnr_retry: wanted.rnr_retry,
         max_rd_atomic: wanted.max_rd_atomic,
-        // By the configuration's rules, unless the program chose.
-        congestion: congestion.unwrap_or(DEFAULT_CONGESTION),
+        congestion,
     })
 }
 

@@ -54,15 +54,15 @@ impl FromStr for Prefix {
     }
 }
 
-/// What the first rule that fits gives; a fixed window where none does.
+/// What the first rule that fits gives; a fixed window where none does. What has no one peer fits no rule that names one.
 pub(crate) fn choose(
     rules: &[CongestionRule],
-    peer: IpAddr,
+    peer: Option<IpAddr>,
     service: Service,
     traffic_class: u8,
 ) -> Congestion {
     let fits = |rule: &&CongestionRule| {
-        rule.peer.is_none_or(|prefix| prefix.contains(peer))
+        rule.peer.is_none_or(|prefix| peer.is_some_and(|peer| prefix.contains(peer)))
             && rule.service.is_none_or(|ours| ours == service)
             && rule.service_level.is_none_or(|level| level == traffic_class >> 5)
     };
@@ -182,15 +182,18 @@ mod tests {
         ]
         .map(Result::unwrap);
         let chosen = |peer: &str, class| {
-            let congestion = choose(&rules, peer.parse().unwrap(), Service::Rc, class);
+            let congestion = choose(&rules, Some(peer.parse().unwrap()), Service::Rc, class);
             (congestion.algorithm.name(), congestion.upgrade.map(|upgrade| upgrade.to.name()))
         };
         assert_eq!(chosen("10.1.2.3", 0x60), ("hpcc", None));
         assert_eq!(chosen("10.1.2.3", 0x40), ("fixed", Some("dctcp")));
         assert_eq!(chosen("10.2.0.1", 0x60), ("dcqcn", Some("hpcc")));
         assert_eq!(chosen("fd00::1", 0), ("dcqcn", Some("hpcc")));
-        let unconnected = choose(&rules, "fd00::1".parse().unwrap(), Service::Uc, 0);
+        let unconnected = choose(&rules, "fd00::1".parse().ok(), Service::Uc, 0);
         assert_eq!(unconnected, DEFAULT_CONGESTION);
+        assert_eq!(choose(&rules, None, Service::Ud, 0), DEFAULT_CONGESTION, "no peer is in no prefix");
+        let paced = rule("qp = 'UD'\ncc = 'fixed'\nline_rate = '1G'").unwrap();
+        assert_eq!(choose(&[rules[1], paced], None, Service::Ud, 0), paced.congestion);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::receive_queue::ReceiveQueue;
 use super::wqe::{self, Wqe};
 use super::{
     Books, Completion, CompletionStatus, Congestion, Identity, Modify, PostError, QpReport, RecvRequest,
-    RtrSettings, RtsSettings, SendOperation, SendRequest, State,
+    RtrSettings, SendOperation, SendRequest, State,
 };
 use crate::{Access, ControlError, FailureCause, Psn, QpFailure};
 use alloc::collections::VecDeque;
@@ -134,12 +134,13 @@ impl Unreliable {
                 self.state = State::ReadyToReceive;
             }
             (State::ReadyToReceive, Modify::ReadyToSend(settings), Kind::Connected(_)) => {
-                self.ready_to_send(&settings)?;
+                self.ready_to_send(settings.send_psn, &settings.congestion)?;
             }
-            (State::ReadyToReceive, Modify::ReadyToSendDatagrams { send_psn }, Kind::Datagram { .. }) => {
-                self.origin = send_psn;
-                self.state = State::ReadyToSend;
-            }
+            (
+                State::ReadyToReceive,
+                Modify::ReadyToSendDatagrams { send_psn, congestion },
+                Kind::Datagram { .. },
+            ) => self.ready_to_send(send_psn, &congestion)?,
             (State::ReadyToSend, Modify::Drain { notify }, _) => {
                 self.state = State::SendQueueDrained;
                 self.alarms.on_drain(notify);
@@ -171,16 +172,16 @@ impl Unreliable {
     }
 
     /// Of all settings a sender that hears nothing has only its first PSN and its pace.
-    fn ready_to_send(&mut self, settings: &RtsSettings) -> Result<(), ControlError> {
-        let algorithm = settings.congestion.algorithm.build().map_err(ControlError::Congestion)?;
+    fn ready_to_send(&mut self, send_psn: Psn, congestion: &Congestion) -> Result<(), ControlError> {
+        let algorithm = congestion.algorithm.build().map_err(ControlError::Congestion)?;
         if let Kind::Connected(Some(connection)) = &mut self.kind
-            && settings.congestion.algorithm.wants_ecn()
+            && congestion.algorithm.wants_ecn()
         {
             connection.mark_capable();
         }
         self.flow = Some(Flow::new(algorithm));
-        self.notifier = Notifier::new(settings.congestion.notification_interval);
-        self.origin = settings.send_psn;
+        self.notifier = Notifier::new(congestion.notification_interval);
+        self.origin = send_psn;
         self.state = State::ReadyToSend;
         Ok(())
     }

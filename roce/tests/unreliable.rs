@@ -8,8 +8,8 @@ use cc::{Instant, Rate};
 use core::net::IpAddr;
 use harness::{BASE, Host, Options, path};
 use roce::qp::{
-    Capabilities, CompletionOpcode, CompletionStatus, Congestion, CongestionAlgorithm, Data, Datagram,
-    Modify, PostError, QpInit, RecvRequest, Remote, SendRequest, State,
+    Capabilities, Changes, CompletionOpcode, CompletionStatus, Congestion, CongestionAlgorithm, Data,
+    Datagram, Modify, PostError, QpInit, RecvRequest, Remote, SendRequest, State,
 };
 use roce::wire::{MAX_OVERHEAD, Mtu, Path, Service, parse};
 use roce::{Access, AddressId, ControlError, Discard, Event, Lkey, Psn, Qpn, Rkey};
@@ -262,6 +262,23 @@ fn a_datagram_of_another_key_or_without_room_is_dropped() {
     receive(&mut b, 11, 0, 140);
     assert_eq!(arrive(&mut b, &frame), Ok(()), "a controlled key stands for the sender's own");
     assert_eq!(b.received()[0].id, 11);
+}
+
+#[test]
+fn another_key_counts_from_the_next_datagram_on() {
+    let ([mut a, mut b], address) = datagrams();
+    receive(&mut b, 9, 0, 64);
+    for key in [KEY, KEY + 1] {
+        let to = Datagram { address, qpn: b.qpn, queue_key: key };
+        post(&mut a, |a| SendRequest::send_to(1, a.sge(0, 1), to));
+    }
+    let frames = sent(&mut a);
+    let changes = Changes { queue_key: Some(KEY + 1), ..Changes::default() };
+    b.endpoint.modify_qp(NOW, b.qpn, Modify::Change(changes)).unwrap();
+    assert_eq!(
+        frames.iter().map(|frame| arrive(&mut b, frame)).collect::<Vec<_>>(),
+        [Err(Discard::QueueKey), Ok(())]
+    );
 }
 
 #[test]

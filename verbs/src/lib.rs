@@ -62,6 +62,7 @@ mod management;
 mod modify;
 mod post;
 mod queue_pair;
+mod settings;
 mod srq;
 mod window;
 
@@ -85,11 +86,12 @@ pub use event::Events;
 pub use management::ManagementPort;
 pub use queue_pair::{DEFAULT_QUEUE_KEY, QueuePair, QueuePairBuilder};
 
+pub use settings::QpSettings;
 pub use srq::SharedReceiveQueue;
 pub use window::MemoryWindow;
 
 pub use roce::qp::{
-    AckTimeout, Capabilities, Completion, CompletionOpcode, CompletionStatus, Congestion,
+    AckTimeout, Capabilities, Changes, Completion, CompletionOpcode, CompletionStatus, Congestion,
     CongestionAlgorithm, Data, Datagram, FeedbackKey, Modify, PathChoice, PostError, QpReport, RecvRequest,
     Remote, Reverse, RtrSettings, RtsSettings, SendOperation, SendRequest, Sge, State, Upgrade, When,
     udp_source_port,

@@ -29,7 +29,7 @@ impl QueuePair {
     /// A transition that there is not, a setting out of its range, or the core has stopped: the queue pair stays as
     /// it is.
     pub fn modify(&mut self, modify: Modify) -> Result<(), Error> {
-        let modify = match (modify, self.path) {
+        let modify = match (modify, self.settings.path()) {
             (Modify::ReadyToSend(settings), Some(path)) if settings.congestion == DEFAULT_CONGESTION => {
                 let congestion = self.ruled_congestion(path);
                 Modify::ReadyToSend(RtsSettings { congestion, ..settings })
@@ -57,9 +57,7 @@ impl QueuePair {
     pub(crate) fn transition(&mut self, modify: Modify) -> Result<(), Error> {
         let qpn = self.qpn();
         self.device.engine.call(move |station, now| station.endpoint.modify_qp(now, qpn, modify))??;
-        if let Modify::ReadyToReceive(settings) = &modify {
-            self.path = Some(settings.path);
-        }
+        self.settings.take(&modify);
         self.state = match modify {
             Modify::Reset => State::Reset,
             Modify::Init { .. } | Modify::InitDatagram { .. } => State::Init,
@@ -69,6 +67,7 @@ impl QueuePair {
             }
             Modify::Drain { .. } => State::SendQueueDrained,
             Modify::Error => State::Error,
+            Modify::Change(_) => self.state,
         };
         Ok(())
     }

@@ -4,13 +4,13 @@ use crate::post;
 use crate::srq::SrqHandle;
 use crate::{
     Access, CompletionQueue, ConnectOptions, DEFAULT_CONGESTION, Error, PostListError, ProtectionDomain,
-    QpEndpoint, SharedReceiveQueue,
+    QpEndpoint, QpSettings, SharedReceiveQueue,
 };
 use datapath::engine::QpRings;
 use roce::qp::{
     Capabilities, Congestion, Modify, PostError, QpInit, QpReport, RecvRequest, SendRequest, State,
 };
-use roce::wire::{Path, Service};
+use roce::wire::Service;
 use roce::{PdId, Psn, Qpn};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ impl QueuePairBuilder {
             psn,
             selective_repeat: self.selective_repeat,
             state: State::Reset,
-            path: None,
+            settings: QpSettings::new(),
             capabilities: self.capabilities,
             device: self.device,
             _send_cq: self.send_cq,
@@ -195,8 +195,7 @@ pub struct QueuePair {
     selective_repeat: bool,
     /// As the application took it: the core may have taken it to ERR since.
     pub(crate) state: State,
-    /// The way to the peer, from RTR on.
-    pub(crate) path: Option<Path>,
+    pub(crate) settings: QpSettings,
     capabilities: Capabilities,
     pub(crate) device: Arc<Inner>,
     /// The core's queues live as long as they are served.

@@ -74,6 +74,12 @@ pub enum ControlError {
     RegionBusy { lkey: Lkey, windows: u32 },
     #[error("QP {qpn} can't go from {from:?} to {to}")]
     Transition { qpn: Qpn, from: crate::qp::State, to: &'static str },
+    #[error("QP {qpn} takes no other {setting} in {state:?}")]
+    Setting { qpn: Qpn, state: crate::qp::State, setting: &'static str },
+    #[error(
+        "QP {qpn} takes another {setting} once it is drained: wait for the event, or for the last completion"
+    )]
+    NotDrained { qpn: Qpn, setting: &'static str },
     #[error("{what} is {value}: the limit is {limit}")]
     Value { what: &'static str, value: u64, limit: u64 },
     #[error("CQ {} still serves {qps} queue pairs", .cq.0)]

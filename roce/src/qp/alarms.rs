@@ -50,12 +50,14 @@ impl QueuePair {
     /// In SQD, something was acknowledged: it may have been the last.
     #[inline]
     pub(super) fn look_whether_drained(&mut self, books: &mut Books<'_>) {
-        if self.state == State::SendQueueDrained
-            && !self.requester.has_begun()
-            && self.requester.is_answered()
-        {
+        if self.state == State::SendQueueDrained && self.is_drained() {
             self.alarms.on_drained(&self.identity, books);
         }
+    }
+
+    /// No message has begun that is not done.
+    pub(super) fn is_drained(&self) -> bool {
+        !self.requester.has_begun() && self.requester.is_answered()
     }
 
     /// How it ended, as long as it still knows.

@@ -4,6 +4,7 @@ mod alarms;
 mod alternates;
 mod buffers;
 mod build;
+mod changes;
 mod collector;
 mod estimate;
 mod feedback;
@@ -27,6 +28,7 @@ mod upgrade;
 mod wqe;
 
 pub use crate::wire::Reverse;
+pub use changes::Changes;
 pub use paths::PathChoice;
 pub use request::{
     Completion, CompletionOpcode, CompletionStatus, Data, Datagram, PostError, RecvRequest, Remote,

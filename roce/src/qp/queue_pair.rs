@@ -35,17 +35,18 @@ pub(super) struct Connection {
 impl Connection {
     /// The peer that a queue pair is told of on its way to RTR.
     pub(super) fn new(settings: &RtrSettings) -> Result<Self, ControlError> {
-        let template = Template::new(&settings.path).map_err(|_| {
-            let Path { source, destination, .. } = settings.path;
-            ControlError::Families { from: source, to: destination }
-        })?;
         Ok(Self {
             path: settings.path,
-            template,
+            template: Self::template(&settings.path)?,
             destination: settings.destination,
             mtu: settings.mtu.bytes(),
             selective_repeat: settings.selective_repeat,
         })
+    }
+
+    pub(super) fn template(path: &Path) -> Result<Template, ControlError> {
+        let families = |_| ControlError::Families { from: path.source, to: path.destination };
+        Template::new(path).map_err(families)
     }
 
     /// From now on packets carry ECT(0), so that switches mark them rather than drop them.
@@ -64,7 +65,7 @@ impl Connection {
 pub(crate) struct QueuePair {
     pub(super) identity: Identity,
     pub(super) state: State,
-    access: Access,
+    pub(super) access: Access,
     pub(super) partition_key: u16,
     pub(super) connection: Option<Connection>,
     pub(super) requester: Requester,
@@ -172,6 +173,7 @@ impl QueuePair {
                 self.look_whether_drained(books);
             }
             (State::SendQueueDrained, Modify::Resume) => self.state = State::ReadyToSend,
+            (_, Modify::Change(changes)) => self.change(&changes)?,
             (
                 from,
                 Modify::Init { .. }
@@ -549,7 +551,7 @@ const fn is_answer(operation: Operation) -> bool {
     }
 }
 
-fn limit(what: &'static str, value: u8, limit: u8) -> Result<(), ControlError> {
+pub(super) fn limit(what: &'static str, value: u8, limit: u8) -> Result<(), ControlError> {
     if value <= limit {
         return Ok(());
     }

@@ -1,5 +1,5 @@
 use super::flow::Flow;
-use super::{FeedbackKey, PathChoice};
+use super::{Changes, FeedbackKey, PathChoice};
 
 use crate::wire::{Format, Mtu, Path, Reverse, RnrTimer, Service};
 use crate::{Access, CqId, PdId, Psn, Qpn, SrqId};
@@ -245,6 +245,8 @@ pub enum Modify {
     },
     /// SQD or SQE to RTS.
     Resume,
+    /// Other settings, in the state that it is in: see [`Changes`]. All or none are taken.
+    Change(Changes),
     /// Any state to ERR: everything outstanding is flushed.
     Error,
 }
@@ -262,6 +264,7 @@ impl Modify {
             Self::ReadyToSendDatagrams { .. } => "RTS without a peer",
             Self::Drain { .. } => "SQD",
             Self::Resume => "RTS again",
+            Self::Change(_) => "the same state",
             Self::Error => "ERR",
         }
     }

@@ -32,6 +32,7 @@ mod private;
 mod query;
 mod queue_pair;
 mod srq;
+mod transitions;
 mod unsupported;
 mod window;
 

@@ -6,81 +6,16 @@ use crate::domain::rights;
 use crate::errno::{Errno, INVALID, out, status};
 use crate::query::{ip_of, mtu_of};
 use crate::queue_pair::{Inner, Qp, state_code};
+use crate::transitions::Rule;
 use std::ffi::{c_int, c_uint};
 use verbs::{
-    AckTimeout, Congestion, DEFAULT_CONGESTION, Modify, Path, Psn, Qpn, RnrTimer, RtrSettings, RtsSettings,
-    Service, State, udp_source_port,
+    AckTimeout, Changes, Congestion, DEFAULT_CONGESTION, Modify, Path, Psn, Qpn, RnrTimer, RtrSettings,
+    RtsSettings, Service, State, udp_source_port,
 };
-
-/// What a transition must set, and what else it may.
-struct Rule {
-    required: c_uint,
-    optional: c_uint,
-}
-
-/// Attributes of any transition.
-const ALWAYS: c_uint = IBV_QP_STATE | IBV_QP_CUR_STATE;
-/// The rules of a service: to INIT, RTR and RTS.
-struct Rules {
-    init: Rule,
-    rtr: Rule,
-    rts: Rule,
-}
-
-const RC: Rules = Rules {
-    init: Rule { required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, optional: 0 },
-    rtr: Rule {
-        required: IBV_QP_AV
-            | IBV_QP_PATH_MTU
-            | IBV_QP_DEST_QPN
-            | IBV_QP_RQ_PSN
-            | IBV_QP_MAX_DEST_RD_ATOMIC
-            | IBV_QP_MIN_RNR_TIMER,
-        optional: IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
-    },
-    rts: Rule {
-        required: IBV_QP_TIMEOUT
-            | IBV_QP_RETRY_CNT
-            | IBV_QP_RNR_RETRY
-            | IBV_QP_SQ_PSN
-            | IBV_QP_MAX_QP_RD_ATOMIC,
-        optional: IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE,
-    },
-};
-
-const UC: Rules = Rules {
-    init: Rule { required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, optional: 0 },
-    rtr: Rule {
-        required: IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
-        optional: IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
-    },
-    rts: Rule {
-        required: IBV_QP_SQ_PSN,
-        optional: IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE,
-    },
-};
-
-const UD: Rules = Rules {
-    init: Rule { required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, optional: 0 },
-    rtr: Rule { required: 0, optional: IBV_QP_PKEY_INDEX | IBV_QP_QKEY },
-    rts: Rule { required: IBV_QP_SQ_PSN, optional: IBV_QP_QKEY },
-};
-
-impl Rule {
-    fn check(&self, mask: c_uint) -> Result<(), Errno> {
-        let missing = self.required & !mask;
-        let foreign = mask & !(self.required | self.optional | ALWAYS);
-        if missing | foreign == 0 {
-            return Ok(());
-        }
-        tracing::warn!("ibv_modify_qp: attributes {missing:#x} are missing, {foreign:#x} have no place here");
-        Err(INVALID)
-    }
-}
 
 /// # Safety
 /// The context is open.
-unsafe fn path(context: *mut ibv_context, qpn: Qpn, wanted: &ibv_qp_attr) -> Result<Path, Errno> {
+unsafe fn path(context: *mut ibv_context, qpn: Qpn, peer: u32, wanted: &ibv_qp_attr) -> Result<Path, Errno> {
     let address = &wanted.ah_attr;
     if address.is_global == 0 {
         tracing::warn!("ibv_modify_qp: RoCE needs a GID: is_global is 0");
@@ -100,7 +35,7 @@ unsafe fn path(context: *mut ibv_context, qpn: Qpn, wanted: &ibv_qp_attr) -> Res
     Ok(Path {
         destination_mac: device.resolve(destination)?,
         vlan: info.vlan.map(|vlan| vlan.with_priority(address.sl)),
-        udp_source: udp_source_port(qpn, Qpn::new(wanted.dest_qp_num & 0xff_ffff)),
+        udp_source: udp_source_port(qpn, Qpn::new(peer & 0xff_ffff)),
         flow_label: address.grh.flow_label & 0xf_ffff,
         ..info.path(source, destination, address.grh.traffic_class)
     })
@@ -120,7 +55,7 @@ unsafe fn to_rtr(
         return Ok(Modify::ReadyToReceiveDatagrams { mtu: info.mtu });
     }
     // SAFETY: passed on.
-    let path = unsafe { path(context, qpn, wanted) }?;
+    let path = unsafe { path(context, qpn, wanted.dest_qp_num, wanted) }?;
     let mtu = mtu_of(wanted.path_mtu)?;
     if mtu > info.mtu {
         tracing::warn!("ibv_modify_qp: the port carries a path MTU of {}", info.mtu.bytes());
@@ -162,47 +97,74 @@ fn to_rts(service: Service, congestion: Option<Congestion>, wanted: &ibv_qp_attr
     })
 }
 
-/// The transition that the attributes ask for.
+/// What the core is asked for, in this order: an attribute that a transition may have besides is set before it or after it,
+/// where the core takes it.
 ///
 /// # Safety
 /// As [`path`].
-unsafe fn transition(
+unsafe fn steps(
     context: *mut ibv_context,
     inner: &Inner,
     from: State,
     wanted: &ibv_qp_attr,
     mask: c_uint,
-) -> Result<Modify, Errno> {
+) -> Result<[Option<Modify>; 2], Errno> {
     if mask & IBV_QP_CUR_STATE != 0 && wanted.cur_qp_state != state_code(from) {
         return Err(INVALID);
     }
-    let (service, rules) = match inner.qp.service() {
-        Service::Rc => (Service::Rc, RC),
-        Service::Uc => (Service::Uc, UC),
-        Service::Ud => (Service::Ud, UD),
-    };
-    match (wanted.qp_state, from) {
-        (IBV_QPS_RESET, _) => Ok(Modify::Reset),
-        (IBV_QPS_ERR, _) => Ok(Modify::Error),
-        (IBV_QPS_INIT, _) => {
-            rules.init.check(mask)?;
-            to_init(service, wanted)
+    let (service, qpn) = (inner.qp.service(), inner.qp.qpn());
+    // Without a state the queue pair stays in its own.
+    let to = if mask & IBV_QP_STATE == 0 { state_code(from) } else { wanted.qp_state };
+    let rule = Rule::of(service, from, to)?;
+    rule.check(mask)?;
+    // SAFETY: passed on.
+    let besides = unsafe { changes(context, inner, wanted, mask & rule.optional) }?;
+    let change = (besides != Changes::default()).then_some(Modify::Change(besides));
+    Ok(match (from, to) {
+        (_, IBV_QPS_RESET) => [Some(Modify::Reset), None],
+        (_, IBV_QPS_ERR) => [Some(Modify::Error), None],
+        (State::Reset, _) => [Some(to_init(service, wanted)?), None],
+        // SAFETY: passed on.
+        (State::Init, IBV_QPS_RTR) => [change, Some(unsafe { to_rtr(context, service, qpn, wanted) }?)],
+        (State::ReadyToReceive, _) => [Some(to_rts(service, inner.congestion, wanted)), change],
+        (State::ReadyToSend, IBV_QPS_SQD) => {
+            let notify = mask & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 && wanted.en_sqd_async_notify != 0;
+            [Some(Modify::Drain { notify }), None]
         }
-        (IBV_QPS_RTR, _) => {
-            rules.rtr.check(mask)?;
-            // SAFETY: passed on.
-            unsafe { to_rtr(context, service, inner.qp.qpn(), wanted) }
-        }
-        (IBV_QPS_RTS, State::SendQueueDrained | State::SendQueueError) => Ok(Modify::Resume),
-        (IBV_QPS_RTS, _) => {
-            rules.rts.check(mask)?;
-            Ok(to_rts(service, inner.congestion, wanted))
-        }
-        (IBV_QPS_SQD, _) => Ok(Modify::Drain {
-            notify: mask & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 && wanted.en_sqd_async_notify != 0,
-        }),
-        _ => Err(INVALID),
+        (State::SendQueueDrained | State::SendQueueError, IBV_QPS_RTS) => [change, Some(Modify::Resume)],
+        _ => [change, None],
+    })
+}
+
+/// The settings that `mask` names.
+///
+/// # Safety
+/// As [`path`].
+unsafe fn changes(
+    context: *mut ibv_context,
+    inner: &Inner,
+    wanted: &ibv_qp_attr,
+    mask: c_uint,
+) -> Result<Changes, Errno> {
+    let (qpn, peer) = (inner.qp.qpn(), inner.attributes.dest_qp_num);
+    let has = |flag| mask & flag != 0;
+    if has(IBV_QP_PKEY_INDEX) && wanted.pkey_index != 0 || has(IBV_QP_PORT) && wanted.port_num != 1 {
+        return Err(INVALID);
     }
+    Ok(Changes {
+        access: has(IBV_QP_ACCESS_FLAGS).then(|| rights(wanted.qp_access_flags)).transpose()?,
+        // There is but one.
+        partition_key: None,
+        queue_key: has(IBV_QP_QKEY).then_some(wanted.qkey),
+        min_rnr_timer: has(IBV_QP_MIN_RNR_TIMER).then(|| RnrTimer::new(wanted.min_rnr_timer)),
+        // SAFETY: passed on.
+        path: has(IBV_QP_AV).then(|| unsafe { path(context, qpn, peer, wanted) }).transpose()?,
+        ack_timeout: has(IBV_QP_TIMEOUT).then(|| AckTimeout::new(ack_timeout(wanted.timeout))),
+        retry_count: has(IBV_QP_RETRY_CNT).then_some(wanted.retry_cnt),
+        rnr_retry: has(IBV_QP_RNR_RETRY).then_some(wanted.rnr_retry),
+        max_rd_atomic: has(IBV_QP_MAX_QP_RD_ATOMIC).then_some(wanted.max_rd_atomic),
+        max_dest_rd_atomic: has(IBV_QP_MAX_DEST_RD_ATOMIC).then_some(wanted.max_dest_rd_atomic),
+    })
 }
 
 fn to_init(service: Service, wanted: &ibv_qp_attr) -> Result<Modify, Errno> {
@@ -245,18 +207,19 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, wanted: *mut ibv_qp_attr
         // SAFETY: the contract of the manual page.
         let (whole, wanted) = unsafe { (Qp::find(qp)?, &*out(wanted)?) };
         let mask = mask as c_uint;
-        if mask & IBV_QP_STATE == 0 {
-            return Err(INVALID);
-        }
         // SAFETY: the queue pair is alive; its context is never changed.
         let context = unsafe { (*qp).context };
         let mut inner = whole.lock();
         let from = inner.qp.query()?.state;
         // SAFETY: the context lives as long as its queue pairs.
-        let modify = unsafe { transition(context, &inner, from, wanted, mask) }?;
-        inner.qp.modify(modify)?;
+        let steps = unsafe { steps(context, &inner, from, wanted, mask) }?;
+        for modify in steps.into_iter().flatten() {
+            inner.qp.modify(modify)?;
+        }
         remember(&mut inner.attributes, wanted, mask);
-        whole.show_state(wanted.qp_state);
+        if mask & IBV_QP_STATE != 0 {
+            whole.show_state(wanted.qp_state);
+        }
         Ok(())
     })
 }

@@ -7,7 +7,8 @@ mod send;
 
 use super::wqe::{self, Wqe};
 use super::{
-    AckTimeout, Books, Completion, CompletionStatus, Identity, RtsSettings, SendOperation, SendRequest,
+    AckTimeout, Books, Changes, Completion, CompletionStatus, Identity, RtsSettings, SendOperation,
+    SendRequest,
 };
 use crate::{Discard, Psn};
 use alloc::boxed::Box;
@@ -133,6 +134,20 @@ impl Requester {
         self.rnr_left = settings.rnr_retry;
         self.max_reads = u32::from(settings.max_rd_atomic);
         self.reads_at_once = self.max_reads;
+    }
+
+    /// What changes counts from the next message on.
+    pub(super) fn change(&mut self, changes: &Changes) {
+        self.timeout = changes.ack_timeout.map_or(self.timeout, AckTimeout::duration);
+        if let Some(count) = changes.retry_count {
+            (self.retry_count, self.retries_left) = (count, count);
+        }
+        if let Some(count) = changes.rnr_retry {
+            (self.rnr_retry, self.rnr_left) = (count, count);
+        }
+        if let Some(most) = changes.max_rd_atomic {
+            (self.max_reads, self.reads_at_once) = (most.into(), most.into());
+        }
     }
 
     /// Forgets everything; the queue keeps its room.

@@ -11,7 +11,9 @@ pub(super) use answer::Answered;
 pub(super) use execute::Arrival;
 
 use super::receive_queue::ReceiveQueue;
-use super::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, RtrSettings};
+use super::{
+    Books, Changes, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, RtrSettings,
+};
 use crate::wire::{Aeth, NakCode, Reth, RnrTimer, Syndrome};
 use crate::{Access, Discard, Psn};
 use alloc::boxed::Box;
@@ -126,6 +128,13 @@ impl Responder {
         self.reorder = settings
             .selective_repeat
             .then(|| Box::new(Reorder::new(settings.receive_psn, settings.mtu.bytes())));
+    }
+
+    pub(super) fn change(&mut self, changes: &Changes) {
+        self.min_rnr_timer = changes.min_rnr_timer.unwrap_or(self.min_rnr_timer);
+        if let Some(limit) = changes.max_dest_rd_atomic {
+            self.resources.resize(limit);
+        }
     }
 
     /// Forgets everything; the queue keeps its room.

@@ -102,6 +102,12 @@ impl Resources {
         Self { list: VecDeque::with_capacity(limit), limit, due: 0, repeats }
     }
 
+    /// From now on as many; those above it go as others come.
+    pub(super) fn resize(&mut self, limit: u8) {
+        self.limit = usize::from(limit);
+        self.list.reserve(self.limit.saturating_sub(self.list.len()));
+    }
+
     /// Whether one more may be taken. A full list gives up its oldest, whose answer the peer must have before it
     /// asks for more; if that never left, the peer asks for more than was agreed.
     pub(super) fn has_room(&self) -> bool {

@@ -7,6 +7,7 @@ mod receive;
 mod send;
 
 use super::alarms::{self, Alarms};
+use super::changes::{self, Changes};
 use super::flow::Flow;
 use super::notify::Notifier;
 use super::posting::{check_buffers, check_send};
@@ -149,6 +150,7 @@ impl Unreliable {
             (State::SendQueueDrained | State::SendQueueError, Modify::Resume, _) => {
                 self.state = State::ReadyToSend;
             }
+            (_, Modify::Change(changes), _) => self.change(&changes)?,
             (from, _, _) => {
                 return Err(ControlError::Transition { qpn: self.identity.qpn, from, to: name });
             }
@@ -162,6 +164,24 @@ impl Unreliable {
             Kind::Datagram { .. } => Kind::Datagram { queue_key: 0, mtu: 0 },
         };
         *self = Self::new(self.identity, kind);
+    }
+
+    fn change(&mut self, changes: &Changes) -> Result<(), ControlError> {
+        let table = match &self.kind {
+            Kind::Connected(_) => changes::UNRELIABLE,
+            Kind::Datagram { .. } => changes::DATAGRAM,
+        };
+        changes.check(table, self.identity.qpn, self.state, !self.has_begun())?;
+        match &mut self.kind {
+            Kind::Connected(Some(connection)) => {
+                changes.path.map_or(Ok(()), |path| connection.move_to(&path))?;
+            }
+            Kind::Connected(None) => {}
+            Kind::Datagram { queue_key, .. } => *queue_key = changes.queue_key.unwrap_or(*queue_key),
+        }
+        self.access = changes.access.unwrap_or(self.access);
+        self.partition_key = changes.partition_key.unwrap_or(self.partition_key);
+        Ok(())
     }
 
     fn connect(&mut self, settings: &RtrSettings) -> Result<(), ControlError> {

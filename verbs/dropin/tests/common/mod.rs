@@ -97,6 +97,11 @@ impl Objects {
     /// To itself, with these rights for the peer.
     pub fn connect_with(&self, qp_access_flags: c_uint) {
         assert_eq!(self.to_init_with(qp_access_flags), 0);
+        self.ready();
+    }
+
+    /// From INIT to RTS.
+    pub fn ready(&self) {
         // SAFETY: the queue pair and the context are alive.
         let (qpn, gid) = unsafe {
             let mut gid = ibv_gid { raw: [0; 16] };

@@ -1,0 +1,186 @@
+//! Settings that may change after they were first made, and in which states (IBA 11.2.5.2, the table of the queue pair's
+//! transitions to the state that it is in).
+
+use super::paths::Paths;
+use super::queue_pair::{Connection, MAX_RD_ATOMIC, QueuePair, limit};
+use super::{AckTimeout, State};
+use crate::wire::{Path, RnrTimer};
+use crate::{Access, ControlError, Qpn};
+
+/// Settings to change; those that are `None` stay as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// What the peer may do.
+    pub access: Option<Access>,
+    /// P_Key that packets must carry.
+    pub partition_key: Option<u16>,
+    /// Q_Key that datagrams must carry.
+    pub queue_key: Option<u32>,
+    /// What we ask the peer to wait when no receive is posted.
+    pub min_rnr_timer: Option<RnrTimer>,
+    /// The way to the peer.
+    pub path: Option<Path>,
+    /// When an unanswered request is sent again.
+    pub ack_timeout: Option<AckTimeout>,
+    /// How often, 0 to 7.
+    pub retry_count: Option<u8>,
+    /// How often after RNR NAKs, 0 to 6; 7 for ever.
+    pub rnr_retry: Option<u8>,
+    /// READs and atomics that we may have outstanding at the peer, 0 to 16.
+    pub max_rd_atomic: Option<u8>,
+    /// READs and atomics that the peer may have outstanding here, 0 to 16.
+    pub max_dest_rd_atomic: Option<u8>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Setting {
+    Access,
+    PartitionKey,
+    QueueKey,
+    MinRnrTimer,
+    Path,
+    AckTimeout,
+    RetryCount,
+    RnrRetry,
+    MaxRdAtomic,
+    MaxDestRdAtomic,
+}
+use Setting as S;
+
+impl Setting {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Access => "access",
+            Self::PartitionKey => "P_Key",
+            Self::QueueKey => "Q_Key",
+            Self::MinRnrTimer => "RNR timer",
+            Self::Path => "path",
+            Self::AckTimeout => "ACK timeout",
+            Self::RetryCount => "retry count",
+            Self::RnrRetry => "RNR retry count",
+            Self::MaxRdAtomic => "max_rd_atomic",
+            Self::MaxDestRdAtomic => "max_dest_rd_atomic",
+        }
+    }
+
+    /// What the requester goes by: it changes between two messages, not within one.
+    const fn is_of_the_requester(self) -> bool {
+        match self {
+            Self::Path | Self::AckTimeout | Self::RetryCount | Self::RnrRetry | Self::MaxRdAtomic => true,
+            Self::Access
+            | Self::PartitionKey
+            | Self::QueueKey
+            | Self::MinRnrTimer
+            | Self::MaxDestRdAtomic => false,
+        }
+    }
+}
+
+/// What may change in which state; nothing may in others.
+pub(super) type Table = &'static [(State, &'static [Setting])];
+
+pub(super) const RELIABLE: Table = &[
+    (State::Init, &[S::Access, S::PartitionKey]),
+    (State::ReadyToSend, &[S::Access, S::MinRnrTimer]),
+    (
+        State::SendQueueDrained,
+        &[
+            S::Access,
+            S::PartitionKey,
+            S::MinRnrTimer,
+            S::Path,
+            S::AckTimeout,
+            S::RetryCount,
+            S::RnrRetry,
+            S::MaxRdAtomic,
+            S::MaxDestRdAtomic,
+        ],
+    ),
+];
+
+pub(super) const UNRELIABLE: Table = &[
+    (State::Init, &[S::Access, S::PartitionKey]),
+    (State::ReadyToSend, &[S::Access]),
+    (State::SendQueueDrained, &[S::Access, S::PartitionKey, S::Path]),
+    (State::SendQueueError, &[S::Access]),
+];
+
+pub(super) const DATAGRAM: Table = &[
+    (State::Init, &[S::PartitionKey, S::QueueKey]),
+    (State::ReadyToSend, &[S::QueueKey]),
+    (State::SendQueueDrained, &[S::PartitionKey, S::QueueKey]),
+    (State::SendQueueError, &[S::QueueKey]),
+];
+
+impl Changes {
+    fn settings(&self) -> impl Iterator<Item = Setting> {
+        [
+            self.access.map(|_| S::Access),
+            self.partition_key.map(|_| S::PartitionKey),
+            self.queue_key.map(|_| S::QueueKey),
+            self.min_rnr_timer.map(|_| S::MinRnrTimer),
+            self.path.map(|_| S::Path),
+            self.ack_timeout.map(|_| S::AckTimeout),
+            self.retry_count.map(|_| S::RetryCount),
+            self.rnr_retry.map(|_| S::RnrRetry),
+            self.max_rd_atomic.map(|_| S::MaxRdAtomic),
+            self.max_dest_rd_atomic.map(|_| S::MaxDestRdAtomic),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// Whether all of it may change in `state`, and all values are in their ranges.
+    pub(super) fn check(
+        &self,
+        table: Table,
+        qpn: Qpn,
+        state: State,
+        is_drained: bool,
+    ) -> Result<(), ControlError> {
+        let legal = table.iter().find(|row| row.0 == state).map_or(&[][..], |row| row.1);
+        for setting in self.settings() {
+            if !legal.contains(&setting) {
+                return Err(ControlError::Setting { qpn, state, setting: setting.name() });
+            }
+            if setting.is_of_the_requester() && !is_drained {
+                return Err(ControlError::NotDrained { qpn, setting: setting.name() });
+            }
+        }
+        limit("retry_count", self.retry_count.unwrap_or(0), 7)?;
+        limit("rnr_retry", self.rnr_retry.unwrap_or(0), 7)?;
+        limit("max_rd_atomic", self.max_rd_atomic.unwrap_or(0), MAX_RD_ATOMIC)?;
+        limit("max_dest_rd_atomic", self.max_dest_rd_atomic.unwrap_or(0), MAX_RD_ATOMIC)
+    }
+}
+
+impl QueuePair {
+    /// Changes settings, all or none.
+    pub(super) fn change(&mut self, changes: &Changes) -> Result<(), ControlError> {
+        changes.check(RELIABLE, self.identity.qpn, self.state, self.is_drained())?;
+        if let (Some(path), Some(connection)) = (&changes.path, &mut self.connection) {
+            if !self.format.fits(path.destination) {
+                return Err(ControlError::Format { format: self.format, address: path.destination });
+            }
+            connection.move_to(path)?;
+            let ways = self.paths.as_deref_mut();
+            ways.into_iter().for_each(|paths: &mut Paths| paths.mark(&connection.path));
+        }
+        self.access = changes.access.unwrap_or(self.access);
+        self.partition_key = changes.partition_key.unwrap_or(self.partition_key);
+        self.requester.change(changes);
+        self.responder.change(changes);
+        Ok(())
+    }
+}
+
+impl Connection {
+    /// Another way to the peer. Packets go on to say whether switches may mark them.
+    pub(super) fn move_to(&mut self, path: &Path) -> Result<(), ControlError> {
+        let traffic_class = path.traffic_class & !3 | self.path.traffic_class & 3;
+        let path = Path { traffic_class, ..*path };
+        (self.path, self.template) = (path, Self::template(&path)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! Packet scripts of queue pairs whose settings change after they were first made (IBA 11.2.5.2).
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use core::time::Duration;
+use harness::script::{PSN, SEND, Script, ack, nak, rnr};
+use harness::{Host, Options, path};
+use roce::qp::{
+    AckTimeout, Changes, CompletionStatus, Data, Modify, PostError, QpInit, RecvRequest, Remote, SendRequest,
+    State,
+};
+use roce::wire::{NakCode, Operation, Path, RnrTimer, Service, parse};
+use roce::{Access, ControlError, Discard, Event};
+
+const NOTHING: Changes = Changes {
+    access: None,
+    partition_key: None,
+    queue_key: None,
+    min_rnr_timer: None,
+    path: None,
+    ack_timeout: None,
+    retry_count: None,
+    rnr_retry: None,
+    max_rd_atomic: None,
+    max_dest_rd_atomic: None,
+};
+
+fn change(script: &mut Script, changes: Changes) -> Result<(), ControlError> {
+    script.host.endpoint.modify_qp(script.now, script.host.qpn, Modify::Change(changes))
+}
+
+fn drain_and(script: &mut Script, changes: Changes) {
+    let mut modify = |modify| script.host.endpoint.modify_qp(script.now, script.host.qpn, modify).unwrap();
+    modify(Modify::Drain { notify: false });
+    modify(Modify::Change(changes));
+    modify(Modify::Resume);
+}
+
+fn post(script: &mut Script, request: SendRequest) -> Result<(), PostError> {
+    script.host.endpoint.post_send(script.now, script.host.qpn, request)
+}
+
+fn read(script: &Script, id: u64) -> SendRequest {
+    let remote = Remote { address: harness::BASE, rkey: script.rkey() };
+    SendRequest::read(id, script.host.sge(0, 8), remote)
+}
+
+#[test]
+fn a_peer_loses_its_right_to_write_in_rts() {
+    let mut script = Script::new(Options::default());
+    let write = Operation::WriteOnly(script.reth(0, 1), None);
+    script.send(PSN, write, &[1]).unwrap();
+    assert_eq!(script.drain(), [(PSN, ack(1))]);
+    change(&mut script, Changes { access: Some(Access::REMOTE_READ), ..NOTHING }).unwrap();
+    assert_eq!(script.send(PSN + 1, write, &[2]), Err(Discard::RemoteAccess));
+    assert_eq!(script.drain(), [(PSN + 1, nak(NakCode::InvalidRequest, 1))]);
+    assert_eq!(script.host.bytes(0, 1), [1]);
+}
+
+#[test]
+fn who_sends_too_early_is_asked_to_wait_as_long_as_was_said_last() {
+    let mut script = Script::new(Options { rnr_timer: 1, ..Options::default() });
+    script.send(PSN, SEND, &[1]).unwrap_err();
+    assert_eq!(script.drain(), [(PSN, rnr(1, 0))]);
+    change(&mut script, Changes { min_rnr_timer: Some(RnrTimer::new(20)), ..NOTHING }).unwrap();
+    script.send(PSN, SEND, &[1]).unwrap_err();
+    assert_eq!(script.drain(), [(PSN, rnr(20, 0))]);
+}
+
+#[test]
+fn a_drained_queue_pair_takes_another_path() {
+    let mut script = Script::new(Options::default());
+    let elsewhere = Path { udp_source: 0xd00d, ..path(2, 1) };
+    let moved = Changes { path: Some(elsewhere), ..NOTHING };
+    let qpn = script.host.qpn;
+    let setting = "path";
+    let refused = ControlError::Setting { qpn, state: State::ReadyToSend, setting };
+    assert_eq!(change(&mut script, moved), Err(refused));
+
+    let sge = script.host.sge(0, 1);
+    post(&mut script, SendRequest::send(1, sge)).unwrap();
+    assert_eq!(script.drain(), [(PSN, SEND)]);
+    let drain = Modify::Drain { notify: true };
+    script.host.endpoint.modify_qp(script.now, qpn, drain).unwrap();
+    assert_eq!(change(&mut script, moved), Err(ControlError::NotDrained { qpn, setting }));
+    script.send(PSN, ack(1), &[]).unwrap();
+    assert_eq!(script.host.endpoint.poll_event(), Some(Event::SendQueueDrained(qpn)));
+    change(&mut script, moved).unwrap();
+
+    script.host.endpoint.modify_qp(script.now, qpn, Modify::Resume).unwrap();
+    post(&mut script, SendRequest::send(2, sge)).unwrap();
+    let mut frame = [0; 2048];
+    let length = script.host.endpoint.poll_transmit(script.now, &script.host.ram, &mut frame).unwrap();
+    assert_eq!(parse(&frame[..length]).unwrap().path, elsewhere);
+}
+
+#[test]
+fn patience_is_what_was_said_last() {
+    let mut script = Script::new(Options { ack_timeout: 5, retry_count: 7, ..Options::default() });
+    let timeout = AckTimeout::new(8);
+    drain_and(&mut script, Changes { ack_timeout: Some(timeout), retry_count: Some(1), ..NOTHING });
+    let sge = script.host.sge(0, 1);
+    post(&mut script, SendRequest::send(1, sge)).unwrap();
+    let mut sent = script.drain().len();
+    for _ in 0..40 {
+        script.wait(Duration::from_micros(100));
+        sent += script.drain().len();
+    }
+    assert_eq!(sent, 2, "once again, after 1 ms");
+    assert_eq!(script.host.sent()[0].status, CompletionStatus::RetryExceeded);
+}
+
+#[test]
+fn as_many_reads_as_was_said_last() {
+    let mut script = Script::new(Options::default());
+    drain_and(&mut script, Changes { max_rd_atomic: Some(1), max_dest_rd_atomic: Some(1), ..NOTHING });
+    for id in 0..3 {
+        let request = read(&script, id);
+        post(&mut script, request).unwrap();
+    }
+    assert_eq!(script.drain().len(), 1, "ours");
+    let asked = Operation::ReadRequest(script.reth(0, 8));
+    script.send(PSN, asked, &[]).unwrap();
+    assert_eq!(script.send(PSN + 1, asked, &[]), Err(Discard::ResponderResources), "the peer's");
+}
+
+#[test]
+fn all_of_it_or_nothing() {
+    let mut script = Script::new(Options::default());
+    let qpn = script.host.qpn;
+    for (also, why) in [
+        (
+            Changes { queue_key: Some(1), ..NOTHING },
+            ControlError::Setting { qpn, state: State::ReadyToSend, setting: "Q_Key" },
+        ),
+        (
+            Changes { retry_count: Some(3), ..NOTHING },
+            ControlError::Setting { qpn, state: State::ReadyToSend, setting: "retry count" },
+        ),
+    ] {
+        assert_eq!(change(&mut script, Changes { access: Some(Access::LOCAL_READ), ..also }), Err(why));
+    }
+    let drain = Modify::Drain { notify: false };
+    script.host.endpoint.modify_qp(script.now, qpn, drain).unwrap();
+    let eight = Changes { access: Some(Access::LOCAL_READ), retry_count: Some(8), ..NOTHING };
+    let why = ControlError::Value { what: "retry_count", value: 8, limit: 7 };
+    assert_eq!(change(&mut script, eight), Err(why));
+    let write = Operation::WriteOnly(script.reth(0, 1), None);
+    assert_eq!(script.send(PSN, write, &[1]), Ok(()), "its access is what it was");
+}
+
+/// Nothing changes in states that the table does not have; in those that it has, what their service knows.
+#[test]
+fn before_it_is_connected_and_after_it_failed() {
+    let access = Changes { access: Some(Access::ALL), ..NOTHING };
+    let key = Changes { queue_key: Some(7), ..NOTHING };
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        let options = Options::default();
+        let mut host = Host::new(1, &options);
+        let now = cc::Instant::ZERO;
+        let init = QpInit { service, ..host.init(&options) };
+        let qpn = host.endpoint.create_qp(now, init).unwrap();
+        let mut modify = |modify| host.endpoint.modify_qp(now, qpn, modify);
+        let (of_it, of_others, first) = match service {
+            Service::Ud => (key, access, Modify::InitDatagram { queue_key: 1, partition_key: 0xffff }),
+            _ => (access, key, Modify::Init { access: Access::LOCAL_READ, partition_key: 0xffff }),
+        };
+        assert!(modify(Modify::Change(of_it)).is_err(), "{service:?} in RESET");
+        modify(first).unwrap();
+        assert_eq!(modify(Modify::Change(of_it)), Ok(()), "{service:?}");
+        assert!(modify(Modify::Change(of_others)).is_err(), "{service:?}");
+        modify(Modify::Error).unwrap();
+        assert!(modify(Modify::Change(of_it)).is_err(), "{service:?} in ERR");
+    }
+}
+
+#[test]
+fn data_posted_before_a_change_of_access_is_not_lost() {
+    let mut script = Script::new(Options::default());
+    let request = RecvRequest::new(5, script.host.sge(0, 4));
+    script.host.endpoint.post_recv(script.host.qpn, request).unwrap();
+    change(&mut script, Changes { access: Some(Access::LOCAL_READ), ..NOTHING }).unwrap();
+    script.send(PSN, SEND, &[1, 2, 3, 4]).unwrap();
+    assert_eq!(script.host.received()[0].id, 5);
+    let inline = Data::inline(&[9]);
+    post(&mut script, SendRequest::send(6, inline)).unwrap();
+    assert_eq!(script.drain().len(), 2, "an acknowledgement and a SEND");
+}

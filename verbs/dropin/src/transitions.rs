@@ -1,0 +1,134 @@
+//! Which attributes a transition of a queue pair must have, and which it may (IBA 11.2.5.2).
+
+use crate::abi::*;
+use crate::errno::{Errno, INVALID};
+use std::ffi::c_uint;
+use verbs::{Service, State};
+
+/// Attributes of a transition.
+#[derive(Clone, Copy)]
+pub(crate) struct Rule {
+    required: c_uint,
+    pub(crate) optional: c_uint,
+}
+
+struct Row {
+    from: State,
+    to: ibv_qp_state,
+    /// None where the service has no such transition.
+    rc: Option<Rule>,
+    uc: Option<Rule>,
+    ud: Option<Rule>,
+}
+
+const fn rule(required: c_uint, optional: c_uint) -> Option<Rule> {
+    Some(Rule { required, optional })
+}
+
+/// Attributes of any transition.
+const ALWAYS: c_uint = IBV_QP_STATE | IBV_QP_CUR_STATE;
+const OPENED: c_uint = IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+const CONNECTED: c_uint = OPENED | IBV_QP_ACCESS_FLAGS;
+const DATAGRAM: c_uint = OPENED | IBV_QP_QKEY;
+const PEER: c_uint = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+const READS_HERE: c_uint = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+const PATIENCE: c_uint = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
+/// Another path to fall back to is taken note of, as Linux's Soft-RoCE does it, and never fallen back to.
+const ALTERNATE: c_uint = IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE;
+const RUNNING_UC: c_uint = IBV_QP_ACCESS_FLAGS | ALTERNATE;
+const RUNNING_RC: c_uint = RUNNING_UC | IBV_QP_MIN_RNR_TIMER;
+
+const TABLE: &[Row] = &[
+    Row {
+        from: State::Reset,
+        to: IBV_QPS_INIT,
+        rc: rule(CONNECTED, 0),
+        uc: rule(CONNECTED, 0),
+        ud: rule(DATAGRAM, 0),
+    },
+    Row {
+        from: State::Init,
+        to: IBV_QPS_INIT,
+        rc: rule(0, CONNECTED),
+        uc: rule(0, CONNECTED),
+        ud: rule(0, DATAGRAM),
+    },
+    Row {
+        from: State::Init,
+        to: IBV_QPS_RTR,
+        rc: rule(PEER | READS_HERE, IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX),
+        uc: rule(PEER, IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX),
+        ud: rule(0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
+    },
+    Row {
+        from: State::ReadyToReceive,
+        to: IBV_QPS_RTS,
+        rc: rule(PATIENCE | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC, RUNNING_RC),
+        uc: rule(IBV_QP_SQ_PSN, RUNNING_UC),
+        ud: rule(IBV_QP_SQ_PSN, IBV_QP_QKEY),
+    },
+    Row {
+        from: State::ReadyToSend,
+        to: IBV_QPS_RTS,
+        rc: rule(0, RUNNING_RC),
+        uc: rule(0, RUNNING_UC),
+        ud: rule(0, IBV_QP_QKEY),
+    },
+    Row {
+        from: State::ReadyToSend,
+        to: IBV_QPS_SQD,
+        rc: rule(0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
+        uc: rule(0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
+        ud: rule(0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
+    },
+    Row {
+        from: State::SendQueueDrained,
+        to: IBV_QPS_SQD,
+        rc: rule(0, CONNECTED | IBV_QP_AV | READS_HERE | PATIENCE | IBV_QP_MAX_QP_RD_ATOMIC | ALTERNATE),
+        uc: rule(0, IBV_QP_AV | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | ALTERNATE),
+        ud: rule(0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
+    },
+    Row {
+        from: State::SendQueueDrained,
+        to: IBV_QPS_RTS,
+        rc: rule(0, RUNNING_RC),
+        uc: rule(0, RUNNING_UC),
+        ud: rule(0, IBV_QP_QKEY),
+    },
+    Row {
+        from: State::SendQueueError,
+        to: IBV_QPS_RTS,
+        rc: None,
+        uc: rule(0, IBV_QP_ACCESS_FLAGS),
+        ud: rule(0, IBV_QP_QKEY),
+    },
+];
+
+impl Rule {
+    /// The rule of a transition; to RESET and ERR a queue pair goes from anywhere, without attributes.
+    pub(crate) fn of(service: Service, from: State, to: ibv_qp_state) -> Result<Self, Errno> {
+        if matches!(to, IBV_QPS_RESET | IBV_QPS_ERR) {
+            return Ok(Self { required: 0, optional: 0 });
+        }
+        let row = TABLE.iter().find(|row| row.from == from && row.to == to);
+        let rule = row.and_then(|row| match service {
+            Service::Rc => row.rc,
+            Service::Uc => row.uc,
+            Service::Ud => row.ud,
+        });
+        rule.ok_or_else(|| {
+            tracing::warn!("ibv_modify_qp: a {service:?} queue pair can't go from {from:?} to state {to}");
+            INVALID
+        })
+    }
+
+    pub(crate) fn check(self, mask: c_uint) -> Result<(), Errno> {
+        let missing = self.required & !mask;
+        let foreign = mask & !(self.required | self.optional | ALWAYS);
+        if missing | foreign == 0 {
+            return Ok(());
+        }
+        tracing::warn!("ibv_modify_qp: attributes {missing:#x} are missing, {foreign:#x} have no place here");
+        Err(INVALID)
+    }
+}

@@ -1,0 +1,82 @@
+//! What a queue pair was told: all that can be set can be asked for.
+
+use crate::{Access, QueuePair};
+use roce::qp::{Changes, Congestion, Modify, RtrSettings, RtsSettings};
+use roce::wire::Path;
+
+/// What a queue pair was told last, by [`connect`](QueuePair::connect) or step by step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QpSettings {
+    /// What the peer may do.
+    pub access: Access,
+    /// P_Key that packets must carry.
+    pub partition_key: u16,
+    /// Q_Key that datagrams must carry; of datagram queue pairs.
+    pub queue_key: Option<u32>,
+    /// From RTR on; of connections.
+    pub receive: Option<RtrSettings>,
+    /// From RTS on; of connections.
+    pub send: Option<RtsSettings>,
+    /// How sending is paced, from RTS on, as the program or the device's rules chose it.
+    pub congestion: Option<Congestion>,
+}
+
+impl QpSettings {
+    pub(crate) const fn new() -> Self {
+        let access = Access::LOCAL_READ;
+        Self { access, partition_key: 0, queue_key: None, receive: None, send: None, congestion: None }
+    }
+
+    /// The way to the peer, from RTR on.
+    pub(crate) fn path(&self) -> Option<Path> {
+        self.receive.map(|settings| settings.path)
+    }
+
+    /// The core took `modify`.
+    pub(crate) fn take(&mut self, modify: &Modify) {
+        match *modify {
+            Modify::Reset => *self = Self::new(),
+            Modify::Init { access, partition_key } => {
+                (self.access, self.partition_key) = (access, partition_key);
+            }
+            Modify::InitDatagram { queue_key, partition_key } => {
+                (self.queue_key, self.partition_key) = (Some(queue_key), partition_key);
+            }
+            Modify::ReadyToReceive(settings) => self.receive = Some(settings),
+            Modify::ReadyToSend(settings) => {
+                (self.send, self.congestion) = (Some(settings), Some(settings.congestion));
+            }
+            Modify::ReadyToSendDatagrams { congestion, .. } => self.congestion = Some(congestion),
+            Modify::Change(changes) => self.change(&changes),
+            Modify::ReadyToReceiveDatagrams { .. }
+            | Modify::Drain { .. }
+            | Modify::Resume
+            | Modify::Error => {}
+        }
+    }
+
+    fn change(&mut self, changes: &Changes) {
+        self.access = changes.access.unwrap_or(self.access);
+        self.partition_key = changes.partition_key.unwrap_or(self.partition_key);
+        self.queue_key = changes.queue_key.or(self.queue_key);
+        if let Some(receive) = &mut self.receive {
+            receive.path = changes.path.unwrap_or(receive.path);
+            receive.min_rnr_timer = changes.min_rnr_timer.unwrap_or(receive.min_rnr_timer);
+            receive.max_dest_rd_atomic = changes.max_dest_rd_atomic.unwrap_or(receive.max_dest_rd_atomic);
+        }
+        if let Some(send) = &mut self.send {
+            send.ack_timeout = changes.ack_timeout.unwrap_or(send.ack_timeout);
+            send.retry_count = changes.retry_count.unwrap_or(send.retry_count);
+            send.rnr_retry = changes.rnr_retry.unwrap_or(send.rnr_retry);
+            send.max_rd_atomic = changes.max_rd_atomic.unwrap_or(send.max_rd_atomic);
+        }
+    }
+}
+
+impl QueuePair {
+    /// What it was told last.
+    #[must_use]
+    pub fn settings(&self) -> &QpSettings {
+        &self.settings
+    }
+}

@@ -64,6 +64,10 @@ discards! {
     LocalProtection = "local buffer error",
     /// No receive request is posted; an RNR NAK says so.
     ReceiverNotReady = "no receive posted",
+    /// An XRCETH that names no shared receive queue of an XRC domain (IBA annex A14).
+    UnknownSrq = "unknown XRC SRQ",
+    /// An XRCETH that names a shared receive queue of another XRC domain.
+    XrcDomain = "XRC SRQ of another domain",
     /// More READs or atomics outstanding than negotiated.
     ResponderResources = "too many outstanding READs or atomics",
     /// Telemetry that is malformed or that nobody asked for.

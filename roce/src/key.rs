@@ -33,6 +33,10 @@ number!(
     Qpn, 24
 );
 number!(
+    /// The number by which a peer names a shared receive queue of an XRC domain, 24 bits (IBA annex A14).
+    SrqNumber, 24
+);
+number!(
     /// The key by which a local work request names a memory region.
     Lkey, 32
 );

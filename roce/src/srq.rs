@@ -1,7 +1,7 @@
 //! Shared receive queues: receive requests that several queue pairs take from (IBA 10.2.9).
 
 use crate::qp::{PostError, RecvRequest};
-use crate::{ControlError, PdId};
+use crate::{ControlError, CqId, PdId, SrqNumber, XrcdId};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -18,6 +18,26 @@ pub struct SrqInit {
     pub depth: u32,
     /// Buffers in one request, 0 to 32.
     pub max_sge: u32,
+    /// It is of an XRC domain: the domain's targets take from it, as each message's sender says, and no other queue pair does.
+    pub xrc: Option<XrcReceives>,
+}
+
+/// What a shared receive queue of an XRC domain has beside the others (IBA annex A14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XrcReceives {
+    /// Whose targets take from it.
+    pub domain: XrcdId,
+    /// Where receive completions go.
+    pub cq: CqId,
+}
+
+/// A shared receive queue that a message names, and what it stands for: whose memory, whose completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reached {
+    pub(crate) number: SrqNumber,
+    pub(crate) srq: SrqId,
+    pub(crate) pd: PdId,
+    pub(crate) cq: CqId,
 }
 
 /// What a shared receive queue says of itself.
@@ -34,6 +54,7 @@ pub struct SrqReport {
 #[derive(Debug)]
 struct SharedQueue {
     init: SrqInit,
+    number: SrqNumber,
     requests: VecDeque<RecvRequest>,
     limit: u32,
     qps: u32,
@@ -43,13 +64,16 @@ struct SharedQueue {
 #[derive(Debug, Default)]
 pub(crate) struct SharedQueues {
     queues: Vec<Option<SharedQueue>>,
+    /// Queues made so far. A number's upper bits count them, so that a queue's number is not given again soon.
+    made: u32,
     /// Queues that fell below their limit, each once until it is armed again.
     low: VecDeque<SrqId>,
 }
 
 impl SharedQueues {
-    /// Queues of one endpoint.
-    const LIMIT: u32 = 4096;
+    /// Queues of one endpoint: as many as the lower half of a number tells apart.
+    const LIMIT: u32 = 1 << Self::PLACE_BITS;
+    const PLACE_BITS: u32 = 12;
 
     pub(crate) fn create(&mut self, init: SrqInit) -> Result<SrqId, ControlError> {
         for (what, value, least, limit) in
@@ -67,25 +91,32 @@ impl SharedQueues {
             self.queues.push(None);
         }
         let requests = VecDeque::with_capacity(init.depth as usize);
-        self.queues[place] = Some(SharedQueue { init, requests, limit: 0, qps: 0 });
+        // From 1 on, so that no queue is number 0.
+        self.made = self.made % (Self::LIMIT - 1) + 1;
+        let number = SrqNumber::new(self.made << Self::PLACE_BITS | place as u32);
+        self.queues[place] = Some(SharedQueue { init, number, requests, limit: 0, qps: 0 });
         // A queue reports itself once: there is room for all.
         self.low.reserve(self.queues.len());
         Ok(SrqId(place as u32))
     }
 
-    pub(crate) fn destroy(&mut self, srq: SrqId) -> Result<(), ControlError> {
-        let qps = self.get(srq)?.qps;
+    /// Gives what it was made with.
+    pub(crate) fn destroy(&mut self, srq: SrqId) -> Result<SrqInit, ControlError> {
+        let SharedQueue { qps, init, .. } = *self.get(srq)?;
         if qps > 0 {
             return Err(ControlError::SrqBusy { srq, qps });
         }
         self.queues[srq.0 as usize] = None;
         self.low.retain(|&low| low != srq);
-        Ok(())
+        Ok(init)
     }
 
     /// A queue pair of `pd` will take from it.
     pub(crate) fn join(&mut self, srq: SrqId, pd: PdId) -> Result<(), ControlError> {
         let queue = self.get_mut(srq)?;
+        if queue.init.xrc.is_some() {
+            return Err(ControlError::SrqOfXrc { srq });
+        }
         if queue.init.pd != pd {
             return Err(ControlError::SrqDomain { srq });
         }
@@ -131,6 +162,19 @@ impl SharedQueues {
     pub(crate) fn report(&self, srq: SrqId) -> Option<SrqReport> {
         let queue = self.get(srq).ok()?;
         Some(SrqReport { waiting: queue.requests.len() as u32, limit: queue.limit, qps: queue.qps })
+    }
+
+    /// What peers call it.
+    pub(crate) fn number(&self, srq: SrqId) -> Option<SrqNumber> {
+        self.get(srq).ok().map(|queue| queue.number)
+    }
+
+    /// The queue that a peer calls `number`, and the XRC domain that it is of.
+    pub(crate) fn reach(&self, number: SrqNumber) -> Option<(Reached, XrcdId)> {
+        let srq = SrqId(number.get() & (Self::LIMIT - 1));
+        let queue = self.get(srq).ok().filter(|queue| queue.number == number)?;
+        let XrcReceives { domain, cq } = queue.init.xrc?;
+        Some((Reached { number, srq, pd: queue.init.pd, cq }, domain))
     }
 
     /// Requests that it would still take.

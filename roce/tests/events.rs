@@ -137,7 +137,7 @@ fn a_queue_that_overflows_is_told_of_and_so_are_those_it_fails() {
 #[test]
 fn a_queue_pair_that_fails_takes_no_more_shared_receives() {
     let (mut host, now) = (Host::new(1, &Options::default()), Instant::ZERO);
-    let srq = host.endpoint.create_srq(SrqInit { pd: host.pd, depth: 4, max_sge: 1 }).unwrap();
+    let srq = host.endpoint.create_srq(SrqInit { pd: host.pd, depth: 4, max_sge: 1, xrc: None }).unwrap();
     let init = QpInit { srq: Some(srq), ..host.init(&Options::default()) };
     let [a, b] = [0, 1].map(|_| host.endpoint.create_qp(now, init).unwrap());
     for qpn in [a, b] {

@@ -18,7 +18,7 @@ fn shared(options: Options) -> (Pair, SrqId, [Qpn; 2]) {
     let mut pair = Pair::connect(options);
     let first = pair.hosts[0].qpn;
     let pd = pair.hosts[1].pd;
-    let srq = pair.hosts[1].endpoint.create_srq(SrqInit { pd, depth: 8, max_sge: 2 }).unwrap();
+    let srq = pair.hosts[1].endpoint.create_srq(SrqInit { pd, depth: 8, max_sge: 2, xrc: None }).unwrap();
     let old = pair.hosts[1].qpn;
     let mut senders = [first, first];
     let mut receivers = Vec::new();

@@ -7,22 +7,28 @@ use roce::wire::Service;
 /// The longest message: 2³¹ bytes (IBA 9.4.3).
 const LONGEST: u64 = 1 << 31;
 
-/// Whether the service has this operation (IBA table 38).
-pub(crate) fn check_service(operation: &SendOperation, service: Service, qpn: Qpn) -> Result<(), PostError> {
-    let has = match operation {
+/// Whether the service has this operation (IBA table 38), and the request says what the service wants to know.
+pub(crate) fn check_service(request: &SendRequest, service: Service, qpn: Qpn) -> Result<(), PostError> {
+    let mut is_local = false;
+    let has = match request.operation {
         SendOperation::SendTo { .. } => service == Service::Ud,
-        SendOperation::Send { .. }
-        | SendOperation::Write { .. }
-        | SendOperation::Bind(_)
-        | SendOperation::LocalInvalidate { .. } => service != Service::Ud,
+        SendOperation::Send { .. } | SendOperation::Write { .. } => service != Service::Ud,
+        SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => {
+            is_local = true;
+            service != Service::Ud
+        }
         SendOperation::SendInvalidate { .. }
         | SendOperation::Read { .. }
         | SendOperation::FetchAdd { .. }
         | SendOperation::CompareSwap { .. }
         | SendOperation::AtomicWrite { .. }
-        | SendOperation::Flush { .. } => service == Service::Rc,
+        | SendOperation::Flush { .. } => matches!(service, Service::Rc | Service::Xrc),
     };
-    if has { Ok(()) } else { Err(PostError::Service { qpn }) }
+    if !has {
+        return Err(PostError::Service { qpn });
+    }
+    let names = request.srq.is_some();
+    if is_local || names == (service == Service::Xrc) { Ok(()) } else { Err(PostError::RemoteSrq { qpn }) }
 }
 
 pub(crate) fn check_send(request: &SendRequest, limits: &Capabilities) -> Result<(), PostError> {
@@ -84,7 +90,7 @@ pub(crate) fn check_recv(request: &RecvRequest, limits: &Capabilities) -> Result
 mod tests {
     use super::*;
     use roce::qp::Sge;
-    use roce::{Lkey, Rkey};
+    use roce::{Lkey, Rkey, SrqNumber};
 
     const REMOTE: Remote = Remote { address: 64, rkey: Rkey::new(1) };
 
@@ -122,15 +128,20 @@ mod tests {
 
     #[test]
     fn a_service_has_its_own_operations() {
-        let services = [Service::Rc, Service::Uc, Service::Ud];
+        let services = [Service::Rc, Service::Uc, Service::Ud, Service::Xrc];
         let had = |request: SendRequest| {
-            services.map(|service| check_service(&request.operation, service, Qpn::new(7)).is_ok())
+            services.map(|service| check_service(&request, service, Qpn::new(7)).is_ok())
         };
-        assert_eq!(had(SendRequest::send(0, Data::empty())), [true, true, false]);
-        assert_eq!(had(SendRequest::local_invalidate(0, Rkey::new(1))), [true, true, false]);
-        assert_eq!(had(SendRequest::send_invalidate(0, Data::empty(), Rkey::new(1))), [true, false, false]);
-        assert_eq!(had(SendRequest::atomic_write(0, Data::inline(&[0; 8]), REMOTE)), [true, false, false]);
-        assert_eq!(had(SendRequest::read(0, sge(1), REMOTE)), [true, false, false]);
+        let srq = SrqNumber::new(5);
+        let [connected, reliable, xrc] =
+            [[true, true, false, false], [true, false, false, false], [false, false, false, true]];
+        assert_eq!(had(SendRequest::send(0, Data::empty())), connected);
+        assert_eq!(had(SendRequest::local_invalidate(0, Rkey::new(1))), [true, true, false, true]);
+        assert_eq!(had(SendRequest::send_invalidate(0, Data::empty(), Rkey::new(1))), reliable);
+        assert_eq!(had(SendRequest::atomic_write(0, Data::inline(&[0; 8]), REMOTE)), reliable);
+        assert_eq!(had(SendRequest::read(0, sge(1), REMOTE)), reliable);
+        assert_eq!(had(SendRequest::read(0, sge(1), REMOTE).to_srq(srq)), xrc);
+        assert_eq!(had(SendRequest::send(0, Data::empty()).to_srq(srq)), xrc);
     }
 
     #[test]

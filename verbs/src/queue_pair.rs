@@ -110,7 +110,7 @@ impl QueuePairBuilder {
     pub fn build(self) -> Result<QueuePair, Error> {
         let (access, queue_key, partition_key) = (self.access, self.queue_key, self.partition_key);
         let init = match self.service {
-            Service::Rc | Service::Uc => Modify::Init { access, partition_key },
+            Service::Rc | Service::Uc | Service::Xrc => Modify::Init { access, partition_key },
             Service::Ud => Modify::InitDatagram { queue_key, partition_key },
         };
         let mut qp = self.build_reset()?;
@@ -283,7 +283,7 @@ impl QueuePair {
                 return Err(PostError::State { qpn: self.qpn(), state });
             }
         }
-        post::check_service(&request.operation, self.service, self.qpn())?;
+        post::check_service(&request, self.service, self.qpn())?;
         post::check_send(&request, &self.capabilities)?;
         self.rings.push_send(request)
     }

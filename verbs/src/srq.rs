@@ -36,7 +36,7 @@ impl ProtectionDomain {
                 return Err(Error::value(what, value, format!("{least} to {most}")));
             }
         }
-        let init = SrqInit { pd: self.pd, depth, max_sge };
+        let init = SrqInit { pd: self.pd, depth, max_sge, xrc: None };
         let rings = self.device.engine.call(move |station, _| station.create_srq(init))??;
         let handle = Arc::new(SrqHandle { device: self.device.clone(), id: rings.srq() });
         Ok(SharedReceiveQueue { rings, max_sge, handle })

@@ -28,6 +28,10 @@ pub fn fields(header: &Header) -> Vec<Field> {
     }
     match header {
         Header::Connected { operation, .. } => operation_fields(operation, &mut fields),
+        Header::Extended { srq, operation, .. } => {
+            fields.push(("srq", json!(srq.get())));
+            operation_fields(operation, &mut fields);
+        }
         Header::Datagram { queue_key, source, immediate, .. } => {
             fields.push(("source_qpn", json!(source.get())));
             fields.push(("qkey", json!(format!("{queue_key:#x}"))));

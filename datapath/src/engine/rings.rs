@@ -248,8 +248,6 @@ pub(super) struct QpQueues {
     pub(super) recv: WorkQueue<RecvRequest>,
     pub(super) send_cq: roce::CqId,
     pub(super) recv_cq: roce::CqId,
-    /// The slot of the shared queue that it receives from, and that queue's place.
-    pub(super) shared: Option<(usize, Place)>,
 }
 
 pub(super) fn queue_pair(
@@ -265,14 +263,7 @@ pub(super) fn queue_pair(
     let (recv, recv_queue) = work_queue(init.capabilities.max_recv, unpolled.clone(), recv_place);
     (
         QpRings { send, recv, doorbells, slot, qpn },
-        QpQueues {
-            qpn,
-            send: send_queue,
-            recv: recv_queue,
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
-            shared: None,
-        },
+        QpQueues { qpn, send: send_queue, recv: recv_queue, send_cq: init.send_cq, recv_cq: init.recv_cq },
     )
 }
 

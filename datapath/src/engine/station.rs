@@ -11,7 +11,7 @@ use crate::neighbour::{self, Neighbours};
 use cc::Instant;
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus, QpInit};
 use roce::wire::{Mac, Path, Vlan};
-use roce::{ControlError, CqId, Endpoint, Qpn, SrqId, SrqInit};
+use roce::{ControlError, CqId, Endpoint, Qpn, SrqId, SrqInit, XrcdId};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -78,6 +78,8 @@ pub struct Station {
     doorbells: Arc<Doorbells>,
     queues: Vec<Option<Queues>>,
     slots: HashMap<u32, usize>,
+    /// Of each shared receive queue.
+    srq_slots: Vec<Option<usize>>,
     cqs: Vec<CqProducer>,
     unpolled: Arc<Unpolled>,
     subscribers: Arc<Subscribers>,
@@ -111,6 +113,7 @@ impl Station {
             doorbells: Arc::new(Doorbells::new(max_qps)),
             queues: (0..max_qps).map(|_| None).collect(),
             slots: HashMap::with_capacity(max_qps),
+            srq_slots: Vec::new(),
             cqs: Vec::new(),
             unpolled: Arc::new(Unpolled::new(max_qps)),
             subscribers,
@@ -184,28 +187,33 @@ impl Station {
     /// As the endpoint has it.
     pub fn create_qp(&mut self, now: Instant, init: QpInit) -> Result<QpRings, ControlError> {
         let slot = self.free_slot()?;
-        let shared = init.srq.and_then(|srq| self.shared_slot(srq));
         let qpn = self.endpoint.create_qp(now, init)?;
+        Ok(self.connect_rings(qpn, slot, &init))
+    }
+
+    /// Makes an XRC target. Its rings take nothing: it has no queues.
+    ///
+    /// # Errors
+    /// As the endpoint has it.
+    pub fn create_xrc_target(&mut self, now: Instant, domain: XrcdId) -> Result<QpRings, ControlError> {
+        let slot = self.free_slot()?;
+        let qpn = self.endpoint.create_xrc_target(now, domain)?;
+        Ok(self.connect_rings(qpn, slot, &QpInit::XRC_TARGET))
+    }
+
+    fn connect_rings(&mut self, qpn: Qpn, slot: usize, init: &QpInit) -> QpRings {
         self.generation = self.generation.wrapping_add(1);
-        let (rings, mut queues) =
-            rings::queue_pair(qpn, slot, &init, self.doorbells.clone(), &self.unpolled, self.generation);
+        let (rings, queues) =
+            rings::queue_pair(qpn, slot, init, self.doorbells.clone(), &self.unpolled, self.generation);
         self.slots.insert(qpn.get(), slot);
-        queues.shared = shared;
         self.queues[slot] = Some(Queues::Pair(queues));
-        Ok(rings)
+        rings
     }
 
     fn free_slot(&self) -> Result<usize, ControlError> {
         let limit = self.queues.len() as u32;
         let slot = self.queues.iter().position(Option::is_none);
         slot.ok_or(ControlError::Limit { what: "queue pairs and shared receive queues", limit })
-    }
-
-    fn shared_slot(&self, srq: SrqId) -> Option<(usize, Place)> {
-        let found = |queues: &Option<Queues>| {
-            queues.as_ref().and_then(Queues::shared).filter(|queues| queues.srq == srq).map(|q| q.recv.place)
-        };
-        self.queues.iter().enumerate().find_map(|(slot, queues)| Some((slot, found(queues)?)))
     }
 
     /// Makes a shared receive queue.
@@ -220,6 +228,9 @@ impl Station {
         let (rings, queues) =
             rings::shared_receive_queue(srq, slot, init.depth, doorbells, &self.unpolled, generation);
         self.queues[slot] = Some(Queues::Shared(queues));
+        let index = srq.0 as usize;
+        self.srq_slots.resize(self.srq_slots.len().max(index + 1), None);
+        self.srq_slots[index] = Some(slot);
         Ok(rings)
     }
 
@@ -228,9 +239,8 @@ impl Station {
     /// # Errors
     /// As the endpoint has it: while queue pairs take from it.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
-        let slot = self.shared_slot(srq);
         self.endpoint.destroy_srq(srq)?;
-        if let Some((slot, _)) = slot {
+        if let Some(slot) = self.srq_slots.get_mut(srq.0 as usize).and_then(Option::take) {
             self.queues[slot] = None;
         }
         Ok(())
@@ -382,10 +392,16 @@ impl Station {
 
     /// Takes a batch of completions from the endpoint; tells whether there were any.
     fn collect(&mut self, index: usize) -> bool {
-        let Self { endpoint, cqs, batch, slots, queues, .. } = self;
+        let Self { endpoint, cqs, batch, slots, srq_slots, queues, .. } = self;
         endpoint.poll_cq(cqs[index].cq, &mut |completion| {
-            let queues = slots.get(&completion.qpn.get()).and_then(|&slot| queues[slot].as_ref()?.pair());
-            batch.push((*completion, queues.map(|queues| place(queues, completion.opcode))));
+            let place = match completion.srq {
+                Some(srq) => shared(queues, srq_slots, srq).map(|queues| queues.recv.place),
+                None => slots
+                    .get(&completion.qpn.get())
+                    .and_then(|&slot| queues[slot].as_ref()?.pair())
+                    .map(|queues| place(queues, completion.opcode)),
+            };
+            batch.push((*completion, place));
             batch.len() < BATCH
         });
         !batch.is_empty()
@@ -406,16 +422,19 @@ impl Station {
         }
         let mut last = None;
         for (completion, _) in &self.batch {
-            if last.replace(completion.qpn) != Some(completion.qpn)
-                && let Some(queues) =
-                    self.slots.get(&completion.qpn.get()).and_then(|&s| self.queues[s].as_ref()?.pair())
+            let whose = (completion.qpn, completion.srq);
+            if last.replace(whose) == Some(whose) {
+                continue;
+            }
+            if let Some(queues) =
+                self.slots.get(&completion.qpn.get()).and_then(|&s| self.queues[s].as_ref()?.pair())
             {
                 publish(&self.endpoint, queues);
-                if let Some((slot, _)) = queues.shared
-                    && let Some(Queues::Shared(shared)) = &self.queues[slot]
-                {
-                    publish_shared(&self.endpoint, shared);
-                }
+            }
+            if let Some(srq) = completion.srq
+                && let Some(queues) = shared(&self.queues, &self.srq_slots, srq)
+            {
+                publish_shared(&self.endpoint, queues);
             }
         }
         self.unpolled.end_move();
@@ -433,6 +452,11 @@ impl Station {
     }
 }
 
+fn shared<'a>(queues: &'a [Option<Queues>], slots: &[Option<usize>], srq: SrqId) -> Option<&'a SrqQueues> {
+    let slot = (*slots.get(srq.0 as usize)?)?;
+    queues[slot].as_ref().and_then(Queues::shared)
+}
+
 fn publish(endpoint: &Endpoint, queues: &QpQueues) {
     queues.send.publish(endpoint.send_room(queues.qpn));
     queues.recv.publish(endpoint.recv_room(queues.qpn));
@@ -444,9 +468,7 @@ fn publish_shared(endpoint: &Endpoint, queues: &SrqQueues) {
 
 fn place(queues: &QpQueues, opcode: CompletionOpcode) -> Place {
     match opcode {
-        CompletionOpcode::Recv | CompletionOpcode::RecvWithWrite => {
-            queues.shared.map_or(queues.recv.place, |(_, place)| place)
-        }
+        CompletionOpcode::Recv | CompletionOpcode::RecvWithWrite => queues.recv.place,
         CompletionOpcode::Send
         | CompletionOpcode::Write
         | CompletionOpcode::Read

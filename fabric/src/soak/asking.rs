@@ -26,7 +26,7 @@ impl Connection {
             return Ok(());
         }
         let kind = match self.talk.service {
-            Service::Rc => self.random.below(7),
+            Service::Rc | Service::Xrc => self.random.below(7),
             Service::Uc => self.random.below(4),
             Service::Ud => 0,
         };
@@ -146,7 +146,7 @@ impl Connection {
         // The header of a datagram stays in one piece.
         let pieces = match self.talk.service {
             Service::Ud => vec![self.sge(side, into, length)],
-            Service::Rc | Service::Uc => self.pieces(side, into, length),
+            Service::Rc | Service::Uc | Service::Xrc => self.pieces(side, into, length),
         };
         let request = RecvRequest::scatter(index as u64, &pieces);
         let endpoint = &mut hosts[self.sides[side].host].endpoint;

@@ -131,7 +131,7 @@ impl Host {
         let send_cq = endpoint.create_cq(talk.completions)?;
         let recv_cq = endpoint.create_cq(talk.completions)?;
         let region = endpoint.register(pd, BASE + base, talk.memory(), Access::ALL)?;
-        let shared = SrqInit { pd, depth: DEPTH, max_sge: 4 };
+        let shared = SrqInit { pd, depth: DEPTH, max_sge: 4, xrc: None };
         let srq = talk.shared_receives.then(|| endpoint.create_srq(shared)).transpose()?;
         let qpn = endpoint.create_qp(
             Instant::ZERO,

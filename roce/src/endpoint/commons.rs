@@ -4,6 +4,7 @@ use crate::cq::CompletionQueues;
 use crate::event::Events;
 use crate::qp::Books;
 use crate::srq::SharedQueues;
+use crate::xrc::XrcDomains;
 use crate::{Counters, RegionTable};
 use cc::{ActiveFlows, Instant};
 
@@ -13,6 +14,7 @@ pub(super) struct Commons {
     pub(super) regions: RegionTable,
     pub(super) addresses: AddressTable,
     pub(super) shared: SharedQueues,
+    pub(super) xrc: XrcDomains,
     pub(super) counters: Counters,
     /// Who sends telemetry here.
     flows: ActiveFlows,
@@ -26,6 +28,7 @@ impl Commons {
             regions: RegionTable::new(config.max_regions, for_keys),
             addresses: AddressTable::new(),
             shared: SharedQueues::default(),
+            xrc: XrcDomains::default(),
             counters: Counters::default(),
             flows: ActiveFlows::new(),
             events: Events::default(),

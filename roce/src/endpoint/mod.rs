@@ -4,16 +4,18 @@ mod commons;
 mod datapath;
 mod numbers;
 mod table;
+mod xrc;
 
 use crate::event::{Event, FailureCause};
 use crate::key_space::KeySpace;
 use crate::qp::{
     AnyQueuePair, Books, Capabilities, Completion, CompletionStatus, Identity, Modify, PostError, QpInit,
-    QpReport, RecvRequest, SendRequest,
+    QpReport, Receives, RecvRequest, SendRequest,
 };
-use crate::wire::Path;
+use crate::wire::{Path, Service};
 use crate::{
     Access, AddressId, Counters, Lkey, Qpn, Region, Rkey, SrqId, SrqInit, SrqReport, TimingWheel, WindowKind,
+    XrcdId,
 };
 use alloc::collections::VecDeque;
 use cc::{ConfigError, Instant, Rate};
@@ -94,6 +96,14 @@ pub enum ControlError {
     SrqBusy { srq: SrqId, qps: u32 },
     #[error("shared receive queue {} is of another protection domain", .srq.0)]
     SrqDomain { srq: SrqId },
+    #[error("shared receive queue {} is of an XRC domain: only targets of the domain take from it", .srq.0)]
+    SrqOfXrc { srq: SrqId },
+    #[error("an XRC initiator receives nothing: make it without a shared receive queue")]
+    InitiatorReceives,
+    #[error("there is no XRC domain {}", .0.0)]
+    NoXrcd(XrcdId),
+    #[error("XRC domain {} still has {users} targets and shared receive queues", .domain.0)]
+    XrcdBusy { domain: XrcdId, users: u32 },
     #[error("there is no such address handle")]
     NoAddress,
     #[error("congestion control: {0}")]
@@ -270,9 +280,12 @@ impl Endpoint {
     /// Makes a shared receive queue.
     ///
     /// # Errors
-    /// A depth or a number of buffers beyond its limit, or one queue too many.
+    /// A depth or a number of buffers beyond its limit, an unknown XRC domain or completion queue, or one queue too many.
     pub fn create_srq(&mut self, init: SrqInit) -> Result<SrqId, ControlError> {
-        self.commons.shared.create(init)
+        match init.xrc {
+            None => self.commons.shared.create(init),
+            Some(xrc) => self.create_xrc_srq(init, xrc),
+        }
     }
 
     /// Gives up a shared receive queue; its requests are forgotten, without completions.
@@ -280,7 +293,11 @@ impl Endpoint {
     /// # Errors
     /// There is none of this number, or queue pairs still take from it.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
-        self.commons.shared.destroy(srq)
+        let init = self.commons.shared.destroy(srq)?;
+        if let Some(xrc) = init.xrc {
+            self.leave_xrc(xrc);
+        }
+        Ok(())
     }
 
     /// Takes in a receive request for whichever queue pair comes first.
@@ -325,13 +342,16 @@ impl Endpoint {
         self.commons.shared.room(srq)
     }
 
-    /// Makes a queue pair, in RESET.
+    /// Makes a queue pair, in RESET. One of XRC is an initiator; [`Self::create_xrc_target`] makes targets.
     ///
     /// # Errors
     /// A capability above its limit, an unknown completion queue, or one queue pair too many: also where the numbers of
     /// those that are gone still rest.
     pub fn create_qp(&mut self, now: Instant, init: QpInit) -> Result<Qpn, ControlError> {
         check_capabilities(&init.capabilities)?;
+        if init.service == Service::Xrc && init.srq.is_some() {
+            return Err(ControlError::InitiatorReceives);
+        }
         if let Some(srq) = init.srq {
             self.commons.shared.join(srq, init.pd)?;
         }
@@ -343,17 +363,14 @@ impl Endpoint {
     }
 
     fn make_qp(&mut self, now: Instant, init: QpInit) -> Result<Qpn, ControlError> {
+        let receives = match (init.service, init.srq) {
+            (Service::Xrc, _) => Receives::Never,
+            (_, Some(srq)) => Receives::Shared(srq),
+            (_, None) => Receives::Own,
+        };
         self.commons.cqs.join(init.send_cq)?;
         let made = self.commons.cqs.join(init.recv_cq).and_then(|()| {
-            let identity = |qpn| Identity {
-                qpn,
-                pd: init.pd,
-                send_cq: init.send_cq,
-                recv_cq: init.recv_cq,
-                signal_all: init.signal_all,
-                srq: init.srq,
-                capabilities: init.capabilities,
-            };
+            let identity = |qpn| Identity::new(qpn, &init, receives);
             self.qps.insert(now, init.service, identity).inspect_err(|_| self.commons.cqs.leave(init.recv_cq))
         });
         made.inspect_err(|_| self.commons.cqs.leave(init.send_cq))
@@ -386,8 +403,10 @@ impl Endpoint {
         let identity = slot.qp.identity();
         self.commons.cqs.leave(identity.send_cq);
         self.commons.cqs.leave(identity.recv_cq);
-        if let Some(srq) = identity.srq {
-            self.commons.shared.leave(srq);
+        match identity.receives {
+            Receives::Own | Receives::Never => {}
+            Receives::Shared(srq) => self.commons.shared.leave(srq),
+            Receives::Named(domain) => self.commons.xrc.leave(domain),
         }
         Ok(())
     }
@@ -462,8 +481,7 @@ impl Endpoint {
             self.commons.events.push(Event::CqOverflowed(cq));
             for index in 0..self.qps.len() {
                 let Some(slot) = self.qps.at_mut(index) else { continue };
-                let Identity { send_cq, recv_cq, .. } = *slot.qp.identity();
-                if send_cq == cq || recv_cq == cq {
+                if slot.qp.completes_to(cq) {
                     let cause = FailureCause::CompletionQueue;
                     slot.qp.fail(Some(cause), CompletionStatus::Flushed, &mut self.commons.books(now));
                 }

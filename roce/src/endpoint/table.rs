@@ -124,7 +124,7 @@ impl QpTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qp::Capabilities;
+    use crate::qp::{Capabilities, Receives};
     use crate::{CqId, PdId};
 
     fn identity(qpn: Qpn) -> Identity {
@@ -134,7 +134,7 @@ mod tests {
             send_cq: CqId(0),
             recv_cq: CqId(0),
             signal_all: false,
-            srq: None,
+            receives: Receives::Own,
             capabilities: Capabilities::default(),
         }
     }

@@ -1,6 +1,6 @@
 //! When a queue pair raises which event (IBA 11.6.3).
 
-use super::{Books, Identity, QueuePair, State};
+use super::{Books, Identity, QueuePair, Receives, State};
 use crate::{Event, FailureCause, QpFailure};
 
 /// What was told already, and what is still to be told.
@@ -41,7 +41,7 @@ pub(super) fn on_error(failure: Option<QpFailure>, identity: &Identity, books: &
     if let Some(failure) = failure {
         books.events.push(Event::QpFailed(failure));
     }
-    if identity.srq.is_some() {
+    if let Receives::Shared(_) = identity.receives {
         books.events.push(Event::LastReceive(identity.qpn));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Data, Datagram, RecvRequest, Remote, SendOperation, SendRequest, Sge};
 use crate::wire::{Feth, Immediate};
-use crate::{Binding, Rkey};
+use crate::{Binding, Rkey, SrqNumber};
 use smallvec::SmallVec;
 
 impl Data {
@@ -44,7 +44,7 @@ impl SendRequest {
     /// A signalled request, neither solicited nor fenced.
     #[must_use]
     pub fn new(id: u64, operation: SendOperation, data: impl Into<Data>) -> Self {
-        Self { id, operation, data: data.into(), signalled: true, solicited: false, fence: false }
+        Self { id, operation, data: data.into(), signalled: true, solicited: false, fence: false, srq: None }
     }
 
     /// SEND.
@@ -130,6 +130,12 @@ impl SendRequest {
             | SendOperation::CompareSwap { .. } => {}
         }
         self
+    }
+
+    /// For the peer's shared receive queue `srq`: what an XRC initiator says with each request.
+    #[must_use]
+    pub fn to_srq(self, srq: SrqNumber) -> Self {
+        Self { srq: Some(srq), ..self }
     }
 
     /// Success makes no completion.

@@ -14,8 +14,8 @@ impl QueuePair {
     /// A data packet may have brought telemetry, an Acknowledge feedback. Either is taken in before the packet itself.
     pub(super) fn on_riding_telemetry(&mut self, frame: &Frame<'_>, books: &mut Books<'_>) {
         let bth = frame.header.bth();
-        let is_acknowledge = frame.header.opcode() == Opcode::RC_ACKNOWLEDGE;
-        if !is_acknowledge {
+        let opcode = frame.header.opcode();
+        if !opcode.is_acknowledge() {
             if self.collector.is_some() || frame.in_band.is_some() || frame.carried.is_some() {
                 self.collector().on_frame(books.now, frame, books.flows);
             }
@@ -23,7 +23,7 @@ impl QueuePair {
         }
         if bth.congestion & Bth::TELEMETRY != 0 && !frame.payload.is_empty() {
             let taken = Feedback::read(frame.payload)
-                .and_then(|feedback| self.on_feedback(bth, Opcode::RC_ACKNOWLEDGE, &feedback, books));
+                .and_then(|feedback| self.on_feedback(bth, opcode, &feedback, books));
             // The Acknowledge itself is good, whatever rides behind it.
             if let Err(discard) = taken {
                 books.counters.discard(discard);

@@ -44,12 +44,12 @@ pub use source_port::udp_source_port;
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use service::AnyQueuePair;
 
-use crate::SrqId;
 use crate::address::AddressTable;
 use crate::cq::CompletionQueues;
 use crate::event::Events;
 use crate::srq::SharedQueues;
-use crate::{Counters, CqId, PdId, Qpn, RegionTable};
+use crate::wire::Service;
+use crate::{Counters, CqId, PdId, Qpn, RegionTable, SrqId, XrcdId};
 use cc::{ActiveFlows, Instant};
 
 /// What a queue pair is from its making to its end.
@@ -60,8 +60,38 @@ pub(crate) struct Identity {
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
     pub(crate) signal_all: bool,
-    pub(crate) srq: Option<SrqId>,
+    pub(crate) receives: Receives,
     pub(crate) capabilities: Capabilities,
+}
+
+impl Identity {
+    pub(crate) const fn new(qpn: Qpn, init: &QpInit, receives: Receives) -> Self {
+        let QpInit { pd, send_cq, recv_cq, capabilities, signal_all, .. } = *init;
+        Self { qpn, pd, send_cq, recv_cq, signal_all, receives, capabilities }
+    }
+}
+
+/// Where a queue pair takes its receive requests from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receives {
+    /// A queue of its own.
+    Own,
+    /// One that it shares.
+    Shared(SrqId),
+    /// An XRC initiator takes no messages.
+    Never,
+    /// An XRC target: whichever queue of the domain a message names.
+    Named(XrcdId),
+}
+
+impl Receives {
+    /// Of a reliable queue pair: the service of its packets.
+    pub(crate) const fn service(self) -> Service {
+        match self {
+            Self::Own | Self::Shared(_) => Service::Rc,
+            Self::Never | Self::Named(_) => Service::Xrc,
+        }
+    }
 }
 
 /// What all queue pairs of an endpoint share, lent for one call.

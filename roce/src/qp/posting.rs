@@ -1,7 +1,7 @@
 //! What is checked of a request when it is posted.
 
 use super::wqe::MAX_MESSAGE;
-use super::{Data, Identity, PostError, SendOperation, SendRequest};
+use super::{Data, Identity, PostError, Receives, SendOperation, SendRequest};
 
 pub(super) fn check_buffers(given: usize, limit: u32) -> Result<(), PostError> {
     if given <= limit as usize { Ok(()) } else { Err(PostError::TooManyBuffers { given, limit }) }
@@ -10,6 +10,9 @@ pub(super) fn check_buffers(given: usize, limit: u32) -> Result<(), PostError> {
 /// What can be said of a request without the regions; gives its length.
 pub(super) fn check_send(request: &SendRequest, identity: &Identity) -> Result<u32, PostError> {
     let capabilities = &identity.capabilities;
+    if (identity.receives == Receives::Never) != request.srq.is_some() && !request.operation.is_local() {
+        return Err(PostError::RemoteSrq { qpn: identity.qpn });
+    }
     match &request.data {
         Data::Buffers(buffers) => check_buffers(buffers.len(), capabilities.max_send_sge)?,
         // A word to be written at once lies in the request, whatever else may.

@@ -10,10 +10,10 @@ use super::seal::Seals;
 use super::telemetry::{Prober, Sampler};
 use super::upgrade::Seen;
 use super::{
-    Books, CompletionStatus, Congestion, Identity, Modify, PostError, QpReport, RecvRequest, RtrSettings,
-    RtsSettings, SendOperation, SendRequest, State,
+    Books, CompletionStatus, Congestion, Identity, Modify, PostError, QpReport, Receives, RecvRequest,
+    RtrSettings, RtsSettings, SendOperation, SendRequest, State,
 };
-use crate::wire::{Bth, Format, Frame, Header, Opcode, Operation, Path, Service, Template};
+use crate::wire::{Bth, Format, Frame, Header, Opcode, Operation, Path, Template};
 use crate::{Access, ControlError, Discard, FailureCause, Memory, Qpn};
 use alloc::boxed::Box;
 use cc::{CongestionController, Instant};
@@ -264,10 +264,11 @@ impl QueuePair {
 
     pub(crate) fn post_send(&mut self, request: SendRequest, books: &mut Books<'_>) -> Result<(), PostError> {
         let capabilities = &self.identity.capabilities;
-        let length = check_send(&request, &self.identity)?;
-        if let SendOperation::SendTo { .. } = request.operation {
+        let is_target = matches!(self.identity.receives, Receives::Named(_));
+        if is_target || matches!(request.operation, SendOperation::SendTo { .. }) {
             return Err(PostError::Service { qpn: self.identity.qpn });
         }
+        let length = check_send(&request, &self.identity)?;
         match self.state {
             State::ReadyToSend | State::SendQueueDrained => {
                 if self.send_room() == 0 {
@@ -287,11 +288,15 @@ impl QueuePair {
     }
 
     pub(crate) fn post_recv(&mut self, request: RecvRequest, books: &mut Books<'_>) -> Result<(), PostError> {
+        match self.identity.receives {
+            Receives::Own => {}
+            Receives::Shared(_) | Receives::Named(_) => {
+                return Err(PostError::SharedReceives { qpn: self.identity.qpn });
+            }
+            Receives::Never => return Err(PostError::Service { qpn: self.identity.qpn }),
+        }
         let capabilities = &self.identity.capabilities;
         check_buffers(request.buffers.len(), capabilities.max_recv_sge)?;
-        if self.identity.srq.is_some() {
-            return Err(PostError::SharedReceives { qpn: self.identity.qpn });
-        }
         match self.state {
             State::Reset => {
                 return Err(PostError::State { qpn: self.identity.qpn, state: self.state });
@@ -323,21 +328,10 @@ impl QueuePair {
     ) -> Result<(), Discard> {
         self.check_addressing(frame)?;
         match frame.header {
-            Header::Connected { service: Service::Rc, bth, operation } => {
-                let is_marked = self.notifier.on_packet(books.now, frame);
-                books.counters.rx_marked += u64::from(is_marked);
-                if !is_answer(operation)
-                    && let Some(collector) = &mut self.collector
-                {
-                    collector.on_request(frame.path.udp_source);
-                }
-                self.on_riding_telemetry(frame, books);
-                if is_answer(operation) {
-                    self.on_answer(bth, operation, frame.payload, memory, books)
-                } else {
-                    self.on_request(bth, operation, is_marked, frame.payload, memory, books)
-                }
+            Header::Connected { service, .. } if service == self.identity.receives.service() => {
+                self.on_transport(frame, memory, books)
             }
+            Header::Extended { .. } => self.on_transport(frame, memory, books),
             Header::CongestionNotification { .. } => {
                 books.counters.notifications_received += 1;
                 if let Some(flow) = &mut self.flow {
@@ -359,6 +353,43 @@ impl QueuePair {
         }
     }
 
+    /// A request or an answer.
+    #[inline]
+    fn on_transport<M: Memory>(
+        &mut self,
+        frame: &Frame<'_>,
+        memory: &mut M,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        let (bth, operation, srq) = match (frame.header, self.identity.receives) {
+            (Header::Connected { bth, operation, .. }, Receives::Own | Receives::Shared(_)) => {
+                (bth, operation, None)
+            }
+            // An initiator gets answers, a target gets requests.
+            (Header::Connected { bth, operation, .. }, Receives::Never) => (bth, operation, None),
+            (Header::Extended { bth, srq, operation }, Receives::Named(_)) => (bth, operation, Some(srq)),
+            _ => return Err(Discard::Opcode),
+        };
+        let is_marked = self.notifier.on_packet(books.now, frame);
+        books.counters.rx_marked += u64::from(is_marked);
+        if !operation.is_answer()
+            && let Some(collector) = &mut self.collector
+        {
+            collector.on_request(frame.path.udp_source);
+        }
+        self.on_riding_telemetry(frame, books);
+        if operation.is_answer() {
+            self.on_answer(bth, operation, frame.payload, memory, books)
+        } else {
+            let identity = &self.identity;
+            let rights = Rights { access: self.access, mtu: self.mtu() };
+            let mut arrival =
+                Arrival { memory, books, identity, rights, bth, srq, is_marked, payload: frame.payload };
+            let outcome = self.responder.on_request(operation, &mut arrival);
+            self.conclude_request(outcome, books)
+        }
+    }
+
     /// The queue pair takes packets, and this one comes from its peer and partition (IBA 9.6.1.1).
     #[inline]
     fn check_addressing(&self, frame: &Frame<'_>) -> Result<(), Discard> {
@@ -377,21 +408,14 @@ impl QueuePair {
         }
     }
 
+    /// What a request came to.
     #[inline]
-    fn on_request<M: Memory>(
+    fn conclude_request(
         &mut self,
-        bth: Bth,
-        operation: Operation,
-        is_marked: bool,
-        payload: &[u8],
-        memory: &mut M,
+        outcome: Result<(), Refusal>,
         books: &mut Books<'_>,
     ) -> Result<(), Discard> {
-        let mtu = self.connection.as_ref().map_or(0, |connection| connection.mtu);
-        let rights = Rights { access: self.access, mtu };
-        let mut arrival =
-            Arrival { memory, books, identity: &self.identity, rights, bth, is_marked, payload };
-        match self.responder.on_request(operation, &mut arrival) {
+        match outcome {
             Ok(()) => {
                 self.alarms.on_request(self.state, &self.identity, books);
                 Ok(())
@@ -407,6 +431,10 @@ impl QueuePair {
                 Err(discard)
             }
         }
+    }
+
+    fn mtu(&self) -> u32 {
+        self.connection.as_ref().map_or(0, |connection| connection.mtu)
     }
 
     fn on_answer<M: Memory>(
@@ -524,31 +552,6 @@ impl QueuePair {
 #[inline]
 pub(super) const fn same_partition(ours: u16, theirs: u16) -> bool {
     (ours ^ theirs) & 0x7fff == 0 && (ours | theirs) & 0x8000 != 0
-}
-
-#[inline]
-const fn is_answer(operation: Operation) -> bool {
-    match operation {
-        Operation::ReadResponseFirst(_)
-        | Operation::ReadResponseMiddle
-        | Operation::ReadResponseLast(_)
-        | Operation::ReadResponseOnly(_)
-        | Operation::Acknowledge(_)
-        | Operation::AtomicAcknowledge { .. } => true,
-        Operation::SendFirst
-        | Operation::SendMiddle
-        | Operation::SendLast(_)
-        | Operation::SendOnly(_)
-        | Operation::WriteFirst(_)
-        | Operation::WriteMiddle
-        | Operation::WriteLast(_)
-        | Operation::WriteOnly(..)
-        | Operation::ReadRequest(_)
-        | Operation::CompareSwap(_)
-        | Operation::FetchAdd(_)
-        | Operation::Flush(..)
-        | Operation::AtomicWrite(_) => false,
-    }
 }
 
 pub(super) fn limit(what: &'static str, value: u8, limit: u8) -> Result<(), ControlError> {

@@ -1,41 +1,72 @@
 //! Where a queue pair takes its receive requests from.
 
-use super::{Identity, RecvRequest};
-use crate::SrqId;
-use crate::srq::SharedQueues;
+use super::{Identity, Receives, RecvRequest};
+use crate::srq::{Reached, SharedQueues};
+use crate::{CqId, SrqId};
 use alloc::collections::VecDeque;
 
-/// Its own queue, or one that it shares.
+/// Its own queue, one that it shares, or one that each message names.
 #[derive(Debug)]
 pub(super) enum ReceiveQueue {
     Own(VecDeque<RecvRequest>),
     Shared(SrqId),
+    /// The one that the newest message named.
+    Named(Option<Reached>),
 }
 
 impl ReceiveQueue {
     pub(super) fn new(identity: &Identity) -> Self {
-        match identity.srq {
-            Some(srq) => Self::Shared(srq),
-            None => Self::Own(VecDeque::with_capacity(identity.capabilities.max_recv as usize)),
+        match identity.receives {
+            Receives::Own => Self::Own(VecDeque::with_capacity(identity.capabilities.max_recv as usize)),
+            Receives::Shared(srq) => Self::Shared(srq),
+            Receives::Never | Receives::Named(_) => Self::Named(None),
         }
     }
 
     pub(super) const fn is_shared(&self) -> bool {
-        matches!(self, Self::Shared(_))
+        match self {
+            Self::Own(_) => false,
+            Self::Shared(_) | Self::Named(_) => true,
+        }
+    }
+
+    /// The shared queue that it takes from now.
+    pub(super) fn shared(&self) -> Option<SrqId> {
+        match self {
+            Self::Own(_) | Self::Named(None) => None,
+            Self::Shared(srq) | Self::Named(Some(Reached { srq, .. })) => Some(*srq),
+        }
+    }
+
+    /// The queue that the newest message named.
+    pub(super) const fn reached(&self) -> Option<&Reached> {
+        match self {
+            Self::Own(_) | Self::Shared(_) => None,
+            Self::Named(reached) => reached.as_ref(),
+        }
+    }
+
+    /// Where the completion of a request that was taken goes. `None` where its queue, named by the message, is gone: then its
+    /// completion queue may be another's.
+    pub(super) fn completes_to(&self, identity: &Identity, shared: &SharedQueues) -> Option<CqId> {
+        match self {
+            Self::Own(_) | Self::Shared(_) | Self::Named(None) => Some(identity.recv_cq),
+            Self::Named(Some(reached)) => shared.reach(reached.number).map(|(reached, _)| reached.cq),
+        }
     }
 
     /// Requests that wait in its own queue.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Own(queue) => queue.len(),
-            Self::Shared(_) => 0,
+            Self::Shared(_) | Self::Named(_) => 0,
         }
     }
 
     pub(super) fn front<'a>(&'a self, shared: &'a SharedQueues) -> Option<&'a RecvRequest> {
         match self {
             Self::Own(queue) => queue.front(),
-            Self::Shared(srq) => shared.front(*srq),
+            Self::Shared(_) | Self::Named(_) => shared.front(self.shared()?),
         }
     }
 
@@ -46,7 +77,7 @@ impl ReceiveQueue {
     pub(super) fn pop(&mut self, shared: &mut SharedQueues) -> Option<RecvRequest> {
         match self {
             Self::Own(queue) => queue.pop_front(),
-            Self::Shared(srq) => shared.pop(*srq),
+            Self::Shared(_) | Self::Named(_) => shared.pop(self.shared()?),
         }
     }
 
@@ -54,7 +85,7 @@ impl ReceiveQueue {
     pub(super) fn pop_own(&mut self) -> Option<RecvRequest> {
         match self {
             Self::Own(queue) => queue.pop_front(),
-            Self::Shared(_) => None,
+            Self::Shared(_) | Self::Named(_) => None,
         }
     }
 
@@ -69,13 +100,17 @@ impl ReceiveQueue {
         match self {
             Self::Own(queue) => queue.push_front(request),
             Self::Shared(srq) => shared.push_front(*srq, request),
+            // A reliable service gives no message up.
+            Self::Named(_) => {}
         }
     }
 
-    /// Forgets what waits in its own queue; the room stays.
+    /// Forgets what waits in its own queue, and what was named; the room stays.
     pub(super) fn clear(&mut self) {
-        if let Self::Own(queue) = self {
-            queue.clear();
+        match self {
+            Self::Own(queue) => queue.clear(),
+            Self::Shared(_) => {}
+            Self::Named(reached) => *reached = None,
         }
     }
 }

@@ -1,5 +1,5 @@
 use crate::wire::{Feth, Immediate};
-use crate::{AddressId, Binding, Lkey, Qpn, Rkey, SrqId};
+use crate::{AddressId, Binding, Lkey, Qpn, Rkey, SrqId, SrqNumber};
 use smallvec::SmallVec;
 use thiserror::Error;
 
@@ -154,6 +154,8 @@ pub struct SendRequest {
     pub solicited: bool,
     /// Wait until all earlier READs and atomics are done.
     pub fence: bool,
+    /// Of an XRC initiator, and only there: the peer's shared receive queue, whose domain also stands for its memory.
+    pub srq: Option<SrqNumber>,
 }
 
 /// A receive work request.
@@ -189,6 +191,10 @@ pub enum PostError {
     NoSrq { srq: SrqId },
     #[error("QP {qpn}'s service has no such operation")]
     Service { qpn: Qpn },
+    #[error(
+        "QP {qpn}: a request of an XRC initiator names the peer's shared receive queue, others name none"
+    )]
+    RemoteSrq { qpn: Qpn },
     #[error("datagram of {given} bytes: the path MTU is {limit}")]
     DatagramTooLong { given: u32, limit: u32 },
     #[error("an atomic needs 8 bytes in one buffer, and a remote address aligned to 8")]
@@ -265,6 +271,8 @@ pub struct Completion {
     pub solicited: bool,
     /// Who sent a datagram. Its first 40 bytes are the IPv6 header, or 20 bytes that mean nothing and the IPv4 header.
     pub source: Option<Qpn>,
+    /// The shared receive queue that the request was taken from.
+    pub srq: Option<SrqId>,
 }
 
 impl Completion {
@@ -281,6 +289,7 @@ impl Completion {
             invalidated: None,
             solicited: false,
             source: None,
+            srq: None,
         }
     }
 }

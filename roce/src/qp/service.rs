@@ -5,7 +5,7 @@ use super::{
     Books, CompletionStatus, Identity, Modify, PostError, QpReport, QueuePair, RecvRequest, SendRequest,
 };
 use crate::wire::{Frame, Service};
-use crate::{ControlError, Discard, FailureCause, Memory};
+use crate::{ControlError, CqId, Discard, FailureCause, Memory};
 use cc::Instant;
 
 /// A queue pair of any service.
@@ -28,7 +28,7 @@ macro_rules! either {
 impl AnyQueuePair {
     pub(crate) fn new(service: Service, identity: Identity) -> Self {
         match service {
-            Service::Rc => Self::Reliable(QueuePair::new(identity)),
+            Service::Rc | Service::Xrc => Self::Reliable(QueuePair::new(identity)),
             Service::Uc => Self::Unreliable(Unreliable::connected(identity)),
             Service::Ud => Self::Unreliable(Unreliable::datagram(identity)),
         }
@@ -53,6 +53,16 @@ impl AnyQueuePair {
         books: &mut Books<'_>,
     ) {
         either!(self, qp => qp.fail(cause, receive, books));
+    }
+
+    /// Whether its completions go, or lately went, to `cq`.
+    pub(crate) fn completes_to(&self, cq: CqId) -> bool {
+        let Identity { send_cq, recv_cq, .. } = *self.identity();
+        let lately = match self {
+            Self::Reliable(qp) => qp.responder.lately_completed_to(),
+            Self::Unreliable(_) => None,
+        };
+        send_cq == cq || recv_cq == cq || lately == Some(cq)
     }
 
     pub(crate) fn send_room(&self) -> u32 {

@@ -63,6 +63,26 @@ pub struct QpInit {
     pub srq: Option<SrqId>,
 }
 
+impl QpInit {
+    /// What an XRC target is like: it has no domain of memory, no completion queues and no queues of its own, but those of the
+    /// shared receive queue that a message names.
+    pub const XRC_TARGET: Self = Self {
+        service: Service::Xrc,
+        pd: PdId(0),
+        send_cq: CqId(u32::MAX),
+        recv_cq: CqId(u32::MAX),
+        capabilities: Capabilities {
+            max_send: 0,
+            max_recv: 0,
+            max_send_sge: 0,
+            max_recv_sge: 0,
+            max_inline: 0,
+        },
+        signal_all: false,
+        srq: None,
+    };
+}
+
 /// Local ACK timeout code, 0 to 31: 4.096 µs × 2^code, 0 for ever (IBA 9.7.6.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AckTimeout(u8);

@@ -5,11 +5,11 @@ use super::queue_pair::{Connection, QueuePair};
 use super::responder::Answered;
 use super::telemetry::PROBE_ROOM;
 use super::upgrade::Seen;
-use super::{Books, CompletionStatus, Identity, State, buffers};
+use super::{Books, CompletionStatus, State, buffers};
 use crate::wire::telemetry::IntHeader;
 use crate::wire::{
-    Bth, Format, Header, MAX_IN_BAND, MAX_OVERHEAD, NakCode, Opcode, Operation, Report, SUBSCRIPTION_LENGTH,
-    Service, Subscription, Template,
+    Bth, Format, Header, MAX_IN_BAND, MAX_OVERHEAD, NakCode, Operation, Report, SUBSCRIPTION_LENGTH, Service,
+    Subscription, Template,
 };
 use crate::{Access, AccessError, FailureCause, Memory, Psn, Qpn};
 use cc::{CongestionController, Instant};
@@ -126,16 +126,15 @@ impl QueuePair {
             (Some(held), Operation::Acknowledge(aeth)) => {
                 Header::SelectiveAcknowledge { bth, msn: aeth.msn, held }
             }
-            _ => Header::Connected { service: Service::Rc, bth, operation },
+            _ => Header::Connected { service: self.identity.receives.service(), bth, operation },
         };
-        let payload = read.map_or(0, |read| read.length);
-        let identity = self.identity;
+        let payload = read.map_or(0, |(_, read)| read.length);
+        let qpn = self.identity.qpn;
         let written = self.write(connection, &header, payload, frame, |into| {
-            match read.filter(|read| read.length > 0) {
+            match read.filter(|(_, read)| read.length > 0) {
                 None => Ok(()),
-                Some(read) => {
+                Some((pd, read)) => {
                     let (regions, access) = (&*books.regions, Access::REMOTE_READ);
-                    let Identity { pd, qpn, .. } = identity;
                     let slice = regions.remote(read.rkey, pd, qpn, read.address, read.length, access)?;
                     memory.gather(slice, into);
                     Ok(())
@@ -174,8 +173,8 @@ impl QueuePair {
         books: &mut Books<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        let feedback = self.feedback(Opcode::RC_ACKNOWLEDGE, &bth, report);
-        let header = Header::Connected { service: Service::Rc, bth, operation };
+        let header = Header::Connected { service: self.identity.receives.service(), bth, operation };
+        let feedback = self.feedback(header.opcode(), &bth, report);
         let written = self.write(connection, &header, feedback.length() as u32, frame, |into| {
             feedback.write(into);
             Ok(())
@@ -261,7 +260,10 @@ impl QueuePair {
         if brings == Brings::InBand {
             bth.congestion |= Bth::TELEMETRY;
         }
-        let header = Header::Connected { service: Service::Rc, bth, operation: plan.operation };
+        let header = match plan.srq {
+            None => Header::Connected { service: Service::Rc, bth, operation: plan.operation },
+            Some(srq) => Header::Extended { bth, srq, operation: plan.operation },
+        };
         let fill = |into: &mut [u8]| {
             Ok(buffers::gather(memory, books.regions, self.identity.pd, plan.data, plan.offset, into)?)
         };

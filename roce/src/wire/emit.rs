@@ -161,6 +161,13 @@ fn check(header: &Header, opcode: Opcode, length: usize) -> Result<(), EmitError
     let shape = opcode.shape().ok_or(EmitError::Opcode(opcode.0))?;
     let (limit, legal) = match header {
         Header::Connected { service: Service::Ud, .. } => return Err(EmitError::Opcode(opcode.0)),
+        // What has an XRCETH is a request of XRC, and the other way round.
+        Header::Connected { service: Service::Xrc, operation, .. } if !operation.is_answer() => {
+            return Err(EmitError::Opcode(opcode.0));
+        }
+        Header::Extended { operation, .. } if operation.is_answer() => {
+            return Err(EmitError::Opcode(opcode.0));
+        }
         Header::TelemetryRequest { int, .. } => (int.room_bytes(), length == int.room_bytes()),
         Header::TelemetryResponse { feedback, .. } | Header::TelemetryNotification { feedback, .. } => {
             match feedback.report {

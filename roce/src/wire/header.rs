@@ -1,6 +1,6 @@
 use super::feedback::{Feedback, Seal, Setup};
 use super::telemetry::IntHeader;
-use crate::{Psn, Qpn, Rkey};
+use crate::{Psn, Qpn, Rkey, SrqNumber};
 use core::time::Duration;
 use thiserror::Error;
 
@@ -44,6 +44,8 @@ pub enum Service {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Extended reliable connection: its requests go to a shared receive queue (IBA annex A14).
+    Xrc,
 }
 
 /// Immediate data, four bytes that the receiver's completion carries unchanged.
@@ -289,18 +291,56 @@ pub enum Operation {
     AtomicWrite(Reth),
 }
 
+impl Operation {
+    /// Whether a responder sends it; all else is a request.
+    #[must_use]
+    #[inline]
+    pub const fn is_answer(&self) -> bool {
+        match self {
+            Self::ReadResponseFirst(_)
+            | Self::ReadResponseMiddle
+            | Self::ReadResponseLast(_)
+            | Self::ReadResponseOnly(_)
+            | Self::Acknowledge(_)
+            | Self::AtomicAcknowledge { .. } => true,
+            Self::SendFirst
+            | Self::SendMiddle
+            | Self::SendLast(_)
+            | Self::SendOnly(_)
+            | Self::WriteFirst(_)
+            | Self::WriteMiddle
+            | Self::WriteLast(_)
+            | Self::WriteOnly(..)
+            | Self::ReadRequest(_)
+            | Self::CompareSwap(_)
+            | Self::FetchAdd(_)
+            | Self::Flush(..)
+            | Self::AtomicWrite(_) => false,
+        }
+    }
+}
+
 /// A packet from the BTH to the payload.
 ///
 /// Which services have which operations is checked when a packet is parsed and when one is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// RC or UC.
+    /// RC or UC, or an answer of XRC.
     Connected {
-        /// Rc or Uc.
+        /// Rc, Uc or Xrc.
         service: Service,
         /// Common fields.
         bth: Bth,
         /// Opcode and extension headers.
+        operation: Operation,
+    },
+    /// A request of XRC, with its XRCETH (IBA annex A14).
+    Extended {
+        /// Common fields.
+        bth: Bth,
+        /// The shared receive queue that it is for.
+        srq: SrqNumber,
+        /// Opcode and the other extension headers.
         operation: Operation,
     },
     /// A UD SEND, with its DETH (IBA 9.3.2).
@@ -367,6 +407,7 @@ impl Header {
     pub const fn bth(&self) -> &Bth {
         match self {
             Self::Connected { bth, .. }
+            | Self::Extended { bth, .. }
             | Self::Datagram { bth, .. }
             | Self::CongestionNotification { bth }
             | Self::TelemetryRequest { bth, .. }

@@ -1,6 +1,6 @@
 //! HPCC telemetry in data packets: the INT header of rtgwg-00 Figure 4 between BTH and extension headers.
 
-use super::header::Bth;
+use super::header::{Bth, Service};
 use super::telemetry::{HopRecord, IntHeader, WORD_LENGTH};
 use super::{BTH_LENGTH, Opcode};
 use crate::Discard;
@@ -32,7 +32,7 @@ pub(super) fn is_flagged(opcode: u8, congestion: u8) -> bool {
 /// Packets of connected services that may bring an INT header: all but Acknowledges.
 #[inline]
 pub(super) fn is_data(opcode: Opcode) -> bool {
-    opcode.0 < 0x40 && opcode != Opcode::RC_ACKNOWLEDGE
+    matches!(opcode.service(), Some(Service::Rc | Service::Uc | Service::Xrc)) && !opcode.is_acknowledge()
 }
 
 /// How many bytes of `rest`, which follows the BTH, are outside the ICRC: what switches change on the way.

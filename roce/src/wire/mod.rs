@@ -20,6 +20,8 @@ pub mod telemetry;
 mod template;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod xrc_tests;
 
 pub use ecn::{Ecn, ecn, mark_ce, traffic_class};
 pub use emit::{Draft, EmitError, emit};
@@ -45,8 +47,8 @@ pub const ROCE_PORT: u16 = 4791;
 pub const MAX_PAYLOAD: usize = 4096;
 
 /// What all headers together and the ICRC take at most: Ethernet with a VLAN tag, IPv6, UDP, BTH, the longest
-/// extension header, pad, ICRC. In-band telemetry comes on top of it ([`MAX_IN_BAND`]).
-pub const MAX_OVERHEAD: usize = 18 + 40 + 8 + 12 + 28 + 3 + 4;
+/// extension headers (XRCETH, AtomicETH), pad, ICRC. In-band telemetry comes on top of it ([`MAX_IN_BAND`]).
+pub const MAX_OVERHEAD: usize = 18 + 40 + 8 + 12 + 4 + 28 + 3 + 4;
 
 /// What in-band telemetry adds to a data packet.
 pub const MAX_IN_BAND: usize = 4 + IN_BAND_ROOM as usize * telemetry::RECORD_LENGTH;
@@ -156,7 +158,7 @@ fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Head
     let (header, rest) = opcode::read(Opcode(opcode), bth, rest)?;
     let length = rest.len().checked_sub(pad).ok_or(Discard::Truncated)?;
     // Behind an Acknowledge, feedback.
-    let payload = shape.payload || opcode == Opcode::RC_ACKNOWLEDGE.0 && congestion & Bth::TELEMETRY != 0;
+    let payload = shape.payload || Opcode(opcode).is_acknowledge() && congestion & Bth::TELEMETRY != 0;
     if !rest.len().is_multiple_of(4) || (length > 0 || pad > 0) && !payload {
         return Err(Discard::Sequence);
     }

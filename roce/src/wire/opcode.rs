@@ -4,7 +4,7 @@ use super::header::{
     Syndrome,
 };
 use super::telemetry::IntHeader;
-use crate::{Discard, Qpn, Rkey};
+use crate::{Discard, Qpn, Rkey, SrqNumber};
 
 /// The first byte of a BTH: service in the top three bits, operation below (IBA table 38).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,11 +25,11 @@ const fn shape(name: &'static str, payload: bool, services: &'static [Service]) 
     Shape { name, payload, services }
 }
 
-const RC: &[Service] = &[Service::Rc];
-const RC_UC: &[Service] = &[Service::Rc, Service::Uc];
-const ALL: &[Service] = &[Service::Rc, Service::Uc, Service::Ud];
+const RC: &[Service] = &[Service::Rc, Service::Xrc];
+const RC_UC: &[Service] = &[Service::Rc, Service::Uc, Service::Xrc];
+const ALL: &[Service] = &[Service::Rc, Service::Uc, Service::Ud, Service::Xrc];
 
-/// By the low five bits (IBA table 38, annex A19). 21 and 24 to 27 are reserved.
+/// By the low five bits (IBA table 38, annexes A14 and A19). 21 and 24 to 27 are reserved.
 static OPERATIONS: [Shape; 30] = [
     shape("SEND First", true, RC_UC),
     shape("SEND Middle", true, RC_UC),
@@ -70,6 +70,9 @@ static FEEDBACK: Shape = shape("Telemetry Notification", false, &[]);
 static SETUP: Shape = shape("Telemetry Setup", false, &[]);
 static SELECTIVE: Shape = shape("Selective Acknowledge", false, &[]);
 
+/// 8 bits reserved, 24 of the shared receive queue's number (IBA annex A14).
+const XRCETH_LENGTH: usize = 4;
+
 /// Bytes after a CNP's BTH, reserved (IBA A17.9.3).
 const NOTIFICATION_RESERVED: usize = 16;
 
@@ -84,8 +87,10 @@ impl Opcode {
     pub const TELEMETRY_NOTIFICATION: Self = Self(0xc2);
     /// How telemetry shall be answered.
     pub const TELEMETRY_SETUP: Self = Self(0xc3);
-    /// Acknowledge of a reliable connection.
-    pub(crate) const RC_ACKNOWLEDGE: Self = Self(17);
+    /// The low five bits of an Acknowledge.
+    const ACKNOWLEDGE: u8 = 17;
+    /// The low five bits of what a responder sends.
+    const ANSWERS: core::ops::RangeInclusive<u8> = 13..=18;
     /// What a receiver has and what it lacks, between peers that agreed on selective repeat.
     pub const SELECTIVE_ACKNOWLEDGE: Self = Self(0xc8);
 
@@ -97,8 +102,14 @@ impl Opcode {
             0 => Some(Service::Rc),
             1 => Some(Service::Uc),
             3 => Some(Service::Ud),
+            5 => Some(Service::Xrc),
             _ => None,
         }
+    }
+
+    /// Acknowledge of a reliable service.
+    pub(crate) const fn is_acknowledge(self) -> bool {
+        matches!(self.service(), Some(Service::Rc | Service::Xrc)) && self.0 & 31 == Self::ACKNOWLEDGE
     }
 
     /// What it means; `None` where the service has no such operation.
@@ -125,6 +136,7 @@ impl Header {
     pub const fn opcode(&self) -> Opcode {
         match self {
             Self::Connected { service, operation, .. } => Opcode(service.bits() | operation.code()),
+            Self::Extended { operation, .. } => Opcode(Service::Xrc.bits() | operation.code()),
             Self::Datagram { immediate: None, .. } => Opcode(0x64),
             Self::Datagram { immediate: Some(_), .. } => Opcode(0x65),
             Self::CongestionNotification { .. } => Opcode::NOTIFICATION,
@@ -143,6 +155,7 @@ impl Service {
             Self::Rc => 0x00,
             Self::Uc => 0x20,
             Self::Ud => 0x60,
+            Self::Xrc => 0xa0,
         }
     }
 }
@@ -289,8 +302,15 @@ pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u
                 let immediate: Option<Immediate> = if opcode.0 == 0x65 { Some(reader.take()?) } else { None };
                 Header::Datagram { bth, queue_key, source, immediate }
             }
-            service @ (Service::Rc | Service::Uc) => {
-                Header::Connected { service, bth, operation: reader.operation(opcode.0 & 31)? }
+            service @ (Service::Rc | Service::Uc | Service::Xrc) => {
+                let code = opcode.0 & 31;
+                let is_named = service == Service::Xrc && !Opcode::ANSWERS.contains(&code);
+                let srq = if is_named { Some(SrqNumber::new(reader.u32()?)) } else { None };
+                let operation = reader.operation(code)?;
+                match srq {
+                    Some(srq) => Header::Extended { bth, srq, operation },
+                    None => Header::Connected { service, bth, operation },
+                }
             }
         },
     };
@@ -376,6 +396,10 @@ impl Writer<'_> {
     pub fn extensions(&mut self, header: &Header) {
         match header {
             Header::Connected { operation, .. } => self.operation(operation),
+            Header::Extended { srq, operation, .. } => {
+                self.put(srq.get().to_be_bytes());
+                self.operation(operation);
+            }
             Header::Datagram { queue_key, source, immediate, .. } => {
                 self.put(queue_key.to_be_bytes());
                 self.put(source.get().to_be_bytes());
@@ -424,6 +448,7 @@ impl Header {
     pub(super) const fn extension_length(&self) -> usize {
         match self {
             Self::Connected { operation, .. } => operation.extension_length(),
+            Self::Extended { operation, .. } => XRCETH_LENGTH + operation.extension_length(),
             Self::Datagram { immediate: None, .. } => 8,
             Self::Datagram { immediate: Some(_), .. } => 12,
             Self::CongestionNotification { .. } => NOTIFICATION_RESERVED,

@@ -1,6 +1,6 @@
 use super::telemetry::{HopRecord, IntHeader, Speed, stamp};
 use super::*;
-use crate::Rkey;
+use crate::{Rkey, SrqNumber};
 use core::net::IpAddr;
 use proptest::prelude::*;
 use std::vec;
@@ -101,6 +101,14 @@ fn response() -> impl Strategy<Value = Header> {
     })
 }
 
+/// Of XRC: a request has an XRCETH, an answer has none.
+fn xrc(bth: Bth, srq: u32, operation: Operation) -> Header {
+    match operation.is_answer() {
+        true => Header::Connected { service: Service::Xrc, bth, operation },
+        false => Header::Extended { bth, srq: SrqNumber::new(srq), operation },
+    }
+}
+
 /// Every header that can be said, with a payload that it takes.
 fn packet() -> impl Strategy<Value = (Header, Vec<u8>)> {
     let rc = |bth, operation| Header::Connected { service: Service::Rc, bth, operation };
@@ -116,6 +124,8 @@ fn packet() -> impl Strategy<Value = (Header, Vec<u8>)> {
                     .then_some((Header::Connected { service: Service::Uc, bth, operation }, p))
             }
         ),
+        (bth(), any::<u32>(), data_operation(), payload()).prop_map(|(b, srq, o, p)| (xrc(b, srq, o), p)),
+        (bth(), any::<u32>(), bare_operation()).prop_map(|(b, srq, o)| (xrc(b, srq, o), Vec::new())),
         (bth(), any::<(u32, u32, Option<[u8; 4]>)>(), payload()).prop_map(
             |(bth, (queue_key, qpn, immediate), p)| {
                 (Header::Datagram { bth, queue_key, source: Qpn::new(qpn), immediate }, p)
@@ -302,7 +312,9 @@ fn rnr_timers_are_those_of_iba_table_45() {
 fn opcodes_are_those_of_iba_table_38() {
     let known: Vec<u8> = (0..=255).filter(|&code| Opcode(code).shape().is_some()).collect();
     let rc = (0..=20).chain([22, 23, 28, 29]);
-    let expected = rc.chain(0x20..=0x2b).chain([0x64, 0x65, 0x81, 0xc0, 0xc1, 0xc2, 0xc3, 0xc8]);
+    let xrc = rc.clone().map(|code| 0xa0 + code);
+    let ours = [0xc0, 0xc1, 0xc2, 0xc3, 0xc8];
+    let expected = rc.chain(0x20..=0x2b).chain([0x64, 0x65, 0x81]).chain(xrc).chain(ours);
     assert_eq!(known, expected.collect::<Vec<u8>>());
 }
 
@@ -365,6 +377,14 @@ fn what_has_no_place_is_not_emitted() {
     let mut refused = |path: &Path, header: &Header, length| emit(path, 0, header, length, frame).err();
     assert_eq!(refused(&plain_path(), &read(Service::Uc), 0), Some(EmitError::Opcode(0x2c)));
     assert_eq!(refused(&plain_path(), &read(Service::Ud), 0), Some(EmitError::Opcode(0x6c)));
+    // A request of XRC has an XRCETH; an answer has none.
+    assert_eq!(refused(&plain_path(), &read(Service::Xrc), 0), Some(EmitError::Opcode(0xac)));
+    let answer_to = Header::Extended {
+        bth: plain_bth(),
+        srq: SrqNumber::new(1),
+        operation: Operation::ReadResponseMiddle,
+    };
+    assert_eq!(refused(&plain_path(), &answer_to, 0), Some(EmitError::Opcode(0xae)));
     let too_much = |opcode, length, limit| Some(EmitError::Payload { opcode, length, limit });
     assert_eq!(refused(&plain_path(), &read(Service::Rc), 1), too_much(12, 1, 0));
     assert_eq!(refused(&plain_path(), &write, 4097), too_much(7, 4097, 4096));

@@ -5,6 +5,7 @@ pub mod capture;
 pub mod raw;
 pub mod script;
 pub mod window;
+pub mod xrc;
 
 use cc::{Instant, Rate};
 use core::net::IpAddr;
@@ -213,7 +214,7 @@ impl Host {
         self.poll(self.recv_cq)
     }
 
-    fn poll(&mut self, cq: CqId) -> Vec<Completion> {
+    pub fn poll(&mut self, cq: CqId) -> Vec<Completion> {
         let mut completions = Vec::new();
         self.endpoint.poll_cq(cq, &mut |completion| {
             completions.push(*completion);
@@ -269,7 +270,11 @@ pub struct Pair {
 
 impl Pair {
     pub fn connect(options: Options) -> Self {
-        let mut hosts = [Host::new(1, &options), Host::new(2, &options)];
+        Self::of([Host::new(1, &options), Host::new(2, &options)], options)
+    }
+
+    /// Connects the queue pairs that the hosts have.
+    pub fn of(mut hosts: [Host; 2], options: Options) -> Self {
         let [qpn0, qpn1] = [hosts[0].qpn, hosts[1].qpn];
         let psn = options.send_psn;
         hosts[0].ready_to_receive(path(1, 2), qpn1, psn, &options);

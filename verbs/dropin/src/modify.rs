@@ -173,7 +173,9 @@ fn to_init(service: Service, wanted: &ibv_qp_attr) -> Result<Modify, Errno> {
     }
     let partition_key = 0xffff;
     Ok(match service {
-        Service::Rc | Service::Uc => Modify::Init { access: rights(wanted.qp_access_flags)?, partition_key },
+        Service::Rc | Service::Uc | Service::Xrc => {
+            Modify::Init { access: rights(wanted.qp_access_flags)?, partition_key }
+        }
         Service::Ud => Modify::InitDatagram { queue_key: wanted.qkey, partition_key },
     })
 }

@@ -109,7 +109,7 @@ unsafe fn send_request(wr: &ibv_send_wr, service: Service, max_inline: u32) -> R
         id: wr.wr_id,
         operation: match service {
             // SAFETY: passed on.
-            Service::Rc | Service::Uc => unsafe { operation(wr) }?,
+            Service::Rc | Service::Uc | Service::Xrc => unsafe { operation(wr) }?,
             // SAFETY: passed on.
             Service::Ud => unsafe { datagram(wr) }?,
         },
@@ -117,6 +117,7 @@ unsafe fn send_request(wr: &ibv_send_wr, service: Service, max_inline: u32) -> R
         signalled: flag(IBV_SEND_SIGNALED),
         solicited: flag(IBV_SEND_SOLICITED),
         fence: flag(IBV_SEND_FENCE),
+        srq: None,
     })
 }
 

@@ -93,7 +93,15 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
         let fence = flag(IBV_SEND_FENCE);
         edit(qp, |inner| {
             let data = Data::empty();
-            inner.draft.requests.push(SendRequest { id, operation, data, signalled, solicited, fence });
+            inner.draft.requests.push(SendRequest {
+                id,
+                operation,
+                data,
+                signalled,
+                solicited,
+                fence,
+                srq: None,
+            });
             Ok(())
         });
     }

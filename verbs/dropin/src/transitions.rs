@@ -115,11 +115,17 @@ impl Rule {
             Service::Rc => row.rc,
             Service::Uc => row.uc,
             Service::Ud => row.ud,
+            // An initiator is never asked.
+            Service::Xrc => row.rc.map(|rule| rule.without(READS_HERE)),
         });
         rule.ok_or_else(|| {
             tracing::warn!("ibv_modify_qp: a {service:?} queue pair can't go from {from:?} to state {to}");
             INVALID
         })
+    }
+
+    const fn without(self, attributes: c_uint) -> Self {
+        Self { required: self.required & !attributes, optional: self.optional & !attributes }
     }
 
     pub(crate) fn check(self, mask: c_uint) -> Result<(), Errno> {

@@ -1,8 +1,8 @@
 use super::super::wqe::{Position, Wqe};
 use super::super::{Books, Data, Remote, SendOperation};
 use super::{MAX_OUTSTANDING, Requester};
-use crate::Psn;
 use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Operation, Reth, SendTail};
+use crate::{Psn, SrqNumber};
 
 /// A long message asks for an acknowledgement at least this often, so that the window keeps moving.
 const PACKETS_PER_ACK: u32 = 64;
@@ -16,6 +16,8 @@ const WINDOW_PER_ACK: u64 = 16;
 pub(in crate::qp) struct Plan<'a> {
     pub(in crate::qp) operation: Operation,
     pub(in crate::qp) psn: Psn,
+    /// Of an XRC initiator: the peer's shared receive queue.
+    pub(in crate::qp) srq: Option<SrqNumber>,
     pub(in crate::qp) ack_request: bool,
     pub(in crate::qp) solicited: bool,
     /// The message and the stretch of it that is this packet's payload.
@@ -52,6 +54,7 @@ impl Requester {
         Some(Plan {
             operation: operation(wqe, position, offset, wqe.offset(until, self.mtu))?,
             psn: self.psn(self.next),
+            srq: wqe.request.srq,
             ack_request,
             solicited: ends && wqe.request.solicited,
             data: &wqe.request.data,

@@ -1,9 +1,9 @@
 use super::execute::rest;
 use super::resources::Kind;
 use super::{Answer, NO_CREDITS, Responder};
-use crate::Psn;
 use crate::qp::wqe::Position;
 use crate::wire::{Operation, Reth, Syndrome};
+use crate::{PdId, Psn};
 
 /// The next packet that answers the peer, not yet sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(in crate::qp) struct Answered {
     pub(in crate::qp) held: Option<u128>,
     /// Which bytes of registered memory a READ response carries; each packet checks the region anew, as it may be
     /// gone since the request came.
-    pub(in crate::qp) read: Option<Reth>,
+    pub(in crate::qp) read: Option<(PdId, Reth)>,
 }
 
 impl Responder {
@@ -74,7 +74,7 @@ impl Responder {
                 held: None,
                 read: None,
             },
-            Kind::Read(reth) => {
+            Kind::Read(pd, reth) => {
                 let left = rest(reth, due.next, mtu);
                 let position = Position::of(due.next - due.from, due.end - due.from);
                 let operation = match position {
@@ -88,7 +88,7 @@ impl Responder {
                     psn,
                     congestion: 0,
                     held: None,
-                    read: Some(Reth { length: left.length.min(mtu), ..left }),
+                    read: Some((pd, Reth { length: left.length.min(mtu), ..left })),
                 }
             }
         })

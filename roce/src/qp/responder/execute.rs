@@ -5,7 +5,7 @@ use super::resources::{Kind, Resource};
 use super::{Answer, Message, Refusal, Responder, Rights};
 use crate::qp::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, buffers, wqe};
 use crate::wire::{Bth, Feth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
-use crate::{Access, Discard, Memory, Psn, Rkey, Slice};
+use crate::{Access, Discard, Memory, Psn, Rkey, Slice, SrqNumber};
 
 /// What a request packet meets on its way: memory, and who asks.
 pub(in crate::qp) struct Arrival<'a, 'b, M> {
@@ -14,6 +14,8 @@ pub(in crate::qp) struct Arrival<'a, 'b, M> {
     pub(in crate::qp) identity: &'a Identity,
     pub(in crate::qp) rights: Rights,
     pub(in crate::qp) bth: Bth,
+    /// To an XRC target: the shared receive queue that the packet names.
+    pub(in crate::qp) srq: Option<SrqNumber>,
     /// The packet carries the mark CE.
     pub(in crate::qp) is_marked: bool,
     pub(in crate::qp) payload: &'a [u8],
@@ -51,6 +53,19 @@ impl Responder {
     /// The packet that is expected.
     #[inline]
     pub(super) fn execute<M: Memory>(
+        &mut self,
+        operation: Operation,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Refusal> {
+        match arrival.srq {
+            None => self.execute_here(operation, arrival),
+            Some(number) => self.execute_named(number, operation, arrival),
+        }
+    }
+
+    /// As whoever `arrival` says that this side is.
+    #[inline]
+    pub(super) fn execute_here<M: Memory>(
         &mut self,
         operation: Operation,
         arrival: &mut Arrival<'_, '_, M>,
@@ -122,7 +137,7 @@ impl Responder {
         match operation {
             Operation::ReadRequest(reth) => {
                 if let Some((resource, index)) = self.resources.find(psn)
-                    && let Kind::Read(first) = resource.kind
+                    && let Kind::Read(_, first) = resource.kind
                 {
                     let rest = rest(first, index, arrival.rights.mtu);
                     if self.reorder.is_some() {
@@ -268,7 +283,7 @@ impl Responder {
         check_range(reth, Access::REMOTE_READ, books.regions, identity)?;
         self.count_message();
         let packets = wqe::packets(reth.length, rights.mtu);
-        self.resources.push(Resource::new(Kind::Read(reth), bth.psn, packets, self.msn));
+        self.resources.push(Resource::new(Kind::Read(identity.pd, reth), bth.psn, packets, self.msn));
         self.advance(packets);
         Ok(())
     }
@@ -340,6 +355,7 @@ impl Responder {
             invalidated,
             solicited: arrival.bth.solicited,
             source: None,
+            srq: self.queue.shared(),
         };
         arrival.books.cqs.push(arrival.identity.recv_cq, completion);
     }

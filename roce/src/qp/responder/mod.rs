@@ -4,6 +4,7 @@ mod answer;
 mod check;
 mod echo;
 mod execute;
+mod named;
 mod reorder;
 mod resources;
 
@@ -15,7 +16,7 @@ use super::{
     Books, Changes, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, RtrSettings,
 };
 use crate::wire::{Aeth, NakCode, Reth, RnrTimer, Syndrome};
-use crate::{Access, Discard, Psn};
+use crate::{Access, CqId, Discard, Psn};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use echo::Echo;
@@ -162,10 +163,18 @@ impl Responder {
         self.expected
     }
 
+    /// Of an XRC target: where completions of the queue go that was named last.
+    pub(super) fn lately_completed_to(&self) -> Option<CqId> {
+        self.queue.reached().map(|reached| reached.cq)
+    }
+
     /// Ends the receive in progress with `status` and all others as flushed. The answers due still leave.
     pub(super) fn flush(&mut self, status: CompletionStatus, books: &mut Books<'_>, identity: &Identity) {
-        if let Some(Message::Send { request, .. }) = self.message.take() {
-            books.cqs.push(identity.recv_cq, failed(&request, status, identity));
+        if let Some(Message::Send { request, .. }) = self.message.take()
+            && let Some(cq) = self.queue.completes_to(identity, books.shared)
+        {
+            let srq = self.queue.shared();
+            books.cqs.push(cq, Completion { srq, ..failed(&request, status, identity) });
         }
         while let Some(request) = self.queue.pop_own() {
             books.cqs.push(identity.recv_cq, failed(&request, CompletionStatus::Flushed, identity));

@@ -5,7 +5,7 @@
 use super::{Answer, Arrival, Refusal, Responder};
 use crate::qp::wqe;
 use crate::wire::{Bth, Operation, Reth};
-use crate::{Discard, Memory, Psn};
+use crate::{Discard, Memory, Psn, SrqNumber};
 use alloc::boxed::Box;
 use alloc::vec;
 
@@ -16,6 +16,7 @@ const SPAN: u32 = u128::BITS;
 #[derive(Clone, Copy, Debug)]
 struct Early {
     bth: Bth,
+    srq: Option<SrqNumber>,
     operation: Operation,
     is_marked: bool,
     length: usize,
@@ -105,8 +106,8 @@ impl Responder {
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Refusal> {
         let Some(reorder) = &mut self.reorder else { return Err(self.on_gap(arrival.books)) };
-        let Arrival { bth, is_marked, payload, .. } = *arrival;
-        let held = reorder.hold(Early { bth, operation, is_marked, length: payload.len() }, payload);
+        let Arrival { bth, srq, is_marked, payload, .. } = *arrival;
+        let held = reorder.hold(Early { bth, srq, operation, is_marked, length: payload.len() }, payload);
         if held == Held::Not {
             return Err(self.on_gap(arrival.books));
         }
@@ -155,6 +156,7 @@ impl Responder {
                 identity: arrival.identity,
                 rights: arrival.rights,
                 bth: early.bth,
+                srq: early.srq,
                 is_marked: early.is_marked,
                 payload,
             };

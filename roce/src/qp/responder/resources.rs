@@ -1,13 +1,13 @@
-use crate::Psn;
 use crate::wire::Reth;
+use crate::{PdId, Psn};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// What a READ or an atomic needs to be answered again.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// A duplicate is executed anew: it reads whatever stands there then (IBA 9.7.5.1).
-    Read(Reth),
+    /// A duplicate is executed anew: it reads whatever stands there then (IBA 9.7.5.1). The domain is that of the memory.
+    Read(PdId, Reth),
     /// An atomic must not run twice: what it found.
     Atomic(u64),
     /// An ATOMIC WRITE or a FLUSH, which finds nothing.

@@ -287,6 +287,7 @@ impl Unreliable {
             invalidated: None,
             solicited: arrival.bth.solicited,
             source,
+            srq: self.receives.shared(),
         };
         arrival.books.counters.rx_payload_bytes += arrival.payload.len() as u64;
         arrival.books.cqs.push(self.identity.recv_cq, completion);

@@ -1,0 +1,53 @@
+//! The responder of an XRC target: each request names the shared receive queue that it is for, and with it whose memory its
+//! keys are of and whose completions tell of it (IBA annex A14).
+
+use super::{Arrival, Refusal, Responder};
+use crate::qp::receive_queue::ReceiveQueue;
+use crate::qp::{CompletionStatus, Identity, Receives};
+use crate::srq::Reached;
+use crate::wire::Operation;
+use crate::{Discard, Memory, SrqNumber};
+
+impl Responder {
+    /// Executes a packet as the queue that it names would have it.
+    #[inline(never)]
+    pub(super) fn execute_named<M: Memory>(
+        &mut self,
+        number: SrqNumber,
+        operation: Operation,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Refusal> {
+        let reached = self.check_named(number, arrival)?;
+        self.queue = ReceiveQueue::Named(Some(reached));
+        let identity = Identity { pd: reached.pd, recv_cq: reached.cq, ..*arrival.identity };
+        let mut arrival = Arrival {
+            memory: &mut *arrival.memory,
+            books: &mut *arrival.books,
+            identity: &identity,
+            rights: arrival.rights,
+            bth: arrival.bth,
+            srq: arrival.srq,
+            is_marked: arrival.is_marked,
+            payload: arrival.payload,
+        };
+        self.execute_here(operation, &mut arrival)
+    }
+
+    /// The queue is there, of the target's domain, and the same for all of a message. What is not is an invalid request, as
+    /// any other that this side does not have.
+    fn check_named<M>(&self, number: SrqNumber, arrival: &Arrival<'_, '_, M>) -> Result<Reached, Refusal> {
+        let (reached, domain) =
+            arrival.books.shared.reach(number).ok_or(Refusal::invalid(Discard::UnknownSrq))?;
+        if arrival.identity.receives != Receives::Named(domain) {
+            return Err(Refusal::invalid(Discard::XrcDomain));
+        }
+        if self.message.is_some() && self.queue.reached() != Some(&reached) {
+            return Err(Refusal::invalid(Discard::Sequence));
+        }
+        // It would be acknowledged, and nobody told (IBA 10.2.6).
+        if arrival.books.cqs.overflowed(reached.cq) {
+            return Err(Refusal::operational(CompletionStatus::Flushed));
+        }
+        Ok(reached)
+    }
+}

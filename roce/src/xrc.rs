@@ -1,0 +1,59 @@
+//! XRC domains: which targets reach which shared receive queues (IBA annex A14).
+
+use crate::ControlError;
+use alloc::vec::Vec;
+
+/// An XRC domain of one endpoint: its targets and its shared receive queues meet, others don't.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct XrcdId(pub u32);
+
+/// All XRC domains of one endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct XrcDomains {
+    /// Targets and queues of each.
+    users: Vec<Option<u32>>,
+}
+
+impl XrcDomains {
+    /// Domains of one endpoint.
+    const LIMIT: u32 = 4096;
+
+    pub(crate) fn create(&mut self) -> Result<XrcdId, ControlError> {
+        let place = self.users.iter().position(Option::is_none).unwrap_or(self.users.len());
+        if place as u32 >= Self::LIMIT {
+            return Err(ControlError::Limit { what: "XRC domains", limit: Self::LIMIT });
+        }
+        if place == self.users.len() {
+            self.users.push(None);
+        }
+        self.users[place] = Some(0);
+        Ok(XrcdId(place as u32))
+    }
+
+    pub(crate) fn destroy(&mut self, domain: XrcdId) -> Result<(), ControlError> {
+        match *self.users(domain)? {
+            0 => {
+                self.users[domain.0 as usize] = None;
+                Ok(())
+            }
+            users => Err(ControlError::XrcdBusy { domain, users }),
+        }
+    }
+
+    /// A target or a queue is of it from now on.
+    pub(crate) fn join(&mut self, domain: XrcdId) -> Result<(), ControlError> {
+        *self.users(domain)? += 1;
+        Ok(())
+    }
+
+    pub(crate) fn leave(&mut self, domain: XrcdId) {
+        if let Ok(users) = self.users(domain) {
+            *users -= 1;
+        }
+    }
+
+    fn users(&mut self, domain: XrcdId) -> Result<&mut u32, ControlError> {
+        let users = self.users.get_mut(domain.0 as usize).and_then(Option::as_mut);
+        users.ok_or(ControlError::NoXrcd(domain))
+    }
+}

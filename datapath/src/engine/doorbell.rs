@@ -71,7 +71,7 @@ mod tests {
     }
 }
 
-/// `RUSTFLAGS="--cfg loom" cargo test -p ferroce-datapath --no-default-features --lib doorbell --release`
+/// `ci/loom` runs it.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;

@@ -114,6 +114,15 @@ impl DeviceInfo {
     }
 }
 
+impl Inner {
+    /// One of the device's addresses; without an index the preferred.
+    pub(crate) fn gid(&self, index: Option<usize>) -> Result<IpAddr, Error> {
+        let (gids, preferred) = (&self.info.gids, || self.info.preferred_gid());
+        let (index, count) = (index.unwrap_or_else(preferred), gids.len());
+        gids.get(index).copied().ok_or(Error::GidIndex { index, count })
+    }
+}
+
 impl Device {
     /// Opens the port that `config` names and starts its core.
     ///

@@ -65,6 +65,7 @@ mod queue_pair;
 mod settings;
 mod srq;
 mod window;
+mod xrc;
 
 pub use address::{AddressHandle, AddressOptions};
 pub use channel::CompletionChannel;
@@ -89,6 +90,7 @@ pub use queue_pair::{DEFAULT_QUEUE_KEY, QueuePair, QueuePairBuilder};
 pub use settings::QpSettings;
 pub use srq::SharedReceiveQueue;
 pub use window::MemoryWindow;
+pub use xrc::{TargetBuilder, XrcDomain};
 
 pub use roce::qp::{
     AckTimeout, Capabilities, Changes, Completion, CompletionOpcode, CompletionStatus, Congestion,
@@ -99,5 +101,5 @@ pub use roce::qp::{
 pub use roce::wire::{Feth, Format, Mac, Mtu, NakCode, Path, RnrTimer, Service, Vlan};
 pub use roce::{
     Access, AddressId, BindError, Binding, ControlError, Counters, CqId, Discard, Event, FailureCause, Lkey,
-    Psn, QpFailure, Qpn, Rkey, SrqId, SrqReport, WindowKind,
+    Psn, QpFailure, Qpn, Rkey, SrqId, SrqNumber, SrqReport, WindowKind,
 };

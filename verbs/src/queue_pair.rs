@@ -2,6 +2,7 @@ use crate::completion::CqHandle;
 use crate::device::{Inner, random};
 use crate::post;
 use crate::srq::SrqHandle;
+use crate::xrc::XrcdHandle;
 use crate::{
     Access, CompletionQueue, ConnectOptions, DEFAULT_CONGESTION, Error, PostListError, ProtectionDomain,
     QpEndpoint, QpSettings, SharedReceiveQueue,
@@ -124,11 +125,8 @@ impl QueuePairBuilder {
     /// As [`build`](Self::build).
     pub fn build_reset(self) -> Result<QueuePair, Error> {
         self.check()?;
-        let info = &self.device.info;
-        let gids = &info.gids;
-        let (index, count) = (self.gid_index.unwrap_or_else(|| info.preferred_gid()), gids.len());
-        let gid = *gids.get(index).ok_or(Error::GidIndex { index, count })?;
-        let psn = Psn::new(u32::from_ne_bytes(random()?));
+        let gid = self.device.gid(self.gid_index)?;
+        let psn = random_psn()?;
         let init = QpInit {
             service: self.service,
             pd: self.pd,
@@ -139,20 +137,10 @@ impl QueuePairBuilder {
             srq: self.srq.as_ref().map(|srq| srq.id),
         };
         let rings = self.device.engine.call(move |station, now| station.create_qp(now, init))??;
-        Ok(QueuePair {
-            rings,
-            gid,
-            service: self.service,
-            psn,
-            selective_repeat: self.selective_repeat,
-            state: State::Reset,
-            settings: QpSettings::new(),
-            capabilities: self.capabilities,
-            device: self.device,
-            _send_cq: self.send_cq,
-            _recv_cq: self.recv_cq,
-            srq: self.srq,
-        })
+        let owned = Owned::Queues { _send_cq: self.send_cq, _recv_cq: self.recv_cq, srq: self.srq };
+        let mut qp = QueuePair::new(self.device, rings, (gid, psn), &init, owned);
+        qp.selective_repeat = self.selective_repeat;
+        Ok(qp)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -185,6 +173,11 @@ impl QueuePairBuilder {
     }
 }
 
+/// Where a queue pair begins to count, so that nobody guesses it.
+pub(crate) fn random_psn() -> Result<Psn, Error> {
+    Ok(Psn::new(u32::from_ne_bytes(random()?)))
+}
+
 /// A connection's end, or a port for datagrams. One thread at a time uses it.
 #[derive(Debug)]
 pub struct QueuePair {
@@ -198,13 +191,51 @@ pub struct QueuePair {
     pub(crate) settings: QpSettings,
     capabilities: Capabilities,
     pub(crate) device: Arc<Inner>,
-    /// The core's queues live as long as they are served.
-    _send_cq: Arc<CqHandle>,
-    _recv_cq: Arc<CqHandle>,
-    srq: Option<Arc<SrqHandle>>,
+    owned: Owned,
+}
+
+/// What lives as long as it is served.
+#[derive(Debug)]
+pub(crate) enum Owned {
+    Queues {
+        _send_cq: Arc<CqHandle>,
+        _recv_cq: Arc<CqHandle>,
+        srq: Option<Arc<SrqHandle>>,
+    },
+    /// An XRC target serves whatever queue of the domain a message names.
+    Target {
+        _domain: Arc<XrcdHandle>,
+    },
 }
 
 impl QueuePair {
+    pub(crate) fn new(
+        device: Arc<Inner>,
+        rings: QpRings,
+        (gid, psn): (IpAddr, Psn),
+        init: &QpInit,
+        owned: Owned,
+    ) -> Self {
+        Self {
+            psn,
+            rings,
+            gid,
+            service: init.service,
+            selective_repeat: false,
+            state: State::Reset,
+            settings: QpSettings::new(),
+            capabilities: init.capabilities,
+            device,
+            owned,
+        }
+    }
+
+    /// Whether it is an XRC target: it takes messages and posts nothing.
+    #[must_use]
+    pub fn is_target(&self) -> bool {
+        matches!(self.owned, Owned::Target { .. })
+    }
+
     /// Its number.
     #[must_use]
     pub fn qpn(&self) -> Qpn {
@@ -277,6 +308,9 @@ impl QueuePair {
     }
 
     fn push_send(&mut self, request: SendRequest) -> Result<(), PostError> {
+        if self.is_target() {
+            return Err(PostError::Service { qpn: self.qpn() });
+        }
         match self.state {
             State::ReadyToSend | State::SendQueueDrained | State::SendQueueError | State::Error => {}
             state @ (State::Reset | State::Init | State::ReadyToReceive) => {
@@ -317,8 +351,14 @@ impl QueuePair {
         if self.state == State::Reset {
             return Err(PostError::State { qpn: self.qpn(), state: State::Reset });
         }
-        if self.srq.is_some() {
-            return Err(PostError::SharedReceives { qpn: self.qpn() });
+        match &self.owned {
+            Owned::Queues { srq: None, .. } if self.service == Service::Xrc => {
+                return Err(PostError::Service { qpn: self.qpn() });
+            }
+            Owned::Queues { srq: None, .. } => {}
+            Owned::Queues { srq: Some(_), .. } | Owned::Target { .. } => {
+                return Err(PostError::SharedReceives { qpn: self.qpn() });
+            }
         }
         post::check_recv(&request, &self.capabilities)?;
         self.rings.push_recv(request)

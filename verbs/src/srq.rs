@@ -1,10 +1,11 @@
 //! Receive requests that several queue pairs share.
 
 use crate::device::Inner;
+use crate::xrc::XrcParts;
 use crate::{Error, ProtectionDomain, post};
 use datapath::engine::SrqRings;
 use roce::qp::{Capabilities, PostError, RecvRequest};
-use roce::{ControlError, SrqId, SrqInit, SrqReport};
+use roce::{ControlError, SrqId, SrqInit, SrqNumber, SrqReport};
 use std::sync::Arc;
 
 /// A shared receive queue. One thread at a time posts to it.
@@ -12,6 +13,7 @@ use std::sync::Arc;
 pub struct SharedReceiveQueue {
     rings: SrqRings,
     max_sge: u32,
+    number: SrqNumber,
     handle: Arc<SrqHandle>,
 }
 
@@ -20,6 +22,7 @@ pub struct SharedReceiveQueue {
 pub(crate) struct SrqHandle {
     pub(crate) device: Arc<Inner>,
     pub(crate) id: SrqId,
+    _xrc: Option<XrcParts>,
 }
 
 impl ProtectionDomain {
@@ -28,7 +31,13 @@ impl ProtectionDomain {
     /// # Errors
     /// Where a limit is passed, or the core has stopped.
     pub fn shared_receive_queue(&self, depth: u32, max_sge: u32) -> Result<SharedReceiveQueue, Error> {
-        let limits = &self.device.info.limits;
+        SharedReceiveQueue::new(&self.device, SrqInit { pd: self.pd, depth, max_sge, xrc: None }, None)
+    }
+}
+
+impl SharedReceiveQueue {
+    pub(crate) fn new(device: &Arc<Inner>, init: SrqInit, xrc: Option<XrcParts>) -> Result<Self, Error> {
+        let (limits, SrqInit { depth, max_sge, .. }) = (&device.info.limits, init);
         for (what, value, least, most) in
             [("depth", depth, 1, limits.max_requests), ("max_sge", max_sge, 0, limits.max_sge)]
         {
@@ -36,14 +45,17 @@ impl ProtectionDomain {
                 return Err(Error::value(what, value, format!("{least} to {most}")));
             }
         }
-        let init = SrqInit { pd: self.pd, depth, max_sge, xrc: None };
-        let rings = self.device.engine.call(move |station, _| station.create_srq(init))??;
-        let handle = Arc::new(SrqHandle { device: self.device.clone(), id: rings.srq() });
-        Ok(SharedReceiveQueue { rings, max_sge, handle })
+        let made: Result<_, ControlError> = device.engine.call(move |station, _| {
+            let rings = station.create_srq(init)?;
+            let srq = rings.srq();
+            let number = station.endpoint.srq_number(srq).ok_or(ControlError::NoSrq(srq))?;
+            Ok((rings, number))
+        })?;
+        let (rings, number) = made?;
+        let handle = Arc::new(SrqHandle { device: device.clone(), id: rings.srq(), _xrc: xrc });
+        Ok(Self { rings, max_sge, number, handle })
     }
-}
 
-impl SharedReceiveQueue {
     pub(crate) fn handle(&self) -> &Arc<SrqHandle> {
         &self.handle
     }
@@ -65,6 +77,12 @@ impl SharedReceiveQueue {
     #[must_use]
     pub fn id(&self) -> SrqId {
         self.handle.id
+    }
+
+    /// What peers call it: requests to a target of its XRC domain name it by this number.
+    #[must_use]
+    pub fn number(&self) -> SrqNumber {
+        self.number
     }
 
     /// Asks for an event, once, when fewer than `limit` requests wait; 0 asks for none.

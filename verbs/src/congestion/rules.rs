@@ -157,7 +157,8 @@ fn service(text: &str) -> Result<Service, String> {
         "RC" => Ok(Service::Rc),
         "UC" => Ok(Service::Uc),
         "UD" => Ok(Service::Ud),
-        _ => Err(format!("`{text}` is none of RC, UC, UD")),
+        "XRC" => Ok(Service::Xrc),
+        _ => Err(format!("`{text}` is none of RC, UC, UD, XRC")),
     }
 }
 

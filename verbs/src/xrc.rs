@@ -1,0 +1,142 @@
+//! Extended reliable connections: a peer reaches many shared receive queues by one queue pair (IBA annex A14).
+//!
+//! The one who sends has an initiator, a [`QueuePair`] of [`Service::Xrc`]; who receives has an [`XrcDomain`], targets in it, and
+//! shared receive queues whose [numbers](SharedReceiveQueue::number) the sender is told by any means.
+
+use crate::completion::CqHandle;
+use crate::device::{Device, Inner};
+use crate::queue_pair::{Owned, random_psn};
+use crate::{Access, CompletionQueue, Error, ProtectionDomain, QueuePair, SharedReceiveQueue};
+use roce::qp::{Modify, QpInit};
+use roce::{SrqInit, XrcReceives, XrcdId};
+use std::sync::Arc;
+
+/// An XRC domain: its targets take messages for its shared receive queues.
+#[derive(Clone, Debug)]
+pub struct XrcDomain {
+    handle: Arc<XrcdHandle>,
+}
+
+/// The domain in the core. It goes when nobody holds it and nothing is of it any more.
+#[derive(Debug)]
+pub(crate) struct XrcdHandle {
+    device: Arc<Inner>,
+    id: XrcdId,
+}
+
+/// What keeps a shared receive queue of an XRC domain alive.
+#[derive(Debug)]
+pub(crate) struct XrcParts {
+    _domain: Arc<XrcdHandle>,
+    _cq: Arc<CqHandle>,
+}
+
+impl Device {
+    /// Makes an XRC domain.
+    ///
+    /// # Errors
+    /// Where there is one too many, or the core has stopped.
+    pub fn xrc_domain(&self) -> Result<XrcDomain, Error> {
+        let device = self.inner.clone();
+        let id = device.engine.call(|station, _| station.endpoint.create_xrcd())??;
+        Ok(XrcDomain { handle: Arc::new(XrcdHandle { device, id }) })
+    }
+}
+
+impl XrcDomain {
+    /// Says what a target shall be.
+    pub fn target(&self) -> TargetBuilder {
+        let access = Access::ALL | Access::REMOTE_FLUSH;
+        TargetBuilder { domain: self.handle.clone(), access, gid_index: None, partition_key: 0xffff }
+    }
+
+    /// How many hold the domain: it itself and its clones, and what is made in it.
+    #[must_use]
+    pub fn holders(&self) -> usize {
+        Arc::strong_count(&self.handle)
+    }
+}
+
+impl ProtectionDomain {
+    /// Makes a shared receive queue of an XRC domain, for `depth` requests of up to `max_sge` buffers. Completions go to `cq`, and
+    /// the keys of requests that name the queue are those of this protection domain.
+    ///
+    /// # Errors
+    /// Where a limit is passed, domain or queue are another device's, or the core has stopped.
+    pub fn xrc_receive_queue(
+        &self,
+        domain: &XrcDomain,
+        cq: &CompletionQueue,
+        depth: u32,
+        max_sge: u32,
+    ) -> Result<SharedReceiveQueue, Error> {
+        let (domain, cq) = (&domain.handle, cq.handle());
+        for (device, what) in [(&domain.device, "the XRC domain"), (&cq.device, "the completion queue")] {
+            if !Arc::ptr_eq(device, &self.device) {
+                return Err(Error::OtherDevice { what });
+            }
+        }
+        let xrc = XrcReceives { domain: domain.id, cq: cq.id };
+        let init = SrqInit { pd: self.pd, depth, max_sge, xrc: Some(xrc) };
+        let parts = XrcParts { _domain: domain.clone(), _cq: cq.clone() };
+        SharedReceiveQueue::new(&self.device, init, Some(parts))
+    }
+}
+
+/// Says what an XRC target shall be.
+#[derive(Debug)]
+#[must_use = "nothing is made before build()"]
+pub struct TargetBuilder {
+    domain: Arc<XrcdHandle>,
+    access: Access,
+    gid_index: Option<usize>,
+    partition_key: u16,
+}
+
+impl TargetBuilder {
+    /// What the peer may do, on top of each region's own rights. All by default.
+    pub fn access(self, access: Access) -> Self {
+        Self { access, ..self }
+    }
+
+    /// Which of the device's addresses it uses; by default the [preferred](crate::DeviceInfo::preferred_gid).
+    pub fn gid_index(self, index: usize) -> Self {
+        Self { gid_index: Some(index), ..self }
+    }
+
+    /// P_Key that both sides carry. 0xFFFF by default.
+    pub fn partition_key(self, key: u16) -> Self {
+        Self { partition_key: key, ..self }
+    }
+
+    /// Makes the target, in INIT. It is connected as any queue pair, and posts nothing.
+    ///
+    /// # Errors
+    /// Where the device has no such GID, there is one queue pair too many, or the core has stopped.
+    pub fn build(self) -> Result<QueuePair, Error> {
+        let (access, partition_key) = (self.access, self.partition_key);
+        let mut qp = self.build_reset()?;
+        qp.modify(Modify::Init { access, partition_key })?;
+        Ok(qp)
+    }
+
+    /// Makes the target, in RESET: [`QueuePair::modify`] takes it further.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_reset(self) -> Result<QueuePair, Error> {
+        let (device, id) = (self.domain.device.clone(), self.domain.id);
+        let (gid, psn) = (device.gid(self.gid_index)?, random_psn()?);
+        let rings = device.engine.call(move |station, now| station.create_xrc_target(now, id))??;
+        let owned = Owned::Target { _domain: self.domain };
+        Ok(QueuePair::new(device, rings, (gid, psn), &QpInit::XRC_TARGET, owned))
+    }
+}
+
+impl Drop for XrcdHandle {
+    fn drop(&mut self) {
+        let id = self.id;
+        // A stopped core has no domains left. Nothing is of it: whatever was holds a handle.
+        let _ = self.device.engine.call(move |station, _| station.endpoint.destroy_xrcd(id));
+    }
+}

@@ -19,8 +19,8 @@ pub struct PortArgs {
     /// The VLAN whose frames the port sends and takes, 1 to 4094; its addresses are those of --ip
     #[arg(long, value_name = "ID", env = "FERROCE_VLAN", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
-    /// Who runs the port's core: `inline` (this thread), `dedicated` or `dedicated:CPU`
-    #[arg(long, value_name = "WHO", value_parser = progress)]
+    /// Who runs the port's core: `inline` (this thread), `adaptive`, `dedicated` or `dedicated:CPU`
+    #[arg(long, value_name = "WHO")]
     pub progress: Option<Progress>,
     /// Send frames one after the other, as on a link of this rate; for ports without a link (veth, tap, memif)
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
@@ -104,19 +104,6 @@ fn address(text: &str) -> Result<Address, String> {
     text.parse().map_err(|wrong: verbs::ConfigError| wrong.to_string())
 }
 
-fn progress(text: &str) -> Result<Progress, String> {
-    match text.split_once(':') {
-        None if text == "inline" => Ok(Progress::Inline),
-        None if text == "adaptive" => Ok(Progress::Adaptive),
-        None if text == "dedicated" => Ok(Progress::Dedicated { core: None }),
-        Some(("dedicated", core)) => core
-            .parse()
-            .map(|core| Progress::Dedicated { core: Some(core) })
-            .map_err(|_| format!("`{core}` is no CPU number")),
-        _ => Err("write inline, adaptive, dedicated or dedicated:CPU".into()),
-    }
-}
-
 /// A RoCE path MTU.
 ///
 /// # Errors
@@ -131,16 +118,6 @@ pub fn mtu(text: &str) -> Result<Mtu, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_runs_the_core() {
-        assert_eq!(progress("inline"), Ok(Progress::Inline));
-        assert_eq!(progress("adaptive"), Ok(Progress::Adaptive));
-        assert_eq!(progress("dedicated:3"), Ok(Progress::Dedicated { core: Some(3) }));
-        for wrong in ["", "inline:1", "dedicated:", "dedicated:x", "adapted"] {
-            assert!(progress(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn five_mtus_exist() {

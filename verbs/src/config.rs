@@ -2,7 +2,7 @@ use crate::congestion::{
     CongestionRule, RuleText, feedback_key_from_env, feedback_key_from_file, rule_from_text,
 };
 use cc::Rate;
-use datapath::engine::{Idle, Progress};
+use datapath::engine::{Idle, Progress, ProgressError};
 use datapath::neighbour;
 use roce::wire::{Mtu, Vlan};
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ pub struct DeviceConfig {
     pub(crate) addresses: Vec<Address>,
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) vlan: Option<Vlan>,
-    pub(crate) progress: Progress,
+    pub(crate) progress: Option<Progress>,
     pub(crate) idle: Idle,
     pub(crate) mtu: Option<Mtu>,
     pub(crate) buffers: u32,
@@ -50,8 +50,8 @@ pub enum ConfigError {
     Mtu(u32),
     #[error("VLAN {0:?}: it is 1 to 4094")]
     Vlan(String),
-    #[error("progress {0:?}: write inline, adaptive, dedicated or dedicated:CPU")]
-    Progress(String),
+    #[error(transparent)]
+    Progress(#[from] ProgressError),
     #[error("idle {0:?}: write busy or yield")]
     Idle(String),
     #[error("congestion control {text:?}: {reason}")]
@@ -73,7 +73,7 @@ impl Default for DeviceConfig {
             addresses: Vec::new(),
             gateway: None,
             vlan: None,
-            progress: Progress::default(),
+            progress: None,
             idle: Idle::default(),
             mtu: None,
             buffers: 8192,
@@ -96,9 +96,9 @@ impl DeviceConfig {
         Self { port: Some(port.into()), ..Self::default() }
     }
 
-    /// From `FERROCE_PORT`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN` and `FERROCE_CC` (a congestion rule in one line, such as
-    /// `hpcc,line_rate=1G,base_rtt=2ms`), over the file that `FERROCE_CONFIG` names, or else `ferroce.toml` in the current
-    /// folder if there is one.
+    /// From `FERROCE_PORT`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS` and `FERROCE_CC` (a congestion
+    /// rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`), over the file that `FERROCE_CONFIG` names, or else
+    /// `ferroce.toml` in the current folder if there is one.
     ///
     /// # Errors
     /// Where the file or a value can't be read.
@@ -120,6 +120,9 @@ impl DeviceConfig {
         if let Ok(text) = std::env::var("FERROCE_VLAN") {
             let id = text.parse().map_err(|_| ConfigError::Vlan(text))?;
             config = config.vlan(id)?;
+        }
+        if let Ok(text) = std::env::var("FERROCE_PROGRESS") {
+            config.progress = Some(text.parse()?);
         }
         if let Ok(addresses) = std::env::var("FERROCE_IP") {
             config.addresses = addresses.split(',').map(|a| a.trim().parse()).collect::<Result<_, _>>()?;
@@ -156,7 +159,7 @@ impl DeviceConfig {
     /// Who runs the core.
     #[must_use]
     pub fn who_runs(&self) -> Progress {
-        self.progress
+        self.progress.unwrap_or_default()
     }
 
     /// Adds a local address. Without any, the interface's own are used where the port shares one, or else
@@ -191,7 +194,13 @@ impl DeviceConfig {
     /// Who runs the core.
     #[must_use]
     pub fn progress(self, progress: Progress) -> Self {
-        Self { progress, ..self }
+        Self { progress: Some(progress), ..self }
+    }
+
+    /// Who runs the core where nothing else was said.
+    #[must_use]
+    pub fn progress_by_default(self, progress: Progress) -> Self {
+        Self { progress: self.progress.or(Some(progress)), ..self }
     }
 
     /// What a dedicated core does when idle.
@@ -265,7 +274,7 @@ impl FromStr for DeviceConfig {
         }
         config.vlan = file.vlan.map(vlan).transpose()?;
         if let Some(text) = file.progress {
-            config.progress = parse_progress(&text)?;
+            config.progress = Some(text.parse()?);
         }
         config.idle = match file.idle.as_deref() {
             Some("busy") => Idle::Busy,
@@ -303,20 +312,6 @@ fn one_line(text: &str, error: &toml::de::Error) -> String {
 
 fn vlan(id: u16) -> Result<Vlan, ConfigError> {
     if (1..=4094).contains(&id) { Ok(Vlan(id)) } else { Err(ConfigError::Vlan(id.to_string())) }
-}
-
-/// `inline`, `adaptive`, `dedicated` or `dedicated:CPU`.
-fn parse_progress(text: &str) -> Result<Progress, ConfigError> {
-    match text.split_once(':') {
-        None if text == "inline" => Ok(Progress::Inline),
-        None if text == "adaptive" => Ok(Progress::Adaptive),
-        None if text == "dedicated" => Ok(Progress::Dedicated { core: None }),
-        Some(("dedicated", core)) => match core.parse() {
-            Ok(core) => Ok(Progress::Dedicated { core: Some(core) }),
-            Err(_) => Err(ConfigError::Progress(text.to_owned())),
-        },
-        _ => Err(ConfigError::Progress(text.to_owned())),
-    }
 }
 
 #[derive(serde::Deserialize)]

@@ -187,7 +187,7 @@ impl Device {
             interface: facts.interface,
             addresses,
             gateway: config.gateway,
-            progress: config.progress,
+            progress: config.who_runs(),
             idle: config.idle,
             endpoint: EndpointConfig {
                 max_qps: LIMITS.max_qps,

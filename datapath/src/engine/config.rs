@@ -2,6 +2,7 @@ use crate::neighbour::Address;
 use roce::EndpointConfig;
 use roce::wire::{Mac, Vlan};
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -20,6 +21,28 @@ pub enum Progress {
     /// Who polls runs the core, as with `Inline`; while nobody polls, a thread of its own does, which sleeps on the port's
     /// descriptor when idle. For programs that may do either.
     Adaptive,
+}
+
+/// A text that names no [`Progress`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("progress {0:?}: write inline, adaptive, dedicated or dedicated:CPU")]
+pub struct ProgressError(pub String);
+
+impl FromStr for Progress {
+    type Err = ProgressError;
+
+    fn from_str(text: &str) -> Result<Self, ProgressError> {
+        let wrong = || ProgressError(text.to_owned());
+        match text.split_once(':') {
+            None if text == "inline" => Ok(Self::Inline),
+            None if text == "adaptive" => Ok(Self::Adaptive),
+            None if text == "dedicated" => Ok(Self::Dedicated { core: None }),
+            Some(("dedicated", core)) => {
+                core.parse().map(|core| Self::Dedicated { core: Some(core) }).map_err(|_| wrong())
+            }
+            _ => Err(wrong()),
+        }
+    }
 }
 
 /// What a core does when there is nothing to do. Any work ends it at once.

@@ -20,7 +20,7 @@ mod station;
 mod tests;
 mod vlan;
 
-pub use config::{CoreConfig, Idle, Progress, ResolveError, StartError, Stopped};
+pub use config::{CoreConfig, Idle, Progress, ProgressError, ResolveError, StartError, Stopped};
 pub use events::{AsyncEvent, EventQueue};
 pub use management::{MAD_LENGTH, Mad};
 pub use notify::Notifier;

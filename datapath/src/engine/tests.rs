@@ -41,6 +41,21 @@ fn start<P: PacketIo + 'static>(port: P, progress: Progress) -> Engine {
     unsafe { Engine::start(port, &config(progress)).unwrap() }
 }
 
+#[test]
+fn who_runs_a_core_is_told_in_words() {
+    for (text, progress) in ["inline", "dedicated", "dedicated:3", "adaptive"].into_iter().zip([
+        Progress::Inline,
+        Progress::Dedicated { core: None },
+        Progress::Dedicated { core: Some(3) },
+        Progress::Adaptive,
+    ]) {
+        assert_eq!(text.parse(), Ok(progress));
+    }
+    for wrong in ["", "inline:1", "dedicated:", "dedicated:x", "adapted"] {
+        assert_eq!(wrong.parse::<Progress>(), Err(ProgressError(wrong.to_owned())));
+    }
+}
+
 /// A port that breaks when told to.
 struct Fragile {
     port: Loopback,

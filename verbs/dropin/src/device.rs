@@ -63,12 +63,8 @@ impl Configured {
         put(&mut abi.dev_path, "/sys/class/infiniband_verbs/ferroce0");
         put(&mut abi.ibdev_path, "/sys/class/infiniband/ferroce0");
         let guid = guid(&config);
-        let config = match std::env::var("FERROCE_PROGRESS").as_deref() {
-            Ok("inline") => config.progress(Progress::Inline),
-            Ok("dedicated") => config.progress(Progress::Dedicated { core: None }),
-            // Nobody knows whether a program polls or waits.
-            _ => config.progress(Progress::Adaptive),
-        };
+        // Nobody knows whether a program polls or waits.
+        let config = config.progress_by_default(Progress::Adaptive);
         Self { abi, config, guid, open: Mutex::new(Opened { device: None, contexts: 0 }) }
     }
 

@@ -11,7 +11,7 @@ local RATES = { [0] = "25 Gb/s", "50 Gb/s", "100 Gb/s", "200 Gb/s", "400 Gb/s", 
   "500 Mb/s", "1 Gb/s", "2.5 Gb/s", "5 Gb/s", "10 Gb/s", "40 Gb/s", "800 Gb/s" }
 local IFA_RATES = { [0] = "10 Gb/s", "25 Gb/s", "40 Gb/s", "50 Gb/s", "100 Gb/s", "200 Gb/s", "400 Gb/s", "10 Mb/s",
   "100 Mb/s", "200 Mb/s", "500 Mb/s", "1 Gb/s", "2.5 Gb/s", "5 Gb/s", "800 Gb/s" }
-local KINDS = { [0] = "busiest hop", "window", "in-flight share", "ready", "hop" }
+local KINDS = { [0] = "busiest hop", "window", "in-flight share", "ready", "hop", "hop and flows" }
 local OPCODES = { [0xc0] = "telemetry request", [0xc1] = "telemetry response", [0xc2] = "telemetry notification",
   [0xc3] = "telemetry setup", [0xc8] = "selective acknowledge" }
 local WAYS = { [0] = "behind Acknowledges", "notifications", "windows" }
@@ -43,6 +43,7 @@ local FERROCE = fields(ferroce, {
   time = ProtoField.uint64("ferroce.feedback.ts", "ts (counts)"),
   bytes = ProtoField.uint64("ferroce.feedback.tx_bytes", "txBytes (counts)"),
   queue = ProtoField.uint64("ferroce.feedback.qlen", "qlen (bytes)"),
+  flows = ProtoField.uint32("ferroce.feedback.flows", "Flows at the receiver"),
   counter = ProtoField.uint64("ferroce.seal.counter", "Seal's counter"),
   tag = ProtoField.bytes("ferroce.seal.tag", "Seal"),
   reverse = ProtoField.uint8("ferroce.setup.reverse", "Answers", base.DEC, WAYS),
@@ -136,7 +137,7 @@ local function int_header(tvb, tree)
   end
 end
 
-local LENGTHS = { [0] = 12, 12, 12, 4, 48 }
+local LENGTHS = { [0] = 12, 12, 12, 4, 48, 52 }
 
 local function feedback(tvb, tree)
   if tvb:len() < 4 then return end
@@ -155,12 +156,13 @@ local function feedback(tvb, tree)
   elseif kind == 2 then
     part:add(FERROCE.share, tvb(4, 4))
     part:add(FERROCE.interval, tvb(8, 4))
-  elseif kind == 4 then
+  elseif kind == 4 or kind == 5 then
     part:add(FERROCE.index, tvb(3, 1))
     part:add(FERROCE.rate, tvb(4, 8))
     part:add(FERROCE.time, tvb(12, 8))
     part:add(FERROCE.bytes, tvb(20, 8))
     part:add(FERROCE.queue, tvb(28, 8))
+    if kind == 5 then part:add(FERROCE.flows, tvb(48, 4)) end
   end
   if tvb:len() >= length + 24 then
     part:add(FERROCE.counter, tvb(length, 8))

@@ -1,6 +1,6 @@
 use crate::{
     Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Fixed, Hpcc, HpccConfig,
-    HpccReceiver, Inflight, Instant, PathTelemetry, Rate,
+    HpccReceiver, Inflight, Instant, PathTelemetry, Rate, ReceiverLink,
 };
 
 /// Which algorithm, with its parameters.
@@ -15,6 +15,9 @@ pub enum AlgorithmConfig {
     },
     /// HPCC++, computed at the sender (rtgwg-00 4.2).
     Hpcc(HpccConfig),
+    /// The variant `hpcc-fair` of it: the receiver says how many flows share its link, and while that is the busiest hop no flow goes
+    /// below `eta` of its share.
+    HpccFair(HpccConfig),
     /// HPCC++, computed at the receiver (rtgwg-00 6.3.2).
     HpccReceiver(HpccConfig),
     /// DCTCP (draft-bensley-tcpm-dctcp-01).
@@ -32,6 +35,7 @@ impl AlgorithmConfig {
         Ok(match *self {
             Self::Fixed { window, rate } => Algorithm::Fixed(Fixed::new(window, rate)?),
             Self::Hpcc(config) => Algorithm::Hpcc(Hpcc::new(config)?),
+            Self::HpccFair(config) => Algorithm::Hpcc(Hpcc::fair(config)?),
             Self::HpccReceiver(config) => Algorithm::HpccReceiver(HpccReceiver::new(config)?),
             Self::Dctcp(config) => Algorithm::Dctcp(Dctcp::new(config)?),
             Self::Dcqcn(config) => Algorithm::Dcqcn(Dcqcn::new(config)?),
@@ -43,16 +47,26 @@ impl AlgorithmConfig {
     pub const fn wants_ecn(&self) -> bool {
         match self {
             Self::Dctcp(_) | Self::Dcqcn(_) => true,
-            Self::Fixed { .. } | Self::Hpcc(_) | Self::HpccReceiver(_) => false,
+            Self::Fixed { .. } | Self::Hpcc(_) | Self::HpccFair(_) | Self::HpccReceiver(_) => false,
         }
     }
 
-    /// Its name: `fixed`, `hpcc`, `hpcc-rx`, `dctcp` or `dcqcn`.
+    /// The parameters of HPCC++, wherever it is computed.
+    #[must_use]
+    pub const fn as_hpcc(&self) -> Option<&HpccConfig> {
+        match self {
+            Self::Hpcc(config) | Self::HpccFair(config) | Self::HpccReceiver(config) => Some(config),
+            Self::Fixed { .. } | Self::Dctcp(_) | Self::Dcqcn(_) => None,
+        }
+    }
+
+    /// Its name: `fixed`, `hpcc`, `hpcc-fair`, `hpcc-rx`, `dctcp` or `dcqcn`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Fixed { .. } => "fixed",
             Self::Hpcc(_) => "hpcc",
+            Self::HpccFair(_) => "hpcc-fair",
             Self::HpccReceiver(_) => "hpcc-rx",
             Self::Dctcp(_) => "dctcp",
             Self::Dcqcn(_) => "dcqcn",
@@ -82,6 +96,7 @@ impl Algorithm {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Fixed(_) => "fixed",
+            Self::Hpcc(hpcc) if hpcc.is_fair() => "hpcc-fair",
             Self::Hpcc(_) => "hpcc",
             Self::HpccReceiver(_) => "hpcc-rx",
             Self::Dctcp(_) => "dctcp",
@@ -135,6 +150,10 @@ impl CongestionController for Algorithm {
 
     fn on_window(&mut self, window: u64) {
         delegate!(self, controller => controller.on_window(window));
+    }
+
+    fn on_receiver_link(&mut self, link: ReceiverLink) {
+        delegate!(self, controller => controller.on_receiver_link(link));
     }
 
     fn on_path_change(&mut self) {

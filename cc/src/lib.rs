@@ -22,7 +22,7 @@ pub use dctcp::{Dctcp, DctcpConfig};
 pub use error::ConfigError;
 pub use fixed::Fixed;
 pub use hpcc::{
-    ActiveFlows, FairFloor, FlowMark, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, RxHpcc,
+    ActiveFlows, FlowMark, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, ReceiverLink, RxHpcc,
 };
 pub use rate::Rate;
 pub use telemetry::{Counter, Hop, HopIndex, MAX_HOPS, PathTelemetry};
@@ -69,6 +69,10 @@ pub trait CongestionController {
     /// The receiver computed a window, in payload bytes, and sent it (rtgwg-00 6.3.2). Only [`HpccReceiver`] listens.
     fn on_window(&mut self, window: u64) {
         let _ = window;
+    }
+    /// The receiver told of its own link. Before the telemetry that came along. Only the variant `hpcc-fair` of [`Hpcc`] listens.
+    fn on_receiver_link(&mut self, link: ReceiverLink) {
+        let _ = link;
     }
     /// From now on packets take another path, and none is on its way on the old one (rtgwg-00 9.4).
     fn on_path_change(&mut self) {}

@@ -4,7 +4,7 @@ extern crate ferroce_cc as cc;
 
 use cc::{
     Ack, AlgorithmConfig, CongestionController, Counter, DcqcnConfig, DctcpConfig, Hop, HpccConfig, Inflight,
-    Instant, MAX_HOPS, PathTelemetry, Rate, RxHpcc,
+    Instant, MAX_HOPS, PathTelemetry, Rate, ReceiverLink, RxHpcc,
 };
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -83,6 +83,7 @@ fn dcqcn() -> impl Strategy<Value = (Bounds, AlgorithmConfig)> {
 fn any_controller() -> impl Strategy<Value = (Bounds, AlgorithmConfig)> {
     prop_oneof![
         hpcc().prop_map(|(at, config)| (at, AlgorithmConfig::Hpcc(config))),
+        hpcc().prop_map(|(at, config)| (at, AlgorithmConfig::HpccFair(config))),
         hpcc().prop_map(|(at, config)| (at, AlgorithmConfig::HpccReceiver(config))),
         dctcp(),
         dcqcn(),
@@ -119,6 +120,7 @@ enum Event {
     Inflight(u64, u32, u32),
     PathChange,
     Window(u64),
+    ReceiverLink(u8, NonZeroU32),
     Loss,
     Timeout,
 }
@@ -142,6 +144,7 @@ fn event() -> impl Strategy<Value = Event> {
             .prop_map(|(seq, share, interval)| Event::Inflight(seq, share, interval)),
         Just(Event::PathChange),
         number().prop_map(Event::Window),
+        (0u8..MAX_HOPS as u8, any::<NonZeroU32>()).prop_map(|(hop, flows)| Event::ReceiverLink(hop, flows)),
         Just(Event::Loss),
         Just(Event::Timeout),
     ]
@@ -171,6 +174,7 @@ proptest! {
                 Event::PathChange => controller.on_path_change(),
                 Event::Notification => controller.on_congestion_notification(now),
                 Event::Window(window) => controller.on_window(window),
+                Event::ReceiverLink(hop, flows) => controller.on_receiver_link(ReceiverLink { hop, flows }),
                 Event::Loss => controller.on_loss(now),
                 Event::Timeout => controller.on_timeout(now),
             }

@@ -16,6 +16,17 @@ pub struct SecondClass {
 /// Bytes that a weight of 1 gives a class at each of its turns.
 const QUANTUM: u64 = 256;
 
+/// What has a length on the link, in bytes.
+pub(crate) trait Length {
+    fn length(&self) -> u64;
+}
+
+impl<B: PacketBuf> Length for B {
+    fn length(&self) -> u64 {
+        self.len() as u64
+    }
+}
+
 /// A frame that waits.
 pub(crate) struct Queued<B> {
     pub(crate) buf: B,
@@ -31,7 +42,7 @@ struct Class<B> {
     deficit: u64,
 }
 
-impl<B: PacketBuf> Class<B> {
+impl<B: Length> Class<B> {
     fn new(limit_frames: usize, weight: u64) -> Self {
         let frames = VecDeque::with_capacity(limit_frames);
         Self { frames, bytes: 0, quantum: weight * QUANTUM, deficit: 0 }
@@ -39,7 +50,7 @@ impl<B: PacketBuf> Class<B> {
 
     /// The length of the first frame, if the link may start with it at `time`.
     fn first(&self, time: Instant) -> Option<u64> {
-        self.frames.front().filter(|frame| frame.ready <= time).map(|frame| frame.buf.len() as u64)
+        self.frames.front().filter(|frame| frame.ready <= time).map(|frame| frame.buf.length())
     }
 }
 
@@ -58,7 +69,7 @@ pub(crate) enum ClassId {
     Second,
 }
 
-impl<B: PacketBuf> Queues<B> {
+impl<B: Length> Queues<B> {
     pub(crate) fn new(limit_frames: usize, second: Option<SecondClass>) -> Self {
         let class = |weight: std::num::NonZeroU8| Class::new(limit_frames, weight.get().into());
         Self {
@@ -113,7 +124,7 @@ impl<B: PacketBuf> Queues<B> {
 
     pub(crate) fn push(&mut self, class: ClassId, frame: Queued<B>) {
         let class = self.class(class);
-        class.bytes += frame.buf.len() as u64;
+        class.bytes += frame.buf.length();
         class.frames.push_back(frame);
     }
 
@@ -129,7 +140,7 @@ impl<B: PacketBuf> Queues<B> {
         let class = if self.second.is_some() { self.choose(time)? } else { ClassId::Ordinary };
         let from = self.class(class);
         let frame = from.frames.pop_front()?;
-        from.bytes -= frame.buf.len() as u64;
+        from.bytes -= frame.buf.length();
         Some((class, frame))
     }
 

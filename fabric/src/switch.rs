@@ -464,7 +464,7 @@ impl<B: PacketBuf> Port<B> {
 }
 
 /// Writes telemetry into a frame, longer where its format has it so and the buffer has room.
-fn write<B: PacketBuf>(buf: &mut B, request: Request, state: &PortState) -> bool {
+pub(crate) fn write<B: PacketBuf>(buf: &mut B, request: Request, state: &PortState) -> bool {
     let length = buf.len();
     let room = request.growth().min(buf.capacity() - length);
     if room == 0 {

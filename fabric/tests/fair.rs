@@ -4,55 +4,52 @@
 //! most (99th percentile), and an incast peak no higher than HPCC's.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
-use ferroce_fabric::scale::{
-    Conventions, Flow, Outcome, Pfc, Row, Sampling, Setup, Steady, Topology, run, window,
+use ferroce_fabric::sim::{
+    Conventions, Flow, Hosts, Outcome, Row, Sampling, Setup, Steady, Topology, run, window,
 };
+use roce::qp::Congestion;
 use std::time::Duration;
 
 const LINE: Rate = Rate::from_gbps(100);
 const PACKET: u64 = 1090;
 const SEEDS: u64 = 5;
 
-/// A variant: its name, eta, maxStage, and the part of its share below which a flow does not go.
-type Variant = (&'static str, f64, u32, Option<f64>);
+/// A variant: its name, eta, maxStage, and whether it is `hpcc-fair`.
+type Variant = (&'static str, f64, u32, bool);
 
 const VARIANTS: [Variant; 4] = [
-    ("hpcc, maxStage 5", 0.95, 5, None),
-    ("hpcc, maxStage 0", 0.95, 0, None),
-    ("hpcc, eta 0.93", 0.93, 0, None),
-    ("hpcc-fair", 0.93, 0, Some(0.93)),
+    ("hpcc, maxStage 5", 0.95, 5, false),
+    ("hpcc, maxStage 0", 0.95, 0, false),
+    ("hpcc, eta 0.93", 0.93, 0, false),
+    ("hpcc-fair", 0.93, 0, true),
 ];
 
 fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
     let start = Duration::from_micros(micros);
-    Flow { source: source - 1, destination: destination - 1, bytes, start, is_incast: false }
+    Flow { source: source - 1, destination: destination - 1, bytes, start, is_incast: false, dscp: 0 }
 }
 
-fn simulate(flows: Vec<Flow>, (_, eta, max_stage, fair_floor): Variant, seed: u64) -> Outcome {
+fn simulate(flows: Vec<Flow>, (_, eta, max_stage, is_fair): Variant, seed: u64) -> Outcome {
     let hosts = flows[0].destination as usize + 1;
-    let algorithm = AlgorithmConfig::Hpcc(HpccConfig {
+    let config = HpccConfig {
         base_rtt: Duration::from_nanos(4160),
         line_rate: LINE,
         min_rate: Rate::from_mbps(100),
         target_utilisation: eta,
         max_stage,
         additive_increase: Rate::from_mbps(50),
-    });
+    };
+    let algorithm = if is_fair { AlgorithmConfig::HpccFair(config) } else { AlgorithmConfig::Hpcc(config) };
     let sampling =
         Sampling { every: Duration::from_micros(1), host: flows[0].destination, flows: flows.len() };
+    let topology = Topology::star(hosts, LINE, Duration::from_micros(1));
     let setup = Setup {
-        topology: Topology::star(hosts, LINE, Duration::from_micros(1)),
         conventions: Conventions::HPCC_NS3,
-        algorithm,
-        fair_floor,
-        red: None,
-        buffer: 32_000_000,
-        pfc: Some(Pfc::default()),
-        flows,
+        hosts: Hosts::Model,
         jitter: Duration::from_nanos(100),
         seed,
-        limit: Duration::from_secs(1),
         sampling: Some(sampling),
+        ..Setup::new(topology, flows, Congestion::new(algorithm))
     };
     run(&setup, &mut |_, _, _| {}).unwrap()
 }

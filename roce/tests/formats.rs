@@ -118,6 +118,7 @@ fn frames() -> Vec<Vec<u8>> {
         additive_increase: 500_000_000,
         target_utilisation: 0x7999_9999,
         max_stage: 5,
+        counts_flows: false,
     };
     let seal = Some(Seal { counter: 12, tag: [0x5a; 16] });
     frames.extend([

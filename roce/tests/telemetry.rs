@@ -14,7 +14,9 @@ use roce::qp::{
     CompletionStatus, Congestion, CongestionAlgorithm, FeedbackKey, Remote, Reverse, SendRequest,
 };
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
-use roce::wire::{Bth, Feedback, Header, MAX_FEEDBACK, Operation, Report, Reth, Service, Setup, emit, parse};
+use roce::wire::{
+    Bth, Feedback, Header, MAX_FEEDBACK, Mtu, Operation, Report, Reth, Service, Setup, emit, parse,
+};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -271,6 +273,51 @@ fn windows_that_lie_stay_in_bounds() {
     }
 }
 
+/// What was acknowledged shrinks the window below what is still in flight and did not ask for an acknowledgement: the oldest of it is
+/// sent again and asks, or both sides would be silent for ever.
+#[test]
+fn a_window_that_closes_over_packets_that_did_not_ask_is_asked_again() {
+    let mut script = Script::new(Options { mtu: Mtu::M256, ..receiver_based(|_| {}) });
+    post_write(&mut script, 100_000);
+    let mut asked = None;
+    let mut after = Vec::new();
+    while after.len() < 2 {
+        match script.next_header() {
+            Some((Header::Connected { bth, .. }, _)) if bth.ack_request && asked.is_none() => {
+                asked = Some(bth.psn.get())
+            }
+            Some((Header::Connected { bth, .. }, _)) if asked.is_some() => {
+                assert!(!bth.ack_request);
+                after.push(bth.psn.get());
+            }
+            _ => script.wait(Duration::from_micros(1)),
+        }
+    }
+    let window = Feedback { report: Report::Window(1), seal: None };
+    let notification = Header::TelemetryNotification { bth: script.bth(PSN), feedback: window };
+    assert_eq!(script.send_header(&notification, &[]), Ok(()));
+    assert_eq!(script.send(asked.unwrap(), ack(0), &[]), Ok(()));
+    let report = script.host.endpoint.report(script.host.qpn).unwrap();
+    assert_eq!((report.in_flight, report.window < 512), (512, true));
+    script.wait(Duration::from_millis(1));
+    let again = next_data(&mut script).expect("it speaks again");
+    assert_eq!((again.psn.get(), again.ack_request), (after[0], true));
+    // The peer had both.
+    assert_eq!(script.send(after[1], ack(0), &[]), Ok(()));
+    assert_eq!(script.host.endpoint.report(script.host.qpn).unwrap().in_flight, 0);
+    script.wait(Duration::from_millis(1));
+    assert_eq!(next_data(&mut script).unwrap().psn.get(), after[1] + 1);
+}
+
+/// The next packet of a request, behind all telemetry.
+fn next_data(script: &mut Script) -> Option<Bth> {
+    loop {
+        if let (Header::Connected { bth, .. }, _) = script.next_header()? {
+            return Some(bth);
+        }
+    }
+}
+
 #[test]
 fn a_setup_is_confirmed_each_time_and_a_bad_one_is_refused() {
     let mut script = Script::new(Options::default());
@@ -282,6 +329,7 @@ fn a_setup_is_confirmed_each_time_and_a_bad_one_is_refused() {
         additive_increase: 1_000_000,
         target_utilisation: (0.95 * f64::from(1u32 << 31)) as u32,
         max_stage: 5,
+        counts_flows: false,
     };
     for _ in 0..2 {
         let header = Header::TelemetrySetup { bth: script.bth(0), setup: good, seal: None };

@@ -84,6 +84,14 @@ pub fn feedback_fields(feedback: &Feedback, fields: &mut Vec<Field>) {
             fields.push(("rate_bps", json!(hop.bandwidth.as_bps())));
             fields.push(("queue", json!(hop.queue)));
         }
+        Report::Shared { path_id, hops, index, hop, flows } => {
+            fields.push(("path_id", json!(path_id)));
+            fields.push(("hops", json!(hops)));
+            fields.push(("busiest", json!(index)));
+            fields.push(("rate_bps", json!(hop.bandwidth.as_bps())));
+            fields.push(("queue", json!(hop.queue)));
+            fields.push(("flows", json!(flows.get())));
+        }
         Report::Ready => fields.push(("ready", json!(true))),
     }
     seal_field(feedback.seal.as_ref(), fields);

@@ -13,11 +13,11 @@ use verbs::{CcName, Congestion, CongestionAlgorithm, CongestionChoice, Format, R
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Congestion control (each side its own)")]
 pub struct CongestionArgs {
-    /// What computes window and rate: fixed, hpcc, hpcc-rx, dctcp, dcqcn, or auto (hpcc where switches answer
+    /// What computes window and rate: fixed, hpcc, hpcc-fair, hpcc-rx, dctcp, dcqcn, or auto (hpcc where switches answer
     /// probes, else dcqcn) [default: as ferroce.toml says, or fixed, 512 KiB]
     #[arg(long, value_name = "ALGORITHM")]
     pub cc: Option<CcName>,
-    /// hpcc, hpcc-rx: which packets bring telemetry: inband (all data), inband:N (one of N), or probe [default: probe]
+    /// hpcc, hpcc-fair, hpcc-rx: which packets bring telemetry: inband (all data), inband:N (one of N), or probe [default: probe]
     #[arg(long, value_name = "PACKETS")]
     pub telemetry: Option<TelemetryMode>,
     /// hpcc: how the other side answers telemetry [default: ack]
@@ -26,7 +26,7 @@ pub struct CongestionArgs {
     /// hpcc: data packets ask switches to tell of congestion at once, beside what --telemetry brings
     #[arg(long)]
     pub subscribe: bool,
-    /// hpcc, hpcc-rx: layout of the telemetry: hpcc (HPCC INT), int-md (P4 INT-MD 2.1), ioam (RFC 9197, IPv6),
+    /// hpcc, hpcc-fair, hpcc-rx: layout of the telemetry: hpcc (HPCC INT), int-md (P4 INT-MD 2.1), ioam (RFC 9197, IPv6),
     /// ifa (IFA 2.0), aecn (Advanced ECN, IPv6) [default: hpcc]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
@@ -172,9 +172,15 @@ fn algorithm(algorithm: &CongestionAlgorithm) -> String {
         CongestionAlgorithm::Dcqcn(dcqcn) => {
             format!("DCQCN, line rate {}, g {}", dcqcn.line_rate, dcqcn.gain)
         }
-        CongestionAlgorithm::Hpcc(hpcc) | CongestionAlgorithm::HpccReceiver(hpcc) => format!(
+        CongestionAlgorithm::Hpcc(hpcc)
+        | CongestionAlgorithm::HpccFair(hpcc)
+        | CongestionAlgorithm::HpccReceiver(hpcc) => format!(
             "HPCC++{}, T {:?}, line rate {}, eta {}, maxStage {}, W_AI {}",
-            if matches!(algorithm, CongestionAlgorithm::HpccReceiver(_)) { " at the receiver" } else { "" },
+            match algorithm {
+                CongestionAlgorithm::HpccReceiver(_) => " at the receiver",
+                CongestionAlgorithm::HpccFair(_) => ", hpcc-fair",
+                _ => "",
+            },
             hpcc.base_rtt,
             hpcc.line_rate,
             hpcc.target_utilisation,

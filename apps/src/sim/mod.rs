@@ -1,33 +1,40 @@
-//! `ferroce sim`: the product's endpoints and switch in virtual time.
+//! `ferroce sim`: hosts, links and switches in virtual time. A run, its files and its report; sweeps over seeds and parameters.
 
-mod scale;
+mod compare;
+mod figures;
+mod output;
+mod plot;
+mod report;
 mod scenario;
+mod sweep;
 
 use crate::failure::Failure;
-use anstream::{eprint, println};
-use fabric::sim::{self, Outcome, Scenario};
-use serde_json::json;
-use std::fs;
-use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use anstream::{print, println};
+use compare::Ours;
+use fabric::sim::{self, Hosts, Outcome};
+use indicatif::{ProgressBar, ProgressStyle};
+use scenario::Scenario;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// The command line of `ferroce sim`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A scenario is a TOML file: hosts around a switch, how flows are paced, and the flows. The project has some in \
-fabric/scenarios. The same scenario and seed give the same run, to the trace's digest.
+A scenario is a TOML file: a topology (star, dumbbell, parking-lot, leaf-spine, fat-tree), how flows are paced, and the flows. \
+The project has some in fabric/scenarios. The same scenario and seed give the same run, to the trace's digest.
 
-A flow list is a CSV file with the columns src,dst,bytes,start_ns; hosts are numbered from 1.
+Hosts are the product's endpoints; host = \"model\" has a model of them instead, which is faster: packets that only count \
+their payload, each acknowledged. Either way the product's congestion control paces, through switches with a shared buffer, PFC, \
+ECN, ECMP and telemetry. compat = \"hpcc-ns3\" is the model with the conventions of the simulator of HPCC's authors \
+(fabric/scenarios/reference).
 
-With the key `topology` (star, dumbbell, parking-lot, leaf-spine, fat-tree) it is the fabric at scale: the senders run the \
-product's congestion control over packets that only count their payload, through switches with a shared buffer, PFC \
-and ECN (fabric/scenarios/scale). --out then has CSV files with the reference's columns and report.html.
+A flow list is a CSV file with the columns src,dst,bytes,start_ns; hosts are numbered from 1, or from the scenario's first_host. \
+--out leaves report.html, which needs nothing but a browser.
 
 Examples:
   ferroce sim fabric/scenarios/incast-16.toml --seed 7 --out results
-  ferroce sim fabric/scenarios/scale/two-to-one.toml --sweep 1..13 --vary max_stage=0,5 --compare reference")]
+  ferroce sim fabric/scenarios/reference/two-to-one.toml --sweep 1..13 --vary max_stage=0,5 --compare reference")]
 pub struct Args {
     /// The scenario
     scenario: PathBuf,
@@ -37,19 +44,19 @@ pub struct Args {
     /// The seed of everything
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write fct.csv and summary.json into this folder, made where it is not there
+    /// Write CSV files with the reference's columns, summary.json and report.html into this folder, made where it is not there
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// Lay a reference's folder beside the results: each figure, its band, in or out (scenarios with a topology)
+    /// Lay a reference's folder beside the results: each figure, its band, in or out
     #[arg(long, value_name = "FOLDER")]
     compare: Option<PathBuf>,
-    /// Run these seeds, A to before B, on all cores (scenarios with a topology)
+    /// Run these seeds, A to before B, on all cores
     #[arg(long, value_name = "A..B", value_parser = crate::soak::range)]
     sweep: Option<std::ops::Range<u64>>,
-    /// Run with each of these values of a key of `congestion` (scenarios with a topology); may be given again
+    /// Run with each of these values of a key of `congestion`; may be given again
     #[arg(long, value_name = "KEY=V1,V2")]
     vary: Vec<String>,
 }
@@ -59,131 +66,108 @@ pub struct Args {
 /// # Errors
 /// A scenario that can't be read or run, or results that can't be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let text = fs::read_to_string(&args.scenario)
-        .map_err(|error| Failure::usage(format!("{}: {error}", args.scenario.display())))?;
-    if scale::is_one(&text) {
-        return scale::run(args, &text);
-    }
-    if args.compare.is_some() || args.sweep.is_some() || !args.vary.is_empty() {
-        return Err(Failure::usage("--compare, --sweep and --vary are for scenarios with a topology"));
-    }
-    let scenario = scenario::read(&args.scenario, args.flows.as_deref(), args.seed)?;
-    let begin = Instant::now();
-    let shows = std::io::stderr().is_terminal();
-    let mut watch = |done: usize, events: u64, nanos: u64| {
-        if shows {
-            let rate = events as f64 / begin.elapsed().as_secs_f64() / 1e6;
-            let flows = scenario.flows.len();
-            eprint!("\r{done} of {flows} flows, {:.3} ms, {rate:.1} M events/s\x1b[K", nanos as f64 / 1e6);
-        }
+    let name = args.scenario.display().to_string();
+    let text = std::fs::read_to_string(&args.scenario)
+        .map_err(|error| Failure::usage(format!("{name}: {error}")))?;
+    let read = |seed: u64, vary: &[(String, String)]| {
+        scenario::read(&name, &text, args.flows.as_deref(), seed, vary)
     };
-    let outcome = sim::run(&scenario, &mut watch).map_err(|error| Failure::run(error.to_string()))?;
-    if shows {
-        eprint!("\r\x1b[K");
+    if args.sweep.is_some() || !args.vary.is_empty() {
+        return sweep::run(args, &read);
     }
-    let summary = summary(&scenario, &outcome, begin.elapsed());
+    let scenario = read(args.seed, &[])?;
+    let begin = Instant::now();
+    let outcome = simulate(&scenario, true)?;
+    let wall = begin.elapsed();
+    let rows = figures::by_size(&scenario, &outcome);
+    let compared = match &args.compare {
+        Some(folder) => compare::compare(folder, &scenario, &Ours::of(&scenario, &outcome, &rows))?,
+        None => Vec::new(),
+    };
     if let Some(folder) = &args.out {
-        write(folder, &scenario, &outcome, &summary)?;
+        output::write(folder, &scenario, &outcome, &rows, wall)?;
+        report::write(folder, &name, &scenario, &outcome, &rows, &compared)?;
     }
-    match args.json {
-        true => println!("{summary:#}"),
-        false => show(&scenario, &outcome, begin.elapsed()),
+    if args.json {
+        println!("{:#}", output::summary(&scenario, &outcome, &rows, wall));
+        return Ok(ExitCode::SUCCESS);
+    }
+    show(&scenario, &outcome, wall);
+    print!("{}", figures::table(&rows));
+    if !compared.is_empty() {
+        print!("{}", compare::table(&compared));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The value below which `share` of `sorted` lie.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let place = (sorted.len() as f64 * share).ceil() as usize;
-    sorted[place.clamp(1, sorted.len()) - 1]
-}
-
-fn micros(time: Duration) -> f64 {
-    time.as_nanos() as f64 / 1e3
-}
-
-fn drops(outcome: &Outcome) -> u64 {
-    outcome.report.ports.iter().map(|port| port.counters.drops.total()).sum()
-}
-
-/// The port whose queue was the longest.
-fn bottleneck(outcome: &Outcome) -> Option<(usize, &fabric::PortReport)> {
-    outcome.report.ports.iter().enumerate().max_by_key(|(_, port)| port.queue.max)
-}
-
-fn summary(scenario: &Scenario, outcome: &Outcome, wall: Duration) -> serde_json::Value {
-    let slowdowns = outcome.slowdowns();
-    let queue = bottleneck(outcome).map(|(port, report)| {
-        json!({
-            "port": port + 1,
-            "p50_bytes": report.queue.p50, "p99_bytes": report.queue.p99, "max_bytes": report.queue.max,
-            "utilisation": report.utilisation, "marked": report.counters.ce_marked,
-        })
-    });
-    json!({
-        "hosts": scenario.hosts,
-        "flows": outcome.completed.len(),
-        "algorithm": scenario.congestion.algorithm.name(),
-        "seed": scenario.seed,
-        "trace": format!("{:016x}", outcome.trace),
-        "virtual_us": micros(outcome.time),
-        "slowdown": {
-            "p50": quantile(&slowdowns, 0.5), "p95": quantile(&slowdowns, 0.95), "p99": quantile(&slowdowns, 0.99),
-        },
-        "bottleneck": queue,
-        "dropped": drops(outcome),
-        "retransmitted": outcome.retransmitted,
-        "events": outcome.events,
-        "events_per_second": outcome.events as f64 / wall.as_secs_f64(),
-    })
+/// Runs a scenario, with a bar on standard error where that is a terminal.
+fn simulate(scenario: &Scenario, shows: bool) -> Result<Outcome, Failure> {
+    let bar = if shows { ProgressBar::new(scenario.setup.flows.len() as u64) } else { ProgressBar::hidden() };
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} flows  {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let begin = Instant::now();
+    let mut watch = |done: usize, events: u64, nanos: u64| {
+        let rate = events as f64 / begin.elapsed().as_secs_f64() / 1e6;
+        bar.set_position(done as u64);
+        bar.set_message(format!("{:.3} ms, {rate:.1} M events/s", nanos as f64 / 1e6));
+    };
+    let outcome = sim::run(&scenario.setup, &mut watch).map_err(|error| Failure::usage(error.to_string()));
+    bar.finish_and_clear();
+    outcome
 }
 
 fn show(scenario: &Scenario, outcome: &Outcome, wall: Duration) {
-    let slowdowns = outcome.slowdowns();
-    let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| quantile(&slowdowns, share));
-    println!("{} hosts, {} flows, {}", scenario.hosts, slowdowns.len(), scenario.congestion.algorithm.name());
-    println!("  slowdown            p50 {p50:.2}   p95 {p95:.2}   p99 {p99:.2}");
-    if let Some((port, report)) = bottleneck(outcome) {
-        let queue = &report.queue;
+    let setup = &scenario.setup;
+    let (hosts, switches) = (setup.topology.hosts(), setup.topology.switches());
+    println!(
+        "{hosts} hosts ({}), {switches} switches, {} of {} flows ended, {}",
+        kind(setup.hosts),
+        outcome.finished.len(),
+        setup.flows.len(),
+        setup.congestion.algorithm.name()
+    );
+    let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| outcome.queue_quantile(share));
+    println!(
+        "  queues of all ports  p50 {p50} kB   p95 {p95} kB   p99 {p99} kB   max {} B",
+        outcome.queue_max
+    );
+    if let Some(steady) = figures::steady(scenario, outcome) {
+        let [mean, _, p99, _] = steady.queue;
         println!(
-            "  queue to host {:<4}  p50 {} B   p99 {} B   max {} B",
-            port + 1,
-            queue.p50,
-            queue.p99,
-            queue.max
-        );
-        println!(
-            "  its link            {:.1} % busy, {} frames marked",
-            report.utilisation * 100.0,
-            report.counters.ce_marked
+            "  steady state         {:.2} Gb/s, Jain {:.4}, queue mean {mean:.0} B, p99 {p99:.0} B",
+            steady.utilisation_gbps, steady.jain
         );
     }
-    println!("  dropped             {} frames, {} packets sent again", drops(outcome), outcome.retransmitted);
-    println!("  virtual time        {:.3} ms, trace {:016x}", micros(outcome.time) / 1e3, outcome.trace);
+    println!(
+        "  dropped {}   sent again {}   marked {}   pauses {} ({:.1} µs)",
+        outcome.dropped,
+        outcome.retransmitted,
+        outcome.marked,
+        outcome.pauses,
+        outcome.paused.as_nanos() as f64 / 1e3
+    );
+    println!(
+        "  virtual time         {:.3} ms, trace {:016x}",
+        outcome.time.as_nanos() as f64 / 1e6,
+        outcome.trace
+    );
     let rate = outcome.events as f64 / wall.as_secs_f64() / 1e6;
     println!(
-        "  simulated in        {:.2} s, {} events, {rate:.2} M events/s",
+        "  simulated in         {:.2} s, {} events, {rate:.2} M events/s, {} packets",
         wall.as_secs_f64(),
-        outcome.events
+        outcome.events,
+        outcome.packets
+    );
+    println!(
+        "  memory               {} B a running flow, {} B a host, {} packets on their way at most",
+        outcome.memory[0], outcome.memory[1], outcome.packets_most
     );
 }
 
-fn write(
-    folder: &Path,
-    scenario: &Scenario,
-    outcome: &Outcome,
-    summary: &serde_json::Value,
-) -> Result<(), Failure> {
-    let wrong = |error: std::io::Error| Failure::run(format!("{}: {error}", folder.display()));
-    fs::create_dir_all(folder).map_err(wrong)?;
-    // The columns of the reference's completion times.
-    let mut text = String::from("src,dst,size_bytes,start_ns,fct_ns,standalone_fct_ns\n");
-    for done in &outcome.completed {
-        let flow = scenario.flows[done.flow];
-        let times = [done.start, done.time, done.alone].map(|time| time.as_nanos());
-        let [start, time, alone] = times;
-        text += &format!("{},{},{},{start},{time},{alone}\n", flow.source, flow.destination, flow.bytes);
+/// What the hosts are.
+const fn kind(hosts: Hosts) -> &'static str {
+    match hosts {
+        Hosts::Endpoints => "endpoints",
+        Hosts::Model => "model",
     }
-    fs::write(folder.join("fct.csv"), text).map_err(wrong)?;
-    fs::write(folder.join("summary.json"), format!("{summary:#}\n")).map_err(wrong)
 }

@@ -2,40 +2,137 @@
 
 use crate::failure::Failure;
 use crate::units;
-use fabric::sim::{Flow, Scenario};
+use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
+use fabric::sim::{
+    Conventions, Flow, Hosts, Incast, Pfc, Sampling, Setup, SizeDistribution, Topology, poisson,
+};
+use fabric::{Probability, Red, SecondClass};
+use roce::qp::Congestion;
 use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
-use verbs::Mtu;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
-    hosts: u32,
+    topology: Kind,
+    /// Of a star; of each switch where there are several.
+    hosts: Option<usize>,
+    /// Of a parking lot; leaves of a leaf-spine.
+    switches: Option<usize>,
+    spines: Option<usize>,
     rate: String,
+    /// Between switches; as `rate` where it is not given.
+    fabric_rate: Option<String>,
     delay: String,
-    #[serde(default = "queue")]
-    queue: String,
-    ecn_threshold: Option<String>,
-    #[serde(default = "mtu")]
-    mtu: u32,
+    #[serde(default)]
+    compat: Compat,
+    /// Endpoints, but for `compat`.
+    host: Option<Kinds>,
+    /// Payload bytes of a full packet.
+    mtu: Option<u32>,
     congestion: String,
-    #[serde(default = "jitter")]
+    #[serde(default = "buffer")]
+    buffer: u64,
+    #[serde(default = "yes")]
+    pfc: bool,
+    ecn: Option<EcnText>,
+    second_class: Option<ClassText>,
+    #[serde(default)]
+    tell_sojourn: bool,
+    sample: Option<String>,
+    #[serde(default = "zero")]
     jitter: String,
     #[serde(default = "limit")]
     limit: String,
+    /// The number of the first host in flow lists.
+    #[serde(default = "one")]
+    first_host: u32,
+    reference: Option<Reference>,
+    traffic: Option<Traffic>,
     #[serde(default)]
     flow: Vec<FlowText>,
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    Star,
+    Dumbbell,
+    ParkingLot,
+    LeafSpine,
+    FatTree,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum Kinds {
+    Endpoint,
+    Model,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum Compat {
+    #[default]
+    Ferroce,
+    HpccNs3,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EcnText {
+    min: u64,
+    max: u64,
+    #[serde(default = "certain")]
+    probability: f64,
+}
+
+/// A class of its own for a DSCP, and how the ordinary one and it share each link.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClassText {
+    dscp: u8,
+    weights: [std::num::NonZeroU8; 2],
+}
+
+/// What a run is called in a reference directory.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reference {
+    pub scenario: String,
+    pub variant: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Traffic {
+    sizes: String,
+    load: f64,
+    time: String,
+    incast: Option<IncastText>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IncastText {
+    senders: u32,
+    bytes: u64,
+    load: f64,
+}
+
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FlowText {
-    source: u32,
+    source: Option<u32>,
+    /// Instead of a source: one such flow from each of so many hosts, the first on.
+    senders: Option<u32>,
     destination: u32,
-    bytes: u32,
-    #[serde(default = "jitter")]
+    bytes: u64,
+    #[serde(default = "zero")]
     start: String,
+    #[serde(default)]
+    dscp: u8,
 }
 
 /// A row of a flow list, as in the reference: bytes, and the start in ns.
@@ -43,72 +140,271 @@ struct FlowText {
 struct Row {
     src: u32,
     dst: u32,
-    bytes: u32,
+    bytes: u64,
     start_ns: u64,
 }
 
-fn queue() -> String {
-    "32M".into()
+const fn buffer() -> u64 {
+    32_000_000
 }
 
-const fn mtu() -> u32 {
-    1024
+const fn one() -> u32 {
+    1
 }
 
-fn jitter() -> String {
+const fn yes() -> bool {
+    true
+}
+
+const fn certain() -> f64 {
+    1.0
+}
+
+fn zero() -> String {
     "0ns".into()
 }
 
 fn limit() -> String {
-    "10s".into()
+    "1s".into()
 }
 
-/// Reads a scenario, and its flows from `flows` where that is given.
+/// A scenario ready to run.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub setup: Setup,
+    pub reference: Option<Reference>,
+    pub first_host: u32,
+}
+
+/// Reads a scenario; `vary` are keys of `congestion` with other values.
 ///
 /// # Errors
-/// What can't be read or understood, by key.
-pub fn read(file: &Path, flows: Option<&Path>, seed: u64) -> Result<Scenario, Failure> {
-    let name = file.display();
-    let text = std::fs::read_to_string(file).map_err(|error| Failure::usage(format!("{name}: {error}")))?;
-    let text: Text = toml::from_str(&text)
+/// What can't be understood, by key.
+pub fn read(
+    name: &str,
+    text: &str,
+    flows: Option<&Path>,
+    seed: u64,
+    vary: &[(String, String)],
+) -> Result<Scenario, Failure> {
+    let text: Text = toml::from_str(text)
         .map_err(|error| Failure::usage(format!("{name}: {}", error.message().replace('\n', "; "))))?;
     let wrong = |key: &str, error: String| Failure::usage(format!("{name}: {key}: {error}"));
-    let duration = |key: &str, text: &str| units::duration(text).map_err(|error| wrong(key, error));
-    let bytes = |key: &str, text: &str| units::bytes(text).map_err(|error| wrong(key, error));
-    let mtu = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == text.mtu);
-    let flows = match flows {
-        Some(file) => list(file)?,
-        None => text
-            .flow
-            .iter()
-            .map(|flow| {
-                let FlowText { source, destination, bytes, ref start } = *flow;
-                Ok(Flow { source, destination, bytes, start: duration("start", start)? })
-            })
-            .collect::<Result<_, Failure>>()?,
+    let time = |key: &str, text: &str| units::duration(text).map_err(|error| wrong(key, error));
+    let rate = |key: &str, text: &str| units::rate(text).map_err(|error| wrong(key, error));
+    let line = rate("rate", &text.rate)?;
+    let fabric = text.fabric_rate.as_deref().map_or(Ok(line), |text| rate("fabric_rate", text))?;
+    let topology = topology(&text, line, fabric, time("delay", &text.delay)?)
+        .map_err(|error| wrong("topology", error))?;
+    let congestion =
+        congestion(&text.congestion, vary, text.compat).map_err(|error| wrong("congestion", error))?;
+    let flows = match (flows, &text.traffic) {
+        (Some(file), _) => list(file, text.first_host)?,
+        (None, Some(traffic)) => {
+            let end = time("traffic.time", &traffic.time)?;
+            draw(traffic, end, topology.hosts() as u32, line, seed)
+                .map_err(|error| wrong("traffic", error))?
+        }
+        (None, None) => {
+            let of = |flow: &FlowText| {
+                let start = time("start", &flow.start)?;
+                spell(flow, start, text.first_host).map_err(|error| wrong("flow", error))
+            };
+            text.flow.iter().map(of).collect::<Result<Vec<_>, Failure>>()?.concat()
+        }
     };
-    Ok(Scenario {
-        hosts: text.hosts,
-        rate: units::rate(&text.rate).map_err(|error| wrong("rate", error))?,
-        delay: duration("delay", &text.delay)?,
-        queue: bytes("queue", &text.queue)?,
-        ecn_threshold: text.ecn_threshold.map(|text| bytes("ecn_threshold", &text)).transpose()?,
-        mtu: mtu
-            .ok_or_else(|| wrong("mtu", format!("{} is none of 256, 512, 1024, 2048, 4096", text.mtu)))?,
-        congestion: verbs::parse_congestion(&text.congestion).map_err(|error| wrong("congestion", error))?,
-        flows,
-        jitter: duration("jitter", &text.jitter)?,
+    let (conventions, hosts) = conventions(&text).map_err(|error| wrong("compat", error))?;
+    let red = text.ecn.as_ref().map(|ecn| {
+        let most = Probability::new(ecn.probability);
+        let most = most.ok_or_else(|| wrong("ecn.probability", format!("{}: 0 to 1", ecn.probability)))?;
+        Ok(Red { from: ecn.min, to: ecn.max, most })
+    });
+    let first = flows.first().map_or(0, |flow| flow.destination);
+    let sampling = text.sample.as_deref().map(|text| {
+        let every = time("sample", text)?;
+        Ok(Sampling { every, host: first, flows: flows.len().min(64) })
+    });
+    let setup = Setup {
+        conventions,
+        hosts,
+        red: red.transpose()?,
+        second_class: text
+            .second_class
+            .as_ref()
+            .map(|class| SecondClass { dscp: class.dscp, weights: class.weights }),
+        tell_sojourn: text.tell_sojourn,
+        buffer: text.buffer,
+        pfc: text.pfc.then(Pfc::default),
+        sampling: sampling.transpose()?,
+        jitter: time("jitter", &text.jitter)?,
+        limit: time("limit", &text.limit)?,
         seed,
-        limit: duration("limit", &text.limit)?,
+        ..Setup::new(topology, flows, congestion)
+    };
+    Ok(Scenario { setup, reference: text.reference, first_host: text.first_host })
+}
+
+fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topology, String> {
+    let needs = |what: &str, value: Option<usize>, limit: usize| match value {
+        Some(value) if (1..=limit).contains(&value) => Ok(value),
+        Some(value) => Err(format!("{what} = {value}: 1 to {limit}")),
+        None => Err(format!("say {what}")),
+    };
+    let hosts = || needs("hosts", text.hosts, 4096);
+    Ok(match text.topology {
+        Kind::Star => Topology::star(hosts()?.max(2), rate, delay),
+        Kind::Dumbbell => Topology::dumbbell(hosts()?, hosts()?, rate, fabric, delay),
+        Kind::ParkingLot => {
+            Topology::parking_lot(needs("switches", text.switches, 256)?, hosts()?, rate, delay)
+        }
+        Kind::LeafSpine => {
+            let (leaves, spines) =
+                (needs("switches", text.switches, 256)?, needs("spines", text.spines, 256)?);
+            Topology::leaf_spine(leaves, spines, hosts()?, rate, fabric, delay)
+        }
+        Kind::FatTree => Topology::fat_tree(rate, fabric, delay),
     })
 }
 
-fn list(file: &Path) -> Result<Vec<Flow>, Failure> {
+/// Sizes, time and what the hosts are.
+fn conventions(text: &Text) -> Result<(Conventions, Hosts), String> {
+    let sizes = match text.compat {
+        Compat::HpccNs3 => Conventions::HPCC_NS3,
+        Compat::Ferroce => Conventions::FERROCE,
+    };
+    let hosts = match (text.compat, text.host) {
+        (Compat::HpccNs3, Some(Kinds::Endpoint)) => {
+            return Err("hpcc-ns3 is about the model of hosts; leave `host` out".into());
+        }
+        (Compat::HpccNs3, _) | (Compat::Ferroce, Some(Kinds::Model)) => Hosts::Model,
+        (Compat::Ferroce, _) => Hosts::Endpoints,
+    };
+    let payload = text.mtu.unwrap_or(sizes.payload);
+    if !(64..=9000).contains(&payload) {
+        return Err(format!("mtu {payload}: 64 to 9000"));
+    }
+    Ok((Conventions { payload, ..sizes }, hosts))
+}
+
+/// Congestion control of a line as in `ferroce.toml`; with the authors' conventions, DCTCP and DCQCN have their parameters.
+fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<Congestion, String> {
+    let mut parts: Vec<String> = text.split(',').map(|part| part.trim().to_owned()).collect();
+    for (key, value) in vary {
+        let named = |part: &String| part.split('=').next() == Some(key.as_str());
+        parts.retain(|part| !named(part));
+        if key == "cc" {
+            parts[0].clone_from(value);
+        } else {
+            parts.push(format!("{key}={value}"));
+        }
+    }
+    // What is HPCC++'s own says nothing to the others.
+    if matches!(parts[0].as_str(), "dctcp" | "dcqcn") {
+        let keys = ["flows", "max_stage", "eta", "telemetry", "format", "feedback"];
+        parts.retain(|part| part.split('=').next().is_none_or(|key| !keys.contains(&key)));
+    }
+    let congestion = verbs::parse_congestion(&parts.join(","))?;
+    let algorithm = match (congestion.algorithm, compat) {
+        (AlgorithmConfig::Dctcp(config), Compat::HpccNs3) => {
+            AlgorithmConfig::Dctcp(DctcpConfig::simulator(config.base_rtt))
+        }
+        (AlgorithmConfig::Dcqcn(config), Compat::HpccNs3) => {
+            AlgorithmConfig::Dcqcn(DcqcnConfig::simulator(config.base_rtt))
+        }
+        (algorithm, _) => algorithm,
+    };
+    Ok(Congestion { algorithm, ..congestion })
+}
+
+/// The flows of one entry.
+fn spell(text: &FlowText, start: Duration, first: u32) -> Result<Vec<Flow>, String> {
+    let sources = match (text.source, text.senders) {
+        (Some(source), None) => source..source + 1,
+        (None, Some(senders)) => first..first + senders,
+        _ => return Err("say either source or senders".into()),
+    };
+    let flow = |source| Flow { dscp: text.dscp, ..spec(source, text.destination, text.bytes, start, first) };
+    Ok(sources.map(flow).collect())
+}
+
+fn draw(traffic: &Traffic, time: Duration, hosts: u32, line: Rate, seed: u64) -> Result<Vec<Flow>, String> {
+    let sizes = match traffic.sizes.as_str() {
+        "web-search" => SizeDistribution::web_search(),
+        "fb-hadoop" => SizeDistribution::fb_hadoop(),
+        other => match other.strip_prefix("uniform:").and_then(|most| most.parse().ok()) {
+            Some(most) => SizeDistribution::uniform(most),
+            None => return Err(format!("sizes '{other}': web-search, fb-hadoop, or uniform:BYTES")),
+        },
+    };
+    for load in [Some(traffic.load), traffic.incast.as_ref().map(|incast| incast.load)].into_iter().flatten()
+    {
+        if !(0.0..=1.0).contains(&load) {
+            return Err(format!("load {load}: 0 to 1"));
+        }
+    }
+    let incast = traffic.incast.as_ref();
+    let incast =
+        incast.map(|incast| Incast { senders: incast.senders, bytes: incast.bytes, load: incast.load });
+    Ok(poisson(hosts, line, &sizes, traffic.load, time, incast, seed))
+}
+
+fn spec(source: u32, destination: u32, bytes: u64, start: Duration, first: u32) -> Flow {
+    // A number below the first wraps, and is refused as no host.
+    let [source, destination] = [source, destination].map(|host| host.wrapping_sub(first));
+    Flow { source, destination, bytes, start, is_incast: false, dscp: 0 }
+}
+
+fn list(file: &Path, first: u32) -> Result<Vec<Flow>, Failure> {
     let wrong = |error: csv::Error| Failure::usage(format!("{}: {error}", file.display()));
-    let mut reader = csv::Reader::from_path(file).map_err(wrong)?;
+    let open = |error| Failure::usage(format!("{}: {error}", file.display()));
+    let input = std::fs::File::open(file).map_err(open)?;
+    let input: Box<dyn std::io::Read> = match file.extension().is_some_and(|end| end == "gz") {
+        true => Box::new(flate2::read::MultiGzDecoder::new(input)),
+        false => Box::new(input),
+    };
+    let mut reader = csv::Reader::from_reader(input);
     let flow = |row: Result<Row, csv::Error>| {
         let Row { src, dst, bytes, start_ns } = row.map_err(wrong)?;
-        Ok(Flow { source: src, destination: dst, bytes, start: Duration::from_nanos(start_ns) })
+        Ok(spec(src, dst, bytes, Duration::from_nanos(start_ns), first))
     };
     reader.deserialize().map(flow).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "topology = 'star'\nhosts = 3\nrate = '100G'\ndelay = '1us'\ncompat = 'hpcc-ns3'\n\
+        congestion = 'hpcc,line_rate=100G,base_rtt=4160ns,flows=100'\n\
+        [[flow]]\nsource = 1\ndestination = 3\nbytes = 1000\n";
+
+    #[test]
+    fn a_scenario_says_what_runs() {
+        let scenario = read("x", TEXT, None, 1, &[("max_stage".into(), "0".into())]).unwrap();
+        assert_eq!((scenario.setup.topology.hosts(), scenario.setup.flows[0].destination), (3, 2));
+        let AlgorithmConfig::Hpcc(config) = scenario.setup.congestion.algorithm else { panic!() };
+        assert_eq!((config.max_stage, config.additive_increase), (0, Rate::from_mbps(50)));
+        assert_eq!(scenario.setup.hosts, Hosts::Model);
+        let product = read("x", &TEXT.replace("compat = 'hpcc-ns3'", ""), None, 1, &[]).unwrap();
+        assert_eq!(product.setup.hosts, Hosts::Endpoints);
+        assert!(read("x", &TEXT.replace("compat", "host = 'endpoint'\ncompat"), None, 1, &[]).is_err());
+        let dctcp = read("x", TEXT, None, 1, &[("cc".into(), "dctcp".into())]).unwrap();
+        assert_eq!(dctcp.setup.congestion.algorithm.name(), "dctcp");
+        assert!(read("x", &TEXT.replace("hosts = 3", ""), None, 1, &[]).is_err());
+    }
+
+    #[test]
+    fn the_library_of_scenarios_can_be_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fabric/scenarios");
+        for (folder, least) in [(folder.clone(), 9), (folder.join("reference"), 8)] {
+            let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+            let files: Vec<_> = files.filter(|path| path.is_file()).collect();
+            for path in &files {
+                let text = std::fs::read_to_string(path).unwrap();
+                let read = read(&path.display().to_string(), &text, None, 1, &[]);
+                assert!(read.is_ok_and(|scenario| !scenario.setup.flows.is_empty()), "{}", path.display());
+            }
+            assert!(files.len() >= least, "{files:?}");
+        }
+    }
 }

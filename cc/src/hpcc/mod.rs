@@ -6,7 +6,8 @@ pub use config::HpccConfig;
 pub use receiver::{ActiveFlows, FlowMark, HpccReceiver, RxHpcc};
 pub use records::{Inflight, PathRecords};
 
-use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate, limits};
+use crate::{Ack, ConfigError, CongestionController, Hop, HopIndex, Instant, PathTelemetry, Rate, limits};
+use core::num::NonZeroU32;
 use records::Heard;
 
 /// HPCC++ computed at the sender (rtgwg-00 4.2).
@@ -28,18 +29,25 @@ pub struct Hpcc {
     inc_stage: u32,
     /// `lastUpdateSeq`.
     last_update_seq: u64,
-    /// Of the variant `hpcc-fair`.
-    floor: Option<FairFloor>,
+    variant: Variant,
 }
 
-/// What the variant `hpcc-fair` adds to the draft: while the busiest hop is the receiver's own link, a flow does not go below
-/// (nearly) its share of it, since the receiver, which counts its flows, says how large that is.
+/// The draft, or what the variant `hpcc-fair` adds to it: while the busiest hop is the receiver's own link, a flow does not go
+/// below (nearly) its share of it.
+#[derive(Clone, Copy, Debug)]
+enum Variant {
+    Draft,
+    /// With what the receiver said last.
+    Fair(Option<ReceiverLink>),
+}
+
+/// What a receiver says of its own link: the last hop of the path, which all its flows share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FairFloor {
-    /// The receiver's link on the path: the last hop.
+pub struct ReceiverLink {
+    /// Its place on the path.
     pub hop: HopIndex,
-    /// Not below this rate, whatever that hop says.
-    pub rate: Rate,
+    /// How many flows it counts ([`ActiveFlows`]).
+    pub flows: NonZeroU32,
 }
 
 impl Hpcc {
@@ -57,7 +65,7 @@ impl Hpcc {
             reference_rate: config.line_rate,
             inc_stage: 0,
             last_update_seq: 0,
-            floor: None,
+            variant: Variant::Draft,
         })
     }
 
@@ -97,9 +105,31 @@ impl Hpcc {
         self.last_update_seq
     }
 
-    /// The variant `hpcc-fair`: what the receiver says of its own link, until it says something else. `None`: the draft.
-    pub const fn set_floor(&mut self, floor: Option<FairFloor>) {
-        self.floor = floor;
+    /// A flow of the variant `hpcc-fair`.
+    ///
+    /// # Errors
+    /// A parameter out of its limits.
+    pub fn fair(config: HpccConfig) -> Result<Self, ConfigError> {
+        Ok(Self { variant: Variant::Fair(None), ..Self::new(config)? })
+    }
+
+    /// Whether it is the variant `hpcc-fair`.
+    #[must_use]
+    pub const fn is_fair(&self) -> bool {
+        matches!(self.variant, Variant::Fair(_))
+    }
+
+    /// The rate below which `hop`'s in-flight bytes do not bring a flow: the lowest rate; of the variant `hpcc-fair` at the receiver's
+    /// own link, `eta` of its share of it.
+    fn least(&self, hop: HopIndex, path: &PathTelemetry) -> Rate {
+        let HpccConfig { min_rate, line_rate, target_utilisation, .. } = self.config;
+        let Variant::Fair(Some(link)) = self.variant else { return min_rate };
+        let bandwidth = path.hops().find(|(index, _)| *index == hop && link.hop == hop);
+        let Some((_, &Hop { bandwidth, .. })) = bandwidth else { return min_rate };
+        let share =
+            bandwidth.min(line_rate).as_bps() as f64 * target_utilisation / f64::from(link.flows.get());
+        // A float's cast to an integer stops at the integer's ends.
+        Rate::from_bps(share as u64).max(min_rate)
     }
 
     /// Lines 22 to 26, with what was measured. Not below `floor`.
@@ -148,9 +178,8 @@ impl CongestionController for Hpcc {
             Heard::FirstPath => self.last_update_seq = ack.next,
             Heard::NewPath | Heard::Nothing => {}
             Heard::Measured(hop, busiest) => {
-                let floor = self.floor.filter(|floor| floor.hop == hop);
-                let least = self.config.min_rate;
-                self.react(ack, busiest, floor.map_or(least, |floor| floor.rate.max(least)));
+                let least = self.least(hop, path);
+                self.react(ack, busiest, least);
             }
         }
     }
@@ -162,6 +191,12 @@ impl CongestionController for Hpcc {
             return;
         }
         self.react(ack, *busiest, self.config.min_rate);
+    }
+
+    fn on_receiver_link(&mut self, link: ReceiverLink) {
+        if self.is_fair() {
+            self.variant = Variant::Fair(Some(link));
+        }
     }
 
     /// As with another `pathID`, which two paths through the same switches do not have: rate, reference and `U` stay, and the

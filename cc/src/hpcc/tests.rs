@@ -315,30 +315,34 @@ proptest! {
     }
 }
 
-/// The variant `hpcc-fair`: twice as much in flight as fits would halve the rate; the receiver's own link says no further than this.
+/// The variant `hpcc-fair`: far more in flight than fits would divide the rate again and again; the receiver's own link, which two
+/// flows share, says no further than eta of the half of it.
 #[test]
-fn a_floor_holds_while_its_hop_is_the_busiest() {
-    let rate = |floor: Option<FairFloor>| {
+fn a_flow_keeps_its_share_of_the_receivers_link() {
+    let rate = |is_fair: bool, hop: u8| {
         let config = HpccConfig::new(Rate::from_gbps(100), Duration::from_micros(4), NonZeroU32::MIN);
-        let mut hpcc = Hpcc::new(HpccConfig { max_stage: 0, ..config }).unwrap();
-        hpcc.set_floor(floor);
+        let config = HpccConfig { max_stage: 0, ..config };
+        let config = if is_fair { AlgorithmConfig::HpccFair(config) } else { AlgorithmConfig::Hpcc(config) };
+        let mut algorithm = config.build().unwrap();
+        assert_eq!(algorithm.name(), config.name());
         for number in 1..=20_u64 {
             let mut path = PathTelemetry::new(0);
-            let hop = Hop {
+            let stamped = Hop {
                 bandwidth: Rate::from_gbps(100),
                 time: Counter::new(number * 4000, 24, 1),
                 tx_bytes: Counter::new(number * 390, 20, 128),
                 queue: 50_000,
             };
-            assert!(path.set(0, hop));
+            assert!(path.set(0, stamped));
             let now = Instant::from_nanos(number * 4000);
             let ack = Ack { now, seq: number, next: number + 1, acked_bytes: 1000, ce_bytes: 0, rtt: None };
-            hpcc.on_telemetry(&ack, &path);
+            algorithm.on_receiver_link(ReceiverLink { hop, flows: NonZeroU32::new(2).unwrap() });
+            algorithm.on_telemetry(&ack, &path);
         }
-        hpcc.rate()
+        algorithm.pacing_rate().unwrap()
     };
-    let floor = Rate::from_gbps(45);
-    assert!(rate(None) < floor);
-    assert_eq!(rate(Some(FairFloor { hop: 0, rate: floor })), floor);
-    assert!(rate(Some(FairFloor { hop: 1, rate: floor })) < floor, "another hop's floor says nothing");
+    let share = Rate::from_mbps(47_500);
+    assert!(rate(false, 0) < share, "the draft knows of no share");
+    assert_eq!(rate(true, 0), share);
+    assert!(rate(true, 1) < share, "another hop is the receiver's");
 }

@@ -1,89 +1,51 @@
-use super::frame::Frame;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
-/// Virtual time in picoseconds: 2⁶⁴ of them are 213 days.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Picos(pub(super) u64);
-
-impl Picos {
-    /// Whole nanoseconds, as the endpoints count them.
-    pub(super) const fn instant(self) -> cc::Instant {
-        cc::Instant::from_nanos(self.0 / 1000)
-    }
-
-    /// The first moment at which `instant` has come.
-    pub(super) const fn of(instant: cc::Instant) -> Self {
-        Self(instant.as_nanos().saturating_mul(1000))
-    }
-
-    pub(super) const fn plus(self, picos: u64) -> Self {
-        Self(self.0 + picos)
-    }
-}
-
 /// What happens.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A frame's last bit reaches a host.
-    AtHost { host: usize, frame: Frame },
-    /// A frame's last bit reaches the switch, by the port of this host.
-    AtSwitch { from: usize, frame: Frame },
-    /// A host may send, or a timer of it is due.
-    WakeHost(usize),
-    /// A frame may leave the switch.
-    WakeSwitch,
     /// A flow begins.
-    Start(usize),
+    Start(u32),
+    /// A packet's last bit reaches the node behind a port.
+    Arrive { port: u32, packet: u32 },
+    /// A port's link is free, or its host has something to do.
+    Look { port: u32 },
+    /// A pause (or its end) reaches a port.
+    Pause { port: u32, on: bool },
+    /// A flow's algorithm asked to be woken.
+    Timer(u32),
+    /// A packet of this flow was dropped a while ago.
+    Expire(u32),
+    /// The series takes a row.
+    Sample,
 }
 
-struct Entry {
-    at: Picos,
-    number: u64,
-    event: Event,
-}
+/// An event in 64 bits: what, and two numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Packed(u64);
 
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
-    }
-}
-
-impl Entry {
-    const fn key(&self) -> (u64, u64) {
-        (self.at.0, self.number)
-    }
-}
-
-/// What is to come, earliest first; of what comes at one time, what was said first.
-#[derive(Default)]
-pub(super) struct Events {
-    heap: BinaryHeap<Reverse<Entry>>,
-    said: u64,
-}
-
-impl Events {
-    pub(super) fn push(&mut self, at: Picos, event: Event) {
-        self.heap.push(Reverse(Entry { at, number: self.said, event }));
-        self.said += 1;
+impl Packed {
+    pub(super) const fn new(event: Event) -> Self {
+        let (kind, a, b) = match event {
+            Event::Start(flow) => (0, flow, 0),
+            Event::Arrive { port, packet } => (1, port, packet),
+            Event::Look { port } => (2, port, 0),
+            Event::Pause { port, on } => (3, port, on as u32),
+            Event::Timer(flow) => (4, flow, 0),
+            Event::Expire(flow) => (5, flow, 0),
+            Event::Sample => (6, 0, 0),
+        };
+        Self((kind as u64) << 60 | (a as u64) << 32 | b as u64)
     }
 
-    pub(super) fn pop(&mut self) -> Option<(Picos, Event)> {
-        self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))
+    pub(super) const fn unpack(self) -> Event {
+        let (a, b) = ((self.0 >> 32) as u32 & 0x0fff_ffff, self.0 as u32);
+        match self.0 >> 60 {
+            0 => Event::Start(a),
+            1 => Event::Arrive { port: a, packet: b },
+            2 => Event::Look { port: a },
+            3 => Event::Pause { port: a, on: b != 0 },
+            4 => Event::Timer(a),
+            5 => Event::Expire(a),
+            _ => Event::Sample,
+        }
     }
 }
 
@@ -92,16 +54,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_decides_and_then_the_order_of_saying() {
-        let mut events = Events::default();
-        for (at, host) in [(5, 0), (3, 1), (5, 2), (3, 3)] {
-            events.push(Picos(at), Event::WakeHost(host));
+    fn what_is_packed_comes_out_as_it_was() {
+        for event in [
+            Event::Start(0x0fff_ffff),
+            Event::Arrive { port: 7, packet: u32::MAX },
+            Event::Look { port: 4 },
+            Event::Pause { port: 1, on: true },
+            Event::Pause { port: 2, on: false },
+            Event::Timer(2),
+            Event::Expire(3),
+            Event::Sample,
+        ] {
+            assert_eq!(Packed::new(event).unpack(), event);
         }
-        let order: Vec<_> = std::iter::from_fn(|| match events.pop()? {
-            (at, Event::WakeHost(host)) => Some((at.0, host)),
-            _ => None,
-        })
-        .collect();
-        assert_eq!(order, [(3, 1), (3, 3), (5, 0), (5, 2)]);
     }
 }

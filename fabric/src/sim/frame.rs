@@ -1,11 +1,25 @@
+//! Real packets on their way.
+
+use super::card::Card;
+use super::parcel::Parcel;
+use super::port::mix;
+use super::setup::Setup;
+use crate::classes::ClassId;
+use crate::switch::write;
 use datapath::io::PacketBuf;
+use roce::wire::format::{PortState, Request};
+use roce::wire::{mark_ce, traffic_class};
 use std::ops::{Deref, DerefMut};
 
-/// A frame on its way, in a buffer that is used again.
-#[derive(Debug)]
+/// A frame as a host's endpoint wrote it and switches changed it, in a buffer that is used again.
+#[derive(Debug, Default)]
 pub(super) struct Frame {
     bytes: Box<[u8]>,
     length: usize,
+    /// The host that it goes to.
+    destination: u32,
+    /// Of its five-tuple.
+    hash: u64,
 }
 
 impl Deref for Frame {
@@ -33,28 +47,83 @@ impl PacketBuf for Frame {
     }
 }
 
-/// Buffers that wait to be used again.
-pub(super) struct Frames {
-    free: Vec<Frame>,
-    capacity: usize,
+impl Frame {
+    /// All of the buffer, which has room for `capacity` bytes at least.
+    pub(super) fn room(&mut self, capacity: usize) -> &mut [u8] {
+        if self.bytes.len() < capacity {
+            self.bytes = vec![0; capacity].into_boxed_slice();
+        }
+        &mut self.bytes
+    }
+
+    /// `length` bytes were written.
+    pub(super) fn written(&mut self, length: usize) {
+        self.length = length;
+        self.destination = Card::addressed(self);
+        self.hash = five_tuple(&self.bytes[..length]);
+    }
 }
 
-impl Frames {
-    pub(super) const fn new(capacity: usize) -> Self {
-        Self { free: Vec::new(), capacity }
+/// What the ECMP of a switch goes by. Addresses of both families end in what tells hosts apart.
+fn five_tuple(frame: &[u8]) -> u64 {
+    const IPV6: [u8; 2] = [0x86, 0xdd];
+    /// Next header: an option that switches look at stands first.
+    const HOP_BY_HOP: u8 = 0;
+    const UDP: u8 = 17;
+    /// IFA's header stands before UDP, 4 bytes.
+    const IFA: usize = 4;
+    let byte = |at: usize| frame.get(at).copied().unwrap_or_default();
+    let word = |at: usize| [0, 1, 2, 3].map(|index| byte(at + index));
+    let (source, destination, udp) = if frame.get(12..14) == Some(&IPV6) {
+        let options = if byte(20) == HOP_BY_HOP { (usize::from(byte(55)) + 1) * 8 } else { 0 };
+        let protocol = if options > 0 { byte(54) } else { byte(20) };
+        (word(34), word(50), 54 + options + if protocol == UDP { 0 } else { IFA })
+    } else {
+        (word(26), word(30), 34 + if byte(23) == UDP { 0 } else { IFA })
+    };
+    let [source, destination] = [source, destination].map(|word| u64::from(u32::from_be_bytes(word)));
+    let port = u64::from(u16::from_be_bytes([byte(udp), byte(udp + 1)]));
+    mix(source << 32 | destination) ^ mix(port)
+}
+
+impl Parcel for Frame {
+    fn size(&self) -> u32 {
+        self.length as u32
     }
 
-    /// An empty frame.
-    pub(super) fn take(&mut self) -> Frame {
-        let mut frame = self
-            .free
-            .pop()
-            .unwrap_or_else(|| Frame { bytes: vec![0; self.capacity].into_boxed_slice(), length: 0 });
-        frame.length = frame.bytes.len();
-        frame
+    fn way(&self, _: &Setup, _: &[u64]) -> (u32, u64) {
+        (self.destination, self.hash)
     }
 
-    pub(super) fn give_back(&mut self, frame: Frame) {
-        self.free.push(frame);
+    fn class(&self, setup: &Setup) -> ClassId {
+        match setup.second_class {
+            Some(second) if traffic_class(self).is_some_and(|class| class >> 2 == second.dscp) => {
+                ClassId::Second
+            }
+            _ => ClassId::Ordinary,
+        }
+    }
+
+    fn is_looked_at(&self) -> bool {
+        true
+    }
+
+    fn mark(&mut self) -> bool {
+        mark_ce(self)
+    }
+
+    fn stamp(&mut self, state: &PortState) {
+        if let Some(request) = Request::find(self) {
+            write(self, request, state);
+        }
+    }
+
+    fn bereaved(&self) -> Option<u32> {
+        None
+    }
+
+    fn digest(&self) -> [u64; 2] {
+        let end = self.last_chunk().map_or(0, |icrc| u64::from(u32::from_le_bytes(*icrc)));
+        [self.length as u64, end]
     }
 }

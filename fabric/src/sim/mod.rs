@@ -1,27 +1,47 @@
-//! The product's own endpoints and switch in virtual time: one heap of events, one seed, no threads, no clock.
+//! The simulator: hosts, links and switches in virtual time, from two hosts to hundreds, with tens of thousands of flows.
 //!
-//! Hosts are [`roce::Endpoint`]s behind a network card that sends a frame at a time at its line rate; the switch is
-//! [`Switch`](crate::Switch), shaped ports and telemetry included; links have a rate and a delay. Frames are real, to the
-//! ICRC; what they carry is not kept, since only sizes and times are asked for.
+//! Hosts are the product's endpoints, or a model of them that is faster ([`Hosts`]). Either way what paces is the product's: the
+//! algorithms of `cc`. Switches have a shared buffer, PFC and ECMP, and around them what [`Switch`](crate::Switch) is made of:
+//! classes, marks and telemetry.
 //!
-//! Events are ordered by time and then by number, times are picoseconds, and nothing else decides: the same scenario and
-//! seed give the same [`Outcome`], trace hash and all, in every build.
+//! Events are ordered by time (ps) and then by number, one seed draws everything, and nothing else decides: equal runs are
+//! equal, trace and all, in every build.
 
+mod card;
+mod endpoints;
+mod engine;
 mod event;
+mod flow;
 mod frame;
-mod host;
+mod measure;
+mod model;
 mod network;
 mod outcome;
-mod scenario;
+mod packet;
+mod parcel;
+mod port;
+mod setup;
+mod shared_buffer;
+mod steady;
+mod topology;
+mod traffic;
 
-pub use outcome::{Completed, Outcome};
-pub use scenario::{Flow, Scenario, ScenarioError};
+pub use measure::{Row, Series};
+pub use outcome::{Finished, Outcome};
+pub use setup::{Conventions, Flow, Hosts, Pfc, Sampling, Setup, SetupError};
+pub use steady::{Steady, window};
+pub use topology::Topology;
+pub use traffic::{Incast, SizeDistribution, poisson};
 
-/// Runs a scenario to the end of its last flow. `watch` is told of the progress now and then: flows done, events so far
+/// Runs a setup until its last flow has ended, or to its limit. `watch` is told now and then: flows done, events so far,
 /// and the virtual time in ns.
 ///
 /// # Errors
-/// What the scenario asks for that can't be, or a flow that failed.
-pub fn run(scenario: &Scenario, watch: &mut dyn FnMut(usize, u64, u64)) -> Result<Outcome, ScenarioError> {
-    network::Network::new(scenario)?.run(watch)
+/// What can't be run, or a flow that failed.
+pub fn run(setup: &Setup, watch: &mut dyn FnMut(usize, u64, u64)) -> Result<Outcome, SetupError> {
+    setup.check()?;
+    match setup.hosts {
+        Hosts::Endpoints => engine::run::<endpoints::Endpoints<'_>>(setup, watch),
+        Hosts::Model => engine::run::<model::Model<'_>>(setup, watch),
+    }
 }

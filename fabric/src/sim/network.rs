@@ -1,284 +1,330 @@
-use super::event::{Event, Events, Picos};
-use super::frame::{Frame, Frames};
-use super::host::Host;
-use super::outcome::{Completed, Outcome};
-use super::scenario::{Flow, Scenario, ScenarioError};
+//! Links and switches, and what is noted of a run.
+
+use super::event::{Event, Packed};
+use super::measure::Queues;
+use super::outcome::Finished;
+use super::parcel::{Parcel, Parcels};
+use super::port::{Port, Routes, Waiting, mix, ports};
+use super::setup::{Setup, SetupError};
+use super::shared_buffer::{SharedBuffer, Taken};
+use crate::classes::{ClassId, Queued};
+use crate::egress::Snapshot;
+use crate::events::Events;
 use crate::random::Random;
-use crate::{PortConfig, PortId, Switch, SwitchConfig};
-use datapath::io::PacketBuf;
-use roce::qp::{CompletionStatus, CongestionAlgorithm};
-use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD};
-use roce::{ControlError, Qpn};
+use cc::{Instant, Rate};
+use roce::wire::format::PortState;
+use roce::wire::format::aecn::Load;
 use std::time::Duration;
 
-/// Events between two looks at the progress.
-const WATCH: u64 = 1 << 16;
-/// Ethernet, IPv4, UDP, BTH, ICRC.
-const PACKET_OVERHEAD: u64 = 14 + 20 + 8 + 12 + 4;
-/// The same with an AETH.
-const ACK_BYTES: u64 = PACKET_OVERHEAD + 4;
+/// How long after a drop its flow is asked whether it goes on (ps): 500 µs.
+pub(super) const EXPIRE: u64 = 500_000_000;
+/// Flows that all begin within this time (ps) begin at once: 100 µs.
+const AT_ONCE: u64 = 100_000_000;
+/// Bytes of a pause frame.
+const PAUSE_BYTES: u32 = 64;
 
-/// Hosts around a switch.
-pub(super) struct Network<'a> {
-    scenario: &'a Scenario,
-    hosts: Vec<Host>,
-    switch: Switch<Frame>,
-    switch_wake: Option<Picos>,
-    events: Events,
-    frames: Frames,
-    /// The queue pairs of each flow, at its source.
-    sources: Vec<Qpn>,
-    starts: Vec<Picos>,
-    completed: Vec<Completed>,
-    trace: u64,
-    picos_per_byte: f64,
-    delay: u64,
+pub(super) fn picos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4000).saturating_mul(1000)
 }
 
-impl<'a> Network<'a> {
-    pub(super) fn new(scenario: &'a Scenario) -> Result<Self, ScenarioError> {
-        scenario.check()?;
-        let mut random = Random::new(scenario.seed);
-        let port = PortConfig {
-            rate: Some(scenario.rate),
-            queue_bytes: scenario.queue,
-            queue_frames: (scenario.queue / 64).clamp(1, 1 << 20) as usize,
-            ecn_threshold: scenario.ecn_threshold,
-            load_period: base_rtt(scenario),
-            ..PortConfig::default()
-        };
-        let config = SwitchConfig { ports: vec![port; scenario.hosts as usize], ..SwitchConfig::default() };
-        let switch = Switch::new(&config).map_err(ScenarioError::Switch)?;
-        let jitter = u64::try_from(scenario.jitter.as_nanos()).unwrap_or(u64::MAX).saturating_add(1);
-        let start = |flow: &Flow| {
-            let late = random.below(jitter);
-            Picos((u64::try_from(flow.start.as_nanos()).unwrap_or(u64::MAX / 2000) + late) * 1000)
-        };
-        let starts = scenario.flows.iter().map(start).collect();
-        let (hosts, sources) = connect(scenario)?;
-        let telemetry = MAX_IN_BAND.max(scenario.congestion.format.longest());
-        let frame = scenario.mtu.bytes() as usize + MAX_OVERHEAD + telemetry;
+/// Counts for the outcome.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) events: u64,
+    pub(super) packets: u64,
+    pub(super) dropped: u64,
+    pub(super) marked: u64,
+    pub(super) pauses: u64,
+    pub(super) paused: u64,
+    pub(super) queue_max: u64,
+}
+
+/// All between the hosts. Times are ps.
+pub(super) struct Network<'a, P> {
+    pub(super) setup: &'a Setup,
+    pub(super) now: u64,
+    pub(super) events: Events<Packed>,
+    pub(super) parcels: Parcels<P>,
+    pub(super) ports: Vec<Port>,
+    /// The first port of each switch.
+    first_ports: Vec<u32>,
+    routes: Routes,
+    buffers: Vec<SharedBuffer>,
+    /// By flow: its start, jitter included, and the hash of its five-tuple.
+    pub(super) starts: Vec<u64>,
+    hashes: Vec<u64>,
+    pub(super) queues: Queues,
+    pub(super) finished: Vec<Finished>,
+    /// The first flow that failed, and why.
+    pub(super) failed: Option<(u32, String)>,
+    pub(super) counts: Counts,
+    pub(super) trace: u64,
+    /// Queues count until the last flow has begun: behind it the network only empties. To the end where all begin at once.
+    last_start: u64,
+    /// Whether switches write into packets.
+    stamps: bool,
+}
+
+impl<'a, P: Parcel> Network<'a, P> {
+    pub(super) fn new(setup: &'a Setup, stamps: bool) -> Result<Self, SetupError> {
+        let ports = ports(setup);
+        let routes = Routes::new(&setup.topology, &ports)?;
+        let mut first_ports = vec![u32::MAX; setup.topology.switches()];
+        let mut headrooms = vec![Vec::new(); setup.topology.switches()];
+        for (id, port) in ports.iter().enumerate() {
+            let Some(switch) = port.switch else { continue };
+            let first = &mut first_ports[switch as usize];
+            *first = (*first).min(id as u32);
+            let round = 2.0 * port.delay as f64 * port.rate.as_bps() as f64 / 8e12;
+            let rounds = setup.pfc.map_or(0.0, |pfc| pfc.headroom);
+            headrooms[switch as usize].push((round * rounds) as u64);
+        }
+        let buffer = |rooms: Vec<u64>| SharedBuffer::new(setup.buffer, setup.pfc, rooms.into_iter());
+        let mut random = Random::new(setup.seed);
+        let jitter = picos(setup.jitter) / 1000 + 1;
+        let begun = setup.flows.iter().map(|flow| {
+            let start = picos(flow.start) + random.below(jitter) * 1000;
+            // Source, destination and a source port of its own.
+            let hash = mix(u64::from(flow.source) << 32 | u64::from(flow.destination)) ^ random.next();
+            (start, hash)
+        });
+        let (starts, hashes): (Vec<u64>, Vec<u64>) = begun.unzip();
+        let last_start = starts.iter().copied().max().filter(|&start| start >= AT_ONCE);
+        let mut events = Events::default();
+        for (flow, &start) in starts.iter().enumerate() {
+            events.push(start, Packed::new(Event::Start(flow as u32)));
+        }
+        if setup.sampling.is_some() {
+            events.push(0, Packed::new(Event::Sample));
+        }
         Ok(Self {
-            scenario,
-            hosts,
-            switch,
-            switch_wake: None,
-            events: Events::default(),
-            frames: Frames::new(frame),
-            sources,
+            setup,
+            now: 0,
+            events,
+            parcels: Parcels::default(),
+            ports,
+            first_ports,
+            routes,
+            buffers: headrooms.into_iter().map(buffer).collect(),
             starts,
-            completed: Vec::with_capacity(scenario.flows.len()),
+            hashes,
+            queues: Queues::default(),
+            finished: Vec::new(),
+            failed: None,
+            counts: Counts::default(),
             trace: 0xcbf2_9ce4_8422_2325,
-            picos_per_byte: 8e12 / scenario.rate.as_bps() as f64,
-            delay: u64::try_from(scenario.delay.as_nanos()).unwrap_or(u64::MAX / 4000) * 1000,
+            last_start: last_start.unwrap_or(u64::MAX),
+            stamps,
         })
     }
 
-    pub(super) fn run(mut self, watch: &mut dyn FnMut(usize, u64, u64)) -> Result<Outcome, ScenarioError> {
-        self.introduce();
-        for (flow, &at) in self.starts.iter().enumerate() {
-            self.events.push(at, Event::Start(flow));
+    /// Takes the queues as they are at the end into their times.
+    pub(super) fn close(&mut self) {
+        let end = self.now.min(self.last_start);
+        for port in self.ports.iter().filter(|port| port.switch.is_some()) {
+            self.queues.was(port.bytes, end.saturating_sub(port.changed));
         }
-        let limit = Picos(u64::try_from(self.scenario.limit.as_nanos()).unwrap_or(u64::MAX / 1000) * 1000);
-        let (mut count, mut now) = (0_u64, Picos(0));
-        while self.completed.len() < self.scenario.flows.len() {
-            let left = self.scenario.flows.len() - self.completed.len();
-            let unfinished = ScenarioError::Unfinished { left, seconds: self.scenario.limit.as_secs() };
-            let (at, event) = self.events.pop().ok_or(unfinished.clone())?;
-            if at > limit {
-                return Err(unfinished);
-            }
-            now = at;
-            count += 1;
-            self.handle(now, event)?;
-            if count.is_multiple_of(WATCH) {
-                watch(self.completed.len(), count, now.0 / 1000);
-            }
-        }
-        let retransmitted = self.hosts.iter().map(|host| host.endpoint.counters().retransmitted).sum();
-        Ok(Outcome {
-            completed: self.completed,
-            report: self.switch.report(now.instant()),
-            events: count,
-            time: Duration::from_nanos(now.0 / 1000),
-            trace: self.trace,
-            retransmitted,
-        })
     }
 
-    /// Every host says a word that goes no farther than the switch, so that it knows them and floods nothing.
-    fn introduce(&mut self) {
-        for host in 0..self.hosts.len() {
-            let mut word = self.frames.take();
-            word.set_len(60);
-            word.fill(0);
-            word[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 0x0e]);
-            word[6..12].copy_from_slice(&self.hosts[host].mac().0);
-            self.switch.on_frame(cc::Instant::ZERO, PortId(host as u16), word, |_| None);
-        }
-        self.switch.reset_statistics(cc::Instant::ZERO);
+    pub(super) fn push(&mut self, at: u64, event: Event) {
+        self.events.push(at, Packed::new(event));
     }
 
-    fn handle(&mut self, now: Picos, event: Event) -> Result<(), ScenarioError> {
-        match event {
-            Event::Start(flow) => {
-                let Flow { source, destination, bytes, .. } = self.scenario.flows[flow];
-                let remote = self.hosts[destination as usize - 1].remote();
-                let host = source as usize - 1;
-                self.hosts[host].start(now, flow, self.sources[flow], bytes, remote);
-                self.serve(now, host)?;
-            }
-            Event::AtHost { host, frame } => {
-                self.note(now, host as u64, &frame);
-                let at = &mut self.hosts[host];
-                // What an endpoint drops it counts; here nothing is damaged.
-                let _ = at.endpoint.on_frame(now.instant(), &mut at.memory, &frame);
-                self.frames.give_back(frame);
-                self.serve(now, host)?;
-            }
-            Event::AtSwitch { from, frame } => {
-                self.note(now, u64::MAX - from as u64, &frame);
-                self.switch.on_frame(now.instant(), PortId(from as u16), frame, |_| None);
-                self.forward(now);
-            }
-            Event::WakeHost(host) => {
-                if self.hosts[host].wake_at == Some(now) {
-                    self.hosts[host].wake_at = None;
-                    self.serve(now, host)?;
+    pub(super) const fn instant(&self) -> Instant {
+        Instant::from_nanos(self.now / 1000)
+    }
+
+    /// What a host's link carries.
+    pub(super) fn line(&self, host: u32) -> Rate {
+        self.ports[host as usize].rate
+    }
+
+    /// A port is looked at then, if not before.
+    pub(super) fn look(&mut self, port: u32, at: u64) {
+        let place = &mut self.ports[port as usize];
+        if place.look_at.is_none_or(|look| at < look) {
+            place.look_at = Some(at);
+            self.push(at, Event::Look { port });
+        }
+    }
+
+    /// Whether a port may send now. Where its link is busy it is looked at when it is not.
+    pub(super) fn is_free(&mut self, port: u32) -> bool {
+        let place = &self.ports[port as usize];
+        if place.is_paused {
+            return false;
+        }
+        let free_at = place.free_at;
+        if free_at > self.now {
+            self.look(port, free_at);
+            return false;
+        }
+        true
+    }
+
+    /// The link carries a packet; gives when the port is free again.
+    pub(super) fn transmit(&mut self, port: u32, packet: u32) -> u64 {
+        let size = self.parcels.get(packet).size();
+        let whole = self.setup.conventions.whole_nanos;
+        let place = &mut self.ports[port as usize];
+        place.free_at = self.now + place.serialisation(size, whole);
+        place.tx_bytes += u64::from(size);
+        let (free_at, delay, peer) = (place.free_at, place.delay, place.peer);
+        self.counts.packets += u64::from(place.switch.is_none());
+        self.push(free_at + delay, Event::Arrive { port: peer, packet });
+        free_at
+    }
+
+    /// A switch's port sends what may leave now.
+    pub(super) fn serve(&mut self, switch: u32, port: u32) {
+        if !self.is_free(port) {
+            return;
+        }
+        let instant = self.instant();
+        let place = &mut self.ports[port as usize];
+        let Some((class, Queued { buf: Waiting { packet, size }, ready })) = place.queue.take(instant) else {
+            return;
+        };
+        let bytes = place.bytes - u64::from(size);
+        self.queue_is(port, bytes);
+        let ingress = self.parcels.ingress(packet);
+        let inside = (ingress - self.first_ports[switch as usize]) as usize;
+        let goes_on = self.buffers[switch as usize].give_back(inside, u64::from(size));
+        if self.parcels.get(packet).is_looked_at() {
+            self.mark_and_stamp(switch, port, packet, class, instant.saturating_since(ready));
+        }
+        let free_at = self.transmit(port, packet);
+        if goes_on {
+            self.tell_pause(ingress, false);
+        }
+        if self.ports[port as usize].queue.frames() > 0 {
+            self.look(port, free_at);
+        }
+    }
+
+    fn queue_is(&mut self, port: u32, bytes: u64) {
+        let place = &mut self.ports[port as usize];
+        let until = self.now.min(self.last_start);
+        self.queues.was(place.bytes, until.saturating_sub(place.changed));
+        (place.changed, place.bytes) = (self.now, bytes);
+        self.counts.queue_max = self.counts.queue_max.max(bytes);
+    }
+
+    /// A packet that has waited for `sojourn` begins to leave.
+    fn mark_and_stamp(&mut self, switch: u32, port: u32, packet: u32, class: ClassId, sojourn: Duration) {
+        let time = self.instant();
+        let place = &mut self.ports[port as usize];
+        // What waits behind it, in its class.
+        let queue = place.queue.bytes(class);
+        let parcel = self.parcels.get_mut(packet);
+        if place.marker.marks(queue) && parcel.mark() {
+            self.counts.marked += 1;
+        }
+        if !self.stamps {
+            return;
+        }
+        let tx_bytes = place.tx_bytes;
+        let at = Snapshot { time, tx_bytes, queue, sojourn };
+        let size = u64::from(parcel.size());
+        let load = place.load.as_mut().map_or_else(Load::default, |load| load.on_departure(&at, size));
+        parcel.stamp(&PortState {
+            switch: (switch + 1) as u16 & 0xfff,
+            port: place.place,
+            rate: place.rate,
+            time: time.as_nanos(),
+            tx_bytes,
+            queue: if self.setup.tell_sojourn { place.rate.bytes_in(sojourn) } else { queue },
+            sojourn: sojourn.as_nanos() as u64,
+            load,
+        });
+    }
+
+    /// A packet has come into a switch.
+    pub(super) fn forward(&mut self, switch: u32, ingress: u32, packet: u32) {
+        self.note(ingress, packet);
+        let parcel = self.parcels.get(packet);
+        let size = parcel.size();
+        let (host, hash) = parcel.way(self.setup, &self.hashes);
+        let class = parcel.class(self.setup);
+        let port = self.routes.port(switch, host, hash);
+        let inside = (ingress - self.first_ports[switch as usize]) as usize;
+        match self.buffers[switch as usize].take(inside, u64::from(size)) {
+            Taken::No => {
+                self.counts.dropped += 1;
+                if let Some(flow) = parcel.bereaved() {
+                    self.push(self.now + EXPIRE, Event::Expire(flow));
                 }
+                self.parcels.give_back(packet);
+                return;
             }
-            Event::WakeSwitch => {
-                if self.switch_wake == Some(now) {
-                    self.switch_wake = None;
-                    self.forward(now);
-                }
-            }
+            Taken::Pause => self.tell_pause(ingress, true),
+            Taken::Yes => {}
         }
-        Ok(())
+        self.parcels.came_by(packet, ingress);
+        let bytes = self.ports[port as usize].bytes + u64::from(size);
+        self.queue_is(port, bytes);
+        let ready = self.instant();
+        let waiting = Queued { buf: Waiting { packet, size }, ready };
+        self.ports[port as usize].queue.push(class, waiting);
+        self.serve(switch, port);
     }
 
-    /// Timers, what ended, and the next frame where the card is free.
-    fn serve(&mut self, now: Picos, index: usize) -> Result<(), ScenarioError> {
-        let instant = now.instant();
-        let host = &mut self.hosts[index];
-        if host.endpoint.poll_timeout().is_some_and(|at| at <= instant) {
-            host.endpoint.on_timeout(instant);
-        }
-        for (flow, status) in host.ended() {
-            if status != CompletionStatus::Success {
-                return Err(ScenarioError::Control { flow, why: status.to_string() });
-            }
-            let start = self.starts[flow];
-            let time = Duration::from_nanos((now.0 - start.0) / 1000);
-            let alone = self.alone(self.scenario.flows[flow].bytes);
-            self.completed.push(Completed { flow, start: Duration::from_nanos(start.0 / 1000), time, alone });
-        }
-        if self.hosts[index].free_at > now {
-            let at = self.hosts[index].free_at;
-            self.wake_host(index, at);
-            return Ok(());
-        }
-        let mut frame = self.frames.take();
-        let host = &mut self.hosts[index];
-        match host.endpoint.poll_transmit(instant, &host.memory, &mut frame) {
-            Some(length) => {
-                frame.set_len(length);
-                let left = now.plus(self.serialisation(length));
-                self.hosts[index].free_at = left;
-                self.events.push(left.plus(self.delay), Event::AtSwitch { from: index, frame });
-                self.wake_host(index, left);
-            }
-            None => {
-                self.frames.give_back(frame);
-                if let Some(at) = self.hosts[index].endpoint.poll_timeout() {
-                    self.wake_host(index, Picos::of(at).max(now.plus(1)));
-                }
-            }
-        }
-        Ok(())
+    /// A switch tells the other end of `ingress` to pause, or to go on. The frame waits for nobody.
+    fn tell_pause(&mut self, ingress: u32, on: bool) {
+        self.counts.pauses += u64::from(on);
+        let place = &self.ports[ingress as usize];
+        let at =
+            self.now + place.serialisation(PAUSE_BYTES, self.setup.conventions.whole_nanos) + place.delay;
+        let port = place.peer;
+        self.push(at, Event::Pause { port, on });
     }
 
-    fn wake_host(&mut self, index: usize, at: Picos) {
-        let host = &mut self.hosts[index];
-        if host.wake_at.is_none_or(|wake| at < wake) {
-            host.wake_at = Some(at);
-            self.events.push(at, Event::WakeHost(index));
+    /// A pause has come, or its end.
+    pub(super) fn pause(&mut self, port: u32, on: bool) {
+        let place = &mut self.ports[port as usize];
+        if on && !place.is_paused {
+            place.paused_since = self.now;
+        } else if !on && place.is_paused {
+            self.counts.paused += self.now - place.paused_since;
         }
+        place.is_paused = on;
     }
 
-    /// Sends on what leaves the switch by now.
-    fn forward(&mut self, now: Picos) {
-        for port in self.switch.ports() {
-            while let Some(frame) = self.switch.poll_transmit(now.instant(), port, |_| None) {
-                let arrives = now.plus(self.serialisation(frame.len()) + self.delay);
-                self.events.push(arrives, Event::AtHost { host: usize::from(port.0), frame });
-            }
-        }
-        if let Some(at) = self.switch.poll_timeout() {
-            let at = Picos::of(at).max(now.plus(1));
-            if self.switch_wake.is_none_or(|wake| at < wake) {
-                self.switch_wake = Some(at);
-                self.events.push(at, Event::WakeSwitch);
+    /// A flow's last acknowledgement has come.
+    pub(super) fn finish(&mut self, flow: u32) {
+        let start = self.starts[flow as usize];
+        let nanos = |picos: u64| Duration::from_nanos(picos / 1000);
+        let (base_rtt, slowest) = self.path(flow);
+        let spec = &self.setup.flows[flow as usize];
+        self.finished.push(Finished {
+            flow: flow as usize,
+            start: nanos(start),
+            time: nanos(self.now - start),
+            alone: nanos(self.setup.alone(spec, base_rtt, slowest)),
+        });
+    }
+
+    /// A flow's round trip on an idle path as the authors count it, each link's delay twice and a full payload's time once;
+    /// and the rate of its slowest link.
+    fn path(&self, flow: u32) -> (u64, Rate) {
+        let spec = &self.setup.flows[flow as usize];
+        let (mut port, mut rtt, mut slowest) = (spec.source, 0, Rate::from_bps(u64::MAX));
+        loop {
+            let place = &self.ports[port as usize];
+            rtt += 2 * place.delay + place.serialisation(self.setup.conventions.payload, false);
+            slowest = slowest.min(place.rate);
+            match self.ports[place.peer as usize].switch {
+                Some(switch) => port = self.routes.port(switch, spec.destination, self.hashes[flow as usize]),
+                None => return (rtt, slowest),
             }
         }
     }
 
-    fn serialisation(&self, bytes: usize) -> u64 {
-        (bytes as f64 * self.picos_per_byte) as u64
-    }
-
-    /// From the first bit of a message to its acknowledgement, with the links to itself.
-    fn alone(&self, bytes: u32) -> Duration {
-        let mtu = u64::from(self.scenario.mtu.bytes());
-        let packets = u64::from(bytes).div_ceil(mtu);
-        let wire = u64::from(bytes) + packets * PACKET_OVERHEAD + 16;
-        let last = u64::from(bytes) - (packets - 1) * mtu + PACKET_OVERHEAD;
-        let picos = 4 * self.delay
-            + self.serialisation(wire as usize)
-            + self.serialisation(last as usize)
-            + 2 * self.serialisation(ACK_BYTES as usize);
-        Duration::from_nanos(picos / 1000)
-    }
-
-    /// Takes a frame's arrival into the trace (FNV-1a over words).
-    fn note(&mut self, now: Picos, place: u64, frame: &[u8]) {
-        let end = frame.last_chunk().map_or(0, |icrc| u64::from(u32::from_le_bytes(*icrc)));
-        for word in [now.0, place, frame.len() as u64, end] {
+    /// Takes an arrival into the trace (FNV-1a over words).
+    pub(super) fn note(&mut self, port: u32, packet: u32) {
+        let [first, second] = self.parcels.get(packet).digest();
+        for word in [self.now, u64::from(port) << 32 | first, second] {
             self.trace = (self.trace ^ word).wrapping_mul(0x0000_0100_0000_01b3);
         }
     }
-}
-
-/// `T` as the flows have it, for switches that compute with it themselves.
-fn base_rtt(scenario: &Scenario) -> Duration {
-    match scenario.congestion.algorithm {
-        CongestionAlgorithm::Hpcc(config) | CongestionAlgorithm::HpccReceiver(config) => config.base_rtt,
-        _ => PortConfig::default().load_period,
-    }
-}
-
-/// All hosts, with a connection for each flow; and the flows' queue pairs at their sources.
-fn connect(scenario: &Scenario) -> Result<(Vec<Host>, Vec<Qpn>), ScenarioError> {
-    let refused = |flow| move |error: ControlError| ScenarioError::Control { flow, why: error.to_string() };
-    let mut hosts = Vec::new();
-    for number in 1..=scenario.hosts {
-        let ends = scenario.flows.iter().filter(|flow| flow.source == number || flow.destination == number);
-        let host = Host::new(number, ends.count() as u32, scenario.seed).map_err(refused(0))?;
-        hosts.push(host);
-    }
-    let mut sources = Vec::new();
-    for (index, flow) in scenario.flows.iter().enumerate() {
-        let [source, destination] = [flow.source, flow.destination].map(|number| number as usize - 1);
-        let (error, again) = (refused(index), refused(index));
-        let Ok([a, b]) = hosts.get_disjoint_mut([source, destination]) else {
-            return Err(ScenarioError::Hosts { hosts: scenario.hosts });
-        };
-        let ends = a.create_qp().and_then(|ours| Ok((ours, b.create_qp()?)));
-        let (ours, theirs) = ends.map_err(error)?;
-        let connected =
-            a.connect(ours, b, theirs, scenario).and_then(|()| b.connect(theirs, a, ours, scenario));
-        connected.map_err(again)?;
-        sources.push(ours);
-    }
-    Ok((hosts, sources))
 }

@@ -1,43 +1,72 @@
-use crate::Report;
+use super::measure::{Queues, Series};
 use std::time::Duration;
 
 /// A flow that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completed {
-    /// Its place in the scenario.
+pub struct Finished {
+    /// Its place in the setup.
     pub flow: usize,
     /// When it began, jitter included.
     pub start: Duration,
-    /// From its start until its last acknowledgement had come back.
+    /// From its start until its last acknowledgement.
     pub time: Duration,
-    /// What it would take alone on an idle network without congestion control.
+    /// What it takes alone on an idle network.
     pub alone: Duration,
 }
 
+impl Finished {
+    /// How many times longer than alone.
+    #[must_use]
+    pub fn slowdown(&self) -> f64 {
+        (self.time.as_secs_f64() / self.alone.as_secs_f64()).max(1.0)
+    }
+}
+
 /// What a run came to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// Flows in the order in which they ended.
-    pub completed: Vec<Completed>,
-    /// The switch's ports: queues, marks, drops.
-    pub report: Report,
+    pub finished: Vec<Finished>,
     /// Events handled.
     pub events: u64,
+    /// Packets that hosts sent, acknowledgements too.
+    pub packets: u64,
+    /// Packets sent more than once.
+    pub retransmitted: u64,
     /// Virtual time at the end.
     pub time: Duration,
-    /// A digest of every frame that arrived anywhere: equal for equal runs.
+    /// A digest of every arrival: equal for equal runs.
     pub trace: u64,
-    /// Packets sent more than once, by all hosts.
-    pub retransmitted: u64,
+    /// The longest queue of any switch port, bytes.
+    pub queue_max: u64,
+    /// Packets dropped by switches.
+    pub dropped: u64,
+    /// Packets marked.
+    pub marked: u64,
+    /// Pauses sent by switches.
+    pub pauses: u64,
+    /// How long ports were paused, summed over them.
+    pub paused: Duration,
+    /// The series that was asked for.
+    pub series: Series,
+    /// The most packets that were on their way at once.
+    pub packets_most: usize,
+    /// Bytes that one running flow takes, and one host with its link.
+    pub memory: [usize; 2],
+    pub(super) queues: Queues,
 }
 
 impl Outcome {
-    /// How many times longer than alone each flow took, shortest first.
+    /// KB below which the queues of all switch ports were for `share` of the time until the last flow
+    /// began (to the end where all began within 100 µs), in steps of 1 KB.
     #[must_use]
-    pub fn slowdowns(&self) -> Vec<f64> {
-        let ratio = |flow: &Completed| flow.time.as_secs_f64() / flow.alone.as_secs_f64();
-        let mut slowdowns: Vec<f64> = self.completed.iter().map(ratio).collect();
-        slowdowns.sort_by(f64::total_cmp);
-        slowdowns
+    pub fn queue_quantile(&self, share: f64) -> u64 {
+        self.queues.quantile(share)
+    }
+
+    /// The share of the time in which a switch port held 1 KB or more, in the same time.
+    #[must_use]
+    pub fn queue_busy(&self) -> f64 {
+        self.queues.busy()
     }
 }

@@ -11,6 +11,7 @@ use cc::{
     ActiveFlows, FlowMark, Hop, HopIndex, HpccConfig, Inflight, Instant, PathRecords, PathTelemetry, Rate,
     RxHpcc,
 };
+use core::num::NonZeroU32;
 use core::time::Duration;
 
 /// How an answer leaves.
@@ -175,8 +176,12 @@ impl Collector {
             Said::Report(report) => return Some(report),
             Said::Busiest(busiest) => busiest,
         };
+        let (path_id, hops) = (int.path_id(), int.hops());
+        if let (Some(flows), Some((index, hop))) = (self.counted(flows), busiest) {
+            return Some(Report::Shared { path_id, hops, index, hop, flows });
+        }
         let busiest = busiest.and_then(|(index, _)| kept[usize::from(index)].map(|record| (index, record)));
-        Some(Report::Busiest { path_id: int.path_id(), hops: int.hops(), busiest })
+        Some(Report::Busiest { path_id, hops, busiest })
     }
 
     /// Takes telemetry in another format in; gives what to say.
@@ -193,8 +198,16 @@ impl Collector {
         };
         Some(match busiest {
             None => Report::Busiest { path_id, hops: 0, busiest: None },
-            Some((index, hop)) => Report::Hop { path_id, hops: hops.count(), index, hop },
+            Some((index, hop)) => match self.counted(flows) {
+                Some(flows) => Report::Shared { path_id, hops: hops.count(), index, hop, flows },
+                None => Report::Hop { path_id, hops: hops.count(), index, hop },
+            },
         })
+    }
+
+    /// How many flows the receiver takes in, where the peer asked for it.
+    fn counted(&self, flows: &ActiveFlows) -> Option<NonZeroU32> {
+        self.setup.filter(|setup| setup.counts_flows).map(|_| flows.count())
     }
 
     fn completed(&mut self, hops: &Hops) -> PathTelemetry {
@@ -242,6 +255,9 @@ impl Collector {
             }
             Watch::Records(records) => records,
         };
+        if self.setup.is_some_and(|setup| setup.counts_flows) {
+            flows.on_packet(now, count_over(base_rtt), &mut self.mark);
+        }
         if self.ratio_only {
             let inflight = records.inflight(now, path, base_rtt)?;
             // A float's cast to an integer stops at the integer's ends.

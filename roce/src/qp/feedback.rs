@@ -8,7 +8,7 @@ use super::{Books, State};
 use crate::wire::{Bth, Feedback, Frame, Header, MAX_FEEDBACK, Opcode, Report, SETUP_LENGTH, Seal, Setup};
 use crate::{Discard, Psn};
 use alloc::boxed::Box;
-use cc::{Ack, CongestionController, Inflight, Instant, PathTelemetry};
+use cc::{Ack, CongestionController, Inflight, Instant, PathTelemetry, ReceiverLink};
 
 impl QueuePair {
     /// A data packet may have brought telemetry, an Acknowledge feedback. Either is taken in before the packet itself.
@@ -47,7 +47,9 @@ impl QueuePair {
         }
         let ack = self.prober.on_response(books.now, bth.psn)?;
         books.counters.probe_responses += 1;
-        if let Report::Busiest { hops, .. } | Report::Hop { hops, .. } = feedback.report {
+        if let Report::Busiest { hops, .. } | Report::Hop { hops, .. } | Report::Shared { hops, .. } =
+            feedback.report
+        {
             self.consider(Seen::Telemetry(hops));
         }
         self.on_report(&ack, feedback.report);
@@ -70,7 +72,7 @@ impl QueuePair {
                 return Ok(());
             }
             Report::Window(_) => 0,
-            Report::Busiest { .. } | Report::Hop { .. } | Report::Ratio { .. } => {
+            Report::Busiest { .. } | Report::Hop { .. } | Report::Shared { .. } | Report::Ratio { .. } => {
                 self.requester.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1
             }
         };
@@ -92,6 +94,12 @@ impl QueuePair {
                 algorithm.on_telemetry(ack, &path);
             }
             Report::Hop { path_id, index, hop, .. } => {
+                let mut path = PathTelemetry::new(path_id);
+                path.set(index, hop);
+                algorithm.on_telemetry(ack, &path);
+            }
+            Report::Shared { path_id, hops, index, hop, flows } => {
+                algorithm.on_receiver_link(ReceiverLink { hop: hops - 1, flows });
                 let mut path = PathTelemetry::new(path_id);
                 path.set(index, hop);
                 algorithm.on_telemetry(ack, &path);

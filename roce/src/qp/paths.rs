@@ -208,7 +208,9 @@ impl Way {
             Report::Busiest { path_id, busiest: Some((index, record)), .. } => {
                 (path_id, index, cc::Hop::from(record))
             }
-            Report::Hop { path_id, index, hop, .. } => (path_id, index, hop),
+            Report::Hop { path_id, index, hop, .. } | Report::Shared { path_id, index, hop, .. } => {
+                (path_id, index, hop)
+            }
             Report::Ratio { utilisation, .. } => {
                 return Some((f64::from(utilisation) / super::collector::RATIO_ONE, None));
             }

@@ -100,14 +100,16 @@ impl Sampler {
         reverse: Reverse,
         subscribe: bool,
     ) -> Self {
+        let counts_flows = matches!(algorithm, AlgorithmConfig::HpccFair(_));
         let (config, reverse) = match algorithm {
+            AlgorithmConfig::HpccFair(config) => (config, reverse),
             AlgorithmConfig::Hpcc(config) if every.is_some() || reverse != Reverse::Ack || subscribe => {
                 (config, reverse)
             }
             AlgorithmConfig::HpccReceiver(config) => (config, Reverse::Window),
             _ => return Self::default(),
         };
-        let setup = setup(config, reverse);
+        let setup = Setup { counts_flows, ..setup(config, reverse) };
         let handshake = Handshake { setup, is_heard: false, attempts: 0, next_at: Instant::ZERO };
         Self { handshake: Some(handshake), every, subscribe, left: 0 }
     }
@@ -168,6 +170,7 @@ fn setup(config: &HpccConfig, reverse: Reverse) -> Setup {
         additive_increase: config.additive_increase.as_bps(),
         target_utilisation: (config.target_utilisation * ETA_ONE) as u32,
         max_stage: config.max_stage,
+        counts_flows: false,
     }
 }
 

@@ -245,7 +245,11 @@ impl QueuePair {
             return None;
         }
         let (flow, connection) = (self.flow.as_ref()?, self.connection.as_ref()?);
-        let plan = self.requester.plan(flow.algorithm().window())?;
+        let window = flow.algorithm().window();
+        if self.requester.is_mute(window) {
+            self.requester.ask_again();
+        }
+        let plan = self.requester.plan(window)?;
         if flow.free_at() > books.now {
             self.paced_until = Some(flow.free_at());
             return None;

@@ -171,7 +171,9 @@ fn check(header: &Header, opcode: Opcode, length: usize) -> Result<(), EmitError
         Header::TelemetryRequest { int, .. } => (int.room_bytes(), length == int.room_bytes()),
         Header::TelemetryResponse { feedback, .. } | Header::TelemetryNotification { feedback, .. } => {
             match feedback.report {
-                Report::Busiest { hops, .. } | Report::Hop { hops, .. } if !feedback.report.is_legal() => {
+                Report::Busiest { hops, .. } | Report::Hop { hops, .. } | Report::Shared { hops, .. }
+                    if !feedback.report.is_legal() =>
+                {
                     return Err(EmitError::Hops { hops });
                 }
                 _ => (0, length == 0),

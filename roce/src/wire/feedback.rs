@@ -3,13 +3,14 @@
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
 use crate::Discard;
 use cc::{Counter, Hop, Rate};
+use core::num::NonZeroU32;
 use core::time::Duration;
 
 /// Bytes of a [`Feedback`] at most: report and seal.
 pub const MAX_FEEDBACK: usize = MAX_REPORT + SEAL_LENGTH;
 
 /// Bytes of a [`Report`] at most.
-const MAX_REPORT: usize = 4 + HOP_LENGTH;
+const MAX_REPORT: usize = 4 + HOP_LENGTH + 4;
 
 /// Bytes of a hop that no [`HopRecord`] can hold: {B 64 in bit/s, ts 64, txBytes 64, qlen 64 in bytes, bits of ts 8, bits of
 /// txBytes 8, 0 16, unit of ts 32 in ns, unit of txBytes 32 in bytes}.
@@ -55,6 +56,20 @@ pub enum Report {
         /// What it is like.
         hop: Hop,
     },
+    /// Kind 5: as kind 4, in any format, and behind it how many flows the receiver takes in (32 bits): for who asked for it in its
+    /// setup.
+    Shared {
+        /// The XOR of the switches' ids, 12 bits.
+        path_id: u16,
+        /// Hops that the packet passed, 1 to 15: the last one is the receiver's link.
+        hops: u8,
+        /// The busiest one's place on the path, below `hops`.
+        index: u8,
+        /// What it is like.
+        hop: Hop,
+        /// Flows that the receiver takes in.
+        flows: NonZeroU32,
+    },
 }
 
 impl Report {
@@ -66,7 +81,8 @@ impl Report {
             Self::Busiest { busiest: Some(_), .. } | Self::Window(_) | Self::Ratio { .. } => {
                 4 + RECORD_LENGTH
             }
-            Self::Hop { .. } => MAX_REPORT,
+            Self::Hop { .. } => 4 + HOP_LENGTH,
+            Self::Shared { .. } => MAX_REPORT,
         }
     }
 
@@ -79,7 +95,9 @@ impl Report {
                 named && *hops <= MAX_HOPS && *path_id <= 0xfff
             }
             Self::Ratio { path_id, .. } => *path_id <= 0xfff,
-            Self::Hop { path_id, hops, index, .. } => index < hops && *hops <= MAX_HOPS && *path_id <= 0xfff,
+            Self::Hop { path_id, hops, index, .. } | Self::Shared { path_id, hops, index, .. } => {
+                index < hops && *hops <= MAX_HOPS && *path_id <= 0xfff
+            }
             Self::Window(_) | Self::Ready => true,
         }
     }
@@ -101,8 +119,13 @@ impl Report {
             }
             Self::Ready => (word(3, 0, 0, 0), None),
             Self::Hop { path_id, hops, index, hop } => {
-                into[4..MAX_REPORT].copy_from_slice(&pack_hop(&hop));
+                into[4..4 + HOP_LENGTH].copy_from_slice(&pack_hop(&hop));
                 (word(4, path_id, hops, index), None)
+            }
+            Self::Shared { path_id, hops, index, hop, flows } => {
+                into[4..4 + HOP_LENGTH].copy_from_slice(&pack_hop(&hop));
+                into[4 + HOP_LENGTH..MAX_REPORT].copy_from_slice(&flows.get().to_be_bytes());
+                (word(5, path_id, hops, index), None)
             }
         };
         into[..4].copy_from_slice(&word);
@@ -137,6 +160,12 @@ impl Report {
             (4, &hops) => {
                 let (hop, rest) = rest.split_first_chunk()?;
                 (Self::Hop { path_id, hops, index: *index, hop: unpack_hop(hop)? }, rest)
+            }
+            (5, &hops) => {
+                let (hop, rest) = rest.split_first_chunk()?;
+                let (flows, rest) = rest.split_first_chunk()?;
+                let flows = NonZeroU32::new(u32::from_be_bytes(*flows))?;
+                (Self::Shared { path_id, hops, index: *index, hop: unpack_hop(hop)?, flows }, rest)
             }
             _ => return None,
         };
@@ -251,7 +280,7 @@ pub enum Reverse {
 }
 
 /// What a receiver must know to answer telemetry: how, and the flow's parameters (rtgwg-00 6.3.1). On the wire:
-/// {version 8 (0), reverse 8, 0 16}, T 32 in ns, line rate 64, lowest rate 64 and increase 64 in bit/s, eta 32 in units
+/// {version 8 (0), reverse 8, 0 15, counts flows 1}, T 32 in ns, line rate 64, lowest rate 64 and increase 64 in bit/s, eta 32 in units
 /// of 2^-31, maxStage 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
@@ -269,6 +298,8 @@ pub struct Setup {
     pub target_utilisation: u32,
     /// `maxStage`.
     pub max_stage: u32,
+    /// Whether answers shall tell how many flows the receiver takes in ([`Report::Shared`]).
+    pub counts_flows: bool,
 }
 
 /// Bytes of a [`Setup`].
@@ -282,6 +313,7 @@ impl Setup {
             Reverse::Notification => 1,
             Reverse::Window => 2,
         };
+        bytes[3] = self.counts_flows.into();
         let base_rtt = u32::try_from(self.base_rtt.as_nanos()).unwrap_or(u32::MAX);
         bytes[4..8].copy_from_slice(&base_rtt.to_be_bytes());
         bytes[8..16].copy_from_slice(&self.line_rate.to_be_bytes());
@@ -295,10 +327,10 @@ impl Setup {
     pub(super) fn unpack(bytes: &[u8; SETUP_LENGTH]) -> Option<Self> {
         let u32_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
         let u64_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-        let reverse = match bytes[..4] {
-            [0, 0, 0, 0] => Reverse::Ack,
-            [0, 1, 0, 0] => Reverse::Notification,
-            [0, 2, 0, 0] => Reverse::Window,
+        let (reverse, counts_flows) = match bytes[..4] {
+            [0, 0, 0, flag @ 0..=1] => (Reverse::Ack, flag == 1),
+            [0, 1, 0, flag @ 0..=1] => (Reverse::Notification, flag == 1),
+            [0, 2, 0, 0] => (Reverse::Window, false),
             _ => return None,
         };
         Some(Self {
@@ -309,6 +341,7 @@ impl Setup {
             additive_increase: u64_at(24)?,
             target_utilisation: u32_at(32)?,
             max_stage: u32_at(36)?,
+            counts_flows,
         })
     }
 }
@@ -345,7 +378,12 @@ mod tests {
                     let time = Counter::new(masked(time, time_bits), time_bits, units[0]);
                     let tx_bytes = Counter::new(masked(bytes, tx_bits), tx_bits, units[1]);
                     let hop = Hop { bandwidth: Rate::from_bps(rate), time, tx_bytes, queue };
-                    Report::Hop { path_id, hops, index: index % hops, hop }
+                    match NonZeroU32::new(units[1] >> 8) {
+                        Some(flows) if rate % 2 == 0 => {
+                            Report::Shared { path_id, hops, index: index % hops, hop, flows }
+                        }
+                        _ => Report::Hop { path_id, hops, index: index % hops, hop },
+                    }
                 }),
         ]
     }
@@ -370,9 +408,10 @@ mod tests {
         }
 
         #[test]
-        fn a_setup_survives_the_wire(nanos: u32, rates: [u64; 3], eta: u32, max_stage: u32, reverse in 0usize..3) {
+        fn a_setup_survives_the_wire(nanos: u32, rates: [u64; 3], eta: u32, max_stage: u32, asked in 0usize..5) {
             let setup = Setup {
-                reverse: [Reverse::Ack, Reverse::Notification, Reverse::Window][reverse],
+                reverse: [Reverse::Ack, Reverse::Notification, Reverse::Window][asked / 2],
+                counts_flows: asked % 2 == 1,
                 base_rtt: Duration::from_nanos(nanos.into()),
                 line_rate: rates[0],
                 min_rate: rates[1],

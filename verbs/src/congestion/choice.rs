@@ -14,6 +14,8 @@ pub enum CcName {
     Fixed,
     /// HPCC++ at the sender.
     Hpcc,
+    /// The variant of HPCC++ where each flow keeps its share of the receiver's link.
+    HpccFair,
     /// HPCC++ at the receiver.
     HpccRx,
     /// DCTCP.
@@ -26,9 +28,10 @@ pub enum CcName {
 
 impl CcName {
     /// Every name as it is written.
-    pub const ALL: [(&'static str, Self); 6] = [
+    pub const ALL: [(&'static str, Self); 7] = [
         ("fixed", Self::Fixed),
         ("hpcc", Self::Hpcc),
+        ("hpcc-fair", Self::HpccFair),
         ("hpcc-rx", Self::HpccRx),
         ("dctcp", Self::Dctcp),
         ("dcqcn", Self::Dcqcn),
@@ -43,7 +46,7 @@ impl FromStr for CcName {
         let found = Self::ALL.into_iter().find(|(name, _)| *name == text);
         found
             .map(|(_, name)| name)
-            .ok_or_else(|| format!("`{text}` is none of fixed, hpcc, hpcc-rx, dctcp, dcqcn, auto"))
+            .ok_or_else(|| format!("`{text}` is none of fixed, hpcc, hpcc-fair, hpcc-rx, dctcp, dcqcn, auto"))
     }
 }
 
@@ -76,13 +79,13 @@ impl FromStr for TelemetryMode {
 pub struct CongestionChoice {
     /// Which; without one, a fixed window.
     pub cc: Option<CcName>,
-    /// hpcc, hpcc-rx, auto: which packets bring telemetry. Probes by default.
+    /// hpcc, hpcc-fair, hpcc-rx, auto: which packets bring telemetry. Probes by default.
     pub telemetry: Option<TelemetryMode>,
     /// hpcc: data packets ask switches to tell of congestion at once.
     pub subscribe: bool,
-    /// hpcc, hpcc-rx, auto: how it is laid out. HPCC INT by default.
+    /// hpcc, hpcc-fair, hpcc-rx, auto: how it is laid out. HPCC INT by default.
     pub format: Option<Format>,
-    /// hpcc, auto: how the peer answers it.
+    /// hpcc, hpcc-fair, auto: how the peer answers it.
     pub feedback: Option<Reverse>,
     /// fixed: bytes in flight. 512 KiB by default.
     pub window: Option<u64>,
@@ -92,11 +95,12 @@ pub struct CongestionChoice {
     pub base_rtt: Option<Duration>,
     /// A flow never falls below it. 1 Mb/s by default.
     pub min_rate: Option<Rate>,
-    /// hpcc, hpcc-rx, auto: the share of a link to aim at. 0.95 by default.
+    /// hpcc, hpcc-fair, hpcc-rx, auto: the share of a link to aim at. 0.95 by default; with hpcc-fair 0.93, which is also the part of its
+    /// share of the receiver's link below which a flow does not go.
     pub eta: Option<f64>,
-    /// hpcc, hpcc-rx, auto: additive increases before a multiplicative one. 5 by default.
+    /// hpcc, hpcc-fair, hpcc-rx, auto: additive increases before a multiplicative one. 5 by default, with hpcc-fair 0.
     pub max_stage: Option<u32>,
-    /// hpcc, hpcc-rx, auto: flows to expect on a link. 1 by default.
+    /// hpcc, hpcc-fair, hpcc-rx, auto: flows to expect on a link. 1 by default.
     pub flows: Option<NonZeroU32>,
     /// How often probes leave. Once a base round trip by default.
     pub probe_interval: Option<Duration>,
@@ -180,6 +184,7 @@ impl CongestionChoice {
         let mut congestion = match self.cc.unwrap_or(CcName::Fixed) {
             CcName::Fixed => self.fixed()?,
             CcName::Hpcc => Congestion::new(CongestionAlgorithm::Hpcc(self.hpcc()?)),
+            CcName::HpccFair => Congestion::new(CongestionAlgorithm::HpccFair(self.hpcc()?)),
             CcName::HpccRx => Congestion::new(CongestionAlgorithm::HpccReceiver(self.hpcc()?)),
             CcName::Dctcp => self.dctcp()?,
             CcName::Dcqcn => Congestion::new(CongestionAlgorithm::Dcqcn(self.dcqcn()?)),
@@ -231,19 +236,19 @@ impl CongestionChoice {
     }
 
     fn takes_telemetry(&self) -> bool {
-        matches!(self.cc, Some(CcName::Hpcc | CcName::HpccRx | CcName::Auto))
+        matches!(self.cc, Some(CcName::Hpcc | CcName::HpccFair | CcName::HpccRx | CcName::Auto))
     }
 
     /// Each key belongs to some algorithms.
     fn check_keys(&self) -> Result<(), ChoiceError> {
-        use CcName::{Auto, Dcqcn, Dctcp, Fixed, Hpcc, HpccRx};
+        use CcName::{Auto, Dcqcn, Dctcp, Fixed, Hpcc, HpccFair, HpccRx};
         let none_but = |given: bool, key: &str, of: &[CcName], remedy: &str| {
             let fits = of.contains(&self.cc.unwrap_or(Fixed)) || !given;
             if fits { Ok(()) } else { Err(ChoiceError::new(format!("{{{key}}} {remedy}"))) }
         };
         let hpcc = "is for HPCC++; add {cc=hpcc}, or leave it out";
-        let telemetry = &[Hpcc, HpccRx, Auto];
-        let paced = &[Hpcc, HpccRx, Auto, Dctcp, Dcqcn];
+        let telemetry = &[Hpcc, HpccFair, HpccRx, Auto];
+        let paced = &[Hpcc, HpccFair, HpccRx, Auto, Dctcp, Dcqcn];
         none_but(self.window.is_some(), "window", &[Fixed], "is for {cc=fixed}; the others compute theirs")?;
         let rated = self.line_rate.is_some() && self.cc.is_none() && self.window.is_none();
         if rated && self.probe_interval.is_none() {
@@ -255,7 +260,7 @@ impl CongestionChoice {
         none_but(self.eta.is_some(), "eta", telemetry, hpcc)?;
         none_but(self.flows.is_some(), "flows", telemetry, hpcc)?;
         none_but(self.telemetry.is_some(), "telemetry", telemetry, hpcc)?;
-        none_but(self.subscribe, "subscribe", &[Hpcc], hpcc)?;
+        none_but(self.subscribe, "subscribe", &[Hpcc, HpccFair], hpcc)?;
         none_but(self.format.is_some(), "format", telemetry, hpcc)?;
         none_but(self.feedback.is_some(), "feedback", telemetry, hpcc)?;
         none_but(self.max_rtt.is_some(), "max_rtt", &[Dctcp], "is for {cc=dctcp}; leave it out")?;
@@ -307,7 +312,12 @@ impl CongestionChoice {
     fn hpcc(&self) -> Result<HpccConfig, ChoiceError> {
         let line_rate = self.line_rate()?;
         let base_rtt = self.base_rtt()?;
-        let eta = self.eta.unwrap_or(HpccConfig::DEFAULT_TARGET_UTILISATION);
+        // The variant's defaults are what its figures were measured with (cc/README.md).
+        let (eta, max_stage) = match self.cc {
+            Some(CcName::HpccFair) => (0.93, 0),
+            _ => (HpccConfig::DEFAULT_TARGET_UTILISATION, HpccConfig::DEFAULT_MAX_STAGE),
+        };
+        let eta = self.eta.unwrap_or(eta);
         let headroom = line_rate.as_bps() as f64 * (1.0 - eta);
         let increase = headroom / f64::from(self.flows.unwrap_or(NonZeroU32::MIN).get());
         Ok(HpccConfig {
@@ -315,7 +325,7 @@ impl CongestionChoice {
             line_rate,
             min_rate: self.min_rate(line_rate),
             target_utilisation: eta,
-            max_stage: self.max_stage.unwrap_or(HpccConfig::DEFAULT_MAX_STAGE),
+            max_stage: self.max_stage.unwrap_or(max_stage),
             additive_increase: Rate::from_bps(increase.round() as u64),
         })
     }
@@ -359,6 +369,7 @@ mod tests {
     fn each_name_makes_its_algorithm() {
         for (cc, algorithm) in [
             (CcName::Hpcc, "hpcc"),
+            (CcName::HpccFair, "hpcc-fair"),
             (CcName::HpccRx, "hpcc-rx"),
             (CcName::Dctcp, "dctcp"),
             (CcName::Dcqcn, "dcqcn"),
@@ -366,7 +377,7 @@ mod tests {
         ] {
             let congestion = choice(cc).build().unwrap();
             assert_eq!(congestion.algorithm.name(), algorithm);
-            let probes = matches!(cc, CcName::Hpcc | CcName::HpccRx | CcName::Auto);
+            let probes = matches!(cc, CcName::Hpcc | CcName::HpccFair | CcName::HpccRx | CcName::Auto);
             assert_eq!(congestion.probe_interval.is_some(), probes, "{cc:?}");
         }
         let auto = choice(CcName::Auto).build().unwrap();

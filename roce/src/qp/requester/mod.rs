@@ -186,6 +186,19 @@ impl Requester {
         self.next < self.sent || self.queue.get(self.cursor).is_some_and(|wqe| wqe.first < self.next)
     }
 
+    /// Nothing that is in flight asks for an acknowledgement, and the window, which has shrunk since it was sent, lets no other packet
+    /// ask: nobody would ever speak again, not even a timer.
+    #[inline]
+    pub(super) fn is_mute(&self, window: u64) -> bool {
+        self.asked <= self.una && self.una < self.next && self.in_flight() >= window.max(1)
+    }
+
+    /// Sends again from the oldest packet on, without a loss: a window's last packet asks.
+    #[cold]
+    pub(super) fn ask_again(&mut self) {
+        self.rewind();
+    }
+
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }

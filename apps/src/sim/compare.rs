@@ -1,0 +1,194 @@
+//! A run beside a reference directory: each figure, its band, in or out.
+
+use super::figures::{SizeRow, steady};
+use super::scenario::{Reference, Scenario};
+use crate::failure::Failure;
+use csv::StringRecord;
+use fabric::sim::{Outcome, Steady};
+use std::fs::File;
+use std::path::Path;
+
+/// How far a figure may be from a single run's: a share of it.
+const SHARE: f64 = 0.1;
+
+/// A figure beside the reference's.
+#[derive(Clone, Debug)]
+pub struct Compared {
+    pub name: String,
+    pub ours: f64,
+    pub theirs: f64,
+    /// How far from it is inside.
+    pub band: f64,
+}
+
+impl Compared {
+    /// Whether it lies in its band.
+    pub fn is_inside(&self) -> bool {
+        (self.ours - self.theirs).abs() <= self.band + 1e-9
+    }
+}
+
+/// One run's figures, or the mean of several.
+pub struct Ours {
+    pub steady: Option<[f64; 11]>,
+    pub rows: Vec<SizeRow>,
+    pub queues: [f64; 5],
+}
+
+impl Ours {
+    /// Of a run.
+    pub fn of(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> Self {
+        let quantile = |share| outcome.queue_quantile(share) as f64;
+        // The reference's figures have four places.
+        let values =
+            steady(scenario, outcome).map(|steady| steady.values().map(|value| (value * 1e4).round() / 1e4));
+        let queues = [
+            quantile(0.5),
+            quantile(0.95),
+            quantile(0.99),
+            quantile(0.999),
+            (outcome.queue_max / 1000) as f64,
+        ];
+        Self { steady: values, rows: rows.to_vec(), queues }
+    }
+}
+
+/// Lays `ours` beside what `folder` has of this scenario: bands over seeds where there are some (mean ± 3 standard
+/// deviations), else single runs (± 10 %), and tables by size.
+///
+/// # Errors
+/// A scenario without `[reference]`, or nothing about it in the folder.
+pub fn compare(folder: &Path, scenario: &Scenario, ours: &Ours) -> Result<Vec<Compared>, Failure> {
+    let Some(reference) = &scenario.reference else {
+        return Err(Failure::usage(
+            "--compare: the scenario has no [reference] that says what it is called there",
+        ));
+    };
+    let mut compared = bands(folder, reference, ours)?;
+    if compared.is_empty() {
+        compared = single(folder, reference, ours)?;
+    }
+    compared.extend(sizes(folder, reference, ours)?);
+    compared.extend(queues(folder, reference, ours)?);
+    if compared.is_empty() {
+        let Reference { scenario, variant } = reference;
+        return Err(Failure::usage(format!("{}: nothing about {scenario}, {variant}", folder.display())));
+    }
+    Ok(compared)
+}
+
+/// The rows of a file for which `is_it` holds, with their header; none where there is no such file.
+fn rows(
+    file: &Path,
+    is_it: impl Fn(&StringRecord) -> bool,
+) -> Result<(StringRecord, Vec<StringRecord>), Failure> {
+    if !file.exists() {
+        return Ok((StringRecord::new(), Vec::new()));
+    }
+    let wrong = |error: String| Failure::usage(format!("{}: {error}", file.display()));
+    let input = File::open(file).map_err(|error| wrong(error.to_string()))?;
+    let mut reader = csv::Reader::from_reader(input);
+    let header = reader.headers().map_err(|error| wrong(error.to_string()))?.clone();
+    let rows = reader.records().filter(|row| row.as_ref().map_or(true, &is_it));
+    Ok((header, rows.collect::<Result<_, _>>().map_err(|error| wrong(error.to_string()))?))
+}
+
+fn column(header: &StringRecord, row: &StringRecord, name: &str) -> Option<f64> {
+    let place = header.iter().position(|column| column == name)?;
+    row.get(place)?.parse().ok()
+}
+
+fn bands(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compared>, Failure> {
+    let Some(steady) = ours.steady else { return Ok(Vec::new()) };
+    let is_it = |row: &StringRecord| row[0] == *reference.scenario && row[1] == *reference.variant;
+    let (header, rows) = rows(&folder.join("jitter_bands.csv"), is_it)?;
+    if rows.len() < 2 {
+        return Ok(Vec::new());
+    }
+    let compared = Steady::NAMES.iter().zip(steady).filter_map(|(name, ours)| {
+        let values: Vec<f64> = rows.iter().filter_map(|row| column(&header, row, name)).collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let variance =
+            values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (values.len() - 1).max(1) as f64;
+        (values.len() > 1).then(|| Compared {
+            name: (*name).into(),
+            ours,
+            theirs: mean,
+            band: 3.0 * variance.sqrt(),
+        })
+    });
+    Ok(compared.collect())
+}
+
+fn single(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compared>, Failure> {
+    let Some(steady) = ours.steady else { return Ok(Vec::new()) };
+    let run = format!("{}_{}", reference.scenario, reference.variant);
+    let (header, rows) = rows(&folder.join("summary.csv"), |row| row[0] == *run)?;
+    let Some(row) = rows.first() else { return Ok(Vec::new()) };
+    let names = [
+        ("fct_min_us", 0),
+        ("fct_mean_us", 1),
+        ("fct_max_us", 2),
+        ("ss_util_gbps", 3),
+        ("jain_ss", 4),
+        ("ss_q_mean", 5),
+        ("ss_q_p95", 6),
+        ("ss_q_p99", 7),
+        ("ss_q_max", 8),
+        ("qmax_B", 9),
+    ];
+    let compared = names.into_iter().filter_map(|(name, place)| {
+        let theirs = column(&header, row, name)?;
+        Some(Compared { name: name.into(), ours: steady[place], theirs, band: theirs * SHARE })
+    });
+    Ok(compared.collect())
+}
+
+fn sizes(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compared>, Failure> {
+    let run = format!("{}_{}", reference.scenario, reference.variant);
+    let mut compared = Vec::new();
+    for file in [folder.join("slowdown.csv"), folder.join("fattree/slowdown.csv")] {
+        let (header, rows) = rows(&file, |row| row[0] == *run)?;
+        for row in &rows {
+            let at = |name| column(&header, row, name);
+            let (Some(low), Some(high)) = (at("size_lo"), at("size_hi")) else { continue };
+            let same = |ours: &&SizeRow| (ours.low, ours.high) == (low as u64, high as u64);
+            let Some(ours) = ours.rows.iter().find(same) else { continue };
+            for (name, ours) in [("p50", ours.p50), ("p95", ours.p95), ("p99", ours.p99)] {
+                let Some(theirs) = at(name) else { continue };
+                let name = format!("slowdown {name}, {low} to {high} B");
+                compared.push(Compared { name, ours, theirs, band: theirs * SHARE });
+            }
+        }
+    }
+    Ok(compared)
+}
+
+fn queues(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compared>, Failure> {
+    let run = format!("{}_{}", reference.scenario, reference.variant);
+    let mut compared = Vec::new();
+    for file in [folder.join("queues_pfc.csv"), folder.join("fattree/queues_pfc.csv")] {
+        let (header, rows) = rows(&file, |row| row[0] == *run)?;
+        let names = ["q_p50_KB", "q_p95_KB", "q_p99_KB", "q_p999_KB", "q_max_KB"];
+        for (name, ours) in names.into_iter().zip(ours.queues) {
+            let Some(theirs) = rows.first().and_then(|row| column(&header, row, name)) else { continue };
+            compared.push(Compared { name: name.into(), ours, theirs, band: theirs * SHARE });
+        }
+    }
+    Ok(compared)
+}
+
+/// As text.
+pub fn table(compared: &[Compared]) -> String {
+    let width = compared.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let mut text = format!("{:<width$} {:>12} {:>12}   band\n", "", "ours", "reference");
+    for row in compared {
+        let mark = if row.is_inside() { "in" } else { "OUT" };
+        text += &format!(
+            "{:<width$} {:>12.3} {:>12.3} ± {:<10.3} {mark}\n",
+            row.name, row.ours, row.theirs, row.band
+        );
+    }
+    let inside = compared.iter().filter(|row| row.is_inside()).count();
+    text + &format!("{inside} of {} in their bands\n", compared.len())
+}

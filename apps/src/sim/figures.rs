@@ -1,0 +1,97 @@
+//! What is told of a run: figures, tables by size, quantiles.
+
+use super::scenario::Scenario;
+use fabric::sim::{Outcome, Steady};
+use std::fmt::Write;
+
+/// Where the reference's tables by size are cut, bytes.
+const EDGES: [u64; 17] = [
+    0,
+    324,
+    400,
+    500,
+    600,
+    700,
+    1000,
+    2000,
+    7000,
+    30_000,
+    50_000,
+    80_000,
+    120_000,
+    300_000,
+    1_000_000,
+    2_000_000,
+    1_000_000_000,
+];
+
+/// Slowdowns of flows of some lengths.
+#[derive(Clone, Copy, Debug)]
+pub struct SizeRow {
+    pub low: u64,
+    pub high: u64,
+    pub count: usize,
+    pub p50: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub mean: f64,
+    pub mean_fct_us: f64,
+}
+
+/// The value below which `share` of `sorted` lie, straight between the two nearest.
+pub fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    let place = last as f64 * share;
+    let (low, part) = (place as usize, place.fract());
+    let high = (low + 1).min(last);
+    sorted[low] + (sorted[high] - sorted[low]) * part
+}
+
+/// Slowdowns by length: all first, then each part that has flows.
+pub fn by_size(scenario: &Scenario, outcome: &Outcome) -> Vec<SizeRow> {
+    let whole = [(EDGES[0], EDGES[16])];
+    let parts = EDGES.windows(2).map(|edges| (edges[0], edges[1]));
+    let row = |(low, high): (u64, u64)| {
+        let bytes = |flow: usize| scenario.setup.flows[flow].bytes;
+        let of = outcome.finished.iter().filter(|flow| (low..high).contains(&bytes(flow.flow)));
+        let (mut slowdowns, mut micros) = (Vec::new(), 0.0);
+        for flow in of {
+            slowdowns.push(flow.slowdown());
+            micros += flow.time.as_nanos() as f64 / 1e3;
+        }
+        slowdowns.sort_by(f64::total_cmp);
+        let count = slowdowns.len();
+        let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| quantile(&slowdowns, share));
+        let mean = slowdowns.iter().sum::<f64>() / count as f64;
+        SizeRow { low, high, count, p50, p95, p99, mean, mean_fct_us: micros / count as f64 }
+    };
+    whole.into_iter().chain(parts).map(row).filter(|row| row.count > 0).collect()
+}
+
+/// Slowdowns by length, as text.
+pub fn table(rows: &[SizeRow]) -> String {
+    let mut text = format!("{:>21} {:>7} {:>8} {:>8} {:>8}\n", "bytes", "flows", "p50", "p95", "p99");
+    for row in rows {
+        let SizeRow { low, high, count, p50, p95, p99, .. } = row;
+        let _ = writeln!(text, "{low:>10} {high:>10} {count:>7} {p50:>8.3} {p95:>8.3} {p99:>8.3}");
+    }
+    text
+}
+
+/// The steady state's figures, where a series was taken.
+pub fn steady(scenario: &Scenario, outcome: &Outcome) -> Option<Steady> {
+    let conventions = scenario.setup.conventions;
+    Steady::of(outcome, u64::from(conventions.payload + conventions.header + conventions.telemetry))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_lie_between() {
+        let sorted = [1.0, 2.0, 4.0];
+        assert_eq!([0.0, 0.5, 0.75, 1.0].map(|share| quantile(&sorted, share)), [1.0, 2.0, 3.0, 4.0]);
+        assert!(quantile(&[], 0.5).is_nan());
+    }
+}

@@ -1,0 +1,161 @@
+//! What is to come, ordered by the time and then by a number: the simulator's and the soak's. What a unit of time is, is theirs.
+//!
+//! Most of it comes within some µs, so it waits in a ring of short stretches of time, each put in order when it is reached; what comes
+//! later waits in a heap.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What comes at a time; of what comes at one time, what was said first.
+struct Entry<E> {
+    at: u64,
+    number: u64,
+    event: E,
+}
+
+impl<E> Entry<E> {
+    const fn key(&self) -> (u64, u64) {
+        (self.at, self.number)
+    }
+}
+
+impl<E> PartialEq for Entry<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<E> Eq for Entry<E> {}
+
+impl<E> PartialOrd for Entry<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> Ord for Entry<E> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+/// A stretch is 2^10 units of time.
+const SHIFT: u32 = 10;
+/// Stretches in the ring.
+const RING: u64 = 1 << 13;
+const WORD: u64 = u64::BITS as u64;
+
+/// Earliest first; of what comes at one time, what was said first.
+pub(crate) struct Events<E> {
+    /// What comes in the stretch that was reached, the next at the end.
+    due: Vec<Entry<E>>,
+    reached: u64,
+    ring: Vec<Vec<Entry<E>>>,
+    /// Bit by stretch of the ring: something is in it.
+    occupied: Vec<u64>,
+    later: BinaryHeap<Reverse<Entry<E>>>,
+    said: u64,
+}
+
+impl<E> Default for Events<E> {
+    fn default() -> Self {
+        Self {
+            due: Vec::new(),
+            reached: 0,
+            ring: (0..RING).map(|_| Vec::new()).collect(),
+            occupied: vec![0; (RING / WORD) as usize],
+            later: BinaryHeap::new(),
+            said: 0,
+        }
+    }
+}
+
+impl<E> Events<E> {
+    pub(crate) fn push(&mut self, at: u64, event: E) {
+        let entry = Entry { at, number: self.said, event };
+        self.said += 1;
+        let stretch = at >> SHIFT;
+        if stretch <= self.reached {
+            let place = self.due.partition_point(|other| *other > entry);
+            self.due.insert(place, entry);
+        } else if stretch - self.reached < RING {
+            let place = stretch % RING;
+            self.ring[place as usize].push(entry);
+            self.occupied[(place / WORD) as usize] |= 1 << (place % WORD);
+        } else {
+            self.later.push(Reverse(entry));
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<(u64, E)> {
+        if self.due.is_empty() {
+            self.advance()?;
+        }
+        self.due.pop().map(|entry| (entry.at, entry.event))
+    }
+
+    /// Goes to the next stretch that holds something.
+    fn advance(&mut self) -> Option<()> {
+        let later = self.later.peek().map(|Reverse(entry)| entry.at >> SHIFT);
+        let next = self.next_in_ring().into_iter().chain(later).min()?;
+        self.reached = next;
+        let place = next % RING;
+        // A stretch that lies a ring's length ahead can't be here: it would be in the heap.
+        std::mem::swap(&mut self.due, &mut self.ring[place as usize]);
+        self.occupied[(place / WORD) as usize] &= !(1 << (place % WORD));
+        while self.later.peek().is_some_and(|Reverse(entry)| entry.at >> SHIFT == next) {
+            self.due.extend(self.later.pop().map(|Reverse(entry)| entry));
+        }
+        self.due.sort_unstable_by(|a, b| b.cmp(a));
+        Some(())
+    }
+
+    /// The next stretch of the ring that holds something.
+    fn next_in_ring(&self) -> Option<u64> {
+        let from = (self.reached + 1) % RING;
+        let words = RING / WORD;
+        // The first word is looked at twice: its bits from `from` on first, those before it last.
+        (0..=words).find_map(|step| {
+            let word = (from / WORD + step) % words;
+            let mask = u64::MAX << (from % WORD);
+            let bits = self.occupied[word as usize]
+                & if step == 0 {
+                    mask
+                } else if step == words {
+                    !mask
+                } else {
+                    u64::MAX
+                };
+            let place = word * WORD + u64::from(bits.trailing_zeros());
+            (bits != 0).then(|| self.reached + 1 + (place + RING - from) % RING)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Beside a heap, with what comes now, soon, later, and much later.
+    #[test]
+    fn the_ring_and_the_heap_keep_one_order() {
+        let mut random = crate::random::Random::new(1);
+        let (mut events, mut heap) = (Events::default(), BinaryHeap::new());
+        let mut now = 0;
+        for number in 0..20_000_u32 {
+            let span = [1, 900, 100_000, 8_388_608, 50_000_000][random.below(5) as usize];
+            let at = now + random.below(span);
+            events.push(at, number);
+            heap.push(Reverse((at, number)));
+            if number % 3 != 0 {
+                let expected = heap.pop().map(|Reverse(next)| next);
+                assert_eq!(events.pop(), expected);
+                now = expected.map_or(now, |(at, _)| at);
+            }
+        }
+        while let Some(Reverse((at, number))) = heap.pop() {
+            assert_eq!(events.pop(), Some((at, number)));
+        }
+        assert_eq!(events.pop(), None);
+    }
+}

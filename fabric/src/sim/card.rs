@@ -1,0 +1,183 @@
+//! A host that is an endpoint of the product.
+
+use super::setup::{LONGEST, Setup};
+use cc::Instant;
+use roce::qp::{
+    AckTimeout, Capabilities, CompletionStatus, Modify, QpInit, QpReport, Remote, RtrSettings, RtsSettings,
+    SendRequest, Sge, udp_source_port,
+};
+use roce::wire::{Format, Mac, Mtu, Path, RnrTimer, Service};
+use roce::{Access, ControlError, CqId, Endpoint, EndpointConfig, Memory, PdId, Psn, Qpn, Region, Slice};
+use std::net::IpAddr;
+
+/// Where every host's one region begins; it is as long as any request.
+const BASE: u64 = 1 << 32;
+/// ECN-capable: ECT(0).
+const ECT: u8 = 2;
+/// A retry after 4.2 ms.
+const PATIENCE: AckTimeout = AckTimeout::new(10);
+
+/// Memory whose contents nobody asks for.
+#[derive(Debug, Default)]
+pub(super) struct Counted {
+    placed: u64,
+}
+
+impl Memory for Counted {
+    fn place(&mut self, to: Slice, _: &[u8]) {
+        self.placed += u64::from(to.len());
+    }
+
+    fn gather(&self, _: Slice, _: &mut [u8]) {}
+
+    fn fetch_add(&mut self, _: Slice, _: u64) -> u64 {
+        0
+    }
+
+    fn compare_swap(&mut self, _: Slice, _: u64, _: u64) -> u64 {
+        0
+    }
+}
+
+/// A host: an endpoint and what it needs.
+pub(super) struct Card {
+    pub(super) endpoint: Endpoint,
+    pub(super) memory: Counted,
+    number: u32,
+    pd: PdId,
+    cq: CqId,
+    region: Region,
+}
+
+impl Card {
+    /// A host that will have `flows` connections.
+    pub(super) fn new(number: u32, flows: u32, seed: u64) -> Result<Self, ControlError> {
+        let mut secret = [0; 32];
+        secret[..8].copy_from_slice(&seed.to_le_bytes());
+        secret[8..12].copy_from_slice(&number.to_le_bytes());
+        let config =
+            EndpointConfig { max_qps: flows.max(1), max_cqs: 1, max_regions: 1, seed: secret, core: 0 };
+        let mut endpoint = Endpoint::new(config);
+        let pd = endpoint.create_pd();
+        let cq = endpoint.create_cq(flows.max(1) * 2)?;
+        let region = endpoint.register(pd, BASE, LONGEST, Access::ALL)?;
+        Ok(Self { endpoint, memory: Counted::default(), number, pd, cq, region })
+    }
+
+    /// Ends in the host's number.
+    const fn mac(&self) -> Mac {
+        let [a, b, c, d] = self.number.to_be_bytes();
+        Mac([2, 0, a, b, c, d])
+    }
+
+    /// The host that a frame is addressed to.
+    pub(super) fn addressed(frame: &[u8]) -> u32 {
+        frame
+            .get(2..6)
+            .and_then(|number| number.first_chunk())
+            .map_or(0, |number| u32::from_be_bytes(*number))
+    }
+
+    /// IPv6 only for what needs it.
+    fn address(&self, format: Format) -> IpAddr {
+        let [_, b, c, d] = (self.number + 1).to_be_bytes();
+        let short = IpAddr::from([10, b, c, d]);
+        let long = IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, b, c, d]);
+        if format.fits(short) { short } else { long }
+    }
+
+    pub(super) fn create_qp(&mut self, now: Instant, requests: u32) -> Result<Qpn, ControlError> {
+        let capabilities =
+            Capabilities { max_send: requests, max_recv: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+        let init = QpInit {
+            service: Service::Rc,
+            pd: self.pd,
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            capabilities,
+            signal_all: true,
+            srq: None,
+        };
+        self.endpoint.create_qp(now, init)
+    }
+
+    /// To RTS, towards the peer's queue pair.
+    pub(super) fn connect(
+        &mut self,
+        (now, mtu): (Instant, Mtu),
+        ours: Qpn,
+        (peer, theirs): (&Self, Qpn),
+        setup: &Setup,
+        dscp: u8,
+    ) -> Result<(), ControlError> {
+        let path = Path {
+            source_mac: self.mac(),
+            destination_mac: peer.mac(),
+            vlan: None,
+            source: self.address(setup.congestion.format),
+            destination: peer.address(setup.congestion.format),
+            udp_source: udp_source_port(ours, theirs),
+            traffic_class: dscp << 2 | ECT,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        let receive = RtrSettings {
+            path,
+            destination: theirs,
+            mtu,
+            receive_psn: Psn::new(0),
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: RnrTimer::new(1),
+            selective_repeat: false,
+        };
+        let send = RtsSettings {
+            send_psn: Psn::new(0),
+            ack_timeout: PATIENCE,
+            retry_count: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 1,
+            congestion: setup.congestion,
+        };
+        let init = Modify::Init { access: Access::ALL, partition_key: 0xffff };
+        for modify in [init, Modify::ReadyToReceive(receive), Modify::ReadyToSend(send)] {
+            self.endpoint.modify_qp(now, ours, modify)?;
+        }
+        Ok(())
+    }
+
+    /// Posts a WRITE of `bytes` to `peer`'s memory.
+    pub(super) fn write(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        flow: u32,
+        bytes: u32,
+        peer: Region,
+    ) -> Result<(), String> {
+        let sge = Sge { address: BASE, length: bytes, lkey: self.region.lkey };
+        let to = Remote { address: BASE, rkey: peer.rkey };
+        let request = SendRequest::write(flow.into(), sge, to);
+        self.endpoint.post_send(now, qpn, request).map_err(|error| error.to_string())
+    }
+
+    pub(super) const fn region(&self) -> Region {
+        self.region
+    }
+
+    /// The next request that ended: its flow, and how.
+    pub(super) fn ended(&mut self) -> Option<(u32, CompletionStatus)> {
+        let mut ended = None;
+        self.endpoint.poll_cq(self.cq, &mut |completion| {
+            let is_first = ended.is_none();
+            if is_first {
+                ended = Some((completion.id as u32, completion.status));
+            }
+            is_first
+        });
+        ended
+    }
+
+    pub(super) fn report(&self, qpn: Qpn) -> Option<QpReport> {
+        self.endpoint.report(qpn)
+    }
+}

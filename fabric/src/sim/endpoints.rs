@@ -1,0 +1,210 @@
+//! Hosts as the product's endpoints, each behind a card that sends one frame at a time.
+
+use super::card::Card;
+use super::engine::{Hosts, Progress};
+use super::frame::Frame;
+use super::network::Network as AnyNetwork;
+use super::setup::{LONGEST, Setup, SetupError};
+use cc::Instant;
+use roce::qp::CompletionStatus;
+use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD, Mtu};
+use roce::{ControlError, Psn, Qpn};
+
+type Network<'a> = AnyNetwork<'a, Frame>;
+
+/// A flow's two queue pairs, while it runs.
+struct Running {
+    source: Qpn,
+    destination: Qpn,
+    /// Requests that have not ended.
+    left: u32,
+}
+
+enum Flow {
+    Waits,
+    Runs(Running),
+    Ended,
+}
+
+/// All hosts.
+pub(super) struct Endpoints<'a> {
+    setup: &'a Setup,
+    mtu: Mtu,
+    cards: Vec<Card>,
+    flows: Vec<Flow>,
+    /// Bytes of the longest frame.
+    room: usize,
+}
+
+/// The first moment at which `instant` has come, in ps.
+const fn picos(instant: Instant) -> u64 {
+    instant.as_nanos().saturating_mul(1000)
+}
+
+impl<'a> Hosts<'a> for Endpoints<'a> {
+    type Parcel = Frame;
+
+    fn new(setup: &'a Setup) -> Result<Self, SetupError> {
+        let mtu = setup.mtu()?;
+        let mut ends = vec![0_u32; setup.topology.hosts()];
+        for flow in &setup.flows {
+            ends[flow.source as usize] += 1;
+            ends[flow.destination as usize] += 1;
+        }
+        let card = |(number, &flows): (usize, &u32)| {
+            Card::new(number as u32, flows, setup.seed)
+                .map_err(|error| SetupError::Failed { flow: 0, why: error.to_string() })
+        };
+        let telemetry = MAX_IN_BAND.max(setup.congestion.format.longest());
+        Ok(Self {
+            setup,
+            mtu,
+            cards: ends.iter().enumerate().map(card).collect::<Result<_, _>>()?,
+            flows: setup.flows.iter().map(|_| Flow::Waits).collect(),
+            room: mtu.bytes() as usize + MAX_OVERHEAD + telemetry,
+        })
+    }
+
+    fn is_stamped(_: &Setup) -> bool {
+        true
+    }
+
+    fn start(&mut self, network: &mut Network<'a>, flow: u32) {
+        match self.connect(network.instant(), flow) {
+            Ok(running) => self.flows[flow as usize] = Flow::Runs(running),
+            Err(why) => network.failed = Some((flow, why)),
+        }
+        self.serve(network, self.setup.flows[flow as usize].source);
+    }
+
+    fn serve(&mut self, network: &mut Network<'a>, host: u32) {
+        let instant = network.instant();
+        let endpoint = &mut self.cards[host as usize].endpoint;
+        if endpoint.poll_timeout().is_some_and(|at| at <= instant) {
+            endpoint.on_timeout(instant);
+        }
+        while let Some((flow, status)) = self.cards[host as usize].ended() {
+            self.ended(network, flow, status);
+        }
+        if network.ports[host as usize].is_paused {
+            return self.sleep(network, host);
+        }
+        if !network.is_free(host) {
+            return;
+        }
+        let place = network.parcels.take();
+        let frame = network.parcels.get_mut(place);
+        let card = &mut self.cards[host as usize];
+        match card.endpoint.poll_transmit(instant, &card.memory, frame.room(self.room)) {
+            Some(length) => {
+                frame.written(length);
+                let at = network.transmit(host, place);
+                network.look(host, at);
+            }
+            None => {
+                network.parcels.give_back(place);
+                self.sleep(network, host);
+            }
+        }
+    }
+
+    fn receive(&mut self, network: &mut Network<'a>, host: u32, packet: u32) {
+        let card = &mut self.cards[host as usize];
+        // What an endpoint drops it counts.
+        let _ = card.endpoint.on_frame(network.instant(), &mut card.memory, network.parcels.get(packet));
+        network.parcels.give_back(packet);
+        self.serve(network, host);
+    }
+
+    /// Endpoints have their own timers, and find out what was dropped.
+    fn timer(&mut self, _: &mut Network<'a>, _: u32) {}
+    fn expire(&mut self, _: &mut Network<'a>, _: u32) {}
+
+    fn progress(&self, flow: u32) -> Progress {
+        let spec = &self.setup.flows[flow as usize];
+        let running = match &self.flows[flow as usize] {
+            Flow::Waits => return Progress::default(),
+            Flow::Ended => return Progress { rate: 0, acked: spec.bytes },
+            Flow::Runs(running) => running,
+        };
+        let Some(report) = self.cards[spec.source as usize].report(running.source) else {
+            return Progress::default();
+        };
+        // PSNs count from 0, and go round after 16 GiB with packets of 1 KiB.
+        let sent = report.send_psn.distance(Psn::new(0)).rem_euclid(Psn::CIRCLE as i32) as u64;
+        let sent = (sent * u64::from(self.mtu.bytes())).min(spec.bytes);
+        let rate = report.rate.unwrap_or_else(|| self.setup.topology.rates().next().unwrap_or_default());
+        Progress { rate: rate.as_bps(), acked: sent.saturating_sub(report.in_flight) }
+    }
+
+    fn state(&self, flow: u32) -> String {
+        let (spec, Flow::Runs(running)) = (&self.setup.flows[flow as usize], &self.flows[flow as usize])
+        else {
+            return "it does not run".into();
+        };
+        let source = self.cards[spec.source as usize].report(running.source);
+        format!("{source:?}, {:?}", self.cards[spec.destination as usize].report(running.destination))
+    }
+
+    fn retransmitted(&self) -> u64 {
+        self.cards.iter().map(|card| card.endpoint.counters().retransmitted).sum()
+    }
+
+    fn memory() -> [usize; 2] {
+        [0, size_of::<Card>() + size_of::<super::port::Port>()]
+    }
+}
+
+impl<'a> Endpoints<'a> {
+    /// Two queue pairs, connected, and what the flow asks of them.
+    fn connect(&mut self, now: Instant, flow: u32) -> Result<Running, String> {
+        let spec = &self.setup.flows[flow as usize];
+        let pieces = spec.bytes.div_ceil(LONGEST);
+        let ends = [spec.source as usize, spec.destination as usize];
+        let Ok([a, b]) = self.cards.get_disjoint_mut(ends) else {
+            return Err("a flow has two hosts".into());
+        };
+        let (setup, mtu) = (self.setup, self.mtu);
+        let mut make = || -> Result<(Qpn, Qpn), ControlError> {
+            let (source, destination) = (a.create_qp(now, pieces as u32)?, b.create_qp(now, 1)?);
+            a.connect((now, mtu), source, (b, destination), setup, spec.dscp)?;
+            b.connect((now, mtu), destination, (a, source), setup, spec.dscp)?;
+            Ok((source, destination))
+        };
+        let (source, destination) = make().map_err(|error| error.to_string())?;
+        let mut left = spec.bytes;
+        while left > 0 {
+            let bytes = left.min(LONGEST);
+            a.write(now, source, flow, bytes as u32, b.region())?;
+            left -= bytes;
+        }
+        Ok(Running { source, destination, left: pieces as u32 })
+    }
+
+    /// A request of a flow ended.
+    fn ended(&mut self, network: &mut Network<'a>, flow: u32, status: CompletionStatus) {
+        let Flow::Runs(running) = &mut self.flows[flow as usize] else { return };
+        if status != CompletionStatus::Success {
+            network.failed = Some((flow, status.to_string()));
+            return;
+        }
+        running.left -= 1;
+        if running.left > 0 {
+            return;
+        }
+        let spec = &self.setup.flows[flow as usize];
+        for (host, qpn) in [(spec.source, running.source), (spec.destination, running.destination)] {
+            let gone = self.cards[host as usize].endpoint.destroy_qp(network.instant(), qpn);
+            debug_assert!(gone.is_ok(), "a queue pair of a running flow: {gone:?}");
+        }
+        self.flows[flow as usize] = Flow::Ended;
+        network.finish(flow);
+    }
+
+    /// Nothing may be sent before its next timer.
+    fn sleep(&mut self, network: &mut Network<'a>, host: u32) {
+        if let Some(at) = self.cards[host as usize].endpoint.poll_timeout() {
+            network.look(host, picos(at).max(network.now + 1));
+        }
+    }
+}

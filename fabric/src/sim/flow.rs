@@ -1,0 +1,92 @@
+//! A flow's two ends.
+
+use super::port::cut;
+use super::setup::Setup;
+use cc::{Algorithm, CongestionController, Rate};
+
+/// The sending end, while the flow runs.
+pub(super) struct Sender {
+    pub(super) algorithm: Algorithm,
+    /// The next byte to send, and the oldest that is not acknowledged.
+    pub(super) next: u64,
+    pub(super) una: u64,
+    /// Not before it (ps).
+    pub(super) paced_until: u64,
+    pub(super) last_size: u32,
+    pub(super) window: u64,
+    pub(super) rate: Rate,
+    /// When its algorithm wants to be woken (ps).
+    pub(super) timer: Option<u64>,
+    /// When it last heard of progress.
+    pub(super) progress: u64,
+}
+
+/// A flow, from its start to its end.
+#[derive(Default)]
+pub(super) struct FlowState {
+    pub(super) sender: Option<Box<Sender>>,
+    /// The receiver's: the next byte.
+    pub(super) expected: u64,
+    pub(super) gap_told: bool,
+}
+
+impl Sender {
+    pub(super) fn new(algorithm: Algorithm, line: Rate, now: u64) -> Self {
+        let mut sender = Self {
+            algorithm,
+            next: 0,
+            una: 0,
+            paced_until: 0,
+            last_size: 0,
+            window: 0,
+            rate: line,
+            timer: None,
+            progress: now,
+        };
+        sender.listen(line);
+        sender
+    }
+
+    /// Takes over what the algorithm says; gives the rate before.
+    pub(super) fn listen(&mut self, line: Rate) -> Rate {
+        self.window = self.algorithm.window();
+        std::mem::replace(&mut self.rate, self.algorithm.pacing_rate().unwrap_or(line))
+    }
+
+    /// The pacing gap of `size` bytes, in ps.
+    pub(super) fn gap(size: u32, rate: Rate, setup: &Setup) -> u64 {
+        cut((f64::from(size) * 8e12 / rate.as_bps() as f64) as u64, setup.conventions.whole_nanos)
+    }
+
+    /// The next packet's payload, if the window lets it go.
+    pub(super) fn may_send(&self, bytes: u64, payload: u32) -> Option<u32> {
+        let open = self.next < bytes && self.next - self.una < self.window;
+        open.then(|| (bytes - self.next).min(u64::from(payload)) as u32)
+    }
+
+    /// A packet of `size` bytes left at `now`.
+    pub(super) fn sent(&mut self, now: u64, payload: u32, size: u32, setup: &Setup) {
+        self.next += u64::from(payload);
+        let instant = cc::Instant::from_nanos(now / 1000);
+        self.algorithm.on_send(instant, self.next - 1, payload);
+        self.last_size = size;
+        self.paced_until = now + Self::gap(size, self.rate, setup);
+    }
+
+    /// From the oldest byte that is missing; gives how many packets of `payload` bytes come again.
+    pub(super) fn go_back(&mut self, payload: u32) -> u64 {
+        let again = (self.next - self.una).div_ceil(u64::from(payload));
+        self.next = self.una;
+        again
+    }
+
+    /// The rate changed: the gap that runs is as long as it would be at the new one. With telemetry only, as in the authors'
+    /// simulator: a cut by marks is felt from the next packet on.
+    pub(super) fn repace(&mut self, before: Rate, setup: &Setup) {
+        if setup.stamps() && before != self.rate && self.last_size > 0 {
+            let (old, new) =
+                (Self::gap(self.last_size, before, setup), Self::gap(self.last_size, self.rate, setup));
+            self.paced_until = (self.paced_until + new).saturating_sub(old);
+        }
+    }
+}

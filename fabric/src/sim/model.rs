@@ -1,0 +1,253 @@
+//! Hosts as a model: packets are descriptors, each is acknowledged, and who misses one goes back to it.
+
+use super::engine::{Hosts, Progress};
+use super::event::Event;
+use super::flow::{FlowState, Sender};
+use super::network::{EXPIRE, Network as AnyNetwork};
+use super::packet::Packet;
+use super::setup::{Setup, SetupError};
+use cc::{Ack, ActiveFlows, Algorithm, CongestionController, FlowMark, ReceiverLink};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+type Network<'a> = AnyNetwork<'a, Packet>;
+
+/// A host's flows that run, and whose turn it is.
+#[derive(Default)]
+struct Host {
+    active: Vec<u32>,
+    turn: usize,
+    /// Counts the flows that come here.
+    incoming: ActiveFlows,
+    /// Acknowledgements that wait for the link.
+    acknowledgements: VecDeque<u32>,
+}
+
+/// All hosts and flows.
+pub(super) struct Model<'a> {
+    setup: &'a Setup,
+    hosts: Vec<Host>,
+    flows: Vec<FlowState>,
+    /// An algorithm that has heard nothing yet.
+    fresh: Algorithm,
+    /// By flow: its place in its receiver's count.
+    marks: Vec<FlowMark>,
+    /// Over what time receivers count flows.
+    count_over: Duration,
+    retransmitted: u64,
+}
+
+/// As the product's receivers: some round trips, so that a slow flow is seen in each.
+fn count_over(base_rtt: Duration) -> Duration {
+    (8 * base_rtt).clamp(Duration::from_micros(100), Duration::from_millis(10))
+}
+
+impl<'a> Hosts<'a> for Model<'a> {
+    type Parcel = Packet;
+
+    fn new(setup: &'a Setup) -> Result<Self, SetupError> {
+        let fresh = setup.algorithm().build().map_err(|error| SetupError::Algorithm(error.to_string()))?;
+        Ok(Self {
+            setup,
+            hosts: (0..setup.topology.hosts()).map(|_| Host::default()).collect(),
+            flows: setup.flows.iter().map(|_| FlowState::default()).collect(),
+            fresh,
+            marks: vec![FlowMark::default(); setup.flows.len()],
+            count_over: count_over(setup.base_rtt()),
+            retransmitted: 0,
+        })
+    }
+
+    fn is_stamped(setup: &Setup) -> bool {
+        setup.stamps()
+    }
+
+    fn start(&mut self, network: &mut Network<'a>, flow: u32) {
+        let source = self.setup.flows[flow as usize].source;
+        let sender = Sender::new(self.fresh, network.line(source), network.now);
+        self.flows[flow as usize].sender = Some(Box::new(sender));
+        self.hosts[source as usize].active.push(flow);
+        self.serve(network, source);
+    }
+
+    /// Acknowledgements first, then the flows in turn.
+    fn serve(&mut self, network: &mut Network<'a>, host: u32) {
+        if !network.is_free(host) {
+            return;
+        }
+        if let Some(packet) = self.hosts[host as usize].acknowledgements.pop_front() {
+            let at = network.transmit(host, packet);
+            return network.look(host, at);
+        }
+        let at = &self.hosts[host as usize];
+        let (count, turn) = (at.active.len(), at.turn);
+        let mut next = u64::MAX;
+        for step in 1..=count {
+            let place = (turn + step) % count;
+            let flow = self.hosts[host as usize].active[place];
+            let bytes = self.setup.flows[flow as usize].bytes;
+            let Some(sender) = &mut self.flows[flow as usize].sender else { continue };
+            let Some(payload) = sender.may_send(bytes, self.setup.conventions.payload) else { continue };
+            if sender.paced_until > network.now {
+                next = next.min(sender.paced_until);
+                continue;
+            }
+            let size = payload + self.setup.header();
+            let packet = Packet { flow, size, payload, seq: sender.next, ..Packet::default() };
+            sender.sent(network.now, payload, size, self.setup);
+            self.hosts[host as usize].turn = place;
+            let place = network.parcels.take();
+            *network.parcels.get_mut(place) = packet;
+            let at = network.transmit(host, place);
+            return network.look(host, at);
+        }
+        if next < u64::MAX {
+            network.look(host, next);
+        }
+    }
+
+    fn receive(&mut self, network: &mut Network<'a>, host: u32, packet: u32) {
+        if network.parcels.get(packet).is_ack {
+            let ack = *network.parcels.get(packet);
+            network.parcels.give_back(packet);
+            return self.acknowledged(network, &ack);
+        }
+        let Packet { flow, seq, payload, .. } = *network.parcels.get(packet);
+        let state = &mut self.flows[flow as usize];
+        let is_gap = seq > state.expected;
+        if is_gap && std::mem::replace(&mut state.gap_told, true) {
+            // It was told, and all behind it comes again.
+            return network.parcels.give_back(packet);
+        }
+        if seq == state.expected {
+            state.expected += u64::from(payload);
+            state.gap_told = false;
+        }
+        let expected = state.expected;
+        let now = network.instant();
+        self.hosts[host as usize].incoming.on_packet(now, self.count_over, &mut self.marks[flow as usize]);
+        let size = self.setup.acknowledgement();
+        let answer = network.parcels.get_mut(packet);
+        (answer.is_ack, answer.is_nak, answer.size) = (true, is_gap, size);
+        (answer.seq, answer.payload) = (expected, 0);
+        self.hosts[host as usize].acknowledgements.push_back(packet);
+        self.serve(network, host);
+    }
+
+    fn timer(&mut self, network: &mut Network<'a>, flow: u32) {
+        let (instant, now) = (network.instant(), network.now);
+        let source = self.setup.flows[flow as usize].source;
+        let line = network.line(source);
+        let Some(sender) = &mut self.flows[flow as usize].sender else { return };
+        if sender.timer != Some(now) {
+            return;
+        }
+        sender.timer = None;
+        sender.algorithm.on_timeout(instant);
+        let before = sender.listen(line);
+        sender.repace(before, self.setup);
+        self.arm(network, flow);
+        self.serve(network, source);
+    }
+
+    /// If nothing has come of the flow since, the sender goes back.
+    fn expire(&mut self, network: &mut Network<'a>, flow: u32) {
+        let (instant, now) = (network.instant(), network.now);
+        let source = self.setup.flows[flow as usize].source;
+        let Some(sender) = &mut self.flows[flow as usize].sender else { return };
+        if now - sender.progress >= EXPIRE / 2 && sender.next > sender.una {
+            self.retransmitted += sender.go_back(self.setup.conventions.payload);
+            sender.progress = now;
+            sender.algorithm.on_loss(instant);
+            self.flows[flow as usize].gap_told = false;
+            self.serve(network, source);
+        }
+    }
+
+    fn progress(&self, flow: u32) -> Progress {
+        let (state, bytes) = (&self.flows[flow as usize], self.setup.flows[flow as usize].bytes);
+        match &state.sender {
+            Some(sender) => Progress { rate: sender.rate.as_bps(), acked: sender.una },
+            None if state.expected >= bytes => Progress { rate: 0, acked: bytes },
+            None => Progress::default(),
+        }
+    }
+
+    fn state(&self, flow: u32) -> String {
+        let state = &self.flows[flow as usize];
+        format!("{:?} acknowledged, {} received", state.sender.as_ref().map(|at| at.una), state.expected)
+    }
+
+    fn retransmitted(&self) -> u64 {
+        self.retransmitted
+    }
+
+    fn memory() -> [usize; 2] {
+        let flow = size_of::<FlowState>() + size_of::<Sender>();
+        [flow, size_of::<Host>() + size_of::<super::port::Port>()]
+    }
+}
+
+impl<'a> Model<'a> {
+    fn acknowledged(&mut self, network: &mut Network<'a>, packet: &Packet) {
+        let (flow, now, instant) = (packet.flow, network.now, network.instant());
+        let spec = self.setup.flows[flow as usize];
+        let line = network.line(spec.source);
+        let flows = self.hosts[spec.destination as usize].incoming.count();
+        let Some(sender) = &mut self.flows[flow as usize].sender else { return };
+        let acked_bytes = packet.seq.saturating_sub(sender.una) as u32;
+        sender.una = sender.una.max(packet.seq);
+        sender.next = sender.next.max(sender.una);
+        if acked_bytes > 0 {
+            sender.progress = now;
+        }
+        if sender.una >= spec.bytes {
+            return self.finish(network, flow);
+        }
+        if packet.is_nak {
+            self.retransmitted += sender.go_back(self.setup.conventions.payload);
+            sender.algorithm.on_loss(instant);
+        }
+        let ce_bytes = if packet.is_marked { acked_bytes } else { 0 };
+        let ack = Ack { now: instant, seq: packet.seq, next: sender.next, acked_bytes, ce_bytes, rtt: None };
+        if packet.is_marked {
+            sender.algorithm.on_congestion_notification(instant);
+        }
+        if let Some(hop) = packet.hops.checked_sub(1) {
+            sender.algorithm.on_receiver_link(ReceiverLink { hop, flows });
+            sender.algorithm.on_telemetry(&ack, &packet.telemetry());
+        }
+        sender.algorithm.on_ack(&ack);
+        let before = sender.listen(line);
+        sender.repace(before, self.setup);
+        self.arm(network, flow);
+        self.serve(network, spec.source);
+    }
+
+    /// Its algorithm's timer is set where it wants it earlier.
+    fn arm(&mut self, network: &mut Network<'a>, flow: u32) {
+        let now = network.now;
+        let Some(sender) = &mut self.flows[flow as usize].sender else { return };
+        let Some(at) = sender.algorithm.poll_timeout() else { return };
+        let at = (at.as_nanos() * 1000).max(now + 1000);
+        if sender.timer.is_none_or(|timer| at < timer || timer <= now) {
+            sender.timer = Some(at);
+            network.push(at, Event::Timer(flow));
+        }
+    }
+
+    fn finish(&mut self, network: &mut Network<'a>, flow: u32) {
+        let spec = &self.setup.flows[flow as usize];
+        self.flows[flow as usize].sender = None;
+        let host = &mut self.hosts[spec.source as usize];
+        if let Some(place) = host.active.iter().position(|&active| active == flow) {
+            host.active.remove(place);
+            // Whose turn it was has moved by one.
+            if place <= host.turn {
+                host.turn = host.turn.saturating_sub(1);
+            }
+        }
+        network.finish(flow);
+        self.serve(network, spec.source);
+    }
+}

@@ -1,0 +1,116 @@
+//! The model's packets: descriptors.
+
+use super::parcel::Parcel;
+use super::setup::Setup;
+use crate::classes::ClassId;
+use cc::{Counter, Hop, PathTelemetry, Rate};
+use roce::wire::format::PortState;
+
+/// Hops that a packet's header has room for, as the authors'.
+pub(super) const HOPS: usize = 5;
+
+/// What one switch stamped: at the wire's resolution, which is the authors'.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stamp {
+    /// Gb/s.
+    pub(super) rate: u32,
+    /// ns, 24 bits.
+    time: u32,
+    /// 128 B, 20 bits.
+    tx: u32,
+    /// 80 B, 17 bits.
+    queue: u32,
+}
+
+impl Stamp {
+    const fn new(rate: u32, nanos: u64, tx_bytes: u64, queue: u64) -> Self {
+        Self {
+            rate,
+            time: nanos as u32 & 0xff_ffff,
+            tx: (tx_bytes / 128) as u32 & 0xf_ffff,
+            queue: (queue / 80) as u32 & 0x1_ffff,
+        }
+    }
+
+    const fn hop(self) -> Hop {
+        Hop {
+            bandwidth: Rate::from_gbps(self.rate as u64),
+            time: Counter::new(self.time as u64, 24, 1),
+            tx_bytes: Counter::new(self.tx as u64, 20, 128),
+            queue: self.queue as u64 * 80,
+        }
+    }
+}
+
+/// A packet on its way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Packet {
+    pub(super) flow: u32,
+    /// Bytes on the wire.
+    pub(super) size: u32,
+    /// Of data, the first byte's place in the flow; of an acknowledgement, the next byte that is expected.
+    pub(super) seq: u64,
+    /// Payload bytes; 0 for an acknowledgement.
+    pub(super) payload: u32,
+    pub(super) is_ack: bool,
+    /// A gap: the sender goes back.
+    pub(super) is_nak: bool,
+    /// Marked; in an acknowledgement, that the data was.
+    pub(super) is_marked: bool,
+    pub(super) hops: u8,
+    pub(super) stamps: [Stamp; HOPS],
+}
+
+impl Packet {
+    pub(super) fn telemetry(&self) -> PathTelemetry {
+        let mut path = PathTelemetry::new(0);
+        for (index, stamp) in (0..self.hops).zip(&self.stamps) {
+            path.set(index, stamp.hop());
+        }
+        path
+    }
+}
+
+impl Parcel for Packet {
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn way(&self, setup: &Setup, hashes: &[u64]) -> (u32, u64) {
+        let spec = &setup.flows[self.flow as usize];
+        let host = if self.is_ack { spec.source } else { spec.destination };
+        (host, hashes[self.flow as usize] ^ u64::from(self.is_ack))
+    }
+
+    fn class(&self, setup: &Setup) -> ClassId {
+        match setup.second_class {
+            Some(second) if second.dscp == setup.flows[self.flow as usize].dscp => ClassId::Second,
+            _ => ClassId::Ordinary,
+        }
+    }
+
+    fn is_looked_at(&self) -> bool {
+        !self.is_ack
+    }
+
+    fn mark(&mut self) -> bool {
+        self.is_marked = true;
+        true
+    }
+
+    fn stamp(&mut self, state: &PortState) {
+        if let Some(place) = self.stamps.get_mut(usize::from(self.hops)) {
+            let gbps = (state.rate.as_bps() / 1_000_000_000) as u32;
+            *place = Stamp::new(gbps, state.time, state.tx_bytes, state.queue);
+            self.hops += 1;
+        }
+    }
+
+    fn bereaved(&self) -> Option<u32> {
+        Some(self.flow)
+    }
+
+    fn digest(&self) -> [u64; 2] {
+        [self.flow.into(), self.seq]
+    }
+}

@@ -1,0 +1,168 @@
+//! One direction of a link, and what waits for it; and which ports lead where.
+
+use super::setup::{Setup, SetupError};
+use super::topology::Topology;
+use crate::Red;
+use crate::classes::{Length, Queues};
+use crate::load::LoadMeter;
+use crate::marking::Marker;
+use cc::Rate;
+use std::collections::HashMap;
+
+/// A packet that waits: its place, and its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) packet: u32,
+    pub(super) size: u32,
+}
+
+impl Length for Waiting {
+    fn length(&self) -> u64 {
+        self.size.into()
+    }
+}
+
+/// A port: a host's card or a switch's egress.
+pub(super) struct Port {
+    /// The port at the link's other end.
+    pub(super) peer: u32,
+    /// The switch that it belongs to, counted from 0; none for a host.
+    pub(super) switch: Option<u32>,
+    /// Its place in the switch.
+    pub(super) place: u16,
+    pub(super) rate: Rate,
+    picos_per_byte: f64,
+    /// ps.
+    pub(super) delay: u64,
+    pub(super) free_at: u64,
+    /// When it is looked at next.
+    pub(super) look_at: Option<u64>,
+    /// Packets that wait, of a switch.
+    pub(super) queue: Queues<Waiting>,
+    pub(super) marker: Marker,
+    /// How loaded the link is, where packets ask for it.
+    pub(super) load: Option<LoadMeter>,
+    pub(super) bytes: u64,
+    pub(super) tx_bytes: u64,
+    pub(super) is_paused: bool,
+    pub(super) paused_since: u64,
+    /// When `bytes` changed last.
+    pub(super) changed: u64,
+}
+
+/// Setups tell RED's limits for links of 100 Gb/s.
+const HUNDRED: u128 = 100_000_000_000;
+
+impl Port {
+    fn new(switch: Option<u32>, rate: Rate, delay: std::time::Duration, setup: &Setup, id: usize) -> Self {
+        let scaled = |bytes: u64| (u128::from(bytes) * u128::from(rate.as_bps()) / HUNDRED) as u64;
+        let red = setup.red.map(|red| Red { from: scaled(red.from), to: scaled(red.to), ..red });
+        let load = setup.asks_for_load().then(|| {
+            LoadMeter::new(rate, setup.base_rtt(), setup.buffer, setup.red.map(|red| scaled(red.from)))
+        });
+        Self {
+            peer: 0,
+            switch,
+            place: 0,
+            rate,
+            marker: Marker::new(red, None, setup.seed ^ (id as u64).wrapping_mul(0xd6e8_feb8_6659_fd93)),
+            load,
+            picos_per_byte: 8e12 / rate.as_bps() as f64,
+            delay: u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX / 4000) * 1000,
+            free_at: 0,
+            look_at: None,
+            queue: Queues::new(0, setup.second_class),
+            bytes: 0,
+            tx_bytes: 0,
+            is_paused: false,
+            paused_since: 0,
+            changed: 0,
+        }
+    }
+
+    /// How long `bytes` take, in ps.
+    pub(super) fn serialisation(&self, bytes: u32, whole_nanos: bool) -> u64 {
+        cut((f64::from(bytes) * self.picos_per_byte) as u64, whole_nanos)
+    }
+}
+
+/// Whole ns where the conventions ask for it.
+pub(super) const fn cut(picos: u64, whole_nanos: bool) -> u64 {
+    if whole_nanos { picos / 1000 * 1000 } else { picos }
+}
+
+/// All ports. A host's port has the host's number.
+pub(super) fn ports(setup: &Setup) -> Vec<Port> {
+    let topology = &setup.topology;
+    let hosts = topology.hosts();
+    let mut ends: Vec<(usize, usize)> = Vec::new();
+    for (index, link) in topology.links().iter().enumerate() {
+        ends.extend(link.ends.map(|node| (node, index)));
+    }
+    ends.sort_unstable();
+    let places: HashMap<(usize, usize), u32> =
+        ends.iter().enumerate().map(|(place, &end)| (end, place as u32)).collect();
+    let port = |(id, &(node, index)): (usize, &(usize, usize))| {
+        let link = topology.links()[index];
+        let switch = (node >= hosts).then(|| (node - hosts) as u32);
+        let mut port = Port::new(switch, link.rate, link.delay, setup, id);
+        // A node's ends are neighbours.
+        port.place = (id - ends.partition_point(|end| end.0 < node)) as u16;
+        let other = if link.ends[0] == node { link.ends[1] } else { link.ends[0] };
+        port.peer = places[&(other, index)];
+        port
+    };
+    ends.iter().enumerate().map(port).collect()
+}
+
+/// Which ports of a switch lead towards a host by a shortest way.
+pub(super) struct Routes {
+    hosts: usize,
+    /// By switch and host: where in `ports`, and how many.
+    places: Vec<(u32, u32)>,
+    ports: Vec<u32>,
+}
+
+impl Routes {
+    pub(super) fn new(topology: &Topology, ports: &[Port]) -> Result<Self, SetupError> {
+        let (hosts, switches) = (topology.hosts(), topology.switches());
+        let node = |port: &Port, id: usize| port.switch.map_or(id, |switch| hosts + switch as usize);
+        let nodes: Vec<usize> = ports.iter().enumerate().map(|(id, port)| node(port, id)).collect();
+        let mut by_switch = vec![Vec::new(); switches];
+        for (id, port) in ports.iter().enumerate() {
+            if let Some(switch) = port.switch {
+                by_switch[switch as usize].push(id as u32);
+            }
+        }
+        let mut routes = Self { hosts, places: vec![(0, 0); hosts * switches], ports: Vec::new() };
+        for host in 0..hosts {
+            let distances = topology.distances(host);
+            for (switch, of) in by_switch.iter().enumerate() {
+                let here = distances[hosts + switch].ok_or(SetupError::Unreachable { switch, host })?;
+                let begin = routes.ports.len() as u32;
+                let nearer = |port: &&u32| {
+                    let next = nodes[ports[**port as usize].peer as usize];
+                    distances[next].is_some_and(|there| there < here)
+                };
+                routes.ports.extend(of.iter().filter(nearer));
+                routes.places[switch * hosts + host] = (begin, routes.ports.len() as u32 - begin);
+            }
+        }
+        Ok(routes)
+    }
+
+    /// The port towards `host`; where several are as near, the flow's hash decides, anew at each switch.
+    #[inline]
+    pub(super) fn port(&self, switch: u32, host: u32, hash: u64) -> u32 {
+        let (begin, count) = self.places[switch as usize * self.hosts + host as usize];
+        let which = if count > 1 { mix(hash ^ u64::from(switch)) % u64::from(count) } else { 0 };
+        self.ports[(begin as u64 + which) as usize]
+    }
+}
+
+/// What a switch makes of a five-tuple.
+pub(super) const fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let value = (value ^ (value >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    value ^ (value >> 33)
+}

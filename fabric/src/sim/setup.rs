@@ -1,0 +1,285 @@
+use super::Topology;
+use crate::{Red, SecondClass};
+use cc::{AlgorithmConfig, Rate};
+use roce::qp::Congestion;
+use roce::wire::{Format, Mtu};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Bytes from a host to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// From, a host's number from 0.
+    pub source: u32,
+    /// To, a host's number from 0.
+    pub destination: u32,
+    /// Payload bytes, at least 1.
+    pub bytes: u64,
+    /// When it begins.
+    pub start: Duration,
+    /// Part of an incast on top of other traffic.
+    pub is_incast: bool,
+    /// The DSCP of its packets, 0 to 63.
+    pub dscp: u8,
+}
+
+/// What stands at the ends of the links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hosts {
+    /// The product: a [`roce::Endpoint`] each, behind a card that sends one frame at a time. Frames are real, to the ICRC; what
+    /// they carry only counts. Every flow is a WRITE on a connection of its own.
+    Endpoints,
+    /// A model of them, for speed: packets are descriptors, each is acknowledged and brings telemetry, and who misses one goes back
+    /// to it.
+    Model,
+}
+
+/// Sizes on the wire, and how time is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conventions {
+    /// Payload bytes of a full packet.
+    pub payload: u32,
+    /// Bytes of headers of a data packet without telemetry.
+    pub header: u32,
+    /// Bytes that telemetry adds to data and to acknowledgements.
+    pub telemetry: u32,
+    /// Bytes of an acknowledgement without telemetry.
+    pub acknowledgement: u32,
+    /// Serialisation and pacing gaps are cut to whole ns.
+    pub whole_nanos: bool,
+}
+
+impl Conventions {
+    /// The product's packets: 1024 bytes behind 58 of headers and checksum, telemetry of five hops in 44 bytes.
+    pub const FERROCE: Self =
+        Self { payload: 1024, header: 58, telemetry: 44, acknowledgement: 62, whole_nanos: false };
+    /// The simulator of HPCC's authors.
+    pub const HPCC_NS3: Self =
+        Self { payload: 1000, header: 48, telemetry: 42, acknowledgement: 60, whole_nanos: true };
+}
+
+/// Priority flow control: a switch that is short of buffer pauses who fills it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pfc {
+    /// A port may take this share of what is free before its peer is paused.
+    pub share: f64,
+    /// It goes on once it is so many bytes below.
+    pub resume: u64,
+    /// Room for what is on its way when the pause is sent, as round trips of the link.
+    pub headroom: f64,
+}
+
+impl Pfc {
+    const DEFAULT: Self = Self { share: 0.125, resume: 3000, headroom: 1.5 };
+}
+
+impl Default for Pfc {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// A time series of one link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// A row this often.
+    pub every: Duration,
+    /// The link towards this host.
+    pub host: u32,
+    /// Flows that get columns, from the first.
+    pub flows: usize,
+}
+
+/// A run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setup {
+    /// Hosts, switches and links.
+    pub topology: Topology,
+    /// Sizes and time.
+    pub conventions: Conventions,
+    /// What stands at the ends of the links.
+    pub hosts: Hosts,
+    /// How every flow is paced. The model takes no more of it than the algorithm.
+    pub congestion: Congestion,
+    /// Marking, if any: bytes for a link of 100 Gb/s, others in proportion.
+    pub red: Option<Red>,
+    /// A class of its own for packets of some DSCP, at every switch port.
+    pub second_class: Option<SecondClass>,
+    /// Telemetry of real packets tells as queue what the link carries in the time that the packet waited (rtgwg-00 9.3).
+    pub tell_sojourn: bool,
+    /// A switch's buffer, in bytes, shared by all its ports.
+    pub buffer: u64,
+    /// Without it, a port may take as much as is free, and what does not fit is dropped.
+    pub pfc: Option<Pfc>,
+    /// All flows.
+    pub flows: Vec<Flow>,
+    /// Each start is put off by up to so much, by the seed.
+    pub jitter: Duration,
+    /// The seed of everything.
+    pub seed: u64,
+    /// Virtual time after which it ends, whatever is unfinished.
+    pub limit: Duration,
+    /// A series of one link, if any.
+    pub sampling: Option<Sampling>,
+}
+
+/// Why a setup can't run.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum SetupError {
+    #[error("no flow: there is nothing to run")]
+    NoFlow,
+    #[error("flow {flow} goes from host {from} to host {to}: hosts are 0 to {last}, and not the same")]
+    Hosts { flow: usize, from: u32, to: u32, last: u32 },
+    #[error("flow {flow} has no bytes")]
+    Empty { flow: usize },
+    #[error("flow {flow} has {bytes} bytes: a flow of an endpoint has 2^36 at most")]
+    Long { flow: usize, bytes: u64 },
+    #[error("flow {flow} has DSCP {dscp}: 0 to 63")]
+    Dscp { flow: usize, dscp: u8 },
+    #[error("a link of {bps} bit/s: telemetry tells whole Gb/s, from 1 to 1000")]
+    Rate { bps: u64 },
+    #[error("there is no way from switch {switch} to host {host}")]
+    Unreachable { switch: usize, host: usize },
+    #[error("congestion control: {0}")]
+    Algorithm(String),
+    #[error("{what}: {value} is out of 0 to 1")]
+    Share { what: &'static str, value: String },
+    #[error("RED marks from {from} to {to} waiting bytes: the first must not be above the second")]
+    Red { from: u64, to: u64 },
+    #[error("packets of {payload} bytes: an endpoint's MTU is 256, 512, 1024, 2048 or 4096")]
+    Mtu { payload: u32 },
+    #[error("the model of hosts has no {what}: run endpoints")]
+    Model { what: &'static str },
+    #[error("flow {flow} does not end, and nothing more happens: {state}")]
+    Silence { flow: usize, state: String },
+    #[error("flow {flow}: {why}")]
+    Failed { flow: usize, why: String },
+}
+
+/// Bytes of one request of an endpoint: flows that are longer make several.
+pub(super) const LONGEST: u64 = 1 << 30;
+/// Requests of one flow.
+const PIECES: u64 = 64;
+
+impl Setup {
+    /// The product as it ships: endpoints, switches with 32 MB of buffer and PFC, no marks, one class, seed 1, at most a second.
+    #[must_use]
+    pub const fn new(topology: Topology, flows: Vec<Flow>, congestion: Congestion) -> Self {
+        Self {
+            topology,
+            conventions: Conventions::FERROCE,
+            hosts: Hosts::Endpoints,
+            congestion,
+            red: None,
+            second_class: None,
+            tell_sojourn: false,
+            buffer: 32_000_000,
+            pfc: Some(Pfc::DEFAULT),
+            flows,
+            jitter: Duration::ZERO,
+            seed: 1,
+            limit: Duration::from_secs(1),
+            sampling: None,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), SetupError> {
+        if self.flows.is_empty() {
+            return Err(SetupError::NoFlow);
+        }
+        self.flows.iter().enumerate().try_for_each(|(number, flow)| self.check_flow(number, flow))?;
+        for rate in self.topology.rates() {
+            let bps = rate.as_bps();
+            if bps % 1_000_000_000 != 0 || !(1..=1000).contains(&(bps / 1_000_000_000)) {
+                return Err(SetupError::Rate { bps });
+            }
+        }
+        if let Some(share) = self.pfc.map(|pfc| pfc.share).filter(|share| !(0.0..=1.0).contains(share)) {
+            return Err(SetupError::Share { what: "pfc", value: share.to_string() });
+        }
+        if let Some(Red { from, to, .. }) = self.red.filter(|red| red.from > red.to) {
+            return Err(SetupError::Red { from, to });
+        }
+        self.algorithm().build().map(drop).map_err(|error| SetupError::Algorithm(error.to_string()))?;
+        match self.hosts {
+            Hosts::Endpoints => self.mtu().map(drop),
+            Hosts::Model if matches!(self.algorithm(), AlgorithmConfig::HpccReceiver(_)) => {
+                Err(SetupError::Model { what: "HPCC++ at the receiver (hpcc-rx)" })
+            }
+            Hosts::Model if self.congestion.format != Format::Hpcc => {
+                Err(SetupError::Model { what: "telemetry in other formats" })
+            }
+            Hosts::Model => Ok(()),
+        }
+    }
+
+    fn check_flow(&self, number: usize, flow: &Flow) -> Result<(), SetupError> {
+        let hosts = self.topology.hosts() as u32;
+        let Flow { source: from, destination: to, bytes, dscp, .. } = *flow;
+        if from >= hosts || to >= hosts || from == to {
+            return Err(SetupError::Hosts { flow: number, from, to, last: hosts.saturating_sub(1) });
+        }
+        if bytes == 0 {
+            return Err(SetupError::Empty { flow: number });
+        }
+        if bytes > PIECES * LONGEST && self.hosts == Hosts::Endpoints {
+            return Err(SetupError::Long { flow: number, bytes });
+        }
+        if dscp > 63 {
+            return Err(SetupError::Dscp { flow: number, dscp });
+        }
+        Ok(())
+    }
+
+    /// What every sender runs.
+    pub(super) const fn algorithm(&self) -> &AlgorithmConfig {
+        &self.congestion.algorithm
+    }
+
+    /// An endpoint's MTU.
+    pub(super) fn mtu(&self) -> Result<Mtu, SetupError> {
+        let payload = self.conventions.payload;
+        Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == payload).ok_or(SetupError::Mtu { payload })
+    }
+
+    /// `T` as the flows have it, for switches that compute with it themselves.
+    pub(super) fn base_rtt(&self) -> Duration {
+        self.algorithm().as_hpcc().map_or(Duration::from_millis(1), |config| config.base_rtt)
+    }
+
+    /// Whether packets ask how loaded links are.
+    pub(super) fn asks_for_load(&self) -> bool {
+        self.hosts == Hosts::Endpoints && self.congestion.format == Format::Aecn
+    }
+
+    /// Whether the model's data carries telemetry.
+    pub(super) const fn stamps(&self) -> bool {
+        self.congestion.algorithm.as_hpcc().is_some()
+    }
+
+    /// Bytes of headers of a data packet.
+    pub(super) const fn header(&self) -> u32 {
+        self.conventions.header + if self.stamps() { self.conventions.telemetry } else { 0 }
+    }
+
+    /// Bytes of an acknowledgement. What the authors' carries is 14 bytes less than in data: no BTH of its own.
+    pub(super) const fn acknowledgement(&self) -> u32 {
+        let more = if !self.stamps() {
+            0
+        } else if self.conventions.whole_nanos {
+            28
+        } else {
+            self.conventions.telemetry
+        };
+        self.conventions.acknowledgement + more
+    }
+
+    /// What a flow takes alone on an idle network, by the reference's rule: all its bytes at the slower end's rate, without
+    /// telemetry, and the round trip of the path.
+    pub(super) fn alone(&self, flow: &Flow, base_rtt: u64, slowest: Rate) -> u64 {
+        let packets = flow.bytes.div_ceil(u64::from(self.conventions.payload));
+        let bytes = flow.bytes + packets * u64::from(self.conventions.header);
+        base_rtt + (bytes as f64 * 8e12 / slowest.as_bps() as f64) as u64
+    }
+}

@@ -1,0 +1,184 @@
+//! Flows by the dice: Poisson arrivals of sizes from a distribution, and incasts on top.
+
+use super::setup::Flow;
+use crate::random::Random;
+use cc::Rate;
+use std::time::Duration;
+
+/// How long flows are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SizeDistribution {
+    /// Bytes, and the share of flows that are at most so long; straight between.
+    points: Vec<(f64, f64)>,
+}
+
+impl SizeDistribution {
+    /// Bytes and shares, both rising, the last share 1; `None` for anything else.
+    #[must_use]
+    pub fn new(points: &[(u64, f64)]) -> Option<Self> {
+        let rises = points.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 <= pair[1].1);
+        let ends = points.last().is_some_and(|last| (last.1 - 1.0).abs() < 1e-9 && last.0 > 0);
+        let points = points.iter().map(|&(bytes, share)| (bytes as f64, share)).collect();
+        (rises && ends).then_some(Self { points })
+    }
+
+    /// As long as in a search engine's back end (the DCTCP paper's): half of the flows below 40 kB, the mean 1.6 MB.
+    #[must_use]
+    pub fn web_search() -> Self {
+        Self::of(&[
+            (1, 0.0),
+            (10_000, 0.15),
+            (20_000, 0.2),
+            (30_000, 0.3),
+            (50_000, 0.4),
+            (80_000, 0.53),
+            (200_000, 0.6),
+            (1_000_000, 0.7),
+            (2_000_000, 0.8),
+            (5_000_000, 0.9),
+            (10_000_000, 0.97),
+            (30_000_000, 1.0),
+        ])
+    }
+
+    /// As long as in a Hadoop cluster (the HPCC paper's FB_Hadoop): most below 1 kB, a tail to 10 MB.
+    #[must_use]
+    pub fn fb_hadoop() -> Self {
+        Self::of(&[
+            (1, 0.0),
+            (180, 0.1),
+            (216, 0.2),
+            (560, 0.3),
+            (900, 0.4),
+            (1_100, 0.5),
+            (1_870, 0.6),
+            (3_160, 0.7),
+            (10_000, 0.8),
+            (400_000, 0.9),
+            (3_160_000, 0.95),
+            (10_000_000, 1.0),
+        ])
+    }
+
+    /// Every length from 1 to `most` bytes as likely.
+    #[must_use]
+    pub fn uniform(most: u64) -> Self {
+        Self::of(&[(1, 0.0), (most.max(2), 1.0)])
+    }
+
+    fn of(points: &[(u64, f64)]) -> Self {
+        Self { points: points.iter().map(|&(bytes, share)| (bytes as f64, share)).collect() }
+    }
+
+    /// The mean, bytes.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        let part = |pair: &[(f64, f64)]| (pair[1].1 - pair[0].1) * (pair[0].0 + pair[1].0) / 2.0;
+        self.points.windows(2).map(part).sum::<f64>() + self.points[0].0 * self.points[0].1
+    }
+
+    /// The length below which `share` of the flows are; at least 1 byte.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> u64 {
+        let next = self.points.partition_point(|point| point.1 < share);
+        let (Some(&high), Some(&low)) = (self.points.get(next), self.points.get(next.saturating_sub(1)))
+        else {
+            return 1;
+        };
+        let width = high.1 - low.1;
+        let part = if width > 0.0 { (share - low.1) / width } else { 1.0 };
+        (low.0 + (high.0 - low.0) * part).max(1.0) as u64
+    }
+}
+
+/// Every so often, many hosts send to one at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Incast {
+    /// Senders of one incast.
+    pub senders: u32,
+    /// Bytes of each.
+    pub bytes: u64,
+    /// Share of every host's link that incasts take on average.
+    pub load: f64,
+}
+
+/// A number above 0, at most 1.
+fn share(random: &mut Random) -> f64 {
+    ((random.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+}
+
+/// The next arrival of a Poisson process with this mean gap. The logarithm makes this the one place where a run may differ
+/// between machines by a rounding.
+fn gap(random: &mut Random, mean: f64) -> f64 {
+    -share(random).ln() * mean
+}
+
+/// Flows between `hosts` hosts for `time`, each host loaded to `load` of its link at `rate`; `incast` on top.
+#[must_use]
+pub fn poisson(
+    hosts: u32,
+    rate: Rate,
+    sizes: &SizeDistribution,
+    load: f64,
+    time: Duration,
+    incast: Option<Incast>,
+    seed: u64,
+) -> Vec<Flow> {
+    let mut random = Random::new(seed);
+    let end = time.as_nanos() as f64;
+    let bytes_per_nano = rate.as_bps() as f64 / 8e9;
+    let mut flows = Vec::new();
+    let mean = sizes.mean() / (bytes_per_nano * load * f64::from(hosts));
+    let mut at = gap(&mut random, mean);
+    while at < end && load > 0.0 {
+        let source = random.below(u64::from(hosts)) as u32;
+        let destination = (source + 1 + random.below(u64::from(hosts) - 1) as u32) % hosts;
+        let bytes = sizes.quantile(share(&mut random));
+        let start = Duration::from_nanos(at as u64);
+        flows.push(Flow { source, destination, bytes, start, is_incast: false, dscp: 0 });
+        at += gap(&mut random, mean);
+    }
+    if let Some(Incast { senders, bytes, load }) = incast {
+        let senders = senders.min(hosts - 1);
+        let mean = f64::from(senders) * bytes as f64 / (bytes_per_nano * load * f64::from(hosts));
+        let mut at = gap(&mut random, mean);
+        while at < end && load > 0.0 {
+            let destination = random.below(u64::from(hosts)) as u32;
+            let first = random.below(u64::from(hosts)) as u32;
+            let others = (0..hosts).map(|step| (first + step) % hosts).filter(|&host| host != destination);
+            let start = Duration::from_nanos(at as u64);
+            let flow = |source| Flow { source, destination, bytes, start, is_incast: true, dscp: 0 };
+            flows.extend(others.take(senders as usize).map(flow));
+            at += gap(&mut random, mean);
+        }
+    }
+    flows.sort_by_key(|flow| flow.start);
+    flows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distributions_have_their_means() {
+        let search = SizeDistribution::web_search();
+        assert!((1.5e6..1.8e6).contains(&search.mean()), "{}", search.mean());
+        assert_eq!(search.quantile(0.8), 2_000_000);
+        assert_eq!(SizeDistribution::uniform(1001).mean(), 501.0);
+        assert!(SizeDistribution::new(&[(1, 0.0), (5, 0.9)]).is_none());
+    }
+
+    #[test]
+    fn the_load_is_what_was_asked_for() {
+        let (rate, time) = (Rate::from_gbps(100), Duration::from_millis(20));
+        let incast = Incast { senders: 20, bytes: 10_000, load: 0.02 };
+        let flows = poisson(64, rate, &SizeDistribution::fb_hadoop(), 0.5, time, Some(incast), 3);
+        let bytes =
+            |incast| flows.iter().filter(|flow| flow.is_incast == incast).map(|flow| flow.bytes).sum::<u64>();
+        let whole = 64.0 * 12.5e9 * time.as_secs_f64();
+        assert!((0.42..0.58).contains(&(bytes(false) as f64 / whole)), "{}", bytes(false) as f64 / whole);
+        assert!((0.01..0.03).contains(&(bytes(true) as f64 / whole)));
+        assert!(flows.iter().all(|flow| flow.source != flow.destination));
+    }
+}

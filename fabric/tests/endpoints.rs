@@ -1,0 +1,238 @@
+//! The product's endpoints in the simulator, on every topology: equal runs are equal, all that is asked for arrives, congestion
+//! control does what it is for, and it agrees with the model of hosts as far as the two are alike.
+
+use cc::{AlgorithmConfig, HpccConfig, Rate};
+use ferroce_fabric::SecondClass;
+use ferroce_fabric::sim::{
+    Flow, Hosts, Incast, Outcome, Pfc, Sampling, Setup, SetupError, SizeDistribution, Steady, Topology,
+    poisson, run, window,
+};
+use roce::qp::Congestion;
+use std::num::{NonZeroU8, NonZeroU32};
+use std::time::Duration;
+
+const LINE: Rate = Rate::from_gbps(100);
+const HOP: Duration = Duration::from_micros(1);
+/// The trace of a run that must never change unless the product does: of debug and of release.
+const TRACE: u64 = 10_694_150_069_733_390_605;
+
+fn hpcc(rtt: u64, max_stage: u32) -> Congestion {
+    let config = HpccConfig::new(LINE, Duration::from_nanos(rtt), NonZeroU32::new(100).unwrap());
+    let algorithm = AlgorithmConfig::Hpcc(HpccConfig { max_stage, ..config });
+    Congestion { in_band: Some(NonZeroU32::MIN), ..Congestion::new(algorithm) }
+}
+
+fn fixed(window: u64) -> Congestion {
+    Congestion::new(AlgorithmConfig::Fixed { window, rate: None })
+}
+
+/// Hosts are numbered from 1.
+fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
+    let start = Duration::from_micros(micros);
+    Flow { source: source - 1, destination: destination - 1, bytes, start, is_incast: false, dscp: 0 }
+}
+
+fn incast(senders: u32, bytes: u64) -> Vec<Flow> {
+    (1..=senders).map(|source| flow(source, senders + 1, bytes, 0)).collect()
+}
+
+fn star(flows: Vec<Flow>, congestion: Congestion) -> Setup {
+    let hosts = flows.iter().map(|flow| flow.source.max(flow.destination)).max().unwrap() as usize + 1;
+    Setup::new(Topology::star(hosts, LINE, HOP), flows, congestion)
+}
+
+fn outcome(setup: &Setup) -> Outcome {
+    run(setup, &mut |_, _, _| {}).unwrap()
+}
+
+fn mean(outcome: &Outcome) -> f64 {
+    let times = outcome.finished.iter().map(|flow| flow.time.as_secs_f64() * 1e6);
+    times.sum::<f64>() / outcome.finished.len() as f64
+}
+
+#[test]
+fn a_message_alone_takes_as_long_as_its_bytes_and_the_way() {
+    let outcome = outcome(&star(incast(1, 1_000_000), fixed(1 << 20)));
+    let slowdown = outcome.finished[0].slowdown();
+    assert!((0.99..1.01).contains(&slowdown), "{slowdown}: {:?}", outcome.finished);
+    assert_eq!((outcome.finished.len(), outcome.retransmitted, outcome.dropped), (1, 0, 0));
+}
+
+#[test]
+fn equal_seeds_give_equal_runs_and_others_others() {
+    let of =
+        |seed| Setup { seed, jitter: Duration::from_nanos(100), ..star(incast(4, 100_000), hpcc(4160, 5)) };
+    let (once, again, other) = (outcome(&of(1)), outcome(&of(1)), outcome(&of(2)));
+    assert_eq!(once, again);
+    assert_ne!(once.trace, other.trace);
+    assert_eq!(once.trace, TRACE);
+}
+
+#[test]
+fn hpcc_keeps_the_queue_short_where_a_window_fills_it() {
+    let sampled = |congestion| {
+        let setup = star(incast(2, 20_000_000), congestion);
+        let sampling = Sampling { every: Duration::from_micros(1), host: 2, flows: 2 };
+        outcome(&Setup { sampling: Some(sampling), ..setup })
+    };
+    let (windowed, paced) = (sampled(fixed(1 << 20)), sampled(hpcc(4160, 5)));
+    assert!(windowed.queue_max > 900_000, "a fixed window stands in the queue: {}", windowed.queue_max);
+    // Both begin at line rate with a window of a round trip each: 52 kB too many, and what of the first ACKs is late.
+    assert!(paced.queue_max < 65_000, "{}", paced.queue_max);
+    let steady = Steady::of(&paced, 1126).unwrap();
+    assert!(steady.queue[2] < 4.0 * 1126.0, "the steady queue is some packets: {steady:?}");
+    assert!(steady.jain > 0.9 && steady.utilisation_gbps > 90.0, "{steady:?}");
+}
+
+/// Every flow arrives in every topology, by the same links, switches, ECMP and PFC as the model's, and alone it takes as long as the
+/// reference's rule says.
+#[test]
+fn topologies_carry() {
+    let fabric = Rate::from_gbps(400);
+    for (name, topology, hosts, rtt) in [
+        ("dumbbell", Topology::dumbbell(4, 4, LINE, LINE, HOP), 8, 6300),
+        ("parking lot", Topology::parking_lot(3, 2, LINE, HOP), 6, 8400),
+        ("leaf-spine", Topology::leaf_spine(4, 2, 4, LINE, fabric, HOP), 16, 8400),
+        ("fat tree", Topology::fat_tree(LINE, fabric, HOP), 320, 12_600),
+    ] {
+        let flows: Vec<_> =
+            (1..=hosts).map(|host| flow(host, (host + hosts / 2) % hosts + 1, 30_000, 0)).collect();
+        let setup = Setup::new(topology, flows, hpcc(rtt, 0));
+        let all = outcome(&setup);
+        assert_eq!((all.finished.len(), all.dropped), (hosts as usize, 0), "{name}");
+        let alone = Setup { flows: setup.flows[..1].to_vec(), ..setup };
+        let slowdown = outcome(&alone).finished[0].slowdown();
+        assert!((1.0..1.2).contains(&slowdown), "{name}: {slowdown}");
+    }
+}
+
+/// Endpoints acknowledge, and so hear telemetry, sixteen times a window instead of for every packet, and their first window goes without
+/// telemetry, since the peer has not yet said that it knows it. So who joins cuts its rate later than who was there, and who of several
+/// that begin together cuts how far is decided otherwise; W_ai evens that out in milliseconds. Single times differ, what all take
+/// together does not.
+#[test]
+fn endpoints_and_the_model_agree() {
+    let join = vec![flow(1, 3, 30_000_000, 0), flow(2, 3, 1_000_000, 300)];
+    let four = [(1, 85_000_000, 0), (2, 42_000_000, 2000), (3, 20_000_000, 4000), (4, 5_500_000, 6000)];
+    let four = four.map(|(source, bytes, start)| flow(source, 5, bytes, start)).to_vec();
+    let lot = vec![flow(1, 6, 20_000_000, 0), flow(2, 3, 20_000_000, 200), flow(4, 5, 10_000_000, 400)];
+    let time = Duration::from_micros(400);
+    let search = poisson(16, LINE, &SizeDistribution::web_search(), 0.4, time, None, 3);
+    let line = Topology::parking_lot(3, 2, LINE, HOP);
+    let leaves = Topology::leaf_spine(4, 2, 4, LINE, Rate::from_gbps(400), HOP);
+    let star = |flows| star(flows, hpcc(4160, 5));
+    let mut apart = Vec::new();
+    for (name, setup, band) in [
+        ("single", star(vec![flow(1, 2, 20_000_000, 0)]), 0.05),
+        ("two-to-one", star(incast(2, 20_000_000)), 0.1),
+        ("incast-16", star(incast(16, 500_000)), 0.1),
+        ("long-short", star(join), 0.05),
+        ("fairness", star(four), 0.05),
+        ("parking-lot", Setup::new(line, lot, hpcc(8320, 5)), 0.2),
+        ("leaf-spine", Setup::new(leaves, search, hpcc(8320, 5)), 0.1),
+    ] {
+        let model = outcome(&Setup { hosts: Hosts::Model, ..setup.clone() });
+        let endpoints = outcome(&setup);
+        assert_eq!(endpoints.finished.len(), setup.flows.len(), "{name}");
+        let (ours, theirs) = (mean(&endpoints), mean(&model));
+        let last = |outcome: &Outcome| {
+            outcome
+                .finished
+                .iter()
+                .map(|flow| (flow.start + flow.time).as_secs_f64() * 1e6)
+                .fold(0.0, f64::max)
+        };
+        let (end, their_end) = (last(&endpoints), last(&model));
+        println!(
+            "{name:<12}endpoints: mean {ours:>7.1} us, all {end:>7.1} us, peak {:>6} B; model: {theirs:>7.1}, {their_end:>7.1}, {:>6}",
+            endpoints.queue_max, model.queue_max
+        );
+        if (ours / theirs - 1.0).abs() > band || (end / their_end - 1.0).abs() > 0.05 {
+            apart.push(name);
+        }
+    }
+    assert!(apart.is_empty(), "{apart:?}");
+}
+
+#[test]
+fn a_full_switch_pauses_or_drops_and_all_arrives() {
+    let crowd = |pfc| {
+        let setup = Setup { buffer: 4_000_000, pfc, ..star(incast(16, 2_000_000), fixed(1_000_000)) };
+        outcome(&setup)
+    };
+    let (paused, dropped) = (crowd(Some(Pfc::default())), crowd(None));
+    assert_eq!((paused.dropped, paused.retransmitted, paused.finished.len()), (0, 0, 16));
+    assert!(paused.pauses > 16 && !paused.paused.is_zero(), "{}", paused.pauses);
+    assert!(dropped.dropped > 100 && dropped.retransmitted > 100, "{}", dropped.dropped);
+    assert_eq!((dropped.pauses, dropped.finished.len()), (0, 16));
+}
+
+/// Two flows, one of them of DSCP 46, at a port that gives that class three quarters of the link: of both kinds of hosts.
+#[test]
+fn classes_share_a_link_by_their_weights() {
+    let weights = [1, 3].map(|weight| NonZeroU8::new(weight).unwrap());
+    for hosts in [Hosts::Endpoints, Hosts::Model] {
+        let mut flows = incast(2, 20_000_000);
+        flows[1].dscp = 46;
+        let sampling = Sampling { every: Duration::from_micros(10), host: 2, flows: 2 };
+        let setup = Setup {
+            hosts,
+            second_class: Some(SecondClass { dscp: 46, weights }),
+            sampling: Some(sampling),
+            ..star(flows, fixed(1 << 20))
+        };
+        let outcome = outcome(&setup);
+        let (from, to) = (&outcome.series[20], &outcome.series[120]);
+        let [ordinary, second] = [0, 1].map(|flow| (to.acked[flow] - from.acked[flow]) as f64);
+        let share = second / (ordinary + second);
+        assert!((share - 0.75).abs() < 0.02, "{hosts:?}: {share}");
+        let (gbps, _, _) =
+            window(&outcome.series, Duration::from_micros(200), Duration::from_micros(1200)).unwrap();
+        assert!(gbps > 99.0, "{hosts:?}: {gbps}");
+    }
+}
+
+/// A switch sends a connection by one way, and several connections of the same two hosts by several.
+#[test]
+fn connections_spread_over_the_ways_there_are() {
+    let leaves = Topology::leaf_spine(2, 4, 1, Rate::from_gbps(400), LINE, HOP);
+    let flows = vec![flow(1, 2, 2_000_000, 0); 16];
+    let setup = Setup::new(leaves, flows, fixed(200_000));
+    let longest = |seed| {
+        let outcome = outcome(&Setup { seed, ..setup.clone() });
+        outcome.finished.iter().map(|flow| flow.time.as_secs_f64() * 1e6).fold(0.0, f64::max)
+    };
+    // 32 MB by one link of 100 Gb/s take 2.7 ms, by four equal parts 0.7 ms.
+    let times: Vec<f64> = (1..=4).map(longest).collect();
+    assert!(times.iter().all(|&time| (650.0..2000.0).contains(&time)), "{times:?}");
+}
+
+#[test]
+fn what_can_not_be_is_named() {
+    let refused = |setup: Setup| run(&setup, &mut |_, _, _| {}).unwrap_err();
+    let good = star(incast(2, 1000), hpcc(4160, 5));
+    let mut flows = good.flows.clone();
+    flows[1].destination = 9;
+    let error = refused(Setup { flows, ..good.clone() });
+    assert_eq!(error, SetupError::Hosts { flow: 1, from: 1, to: 9, last: 2 });
+    let conventions = ferroce_fabric::sim::Conventions { payload: 1000, ..good.conventions };
+    assert_eq!(refused(Setup { conventions, ..good.clone() }), SetupError::Mtu { payload: 1000 });
+    let rx = AlgorithmConfig::HpccReceiver(*good.congestion.algorithm.as_hpcc().unwrap());
+    let model = Setup { hosts: Hosts::Model, congestion: Congestion::new(rx), ..good.clone() };
+    assert!(refused(model).to_string().contains("hpcc-rx"));
+    // A limit that comes first leaves flows unfinished.
+    let short = Setup { limit: Duration::from_micros(2), ..good };
+    assert_eq!(outcome(&short).finished.len(), 0);
+}
+
+/// What simulations found: each ran dry with flows that had not ended.
+#[test]
+fn what_once_fell_silent_comes_to_its_end() {
+    // A window that shrank below what was in flight and had not asked for an acknowledgement.
+    let leaves = Topology::leaf_spine(4, 2, 16, LINE, Rate::from_gbps(400), HOP);
+    let incast = Incast { senders: 20, bytes: 50_000, load: 0.02 };
+    let sizes = SizeDistribution::web_search();
+    let flows = poisson(64, LINE, &sizes, 0.4, Duration::from_millis(1), Some(incast), 1);
+    let setup = Setup::new(leaves, flows, hpcc(8000, 5));
+    assert_eq!(outcome(&setup).finished.len(), setup.flows.len());
+}

@@ -21,15 +21,12 @@ fn ns(mut work: impl FnMut()) -> f64 {
 
 fn main() {
     let path = Path {
-        source_mac: Mac([2, 0, 0, 0, 0, 1]),
-        destination_mac: Mac([2, 0, 0, 0, 0, 2]),
-        vlan: None,
-        source: IpAddr::from([10, 0, 0, 1]),
-        destination: IpAddr::from([10, 0, 0, 2]),
         udp_source: 0xc123,
         traffic_class: 2,
-        hop_limit: 64,
-        flow_label: 0,
+        ..Path::new(
+            (Mac([2, 0, 0, 0, 0, 1]), IpAddr::from([10, 0, 0, 1])),
+            (Mac([2, 0, 0, 0, 0, 2]), IpAddr::from([10, 0, 0, 2])),
+        )
     };
     let bth = Bth {
         solicited: false,

@@ -91,17 +91,7 @@ mod tests {
     use core::net::IpAddr;
 
     fn path(to: u8) -> Path {
-        Path {
-            source_mac: Mac([2; 6]),
-            destination_mac: Mac([4; 6]),
-            vlan: None,
-            source: IpAddr::from([10, 0, 0, 1]),
-            destination: IpAddr::from([10, 0, 0, to]),
-            udp_source: 0xc000,
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-        }
+        Path::new((Mac([2; 6]), IpAddr::from([10, 0, 0, 1])), (Mac([4; 6]), IpAddr::from([10, 0, 0, to])))
     }
 
     #[test]

@@ -24,17 +24,7 @@ fn path(v6: bool) -> Path {
         true => IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]),
         false => IpAddr::from([10, 0, 0, last]),
     };
-    Path {
-        source_mac: Mac([2, 0, 0, 0, 0, 1]),
-        destination_mac: Mac([2, 0, 0, 0, 0, 2]),
-        vlan: None,
-        source: address(1),
-        destination: address(2),
-        udp_source: 0xc000,
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
-    }
+    Path::new((Mac([2, 0, 0, 0, 0, 1]), address(1)), (Mac([2, 0, 0, 0, 0, 2]), address(2)))
 }
 
 const fn bth(congestion: u8, psn: u32) -> Bth {

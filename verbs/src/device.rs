@@ -101,15 +101,9 @@ impl DeviceInfo {
     #[must_use]
     pub fn path(&self, source: IpAddr, destination: IpAddr, traffic_class: u8) -> Path {
         Path {
-            source_mac: self.mac,
-            destination_mac: Mac::default(),
             vlan: self.vlan.map(|vlan| vlan.with_priority(traffic_class >> 5)),
-            source,
-            destination,
-            udp_source: 0,
             traffic_class,
-            hop_limit: 64,
-            flow_label: 0,
+            ..Path::new((self.mac, source), (Mac::default(), destination))
         }
     }
 }

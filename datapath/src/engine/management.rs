@@ -114,15 +114,11 @@ mod tests {
 
     fn path(source: &str, destination: &str) -> Path {
         Path {
-            source_mac: Mac([2, 0, 0, 0, 0, 1]),
-            destination_mac: Mac([2, 0, 0, 0, 0, 2]),
-            vlan: None,
-            source: source.parse().unwrap(),
-            destination: destination.parse().unwrap(),
             udp_source: 0xd872,
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
+            ..Path::new(
+                (Mac([2, 0, 0, 0, 0, 1]), source.parse().unwrap()),
+                (Mac([2, 0, 0, 0, 0, 2]), destination.parse().unwrap()),
+            )
         }
     }
 

@@ -24,17 +24,7 @@ pub(crate) fn path(v6: bool) -> Path {
         true => IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]),
         false => IpAddr::from([10, 0, 0, last]),
     };
-    Path {
-        source_mac: Mac([2; 6]),
-        destination_mac: Mac([4; 6]),
-        vlan: None,
-        source: address(1),
-        destination: address(2),
-        udp_source: 0xc000,
-        traffic_class: 2,
-        hop_limit: 64,
-        flow_label: 0,
-    }
+    Path { traffic_class: 2, ..Path::new((Mac([2; 6]), address(1)), (Mac([4; 6]), address(2))) }
 }
 
 fn emitted(path: &Path, header: &Header, payload: &[u8]) -> Vec<u8> {

@@ -53,6 +53,25 @@ pub struct Path {
     pub flow_label: u32,
 }
 
+impl Path {
+    /// The plain way from one port to another, each with its Ethernet and its IP address: no VLAN, best effort, the first of the
+    /// UDP source ports, 64 hops, no flow label.
+    #[must_use]
+    pub const fn new(from: (Mac, IpAddr), to: (Mac, IpAddr)) -> Self {
+        Self {
+            source_mac: from.0,
+            destination_mac: to.0,
+            vlan: None,
+            source: from.1,
+            destination: to.1,
+            udp_source: 0xc000,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        }
+    }
+}
+
 /// Path MTU: payload bytes of a full packet (IBA 9.7.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]

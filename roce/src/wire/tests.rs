@@ -336,15 +336,12 @@ fn a_hop_record_lies_as_in_figure_4() {
 
 fn plain_path() -> Path {
     Path {
-        source_mac: Mac([2, 0, 0, 0, 0, 1]),
-        destination_mac: Mac([2, 0, 0, 0, 0, 2]),
-        vlan: None,
-        source: IpAddr::from([10, 0, 0, 1]),
-        destination: IpAddr::from([10, 0, 0, 2]),
         udp_source: 0xc123,
         traffic_class: 2,
-        hop_limit: 64,
-        flow_label: 0,
+        ..Path::new(
+            (Mac([2, 0, 0, 0, 0, 1]), IpAddr::from([10, 0, 0, 1])),
+            (Mac([2, 0, 0, 0, 0, 2]), IpAddr::from([10, 0, 0, 2])),
+        )
     }
 }
 

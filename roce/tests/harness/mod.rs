@@ -232,15 +232,8 @@ impl Host {
 pub fn path(from: u8, to: u8) -> Path {
     let address = |host| IpAddr::from([10, 0, 0, host]);
     Path {
-        source_mac: Mac([2, 0, 0, 0, 0, from]),
-        destination_mac: Mac([2, 0, 0, 0, 0, to]),
-        vlan: None,
-        source: address(from),
-        destination: address(to),
         udp_source: 0xc123,
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
+        ..Path::new((Mac([2, 0, 0, 0, 0, from]), address(from)), (Mac([2, 0, 0, 0, 0, to]), address(to)))
     }
 }
 

@@ -9,6 +9,7 @@ IFACE                                   a Linux interface (veth0, eth0), by AF_P
 tap:NAME                                a new tap interface NAME
 memif:/DIR/SOCKET[,server|,client][,id=N][,zero-copy]
                                         shared memory with another process
+virtio:/DIR/SOCKET[,server|,client]     the same by vhost-user: the server is the device's side, the client the driver's
 ring:NAME[,a|,b]                        in this process: a loop, or one end of a pair
 null                                    sends vanish, nothing arrives
 pcap:RX.pcap,TX.pcap                    frames from a file, frames to a file; either may be empty
@@ -16,7 +17,7 @@ pcap:IFACE                              a Linux interface, by libpcap
 pci:0000:01:00.0                        a NIC that DPDK drives
 eal:DEVARGS                             a device as DPDK's --vdev or -a takes it";
 
-const FORMS_LINE: &str = "IFACE, tap:NAME, memif:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
+const FORMS_LINE: &str = "IFACE, tap:NAME, memif:/DIR/SOCKET, virtio:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
                           pci:0000:01:00.0, eal:DEVARGS";
 
 /// Linux holds an interface's name in 16 bytes, the last one NUL.
@@ -44,6 +45,14 @@ pub enum PortSpec {
         /// The client's buffers lie in the shared memory. The peer can then write all of this process's DPDK memory.
         zero_copy: bool,
     },
+    /// Shared memory with another process by vhost-user, as virtual machines have it.
+    Virtio {
+        /// The Unix socket where the two meet.
+        socket: String,
+        /// The server is vhost, the device's side; the client is virtio-user, the driver's, and lends all of this process's
+        /// DPDK memory.
+        role: MemifRole,
+    },
     /// Within this process, by name: a loop (no end), or one end of a pair.
     Ring {
         /// What the two ends have in common.
@@ -68,7 +77,7 @@ pub enum PortSpec {
     Eal(String),
 }
 
-/// Which side of a memif socket a port is.
+/// Which side of a memif or vhost-user socket a port is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MemifRole {
     /// The client where somebody listens already, the server elsewhere.
@@ -103,17 +112,13 @@ impl fmt::Display for PortSpec {
             Self::Interface(name) => f.write_str(name),
             Self::Tap(name) => write!(f, "tap:{name}"),
             Self::Memif { socket, role, id, zero_copy } => {
-                write!(f, "memif:{socket}")?;
-                f.write_str(match role {
-                    MemifRole::Auto => "",
-                    MemifRole::Server => ",server",
-                    MemifRole::Client => ",client",
-                })?;
+                write!(f, "memif:{socket}{}", role.suffix())?;
                 if *id != 0 {
                     write!(f, ",id={id}")?;
                 }
                 f.write_str(if *zero_copy { ",zero-copy" } else { "" })
             }
+            Self::Virtio { socket, role } => write!(f, "virtio:{socket}{}", role.suffix()),
             Self::Ring { name, end: None } => write!(f, "ring:{name}"),
             Self::Ring { name, end: Some(RingEnd::A) } => write!(f, "ring:{name},a"),
             Self::Ring { name, end: Some(RingEnd::B) } => write!(f, "ring:{name},b"),
@@ -124,6 +129,16 @@ impl fmt::Display for PortSpec {
             Self::PcapInterface(name) => write!(f, "pcap:{name}"),
             Self::Pci(address) => write!(f, "pci:{address}"),
             Self::Eal(arguments) => write!(f, "eal:{arguments}"),
+        }
+    }
+}
+
+impl MemifRole {
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Auto => "",
+            Self::Server => ",server",
+            Self::Client => ",client",
         }
     }
 }
@@ -143,7 +158,7 @@ fn parse(given: &str) -> Result<PortSpec, String> {
     let Some((kind, rest)) = given.split_once(':') else {
         return match given {
             "null" => Ok(PortSpec::Null),
-            "tap" | "memif" | "ring" | "pcap" | "pci" | "eal" => {
+            "tap" | "memif" | "virtio" | "ring" | "pcap" | "pci" | "eal" => {
                 Err(format!("`{given}:` needs something after it"))
             }
             _ => interface_name(given).map(PortSpec::Interface),
@@ -152,6 +167,7 @@ fn parse(given: &str) -> Result<PortSpec, String> {
     match kind {
         "tap" => interface_name(rest).map(PortSpec::Tap),
         "memif" => memif(rest),
+        "virtio" => virtio(rest),
         "ring" => ring(rest),
         "null" => Err("`null` takes nothing after it".into()),
         "pcap" => pcap(rest),
@@ -178,12 +194,11 @@ fn interface_name(name: &str) -> Result<String, String> {
     }
 }
 
-fn memif(rest: &str) -> Result<PortSpec, String> {
-    let mut parts = rest.split(',');
-    let socket = parts.next().unwrap_or("").to_owned();
+/// A Unix socket's full path.
+fn socket_path(socket: &str, kind: &str) -> Result<String, String> {
     if !socket.starts_with('/') || socket.ends_with('/') || socket.rfind('/') == Some(0) {
         return Err(format!(
-            "the socket `{socket}` must be a full path in a directory, as in memif:/run/x.sock"
+            "the socket `{socket}` must be a full path in a directory, as in {kind}:/run/x.sock"
         ));
     }
     if socket.len() > MAX_SOCKET_PATH {
@@ -192,6 +207,22 @@ fn memif(rest: &str) -> Result<PortSpec, String> {
             socket.len()
         ));
     }
+    Ok(socket.to_owned())
+}
+
+fn virtio(rest: &str) -> Result<PortSpec, String> {
+    let (socket, role) = match rest.split_once(',') {
+        None => (rest, MemifRole::Auto),
+        Some((socket, "server")) => (socket, MemifRole::Server),
+        Some((socket, "client")) => (socket, MemifRole::Client),
+        Some((_, other)) => return Err(format!("virtio has no option `{other}`; it takes server or client")),
+    };
+    Ok(PortSpec::Virtio { socket: socket_path(socket, "virtio")?, role })
+}
+
+fn memif(rest: &str) -> Result<PortSpec, String> {
+    let mut parts = rest.split(',');
+    let socket = socket_path(parts.next().unwrap_or(""), "memif")?;
     let (mut role, mut id, mut zero_copy) = (MemifRole::Auto, 0, false);
     for part in parts {
         match part {
@@ -282,6 +313,9 @@ mod tests {
             "memif:/run/x.sock",
             "memif:/run/x.sock,server",
             "memif:/run/x.sock,client,id=7,zero-copy",
+            "virtio:/run/x.sock",
+            "virtio:/run/x.sock,server",
+            "virtio:/run/x.sock,client",
             "ring:lo",
             "ring:pair,a",
             "ring:pair,b",
@@ -310,6 +344,8 @@ mod tests {
         assert!(refusal("memif:/x.sock").contains("full path"));
         assert!(refusal("memif:/run/x,fast").contains("no option `fast`"));
         assert!(refusal("memif:/run/x,id=-1").contains("`-1`"));
+        assert!(refusal("virtio:x.sock").contains("full path"));
+        assert!(refusal("virtio:/run/x.sock,zero-copy").contains("no option `zero-copy`"));
         assert!(refusal("ring:x,c").contains("not `c`"));
         assert!(refusal("ring:").contains("1 to 16"));
         assert!(refusal("null:64").contains("nothing after"));
@@ -321,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_reads_prints_to_the_same(text in "(memif:/|ring:|pcap:|pci:|tap:|eal:)?[a-z0-9/,.:=-]{0,24}") {
+        fn what_reads_prints_to_the_same(text in "(memif:/|virtio:/|ring:|pcap:|pci:|tap:|eal:)?[a-z0-9/,.:=-]{0,24}") {
             if let Ok(spec) = text.parse::<PortSpec>() {
                 prop_assert_eq!(spec.to_string().parse::<PortSpec>(), Ok(spec));
             }

@@ -21,10 +21,14 @@ pub(super) fn memif_buffer(max_frame: usize) -> usize {
     max_frame.next_multiple_of(64)
 }
 
-/// The driver of `spec`, and its arguments; `memif` is the driver's role and socket there. Rings are made by a call, PCI devices have a name already.
+/// What a virtio-user driver asks its device for: packed rings, and each frame in one buffer, which holds the largest.
+const VIRTIO_FEATURES: &str = "packed_vq=1,mrg_rxbuf=0,in_order=1";
+
+/// The driver of `spec`, and its arguments; `meeting` is the driver's role and socket at a memif or vhost-user socket. Rings are
+/// made by a call, PCI devices have a name already.
 pub(super) fn devargs(
     spec: &PortSpec,
-    memif: Option<&(MemifRole, String)>,
+    meeting: Option<&(MemifRole, String)>,
     max_frame: usize,
     config: &PortConfig,
 ) -> (String, String) {
@@ -45,7 +49,7 @@ pub(super) fn devargs(
         }
         PortSpec::Tap(name) => device("net_tap", format!("iface={name}")),
         PortSpec::Memif { id, zero_copy, .. } => {
-            let (role, socket) = match memif {
+            let (role, socket) = match meeting {
                 Some((MemifRole::Client, socket)) => ("client", socket.as_str()),
                 Some((_, socket)) => ("server", socket.as_str()),
                 None => ("server", ""),
@@ -61,6 +65,13 @@ pub(super) fn devargs(
                 ),
             )
         }
+        PortSpec::Virtio { .. } => match meeting {
+            Some((MemifRole::Client, socket)) => {
+                device("net_virtio_user", format!("path={socket},queues=1,{VIRTIO_FEATURES}"))
+            }
+            Some((_, socket)) => device("net_vhost", format!("iface={socket},queues=1")),
+            None => device("net_vhost", String::new()),
+        },
         PortSpec::Null => device("net_null", "no-rx=1".into()),
         PortSpec::Pcap { rx, tx } => {
             let rx = rx.iter().map(|file| format!("rx_pcap={file}"));
@@ -101,6 +112,16 @@ mod tests {
         assert!(arguments("memif:/run/x.sock", 4518).contains("bsize=4544,rsize=10"));
         assert!(!arguments("memif:/run/x.sock", 4518).contains("zero-copy"));
         assert!(arguments("memif:/run/x.sock,zero-copy", 4518).ends_with(",zero-copy=yes"));
+    }
+
+    #[test]
+    fn one_end_of_a_vhost_user_socket_is_the_device() {
+        let spec = "virtio:/run/x.sock".parse().unwrap();
+        let side = |role| devargs(&spec, Some(&(role, "/run/x.sock".into())), 4518, &PortConfig::default());
+        assert_eq!(side(MemifRole::Server), ("net_vhost".into(), "iface=/run/x.sock,queues=1".into()));
+        let (driver, arguments) = side(MemifRole::Client);
+        assert_eq!(driver, "net_virtio_user");
+        assert!(arguments.starts_with("path=/run/x.sock,queues=1,packed_vq=1,mrg_rxbuf=0"), "{arguments}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod memif;
 mod pool;
 mod port;
 mod prepare;
+mod vhost;
 
 pub use eal::{Eal, EalConfig, EalError, Hugepages, version};
 pub use mbuf::Mbuf;

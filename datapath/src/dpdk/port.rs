@@ -8,6 +8,7 @@ use super::mbuf::Mbuf;
 use super::memif::{Meeting, Relay};
 use super::pool::Pool;
 use super::prepare::{PortError, Prepared, ROCE_OVERHEAD, max_frame, prepare};
+use super::vhost;
 use crate::io::{BURST, Burst, Caps, PacketBuf, PacketIo};
 use crate::port_spec::{MemifRole, PortSpec, RingEnd};
 use dpdk_sys as dpdk;
@@ -125,8 +126,11 @@ impl Port {
         let relay = relay(spec)?;
         let max_frame = max_frame(prepared.mtu);
         let pool = Pool::new(eal, config.buffers, room(spec, max_frame))?;
-        let memif = relay.as_ref().map(Relay::driver_side);
-        let setup = Setup { spec, config, prepared: &prepared, memif, max_frame };
+        let meeting = match &relay {
+            Some(relay) => Some(relay.driver_side()),
+            None => vhost::driver_side(spec)?,
+        };
+        let setup = Setup { spec, config, prepared: &prepared, meeting, max_frame };
         let before = setup.packet_sockets();
         let id = setup.probe()?;
         let info = setup.info(id);
@@ -352,7 +356,7 @@ struct Setup<'a> {
     spec: &'a PortSpec,
     config: &'a PortConfig,
     prepared: &'a Prepared,
-    memif: Option<(MemifRole, String)>,
+    meeting: Option<(MemifRole, String)>,
     max_frame: usize,
 }
 
@@ -383,7 +387,7 @@ impl Setup<'_> {
     /// Makes the device, and tells its port number.
     fn probe(&self) -> Result<u16, PortError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (driver, arguments) = devargs(self.spec, self.memif.as_ref(), self.max_frame, self.config);
+        let (driver, arguments) = devargs(self.spec, self.meeting.as_ref(), self.max_frame, self.config);
         let device = match self.spec {
             PortSpec::Ring { name, end } => return self.ring(name, *end),
             PortSpec::Pci(_) | PortSpec::Eal(_) => driver,
@@ -449,7 +453,7 @@ impl Setup<'_> {
         let device = device_info(id);
         let mtu = self.prepared.mtu;
         configuration.rxmode.mtu = match self.spec {
-            PortSpec::Pci(_) | PortSpec::Eal(_) => {
+            PortSpec::Pci(_) | PortSpec::Eal(_) | PortSpec::Virtio { .. } => {
                 mtu.clamp(device.min_mtu, device.max_mtu.max(device.min_mtu)).into()
             }
             _ => 0,

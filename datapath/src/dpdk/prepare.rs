@@ -31,7 +31,7 @@ pub enum PortError {
     Permission { what: String, needs: &'static str },
     #[error("an MTU of {given} doesn't fit port `{port}`: {limit}; {remedy}")]
     Mtu { port: String, given: u32, limit: String, remedy: String },
-    #[error("memif socket `{socket}`: {why}; {remedy}")]
+    #[error("socket `{socket}`: {why}; {remedy}")]
     Socket { socket: String, why: String, remedy: &'static str },
     #[error("capture file `{file}`: {why}")]
     File { file: String, why: String },
@@ -75,7 +75,7 @@ pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, 
             tap(name)?;
             Ok(prepared(tap_mtu(spec, config)?, None))
         }
-        PortSpec::Memif { socket, .. } => {
+        PortSpec::Memif { socket, .. } | PortSpec::Virtio { socket, .. } => {
             socket_place(socket)?;
             Ok(prepared(mtu(spec, config)?, None))
         }

@@ -3,17 +3,19 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Slots that a set of doorbells can have: one word says which of 64 words have bits.
-pub const MAX_SLOTS: usize = 64 * 64;
+/// Slots that a set of doorbells can have: three levels of words of 64 bits.
+pub const MAX_SLOTS: usize = 64 * 64 * 64;
 
-/// Which queue pairs have posts. Thousands of idle ones cost one load a turn.
+/// Which queue pairs have posts. A hundred thousand idle ones cost one load a turn.
 ///
-/// The poster first puts its request into the ring, then sets the slot's bit, then the word's bit in the summary.
-/// The core clears in the opposite order and then empties the ring, so a request is never left in a ring
-/// without a bit.
+/// The poster first puts its request into the ring, then sets the slot's bit, then the word's bit in the summary, then, where
+/// there are several words of summaries, that word's bit at the top. The core clears in the opposite order and then empties
+/// the ring, so a request is never left in a ring without a bit.
 #[derive(Debug)]
 pub struct Doorbells {
-    summary: AtomicU64,
+    /// A bit for each word of summaries; with a single one it is not used.
+    top: AtomicU64,
+    summaries: Box<[AtomicU64]>,
     words: Box<[AtomicU64]>,
 }
 
@@ -21,36 +23,56 @@ impl Doorbells {
     /// Doorbells for `slots`, at most [`MAX_SLOTS`].
     pub fn new(slots: usize) -> Self {
         assert!(slots <= MAX_SLOTS, "{slots} queue pairs: a core has at most {MAX_SLOTS}");
-        Self {
-            summary: AtomicU64::new(0),
-            words: (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-        }
+        let words = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
+        let bits = slots.div_ceil(64);
+        Self { top: AtomicU64::new(0), summaries: words(bits.div_ceil(64).max(1)), words: words(bits) }
     }
 
     /// Says that the slot's rings have something new.
     pub fn ring(&self, slot: usize) {
-        self.words[slot / 64].fetch_or(1 << (slot % 64), Ordering::Release);
-        self.summary.fetch_or(1 << (slot / 64), Ordering::Release);
+        let word = slot / 64;
+        self.words[word].fetch_or(1 << (slot % 64), Ordering::Release);
+        self.summaries[word / 64].fetch_or(1 << (word % 64), Ordering::Release);
+        if self.summaries.len() > 1 {
+            self.top.fetch_or(1 << (word / 64), Ordering::Release);
+        }
     }
 
     /// Calls `serve` for each slot that rang since the last time; tells whether any did.
     pub fn take(&self, mut serve: impl FnMut(usize)) -> bool {
         // The common case, nothing to do, must not write a line that posters share.
-        if self.summary.load(Ordering::Relaxed) == 0 {
+        if self.summaries.len() == 1 {
+            return self.take_summary(0, &mut serve);
+        }
+        if self.top.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let mut summary = self.summary.swap(0, Ordering::Acquire);
-        while summary != 0 {
-            let word = summary.trailing_zeros() as usize;
-            summary &= summary - 1;
-            let mut bits = self.words[word].swap(0, Ordering::Acquire);
-            while bits != 0 {
-                serve(word * 64 + bits.trailing_zeros() as usize);
-                bits &= bits - 1;
-            }
+        let mut any = false;
+        for summary in bits(self.top.swap(0, Ordering::Acquire)) {
+            any |= self.take_summary(summary, &mut serve);
+        }
+        any
+    }
+
+    fn take_summary(&self, summary: usize, serve: &mut impl FnMut(usize)) -> bool {
+        if self.summaries[summary].load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        for word in bits(self.summaries[summary].swap(0, Ordering::Acquire)) {
+            let word = summary * 64 + word;
+            bits(self.words[word].swap(0, Ordering::Acquire)).for_each(|bit| serve(word * 64 + bit));
         }
         true
     }
+}
+
+/// Places of the bits that are set, lowest first.
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
+        word &= word - 1;
+        Some(bit)
+    })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -69,6 +91,23 @@ mod tests {
         assert_eq!(served, [0, 63, 64, 199]);
         assert!(!doorbells.take(|slot| served.push(slot)));
     }
+
+    #[test]
+    fn a_hundred_thousand_have_a_third_level() {
+        for slots in [4096, 4097, 100_000, MAX_SLOTS] {
+            let doorbells = Doorbells::new(slots);
+            let mut served = Vec::new();
+            for slot in [slots - 1, 0, slots / 2, 4095, slots - 1] {
+                doorbells.ring(slot);
+            }
+            assert!(doorbells.take(|slot| served.push(slot)));
+            let mut rang = vec![0, 4095, slots / 2, slots - 1];
+            rang.sort_unstable();
+            rang.dedup();
+            assert_eq!(served, rang);
+            assert!(!doorbells.take(|slot| served.push(slot)));
+        }
+    }
 }
 
 /// `ci/loom` runs it.
@@ -81,8 +120,18 @@ mod model {
     /// Two posters on slots of one word, a core that takes twice and once more at rest: nothing posted is left.
     #[test]
     fn nothing_stays_in_a_ring_without_a_bit() {
-        loom::model(|| {
-            let doorbells = Arc::new(Doorbells::new(2));
+        model(2);
+    }
+
+    /// The same with three levels.
+    #[test]
+    fn nor_among_a_hundred_thousand() {
+        model(4097);
+    }
+
+    fn model(slots: usize) {
+        loom::model(move || {
+            let doorbells = Arc::new(Doorbells::new(slots));
             let rings = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
             let posters: Vec<_> = (0..2)
                 .map(|slot| {

@@ -278,10 +278,10 @@ impl Cable {
 fn more_queue_pairs_than_doorbells_are_refused() {
     let (port, _other) = io::pair(64, 2048);
     let mut config = config(Progress::Inline);
-    config.endpoint.max_qps = 5000;
+    config.endpoint.max_qps = 300_000;
     // SAFETY: no memory is registered.
     let error = unsafe { Engine::start(port, &config) }.unwrap_err();
-    assert!(error.to_string().contains("5000"), "{error}");
+    assert!(error.to_string().contains("300000"), "{error}");
 }
 
 /// A port whose pool is dry or whose wire is full for a while.

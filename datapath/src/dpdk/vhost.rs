@@ -1,0 +1,49 @@
+//! Who is who at a vhost-user socket.
+
+use super::prepare::PortError;
+use crate::port_spec::{MemifRole, PortSpec};
+use std::io::{self, ErrorKind};
+use std::os::unix::net::UnixStream;
+
+/// The driver's role and socket, where `spec` is of this kind.
+///
+/// The server's driver does not take over a socket that an earlier one left behind, and the client's does not wait for a
+/// server: both are seen to here.
+pub(super) fn driver_side(spec: &PortSpec) -> Result<Option<(MemifRole, String)>, PortError> {
+    let PortSpec::Virtio { socket, role } = spec else { return Ok(None) };
+    let error = |why: String, remedy| PortError::Socket { socket: socket.clone(), why, remedy };
+    let role = match (role, listens(socket)) {
+        (MemifRole::Auto | MemifRole::Client, true) => MemifRole::Client,
+        (MemifRole::Client, false) => {
+            return Err(error("nobody listens there".into(), "start the server first"));
+        }
+        (MemifRole::Server, true) => {
+            let remedy = "be its client, or choose another path";
+            return Err(error("another server listens there".into(), remedy));
+        }
+        (MemifRole::Auto | MemifRole::Server, false) => {
+            remove_left_over(socket).map_err(|e| error(e.to_string(), "remove it"))?;
+            MemifRole::Server
+        }
+    };
+    Ok(Some((role, socket.clone())))
+}
+
+/// Whether a server listens on `socket`. vhost takes a visitor for its next client and leaves the one it has, so the kernel's
+/// list is asked first; it lacks sockets of other network namespaces.
+fn listens(socket: &str) -> bool {
+    const ACCEPTS: &str = "00010000";
+    let list = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let is_it = |line: &str| {
+        let mut fields = line.split_whitespace();
+        fields.nth(3) == Some(ACCEPTS) && fields.nth(3) == Some(socket)
+    };
+    list.lines().any(is_it) || UnixStream::connect(socket).is_ok()
+}
+
+fn remove_left_over(socket: &str) -> io::Result<()> {
+    match std::fs::remove_file(socket) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}

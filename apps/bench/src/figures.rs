@@ -11,6 +11,8 @@ pub struct Place {
     pub ferroce: PathBuf,
     /// Two processes.
     pub memif: Link,
+    /// Two processes.
+    pub virtio: Link,
     /// Two namespaces, where there are some.
     pub af_packet: Option<Link>,
 }
@@ -25,6 +27,7 @@ const MILLION: f64 = 1e6;
 /// Every figure that this place allows.
 pub fn all(place: &Place) -> Vec<Figure> {
     let mut figures = memif(place);
+    figures.extend(virtio(place));
     if let Some(link) = &place.af_packet {
         figures.extend(af_packet(place, link));
     }
@@ -42,6 +45,24 @@ fn memif(place: &Place) -> Vec<Figure> {
         gigabits("memif-write-64k-1k", "WRITE of 64 KiB over memif, MTU 1024", place, link, "write-bw", 1024),
         gigabits("memif-read-64k", "READ of 64 KiB over memif, MTU 4096", place, link, "read-bw", 4096),
         latency("memif-send-64", "SEND of 64 B over memif, half a round trip", place, link),
+    ]
+}
+
+fn virtio(place: &Place) -> Vec<Figure> {
+    let link = &place.virtio;
+    let goal = Goal::LeastOr { ratio: 0.5, ours: 10.0 };
+    vec![
+        small("virtio-write-64", "WRITE of 64 B over vhost-user, messages", place, link, goal),
+        packets("virtio-write-4k", "WRITE of 4 KiB over vhost-user, packets", place, link, Goal::Least(0.6)),
+        gigabits(
+            "virtio-write-64k",
+            "WRITE of 64 KiB over vhost-user, MTU 4096",
+            place,
+            link,
+            "write-bw",
+            4096,
+        ),
+        latency("virtio-send-64", "SEND of 64 B over vhost-user, half a round trip", place, link),
     ]
 }
 

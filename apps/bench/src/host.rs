@@ -35,6 +35,8 @@ impl Side {
 pub enum Link {
     /// Shared memory between two processes; the socket lies in this folder.
     Memif(PathBuf),
+    /// The same by vhost-user.
+    Virtio(PathBuf),
     /// The two ends of a veth pair, `eth0` in each of two network namespaces.
     AfPacket {
         /// The server's namespace; its address is 10.77.0.1.
@@ -47,19 +49,19 @@ pub enum Link {
 impl Link {
     /// How `ferroce` calls the port.
     pub fn port(&self, side: Side) -> Vec<String> {
-        match self {
-            Self::Memif(folder) => {
-                let number = if side == Side::Server { 1 } else { 2 };
-                let socket = folder.join("ferroce.sock");
-                vec![
-                    "--port".into(),
-                    format!("memif:{},{}", socket.display(), side.name()),
-                    "--ip".into(),
-                    format!("10.77.0.{number}"),
-                ]
-            }
-            Self::AfPacket { .. } => vec!["--port".into(), "eth0".into()],
-        }
+        let (kind, folder) = match self {
+            Self::Memif(folder) => ("memif", folder),
+            Self::Virtio(folder) => ("virtio", folder),
+            Self::AfPacket { .. } => return vec!["--port".into(), "eth0".into()],
+        };
+        let number = if side == Side::Server { 1 } else { 2 };
+        let socket = folder.join(format!("{kind}.sock"));
+        vec![
+            "--port".into(),
+            format!("{kind}:{},{}", socket.display(), side.name()),
+            "--ip".into(),
+            format!("10.77.0.{number}"),
+        ]
     }
 
     /// How DPDK calls the device.
@@ -69,6 +71,16 @@ impl Link {
                 let socket = folder.join("testpmd.sock");
                 let (socket, role) = (socket.display(), side.name());
                 format!("net_memif0,role={role},id=0,socket={socket},socket-abstract=no,bsize=8192")
+            }
+            Self::Virtio(folder) => {
+                let socket = folder.join("testpmd-virtio.sock");
+                let socket = socket.display();
+                match side {
+                    Side::Server => format!("net_vhost0,iface={socket},queues=1"),
+                    Side::Client => {
+                        format!("net_virtio_user0,path={socket},queues=1,packed_vq=1,mrg_rxbuf=0,in_order=1")
+                    }
+                }
             }
             Self::AfPacket { .. } => {
                 "net_af_packet0,iface=eth0,blocksz=65536,framesz=8192,framecnt=512,qpairs=1,qdisc_bypass=1"
@@ -80,7 +92,7 @@ impl Link {
     /// Where the server's TCP port is.
     pub const fn server_address(&self) -> &'static str {
         match self {
-            Self::Memif(_) => "127.0.0.1",
+            Self::Memif(_) | Self::Virtio(_) => "127.0.0.1",
             Self::AfPacket { .. } => "10.77.0.1",
         }
     }

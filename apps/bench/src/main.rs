@@ -8,10 +8,12 @@ mod echo;
 mod figure;
 mod figures;
 mod host;
+mod instructions;
 mod memory;
 mod ring;
 mod scale;
 mod show;
+mod steps;
 mod testpmd;
 mod tool;
 
@@ -34,6 +36,14 @@ enum Command {
     Run(RunArgs),
     /// Lists the figures
     List,
+    /// What each step of a packet costs: ns, and instructions beside what they may be
+    Steps(StepsArgs),
+    /// Every step once, for callgrind
+    #[command(hide = true)]
+    Count {
+        #[arg(long)]
+        only: Vec<String>,
+    },
     /// Resident bytes of an idle queue pair
     #[command(hide = true)]
     Idle { count: u32 },
@@ -74,11 +84,29 @@ struct RunArgs {
     namespaces: Vec<String>,
 }
 
+#[derive(clap::Args)]
+struct StepsArgs {
+    /// Only steps whose name contains this; may be given several times
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Only instructions; fails where a step takes more than it may
+    #[arg(long)]
+    check: bool,
+    /// Also write the costs here
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run(&args),
         Command::List => {
             show::list();
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Steps(args) => steps(&args),
+        Command::Count { only } => {
+            instructions::count(&only);
             Ok(ExitCode::SUCCESS)
         }
         Command::Idle { count } => scale::idle_bytes(count).map(|bytes| {
@@ -95,12 +123,30 @@ fn main() -> ExitCode {
     })
 }
 
+fn steps(args: &StepsArgs) -> Result<ExitCode, String> {
+    show::steps_head(!args.check);
+    let costs = instructions::measure(&args.only, !args.check, |cost| show::step(cost, !args.check))?;
+    write_json(args.json.as_ref(), &costs)?;
+    let over = costs.iter().filter(|cost| !cost.is_within()).count();
+    if args.check && over > 0 {
+        return Err(format!("{over} of {} steps take more instructions than they may", costs.len()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_json(file: Option<&PathBuf>, what: &impl serde::Serialize) -> Result<(), String> {
+    let Some(file) = file else { return Ok(()) };
+    let text = serde_json::to_string_pretty(what).map_err(|error| error.to_string())?;
+    std::fs::write(file, text + "\n").map_err(|error| format!("{}: {error}", file.display()))
+}
+
 /// Exit code 1 where a figure could not be measured; a goal that is missed is told in the table.
 fn run(args: &RunArgs) -> Result<ExitCode, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let place = figures::Place {
         ferroce: std::path::absolute(&args.ferroce).map_err(|error| error.to_string())?,
         memif: host::Link::Memif(folder.path().into()),
+        virtio: host::Link::Virtio(folder.path().into()),
         af_packet: match args.namespaces.as_slice() {
             [server, client] => Some(host::Link::AfPacket { server: server.clone(), client: client.clone() }),
             _ => None,
@@ -131,9 +177,6 @@ fn run(args: &RunArgs) -> Result<ExitCode, String> {
         }
     }
     show::foot(&outcomes);
-    if let Some(file) = &args.json {
-        let text = serde_json::to_string_pretty(&outcomes).map_err(|error| error.to_string())?;
-        std::fs::write(file, text + "\n").map_err(|error| format!("{}: {error}", file.display()))?;
-    }
+    write_json(args.json.as_ref(), &outcomes)?;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -10,7 +10,7 @@ use verbs::{
 };
 
 const DEPTH: u32 = 256;
-const LIST: usize = 32;
+pub(crate) const LIST: usize = 32;
 
 fn fresh_ring() -> [String; 2] {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -18,11 +18,12 @@ fn fresh_ring() -> [String; 2] {
     [format!("ring:bench{number},a"), format!("ring:bench{number},b")]
 }
 
-struct End {
-    device: Device,
-    cq: CompletionQueue,
-    region: MemoryRegion,
-    qp: QueuePair,
+/// One end of a connection.
+pub(crate) struct End {
+    pub(crate) device: Device,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) region: MemoryRegion,
+    pub(crate) qp: QueuePair,
 }
 
 impl End {
@@ -38,11 +39,8 @@ impl End {
     }
 }
 
-/// WRITEs a second of `size` bytes, both ends run by this thread.
-///
-/// # Errors
-/// Where a port or a queue pair can't be had.
-pub fn writes_per_second(size: u32, count: u64) -> Result<f64, String> {
+/// Two ends, connected; who calls `progress` runs one.
+pub(crate) fn connected() -> Result<(End, End), String> {
     let text = |error: verbs::Error| error.to_string();
     let [a, b] = fresh_ring();
     let (mut a, mut b) =
@@ -54,6 +52,15 @@ pub fn writes_per_second(size: u32, count: u64) -> Result<f64, String> {
     let (to_a, to_b) = (a.qp.endpoint(), b.qp.endpoint());
     a.qp.connect(&to_b, &ConnectOptions::default()).map_err(text)?;
     b.qp.connect(&to_a, &ConnectOptions::default()).map_err(text)?;
+    Ok((a, b))
+}
+
+/// WRITEs a second of `size` bytes, both ends run by this thread.
+///
+/// # Errors
+/// Where a port or a queue pair can't be had.
+pub fn writes_per_second(size: u32, count: u64) -> Result<f64, String> {
+    let (mut a, b) = connected()?;
     let remote = b.region.remote().at(0);
     let request = SendRequest::write(0, a.region.sge(0, size).map_err(|error| error.to_string())?, remote);
     let start = Instant::now();

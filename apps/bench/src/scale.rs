@@ -18,7 +18,7 @@ const FRAME: usize = 1024 + MAX_OVERHEAD;
 const BURST: usize = 32;
 
 /// One buffer that all share.
-struct Ram(Vec<u8>);
+pub(crate) struct Ram(Vec<u8>);
 
 impl Ram {
     fn range(at: Slice) -> std::ops::Range<usize> {
@@ -42,24 +42,25 @@ impl Memory for Ram {
     }
 }
 
-struct Host {
-    endpoint: Endpoint,
-    ram: Ram,
-    cq: CqId,
+/// One end: queue pairs, and a buffer that all of them share.
+pub(crate) struct Host {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) ram: Ram,
+    pub(crate) cq: CqId,
     region: Region,
-    qps: Vec<Qpn>,
+    pub(crate) qps: Vec<Qpn>,
 }
 
 impl Host {
-    fn new(core: u8, count: u32) -> Result<Self, String> {
+    pub(crate) fn new(core: u8, count: u32, size: u32, depth: u32) -> Result<Self, String> {
         let config =
             EndpointConfig { max_qps: count, max_cqs: 1, max_regions: 1, seed: [core + 1; 32], core };
         let mut endpoint = Endpoint::new(config);
         let text = |error: roce::ControlError| error.to_string();
         let pd = endpoint.create_pd();
         let cq = endpoint.create_cq(1 << 20).map_err(text)?;
-        let region = endpoint.register(pd, BASE, u64::from(SIZE), Access::ALL).map_err(text)?;
-        let capabilities = Capabilities { max_send: 4, max_recv: 1, ..Capabilities::default() };
+        let region = endpoint.register(pd, BASE, u64::from(size), Access::ALL).map_err(text)?;
+        let capabilities = Capabilities { max_send: depth, max_recv: 1, ..Capabilities::default() };
         let init = QpInit {
             service: Service::Rc,
             pd,
@@ -72,10 +73,10 @@ impl Host {
         let qps = (0..count)
             .map(|_| endpoint.create_qp(Instant::ZERO, init).map_err(text))
             .collect::<Result<_, _>>()?;
-        Ok(Self { endpoint, ram: Ram(vec![0; SIZE as usize]), cq, region, qps })
+        Ok(Self { endpoint, ram: Ram(vec![0; size as usize]), cq, region, qps })
     }
 
-    fn connect(&mut self, from: u8, to: u8, peers: &[Qpn]) -> Result<(), String> {
+    pub(crate) fn connect(&mut self, from: u8, to: u8, peers: &[Qpn], mtu: Mtu) -> Result<(), String> {
         let address = |host| IpAddr::from([10, 0, 0, host]);
         let path = Path {
             source_mac: Mac([2, 0, 0, 0, 0, from]),
@@ -96,7 +97,7 @@ impl Host {
             let receive = RtrSettings {
                 path,
                 destination: peer,
-                mtu: Mtu::M1024,
+                mtu,
                 receive_psn: Psn::new(0),
                 max_dest_rd_atomic: 1,
                 min_rnr_timer: RnrTimer::new(1),
@@ -116,6 +117,14 @@ impl Host {
             }
         }
         Ok(())
+    }
+}
+
+impl Host {
+    /// A WRITE of this end's buffer to `peer`'s.
+    pub(crate) fn write_to(&self, peer: &Self, length: u32) -> SendRequest {
+        let sge = Sge { address: BASE, length, lkey: self.region.lkey };
+        SendRequest::write(0, sge, Remote { address: BASE, rkey: peer.region.rkey })
     }
 }
 
@@ -146,9 +155,9 @@ pub fn idle_bytes_afresh(count: u32) -> Result<f64, String> {
 /// Where an endpoint refuses, or /proc is not there.
 pub fn idle_bytes(count: u32) -> Result<f64, String> {
     let before = resident()?;
-    let mut host = Host::new(0, count)?;
+    let mut host = Host::new(0, count, SIZE, 4)?;
     let peers = host.qps.clone();
-    host.connect(1, 2, &peers)?;
+    host.connect(1, 2, &peers, Mtu::M1024)?;
     Ok((resident()? - before) as f64 / f64::from(count))
 }
 
@@ -165,12 +174,11 @@ fn resident() -> Result<u64, String> {
 /// # Errors
 /// Where an endpoint refuses.
 pub fn run(count: u32, packets: u64) -> Result<Cost, String> {
-    let [mut a, mut b] = [Host::new(0, count)?, Host::new(1, count)?];
+    let [mut a, mut b] = [Host::new(0, count, SIZE, 4)?, Host::new(1, count, SIZE, 4)?];
     let (of_a, of_b) = (a.qps.clone(), b.qps.clone());
-    a.connect(1, 2, &of_b)?;
-    b.connect(2, 1, &of_a)?;
-    let sge = Sge { address: BASE, length: SIZE, lkey: a.region.lkey };
-    let request = SendRequest::write(0, sge, Remote { address: BASE, rkey: b.region.rkey });
+    a.connect(1, 2, &of_b, Mtu::M1024)?;
+    b.connect(2, 1, &of_a, Mtu::M1024)?;
+    let request = a.write_to(&b, SIZE);
     for qp in &of_a {
         a.endpoint.post_send(Instant::ZERO, *qp, request.clone()).map_err(|error| error.to_string())?;
     }

@@ -1,6 +1,7 @@
 //! The table.
 
 use crate::figure::{Outcome, Spread};
+use crate::instructions::Cost;
 use anstream::{eprint, println};
 use anstyle::{AnsiColor, Style};
 use std::io::IsTerminal;
@@ -14,6 +15,7 @@ pub fn list() {
     let place = crate::figures::Place {
         ferroce: "ferroce".into(),
         memif: crate::host::Link::Memif("/tmp".into()),
+        virtio: crate::host::Link::Virtio("/tmp".into()),
         af_packet: Some(none),
     };
     for figure in crate::figures::all(&place) {
@@ -50,6 +52,20 @@ pub fn row(outcome: &Outcome) {
 
 pub fn failure(name: &str, why: &str) {
     println!("{name:<22} {BAD}{why}{BAD:#}");
+}
+
+pub fn steps_head(timed: bool) {
+    let nanos = if timed { "      ns" } else { "" };
+    println!("{:<16} {:<52}{nanos}  instructions  at most", "step", "counted once for");
+}
+
+pub fn step(cost: &Cost, timed: bool) {
+    let style = if cost.is_within() { GOOD } else { BAD };
+    let nanos = if timed { format!("{:8.1}", cost.nanos) } else { String::new() };
+    println!(
+        "{:<16} {:<52}{nanos}  {style}{:>12}{style:#}  {:>7}",
+        cost.name, cost.what, cost.instructions, cost.budget
+    );
 }
 
 pub fn foot(outcomes: &[Outcome]) {

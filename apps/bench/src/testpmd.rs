@@ -42,7 +42,15 @@ fn start(link: &Link, side: Side, mode: &str, length: usize, logs: &Path) -> Res
         fs::File::create(logs.join(format!("{}.log", side.name()))).map_err(|error| error.to_string())?;
     let mut command = link.command(side, Path::new("dpdk-testpmd"), false);
     command
-        .args(["--no-huge", "-m", "512", "--no-telemetry", "--no-pci", "--file-prefix"])
+        .args([
+            "--no-huge",
+            "-m",
+            "512",
+            "--single-file-segments",
+            "--no-telemetry",
+            "--no-pci",
+            "--file-prefix",
+        ])
         .arg(format!("bench-{}-{}", std::process::id(), side.name()))
         // The core that only prints floats; the one that forwards has the side's CPU.
         .args(["--lcores", &format!("0@(0-1),1@{}", side.cpu()), "--vdev", &link.vdev(side), "--"])

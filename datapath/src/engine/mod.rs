@@ -21,6 +21,7 @@ mod tests;
 mod vlan;
 
 pub use config::{CoreConfig, Idle, Progress, ProgressError, ResolveError, StartError, Stopped};
+pub use doorbell::{Doorbells, MAX_SLOTS};
 pub use events::{AsyncEvent, EventQueue};
 pub use management::{MAD_LENGTH, Mad};
 pub use notify::Notifier;

@@ -83,6 +83,7 @@ pub struct Frame<'a> {
 ///
 /// # Errors
 /// The first check that fails, as its [`Discard`] reason.
+#[inline]
 pub fn parse(frame: &[u8]) -> Result<Frame<'_>, Discard> {
     let layers = Layers::locate(frame)?;
     verify_at(frame, &layers)?;
@@ -127,7 +128,7 @@ fn split<'a>(frame: &'a [u8], layers: &Layers) -> Result<Transport<'a>, Discard>
     Ok((bth, rest, icrc))
 }
 
-#[inline]
+#[inline(always)]
 fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
     let (bth, rest, _) = split(frame, layers)?;
     let (in_band, rest) = inband::split(bth[0], bth[4], rest)?;
@@ -138,7 +139,7 @@ fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
     Ok(Frame { path, identification, header, network, in_band, carried, payload })
 }
 
-#[inline]
+#[inline(always)]
 fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Header, &'a [u8]), Discard> {
     let [opcode, flags, key_high, key_low, congestion, dest @ .., ack, psn2, psn1, psn0] = *bytes;
     if flags & 0x0f != 0 {

@@ -223,7 +223,7 @@ impl Reader<'_> {
         Ok(Aeth { syndrome, msn: u32::from_be_bytes([0, msn[0], msn[1], msn[2]]) })
     }
 
-    #[inline]
+    #[inline(always)]
     fn operation(&mut self, code: u8) -> Result<Operation, Discard> {
         Ok(match code {
             0 => Operation::SendFirst,
@@ -276,7 +276,7 @@ impl Reader<'_> {
 }
 
 /// Reads the extension headers of `opcode`; gives what follows them.
-#[inline]
+#[inline(always)]
 pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u8]), Discard> {
     let mut reader = Reader(rest);
     let header = match opcode {
@@ -330,9 +330,12 @@ impl Writer<'_> {
     }
 
     fn reth(&mut self, reth: &Reth) {
-        self.put(reth.address.to_be_bytes());
-        self.put(reth.rkey.get().to_be_bytes());
-        self.put(reth.length.to_be_bytes());
+        // In one piece, whose room is checked once.
+        let mut packed = [0; 16];
+        packed[..8].copy_from_slice(&reth.address.to_be_bytes());
+        packed[8..12].copy_from_slice(&reth.rkey.get().to_be_bytes());
+        packed[12..].copy_from_slice(&reth.length.to_be_bytes());
+        self.put(packed);
     }
 
     fn aeth(&mut self, aeth: &Aeth) {

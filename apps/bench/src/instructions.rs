@@ -1,0 +1,123 @@
+//! Instructions of each step, by callgrind.
+
+use crate::steps::{self, Meter, Step};
+use serde::Serialize;
+use std::path::Path;
+use std::process::Command;
+
+/// Rounds under callgrind, which is fifty times slower; and those that are timed, the best of several runs.
+const COUNTED: u32 = 8;
+const TIMED: u32 = 300;
+const RUNS: usize = 7;
+
+/// What a step takes.
+#[derive(Debug, Serialize)]
+pub struct Cost {
+    pub name: &'static str,
+    pub what: &'static str,
+    /// ns, the best of some runs: with a cache that is warm.
+    pub nanos: f64,
+    /// Instructions.
+    pub instructions: u64,
+    /// The most that they may be.
+    pub budget: u64,
+}
+
+impl Cost {
+    pub const fn is_within(&self) -> bool {
+        self.instructions <= self.budget
+    }
+}
+
+/// In callgrind's child: every step once. Prints what each counted.
+pub fn count(only: &[String]) {
+    for step in chosen(only) {
+        let mut meter = Meter::new(COUNTED);
+        (step.run)(&mut meter);
+        println!("{} {}", step.name, meter.units());
+        steps::step_ends(step.name);
+    }
+}
+
+pub fn chosen(only: &[String]) -> Vec<Step> {
+    let is_chosen =
+        |step: &Step| only.is_empty() || only.iter().any(|part| step.name.contains(part.as_str()));
+    steps::all().into_iter().filter(is_chosen).collect()
+}
+
+/// Times and counts the steps.
+///
+/// # Errors
+/// Where valgrind is not installed or says something else than is expected of it.
+pub fn measure(only: &[String], timed: bool, mut each: impl FnMut(&Cost)) -> Result<Vec<Cost>, String> {
+    let steps = chosen(only);
+    let counts = under_callgrind(only, steps.len())?;
+    let mut costs = Vec::new();
+    for (step, instructions) in steps.into_iter().zip(counts) {
+        let Step { name, what, budget, run } = step;
+        let time = |_| {
+            let mut meter = Meter::new(TIMED);
+            run(&mut meter);
+            meter.nanos()
+        };
+        let nanos = if timed { (0..RUNS).map(time).fold(f64::INFINITY, f64::min) } else { 0.0 };
+        let cost = Cost { name, what, nanos, instructions, budget };
+        each(&cost);
+        costs.push(cost);
+    }
+    Ok(costs)
+}
+
+fn under_callgrind(only: &[String], steps: usize) -> Result<Vec<u64>, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let out = folder.path().join("out");
+    let mut command = Command::new("valgrind");
+    command.args([
+        "--tool=callgrind",
+        "--toggle-collect=*steps::collected*",
+        "--dump-after=*steps::step_ends*",
+    ]);
+    command.arg(format!("--callgrind-out-file={}", out.display())).arg(own).arg("count");
+    command.args(only.iter().flat_map(|name| ["--only", name]));
+    let output = command.output().map_err(|error| format!("valgrind: {error}; install valgrind"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let units: Vec<u64> = said.lines().filter_map(|line| line.split_once(' ')?.1.parse().ok()).collect();
+    if units.len() != steps {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let tail: Vec<_> = errors.lines().rev().take(12).collect();
+        return Err(format!("{} of {steps} steps ran under callgrind: {}", units.len(), tail.join(" / ")));
+    }
+    units.into_iter().enumerate().map(|(n, units)| Ok(total(&out, n + 1)? / units.max(1))).collect()
+}
+
+/// What the `number`th dump has in all.
+fn total(out: &Path, number: usize) -> Result<u64, String> {
+    let file = format!("{}.{number}", out.display());
+    let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
+    totals(&text).ok_or_else(|| format!("{file} has no totals"))
+}
+
+fn totals(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("totals:")?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{chosen, totals};
+
+    #[test]
+    fn a_dump_says_how_much_it_has() {
+        assert_eq!(totals("# callgrind format\nsummary: 12\n\nfn=(1)\n3 4\ntotals: 4711\n"), Some(4711));
+        assert_eq!(totals("summary: 12\n"), None);
+    }
+
+    #[test]
+    fn every_step_runs_and_counts_what_it_says() {
+        for step in chosen(&[]) {
+            let mut meter = crate::steps::Meter::new(2);
+            (step.run)(&mut meter);
+            assert!(meter.units() > 0, "{}", step.name);
+        }
+    }
+}

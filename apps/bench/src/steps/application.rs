@@ -1,0 +1,89 @@
+//! From the application's side: the library over a DPDK ring, both ends run by this thread. 64 B WRITEs.
+
+use super::{Meter, Step};
+use crate::ring::{End, LIST, connected};
+use verbs::{Completion, SendRequest};
+
+pub const STEPS: &[Step] = &[
+    Step {
+        name: "post_send",
+        what: "a request posted, of 32",
+        budget: 380,
+        run: |meter| run(meter, Part::Post),
+    },
+    Step {
+        name: "turn-send",
+        what: "a core's turn that sends, a message of 32",
+        budget: 1845,
+        run: |meter| run(meter, Part::Send),
+    },
+    Step {
+        name: "turn-receive",
+        what: "a core's turn that receives, a message of 32",
+        budget: 1785,
+        run: |meter| run(meter, Part::Receive),
+    },
+    Step {
+        name: "turn-complete",
+        what: "a core's turn that hears the ACK of 32",
+        budget: 8090,
+        run: |meter| run(meter, Part::Complete),
+    },
+    Step {
+        name: "poll_cq",
+        what: "a completion polled, and a turn that finds nothing",
+        budget: 850,
+        run: |meter| run(meter, Part::Poll),
+    },
+    Step {
+        name: "poll_cq-empty",
+        what: "a poll that finds nothing",
+        budget: 790,
+        run: |meter| run(meter, Part::Empty),
+    },
+];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Post,
+    Send,
+    Receive,
+    Complete,
+    Poll,
+    Empty,
+}
+
+fn post(a: &mut End, request: &SendRequest) {
+    let list = (1..=LIST).map(|n| SendRequest { signalled: n == LIST, ..request.clone() });
+    a.qp.post_send_list(list).expect("room");
+}
+
+/// One turn; whether it found anything is of no interest.
+fn turn(end: &End) {
+    let _ = end.device.progress();
+}
+
+fn run(meter: &mut Meter, part: Part) {
+    let (mut a, b) = connected().expect("rings need nothing");
+    let remote = b.region.remote().at(0);
+    let request = SendRequest::write(0, a.region.sge(0, 64).expect("it is longer"), remote);
+    let mut into =
+        [Completion::new(0, verbs::CompletionStatus::Success, verbs::CompletionOpcode::Write, a.qp.qpn());
+            16];
+    for round in 0..=meter.rounds {
+        let mut count = |of: Part, units: usize, work: &mut dyn FnMut()| {
+            if of == part && round > 0 { meter.part(units, work) } else { work() }
+        };
+        count(Part::Post, LIST, &mut || post(&mut a, &request));
+        count(Part::Send, LIST, &mut || turn(&a));
+        // The turn that receives also answers.
+        count(Part::Receive, LIST, &mut || turn(&b));
+        count(Part::Complete, 1, &mut || turn(&a));
+        let mut polled = 0;
+        count(Part::Poll, 1, &mut || polled = a.cq.poll(&mut into).expect("a core that runs"));
+        assert_eq!(polled, 1, "one completion for 32");
+        count(Part::Empty, 1, &mut || polled += a.cq.poll(&mut into).expect("a core that runs"));
+        assert_eq!(polled, 1);
+        b.device.progress();
+    }
+}

@@ -1,0 +1,68 @@
+//! What each step of a packet costs: ns, and instructions by callgrind, which don't drift with what else the machine does.
+
+mod application;
+mod parts;
+mod path;
+mod wire;
+
+use std::time::{Duration, Instant};
+
+/// One step: what `--only` calls it, what is counted once per what, how many instructions it may take, and what runs it.
+pub struct Step {
+    pub name: &'static str,
+    pub what: &'static str,
+    pub budget: u64,
+    pub run: fn(&mut Meter),
+}
+
+/// Measures the parts of a step that count.
+pub struct Meter {
+    /// Rounds that a step makes.
+    pub rounds: u32,
+    time: Duration,
+    units: u64,
+}
+
+impl Meter {
+    pub const fn new(rounds: u32) -> Self {
+        Self { rounds, time: Duration::ZERO, units: 0 }
+    }
+
+    /// Runs what counts, `units` times what the step is about.
+    pub fn part(&mut self, units: usize, work: &mut dyn FnMut()) {
+        let start = Instant::now();
+        collected(work);
+        self.time += start.elapsed();
+        self.units += units as u64;
+    }
+
+    pub const fn units(&self) -> u64 {
+        self.units
+    }
+
+    pub fn nanos(&self) -> f64 {
+        self.time.as_nanos() as f64 / self.units.max(1) as f64
+    }
+}
+
+/// callgrind collects in here and nowhere else.
+#[inline(never)]
+fn collected(work: &mut dyn FnMut()) {
+    work();
+    std::hint::black_box(());
+}
+
+/// callgrind writes down what it collected when this returns.
+#[inline(never)]
+pub fn step_ends(name: &str) {
+    std::hint::black_box(name);
+}
+
+/// Every step, in the order of the table.
+pub fn all() -> Vec<Step> {
+    [wire::STEPS, parts::STEPS, path::STEPS, application::STEPS]
+        .into_iter()
+        .flatten()
+        .map(|step| Step { ..*step })
+        .collect()
+}

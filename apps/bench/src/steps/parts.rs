@@ -1,0 +1,130 @@
+//! Timers, doorbells, congestion control.
+
+use super::{Meter, Step};
+use cc::{
+    Ack, AlgorithmConfig, CongestionController, Counter, Hop, HpccConfig, Instant, PathTelemetry, Rate,
+};
+use datapath::engine::Doorbells;
+use roce::TimingWheel;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+pub const STEPS: &[Step] = &[
+    Step { name: "wheel-insert", what: "a timer set, among 100,000", budget: 120, run: insert },
+    Step { name: "wheel-expire", what: "a timer fired, among 100,000", budget: 230, run: expire },
+    Step {
+        name: "doorbell-1",
+        what: "a bell rung and found, of 1",
+        budget: 80,
+        run: |meter| doorbell(meter, 1),
+    },
+    Step {
+        name: "doorbell-1k",
+        what: "a bell rung and found, of 1,000",
+        budget: 80,
+        run: |meter| doorbell(meter, 1000),
+    },
+    Step {
+        name: "doorbell-100k",
+        what: "a bell rung and found, of 100,000",
+        budget: 105,
+        run: |meter| doorbell(meter, 100_000),
+    },
+    Step { name: "hpcc-1", what: "HPCC++ update with 1 hop", budget: 630, run: |meter| hpcc(meter, 1) },
+    Step { name: "hpcc-5", what: "HPCC++ update with 5 hops", budget: 1320, run: |meter| hpcc(meter, 5) },
+];
+
+const TIMERS: u32 = 100_000;
+const BATCH: u32 = 1000;
+/// Between two timers: a millisecond for all of them.
+const STEP: u64 = 10;
+
+/// All timers set, each to its own time, in an order that is not theirs.
+fn wheel() -> TimingWheel {
+    let mut wheel = TimingWheel::new(TIMERS, Duration::from_nanos(256));
+    (0..TIMERS).for_each(|token| wheel.set(token, due(token, 0)));
+    wheel
+}
+
+fn due(token: u32, round: u64) -> Instant {
+    let place = u64::from(token) * 7919 % u64::from(TIMERS);
+    Instant::from_nanos(1 + (round * u64::from(TIMERS) + place) * STEP)
+}
+
+fn insert(meter: &mut Meter) {
+    let mut wheel = wheel();
+    for round in 0..meter.rounds {
+        let first = round * BATCH % TIMERS;
+        meter.part(BATCH as usize, &mut || {
+            (first..first + BATCH).for_each(|token| wheel.set(token, due(token, 1)));
+        });
+    }
+}
+
+/// Each that fires is set again, one turn of all later, as who paces does; the setting is counted too.
+fn expire(meter: &mut Meter) {
+    let mut wheel = wheel();
+    let mut now = 0;
+    for _ in 0..meter.rounds {
+        let mut fired = 0;
+        meter.part(BATCH as usize, &mut || {
+            now += u64::from(BATCH) * STEP;
+            while let Some(token) = wheel.pop(Instant::from_nanos(now)) {
+                wheel.set(token, Instant::from_nanos(now + u64::from(TIMERS) * STEP));
+                fired += 1;
+            }
+        });
+        black_box(fired);
+    }
+}
+
+fn doorbell(meter: &mut Meter, slots: usize) {
+    let doorbells = Doorbells::new(slots);
+    for round in 0..meter.rounds as usize {
+        let mut served = 0;
+        meter.part(BATCH as usize, &mut || {
+            for n in 0..BATCH as usize {
+                doorbells.ring((round + n * 97) % slots);
+                doorbells.take(|slot| served += usize::from(slot < slots));
+            }
+        });
+        assert_eq!(served, BATCH as usize);
+    }
+}
+
+fn hpcc(meter: &mut Meter, hops: u8) {
+    const T: Duration = Duration::from_nanos(4160);
+    let flows = NonZeroU32::new(16).expect("16 is not 0");
+    let config = AlgorithmConfig::Hpcc(HpccConfig::new(Rate::from_gbps(100), T, flows));
+    let mut controller = config.build().expect("defaults are in their limits");
+    let mut update = 0_u64;
+    for _ in 0..meter.rounds {
+        let paths: Vec<_> =
+            (update..update + u64::from(BATCH)).map(|update| telemetry(update, hops)).collect();
+        meter.part(BATCH as usize, &mut || {
+            for path in &paths {
+                let now = Instant::from_nanos(update * 87);
+                let ack =
+                    Ack { now, seq: update, next: update + 48, acked_bytes: 1000, ce_bytes: 0, rtt: None };
+                controller.on_telemetry(&ack, path);
+                black_box(controller.window());
+                update += 1;
+            }
+        });
+    }
+}
+
+fn telemetry(update: u64, hops: u8) -> PathTelemetry {
+    let mut path = PathTelemetry::new(1);
+    for index in 0..hops {
+        let hop = Hop {
+            bandwidth: Rate::from_gbps(100),
+            time: Counter::new(update * 87, 24, 1),
+            tx_bytes: Counter::new(update * 1090 / 128, 20, 128),
+            queue: 80 * (update % 7),
+        };
+        path.set(index, hop);
+    }
+    path
+}

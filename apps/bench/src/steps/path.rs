@@ -1,0 +1,138 @@
+//! One packet through requester and responder, ACKs, between two endpoints in memory. HPCC++ is on.
+
+use super::{Meter, Step};
+use crate::scale::Host;
+use cc::Instant;
+use roce::qp::SendRequest;
+use roce::wire::{MAX_OVERHEAD, Mtu};
+use std::time::Duration;
+
+pub const STEPS: &[Step] = &[
+    Step {
+        name: "post",
+        what: "a request taken by the endpoint",
+        budget: 430,
+        run: |meter| run(meter, 64, Part::Post),
+    },
+    Step {
+        name: "requester-64",
+        what: "a 64 B WRITE made",
+        budget: 1430,
+        run: |meter| run(meter, 64, Part::Requester),
+    },
+    Step {
+        name: "responder-64",
+        what: "a 64 B WRITE taken in",
+        budget: 1500,
+        run: |meter| run(meter, 64, Part::Responder),
+    },
+    Step {
+        name: "requester-4k",
+        what: "a 4 KiB WRITE made",
+        budget: 3955,
+        run: |meter| run(meter, 4096, Part::Requester),
+    },
+    Step {
+        name: "responder-4k",
+        what: "a 4 KiB WRITE taken in",
+        budget: 4025,
+        run: |meter| run(meter, 4096, Part::Responder),
+    },
+    Step {
+        name: "ack-make",
+        what: "an ACK made, for 32 WRITEs",
+        budget: 1465,
+        run: |meter| run(meter, 64, Part::Acknowledge),
+    },
+    Step {
+        name: "ack-take",
+        what: "an ACK of 32 WRITEs taken in",
+        budget: 6325,
+        run: |meter| run(meter, 64, Part::Complete),
+    },
+];
+
+const BATCH: usize = 32;
+/// Between batches: pacing never holds a packet back.
+const TURN: Duration = Duration::from_micros(100);
+
+/// What counts.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Post,
+    Requester,
+    Responder,
+    Acknowledge,
+    Complete,
+}
+
+struct Bench {
+    a: Host,
+    b: Host,
+    now: Instant,
+    frames: Vec<Vec<u8>>,
+    lengths: Vec<usize>,
+}
+
+impl Bench {
+    fn new(size: u32) -> Result<Self, String> {
+        let mtu = if size > 1024 { Mtu::M4096 } else { Mtu::M1024 };
+        let [mut a, mut b] = [Host::new(0, 1, size, 64)?, Host::new(1, 1, size, 64)?];
+        a.connect(1, 2, &b.qps.clone(), mtu)?;
+        b.connect(2, 1, &a.qps.clone(), mtu)?;
+        let frames = vec![vec![0; mtu.bytes() as usize + MAX_OVERHEAD]; BATCH];
+        Ok(Self { a, b, now: Instant::ZERO, frames, lengths: Vec::with_capacity(BATCH) })
+    }
+
+    fn post(&mut self, request: &SendRequest) {
+        for n in 0..BATCH {
+            let request = SendRequest { signalled: n + 1 == BATCH, ..request.clone() };
+            self.a.endpoint.post_send(self.now, self.a.qps[0], request).expect("room");
+        }
+    }
+}
+
+fn take(from: &mut Host, now: Instant, frames: &mut [Vec<u8>], lengths: &mut Vec<usize>) {
+    lengths.clear();
+    for frame in frames {
+        let Some(length) = from.endpoint.poll_transmit(now, &from.ram, frame) else { break };
+        lengths.push(length);
+    }
+}
+
+fn give(to: &mut Host, now: Instant, frames: &[Vec<u8>], lengths: &[usize]) {
+    for (frame, &length) in frames.iter().zip(lengths) {
+        to.endpoint.on_frame(now, &mut to.ram, &frame[..length]).expect("a good frame");
+    }
+}
+
+fn run(meter: &mut Meter, size: u32, part: Part) {
+    let mut bench = Bench::new(size).expect("defaults are in their limits");
+    let request = bench.a.write_to(&bench.b, size);
+    let mut part = |of: Part, units: usize, work: &mut dyn FnMut()| {
+        if of == part {
+            meter.part(units, work)
+        } else {
+            work()
+        }
+        meter.rounds
+    };
+    for round in 0.. {
+        bench.now = bench.now + TURN;
+        let now = bench.now;
+        bench.a.endpoint.on_timeout(now);
+        bench.b.endpoint.on_timeout(now);
+        let rounds = part(Part::Post, BATCH, &mut || bench.post(&request));
+        let Bench { a, b, frames, lengths, .. } = &mut bench;
+        part(Part::Requester, BATCH, &mut || take(a, now, frames, lengths));
+        assert_eq!(lengths.len(), BATCH);
+        part(Part::Responder, BATCH, &mut || give(b, now, frames, lengths));
+        part(Part::Acknowledge, 1, &mut || take(b, now, frames, lengths));
+        assert_eq!(lengths.len(), 1, "one ACK for all");
+        part(Part::Complete, 1, &mut || give(a, now, frames, lengths));
+        assert_eq!(a.endpoint.poll_cq(a.cq, &mut |_| true), 1);
+        if round == rounds {
+            return;
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Headers, ICRC and telemetry as bytes.
+
+use super::{Meter, Step};
+use roce::wire::format::{PortState, Request};
+use roce::wire::telemetry::IntHeader;
+use roce::wire::{self, Bth, Format, Header, Mac, Operation, Path, Reth, Service, Template};
+use roce::{Psn, Qpn, Rkey};
+use std::hint::black_box;
+use std::net::IpAddr;
+
+pub const STEPS: &[Step] = &[
+    Step { name: "header-emit", what: "headers of a WRITE written", budget: 355, run: emit },
+    Step { name: "header-parse", what: "headers of a WRITE read", budget: 635, run: parse },
+    Step { name: "icrc-64", what: "ICRC of a 64 B WRITE", budget: 480, run: |meter| verify(meter, 64) },
+    Step { name: "icrc-1k", what: "ICRC of a 1 KiB WRITE", budget: 1125, run: |meter| verify(meter, 1024) },
+    Step { name: "icrc-4k", what: "ICRC of a 4 KiB WRITE", budget: 2585, run: |meter| verify(meter, 4096) },
+    Step {
+        name: "copy-icrc-64",
+        what: "headers, 64 B copied, ICRC",
+        budget: 655,
+        run: |meter| seal(meter, 64),
+    },
+    Step {
+        name: "copy-icrc-1k",
+        what: "headers, 1 KiB copied, ICRC",
+        budget: 1420,
+        run: |meter| seal(meter, 1024),
+    },
+    Step {
+        name: "copy-icrc-4k",
+        what: "headers, 4 KiB copied, ICRC",
+        budget: 3180,
+        run: |meter| seal(meter, 4096),
+    },
+    Step {
+        name: "codec-hpcc",
+        what: "HPCC INT: asked for, stamped, read",
+        budget: 1180,
+        run: |meter| codec(meter, Format::Hpcc),
+    },
+    Step {
+        name: "codec-int-md",
+        what: "INT-MD: asked for, stamped, read",
+        budget: 1795,
+        run: |meter| codec(meter, Format::IntMd),
+    },
+    Step {
+        name: "codec-ioam",
+        what: "IOAM: asked for, stamped, read",
+        budget: 2010,
+        run: |meter| codec(meter, Format::Ioam),
+    },
+    Step {
+        name: "codec-ifa",
+        what: "IFA: asked for, stamped, read",
+        budget: 1880,
+        run: |meter| codec(meter, Format::Ifa),
+    },
+    Step {
+        name: "codec-aecn",
+        what: "AECN: asked for, stamped, read",
+        budget: 1710,
+        run: |meter| codec(meter, Format::Aecn),
+    },
+];
+
+const BATCH: usize = 32;
+const ROOM: usize = wire::MAX_OVERHEAD + wire::MAX_PAYLOAD + 256;
+
+fn way(v6: bool) -> Path {
+    let address = |host: u8| match v6 {
+        true => IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, host.into()]),
+        false => IpAddr::from([10, 0, 0, host]),
+    };
+    Path {
+        source_mac: Mac([2, 0, 0, 0, 0, 1]),
+        destination_mac: Mac([2, 0, 0, 0, 0, 2]),
+        vlan: None,
+        source: address(1),
+        destination: address(2),
+        udp_source: 0xc123,
+        traffic_class: 2,
+        hop_limit: 64,
+        flow_label: 0,
+    }
+}
+
+fn template(v6: bool) -> Template {
+    Template::new(&way(v6)).expect("one family")
+}
+
+fn bth() -> Bth {
+    Bth {
+        solicited: false,
+        migration: false,
+        partition_key: 0xffff,
+        congestion: 0,
+        destination: Qpn::new(7),
+        ack_request: false,
+        psn: Psn::new(1),
+    }
+}
+
+fn write(length: usize) -> Header {
+    let reth = Reth { address: 0x1000, rkey: Rkey::new(5), length: length as u32 };
+    Header::Connected { service: Service::Rc, bth: bth(), operation: Operation::WriteOnly(reth, None) }
+}
+
+fn emit(meter: &mut Meter) {
+    let (template, header, mut frame) = (template(false), write(64), vec![0; ROOM]);
+    for _ in 0..meter.rounds {
+        meter.part(BATCH, &mut || {
+            for id in 0..BATCH {
+                let _ = black_box(template.emit(id as u16, black_box(&header), 64, &mut frame));
+            }
+        });
+    }
+}
+
+fn sealed(length: usize) -> Vec<u8> {
+    let mut frame = vec![0; ROOM];
+    let length = template(false).emit(1, &write(length), length, &mut frame).expect("room").seal();
+    frame.truncate(length);
+    frame
+}
+
+fn parse(meter: &mut Meter) {
+    let frame = sealed(64);
+    for _ in 0..meter.rounds {
+        meter.part(BATCH, &mut || {
+            for _ in 0..BATCH {
+                let _ = black_box(wire::parse_unverified(black_box(&frame)));
+            }
+        });
+    }
+}
+
+fn verify(meter: &mut Meter, length: usize) {
+    let frame = sealed(length);
+    for _ in 0..meter.rounds {
+        meter.part(BATCH, &mut || {
+            (0..BATCH).for_each(|_| wire::verify(black_box(&frame)).expect("a good frame"));
+        });
+    }
+}
+
+fn seal(meter: &mut Meter, length: usize) {
+    let (template, header, mut frame) = (template(false), write(length), vec![0; ROOM]);
+    let payload = vec![7; length];
+    for _ in 0..meter.rounds {
+        meter.part(BATCH, &mut || {
+            for id in 0..BATCH {
+                let mut draft =
+                    template.emit(id as u16, black_box(&header), length, &mut frame).expect("room");
+                draft.payload().copy_from_slice(&payload);
+                black_box(draft.seal());
+            }
+        });
+    }
+}
+
+/// A sender puts the telemetry into a probe, a switch writes into it, the receiver reads it.
+fn codec(meter: &mut Meter, format: Format) {
+    let template = template(true);
+    let int = IntHeader::with_room(if format == Format::Hpcc { 8 } else { 0 });
+    let header = Header::TelemetryRequest { bth: bth(), int };
+    let port = PortState {
+        switch: 0x123,
+        port: 1,
+        rate: cc::Rate::from_gbps(100),
+        time: 5_000_000_001,
+        tx_bytes: 77_000,
+        queue: 1600,
+        sojourn: 99,
+        load: Default::default(),
+    };
+    let (gap, mut plain) = (format.inserted(), vec![0; ROOM]);
+    let length = template.emit(1, &header, int.room_bytes(), &mut plain[gap..]).expect("room").seal();
+    for _ in 0..meter.rounds {
+        let mut frames = vec![plain.clone(); BATCH];
+        let mut read = 0;
+        meter.part(BATCH, &mut || {
+            for frame in &mut frames {
+                let length = format.insert(frame, length).expect("a place for it");
+                let length = Request::find(frame)
+                    .and_then(|request| request.stamp(frame, length, black_box(&port)))
+                    .expect("room for a hop");
+                let parsed = wire::parse_unverified(&frame[..length]).expect("a good frame");
+                read += match (parsed.header, parsed.carried) {
+                    (_, Some(carried)) => usize::from(carried.read().is_some()),
+                    (Header::TelemetryRequest { int, .. }, None) => int.records(parsed.payload).count(),
+                    _ => 0,
+                };
+            }
+        });
+        assert_eq!(read, BATCH, "every packet tells a hop");
+    }
+}

@@ -41,6 +41,6 @@ pub use fault::{FaultConfig, FaultLine, Probability};
 pub use faulty::Faulty;
 pub use marking::Red;
 pub use report::{PortReport, QueueReport, Report};
-pub use runner::Runner;
+pub use runner::{Rest, Runner};
 pub use series::{Interval, Series};
 pub use switch::{ConfigError, PortConfig, PortId, Switch, SwitchConfig};

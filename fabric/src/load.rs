@@ -6,6 +6,11 @@ use std::time::Duration;
 /// CONGA's alpha: how much of the discounted rate goes each [`DRE_STEPS`]-th of the period.
 const DRE_GAIN: f64 = 1.0 / DRE_STEPS as f64;
 const DRE_STEPS: u32 = 8;
+/// `txRate` is measured over the last half of the period, from one departure to another, and anew every eighth. Who hears it
+/// with every packet smooths it over a round trip; measured over a whole one it would be heard late, and what follows it would
+/// swing. Who hears it once a round trip does not smooth it.
+const RATE_STEPS: u32 = 8;
+const RATE_PARTS: usize = 4;
 
 /// How loaded a link is, as AECN tells it (draft-shi-ippm-advanced-ecn-00, Table 1 and section 4).
 #[derive(Clone, Copy, Debug)]
@@ -16,10 +21,11 @@ pub(crate) struct LoadMeter {
     queue_limit: u64,
     /// More waiting bytes than so many are congestion.
     threshold: u64,
-    /// When the period began that is measured, and `txBytes` then.
-    since: Instant,
-    tx_bytes: u64,
-    /// `txRate / B` of the period before.
+    /// When the last parts began, and `txBytes` then; the oldest first.
+    parts: [(Instant, u64); RATE_PARTS],
+    /// `qlen` when the last one began, and the one before.
+    queues: [u64; 2],
+    /// `txRate / B` of the last parts.
     busy: f64,
     /// The discounting rate estimator: bytes, and when they were last discounted.
     discounted: f64,
@@ -35,8 +41,8 @@ impl LoadMeter {
             bytes_per_nano: rate.as_bps() as f64 / 8e9,
             queue_limit: queue_limit.max(1),
             threshold: threshold.unwrap_or_else(|| rate.bytes_in(period) / 8),
-            since: Instant::ZERO,
-            tx_bytes: 0,
+            parts: [(Instant::ZERO, 0); RATE_PARTS],
+            queues: [0; 2],
             busy: 0.0,
             discounted: 0.0,
             discounted_at: Instant::ZERO,
@@ -45,17 +51,22 @@ impl LoadMeter {
 
     /// The load as a frame of `bytes` begins to leave.
     pub(crate) fn on_departure(&mut self, at: &Snapshot, bytes: u64) -> Load {
-        let elapsed = at.time.saturating_since(self.since);
-        if elapsed >= self.period {
-            let sent = at.tx_bytes.saturating_sub(self.tx_bytes) as f64;
-            self.busy = sent / (self.bytes_per_nano * elapsed.as_nanos() as f64);
-            (self.since, self.tx_bytes) = (at.time, at.tx_bytes);
+        let (newest, _) = self.parts[RATE_PARTS - 1];
+        if at.time.saturating_since(newest) >= self.period / RATE_STEPS {
+            let (since, before) = self.parts[0];
+            let (sent, elapsed) = (at.tx_bytes.saturating_sub(before), at.time.saturating_since(since));
+            self.busy = sent as f64 / (self.bytes_per_nano * elapsed.as_nanos() as f64);
+            self.parts.rotate_left(1);
+            self.parts[RATE_PARTS - 1] = (at.time, at.tx_bytes);
+            self.queues = [self.queues[1], at.queue];
         }
         self.discount(at.time);
         self.discounted += bytes as f64;
         let held = self.bytes_per_nano * self.period.as_nanos() as f64;
+        // As where hosts compute it (rtgwg-00 4.2 line 5): packets that meet by chance are no queue that stays.
+        let standing = at.queue.min(self.queues[0]);
         Load {
-            inflight: Load::share(at.queue as f64 / held + self.busy),
+            inflight: Load::share(standing as f64 / held + self.busy),
             rate: Load::share(self.discounted / held),
             queue: Load::share(at.queue as f64 / self.queue_limit as f64),
             delay: u8::try_from(at.sojourn.as_micros()).unwrap_or(u8::MAX),
@@ -63,7 +74,7 @@ impl LoadMeter {
         }
     }
 
-    /// The in-flight share with so many bytes waiting, by the rate of the last whole period.
+    /// The in-flight share with so many bytes waiting, by the rate measured last.
     pub(crate) fn inflight(&self, waiting: u64) -> f64 {
         waiting as f64 / (self.bytes_per_nano * self.period.as_nanos() as f64) + self.busy
     }
@@ -105,14 +116,22 @@ mod tests {
     fn a_load_is_the_drafts_formula() {
         let mut meter = meter();
         assert_eq!(meter.on_departure(&at(0, 0, 0), 1000).inflight, 0);
-        // Half of the period's bytes left, and a quarter of them waits: 0.5 + 0.25.
-        let load = meter.on_departure(&at(100, 50_000, 25_000), 1000);
+        for part in 1..=4 {
+            meter.on_departure(&at(25 * part, 12_500 * part, 30_000), 1000);
+        }
+        // Half of the last 100 µs' bytes left, and a quarter of them waits: 0.5 + 0.25.
+        let load = meter.on_departure(&at(125, 62_500, 25_000), 1000);
         assert_eq!((load.inflight, load.queue, load.delay, load.congested), (96, 3, 25, 1));
-        // Until the period ends, its rate stands.
-        assert_eq!(meter.on_departure(&at(150, 99_000, 0), 1000).inflight, 64);
-        let load = meter.on_departure(&at(200, 150_000, 500_000), 1000);
+        assert_eq!(meter.on_departure(&at(126, 62_500, 0), 1000).inflight, 64, "no queue any more");
+        // Until an eighth has passed, the rate stands. Then of the last 100 µs half had 1.0 and half 0.5.
+        assert_eq!(meter.on_departure(&at(137, 74_500, 0), 1000).inflight, 64);
+        meter.on_departure(&at(150, 87_500, 0), 1000);
+        assert_eq!(meter.on_departure(&at(175, 112_500, 0), 1000).inflight, 96);
+        // What meets by chance is no queue that stays.
+        assert_eq!(meter.on_departure(&at(200, 137_500, 500_000), 1000).inflight, 112);
+        let load = meter.on_departure(&at(225, 162_500, 500_000), 1000);
         assert_eq!((load.inflight, load.delay), (255, 255), "fields stop at their largest value");
-        assert_eq!(meter.on_departure(&at(1_000_000, 150_000, 0), 1000).inflight, 0, "long idle");
+        assert_eq!(meter.on_departure(&at(1_000_000, 162_500, 0), 1000).inflight, 0, "long idle");
     }
 
     #[test]

@@ -11,12 +11,27 @@ const YIELDS: u32 = 64;
 const SLEEP: Duration = Duration::from_micros(50);
 /// A departure nearer than this is waited for awake: the kernel's timers are no finer.
 const WAKE: Duration = Duration::from_micros(100);
+/// Where sleeping is asked for: idle turns before it, and the departure that is too near for it.
+const DROWSY: u32 = 4;
+const NEAR: Duration = Duration::from_micros(10);
+
+/// What a switch does while nothing moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rest {
+    /// Looks on for a while, and waits awake for what departs within 100 µs: frames leave on time, for a core of its own.
+    #[default]
+    Awake,
+    /// Sleeps at once, until the next departure or for so long: for a core that others need. Frames that come meanwhile wait
+    /// for it, and leave as late as the kernel's timers are.
+    Asleep(Duration),
+}
 
 /// A switch on real ports: one thread that takes what came in, lets go what leaves, and yields when idle.
 pub struct Runner<P: PacketIo> {
     switch: Switch<P::Buf>,
     ports: Vec<Attached<P>>,
     received: Burst<P::Buf>,
+    rest: Rest,
 }
 
 struct Attached<P: PacketIo> {
@@ -34,7 +49,13 @@ impl<P: PacketIo> Runner<P> {
     pub fn new(switch: Switch<P::Buf>, ports: Vec<P>) -> Self {
         assert_eq!(switch.ports().count(), ports.len(), "each port of the switch needs one to stand on");
         let ports = ports.into_iter().map(|port| Attached { port, leaving: Burst::new() }).collect();
-        Self { switch, ports, received: Burst::new() }
+        Self { switch, ports, received: Burst::new(), rest: Rest::default() }
+    }
+
+    /// With another way of resting.
+    #[must_use]
+    pub fn resting(self, rest: Rest) -> Self {
+        Self { rest, ..self }
     }
 
     /// The switch, for its reports.
@@ -92,12 +113,17 @@ impl<P: PacketIo> Runner<P> {
 
     /// Gives the core away for a while that fits how long nothing moved and when the next frame leaves.
     fn rest(&self, idle: u32, now: Instant) {
-        let departs_soon = self.switch.poll_timeout().is_some_and(|at| at < now + WAKE);
-        match idle {
-            0 => {}
-            1..=YIELDS => thread::yield_now(),
-            _ if departs_soon => thread::yield_now(),
-            _ => thread::sleep(SLEEP),
+        let departure = self.switch.poll_timeout();
+        let within = |time| departure.is_some_and(|at| at < now + time);
+        match (self.rest, idle) {
+            (_, 0) => {}
+            (Rest::Awake, 1..=YIELDS) | (Rest::Asleep(_), 1..=DROWSY) => thread::yield_now(),
+            (Rest::Awake, _) if within(WAKE) => thread::yield_now(),
+            (Rest::Asleep(_), _) if within(NEAR) => thread::yield_now(),
+            (Rest::Awake, _) => thread::sleep(SLEEP),
+            (Rest::Asleep(most), _) => {
+                thread::sleep(departure.map_or(most, |at| at.saturating_since(now).min(most)));
+            }
         }
     }
 }

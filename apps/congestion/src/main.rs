@@ -2,22 +2,46 @@
 //! promised was kept.
 #![forbid(unsafe_code)]
 
+mod kept;
 mod plot;
 mod run;
 mod verdict;
+mod watch;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use run::Run;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use verdict::Bounds;
+use verdict::{Bounds, Verdict};
 
-/// One run: two files in, a picture and a line out. Ends with 1 where a promise was broken.
+/// Judges runs, and watches the machine while they last.
 #[derive(Debug, Parser)]
 #[command(name = "ferroce-congestion")]
 struct Args {
-    /// What to call the run; its files are FOLDER/NAME-switch.csv and FOLDER/NAME-flows.csv, the picture FOLDER/NAME.svg
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// One run: three files in, a picture and a line out. Ends with 1 where a promise was broken, and with 3 where the machine
+    /// paused too often to say
+    Judge(Judge),
+    /// Writes how long the threads of processes wait for a processor, and how late timers are, until the first one ends
+    Watch {
+        /// Where to
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        /// Their numbers
+        #[arg(required = true, value_name = "PID")]
+        processes: Vec<u32>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Judge {
+    /// What to call the run; its files are FOLDER/NAME-{switch,flows,watch}.csv, the picture FOLDER/NAME.svg
     name: String,
     /// Where they lie
     #[arg(long, value_name = "FOLDER")]
@@ -31,36 +55,60 @@ struct Args {
     /// Bytes of a full frame
     #[arg(long, value_name = "BYTES")]
     packet: u64,
-    /// Hold the run to what HPCC++ promises
+    /// Hold the run to what HPCC++ promises. Phases that earlier runs of this name have kept, by FOLDER/NAME-kept.csv, need
+    /// not be judged again
     #[arg(long)]
     check: bool,
     /// Within what time a join or a leave must have settled, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 250)]
     settle: u32,
+    /// A longer pause of the machine is left out, with what it did, in microseconds
+    #[arg(long, value_name = "US", default_value_t = 1000)]
+    pause: u32,
 }
 
+/// The machine paused too often.
+const UNJUDGED: u8 = 3;
+
 fn main() -> ExitCode {
-    let args = Args::parse();
-    match judge(&args) {
-        Ok(broken) if broken.is_empty() => ExitCode::SUCCESS,
-        Ok(broken) => {
-            for promise in broken {
+    let told = match Args::parse().what {
+        What::Judge(args) => judge(&args),
+        What::Watch { out, processes } => watch::watch(&out, &processes).map(|()| ExitCode::SUCCESS),
+    };
+    told.unwrap_or_else(|error| {
+        eprintln!("{error}");
+        ExitCode::from(2)
+    })
+}
+
+fn judge(args: &Judge) -> Result<ExitCode, Box<dyn Error>> {
+    let run = Run::read(&args.out, &args.name, &args.port)?;
+    let bounds = Bounds {
+        packet: args.packet,
+        settle: f64::from(args.settle) / 1e3,
+        pause: f64::from(args.pause) / 1e6,
+    };
+    let phases = verdict::phases(&run, &bounds);
+    std::fs::write(args.out.join(format!("{}.svg", args.name)), plot::svg(&run, args.rate, args.packet))?;
+    if !args.check {
+        println!("{}", verdict::line(&args.name, &phases, &bounds));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = args.out.join(format!("{}-kept.csv", args.name));
+    let kept = verdict::keep(phases, &kept::read(&file)?, &bounds);
+    kept::write(&file, &kept)?;
+    println!("{}", verdict::line(&args.name, &kept, &bounds));
+    Ok(match verdict::verdict(&run, &kept, &bounds) {
+        Verdict::Kept => ExitCode::SUCCESS,
+        Verdict::Broken(promises) => {
+            for promise in promises {
                 eprintln!("{}: {promise}", args.name);
             }
             ExitCode::FAILURE
         }
-        Err(error) => {
-            eprintln!("{}: {error}", args.name);
-            ExitCode::from(2)
+        Verdict::Unjudged(why) => {
+            eprintln!("{}: {why}", args.name);
+            ExitCode::from(UNJUDGED)
         }
-    }
-}
-
-fn judge(args: &Args) -> Result<Vec<String>, Box<dyn Error>> {
-    let run = Run::read(&args.out, &args.name, &args.port)?;
-    let bounds = Bounds { packet: args.packet, settle: f64::from(args.settle) / 1000.0 };
-    let phases = verdict::phases(&run, &bounds);
-    println!("{}", verdict::line(&args.name, &phases, &bounds));
-    std::fs::write(args.out.join(format!("{}.svg", args.name)), plot::svg(&run, args.rate, args.packet))?;
-    Ok(if args.check { verdict::broken(&phases, &bounds) } else { Vec::new() })
+    })
 }

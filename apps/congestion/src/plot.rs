@@ -125,6 +125,7 @@ mod tests {
         let run = Run {
             intervals: vec![Interval { end: 0.01, busy: 9e6, queue }],
             samples: vec![sample(0.0, 0, 0), sample(0.0, 1, 0), sample(0.1, 0, 1_250_000), sample(0.1, 1, 0)],
+            pauses: Vec::new(),
         };
         let svg = svg(&run, 100.0, 1000);
         assert_eq!(svg.matches("<polyline").count(), 4);

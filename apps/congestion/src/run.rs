@@ -1,5 +1,6 @@
 //! What was recorded: the bottleneck's intervals and the flows' states.
 
+use crate::watch;
 use serde::Deserialize;
 use std::error::Error;
 use std::path::Path;
@@ -30,6 +31,17 @@ pub struct Sample {
     pub bytes: u64,
 }
 
+/// A moment in which the machine did not let the run's processes go on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pause {
+    /// When it had ended.
+    pub end: f64,
+    /// How long, in seconds.
+    pub length: f64,
+    /// Whose, or that of all.
+    pub whose: String,
+}
+
 /// One run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
@@ -37,6 +49,8 @@ pub struct Run {
     pub intervals: Vec<Interval>,
     /// Of the flows, in order of time.
     pub samples: Vec<Sample>,
+    /// Of the machine, the longest of each 10 ms.
+    pub pauses: Vec<Pause>,
 }
 
 #[derive(Deserialize)]
@@ -45,6 +59,7 @@ struct SwitchRow {
     port: String,
     busy_ns: f64,
     queue: String,
+    pause_ns: f64,
 }
 
 #[derive(Deserialize)]
@@ -57,7 +72,7 @@ struct FlowRow {
 }
 
 impl Run {
-    /// Reads both files.
+    /// Reads its files.
     ///
     /// # Errors
     /// One is missing, not as `ferroce` writes it, or says nothing.
@@ -76,18 +91,26 @@ impl Run {
             rate: row.rate_bps.map(|bps| bps / 1e6),
             bytes: row.bytes,
         });
-        let mut intervals = Vec::new();
+        let (mut intervals, mut pauses) = (Vec::new(), Vec::new());
         for row in open("switch")?.deserialize() {
             let row: SwitchRow = row?;
             if row.port == port {
                 let queue = queue(&row.queue).ok_or_else(|| format!("no queue: `{}`", row.queue))?;
-                intervals.push(Interval { end: row.seconds - start, busy: row.busy_ns, queue });
+                let end = row.seconds - start;
+                intervals.push(Interval { end, busy: row.busy_ns, queue });
+                pauses.push(Pause { end, length: row.pause_ns / 1e9, whose: "the switch".into() });
             }
         }
         if intervals.is_empty() {
             return Err(format!("the switch's file knows no port {port}").into());
         }
-        Ok(Self { intervals, samples: samples.collect() })
+        for row in open("watch")?.deserialize() {
+            let watch::Row { seconds, late_ns, waited_ns, thread } = row?;
+            let end = seconds - start;
+            pauses.push(Pause { end, length: late_ns as f64 / 1e9, whose: "a processor's timer".into() });
+            pauses.push(Pause { end, length: waited_ns as f64 / 1e9, whose: format!("thread {thread}") });
+        }
+        Ok(Self { intervals, samples: samples.collect(), pauses })
     }
 }
 

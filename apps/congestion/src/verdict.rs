@@ -1,6 +1,7 @@
 //! Each phase, from when flows joined or left until they next do: what it settled to, and how soon.
 
-use crate::run::{Interval, Run};
+use crate::run::{Interval, Pause, Run};
+use serde::{Deserialize, Serialize};
 
 /// What is promised.
 #[derive(Clone, Copy, Debug)]
@@ -9,6 +10,9 @@ pub struct Bounds {
     pub packet: u64,
     /// Seconds in which a join or a leave settles.
     pub settle: f64,
+    /// Seconds for which the machine may stop the run's processes. What a longer pause does to flows and queue is none of
+    /// theirs: it is left out, from its begin until what it did has settled.
+    pub pause: f64,
 }
 
 /// The least utilisation, and the longest queue in packets that 99 % of the time may see, once settled.
@@ -18,20 +22,35 @@ const QUEUE: f64 = 3.0;
 const BETWEEN: f64 = 0.25;
 /// Over so many seconds together a phase counts as settled or not: longer than it takes those that leave to send their last.
 const LOOK: f64 = 0.2;
+/// Pauses are known to within one line of their file.
+const LINE: f64 = 0.01;
+/// Seconds of a phase that must be left to judge it by.
+const ENOUGH: f64 = 0.4;
 
 /// One phase.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     /// Flows that send.
     pub flows: usize,
     /// Busy time by time, once settled.
     pub utilisation: f64,
-    /// Packets waiting, 50 % and 99 % of the time no more, once settled.
-    pub queue: (f64, f64),
+    /// Packets waiting, half of the time no more, once settled.
+    pub p50: f64,
+    /// Packets waiting, 99 % of the time no more, once settled.
+    pub p99: f64,
     /// The longest queue at all, joining flows included, in packets.
     pub peak: f64,
     /// Seconds after which utilisation and queue had settled; none where they never did.
     pub settled: Option<f64>,
+    /// Seconds that were judged, once settled.
+    pub judged: f64,
+    /// Whether the machine paused while it settled.
+    pub disturbed: bool,
+}
+
+/// The pauses that count.
+pub fn pauses<'a>(run: &'a Run, bounds: &Bounds) -> Vec<&'a Pause> {
+    run.pauses.iter().filter(|pause| pause.length > bounds.pause && pause.end > 0.0).collect()
 }
 
 /// The phases of a run.
@@ -40,16 +59,26 @@ pub fn phases(run: &Run, bounds: &Bounds) -> Vec<Phase> {
     let ends = counts.iter().skip(1).map(|(at, _)| *at);
     let last = run.samples.iter().filter(|sample| sample.active).map(|sample| sample.at).fold(0.0, f64::max);
     let ends: Vec<f64> = ends.chain([last]).collect();
+    let pauses = pauses(run, bounds);
+    let begins = |pause: &Pause| pause.end - pause.length - LINE;
+    let is_clean = |from: f64, to: f64| {
+        !pauses.iter().any(|pause| to > begins(pause) && from < pause.end + bounds.settle)
+    };
     let phase = |((start, flows), end): (&(f64, usize), f64)| {
         let all = between(run, *start, end);
-        let settled = between(run, start + bounds.settle, end);
+        let mut settled = between(run, start + bounds.settle, end);
+        settled.retain(|interval| is_clean(interval.end - LINE, interval.end));
         let packets = |bytes: u64| bytes as f64 / bounds.packet as f64;
+        let mut settling = pauses.iter().filter(|pause| pause.end > *start);
         Phase {
             flows: *flows,
             utilisation: utilisation(&settled),
-            queue: (packets(quantile(&settled, 0.5)), packets(quantile(&settled, 0.99))),
+            p50: packets(quantile(&settled, 0.5)),
+            p99: packets(quantile(&settled, 0.99)),
             peak: packets(quantile(&all, 1.0)),
             settled: settles(&all, *start, bounds),
+            judged: time(&settled) / 1e9,
+            disturbed: settling.any(|pause| begins(pause) < start + bounds.settle + LOOK),
         }
     };
     counts.iter().zip(ends).map(phase).collect()
@@ -106,41 +135,89 @@ fn settles(intervals: &[&Interval], start: f64, bounds: &Bounds) -> Option<f64> 
     })
 }
 
-/// A line of the table.
+/// A line of the table. In brackets the share of the settled time that was left out; `?` where the machine paused.
 pub fn line(name: &str, phases: &[Phase], bounds: &Bounds) -> String {
     let mut line = name.to_owned();
     for phase in phases {
         let settled = match phase.settled {
+            _ if phase.disturbed => "?".into(),
             Some(time) if time <= bounds.settle => format!("{:.0} ms", time * 1e3),
             Some(time) => format!("{:.0} ms!", time * 1e3),
             None => "never".into(),
         };
-        let Phase { flows, utilisation, queue: (half, most), peak, .. } = phase;
-        line += &format!("\t{flows}: {:.1} % {half:.1}/{most:.1}/{peak:.0} {settled}", utilisation * 100.0);
+        let Phase { flows, utilisation, p50, p99, peak, judged, .. } = phase;
+        line += &format!("\t{flows}: {:.1} % {p50:.1}/{p99:.1}/{peak:.0} {settled}", utilisation * 100.0);
+        line += &format!(" [{judged:.1} s]");
     }
     line
 }
 
-/// The promises that were not kept.
-pub fn broken(phases: &[Phase], bounds: &Bounds) -> Vec<String> {
+/// Of each phase the run before, if that was whole and kept what is promised; else this one.
+pub fn keep(phases: Vec<Phase>, before: &[Phase], bounds: &Bounds) -> Vec<Phase> {
+    let better = |(index, phase): (usize, Phase)| {
+        let kept = before.get(index).filter(|before| {
+            before.flows == phase.flows && before.is_whole() && broken(before, bounds).is_empty()
+        });
+        *kept.unwrap_or(&phase)
+    };
+    phases.into_iter().enumerate().map(better).collect()
+}
+
+impl Phase {
+    /// Whether the machine left enough of it to judge by.
+    fn is_whole(&self) -> bool {
+        self.judged >= ENOUGH && !self.disturbed
+    }
+}
+
+/// What a run comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All that was promised.
+    Kept,
+    /// These promises were not kept.
+    Broken(Vec<String>),
+    /// The machine paused too often to say.
+    Unjudged(String),
+}
+
+/// Whether what is promised was kept, as far as it can be said.
+pub fn verdict(run: &Run, phases: &[Phase], bounds: &Bounds) -> Verdict {
+    let broken: Vec<String> = phases.iter().flat_map(|phase| broken(phase, bounds)).collect();
+    if !broken.is_empty() {
+        return Verdict::Broken(broken);
+    }
+    if phases.iter().all(Phase::is_whole) {
+        return Verdict::Kept;
+    }
+    let pauses = pauses(run, bounds);
+    let longest = pauses.iter().max_by(|one, other| one.length.total_cmp(&other.length));
+    Verdict::Unjudged(longest.map_or("the phases are too short".into(), |longest| {
+        let (count, length, whose) = (pauses.len(), longest.length * 1e3, &longest.whose);
+        format!(
+            "the machine paused {count} times for more than {:.1} ms, {whose} for {length:.1} ms",
+            bounds.pause * 1e3
+        )
+    }))
+}
+
+/// The promises that a phase did not keep.
+fn broken(phase: &Phase, bounds: &Bounds) -> Vec<String> {
     let mut broken = Vec::new();
-    for phase in phases {
-        let Phase { flows, utilisation, queue: (_, p99), settled, .. } = *phase;
-        if utilisation < UTILISATION {
-            broken.push(format!(
-                "{flows} flows keep the link {:.1} % busy: less than 90 %",
-                utilisation * 100.0
-            ));
+    let Phase { flows, utilisation, p99, settled, judged, disturbed, .. } = *phase;
+    if judged >= ENOUGH && utilisation < UTILISATION {
+        broken.push(format!("{flows} flows keep the link {:.1} % busy: less than 90 %", utilisation * 100.0));
+    }
+    if judged >= ENOUGH && p99 > QUEUE + BETWEEN {
+        broken.push(format!("{flows} flows: the queue's p99 is {p99:.1} packets: more than {QUEUE}"));
+    }
+    match settled {
+        _ if disturbed => {}
+        Some(time) if time <= bounds.settle => {}
+        Some(time) => {
+            broken.push(format!("{flows} flows settled after {time:.3} s: later than {} s", bounds.settle));
         }
-        if p99 > QUEUE + BETWEEN {
-            broken.push(format!("{flows} flows: the queue's p99 is {p99:.1} packets: more than {QUEUE}"));
-        }
-        match settled {
-            Some(time) if time <= bounds.settle => {}
-            Some(time) => broken
-                .push(format!("{flows} flows settled after {time:.3} s: later than {} s", bounds.settle)),
-            None => broken.push(format!("{flows} flows never settled")),
-        }
+        None => broken.push(format!("{flows} flows never settled")),
     }
     broken
 }
@@ -150,7 +227,7 @@ mod tests {
     use super::*;
     use crate::run::Sample;
 
-    const BOUNDS: Bounds = Bounds { packet: 1000, settle: 0.2 };
+    const BOUNDS: Bounds = Bounds { packet: 1000, settle: 0.2, pause: 0.001 };
 
     /// One flow for a second, two for another; each joins with so much of the time a queue of 9000 bytes.
     fn run(joining: f64, settled: f64, busy: f64) -> Run {
@@ -174,20 +251,45 @@ mod tests {
         assert_eq!(phases.iter().map(|phase| phase.flows).collect::<Vec<_>>(), [1, 2]);
         for phase in &phases {
             assert!((phase.utilisation - 0.95).abs() < 1e-9, "{phase:?}");
-            assert!(phase.queue == (1.0, 1.0) && phase.peak == 9.0, "{phase:?}");
+            assert!(phase.p50 == 1.0 && phase.p99 == 1.0 && phase.peak == 9.0, "{phase:?}");
             assert!(phase.settled.is_some_and(|time| time > 0.05 && time <= 0.11), "{phase:?}");
         }
-        assert_eq!(broken(&phases, &BOUNDS), Vec::<String>::new());
+        assert_eq!(verdict(&run(0.5, 0.0, 0.95), &phases, &BOUNDS), Verdict::Kept);
         assert!(line("hpcc", &phases, &BOUNDS).contains("2: 95.0 % 1.0/1.0/9"));
     }
 
     #[test]
     fn a_queue_an_idle_link_and_a_late_settling_are_told() {
-        let told = |run: &Run| broken(&phases(run, &BOUNDS), &BOUNDS).join("; ");
-        assert!(told(&run(0.5, 0.02, 0.95)).contains("p99 is 9.0 packets"));
-        assert!(told(&run(0.0, 0.0, 0.8)).contains("80.0 % busy"));
-        assert!(told(&run(0.0, 0.0, 0.8)).contains("never settled"));
+        let told = |run: &Run, bounds| match verdict(run, &phases(run, bounds), bounds) {
+            Verdict::Broken(broken) => broken.join("; "),
+            other => format!("{other:?}"),
+        };
+        assert!(told(&run(0.5, 0.02, 0.95), &BOUNDS).contains("p99 is 9.0 packets"));
+        assert!(told(&run(0.0, 0.0, 0.8), &BOUNDS).contains("80.0 % busy"));
+        assert!(told(&run(0.0, 0.0, 0.8), &BOUNDS).contains("never settled"));
         let late = Bounds { settle: 0.05, ..BOUNDS };
-        assert!(broken(&phases(&run(0.5, 0.0, 0.95), &late), &late).join("; ").contains("later than 0.05 s"));
+        assert!(told(&run(0.5, 0.0, 0.95), &late).contains("later than 0.05 s"));
+    }
+
+    /// The queue is long from 0.5 s to 0.6 s, and a pause says why.
+    #[test]
+    fn what_a_pause_did_is_left_out_and_too_many_leave_nothing_to_judge() {
+        let mut run = run(0.0, 0.0, 0.95);
+        for interval in &mut run.intervals[50..60] {
+            interval.queue = vec![(9000, 1e7)];
+        }
+        let of = |run: &Run| verdict(run, &phases(run, &BOUNDS), &BOUNDS);
+        assert!(matches!(of(&run), Verdict::Broken(_)));
+        let pause = |end| Pause { end, length: 0.005, whose: "thread core".into() };
+        run.pauses = vec![pause(0.5), Pause { length: 0.0005, ..pause(0.1) }];
+        let first = phases(&run, &BOUNDS)[0];
+        assert!(first.p99 == 1.0 && (0.5..0.65).contains(&first.judged) && !first.disturbed, "{first:?}");
+        assert_eq!(of(&run), Verdict::Kept);
+        run.pauses.push(pause(1.01));
+        assert!(phases(&run, &BOUNDS)[1].disturbed);
+        let Verdict::Unjudged(why) = of(&run) else { panic!() };
+        let again = keep(phases(&self::run(0.0, 0.0, 0.8), &BOUNDS), &phases(&run, &BOUNDS), &BOUNDS);
+        assert!(again[0] == phases(&run, &BOUNDS)[0] && again[1].utilisation < 0.81, "{again:?}");
+        assert_eq!(why, "the machine paused 2 times for more than 1.0 ms, thread core for 5.0 ms");
     }
 }

@@ -1,4 +1,4 @@
-//! How many queue pairs send, over time: `1x2s,2x2s,8x3s`.
+//! How many queue pairs send, over time: `1x2s,2x2s,8x3s`. `0x1s` is a pause.
 
 use crate::units;
 use std::str::FromStr;
@@ -14,11 +14,13 @@ impl FromStr for Phases {
     fn from_str(text: &str) -> Result<Self, String> {
         let phase = |text: &str| {
             let (count, time) = text.split_once('x')?;
-            let count = count.parse().ok().filter(|count| (1..=1024).contains(count))?;
+            let count = count.parse().ok().filter(|count| *count <= 1024)?;
             Some((count, units::seconds(time).ok()?))
         };
         let phases = text.split(',').map(phase).collect::<Option<Vec<_>>>();
+        let sends = |phases: &Vec<(u32, Duration)>| phases.iter().any(|(count, _)| *count > 0);
         phases
+            .filter(sends)
             .map(Self)
             .ok_or_else(|| format!("`{text}`: write how many queue pairs and how long, as in 1x2s,8x500ms"))
     }
@@ -52,6 +54,8 @@ mod tests {
 
     #[test]
     fn phases_follow_each_other() {
+        let late: Phases = "0x1s,2x1s".parse().unwrap();
+        assert_eq!((late.sending(Duration::ZERO), late.sending(Duration::from_secs(1))), (0, 2));
         let phases: Phases = "1x2s,8x500ms,2x1".parse().unwrap();
         assert_eq!((phases.most(), phases.whole()), (8, Duration::from_millis(3500)));
         let at = |millis| phases.sending(Duration::from_millis(millis));
@@ -59,7 +63,7 @@ mod tests {
             [at(0), at(1999), at(2000), at(2499), at(2500), at(3499), at(3500)],
             [1, 1, 8, 8, 2, 2, 0]
         );
-        for wrong in ["", "1", "0x2s", "1x0s", "2000x1s", "1x2s,", "ax1s"] {
+        for wrong in ["", "1", "0x2s,0x1s", "1x0s", "2000x1s", "1x2s,", "ax1s"] {
             assert!(wrong.parse::<Phases>().unwrap_err().contains("1x2s"), "{wrong}");
         }
     }

@@ -9,7 +9,7 @@ use crate::units;
 use cc::{Instant, Rate};
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::port_spec::PortSpec;
-use fabric::{Direct, Probability, Red, Runner, SecondClass, Switch};
+use fabric::{Direct, Probability, Red, Rest, Runner, SecondClass, Switch};
 use series::Recorder;
 use settings::EgressRate;
 use show::{Message, Show, Showing};
@@ -65,6 +65,10 @@ pub struct Args {
     /// The flows' base round trip, over which load is counted for AECN and direct responses
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
     load_period: Duration,
+    /// Sleep for up to TIME while nothing moves, for a core that others need: frames that come meanwhile wait for it
+    /// [default: stay awake while frames come]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    sleep: Option<Duration>,
     /// A pause of this process that a link makes up for, at most, in one burst
     #[arg(long, value_name = "TIME", default_value = "4ms", value_parser = units::duration)]
     catch_up: Duration,
@@ -140,7 +144,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         waiting: None,
     };
     let stop = Arc::clone(&turns.signals.stop);
-    let mut runner = Runner::new(switch, ports);
+    let mut runner = Runner::new(switch, ports).resting(args.sleep.map_or(Rest::Awake, Rest::Asleep));
     let begin = std::time::Instant::now();
     let clock = || Instant::ZERO + begin.elapsed();
     turns.next = Instant::ZERO + turns.interval.unwrap_or_default();

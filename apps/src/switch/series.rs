@@ -15,10 +15,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct Recorder {
     every: Duration,
     next: Instant,
+    /// The turn before, and the longest time between two turns of this interval.
+    turn: Instant,
+    pause: Duration,
     /// The switch's time 0, by the clock of the day.
     origin: Duration,
     series: Series,
-    rows: Sender<(f64, Vec<Interval>)>,
+    rows: Sender<(f64, Duration, Vec<Interval>)>,
 }
 
 /// A line of the file. Its columns stay as they are.
@@ -33,6 +36,8 @@ struct Row<'a> {
     dropped: u64,
     /// Bytes and nanoseconds: `0:9123456 4155:876544`.
     queue: String,
+    /// The longest time in which the switch didn't look.
+    pause_ns: u64,
 }
 
 impl Recorder {
@@ -55,11 +60,14 @@ impl Recorder {
         let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let origin = today.saturating_sub(now.saturating_since(Instant::ZERO));
         let series = Series::start(switch, now);
-        Ok((Self { every, next: now + every, origin, series, rows }, thread))
+        let (next, pause) = (now + every, Duration::ZERO);
+        Ok((Self { every, next, turn: now, pause, origin, series, rows }, thread))
     }
 
     /// After a turn of the switch: notes the interval where one has ended.
     pub fn after<B: PacketBuf>(&mut self, switch: &mut Switch<B>, now: Instant) {
+        self.pause = self.pause.max(now.saturating_since(self.turn));
+        self.turn = now;
         if now < self.next {
             return;
         }
@@ -74,16 +82,16 @@ impl Recorder {
     pub fn note<B: PacketBuf>(&mut self, switch: &mut Switch<B>, now: Instant) {
         let seconds = (self.origin + now.saturating_since(Instant::ZERO)).as_secs_f64();
         // The thread is gone where the disk is full; it says so in the end.
-        let _ = self.rows.send((seconds, self.series.take(switch, now)));
+        let _ = self.rows.send((seconds, std::mem::take(&mut self.pause), self.series.take(switch, now)));
     }
 }
 
 fn write(
     mut to: csv::Writer<File>,
     names: &[String],
-    rows: &Receiver<(f64, Vec<Interval>)>,
+    rows: &Receiver<(f64, Duration, Vec<Interval>)>,
 ) -> csv::Result<()> {
-    for (seconds, intervals) in rows {
+    for (seconds, pause, intervals) in rows {
         for interval in intervals {
             let queue: Vec<String> =
                 interval.queue.iter().map(|(bytes, nanos)| format!("{bytes}:{nanos}")).collect();
@@ -96,6 +104,7 @@ fn write(
                 ce_marked: interval.ce_marked,
                 dropped: interval.dropped,
                 queue: queue.join(" "),
+                pause_ns: u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX),
             })?;
         }
     }

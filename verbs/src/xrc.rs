@@ -50,6 +50,12 @@ impl XrcDomain {
         TargetBuilder { domain: self.handle.clone(), access, gid_index: None, partition_key: 0xffff }
     }
 
+    /// Whether both are the same domain.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.handle, &other.handle)
+    }
+
     /// How many hold the domain: it itself and its clones, and what is made in it.
     #[must_use]
     pub fn holders(&self) -> usize {

@@ -5,7 +5,7 @@ use crate::device::Configured;
 use crate::errno::{Errno, INVALID};
 use crate::event::AsyncEvents;
 use crate::live;
-use crate::{completion, post, query, queue_pair, srq, unsupported, window};
+use crate::{completion, post, query, queue_pair, srq, unsupported, window, xrc};
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::sync::OnceLock;
@@ -99,6 +99,11 @@ fn extended() -> verbs_context {
         query_device_ex: Some(query::query_device_ex),
         create_qp_ex: Some(queue_pair::create_qp_ex),
         create_cq_ex: Some(completion::create_cq_ex),
+        open_xrcd: Some(xrc::open_xrcd),
+        close_xrcd: Some(xrc::close_xrcd),
+        create_srq_ex: Some(xrc::create_srq_ex),
+        get_srq_num: Some(xrc::get_srq_num),
+        open_qp: Some(xrc::open_qp),
         sz: size_of::<verbs_context>(),
         ..Default::default()
     }

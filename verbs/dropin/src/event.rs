@@ -58,10 +58,10 @@ impl AsyncEvents {
         self.events.as_raw_fd()
     }
 
-    /// From now on the context hears of `object`.
+    /// From now on the context hears of `object`, by this name unless it has one.
     pub(crate) fn join<T>(&self, object: Object, program: *mut T) {
         let owned = Owned { address: program.expose_provenance(), open: 0 };
-        self.owners.lock().insert(object, owned);
+        self.owners.lock().entry(object).or_insert(owned);
     }
 
     /// The object will be destroyed. As rdma-core does it, this waits until all its events that were taken are
@@ -71,6 +71,14 @@ impl AsyncEvents {
         let waits = |objects: &mut HashMap<Object, Owned>| objects.get(&object).is_some_and(|it| it.open > 0);
         let objects = self.owners.acknowledged.wait_while(objects, waits);
         objects.unwrap_or_else(PoisonError::into_inner).remove(&object);
+    }
+
+    /// As [`leave`](Self::leave), where the object is told by this name: a target that was opened again is told by its first.
+    pub(crate) fn leave_as<T>(&self, object: Object, program: *mut T) {
+        let told = self.owners.lock().get(&object).map(|owned| owned.address);
+        if told == Some(program.addr()) {
+            self.leave(object);
+        }
     }
 
     fn next(&self) -> Result<ibv_async_event, Errno> {

@@ -35,6 +35,7 @@ mod srq;
 mod transitions;
 mod unsupported;
 mod window;
+mod xrc;
 
 pub use address::*;
 pub use channel::*;

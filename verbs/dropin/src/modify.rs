@@ -6,7 +6,7 @@ use crate::domain::rights;
 use crate::errno::{Errno, INVALID, out, status};
 use crate::query::{ip_of, mtu_of};
 use crate::queue_pair::{Inner, Qp, state_code};
-use crate::transitions::Rule;
+use crate::transitions::{Rule, no_attributes};
 use std::ffi::{c_int, c_uint};
 use verbs::{
     AckTimeout, Changes, Congestion, DEFAULT_CONGESTION, Modify, Path, Psn, Qpn, RnrTimer, RtrSettings,
@@ -113,10 +113,12 @@ unsafe fn steps(
         return Err(INVALID);
     }
     let (service, qpn) = (inner.qp.service(), inner.qp.qpn());
+    let mask = mask & !no_attributes(&inner.qp);
     // Without a state the queue pair stays in its own.
     let to = if mask & IBV_QP_STATE == 0 { state_code(from) } else { wanted.qp_state };
-    let rule = Rule::of(service, from, to)?;
+    let rule = Rule::of(&inner.qp, from, to)?;
     rule.check(mask)?;
+    let wanted = &named(wanted, mask);
     // SAFETY: passed on.
     let besides = unsafe { changes(context, inner, wanted, mask & rule.optional) }?;
     let change = (besides != Changes::default()).then_some(Modify::Change(besides));
@@ -134,6 +136,24 @@ unsafe fn steps(
         (State::SendQueueDrained | State::SendQueueError, IBV_QPS_RTS) => [change, Some(Modify::Resume)],
         _ => [change, None],
     })
+}
+
+/// What `mask` doesn't name may be anything: it counts as 0.
+fn named(wanted: &ibv_qp_attr, mask: c_uint) -> ibv_qp_attr {
+    let mut named = *wanted;
+    for (flag, attribute) in [
+        (IBV_QP_MAX_DEST_RD_ATOMIC, &mut named.max_dest_rd_atomic),
+        (IBV_QP_MIN_RNR_TIMER, &mut named.min_rnr_timer),
+        (IBV_QP_TIMEOUT, &mut named.timeout),
+        (IBV_QP_RETRY_CNT, &mut named.retry_cnt),
+        (IBV_QP_RNR_RETRY, &mut named.rnr_retry),
+        (IBV_QP_MAX_QP_RD_ATOMIC, &mut named.max_rd_atomic),
+    ] {
+        if mask & flag == 0 {
+            *attribute = 0;
+        }
+    }
+    named
 }
 
 /// The settings that `mask` names.

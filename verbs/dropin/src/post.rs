@@ -6,7 +6,9 @@ use crate::errno::{Errno, INVALID, UNSUPPORTED, at, out, status};
 use crate::queue_pair::Qp;
 use crate::window;
 use std::ffi::{c_int, c_uint};
-use verbs::{Data, Lkey, Qpn, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Service, Sge};
+use verbs::{
+    Data, Lkey, Qpn, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Service, Sge, SrqNumber,
+};
 
 /// # Safety
 /// `list` has `count` elements.
@@ -117,7 +119,8 @@ unsafe fn send_request(wr: &ibv_send_wr, service: Service, max_inline: u32) -> R
         signalled: flag(IBV_SEND_SIGNALED),
         solicited: flag(IBV_SEND_SOLICITED),
         fence: flag(IBV_SEND_FENCE),
-        srq: None,
+        // SAFETY: any bytes are a number; of an initiator the program set it.
+        srq: (service == Service::Xrc).then(|| SrqNumber::new(unsafe { wr.qp_type.xrc.remote_srqn })),
     })
 }
 

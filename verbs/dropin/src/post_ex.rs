@@ -7,7 +7,7 @@ use crate::post::{buffers, inline, sge};
 use crate::queue_pair::{Inner, Qp};
 use crate::window;
 use std::ffi::{c_int, c_uint, c_void};
-use verbs::{Data, Feth, Qpn, Remote, Rkey, SendOperation, SendRequest, Sge};
+use verbs::{Data, Feth, Qpn, Remote, Rkey, SendOperation, SendRequest, Sge, SrqNumber};
 
 /// The requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Default)]
@@ -296,9 +296,14 @@ unsafe fn refuse(qp: *mut ibv_qp_ex) {
     unsafe { edit(qp, |_| Err(UNSUPPORTED)) }
 }
 
-unsafe extern "C" fn set_shared_receives(qp: *mut ibv_qp_ex, _number: u32) {
+unsafe extern "C" fn set_shared_receives(qp: *mut ibv_qp_ex, number: u32) {
     // SAFETY: the contract of the manual page.
-    unsafe { refuse(qp) }
+    unsafe {
+        edit(qp, |inner| {
+            inner.draft.requests.last_mut().ok_or(INVALID)?.srq = Some(SrqNumber::new(number));
+            Ok(())
+        });
+    }
 }
 
 unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, _header: *mut c_void, _size: u16, _segment: u16) {

@@ -78,7 +78,8 @@ fn device_attributes(info: &DeviceInfo, guid: [u8; 8]) -> ibv_device_attr {
             | IBV_DEVICE_SYS_IMAGE_GUID
             | IBV_DEVICE_MEM_WINDOW
             | IBV_DEVICE_MEM_WINDOW_TYPE_2B
-            | IBV_DEVICE_MEM_MGT_EXTENSIONS,
+            | IBV_DEVICE_MEM_MGT_EXTENSIONS
+            | IBV_DEVICE_XRC,
         max_sge: number(limits.max_sge),
         max_sge_rd: number(limits.max_sge),
         max_cq: number(limits.max_cqs),

@@ -9,10 +9,12 @@ use crate::event::Object;
 use crate::live;
 use crate::post_ex::{self, Draft};
 use crate::srq::Srq;
+use crate::xrc::{self, Xrcd};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use verbs::{Capabilities, Congestion, Qpn, QueuePair, Service, State};
 
 /// A queue pair. `ibv_qp` is how `ibv_qp_ex` begins.
@@ -23,7 +25,10 @@ pub(crate) struct Qp {
     _later: UnsafeCell<Option<post_ex::Flush>>,
     /// It was made for `ibv_wr_start` and its like.
     extended: bool,
-    inner: Mutex<Inner>,
+    /// Shared with those that `ibv_open_qp` made.
+    inner: Arc<Mutex<Inner>>,
+    /// Of an XRC target.
+    xrcd: *mut Xrcd,
 }
 
 /// What one thread at a time uses.
@@ -93,16 +98,20 @@ const LIST_INLINE: u32 = 64;
 unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: passed on.
     let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
-    // SAFETY: passed on.
-    let [send, recv] = [init.send_cq, init.recv_cq].map(|cq| unsafe { live::find(cq.cast::<Cq>()) });
-    let (send, recv) = (send?, recv?);
     let service = match init.qp_type {
         IBV_QPT_RC => Service::Rc,
         IBV_QPT_UC => Service::Uc,
         IBV_QPT_UD => Service::Ud,
-        IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => return Err(UNSUPPORTED),
+        IBV_QPT_XRC_SEND => {
+            xrc::receive_nothing(init);
+            Service::Xrc
+        }
+        IBV_QPT_RAW_PACKET => return Err(UNSUPPORTED),
         _ => return Err(INVALID),
     };
+    // SAFETY: passed on.
+    let [send, recv] = [init.send_cq, init.recv_cq].map(|cq| unsafe { live::find(cq.cast::<Cq>()) });
+    let (send, recv) = (send?, recv?);
     // A queue holds one request at least. Where a list of buffers fits, as many bytes do: programs rely on that of devices.
     init.cap.max_send_wr = init.cap.max_send_wr.max(1);
     let list = init.cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
@@ -144,16 +153,27 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
     for users in [&domain.users, &send.users, &recv.users] {
         users.fetch_add(1, Ordering::AcqRel);
     }
-    let attributes = ibv_qp_attr { cap: init.cap, ..Default::default() };
-    let inner = Inner { qp, attributes, init: *init, congestion: None, draft: Draft::default() };
+    Ok(give(base, Inner::new(qp, init), extended, null_mut()))
+}
+
+impl Inner {
+    pub(crate) fn new(qp: QueuePair, init: &ibv_qp_init_attr) -> Arc<Mutex<Self>> {
+        let attributes = ibv_qp_attr { cap: init.cap, ..Default::default() };
+        Arc::new(Mutex::new(Self { qp, attributes, init: *init, congestion: None, draft: Draft::default() }))
+    }
+}
+
+/// Gives a queue pair to the program. `base.context` is open.
+pub(crate) fn give(base: ibv_qp, inner: Arc<Mutex<Inner>>, extended: bool, xrcd: *mut Xrcd) -> *mut ibv_qp {
     let abi = UnsafeCell::new(post_ex::table(base));
-    let (context, qpn) = (base.context, inner.qp.qpn());
-    let qp = live::give(Qp { abi, _later: UnsafeCell::new(None), extended, inner: Mutex::new(inner) });
+    let qp = live::give(Qp { abi, _later: UnsafeCell::new(None), extended, inner, xrcd });
     // SAFETY: the slot lies in `abi` or is `_later`, right behind it; nobody else has the queue pair yet.
     unsafe { qp.byte_add(post_ex::FLUSH_SLOT).cast::<Option<post_ex::Flush>>().write(Some(post_ex::flush)) };
-    // SAFETY: the domain's context is open.
-    unsafe { Context::from(context) }?.events.join(Object::Qp(qpn), qp);
-    Ok(qp.cast())
+    // SAFETY: the caller's promise.
+    if let Ok(context) = unsafe { Context::from(base.context) } {
+        context.events.join(Object::Qp(Qpn::new(base.qp_num)), qp);
+    }
+    qp.cast()
 }
 
 /// `ibv_create_qp(3)`
@@ -173,12 +193,22 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let wanted = unsafe { out(init) }?;
         let operations = wanted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
         let flags = wanted.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0;
-        let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+        let known = IBV_QP_INIT_ATTR_PD
+            | IBV_QP_INIT_ATTR_XRCD
+            | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+            | IBV_QP_INIT_ATTR_CREATE_FLAGS;
         if wanted.comp_mask & !known != 0
             || (operations && wanted.send_ops_flags & !post_ex::OPERATIONS != 0)
             || (flags && wanted.create_flags != 0)
         {
             return Err(UNSUPPORTED);
+        }
+        if wanted.qp_type == IBV_QPT_XRC_RECV {
+            let named = wanted.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0;
+            // SAFETY: the shorter structure is how the longer one begins; the contract of the manual page.
+            return unsafe {
+                xrc::create_target(if named { wanted.xrcd } else { null_mut() }, out(init.cast())?)
+            };
         }
         // SAFETY: the shorter structure is how the longer one begins.
         unsafe { create(wanted.pd, out(init.cast())?, operations) }
@@ -190,12 +220,18 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
-        let base = unsafe { live::find_last(qp.cast::<Qp>())?.base() };
+        let whole = unsafe { live::find_last(qp.cast::<Qp>()) }?;
+        let (base, xrcd) = (whole.base(), whole.xrcd);
         let (pd, srq, cqs) = (base.pd, base.srq, [base.send_cq, base.recv_cq]);
         // SAFETY: the queue pair's context is open.
-        unsafe { Context::from(base.context) }?.events.leave(Object::Qp(Qpn::new(base.qp_num)));
+        unsafe { Context::from(base.context) }?.events.leave_as(Object::Qp(Qpn::new(base.qp_num)), qp);
         // SAFETY: the program gives it up.
         drop(unsafe { live::take(qp.cast::<Qp>()) }?);
+        if !xrcd.is_null() {
+            // SAFETY: an XRC domain lives as long as its targets.
+            unsafe { live::find(xrcd) }?.users.fetch_sub(1, Ordering::AcqRel);
+            return Ok(());
+        }
         // SAFETY: the domain and the completion queues live as long as their queue pairs.
         let users = unsafe { [&live::find(pd.cast::<Pd>())?.users, users(cqs[0])?, users(cqs[1])?] };
         // SAFETY: null, or alive as long as its queue pairs.
@@ -258,7 +294,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the contract of the function.
     let extended = unsafe { Qp::find(qp) }.is_ok_and(|whole| whole.extended);
-    if extended { qp.cast() } else { std::ptr::null_mut() }
+    if extended { qp.cast() } else { null_mut() }
 }
 
 /// `ibv_query_qp_data_in_order(3)`: data may arrive out of order after a loss.

@@ -1,13 +1,15 @@
 //! Shared receive queues.
 
 use crate::abi::*;
+use crate::completion::Cq;
 use crate::context::Context;
 use crate::domain::Pd;
 use crate::errno::{BUSY, Errno, INVALID, at, object, out, status};
 use crate::event::Object;
 use crate::live;
 use crate::post::recv_request;
-use std::ffi::c_int;
+use crate::xrc::{self, Xrcd};
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use verbs::SharedReceiveQueue;
@@ -20,6 +22,29 @@ pub(crate) struct Srq {
     attributes: ibv_srq_attr,
     /// Queue pairs that take from it, which keep it from being destroyed.
     pub(crate) users: AtomicUsize,
+    /// Of an XRC domain: the domain, and where completions go.
+    pub(crate) xrc: Option<(*mut Xrcd, *mut Cq)>,
+}
+
+/// # Safety
+/// The domain is alive.
+pub(crate) unsafe fn give(
+    pd: *mut ibv_pd,
+    srq_context: *mut c_void,
+    attributes: ibv_srq_attr,
+    queue: SharedReceiveQueue,
+    xrc: Option<(*mut Xrcd, *mut Cq)>,
+) -> Result<*mut ibv_srq, Errno> {
+    // SAFETY: passed on.
+    let (domain, context) = unsafe { (live::find(pd.cast::<Pd>())?, (*pd).context) };
+    domain.users.fetch_add(1, Ordering::AcqRel);
+    let abi = ibv_srq { context, srq_context, pd, ..Default::default() };
+    let id = queue.id();
+    let (queue, users) = (Mutex::new(queue), AtomicUsize::new(0));
+    let srq = live::give(Srq { abi, queue, attributes, users, xrc });
+    // SAFETY: the domain's context is open.
+    unsafe { Context::from(context) }?.events.join(Object::Srq(id), srq);
+    Ok(srq.cast())
 }
 
 /// `ibv_create_srq(3)`
@@ -30,20 +55,8 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, wanted: *mut ibv_srq_in
         let (domain, wanted) = unsafe { (live::find(pd.cast::<Pd>())?, out(wanted)?) };
         let attributes = wanted.attr;
         let queue = domain.domain.shared_receive_queue(attributes.max_wr, attributes.max_sge)?;
-        domain.users.fetch_add(1, Ordering::AcqRel);
-        let abi = ibv_srq {
-            // SAFETY: the domain is alive.
-            context: unsafe { (*pd).context },
-            srq_context: wanted.srq_context,
-            pd,
-            ..Default::default()
-        };
-        let (id, context) = (queue.id(), abi.context);
-        let (queue, users) = (Mutex::new(queue), AtomicUsize::new(0));
-        let srq = live::give(Srq { abi, queue, attributes, users });
-        // SAFETY: the domain's context is open.
-        unsafe { Context::from(context) }?.events.join(Object::Srq(id), srq);
-        Ok(srq.cast())
+        // SAFETY: the domain is alive.
+        unsafe { give(pd, wanted.srq_context, attributes, queue, None) }
     })
 }
 
@@ -57,7 +70,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         if whole.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
-        let pd = whole.abi.pd;
+        let (pd, xrc) = (whole.abi.pd, whole.xrc);
         let id = whole.queue.lock().unwrap_or_else(PoisonError::into_inner).id();
         // SAFETY: the queue's context is open.
         unsafe { Context::from(whole.abi.context) }?.events.leave(Object::Srq(id));
@@ -65,6 +78,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         unsafe {
             drop(live::take(srq)?);
             live::find(pd.cast::<Pd>())?.users.fetch_sub(1, Ordering::AcqRel);
+            xrc.map_or(Ok(()), |parts| xrc::release(parts))?;
         }
         Ok(())
     })

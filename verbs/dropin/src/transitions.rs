@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::errno::{Errno, INVALID};
 use std::ffi::c_uint;
-use verbs::{Service, State};
+use verbs::{QueuePair, Service, State};
 
 /// Attributes of a transition.
 #[derive(Clone, Copy)]
@@ -33,6 +33,7 @@ const DATAGRAM: c_uint = OPENED | IBV_QP_QKEY;
 const PEER: c_uint = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 const READS_HERE: c_uint = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 const PATIENCE: c_uint = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
+const ASKING: c_uint = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 /// Another path to fall back to is taken note of, as Linux's Soft-RoCE does it, and never fallen back to.
 const ALTERNATE: c_uint = IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE;
 const RUNNING_UC: c_uint = IBV_QP_ACCESS_FLAGS | ALTERNATE;
@@ -104,21 +105,31 @@ const TABLE: &[Row] = &[
     },
 ];
 
+/// What an XRC queue pair has no use for, as the kernel has it: an initiator is never asked, a target never asks. Programs name it
+/// nevertheless.
+pub(crate) fn no_attributes(qp: &QueuePair) -> c_uint {
+    match qp.service() {
+        Service::Xrc if qp.is_target() => ASKING,
+        Service::Xrc => READS_HERE,
+        Service::Rc | Service::Uc | Service::Ud => 0,
+    }
+}
+
 impl Rule {
     /// The rule of a transition; to RESET and ERR a queue pair goes from anywhere, without attributes.
-    pub(crate) fn of(service: Service, from: State, to: ibv_qp_state) -> Result<Self, Errno> {
+    pub(crate) fn of(qp: &QueuePair, from: State, to: ibv_qp_state) -> Result<Self, Errno> {
         if matches!(to, IBV_QPS_RESET | IBV_QPS_ERR) {
             return Ok(Self { required: 0, optional: 0 });
         }
         let row = TABLE.iter().find(|row| row.from == from && row.to == to);
-        let rule = row.and_then(|row| match service {
+        let rule = row.and_then(|row| match qp.service() {
             Service::Rc => row.rc,
             Service::Uc => row.uc,
             Service::Ud => row.ud,
-            // An initiator is never asked.
-            Service::Xrc => row.rc.map(|rule| rule.without(READS_HERE)),
+            Service::Xrc => row.rc.map(|rule| rule.without(no_attributes(qp))),
         });
         rule.ok_or_else(|| {
+            let service = qp.service();
             tracing::warn!("ibv_modify_qp: a {service:?} queue pair can't go from {from:?} to state {to}");
             INVALID
         })

@@ -9,9 +9,24 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
+/// A number of bytes, as people say it.
+pub fn size(bytes: u64) -> String {
+    let (unit, name) = match bytes {
+        0..=999 => (1, "B"),
+        1_000..=999_999 => (1_000, "kB"),
+        1_000_000..=999_999_999 => (1_000_000, "MB"),
+        _ => (1_000_000_000, "GB"),
+    };
+    let whole = bytes.is_multiple_of(unit);
+    if whole {
+        format!("{} {name}", bytes / unit)
+    } else {
+        format!("{:.1} {name}", bytes as f64 / unit as f64)
+    }
+}
+
 /// What a plot's axes say.
 pub struct Axes<'a> {
-    pub title: &'a str,
     pub x: &'a str,
     pub y: &'a str,
     /// The x axis counts in powers of ten.
@@ -21,6 +36,37 @@ pub struct Axes<'a> {
 const SIZE: (u32, u32) = (900, 320);
 /// Points of a line that a picture can show.
 const POINTS: usize = 3000;
+
+/// Colours that people of any eyesight tell apart (Okabe and Ito), again and again.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 0, 0),
+    RGBColor(150, 150, 150),
+];
+/// Lines that a legend names; more are a crowd.
+const NAMED: usize = 16;
+
+const fn colour(number: usize) -> RGBColor {
+    COLOURS[number % COLOURS.len()]
+}
+
+/// Which line is which, as HTML that stands below a plot; nothing for one line, or for a crowd.
+pub fn legend(lines: &[Line]) -> String {
+    if !(2..=NAMED).contains(&lines.len()) {
+        return String::new();
+    }
+    let name = |(number, line): (usize, &Line)| {
+        let RGBColor(r, g, b) = colour(number);
+        format!("<span><i style=\"background:rgb({r},{g},{b})\"></i>{}</span>", line.name)
+    };
+    let names: String = lines.iter().enumerate().map(name).collect();
+    format!("<p class=legend>{names}</p>")
+}
 
 /// Draws lines. An empty text where there is nothing to draw.
 pub fn lines(axes: &Axes<'_>, lines: &[Line]) -> Result<String, Failure> {
@@ -60,30 +106,21 @@ fn draw(
     let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
-        .caption(axes.title, ("sans-serif", 18))
         .margin(10)
         .x_label_area_size(40)
         .y_label_area_size(70)
         .build_cartesian_2d(from..to, 0.0..top)?;
-    let power = |value: &f64| format!("{:.0}", 10_f64.powf(*value));
+    let power = |value: &f64| size(10_f64.powf(*value).round() as u64);
     let plain = |value: &f64| format!("{value:.0}");
     let label: &dyn Fn(&f64) -> String = if axes.is_logarithmic { &power } else { &plain };
     let mut mesh = chart.configure_mesh();
-    mesh.x_desc(axes.x).y_desc(axes.y).light_line_style(WHITE).x_label_formatter(&label).draw()?;
+    mesh.x_desc(axes.x).y_desc(axes.y).light_line_style(WHITE).bold_line_style(BLACK.mix(0.12));
+    mesh.x_label_formatter(&label).label_style(("sans-serif", 14)).draw()?;
     for (number, line) in lines.iter().enumerate() {
-        let colour = Palette99::pick(number).to_rgba();
         let step = line.points.len().div_ceil(POINTS).max(1);
         let points = line.points.iter().copied().step_by(step);
-        let series = chart.draw_series(LineSeries::new(points, colour.stroke_width(1)))?;
-        if lines.len() <= 16 {
-            series
-                .label(line.name.clone())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour));
-        }
-    }
-    if (2..=16).contains(&lines.len()) {
-        let mut labels = chart.configure_series_labels();
-        labels.background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).draw()?;
+        let width = if lines.len() <= 4 { 2 } else { 1 };
+        chart.draw_series(LineSeries::new(points, colour(number).stroke_width(width)))?;
     }
     area.present()?;
     drop(chart);
@@ -99,9 +136,11 @@ mod tests {
         let line =
             |name: &str| Line { name: name.into(), points: (1..50).map(|x| (f64::from(x), 2.0)).collect() };
         for is_logarithmic in [false, true] {
-            let axes = Axes { title: "Queue", x: "µs", y: "kB", is_logarithmic };
-            let text = lines(&axes, &[line("one"), line("two")]).unwrap();
-            assert!(text.starts_with("<svg") && text.contains("Queue") && text.contains("two"), "{text}");
+            let axes = Axes { x: "µs", y: "kB", is_logarithmic };
+            let both = [line("one"), line("two")];
+            let text = lines(&axes, &both).unwrap();
+            assert!(text.starts_with("<svg") && text.contains("kB") && text.contains("µs"), "{text}");
+            assert!(legend(&both).contains("two") && legend(&both[..1]).is_empty());
             assert_eq!(lines(&axes, &[]).unwrap(), "");
         }
     }

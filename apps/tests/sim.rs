@@ -33,6 +33,20 @@ fn a_run_leaves_tables_and_a_page_that_needs_nothing_else() {
     assert!(!page.contains("src=") && !page.contains("href="), "nothing from elsewhere");
 }
 
+/// `ci/sim` holds the same traces in the release build.
+#[test]
+fn traces_are_what_they_were() {
+    let traces = fs::read_to_string(fabric("scenarios/traces.txt")).unwrap();
+    let rows: Vec<_> =
+        traces.lines().filter_map(|line| line.split_once(' ')).filter(|row| row.0 != "#").collect();
+    assert!(rows.len() >= 4, "{traces}");
+    for (scenario, trace) in rows {
+        let said = ferroce().arg("sim").arg(fabric("scenarios").join(scenario)).assert().success();
+        let said = String::from_utf8(said.get_output().stdout.clone()).unwrap();
+        assert!(said.contains(&format!("trace {trace}")), "{scenario}: {said}");
+    }
+}
+
 #[test]
 fn a_sweep_runs_every_seed_with_every_value() {
     let mut run = ferroce();

@@ -4,12 +4,15 @@ use super::figures::{SizeRow, steady};
 use super::scenario::{Reference, Scenario};
 use crate::failure::Failure;
 use csv::StringRecord;
-use fabric::sim::{Outcome, Steady};
+use fabric::sim::{Outcome, Steady, window};
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 /// How far a figure may be from a single run's: a share of it.
 const SHARE: f64 = 0.1;
+/// One packet's difference in a queue's percentile is the sampling's.
+const PACKET_KB: f64 = 1.0905;
 
 /// A figure beside the reference's.
 #[derive(Clone, Debug)]
@@ -33,6 +36,8 @@ pub struct Ours {
     pub steady: Option<[f64; 11]>,
     pub rows: Vec<SizeRow>,
     pub queues: [f64; 5],
+    /// From 100 µs to the end: Gb/s, Jain, and the queue's mean, 95th and 99th percentile in kB.
+    pub window: Option<[f64; 5]>,
 }
 
 impl Ours {
@@ -49,7 +54,10 @@ impl Ours {
             quantile(0.999),
             (outcome.queue_max / 1000) as f64,
         ];
-        Self { steady: values, rows: rows.to_vec(), queues }
+        let part = window(&outcome.series, Duration::from_micros(100), scenario.setup.limit);
+        let part =
+            part.map(|(gbps, jain, [mean, p95, p99, _])| [gbps, jain, mean / 1e3, p95 / 1e3, p99 / 1e3]);
+        Self { steady: values, rows: rows.to_vec(), queues, window: part }
     }
 }
 
@@ -68,6 +76,7 @@ pub fn compare(folder: &Path, scenario: &Scenario, ours: &Ours) -> Result<Vec<Co
     if compared.is_empty() {
         compared = single(folder, reference, ours)?;
     }
+    compared.extend(windows(folder, reference, ours)?);
     compared.extend(sizes(folder, reference, ours)?);
     compared.extend(queues(folder, reference, ours)?);
     if compared.is_empty() {
@@ -140,6 +149,22 @@ fn single(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compa
     let compared = names.into_iter().filter_map(|(name, place)| {
         let theirs = column(&header, row, name)?;
         Some(Compared { name: name.into(), ours: steady[place], theirs, band: theirs * SHARE })
+    });
+    Ok(compared.collect())
+}
+
+/// Runs that were cut after 10 ms, by `W_ai` and maxStage: `hpcc_wai25_ms5`. The queue within 10 %, or a packet.
+fn windows(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compared>, Failure> {
+    let name = reference.variant.strip_prefix("hpcc_wai").and_then(|name| name.split_once("_ms"));
+    let (Some((additive, stage)), Some(ours)) = (name, ours.window) else { return Ok(Vec::new()) };
+    let is_it = |row: &StringRecord| row[0] == *additive && row[1] == *stage && row[2] == *"100";
+    let (header, rows) = rows(&folder.join("f14.csv"), is_it)?;
+    let Some(row) = rows.first() else { return Ok(Vec::new()) };
+    let names = ["wire_util_gbps", "jain", "q_mean_KB", "q_p95", "q_p99"];
+    let compared = names.into_iter().zip(ours).filter_map(|(name, ours)| {
+        let theirs = column(&header, row, name)?;
+        let packet = if name.starts_with('q') { PACKET_KB } else { 0.0 };
+        Some(Compared { name: name.into(), ours, theirs, band: (theirs * SHARE).max(packet) })
     });
     Ok(compared.collect())
 }

@@ -79,7 +79,7 @@ enum Compat {
     HpccNs3,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EcnText {
     min: u64,
@@ -214,7 +214,8 @@ pub fn read(
         }
     };
     let (conventions, hosts) = conventions(&text).map_err(|error| wrong("compat", error))?;
-    let red = text.ecn.as_ref().map(|ecn| {
+    let ecn = text.ecn.or_else(|| authors_marks(text.compat, &congestion.algorithm));
+    let red = ecn.map(|ecn| {
         let most = Probability::new(ecn.probability);
         let most = most.ok_or_else(|| wrong("ecn.probability", format!("{}: 0 to 1", ecn.probability)))?;
         Ok(Red { from: ecn.min, to: ecn.max, most })
@@ -241,7 +242,8 @@ pub fn read(
         seed,
         ..Setup::new(topology, flows, congestion)
     };
-    Ok(Scenario { setup, reference: text.reference, first_host: text.first_host })
+    let reference = text.reference.map(|reference| varied(reference, vary));
+    Ok(Scenario { setup, reference, first_host: text.first_host })
 }
 
 fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topology, String> {
@@ -266,6 +268,30 @@ fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<To
     })
 }
 
+/// What the authors' switches mark for these algorithms.
+fn authors_marks(compat: Compat, algorithm: &AlgorithmConfig) -> Option<EcnText> {
+    match (compat, algorithm) {
+        (Compat::HpccNs3, AlgorithmConfig::Dctcp(_)) => {
+            Some(EcnText { min: 300_000, max: 300_000, probability: 1.0 })
+        }
+        (Compat::HpccNs3, AlgorithmConfig::Dcqcn(_)) => {
+            Some(EcnText { min: 400_000, max: 1_600_000, probability: 0.2 })
+        }
+        _ => None,
+    }
+}
+
+/// What a run with other values is called in a reference directory: hpcc_ms0, dctcp.
+fn varied(reference: Reference, vary: &[(String, String)]) -> Reference {
+    let other =
+        |variant: String, (key, value): &(String, String)| match (key.as_str(), variant.split_once("_ms")) {
+            ("max_stage", Some((before, _))) => format!("{before}_ms{value}"),
+            ("cc", _) => value.clone(),
+            _ => variant,
+        };
+    Reference { variant: vary.iter().fold(reference.variant, other), ..reference }
+}
+
 /// Sizes, time and what the hosts are.
 fn conventions(text: &Text) -> Result<(Conventions, Hosts), String> {
     let sizes = match text.compat {
@@ -286,6 +312,9 @@ fn conventions(text: &Text) -> Result<(Conventions, Hosts), String> {
     Ok((Conventions { payload, ..sizes }, hosts))
 }
 
+/// Behind `dcqcn`, in a reference's names.
+const WINDOWED: &str = "_vwin";
+
 /// Congestion control of a line as in `ferroce.toml`; with the authors' conventions, DCTCP and DCQCN have their parameters.
 fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<Congestion, String> {
     let mut parts: Vec<String> = text.split(',').map(|part| part.trim().to_owned()).collect();
@@ -293,7 +322,8 @@ fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<C
         let named = |part: &String| part.split('=').next() == Some(key.as_str());
         parts.retain(|part| !named(part));
         if key == "cc" {
-            parts[0].clone_from(value);
+            // As the reference calls DCQCN with a window.
+            parts[0] = value.strip_suffix(WINDOWED).unwrap_or(value).to_owned();
         } else {
             parts.push(format!("{key}={value}"));
         }
@@ -306,10 +336,14 @@ fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<C
     let congestion = verbs::parse_congestion(&parts.join(","))?;
     let algorithm = match (congestion.algorithm, compat) {
         (AlgorithmConfig::Dctcp(config), Compat::HpccNs3) => {
-            AlgorithmConfig::Dctcp(DctcpConfig::simulator(config.base_rtt))
+            let min_rate = config.min_rate;
+            AlgorithmConfig::Dctcp(DctcpConfig { min_rate, ..DctcpConfig::simulator(config.base_rtt) })
         }
         (AlgorithmConfig::Dcqcn(config), Compat::HpccNs3) => {
-            AlgorithmConfig::Dcqcn(DcqcnConfig::simulator(config.base_rtt))
+            let min_rate = config.min_rate;
+            let is_open = vary.iter().any(|(key, value)| key == "cc" && value == "dcqcn");
+            let window = config.base_rtt.filter(|_| !is_open);
+            AlgorithmConfig::Dcqcn(DcqcnConfig { min_rate, ..DcqcnConfig::simulator(window) })
         }
         (algorithm, _) => algorithm,
     };
@@ -390,6 +424,10 @@ mod tests {
         assert!(read("x", &TEXT.replace("compat", "host = 'endpoint'\ncompat"), None, 1, &[]).is_err());
         let dctcp = read("x", TEXT, None, 1, &[("cc".into(), "dctcp".into())]).unwrap();
         assert_eq!(dctcp.setup.congestion.algorithm.name(), "dctcp");
+        assert!(dctcp.setup.red.is_some() && scenario.setup.red.is_none());
+        let reference = Reference { scenario: "b".into(), variant: "hpcc_ms5".into() };
+        assert_eq!(varied(reference.clone(), &[("max_stage".into(), "0".into())]).variant, "hpcc_ms0");
+        assert_eq!(varied(reference, &[("cc".into(), "dctcp".into())]).variant, "dctcp");
         assert!(read("x", &TEXT.replace("hosts = 3", ""), None, 1, &[]).is_err());
     }
 
@@ -398,7 +436,8 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fabric/scenarios");
         for (folder, least) in [(folder.clone(), 9), (folder.join("reference"), 8)] {
             let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
-            let files: Vec<_> = files.filter(|path| path.is_file()).collect();
+            let files: Vec<_> =
+                files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
             for path in &files {
                 let text = std::fs::read_to_string(path).unwrap();
                 let read = read(&path.display().to_string(), &text, None, 1, &[]);

@@ -127,11 +127,16 @@ fn mean(runs: &[Run]) -> Ours {
         };
         SizeRow { p50: of(|row| row.p50), p95: of(|row| row.p95), p99: of(|row| row.p99), ..*row }
     };
+    let windows: Option<Vec<[f64; 5]>> = runs.iter().map(|run| run.ours.window).collect();
+    let part = |windows: Vec<[f64; 5]>| {
+        std::array::from_fn(|at| windows.iter().map(|of| of[at]).sum::<f64>() / count)
+    };
     let queue = |at: usize| runs.iter().map(|run| run.ours.queues[at]).sum::<f64>() / count;
     Ours {
         steady: has_all.then(|| sum.map(|value| value / count)),
         rows: runs[0].ours.rows.iter().map(row).collect(),
         queues: std::array::from_fn(queue),
+        window: windows.map(part),
     }
 }
 

@@ -8,7 +8,7 @@ use super::setup::{LONGEST, Setup, SetupError};
 use cc::Instant;
 use roce::qp::CompletionStatus;
 use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD, Mtu};
-use roce::{ControlError, Psn, Qpn};
+use roce::{ControlError, Endpoint, Psn, Qpn};
 
 type Network<'a> = AnyNetwork<'a, Frame>;
 
@@ -151,7 +151,9 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
     }
 
     fn memory() -> [usize; 2] {
-        [0, size_of::<Card>() + size_of::<super::port::Port>()]
+        // Both ends of a connection.
+        let flow = size_of::<Flow>() + 2 * Endpoint::QP_BYTES;
+        [flow, size_of::<Card>() + size_of::<super::port::Port>()]
     }
 }
 

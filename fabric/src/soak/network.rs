@@ -4,12 +4,11 @@ use super::Captured;
 use super::memory::Buffer;
 use super::plan::{Faults, Plan, Shape};
 use super::reached::Reached;
+use crate::events::Events;
 use crate::random::Random;
 use crate::{PortConfig, PortId, Switch, SwitchConfig};
 use cc::Instant;
 use roce::wire::Mac;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -29,28 +28,6 @@ pub(super) enum Event {
     Fate(usize),
 }
 
-struct Entry(u64, u64, Event);
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
-
 /// Where a port of a switch leads.
 #[derive(Clone, Copy)]
 enum Leads {
@@ -60,8 +37,7 @@ enum Leads {
 
 /// All between the hosts, and what is to come.
 pub(super) struct Network<'c> {
-    heap: BinaryHeap<Reverse<Entry>>,
-    said: u64,
+    events: Events<Event>,
     switches: Vec<Switch<Buffer>>,
     leads: Vec<Vec<Leads>>,
     homes: Vec<(usize, PortId)>,
@@ -106,8 +82,7 @@ impl<'c> Network<'c> {
         };
         let switches = leads.iter().enumerate().map(switch).collect::<Result<_, _>>();
         let mut network = Self {
-            heap: BinaryHeap::new(),
-            said: 0,
+            events: Events::default(),
             switches: switches.map_err(|error| error.to_string())?,
             leads,
             homes,
@@ -138,12 +113,11 @@ impl<'c> Network<'c> {
     }
 
     pub(super) fn push(&mut self, at: u64, event: Event) {
-        self.said += 1;
-        self.heap.push(Reverse(Entry(at, self.said, event)));
+        self.events.push(at, event);
     }
 
     pub(super) fn pop(&mut self) -> Option<(u64, Event)> {
-        self.heap.pop().map(|Reverse(Entry(at, _, event))| (at, event))
+        self.events.pop()
     }
 
     /// Buffers that nobody gave back.

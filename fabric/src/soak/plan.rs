@@ -195,13 +195,14 @@ fn congestion(random: &mut Random, rate: Rate, base_rtt: Duration, service: Serv
         return Congestion::new(pick(random, &[fixed, paced]));
     }
     let algorithm = match random.below(8) {
-        0 | 1 => CongestionAlgorithm::Hpcc(hpcc),
+        0 => CongestionAlgorithm::Hpcc(hpcc),
+        1 => CongestionAlgorithm::HpccFair(hpcc),
         2 => CongestionAlgorithm::HpccReceiver(hpcc),
         3 => CongestionAlgorithm::Dctcp(DctcpConfig::new(rate, base_rtt)),
         4 => CongestionAlgorithm::Dcqcn(DcqcnConfig::new(rate, Some(base_rtt))),
         _ => fixed,
     };
-    let telemetry = matches!(algorithm, CongestionAlgorithm::Hpcc(_) | CongestionAlgorithm::HpccReceiver(_));
+    let telemetry = algorithm.as_hpcc().is_some();
     let in_band = (telemetry && random.below(2) == 0).then_some(NonZeroU32::MIN.saturating_add(1));
     let upgrade = Upgrade { when: When::TelemetryAnswered, to: CongestionAlgorithm::Hpcc(hpcc) };
     let upgrade = (algorithm == fixed && random.below(4) == 0).then_some(upgrade);

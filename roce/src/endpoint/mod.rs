@@ -149,6 +149,10 @@ impl Endpoint {
         }
     }
 
+    /// Bytes that a queue pair takes before anything is asked of it: its queues, and what answers telemetry, are made when they are
+    /// needed.
+    pub const QP_BYTES: usize = QpTable::QP_BYTES;
+
     /// From now on frames leave one after the other as on a link of this rate, in bits of frames; with none, as fast as the
     /// port takes them. For ports without a link of their own (veth, tap, memif), whose queue pairs would else all send at
     /// the same time. What a pause of the poller costs is not made up for.

@@ -38,6 +38,9 @@ pub(super) struct QpTable {
 }
 
 impl QpTable {
+    /// Bytes of a queue pair that nothing was asked of yet.
+    pub(super) const QP_BYTES: usize = size_of::<Place>() + size_of::<Slot>();
+
     pub(super) fn new(core: u8, limit: u32, secret: &[u8; 32]) -> Self {
         let limit = limit.min(MAX_QPS);
         Self {

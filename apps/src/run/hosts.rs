@@ -157,5 +157,6 @@ fn command(program: &str, arguments: &[&str]) -> Result<(), Failure> {
     }
     let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
     let line = format!("{program} {}", arguments.join(" "));
-    Err(Failure::run(format!("`{line}` fails: {said}; hosts on this machine need root")))
+    let status = done.status;
+    Err(Failure::run(format!("`{line}` fails ({status}): {said}; hosts on this machine need root")))
 }

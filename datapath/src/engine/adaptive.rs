@@ -7,10 +7,13 @@
 use super::core::Turn;
 use super::on_demand::{OnDemand, Running};
 use super::runner::Status;
-use crate::event_fd::EventFd;
+use super::wake::Wake;
+#[cfg(all(test, loom))]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
+#[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -46,14 +49,12 @@ struct Shared {
     polls: AtomicU64,
     mode: AtomicU32,
     /// Ends a wait of the thread.
-    wake: EventFd,
+    wake: Wake,
 }
 
 impl Adaptive {
     pub(super) fn start(core: impl Turn + 'static, status: &Arc<Status>) -> io::Result<Self> {
-        let wake = EventFd::new(libc::EFD_NONBLOCK)?;
-        let core = OnDemand::new(core);
-        let shared = Arc::new(Shared { core, polls: AtomicU64::new(0), mode: AtomicU32::new(WORKING), wake });
+        let shared = Arc::new(Shared::new(core)?);
         let (here, there) = (shared.clone(), status.clone());
         let body = move || {
             block_signals();
@@ -121,6 +122,11 @@ fn block_signals() {
 }
 
 impl Shared {
+    fn new(core: impl Turn + 'static) -> io::Result<Self> {
+        let (polls, mode) = (AtomicU64::new(0), AtomicU32::new(WORKING));
+        Ok(Self { core: OnDemand::new(core), polls, mode, wake: Wake::new()? })
+    }
+
     /// Ends the thread's wait if it waits in `mode`; only the first to see it does.
     fn rouse(&self, mode: u32) {
         if self.mode.load(Ordering::Relaxed) == mode
@@ -174,7 +180,7 @@ impl Shared {
         loop {
             self.mode.store(STANDING_BACK, Ordering::Relaxed);
             let polls = self.polls.load(Ordering::Relaxed);
-            self.wait(None, STAND_BACK);
+            self.wake.wait(None, STAND_BACK);
             let roused = self.mode.swap(WORKING, Ordering::Relaxed) == WORKING;
             let drives_on = self.polls.load(Ordering::Relaxed).wrapping_sub(polls) >= DRIVES_ON;
             if roused || !drives_on || status.stopping() {
@@ -190,35 +196,106 @@ impl Shared {
         fence(Ordering::SeqCst);
         let mut core = self.core.take();
         let work = core.turn(status);
-        let (descriptor, timer) = needs(&core);
+        let (descriptor, longest) = needs(&core, nap);
         drop(core);
         if !work && !status.stopping() {
-            let longest = if descriptor.is_some() { LONGEST_SLEEP } else { nap };
-            self.wait(descriptor, timer.map_or(longest, |timer| timer.min(longest)));
+            self.wake.wait(descriptor, longest);
         }
         self.mode.store(WORKING, Ordering::Relaxed);
         !work
     }
-
-    /// Waits until roused, for the port's descriptor, or for `longest`.
-    fn wait(&self, descriptor: Option<RawFd>, longest: Duration) {
-        let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // A descriptor of -1 is passed over.
-        let mut watched = [watch(self.wake.as_raw_fd()), watch(descriptor.unwrap_or(-1))];
-        let longest = libc::timespec {
-            tv_sec: longest.as_secs() as libc::time_t,
-            tv_nsec: libc::c_long::from(longest.subsec_nanos()),
-        };
-        // SAFETY: both descriptors are open, the array has two, and no signal mask is changed.
-        let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, &longest, std::ptr::null()) };
-        if ready > 0 && watched[0].revents != 0 {
-            // Nothing to read is as well.
-            let _ = self.wake.take();
-        }
-    }
 }
 
-/// What to wait for: the port's descriptor, and the time to the next timer.
-fn needs(core: &Running<'_>) -> (Option<RawFd>, Option<Duration>) {
-    core.core().map_or((None, None), |core| (core.descriptor(), core.idle_time()))
+/// What to wait for: the port's descriptor, and how long at most.
+fn needs(core: &Running<'_>, nap: Duration) -> (Option<RawFd>, Duration) {
+    let Some(core) = core.core() else { return (None, nap) };
+    let told = core.descriptor().is_some() && !core.waits_for_port();
+    let longest = if told { LONGEST_SLEEP } else { nap };
+    (core.descriptor(), core.idle_time().map_or(longest, |timer| timer.min(longest)))
+}
+
+/// `RUSTFLAGS="--cfg loom" cargo test -p ferroce-datapath --no-default-features --lib adaptive --release`
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use loom::thread;
+
+    /// A core whose work is to answer a bell.
+    struct Bell {
+        rung: Arc<AtomicU32>,
+        served: Arc<AtomicU32>,
+    }
+
+    impl Turn for Bell {
+        fn attach(&mut self) {}
+
+        fn turn(&mut self) -> bool {
+            // As the doorbells do it.
+            if self.rung.load(Ordering::Relaxed) == 0 {
+                return false;
+            }
+            let rung = self.rung.swap(0, Ordering::Acquire);
+            self.served.fetch_add(rung, Ordering::Relaxed);
+            rung > 0
+        }
+
+        fn idle_time(&self) -> Option<Duration> {
+            None
+        }
+
+        fn waits_for_port(&self) -> bool {
+            false
+        }
+
+        fn descriptor(&self) -> Option<RawFd> {
+            None
+        }
+    }
+
+    /// The thread falls asleep, again and again, while `posts` requests are posted, each by a thread of its own. Nobody runs the core
+    /// but who is told to: a lost wake-up leaves a request that is never served, and the model says that it goes on for ever.
+    fn nobody_sleeps_over(posts: u32) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let (rung, served) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+            let shared = Shared::new(Bell { rung: rung.clone(), served: served.clone() }).unwrap();
+            let adaptive = Arc::new(Adaptive { shared: Arc::new(shared), thread: None });
+            let stop = Arc::new(AtomicU32::new(0));
+            let sleeper = {
+                let (adaptive, stop) = (adaptive.clone(), stop.clone());
+                thread::spawn(move || {
+                    let status = Status::default();
+                    while stop.load(Ordering::Acquire) == 0 {
+                        adaptive.shared.sleep(&status, NAPS[0]);
+                    }
+                })
+            };
+            let post = {
+                let (adaptive, rung) = (adaptive.clone(), rung.clone());
+                move || {
+                    rung.fetch_add(1, Ordering::Release);
+                    adaptive.posted(&Status::default());
+                }
+            };
+            let others: Vec<_> = (1..posts).map(|_| thread::spawn(post.clone())).collect();
+            post();
+            while served.load(Ordering::Acquire) < posts {
+                thread::yield_now();
+            }
+            stop.store(1, Ordering::Release);
+            adaptive.shared.wake.signal();
+            others.into_iter().chain([sleeper]).for_each(|thread| thread.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_post_wakes_a_thread_that_falls_asleep() {
+        nobody_sleeps_over(1);
+    }
+
+    #[test]
+    fn two_posters_wake_it() {
+        nobody_sleeps_over(2);
+    }
 }

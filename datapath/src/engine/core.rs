@@ -9,6 +9,9 @@ use std::time::Duration;
 /// Frames sent in one turn before others have their turn.
 const TRANSMIT_BUDGET: usize = 2 * BURST;
 
+/// Turns in which the port takes nothing, after which what waits for it keeps nobody awake: its peer may be gone for good.
+const PATIENCE: u32 = 4096;
+
 /// A control call on its way to the core.
 pub(super) type Command = Box<dyn FnOnce(&mut Station, cc::Instant) + Send>;
 
@@ -24,6 +27,8 @@ pub(super) struct Core<P: PacketIo> {
     hairpin: Burst<P::Buf>,
     /// A buffer that was got for a frame that did not come.
     spare: Option<P::Buf>,
+    /// Turns in a row in which something waited for the port and nothing left.
+    stuck: u32,
     /// Last, so that it outlives the buffers above.
     port: P,
 }
@@ -36,6 +41,8 @@ pub(super) trait Turn: Send {
     fn turn(&mut self) -> bool;
     /// How long nothing will happen by itself.
     fn idle_time(&self) -> Option<Duration>;
+    /// Whether something waits for the port, which no descriptor and no timer tells of.
+    fn waits_for_port(&self) -> bool;
     /// Becomes readable when a frame arrives, where the port has such a descriptor.
     fn descriptor(&self) -> Option<RawFd>;
 }
@@ -57,6 +64,7 @@ impl<P: PacketIo> Core<P> {
             leaving: Burst::new(),
             hairpin: Burst::new(),
             spare: None,
+            stuck: 0,
             port,
         }
     }
@@ -91,7 +99,9 @@ impl<P: PacketIo> Core<P> {
             }
         }
         // What the port or its pool has no room for yet comes by no timer and no descriptor: no time to sleep.
-        sent > 0 || !self.leaving.is_empty() || self.station.endpoint.may_transmit()
+        let waits = !self.leaving.is_empty() || self.station.endpoint.may_transmit();
+        self.stuck = if sent == 0 && waits { self.stuck.saturating_add(1) } else { 0 };
+        sent > 0 || (waits && self.stuck < PATIENCE)
     }
 
     /// Fills up the burst with frames that may leave now.
@@ -137,6 +147,10 @@ impl<P: PacketIo> Turn for Core<P> {
 
     fn idle_time(&self) -> Option<Duration> {
         self.station.poll_timeout().map(|at| at.saturating_since(self.clock.now()))
+    }
+
+    fn waits_for_port(&self) -> bool {
+        self.stuck > 0
     }
 
     fn descriptor(&self) -> Option<RawFd> {

@@ -50,11 +50,15 @@ impl EventQueue {
     pub fn wait(&self) -> io::Result<AsyncEvent> {
         loop {
             self.descriptor.take()?;
-            // The event is in the queue before the descriptor says so.
-            if let Some(event) = self.lock().pop_front() {
+            if let Some(event) = self.told() {
                 return Ok(event);
             }
         }
+    }
+
+    /// The oldest event, for who has read the descriptor: the event is in the queue before the descriptor says so.
+    pub fn told(&self) -> Option<AsyncEvent> {
+        self.lock().pop_front()
     }
 
     /// The oldest event, if there is one. One thread at a time takes events.

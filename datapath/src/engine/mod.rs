@@ -19,6 +19,7 @@ mod station;
 #[cfg(test)]
 mod tests;
 mod vlan;
+mod wake;
 
 pub use config::{CoreConfig, Idle, Progress, ProgressError, ResolveError, StartError, Stopped};
 pub use doorbell::{Doorbells, MAX_SLOTS};

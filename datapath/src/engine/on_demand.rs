@@ -2,8 +2,12 @@
 
 use super::core::Turn;
 use super::runner::Status;
+#[cfg(all(test, loom))]
+use loom::sync::{Mutex, MutexGuard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+#[cfg(not(all(test, loom)))]
+use std::sync::{Mutex, MutexGuard};
+use std::sync::{PoisonError, TryLockError};
 
 /// The core, until it has stopped.
 pub(super) struct OnDemand(Mutex<Option<Box<dyn Turn>>>);

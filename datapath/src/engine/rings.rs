@@ -34,6 +34,17 @@ impl fmt::Debug for Unpolled {
     }
 }
 
+/// While the core moves requests. It ends when what was added is told to be done too, and when the core dies in the middle: no
+/// poster waits for it then.
+pub(super) struct Move<'a>(&'a Unpolled);
+
+impl Drop for Move<'_> {
+    fn drop(&mut self) {
+        let moves = &self.0.moves;
+        moves.store(moves.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+}
+
 /// A work queue's place there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -46,15 +57,11 @@ impl Unpolled {
         Self { counts: (0..2 * slots).map(|_| AtomicU64::new(0)).collect(), moves: AtomicU32::new(0) }
     }
 
-    /// The core alone calls this: requests that it adds count twice until [`end_move`](Self::end_move).
-    pub(super) fn begin_move(&self) {
+    /// The core alone calls this: requests that it adds count twice until the move is dropped.
+    pub(super) fn begin_move(&self) -> Move<'_> {
         self.moves.store(self.moves.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-    }
-
-    /// What was added is told to be done too.
-    pub(super) fn end_move(&self) {
-        self.moves.store(self.moves.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        Move(self)
     }
 
     /// A fresh queue pair's send and receive queues.
@@ -419,13 +426,27 @@ mod tests {
         // The first is polled; while the second becomes done, a third is posted.
         assert_eq!((queue.pop(), queue.pop()), (Some(1), Some(2)));
         queue.publish(1);
-        unpolled.begin_move();
+        let half_way = unpolled.begin_move();
         unpolled.add(place);
         let third = std::thread::spawn(move || poster.push(3));
         std::thread::yield_now();
         queue.publish(2);
-        unpolled.end_move();
+        drop(half_way);
         assert_eq!(third.join().unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn a_core_that_dies_while_it_moves_requests_keeps_no_poster_waiting() {
+        let (unpolled, place) = fresh();
+        let (mut poster, mut queue) = work_queue::<u64>(1, unpolled.clone(), place);
+        assert_eq!((poster.push(1), queue.pop()), (Ok(()), Some(1)));
+        let dies = std::panic::AssertUnwindSafe(|| {
+            let _half_way = unpolled.begin_move();
+            unpolled.add(place);
+            std::panic::resume_unwind(Box::new("a defect"));
+        });
+        assert!(std::panic::catch_unwind(dies).is_err());
+        assert_eq!(poster.push(2), Err(PostError::QueueFull { limit: 1 }));
     }
 
     #[test]

@@ -416,7 +416,7 @@ impl Station {
             return;
         }
         let room = producer.room();
-        self.unpolled.begin_move();
+        let half_way = self.unpolled.begin_move();
         for (_, place) in self.batch.iter().take(room) {
             place.iter().for_each(|place| self.unpolled.add(*place));
         }
@@ -437,7 +437,7 @@ impl Station {
                 publish_shared(&self.endpoint, queues);
             }
         }
-        self.unpolled.end_move();
+        drop(half_way);
         let lost = self.batch.len() > room;
         let mut solicited = false;
         for (completion, place) in self.batch.drain(..).take(room) {

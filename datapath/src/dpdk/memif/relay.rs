@@ -8,7 +8,7 @@ use crate::dpdk::prepare::PortError;
 use crate::port_spec::MemifRole;
 use std::ffi::CString;
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -114,7 +114,7 @@ pub(in crate::dpdk) struct Relay {
 /// What the relay's thread works with.
 struct Work {
     meeting: Meeting,
-    /// Where the driver connects to, when it is the client.
+    /// The driver's way to us: the socket that we listen on when it is the client, or the one that it listens on.
     driver: Option<OwnedFd>,
     path: PathBuf,
     stopped: OwnedFd,
@@ -147,11 +147,14 @@ impl Relay {
 
     /// Begins, once the device `port` has started.
     pub(in crate::dpdk) fn start(&mut self, port: u16) -> io::Result<()> {
-        let Some(work) = self.work.take() else { return Ok(()) };
-        if self.role == MemifRole::Client {
-            // The driver has connected, as it does once.
-            self.private = None;
+        let Some(mut work) = self.work.take() else { return Ok(()) };
+        if self.role == MemifRole::Server {
+            let driver = socket::handle(&work.path)?;
+            work.path = PathBuf::from(format!("/proc/self/fd/{}", driver.as_raw_fd()));
+            work.driver = Some(driver);
         }
+        // The driver listens, or has connected, as it does once. Nobody needs the name now, and a process that is killed leaves none.
+        self.private = None;
         let thread = std::thread::Builder::new().name("ferroce-memif".into());
         self.thread = Some(thread.spawn(move || work.run(port))?);
         Ok(())

@@ -1,8 +1,10 @@
 //! Unix sockets of whole messages, which may carry descriptors.
 
+use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Every memif message has this size.
@@ -55,6 +57,11 @@ pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
     // SAFETY: listen takes plain integers.
     check(unsafe { libc::listen(socket.as_raw_fd(), 8) })?;
     Ok(socket)
+}
+
+/// What leads to a socket's file, also when its name is gone: by the descriptor's own name in `/proc`.
+pub(super) fn handle(path: &Path) -> io::Result<OwnedFd> {
+    Ok(OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?.into())
 }
 
 pub(super) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {

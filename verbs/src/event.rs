@@ -50,6 +50,12 @@ impl Events {
         self.queue.wait()
     }
 
+    /// The oldest event, for who has read the descriptor: what [`wait`](Self::wait) does then.
+    #[must_use]
+    pub fn told(&self) -> Option<AsyncEvent> {
+        self.queue.told()
+    }
+
     /// The oldest event, if there is one. With an inline core it runs one turn first.
     #[must_use]
     pub fn take(&self) -> Option<AsyncEvent> {

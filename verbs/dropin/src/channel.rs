@@ -1,9 +1,10 @@
 //! Completion channels: real descriptors, and whose event it was.
 
 use crate::abi::*;
+use crate::cancel;
 use crate::completion::Cq;
 use crate::context::Context;
-use crate::errno::{BUSY, Errno, count, object, out, status};
+use crate::errno::{BUSY, count, object, out, status};
 use crate::live;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
@@ -116,26 +117,36 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
 
 /// `ibv_get_cq_event(3)`
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_get_cq_event(
+pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     user: *mut *mut c_void,
 ) -> c_int {
-    count(|| {
-        // SAFETY: the contract of the manual page.
-        let (channel, cq, user) = unsafe { (live::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
-        loop {
+    loop {
+        let descriptor = count(|| {
+            // SAFETY: the contract of the manual page.
+            let (channel, _, _) = unsafe { (live::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
             channel.device.hand_over();
-            channel.channel.wait().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
-            // The event of a queue that was destroyed meanwhile is nobody's.
-            if let Some(rang) = channel.take_event() {
-                // SAFETY: the queue is alive.
-                *user = unsafe { &*rang }.user();
-                *cq = rang.cast();
-                return Ok(0);
-            }
+            Ok(channel.channel.as_raw_fd())
+        });
+        if descriptor < 0 || !cancel::take_event(descriptor) {
+            return -1;
         }
-    })
+        let found = count(|| {
+            // SAFETY: the contract of the manual page.
+            let (channel, cq, user) =
+                unsafe { (live::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
+            // The event of a queue that was destroyed meanwhile is nobody's.
+            let Some(rang) = channel.take_event() else { return Ok(0) };
+            // SAFETY: the queue is alive.
+            *user = unsafe { &*rang }.user();
+            *cq = rang.cast();
+            Ok(1)
+        });
+        if found != 0 {
+            return found.min(0);
+        }
+    }
 }
 
 /// `ibv_ack_cq_events(3)`

@@ -1,5 +1,6 @@
 //! From our errors to rdma-core's `errno` values, and from panics to errors: nothing unwinds into the program.
 
+use crate::cancel::Deferred;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use verbs::{ControlError, Error, PostError, ResolveError};
@@ -14,6 +15,7 @@ pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
 
 /// Runs a verb's body. A panic is a defect of ours: it becomes `EIO`, and its message is on standard error.
 fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    let _whole = Deferred::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)))
 }
 

@@ -1,6 +1,7 @@
 //! Asynchronous events, and the objects of the program that they are about.
 
 use crate::abi::*;
+use crate::cancel;
 use crate::context::Context;
 use crate::errno::{Errno, at, count, out, status};
 use std::collections::HashMap;
@@ -81,24 +82,21 @@ impl AsyncEvents {
         }
     }
 
-    fn next(&self) -> Result<ibv_async_event, Errno> {
-        loop {
-            let event =
-                self.events.wait().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
-            let Some(object) = object(&event) else {
-                return Ok(ibv_async_event {
-                    element: ibv_async_event__bindgen_ty_1 { port_num: 1 },
-                    event_type: kind(&event),
-                });
-            };
-            // Nobody is told of what is gone.
-            if let Some(owned) = self.owners.lock().get_mut(&object) {
-                owned.open += 1;
-                let pointer = std::ptr::with_exposed_provenance_mut(owned.address);
-                let element = ibv_async_event__bindgen_ty_1 { qp: pointer };
-                return Ok(ibv_async_event { element, event_type: kind(&event) });
-            }
-        }
+    /// The event that the descriptor told of, unless it is about what is gone.
+    fn told(&self) -> Option<ibv_async_event> {
+        let event = self.events.told()?;
+        let event_type = kind(&event);
+        let Some(object) = object(&event) else {
+            return Some(ibv_async_event {
+                element: ibv_async_event__bindgen_ty_1 { port_num: 1 },
+                event_type,
+            });
+        };
+        let mut objects = self.owners.lock();
+        let owned = objects.get_mut(&object)?;
+        owned.open += 1;
+        let qp = std::ptr::with_exposed_provenance_mut(owned.address);
+        Some(ibv_async_event { element: ibv_async_event__bindgen_ty_1 { qp }, event_type })
     }
 
     fn acknowledge(&self, address: usize) {
@@ -146,13 +144,31 @@ fn kind(event: &AsyncEvent) -> ibv_event_type {
 
 /// `ibv_get_async_event(3)`: waits as the descriptor does.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, into: *mut ibv_async_event) -> c_int {
-    count(|| {
-        // SAFETY: the contract of the manual page.
-        let (context, into) = unsafe { (Context::from(context)?, out(into)?) };
-        *into = context.events.next()?;
-        Ok(0)
-    })
+pub unsafe extern "C-unwind" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    into: *mut ibv_async_event,
+) -> c_int {
+    loop {
+        let descriptor = count(|| {
+            // SAFETY: the contract of the manual page.
+            let (context, _) = unsafe { (Context::from(context)?, out(into)?) };
+            context.device.hand_over();
+            Ok(context.events.descriptor())
+        });
+        if descriptor < 0 || !cancel::take_event(descriptor) {
+            return -1;
+        }
+        let found = count(|| {
+            // SAFETY: the contract of the manual page.
+            let (context, into) = unsafe { (Context::from(context)?, out(into)?) };
+            let Some(event) = context.events.told() else { return Ok(0) };
+            *into = event;
+            Ok(1)
+        });
+        if found != 0 {
+            return found.min(0);
+        }
+    }
 }
 
 /// `ibv_ack_async_event(3)`

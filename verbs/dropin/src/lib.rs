@@ -12,6 +12,7 @@
 
 pub mod abi;
 mod address;
+mod cancel;
 mod channel;
 mod completion;
 mod completion_ex;

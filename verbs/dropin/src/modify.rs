@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::domain::rights;
-use crate::errno::{Errno, INVALID, out, status};
+use crate::errno::{Errno, INVALID, UNSUPPORTED, out, status};
 use crate::query::{ip_of, mtu_of};
 use crate::queue_pair::{Inner, Qp, state_code};
 use crate::transitions::{Rule, no_attributes};
@@ -222,6 +222,9 @@ fn remember(kept: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: c_uint) {
     keep(IBV_QP_MAX_QP_RD_ATOMIC, &|kept| kept.max_rd_atomic = new.max_rd_atomic);
 }
 
+/// Attributes that there are: later ones are for devices that have them.
+const KNOWN: c_uint = IBV_QP_RATE_LIMIT - 1;
+
 /// `ibv_modify_qp(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, wanted: *mut ibv_qp_attr, mask: c_int) -> c_int {
@@ -229,6 +232,9 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, wanted: *mut ibv_qp_attr
         // SAFETY: the contract of the manual page.
         let (whole, wanted) = unsafe { (Qp::find(qp)?, &*out(wanted)?) };
         let mask = mask as c_uint;
+        if mask & !KNOWN != 0 {
+            return Err(UNSUPPORTED);
+        }
         // SAFETY: the queue pair is alive; its context is never changed.
         let context = unsafe { (*qp).context };
         let mut inner = whole.lock();

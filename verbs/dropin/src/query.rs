@@ -265,7 +265,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
 }
 
 fn gid_entry(info: &DeviceInfo, index: usize) -> Result<ibv_gid_entry, Errno> {
-    let gid = ibv_gid { raw: gid_of(*info.gids.get(index).ok_or(Errno(libc::ENODATA))?) };
+    let gid = ibv_gid { raw: gid_of(*info.gids.get(index).ok_or(INVALID)?) };
     let ndev_ifindex = datapath::linux::interface(&info.port).map_or(0, |interface| interface.index);
     let gid_index = index as u32;
     Ok(ibv_gid_entry { gid, gid_index, port_num: 1, gid_type: IBV_GID_TYPE_ROCE_V2, ndev_ifindex })

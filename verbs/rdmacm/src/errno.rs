@@ -1,5 +1,6 @@
 //! Errors as librdmacm tells them: -1 and `errno`. Nothing unwinds into the program.
 
+use crate::cancel::Deferred;
 use std::ffi::c_int;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,9 +22,15 @@ pub(crate) fn last() -> Errno {
     Errno(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Runs a function's body: 0, or -1 with `errno` set. A panic is a defect of ours and becomes `EIO`.
+/// Runs a function's body. A panic is a defect of ours and becomes `EIO`.
+fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    let _whole = Deferred::new();
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)))
+}
+
+/// Runs a function's body: 0, or -1 with `errno` set.
 pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
-    match catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO))) {
+    match guarded(body) {
         Ok(()) => 0,
         Err(errno) => {
             set(errno);
@@ -39,7 +46,7 @@ pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
 
 /// For functions that give a length, or -1 with `errno` set.
 pub(crate) fn size(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
-    match catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO))) {
+    match guarded(body) {
         Ok(size) => size as isize,
         Err(errno) => {
             set(errno);

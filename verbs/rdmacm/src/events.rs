@@ -1,8 +1,9 @@
 //! Event channels, and events from the connection manager to the program.
 
 use crate::abi::*;
+use crate::cancel;
 use crate::connect;
-use crate::errno::{Errno, last, out, status};
+use crate::errno::{Errno, last, number, out, status};
 use crate::id::Id;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
@@ -138,32 +139,25 @@ impl Channel {
     /// Waits for the next event, where the descriptor blocks.
     fn take(&self) -> Result<Waiting, Errno> {
         loop {
-            self.stay_if_gone()?;
-            let mut count = [0_u8; 8];
-            // SAFETY: the array has the eight bytes that an eventfd gives.
-            let read = unsafe { libc::read(self.abi.fd, count.as_mut_ptr().cast(), count.len()) };
-            if read < 0 {
-                let why = last();
-                self.stay_if_gone()?;
-                return Err(why);
+            if !cancel::take_event(self.abi.fd) {
+                return Err(last());
             }
-            // The event of an id that was destroyed meanwhile is nobody's.
-            if let Some(event) = self.lock().waiting.pop_front() {
+            if let Some(event) = self.told() {
                 return Ok(event);
             }
         }
     }
 
-    /// A channel that is gone tells nobody anything: other threads than the one that gave it back wait until the process ends, as they
-    /// would if they had come a moment earlier.
-    fn stay_if_gone(&self) -> Result<(), Errno> {
-        let End::Gone { by, blocked } = self.lock().end else { return Ok(()) };
-        if !blocked || by == std::thread::current().id() {
-            return Err(Errno(libc::EBADF));
-        }
-        loop {
-            std::thread::park();
-        }
+    /// The event that the descriptor told of; that of an id that was destroyed meanwhile is nobody's.
+    fn told(&self) -> Option<Waiting> {
+        self.lock().waiting.pop_front()
+    }
+
+    /// Whether the channel is gone and the caller must stay: other threads than the one that gave it back wait until the process ends, as
+    /// they would if they had come a moment earlier.
+    fn keeps(&self) -> Result<bool, Errno> {
+        let End::Gone { by, blocked } = self.lock().end else { return Ok(false) };
+        if blocked && by != std::thread::current().id() { Ok(true) } else { Err(Errno(libc::EBADF)) }
     }
 
     /// Closes the descriptor; the memory stays for a while.
@@ -210,7 +204,11 @@ impl Channel {
 pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
     // SAFETY: the caller's promise.
     let channel = unsafe { &*out(channel.cast::<Channel>())? };
-    let mut event = channel.take()?;
+    Ok(show(channel.take()?))
+}
+
+/// As the program gets it.
+fn show(mut event: Waiting) -> *mut rdma_cm_event {
     if event.kind == RDMA_CM_EVENT_CONNECT_RESPONSE {
         // SAFETY: an id whose event waits is alive.
         connect::finish(unsafe { &*event.id }, &mut event);
@@ -226,7 +224,7 @@ pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_
         status: event.status,
         param: event.parameters.show(&event.private),
     };
-    Ok(Box::into_raw(Box::new(Taken { abi, private: event.private })).cast())
+    Box::into_raw(Box::new(Taken { abi, private: event.private })).cast()
 }
 
 /// The program's next event, if there is one.
@@ -269,15 +267,40 @@ pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_cha
 
 /// `rdma_get_cm_event(3)`
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_get_cm_event(
+pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    status(|| {
-        // SAFETY: the contract of the manual page.
-        unsafe { *out(event)? = next(channel)? };
-        Ok(())
-    })
+    loop {
+        let mut kept = false;
+        let descriptor = number(|| {
+            // SAFETY: the contract of the manual page.
+            let (channel, _) = unsafe { (&*out(channel.cast::<Channel>())?, out(event)?) };
+            kept = channel.keeps()?;
+            Ok(channel.abi.fd)
+        });
+        if descriptor < 0 {
+            return -1;
+        }
+        if kept {
+            cancel::stay();
+        }
+        let told = cancel::take_event(descriptor);
+        let found = number(|| {
+            let why = last();
+            // SAFETY: the contract of the manual page.
+            let (channel, event) = unsafe { (&*out(channel.cast::<Channel>())?, out(event)?) };
+            if !told {
+                return if channel.keeps()? { Ok(0) } else { Err(why) };
+            }
+            let Some(next) = channel.told() else { return Ok(0) };
+            *event = show(next);
+            Ok(1)
+        });
+        if found != 0 {
+            return found.min(0);
+        }
+    }
 }
 
 /// `rdma_ack_cm_event(3)`

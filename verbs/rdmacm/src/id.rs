@@ -9,7 +9,7 @@ use crate::manager;
 use crate::message::{self, Kind, Mad, Side};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -68,9 +68,13 @@ pub(crate) struct Connection {
     pub(crate) ours: Side,
     pub(crate) theirs: Side,
     pub(crate) mtu: u8,
+    /// It may be bound to a port that is taken.
+    pub(crate) shares_port: bool,
     pub(crate) ack_timeout: u8,
     pub(crate) retry_count: u8,
     pub(crate) pending: Option<Pending>,
+    /// It has ended, and until then late packets of it may be on their way.
+    pub(crate) time_wait: Option<Instant>,
     /// Of who asked for datagrams: what it was told.
     pub(crate) answer: Option<Box<Mad>>,
     /// Of who listens by `rdma_create_ep`: what its connections' queue pairs are made with.
@@ -311,6 +315,7 @@ fn bind(id: &Id, device: &Device, wanted: SocketAddr) -> Result<(), Errno> {
         device.gid_index(wanted.ip())?;
     }
     let port = if wanted.port() == 0 { manager::free_port()? } else { wanted.port() };
+    manager::take(id, service(id.port_space(), port), wanted.ip(), connection.shares_port)?;
     connection.source = Some(SocketAddr::new(wanted.ip(), port));
     connection.state = State::Bound;
     id.show(device, &connection);
@@ -404,12 +409,15 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
     })
 }
 
-/// `rdma_listen(3)`
+/// `rdma_listen(3)`: who is not bound listens at all addresses, on a port that is free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
+        if id.lock().state == State::Idle {
+            bind(id, device()?, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+        }
         let mut connection = id.lock();
         if connection.state != State::Bound {
             return Err(INVALID);
@@ -426,7 +434,7 @@ pub(crate) fn service(ps: rdma_port_space, port: u16) -> u64 {
     u64::from(ps) << 16 | u64::from(port)
 }
 
-/// `rdma_set_option(3)`: none changes anything here.
+/// `rdma_set_option(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
@@ -438,18 +446,28 @@ pub unsafe extern "C" fn rdma_set_option(
     status(|| {
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
-        if level as u32 != RDMA_OPTION_ID || value.is_null() {
+        if level as u32 != RDMA_OPTION_ID {
+            return Err(Errno(libc::ENOSYS));
+        }
+        let size = match option as u32 {
+            RDMA_OPTION_ID_ACK_TIMEOUT | RDMA_OPTION_ID_TOS => size_of::<u8>(),
+            RDMA_OPTION_ID_REUSEADDR | RDMA_OPTION_ID_AFONLY => size_of::<c_int>(),
+            _ => return Err(Errno(libc::ENOSYS)),
+        };
+        if value.is_null() || length != size {
             return Err(INVALID);
         }
         match option as u32 {
-            RDMA_OPTION_ID_ACK_TIMEOUT if length == 1 => {
-                // SAFETY: one byte, as the length says.
-                id.lock().ack_timeout = unsafe { *value.cast::<u8>() } & 31;
-                Ok(())
+            // SAFETY: one byte, as the length says.
+            RDMA_OPTION_ID_ACK_TIMEOUT => id.lock().ack_timeout = unsafe { *value.cast::<u8>() } & 31,
+            RDMA_OPTION_ID_REUSEADDR => {
+                // SAFETY: a number, as the length says.
+                id.lock().shares_port = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
             }
-            RDMA_OPTION_ID_TOS | RDMA_OPTION_ID_REUSEADDR | RDMA_OPTION_ID_AFONLY => Ok(()),
-            _ => Err(Errno(libc::ENOSYS)),
+            // The type of service is the queue pair's own, and both families are one here.
+            _ => {}
         }
+        Ok(())
     })
 }
 

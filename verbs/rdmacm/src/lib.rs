@@ -15,6 +15,8 @@
 pub mod abi;
 mod address;
 mod admit;
+#[path = "../../dropin/src/cancel.rs"]
+mod cancel;
 mod connect;
 mod datagram;
 mod device;

@@ -13,18 +13,23 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Connections at a time, those that peers ask for included.
 const MAX_CONNECTIONS: usize = 4096;
 /// The first of the ports that programs get when they don't ask for one.
 const FIRST_PORT: u16 = 32768;
 
+/// Twice a packet's longest way, as Linux takes it for Ethernet (4.096 µs × 2¹⁷).
+const TIME_WAIT: Duration = Duration::from_millis(1074);
+
 /// Who is called by which communication id, and who listens to which service.
 #[derive(Default)]
 pub(crate) struct Tables {
     ids: HashMap<u32, *mut Id>,
     listeners: HashMap<u64, *mut Id>,
+    /// Which service at which address of ours a program has taken.
+    bound: Vec<(u64, IpAddr, *mut Id)>,
 }
 
 // SAFETY: an identifier leaves the tables before it is destroyed, and is used with the tables locked.
@@ -83,6 +88,17 @@ pub(crate) fn free_port() -> Result<u16, Errno> {
     Ok(FIRST_PORT + (random()? % u32::from(u16::MAX - FIRST_PORT)) as u16)
 }
 
+/// Takes a service at an address of ours for `id`; the unspecified address stands for all.
+pub(crate) fn take(id: &Id, service: u64, at: IpAddr, shared: bool) -> Result<(), Errno> {
+    let mut tables = manager()?.lock();
+    let meets = |other: &IpAddr| *other == at || other.is_unspecified() || at.is_unspecified();
+    if !shared && tables.bound.iter().any(|(taken, ip, _)| *taken == service && meets(ip)) {
+        return Err(Errno(libc::EADDRINUSE));
+    }
+    tables.bound.push((service, at, id.abi().cast()));
+    Ok(())
+}
+
 /// Has `id` be told of requests for a service.
 pub(crate) fn listen(id: &Id, service: u64) -> Result<(), Errno> {
     let mut tables = manager()?.lock();
@@ -119,6 +135,7 @@ pub(crate) fn leave(id: &Id) {
     let pointer: *mut Id = id.abi().cast();
     tables.listeners.retain(|_, listener| *listener != pointer);
     tables.ids.retain(|_, other| *other != pointer);
+    tables.bound.retain(|(_, _, other)| *other != pointer);
     drop(tables);
     let mut connection = id.lock();
     if id.is_datagram() {
@@ -212,9 +229,18 @@ impl Manager {
         let tables = self.lock();
         let now = Instant::now();
         let mut first: Option<Instant> = None;
+        let mut sooner = |next| first = Some(first.map_or(next, |first: Instant| first.min(next)));
         for local in tables.ids.keys() {
             let Some(id) = tables.find(*local) else { continue };
             let mut connection = id.lock();
+            match connection.time_wait {
+                Some(until) if until <= now => {
+                    connection.time_wait = None;
+                    id.tell(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
+                }
+                Some(until) => sooner(until),
+                None => {}
+            }
             let Ok((source, destination)) = connection.addresses() else { continue };
             let Some(pending) = &mut connection.pending else { continue };
             if pending.next <= now {
@@ -227,7 +253,7 @@ impl Manager {
                 // Lost, it is sent again.
                 let _ = device.send(source, destination, &pending.mad);
             }
-            first = Some(first.map_or(pending.next, |first| first.min(pending.next)));
+            sooner(pending.next);
         }
         first
     }
@@ -239,10 +265,19 @@ fn give_up(id: &Id, connection: &mut Connection) {
     let (kind, status) = match connection.state {
         State::RequestSent => (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
         State::ReplySent => (RDMA_CM_EVENT_CONNECT_ERROR, -libc::ETIMEDOUT),
-        _ => (RDMA_CM_EVENT_DISCONNECTED, 0),
+        _ => return end(id, connection),
     };
     connection.state = State::Closed;
     id.tell(kind, status);
+}
+
+/// The connection has ended, and rests before its identifiers may mean another (IBA 12.9.8.4).
+fn end(id: &Id, connection: &mut Connection) {
+    connection.pending = None;
+    connection.state = State::Closed;
+    connection.time_wait = Some(Instant::now() + TIME_WAIT);
+    id.tell(RDMA_CM_EVENT_DISCONNECTED, 0);
+    look();
 }
 
 fn take_in(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) {
@@ -301,16 +336,10 @@ fn take_in(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) {
                 state,
                 State::Established | State::ReplySent | State::ReplyCame | State::DisconnectSent
             ) {
-                connection.pending = None;
-                connection.state = State::Closed;
-                id.tell(RDMA_CM_EVENT_DISCONNECTED, 0);
+                end(id, &mut connection);
             }
         }
-        (Kind::DisconnectReply, State::DisconnectSent) => {
-            connection.pending = None;
-            connection.state = State::Closed;
-            id.tell(RDMA_CM_EVENT_DISCONNECTED, 0);
-        }
+        (Kind::DisconnectReply, State::DisconnectSent) => end(id, &mut connection),
         // Repeated, or out of its order: answered before, or never.
         _ => {}
     }

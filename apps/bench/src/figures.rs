@@ -3,7 +3,8 @@
 use crate::figure::{Figure, Goal, Run};
 use crate::host::Link;
 use crate::{echo, memory, ring, scale, testpmd, tool};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Where figures are measured.
 pub struct Place {
@@ -15,6 +16,8 @@ pub struct Place {
     pub virtio: Link,
     /// Two namespaces, where there are some.
     pub af_packet: Option<Link>,
+    /// What measures between two Soft-RoCE guests, where there are some: called with `ours` or `rxe` and the figure.
+    pub guests: Option<PathBuf>,
 }
 
 /// What surrounds the payload of a WRITE that is one packet: Ethernet, IPv4, UDP, BTH, RETH, ICRC.
@@ -32,7 +35,49 @@ pub fn all(place: &Place) -> Vec<Figure> {
         figures.extend(af_packet(place, link));
     }
     figures.extend(inside());
+    if let Some(measure) = &place.guests {
+        figures.extend(guests(measure));
+    }
     figures
+}
+
+/// Linux's own RoCEv2, in the same two guests.
+fn guests(measure: &Path) -> Vec<Figure> {
+    let run = |who: &'static str, what: &'static str| -> Run {
+        let measure = measure.to_owned();
+        Box::new(move || {
+            let output = Command::new(&measure).args([who, what]).output();
+            let output = output.map_err(|error| format!("{}: {error}", measure.display()))?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            text.trim().parse().map_err(|_| String::from_utf8_lossy(&output.stderr).trim().to_owned())
+        })
+    };
+    let figure = |name, what, unit, of, goal| Figure {
+        name,
+        what,
+        unit,
+        yardstick: "Linux's rdma_rxe with perftest in the same guests",
+        goal,
+        ours: run("ours", of),
+        theirs: run("rxe", of),
+    };
+    vec![
+        figure("rxe-write-64k", "WRITE of 64 KiB between two guests", "Gb/s", "bandwidth", Goal::Least(5.0)),
+        figure(
+            "rxe-write-64",
+            "WRITE of 64 B between two guests, messages",
+            "M/s",
+            "rate",
+            Goal::Least(10.0),
+        ),
+        figure(
+            "rxe-write-lat",
+            "WRITE of 64 B between two guests, half a round trip",
+            "µs",
+            "latency",
+            Goal::Most(1.0),
+        ),
+    ]
 }
 
 fn memif(place: &Place) -> Vec<Figure> {
@@ -76,6 +121,30 @@ fn af_packet(place: &Place, link: &Link) -> Vec<Figure> {
             Goal::Least(0.95),
         ),
         small("af_packet-write-64", "WRITE of 64 B over af_packet, messages", place, link, Goal::Least(0.5)),
+        gigabits(
+            "af_packet-write-64k",
+            "WRITE of 64 KiB over af_packet, MTU 4096",
+            place,
+            link,
+            "write-bw",
+            4096,
+        ),
+        gigabits(
+            "af_packet-write-64k-1k",
+            "WRITE of 64 KiB over af_packet, MTU 1024",
+            place,
+            link,
+            "write-bw",
+            1024,
+        ),
+        gigabits(
+            "af_packet-read-64k",
+            "READ of 64 KiB over af_packet, MTU 4096",
+            place,
+            link,
+            "read-bw",
+            4096,
+        ),
         latency("af_packet-send-64", "SEND of 64 B over af_packet, half a round trip", place, link),
     ]
 }
@@ -83,14 +152,15 @@ fn af_packet(place: &Place, link: &Link) -> Vec<Figure> {
 /// What needs no second process.
 fn inside() -> Vec<Figure> {
     vec![
+        ring_write("ring-write-64", "WRITE of 64 B over a ring, both ends on one core, messages", 64),
         Figure {
-            name: "ring-write-64",
-            what: "WRITE of 64 B over a ring, both ends on one core, messages",
-            unit: "M/s",
-            yardstick: "raw frames through the same ring",
-            goal: Goal::LeastOr { ratio: 0.5, ours: 10.0 },
-            ours: Box::new(|| Ok(ring::writes_per_second(64, 2_000_000)? / MILLION)),
-            theirs: Box::new(|| Ok(ring::frames_per_second(64 + WRITE_OVERHEAD, 20_000_000)? / MILLION)),
+            name: "ring-write-64k",
+            what: "WRITE of 64 KiB over a ring, both ends on one core, MTU 4096",
+            unit: "Gb/s",
+            yardstick: "two copies and two CRCs of the same bytes on one core",
+            goal: Goal::LeastOr { ratio: 0.8, ours: 100.0 },
+            ours: Box::new(|| Ok(ring::writes_per_second(65_536, 100_000)? * 65_536.0 * 8.0 / 1e9)),
+            theirs: Box::new(|| Ok(memory::copy_and_crc(4096) / 2.0)),
         },
         Figure {
             name: "idle-qp",
@@ -101,10 +171,34 @@ fn inside() -> Vec<Figure> {
             ours: Box::new(|| scale::idle_bytes_afresh(100_000)),
             theirs: Box::new(|| Ok(2048.0)),
         },
+        Figure {
+            name: "active-qp",
+            what: "a queue pair that has a request outstanding, of 10,000, resident bytes",
+            unit: "B",
+            yardstick: "an idle one",
+            goal: Goal::Most(2.0),
+            ours: Box::new(|| scale::active_bytes_afresh(10_000)),
+            theirs: Box::new(|| scale::idle_bytes_afresh(10_000)),
+        },
         many("scale-100", "100 queue pairs paced by HPCC++, ns a packet", 100),
         many("scale-10k", "10,000 queue pairs paced by HPCC++, ns a packet", 10_000),
         many("scale-100k", "100,000 queue pairs paced by HPCC++, ns a packet", 100_000),
     ]
+}
+
+/// WRITEs of one packet over a ring, beside raw frames of that size.
+fn ring_write(name: &'static str, what: &'static str, size: u32) -> Figure {
+    Figure {
+        name,
+        what,
+        unit: "M/s",
+        yardstick: "raw frames through the same ring, nothing read or written",
+        goal: Goal::LeastOr { ratio: 0.5, ours: 10.0 },
+        ours: Box::new(move || Ok(ring::writes_per_second(size, 500_000)? / MILLION)),
+        theirs: Box::new(move || {
+            Ok(ring::frames_per_second(size as usize + WRITE_OVERHEAD, 5_000_000)? / MILLION)
+        }),
+    }
 }
 
 fn small(name: &'static str, what: &'static str, place: &Place, link: &Link, goal: Goal) -> Figure {

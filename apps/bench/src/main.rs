@@ -47,6 +47,9 @@ enum Command {
     /// Resident bytes of an idle queue pair
     #[command(hide = true)]
     Idle { count: u32 },
+    /// Resident bytes of a queue pair that works
+    #[command(hide = true)]
+    Active { count: u32 },
     /// One side of a raw echo, the yardstick of latency
     #[command(hide = true)]
     Echo {
@@ -79,6 +82,9 @@ struct RunArgs {
     /// The `ferroce` to measure
     #[arg(long, value_name = "FILE", default_value = "target/release/ferroce")]
     ferroce: PathBuf,
+    /// What measures between two Soft-RoCE guests: scripts/lib/guests-measure, in the environment of scripts/bench
+    #[arg(long, value_name = "PROGRAM")]
+    guests: Option<PathBuf>,
     /// Network namespaces of the server and the client, joined by a veth pair with `eth0` at each end
     #[arg(long, value_name = "SERVER,CLIENT", value_delimiter = ',')]
     namespaces: Vec<String>,
@@ -109,10 +115,8 @@ fn main() -> ExitCode {
             instructions::count(&only);
             Ok(ExitCode::SUCCESS)
         }
-        Command::Idle { count } => scale::idle_bytes(count).map(|bytes| {
-            println!("{bytes:.0}");
-            ExitCode::SUCCESS
-        }),
+        Command::Idle { count } => scale::idle_bytes(count).map(print_bytes),
+        Command::Active { count } => scale::active_bytes(count).map(print_bytes),
         Command::Echo { port, length, side } => {
             echo::run(&port, length, side == EchoSide::Client).map(|()| ExitCode::SUCCESS)
         }
@@ -121,6 +125,11 @@ fn main() -> ExitCode {
         eprintln!("ferroce-bench: {error}");
         ExitCode::FAILURE
     })
+}
+
+fn print_bytes(bytes: f64) -> ExitCode {
+    println!("{bytes:.0}");
+    ExitCode::SUCCESS
 }
 
 fn steps(args: &StepsArgs) -> Result<ExitCode, String> {
@@ -151,6 +160,7 @@ fn run(args: &RunArgs) -> Result<ExitCode, String> {
             [server, client] => Some(host::Link::AfPacket { server: server.clone(), client: client.clone() }),
             _ => None,
         },
+        guests: args.guests.clone(),
     };
     let chosen =
         |name: &str| args.only.is_empty() || args.only.iter().any(|part| name.contains(part.as_str()));

@@ -142,11 +142,23 @@ pub struct Cost {
 /// # Errors
 /// As [`idle_bytes`].
 pub fn idle_bytes_afresh(count: u32) -> Result<f64, String> {
+    afresh("idle", count)
+}
+
+/// As [`active_bytes`], in a process of its own.
+///
+/// # Errors
+/// As [`active_bytes`].
+pub fn active_bytes_afresh(count: u32) -> Result<f64, String> {
+    afresh("active", count)
+}
+
+fn afresh(what: &str, count: u32) -> Result<f64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = std::process::Command::new(own).args(["idle", &count.to_string()]).output();
+    let output = std::process::Command::new(own).args([what, &count.to_string()]).output();
     let output = output.map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout);
-    text.trim().parse().map_err(|_| format!("idle: {}", String::from_utf8_lossy(&output.stderr).trim()))
+    text.trim().parse().map_err(|_| format!("{what}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
 /// Resident bytes that a connected, idle queue pair takes, of `count`.
@@ -158,6 +170,25 @@ pub fn idle_bytes(count: u32) -> Result<f64, String> {
     let mut host = Host::new(0, count, SIZE, 4)?;
     let peers = host.qps.clone();
     host.connect(1, 2, &peers, Mtu::M1024)?;
+    Ok((resident()? - before) as f64 / f64::from(count))
+}
+
+/// Resident bytes that a queue pair takes that has a request of its four outstanding, of `count`; the first request makes
+/// room for all that its queue may hold.
+///
+/// # Errors
+/// Where an endpoint refuses, or /proc is not there.
+pub fn active_bytes(count: u32) -> Result<f64, String> {
+    let before = resident()?;
+    let mut host = Host::new(0, count, SIZE, 4)?;
+    let peers = host.qps.clone();
+    host.connect(1, 2, &peers, Mtu::M1024)?;
+    let request = host.write_to(&host, SIZE);
+    let mut frame = [0; FRAME];
+    for qp in &peers {
+        host.endpoint.post_send(Instant::ZERO, *qp, request.clone()).map_err(|error| error.to_string())?;
+        host.endpoint.poll_transmit(Instant::ZERO, &host.ram, &mut frame).ok_or("a packet is due")?;
+    }
     Ok((resident()? - before) as f64 / f64::from(count))
 }
 

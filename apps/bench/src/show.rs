@@ -17,6 +17,7 @@ pub fn list() {
         memif: crate::host::Link::Memif("/tmp".into()),
         virtio: crate::host::Link::Virtio("/tmp".into()),
         af_packet: Some(none),
+        guests: Some("guests-measure".into()),
     };
     for figure in crate::figures::all(&place) {
         println!("{:<22} {} [{}] beside {}", figure.name, figure.what, figure.unit, figure.yardstick);

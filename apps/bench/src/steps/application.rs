@@ -8,37 +8,37 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "post_send",
         what: "a request posted, of 32",
-        budget: 380,
+        budget: 405,
         run: |meter| run(meter, Part::Post),
     },
     Step {
         name: "turn-send",
         what: "a core's turn that sends, a message of 32",
-        budget: 1845,
+        budget: 1970,
         run: |meter| run(meter, Part::Send),
     },
     Step {
         name: "turn-receive",
         what: "a core's turn that receives, a message of 32",
-        budget: 1785,
+        budget: 1920,
         run: |meter| run(meter, Part::Receive),
     },
     Step {
         name: "turn-complete",
         what: "a core's turn that hears the ACK of 32",
-        budget: 8090,
+        budget: 8660,
         run: |meter| run(meter, Part::Complete),
     },
     Step {
         name: "poll_cq",
         what: "a completion polled, and a turn that finds nothing",
-        budget: 850,
+        budget: 915,
         run: |meter| run(meter, Part::Poll),
     },
     Step {
         name: "poll_cq-empty",
         what: "a poll that finds nothing",
-        budget: 790,
+        budget: 855,
         run: |meter| run(meter, Part::Empty),
     },
 ];

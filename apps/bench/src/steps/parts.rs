@@ -11,28 +11,28 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub const STEPS: &[Step] = &[
-    Step { name: "wheel-insert", what: "a timer set, among 100,000", budget: 120, run: insert },
-    Step { name: "wheel-expire", what: "a timer fired, among 100,000", budget: 230, run: expire },
+    Step { name: "wheel-insert", what: "a timer set, among 100,000", budget: 125, run: insert },
+    Step { name: "wheel-expire", what: "a timer fired, among 100,000", budget: 240, run: expire },
     Step {
         name: "doorbell-1",
         what: "a bell rung and found, of 1",
-        budget: 80,
+        budget: 85,
         run: |meter| doorbell(meter, 1),
     },
     Step {
         name: "doorbell-1k",
         what: "a bell rung and found, of 1,000",
-        budget: 80,
+        budget: 85,
         run: |meter| doorbell(meter, 1000),
     },
     Step {
         name: "doorbell-100k",
         what: "a bell rung and found, of 100,000",
-        budget: 105,
+        budget: 110,
         run: |meter| doorbell(meter, 100_000),
     },
-    Step { name: "hpcc-1", what: "HPCC++ update with 1 hop", budget: 630, run: |meter| hpcc(meter, 1) },
-    Step { name: "hpcc-5", what: "HPCC++ update with 5 hops", budget: 1320, run: |meter| hpcc(meter, 5) },
+    Step { name: "hpcc-1", what: "HPCC++ update with 1 hop", budget: 660, run: |meter| hpcc(meter, 1) },
+    Step { name: "hpcc-5", what: "HPCC++ update with 5 hops", budget: 1385, run: |meter| hpcc(meter, 5) },
 ];
 
 const TIMERS: u32 = 100_000;

@@ -123,24 +123,12 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// A classic little-endian capture of Ethernet frames, a µs apart.
-fn capture_of(frames: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0];
-    for (micros, frame) in frames.iter().enumerate() {
-        for field in [0, micros, frame.len(), frame.len()] {
-            bytes.extend((field as u32).to_le_bytes());
-        }
-        bytes.extend(frame);
-    }
-    bytes
-}
-
 /// With FERROCE_WRITE_CAPTURES set, the capture is written anew.
 #[test]
 fn the_capture_is_what_is_sent() {
     let frames = frames();
     if std::env::var_os("FERROCE_WRITE_CAPTURES").is_some() {
-        std::fs::write(FILE, capture_of(&frames)).unwrap();
+        std::fs::write(FILE, capture::of(&frames)).unwrap();
     }
     assert!(
         capture::frames(File::new(FILE)) == frames,

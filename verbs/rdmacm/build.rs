@@ -11,7 +11,7 @@ fn main() {
     println!("cargo:rerun-if-changed=../dropin/bindings.rs");
     bindings::generate("rdma", "rdma/rdma_cma.h", "librdmacm-dev", |builder| {
         builder
-            .allowlist_type("rdma_.*|ibv_.*")
+            .allowlist_type("rdma_.*|ibv_.*|verbs_context")
             .allowlist_var("IBV_.*|RDMA_.*|RAI_.*")
             .allowlist_function(FUNCTIONS)
     });

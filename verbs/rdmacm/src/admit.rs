@@ -59,6 +59,11 @@ pub(crate) fn on_request(device: &Device, tables: &mut Tables, from: IpAddr, mad
         reject(Reason::InvalidService);
         return Ok(());
     };
+    // SAFETY: a listener in the tables is alive while they are locked.
+    if request.side.xrc != unsafe { (*listener).is_target() } {
+        reject(Reason::InvalidService);
+        return Ok(());
+    }
     if !(1..=device.mtu).contains(&request.mtu) {
         reject(Reason::InvalidMtu);
         return Ok(());

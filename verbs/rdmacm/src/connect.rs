@@ -121,7 +121,7 @@ fn our_side(id: &Id, wanted: Option<&rdma_conn_param>) -> Result<Side, Errno> {
         wanted.map_or((0, false), |wanted| (wanted.qp_num, wanted.srq != 0))
     } else {
         // SAFETY: the queue pair is alive.
-        unsafe { ((*qp).qp_num, !(*qp).srq.is_null()) }
+        unsafe { ((*qp).qp_num, !(*qp).srq.is_null() || id.is_target()) }
     };
     Ok(Side {
         qpn: qpn & 0xff_ffff,
@@ -130,6 +130,7 @@ fn our_side(id: &Id, wanted: Option<&rdma_conn_param>) -> Result<Side, Errno> {
         initiator_depth: initiator.min(MAX_RD_ATOMIC),
         rnr_retry: rnr_retry.min(7),
         srq,
+        xrc: id.is_xrc(),
     })
 }
 

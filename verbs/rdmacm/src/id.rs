@@ -133,6 +133,18 @@ impl Id {
         unsafe { (*self.abi()).qp_type == IBV_QPT_UD }
     }
 
+    /// Its connection is an extended one.
+    pub(crate) fn is_xrc(&self) -> bool {
+        // SAFETY: set when the identifier was made.
+        unsafe { matches!((*self.abi()).qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) }
+    }
+
+    /// And this is the side that takes messages.
+    pub(crate) fn is_target(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.abi()).qp_type == IBV_QPT_XRC_RECV }
+    }
+
     pub(crate) fn channel(&self) -> *mut rdma_event_channel {
         // SAFETY: as for `qp`.
         unsafe { (*self.abi()).channel }

@@ -30,6 +30,7 @@ mod queue_pair;
 mod shared;
 mod socket;
 mod unsupported;
+mod xrc;
 
 pub use connect::*;
 pub use endpoint::*;

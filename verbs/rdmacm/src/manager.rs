@@ -307,7 +307,7 @@ fn take_in(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) {
     match (kind, connection.state) {
         (Kind::Reply, State::RequestSent) => {
             connection.remote = sender;
-            connection.theirs = message::read_reply(mad);
+            connection.theirs = message::read_reply(mad, connection.ours.xrc);
             connection.pending = None;
             connection.state = State::ReplyCame;
             tell(id, &connection, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, message::private_data(mad, kind));

@@ -12,6 +12,10 @@ const HEADER: [u8; 4] = [1, 0x07, 2, 3];
 /// The ports' address header at the start of a request's private data (IBA A11.4.3).
 const ADDRESS_HEADER: usize = 36;
 
+/// The transport service of a request, where it is none of the old (IBA A14.6), and which it is then.
+const OTHER_SERVICE: u8 = 3;
+const XRC: u8 = 1;
+
 /// What a message says of itself (IBA 12.6.2): the attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -50,6 +54,8 @@ pub(crate) struct Side {
     pub(crate) initiator_depth: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) srq: bool,
+    /// An XRC initiator or target (IBA A14.6).
+    pub(crate) xrc: bool,
 }
 
 /// A request for a connection (IBA 12.6.5).
@@ -187,7 +193,7 @@ fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAddr, SocketAd
 
 impl Request {
     pub(crate) fn write(&self, mad: &mut Mad) {
-        let Side { qpn, psn, responder_resources, initiator_depth, rnr_retry, srq } = self.side;
+        let Side { qpn, psn, responder_resources, initiator_depth, rnr_retry, srq, xrc } = self.side;
         /// As long as Linux waits: 4 s.
         const RESPONSE_TIMEOUT: u8 = 20;
         const MAX_RETRIES: u8 = 15;
@@ -195,11 +201,12 @@ impl Request {
         put(mad, 16, self.guid);
         put_split(mad, 32, qpn, responder_resources);
         put_split(mad, 36, 0, initiator_depth);
-        // Reliable connection, no end-to-end flow control.
-        put_split(mad, 40, 0, RESPONSE_TIMEOUT << 3);
+        // Reliable connection, or another that is told behind; no end-to-end flow control.
+        let (service, extended) = if xrc { (OTHER_SERVICE, XRC) } else { (0, 0) };
+        put_split(mad, 40, 0, RESPONSE_TIMEOUT << 3 | service << 1);
         put_split(mad, 44, psn, RESPONSE_TIMEOUT << 3 | self.retry_count & 7);
         put(mad, 48, 0xffff_u16.to_be_bytes());
-        put(mad, 50, [self.mtu << 4 | rnr_retry & 7, MAX_RETRIES << 4 | u8::from(srq) << 3]);
+        put(mad, 50, [self.mtu << 4 | rnr_retry & 7, MAX_RETRIES << 4 | u8::from(srq) << 3 | extended]);
         // LIDs have no meaning on Ethernet.
         put(mad, 52, [0xff; 4]);
         put(mad, 56, gid(self.source.ip()));
@@ -210,10 +217,11 @@ impl Request {
 
     pub(crate) fn read(mad: &Mad) -> Option<Self> {
         let [service_type, retries, mtu_rnr, srq] = [43, 47, 50, 51].map(|at: usize| mad[BODY + at]);
-        // Another transport than a reliable connection.
-        if service_type >> 1 & 3 != 0 {
-            return None;
-        }
+        let xrc = match (service_type >> 1 & 3, srq & 7) {
+            (0, _) => false,
+            (OTHER_SERVICE, XRC) => true,
+            _ => return None,
+        };
         let service = u64::from_be_bytes(get(mad, 8));
         let (source, destination) = addresses(mad, 140, service)?;
         Some(Self {
@@ -226,6 +234,7 @@ impl Request {
                 initiator_depth: mad[BODY + 39],
                 rnr_retry: mtu_rnr & 7,
                 srq: srq >> 3 & 1 != 0,
+                xrc,
             },
             retry_count: retries & 7,
             mtu: mtu_rnr >> 4,
@@ -240,22 +249,25 @@ impl Request {
 pub(crate) fn write_reply(mad: &mut Mad, side: &Side, guid: [u8; 8]) {
     /// The target's ACK delay: as Linux says it of a software device.
     const ACK_DELAY: u8 = 15;
-    put_split(mad, 12, side.qpn, 0);
+    // A target's number stands where an end-to-end context's would.
+    put_split(mad, if side.xrc { 16 } else { 12 }, side.qpn, 0);
     put_split(mad, 20, side.psn, 0);
     put(mad, 24, [side.responder_resources, side.initiator_depth, ACK_DELAY << 3]);
     put(mad, 27, [side.rnr_retry << 5 | u8::from(side.srq) << 4]);
     put(mad, 28, guid);
 }
 
-pub(crate) fn read_reply(mad: &Mad) -> Side {
+/// `xrc`: to an initiator's request.
+pub(crate) fn read_reply(mad: &Mad, xrc: bool) -> Side {
     let last = mad[BODY + 27];
     Side {
-        qpn: word(mad, 12) >> 8,
+        qpn: word(mad, if xrc { 16 } else { 12 }) >> 8,
         psn: word(mad, 20) >> 8,
         responder_resources: mad[BODY + 24],
         initiator_depth: mad[BODY + 25],
         rnr_retry: last >> 5,
         srq: last >> 4 & 1 != 0,
+        xrc,
     }
 }
 

@@ -5,6 +5,7 @@ use crate::connect;
 use crate::device::device;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, made, out, status};
 use crate::id::Id;
+use crate::xrc;
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
@@ -42,6 +43,19 @@ unsafe fn queue(id: &Id, depth: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_
     }
 }
 
+/// The identifier's own completion queue for receives.
+///
+/// # Safety
+/// The identifier is alive, and has none yet.
+pub(crate) unsafe fn receive_queue(id: &Id, depth: u32) -> Result<*mut ibv_cq, Errno> {
+    // SAFETY: passed on.
+    unsafe {
+        let abi = id.abi();
+        ((*abi).recv_cq_channel, (*abi).recv_cq) = queue(id, depth)?;
+        Ok((*abi).recv_cq)
+    }
+}
+
 /// # Safety
 /// The domain and what the attributes name are null or alive.
 pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> Result<(), Errno> {
@@ -54,6 +68,10 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
     unsafe {
         let abi = id.abi();
         (*abi).pd = pd;
+        if attributes.qp_type == IBV_QPT_XRC_RECV {
+            (*abi).qp = xrc::create_target(&attributes)?;
+            return make_ready(id).inspect_err(|_| destroy(id));
+        }
         if attributes.send_cq.is_null() {
             ((*abi).send_cq_channel, (*abi).send_cq) = queue(id, attributes.cap.max_send_wr)?;
             attributes.send_cq = (*abi).send_cq;
@@ -61,9 +79,8 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
         if attributes.srq.is_null() {
             attributes.srq = (*abi).srq;
         }
-        if attributes.recv_cq.is_null() {
-            ((*abi).recv_cq_channel, (*abi).recv_cq) = queue(id, attributes.cap.max_recv_wr)?;
-            attributes.recv_cq = (*abi).recv_cq;
+        if attributes.recv_cq.is_null() && attributes.qp_type != IBV_QPT_XRC_SEND {
+            attributes.recv_cq = receive_queue(id, attributes.cap.max_recv_wr)?;
         }
         // As librdmacm has it: where the program brings queues they are the identifier's too, but not to be destroyed.
         let qp = made(ibv_create_qp(pd, &mut attributes)).inspect_err(|_| destroy_queues(id))?;
@@ -88,7 +105,7 @@ fn make_ready(id: &Id) -> Result<(), Errno> {
 
 /// # Safety
 /// Nobody uses them.
-unsafe fn destroy_queues(id: &Id) {
+pub(crate) unsafe fn destroy_queues(id: &Id) {
     // SAFETY: made by `queue`, or null; each is given back once.
     unsafe {
         let abi = id.abi();
@@ -114,7 +131,10 @@ pub(crate) unsafe fn destroy(id: &Id) {
         if !qp.is_null() {
             ibv_destroy_qp(qp);
         }
-        destroy_queues(id);
+        // A shared queue of an XRC domain still completes to them.
+        if (*id.abi()).srq.is_null() || !id.is_target() {
+            destroy_queues(id);
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::abi::*;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, made, out, status};
 use crate::id::Id;
-use crate::queue_pair::default_domain;
+use crate::queue_pair::{self, default_domain};
+use crate::xrc;
 use std::ffi::c_int;
 
 /// # Safety
@@ -22,6 +23,25 @@ unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_srq_init_attr) -> Re
     Ok(())
 }
 
+/// As [`create`], of an XRC domain.
+///
+/// # Safety
+/// What the attributes name is null or alive.
+unsafe fn create_named(id: &Id, wanted: &ibv_srq_init_attr_ex) -> Result<(), Errno> {
+    // SAFETY: the identifier is alive, and its fields are this call's to fill.
+    unsafe {
+        let abi = id.abi();
+        if !(*abi).srq.is_null() {
+            return Err(INVALID);
+        }
+        let given = if wanted.comp_mask & IBV_SRQ_INIT_ATTR_PD != 0 { wanted.pd } else { (*abi).pd };
+        let pd = if given.is_null() { default_domain()? } else { given };
+        (*abi).srq = xrc::create_srq(id, pd, wanted)?;
+        (*abi).pd = pd;
+    }
+    Ok(())
+}
+
 /// Gives it back, where the identifier has one.
 ///
 /// # Safety
@@ -32,6 +52,9 @@ pub(crate) unsafe fn destroy(id: &Id) {
         let srq = std::mem::replace(&mut (*id.abi()).srq, std::ptr::null_mut());
         if !srq.is_null() {
             ibv_destroy_srq(srq);
+            if id.is_target() && id.qp().is_null() {
+                queue_pair::destroy_queues(id);
+            }
         }
     }
 }
@@ -44,10 +67,19 @@ pub unsafe extern "C" fn rdma_create_srq(
     wanted: *mut ibv_srq_init_attr,
 ) -> c_int {
     // SAFETY: the contract of the manual page.
-    status(|| unsafe { create(Id::from(id)?, pd, out(wanted)?) })
+    status(|| unsafe {
+        let (id, wanted) = (Id::from(id)?, out(wanted)?);
+        if id.is_target() {
+            let comp_mask = if pd.is_null() { 0 } else { IBV_SRQ_INIT_ATTR_PD };
+            let (srq_context, attr) = (wanted.srq_context, wanted.attr);
+            let wanted = ibv_srq_init_attr_ex { srq_context, attr, comp_mask, pd, ..Default::default() };
+            return create_named(id, &wanted);
+        }
+        create(id, pd, wanted)
+    })
 }
 
-/// `rdma_create_srq_ex(3)`: of the basic kind.
+/// `rdma_create_srq_ex(3)`: of the basic kind, or of an XRC domain.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, wanted: *mut ibv_srq_init_attr_ex) -> c_int {
     status(|| {
@@ -55,6 +87,9 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, wanted: *mut ib
         unsafe {
             let (id, whole) = (Id::from(id)?, *out(wanted)?);
             let has = |field| whole.comp_mask & field != 0;
+            if has(IBV_SRQ_INIT_ATTR_TYPE) && whole.srq_type == IBV_SRQT_XRC {
+                return create_named(id, &whole);
+            }
             if has(IBV_SRQ_INIT_ATTR_TYPE) && whole.srq_type != IBV_SRQT_BASIC {
                 return Err(UNSUPPORTED);
             }

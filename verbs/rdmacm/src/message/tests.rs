@@ -46,12 +46,30 @@ fn a_request_of_linux_is_read_and_written_again() {
 fn a_reply_of_linux_is_read_and_written_again() {
     let theirs = captured()[1];
     assert_eq!(kind(&theirs), Some(Kind::Reply));
-    let side = read_reply(&theirs);
+    let side = read_reply(&theirs, false);
     assert_eq!((side.qpn, side.psn, side.responder_resources, side.rnr_retry), (0x4c, 0xa9_19ee, 1, 7));
     let (local, remote) = ids(&theirs);
     let mut ours = message(Kind::Reply, transaction(&theirs), local, remote);
     write_reply(&mut ours, &side, get(&theirs, 28));
     assert_eq!(ours, theirs);
+}
+
+/// IBA A14.6: another service in the request, the target's number in the reply where an end-to-end context's stands.
+#[test]
+fn xrc_is_another_service() {
+    let side = Side { qpn: 0x12_3456, psn: 5, xrc: true, srq: true, ..Default::default() };
+    let mut request = Request::read(&captured()[0]).unwrap();
+    request.side = side;
+    let mut mad = message(Kind::Request, 1, 2, 0);
+    request.write(&mut mad);
+    assert_eq!((mad[BODY + 43] >> 1 & 3, mad[BODY + 51] & 7), (3, 1));
+    assert_eq!(Request::read(&mad), Some(request));
+    mad[BODY + 51] ^= 3;
+    assert_eq!(Request::read(&mad), None, "a service that nobody knows");
+    let mut reply = message(Kind::Reply, 1, 2, 3);
+    write_reply(&mut reply, &side, [0; 8]);
+    assert_eq!(reply[BODY + 12..BODY + 20], [0, 0, 0, 0, 0x12, 0x34, 0x56, 0]);
+    assert_eq!(read_reply(&reply, true), side);
 }
 
 #[test]
@@ -96,7 +114,7 @@ fn private_data_that_is_too_long_is_refused() {
 fn any_bytes_are_read_or_refused() {
     for seed in 0..=255_u8 {
         let mad: Mad = std::array::from_fn(|n| (n as u8).wrapping_mul(31) ^ seed);
-        let _ = (kind(&mad), Request::read(&mad), read_reply(&mad), read_reject(&mad));
+        let _ = (kind(&mad), Request::read(&mad), read_reply(&mad, true), read_reject(&mad));
         let _ = (ServiceRequest::read(&mad), ServiceReply::read(&mad));
     }
 }

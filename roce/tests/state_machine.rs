@@ -24,8 +24,16 @@ fn request() -> impl Strategy<Value = Operation> {
     let host = any::<bool>;
     prop_oneof![
         3 => (host(), length(), with()).prop_map(|(host, length, with)| Operation::Send { host, length, with }),
-        3 => (host(), length(), any::<bool>(), with())
-            .prop_map(|(host, length, immediate, with)| Operation::Write { host, length, immediate, with }),
+        4 => (host(), length(), any::<bool>(), any::<bool>(), with()).prop_map(
+            |(host, length, immediate, by_window, with)| Operation::Write { host, length, immediate, by_window, with },
+        ),
+        1 => (host(), with()).prop_map(|(host, with)| Operation::AtomicWrite { host, with }),
+        1 => (host(), any::<bool>(), with())
+            .prop_map(|(host, whole_region, with)| Operation::Flush { host, whole_region, with }),
+        2 => (host(), with()).prop_map(|(host, with)| Operation::Bind { host, with }),
+        1 => (host(), with()).prop_map(|(host, with)| Operation::Invalidate { host, with }),
+        2 => (host(), length(), with())
+            .prop_map(|(host, length, with)| Operation::SendInvalidate { host, length, with }),
         3 => (host(), length(), with()).prop_map(|(host, length, with)| Operation::Read { host, length, with }),
         2 => (host(), any::<u8>(), with()).prop_map(|(host, add, with)| Operation::FetchAdd { host, add, with }),
         6 => (host(), 1..8u8).prop_map(|(host, count)| Operation::Receive { host, count }),
@@ -67,14 +75,16 @@ fn setting() -> impl Strategy<Value = Setting> {
     let window = prop_oneof![Just(0u8), 1..8u8, Just(255)];
     let completions = prop_oneof![4 => Just(255u8), 1 => 0..8u8];
     let hasty = prop::bool::weighted(0.1);
-    (any::<bool>(), window, any::<u8>(), 0..4u8, hasty, any::<bool>(), completions).prop_map(
-        |(small_packets, window, psn, reads, hasty, selective_repeat, completions)| Setting {
+    let xrc = prop::bool::weighted(0.25);
+    (any::<bool>(), window, any::<u8>(), 0..4u8, hasty, any::<bool>(), completions, xrc).prop_map(
+        |(small_packets, window, psn, reads, hasty, selective_repeat, completions, xrc)| Setting {
             small_packets,
             window,
             psn,
             reads,
             hasty,
             selective_repeat,
+            xrc,
             completions,
         },
     )
@@ -118,12 +128,14 @@ proptest! {
 
 /// The rare paths are reached: a run without them would prove little.
 #[test]
-fn every_kind_of_recovery_is_reached() {
+fn every_kind_of_recovery_and_of_request_is_reached() {
     let mut runner = TestRunner::deterministic();
-    let mut reached = [0; 9];
+    let (mut reached, mut kinds) = ([0; 9], [0; 6]);
     for _ in 0..400 {
         let (setting, operations) = case().new_tree(&mut runner).unwrap().current();
-        for counters in run(setting, &operations) {
+        let (counters, found) = run(setting, &operations);
+        kinds.iter_mut().zip(found.all()).for_each(|(sum, count)| *sum += count);
+        for counters in counters {
             let found = [
                 counters.retransmitted,
                 counters.timeouts,
@@ -139,4 +151,6 @@ fn every_kind_of_recovery_is_reached() {
         }
     }
     assert!(reached.iter().all(|&count| count > 5), "{reached:?}");
+    // ATOMIC WRITEs, FLUSHes, windows written by, taken back, given back; and extended connections.
+    assert!(kinds.iter().all(|&count| count > 20), "{kinds:?}");
 }

@@ -26,7 +26,7 @@ impl Host {
     pub fn inbox_with(&mut self, domain: XrcdId, cq: CqId) -> Inbox {
         let pd = self.endpoint.create_pd();
         let xrc = Some(XrcReceives { domain, cq });
-        let srq = self.endpoint.create_srq(SrqInit { pd, depth: 16, max_sge: 4, xrc }).unwrap();
+        let srq = self.endpoint.create_srq(SrqInit { pd, depth: 64, max_sge: 4, xrc }).unwrap();
         let number = self.endpoint.srq_number(srq).unwrap();
         let region = self.endpoint.register(pd, BASE, self.ram.0.len() as u64, Access::ALL).unwrap();
         Inbox { srq, number, pd, cq, region }

@@ -1,6 +1,7 @@
 //! What one side was asked, and what it may say of it.
 
 use super::REQUESTS;
+use roce::Rkey;
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus};
 
 /// A send request as the model knows it.
@@ -13,6 +14,8 @@ pub struct Asked {
     pub receive: Option<usize>,
     /// What a FETCH_ADD must find: the sum of all before it.
     pub finds: u64,
+    /// The window that a SEND takes back; it brings no number then.
+    pub returns: Option<Rkey>,
 }
 
 /// One side's requests and how they ended.
@@ -97,7 +100,11 @@ impl Ledger {
             "receive {index}"
         );
         // The message's number: a message that came twice, or that another overtook, would show.
-        assert_eq!(completion.immediate, Some((number as u32).to_be_bytes()), "receive {index}");
+        let brings = match asked[number].returns {
+            Some(key) => (None, Some(key)),
+            None => (Some((number as u32).to_be_bytes()), None),
+        };
+        assert_eq!((completion.immediate, completion.invalidated), brings, "receive {index}");
         self.delivered += 1;
     }
 }

@@ -28,6 +28,8 @@ pub enum Operation {
         host: bool,
         length: u16,
         immediate: bool,
+        /// By the peer's memory window, if there is one.
+        by_window: bool,
         with: With,
     },
     Read {
@@ -38,6 +40,33 @@ pub enum Operation {
     FetchAdd {
         host: bool,
         add: u8,
+        with: With,
+    },
+    /// 8 bytes at once.
+    AtomicWrite {
+        host: bool,
+        with: With,
+    },
+    /// What was written so far is to be seen by everybody.
+    Flush {
+        host: bool,
+        whole_region: bool,
+        with: With,
+    },
+    /// `host` binds its memory window.
+    Bind {
+        host: bool,
+        with: With,
+    },
+    /// `host` takes its memory window back.
+    Invalidate {
+        host: bool,
+        with: With,
+    },
+    /// A message that takes the peer's memory window back.
+    SendInvalidate {
+        host: bool,
+        length: u16,
         with: With,
     },
     /// So many receives are posted.
@@ -102,6 +131,27 @@ pub enum Operation {
     },
 }
 
+/// How often the rare kinds of requests ended well.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reached {
+    pub words: u64,
+    pub flushes: u64,
+    /// WRITEs that were posted by a window's key.
+    pub by_window: u64,
+    /// Windows that their own host took back.
+    pub taken_back: u64,
+    /// Windows that a message took back.
+    pub returned: u64,
+    /// Requests over an extended connection.
+    pub extended: u64,
+}
+
+impl Reached {
+    pub fn all(&self) -> [u64; 6] {
+        [self.words, self.flushes, self.by_window, self.taken_back, self.returned, self.extended]
+    }
+}
+
 /// How a request is posted.
 #[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct With {
@@ -124,6 +174,8 @@ pub struct Setting {
     /// The ACK timeout is shorter than the round trip: every packet is sent again before its answer can come.
     pub hasty: bool,
     pub selective_repeat: bool,
+    /// An extended connection: host 0 has the initiator, host 1 the target; what host 1 would ask, host 0 asks.
+    pub xrc: bool,
     /// Completions that a queue holds beyond a few; 255: all.
     pub completions: u8,
 }

@@ -1,15 +1,17 @@
 //! Both hosts, the link, and what the model compares them with.
 
 use super::ledger::{Asked, Ledger};
-use super::{LONGEST, Operation, REQUESTS, Setting, With};
-use crate::harness::{BASE, Faults, Options, Pair, Random, path};
+use super::{LONGEST, Operation, REQUESTS, Reached, Setting, With};
+use crate::harness::xrc::Inbox;
+use crate::harness::{self, BASE, Faults, Options, Pair, Random, path};
 use core::time::Duration;
 use roce::qp::{
-    Capabilities, CompletionOpcode, CompletionStatus, CongestionAlgorithm, Modify, RecvRequest, Remote,
-    SendRequest, State,
+    Capabilities, Completion, CompletionOpcode, CompletionStatus, CongestionAlgorithm, Modify, RecvRequest,
+    Remote, SendRequest, State,
 };
-use roce::wire::{self, Aeth, Bth, Header, Mtu, NakCode, RnrTimer, Service, Syndrome};
-use roce::{Counters, Psn};
+use roce::wire::{self, Aeth, Bth, Feth, Header, Mtu, NakCode, RnrTimer, Service, Syndrome};
+use roce::{Access, Counters, Psn, Rkey};
+use windows::Window;
 
 /// Bytes of a request's place in memory.
 const PLACE: u64 = LONGEST as u64 + 8;
@@ -39,15 +41,16 @@ const fn offset(area: Area, index: usize) -> u64 {
     AREAS + (area as u64 * REQUESTS as u64 + index as u64) * PLACE
 }
 
-/// Runs `operations` on two queue pairs; panics where they and the model disagree. Gives what both counted.
-pub fn run(setting: Setting, operations: &[Operation]) -> [Counters; 2] {
+/// Runs `operations` on two queue pairs; panics where they and the model disagree. Gives what both counted, and what was
+/// reached.
+pub fn run(setting: Setting, operations: &[Operation]) -> ([Counters; 2], Reached) {
     let mut world = World::new(setting);
     for operation in operations {
         world.apply(*operation);
     }
     world.converge();
     world.check_end();
-    world.pair.hosts.map(|host| host.endpoint.counters().clone())
+    (world.pair.hosts.map(|host| host.endpoint.counters().clone()), world.reached)
 }
 
 struct World {
@@ -61,6 +64,14 @@ struct World {
     /// Taken to ERR or destroyed by an operation.
     killed: [bool; 2],
     destroyed: [bool; 2],
+    windows: [Window; 2],
+    /// Of each window, the newest.
+    keys: [Rkey; 2],
+    /// Of an extended connection: where host 1's messages come to.
+    inbox: Option<Inbox>,
+    /// Send requests that each queue pair takes.
+    sends: [u32; 2],
+    reached: Reached,
 }
 
 impl World {
@@ -69,7 +80,7 @@ impl World {
         let window = (u64::from(setting.window) * u64::from(mtu.bytes())).max(1);
         let reads = setting.reads % 4 + 1;
         let capabilities = Capabilities { max_send: 64, max_recv: 64, ..Capabilities::default() };
-        let mut pair = Pair::connect(Options {
+        let options = Options {
             mtu,
             send_psn: Psn::new(u32::from(setting.psn).wrapping_neg()).get(),
             congestion: CongestionAlgorithm::Fixed { window, rate: None },
@@ -82,9 +93,21 @@ impl World {
                 255 => 2 * REQUESTS as u32,
                 few => 4 + u32::from(few) % 8,
             },
+            access: Access::ALL | Access::REMOTE_FLUSH,
             memory: offset(Area::Offered, REQUESTS) as usize,
             ..Options::default()
-        });
+        };
+        let (mut pair, inbox) = match setting.xrc {
+            false => (Pair::connect(options), None),
+            true => {
+                let (mut pair, _, [inbox, _]) = harness::xrc::connected(options);
+                // All that the target's peer reaches is the inbox's.
+                let host = &mut pair.hosts[1];
+                (host.pd, host.recv_cq, host.region) = (inbox.pd, inbox.cq, inbox.region);
+                (pair, Some(inbox))
+            }
+        };
+        let keys = Self::prepare_windows(&mut pair);
         let mut random = Random(7);
         for host in &mut pair.hosts {
             for word in host.ram.0.chunks_exact_mut(8) {
@@ -101,16 +124,30 @@ impl World {
             deregistered: [false; 2],
             killed: [false; 2],
             destroyed: [false; 2],
+            windows: [Window::Free; 2],
+            keys,
+            inbox,
+            sends: [64, if setting.xrc { 0 } else { 64 }],
+            reached: Reached::default(),
         }
     }
 
     fn apply(&mut self, operation: Operation) {
         use Operation as Op;
         match operation {
-            Op::Send { host, length, with } => self.send(host.into(), length, with),
-            Op::Write { host, length, immediate, with } => self.write(host.into(), length, immediate, with),
-            Op::Read { host, length, with } => self.read(host.into(), length, with),
-            Op::FetchAdd { host, add, with } => self.fetch_add(host.into(), add, with),
+            Op::Send { host, length, with } => self.send(self.asker(host), length, with),
+            Op::Write { host, length, immediate, by_window, with } => {
+                self.write(self.asker(host), length, (immediate, by_window), with);
+            }
+            Op::Read { host, length, with } => self.read(self.asker(host), length, with),
+            Op::FetchAdd { host, add, with } => self.fetch_add(self.asker(host), add, with),
+            Op::AtomicWrite { host, with } => self.atomic_write(self.asker(host), with),
+            Op::Flush { host, whole_region, with } => self.flush(self.asker(host), whole_region, with),
+            Op::Bind { host, with } => self.bind(self.asker(host), with),
+            Op::Invalidate { host, with } => self.invalidate(self.asker(host), with),
+            Op::SendInvalidate { host, length, with } => {
+                self.send_invalidate(self.asker(host), length, with);
+            }
             Op::Receive { host, count } => (0..count % 8).for_each(|_| self.receive(host.into())),
             Op::Step { count } => {
                 for _ in 0..count {
@@ -145,6 +182,11 @@ impl World {
         }
     }
 
+    /// Who asks, where `host` would.
+    fn asker(&self, host: bool) -> usize {
+        usize::from(host && self.inbox.is_none())
+    }
+
     fn state(&self, host: usize) -> Option<State> {
         self.pair.reports()[host].map(|report| report.state)
     }
@@ -160,10 +202,10 @@ impl World {
         self.post(host, request, with, (CompletionOpcode::Send, length, true, 0));
     }
 
-    fn write(&mut self, host: usize, length: u16, immediate: bool, with: With) {
+    fn write(&mut self, host: usize, length: u16, (immediate, by_window): (bool, bool), with: With) {
         let (index, length) = (self.ledgers[host].asked.len(), u32::from(length) % (LONGEST + 1));
         let sge = self.pair.hosts[host].sge(offset(Area::Outgoing, index % REQUESTS), length);
-        let remote = self.remote(host, offset(Area::Written, index % REQUESTS));
+        let remote = self.remote_by(host, by_window, offset(Area::Written, index % REQUESTS));
         let request = SendRequest::write(index as u64, sge, remote);
         let request = match immediate {
             true => request.with_immediate((index as u32).to_be_bytes()),
@@ -188,6 +230,21 @@ impl World {
         self.post(host, request, with, (CompletionOpcode::FetchAdd, 8, false, add.into()));
     }
 
+    fn atomic_write(&mut self, host: usize, with: With) {
+        let index = self.ledgers[host].asked.len();
+        let sge = self.pair.hosts[host].sge(offset(Area::Outgoing, index % REQUESTS), 8);
+        let remote = self.remote(host, offset(Area::Written, index % REQUESTS));
+        let request = SendRequest::atomic_write(index as u64, sge, remote);
+        self.post(host, request, with, (CompletionOpcode::AtomicWrite, 8, false, 0));
+    }
+
+    fn flush(&mut self, host: usize, whole_region: bool, with: With) {
+        let remote = self.remote(host, offset(Area::Written, 0));
+        let to = Feth::new(true, false, whole_region);
+        let request = SendRequest::flush(self.ledgers[host].asked.len() as u64, remote, 4096, to);
+        self.post(host, request, with, (CompletionOpcode::Flush, 0, false, 0));
+    }
+
     fn post(
         &mut self,
         host: usize,
@@ -202,25 +259,33 @@ impl World {
             signalled: with.signalled,
             fence: with.fence,
             solicited: with.solicited,
+            srq: self.inbox.map(|inbox| inbox.number),
             ..request
         };
         let ledger = &mut self.ledgers[host];
         let receive = consumes.then_some(ledger.consuming);
         ledger.consuming += usize::from(consumes);
-        ledger.asked.push(Asked { kind, length, signalled: with.signalled, receive, finds: ledger.added });
+        let (signalled, finds) = (with.signalled, ledger.added);
+        ledger.asked.push(Asked { kind, length, signalled, receive, finds, returns: None });
         ledger.added += add;
         self.pair.post(host, request);
     }
 
     fn receive(&mut self, host: usize) {
-        if self.destroyed[host] || self.ledgers[host].receives == REQUESTS {
+        // An initiator takes no messages.
+        let takes = self.inbox.is_none() || host == 1;
+        if !takes || self.destroyed[host] || self.ledgers[host].receives == REQUESTS {
             return;
         }
         let index = self.ledgers[host].receives;
         self.ledgers[host].receives += 1;
         let sge = self.pair.hosts[host].sge(offset(Area::Received, index), LONGEST);
         let qpn = self.pair.hosts[host].qpn;
-        self.pair.hosts[host].endpoint.post_recv(qpn, RecvRequest::new(index as u64, sge)).unwrap();
+        let (request, endpoint) = (RecvRequest::new(index as u64, sge), &mut self.pair.hosts[host].endpoint);
+        match self.inbox {
+            Some(inbox) if host == 1 => endpoint.post_srq_recv(inbox.srq, request).unwrap(),
+            _ => endpoint.post_recv(qpn, request).unwrap(),
+        }
     }
 
     fn bth(&self, to: usize, psn: u32) -> Bth {
@@ -237,6 +302,9 @@ impl World {
 
     /// `host` says so of what it expects: true, but said without need.
     fn answer(&mut self, host: usize, syndrome: Syndrome) {
+        if self.inbox.is_some() && host == 0 {
+            return;
+        }
         let Some(report) = self.pair.reports()[host] else { return };
         let expected = report.expected_psn;
         let psn = match syndrome {
@@ -245,7 +313,8 @@ impl World {
         };
         let bth = self.bth(1 - host, psn.get());
         let operation = wire::Operation::Acknowledge(Aeth { syndrome, msn: 0 });
-        self.inject(1 - host, &Header::Connected { service: Service::Rc, bth, operation });
+        let service = if self.inbox.is_some() { Service::Xrc } else { Service::Rc };
+        self.inject(1 - host, &Header::Connected { service, bth, operation });
         self.excuses += 1;
     }
 
@@ -260,7 +329,7 @@ impl World {
     fn deregister(&mut self, host: usize) {
         if !core::mem::replace(&mut self.deregistered[host], true) {
             let lkey = self.pair.hosts[host].region.lkey;
-            self.pair.hosts[host].endpoint.deregister(lkey).unwrap();
+            self.pair.hosts[host].endpoint.withdraw(lkey).unwrap();
         }
     }
 
@@ -290,14 +359,26 @@ impl World {
         let (sent, received) = (self.pair.hosts[host].sent(), self.pair.hosts[host].received());
         for completion in &sent {
             self.ledgers[host].on_sent(completion);
+            self.follow_window(host, completion);
+            self.count(completion);
         }
         for completion in &received {
             let [one, two] = &mut self.ledgers;
             let (ours, theirs) = if host == 0 { (one, two) } else { (two, one) };
             ours.on_received(completion, &theirs.asked);
+            self.follow_return(host, completion);
         }
         if !sent.is_empty() || !received.is_empty() {
             self.check_memory(host);
+        }
+    }
+
+    fn count(&mut self, completion: &Completion) {
+        if completion.status == CompletionStatus::Success {
+            self.reached.words += u64::from(completion.opcode == CompletionOpcode::AtomicWrite);
+            self.reached.flushes += u64::from(completion.opcode == CompletionOpcode::Flush);
+            self.reached.taken_back += u64::from(completion.opcode == CompletionOpcode::LocalInvalidate);
+            self.reached.extended += u64::from(self.inbox.is_some());
         }
     }
 
@@ -324,3 +405,5 @@ impl World {
 
 #[path = "verdict.rs"]
 mod verdict;
+#[path = "windows.rs"]
+mod windows;

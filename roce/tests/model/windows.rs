@@ -1,0 +1,131 @@
+//! Memory windows in the model: one of type 2 per host, over all that its peer writes.
+//!
+//! A host binds it; then the peer may write by its key, and gives it back by a SEND with invalidate behind its WRITEs. Or the host
+//! takes it back itself, as long as the peer did not write by it. So no key is ever used where it may be gone already.
+
+use super::*;
+use roce::{Access, Binding, Rkey, WindowKind};
+
+/// Where a host's window is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Window {
+    /// Bound to nothing.
+    Free,
+    /// A request will bind it, or take it back.
+    Pending { key: Rkey },
+    /// Bound: the peer may write by it.
+    Bound { key: Rkey },
+    /// The peer wrote by it.
+    Used { key: Rkey },
+    /// The peer's SEND will take it back.
+    Returning { key: Rkey },
+}
+
+impl Window {
+    /// The key that the peer may write by.
+    pub(super) const fn key(self) -> Option<Rkey> {
+        match self {
+            Self::Bound { key } | Self::Used { key } => Some(key),
+            Self::Free | Self::Pending { .. } | Self::Returning { .. } => None,
+        }
+    }
+}
+
+impl World {
+    /// A region of all rights, and a window of each host.
+    pub(super) fn prepare_windows(pair: &mut Pair) -> [Rkey; 2] {
+        [0, 1].map(|host: usize| {
+            let host = &mut pair.hosts[host];
+            host.endpoint.deregister(host.region.lkey).unwrap();
+            let rights = Access::ALL | Access::REMOTE_FLUSH | Access::WINDOWS;
+            host.region = host.endpoint.register(host.pd, BASE, host.ram.0.len() as u64, rights).unwrap();
+            host.endpoint.create_window(host.pd, WindowKind::Two).unwrap()
+        })
+    }
+
+    pub(super) fn bind(&mut self, host: usize, with: With) {
+        if self.windows[host] != Window::Free || !self.can_post(host) {
+            return;
+        }
+        let (window, key) = (self.keys[host], self.keys[host].next());
+        let first = offset(Area::Written, 0);
+        let binding = Binding {
+            window,
+            rkey: key,
+            lkey: self.pair.hosts[host].region.lkey,
+            address: BASE + first,
+            length: offset(Area::Written, REQUESTS) - first,
+            access: Access::REMOTE_WRITE,
+            zero_based: false,
+        };
+        let request = SendRequest::bind(self.ledgers[host].asked.len() as u64, binding);
+        (self.keys[host], self.windows[host]) = (key, Window::Pending { key });
+        self.post(host, request, said(with), (CompletionOpcode::Bind, 0, false, 0));
+    }
+
+    pub(super) fn invalidate(&mut self, host: usize, with: With) {
+        let Window::Bound { key } = self.windows[host] else { return };
+        if self.can_post(host) {
+            let request = SendRequest::local_invalidate(self.ledgers[host].asked.len() as u64, key);
+            self.windows[host] = Window::Pending { key };
+            self.post(host, request, said(with), (CompletionOpcode::LocalInvalidate, 0, false, 0));
+        }
+    }
+
+    /// The peer's window goes back with a message.
+    pub(super) fn send_invalidate(&mut self, host: usize, length: u16, with: With) {
+        let peer = 1 - host;
+        let Window::Used { key } = self.windows[peer] else { return };
+        if self.can_post(host) {
+            let (index, length) = (self.ledgers[host].asked.len(), u32::from(length) % (LONGEST + 1));
+            let sge = self.pair.hosts[host].sge(offset(Area::Outgoing, index), length);
+            self.windows[peer] = Window::Returning { key };
+            let request = SendRequest::send_invalidate(index as u64, sge, key);
+            self.post(host, request, with, (CompletionOpcode::Send, length, true, 0));
+            self.ledgers[host].asked[index].returns = Some(key);
+        }
+    }
+
+    /// `host` was told of its own request.
+    pub(super) fn follow_window(&mut self, host: usize, completion: &Completion) {
+        if completion.status != CompletionStatus::Success {
+            return;
+        }
+        let Window::Pending { key } = self.windows[host] else { return };
+        match completion.opcode {
+            CompletionOpcode::Bind => self.windows[host] = Window::Bound { key },
+            CompletionOpcode::LocalInvalidate => self.windows[host] = Window::Free,
+            _ => {}
+        }
+    }
+
+    /// A message came, maybe with the window.
+    pub(super) fn follow_return(&mut self, host: usize, completion: &Completion) {
+        let Some(invalidated) = completion.invalidated else { return };
+        assert_eq!(self.windows[host], Window::Returning { key: invalidated });
+        self.windows[host] = Window::Free;
+        self.reached.returned += 1;
+    }
+
+    /// What `host` writes by: its peer's window where it may and shall, else its region.
+    pub(super) fn remote_by(&mut self, host: usize, by_window: bool, offset: u64) -> Remote {
+        let remote = self.remote(host, offset);
+        match self.windows[1 - host].key().filter(|_| by_window && self.can_post(host)) {
+            Some(key) => {
+                self.windows[1 - host] = Window::Used { key };
+                self.reached.by_window += 1;
+                Remote { rkey: key, ..remote }
+            }
+            None => remote,
+        }
+    }
+
+    fn can_post(&self, host: usize) -> bool {
+        !self.destroyed[host] && self.ledgers[host].room()
+    }
+}
+
+/// The model must hear how it ended.
+const fn said(with: With) -> With {
+    With { signalled: true, ..with }
+}

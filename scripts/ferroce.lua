@@ -13,7 +13,7 @@ local IFA_RATES = { [0] = "10 Gb/s", "25 Gb/s", "40 Gb/s", "50 Gb/s", "100 Gb/s"
   "100 Mb/s", "200 Mb/s", "500 Mb/s", "1 Gb/s", "2.5 Gb/s", "5 Gb/s", "800 Gb/s" }
 local KINDS = { [0] = "busiest hop", "window", "in-flight share", "ready", "hop", "hop and flows" }
 local OPCODES = { [0xc0] = "telemetry request", [0xc1] = "telemetry response", [0xc2] = "telemetry notification",
-  [0xc3] = "telemetry setup", [0xc8] = "selective acknowledge" }
+  [0xc3] = "telemetry setup", [0xc4] = "direct response", [0xc8] = "selective acknowledge" }
 local WAYS = { [0] = "behind Acknowledges", "notifications", "windows" }
 
 local ferroce = Proto("ferroce", "Ferroce")
@@ -183,7 +183,7 @@ local function selective(tvb, tree)
   tree:add(FERROCE.held, tvb(4, 16))
 end
 
-local BODIES = { [0xc0] = int_header, [0xc1] = feedback, [0xc2] = feedback, [0xc3] = setup,
+local BODIES = { [0xc0] = int_header, [0xc1] = feedback, [0xc2] = feedback, [0xc3] = setup, [0xc4] = feedback,
   [0xc8] = selective }
 
 -- A packet from its BTH on: InfiniBand's dissector, then what is ours.

@@ -148,3 +148,24 @@ fn every_format_gives_the_same_packets() {
         assert_eq!(pcap(&["--json", "-"], &other), (0, expected.clone(), String::new()));
     }
 }
+
+/// Each format's records, as the test that makes the capture has stamped them: 200 Mb/s and more.
+#[test]
+fn records_of_every_format_are_told() {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../roce/tests/formats/formats.pcap");
+    let (code, out, _) = pcap(&["--json", file.to_str().expect("UTF-8")], b"");
+    assert_eq!(code, 0);
+    let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    for format in ["int-md", "ioam", "ifa", "aecn"] {
+        let told = lines.iter().filter(|line| line["format"] == format);
+        let records: Vec<&Value> =
+            told.flat_map(|line| line["records"].as_array().expect("an array")).collect();
+        assert!(!records.is_empty(), "{format}");
+        for record in records {
+            let says = if format == "aecn" { &record["utilisation"] } else { &record["queue_bytes"] };
+            assert!(says.as_f64().is_some_and(|number| number > 0.0), "{format}: {record}");
+        }
+    }
+    let (_, text, _) = pcap(&[file.to_str().expect("UTF-8")], b"");
+    assert!(text.lines().any(|line| line.contains(" format ioam record {")), "{text}");
+}

@@ -1,4 +1,6 @@
 use cc::Instant;
+use roce::qp::FeedbackKey;
+use roce::wire::{Bth, Seal};
 use std::time::Duration;
 
 /// Telemetry straight back to the senders of packets that subscribe, where they meet congestion (pan-01 6.3).
@@ -8,6 +10,20 @@ pub struct Direct {
     pub threshold: u64,
     /// A sender is told once in so long, at most.
     pub interval: Duration,
+    /// Data packets of this DSCP subscribe without a flag.
+    pub dscp: Option<u8>,
+    /// Seals the responses, with a counter that is the time.
+    pub key: Option<FeedbackKey>,
+    /// The time at the switch's time 0, ns since 1970; 0 where nothing is sealed.
+    pub epoch: u64,
+}
+
+impl Direct {
+    /// By flag, and unsealed.
+    #[must_use]
+    pub const fn new(threshold: u64, interval: Duration) -> Self {
+        Self { threshold, interval, dscp: None, key: None, epoch: 0 }
+    }
 }
 
 const WORDS: usize = 128;
@@ -24,6 +40,17 @@ pub(crate) struct Told {
 impl Told {
     pub(crate) const fn new(config: Direct) -> Self {
         Self { config, bits: [0; WORDS], since: Instant::ZERO }
+    }
+
+    /// Which DSCP subscribes.
+    pub(crate) const fn dscp(&self) -> Option<u8> {
+        self.config.dscp
+    }
+
+    /// The seal of a response, if it is to have one.
+    pub(crate) fn seal(&self, now: Instant, bth: &Bth, content: &[u8]) -> Option<Seal> {
+        let counter = self.config.epoch + now.as_nanos();
+        self.config.key.map(|key| key.seal_direct(bth, content, counter))
     }
 
     /// Whether so many waiting bytes are worth a word.
@@ -62,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_sender_is_told_once_an_interval() {
-        let mut told = Told::new(Direct { threshold: 1000, interval: Duration::from_micros(50) });
+        let mut told = Told::new(Direct::new(1000, Duration::from_micros(50)));
         let at = |micros: u64| Instant::from_nanos(micros * 1000);
         assert!(told.is_congested(1001) && !told.is_congested(1000));
         assert!(told.tell(at(100), 7) && !told.tell(at(101), 7) && told.tell(at(101), 8));

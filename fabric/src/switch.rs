@@ -10,7 +10,7 @@ use crate::stations::Stations;
 use cc::{Instant, Rate};
 use datapath::io::PacketBuf;
 use roce::wire::format::{PortState, Request};
-use roce::wire::{Mac, Subscription, mark_ce};
+use roce::wire::{Bth, Mac, Subscription, mark_ce};
 use std::time::Duration;
 
 /// A port's place in the configuration, from 0.
@@ -321,7 +321,7 @@ impl<B: PacketBuf> Switch<B> {
         if !told.is_congested(waiting) {
             return;
         }
-        let Some(subscription) = Subscription::find(frame) else { return };
+        let Some(subscription) = Subscription::find(frame, told.dscp()) else { return };
         if !told.tell(self.now, subscription.key()) {
             return;
         }
@@ -330,7 +330,9 @@ impl<B: PacketBuf> Switch<B> {
         // A float's cast to an integer stops at the integer's ends.
         let utilisation = (load.inflight(waiting) * f64::from(1 << 20)) as u32;
         let interval = u32::try_from(load.period().as_nanos()).unwrap_or(u32::MAX);
-        let Ok(length) = subscription.respond(utilisation, interval, &mut answer) else { return };
+        let now = self.now;
+        let seal = |bth: &Bth, content: &[u8]| told.seal(now, bth, content);
+        let Ok(length) = subscription.respond((utilisation, interval), seal, &mut answer) else { return };
         answer.set_len(length);
         port.counters.direct_responses += 1;
         self.enqueue(from, answer);

@@ -4,6 +4,7 @@ use crate::congestion::{
 use cc::Rate;
 use datapath::engine::{Idle, Progress, ProgressError};
 use datapath::neighbour;
+use roce::wire::format::{Numbers, NumbersError};
 use roce::wire::{Mtu, Vlan};
 use std::net::IpAddr;
 use std::path::Path;
@@ -32,6 +33,7 @@ pub struct DeviceConfig {
     pub(crate) buffers: u32,
     pub(crate) link_rate: Option<Rate>,
     pub(crate) rules: Vec<CongestionRule>,
+    pub(crate) numbers: Option<Numbers>,
 }
 
 /// What is wrong with a configuration.
@@ -62,6 +64,12 @@ pub enum ConfigError {
     Key(#[from] crate::KeyError),
     #[error("link_rate {text:?}: {reason}")]
     LinkRate { text: String, reason: String },
+    #[error(transparent)]
+    Numbers(#[from] NumbersError),
+    #[error("AECN option {0:?}: write it as 0x3e or 62")]
+    AecnOption(String),
+    #[error("INT port {0:?}: it is a UDP port")]
+    IntPort(String),
     #[error("{given} buffers: it is 256 to 1048576")]
     Buffers { given: u32 },
 }
@@ -79,6 +87,7 @@ impl Default for DeviceConfig {
             buffers: 8192,
             link_rate: None,
             rules: Vec::new(),
+            numbers: None,
         }
     }
 }
@@ -114,6 +123,10 @@ impl DeviceConfig {
             let rule = rule.map_err(|reason| ConfigError::Congestion { text, reason })?;
             config.rules.insert(0, rule);
         }
+        let int_port = std::env::var("FERROCE_INT_PORT").ok();
+        let int_port =
+            int_port.map(|text| text.parse().map_err(|_| ConfigError::IntPort(text))).transpose()?;
+        config.set_numbers(int_port, std::env::var("FERROCE_AECN_OPTION").ok().as_deref())?;
         if let Ok(port) = std::env::var("FERROCE_PORT") {
             config.port = Some(port);
         }
@@ -128,6 +141,20 @@ impl DeviceConfig {
             config.addresses = addresses.split(',').map(|a| a.trim().parse()).collect::<Result<_, _>>()?;
         }
         Ok(config)
+    }
+
+    /// Where one is given, the other is what it was, or its default.
+    fn set_numbers(&mut self, int_port: Option<u16>, aecn_option: Option<&str>) -> Result<(), ConfigError> {
+        if int_port.is_none() && aecn_option.is_none() {
+            return Ok(());
+        }
+        let before = self.numbers.unwrap_or_default();
+        let option = aecn_option
+            .map(|text| parse_option_type(text).map_err(|_| ConfigError::AecnOption(text.to_owned())));
+        let (port, option) =
+            (int_port.unwrap_or(before.int_port()), option.transpose()?.unwrap_or(before.aecn_option()));
+        self.numbers = Some(Numbers::new(port, option)?);
+        Ok(())
     }
 
     /// From a TOML file.
@@ -227,6 +254,13 @@ impl DeviceConfig {
         Self { link_rate: Some(rate), ..self }
     }
 
+    /// UDP port of INT-MD and type of AECN's option, as the whole network has them. They are the process's: the device that
+    /// is opened last says them.
+    #[must_use]
+    pub fn numbers(self, numbers: Numbers) -> Self {
+        Self { numbers: Some(numbers), ..self }
+    }
+
     /// Packet buffers in the port's pool, 256 to 1048576.
     #[must_use]
     pub fn buffers(self, buffers: u32) -> Self {
@@ -257,7 +291,7 @@ impl From<IpAddr> for Address {
 }
 
 /// Reads the `ferroce.toml` format: `port`, `ip` (a list), `gateway`, `vlan`, `progress`, `idle`, `mtu`, `buffers`, `link_rate`,
-/// `feedback_key_file`, and `[[congestion]]` rules.
+/// `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), and `[[congestion]]` rules.
 impl FromStr for DeviceConfig {
     type Err = ConfigError;
 
@@ -295,12 +329,25 @@ impl FromStr for DeviceConfig {
             Some(path) => Some(feedback_key_from_file(Path::new(path))?),
             None => feedback_key_from_env()?,
         };
+        config.set_numbers(file.int_port, file.aecn_option.as_deref())?;
         for (number, rule) in (1..).zip(&file.congestion) {
             let rule = rule.build(key).map_err(|reason| ConfigError::Rule { number, reason })?;
             config.rules.push(rule);
         }
         Ok(config)
     }
+}
+
+/// A type of an IPv6 option: `0x3e` or `62`.
+///
+/// # Errors
+/// What is no number of 8 bits.
+pub fn parse_option_type(text: &str) -> Result<u8, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u8::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    number.map_err(|_| format!("`{text}` is no option type; write 0x3e or 62"))
 }
 
 /// What is wrong and in which line, without the excerpt of several lines.
@@ -328,6 +375,8 @@ struct File {
     buffers: Option<u32>,
     link_rate: Option<String>,
     feedback_key_file: Option<String>,
+    int_port: Option<u16>,
+    aecn_option: Option<String>,
     #[serde(default)]
     congestion: Vec<RuleText>,
 }
@@ -335,6 +384,19 @@ struct File {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_networks_numbers_are_checked() {
+        let numbers = |text: &str| text.parse::<DeviceConfig>().map(|config| config.numbers);
+        assert_eq!(numbers("int_port = 5000"), Ok(Some(Numbers::new(5000, 0x3e).unwrap())));
+        assert_eq!(numbers("aecn_option = '0x3f'"), Ok(Some(Numbers::new(1021, 0x3f).unwrap())));
+        assert_eq!(numbers(""), Ok(None));
+        for (text, says) in
+            [("int_port = 4791", "4791"), ("aecn_option = '0x31'", "IOAM"), ("aecn_option = 'x'", "0x3e")]
+        {
+            assert!(numbers(text).unwrap_err().to_string().contains(says), "{text}");
+        }
+    }
 
     #[test]
     fn a_file_says_all_that_the_builder_says() {

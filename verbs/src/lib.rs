@@ -70,7 +70,7 @@ mod xrc;
 pub use address::{AddressHandle, AddressOptions};
 pub use channel::CompletionChannel;
 pub use completion::CompletionQueue;
-pub use config::{Address, ConfigError, DeviceConfig};
+pub use config::{Address, ConfigError, DeviceConfig, parse_option_type};
 pub use congestion::{
     CcName, ChoiceError, CongestionChoice, CongestionRule, KeyError, Prefix, TelemetryMode,
     feedback_key_from_env, feedback_key_from_file, parse_congestion, parse_duration, parse_rate,
@@ -98,6 +98,7 @@ pub use roce::qp::{
     Remote, Reverse, RtrSettings, RtsSettings, SendOperation, SendRequest, Sge, State, Upgrade, When,
     udp_source_port,
 };
+pub use roce::wire::format::{Numbers, NumbersError};
 pub use roce::wire::{Feth, Format, Mac, Mtu, NakCode, Path, RnrTimer, Service, Vlan};
 pub use roce::{
     Access, AddressId, BindError, Binding, ControlError, Counters, CqId, Discard, Event, FailureCause, Lkey,

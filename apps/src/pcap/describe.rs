@@ -43,7 +43,9 @@ pub fn fields(header: &Header) -> Vec<Field> {
             fields.push(("hops", json!(int.hops())));
             fields.push(("room", json!(int.room())));
         }
-        Header::TelemetryResponse { feedback, .. } | Header::TelemetryNotification { feedback, .. } => {
+        Header::TelemetryResponse { feedback, .. }
+        | Header::TelemetryNotification { feedback, .. }
+        | Header::DirectResponse { feedback, .. } => {
             feedback_fields(feedback, &mut fields);
         }
         Header::TelemetrySetup { setup, seal, .. } => {

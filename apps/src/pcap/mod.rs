@@ -6,8 +6,10 @@ mod totals;
 
 use crate::failure::Failure;
 use anstyle::{AnsiColor, Style};
+use cc::Rate;
 use reader::{Packet, Reader};
 use roce::Discard;
+use roce::wire::format::{HopReading, Reading};
 use roce::wire::telemetry::HopRecord;
 use roce::wire::{self, Frame, Header};
 use serde_json::{Map, Value, json};
@@ -159,7 +161,32 @@ fn record(record: HopRecord) -> Value {
     })
 }
 
+/// What a switch wrote in another format than HPCC INT; what it left out is null.
+fn hop(hop: &HopReading) -> Value {
+    json!({
+        "rate_bps": hop.bandwidth.map(Rate::as_bps),
+        "time_ns": hop.time.raw().wrapping_mul(hop.time.unit().into()),
+        "tx_bytes": hop.tx_bytes.map(|bytes| bytes.raw().wrapping_mul(bytes.unit().into())),
+        "queue_bytes": hop.queue,
+    })
+}
+
+fn carried(reading: &Reading) -> Vec<Value> {
+    match reading {
+        Reading::Hops(hops) => hops.iter().map(hop).collect(),
+        Reading::Inflight(share) => vec![json!({ "utilisation": f64::from(*share) / f64::from(1 << 20) })],
+    }
+}
+
+/// The format of a packet's telemetry, where it is not HPCC INT.
+fn format(frame: &Frame<'_>) -> Option<String> {
+    frame.carried.map(|carried| carried.format().to_string())
+}
+
 fn records(frame: &Frame<'_>) -> Vec<Value> {
+    if let Some(telemetry) = &frame.carried {
+        return telemetry.read().as_ref().map(carried).unwrap_or_default();
+    }
     match (frame.header, &frame.in_band) {
         (_, Some(in_band)) => in_band.records().map(record).collect(),
         (Header::TelemetryRequest { int, .. }, None) => int.records(frame.payload).map(record).collect(),
@@ -180,7 +207,9 @@ fn json_line(file: &Path, number: u64, packet: &Packet<'_>, verdict: &Verdict<'_
         line.insert("opcode".into(), json!(frame.header.opcode().0));
         line.insert("name".into(), json!(describe::name(&frame.header)));
         line.extend(describe::fields(&frame.header).into_iter().map(|(name, value)| (name.into(), value)));
-        if frame.in_band.is_some() || matches!(frame.header, Header::TelemetryRequest { .. }) {
+        line.extend(format(frame).map(|format| ("format".into(), json!(format))));
+        let is_carried = frame.in_band.is_some() || frame.carried.is_some();
+        if is_carried || matches!(frame.header, Header::TelemetryRequest { .. }) {
             line.insert("records".into(), Value::Array(records(frame)));
         }
         line.insert("payload".into(), json!(frame.payload.len()));
@@ -214,6 +243,9 @@ fn write_line(out: &mut impl Write, ns: u64, verdict: &Verdict<'_>) -> io::Resul
         )?;
         for (name, value) in describe::fields(&frame.header) {
             write_field(out, name, &value)?;
+        }
+        if let Some(format) = format(frame) {
+            write_field(out, "format", &json!(format))?;
         }
         for value in records(frame) {
             write_field(out, "record", &value)?;

@@ -62,6 +62,18 @@ pub struct Args {
     /// Answer packets that subscribe at once where more than SIZE bytes wait, each sender once in TIME: 20K:100us
     #[arg(long, value_name = "SIZE:TIME", value_parser = settings::direct)]
     direct: Option<Direct>,
+    /// Data packets of this DSCP subscribe to --direct without a flag
+    #[arg(long, value_name = "DSCP", requires = "direct", value_parser = clap::value_parser!(u8).range(0..64))]
+    direct_dscp: Option<u8>,
+    /// Seal direct responses with the key in this file (32 hex digits, mode 0600)
+    #[arg(long, value_name = "FILE", requires = "direct")]
+    feedback_key: Option<PathBuf>,
+    /// UDP port of INT-MD's packets
+    #[arg(long, value_name = "PORT", env = "FERROCE_INT_PORT", default_value_t = 1021)]
+    int_port: u16,
+    /// Type of AECN's hop-by-hop option
+    #[arg(long, value_name = "TYPE", env = "FERROCE_AECN_OPTION", default_value = "0x3e", value_parser = settings::option_type)]
+    aecn_option: u8,
     /// The flows' base round trip, over which load is counted for AECN and direct responses
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
     load_period: Duration,
@@ -128,6 +140,7 @@ struct Faults {
 /// Where a flag contradicts another, or a port can't be opened.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let config = settings::switch_config(args)?;
+    settings::numbers(args)?.apply();
     let switch = Switch::new(&config).map_err(|wrong| Failure::usage(wrong.to_string()))?;
     settings::warn_of_untold_rates(&config);
     let signals = Signals::listen()?;

@@ -6,8 +6,9 @@ use crate::units;
 use cc::Rate;
 use datapath::port_spec::PortSpec;
 use fabric::{Direct, FaultConfig, PortConfig, Probability, Red, SecondClass, SwitchConfig};
+use roce::wire::format::Numbers;
 use roce::wire::telemetry::Speed;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A rate for one port.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +68,7 @@ pub fn direct(text: &str) -> Result<Direct, String> {
     let (threshold, interval) = text
         .split_once(':')
         .ok_or_else(|| format!("`{text}` has no `:`; write SIZE:TIME, as in 20K:100us"))?;
-    Ok(Direct { threshold: units::bytes(threshold)?, interval: units::duration(interval)? })
+    Ok(Direct::new(units::bytes(threshold)?, units::duration(interval)?))
 }
 
 /// `26:1:3`.
@@ -81,6 +82,32 @@ pub fn second_class(text: &str) -> Result<SecondClass, String> {
     let dscp = dscp.parse().ok().filter(|dscp| *dscp < 64).ok_or_else(wrong)?;
     let weight = |text: &str| text.parse().map_err(|_| wrong());
     Ok(SecondClass { dscp, weights: [weight(ordinary)?, weight(second)?] })
+}
+
+/// `0x3e` or `62`.
+///
+/// # Errors
+/// What is no number of 8 bits.
+pub fn option_type(text: &str) -> Result<u8, String> {
+    verbs::parse_option_type(text)
+}
+
+/// The numbers that the network has for what no registry numbers.
+///
+/// # Errors
+/// One of them means something else.
+pub fn numbers(args: &Args) -> Result<Numbers, Failure> {
+    Numbers::new(args.int_port, args.aecn_option).map_err(|wrong| Failure::usage(wrong.to_string()))
+}
+
+/// How senders are told of congestion at once, with the key that seals it.
+fn told(args: &Args) -> Result<Option<Direct>, Failure> {
+    let Some(direct) = args.direct else { return Ok(None) };
+    let key = args.feedback_key.as_deref().map(verbs::feedback_key_from_file).transpose();
+    let key = key.map_err(|error| Failure::usage(error.to_string()))?;
+    let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let epoch = u64::try_from(today.as_nanos()).unwrap_or(u64::MAX);
+    Ok(Some(Direct { dscp: args.direct_dscp, key, epoch, ..direct }))
 }
 
 /// What the flags say together.
@@ -102,7 +129,8 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
             "--egress-rate names `{port}`, which is no --port of this switch"
         )));
     }
-    let ports = args.ports.iter().map(|port| port_config(args, port)).collect();
+    let direct = told(args)?;
+    let ports = args.ports.iter().map(|port| PortConfig { direct, ..port_config(args, port) }).collect();
     Ok(SwitchConfig { id: args.switch_id, ports, station_age: args.age, ..SwitchConfig::default() })
 }
 
@@ -135,8 +163,8 @@ fn port_config(args: &Args, port: &PortSpec) -> PortConfig {
         red: args.ecn_red,
         second_class: args.second_class,
         tell_sojourn: args.tell_sojourn,
-        direct: args.direct,
         load_period: args.load_period,
+        direct: None,
         faults: FaultConfig {
             loss: faults.loss,
             duplicate: faults.duplicate,

@@ -2,10 +2,11 @@
 
 use crate::script::{Script, at, byte_a_microsecond, station};
 use ferroce_fabric::{Direct, PortConfig};
+use roce::qp::FeedbackKey;
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{
-    Bth, Feedback, Frame, Header, Mac, Operation, Path, Report, SUBSCRIPTION_LENGTH, Service, Subscription,
-    emit, parse,
+    Bth, Feedback, Frame, Header, MAX_FEEDBACK, Mac, Operation, Path, Report, SUBSCRIPTION_LENGTH, Service,
+    Subscription, emit, parse,
 };
 use roce::{Psn, Qpn};
 use std::net::IpAddr;
@@ -51,7 +52,7 @@ fn data(sender: u32, psn: u32, subscribes: bool, v6: bool) -> Vec<u8> {
 }
 
 fn direct() -> Script {
-    let direct = Some(Direct { threshold: 5_000, interval: Duration::from_millis(50) });
+    let direct = Some(Direct::new(5_000, Duration::from_millis(50)));
     let port = PortConfig { direct, load_period: Duration::from_millis(10), ..byte_a_microsecond() };
     Script::new(&[PortConfig::default(), port])
 }
@@ -62,7 +63,7 @@ fn responses(script: &mut Script, micros: u64) -> Vec<(u32, u32, f64)> {
     let read = |bytes: &Vec<u8>| {
         let Frame { header, path, .. } = parse(bytes).expect("checksums and all");
         assert_eq!((path.source_mac, path.destination_mac), (Mac(station(1)), Mac(station(0))));
-        let Header::TelemetryNotification { bth, feedback: Feedback { report, seal: None } } = header else {
+        let Header::DirectResponse { bth, feedback: Feedback { report, seal: None } } = header else {
             panic!("{header:?}")
         };
         let Report::Ratio { utilisation, interval: 10_000_000, .. } = report else { panic!("{report:?}") };
@@ -81,11 +82,11 @@ fn congestion_is_told_once_an_interval_with_the_psn_that_met_it() {
         let told = responses(&mut script, 100_000);
         let [(qpn, psn, share)] = told[..] else { panic!("{told:?}") };
         // The first is on its way, and the seventh finds more than 5000 bytes; that much is half of what 10 ms hold.
-        assert_eq!((qpn, psn), (0x1234, 6));
+        assert_eq!((qpn, psn), (7, 6), "the packet's own destination: the switch knows no other");
         assert!((0.5..0.7).contains(&share), "{share}");
         script.send(at(101_000), 0, &data(0x1234, 12, true, v6));
         script.send(at(101_000), 0, &data(0x77, 3, true, v6));
-        assert_eq!(responses(&mut script, 101_000).iter().map(|told| told.0).collect::<Vec<_>>(), [0x77]);
+        assert_eq!(responses(&mut script, 101_000).iter().map(|told| told.1).collect::<Vec<_>>(), [3]);
         for psn in 13..60 {
             script.send(at(150_000), 0, &data(0x1234, psn, true, v6));
         }
@@ -118,5 +119,37 @@ fn a_subscription_is_outside_the_icrc_and_no_switch_writes_into_it() {
     let parsed = parse(&subscribed).unwrap();
     assert_eq!(parsed.payload, parse(&plain).unwrap().payload);
     assert!(parsed.in_band.is_some_and(|int| int.int.is_subscription() && int.records().count() == 0));
-    assert_eq!(Subscription::find(&plain), None);
+    assert_eq!(Subscription::find(&plain, None), None);
+}
+
+/// Data packets of the DSCP subscribe as they are; acknowledgements of it don't, nor do other classes.
+#[test]
+fn a_dscp_subscribes_without_a_flag_and_a_key_seals_the_responses() {
+    let key = FeedbackKey([3; 16]);
+    let subscribed = Direct {
+        dscp: Some(26),
+        key: Some(key),
+        epoch: 1_000,
+        ..Direct::new(5_000, Duration::from_millis(50))
+    };
+    let port = PortConfig { direct: Some(subscribed), ..byte_a_microsecond() };
+    let mut script = Script::new(&[PortConfig::default(), port]);
+    let of_class = |psn, class: u8| {
+        let mut frame = data(0x1234, psn, false, true);
+        // IPv6's traffic class stands between version and flow label.
+        frame[14] = 0x60 | class >> 4;
+        frame[15] = class << 4;
+        frame
+    };
+    for psn in 0..12 {
+        script.send(at(100_000), 0, &of_class(psn, 10 << 2));
+    }
+    assert!(script.leaving(at(100_000), 0).is_empty());
+    script.send(at(100_000), 0, &of_class(12, 26 << 2 | 2));
+    let told = script.leaving(at(100_000), 0);
+    let Header::DirectResponse { bth, feedback } = parse(&told[0]).unwrap().header else { panic!() };
+    assert_eq!((told.len(), bth.destination, bth.psn), (1, Qpn::new(7), Psn::new(12)));
+    let mut content = [0; MAX_FEEDBACK];
+    let length = Feedback { seal: None, ..feedback }.write(&mut content);
+    assert_eq!(feedback.seal, Some(key.seal_direct(&bth, &content[..length], 100_001_000)));
 }

@@ -1,7 +1,12 @@
 use super::Endpoint;
-use crate::{Discard, Memory, wire};
+use crate::wire::Header;
+use crate::{Discard, Memory, Qpn, wire};
 use cc::Instant;
+use core::net::IpAddr;
 use core::time::Duration;
+
+/// Between two looks at all queue pairs for the one that a switch's direct response means.
+const SEARCH_INTERVAL: Duration = Duration::from_micros(50);
 
 impl Endpoint {
     /// Takes in one Ethernet frame. Answers leave by [`Self::poll_transmit`].
@@ -16,11 +21,24 @@ impl Endpoint {
     fn take_in<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         // The ICRC is checked here, before anything may touch memory.
         let frame = wire::parse(frame)?;
-        let qpn = frame.header.bth().destination;
+        let qpn = match frame.header {
+            Header::DirectResponse { bth, .. } => self.sender_to(now, frame.path.source, bth.destination)?,
+            header => header.bth().destination,
+        };
         let (index, qp, mut books) = self.open(now, qpn).ok_or(Discard::UnknownQp)?;
         let taken = qp.on_packet(&frame, memory, &mut books);
         self.settle(now, index);
         taken
+    }
+
+    /// The queue pair that a switch means. That takes long, so hardly any time may go into it, whoever asks.
+    #[cold]
+    fn sender_to(&mut self, now: Instant, address: IpAddr, destination: Qpn) -> Result<Qpn, Discard> {
+        if now < self.next_search {
+            return Err(Discard::Telemetry);
+        }
+        self.next_search = now + SEARCH_INTERVAL;
+        self.qps.sender_to(address, destination).ok_or(Discard::UnknownQp)
     }
 
     /// Writes the next frame that may leave now to the start of `frame`, ICRC and all, and gives its length.

@@ -122,6 +122,8 @@ pub struct Endpoint {
     ready: VecDeque<u32>,
     link: Option<Link>,
     next_pd: u32,
+    /// When all queue pairs may be looked at again.
+    next_search: Instant,
 }
 
 /// The link behind a port that has none of its own.
@@ -146,6 +148,7 @@ impl Endpoint {
             ready: VecDeque::with_capacity(qps as usize),
             link: None,
             next_pd: 0,
+            next_search: Instant::ZERO,
         }
     }
 

@@ -82,6 +82,28 @@ impl QueuePair {
         Ok(())
     }
 
+    /// A switch says that a packet of ours met congestion.
+    pub(super) fn on_direct(
+        &mut self,
+        bth: &Bth,
+        feedback: &Feedback,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        let (content, length) = bytes(feedback.report);
+        self.seals.open(&Sealed::direct(bth), &content[..length], feedback.seal)?;
+        if !matches!(feedback.report, Report::Ratio { .. }) {
+            return Err(Discard::Telemetry);
+        }
+        let seq = self.requester.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1;
+        let (_, next) = self.requester.bounds();
+        books.counters.feedback_received += 1;
+        self.on_report(
+            &Ack { now: books.now, seq, next, acked_bytes: 0, ce_bytes: 0, rtt: None },
+            feedback.report,
+        );
+        Ok(())
+    }
+
     fn on_report(&mut self, ack: &Ack, report: Report) {
         let Some(flow) = &mut self.flow else { return };
         let algorithm = flow.algorithm_mut();

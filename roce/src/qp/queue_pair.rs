@@ -347,6 +347,7 @@ impl QueuePair {
             Header::TelemetryNotification { bth, feedback } => {
                 self.on_feedback(&bth, Opcode::TELEMETRY_NOTIFICATION, &feedback, books)
             }
+            Header::DirectResponse { bth, feedback } => self.on_direct(&bth, &feedback, books),
             Header::TelemetrySetup { bth, setup, seal } => self.on_setup(&bth, setup, seal),
             Header::SelectiveAcknowledge { bth, held, .. } => self.on_selective_acknowledge(bth, held, books),
             Header::Connected { .. } | Header::Datagram { .. } => Err(Discard::Opcode),
@@ -388,6 +389,13 @@ impl QueuePair {
             let outcome = self.responder.on_request(operation, &mut arrival);
             self.conclude_request(outcome, books)
         }
+    }
+
+    /// Whether its peer is queue pair `destination` at `address`.
+    pub(super) fn talks_to(&self, address: core::net::IpAddr, destination: Qpn) -> bool {
+        self.connection
+            .as_ref()
+            .is_some_and(|peer| peer.destination == destination && peer.path.destination == address)
     }
 
     /// The queue pair takes packets, and this one comes from its peer and partition (IBA 9.6.1.1).

@@ -9,6 +9,13 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 pub struct FeedbackKey(pub [u8; 16]);
 
 impl FeedbackKey {
+    /// Seals a switch's direct response with this BTH and content. `counter` is above that of all before to the same queue
+    /// pair, by whichever switch: the time in ns since 1970.
+    #[must_use]
+    pub fn seal_direct(self, bth: &Bth, content: &[u8], counter: u64) -> Seal {
+        Seal { counter, tag: Sealed::direct(bth).hash(self, counter, content) }
+    }
+
     /// SipHash-2-4 of `bytes` under this key, 128 bits.
     #[must_use]
     pub fn tag(self, bytes: &[u8]) -> [u8; 16] {
@@ -35,6 +42,8 @@ pub(super) struct Seals {
     key: Option<FeedbackKey>,
     sent: u64,
     heard: u64,
+    /// From switches, whose counters are others.
+    heard_direct: u64,
 }
 
 /// What a seal is made for, beside the content.
@@ -55,6 +64,11 @@ impl Sealed {
         Self { opcode, from, to: bth.destination, psn: bth.psn, first }
     }
 
+    /// A direct response: no queue pair sends it.
+    pub(super) const fn direct(bth: &Bth) -> Self {
+        Self::new(Opcode::DIRECT_RESPONSE, Qpn::new(0), bth, Psn::new(0))
+    }
+
     fn hash(&self, key: FeedbackKey, counter: u64, content: &[u8]) -> [u8; 16] {
         // One contiguous piece is what the hash is fastest with.
         let mut bytes = [0; PREFIX + CONTENT];
@@ -72,7 +86,7 @@ impl Sealed {
 
 impl Seals {
     pub(super) const fn new(key: Option<FeedbackKey>) -> Self {
-        Self { key, sent: 0, heard: 0 }
+        Self { key, sent: 0, heard: 0, heard_direct: 0 }
     }
 
     pub(super) const fn is_used(&self) -> bool {
@@ -101,10 +115,12 @@ impl Seals {
         if difference != 0 {
             return Err(Discard::ForgedFeedback);
         }
-        if seal.counter <= self.heard {
+        let is_direct = sealed.opcode == Opcode::DIRECT_RESPONSE;
+        let heard = if is_direct { &mut self.heard_direct } else { &mut self.heard };
+        if seal.counter <= *heard {
             return Err(Discard::StaleFeedback);
         }
-        self.heard = seal.counter;
+        *heard = seal.counter;
         Ok(())
     }
 }

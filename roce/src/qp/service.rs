@@ -65,6 +65,14 @@ impl AnyQueuePair {
         send_cq == cq || recv_cq == cq || lately == Some(cq)
     }
 
+    /// Whether it hears what switches say of packets to queue pair `destination` at `address`.
+    pub(crate) fn talks_to(&self, address: core::net::IpAddr, destination: crate::Qpn) -> bool {
+        match self {
+            Self::Reliable(qp) => qp.talks_to(address, destination),
+            Self::Unreliable(_) => false,
+        }
+    }
+
     pub(crate) fn send_room(&self) -> u32 {
         either!(self, qp => qp.send_room())
     }

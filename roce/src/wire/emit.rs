@@ -172,16 +172,16 @@ fn check(header: &Header, opcode: Opcode, length: usize) -> Result<(), EmitError
             return Err(EmitError::Opcode(opcode.0));
         }
         Header::TelemetryRequest { int, .. } => (int.room_bytes(), length == int.room_bytes()),
-        Header::TelemetryResponse { feedback, .. } | Header::TelemetryNotification { feedback, .. } => {
-            match feedback.report {
-                Report::Busiest { hops, .. } | Report::Hop { hops, .. } | Report::Shared { hops, .. }
-                    if !feedback.report.is_legal() =>
-                {
-                    return Err(EmitError::Hops { hops });
-                }
-                _ => (0, length == 0),
+        Header::TelemetryResponse { feedback, .. }
+        | Header::TelemetryNotification { feedback, .. }
+        | Header::DirectResponse { feedback, .. } => match feedback.report {
+            Report::Busiest { hops, .. } | Report::Hop { hops, .. } | Report::Shared { hops, .. }
+                if !feedback.report.is_legal() =>
+            {
+                return Err(EmitError::Hops { hops });
             }
-        }
+            _ => (0, length == 0),
+        },
         Header::Connected { bth, operation: Operation::Acknowledge(_), .. }
             if bth.congestion & Bth::TELEMETRY != 0 =>
         {

@@ -381,6 +381,13 @@ pub enum Header {
         /// What the path is like.
         feedback: Feedback,
     },
+    /// A switch's word to the sender of a packet that met congestion (pan-01 6.3), opcode 0xC4.
+    DirectResponse {
+        /// The destination and the PSN are those of the packet that caused it: a switch knows no other queue pair.
+        bth: Bth,
+        /// How busy the switch's port is.
+        feedback: Feedback,
+    },
     /// How the receiver shall answer telemetry, opcode 0xC3. [`Report::Ready`](super::Report::Ready) answers it.
     TelemetrySetup {
         /// Common fields; the PSN is 0.
@@ -413,6 +420,7 @@ impl Header {
             | Self::TelemetryRequest { bth, .. }
             | Self::TelemetryResponse { bth, .. }
             | Self::TelemetryNotification { bth, .. }
+            | Self::DirectResponse { bth, .. }
             | Self::TelemetrySetup { bth, .. }
             | Self::SelectiveAcknowledge { bth, .. } => bth,
         }

@@ -83,7 +83,7 @@ impl Layers {
         let port = u16::from_be_bytes([port_high, port_low]);
         let mut layers =
             Self { family, vlan: ip > ETHERNET_LENGTH, ip, udp, bth: udp + UDP_LENGTH, end, carried };
-        if port == int_md::PORT && carried.is_none() {
+        if port == super::format::int_port() && carried.is_none() {
             layers.bth += int_md::length(&frame[..end], layers.bth)?;
             layers.carried = Some(Carried::IntMd);
         } else if port != ROCE_PORT {

@@ -68,6 +68,7 @@ static REQUEST: Shape = shape("Telemetry Request", true, &[]);
 static RESPONSE: Shape = shape("Telemetry Response", false, &[]);
 static FEEDBACK: Shape = shape("Telemetry Notification", false, &[]);
 static SETUP: Shape = shape("Telemetry Setup", false, &[]);
+static DIRECT: Shape = shape("Direct Response", false, &[]);
 static SELECTIVE: Shape = shape("Selective Acknowledge", false, &[]);
 
 /// 8 bits reserved, 24 of the shared receive queue's number (IBA annex A14).
@@ -87,6 +88,8 @@ impl Opcode {
     pub const TELEMETRY_NOTIFICATION: Self = Self(0xc2);
     /// How telemetry shall be answered.
     pub const TELEMETRY_SETUP: Self = Self(0xc3);
+    /// A switch's word to the sender of a packet that met congestion.
+    pub const DIRECT_RESPONSE: Self = Self(0xc4);
     /// The low five bits of an Acknowledge.
     const ACKNOWLEDGE: u8 = 17;
     /// The low five bits of what a responder sends.
@@ -121,6 +124,7 @@ impl Opcode {
             Self::TELEMETRY_RESPONSE => return Some(&RESPONSE),
             Self::TELEMETRY_NOTIFICATION => return Some(&FEEDBACK),
             Self::TELEMETRY_SETUP => return Some(&SETUP),
+            Self::DIRECT_RESPONSE => return Some(&DIRECT),
             Self::SELECTIVE_ACKNOWLEDGE => return Some(&SELECTIVE),
             _ => {}
         }
@@ -144,6 +148,7 @@ impl Header {
             Self::TelemetryResponse { .. } => Opcode::TELEMETRY_RESPONSE,
             Self::TelemetryNotification { .. } => Opcode::TELEMETRY_NOTIFICATION,
             Self::TelemetrySetup { .. } => Opcode::TELEMETRY_SETUP,
+            Self::DirectResponse { .. } => Opcode::DIRECT_RESPONSE,
             Self::SelectiveAcknowledge { .. } => Opcode::SELECTIVE_ACKNOWLEDGE,
         }
     }
@@ -291,6 +296,7 @@ pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u
         Opcode::TELEMETRY_RESPONSE => Header::TelemetryResponse { bth, feedback: reader.feedback()? },
         Opcode::TELEMETRY_NOTIFICATION => Header::TelemetryNotification { bth, feedback: reader.feedback()? },
         Opcode::TELEMETRY_SETUP => reader.setup(bth)?,
+        Opcode::DIRECT_RESPONSE => Header::DirectResponse { bth, feedback: reader.feedback()? },
         Opcode::SELECTIVE_ACKNOWLEDGE => {
             let [_reserved, msn @ ..] = reader.take::<4>()?;
             let msn = u32::from_be_bytes([0, msn[0], msn[1], msn[2]]);
@@ -416,7 +422,9 @@ impl Writer<'_> {
                 self.put(held.to_be_bytes());
             }
             Header::TelemetryRequest { int, .. } => self.put(int.pack()),
-            Header::TelemetryResponse { feedback, .. } | Header::TelemetryNotification { feedback, .. } => {
+            Header::TelemetryResponse { feedback, .. }
+            | Header::TelemetryNotification { feedback, .. }
+            | Header::DirectResponse { feedback, .. } => {
                 let mut bytes = [0; MAX_FEEDBACK];
                 let length = feedback.write(&mut bytes);
                 self.slice(&bytes[..length]);
@@ -456,9 +464,9 @@ impl Header {
             Self::Datagram { immediate: Some(_), .. } => 12,
             Self::CongestionNotification { .. } => NOTIFICATION_RESERVED,
             Self::TelemetryRequest { .. } => 4,
-            Self::TelemetryResponse { feedback, .. } | Self::TelemetryNotification { feedback, .. } => {
-                feedback.length()
-            }
+            Self::TelemetryResponse { feedback, .. }
+            | Self::TelemetryNotification { feedback, .. }
+            | Self::DirectResponse { feedback, .. } => feedback.length(),
             Self::TelemetrySetup { seal: None, .. } => SETUP_LENGTH,
             Self::TelemetrySetup { seal: Some(_), .. } => SETUP_LENGTH + SEAL_LENGTH,
             Self::SelectiveAcknowledge { .. } => 20,

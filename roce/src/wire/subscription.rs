@@ -1,7 +1,8 @@
 //! Subscription: a data packet asks switches on its way to tell its sender of congestion at once (pan-01 6.3), by a flag in
-//! the INT header's word. In place of a record stands the sender's queue pair, which no other header tells.
+//! the INT header's word, or by its DSCP alone. A switch knows no queue pair of the sender: its answer names the packet's own
+//! destination, and the sender knows which of its queue pairs talks to that one.
 
-use super::feedback::{Feedback, Report};
+use super::feedback::{Feedback, MAX_FEEDBACK, Report, Seal};
 use super::header::{Bth, Header};
 use super::layers::{Layers, chunk};
 use super::telemetry::{IntHeader, RECORD_LENGTH, WORD_LENGTH};
@@ -16,7 +17,9 @@ pub const SUBSCRIPTION_LENGTH: usize = WORD_LENGTH + RECORD_LENGTH;
 pub struct Subscription {
     /// The way that the packet came.
     path: Path,
-    /// The queue pair that sent it.
+    /// The queue pair that it is for.
+    destination: Qpn,
+    /// What tells its sender apart from others.
     sender: Qpn,
     partition_key: u16,
     psn: Psn,
@@ -50,22 +53,29 @@ impl Subscription {
         Ok(gap + length)
     }
 
-    /// What a frame at a switch subscribes to; `None` where it doesn't.
+    /// What a frame at a switch subscribes to, by the flag, or as a data packet of DSCP `class`; `None` where it doesn't.
     #[must_use]
-    pub fn find(frame: &[u8]) -> Option<Self> {
+    pub fn find(frame: &[u8], class: Option<u8>) -> Option<Self> {
         let layers = Layers::locate(frame).ok()?;
-        let [opcode, _, key_high, key_low, congestion, _, _, _, _, psn @ ..] =
+        let [opcode, _, key_high, key_low, congestion, to_high, to_middle, to_low, _, psn @ ..] =
             *chunk::<BTH_LENGTH>(frame, layers.bth).ok()?;
-        let at = layers.bth + BTH_LENGTH;
-        if !inband::is_flagged(opcode, congestion) || layers.end < at + SUBSCRIPTION_LENGTH {
-            return None;
-        }
-        let int = IntHeader::unpack(*chunk(frame, at).ok()?)?;
-        let [high, middle, low] = *chunk(frame, at + WORD_LENGTH).ok()?;
         let (path, _) = layers.path(frame).ok()?;
-        int.is_subscription().then_some(Self {
+        let destination = Qpn::new(u32::from_be_bytes([0, to_high, to_middle, to_low]));
+        let by_class = class == Some(path.traffic_class >> 2) && inband::is_data(super::Opcode(opcode));
+        let by_flag = || {
+            let at = layers.bth + BTH_LENGTH;
+            if !inband::is_flagged(opcode, congestion) || layers.end < at + SUBSCRIPTION_LENGTH {
+                return None;
+            }
+            let int = IntHeader::unpack(*chunk(frame, at).ok()?)?;
+            let [high, middle, low] = *chunk(frame, at + WORD_LENGTH).ok()?;
+            int.is_subscription().then_some(Qpn::new(u32::from_be_bytes([0, high, middle, low])))
+        };
+        let sender = if by_class { destination } else { by_flag()? };
+        Some(Self {
             path,
-            sender: Qpn::new(u32::from_be_bytes([0, high, middle, low])),
+            destination,
+            sender,
             partition_key: u16::from_be_bytes([key_high, key_low]),
             psn: Psn::new(u32::from_be_bytes([0, psn[0], psn[1], psn[2]])),
         })
@@ -81,12 +91,18 @@ impl Subscription {
         (address >> 64) as u64 ^ address as u64 ^ u64::from(self.sender.get()) << 32
     }
 
-    /// Writes the direct response to `frame`: a telemetry notification to the sender, as its peer would send it, about the
-    /// packet that caused it. `utilisation` is the in-flight share in 2^-20, `interval` the time it was measured over, ns.
+    /// Writes the direct response to `frame`: to the sender, as if from its peer, about the packet that caused it.
+    /// `utilisation` is the in-flight share in 2^-20, `interval` the time it was measured over, ns; `seal` makes the seal, if
+    /// there is to be one, from BTH and content.
     ///
     /// # Errors
     /// `frame` is too short.
-    pub fn respond(&self, utilisation: u32, interval: u32, frame: &mut [u8]) -> Result<usize, EmitError> {
+    pub fn respond(
+        &self,
+        (utilisation, interval): (u32, u32),
+        seal: impl FnOnce(&Bth, &[u8]) -> Option<Seal>,
+        frame: &mut [u8],
+    ) -> Result<usize, EmitError> {
         let path = Path {
             source_mac: self.path.destination_mac,
             destination_mac: self.path.source_mac,
@@ -100,12 +116,15 @@ impl Subscription {
             migration: false,
             partition_key: self.partition_key,
             congestion: 0,
-            destination: self.sender,
+            destination: self.destination,
             ack_request: false,
             psn: self.psn,
         };
         let report = Report::Ratio { path_id: 0, utilisation, interval };
-        let header = Header::TelemetryNotification { bth, feedback: Feedback { report, seal: None } };
+        let mut content = [0; MAX_FEEDBACK];
+        let length = Feedback { report, seal: None }.write(&mut content);
+        let seal = seal(&bth, &content[..length]);
+        let header = Header::DirectResponse { bth, feedback: Feedback { report, seal } };
         Ok(emit(&path, 0, &header, 0, frame)?.seal())
     }
 }

@@ -1,6 +1,6 @@
 //! Sockets that we open for what the kernel then does, not for data.
 
-use roce::wire::{ROCE_PORT, format::INT_PORT};
+use roce::wire::{ROCE_PORT, format::int_port};
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 pub(super) fn roce_port() -> Vec<OwnedFd> {
     let families = [libc::AF_INET, libc::AF_INET6].into_iter();
     families
-        .flat_map(|family| [(family, ROCE_PORT), (family, INT_PORT)])
+        .flat_map(|family| [(family, ROCE_PORT), (family, int_port())])
         .filter_map(|(family, port)| match hold(family, port) {
             Ok(socket) => Some(socket),
             Err(error) => {

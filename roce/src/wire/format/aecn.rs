@@ -4,9 +4,6 @@
 use super::{PortState, hop_by_hop};
 use crate::wire::layers::Layers;
 
-/// The option's type: unknown, it is skipped; it may change on the way; for experiments (RFC 4727 3.6).
-pub const OPTION: u8 = 0x3e;
-
 /// {flags 8, information type 24}.
 const HEADER_LENGTH: usize = 4;
 /// The information type is no bitmap but private.
@@ -66,7 +63,7 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
     let options = hop_by_hop::open(frame, layers, INSERTED);
     let (option, after) = options.split_at_mut(OPTION_LENGTH);
     hop_by_hop::pad(after);
-    option[..6].copy_from_slice(&[OPTION, (OPTION_LENGTH - 2) as u8, 0, ALL, 0, 0]);
+    option[..6].copy_from_slice(&[super::numbers::aecn_option(), (OPTION_LENGTH - 2) as u8, 0, ALL, 0, 0]);
 }
 
 /// The bitmap of kinds, where it is one, of those that are known and have their byte.

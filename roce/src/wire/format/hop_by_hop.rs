@@ -1,6 +1,6 @@
 //! IPv6's hop-by-hop options (RFC 8200 4.2, 4.3), as far as telemetry needs them.
 
-use super::{Carried, aecn, ioam};
+use super::{Carried, ioam};
 use crate::Discard;
 use crate::wire::layers::{Layers, chunk};
 
@@ -36,7 +36,7 @@ pub fn options(packet: &[u8], at: usize) -> Result<(usize, Option<Carried>), Dis
         let span = (data as u16, next as u16);
         carried = carried.or(match kind {
             ioam::OPTION if ioam::is_trace(content) => Some(Carried::Ioam(span.0, span.1)),
-            aecn::OPTION => Some(Carried::Aecn(span.0, span.1)),
+            kind if kind == super::numbers::aecn_option() => Some(Carried::Aecn(span.0, span.1)),
             PAD_N => None,
             kind if kind & UNKNOWN == 0 => None,
             _ => return Err(Discard::IpHeader),

@@ -7,9 +7,6 @@ use crate::wire::ROCE_PORT;
 use crate::wire::layers::{Layers, UDP_LENGTH, chunk};
 use cc::Counter;
 
-/// UDP's destination port of packets with a shim. INT names none; this is the first of those for experiments (RFC 4727 6).
-pub const PORT: u16 = 1021;
-
 const SHIM_LENGTH: usize = 4;
 const HEADER_LENGTH: usize = 12;
 /// Shim and header.
@@ -53,7 +50,7 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
     frame.copy_within(INSERTED..INSERTED + at, 0);
     super::lengthen(frame, layers, INSERTED);
     add(frame, layers.udp + 4, INSERTED);
-    frame[layers.udp + 2..layers.udp + 4].copy_from_slice(&PORT.to_be_bytes());
+    frame[layers.udp + 2..layers.udp + 4].copy_from_slice(&super::int_port().to_be_bytes());
     let [port_high, port_low] = ROCE_PORT.to_be_bytes();
     let shim = [SHIM, (HEADER_LENGTH / 4) as u8, port_high, port_low];
     frame[at..at + SHIM_LENGTH].copy_from_slice(&shim);

@@ -9,11 +9,12 @@ pub(super) mod hop_by_hop;
 pub(super) mod ifa;
 pub(super) mod int_md;
 pub(super) mod ioam;
+mod numbers;
 mod reading;
 #[cfg(test)]
 mod tests;
 
-pub use int_md::PORT as INT_PORT;
+pub use numbers::{Numbers, NumbersError, int_port};
 pub use reading::{HopReading, Hops, Reading};
 
 use super::layers::{Family, Layers, UDP_LENGTH, chunk, fold, sum};

@@ -1,0 +1,81 @@
+//! The two numbers that no registry has given yet. A network has one of each, so they are set once for a process, before its
+//! first packet, and every switch and host of the network must have the same.
+
+use crate::wire::ROCE_PORT;
+use core::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+
+static INT_PORT: AtomicU16 = AtomicU16::new(Numbers::DEFAULT.int_port);
+static AECN_OPTION: AtomicU8 = AtomicU8::new(Numbers::DEFAULT.aecn_option);
+
+/// What this process takes for INT-MD and for AECN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    int_port: u16,
+    aecn_option: u8,
+}
+
+/// A number that can't be taken, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum NumbersError {
+    #[error("INT port {0}: it is a UDP port above 0, and not RoCEv2's, 4791")]
+    IntPort(u16),
+    #[error(
+        "AECN option {0:#04x}: its top three bits are 001 (skipped where it is unknown, may change on the way), so 0x20 to 0x3f, and 0x31 is IOAM's"
+    )]
+    AecnOption(u8),
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Numbers {
+    /// UDP port 1021, the first of those for experiments (RFC 4727 6), and option 0x3E, for experiments (RFC 4727 3.6).
+    pub const DEFAULT: Self = Self { int_port: 1021, aecn_option: 0x3e };
+
+    /// UDP's destination port of packets with an INT shim, and the type of AECN's hop-by-hop option.
+    ///
+    /// # Errors
+    /// One of them means something else.
+    pub const fn new(int_port: u16, aecn_option: u8) -> Result<Self, NumbersError> {
+        if int_port == 0 || int_port == ROCE_PORT {
+            return Err(NumbersError::IntPort(int_port));
+        }
+        if aecn_option >> 5 != 1 || aecn_option == super::ioam::OPTION {
+            return Err(NumbersError::AecnOption(aecn_option));
+        }
+        Ok(Self { int_port, aecn_option })
+    }
+
+    /// The UDP port.
+    #[must_use]
+    pub const fn int_port(self) -> u16 {
+        self.int_port
+    }
+
+    /// The option's type.
+    #[must_use]
+    pub const fn aecn_option(self) -> u8 {
+        self.aecn_option
+    }
+
+    /// Takes them for this process.
+    pub fn apply(self) {
+        INT_PORT.store(self.int_port, Ordering::Relaxed);
+        AECN_OPTION.store(self.aecn_option, Ordering::Relaxed);
+    }
+}
+
+/// UDP's destination port of packets with an INT shim.
+#[must_use]
+pub fn int_port() -> u16 {
+    INT_PORT.load(Ordering::Relaxed)
+}
+
+/// The type of AECN's hop-by-hop option.
+pub(super) fn aecn_option() -> u8 {
+    AECN_OPTION.load(Ordering::Relaxed)
+}

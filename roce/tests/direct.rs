@@ -1,0 +1,88 @@
+//! Direct responses (pan-01 6.3): a switch tells a sender of congestion at once, and knows only whom its packet was for.
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use cc::{HpccConfig, Rate};
+use core::num::NonZeroU32;
+use core::time::Duration;
+use harness::Options;
+use harness::script::{PEER, PSN, Script};
+use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, Remote, SendRequest};
+use roce::wire::{Bth, Feedback, Header, MAX_FEEDBACK, Report, Seal};
+use roce::{Discard, Qpn};
+
+const KEY: FeedbackKey = FeedbackKey([9; 16]);
+
+fn script(adjust: fn(&mut Congestion)) -> Script {
+    let config = HpccConfig::new(Rate::from_gbps(10), Duration::from_micros(10), NonZeroU32::MIN);
+    let congestion = CongestionAlgorithm::Hpcc(config);
+    let mut script = Script::new(Options { congestion, adjust, ..Options::default() });
+    let remote = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
+    let (qpn, from) = (script.host.qpn, script.host.sge(0, 4096));
+    script.host.endpoint.post_send(script.now, qpn, SendRequest::write(1, from, remote)).unwrap();
+    while script.next_header().is_some() {}
+    script
+}
+
+/// Three times too much, about the packet `PSN`, once looking for its sender is allowed again.
+fn tell(script: &mut Script, seal: Option<u64>) -> Result<(), Discard> {
+    script.wait(Duration::from_micros(50));
+    let bth = Bth { destination: Qpn::new(PEER), ..script.bth(PSN) };
+    let report = Report::Ratio { path_id: 0, utilisation: 3 << 20, interval: 10_000 };
+    let mut content = [0; MAX_FEEDBACK];
+    let length = Feedback { report, seal: None }.write(&mut content);
+    let seal = seal.map(|counter| KEY.seal_direct(&bth, &content[..length], counter));
+    script.send_header(&Header::DirectResponse { bth, feedback: Feedback { report, seal } }, &[])
+}
+
+fn rate(script: &Script) -> Rate {
+    script.host.endpoint.report(script.host.qpn).unwrap().rate.unwrap()
+}
+
+#[test]
+fn the_queue_pair_that_talks_to_the_packets_destination_hears() {
+    let mut script = script(|_| {});
+    assert_eq!(rate(&script), Rate::from_gbps(10));
+    // A flow's first telemetry only records.
+    assert_eq!([tell(&mut script, None), tell(&mut script, None)], [Ok(()), Ok(())]);
+    assert!(rate(&script) < Rate::from_gbps(5), "{}", rate(&script));
+    let bth = Bth { destination: Qpn::new(0x55), ..script.bth(PSN) };
+    let report = Report::Ratio { path_id: 0, utilisation: 1, interval: 1 };
+    let header = Header::DirectResponse { bth, feedback: Feedback { report, seal: None } };
+    assert_eq!(script.send_header(&header, &[]), Err(Discard::Telemetry), "not so soon again");
+    script.wait(Duration::from_micros(50));
+    assert_eq!(script.send_header(&header, &[]), Err(Discard::UnknownQp));
+}
+
+/// With a key it takes what the key has sealed, each once.
+#[test]
+fn forged_and_replayed_responses_are_counted_and_ignored() {
+    let mut script = script(|congestion| congestion.feedback_key = Some(KEY));
+    let before = rate(&script);
+    assert_eq!(tell(&mut script, None), Err(Discard::ForgedFeedback));
+    let bth = Bth { destination: Qpn::new(PEER), ..script.bth(PSN) };
+    let report = Report::Ratio { path_id: 0, utilisation: 3 << 20, interval: 10_000 };
+    let forged = Feedback { report, seal: Some(Seal { counter: 9, tag: [7; 16] }) };
+    script.wait(Duration::from_micros(50));
+    let header = Header::DirectResponse { bth, feedback: forged };
+    assert_eq!(script.send_header(&header, &[]), Err(Discard::ForgedFeedback));
+    assert_eq!(rate(&script), before);
+    assert_eq!([tell(&mut script, Some(6)), tell(&mut script, Some(7))], [Ok(()), Ok(())]);
+    let after = rate(&script);
+    assert!(after < before);
+    assert_eq!(tell(&mut script, Some(7)), Err(Discard::StaleFeedback));
+    assert_eq!((rate(&script), script.discarded(Discard::ForgedFeedback)), (after, 2));
+    assert_eq!(tell(&mut script, Some(8)), Ok(()));
+}
+
+/// A switch says ratios: anything else in its name is no word of a switch.
+#[test]
+fn a_window_is_no_switchs_to_say() {
+    let mut script = script(|_| {});
+    let bth = Bth { destination: Qpn::new(PEER), ..script.bth(PSN) };
+    let feedback = Feedback { report: Report::Window(1), seal: None };
+    script.wait(Duration::from_micros(50));
+    assert_eq!(script.send_header(&Header::DirectResponse { bth, feedback }, &[]), Err(Discard::Telemetry));
+}

@@ -5,7 +5,6 @@ use datapath::engine::{CoreConfig, CoreCounters, Engine};
 use datapath::io::PacketIo;
 use datapath::neighbour::{Address, Kernel, link_local};
 use datapath::port_spec::PortSpec;
-use roce::wire::format::Numbers;
 use roce::wire::{MAX_OVERHEAD, Mac, Mtu, Path, Vlan};
 use roce::{Counters, EndpointConfig};
 use std::net::IpAddr;
@@ -126,7 +125,9 @@ impl Device {
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
         let name = config.port.clone().ok_or(crate::ConfigError::NoPort)?;
         // Before the port holds them against the kernel.
-        config.numbers.map(Numbers::apply);
+        if let Some(numbers) = config.numbers {
+            numbers.apply();
+        }
         let failed = |reason: String| Error::Port { port: name.clone(), reason };
         let spec: PortSpec = name.parse().map_err(|error| failed(format!("{error}")))?;
         let pci = if let PortSpec::Pci(address) = &spec { vec![address.clone()] } else { Vec::new() };
@@ -155,7 +156,9 @@ impl Device {
         own: OwnPort,
         config: &DeviceConfig,
     ) -> Result<Self, Error> {
-        config.numbers.map(Numbers::apply);
+        if let Some(numbers) = config.numbers {
+            numbers.apply();
+        }
         let max_frame = port.caps().max_frame;
         let fits = |mtu: &Mtu| mtu.bytes() as usize + MAX_OVERHEAD <= max_frame;
         let mtu = Mtu::ALL.into_iter().rfind(fits).ok_or_else(|| Error::Port {

@@ -7,26 +7,40 @@ use super::reached::Reached;
 use super::verdict;
 use cc::Instant;
 use roce::qp::{Completion, CompletionOpcode, Data, Datagram, RecvRequest, Remote, SendRequest, Sge};
-use roce::wire::Service;
+use roce::wire::{Feth, Service};
 
 /// A request before it is posted.
-struct Wish {
-    request: SendRequest,
-    kind: CompletionOpcode,
-    length: u32,
-    consumes: bool,
-    finds: u64,
+pub(super) struct Wish {
+    pub(super) request: SendRequest,
+    pub(super) kind: CompletionOpcode,
+    pub(super) length: u32,
+    pub(super) consumes: bool,
+    pub(super) finds: u64,
+    /// It takes the peer's window back.
+    pub(super) returns: bool,
+}
+
+impl Wish {
+    const fn new(
+        request: SendRequest,
+        kind: CompletionOpcode,
+        length: u32,
+        consumes: bool,
+        finds: u64,
+    ) -> Self {
+        Self { request, kind, length, consumes, finds, returns: false }
+    }
 }
 
 impl Connection {
     /// Posts one more send request.
     pub(super) fn ask(&mut self, now: u64, side: usize, hosts: &mut [Host]) -> Result<(), String> {
         let index = self.sides[side].ledger.asked.len();
-        if self.is_gone(side) || index >= self.places {
+        if self.is_gone(side) || index >= self.places || !self.talk.asks(side) {
             return Ok(());
         }
         let kind = match self.talk.service {
-            Service::Rc | Service::Xrc => self.random.below(7),
+            Service::Rc | Service::Xrc => self.random.below(12),
             Service::Uc => self.random.below(4),
             Service::Ud => 0,
         };
@@ -35,86 +49,118 @@ impl Connection {
 
     /// Posts a SEND: the last word.
     pub(super) fn ask_last(&mut self, now: u64, side: usize, hosts: &mut [Host]) -> Result<(), String> {
-        if self.is_gone(side) { Ok(()) } else { self.ask_for(now, side, 0, hosts) }
+        if self.is_gone(side) || !self.talk.asks(side) { Ok(()) } else { self.ask_for(now, side, 0, hosts) }
     }
 
     fn ask_for(&mut self, now: u64, side: usize, kind: u64, hosts: &mut [Host]) -> Result<(), String> {
         let host = &mut hosts[self.sides[side].host];
-        let Wish { mut request, kind, length, consumes, finds } = self.wish(side, kind, host);
-        let signalled = self.random.below(3) > 0;
+        let Wish { mut request, kind, length, consumes, finds, returns } = self.wish(side, kind, host);
+        // Of its own window the side must hear.
+        let is_local = matches!(kind, CompletionOpcode::Bind | CompletionOpcode::LocalInvalidate);
+        let signalled = self.random.below(3) > 0 || is_local;
         request.signalled = signalled;
-        request.fence = self.random.below(6) == 0 && self.talk.service == Service::Rc;
+        request.fence = self.random.below(6) == 0 && self.talk.is_reliable();
         request.solicited = self.random.below(3) == 0;
-        let reliable = self.talk.service == Service::Rc;
+        request.srq = self.sides[1 - side].number;
+        let reliable = self.talk.is_reliable();
         let ledger = &mut self.sides[side].ledger;
         let receive = (consumes && reliable).then_some(ledger.consuming);
         ledger.consuming += usize::from(consumes);
-        ledger.asked.push(Asked { kind, length, signalled, receive, finds });
+        ledger.asked.push(Asked { kind, length, signalled, receive, finds, returns });
         let qpn = self.sides[side].qpn;
         let posted = host.endpoint.post_send(Instant::from_nanos(now), qpn, request);
         posted.map_err(|error| format!("a request was refused: {error}"))
     }
 
     fn wish(&mut self, side: usize, kind: u64, host: &Host) -> Wish {
-        let index = self.sides[side].ledger.asked.len();
         let length = self.random.below(u64::from(self.talk.longest) + 1) as u32;
-        let id = index as u64;
-        let number = (index as u32).to_be_bytes();
+        let special = match kind {
+            5..=8 => Some(self.word_wish(side, kind, length)),
+            9 | 10 => self.window_wish(side),
+            11 => self.return_wish(side, length, host),
+            _ => None,
+        };
+        // Where there is no window to do something with, a message goes.
+        special.unwrap_or_else(|| self.message_wish(side, kind, length, host))
+    }
+
+    fn message_wish(&mut self, side: usize, kind: u64, length: u32, host: &Host) -> Wish {
+        let (index, peer) = (self.sides[side].ledger.asked.len(), 1 - side);
+        let (id, number) = (index as u64, (index as u32).to_be_bytes());
         let from = self.offset(side, Area::Outgoing, index);
-        let into = self.offset(side, Area::Fetched, index);
-        let peer = 1 - side;
-        let rkey = self.sides[peer].region.rkey;
-        let remote = |offset: u64| Remote { address: BASE + offset, rkey };
-        let sum = remote(self.word(peer, SUM));
-        let swapped = remote(self.word(peer, SWAPPED));
-        let wish = |request, kind, length, consumes, finds| Wish { request, kind, length, consumes, finds };
         match kind {
-            0 | 1 if self.talk.service == Service::Ud => {
-                let to = Datagram {
-                    address: self.sides[side].address.unwrap_or_else(|| unreachable!("datagrams have one")),
-                    qpn: self.sides[peer].qpn,
-                    queue_key: QUEUE_KEY,
-                };
-                let request = SendRequest::send_to(id, self.outgoing(side, from, length, host), to);
-                wish(request.with_immediate(number), CompletionOpcode::Send, length, true, 0)
-            }
-            0 | 1 => {
-                let request = SendRequest::send(id, self.outgoing(side, from, length, host));
-                wish(request.with_immediate(number), CompletionOpcode::Send, length, true, 0)
-            }
             2 | 3 => {
-                let to = remote(self.offset(peer, Area::Written, index));
+                let to = self.remote(peer, self.offset(peer, Area::Written, index));
+                let to = self.writes_by(side, to);
                 let request = SendRequest::write(id, self.outgoing(side, from, length, host), to);
                 let consumes = kind == 3;
                 let request = if consumes { request.with_immediate(number) } else { request };
-                wish(request, CompletionOpcode::Write, length, consumes, 0)
+                Wish::new(request, CompletionOpcode::Write, length, consumes, 0)
             }
             4 => {
-                let from = remote(self.offset(peer, Area::Offered, index));
+                let into = self.offset(side, Area::Fetched, index);
+                let from = self.remote(peer, self.offset(peer, Area::Offered, index));
                 let request = SendRequest::read(id, self.pieces(side, into, length).as_slice(), from);
-                wish(request, CompletionOpcode::Read, length, false, 0)
+                Wish::new(request, CompletionOpcode::Read, length, false, 0)
             }
+            _ => {
+                let data = self.outgoing(side, from, length, host);
+                let request = match self.sides[side].address {
+                    Some(address) => {
+                        let qpn = self.sides[peer].qpn;
+                        SendRequest::send_to(id, data, Datagram { address, qpn, queue_key: QUEUE_KEY })
+                    }
+                    None => SendRequest::send(id, data),
+                };
+                Wish::new(request.with_immediate(number), CompletionOpcode::Send, length, true, 0)
+            }
+        }
+    }
+
+    /// What is done to words at the peer: atomics, an ATOMIC WRITE; or a FLUSH, which does nothing.
+    fn word_wish(&mut self, side: usize, kind: u64, length: u32) -> Wish {
+        let (index, peer) = (self.sides[side].ledger.asked.len(), 1 - side);
+        let id = index as u64;
+        let into = self.sge(side, self.offset(side, Area::Fetched, index), 8);
+        match kind {
             5 => {
                 let add = self.random.next();
                 let ledger = &mut self.sides[side].ledger;
                 let finds = ledger.added;
                 ledger.added = finds.wrapping_add(add);
-                let request = SendRequest::fetch_add(id, self.sge(side, into, 8), sum, add);
-                wish(request, CompletionOpcode::FetchAdd, 8, false, finds)
+                let sum = self.remote(peer, self.word(peer, SUM));
+                let request = SendRequest::fetch_add(id, into, sum, add);
+                Wish::new(request, CompletionOpcode::FetchAdd, 8, false, finds)
             }
-            _ => {
+            6 => {
                 let (new, right) = (self.random.next(), self.random.below(2) == 0);
                 let ledger = &mut self.sides[side].ledger;
                 let finds = ledger.swapped;
                 let compare = if right { finds } else { !finds };
                 ledger.swapped = if right { new } else { finds };
-                let request = SendRequest::compare_swap(id, self.sge(side, into, 8), swapped, compare, new);
-                wish(request, CompletionOpcode::CompareSwap, 8, false, finds)
+                let swapped = self.remote(peer, self.word(peer, SWAPPED));
+                let request = SendRequest::compare_swap(id, into, swapped, compare, new);
+                Wish::new(request, CompletionOpcode::CompareSwap, 8, false, finds)
+            }
+            7 => {
+                let to = self.remote(peer, self.offset(peer, Area::Written, index));
+                let from = self.sge(side, self.offset(side, Area::Outgoing, index), 8);
+                let request = SendRequest::atomic_write(id, from, to);
+                Wish::new(request, CompletionOpcode::AtomicWrite, 8, false, 0)
+            }
+            _ => {
+                let from = self.remote(peer, self.offset(peer, Area::Written, 0));
+                let to = Feth::new(true, false, self.random.below(2) == 0);
+                Wish::new(SendRequest::flush(id, from, length, to), CompletionOpcode::Flush, 0, false, 0)
             }
         }
     }
 
-    fn outgoing(&mut self, side: usize, from: u64, length: u32, host: &Host) -> Data {
+    fn remote(&self, side: usize, offset: u64) -> Remote {
+        Remote { address: BASE + offset, rkey: self.sides[side].region.rkey }
+    }
+
+    pub(super) fn outgoing(&mut self, side: usize, from: u64, length: u32, host: &Host) -> Data {
         if length <= 200 && self.random.below(3) == 0 {
             return Data::inline(host.ram.bytes(from, length));
         }
@@ -138,7 +184,7 @@ impl Connection {
     pub(super) fn receive(&mut self, side: usize, hosts: &mut [Host]) -> Result<(), String> {
         let index = self.sides[side].ledger.receives;
         let waiting = index - self.sides[side].ledger.received;
-        if self.is_gone(side) || index >= self.places || waiting >= DEPTH as usize {
+        if self.is_gone(side) || index >= self.places || waiting >= DEPTH as usize || !self.talk.takes(side) {
             return Ok(());
         }
         let length = self.place() as u32;
@@ -186,7 +232,8 @@ impl Connection {
             let qpn = self.sides[side].qpn;
             rule(completion.qpn == qpn, || format!("a completion of {}, not {qpn}", completion.qpn))?;
             self.sides[side].ledger.on_sent(completion)?;
-            if self.talk.service == Service::Rc {
+            self.follow_window(side, completion, reached);
+            if self.talk.is_reliable() {
                 for index in begin..self.sides[side].ledger.done {
                     verdict::arrived(self, side, index, None, hosts)?;
                 }
@@ -197,6 +244,7 @@ impl Connection {
             let [one, two] = &mut self.sides;
             let (ours, theirs) = if side == 0 { (one, two) } else { (two, one) };
             let brought = ours.ledger.on_received(completion, &theirs.ledger.asked, self.talk.service)?;
+            self.follow_return(side, completion, reached)?;
             if let Some(number) = brought {
                 verdict::arrived(self, 1 - side, number, Some(completion.id as usize), hosts)?;
             }

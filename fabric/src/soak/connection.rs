@@ -4,6 +4,7 @@ use super::ledger::Ledger;
 use super::memory::{BASE, Buffer, Ram};
 use super::network::mac;
 use super::plan::{Fate, Plan, Talk};
+use super::windows::Window;
 use crate::random::Random;
 use cc::Instant;
 use roce::qp::{
@@ -11,7 +12,8 @@ use roce::qp::{
 };
 use roce::wire::{Path, RnrTimer, Service};
 use roce::{
-    Access, AddressId, ControlError, CqId, Endpoint, EndpointConfig, PdId, Psn, Qpn, Region, SrqId, SrqInit,
+    Access, AddressId, ControlError, CqId, Endpoint, EndpointConfig, PdId, Psn, Qpn, Region, Rkey, SrqId,
+    SrqInit, SrqNumber, WindowKind, XrcReceives,
 };
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -23,6 +25,11 @@ pub(super) const DEPTH: u32 = 64;
 pub(super) const SUM: u64 = 0;
 pub(super) const SWAPPED: u64 = 8;
 const AREAS: u64 = 64;
+
+/// What a peer may do.
+fn rights() -> Access {
+    Access::ALL | Access::REMOTE_FLUSH
+}
 
 /// The areas of a side's memory, a place for each request in each.
 #[derive(Clone, Copy)]
@@ -62,6 +69,11 @@ pub(super) struct Side {
     pub(super) recv_cq: CqId,
     pub(super) region: Region,
     pub(super) srq: Option<SrqId>,
+    /// Of an XRC target's: how the peer names it.
+    pub(super) number: Option<SrqNumber>,
+    pub(super) window: Window,
+    /// The window's newest.
+    pub(super) key: Rkey,
     pub(super) address: Option<AddressId>,
     pub(super) ledger: Ledger,
     /// What was done to it.
@@ -126,25 +138,37 @@ impl Host {
         }
     }
 
-    fn side(&mut self, host: usize, base: u64, talk: &Talk) -> Result<Side, ControlError> {
+    fn side(&mut self, (host, which): (usize, usize), base: u64, talk: &Talk) -> Result<Side, ControlError> {
         let (endpoint, pd) = (&mut self.endpoint, self.pd);
         let send_cq = endpoint.create_cq(talk.completions)?;
         let recv_cq = endpoint.create_cq(talk.completions)?;
-        let region = endpoint.register(pd, BASE + base, talk.memory(), Access::ALL)?;
-        let shared = SrqInit { pd, depth: DEPTH, max_sge: 4, xrc: None };
-        let srq = talk.shared_receives.then(|| endpoint.create_srq(shared)).transpose()?;
-        let qpn = endpoint.create_qp(
-            Instant::ZERO,
-            QpInit {
-                service: talk.service,
-                pd,
-                send_cq,
-                recv_cq,
-                capabilities: Capabilities { max_send: DEPTH, max_recv: DEPTH, ..Capabilities::default() },
-                signal_all: false,
-                srq,
-            },
-        )?;
+        let region = endpoint.register(pd, BASE + base, talk.memory(), rights() | Access::WINDOWS)?;
+        let key = endpoint.create_window(pd, WindowKind::Two)?;
+        let domain = (!talk.asks(which)).then(|| endpoint.create_xrcd()).transpose()?;
+        let xrc = domain.map(|domain| XrcReceives { domain, cq: recv_cq });
+        let shared = SrqInit { pd, depth: DEPTH, max_sge: 4, xrc };
+        let shares = talk.shared_receives && talk.service != Service::Xrc;
+        let srq = (shares || xrc.is_some()).then(|| endpoint.create_srq(shared)).transpose()?;
+        let number = srq.filter(|_| xrc.is_some()).and_then(|srq| endpoint.srq_number(srq));
+        let qpn = match domain {
+            Some(domain) => endpoint.create_xrc_target(Instant::ZERO, domain)?,
+            None => endpoint.create_qp(
+                Instant::ZERO,
+                QpInit {
+                    service: talk.service,
+                    pd,
+                    send_cq,
+                    recv_cq,
+                    capabilities: Capabilities {
+                        max_send: DEPTH,
+                        max_recv: DEPTH,
+                        ..Capabilities::default()
+                    },
+                    signal_all: false,
+                    srq,
+                },
+            )?,
+        };
         // What atomics go to begins at 0.
         self.ram.0[base as usize..(base + AREAS) as usize].fill(0);
         Ok(Side {
@@ -154,6 +178,9 @@ impl Host {
             recv_cq,
             region,
             srq,
+            number,
+            window: Window::Free,
+            key,
             address: None,
             ledger: Ledger::default(),
             fate: None,
@@ -187,7 +214,7 @@ impl Connection {
             let host = talk.hosts[side];
             let base = used[host];
             used[host] += talk.memory();
-            hosts[host].side(host, base, talk)
+            hosts[host].side((host, side), base, talk)
         };
         let mut connection = Self {
             sides: [make(0)?, make(1)?],
@@ -234,7 +261,7 @@ impl Connection {
                 max_rd_atomic: talk.reads,
                 congestion: talk.congestion,
             };
-            let init = Modify::Init { access: Access::ALL, partition_key: 0xffff };
+            let init = Modify::Init { access: rights(), partition_key: 0xffff };
             [init, Modify::ReadyToReceive(receive), Modify::ReadyToSend(send)]
         };
         modifies.into_iter().try_for_each(|modify| host.endpoint.modify_qp(Instant::ZERO, ours, modify))

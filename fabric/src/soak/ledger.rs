@@ -13,6 +13,8 @@ pub(super) struct Asked {
     pub(super) receive: Option<usize>,
     /// What an atomic must find.
     pub(super) finds: u64,
+    /// It takes the peer's window back, and brings no number.
+    pub(super) returns: bool,
 }
 
 /// One side's requests and how they ended.
@@ -91,11 +93,15 @@ impl Ledger {
             return Ok(None);
         }
         rule(self.receive_failed.is_none(), || format!("receive {index} ended well after an error"))?;
-        let number = completion.immediate.map_or(usize::MAX, |data| u32::from_be_bytes(data) as usize);
+        let returns = |asked: &Asked| asked.returns && asked.receive == Some(index);
+        let number = match completion.immediate {
+            Some(data) => u32::from_be_bytes(data) as usize,
+            None => asked.iter().position(returns).unwrap_or(usize::MAX),
+        };
         let message = asked.get(number).copied();
         let message = message
             .ok_or_else(|| format!("receive {index}: there is no message {:?}", completion.immediate))?;
-        if service == Service::Rc {
+        if matches!(service, Service::Rc | Service::Xrc) {
             let mine = message.receive == Some(index);
             rule(mine, || format!("receive {index} was given message {number}: twice, or out of order"))?;
         }

@@ -15,6 +15,7 @@ mod plan;
 mod reached;
 mod shrink;
 mod verdict;
+mod windows;
 mod world;
 
 pub use reached::Reached;

@@ -143,15 +143,36 @@ impl Core {
     }
 }
 
+const fn is_reliable(service: Service) -> bool {
+    matches!(service, Service::Rc | Service::Xrc)
+}
+
 impl Talk {
+    pub(super) const fn is_reliable(&self) -> bool {
+        is_reliable(self.service)
+    }
+
+    /// Whether a side sends requests: an XRC target doesn't.
+    pub(super) const fn asks(&self, side: usize) -> bool {
+        !matches!((self.service, side), (Service::Xrc, 1))
+    }
+
+    /// Whether a side takes messages: an XRC initiator doesn't.
+    pub(super) const fn takes(&self, side: usize) -> bool {
+        !matches!((self.service, side), (Service::Xrc, 0))
+    }
+
     fn draw(random: &mut Random, hosts: usize, rate: Rate, delay: u64) -> Self {
         let a = random.below(hosts as u64) as usize;
         let b = (a + 1 + random.below(hosts as u64 - 1) as usize) % hosts;
         let rc = Service::Rc;
-        let service = pick(random, &[rc, rc, rc, rc, Service::Uc, Service::Ud]);
+        let service = pick(random, &[rc, rc, rc, rc, Service::Xrc, Service::Uc, Service::Ud]);
         let longest = pick(random, &[0, 700, 3000, 3000, 9000]);
         let mtu = pick(random, &[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M1024, Mtu::M4096]);
-        let requests = [0, 1].map(|_| random.below(30) as usize);
+        let mut requests = [0, 1].map(|_| random.below(30) as usize);
+        if service == Service::Xrc {
+            requests[1] = 0;
+        }
         let side = random.below(2) as usize;
         let when = random.below(300_000);
         let fates = [
@@ -169,7 +190,7 @@ impl Talk {
             hosts: [a, b],
             service,
             mtu,
-            selective_repeat: random.below(3) == 0 && service == Service::Rc,
+            selective_repeat: random.below(3) == 0 && is_reliable(service),
             first_psn: pick(random, &[0, 0x12_3456, 0xff_fff0, 0xff_fffe]),
             congestion: congestion(random, rate, Duration::from_nanos(8 * delay), service),
             ack_timeout: pick(random, &[1, 4, 6, PATIENT, PATIENT, PATIENT]),
@@ -190,7 +211,7 @@ fn congestion(random: &mut Random, rate: Rate, base_rtt: Duration, service: Serv
     let hpcc = HpccConfig::new(rate, base_rtt, NonZeroU32::new(16).unwrap_or(NonZeroU32::MIN));
     let window = pick(random, &[1, 1000, 5000, 64 << 10, 1 << 30]);
     let fixed = CongestionAlgorithm::Fixed { window, rate: None };
-    if service != Service::Rc {
+    if !is_reliable(service) {
         let paced = CongestionAlgorithm::Fixed { window, rate: Some(Rate::from_gbps(1)) };
         return Congestion::new(pick(random, &[fixed, paced]));
     }

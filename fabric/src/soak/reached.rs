@@ -78,6 +78,9 @@ const MUST: &[&str] = &[
     "CQ overflowed",
     "NAK for a gap",
     "RNR NAK",
+    "ATOMIC WRITE",
+    "FLUSH",
+    "XRC receives",
     "dropped: Duplicate",
     "dropped: Icrc",
     "dropped: IpHeader",
@@ -122,4 +125,7 @@ const MUST: &[&str] = &[
     "switch: dropped",
     "switch: marked",
     "timeout",
+    "window: bound",
+    "window: given back",
+    "window: taken back",
 ];

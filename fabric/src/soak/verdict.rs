@@ -26,6 +26,10 @@ pub(super) fn arrived(
 ) -> Result<(), String> {
     let peer = 1 - side;
     let asked = connection.sides[side].ledger.asked[index];
+    // A window that went with its region can't be taken back: that fails the peer alone, behind its acknowledgement.
+    if asked.returns && connection.sides[peer].is_deregistered {
+        return Ok(());
+    }
     let (ours, theirs) = (&hosts[connection.sides[side].host].ram, &hosts[connection.sides[peer].host].ram);
     let wrong = || format!("side {side}'s {:?} {index} of {} bytes: other bytes", asked.kind, asked.length);
     match asked.kind {
@@ -44,7 +48,8 @@ pub(super) fn arrived(
                 )
             })
         }
-        CompletionOpcode::Write => {
+        CompletionOpcode::Flush | CompletionOpcode::Bind | CompletionOpcode::LocalInvalidate => Ok(()),
+        CompletionOpcode::Write | CompletionOpcode::AtomicWrite => {
             let sent = ours.bytes(connection.offset(side, Area::Outgoing, index), asked.length);
             let brought = theirs.bytes(connection.offset(peer, Area::Written, index), asked.length);
             rule(sent == brought, wrong)
@@ -78,7 +83,7 @@ pub(super) fn end(connection: &Connection, hosts: &[Host], losses: Losses) -> Re
             Some(State::ReadyToSend) => alive(connection, side, hosts, losses.last),
             // Only its sends failed; it takes what comes.
             Some(State::SendQueueError)
-                if connection.talk.service != Service::Rc && connection.sides[side].is_deregistered =>
+                if !connection.talk.is_reliable() && connection.sides[side].is_deregistered =>
             {
                 Ok(())
             }
@@ -96,7 +101,8 @@ fn alive(connection: &Connection, side: usize, hosts: &[Host], lost: u64) -> Res
     let (ledger, host) = (&ours.ledger, &hosts[ours.host]);
     rule(ledger.failed.is_none(), || format!("{:?} without ERR", ledger.failed))?;
     let room = host.endpoint.send_room(ours.qpn);
-    rule(room == DEPTH, || format!("{} requests have not ended", DEPTH - room))?;
+    let depth = depth(connection, side);
+    rule(room == depth, || format!("{} requests have not ended", depth - room))?;
     let silent = ledger.asked[ledger.ended..].iter().all(|asked| !asked.signalled);
     rule(silent, || "a signalled request said nothing".into())?;
     let in_flight = host.report(ours).map_or(0, |report| report.in_flight);
@@ -105,7 +111,7 @@ fn alive(connection: &Connection, side: usize, hosts: &[Host], lost: u64) -> Res
     let peer_lives = !connection.is_gone(1 - side)
         && hosts[peer.host].state(peer) == Some(State::ReadyToSend)
         && !hosts[peer.host].overflowed(peer);
-    if connection.talk.service != Service::Rc {
+    if !connection.talk.is_reliable() {
         // What was lost is lost, but what is said in peace arrives.
         let last = ledger.asked.len().wrapping_sub(1);
         let heard = lost > 0 || !peer_lives || connection.is_cut || peer.ledger.brought.last() == Some(&last);
@@ -124,12 +130,18 @@ fn alive(connection: &Connection, side: usize, hosts: &[Host], lost: u64) -> Res
     Ok(())
 }
 
+/// Requests that a side's queue pair takes: an XRC target takes none.
+const fn depth(connection: &Connection, side: usize) -> u32 {
+    if connection.talk.asks(side) { DEPTH } else { 0 }
+}
+
 /// It had a reason, and everything was flushed.
 fn dead(connection: &Connection, side: usize, hosts: &[Host], dropped: u64) -> Result<(), String> {
     let (ours, peer) = (&connection.sides[side], &connection.sides[1 - side]);
     let (ledger, host) = (&ours.ledger, &hosts[ours.host]);
     let room = host.endpoint.send_room(ours.qpn);
-    rule(room == DEPTH, || format!("{} requests are not flushed", DEPTH - room))?;
+    let depth = depth(connection, side);
+    rule(room == depth, || format!("{} requests are not flushed", depth - room))?;
     if ours.srq.is_none() {
         let left = ledger.receives - ledger.received;
         rule(left == 0, || format!("{left} receives are not flushed"))?;
@@ -154,7 +166,9 @@ fn dead(connection: &Connection, side: usize, hosts: &[Host], dropped: u64) -> R
         Some(CompletionStatus::RetryExceeded) => tired || peer_failed || connection.is_cut,
         Some(CompletionStatus::RnrRetryExceeded) => connection.talk.rnr_retry < 7,
         Some(CompletionStatus::RemoteAccess | CompletionStatus::RemoteOperation) => deregistered(1 - side),
-        Some(CompletionStatus::LocalProtection) => deregistered(side),
+        Some(
+            CompletionStatus::LocalProtection | CompletionStatus::Bind | CompletionStatus::LocalQpOperation,
+        ) => deregistered(side),
         Some(_) => false,
     };
     rule(possible, || format!("{:?} without a reason for that", ledger.failed))
@@ -186,8 +200,8 @@ fn untouched(connection: &Connection, side: usize, hosts: &[Host]) -> Result<(),
     same(Area::Received, connection.sides[side].ledger.receives)?;
     let theirs = &hosts[connection.sides[peer].host].ram.0;
     let asked = &connection.sides[peer].ledger.asked;
-    for (index, asked) in asked.iter().enumerate().filter(|(_, asked)| asked.kind == CompletionOpcode::Write)
-    {
+    let writes = |kind| matches!(kind, CompletionOpcode::Write | CompletionOpcode::AtomicWrite);
+    for (index, asked) in asked.iter().enumerate().filter(|(_, asked)| writes(asked.kind)) {
         let to = connection.offset(side, Area::Written, index) as usize;
         let from = connection.offset(peer, Area::Outgoing, index) as usize;
         let length = asked.length as usize;

@@ -12,7 +12,7 @@ use crate::random::Random;
 use cc::Instant;
 use roce::Qpn;
 use roce::qp::{Modify, State};
-use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD, Service};
+use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD};
 
 /// Frames that a core takes in, or sends, in one turn.
 const BURST: usize = 16;
@@ -238,7 +238,7 @@ impl<'p, 'c> World<'p, 'c> {
     fn check_windows(&self, index: usize, before: &[(u64, u64)]) -> Result<(), String> {
         let after = self.in_flight(index);
         for ((&(had, window), &(has, _)), at) in before.iter().zip(&after).zip(&self.hosts[index].sides) {
-            let reliable = self.connections[at.0].talk.service == Service::Rc;
+            let reliable = self.connections[at.0].talk.is_reliable();
             rule(!reliable || has <= had || had < window, || {
                 format!(
                     "connection {}, side {}: sent with {had} bytes in flight, window {window}",
@@ -274,7 +274,7 @@ impl<'p, 'c> World<'p, 'c> {
         }
         connection.poll(side, &mut self.hosts, &mut self.reached)?;
         let wanted = connection.talk.requests[side];
-        if self.now >= connection.talk.receives_late || self.healed {
+        if connection.talk.takes(side) && (self.now >= connection.talk.receives_late || self.healed) {
             let ahead = connection.sides[side].ledger.received + 6;
             while connection.sides[side].ledger.receives < ahead.min(connection.places - 4) {
                 connection.receive(side, &mut self.hosts)?;
@@ -324,7 +324,7 @@ impl<'p, 'c> World<'p, 'c> {
             Fate::Destroyed => endpoint.destroy_qp(instant, qpn),
             Fate::Failed => endpoint.modify_qp(instant, qpn, Modify::Error),
             Fate::Reset => endpoint.modify_qp(instant, qpn, Modify::Reset),
-            Fate::Deregistered => endpoint.deregister(lkey),
+            Fate::Deregistered => endpoint.withdraw(lkey),
             Fate::Drained
                 if endpoint.report(qpn).is_some_and(|report| report.state == State::ReadyToSend) =>
             {
@@ -398,7 +398,8 @@ impl<'p, 'c> World<'p, 'c> {
                     self.reached.once("CQ overflowed");
                 }
                 if at.srq.is_some() && at.ledger.received > 0 {
-                    self.reached.once("shared receives");
+                    let kind = if at.number.is_some() { "XRC receives" } else { "shared receives" };
+                    self.reached.once(kind);
                 }
             }
         }

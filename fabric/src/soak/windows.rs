@@ -1,0 +1,116 @@
+//! Memory windows: one of type 2 per side, over all that its peer writes.
+//!
+//! A side binds it; then the peer may write by its key, and gives it back by a SEND with invalidate behind its WRITEs. Or the side
+//! takes it back itself, as long as the peer did not write by it. So no key is used where it may be gone already.
+
+use super::asking::Wish;
+use super::connection::{Area, Connection, Host};
+use super::ledger::rule;
+use super::memory::BASE;
+use super::reached::Reached;
+use roce::qp::{Completion, CompletionOpcode, CompletionStatus, Remote, SendRequest};
+use roce::{Access, Binding, Rkey};
+
+/// Where a side's window is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Window {
+    /// Bound to nothing.
+    Free,
+    /// A request will bind it, or take it back.
+    Pending,
+    /// Bound: the peer may write by it.
+    Bound,
+    /// The peer wrote by it.
+    Used,
+    /// The peer's SEND will take it back.
+    Returning,
+}
+
+impl Connection {
+    /// Binds the side's window, or takes it back; `None` where it is the peer's.
+    pub(super) fn window_wish(&mut self, side: usize) -> Option<Wish> {
+        let id = self.sides[side].ledger.asked.len() as u64;
+        let (request, kind) = match self.sides[side].window {
+            Window::Free => {
+                let (window, length) = (self.sides[side].key, self.places as u64 * self.place());
+                let binding = Binding {
+                    window,
+                    rkey: window.next(),
+                    lkey: self.sides[side].region.lkey,
+                    address: BASE + self.offset(side, Area::Written, 0),
+                    length,
+                    access: Access::REMOTE_WRITE,
+                    zero_based: false,
+                };
+                self.sides[side].key = binding.rkey;
+                (SendRequest::bind(id, binding), CompletionOpcode::Bind)
+            }
+            Window::Bound => {
+                let request = SendRequest::local_invalidate(id, self.sides[side].key);
+                (request, CompletionOpcode::LocalInvalidate)
+            }
+            Window::Pending | Window::Used | Window::Returning => return None,
+        };
+        self.sides[side].window = Window::Pending;
+        Some(Wish { request, kind, length: 0, consumes: false, finds: 0, returns: false })
+    }
+
+    /// A message that takes the peer's window back; `None` where it has none to give.
+    pub(super) fn return_wish(&mut self, side: usize, length: u32, host: &Host) -> Option<Wish> {
+        let peer = 1 - side;
+        if self.sides[peer].window != Window::Used {
+            return None;
+        }
+        self.sides[peer].window = Window::Returning;
+        let index = self.sides[side].ledger.asked.len();
+        let from = self.offset(side, Area::Outgoing, index);
+        let data = self.outgoing(side, from, length, host);
+        let request = SendRequest::send_invalidate(index as u64, data, self.sides[peer].key);
+        Some(Wish { request, kind: CompletionOpcode::Send, length, consumes: true, finds: 0, returns: true })
+    }
+
+    /// What a WRITE goes by: sometimes the peer's window, where it may.
+    pub(super) fn writes_by(&mut self, side: usize, remote: Remote) -> Remote {
+        let peer = &mut self.sides[1 - side];
+        if !matches!(peer.window, Window::Bound | Window::Used) || self.random.below(2) == 0 {
+            return remote;
+        }
+        peer.window = Window::Used;
+        Remote { rkey: peer.key, ..remote }
+    }
+
+    /// The side was told of its own request.
+    pub(super) fn follow_window(&mut self, side: usize, completion: &Completion, reached: &mut Reached) {
+        if completion.status != CompletionStatus::Success {
+            return;
+        }
+        match completion.opcode {
+            CompletionOpcode::Bind => {
+                self.sides[side].window = Window::Bound;
+                reached.once("window: bound");
+            }
+            CompletionOpcode::LocalInvalidate => {
+                self.sides[side].window = Window::Free;
+                reached.once("window: taken back");
+            }
+            CompletionOpcode::AtomicWrite => reached.once("ATOMIC WRITE"),
+            CompletionOpcode::Flush => reached.once("FLUSH"),
+            _ => {}
+        }
+    }
+
+    /// A message came, maybe with the side's window.
+    pub(super) fn follow_return(
+        &mut self,
+        side: usize,
+        completion: &Completion,
+        reached: &mut Reached,
+    ) -> Result<(), String> {
+        let Some(key) = completion.invalidated else { return Ok(()) };
+        let (window, ours): (Window, Rkey) = (self.sides[side].window, self.sides[side].key);
+        rule((window, key) == (Window::Returning, ours), || format!("{key} came back: {window:?} {ours}"))?;
+        self.sides[side].window = Window::Free;
+        reached.once("window: given back");
+        Ok(())
+    }
+}

@@ -1,4 +1,5 @@
-//! Events a second of the fabric at scale: two flows on a star, and the fat tree at 50 %. `cargo bench -p ferroce-fabric --bench scale`.
+//! Events a second of the simulator: two flows on a star, and the fat tree at 50 %, with the model of hosts and with endpoints.
+//! `cargo bench -p ferroce-fabric --bench sim`.
 
 use cc::{AlgorithmConfig, DctcpConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{
@@ -6,6 +7,7 @@ use ferroce_fabric::sim::{
 };
 use ferroce_fabric::{Probability, Red};
 use roce::qp::Congestion;
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 const LINE: Rate = Rate::from_gbps(100);
@@ -76,5 +78,11 @@ fn main() {
     let flows = poisson(320, LINE, &SizeDistribution::fb_hadoop(), 0.5, time, None, 1);
     let tree = Topology::fat_tree(LINE, Rate::from_gbps(400), HOP);
     measure("fat tree, hpcc", &setup(tree.clone(), flows.clone(), hpcc(12_240)));
-    measure("fat tree, dctcp", &setup(tree, flows, dctcp));
+    measure("fat tree, dctcp", &setup(tree.clone(), flows.clone(), dctcp));
+    let shipped = |topology, flows, algorithm| {
+        let in_band = Some(NonZeroU32::MIN);
+        Setup::new(topology, flows, Congestion { in_band, ..Congestion::new(algorithm) })
+    };
+    measure("star, endpoints", &shipped(star(), vec![flow(0), flow(1)], hpcc(4160)));
+    measure("fat tree, endpoints", &shipped(tree, flows, hpcc(12_600)));
 }

@@ -192,6 +192,19 @@ fn classes_share_a_link_by_their_weights() {
     }
 }
 
+/// A host that sends on sixteen connections at once acknowledges what comes to it before all of them have had their turn.
+#[test]
+fn acknowledgements_come_before_data() {
+    let mut flows: Vec<_> = (0..16).map(|_| flow(1, 2, 1_000_000, 0)).collect();
+    flows.extend((0..20).map(|number| flow(3, 1, 1000, 20 + 5 * number)));
+    let setup = star(flows, fixed(1 << 20));
+    let outcome = outcome(&setup);
+    let small = outcome.finished.iter().filter(|done| done.flow >= 16);
+    // Alone, and one packet of data that was already leaving, and acknowledgements on the same link.
+    let late: Vec<_> = small.map(|done| done.time.saturating_sub(done.alone).as_nanos()).collect();
+    assert!(late.len() == 20 && late.iter().all(|&nanos| nanos < 400), "{late:?}");
+}
+
 /// A switch sends a connection by one way, and several connections of the same two hosts by several.
 #[test]
 fn connections_spread_over_the_ways_there_are() {

@@ -76,23 +76,24 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         return sweep::run(args, &read);
     }
     let scenario = read(args.seed, &[])?;
-    let begin = Instant::now();
+    let (begin, before) = (Instant::now(), cpu());
     let outcome = simulate(&scenario, true)?;
     let wall = begin.elapsed();
+    let cost = Cost { wall, cpu: cpu().zip(before).map_or(wall, |(now, before)| now - before) };
     let rows = figures::by_size(&scenario, &outcome);
     let compared = match &args.compare {
         Some(folder) => compare::compare(folder, &scenario, &Ours::of(&scenario, &outcome, &rows))?,
         None => Vec::new(),
     };
     if let Some(folder) = &args.out {
-        output::write(folder, &scenario, &outcome, &rows, wall)?;
+        output::write(folder, &scenario, &outcome, &rows, cost)?;
         report::write(folder, &name, &scenario, &outcome, &rows, &compared)?;
     }
     if args.json {
-        println!("{:#}", output::summary(&scenario, &outcome, &rows, wall));
+        println!("{:#}", output::summary(&scenario, &outcome, &rows, cost));
         return Ok(ExitCode::SUCCESS);
     }
-    show(&scenario, &outcome, wall);
+    show(&scenario, &outcome, cost);
     print!("{}", figures::table(&rows));
     if !compared.is_empty() {
         print!("{}", compare::table(&compared));
@@ -116,7 +117,7 @@ fn simulate(scenario: &Scenario, shows: bool) -> Result<Outcome, Failure> {
     outcome
 }
 
-fn show(scenario: &Scenario, outcome: &Outcome, wall: Duration) {
+fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) {
     let setup = &scenario.setup;
     let (hosts, switches) = (setup.topology.hosts(), setup.topology.switches());
     println!(
@@ -151,11 +152,13 @@ fn show(scenario: &Scenario, outcome: &Outcome, wall: Duration) {
         outcome.time.as_nanos() as f64 / 1e6,
         outcome.trace
     );
-    let rate = outcome.events as f64 / wall.as_secs_f64() / 1e6;
+    let rate = |time: Duration| outcome.events as f64 / time.as_secs_f64() / 1e6;
     println!(
-        "  simulated in         {:.2} s, {} events, {rate:.2} M events/s, {} packets",
-        wall.as_secs_f64(),
+        "  simulated in         {:.2} s, {} events, {:.2} M events/s ({:.2} M in a second of CPU time), {} packets",
+        cost.wall.as_secs_f64(),
         outcome.events,
+        rate(cost.wall),
+        rate(cost.cpu),
         outcome.packets
     );
     println!(
@@ -170,4 +173,17 @@ const fn kind(hosts: Hosts) -> &'static str {
         Hosts::Endpoints => "endpoints",
         Hosts::Model => "model",
     }
+}
+
+/// What a run cost: time that passed, and CPU time, which other work on the machine does not lengthen.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    wall: Duration,
+    cpu: Duration,
+}
+
+/// CPU time of this thread so far, where the kernel tells it.
+fn cpu() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }

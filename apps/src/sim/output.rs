@@ -1,5 +1,6 @@
 //! A run on disk: CSV files with the reference's columns, and a summary.
 
+use super::Cost;
 use super::figures::{SizeRow, steady};
 use super::scenario::Scenario;
 use crate::failure::Failure;
@@ -8,7 +9,6 @@ use serde_json::json;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 /// Flows that get columns in the series.
 const COLUMNS: usize = 64;
@@ -19,7 +19,7 @@ pub fn write(
     scenario: &Scenario,
     outcome: &Outcome,
     rows: &[SizeRow],
-    wall: Duration,
+    cost: Cost,
 ) -> Result<(), Failure> {
     let wrong = |error: std::io::Error| Failure::run(format!("{}: {error}", folder.display()));
     fs::create_dir_all(folder).map_err(wrong)?;
@@ -30,7 +30,7 @@ pub fn write(
     if !outcome.series.is_empty() {
         save("series.csv", series(scenario, outcome))?;
     }
-    save("summary.json", format!("{:#}\n", summary(scenario, outcome, rows, wall)))
+    save("summary.json", format!("{:#}\n", summary(scenario, outcome, rows, cost)))
 }
 
 fn fct(scenario: &Scenario, outcome: &Outcome) -> String {
@@ -89,12 +89,7 @@ fn series(scenario: &Scenario, outcome: &Outcome) -> String {
 }
 
 /// The run in short.
-pub fn summary(
-    scenario: &Scenario,
-    outcome: &Outcome,
-    rows: &[SizeRow],
-    wall: Duration,
-) -> serde_json::Value {
+pub fn summary(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow], cost: Cost) -> serde_json::Value {
     let steady = steady(scenario, outcome).map(|steady| {
         let values = steady.values();
         Steady::NAMES
@@ -121,7 +116,9 @@ pub fn summary(
         "pauses": outcome.pauses,
         "packets": outcome.packets,
         "events": outcome.events,
-        "events_per_second": outcome.events as f64 / wall.as_secs_f64(),
+        "events_per_second": outcome.events as f64 / cost.wall.as_secs_f64(),
+        "events_per_cpu_second": (outcome.events as f64 / cost.cpu.as_secs_f64()).round(),
+        "retransmitted": outcome.retransmitted,
         "bytes_per_running_flow": outcome.memory[0],
         "bytes_per_host": outcome.memory[1],
     })

@@ -44,7 +44,7 @@ impl Endpoint {
     /// Writes the next frame that may leave now to the start of `frame`, ICRC and all, and gives its length.
     /// `frame` must have room for the largest packet: MTU + [`wire::MAX_OVERHEAD`].
     ///
-    /// Queue pairs with something to send take turns, a packet each.
+    /// Queue pairs with something to send take turns, a packet each; who owes a peer an answer has the first turn.
     pub fn poll_transmit<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
         if self.link.is_some_and(|link| link.free_at > now) {
             return None;
@@ -57,7 +57,7 @@ impl Endpoint {
     }
 
     fn next_frame<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
-        while let Some(index) = self.ready.pop_front() {
+        while let Some(index) = self.answering.pop_front().or_else(|| self.ready.pop_front()) {
             let Some(slot) = self.qps.at_mut(index) else { continue };
             let length = slot.qp.poll_transmit(memory, &mut self.commons.books(now), frame);
             slot.is_ready = length.is_some();
@@ -78,14 +78,19 @@ impl Endpoint {
     #[must_use]
     pub fn may_transmit(&self) -> bool {
         // The link's end of the frame before is a timer.
-        !self.ready.is_empty() && self.link.is_none()
+        self.is_asked() && self.link.is_none()
+    }
+
+    /// Whether a queue pair stands in one of the queues.
+    fn is_asked(&self) -> bool {
+        !self.ready.is_empty() || !self.answering.is_empty()
     }
 
     /// When something happens without a packet: a retry, a pacing gap that ends, a probe. `None`: never. It may be
     /// earlier than need be. It holds once [`Self::poll_transmit`] has nothing more to send.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let link = self.link.filter(|_| !self.ready.is_empty()).map(|link| link.free_at);
+        let link = self.link.filter(|_| self.is_asked()).map(|link| link.free_at);
         [self.wheel.next(), link].into_iter().flatten().min()
     }
 
@@ -105,7 +110,9 @@ impl Endpoint {
             && !slot.is_ready
         {
             slot.is_ready = true;
-            self.ready.push_back(index);
+            // An acknowledgement that waits behind others' data keeps its peer's window closed.
+            let queue = if slot.qp.owes_answer() { &mut self.answering } else { &mut self.ready };
+            queue.push_back(index);
         }
         self.spread_overflow(now);
     }

@@ -120,6 +120,8 @@ pub struct Endpoint {
     wheel: TimingWheel,
     /// Places of queue pairs that may have something to send, each at most once.
     ready: VecDeque<u32>,
+    /// The same of those that owe a peer an answer: they come first.
+    answering: VecDeque<u32>,
     link: Option<Link>,
     next_pd: u32,
     /// When all queue pairs may be looked at again.
@@ -146,6 +148,7 @@ impl Endpoint {
             commons: Commons::new(&config, &for_keys),
             wheel: TimingWheel::new(qps, TIMER_GRANULARITY),
             ready: VecDeque::with_capacity(qps as usize),
+            answering: VecDeque::with_capacity(qps as usize),
             link: None,
             next_pd: 0,
             next_search: Instant::ZERO,
@@ -406,6 +409,7 @@ impl Endpoint {
         self.commons.regions.release_queue_pair(qpn);
         if slot.is_ready {
             self.ready.retain(|&ready| ready != index);
+            self.answering.retain(|&ready| ready != index);
         }
         let identity = slot.qp.identity();
         self.commons.cqs.leave(identity.send_cq);

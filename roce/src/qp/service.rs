@@ -73,6 +73,15 @@ impl AnyQueuePair {
         }
     }
 
+    /// Whether a peer waits for an answer.
+    #[inline]
+    pub(crate) fn owes_answer(&self) -> bool {
+        match self {
+            Self::Reliable(qp) => qp.responder.has_answer(),
+            Self::Unreliable(_) => false,
+        }
+    }
+
     pub(crate) fn send_room(&self) -> u32 {
         either!(self, qp => qp.send_room())
     }

@@ -378,3 +378,23 @@ fn a_stamped_write_is_placed_and_its_acknowledgement_says_what_was_stamped() {
     let report = Report::Busiest { path_id: 0x123, hops: 1, busiest: Some((0, record)) };
     assert_eq!(Feedback::read(&payload), Ok(Feedback { report, seal: None }));
 }
+
+/// Probes and data that come in one burst: each probe is answered, and the data too.
+#[test]
+fn data_does_not_take_the_place_of_a_probes_answer() {
+    let mut script = Script::receiving(hpcc(|_| {}));
+    let probe =
+        Header::TelemetryRequest { bth: script.bth(5), int: roce::wire::telemetry::IntHeader::with_room(1) };
+    let speed = Speed::from_rate(Rate::from_gbps(1)).unwrap();
+    for number in 0..3 {
+        let mut frame = script.frame(&probe, &[0; 8]);
+        stamp(&mut frame, 3, HopRecord::new(speed, number * 9000, 0, 0));
+        let taken = script.host.endpoint.on_frame(script.now, &mut script.host.ram, &frame);
+        assert_eq!(taken, Ok(()));
+        let write = Operation::WriteOnly(script.reth(0, 100), None);
+        assert_eq!(script.send(PSN + number as u32, write, &[1; 100]), Ok(()));
+    }
+    let answers: Vec<_> = std::iter::from_fn(|| script.next_header()).collect();
+    let is_response = |(header, _): &&(Header, Vec<u8>)| matches!(header, Header::TelemetryResponse { .. });
+    assert_eq!(answers.iter().filter(is_response).count(), 3, "{answers:?}");
+}

@@ -50,8 +50,11 @@ enum Watch {
     Window(RxHpcc),
 }
 
-/// Answers a peer's telemetry, as it asked by a setup or, without one, by the busiest hop. One answer at a time waits, of probes two: a
-/// newer one takes its place.
+/// Answers to probes that wait at most: a newer one takes the oldest one's place.
+const PROBES: usize = 4;
+
+/// Answers a peer's telemetry, as it asked by a setup or, without one, by the busiest hop. One answer about data waits at a time, a
+/// newer one takes its place; answers to probes wait beside it.
 #[derive(Debug)]
 pub(super) struct Collector {
     watch: Watch,
@@ -63,8 +66,9 @@ pub(super) struct Collector {
     mark: FlowMark,
     last: Option<Instant>,
     due: Option<Due>,
-    /// Behind it: two probes of one peer, of its path and of another, may come at the same time.
-    second: Option<Due>,
+    /// Answers to probes, the oldest first: several may come at the same time, of the peer's path and of others, and data
+    /// between them.
+    responses: [Option<Due>; PROBES],
     /// Of paths that the peer only probes.
     alternates: Alternates,
     /// What switches leave out.
@@ -81,7 +85,7 @@ impl Collector {
             mark: FlowMark::default(),
             last: None,
             due: None,
-            second: None,
+            responses: [None; PROBES],
             alternates: Alternates::default(),
             estimates: Estimates::default(),
         }
@@ -150,11 +154,16 @@ impl Collector {
     fn answer(&mut self, way: Way, psn: Psn, report: Option<Report>) {
         let Some(report) = report else { return };
         let new = Due { way, psn, report };
-        let is_response = |due: &Due| due.way == Way::Response;
-        if is_response(&new) && self.second.is_none() && self.due.as_ref().is_some_and(is_response) {
-            self.second = Some(new);
-        } else {
+        if way != Way::Response {
             self.due = Some(new);
+            return;
+        }
+        match self.responses.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(new),
+            None => {
+                self.responses.rotate_left(1);
+                self.responses[PROBES - 1] = Some(new);
+            }
         }
     }
 
@@ -277,7 +286,7 @@ impl Collector {
     /// Whether something waits, to leave by itself or behind an Acknowledge.
     #[inline]
     pub(super) const fn may_have_due(&self) -> bool {
-        self.is_ready_due || self.due.is_some() || self.second.is_some()
+        self.is_ready_due || self.due.is_some() || self.responses[0].is_some()
     }
 
     /// What leaves by itself.
@@ -285,17 +294,18 @@ impl Collector {
         if self.is_ready_due {
             return Some(Due { way: Way::Notification, psn: Psn::new(0), report: Report::Ready });
         }
-        self.due.filter(|due| due.way != Way::Acknowledge).or(self.second)
+        self.responses[0].or(self.due.filter(|due| due.way != Way::Acknowledge))
     }
 
     /// It left.
     pub(super) fn on_sent(&mut self, report: Report) {
         if report == Report::Ready {
             self.is_ready_due = false;
-        } else if self.due.is_some_and(|due| due.report == report) {
-            self.due = None;
+        } else if self.responses[0].is_some_and(|due| due.report == report) {
+            self.responses[0] = None;
+            self.responses.rotate_left(1);
         } else {
-            self.second = None;
+            self.due = None;
         }
     }
 }

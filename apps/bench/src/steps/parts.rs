@@ -6,6 +6,7 @@ use cc::{
 };
 use datapath::engine::Doorbells;
 use roce::TimingWheel;
+use roce::qp::FeedbackKey;
 use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -33,6 +34,7 @@ pub const STEPS: &[Step] = &[
     },
     Step { name: "hpcc-1", what: "HPCC++ update with 1 hop", budget: 660, run: |meter| hpcc(meter, 1) },
     Step { name: "hpcc-5", what: "HPCC++ update with 5 hops", budget: 1385, run: |meter| hpcc(meter, 5) },
+    Step { name: "feedback-mac", what: "the MAC of feedback, 12 bytes of content", budget: 385, run: mac },
 ];
 
 const TIMERS: u32 = 100_000;
@@ -110,6 +112,20 @@ fn hpcc(meter: &mut Meter, hops: u8) {
                 controller.on_telemetry(&ack, path);
                 black_box(controller.window());
                 update += 1;
+            }
+        });
+    }
+}
+
+/// Opcode, queue pairs, PSNs and counter take 25 bytes before the content.
+fn mac(meter: &mut Meter) {
+    let key = FeedbackKey([7; 16]);
+    let mut bytes = [1_u8; 25 + 12];
+    for _ in 0..meter.rounds {
+        meter.part(BATCH as usize, &mut || {
+            for update in 0..BATCH {
+                bytes[17..21].copy_from_slice(&update.to_be_bytes());
+                black_box(key.tag(black_box(&bytes)));
             }
         });
     }

@@ -57,7 +57,15 @@ static struct rdma_conn_param says(const char *what)
 		.retry_count = 7, .rnr_retry_count = 7 };
 }
 
-static struct ibv_qp_init_attr small = { .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 }, .qp_type = IBV_QPT_RC };
+static const struct ibv_qp_init_attr small = { .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 }, .qp_type = IBV_QPT_RC };
+
+/* The call tells what it made, in its argument. */
+static void make_qp(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr init = small;
+	need(!rdma_create_qp(id, NULL, &init), "rdma_create_qp");
+	need(init.send_cq == id->send_cq && init.recv_cq == id->recv_cq && init.srq == id->srq, "what it was made with");
+}
 
 static void completed(struct ibv_cq *cq, enum ibv_wc_opcode opcode)
 {
@@ -100,7 +108,8 @@ static void serve(int round)
 	struct ibv_srq_init_attr basic = { .attr = { .max_wr = 4, .max_sge = 1 } };
 	struct ibv_srq_init_attr_ex extended = { .attr = basic.attr, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE, .srq_type = IBV_SRQT_BASIC };
 	need(!(round == 1 ? rdma_create_srq(id, NULL, &basic) : rdma_create_srq_ex(id, &extended)), "a shared queue");
-	need(!rdma_create_qp(id, NULL, &small) && id->qp->srq == id->srq, "a queue pair that receives from it");
+	make_qp(id);
+	need(id->qp->srq == id->srq, "a queue pair that receives from it");
 	struct ibv_mr *mr = rdma_reg_msgs(id, memory, sizeof memory);
 	need(!!mr, "rdma_reg_msgs");
 	struct ibv_sge sge = { (uintptr_t)memory + 128, 64, mr->lkey };
@@ -127,7 +136,7 @@ static void ask(int round, struct sockaddr *server)
 	expect(RDMA_CM_EVENT_ADDR_RESOLVED);
 	need(!rdma_resolve_route(id, 2000), "rdma_resolve_route");
 	expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
-	need(!rdma_create_qp(id, NULL, &small), "rdma_create_qp");
+	make_qp(id);
 	struct ibv_mr *mr = rdma_reg_msgs(id, memory, sizeof memory);
 	need(mr && !rdma_post_recv(id, NULL, memory + 128, 64, mr), "rdma_post_recv");
 	struct rdma_conn_param hello = says(words);

@@ -86,7 +86,8 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
         let qp = made(ibv_create_qp(pd, &mut attributes)).inspect_err(|_| destroy_queues(id))?;
         (*abi).qp = qp;
     }
-    wanted.cap = attributes.cap;
+    // As rdma-core does it: what it was made with.
+    *wanted = attributes;
     let ready = make_ready(id);
     // SAFETY: the queue pair was made right here.
     ready.inspect_err(|_| unsafe { destroy(id) })

@@ -4,6 +4,7 @@
 //! machines are noise.
 #![forbid(unsafe_code)]
 
+mod cpu;
 mod echo;
 mod figure;
 mod figures;

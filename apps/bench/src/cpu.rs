@@ -1,0 +1,28 @@
+//! Time that this thread ran: what else the machine does takes none of it.
+
+use std::time::Duration;
+
+/// How long the calling thread has run, to some milliseconds.
+///
+/// # Panics
+/// Where the kernel keeps no such statistics.
+pub fn time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split_whitespace().next().and_then(|field| field.parse().ok());
+    Duration::from_nanos(nanos.expect("/proc/thread-self/schedstat has the time that a thread ran"))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn work_takes_time_and_sleep_takes_none() {
+        let start = super::time();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let slept = super::time() - start;
+        let mut sum = 0_u64;
+        while super::time() - start - slept < std::time::Duration::from_millis(20) {
+            sum = std::hint::black_box(sum + 1);
+        }
+        assert!(slept.as_millis() < 200, "{slept:?}");
+    }
+}

@@ -210,13 +210,13 @@ pub fn run(count: u32, packets: u64) -> Result<Cost, String> {
     a.connect(1, 2, &of_b, Mtu::M1024)?;
     b.connect(2, 1, &of_a, Mtu::M1024)?;
     let request = a.write_to(&b, SIZE);
-    for qp in &of_a {
-        a.endpoint.post_send(Instant::ZERO, *qp, request.clone()).map_err(|error| error.to_string())?;
+    // A request's id is its queue pair's place.
+    let request_of = |place: u64| SendRequest { id: place, ..request.clone() };
+    for (place, qp) in (0..).zip(&of_a) {
+        a.endpoint.post_send(Instant::ZERO, *qp, request_of(place)).map_err(|error| error.to_string())?;
     }
     let mut frames = vec![[0; FRAME]; BURST];
     let mut sent = vec![0_u64; count as usize];
-    let places: std::collections::HashMap<u32, usize> =
-        of_a.iter().enumerate().map(|(index, qpn)| (qpn.get(), index)).collect();
     let (mut now, mut done) = (Instant::ZERO, 0);
     let mut start = crate::cpu::time();
     let warm_up = u64::from(count);
@@ -229,16 +229,16 @@ pub fn run(count: u32, packets: u64) -> Result<Cost, String> {
         carry(now, &mut b, &mut a, &mut frames)?;
         let mut ended = Vec::with_capacity(BURST);
         a.endpoint.poll_cq(a.cq, &mut |completion| {
-            ended.push(completion.qpn);
+            ended.push((completion.id, completion.qpn));
             ended.len() < BURST
         });
-        for qpn in ended {
+        for (place, qpn) in ended {
             if done == warm_up {
                 start = crate::cpu::time();
             }
             done += 1;
-            sent[places[&qpn.get()]] += 1;
-            a.endpoint.post_send(now, qpn, request.clone()).map_err(|error| error.to_string())?;
+            sent[place as usize] += 1;
+            a.endpoint.post_send(now, qpn, request_of(place)).map_err(|error| error.to_string())?;
         }
     }
     let nanos = (crate::cpu::time() - start).as_nanos() as f64 / packets as f64;

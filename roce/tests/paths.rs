@@ -133,6 +133,21 @@ fn the_best_of_several_is_taken() {
     assert!(seen.requests[1].1 > seen.requests[0].1, "{:?}", seen.requests);
 }
 
+/// Three ways over the same idle link, each a little better than the others in turn: the first that led goes on leading.
+#[test]
+fn ways_that_are_as_good_as_each_other_do_not_keep_it_from_moving() {
+    thread_local!(static CALLS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) });
+    let (pair, seen) = write(paced(4), |index, _| {
+        let calls = CALLS.get();
+        CALLS.set(calls + 1);
+        match index {
+            0 => 0.95,
+            index => 0.05 + 0.04 * ((calls / 8 / 24 + index) % 3) as f64,
+        }
+    });
+    assert_eq!((moves(&pair), seen.requests.len()), (1, 2), "{:?}", seen.requests);
+}
+
 /// Our own tenth of a link counts where we would go.
 #[test]
 fn too_small_a_difference_moves_nobody() {

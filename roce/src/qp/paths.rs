@@ -154,19 +154,27 @@ impl Paths {
         let oldest = self.round() * FRESH;
         let fresh = |way: &Way| way.load.filter(|(.., heard)| now.saturating_since(*heard) < oldest);
         let Some((here, capacity_here, _)) = fresh(&self.ways[self.current]) else { return };
+        let before = self.leading;
         let mut best: Option<(usize, f64)> = None;
         for (at, way) in self.ways.iter().enumerate().filter(|(at, _)| *at != self.current) {
             let Some((share, capacity, _)) = fresh(way) else { continue };
             // Where ratios are all that is told, the links are taken to be alike.
             let capacity = capacity.or(capacity_here).map_or(f64::INFINITY, |rate| rate.as_bps() as f64);
             let there = share + ours / capacity.max(1.0);
+            if here - there <= MARGIN {
+                continue;
+            }
+            // Who led before goes on: several ways over one idle link are as good as each other, and would take turns.
+            if before.is_some_and(|(led, _)| led == at) {
+                best = Some((at, there));
+                break;
+            }
             if best.is_none_or(|(_, least)| there < least) {
                 best = Some((at, there));
             }
         }
-        let better = best.filter(|(_, there)| here - there > MARGIN).map(|(at, _)| at);
-        self.leading = better.map(|at| match self.leading {
-            Some((before, rounds)) if before == at => (at, rounds + 1),
+        self.leading = best.map(|(at, _)| match before {
+            Some((led, rounds)) if led == at => (at, rounds + 1),
             _ => (at, 1),
         });
         self.wanted = None;

@@ -51,6 +51,8 @@ impl BitOr for Access {
 pub struct Region {
     /// Where it starts in the owner's address space.
     pub address: u64,
+    /// What requests call its first byte, this side's and the peer's (IBA 11.2.8.1, Virtual Address): mostly `address`.
+    pub origin: u64,
     /// Bytes.
     pub length: u64,
     /// What may be done with it.
@@ -165,8 +167,23 @@ impl RegionTable {
         length: u64,
         access: Access,
     ) -> Result<Region, ControlError> {
+        self.register_as(pd, address, length, address, access)
+    }
+
+    /// As [`register`](Self::register), where requests call the first byte `origin`: 0 makes a zero-based region.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    pub fn register_as(
+        &mut self,
+        pd: PdId,
+        address: u64,
+        length: u64,
+        origin: u64,
+        access: Access,
+    ) -> Result<Region, ControlError> {
         // The last byte of the address space is left out, so that every end has an address.
-        let limit = u64::MAX - address;
+        let limit = u64::MAX - address.max(origin);
         if length == 0 || length > limit {
             return Err(ControlError::Value { what: "a region's length", value: length, limit });
         }
@@ -182,6 +199,7 @@ impl RegionTable {
         }
         let region = Region {
             address,
+            origin,
             length,
             access,
             lkey: Lkey::new(self.local.seal(number)),
@@ -268,10 +286,11 @@ impl RegionTable {
     /// Why not; then the window is as it was.
     pub fn bind(&mut self, pd: PdId, qpn: Qpn, binding: &Binding) -> Result<(), BindError> {
         self.windows.check(pd, binding)?;
-        if binding.length > 0 {
-            self.check_binding(pd, binding).map_err(BindError::Region)?;
-        }
-        let before = self.windows.bind(qpn, binding);
+        let start = match binding.length {
+            0 => 0,
+            _ => self.check_binding(pd, binding).map_err(BindError::Region)?,
+        };
+        let before = self.windows.bind(qpn, binding, start);
         self.freed(before);
         if binding.length > 0
             && let Some(live) = self.live(binding.lkey)
@@ -281,7 +300,8 @@ impl RegionTable {
         Ok(())
     }
 
-    fn check_binding(&self, pd: PdId, binding: &Binding) -> Result<(), AccessError> {
+    /// Gives where the window begins in the owner's address space.
+    fn check_binding(&self, pd: PdId, binding: &Binding) -> Result<u64, AccessError> {
         let Live { pd: owner, region, .. } = self.find(self.local.open(binding.lkey.get()))?;
         if *owner != pd {
             return Err(AccessError::ProtectionDomain);
@@ -292,9 +312,9 @@ impl RegionTable {
         if !region.access.contains(needs) {
             return Err(AccessError::Access);
         }
-        let offset = binding.address.checked_sub(region.address).ok_or(AccessError::Range)?;
+        let offset = binding.address.checked_sub(region.origin).ok_or(AccessError::Range)?;
         match region.length.checked_sub(offset) {
-            Some(left) if binding.length <= left => Ok(()),
+            Some(left) if binding.length <= left => Ok(region.address + offset),
             _ => Err(AccessError::Range),
         }
     }
@@ -364,7 +384,7 @@ impl RegionTable {
     /// The first check that failed: key, protection domain, access right.
     pub fn remote_whole(&self, rkey: Rkey, pd: PdId, qpn: Qpn, access: Access) -> Result<(), AccessError> {
         match self.find(self.remote.open(rkey.get())) {
-            Ok(live) => check(live, pd, live.region.address, 0, access).map(drop),
+            Ok(live) => check(live, pd, live.region.origin, 0, access).map(drop),
             Err(_) => self.windows.whole(rkey, pd, qpn, access),
         }
     }
@@ -415,8 +435,8 @@ fn check(live: &Live, pd: PdId, address: u64, length: u32, access: Access) -> Re
     if !live.region.access.contains(access) {
         return Err(AccessError::Access);
     }
-    let Region { address: start, length: size, .. } = live.region;
-    window::slice(start, start, size, address, length)
+    let Region { address: start, origin, length: size, .. } = live.region;
+    window::slice(origin, start, size, address, length)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub struct Binding {
     pub rkey: Rkey,
     /// The region. Not looked at where `length` is 0.
     pub lkey: Lkey,
-    /// Where the window begins, as the region's owner sees it.
+    /// Where the window begins, as requests to the region call it.
     pub address: u64,
     /// Bytes. 0 takes a window of type 1 back.
     pub length: u64,
@@ -133,15 +133,15 @@ impl Windows {
         }
     }
 
-    /// Binds a window as it was checked; gives the region that it was bound to before.
-    pub(crate) fn bind(&mut self, qpn: Qpn, binding: &Binding) -> Option<Lkey> {
+    /// Binds a window as it was checked, to memory from `start` on; gives the region that it was bound to before.
+    pub(crate) fn bind(&mut self, qpn: Qpn, binding: &Binding, start: u64) -> Option<Lkey> {
         let window = self.windows.get_mut(&index(binding.window))?;
-        let Binding { lkey, address: start, length, access, zero_based, .. } = *binding;
+        let Binding { lkey, address, length, access, zero_based, .. } = *binding;
         let qpn = match window.kind {
             WindowKind::One => None,
             WindowKind::Two => Some(qpn),
         };
-        let origin = if zero_based { 0 } else { start };
+        let origin = if zero_based { 0 } else { address };
         let bound = (length > 0).then_some(Bound { qpn, lkey, start, origin, length, access });
         window.key = key(binding.rkey);
         core::mem::replace(&mut window.bound, bound).map(|before| before.lkey)

@@ -53,7 +53,7 @@ impl MemoryRegion {
         let Ok(layout) = Layout::from_size_align(length.max(1), PAGE) else { return Err(none) };
         // SAFETY: the layout has at least one byte.
         let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { return Err(none) };
-        match Self::register(pd, start, length, access) {
+        match Self::register(pd, start, length, None, access) {
             Ok(region) => Ok(Self { device: pd.device.clone(), region, start, length, owned: Some(layout) }),
             Err(error) => {
                 // SAFETY: allocated above with this layout, and registered nowhere.
@@ -79,7 +79,28 @@ impl MemoryRegion {
     ) -> Result<Self, Error> {
         let start =
             NonNull::new(address).ok_or_else(|| Error::value("address", "null", "a buffer".into()))?;
-        let region = Self::register(pd, start, length, access)?;
+        let region = Self::register(pd, start, length, None, access)?;
+        Ok(Self { device: pd.device.clone(), region, start, length, owned: None })
+    }
+
+    /// As [`register_raw`](Self::register_raw), where requests of both sides call the first byte `origin`: 0 makes a zero-based
+    /// region.
+    ///
+    /// # Safety
+    /// As [`register_raw`](Self::register_raw).
+    ///
+    /// # Errors
+    /// As [`register_raw`](Self::register_raw), and where the region would run over the end of the address space.
+    pub unsafe fn register_raw_as(
+        pd: &ProtectionDomain,
+        address: *mut u8,
+        length: usize,
+        origin: u64,
+        access: Access,
+    ) -> Result<Self, Error> {
+        let start =
+            NonNull::new(address).ok_or_else(|| Error::value("address", "null", "a buffer".into()))?;
+        let region = Self::register(pd, start, length, Some(origin), access)?;
         Ok(Self { device: pd.device.clone(), region, start, length, owned: None })
     }
 
@@ -87,14 +108,15 @@ impl MemoryRegion {
         pd: &ProtectionDomain,
         start: NonNull<u8>,
         length: usize,
+        origin: Option<u64>,
         access: Access,
     ) -> Result<Region, Error> {
         let address = start.as_ptr().expose_provenance() as u64;
-        let (domain, length) = (pd.pd, length as u64);
+        let (domain, length, origin) = (pd.pd, length as u64, origin.unwrap_or(address));
         let region = pd
             .device
             .engine
-            .call(move |station, _| station.endpoint.register(domain, address, length, access));
+            .call(move |station, _| station.endpoint.register_as(domain, address, length, origin, access));
         Ok(region??)
     }
 
@@ -149,7 +171,7 @@ impl MemoryRegion {
 
     pub(crate) fn address_of(&self, offset: usize, length: usize) -> Result<u64, BoundsError> {
         self.check(offset, length)?;
-        Ok(self.region.address + offset as u64)
+        Ok(self.region.origin + offset as u64)
     }
 
     /// Memory windows that are bound to it now.
@@ -170,8 +192,8 @@ impl MemoryRegion {
     /// What a peer must know to reach the region; exchange it by any means.
     #[must_use]
     pub fn remote(&self) -> RemoteBuffer {
-        let Region { address, length, rkey, .. } = self.region;
-        RemoteBuffer { address, length, rkey: rkey.get() }
+        let Region { origin, length, rkey, .. } = self.region;
+        RemoteBuffer { address: origin, length, rkey: rkey.get() }
     }
 
     /// Bytes.
@@ -206,7 +228,7 @@ impl Drop for MemoryRegion {
 /// A peer's memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteBuffer {
-    /// Where it starts, as its owner sees it.
+    /// Where it starts, as requests call it.
     pub address: u64,
     /// Bytes.
     pub length: u64,

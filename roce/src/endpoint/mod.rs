@@ -231,6 +231,21 @@ impl Endpoint {
         self.commons.regions.register(pd, address, length, access)
     }
 
+    /// As [`Self::register`], where requests of both sides call the first byte `origin`: 0 makes a zero-based region.
+    ///
+    /// # Errors
+    /// As [`Self::register`].
+    pub fn register_as(
+        &mut self,
+        pd: PdId,
+        address: u64,
+        length: u64,
+        origin: u64,
+        access: Access,
+    ) -> Result<Region, ControlError> {
+        self.commons.regions.register_as(pd, address, length, origin, access)
+    }
+
     /// Forgets a region. When this returns, none of its bytes is touched any more.
     ///
     /// # Errors

@@ -117,18 +117,19 @@ unsafe fn register(
 ) -> Result<*mut ibv_mr, Errno> {
     // SAFETY: passed on.
     let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
+    let zero_based = flags & IBV_ACCESS_ZERO_BASED != 0;
+    let flags = flags & !IBV_ACCESS_ZERO_BASED;
+    let iova = if zero_based { 0 } else { iova };
     let access = rights(flags)?;
     let remote_writes = flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
     // IBA 10.6.3.1: who lets a peer write may write too.
     if length == 0 || (remote_writes && flags & IBV_ACCESS_LOCAL_WRITE == 0) {
         return Err(INVALID);
     }
-    if iova != address as u64 {
-        return Err(UNSUPPORTED);
-    }
     check_memory(address, length, flags & IBV_ACCESS_LOCAL_WRITE != 0)?;
     // SAFETY: the caller keeps the memory; a program in C holds no references.
-    let region = unsafe { MemoryRegion::register_raw(&domain.domain, address.cast(), length, access) }?;
+    let region =
+        unsafe { MemoryRegion::register_raw_as(&domain.domain, address.cast(), length, iova, access) }?;
     let abi = ibv_mr {
         // SAFETY: the domain is alive.
         context: unsafe { (*pd).context },
@@ -155,7 +156,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     object(|| unsafe { register(pd, address, length, address as u64, access as c_uint) })
 }
 
-/// `ibv_reg_mr_iova(3)`: the peer's addresses are the memory's own, or it is refused.
+/// `ibv_reg_mr_iova(3)`: requests call the memory's first byte `iova`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,

@@ -76,7 +76,8 @@ fn frames_from_a_capture_are_flooded_then_switched_and_reported() {
     }
 
     let mut series = csv::Reader::from_path(path("series.csv")).unwrap();
-    let columns = ["seconds", "port", "rx_bytes", "tx_bytes", "busy_ns", "ce_marked", "dropped", "queue"];
+    let columns =
+        ["seconds", "port", "rx_bytes", "tx_bytes", "busy_ns", "ce_marked", "dropped", "queue", "pause_ns"];
     assert_eq!(series.headers().unwrap(), columns.as_slice());
     let rows: Vec<_> = series.records().map(Result::unwrap).collect();
     assert_eq!(rows.len() % 3, 0, "a line for each port");

@@ -7,7 +7,7 @@ use std::path::Path;
 /// The phases of the runs before; none where there was none.
 ///
 /// # Errors
-/// The file is not as [`write`] writes it.
+/// The file is not as [`write()`] writes it.
 pub fn read(file: &Path) -> Result<Vec<Phase>, Box<dyn Error>> {
     if !file.exists() {
         return Ok(Vec::new());

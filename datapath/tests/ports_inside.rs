@@ -2,10 +2,9 @@
 
 mod common;
 
-use common::{carry, eal, frame, open, open_with, small};
-use ferroce_datapath::dpdk::{Port, PortConfig};
+use common::{carry, eal, frame, open, open_with, refusal, small};
+use ferroce_datapath::dpdk::PortConfig;
 use ferroce_datapath::io::{BURST, Burst, PacketBuf, PacketIo};
-use ferroce_datapath::port_spec::PortSpec;
 use roce::wire::Mtu;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -16,14 +15,6 @@ fn directory(test: &str) -> PathBuf {
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
     path
-}
-
-fn refusal(spec: &str, config: &PortConfig) -> String {
-    let spec: PortSpec = spec.parse().unwrap();
-    match Port::open(eal(), &spec, config) {
-        Ok(_) => panic!("{spec} opens"),
-        Err(e) => e.to_string(),
-    }
 }
 
 #[test]

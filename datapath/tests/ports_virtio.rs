@@ -2,18 +2,8 @@
 
 mod common;
 
-use common::{carry, eal, open, small};
-use ferroce_datapath::dpdk::{Port, PortConfig};
-use ferroce_datapath::port_spec::PortSpec;
+use common::{carry, open, refusal, small};
 use roce::wire::Mtu;
-
-fn refusal(spec: &str, config: &PortConfig) -> String {
-    let spec: PortSpec = spec.parse().unwrap();
-    match Port::open(eal(), &spec, config) {
-        Ok(_) => panic!("{spec} opens"),
-        Err(e) => e.to_string(),
-    }
-}
 
 #[test]
 fn vhost_user_carries_jumbo_frames_both_ways() {

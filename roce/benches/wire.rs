@@ -28,15 +28,7 @@ fn main() {
             (Mac([2, 0, 0, 0, 0, 2]), IpAddr::from([10, 0, 0, 2])),
         )
     };
-    let bth = Bth {
-        solicited: false,
-        migration: false,
-        partition_key: 0xffff,
-        congestion: 0,
-        destination: Qpn::new(7),
-        ack_request: false,
-        psn: Psn::new(1),
-    };
+    let bth = Bth::new(Qpn::new(7), Psn::new(1));
     let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteMiddle };
     let mut frame = vec![0; wire::MAX_OVERHEAD + wire::MAX_PAYLOAD];
     println!("payload  emit ns  emit+seal ns  verify ns  parse ns");

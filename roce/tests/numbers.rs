@@ -8,26 +8,8 @@ use roce::{Discard, Psn, Qpn};
 
 fn packet(format: Format) -> Vec<u8> {
     let address = |last: u8| core::net::IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
-    let path = Path {
-        source_mac: Mac([2, 0, 0, 0, 0, 1]),
-        destination_mac: Mac([2, 0, 0, 0, 0, 2]),
-        vlan: None,
-        source: address(1),
-        destination: address(2),
-        udp_source: 0xc000,
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
-    };
-    let bth = Bth {
-        solicited: false,
-        migration: false,
-        partition_key: 0xffff,
-        congestion: 0,
-        destination: Qpn::new(7),
-        ack_request: false,
-        psn: Psn::new(1),
-    };
+    let path = Path::new((Mac([2, 0, 0, 0, 0, 1]), address(1)), (Mac([2, 0, 0, 0, 0, 2]), address(2)));
+    let bth = Bth::new(Qpn::new(7), Psn::new(1));
     let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteMiddle };
     let (mut frame, gap) = (vec![0; 600], format.inserted());
     let length = emit(&path, 0, &header, 100, &mut frame[gap..]).unwrap().seal();

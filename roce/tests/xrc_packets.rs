@@ -17,17 +17,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/xrc.pcap"
 
 fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
     let address = |last: u8| IpAddr::from([10, 0, 0, last]);
-    let path = Path {
-        source_mac: Mac([2, 0, 0, 0, 0, 1]),
-        destination_mac: Mac([2, 0, 0, 0, 0, 2]),
-        vlan: None,
-        source: address(1),
-        destination: address(2),
-        udp_source: 0xc000,
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
-    };
+    let path = Path::new((Mac([2, 0, 0, 0, 0, 1]), address(1)), (Mac([2, 0, 0, 0, 0, 2]), address(2)));
     let mut frame = vec![0; 200];
     let mut draft = emit(&path, 1, header, payload.len(), &mut frame).unwrap();
     draft.payload().copy_from_slice(payload);
@@ -37,15 +27,7 @@ fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
 }
 
 fn frames() -> Vec<Vec<u8>> {
-    let bth = |psn| Bth {
-        solicited: false,
-        migration: false,
-        partition_key: 0xffff,
-        congestion: 0,
-        destination: Qpn::new(7),
-        ack_request: true,
-        psn: Psn::new(psn),
-    };
+    let bth = |psn| Bth { ack_request: true, ..Bth::new(Qpn::new(7), Psn::new(psn)) };
     let srq = SrqNumber::new(0x001_001);
     let request = |psn, operation| Header::Extended { bth: bth(psn), srq, operation };
     let answer = |psn, operation| Header::Connected { service: Service::Xrc, bth: bth(psn), operation };

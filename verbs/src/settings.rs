@@ -17,14 +17,20 @@ pub struct QpSettings {
     pub receive: Option<RtrSettings>,
     /// From RTS on; of connections.
     pub send: Option<RtsSettings>,
-    /// How sending is paced, from RTS on, as the program or the device's rules chose it.
-    pub congestion: Option<Congestion>,
+    /// How datagrams are paced, from RTS on.
+    pub datagrams: Option<Congestion>,
 }
 
 impl QpSettings {
     pub(crate) const fn new() -> Self {
         let access = Access::LOCAL_READ;
-        Self { access, partition_key: 0, queue_key: None, receive: None, send: None, congestion: None }
+        Self { access, partition_key: 0, queue_key: None, receive: None, send: None, datagrams: None }
+    }
+
+    /// How sending is paced, from RTS on, as the program or the device's rules chose it.
+    #[must_use]
+    pub fn congestion(&self) -> Option<Congestion> {
+        self.send.map(|settings| settings.congestion).or(self.datagrams)
     }
 
     /// The way to the peer, from RTR on.
@@ -43,10 +49,8 @@ impl QpSettings {
                 (self.queue_key, self.partition_key) = (Some(queue_key), partition_key);
             }
             Modify::ReadyToReceive(settings) => self.receive = Some(settings),
-            Modify::ReadyToSend(settings) => {
-                (self.send, self.congestion) = (Some(settings), Some(settings.congestion));
-            }
-            Modify::ReadyToSendDatagrams { congestion, .. } => self.congestion = Some(congestion),
+            Modify::ReadyToSend(settings) => self.send = Some(settings),
+            Modify::ReadyToSendDatagrams { congestion, .. } => self.datagrams = Some(congestion),
             Modify::Change(changes) => self.change(&changes),
             Modify::ReadyToReceiveDatagrams { .. }
             | Modify::Drain { .. }

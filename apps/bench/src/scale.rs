@@ -79,15 +79,9 @@ impl Host {
     pub(crate) fn connect(&mut self, from: u8, to: u8, peers: &[Qpn], mtu: Mtu) -> Result<(), String> {
         let address = |host| IpAddr::from([10, 0, 0, host]);
         let path = Path {
-            source_mac: Mac([2, 0, 0, 0, 0, from]),
-            destination_mac: Mac([2, 0, 0, 0, 0, to]),
-            vlan: None,
-            source: address(from),
-            destination: address(to),
             udp_source: 0xc123,
             traffic_class: 2,
-            hop_limit: 64,
-            flow_label: 0,
+            ..Path::new((Mac([2, 0, 0, 0, 0, from]), address(from)), (Mac([2, 0, 0, 0, 0, to]), address(to)))
         };
         let flows = NonZeroU32::new(peers.len() as u32).unwrap_or(NonZeroU32::MIN);
         let hpcc = HpccConfig::new(Rate::from_gbps(100), Duration::from_micros(20), flows);

@@ -17,7 +17,6 @@ pub type Mad = [u8; MAD_LENGTH];
 /// The general services' queue pair and its well-known key (IBA 10.2.5, 10.5.5).
 const QUEUE_PAIR: Qpn = Qpn::new(1);
 const QUEUE_KEY: u32 = 0x8001_0000;
-const PARTITION: u16 = 0xffff;
 /// Datagrams that wait in each direction at most; who sends repeats what is lost.
 const DEPTH: usize = 256;
 
@@ -75,15 +74,7 @@ impl Management {
         let (path, mad) = self.outbox.pop_front()?;
         self.psn = self.psn.plus(1);
         self.identification = self.identification.wrapping_add(1);
-        let bth = Bth {
-            solicited: false,
-            migration: false,
-            partition_key: PARTITION,
-            congestion: 0,
-            destination: QUEUE_PAIR,
-            ack_request: false,
-            psn: self.psn,
-        };
+        let bth = Bth::new(QUEUE_PAIR, self.psn);
         let header = Header::Datagram { bth, queue_key: QUEUE_KEY, source: QUEUE_PAIR, immediate: None };
         // A path whose two addresses are of one family can be written, and the buffer takes any packet.
         let mut draft = wire::emit(&path, self.identification, &header, mad.len(), frame).ok()?;

@@ -3,6 +3,7 @@
 
 use ferroce_datapath::dpdk::{Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig};
 use ferroce_datapath::io::{Burst, PacketBuf, PacketIo};
+use ferroce_datapath::port_spec::PortSpec;
 use std::process::Command;
 
 /// Turns of a poll loop after which a frame is taken for lost.
@@ -90,4 +91,13 @@ pub fn wait_for_link(one: &Port, other: &Port) {
         std::thread::yield_now();
     }
     panic!("{} and {} don't meet", one.info().name, other.info().name);
+}
+
+/// Why a port does not open.
+pub fn refusal(spec: &str, config: &PortConfig) -> String {
+    let spec: PortSpec = spec.parse().unwrap();
+    match Port::open(eal(), &spec, config) {
+        Ok(_) => panic!("{spec} opens"),
+        Err(e) => e.to_string(),
+    }
 }

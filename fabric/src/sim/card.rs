@@ -111,15 +111,12 @@ impl Card {
         dscp: u8,
     ) -> Result<(), ControlError> {
         let path = Path {
-            source_mac: self.mac(),
-            destination_mac: peer.mac(),
-            vlan: None,
-            source: self.address(setup.congestion.format),
-            destination: peer.address(setup.congestion.format),
             udp_source: udp_source_port(ours, theirs),
             traffic_class: dscp << 2 | ECT,
-            hop_limit: 64,
-            flow_label: 0,
+            ..Path::new(
+                (self.mac(), self.address(setup.congestion.format)),
+                (peer.mac(), peer.address(setup.congestion.format)),
+            )
         };
         let receive = RtrSettings {
             path,

@@ -297,15 +297,5 @@ fn path(from: usize, to: usize, ipv6: bool, udp_source: u16) -> Path {
         true => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, host as u16 + 1]),
         false => IpAddr::from([10, 0, 0, host as u8 + 1]),
     };
-    Path {
-        source_mac: mac(from),
-        destination_mac: mac(to),
-        vlan: None,
-        source: address(from),
-        destination: address(to),
-        udp_source,
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
-    }
+    Path { udp_source, ..Path::new((mac(from), address(from)), (mac(to), address(to))) }
 }

@@ -85,25 +85,13 @@ fn a_full_class_leaves_the_other_its_queue() {
 /// A WRITE packet with room for INT-MD.
 fn asking(dscp: u8) -> Vec<u8> {
     let path = Path {
-        source_mac: Mac(station(0)),
-        destination_mac: Mac(station(1)),
-        vlan: None,
-        source: IpAddr::from([10, 0, 0, 1]),
-        destination: IpAddr::from([10, 0, 0, 2]),
-        udp_source: 0xc000,
         traffic_class: dscp << 2,
-        hop_limit: 64,
-        flow_label: 0,
+        ..Path::new(
+            (Mac(station(0)), IpAddr::from([10, 0, 0, 1])),
+            (Mac(station(1)), IpAddr::from([10, 0, 0, 2])),
+        )
     };
-    let bth = Bth {
-        solicited: false,
-        migration: false,
-        partition_key: 0xffff,
-        congestion: 0,
-        destination: Qpn::new(7),
-        ack_request: false,
-        psn: Psn::new(1),
-    };
+    let bth = Bth::new(Qpn::new(7), Psn::new(1));
     let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteMiddle };
     let mut bytes = vec![0; 300];
     let length = emit(&path, 0, &header, 0, &mut bytes[Format::IntMd.inserted()..]).unwrap().seal();

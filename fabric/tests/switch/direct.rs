@@ -18,26 +18,8 @@ fn data(sender: u32, psn: u32, subscribes: bool, v6: bool) -> Vec<u8> {
         true => IpAddr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]),
         false => IpAddr::from([10, 0, 0, last]),
     };
-    let path = Path {
-        source_mac: Mac(station(0)),
-        destination_mac: Mac(station(1)),
-        vlan: None,
-        source: address(1),
-        destination: address(2),
-        udp_source: 0xc000,
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
-    };
-    let bth = Bth {
-        solicited: false,
-        migration: false,
-        partition_key: 0xffff,
-        congestion: 0,
-        destination: Qpn::new(7),
-        ack_request: false,
-        psn: Psn::new(psn),
-    };
+    let path = Path::new((Mac(station(0)), address(1)), (Mac(station(1)), address(2)));
+    let bth = Bth::new(Qpn::new(7), Psn::new(psn));
     let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteMiddle };
     let mut bytes = vec![0; 1200];
     let gap = if subscribes { SUBSCRIPTION_LENGTH } else { 0 };

@@ -33,6 +33,20 @@ impl Bth {
     pub const TELEMETRY: u8 = 0x20;
     /// A reserved bit, ours: the sender wants marks echoed byte by byte in acknowledgements (DCTCP), and no CNPs.
     pub const EXACT_ECHO: u8 = 0x10;
+
+    /// A packet of the default partition, with full membership, that asks for nothing.
+    #[must_use]
+    pub const fn new(destination: Qpn, psn: Psn) -> Self {
+        Self {
+            solicited: false,
+            migration: false,
+            partition_key: 0xffff,
+            congestion: 0,
+            destination,
+            ack_request: false,
+            psn,
+        }
+    }
 }
 
 /// A transport service with its opcodes' top three bits (IBA table 38).

@@ -346,15 +346,7 @@ fn plain_path() -> Path {
 }
 
 fn plain_bth() -> Bth {
-    Bth {
-        solicited: false,
-        migration: false,
-        partition_key: 0xffff,
-        congestion: 0,
-        destination: Qpn::new(7),
-        ack_request: false,
-        psn: Psn::new(1),
-    }
+    Bth::new(Qpn::new(7), Psn::new(1))
 }
 
 #[test]

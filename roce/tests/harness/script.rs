@@ -40,15 +40,7 @@ impl Script {
     }
 
     pub fn bth(&self, psn: u32) -> Bth {
-        Bth {
-            solicited: false,
-            migration: false,
-            partition_key: self.partition_key,
-            congestion: 0,
-            destination: self.host.qpn,
-            ack_request: true,
-            psn: Psn::new(psn),
-        }
+        Bth { partition_key: self.partition_key, ack_request: true, ..Bth::new(self.host.qpn, Psn::new(psn)) }
     }
 
     /// The peer sends a packet.

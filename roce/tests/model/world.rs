@@ -289,15 +289,7 @@ impl World {
     }
 
     fn bth(&self, to: usize, psn: u32) -> Bth {
-        Bth {
-            solicited: false,
-            migration: false,
-            partition_key: 0xffff,
-            congestion: 0,
-            destination: self.pair.hosts[to].qpn,
-            ack_request: false,
-            psn: Psn::new(psn),
-        }
+        Bth::new(self.pair.hosts[to].qpn, Psn::new(psn))
     }
 
     /// `host` says so of what it expects: true, but said without need.

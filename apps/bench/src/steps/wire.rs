@@ -73,15 +73,9 @@ fn way(v6: bool) -> Path {
         false => IpAddr::from([10, 0, 0, host]),
     };
     Path {
-        source_mac: Mac([2, 0, 0, 0, 0, 1]),
-        destination_mac: Mac([2, 0, 0, 0, 0, 2]),
-        vlan: None,
-        source: address(1),
-        destination: address(2),
         udp_source: 0xc123,
         traffic_class: 2,
-        hop_limit: 64,
-        flow_label: 0,
+        ..Path::new((Mac([2, 0, 0, 0, 0, 1]), address(1)), (Mac([2, 0, 0, 0, 0, 2]), address(2)))
     }
 }
 
@@ -90,15 +84,7 @@ fn template(v6: bool) -> Template {
 }
 
 fn bth() -> Bth {
-    Bth {
-        solicited: false,
-        migration: false,
-        partition_key: 0xffff,
-        congestion: 0,
-        destination: Qpn::new(7),
-        ack_request: false,
-        psn: Psn::new(1),
-    }
+    Bth::new(Qpn::new(7), Psn::new(1))
 }
 
 fn write(length: usize) -> Header {

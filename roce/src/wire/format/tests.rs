@@ -15,15 +15,7 @@ const OTHERS: [Format; 4] = [Format::IntMd, Format::Ioam, Format::Ifa, Format::A
 
 /// A WRITE packet with `payload`, at `gap` in a buffer; and its length.
 fn plain(v6: bool, payload: &[u8], gap: usize) -> (Vec<u8>, usize) {
-    let bth = Bth {
-        solicited: false,
-        migration: false,
-        partition_key: 0xffff,
-        congestion: 0,
-        destination: Qpn::new(7),
-        ack_request: false,
-        psn: Psn::new(1),
-    };
+    let bth = Bth::new(Qpn::new(7), Psn::new(1));
     let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteMiddle };
     let mut frame = vec![0xa5; BUFFER];
     let mut draft = emit(&path(v6), 9, &header, payload.len(), &mut frame[gap..]).expect("a legal packet");

@@ -1,0 +1,42 @@
+//! All that was set can be asked for, as it was set last.
+
+mod common;
+
+use common::*;
+use ferroce_verbs::*;
+
+#[test]
+fn a_connection_tells_what_it_was_told() {
+    let (mut a, b) = connected(Progress::Inline, 4096);
+    let settings = *a.qp.settings();
+    let (receive, send) = (settings.receive.unwrap(), settings.send.unwrap());
+    assert_eq!(receive.destination, b.qp.qpn());
+    assert_eq!(receive.path.destination, b.qp.endpoint().ip);
+    assert_eq!((send.retry_count, settings.congestion()), (7, Some(DEFAULT_CONGESTION)));
+
+    let access = Changes { access: Some(Access::REMOTE_READ), ..Changes::default() };
+    a.qp.modify(Modify::Change(access)).unwrap();
+    assert_eq!(a.qp.settings().access, Access::REMOTE_READ);
+    let patience = Changes { retry_count: Some(2), ..Changes::default() };
+    a.qp.modify(Modify::Change(patience)).unwrap_err();
+    assert_eq!(a.qp.settings().send, Some(send), "what is refused changes nothing");
+    a.qp.modify(Modify::Drain { notify: false }).unwrap();
+    a.qp.modify(Modify::Change(patience)).unwrap();
+    assert_eq!(a.qp.settings().send, Some(RtsSettings { retry_count: 2, ..send }));
+    a.qp.modify(Modify::Reset).unwrap();
+    assert_eq!((a.qp.settings().receive, a.qp.settings().congestion()), (None, None));
+}
+
+#[test]
+fn datagrams_have_a_key_and_a_pace() {
+    let [device, _] = devices(Progress::Inline);
+    let cq = device.create_cq(8).unwrap();
+    let pd = device.allocate_pd().unwrap();
+    let mut qp = pd.queue_pair(&cq, &cq).service(Service::Ud).build().unwrap();
+    assert_eq!(qp.settings().queue_key, Some(DEFAULT_QUEUE_KEY));
+    let pace = CongestionAlgorithm::Fixed { window: 1 << 20, rate: Some(parse_rate("1G").unwrap()) };
+    qp.open(Some(Congestion::new(pace))).unwrap();
+    assert_eq!(qp.settings().congestion(), Some(Congestion::new(pace)));
+    qp.modify(Modify::Change(Changes { queue_key: Some(7), ..Changes::default() })).unwrap();
+    assert_eq!(qp.settings().queue_key, Some(7));
+}

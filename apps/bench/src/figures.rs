@@ -2,7 +2,7 @@
 
 use crate::figure::{Figure, Goal, Run};
 use crate::host::Link;
-use crate::{echo, memory, ring, scale, testpmd, tool};
+use crate::{dropin, echo, memory, ring, scale, testpmd, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -90,7 +90,22 @@ fn memif(place: &Place) -> Vec<Figure> {
         gigabits("memif-write-64k-1k", "WRITE of 64 KiB over memif, MTU 1024", place, link, "write-bw", 1024),
         gigabits("memif-read-64k", "READ of 64 KiB over memif, MTU 4096", place, link, "read-bw", 4096),
         latency("memif-send-64", "SEND of 64 B over memif, half a round trip", place, link),
+        library(place, link),
     ]
+}
+
+/// What a program on the drop-in library reaches of what our tool does.
+fn library(place: &Place, link: &Link) -> Figure {
+    let (ferroce, own) = (place.ferroce.clone(), link.clone());
+    Figure {
+        name: "dropin-write-64k",
+        what: "WRITE of 64 KiB over memif by Debian's ib_write_bw on the drop-in library",
+        unit: "Gb/s",
+        yardstick: "ferroce write-bw",
+        goal: Goal::Least(0.9),
+        ours: Box::new(move || dropin::write_bandwidth(&ferroce, &own)),
+        theirs: tool_run(place, link, &["write-bw", "-s", "65536", "-D", "2", "--report_gbits"], "BW_average"),
+    }
 }
 
 fn virtio(place: &Place) -> Vec<Figure> {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod cpu;
+mod dropin;
 mod echo;
 mod figure;
 mod figures;

@@ -1,0 +1,55 @@
+//! Debian's `ib_write_bw` on the drop-in library, one process a side.
+
+use crate::host::{Link, Running, Side};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Goodput of WRITEs of 64 KiB in Gb/s.
+///
+/// # Errors
+/// What the client said when it failed.
+pub fn write_bandwidth(ferroce: &Path, link: &Link) -> Result<f64, String> {
+    let log = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    let output = || log.reopen().map_err(|error| error.to_string());
+    let mut server = side(ferroce, link, Side::Server);
+    server.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = Running::start(server)?;
+    // As in `tool::run`: each looks for the other.
+    std::thread::sleep(Duration::from_millis(900));
+    let mut client = side(ferroce, link, Side::Client);
+    client.arg(link.server_address()).stdout(output()?).stderr(output()?);
+    let good = Running::start(client)?.wait(Duration::from_secs(60))?;
+    let said = fs::read_to_string(log.path()).map_err(|error| error.to_string())?;
+    if !good {
+        return Err(format!("ib_write_bw: {}", said.lines().last().unwrap_or("it said nothing")));
+    }
+    server.wait(Duration::from_secs(10))?;
+    average(&said).ok_or_else(|| format!("ib_write_bw printed no row of 65536 bytes: {said}"))
+}
+
+fn side(ferroce: &Path, link: &Link, side: Side) -> Command {
+    let mut command = link.command(side, ferroce, true);
+    command.arg("run").args(link.port(side)).args(["--", "ib_write_bw", "-F", "-D", "2", "--report_gbits"]);
+    command
+}
+
+/// Of perftest's row: bytes, iterations, peak, average, messages.
+fn average(report: &str) -> Option<f64> {
+    let rows = report.lines().map(str::split_whitespace);
+    rows.filter_map(|mut words| (words.next()? == "65536").then(|| words.nth(2)?.parse().ok())?).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::average;
+
+    #[test]
+    fn the_average_is_the_fourth_word_of_the_row() {
+        let report = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n \
+                      65536      5000             0.00               101.50             0.193596\n";
+        assert_eq!(average(report), Some(101.5));
+        assert_eq!(average("Couldn't connect to 127.0.0.1:18515\n"), None);
+    }
+}

@@ -104,7 +104,12 @@ fn library(place: &Place, link: &Link) -> Figure {
         yardstick: "ferroce write-bw",
         goal: Goal::Least(0.9),
         ours: Box::new(move || dropin::write_bandwidth(&ferroce, &own)),
-        theirs: tool_run(place, link, &["write-bw", "-s", "65536", "-D", "2", "--report_gbits"], "BW_average"),
+        theirs: tool_run(
+            place,
+            link,
+            &["write-bw", "-s", "65536", "-D", "2", "--report_gbits"],
+            "BW_average",
+        ),
     }
 }
 

@@ -11,10 +11,12 @@ local RATES = { [0] = "25 Gb/s", "50 Gb/s", "100 Gb/s", "200 Gb/s", "400 Gb/s", 
   "500 Mb/s", "1 Gb/s", "2.5 Gb/s", "5 Gb/s", "10 Gb/s", "40 Gb/s", "800 Gb/s" }
 local IFA_RATES = { [0] = "10 Gb/s", "25 Gb/s", "40 Gb/s", "50 Gb/s", "100 Gb/s", "200 Gb/s", "400 Gb/s", "10 Mb/s",
   "100 Mb/s", "200 Mb/s", "500 Mb/s", "1 Gb/s", "2.5 Gb/s", "5 Gb/s", "800 Gb/s" }
-local KINDS = { [0] = "busiest hop", "window", "in-flight share", "ready", "hop", "hop and flows" }
+local KINDS = { [0] = "busiest hop", "window", "in-flight share", "ready", "hop", "hop and flows",
+  "all hops" }
 local OPCODES = { [0xc0] = "telemetry request", [0xc1] = "telemetry response", [0xc2] = "telemetry notification",
   [0xc3] = "telemetry setup", [0xc4] = "direct response", [0xc8] = "selective acknowledge" }
 local WAYS = { [0] = "behind Acknowledges", "notifications", "windows" }
+local TELLS = { [0] = "the busiest link", "the busiest link and the flows", "all links" }
 
 local ferroce = Proto("ferroce", "Ferroce")
 local hpcc = Proto("hpcc", "HPCC INT")
@@ -46,6 +48,7 @@ local FERROCE = fields(ferroce, {
   flows = ProtoField.uint32("ferroce.feedback.flows", "Flows at the receiver"),
   counter = ProtoField.uint64("ferroce.seal.counter", "Seal's counter"),
   tag = ProtoField.bytes("ferroce.seal.tag", "Seal"),
+  tells = ProtoField.uint8("ferroce.setup.tells", "Answers tell", base.DEC, TELLS),
   reverse = ProtoField.uint8("ferroce.setup.reverse", "Answers", base.DEC, WAYS),
   base_rtt = ProtoField.uint32("ferroce.setup.base_rtt", "T (ns)"),
   line_rate = ProtoField.uint64("ferroce.setup.line_rate", "Line rate (bit/s)"),
@@ -142,7 +145,7 @@ local LENGTHS = { [0] = 12, 12, 12, 4, 48, 52 }
 local function feedback(tvb, tree)
   if tvb:len() < 4 then return end
   local kind, hops = tvb(0, 1):bitfield(0, 4), tvb(2, 1):uint()
-  local length = (kind == 0 and hops == 0) and 4 or LENGTHS[kind]
+  local length = (kind == 0 and hops == 0) and 4 or kind == 6 and 4 + hops * 8 or LENGTHS[kind]
   if not length or tvb:len() < length then return end
   local part = tree:add(ferroce, tvb, "Feedback")
   part:add(FERROCE.kind, tvb(0, 1), kind)
@@ -151,6 +154,8 @@ local function feedback(tvb, tree)
   if kind == 0 and hops > 0 then
     part:add(FERROCE.index, tvb(3, 1))
     record(tvb(4, 8):tvb(), part)
+  elseif kind == 6 then
+    for hop = 0, hops - 1 do record(tvb(4 + hop * 8, 8):tvb(), part) end
   elseif kind == 1 then
     part:add(FERROCE.window, tvb(4, 8))
   elseif kind == 2 then
@@ -173,6 +178,7 @@ end
 local function setup(tvb, tree)
   if tvb:len() < 40 then return end
   tree:add(FERROCE.reverse, tvb(1, 1))
+  tree:add(FERROCE.tells, tvb(3, 1))
   tree:add(FERROCE.base_rtt, tvb(4, 4))
   tree:add(FERROCE.line_rate, tvb(8, 8))
 end

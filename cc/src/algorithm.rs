@@ -51,6 +51,19 @@ impl AlgorithmConfig {
         }
     }
 
+    /// What the sender's link carries, where the algorithm is told: a fixed window may be paced below it.
+    #[must_use]
+    pub const fn line_rate(&self) -> Option<Rate> {
+        match self {
+            Self::Fixed { .. } => None,
+            Self::Hpcc(config) | Self::HpccFair(config) | Self::HpccReceiver(config) => {
+                Some(config.line_rate)
+            }
+            Self::Dctcp(config) => Some(config.line_rate),
+            Self::Dcqcn(config) => Some(config.line_rate),
+        }
+    }
+
     /// The parameters of HPCC++, wherever it is computed.
     #[must_use]
     pub const fn as_hpcc(&self) -> Option<&HpccConfig> {

@@ -65,4 +65,6 @@ pub struct FaultCounters {
     pub reordered: u64,
     /// Frames with a bit flipped.
     pub flipped: u64,
+    /// Frames that tell a sender something else of its path.
+    pub lied: u64,
 }

@@ -1,6 +1,7 @@
 //! A link that loses, repeats, reorders, delays and corrupts by seed.
 
 use crate::FaultCounters;
+use crate::lie::lie;
 use crate::random::Random;
 use cc::Instant;
 use datapath::io::PacketBuf;
@@ -50,6 +51,8 @@ pub struct FaultConfig {
     pub reorder_hold: Duration,
     /// One bit of a frame is flipped.
     pub flip: Probability,
+    /// A frame that tells a sender of its path tells something else, with a good ICRC: what a lying receiver does.
+    pub lie: Probability,
     /// How much later each frame comes out.
     pub delay: Duration,
     /// Frames on the link at most; at least 2.
@@ -67,6 +70,7 @@ impl Default for FaultConfig {
             reorder_span: 3,
             reorder_hold: Duration::from_millis(1),
             flip: Probability::NEVER,
+            lie: Probability::NEVER,
             delay: Duration::ZERO,
             capacity: 4096,
             seed: 1,
@@ -78,8 +82,9 @@ impl FaultConfig {
     /// Whether anything can happen at all.
     #[must_use]
     pub fn any(&self) -> bool {
-        let Self { loss, duplicate, reorder, flip, delay, .. } = self;
-        [loss, duplicate, reorder, flip].into_iter().any(|p| *p != Probability::NEVER) || !delay.is_zero()
+        let Self { loss, duplicate, reorder, flip, lie, delay, .. } = self;
+        [loss, duplicate, reorder, flip, lie].into_iter().any(|p| *p != Probability::NEVER)
+            || !delay.is_zero()
     }
 }
 
@@ -91,7 +96,7 @@ struct Held<B> {
     until: Instant,
 }
 
-/// A link on which faults happen, in this order: loss, bit flip, duplication, reordering, delay.
+/// A link on which faults happen, in this order: loss, lie, bit flip, duplication, reordering, delay.
 pub struct FaultLine<B> {
     config: FaultConfig,
     random: Random,
@@ -156,6 +161,9 @@ impl<B: PacketBuf> FaultLine<B> {
         if self.config.loss.happens(&mut self.random) {
             self.counters.lost += 1;
             return;
+        }
+        if self.config.lie.happens(&mut self.random) && lie(&mut buf, &mut self.random) {
+            self.counters.lied += 1;
         }
         if self.config.flip.happens(&mut self.random) && !buf.is_empty() {
             let bit = self.random.below(buf.len() as u64 * 8);

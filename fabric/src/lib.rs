@@ -22,6 +22,7 @@ mod egress;
 mod events;
 mod fault;
 mod faulty;
+mod lie;
 mod load;
 mod marking;
 mod random;

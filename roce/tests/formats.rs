@@ -10,7 +10,8 @@ use roce::wire::format::aecn::Load;
 use roce::wire::format::{PortState, Request};
 use roce::wire::telemetry::{HopRecord, IntHeader, Speed};
 use roce::wire::{
-    Bth, Feedback, Format, Header, Mac, Operation, Path, Report, Reverse, Seal, Service, Setup, emit, parse,
+    Bth, Feedback, Format, Header, Mac, Operation, Path, Records, Report, Reverse, Seal, Service, Setup,
+    Tells, emit, parse,
 };
 use roce::{Psn, Qpn};
 use std::net::IpAddr;
@@ -94,6 +95,7 @@ fn frames() -> Vec<Vec<u8>> {
         frames.push(packet(format, true, &probe(0), &[]));
     }
     let record = HopRecord::new(Speed::from_rate(Rate::from_gbps(10)).unwrap(), 7_654_321, 128_000, 1600);
+    let faster = HopRecord::new(Speed::from_rate(Rate::from_gbps(40)).unwrap(), 7_654_322, 256_000, 0);
     let hop = Hop {
         bandwidth: Rate::from_gbps(10),
         time: Counter::new(7_654, 32, 1000),
@@ -108,7 +110,7 @@ fn frames() -> Vec<Vec<u8>> {
         additive_increase: 500_000_000,
         target_utilisation: 0x7999_9999,
         max_stage: 5,
-        counts_flows: false,
+        tells: Tells::Busiest,
     };
     let seal = Some(Seal { counter: 12, tag: [0x5a; 16] });
     frames.extend([
@@ -117,6 +119,10 @@ fn frames() -> Vec<Vec<u8>> {
         feedback(Report::Ratio { path_id: 3, utilisation: 1 << 19, interval: 20_000 }, None),
         feedback(Report::Ready, None),
         feedback(Report::Hop { path_id: 3, hops: 2, index: 1, hop }, None),
+        feedback(
+            Report::All { path_id: 3, records: Records::of([record, faster].into_iter()).unwrap() },
+            None,
+        ),
         packet(Format::Hpcc, false, &Header::TelemetrySetup { bth: bth(0, 0), setup, seal: None }, &[]),
         packet(Format::Hpcc, false, &Header::SelectiveAcknowledge { bth: bth(0, 5), msn: 1, held: 6 }, &[]),
     ]);

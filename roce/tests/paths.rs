@@ -9,8 +9,9 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 use harness::{BASE, Options, Pair};
 use roce::qp::{CompletionStatus, Congestion, CongestionAlgorithm, PathChoice, Remote, SendRequest};
-use roce::wire::telemetry::{HopRecord, Speed, stamp};
-use roce::wire::{Header, Operation, parse};
+use roce::wire::format::aecn::Load;
+use roce::wire::format::{PortState, Request};
+use roce::wire::{Format, Header, Operation, parse};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -74,9 +75,16 @@ fn write(options: Options, busy: fn(usize, usize) -> f64) -> (Pair, Seen) {
             *sent += 1250.0 * busy(index, seen.requests.len().saturating_sub(1));
         }
         let index = ports.iter().position(|known| *known == port).unwrap();
-        let record = HopRecord::new(Speed::from_code(12).unwrap(), time, sent[index] as u64, 0);
         // Two paths through the same switch have the same path id.
-        stamp(frame, 1, record);
+        let load = Load { inflight: 0, rate: 0, queue: 0, delay: 0, congested: 0 };
+        let (rate, tx_bytes) = (Rate::from_gbps(10), sent[index] as u64);
+        let port = PortState { switch: 1, port: 0, rate, time, tx_bytes, queue: 0, sojourn: 0, load };
+        let mut length = frame.len();
+        frame.resize(length + 64, 0);
+        if let Some(request) = Request::find(&frame[..length]) {
+            length = request.stamp(frame, length, &port).unwrap();
+        }
+        frame.truncate(length);
         true
     }));
     let from = pair.hosts[0].sge(0, LENGTH);
@@ -121,6 +129,27 @@ fn requests_go_over_to_the_less_loaded_path_once_nothing_is_on_its_way() {
     // The peer answers as ever.
     assert!(seen.answer_ports.iter().all(|port| *port == seen.answer_ports[0]));
     assert_eq!(pair.hosts[0].endpoint.counters().retransmitted, 0);
+}
+
+/// Probes speak any format, and answers may be ratios.
+#[test]
+fn any_format_tells_how_loaded_paths_are() {
+    const TWO: Option<PathChoice> = Some(PathChoice { count: 2, interval: EVERY });
+    let ways: [fn(&mut Congestion); 4] = [
+        |congestion| (congestion.paths, congestion.format) = (TWO, Format::IntMd),
+        |congestion| (congestion.paths, congestion.format) = (TWO, Format::Ifa),
+        |congestion| (congestion.paths, congestion.ratio_only) = (TWO, true),
+        |congestion| {
+            (congestion.paths, congestion.format, congestion.ratio_only) = (TWO, Format::IntMd, true);
+        },
+    ];
+    for (way, adjust) in ways.into_iter().enumerate() {
+        let busy = |index, _| if index == 0 { 0.95 } else { 0.1 };
+        let (pair, seen) = write(Options { adjust, ..paced(2) }, busy);
+        assert_eq!((moves(&pair), seen.requests.len()), (1, 2), "way {way}: {:?}", seen.requests);
+        let (pair, seen) = write(Options { adjust, ..paced(2) }, |_, _| 0.5);
+        assert_eq!((moves(&pair), seen.requests.len()), (0, 1), "way {way}: equal paths");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use roce::qp::{
 };
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{
-    Bth, Feedback, Header, MAX_FEEDBACK, Mtu, Operation, Report, Reth, Service, Setup, emit, parse,
+    Bth, Feedback, Header, MAX_FEEDBACK, Mtu, Operation, Report, Reth, Service, Setup, Tells, emit, parse,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -329,7 +329,7 @@ fn a_setup_is_confirmed_each_time_and_a_bad_one_is_refused() {
         additive_increase: 1_000_000,
         target_utilisation: (0.95 * f64::from(1u32 << 31)) as u32,
         max_stage: 5,
-        counts_flows: false,
+        tells: Tells::Busiest,
     };
     for _ in 0..2 {
         let header = Header::TelemetrySetup { bth: script.bth(0), setup: good, seal: None };

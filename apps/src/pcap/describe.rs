@@ -50,6 +50,7 @@ pub fn fields(header: &Header) -> Vec<Field> {
         }
         Header::TelemetrySetup { setup, seal, .. } => {
             fields.push(("reverse", json!(format!("{:?}", setup.reverse).to_lowercase())));
+            fields.push(("tells", json!(format!("{:?}", setup.tells).to_lowercase())));
             fields.push(("base_rtt_ns", json!(setup.base_rtt.as_nanos() as u64)));
             fields.push(("line_rate_bps", json!(setup.line_rate)));
             seal_field(seal.as_ref(), &mut fields);
@@ -93,6 +94,11 @@ pub fn feedback_fields(feedback: &Feedback, fields: &mut Vec<Field>) {
             fields.push(("rate_bps", json!(hop.bandwidth.as_bps())));
             fields.push(("queue", json!(hop.queue)));
             fields.push(("flows", json!(flows.get())));
+        }
+        Report::All { path_id, records } => {
+            fields.push(("path_id", json!(path_id)));
+            fields.push(("hops", json!(records.count())));
+            fields.push(("records", records.iter().map(super::record).collect()));
         }
         Report::Ready => fields.push(("ready", json!(true))),
     }

@@ -23,11 +23,14 @@ pub struct CongestionArgs {
     /// hpcc: how the other side answers telemetry [default: ack]
     #[arg(long, value_name = "WAY")]
     pub feedback: Option<FeedbackWay>,
+    /// hpcc: the other side's answers tell all links of the path, not only the busiest
+    #[arg(long)]
+    pub all_hops: bool,
     /// hpcc: data packets ask switches to tell of congestion at once, beside what --telemetry brings
     #[arg(long)]
     pub subscribe: bool,
-    /// hpcc, hpcc-fair, hpcc-rx: layout of the telemetry: hpcc (HPCC INT), int-md (P4 INT-MD 2.1), ioam (RFC 9197, IPv6),
-    /// ifa (IFA 2.0), aecn (Advanced ECN, IPv6) [default: hpcc]
+    /// hpcc, hpcc-fair, hpcc-rx, and --paths: layout of the telemetry: hpcc (HPCC INT), int-md (P4 INT-MD 2.1), ioam (RFC 9197,
+    /// IPv6), ifa (IFA 2.0), aecn (Advanced ECN, IPv6) [default: hpcc]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
     /// fixed: bytes in flight on a queue pair
@@ -105,6 +108,7 @@ impl CongestionArgs {
             subscribe: self.subscribe,
             format: self.format,
             feedback: self.feedback.map(Reverse::from),
+            all_hops: self.all_hops,
             window: self.cc_window,
             line_rate: self.cc_line_rate,
             base_rtt: self.cc_base_rtt,
@@ -147,6 +151,9 @@ pub fn describe(congestion: Option<&Congestion>) -> String {
         Reverse::Ack => {}
         Reverse::Notification => said += ", notifications",
         Reverse::Window => said += ", windows",
+    }
+    if congestion.all_hops {
+        said += " of all hops";
     }
     if let Some(upgrade) = &congestion.upgrade {
         said += &format!("; then {}", algorithm(&upgrade.to));

@@ -110,6 +110,7 @@ impl Record<'_> {
                 "progress": self.head.progress,
                 "congestion": {
                     "settings": self.head.congestion,
+                    "algorithm": self.qp.map(|qp| qp.algorithm),
                     "window_bytes": self.qp.map(|qp| qp.window),
                     "rate_bps": self.qp.and_then(|qp| qp.rate).map(cc::Rate::as_bps),
                     "in_flight_bytes": self.qp.map(|qp| qp.in_flight),

@@ -170,6 +170,7 @@ fn port_config(args: &Args, port: &PortSpec) -> PortConfig {
             duplicate: faults.duplicate,
             reorder: faults.reorder,
             flip: faults.flip,
+            lie: faults.lie,
             delay: faults.delay,
             seed: faults.seed,
             ..FaultConfig::default()

@@ -155,6 +155,7 @@ impl Show {
                 ("duplicated", faults.duplicated),
                 ("reordered", faults.reordered),
                 ("flipped", faults.flipped),
+                ("lied", faults.lied),
                 ("stamped", counters.stamped),
                 ("CE marked", counters.ce_marked),
                 ("flooded", counters.flooded),

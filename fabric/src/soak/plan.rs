@@ -228,10 +228,13 @@ fn congestion(random: &mut Random, rate: Rate, base_rtt: Duration, service: Serv
     let upgrade = Upgrade { when: When::TelemetryAnswered, to: CongestionAlgorithm::Hpcc(hpcc) };
     let upgrade = (algorithm == fixed && random.below(4) == 0).then_some(upgrade);
     let probes = (telemetry && in_band.is_none()) || upgrade.is_some();
+    let reverse = pick(random, &[Reverse::Ack, Reverse::Notification]);
     Congestion {
         probe_interval: probes.then_some(base_rtt),
         in_band,
-        reverse: pick(random, &[Reverse::Ack, Reverse::Notification]),
+        reverse,
+        // No draw of its own: seeds that were kept go on as they were.
+        all_hops: in_band.is_some() && reverse == Reverse::Ack,
         ratio_only: telemetry && random.below(8) == 0,
         upgrade,
         feedback_key: (random.below(4) == 0).then_some(FeedbackKey([7; 16])),

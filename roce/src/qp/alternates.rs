@@ -1,8 +1,13 @@
 //! A responder's memory of paths that a peer only probes: their records must not mix with those of the path of its data.
 
+use super::collector::ratio;
 use crate::qp::PathChoice;
+use crate::wire::format::{Hops, Reading};
+use crate::wire::telemetry::IntHeader;
+use crate::wire::{Frame, Report};
 use alloc::vec::Vec;
-use cc::PathRecords;
+use cc::{Instant, PathRecords, PathTelemetry};
+use core::time::Duration;
 
 /// Told apart by UDP source port. A peer can make us hold so many and no more; the oldest goes first.
 #[derive(Debug, Default)]
@@ -40,6 +45,53 @@ impl Alternates {
         };
         Some(&mut self.records[at].1)
     }
+}
+
+/// What to say of such a path, by what a probe brings in any format. Nothing where a switch tells no `txBytes`, or not its link's
+/// rate: what stands in for them (`estimate.rs`) takes a link to be nearly full, and would make all paths alike.
+pub(super) fn elsewhere(
+    records: &mut PathRecords,
+    (now, base_rtt): (Instant, Duration),
+    int: IntHeader,
+    probe: &Frame<'_>,
+    ratio_only: bool,
+) -> Option<Report> {
+    let Some(carried) = probe.carried else {
+        let mut path = PathTelemetry::new(int.path_id());
+        for (index, record) in (0u8..).zip(int.records(probe.payload)) {
+            path.set(index, record.into());
+        }
+        if ratio_only {
+            return ratio(records, now, &path, base_rtt);
+        }
+        let busiest = records.busiest(now, &path, base_rtt).and_then(|(index, _)| {
+            let record = int.records(probe.payload).nth(usize::from(index))?;
+            Some((index, record))
+        });
+        return Some(Report::Busiest { path_id: int.path_id(), hops: int.hops(), busiest });
+    };
+    let hops = match carried.read()? {
+        Reading::Hops(hops) => hops,
+        Reading::Inflight(utilisation) => {
+            let interval = u32::try_from(base_rtt.as_nanos()).unwrap_or(u32::MAX);
+            return Some(Report::Ratio { path_id: 0, utilisation, interval });
+        }
+    };
+    let path = whole(&hops)?;
+    if ratio_only {
+        return ratio(records, now, &path, base_rtt);
+    }
+    let (index, hop) = records.busiest(now, &path, base_rtt)?;
+    Some(Report::Hop { path_id: path.path_id(), hops: hops.count(), index, hop })
+}
+
+/// The hops of a path that all tell everything.
+fn whole(hops: &Hops) -> Option<PathTelemetry> {
+    let mut path = PathTelemetry::new(hops.path_id());
+    for (index, reading) in (0u8..).zip(hops.iter()) {
+        path.set(index, reading.complete()?);
+    }
+    Some(path)
 }
 
 #[cfg(test)]

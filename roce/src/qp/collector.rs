@@ -1,11 +1,11 @@
 //! The responder's telemetry: what a peer's packets bring, and what is answered.
 
-use super::alternates::Alternates;
+use super::alternates::{Alternates, elsewhere};
 use super::estimate::Estimates;
 use super::telemetry::ETA_ONE;
 use crate::wire::format::{Hops, Reading};
 use crate::wire::telemetry::{HopRecord, IntHeader, MAX_HOPS};
-use crate::wire::{Frame, Header, Report, Reverse, Setup};
+use crate::wire::{Frame, Header, Records, Report, Reverse, Setup, Tells};
 use crate::{Discard, Psn};
 use cc::{
     ActiveFlows, FlowMark, Hop, HopIndex, HpccConfig, Inflight, Instant, PathRecords, PathTelemetry, Rate,
@@ -117,7 +117,7 @@ impl Collector {
         if let Header::TelemetryRequest { int, .. } = frame.header {
             if let Some(records) = self.alternates.of_probe(frame.path.udp_source) {
                 let base_rtt = self.setup.map_or(DEFAULT_T, |setup| setup.base_rtt);
-                let report = elsewhere(records, (now, base_rtt), int, frame.payload, self.ratio_only);
+                let report = elsewhere(records, (now, base_rtt), int, frame, self.ratio_only);
                 return self.answer(Way::Response, psn, report);
             }
             let report = match frame.carried {
@@ -186,6 +186,9 @@ impl Collector {
             Said::Busiest(busiest) => busiest,
         };
         let (path_id, hops) = (int.path_id(), int.hops());
+        if let Some(records) = self.all(|| Records::of(kept.into_iter().flatten())) {
+            return Some(Report::All { path_id, records });
+        }
         if let (Some(flows), Some((index, hop))) = (self.counted(flows), busiest) {
             return Some(Report::Shared { path_id, hops, index, hop, flows });
         }
@@ -205,6 +208,11 @@ impl Collector {
             Said::Report(report) => return Some(report),
             Said::Busiest(busiest) => busiest,
         };
+        let is_whole = path.hops().count() == usize::from(hops.count());
+        let hops_told = || Records::of_hops(path.hops().map(|(_, hop)| hop)).filter(|_| is_whole);
+        if let Some(records) = self.all(hops_told) {
+            return Some(Report::All { path_id, records });
+        }
         Some(match busiest {
             None => Report::Busiest { path_id, hops: 0, busiest: None },
             Some((index, hop)) => match self.counted(flows) {
@@ -216,7 +224,12 @@ impl Collector {
 
     /// How many flows the receiver takes in, where the peer asked for it.
     fn counted(&self, flows: &ActiveFlows) -> Option<NonZeroU32> {
-        self.setup.filter(|setup| setup.counts_flows).map(|_| flows.count())
+        self.setup.filter(|setup| setup.tells == Tells::Flows).map(|_| flows.count())
+    }
+
+    /// What all links told, where the peer asked for it and it can be said.
+    fn all(&self, records: impl FnOnce() -> Option<Records>) -> Option<Records> {
+        self.setup.filter(|setup| setup.tells == Tells::All).and_then(|_| records())
     }
 
     fn completed(&mut self, hops: &Hops) -> PathTelemetry {
@@ -264,15 +277,11 @@ impl Collector {
             }
             Watch::Records(records) => records,
         };
-        if self.setup.is_some_and(|setup| setup.counts_flows) {
+        if self.setup.is_some_and(|setup| setup.tells == Tells::Flows) {
             flows.on_packet(now, count_over(base_rtt), &mut self.mark);
         }
         if self.ratio_only {
-            let inflight = records.inflight(now, path, base_rtt)?;
-            // A float's cast to an integer stops at the integer's ends.
-            let utilisation = (inflight.utilisation * RATIO_ONE) as u32;
-            let interval = u32::try_from(inflight.interval).unwrap_or(u32::MAX);
-            return Some(Said::Report(Report::Ratio { path_id: path.path_id(), utilisation, interval }));
+            return ratio(records, now, path, base_rtt).map(Said::Report);
         }
         Some(Said::Busiest(records.busiest(now, path, base_rtt)))
     }
@@ -313,31 +322,18 @@ impl Collector {
 /// Over what time in-flight bytes of a path elsewhere are counted where no setup told it.
 const DEFAULT_T: Duration = Duration::from_micros(100);
 
-/// What to say of a path that the peer only probes.
-fn elsewhere(
+/// How busy the busiest link is, and nothing else of it.
+pub(super) fn ratio(
     records: &mut PathRecords,
-    (now, base_rtt): (Instant, Duration),
-    int: IntHeader,
-    room: &[u8],
-    ratio_only: bool,
+    now: Instant,
+    path: &PathTelemetry,
+    base_rtt: Duration,
 ) -> Option<Report> {
-    let (path_id, hops) = (int.path_id(), int.hops());
-    let mut path = PathTelemetry::new(path_id);
-    for (index, record) in (0u8..).zip(int.records(room)) {
-        path.set(index, record.into());
-    }
-    if ratio_only {
-        let inflight = records.inflight(now, &path, base_rtt)?;
-        // A float's cast to an integer stops at the integer's ends.
-        let utilisation = (inflight.utilisation * RATIO_ONE) as u32;
-        let interval = u32::try_from(inflight.interval).unwrap_or(u32::MAX);
-        return Some(Report::Ratio { path_id, utilisation, interval });
-    }
-    let busiest = records.busiest(now, &path, base_rtt).and_then(|(index, _)| {
-        let record = int.records(room).nth(usize::from(index))?;
-        Some((index, record))
-    });
-    Some(Report::Busiest { path_id, hops, busiest })
+    let inflight = records.inflight(now, path, base_rtt)?;
+    // A float's cast to an integer stops at the integer's ends.
+    let utilisation = (inflight.utilisation * RATIO_ONE) as u32;
+    let interval = u32::try_from(inflight.interval).unwrap_or(u32::MAX);
+    Some(Report::Ratio { path_id: path.path_id(), utilisation, interval })
 }
 
 /// A utilisation of 1 on the wire.

@@ -47,9 +47,7 @@ impl QueuePair {
         }
         let ack = self.prober.on_response(books.now, bth.psn)?;
         books.counters.probe_responses += 1;
-        if let Report::Busiest { hops, .. } | Report::Hop { hops, .. } | Report::Shared { hops, .. } =
-            feedback.report
-        {
+        if let Some(hops) = feedback.report.hops() {
             self.consider(Seen::Telemetry(hops));
         }
         self.on_report(&ack, feedback.report);
@@ -72,9 +70,11 @@ impl QueuePair {
                 return Ok(());
             }
             Report::Window(_) => 0,
-            Report::Busiest { .. } | Report::Hop { .. } | Report::Shared { .. } | Report::Ratio { .. } => {
-                self.requester.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1
-            }
+            Report::Busiest { .. }
+            | Report::Hop { .. }
+            | Report::Shared { .. }
+            | Report::All { .. }
+            | Report::Ratio { .. } => self.requester.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1,
         };
         let ack = Ack { now: books.now, seq, next, acked_bytes: 0, ce_bytes: 0, rtt: None };
         books.counters.feedback_received += 1;
@@ -124,6 +124,13 @@ impl QueuePair {
                 algorithm.on_receiver_link(ReceiverLink { hop: hops - 1, flows });
                 let mut path = PathTelemetry::new(path_id);
                 path.set(index, hop);
+                algorithm.on_telemetry(ack, &path);
+            }
+            Report::All { path_id, records } => {
+                let mut path = PathTelemetry::new(path_id);
+                for (index, record) in (0u8..).zip(records.iter()) {
+                    path.set(index, record.into());
+                }
                 algorithm.on_telemetry(ack, &path);
             }
             Report::Ratio { utilisation, interval, .. } => {

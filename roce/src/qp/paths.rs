@@ -5,10 +5,8 @@
 
 use super::flow::Flow;
 use super::queue_pair::{Connection, QueuePair};
-use super::telemetry::PROBE_ROOM;
 use super::{Books, State};
-use crate::wire::telemetry::IntHeader;
-use crate::wire::{Header, Path, Report, Template};
+use crate::wire::{Path, Report, Template};
 use crate::{Psn, Qpn};
 use alloc::vec::Vec;
 use cc::{Instant, PathRecords, PathTelemetry, Rate};
@@ -57,6 +55,8 @@ pub(super) struct Paths {
     ways: Vec<Way>,
     current: usize,
     interval: Duration,
+    /// What our own link carries, where that is known.
+    line_rate: Option<Rate>,
     /// Which way the next probe takes, and when.
     next: usize,
     due_at: Instant,
@@ -72,7 +72,12 @@ pub(super) struct Paths {
 
 impl Paths {
     /// All ways begin unheard. `None` for a single one.
-    pub(super) fn new(choice: Option<PathChoice>, path: &Path, qpn: Qpn) -> Option<Self> {
+    pub(super) fn new(
+        choice: Option<PathChoice>,
+        path: &Path,
+        qpn: Qpn,
+        line_rate: Option<Rate>,
+    ) -> Option<Self> {
         let choice = choice.filter(|choice| choice.count > 1)?;
         let way = |index: u16| {
             let port = source_port(path.udp_source, index);
@@ -84,6 +89,7 @@ impl Paths {
             ways,
             current: 0,
             interval: choice.interval.max(Duration::from_micros(1)),
+            line_rate,
             next: 0,
             due_at: Instant::ZERO,
             acknowledged: 0,
@@ -158,8 +164,9 @@ impl Paths {
         let mut best: Option<(usize, f64)> = None;
         for (at, way) in self.ways.iter().enumerate().filter(|(at, _)| *at != self.current) {
             let Some((share, capacity, _)) = fresh(way) else { continue };
-            // Where ratios are all that is told, the links are taken to be alike.
-            let capacity = capacity.or(capacity_here).map_or(f64::INFINITY, |rate| rate.as_bps() as f64);
+            // Where ratios are all that is told, the links are taken to be like our own.
+            let capacity = capacity.or(capacity_here).or(self.line_rate);
+            let capacity = capacity.map_or(f64::INFINITY, |rate| rate.as_bps() as f64);
             let there = share + ours / capacity.max(1.0);
             if here - there <= MARGIN {
                 continue;
@@ -219,6 +226,14 @@ impl Way {
             Report::Hop { path_id, index, hop, .. } | Report::Shared { path_id, index, hop, .. } => {
                 (path_id, index, hop)
             }
+            Report::All { path_id, records } => {
+                let mut path = PathTelemetry::new(path_id);
+                for (index, record) in (0u8..).zip(records.iter()) {
+                    path.set(index, record.into());
+                }
+                let narrowest = records.iter().map(|record| record.speed().rate()).min();
+                return Some((self.records.inflight(now, &path, interval)?.utilisation, narrowest));
+            }
             Report::Ratio { utilisation, .. } => {
                 return Some((f64::from(utilisation) / super::collector::RATIO_ONE, None));
             }
@@ -248,14 +263,11 @@ impl QueuePair {
         if !is_due || self.state != State::ReadyToSend || self.requester.in_flight() == 0 {
             return None;
         }
-        let int = IntHeader::with_room(PROBE_ROOM);
-        let bth = self.bth(connection.destination, self.prober.psn());
         let template = self.paths.as_mut()?.on_probe(books.now, self.prober.sent());
+        let written = self.write_probe(connection.destination, &template, frame);
         self.prober.skip();
         books.counters.probes_sent += 1;
-        let header = Header::TelemetryRequest { bth, int };
-        let along = Connection { template, ..*connection };
-        self.write(&along, &header, int.room_bytes() as u32, frame, |_| Ok(())).ok()
+        written
     }
 
     /// Goes over to a better path where one is wanted and nothing is on its way. Tells whether new packets must wait for that.

@@ -220,15 +220,15 @@ impl QueuePair {
             connection.mark_capable();
         }
         self.notifier = Notifier::new(congestion.notification_interval);
-        self.sampler =
-            Sampler::new(&congestion.algorithm, congestion.in_band, congestion.reverse, congestion.subscribe);
+        self.sampler = Sampler::new(&congestion.algorithm, congestion);
         if let Some(collector) = &mut self.collector {
             collector.only_ratios(congestion.ratio_only);
         }
         self.seals = Seals::new(congestion.feedback_key);
         self.flow = Some(Flow::new(algorithm));
         self.prober = Prober::new(congestion.probe_interval);
-        self.paths = Paths::new(congestion.paths, &connection.path, self.identity.qpn).map(Box::new);
+        let (paths, line_rate) = (congestion.paths, congestion.algorithm.line_rate());
+        self.paths = Paths::new(paths, &connection.path, self.identity.qpn, line_rate).map(Box::new);
         self.requester.connect(connection.mtu, connection.selective_repeat, settings);
         self.state = State::ReadyToSend;
         Ok(())

@@ -164,6 +164,10 @@ pub struct Congestion {
     pub format: Format,
     /// How the peer shall answer telemetry; [`CongestionAlgorithm::HpccReceiver`] is always told windows.
     pub reverse: Reverse,
+    /// Answers shall tell all links of the path, not only the busiest: each is then compared with its own last record, whichever
+    /// was the busiest in between. Answers of more than [`Records::MOST`](crate::wire::Records::MOST) links, of links whose rate
+    /// HPCC INT has no code for, and in AECN, tell the busiest as ever ([`CongestionAlgorithm::Hpcc`] only).
+    pub all_hops: bool,
     /// How often, at most, marked packets of the peer are answered by a congestion notification packet.
     pub notification_interval: Duration,
     /// Tell the peer no more of its path than how busy its busiest link is (rtgwg-00 9.1).
@@ -208,6 +212,7 @@ impl Congestion {
             subscribe: false,
             format: Format::Hpcc,
             reverse: Reverse::Ack,
+            all_hops: false,
             notification_interval: Self::NOTIFICATION_INTERVAL,
             ratio_only: false,
             upgrade: None,

@@ -1,7 +1,8 @@
 //! The requester's telemetry: probes and their answers (rtgwg-00 6.2.1, 7.1), INT headers in data packets, and the setup
 //! that tells the receiver how to answer.
 
-use crate::wire::{Reverse, Setup};
+use super::Congestion;
+use crate::wire::{Reverse, Setup, Tells};
 use crate::{Discard, Psn};
 use cc::{Ack, AlgorithmConfig, HpccConfig, Instant};
 use core::num::NonZeroU32;
@@ -94,22 +95,19 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    pub(super) fn new(
-        algorithm: &AlgorithmConfig,
-        every: Option<NonZeroU32>,
-        reverse: Reverse,
-        subscribe: bool,
-    ) -> Self {
-        let counts_flows = matches!(algorithm, AlgorithmConfig::HpccFair(_));
-        let (config, reverse) = match algorithm {
-            AlgorithmConfig::HpccFair(config) => (config, reverse),
+    /// Of a queue pair that runs `algorithm`, and was asked for the rest.
+    pub(super) fn new(algorithm: &AlgorithmConfig, asked: &Congestion) -> Self {
+        let &Congestion { in_band: every, reverse, subscribe, all_hops, .. } = asked;
+        let (config, reverse, tells) = match algorithm {
+            AlgorithmConfig::HpccFair(config) => (config, reverse, Tells::Flows),
+            AlgorithmConfig::Hpcc(config) if all_hops => (config, reverse, Tells::All),
             AlgorithmConfig::Hpcc(config) if every.is_some() || reverse != Reverse::Ack || subscribe => {
-                (config, reverse)
+                (config, reverse, Tells::Busiest)
             }
-            AlgorithmConfig::HpccReceiver(config) => (config, Reverse::Window),
+            AlgorithmConfig::HpccReceiver(config) => (config, Reverse::Window, Tells::Busiest),
             _ => return Self::default(),
         };
-        let setup = Setup { counts_flows, ..setup(config, reverse) };
+        let setup = setup(config, reverse, tells);
         let handshake = Handshake { setup, is_heard: false, attempts: 0, next_at: Instant::ZERO };
         Self { handshake: Some(handshake), every, subscribe, left: 0 }
     }
@@ -161,7 +159,7 @@ impl Sampler {
 }
 
 /// `config` on the wire.
-fn setup(config: &HpccConfig, reverse: Reverse) -> Setup {
+fn setup(config: &HpccConfig, reverse: Reverse, tells: Tells) -> Setup {
     Setup {
         reverse,
         base_rtt: config.base_rtt,
@@ -170,7 +168,7 @@ fn setup(config: &HpccConfig, reverse: Reverse) -> Setup {
         additive_increase: config.additive_increase.as_bps(),
         target_utilisation: (config.target_utilisation * ETA_ONE) as u32,
         max_stage: config.max_stage,
-        counts_flows: false,
+        tells,
     }
 }
 

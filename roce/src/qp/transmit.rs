@@ -211,18 +211,25 @@ impl QueuePair {
         if !due || self.state != State::ReadyToSend || self.requester.in_flight() == 0 {
             return None;
         }
-        let format = self.format;
-        let int = IntHeader::with_room(if format == Format::Hpcc { PROBE_ROOM } else { 0 });
-        let bth = self.bth(connection.destination, self.prober.psn());
-        let header = Header::TelemetryRequest { bth, int };
-        let room = int.room_bytes() as u32;
-        let fill = |_: &mut [u8]| Ok(());
-        let brings = Brings::Format(format);
-        let length = self.write_behind(brings, &connection.template, &header, room, frame, fill).ok()?;
+        let length = self.write_probe(connection.destination, &connection.template, frame)?;
         self.prober.on_sent(books.now);
         books.counters.probes_sent += 1;
         self.consider(Seen::Probes(self.prober.sent()));
         Some(length)
+    }
+
+    /// The next telemetry request, in this queue pair's format, with these headers.
+    pub(super) fn write_probe(
+        &self,
+        destination: Qpn,
+        template: &Template,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let int = IntHeader::with_room(if self.format == Format::Hpcc { PROBE_ROOM } else { 0 });
+        let header = Header::TelemetryRequest { bth: self.bth(destination, self.prober.psn()), int };
+        let fill = |_: &mut [u8]| Ok(());
+        let brings = Brings::Format(self.format);
+        self.write_behind(brings, template, &header, int.room_bytes() as u32, frame, fill).ok()
     }
 
     fn transmit_request<M: Memory>(

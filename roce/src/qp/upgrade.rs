@@ -32,18 +32,16 @@ impl QueuePair {
             (When::TelemetryAnswered, Seen::Probes(sent)) if sent >= UNANSWERED => false,
             _ => return,
         };
-        let (probe_interval, in_band, reverse) =
-            (congestion.probe_interval, congestion.in_band, congestion.reverse);
-        let subscribe = congestion.subscribe;
-        self.upgrade = None;
+        let Some(congestion) = self.upgrade.take() else { return };
         if !is_better {
             // Nobody answers: no more probes.
-            self.prober = Prober::new(probe_interval.filter(|_| !matches!(when, When::TelemetryAnswered)));
+            let goes_on = !matches!(when, When::TelemetryAnswered);
+            self.prober = Prober::new(congestion.probe_interval.filter(|_| goes_on));
             return;
         }
         // Its parameters were checked on the way to RTS.
         let Ok(algorithm) = to.build() else { return };
-        self.sampler = Sampler::new(&to, in_band, reverse, subscribe);
+        self.sampler = Sampler::new(&to, &congestion);
         if to.wants_ecn()
             && let Some(connection) = &mut self.connection
         {

@@ -1,4 +1,4 @@
-use super::feedback::{MAX_FEEDBACK, Report};
+use super::feedback::MAX_FEEDBACK;
 use super::header::{Bth, Header, Operation, Service};
 use super::inband::{self, IN_BAND_ROOM};
 use super::layers::Layers;
@@ -174,12 +174,8 @@ fn check(header: &Header, opcode: Opcode, length: usize) -> Result<(), EmitError
         Header::TelemetryRequest { int, .. } => (int.room_bytes(), length == int.room_bytes()),
         Header::TelemetryResponse { feedback, .. }
         | Header::TelemetryNotification { feedback, .. }
-        | Header::DirectResponse { feedback, .. } => match feedback.report {
-            Report::Busiest { hops, .. } | Report::Hop { hops, .. } | Report::Shared { hops, .. }
-                if !feedback.report.is_legal() =>
-            {
-                return Err(EmitError::Hops { hops });
-            }
+        | Header::DirectResponse { feedback, .. } => match feedback.report.hops() {
+            Some(hops) if !feedback.report.is_legal() => return Err(EmitError::Hops { hops }),
             _ => (0, length == 0),
         },
         Header::Connected { bth, operation: Operation::Acknowledge(_), .. }

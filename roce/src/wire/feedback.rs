@@ -1,16 +1,17 @@
 //! What a receiver tells a sender about its path: in telemetry responses, in notifications, and behind Acknowledges.
 
+use super::records::Records;
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
 use crate::Discard;
 use cc::{Counter, Hop, Rate};
 use core::num::NonZeroU32;
-use core::time::Duration;
 
 /// Bytes of a [`Feedback`] at most: report and seal.
 pub const MAX_FEEDBACK: usize = MAX_REPORT + SEAL_LENGTH;
 
 /// Bytes of a [`Report`] at most.
 const MAX_REPORT: usize = 4 + HOP_LENGTH + 4;
+const _: () = assert!(4 + Records::MOST * RECORD_LENGTH <= MAX_REPORT);
 
 /// Bytes of a hop that no [`HopRecord`] can hold: {B 64 in bit/s, ts 64, txBytes 64, qlen 64 in bytes, bits of ts 8, bits of
 /// txBytes 8, 0 16, unit of ts 32 in ns, unit of txBytes 32 in bytes}.
@@ -70,6 +71,13 @@ pub enum Report {
         /// Flows that the receiver takes in.
         flows: NonZeroU32,
     },
+    /// Kind 6: all links of the path, as records of rtgwg-00 Figure 4: for who asked for it in its setup.
+    All {
+        /// The XOR of the switches' ids, 12 bits.
+        path_id: u16,
+        /// What each switch told, the first first.
+        records: Records,
+    },
 }
 
 impl Report {
@@ -83,6 +91,17 @@ impl Report {
             }
             Self::Hop { .. } => 4 + HOP_LENGTH,
             Self::Shared { .. } => MAX_REPORT,
+            Self::All { records, .. } => 4 + records.length(),
+        }
+    }
+
+    /// Switches that the packet in question passed, where it says so.
+    #[must_use]
+    pub const fn hops(&self) -> Option<u8> {
+        match self {
+            Self::Busiest { hops, .. } | Self::Hop { hops, .. } | Self::Shared { hops, .. } => Some(*hops),
+            Self::All { records, .. } => Some(records.count()),
+            Self::Window(_) | Self::Ratio { .. } | Self::Ready => None,
         }
     }
 
@@ -94,7 +113,7 @@ impl Report {
                 let named = busiest.map_or(*hops == 0, |(index, _)| index < *hops);
                 named && *hops <= MAX_HOPS && *path_id <= 0xfff
             }
-            Self::Ratio { path_id, .. } => *path_id <= 0xfff,
+            Self::Ratio { path_id, .. } | Self::All { path_id, .. } => *path_id <= 0xfff,
             Self::Hop { path_id, hops, index, .. } | Self::Shared { path_id, hops, index, .. } => {
                 index < hops && *hops <= MAX_HOPS && *path_id <= 0xfff
             }
@@ -126,6 +145,10 @@ impl Report {
                 into[4..4 + HOP_LENGTH].copy_from_slice(&pack_hop(&hop));
                 into[4 + HOP_LENGTH..MAX_REPORT].copy_from_slice(&flows.get().to_be_bytes());
                 (word(5, path_id, hops, index), None)
+            }
+            Self::All { path_id, records } => {
+                records.write(&mut into[4..]);
+                (word(6, path_id, records.count(), 0), None)
             }
         };
         into[..4].copy_from_slice(&word);
@@ -166,6 +189,10 @@ impl Report {
                 let (flows, rest) = rest.split_first_chunk()?;
                 let flows = NonZeroU32::new(u32::from_be_bytes(*flows))?;
                 (Self::Shared { path_id, hops, index: *index, hop: unpack_hop(hop)?, flows }, rest)
+            }
+            (6, &hops) => {
+                let (records, rest) = Records::read(hops, rest)?;
+                (Self::All { path_id, records }, rest)
             }
             _ => return None,
         };
@@ -267,85 +294,6 @@ impl Feedback {
     }
 }
 
-/// How the receiver shall answer telemetry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Reverse {
-    /// Behind Acknowledges, as they come.
-    #[default]
-    Ack,
-    /// By a notification for each packet that brought telemetry.
-    Notification,
-    /// By a window, once per `T`: the receiver computes.
-    Window,
-}
-
-/// What a receiver must know to answer telemetry: how, and the flow's parameters (rtgwg-00 6.3.1). On the wire:
-/// {version 8 (0), reverse 8, 0 15, counts flows 1}, T 32 in ns, line rate 64, lowest rate 64 and increase 64 in bit/s, eta 32 in units
-/// of 2^-31, maxStage 32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Setup {
-    /// How to answer.
-    pub reverse: Reverse,
-    /// `T`; at most 4.29 s.
-    pub base_rtt: Duration,
-    /// The sender's line rate, bit/s.
-    pub line_rate: u64,
-    /// The rate below which it never falls, bit/s.
-    pub min_rate: u64,
-    /// `W_ai / T`, bit/s.
-    pub additive_increase: u64,
-    /// `eta` in units of 2^-31.
-    pub target_utilisation: u32,
-    /// `maxStage`.
-    pub max_stage: u32,
-    /// Whether answers shall tell how many flows the receiver takes in ([`Report::Shared`]).
-    pub counts_flows: bool,
-}
-
-/// Bytes of a [`Setup`].
-pub const SETUP_LENGTH: usize = 40;
-
-impl Setup {
-    pub(crate) fn pack(&self) -> [u8; SETUP_LENGTH] {
-        let mut bytes = [0; SETUP_LENGTH];
-        bytes[1] = match self.reverse {
-            Reverse::Ack => 0,
-            Reverse::Notification => 1,
-            Reverse::Window => 2,
-        };
-        bytes[3] = self.counts_flows.into();
-        let base_rtt = u32::try_from(self.base_rtt.as_nanos()).unwrap_or(u32::MAX);
-        bytes[4..8].copy_from_slice(&base_rtt.to_be_bytes());
-        bytes[8..16].copy_from_slice(&self.line_rate.to_be_bytes());
-        bytes[16..24].copy_from_slice(&self.min_rate.to_be_bytes());
-        bytes[24..32].copy_from_slice(&self.additive_increase.to_be_bytes());
-        bytes[32..36].copy_from_slice(&self.target_utilisation.to_be_bytes());
-        bytes[36..].copy_from_slice(&self.max_stage.to_be_bytes());
-        bytes
-    }
-
-    pub(super) fn unpack(bytes: &[u8; SETUP_LENGTH]) -> Option<Self> {
-        let u32_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
-        let u64_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-        let (reverse, counts_flows) = match bytes[..4] {
-            [0, 0, 0, flag @ 0..=1] => (Reverse::Ack, flag == 1),
-            [0, 1, 0, flag @ 0..=1] => (Reverse::Notification, flag == 1),
-            [0, 2, 0, 0] => (Reverse::Window, false),
-            _ => return None,
-        };
-        Some(Self {
-            reverse,
-            base_rtt: Duration::from_nanos(u32_at(4)?.into()),
-            line_rate: u64_at(8)?,
-            min_rate: u64_at(16)?,
-            additive_increase: u64_at(24)?,
-            target_utilisation: u32_at(32)?,
-            max_stage: u32_at(36)?,
-            counts_flows,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -373,6 +321,13 @@ mod tests {
                 Report::Ratio { path_id, utilisation, interval }
             }),
             Just(Report::Ready),
+            (0u16..0x1000, prop::collection::vec((0u8..15, any::<[u64; 3]>()), 1..=Records::MOST)).prop_map(
+                move |(path_id, hops)| {
+                    let hops =
+                        hops.into_iter().map(|(code, [time, bytes, queue])| record(code, time, bytes, queue));
+                    Report::All { path_id, records: Records::of(hops).unwrap() }
+                }
+            ),
             (0u16..0x1000, 1u8..=15, any::<u8>(), any::<[u64; 4]>(), 1u8..=64, 1u8..=64, any::<[u32; 2]>())
                 .prop_map(|(path_id, hops, index, [rate, time, bytes, queue], time_bits, tx_bits, units)| {
                     let time = Counter::new(masked(time, time_bits), time_bits, units[0]);
@@ -405,21 +360,6 @@ mod tests {
                 let length = feedback.write(&mut again);
                 prop_assert_eq!(&again[..length], &bytes[..]);
             }
-        }
-
-        #[test]
-        fn a_setup_survives_the_wire(nanos: u32, rates: [u64; 3], eta: u32, max_stage: u32, asked in 0usize..5) {
-            let setup = Setup {
-                reverse: [Reverse::Ack, Reverse::Notification, Reverse::Window][asked / 2],
-                counts_flows: asked % 2 == 1,
-                base_rtt: Duration::from_nanos(nanos.into()),
-                line_rate: rates[0],
-                min_rate: rates[1],
-                additive_increase: rates[2],
-                target_utilisation: eta,
-                max_stage,
-            };
-            prop_assert_eq!(Setup::unpack(&setup.pack()), Some(setup));
         }
     }
 }

@@ -1,4 +1,5 @@
-use super::feedback::{Feedback, Seal, Setup};
+use super::feedback::{Feedback, Seal};
+use super::setup::Setup;
 use super::telemetry::IntHeader;
 use crate::{Psn, Qpn, Rkey, SrqNumber};
 use core::time::Duration;

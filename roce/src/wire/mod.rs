@@ -15,6 +15,8 @@ mod inband_tests;
 mod layers;
 mod opcode;
 mod path;
+mod records;
+mod setup;
 mod subscription;
 pub mod telemetry;
 mod template;
@@ -25,7 +27,7 @@ mod xrc_tests;
 
 pub use ecn::{Ecn, ecn, mark_ce, traffic_class};
 pub use emit::{Draft, EmitError, emit};
-pub use feedback::{Feedback, MAX_FEEDBACK, Report, Reverse, SEAL_LENGTH, SETUP_LENGTH, Seal, Setup};
+pub use feedback::{Feedback, MAX_FEEDBACK, Report, SEAL_LENGTH, Seal};
 pub use format::{Format, Reading};
 pub use header::{
     Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Feth, Header, Immediate, NakCode, Operation, Reth, RnrTimer,
@@ -34,6 +36,8 @@ pub use header::{
 pub use inband::{IN_BAND_ROOM, InBand};
 pub use opcode::{Opcode, Shape};
 pub use path::{Mac, Mtu, Path, Vlan};
+pub use records::Records;
+pub use setup::{Reverse, SETUP_LENGTH, Setup, Tells};
 pub use subscription::{SUBSCRIPTION_LENGTH, Subscription};
 pub use template::Template;
 

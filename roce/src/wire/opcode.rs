@@ -1,8 +1,9 @@
-use super::feedback::{Feedback, MAX_FEEDBACK, SEAL_LENGTH, SETUP_LENGTH, Seal, Setup};
+use super::feedback::{Feedback, MAX_FEEDBACK, SEAL_LENGTH, Seal};
 use super::header::{
     Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Feth, Header, Immediate, Operation, Reth, SendTail, Service,
     Syndrome,
 };
+use super::setup::{SETUP_LENGTH, Setup};
 use super::telemetry::IntHeader;
 use crate::{Discard, Qpn, Rkey, SrqNumber};
 

@@ -93,6 +93,15 @@ impl HopRecord {
         }
     }
 
+    /// What a switch told in another layout, at this one's resolution; `None` where no code stands for its rate. Two such
+    /// records are as far apart as the readings: every layout's counters wrap at a multiple of this one's periods.
+    #[must_use]
+    pub fn of(hop: &Hop) -> Option<Self> {
+        let in_units = |counter: Counter| counter.raw().wrapping_mul(counter.unit().into());
+        let speed = Speed::from_rate(hop.bandwidth)?;
+        Some(Self::new(speed, in_units(hop.time), in_units(hop.tx_bytes), hop.queue))
+    }
+
     /// The port's capacity.
     #[must_use]
     pub const fn speed(self) -> Speed {

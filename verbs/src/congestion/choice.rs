@@ -83,10 +83,12 @@ pub struct CongestionChoice {
     pub telemetry: Option<TelemetryMode>,
     /// hpcc: data packets ask switches to tell of congestion at once.
     pub subscribe: bool,
-    /// hpcc, hpcc-fair, hpcc-rx, auto: how it is laid out. HPCC INT by default.
+    /// hpcc, hpcc-fair, hpcc-rx, auto, and with `paths` any: how it is laid out. HPCC INT by default.
     pub format: Option<Format>,
     /// hpcc, hpcc-fair, auto: how the peer answers it.
     pub feedback: Option<Reverse>,
+    /// hpcc, auto: the peer's answers tell all links of the path, not only the busiest.
+    pub all_hops: bool,
     /// fixed: bytes in flight. 512 KiB by default.
     pub window: Option<u64>,
     /// What this host's link carries; fixed: the pacing rate.
@@ -134,7 +136,7 @@ impl ChoiceError {
         self.render(|key, value| {
             let flag = match key {
                 "cc" | "telemetry" | "subscribe" | "format" | "feedback" | "paths" => format!("--{key}"),
-                "probe_interval" => "--probe-interval".to_owned(),
+                "probe_interval" | "all_hops" => format!("--{}", key.replace('_', "-")),
                 key => format!("--cc-{}", key.replace('_', "-")),
             };
             value.map_or(flag.clone(), |value| format!("{flag} {value}"))
@@ -206,9 +208,10 @@ impl CongestionChoice {
                 congestion.probe_interval = self.probe_interval.or(self.base_rtt);
             }
             congestion.subscribe = self.subscribe;
-            congestion.format = self.format.unwrap_or_default();
+            congestion.all_hops = self.all_hops;
             congestion.reverse = self.feedback.unwrap_or_default();
         }
+        congestion.format = self.format.unwrap_or_default();
         congestion.paths = self.path_choice()?;
         congestion.ratio_only = self.ratio_only;
         congestion.feedback_key = self.key;
@@ -261,7 +264,13 @@ impl CongestionChoice {
         none_but(self.flows.is_some(), "flows", telemetry, hpcc)?;
         none_but(self.telemetry.is_some(), "telemetry", telemetry, hpcc)?;
         none_but(self.subscribe, "subscribe", &[Hpcc, HpccFair], hpcc)?;
-        none_but(self.format.is_some(), "format", telemetry, hpcc)?;
+        none_but(self.format.is_some() && self.paths.is_none(), "format", telemetry, hpcc)?;
+        none_but(self.all_hops, "all_hops", &[Hpcc, Auto], "is for HPCC++ at the sender; add {cc=hpcc}")?;
+        if self.all_hops && self.format == Some(Format::Aecn) {
+            return Err(ChoiceError::new(
+                "{format=aecn} tells the path's highest share and no hops; leave {all_hops} out",
+            ));
+        }
         none_but(self.feedback.is_some(), "feedback", telemetry, hpcc)?;
         none_but(self.max_rtt.is_some(), "max_rtt", &[Dctcp], "is for {cc=dctcp}; leave it out")?;
         if self.cc == Some(HpccRx) && self.feedback.is_some_and(|feedback| feedback != Reverse::Window) {
@@ -407,6 +416,30 @@ mod tests {
         for wrong in ["inband:0", "inband:", "outband", "probe:2"] {
             assert!(wrong.parse::<TelemetryMode>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn all_hops_are_told_where_there_are_any() {
+        let all = |cc, format| CongestionChoice { all_hops: true, format, ..choice(cc) }.build();
+        assert!(all(CcName::Hpcc, Some(Format::Ioam)).unwrap().all_hops);
+        assert!(all(CcName::Auto, None).unwrap().all_hops);
+        assert!(!choice(CcName::Hpcc).build().unwrap().all_hops);
+        let shares = all(CcName::Hpcc, Some(Format::Aecn)).unwrap_err();
+        assert!(shares.as_flags().ends_with("leave --all-hops out"), "{}", shares.as_flags());
+        for cc in [CcName::HpccRx, CcName::HpccFair, CcName::Dctcp, CcName::Fixed] {
+            let cc = if cc == CcName::Fixed {
+                CongestionChoice { all_hops: true, ..CongestionChoice::default() }.build()
+            } else {
+                all(cc, None)
+            };
+            assert!(cc.unwrap_err().as_flags().starts_with("--all-hops is for HPCC++ at the sender"));
+        }
+    }
+
+    #[test]
+    fn paths_are_probed_in_any_format() {
+        let probed = CongestionChoice { paths: Some(2), format: Some(Format::Ifa), ..choice(CcName::Dctcp) };
+        assert_eq!(probed.build().unwrap().format, Format::Ifa);
     }
 
     #[test]

@@ -82,6 +82,8 @@ pub(crate) struct RuleText {
     subscribe: bool,
     format: Option<String>,
     feedback: Option<String>,
+    #[serde(default)]
+    all_hops: bool,
     window: Option<u64>,
     line_rate: Option<String>,
     base_rtt: Option<String>,
@@ -105,6 +107,7 @@ impl RuleText {
             subscribe: self.subscribe,
             format: optional("format", self.format.as_deref(), |text| text.parse().map_err(str::to_owned))?,
             feedback: optional("feedback", self.feedback.as_deref(), reverse)?,
+            all_hops: self.all_hops,
             window: self.window,
             line_rate: optional("line_rate", self.line_rate.as_deref(), parse_rate)?,
             base_rtt: optional("base_rtt", self.base_rtt.as_deref(), parse_duration)?,

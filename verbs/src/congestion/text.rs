@@ -6,7 +6,8 @@ use roce::qp::{Congestion, FeedbackKey};
 use std::str::FromStr;
 
 /// Keys whose values are numbers or truth values; all others are text.
-const PLAIN: [&str; 7] = ["window", "eta", "max_stage", "flows", "service_level", "ratio_only", "subscribe"];
+const PLAIN: [&str; 9] =
+    ["window", "eta", "max_stage", "flows", "service_level", "paths", "ratio_only", "subscribe", "all_hops"];
 
 /// `hpcc,line_rate=1G,base_rtt=2ms`: a name, then keys of a rule in `ferroce.toml`. Telemetry's answers are not sealed.
 impl FromStr for CongestionRule {
@@ -59,6 +60,11 @@ mod tests {
         let file = "cc = 'hpcc'\nline_rate = '1G'\nbase_rtt = '2ms'\nmax_stage = 0\npeer = '10.0.0.0/8'";
         let rule: RuleText = toml::from_str(file).unwrap();
         assert_eq!(line, rule.build(None).unwrap());
+        let line =
+            rule_from_text("hpcc,line_rate=1G,base_rtt=2ms,paths=4,all_hops=true,subscribe=true", None);
+        let congestion = line.unwrap().congestion;
+        assert!(congestion.paths.is_some_and(|paths| paths.count == 4));
+        assert!(congestion.all_hops && congestion.subscribe);
         assert_eq!(rule_from_text("fixed,window=524288", None).unwrap().congestion, DEFAULT_CONGESTION);
     }
 

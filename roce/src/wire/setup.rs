@@ -1,0 +1,143 @@
+//! What a sender tells a receiver before telemetry flows: how to answer it.
+
+use core::time::Duration;
+
+/// How the receiver shall answer telemetry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reverse {
+    /// Behind Acknowledges, as they come.
+    #[default]
+    Ack,
+    /// By a notification for each packet that brought telemetry.
+    Notification,
+    /// By a window, once per `T`: the receiver computes.
+    Window,
+}
+
+/// What answers by Acknowledges or notifications tell of the path's links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Tells {
+    /// The one with the highest in-flight bytes (rtgwg-00 7.1).
+    #[default]
+    Busiest,
+    /// The same, and how many flows the receiver takes in ([`Report::Shared`](super::Report::Shared)).
+    Flows,
+    /// All of them (rtgwg-00 3: "all the inband telemetry"; [`Report::All`](super::Report::All)).
+    All,
+}
+
+/// What a receiver must know to answer telemetry: how, and the flow's parameters (rtgwg-00 6.3.1). On the wire:
+/// {version 8 (0), reverse 8, 0 14, tells 2}, T 32 in ns, line rate 64, lowest rate 64 and increase 64 in bit/s, eta 32 in units
+/// of 2^-31, maxStage 32. A receiver that sends windows tells of no link: 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// How to answer.
+    pub reverse: Reverse,
+    /// `T`; at most 4.29 s.
+    pub base_rtt: Duration,
+    /// The sender's line rate, bit/s.
+    pub line_rate: u64,
+    /// The rate below which it never falls, bit/s.
+    pub min_rate: u64,
+    /// `W_ai / T`, bit/s.
+    pub additive_increase: u64,
+    /// `eta` in units of 2^-31.
+    pub target_utilisation: u32,
+    /// `maxStage`.
+    pub max_stage: u32,
+    /// What answers shall tell; [`Tells::Busiest`] beside [`Reverse::Window`].
+    pub tells: Tells,
+}
+
+/// Bytes of a [`Setup`].
+pub const SETUP_LENGTH: usize = 40;
+
+impl Setup {
+    pub(crate) fn pack(&self) -> [u8; SETUP_LENGTH] {
+        let mut bytes = [0; SETUP_LENGTH];
+        bytes[1] = match self.reverse {
+            Reverse::Ack => 0,
+            Reverse::Notification => 1,
+            Reverse::Window => 2,
+        };
+        bytes[3] = match self.tells {
+            Tells::Busiest => 0,
+            Tells::Flows => 1,
+            Tells::All => 2,
+        };
+        let base_rtt = u32::try_from(self.base_rtt.as_nanos()).unwrap_or(u32::MAX);
+        bytes[4..8].copy_from_slice(&base_rtt.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.line_rate.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.min_rate.to_be_bytes());
+        bytes[24..32].copy_from_slice(&self.additive_increase.to_be_bytes());
+        bytes[32..36].copy_from_slice(&self.target_utilisation.to_be_bytes());
+        bytes[36..].copy_from_slice(&self.max_stage.to_be_bytes());
+        bytes
+    }
+
+    pub(super) fn unpack(bytes: &[u8; SETUP_LENGTH]) -> Option<Self> {
+        let u32_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+        let u64_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+        let (reverse, tells) = match bytes[..4] {
+            [0, 0, 0, tells] => (Reverse::Ack, tells),
+            [0, 1, 0, tells] => (Reverse::Notification, tells),
+            [0, 2, 0, 0] => (Reverse::Window, 0),
+            _ => return None,
+        };
+        let tells = match tells {
+            0 => Tells::Busiest,
+            1 => Tells::Flows,
+            2 => Tells::All,
+            _ => return None,
+        };
+        Some(Self {
+            reverse,
+            base_rtt: Duration::from_nanos(u32_at(4)?.into()),
+            line_rate: u64_at(8)?,
+            min_rate: u64_at(16)?,
+            additive_increase: u64_at(24)?,
+            target_utilisation: u32_at(32)?,
+            max_stage: u32_at(36)?,
+            tells,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_setup_survives_the_wire(nanos: u32, rates: [u64; 3], eta: u32, max_stage: u32, asked in 0usize..7) {
+            let setup = Setup {
+                reverse: [Reverse::Ack, Reverse::Notification, Reverse::Window][asked / 3],
+                tells: [Tells::Busiest, Tells::Flows, Tells::All][asked % 3],
+                base_rtt: Duration::from_nanos(nanos.into()),
+                line_rate: rates[0],
+                min_rate: rates[1],
+                additive_increase: rates[2],
+                target_utilisation: eta,
+                max_stage,
+            };
+            prop_assert_eq!(Setup::unpack(&setup.pack()), Some(setup));
+        }
+    }
+
+    #[test]
+    fn what_no_sender_says_is_no_setup() {
+        let mut bytes = [0; SETUP_LENGTH];
+        for (start, is_legal) in [
+            ([0, 0, 0, 2], true),
+            ([0, 1, 0, 2], true),
+            ([0, 0, 0, 3], false),
+            ([0, 2, 0, 2], false),
+            ([0, 3, 0, 0], false),
+            ([1, 0, 0, 0], false),
+        ] {
+            bytes[..4].copy_from_slice(&start);
+            assert_eq!(Setup::unpack(&bytes).is_some(), is_legal, "{start:?}");
+        }
+    }
+}

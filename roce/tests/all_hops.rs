@@ -1,0 +1,257 @@
+//! Answers that tell all links of the path, not only the busiest (rtgwg-00 3, 4.2 line 3).
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use cc::{HpccConfig, Rate};
+use core::num::NonZeroU32;
+use core::time::Duration;
+use harness::script::{PSN, Script};
+use harness::{BASE, Options, Pair};
+use roce::Discard;
+use roce::qp::{
+    CompletionStatus, Congestion, CongestionAlgorithm, FeedbackKey, Remote, Reverse, SendRequest,
+};
+use roce::wire::format::aecn::Load;
+use roce::wire::format::{PortState, Request};
+use roce::wire::telemetry::{HopRecord, IntHeader, Speed, stamp};
+use roce::wire::{
+    Bth, Feedback, Format, Header, Operation, Records, Report, Service, Setup, Tells, emit, parse,
+};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const BASE_RTT: Duration = Duration::from_micros(10);
+const LINE: Rate = Rate::from_gbps(10);
+
+fn hpcc(adjust: fn(&mut Congestion)) -> Options {
+    let config = HpccConfig::new(LINE, BASE_RTT, NonZeroU32::new(4).unwrap());
+    Options { congestion: CongestionAlgorithm::Hpcc(config), ack_timeout: 10, adjust, ..Options::default() }
+}
+
+fn setup() -> Setup {
+    Setup {
+        reverse: Reverse::Ack,
+        base_rtt: BASE_RTT,
+        line_rate: LINE.as_bps(),
+        min_rate: 1_000_000,
+        additive_increase: 1_000_000,
+        target_utilisation: (0.95 * f64::from(1u32 << 31)) as u32,
+        max_stage: 5,
+        tells: Tells::All,
+    }
+}
+
+/// What a link of 10 Gb/s tells at `micros`, so many bytes sent and waiting.
+fn record(micros: u64, bytes: u64, queue: u64) -> HopRecord {
+    HopRecord::new(Speed::from_rate(LINE).unwrap(), micros * 1000, bytes, queue)
+}
+
+fn all(path_id: u16, records: &[HopRecord]) -> Report {
+    Report::All { path_id, records: Records::of(records.iter().copied()).unwrap() }
+}
+
+/// A receiver whose peer asked for all hops.
+fn asked() -> Script {
+    let mut script = Script::receiving(hpcc(|_| {}));
+    let header = Header::TelemetrySetup { bth: script.bth(0), setup: setup(), seal: None };
+    assert_eq!(script.send_header(&header, &[]), Ok(()));
+    let (ready, _) = script.next_header().unwrap();
+    let Header::TelemetryNotification { feedback, .. } = ready else { panic!("{ready:?}") };
+    assert_eq!(feedback.report, Report::Ready);
+    script
+}
+
+fn take_in(script: &mut Script, frame: &[u8]) -> (Header, Vec<u8>) {
+    assert_eq!(script.host.endpoint.on_frame(script.now, &mut script.host.ram, frame), Ok(()));
+    script.next_header().unwrap()
+}
+
+#[test]
+fn an_acknowledgement_tells_what_every_switch_stamped() {
+    let mut script = asked();
+    let bth = Bth { congestion: Bth::TELEMETRY, ..script.bth(PSN) };
+    let operation = Operation::WriteOnly(script.reth(0, 5), None);
+    let mut frame = script.frame(&Header::Connected { service: Service::Rc, bth, operation }, b"hello");
+    let records = [record(1, 1280, 800), record(2, 2560, 80), record(3, 0, 0)];
+    for (id, record) in [0x101, 0x022, 0x003].into_iter().zip(records) {
+        assert!(stamp(&mut frame, id, record));
+    }
+    let (header, payload) = take_in(&mut script, &frame);
+    assert_eq!(header.bth().congestion, Bth::TELEMETRY);
+    assert_eq!(payload.len(), 4 + 3 * 8);
+    assert_eq!(Feedback::read(&payload), Ok(Feedback { report: all(0x120, &records), seal: None }));
+    assert_eq!(script.host.bytes(0, 5), b"hello");
+}
+
+#[test]
+fn a_response_has_room_for_five_and_else_tells_the_busiest() {
+    let mut script = asked();
+    for switches in 0..=8_u8 {
+        let bth = script.bth(switches.into());
+        let probe = Header::TelemetryRequest { bth, int: IntHeader::with_room(8) };
+        let mut frame = script.frame(&probe, &[0; 64]);
+        let records: Vec<_> = (0..switches).map(|at| record(1, 0, u64::from(at) * 80)).collect();
+        for record in &records {
+            assert!(stamp(&mut frame, 0, *record));
+        }
+        let (header, _) = take_in(&mut script, &frame);
+        let Header::TelemetryResponse { feedback, .. } = header else { panic!("{header:?}") };
+        match switches {
+            0 => assert_eq!(feedback.report, Report::Busiest { path_id: 0, hops: 0, busiest: None }),
+            1..=5 => assert_eq!(feedback.report, all(0, &records)),
+            _ => assert!(matches!(feedback.report, Report::Busiest { hops, .. } if hops == switches)),
+        }
+    }
+}
+
+/// In another format: the same, at the resolution of Figure 4, where a code stands for each rate.
+#[test]
+fn other_formats_come_back_as_records_of_figure_4() {
+    for format in [Format::IntMd, Format::Ifa] {
+        for (rate, is_told) in [(LINE, true), (Rate::from_mbps(333), false)] {
+            let mut script = asked();
+            let probe = Header::TelemetryRequest { bth: script.bth(0), int: IntHeader::with_room(0) };
+            let mut frame = vec![0; 500];
+            let draft = emit(&script.path, 0, &probe, 0, &mut frame[format.inserted()..]).unwrap();
+            let mut length = draft.seal();
+            length = format.insert(&mut frame, length).unwrap();
+            for (number, rate) in [(1, LINE), (2, rate)] {
+                let port = PortState {
+                    switch: number,
+                    port: 3,
+                    rate,
+                    time: 1_000 * u64::from(number),
+                    tx_bytes: 1280,
+                    queue: 800,
+                    sojourn: 0,
+                    load: Load { inflight: 0, rate: 0, queue: 0, delay: 0, congested: 0 },
+                };
+                let request = Request::find(&frame[..length]).unwrap();
+                if let Some(longer) = request.stamp(&mut frame, length, &port) {
+                    length = longer;
+                }
+            }
+            let (header, _) = take_in(&mut script, &frame[..length]);
+            let Header::TelemetryResponse { feedback, .. } = header else { panic!("{header:?}") };
+            match (format, is_told) {
+                (_, true) => {
+                    assert_eq!(feedback.report, all(3, &[record(1, 1280, 800), record(2, 1280, 800)]));
+                }
+                // IFA's switch stamps nothing itself where it has no code.
+                (Format::Ifa, false) => assert_eq!(feedback.report, all(1, &[record(1, 1280, 800)])),
+                (_, false) => assert!(matches!(feedback.report, Report::Hop { hops: 2, .. }), "{feedback:?}"),
+            }
+        }
+    }
+}
+
+/// Line 3 is about each link: the one that has just become the busiest is compared with its own last record, where an answer of the
+/// busiest alone only has it recorded.
+#[test]
+fn a_bottleneck_that_moves_is_measured_at_once() {
+    let before = [record(0, 0, 0), record(0, 0, 100_000)];
+    let after = [record(10, 0, 0), record(10, 12_500, 100_000)];
+    let one = |index: u8, records: &[HopRecord]| Report::Busiest {
+        path_id: 3,
+        hops: 2,
+        busiest: Some((index, records[usize::from(index)])),
+    };
+    let rate = |reports: [Report; 2]| {
+        let mut script = Script::new(hpcc(|congestion| congestion.all_hops = true));
+        let remote = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
+        let (qpn, from) = (script.host.qpn, script.host.sge(0, 100_000));
+        script.host.endpoint.post_send(script.now, qpn, SendRequest::write(1, from, remote)).unwrap();
+        for report in reports {
+            while script.next_header().is_some() {}
+            let feedback = Feedback { report, seal: None };
+            let header = Header::TelemetryNotification { bth: script.bth(PSN), feedback };
+            assert_eq!(script.send_header(&header, &[]), Ok(()));
+            script.wait(BASE_RTT);
+        }
+        script.host.endpoint.report(qpn).unwrap().rate.unwrap()
+    };
+    assert_eq!(rate([one(0, &before), one(1, &after)]), LINE, "a first record says nothing");
+    // u' = 8 + 1: 100 kB wait where 12.5 kB are a round trip, and the link is full.
+    let measured = rate([all(3, &before), all(3, &after)]);
+    assert!(measured < LINE && measured.as_bps() * 8 < LINE.as_bps(), "{measured}");
+}
+
+/// How often answers came as each kind.
+type Kinds = Rc<RefCell<BTreeMap<u8, u32>>>;
+
+/// Two switches, the second of 1 Gb/s and always busy.
+fn transfer(adjust: fn(&mut Congestion)) -> (Kinds, f64, Pair) {
+    let mut pair = Pair::connect(hpcc(adjust));
+    let kinds = Kinds::default();
+    let count = Rc::clone(&kinds);
+    let slow = Speed::from_rate(Rate::from_gbps(1)).unwrap();
+    let mut time = 0;
+    pair.filter = Some(Box::new(move |from, frame| {
+        let packet = parse(frame).unwrap();
+        if from == 0 {
+            time += frame.len() as u64 * 8;
+            stamp(frame, 1, HopRecord::new(Speed::from_rate(LINE).unwrap(), time, time / 8, 0));
+            stamp(frame, 2, HopRecord::new(slow, time, time / 8, 100_000));
+            return true;
+        }
+        let content = match packet.header {
+            Header::Connected { bth, .. } if bth.congestion & Bth::TELEMETRY != 0 => packet.payload[0] >> 4,
+            Header::TelemetryResponse { feedback, .. } | Header::TelemetryNotification { feedback, .. } => {
+                let mut bytes = [0; 100];
+                feedback.write(&mut bytes);
+                bytes[0] >> 4
+            }
+            _ => return true,
+        };
+        *count.borrow_mut().entry(content).or_default() += 1;
+        true
+    }));
+    let before = pair.reports()[0].unwrap().rate.unwrap();
+    let from = pair.hosts[0].sge(0, 400_000);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(1, from, remote));
+    pair.run(Duration::from_secs(2));
+    assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
+    let after = pair.reports()[0].unwrap().rate.unwrap();
+    (kinds, after.as_bps() as f64 / before.as_bps() as f64, pair)
+}
+
+/// In every way of asking and answering: all answers but the first, which may come before the setup was heard, tell all hops.
+#[test]
+fn whoever_asks_is_told_all_hops_and_paced_by_them() {
+    let ways: [fn(&mut Congestion); 4] = [
+        |congestion| {
+            congestion.all_hops = true;
+            congestion.in_band = Some(NonZeroU32::MIN);
+        },
+        |congestion| {
+            congestion.all_hops = true;
+            congestion.in_band = NonZeroU32::new(4);
+            congestion.reverse = Reverse::Notification;
+        },
+        |congestion| {
+            congestion.all_hops = true;
+            congestion.probe_interval = Some(BASE_RTT);
+        },
+        |congestion| {
+            congestion.all_hops = true;
+            congestion.in_band = Some(NonZeroU32::MIN);
+            congestion.feedback_key = Some(FeedbackKey([9; 16]));
+        },
+    ];
+    for (way, adjust) in ways.into_iter().enumerate() {
+        let (kinds, share, pair) = transfer(adjust);
+        let kinds = kinds.borrow();
+        let of = |kind| kinds.get(&kind).copied().unwrap_or(0);
+        assert!(share < 0.25, "way {way}: {share}");
+        assert!(of(6) >= 5 && of(0) <= 2 && of(3) == 1, "way {way}: {kinds:?}");
+        for host in &pair.hosts {
+            assert_eq!(host.endpoint.counters().discarded(Discard::ForgedFeedback), 0);
+        }
+    }
+    let (kinds, _, _) = transfer(|congestion| congestion.in_band = Some(NonZeroU32::MIN));
+    assert_eq!(kinds.borrow().get(&6), None, "who does not ask hears of the busiest");
+}

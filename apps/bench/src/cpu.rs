@@ -1,4 +1,4 @@
-//! Time that this thread ran: what else the machine does takes none of it.
+//! Which CPU a thread runs on, and how long it ran: what else the machine does takes none of that time.
 
 use std::time::Duration;
 
@@ -10,6 +10,14 @@ pub fn time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = text.split_whitespace().next().and_then(|field| field.parse().ok());
     Duration::from_nanos(nanos.expect("/proc/thread-self/schedstat has the time that a thread ran"))
+}
+
+/// Has the calling thread run on one CPU, where the machine has it and the process may use it.
+pub fn pin(cpu: usize) {
+    let all = core_affinity::get_core_ids().unwrap_or_default();
+    if let Some(id) = all.into_iter().find(|id| id.id == cpu) {
+        core_affinity::set_for_current(id);
+    }
 }
 
 #[cfg(test)]

@@ -50,24 +50,33 @@ pub fn run(spec: &PortSpec, length: usize, is_client: bool) -> Result<(), String
             echo(&mut port);
         }
     }
+    println!("{:.4}", median_half(&mut port, length)?);
+    Ok(())
+}
+
+/// Half a round trip to who answers by [`echo`], the median in µs.
+///
+/// # Errors
+/// Where nothing comes back.
+pub fn median_half(port: &mut Port, length: usize) -> Result<f64, String> {
     let mut times = Vec::with_capacity(ROUNDS);
     for round in 0..WARM_UP + ROUNDS {
         let start = Instant::now();
-        exchange(&mut port, length)?;
+        exchange(port, length)?;
         if round >= WARM_UP {
             times.push(start.elapsed());
         }
     }
     times.sort();
-    println!("{:.4}", times[ROUNDS / 2].as_secs_f64() * 1e6 / 2.0);
-    Ok(())
+    Ok(times[ROUNDS / 2].as_secs_f64() * 1e6 / 2.0)
 }
 
 fn is_ours(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&ETHERTYPE)
 }
 
-fn echo(port: &mut Port) {
+/// Sends back what came.
+pub fn echo(port: &mut Port) {
     let mut burst = Burst::new();
     port.receive(&mut burst);
     burst.retain(|frame| is_ours(frame));

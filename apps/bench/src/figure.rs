@@ -24,9 +24,9 @@ pub type Run = Box<dyn FnMut() -> Result<f64, String>>;
 /// One figure.
 pub struct Figure {
     /// What `--only` calls it.
-    pub name: &'static str,
+    pub name: String,
     /// What is measured.
-    pub what: &'static str,
+    pub what: String,
     /// What both values are in.
     pub unit: &'static str,
     /// What ours is compared with.
@@ -54,9 +54,9 @@ pub struct Spread {
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     /// What `--only` calls it.
-    pub name: &'static str,
+    pub name: String,
     /// What was measured.
-    pub what: &'static str,
+    pub what: String,
     /// What the values are in.
     pub unit: &'static str,
     /// What ours was compared with.
@@ -142,7 +142,7 @@ mod tests {
             Ok(ours * turn)
         };
         let flat = || Ok(10.0);
-        let (name, what, unit, yardstick) = ("f", "a figure", "M/s", "a rule");
+        let (name, what, unit, yardstick) = ("f".into(), "a figure".into(), "M/s", "a rule");
         Figure { name, what, unit, yardstick, goal, ours: Box::new(rising), theirs: Box::new(flat) }
     }
 

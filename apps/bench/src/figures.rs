@@ -25,14 +25,20 @@ const WRITE_OVERHEAD: usize = 14 + 20 + 8 + 12 + 16 + 4;
 /// The same of a SEND.
 const SEND_OVERHEAD: usize = WRITE_OVERHEAD - 16;
 
+/// Of messages of 64 bytes.
+const SMALL: Goal = Goal::LeastOr { ratio: 0.5, ours: 10.0 };
 const MILLION: f64 = 1e6;
+const COPY_AND_CRC: &str = "one copy and one CRC of the same bytes on one core";
+const RAW_ECHO: &str = "a raw echo of frames of the same size";
 
 /// Every figure that this place allows.
 pub fn all(place: &Place) -> Vec<Figure> {
-    let mut figures = memif(place);
-    figures.extend(virtio(place));
+    let mut figures = ring();
+    figures.extend(between(place, &place.memif, "memif", SMALL, Goal::Least(0.6)));
+    figures.push(library(place, &place.memif));
+    figures.extend(between(place, &place.virtio, "virtio", SMALL, Goal::Least(0.6)));
     if let Some(link) = &place.af_packet {
-        figures.extend(af_packet(place, link));
+        figures.extend(between(place, link, "af_packet", Goal::Least(0.5), Goal::Least(0.95)));
     }
     figures.extend(inside());
     if let Some(measure) = &place.guests {
@@ -52,9 +58,9 @@ fn guests(measure: &Path) -> Vec<Figure> {
             text.trim().parse().map_err(|_| String::from_utf8_lossy(&output.stderr).trim().to_owned())
         })
     };
-    let figure = |name, what, unit, of, goal| Figure {
-        name,
-        what,
+    let figure = |name: &str, what: &str, unit, of, goal| Figure {
+        name: name.into(),
+        what: what.into(),
         unit,
         yardstick: "Linux's rdma_rxe with perftest in the same guests",
         goal,
@@ -80,111 +86,103 @@ fn guests(measure: &Path) -> Vec<Figure> {
     ]
 }
 
-fn memif(place: &Place) -> Vec<Figure> {
-    let link = &place.memif;
-    let goal = Goal::LeastOr { ratio: 0.5, ours: 10.0 };
+/// Two processes, whatever carries the frames between them.
+fn between(place: &Place, link: &Link, port: &str, small: Goal, packets: Goal) -> Vec<Figure> {
+    let named = |what: &str| (format!("{port}-{what}"), place, link);
+    let over = |what: &str| format!("{what} over {}", link.name());
     vec![
-        small("memif-write-64", "WRITE of 64 B over memif, messages", place, link, goal),
-        packets("memif-write-4k", "WRITE of 4 KiB over memif, packets", place, link, Goal::Least(0.6)),
-        gigabits("memif-write-64k", "WRITE of 64 KiB over memif, MTU 4096", place, link, "write-bw", 4096),
-        gigabits("memif-write-64k-1k", "WRITE of 64 KiB over memif, MTU 1024", place, link, "write-bw", 1024),
-        gigabits("memif-read-64k", "READ of 64 KiB over memif, MTU 4096", place, link, "read-bw", 4096),
-        latency("memif-send-64", "SEND of 64 B over memif, half a round trip", place, link),
-        library(place, link),
+        rate(named("write-64"), over("WRITE of 64 B"), small, 64, &WRITE_64),
+        rate(named("write-4k"), over("WRITE of 4 KiB"), packets, 4096, &WRITE_4K),
+        gigabits(named("write-64k"), over("WRITE of 64 KiB"), "write-bw", 4096),
+        gigabits(named("write-64k-1k"), over("WRITE of 64 KiB"), "write-bw", 1024),
+        gigabits(named("read-64k"), over("READ of 64 KiB"), "read-bw", 4096),
+        latency(named("send-64"), over("SEND of 64 B")),
     ]
 }
 
+/// What the tools are called with; small messages with HPCC++ on, which no switch slows down.
+const WRITE_64: [&str; 15] = [
+    "write-bw",
+    "-s",
+    "64",
+    "-D",
+    "2",
+    "-t",
+    "512",
+    "-l",
+    "32",
+    "--cc",
+    "hpcc",
+    "--cc-line-rate",
+    "400G",
+    "--cc-base-rtt",
+    "20us",
+];
+const WRITE_4K: [&str; 9] = ["write-bw", "-s", "4096", "-m", "4096", "-D", "2", "-l", "8"];
+const SEND_64: [&str; 5] = ["send-lat", "-s", "64", "-n", "20000"];
+
 /// What a program on the drop-in library reaches of what our tool does.
 fn library(place: &Place, link: &Link) -> Figure {
+    const TOOL: [&str; 6] = ["write-bw", "-s", "65536", "-D", "2", "--report_gbits"];
     let (ferroce, own) = (place.ferroce.clone(), link.clone());
     Figure {
-        name: "dropin-write-64k",
-        what: "WRITE of 64 KiB over memif by Debian's ib_write_bw on the drop-in library",
+        name: "dropin-write-64k".into(),
+        what: "WRITE of 64 KiB over memif by Debian's ib_write_bw on the drop-in library".into(),
         unit: "Gb/s",
         yardstick: "ferroce write-bw",
         goal: Goal::Least(0.9),
         ours: Box::new(move || dropin::write_bandwidth(&ferroce, &own)),
-        theirs: tool_run(
-            place,
-            link,
-            &["write-bw", "-s", "65536", "-D", "2", "--report_gbits"],
-            "BW_average",
-        ),
+        theirs: tool_run(place, link, &TOOL, "BW_average"),
     }
 }
 
-fn virtio(place: &Place) -> Vec<Figure> {
-    let link = &place.virtio;
-    let goal = Goal::LeastOr { ratio: 0.5, ours: 10.0 };
+/// Two threads of one process.
+fn ring() -> Vec<Figure> {
+    let run = |what, size: usize, mtu, unit: f64| -> Run {
+        Box::new(move || Ok(ring::run_afresh(what, size as u32, mtu)? * unit))
+    };
+    let rate = |name: &str, what: &str, size: usize, goal| Figure {
+        name: name.into(),
+        what: what.into(),
+        unit: "M/s",
+        yardstick: "raw frames of the same size through such a ring",
+        goal,
+        ours: run(ring::Run::Write, size, 4096, 1.0 / MILLION),
+        theirs: run(ring::Run::Frames, size + WRITE_OVERHEAD, 4096, 1.0 / MILLION),
+    };
+    let gigabits = |name: &str, what: &str, verb, mtu| Figure {
+        name: name.into(),
+        what: format!("{what} over a ring, MTU {mtu}"),
+        unit: "Gb/s",
+        yardstick: COPY_AND_CRC,
+        goal: Goal::LeastOr { ratio: 0.8, ours: 100.0 },
+        ours: run(verb, 65_536, mtu, 65_536.0 * 8.0 / 1e9),
+        theirs: Box::new(move || Ok(memory::copy_and_crc(mtu as usize))),
+    };
     vec![
-        small("virtio-write-64", "WRITE of 64 B over vhost-user, messages", place, link, goal),
-        packets("virtio-write-4k", "WRITE of 4 KiB over vhost-user, packets", place, link, Goal::Least(0.6)),
-        gigabits(
-            "virtio-write-64k",
-            "WRITE of 64 KiB over vhost-user, MTU 4096",
-            place,
-            link,
-            "write-bw",
-            4096,
-        ),
-        latency("virtio-send-64", "SEND of 64 B over vhost-user, half a round trip", place, link),
-    ]
-}
-
-fn af_packet(place: &Place, link: &Link) -> Vec<Figure> {
-    vec![
-        packets(
-            "af_packet-write-4k",
-            "WRITE of 4 KiB over af_packet, packets",
-            place,
-            link,
-            Goal::Least(0.95),
-        ),
-        small("af_packet-write-64", "WRITE of 64 B over af_packet, messages", place, link, Goal::Least(0.5)),
-        gigabits(
-            "af_packet-write-64k",
-            "WRITE of 64 KiB over af_packet, MTU 4096",
-            place,
-            link,
-            "write-bw",
-            4096,
-        ),
-        gigabits(
-            "af_packet-write-64k-1k",
-            "WRITE of 64 KiB over af_packet, MTU 1024",
-            place,
-            link,
-            "write-bw",
-            1024,
-        ),
-        gigabits(
-            "af_packet-read-64k",
-            "READ of 64 KiB over af_packet, MTU 4096",
-            place,
-            link,
-            "read-bw",
-            4096,
-        ),
-        latency("af_packet-send-64", "SEND of 64 B over af_packet, half a round trip", place, link),
+        rate("ring-write-64", "WRITE of 64 B over a ring, packets", 64, SMALL),
+        rate("ring-write-4k", "WRITE of 4 KiB over a ring, packets", 4096, Goal::Least(0.6)),
+        gigabits("ring-write-64k", "WRITE of 64 KiB", ring::Run::Write, 4096),
+        gigabits("ring-write-64k-1k", "WRITE of 64 KiB", ring::Run::Write, 1024),
+        gigabits("ring-read-64k", "READ of 64 KiB", ring::Run::Read, 4096),
+        Figure {
+            name: "ring-send-64".into(),
+            what: "SEND of 64 B over a ring, half a round trip".into(),
+            unit: "µs",
+            yardstick: RAW_ECHO,
+            goal: Goal::Most(1.10),
+            ours: run(ring::Run::Send, 64, 4096, 1.0),
+            theirs: run(ring::Run::Echo, 64 + SEND_OVERHEAD, 4096, 1.0),
+        },
     ]
 }
 
 /// What needs no second process.
 fn inside() -> Vec<Figure> {
     vec![
-        ring_write("ring-write-64", "WRITE of 64 B over a ring, both ends on one core, messages", 64),
         Figure {
-            name: "ring-write-64k",
-            what: "WRITE of 64 KiB over a ring, both ends on one core, MTU 4096",
-            unit: "Gb/s",
-            yardstick: "two copies and two CRCs of the same bytes on one core",
-            goal: Goal::LeastOr { ratio: 0.8, ours: 100.0 },
-            ours: Box::new(|| Ok(ring::writes_per_second(65_536, 100_000)? * 65_536.0 * 8.0 / 1e9)),
-            theirs: Box::new(|| Ok(memory::copy_and_crc(4096) / 2.0)),
-        },
-        Figure {
-            name: "idle-qp",
-            what: "a connected, idle queue pair of 100,000, resident bytes",
+            name: "idle-qp".into(),
+            what: "a connected, idle queue pair of 100,000, resident bytes".into(),
             unit: "B",
             yardstick: "2 KiB",
             goal: Goal::Most(1.0),
@@ -192,8 +190,8 @@ fn inside() -> Vec<Figure> {
             theirs: Box::new(|| Ok(2048.0)),
         },
         Figure {
-            name: "active-qp",
-            what: "a queue pair that has a request outstanding, of 10,000, resident bytes",
+            name: "active-qp".into(),
+            what: "a queue pair that has a request outstanding, of 10,000, resident bytes".into(),
             unit: "B",
             yardstick: "an idle one",
             goal: Goal::Most(2.0),
@@ -203,63 +201,38 @@ fn inside() -> Vec<Figure> {
         many("scale-100", "100 queue pairs paced by HPCC++, ns a packet", 100),
         many("scale-10k", "10,000 queue pairs paced by HPCC++, ns a packet", 10_000),
         many("scale-100k", "100,000 queue pairs paced by HPCC++, ns a packet", 100_000),
+        fair("fair-100", "how evenly 100 queue pairs share a core, Jain's index", 100),
+        fair("fair-10k", "how evenly 10,000 queue pairs share a core, Jain's index", 10_000),
+        fair("fair-100k", "how evenly 100,000 queue pairs share a core, Jain's index", 100_000),
     ]
 }
 
-/// WRITEs of one packet over a ring, beside raw frames of that size.
-fn ring_write(name: &'static str, what: &'static str, size: u32) -> Figure {
-    Figure {
-        name,
-        what,
-        unit: "M/s",
-        yardstick: "raw frames through the same ring, nothing read or written",
-        goal: Goal::LeastOr { ratio: 0.5, ours: 10.0 },
-        ours: Box::new(move || Ok(ring::writes_per_second(size, 500_000)? / MILLION)),
-        theirs: Box::new(move || {
-            Ok(ring::frames_per_second(size as usize + WRITE_OVERHEAD, 5_000_000)? / MILLION)
-        }),
-    }
-}
-
-fn small(name: &'static str, what: &'static str, place: &Place, link: &Link, goal: Goal) -> Figure {
-    let args = &["write-bw", "-s", "64", "-D", "2", "-t", "512", "-l", "32"];
-    rate(name, what, place, link, goal, args, 64)
-}
-
-fn packets(name: &'static str, what: &'static str, place: &Place, link: &Link, goal: Goal) -> Figure {
-    let args = &["write-bw", "-s", "4096", "-m", "4096", "-D", "2", "-l", "8"];
-    rate(name, what, place, link, goal, args, 4096)
-}
+/// A figure's name, and where it is measured.
+type Named<'a> = (String, &'a Place, &'a Link);
 
 /// WRITEs of one packet each, beside testpmd.
 fn rate(
-    name: &'static str,
-    what: &'static str,
-    place: &Place,
-    link: &Link,
+    (name, place, link): Named<'_>,
+    what: String,
     goal: Goal,
-    args: &'static [&'static str],
     payload: usize,
+    args: &'static [&'static str],
 ) -> Figure {
+    let theirs = link.clone();
     Figure {
         name,
-        what,
+        what: format!("{what}, packets"),
         unit: "M/s",
         yardstick: "testpmd, frames of the same size",
         goal,
         ours: tool_run(place, link, args, "MsgRate"),
-        theirs: frames(link, payload + WRITE_OVERHEAD),
+        theirs: Box::new(
+            move || Ok(testpmd::frames_per_second(&theirs, payload + WRITE_OVERHEAD)? / MILLION),
+        ),
     }
 }
 
-fn gigabits(
-    name: &'static str,
-    what: &'static str,
-    place: &Place,
-    link: &Link,
-    command: &'static str,
-    mtu: usize,
-) -> Figure {
+fn gigabits((name, place, link): Named<'_>, what: String, command: &'static str, mtu: usize) -> Figure {
     let (ferroce, link) = (place.ferroce.clone(), link.clone());
     let mtu_text = mtu.to_string();
     let ours = move || {
@@ -268,41 +241,33 @@ fn gigabits(
     };
     Figure {
         name,
-        what,
+        what: format!("{what}, MTU {mtu}"),
         unit: "Gb/s",
-        yardstick: "one copy and one CRC of the same bytes on one core",
+        yardstick: COPY_AND_CRC,
         goal: Goal::LeastOr { ratio: 0.8, ours: 100.0 },
         ours: Box::new(ours),
         theirs: Box::new(move || Ok(memory::copy_and_crc(mtu))),
     }
 }
 
-fn latency(name: &'static str, what: &'static str, place: &Place, link: &Link) -> Figure {
+fn latency((name, place, link): Named<'_>, what: String) -> Figure {
     let echo_link = link.clone();
     Figure {
         name,
-        what,
+        what: format!("{what}, half a round trip"),
         unit: "µs",
-        yardstick: "a raw echo of frames of the same size",
+        yardstick: RAW_ECHO,
         goal: Goal::Most(1.10),
-        ours: tool_run(place, link, &["send-lat", "-s", "64", "-n", "20000"], "t_typical"),
+        ours: tool_run(place, link, &SEND_64, "t_typical"),
         theirs: Box::new(move || echo::half_round_trip(&echo_link, 64 + SEND_OVERHEAD)),
     }
 }
 
-fn many(name: &'static str, what: &'static str, count: u32) -> Figure {
-    let cost = |count| {
-        let scale::Cost { nanos_per_packet, fairness } = scale::run(count, 500_000)?;
-        // Round robin: nobody is more than a packet ahead, which the last round may show.
-        if fairness < 0.99 {
-            Err(format!("unfair: Jain's index {fairness:.3}"))
-        } else {
-            Ok(nanos_per_packet)
-        }
-    };
+fn many(name: &str, what: &str, count: u32) -> Figure {
+    let cost = |count| Ok(scale::run(count, 500_000)?.nanos_per_packet);
     Figure {
-        name,
-        what,
+        name: name.into(),
+        what: what.into(),
         unit: "ns",
         yardstick: "one queue pair",
         goal: Goal::Most(1.25),
@@ -311,12 +276,20 @@ fn many(name: &'static str, what: &'static str, count: u32) -> Figure {
     }
 }
 
+fn fair(name: &str, what: &str, count: u32) -> Figure {
+    Figure {
+        name: name.into(),
+        what: what.into(),
+        unit: "",
+        yardstick: "1, each the same",
+        // Round robin: nobody is more than a packet ahead, which the last round may show.
+        goal: Goal::Least(0.99),
+        ours: Box::new(move || Ok(scale::run(count, 4 * u64::from(count))?.fairness)),
+        theirs: Box::new(|| Ok(1.0)),
+    }
+}
+
 fn tool_run(place: &Place, link: &Link, args: &'static [&'static str], field: &'static str) -> Run {
     let (ferroce, link) = (place.ferroce.clone(), link.clone());
     Box::new(move || tool::run(&ferroce, &link, args, field))
-}
-
-fn frames(link: &Link, length: usize) -> Run {
-    let link = link.clone();
-    Box::new(move || Ok(testpmd::frames_per_second(&link, length)? / MILLION))
 }

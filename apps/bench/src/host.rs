@@ -47,6 +47,15 @@ pub enum Link {
 }
 
 impl Link {
+    /// What people call it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Memif(_) => "memif",
+            Self::Virtio(_) => "vhost-user",
+            Self::AfPacket { .. } => "af_packet",
+        }
+    }
+
     /// How `ferroce` calls the port.
     pub fn port(&self, side: Side) -> Vec<String> {
         let (kind, folder) = match self {
@@ -64,16 +73,17 @@ impl Link {
         ]
     }
 
-    /// How DPDK calls the device.
-    pub fn vdev(&self, side: Side) -> String {
+    /// How DPDK calls the device; its socket lies in `folder`, one of this run's own: a process that was killed leaves its socket
+    /// there, and who comes next could not bind it.
+    pub fn vdev(&self, side: Side, folder: &Path) -> String {
         match self {
-            Self::Memif(folder) => {
+            Self::Memif(_) => {
                 let socket = folder.join("testpmd.sock");
                 let (socket, role) = (socket.display(), side.name());
                 format!("net_memif0,role={role},id=0,socket={socket},socket-abstract=no,bsize=8192")
             }
-            Self::Virtio(folder) => {
-                let socket = folder.join("testpmd-virtio.sock");
+            Self::Virtio(_) => {
+                let socket = folder.join("testpmd.sock");
                 let socket = socket.display();
                 match side {
                     Side::Server => format!("net_vhost0,iface={socket},queues=1"),

@@ -52,6 +52,15 @@ enum Command {
     /// Resident bytes of a queue pair that works
     #[command(hide = true)]
     Active { count: u32 },
+    /// One run over a ring: messages or frames a second, or µs of half a round trip
+    #[command(hide = true)]
+    Ring {
+        what: ring::Run,
+        #[arg(long)]
+        size: u32,
+        #[arg(long, default_value_t = 4096)]
+        mtu: u32,
+    },
     /// One side of a raw echo, the yardstick of latency
     #[command(hide = true)]
     Echo {
@@ -119,6 +128,10 @@ fn main() -> ExitCode {
         }
         Command::Idle { count } => scale::idle_bytes(count).map(print_bytes),
         Command::Active { count } => scale::active_bytes(count).map(print_bytes),
+        Command::Ring { what, size, mtu } => ring::run(what, size, mtu).map(|value| {
+            println!("{value}");
+            ExitCode::SUCCESS
+        }),
         Command::Echo { port, length, side } => {
             echo::run(&port, length, side == EchoSide::Client).map(|()| ExitCode::SUCCESS)
         }
@@ -166,7 +179,7 @@ fn run(args: &RunArgs) -> Result<ExitCode, String> {
     };
     let chosen =
         |name: &str| args.only.is_empty() || args.only.iter().any(|part| name.contains(part.as_str()));
-    let figures: Vec<_> = figures::all(&place).into_iter().filter(|figure| chosen(figure.name)).collect();
+    let figures: Vec<_> = figures::all(&place).into_iter().filter(|figure| chosen(&figure.name)).collect();
     if figures.is_empty() {
         return Err(format!(
             "no figure is called {}: `ferroce-bench list` has their names",
@@ -176,14 +189,14 @@ fn run(args: &RunArgs) -> Result<ExitCode, String> {
     let (mut outcomes, mut failed): (Vec<Outcome>, bool) = (Vec::new(), false);
     show::head();
     for figure in figures {
-        let name = figure.name;
-        match figure.measure(args.repetitions, || show::tick(name)) {
+        let name = figure.name.clone();
+        match figure.measure(args.repetitions, || show::tick(&name)) {
             Ok(outcome) => {
                 show::row(&outcome);
                 outcomes.push(outcome);
             }
             Err(error) => {
-                show::failure(name, &error);
+                show::failure(&name, &error);
                 failed = true;
             }
         }

@@ -1,16 +1,34 @@
-//! Both ends of a connection on one core, over a DPDK ring that costs next to nothing: only our own cost remains.
+//! The two ends of a connection in one process, over DPDK rings that cost next to nothing: a core a side, pinned, each run
+//! inline by its own thread.
 
 use crate::cpu;
+use crate::echo;
+use crate::host::Side;
+use clap::ValueEnum;
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::io::{BURST, Burst, PacketBuf, PacketIo};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::num::NonZeroU32;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use verbs::{
-    Access, Capabilities, CompletionQueue, ConnectOptions, Device, DeviceConfig, MemoryRegion, Progress,
-    QueuePair, SendRequest,
+    Access, AckTimeout, Capabilities, CompletionOpcode, CompletionQueue, CompletionStatus, Congestion,
+    CongestionAlgorithm, ConnectOptions, Data, Device, DeviceConfig, MemoryRegion, Mtu, Progress, QueuePair,
+    RecvRequest, Remote, SendRequest, Sge,
 };
 
 const DEPTH: u32 = 256;
+/// Requests handed over at a time, where they are small.
 pub(crate) const LIST: usize = 32;
+/// The longest message.
+const LONGEST: usize = 1 << 16;
+
+/// How long rates are measured, and a warm-up before.
+const WARM_UP: Duration = Duration::from_millis(100);
+const MEASURED: Duration = Duration::from_millis(500);
+/// Round trips at most, and those that don't count.
+const ROUNDS: usize = 20_000;
+const FIRST: usize = 2000;
 
 fn fresh_ring() -> [String; 2] {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -32,15 +50,33 @@ impl End {
         let device = Device::open(&DeviceConfig::on(port).address(address).progress(Progress::Inline))?;
         let pd = device.allocate_pd()?;
         let cq = device.create_cq(2 * DEPTH)?;
-        let region = MemoryRegion::alloc(&pd, 1 << 16, Access::ALL)?;
+        let region = MemoryRegion::alloc(&pd, LONGEST, Access::ALL)?;
         let capabilities = Capabilities { max_send: DEPTH, ..Capabilities::default() };
         let qp = pd.queue_pair(&cq, &cq).capabilities(capabilities).build()?;
         Ok(Self { device, cq, region, qp })
     }
+
+    /// Takes what completes: how many receives, how many others.
+    fn poll(&mut self) -> Result<(u64, u64), String> {
+        let (mut arrived, mut done, mut failed) = (0, 0, None);
+        let take = |completion: verbs::Completion| match (completion.status, completion.opcode) {
+            (CompletionStatus::Success, CompletionOpcode::Recv) => arrived += 1,
+            (CompletionStatus::Success, _) => done += 1,
+            (status, _) => failed = failed.or(Some(status)),
+        };
+        self.cq.poll_each(LIST, take).map_err(|error| error.to_string())?;
+        failed.map_or(Ok((arrived, done)), |status| Err(status.to_string()))
+    }
+}
+
+/// HPCC++ that nothing slows down: no switch tells of a queue.
+fn hpcc() -> Congestion {
+    let (rate, rtt) = (cc::Rate::from_gbps(400), Duration::from_micros(20));
+    Congestion::new(CongestionAlgorithm::Hpcc(cc::HpccConfig::new(rate, rtt, NonZeroU32::MIN)))
 }
 
 /// Two ends, connected; who calls `progress` runs one.
-pub(crate) fn connected() -> Result<(End, End), String> {
+pub(crate) fn connected(mtu: Mtu) -> Result<(End, End), String> {
     let text = |error: verbs::Error| error.to_string();
     let [a, b] = fresh_ring();
     let (mut a, mut b) =
@@ -50,64 +86,232 @@ pub(crate) fn connected() -> Result<(End, End), String> {
     a.device.set_neighbour("10.0.0.2".parse().expect("an address"), mac_b).map_err(text)?;
     b.device.set_neighbour("10.0.0.1".parse().expect("an address"), mac_a).map_err(text)?;
     let (to_a, to_b) = (a.qp.endpoint(), b.qp.endpoint());
-    a.qp.connect(&to_b, &ConnectOptions::default()).map_err(text)?;
-    b.qp.connect(&to_a, &ConnectOptions::default()).map_err(text)?;
+    let options = ConnectOptions {
+        mtu: Some(mtu),
+        congestion: Some(hpcc()),
+        // A side that a busy machine does not run for a while is not gone.
+        ack_timeout: AckTimeout::new(18),
+        ..ConnectOptions::default()
+    };
+    a.qp.connect(&to_b, &options).map_err(text)?;
+    b.qp.connect(&to_a, &options).map_err(text)?;
     Ok((a, b))
 }
 
-/// WRITEs a second of `size` bytes, both ends run by this thread.
+/// Runs `server` again and again on one CPU while `client` runs on the other, and gives what the client has.
+fn side_by_side<R: Send>(
+    mut server: impl FnMut() -> Result<(), String> + Send,
+    client: impl FnOnce() -> Result<R, String> + Send,
+) -> Result<R, String> {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            cpu::pin(Side::Server.cpu());
+            let mut outcome = Ok(());
+            while outcome.is_ok() && !over.load(Ordering::Relaxed) {
+                outcome = server();
+            }
+            outcome
+        });
+        let measuring = scope.spawn(|| {
+            cpu::pin(Side::Client.cpu());
+            let outcome = client();
+            over.store(true, Ordering::Relaxed);
+            outcome
+        });
+        let died = |_| "a side panicked".to_owned();
+        let measured = measuring.join().map_err(died);
+        over.store(true, Ordering::Relaxed);
+        serving.join().map_err(died)??;
+        measured?
+    })
+}
+
+/// How many a second `work` does, which gives how many it did.
+fn steady(mut work: impl FnMut() -> Result<u64, String>) -> Result<f64, String> {
+    let (mut begin, mut done, mut is_warm) = (Instant::now(), 0, false);
+    loop {
+        // One look at the clock in some turns.
+        for _ in 0..16 {
+            done += work()?;
+        }
+        let time = begin.elapsed();
+        if is_warm && time >= MEASURED {
+            return Ok(done as f64 / time.as_secs_f64());
+        }
+        if !is_warm && time >= WARM_UP {
+            (begin, done, is_warm) = (Instant::now(), 0, true);
+        }
+    }
+}
+
+/// What is run over a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Run {
+    /// The client's WRITEs, messages a second.
+    Write,
+    /// The client's READs, messages a second.
+    Read,
+    /// SENDs there and back, µs of half a round trip.
+    Send,
+    /// Raw frames a second.
+    Frames,
+    /// Raw frames there and back, µs of half a round trip.
+    Echo,
+}
+
+/// As [`run`], in a process of its own: ports leave their pools' memory behind where frames are still in a ring.
+///
+/// # Errors
+/// What that process said.
+pub fn run_afresh(what: Run, size: u32, mtu: u32) -> Result<f64, String> {
+    let name = what.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new("timeout")
+        .arg("60")
+        .arg(own)
+        .args(["ring", &name, "--size", &size.to_string(), "--mtu", &mtu.to_string()])
+        .output()
+        .map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let why = || format!("ring {name}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    text.trim().parse().map_err(|_| why())
+}
+
+/// Measures once, in messages or frames of `size` bytes.
 ///
 /// # Errors
 /// Where a port or a queue pair can't be had.
-pub fn writes_per_second(size: u32, count: u64) -> Result<f64, String> {
-    let (mut a, b) = connected()?;
-    let remote = b.region.remote().at(0);
-    let request = SendRequest::write(0, a.region.sge(0, size).map_err(|error| error.to_string())?, remote);
-    let start = cpu::time();
-    let (mut posted, mut done) = (0_u64, 0_u64);
-    while done < count {
-        while posted < count && posted - done + LIST as u64 <= u64::from(DEPTH) {
-            let list = (1..=LIST).map(|n| SendRequest { signalled: n == LIST, ..request.clone() });
-            match a.qp.post_send_list(list) {
-                Ok(taken) => posted += taken as u64,
-                Err(refused) => return Err(refused.error.to_string()),
-            }
-        }
-        while a.cq.poll_one().map_err(|error| error.to_string())?.is_some() {
-            done += LIST as u64;
-        }
-        b.device.progress();
+pub fn run(what: Run, size: u32, mtu: u32) -> Result<f64, String> {
+    let mtu = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]
+        .into_iter()
+        .find(|known| known.bytes() == mtu)
+        .ok_or_else(|| format!("there is no path MTU of {mtu}"))?;
+    match what {
+        Run::Write => messages_per_second(size, mtu, SendRequest::write),
+        Run::Read => messages_per_second(size, mtu, SendRequest::read),
+        Run::Send => half_round_trip(size as usize),
+        Run::Frames => frames_per_second(size as usize),
+        Run::Echo => raw_half_round_trip(size as usize),
     }
-    Ok(done as f64 / (cpu::time() - start).as_secs_f64())
 }
 
-/// Raw frames a second through the same kind of ring, both ends run by this thread: taken from the pool, sent, received
-/// and given back.
-///
-/// # Errors
-/// Where a port can't be had.
-pub fn frames_per_second(length: usize, count: u64) -> Result<f64, String> {
+/// Messages of `size` bytes a second.
+fn messages_per_second(
+    size: u32,
+    mtu: Mtu,
+    request: fn(u64, Sge, Remote) -> SendRequest,
+) -> Result<f64, String> {
+    let (mut a, b) = connected(mtu)?;
+    let remote = b.region.remote().at(0);
+    let sge = a.region.sge(0, size).map_err(|error| error.to_string())?;
+    let request = request(0, sge, remote);
+    let list = if size <= 4096 { LIST } else { 4 };
+    let serve = || {
+        b.device.progress();
+        Ok(())
+    };
+    side_by_side(serve, move || {
+        let mut outstanding = 0_u64;
+        steady(|| {
+            while outstanding + list as u64 <= u64::from(DEPTH) {
+                let requests = (1..=list).map(|n| SendRequest { signalled: n == list, ..request.clone() });
+                match a.qp.post_send_list(requests) {
+                    Ok(taken) => outstanding += taken as u64,
+                    Err(refused) => return Err(refused.error.to_string()),
+                }
+            }
+            let done = a.poll()?.1 * list as u64;
+            outstanding -= done;
+            Ok(done)
+        })
+    })
+}
+
+/// Half a round trip of SENDs of `size` bytes, the median in µs.
+fn half_round_trip(size: usize) -> Result<f64, String> {
+    let (mut a, mut b) = connected(Mtu::M4096)?;
+    let message = vec![0x5a; size];
+    let receive = |end: &mut End| {
+        let into = end.region.sge(0, size as u32).map_err(|error| error.to_string())?;
+        end.qp.post_recv(RecvRequest::new(0, into)).map_err(|error| error.to_string())
+    };
+    let send = |end: &mut End| {
+        end.qp.post_send(SendRequest::send(0, Data::inline(&message))).map_err(|error| error.to_string())
+    };
+    for end in [&mut a, &mut b] {
+        (0..4).try_for_each(|_| receive(end))?;
+    }
+    let serve = || {
+        for _ in 0..b.poll()?.0 {
+            send(&mut b)?;
+            receive(&mut b)?;
+        }
+        Ok(())
+    };
+    side_by_side(serve, || {
+        let mut times = Vec::with_capacity(ROUNDS);
+        for _ in 0..ROUNDS {
+            let start = Instant::now();
+            send(&mut a)?;
+            while a.poll()?.0 == 0 {}
+            times.push(start.elapsed());
+            receive(&mut a)?;
+        }
+        let counted = &mut times[FIRST..];
+        counted.sort();
+        Ok(counted[counted.len() / 2].as_secs_f64() * 1e6 / 2.0)
+    })
+}
+
+/// A port at each end of a fresh ring.
+fn ports() -> Result<[Port; 2], String> {
     let eal = Eal::start(&EalConfig::default()).map_err(|error| error.to_string())?;
-    eal.register_thread();
     let open = |name: &String| {
         let spec = name.parse().map_err(|error| format!("{name}: {error}"))?;
         Port::open(eal, &spec, &PortConfig::default()).map_err(|error| error.to_string())
     };
     let [a, b] = fresh_ring();
-    let (mut a, mut b) = (open(&a)?, open(&b)?);
-    let (mut out, mut back): (Burst<_>, Burst<_>) = (Burst::new(), Burst::new());
-    let start = cpu::time();
-    let mut received = 0;
-    while received < count {
+    Ok([open(&a)?, open(&b)?])
+}
+
+/// The yardstick of rates: raw frames a second, taken from the pool and sent by one side, received and given back by the other;
+/// nobody reads or writes a byte of them.
+fn frames_per_second(length: usize) -> Result<f64, String> {
+    let [mut a, mut b] = ports()?;
+    let mut out: Burst<_> = Burst::new();
+    let send = || {
+        a.attach();
         while out.len() < BURST {
             let Some(mut frame) = a.alloc() else { break };
             frame.set_len(length);
             out.push(frame);
         }
         a.transmit(&mut out);
-        b.receive(&mut back);
-        received += back.len() as u64;
-        back.clear();
-    }
-    Ok(received as f64 / (cpu::time() - start).as_secs_f64())
+        Ok(())
+    };
+    side_by_side(send, || {
+        b.attach();
+        let mut came: Burst<_> = Burst::new();
+        steady(|| {
+            b.receive(&mut came);
+            let received = came.len() as u64;
+            came.clear();
+            Ok(received)
+        })
+    })
+}
+
+/// The yardstick of latency: half a raw frame's round trip, the median in µs.
+fn raw_half_round_trip(length: usize) -> Result<f64, String> {
+    let [mut a, mut b] = ports()?;
+    let serve = || {
+        b.attach();
+        echo::echo(&mut b);
+        Ok(())
+    };
+    side_by_side(serve, || {
+        a.attach();
+        echo::median_half(&mut a, length)
+    })
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Reports of a second each that count, and how long to wait for them.
 const REPORTS: usize = 2;
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Frames a second that `dpdk-testpmd` carries from `txonly` to `rxonly`, frames of `length` bytes without FCS.
 ///
@@ -29,7 +29,11 @@ pub fn frames_per_second(link: &Link, length: usize) -> Result<f64, String> {
         steady = rates(&text).skip_while(|&rate| rate == 0.0).skip(1).collect();
     }
     drop((sender, receiver));
-    middle(steady).ok_or_else(|| format!("dpdk-testpmd carried nothing over {link:?} within {PATIENCE:?}"))
+    middle(steady).ok_or_else(|| {
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        let last: Vec<_> = said.lines().filter(|line| !line.trim().is_empty()).rev().take(3).collect();
+        format!("dpdk-testpmd carried nothing over {link:?} within {PATIENCE:?}: {}", last.join(" / "))
+    })
 }
 
 fn middle(mut values: Vec<f64>) -> Option<f64> {
@@ -37,9 +41,9 @@ fn middle(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied().filter(|&value| value > 0.0)
 }
 
-fn start(link: &Link, side: Side, mode: &str, length: usize, logs: &Path) -> Result<Running, String> {
+fn start(link: &Link, side: Side, mode: &str, length: usize, folder: &Path) -> Result<Running, String> {
     let log =
-        fs::File::create(logs.join(format!("{}.log", side.name()))).map_err(|error| error.to_string())?;
+        fs::File::create(folder.join(format!("{}.log", side.name()))).map_err(|error| error.to_string())?;
     let mut command = link.command(side, Path::new("dpdk-testpmd"), false);
     command
         .args([
@@ -53,7 +57,7 @@ fn start(link: &Link, side: Side, mode: &str, length: usize, logs: &Path) -> Res
         ])
         .arg(format!("bench-{}-{}", std::process::id(), side.name()))
         // The core that only prints floats; the one that forwards has the side's CPU.
-        .args(["--lcores", &format!("0@(0-1),1@{}", side.cpu()), "--vdev", &link.vdev(side), "--"])
+        .args(["--lcores", &format!("0@(0-1),1@{}", side.cpu()), "--vdev", &link.vdev(side, folder), "--"])
         .args([
             "--mbuf-size=9216",
             "--total-num-mbufs=16384",

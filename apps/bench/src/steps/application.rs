@@ -2,7 +2,7 @@
 
 use super::{Meter, Step};
 use crate::ring::{End, LIST, connected};
-use verbs::{Completion, SendRequest};
+use verbs::{Completion, Mtu, SendRequest};
 
 pub const STEPS: &[Step] = &[
     Step {
@@ -64,7 +64,7 @@ fn turn(end: &End) {
 }
 
 fn run(meter: &mut Meter, part: Part) {
-    let (mut a, b) = connected().expect("rings need nothing");
+    let (mut a, b) = connected(Mtu::M4096).expect("rings need nothing");
     let remote = b.region.remote().at(0);
     let request = SendRequest::write(0, a.region.sge(0, 64).expect("it is longer"), remote);
     let mut into =

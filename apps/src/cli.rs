@@ -94,7 +94,7 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Decode RoCEv2 and telemetry in a capture, and verify each ICRC
     Pcap(pcap::Args),
-    /// Drive HPCC++ with a recorded trace and compare each state
+    /// Drive HPCC++ with recorded traces and compare each state
     Replay(replay::Args),
     /// Run hosts and a switch in virtual time
     Sim(sim::Args),

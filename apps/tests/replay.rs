@@ -51,6 +51,22 @@ fn every_state_of_the_authors_simulator_is_met() {
 }
 
 #[test]
+fn several_files_are_replayed_one_after_the_other() {
+    let files =
+        ["a_single__hpcc_ms0.csv.gz", "p_parkinglot__hpcc_ms5.csv.gz"].map(|name| golden().join(name));
+    let run = |flags: &[&str]| {
+        let output =
+            Command::cargo_bin("ferroce").unwrap().arg("replay").args(&files).args(flags).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let rows =
+            |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["rows"].as_u64().unwrap();
+        (output.status.code(), said.lines().map(rows).collect::<Vec<_>>())
+    };
+    assert_eq!(run(&["--json"]), (Some(0), vec![400, 1000]), "each takes what its own name tells");
+    assert_eq!(run(&["--json", "--max-stage", "5"]), (Some(1), vec![400, 1000]), "the first differs");
+}
+
+#[test]
 fn a_wrong_parameter_is_seen() {
     let file = golden().join("p_parkinglot__hpcc_ms0.csv.gz");
     for scenario in ["a_single", "b_2to1", "c_16to1", "p_parkinglot"] {

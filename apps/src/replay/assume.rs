@@ -3,6 +3,7 @@
 use super::Args;
 use cc::{HpccConfig, Rate};
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Where a parameter comes from.
@@ -53,8 +54,8 @@ pub struct Assumed {
 
 impl Assumed {
     /// Flags win over the file's name, and that over the settings of the reference runs.
-    pub fn new(args: &Args) -> Self {
-        let name = args.file.file_name().unwrap_or_default().to_string_lossy();
+    pub fn new(args: &Args, file: &Path) -> Self {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
         // The authors' own script at 100 Gb/s.
         let script = name.contains("hpcc_runpy");
         let bps = |flag: Option<Rate>| flag.map(Rate::as_bps);

@@ -1,4 +1,4 @@
-//! `ferroce replay`: drives HPCC++ with a recorded trace and compares each state.
+//! `ferroce replay`: drives HPCC++ with recorded traces and compares each state.
 
 mod assume;
 mod report;
@@ -9,7 +9,7 @@ use assume::Assumed;
 use cc::{Ack, CongestionController, Hpcc, Instant};
 use report::Report;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use trace::{Flow, Row, Trace};
@@ -22,11 +22,12 @@ const MAX_FLOWS: usize = 1 << 16;
 #[command(
     after_help = "Parameters that are not given follow from the file's name where it tells (..._ms0..., \
     p_parkinglot...), else from the settings of the reference runs. The report says what was assumed, and why. \
-    Exit code: 0 all states equal, 1 a mismatch, 2 a file or parameter that can't be used."
+    Exit code: 0 all states of all files equal, 1 a mismatch, 2 a file or parameter that can't be used."
 )]
 pub struct Args {
-    /// The trace: CSV, or CSV compressed by gzip; one row per acknowledgement
-    file: PathBuf,
+    /// The traces: CSV, or CSV compressed by gzip; one row per acknowledgement
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
     /// Additive increases before a multiplicative one (maxStage)
     #[arg(long, value_name = "N")]
     max_stage: Option<u32>,
@@ -48,7 +49,7 @@ pub struct Args {
     /// How many times 128 B and 80 B a count of bytes sent and of queue length is worth
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     unit: Option<u32>,
-    /// Print the report as JSON
+    /// Print each file's report as JSON, one object a line
     #[arg(long)]
     json: bool,
 }
@@ -58,14 +59,28 @@ pub struct Args {
 /// # Errors
 /// Parameters that HPCC++ can't work with, or a file that can't be read or understood.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let assumed = Assumed::new(args);
-    let file = args.file.display().to_string();
-    let refused = |problem: String| Failure::usage(format!("{file}: {problem}"));
+    let mut equal = true;
+    for file in &args.files {
+        let report = replay(args, file)?;
+        if args.json {
+            report.print_json();
+        } else {
+            report.print();
+        }
+        equal &= report.equal();
+    }
+    Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Drives HPCC++ with one trace.
+fn replay(args: &Args, file: &Path) -> Result<Report, Failure> {
+    let assumed = Assumed::new(args, file);
+    let refused = |problem: String| Failure::usage(format!("{}: {problem}", file.display()));
     let fresh = Hpcc::new(assumed.config()).map_err(|error| Failure::usage(error.to_string()))?;
-    let mut trace = Trace::open(&args.file, assumed.unit()).map_err(refused)?;
+    let mut trace = Trace::open(file, assumed.unit()).map_err(refused)?;
 
     let mut flows: HashMap<Flow, Hpcc> = HashMap::new();
-    let mut report = Report::new(file.clone(), &assumed);
+    let mut report = Report::new(file.display().to_string(), &assumed);
     while let Some(row) = trace.next_row().map_err(refused)? {
         if flows.len() == MAX_FLOWS && !flows.contains_key(&row.flow) {
             return Err(refused(format!("line {}: more than {MAX_FLOWS} flows", row.line)));
@@ -78,12 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Err(refused("no rows after the header: nothing to compare".into()));
     }
     report.finish(flows.len());
-    if args.json {
-        report.print_json()
-    } else {
-        report.print()
-    }
-    Ok(if report.equal() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(report)
 }
 
 fn react(hpcc: &mut Hpcc, row: &Row) {

@@ -28,9 +28,7 @@ pub use verbs::{parse_duration as duration, parse_rate as rate};
 /// As [`duration`]; zero.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let time = match text.parse::<f64>() {
-        Ok(number) => {
-            Duration::try_from_secs_f64(number).map_err(|_| format!("`{text}` is no time in seconds"))?
-        }
+        Ok(_) => duration(&format!("{text}s"))?,
         Err(_) => duration(text)?,
     };
     if time.is_zero() {
@@ -72,11 +70,17 @@ mod tests {
         assert_eq!(duration("2ms"), Ok(Duration::from_millis(2)));
         assert_eq!(duration("20us"), Ok(Duration::from_micros(20)));
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
-        for wrong in ["", "s", "5", "-1s", "1m", "nans", "1e99s"] {
+        for wrong in ["", "s", "5", "-1s", "1m", "nans", "1e99s", "1.1e9s", "1e19s"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
         assert_eq!(seconds("2"), Ok(Duration::from_secs(2)));
         assert_eq!(seconds("250ms"), Ok(Duration::from_millis(250)));
-        assert!(seconds("0").is_err());
+        assert_eq!(
+            (duration("1e9s"), seconds("1e9")),
+            (Ok(Duration::from_secs(1_000_000_000)), seconds("1e9s"))
+        );
+        for wrong in ["0", "-1", "nan", "inf", "1e19", "1e99"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -156,7 +156,10 @@ impl Plan {
             && self.memory().is_some()
             && self.mtu.is_none_or(mtu_exists)
             && serves(self.connection, self.tool.verb)
-            && self.amount != Amount::Messages(0);
+            && match self.amount {
+                Amount::Messages(count) => count > 0,
+                Amount::Time { whole, margin } => leaves_time(whole, margin),
+            };
         if !sane {
             return Err(Failure::run(
                 "the client's parameters are out of range; run the same version on both sides",
@@ -257,6 +260,11 @@ fn check_size(tool: Tool, size: u64) -> Result<(), Failure> {
     }
 }
 
+/// Whether there is something to measure between the margins.
+fn leaves_time(whole: Duration, margin: Duration) -> bool {
+    margin.saturating_mul(2) < whole
+}
+
 fn amount(tool: Tool, args: &PerfArgs) -> Result<Amount, Failure> {
     let phases = args.load.active.as_ref().map(Phases::whole);
     let Some(whole) = args.load.duration.or(phases) else {
@@ -264,7 +272,7 @@ fn amount(tool: Tool, args: &PerfArgs) -> Result<Amount, Failure> {
         return Ok(Amount::Messages(args.load.iters.unwrap_or(default)));
     };
     let margin = args.load.margin.unwrap_or(whole / 4);
-    if margin * 2 >= whole {
+    if !leaves_time(whole, margin) {
         let (whole, margin) = (whole.as_secs_f64(), margin.as_secs_f64());
         return Err(Failure::usage(format!(
             "-D {whole} with -f {margin} leaves nothing to measure; -D must be more than twice -f"
@@ -351,12 +359,19 @@ mod tests {
 
     #[test]
     fn a_peers_plan_is_checked() {
+        let time = |whole, margin| Amount::Time {
+            whole: Duration::from_secs(whole),
+            margin: Duration::from_secs(margin),
+        };
         let good = Plan::new(WRITE_BW, &args("")).unwrap();
         for bad in [
             Plan { qps: 0, ..good.clone() },
             Plan { sizes: vec![], ..good.clone() },
             Plan { sizes: vec![1 << 40], ..good.clone() },
             Plan { amount: Amount::Messages(0), ..good.clone() },
+            Plan { amount: time(2, 1), ..good.clone() },
+            Plan { amount: time(1, 2), ..good.clone() },
+            Plan { amount: time(u64::MAX, u64::MAX), ..good.clone() },
         ] {
             assert!(bad.check().is_err(), "{bad:?}");
         }

@@ -2,7 +2,7 @@ use crate::congestion::{
     CongestionRule, RuleText, feedback_key_from_env, feedback_key_from_file, rule_from_text,
 };
 use cc::Rate;
-use datapath::engine::{Idle, Progress, ProgressError};
+use datapath::engine::{Idle, MAX_SLOTS, Progress, ProgressError};
 use datapath::neighbour;
 use roce::wire::format::{Numbers, NumbersError};
 use roce::wire::{Mtu, Vlan};
@@ -31,6 +31,7 @@ pub struct DeviceConfig {
     pub(crate) idle: Idle,
     pub(crate) mtu: Option<Mtu>,
     pub(crate) buffers: u32,
+    pub(crate) queue_pairs: u32,
     pub(crate) link_rate: Option<Rate>,
     pub(crate) rules: Vec<CongestionRule>,
     pub(crate) numbers: Option<Numbers>,
@@ -72,6 +73,8 @@ pub enum ConfigError {
     IntPort(String),
     #[error("{given} buffers: it is 256 to 1048576")]
     Buffers { given: u32 },
+    #[error("{given} queue pairs: it is 1 to {MAX_SLOTS}")]
+    QueuePairs { given: u32 },
 }
 
 impl Default for DeviceConfig {
@@ -85,6 +88,7 @@ impl Default for DeviceConfig {
             idle: Idle::default(),
             mtu: None,
             buffers: 8192,
+            queue_pairs: 1024,
             link_rate: None,
             rules: Vec::new(),
             numbers: None,
@@ -266,6 +270,18 @@ impl DeviceConfig {
     pub fn buffers(self, buffers: u32) -> Self {
         Self { buffers, ..self }
     }
+
+    /// Queue pairs and shared receive queues together that the device may hold, and as many completion queues: 1 to 262144, 1024
+    /// by default. The room for one that is not made takes about 100 bytes.
+    ///
+    /// # Errors
+    /// [`ConfigError::QueuePairs`] for any other number.
+    pub fn queue_pairs(self, most: u32) -> Result<Self, ConfigError> {
+        if !(1..=MAX_SLOTS as u32).contains(&most) {
+            return Err(ConfigError::QueuePairs { given: most });
+        }
+        Ok(Self { queue_pairs: most, ..self })
+    }
 }
 
 impl FromStr for Address {
@@ -290,8 +306,8 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// Reads the `ferroce.toml` format: `port`, `ip` (a list), `gateway`, `vlan`, `progress`, `idle`, `mtu`, `buffers`, `link_rate`,
-/// `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), and `[[congestion]]` rules.
+/// Reads the `ferroce.toml` format: `port`, `ip` (a list), `gateway`, `vlan`, `progress`, `idle`, `mtu`, `buffers`,
+/// `queue_pairs`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), and `[[congestion]]` rules.
 impl FromStr for DeviceConfig {
     type Err = ConfigError;
 
@@ -320,6 +336,9 @@ impl FromStr for DeviceConfig {
                 return Err(ConfigError::Buffers { given });
             }
             config.buffers = given;
+        }
+        if let Some(most) = file.queue_pairs {
+            config = config.queue_pairs(most)?;
         }
         if let Some(text) = &file.link_rate {
             let wrong = |reason| ConfigError::LinkRate { text: text.clone(), reason };
@@ -373,6 +392,7 @@ struct File {
     idle: Option<String>,
     mtu: Option<u32>,
     buffers: Option<u32>,
+    queue_pairs: Option<u32>,
     link_rate: Option<String>,
     feedback_key_file: Option<String>,
     int_port: Option<u16>,
@@ -426,6 +446,8 @@ mod tests {
             ("idle = 'nap'", "nap"),
             ("link_rate = 'fast'", "link_rate"),
             ("buffers = 1", "1048576"),
+            ("queue_pairs = 0", "1 to 262144"),
+            ("queue_pairs = 262145", "262145 queue pairs"),
             ("[[congestion]]\ncc = 'fixed'\n[[congestion]]\ncc = 'dctcp'", "congestion rule 2"),
             ("feedback_key_file = '/nowhere/key'", "/nowhere/key"),
         ] {

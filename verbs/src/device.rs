@@ -10,16 +10,19 @@ use roce::{Counters, EndpointConfig};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-const LIMITS: DeviceLimits = DeviceLimits {
-    max_qps: 1024,
-    max_cqs: 1024,
-    max_regions: 65_536,
-    max_cq_depth: 1 << 20,
-    max_requests: 1 << 15,
-    max_sge: 32,
-    max_inline: 1024,
-    max_rd_atomic: 16,
-};
+/// What a device holds: so many queue pairs, all else by limits of its own.
+const fn limits(queue_pairs: u32) -> DeviceLimits {
+    DeviceLimits {
+        max_qps: queue_pairs,
+        max_cqs: queue_pairs,
+        max_regions: 65_536,
+        max_cq_depth: 1 << 20,
+        max_requests: 1 << 15,
+        max_sge: 32,
+        max_inline: 1024,
+        max_rd_atomic: 16,
+    }
+}
 
 /// An open port with its poll-mode core. Clones are the same device; it closes when the last object made from
 /// it is gone.
@@ -62,6 +65,7 @@ pub struct DeviceInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DeviceLimits {
+    /// Queue pairs and shared receive queues together ([`DeviceConfig::queue_pairs`]).
     pub max_qps: u32,
     pub max_cqs: u32,
     pub max_regions: u32,
@@ -181,6 +185,7 @@ impl Device {
         let addresses = addresses(&facts, config)?;
         let gids = gid::table(facts.mac, addresses.iter().map(|address| address.ip));
         let speed_mbps = port.caps().speed_mbps;
+        let limits = limits(config.queue_pairs);
         let core = CoreConfig {
             name: facts.name.clone(),
             mac: facts.mac,
@@ -191,9 +196,9 @@ impl Device {
             progress: config.who_runs(),
             idle: config.idle,
             endpoint: EndpointConfig {
-                max_qps: LIMITS.max_qps,
-                max_cqs: LIMITS.max_cqs,
-                max_regions: LIMITS.max_regions,
+                max_qps: limits.max_qps,
+                max_cqs: limits.max_cqs,
+                max_regions: limits.max_regions,
                 seed: random()?,
                 core: 0,
             },
@@ -214,7 +219,7 @@ impl Device {
             gids,
             mtu,
             speed_mbps,
-            limits: LIMITS,
+            limits,
         };
         Ok(Self { inner: Arc::new(Inner { engine, info, rules: config.rules.clone() }) })
     }

@@ -1,6 +1,6 @@
 use datapath::engine::{ResolveError, Stopped};
-use roce::ControlError;
-use roce::qp::PostError;
+use roce::qp::{PostError, State};
+use roce::{ControlError, Qpn};
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -25,7 +25,9 @@ pub enum Error {
     Family { port: String, family: &'static str, peer: IpAddr },
     #[error("device {port} has no address; give it one with ip= (or FERROCE_IP)")]
     NoAddress { port: String },
-    #[error("GID index {index}: the device has {count}")]
+    #[error(
+        "GID index {index}: the device has {count} GIDs, which count from 0; `ferroce info --port` lists them"
+    )]
     GidIndex { index: usize, count: usize },
     #[error("MTU {given} does not fit port {port}: its frames carry at most {limit}; choose a smaller MTU")]
     Mtu { given: u32, limit: u32, port: String },
@@ -35,8 +37,10 @@ pub enum Error {
     OutOfMemory { length: usize },
     #[error("{what} belongs to another device")]
     OtherDevice { what: &'static str },
-    #[error("the queue pair is connected already")]
-    Connected,
+    #[error(
+        "queue pair {qpn} is in {state:?}: connect takes one in Init, as build() makes it, and only once"
+    )]
+    NotInInit { qpn: Qpn, state: State },
     #[error("{what} is {value}: it must be {limit}")]
     Value { what: &'static str, value: String, limit: String },
     #[error("the system gives no descriptor: {0}")]

@@ -262,7 +262,7 @@ impl QueuePair {
     /// Where the peer can't be reached, an option is out of its range, or the queue pair was connected before.
     pub fn connect(&mut self, remote: &QpEndpoint, options: &ConnectOptions) -> Result<(), Error> {
         if self.state != State::Init {
-            return Err(Error::Connected);
+            return Err(Error::NotInInit { qpn: self.qpn(), state: self.state });
         }
         let ours = self.endpoint();
         let mut plan = options.plan(&self.device.info, &ours, remote)?;

@@ -270,3 +270,25 @@ fn a_port_that_carries_no_packet_is_refused() {
         Device::open_on(port, own.clone(), &DeviceConfig::new().mtu(Mtu::M2048)).unwrap_err().to_string();
     assert!(error.contains("2048") && error.contains("1024") && error.contains("usual"), "{error}");
 }
+
+#[test]
+fn a_device_holds_as_many_queue_pairs_as_it_was_told() {
+    for most in [3, 1500] {
+        let (device, _other) = lonely(at("10.0.0.1/24", Progress::Inline).queue_pairs(most).unwrap());
+        assert_eq!(device.query().unwrap().limits.max_qps, most);
+        let (pd, cq) = (device.allocate_pd().unwrap(), device.create_cq(16).unwrap());
+        let small = Capabilities { max_send: 1, max_recv: 1, ..Capabilities::default() };
+        let build = || pd.queue_pair(&cq, &cq).capabilities(small).build();
+        let qps: Vec<_> = (0..most).map(|_| build().unwrap()).collect();
+        let refused = build().unwrap_err().to_string();
+        assert!(refused.contains(&format!("no more than {most} queue pairs")), "{refused}");
+        drop(qps);
+    }
+}
+
+#[test]
+fn what_is_connected_is_not_connected_again() {
+    let (mut a, b) = connected(Progress::Inline, 64);
+    let error = a.qp.connect(&b.qp.endpoint(), &ConnectOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("is in ReadyToSend: connect takes one in Init"), "{error}");
+}

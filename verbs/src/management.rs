@@ -37,8 +37,9 @@ impl Device {
 }
 
 impl ManagementPort {
-    /// Sends a datagram from the address with index `gid` to a peer, whose Ethernet address is found first. It may be lost
-    /// on the way: who sends asks again.
+    /// Sends a datagram from the address with index `gid` to a peer. It may be lost on the way: who sends asks again. Who sent
+    /// the datagram that was received last is answered the way that it came; anybody else's Ethernet address is found first,
+    /// for which this waits 3 s at most.
     ///
     /// # Errors
     /// Where the peer can't be reached, there is no such GID, too many wait, or the core has stopped.
@@ -50,8 +51,9 @@ impl ManagementPort {
             let family = if to.is_ipv4() { "IPv4" } else { "IPv6" };
             return Err(Error::Family { port: info.port.clone(), family, peer: to });
         }
+        let way_back = self.device.engine.call(move |station, _| station.way_back(to))?;
         let path = Path {
-            destination_mac: self.device.engine.resolve(to)?,
+            destination_mac: way_back.map_or_else(|| self.device.engine.resolve(to), Ok)?,
             udp_source: UDP_SOURCE,
             ..info.path(source, to, 0)
         };

@@ -3,7 +3,7 @@
 //! A core without a connection manager has none, and drops what comes. What a peer can make us hold is bounded.
 
 use crate::event_fd::EventFd;
-use roce::wire::{self, Bth, Header, Path};
+use roce::wire::{self, Bth, Header, Mac, Path};
 use roce::{Psn, Qpn};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -20,10 +20,19 @@ const QUEUE_KEY: u32 = 0x8001_0000;
 /// Datagrams that wait in each direction at most; who sends repeats what is lost.
 const DEPTH: usize = 256;
 
+/// Where a datagram came from, and by whom on this link.
+#[derive(Clone, Copy)]
+struct Sender {
+    ip: IpAddr,
+    mac: Mac,
+}
+
 /// The management queue pair of a port.
 pub(super) struct Management {
-    inbox: VecDeque<(IpAddr, Mad)>,
+    inbox: VecDeque<(Sender, Mad)>,
     outbox: VecDeque<(Path, Mad)>,
+    /// Of the datagram that was received last.
+    asker: Option<Sender>,
     /// Counts up for each datagram that came.
     bell: Arc<EventFd>,
     psn: Psn,
@@ -32,10 +41,10 @@ pub(super) struct Management {
 
 impl Management {
     pub(super) fn new(bell: Arc<EventFd>) -> Self {
-        let room = || VecDeque::with_capacity(DEPTH);
         Self {
-            inbox: room(),
+            inbox: VecDeque::with_capacity(DEPTH),
             outbox: VecDeque::with_capacity(DEPTH),
+            asker: None,
             bell,
             psn: Psn::new(0),
             identification: 0,
@@ -51,14 +60,23 @@ impl Management {
         let Header::Datagram { bth, queue_key: QUEUE_KEY, .. } = frame.header else { return false };
         let Ok(mad) = Mad::try_from(frame.payload) else { return true };
         if bth.destination == QUEUE_PAIR && self.inbox.len() < DEPTH {
-            self.inbox.push_back((frame.path.source, mad));
+            let sender = Sender { ip: frame.path.source, mac: frame.path.source_mac };
+            self.inbox.push_back((sender, mad));
             self.bell.signal();
         }
         true
     }
 
     pub(super) fn receive(&mut self) -> Option<(IpAddr, Mad)> {
-        self.inbox.pop_front()
+        let (sender, mad) = self.inbox.pop_front()?;
+        self.asker = Some(sender);
+        Some((sender.ip, mad))
+    }
+
+    /// The way back to who sent the datagram that was received last, if that is `ip`.
+    pub(super) fn way_back(&self, ip: IpAddr) -> Option<Mac> {
+        let is_unicast = |mac: &Mac| mac.0[0] & 1 == 0;
+        self.asker.filter(|asker| asker.ip == ip).map(|asker| asker.mac).filter(is_unicast)
     }
 
     /// `false` where too many wait.
@@ -122,7 +140,11 @@ mod tests {
             let mut frame = [0; 512];
             let length = here.poll_transmit(&mut frame).unwrap();
             assert!(there.on_frame(&frame[..length]));
-            assert_eq!(there.receive(), Some((source.parse().unwrap(), mad)));
+            let asker = source.parse().unwrap();
+            assert_eq!(there.way_back(asker), None, "not before it is received");
+            assert_eq!(there.receive(), Some((asker, mad)));
+            assert_eq!(there.way_back(asker), Some(Mac([2, 0, 0, 0, 0, 1])));
+            assert_eq!(there.way_back(destination.parse().unwrap()), None);
             assert_eq!((there.receive(), here.poll_transmit(&mut frame)), (None, None));
         }
     }

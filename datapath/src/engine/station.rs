@@ -282,6 +282,13 @@ impl Station {
         self.management.as_mut()?.receive()
     }
 
+    /// The Ethernet address that the management datagram received last came from, if `ip` sent it: the way back needs no
+    /// resolution, which a stranger could make us wait for.
+    #[must_use]
+    pub fn way_back(&self, ip: IpAddr) -> Option<Mac> {
+        self.management.as_ref()?.way_back(ip)
+    }
+
     /// Hands what was posted to the endpoint.
     pub(super) fn take_posts(&mut self, now: Instant) -> bool {
         let Self { endpoint, queues, doorbells, cqs, served, .. } = self;

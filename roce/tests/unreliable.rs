@@ -11,7 +11,7 @@ use roce::qp::{
     Capabilities, Changes, CompletionOpcode, CompletionStatus, Congestion, CongestionAlgorithm, Data,
     Datagram, Modify, PostError, QpInit, RecvRequest, Remote, SendRequest, State,
 };
-use roce::wire::{MAX_OVERHEAD, Mtu, Path, Service, parse};
+use roce::wire::{Header, MAX_OVERHEAD, Mtu, Operation, Path, Reth, Service, emit, parse};
 use roce::{Access, AddressId, ControlError, Discard, Event, Lkey, Psn, Qpn, Rkey};
 
 const NOW: Instant = Instant::ZERO;
@@ -172,6 +172,27 @@ fn what_is_not_allowed_is_dropped_without_a_word() {
     assert!(sent(&mut b).is_empty() && b.received().is_empty());
     assert_eq!(b.endpoint.report(b.qpn).unwrap().state, State::ReadyToSend);
     assert!(b.ram.0.iter().all(|&byte| byte == 0));
+}
+
+/// IBA 9.7.4.1.6: a message has 2 GiB at most, whatever the region would hold.
+#[test]
+fn a_write_that_announces_more_than_a_message_may_have_is_dropped() {
+    let [mut a, mut b] = connections();
+    let large = b.endpoint.register(b.pd, 1 << 32, 3 << 30, Access::ALL).unwrap();
+    let remote = Remote { address: large.address, rkey: large.rkey };
+    post(&mut a, |a| SendRequest::write(1, a.sge(0, 2000), remote));
+    let frame = parse(&sent(&mut a)[0]).map(|first| {
+        let Header::Connected { service, bth, operation: Operation::WriteFirst(reth) } = first.header else {
+            panic!("{first:?}")
+        };
+        let operation = Operation::WriteFirst(Reth { length: (1 << 31) + 1, ..reth });
+        let mut frame = vec![0; 1024 + MAX_OVERHEAD];
+        let header = Header::Connected { service, bth, operation };
+        let length = emit(&first.path, 0, &header, first.payload.len(), &mut frame).unwrap().seal();
+        frame.truncate(length);
+        frame
+    });
+    assert_eq!(arrive(&mut b, &frame.unwrap()), Err(Discard::Sequence));
 }
 
 #[test]

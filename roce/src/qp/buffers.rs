@@ -1,5 +1,6 @@
 //! Bytes between a packet and a request's list of buffers.
 
+use super::wqe::MAX_MESSAGE;
 use super::{Data, Sge};
 use crate::{Access, AccessError, Memory, PdId, RegionTable, Slice};
 
@@ -80,9 +81,10 @@ pub(super) fn place<M: Memory>(
     Ok(())
 }
 
-/// Bytes that `buffers` hold.
-pub(super) fn room(buffers: &[Sge]) -> u64 {
-    buffers.iter().map(|sge| u64::from(sge.length)).sum()
+/// Bytes of a message that fit into `buffers`: no more than a message may have, however much they hold (IBA 9.7.4.1.6).
+pub(super) fn room(buffers: &[Sge]) -> u32 {
+    let held: u64 = buffers.iter().map(|sge| u64::from(sge.length)).sum();
+    u32::try_from(held).map_or(MAX_MESSAGE, |held| held.min(MAX_MESSAGE))
 }
 
 #[cfg(test)]
@@ -98,5 +100,14 @@ mod tests {
         let found: Vec<_> = stretches(&buffers, 8, 14).map(|s| (s.address, s.length)).collect();
         assert_eq!(found, [(108, 2), (300, 10), (400, 2)]);
         assert_eq!(stretches(&buffers, 30, 0).count(), 0);
+    }
+
+    #[test]
+    fn no_buffers_take_more_than_a_message() {
+        let sge = |length| Sge { address: 0, length, lkey: Lkey::new(1) };
+        assert_eq!((room(&[]), room(&[sge(3), sge(4)])), (0, 7));
+        for large in [[sge(1 << 31), sge(1)], [sge(u32::MAX), sge(u32::MAX)], [sge(0), sge(u32::MAX)]] {
+            assert_eq!(room(&large), 1 << 31);
+        }
     }
 }

@@ -100,8 +100,7 @@ pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: b
 
 /// A SEND fits its receive buffers, and is no longer than a message may be (IBA 9.7.4.1.6).
 pub(super) fn check_room(request: &RecvRequest, received: u32, length: u32) -> Result<(), Refusal> {
-    let room = buffers::room(&request.buffers).min(u64::from(MAX_MESSAGE));
-    if u64::from(received) + u64::from(length) <= room {
+    if received + length <= buffers::room(&request.buffers) {
         return Ok(());
     }
     Err(Refusal::Fatal {

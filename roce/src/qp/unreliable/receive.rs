@@ -1,4 +1,5 @@
 use super::super::queue_pair::same_partition;
+use super::super::wqe::MAX_MESSAGE;
 use super::super::{
     Books, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, State, buffers,
 };
@@ -98,7 +99,7 @@ impl Unreliable {
     ) -> Result<(), Discard> {
         let length = (GRH + arrival.payload.len()) as u32;
         let request = self.receives.front(arrival.books.shared).ok_or(Discard::ReceiverNotReady)?;
-        if buffers::room(&request.buffers) < u64::from(length) {
+        if buffers::room(&request.buffers) < length {
             return Err(Discard::LocalProtection);
         }
         let mut grh = [0; GRH];
@@ -187,7 +188,7 @@ impl Unreliable {
             None => (self.receives.pop(arrival.books.shared).ok_or(Discard::ReceiverNotReady)?, 0),
         };
         let total = received + arrival.payload.len() as u32;
-        if u64::from(total) > buffers::room(&request.buffers) {
+        if total > buffers::room(&request.buffers) {
             self.message = Some(Message::Send { request, received });
             return Err(Discard::LocalProtection);
         }
@@ -228,7 +229,8 @@ impl Unreliable {
         let length = arrival.payload.len() as u32;
         let total = u64::from(received) + u64::from(length);
         let announced = u64::from(reth.length);
-        if if end.is_some() { total != announced } else { total >= announced } {
+        let fits = if end.is_some() { total == announced } else { total < announced };
+        if !fits || reth.length > MAX_MESSAGE {
             return Err(Discard::Sequence);
         }
         if !self.access.contains(Access::REMOTE_WRITE) {

@@ -115,7 +115,9 @@ fn as_json(info: &DeviceInfo, counters: Option<&Counters>) -> Value {
 /// Linux interfaces: what `--port` takes without further set-up.
 fn show_interfaces(json: bool) {
     let names = linux::interface_names();
-    let found: Vec<_> = names.iter().filter_map(|name| linux::interface(name).ok()).collect();
+    // Without an Ethernet address (lo, tun) it can be no port.
+    let ports = names.iter().filter_map(|name| linux::interface(name).ok());
+    let found: Vec<_> = ports.filter(|interface| interface.mac.0 != [0; 6]).collect();
     if json {
         let ports = found.iter().map(|each| {
             json!({
@@ -132,7 +134,7 @@ fn show_interfaces(json: bool) {
         anstream::println!("{:<16} {:>13}  {state:<8}  {}", each.name, each.mtu, each.mac);
     }
     anstream::println!(
-        "\nThese Linux interfaces can be ports; name one: ferroce info --port NAME. Other forms:"
+        "\nThese Linux interfaces can be ports while they are up; name one: ferroce info --port NAME. All forms:"
     );
     anstream::println!("{}", datapath::port_spec::FORMS);
 }

@@ -179,7 +179,7 @@ mod library {
 
     /// The smallest IP MTU with a path MTU of 4096.
     const FULL_MTU: u16 = 4180;
-    const DRIVERS: [&str; 6] = ["af_packet", "memif", "null", "pcap", "ring", "tap"];
+    const DRIVERS: [&str; 8] = ["af_packet", "memif", "null", "pcap", "ring", "tap", "vhost", "virtio"];
 
     pub(super) fn version() -> Check {
         let found = dpdk::version();

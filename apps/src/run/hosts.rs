@@ -1,6 +1,7 @@
 //! Connected hosts on this machine: network namespaces, with a veth pair between two, or each to the switch.
 
 use crate::failure::Failure;
+use cc::Rate;
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
@@ -10,6 +11,17 @@ use std::thread;
 pub const INTERFACE: &str = "eth0";
 /// What `ferroce switch` says once it forwards.
 const SWITCHING: &str = "switching between";
+
+/// What is between the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// A veth pair; of two hosts only.
+    Cable,
+    /// `ferroce switch`, as fast as it can.
+    Switch,
+    /// `ferroce switch`, each port at this rate, and so with telemetry.
+    Shaped(Rate),
+}
 
 /// The hosts; removed when dropped.
 pub struct Hosts {
@@ -23,19 +35,20 @@ impl Hosts {
     ///
     /// # Errors
     /// Where `ip` is missing or refused: it takes root.
-    pub fn make(count: u8, mtu: u16, switch: bool) -> Result<Self, Failure> {
+    pub fn make(count: u8, mtu: u16, link: Link) -> Result<Self, Failure> {
         // From here on what was made is removed, also where the rest can't be.
         let mut hosts = Self { prefix: format!("ferroce-{}", std::process::id()), count, switch: None };
-        if switch {
-            hosts.make_star(mtu)?
-        } else {
-            hosts.make_pair(mtu)?
+        match link {
+            Link::Cable => hosts.make_pair(mtu)?,
+            Link::Switch | Link::Shaped(_) => hosts.make_star(mtu)?,
         }
         for rank in 0..count {
             hosts.set_up(rank)?;
         }
-        if switch {
-            hosts.start_switch()?;
+        match link {
+            Link::Cable => {}
+            Link::Switch => hosts.start_switch(None)?,
+            Link::Shaped(rate) => hosts.start_switch(Some(rate))?,
         }
         Ok(hosts)
     }
@@ -92,13 +105,16 @@ impl Hosts {
         ip(&["-n", &host, "link", "set", INTERFACE, "up"])
     }
 
-    fn start_switch(&mut self) -> Result<(), Failure> {
+    fn start_switch(&mut self, rate: Option<Rate>) -> Result<(), Failure> {
         let failed = |why: String| Failure::run(format!("the switch doesn't start: {why}"));
         let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
         let mut switch = Command::new("ip");
         switch.args(["netns", "exec", &self.switch_namespace()]).arg(program).arg("switch");
         for rank in 0..self.count {
             switch.args(["--port", &switch_port(rank)]);
+        }
+        if let Some(rate) = rate {
+            switch.args(["--rate", &rate.as_bps().to_string()]);
         }
         switch.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let switch = self.switch.insert(switch.spawn().map_err(|error| failed(error.to_string()))?);

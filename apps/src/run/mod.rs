@@ -6,8 +6,9 @@ mod library;
 mod ranks;
 
 use crate::failure::Failure;
-use crate::signals;
-use hosts::Hosts;
+use crate::{signals, units};
+use cc::Rate;
+use hosts::{Hosts, Link};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ Examples:
   On this machine, without an RDMA device, a second interface or a second host:
     ferroce run --namespaces 2 -- ib_write_bw -F {peer}
     ferroce run --namespaces 2 -- ibv_rc_pingpong -g 0 {peer}
+  Through a switch of 1 Gb/s whose ports stamp telemetry, paced by HPCC++:
+    ferroce run --namespaces 2 --rate 1G --cc hpcc,line_rate=1G,base_rtt=1ms -- ib_write_bw -F {peer}
 
 With --namespaces each rank has a host of its own. In PROGRAM and ARGS, {rank} is its number from 0, {ip} its own address, \
 {peer} the address of rank 0; rank 0 itself, the server, runs without an argument that is {peer} alone.
@@ -54,6 +57,10 @@ pub struct Args {
     /// With --namespaces: through `ferroce switch`, also where two hosts need none
     #[arg(long, requires = "namespaces")]
     switch: bool,
+    /// With --namespaces: through `ferroce switch` whose ports send so much at most, as in 1G. Only ports with a rate stamp
+    /// telemetry
+    #[arg(long, value_name = "RATE", requires = "namespaces", value_parser = units::rate)]
+    rate: Option<Rate>,
     /// What to run.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     command: Vec<String>,
@@ -68,7 +75,12 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let settings = settings(args)?;
     if let Some(count) = args.namespaces {
         signals::listen()?;
-        let hosts = Hosts::make(count, args.mtu, args.switch || count > 2)?;
+        let link = match args.rate {
+            Some(rate) => Link::Shaped(rate),
+            None if args.switch || count > 2 => Link::Switch,
+            None => Link::Cable,
+        };
+        let hosts = Hosts::make(count, args.mtu, link)?;
         return ranks::run(&hosts, &libraries, &args.command, &settings);
     }
     let (program, rest) = args.command.split_first().ok_or_else(|| Failure::usage("no program is named"))?;

@@ -208,7 +208,7 @@ pub fn read(
         (None, None) => {
             let of = |flow: &FlowText| {
                 let start = time("start", &flow.start)?;
-                spell(flow, start, text.first_host).map_err(|error| wrong("flow", error))
+                spell(flow, start, text.first_host, topology.hosts()).map_err(|error| wrong("flow", error))
             };
             text.flow.iter().map(of).collect::<Result<Vec<_>, Failure>>()?.concat()
         }
@@ -351,14 +351,16 @@ fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<C
 }
 
 /// The flows of one entry.
-fn spell(text: &FlowText, start: Duration, first: u32) -> Result<Vec<Flow>, String> {
-    let sources = match (text.source, text.senders) {
-        (Some(source), None) => source..source + 1,
-        (None, Some(senders)) => first..first + senders,
-        _ => return Err("say either source or senders".into()),
-    };
+fn spell(text: &FlowText, start: Duration, first: u32, hosts: usize) -> Result<Vec<Flow>, String> {
     let flow = |source| Flow { dscp: text.dscp, ..spec(source, text.destination, text.bytes, start, first) };
-    Ok(sources.map(flow).collect())
+    match (text.source, text.senders) {
+        (Some(source), None) => Ok(vec![flow(source)]),
+        (None, Some(senders)) if (1..=hosts).contains(&(senders as usize)) => {
+            Ok((0..senders).map(|sender| flow(first.wrapping_add(sender))).collect())
+        }
+        (None, Some(senders)) => Err(format!("senders = {senders}: 1 to {hosts}, as there are hosts")),
+        (Some(_), Some(_)) | (None, None) => Err("say either source or senders".into()),
+    }
 }
 
 fn draw(traffic: &Traffic, time: Duration, hosts: u32, line: Rate, seed: u64) -> Result<Vec<Flow>, String> {
@@ -376,7 +378,18 @@ fn draw(traffic: &Traffic, time: Duration, hosts: u32, line: Rate, seed: u64) ->
             return Err(format!("load {load}: 0 to 1"));
         }
     }
+    if hosts < 2 {
+        return Err("there is one host, and nobody to send to".into());
+    }
     let incast = traffic.incast.as_ref();
+    if let Some(IncastText { senders, bytes, .. }) = incast
+        && (*bytes == 0 || !(1..hosts).contains(senders))
+    {
+        let most = hosts - 1;
+        return Err(format!(
+            "incast.senders = {senders}, incast.bytes = {bytes}: 1 to {most}, and at least 1"
+        ));
+    }
     let incast =
         incast.map(|incast| Incast { senders: incast.senders, bytes: incast.bytes, load: incast.load });
     Ok(poisson(hosts, line, &sizes, traffic.load, time, incast, seed))
@@ -429,6 +442,35 @@ mod tests {
         assert_eq!(varied(reference.clone(), &[("max_stage".into(), "0".into())]).variant, "hpcc_ms0");
         assert_eq!(varied(reference, &[("cc".into(), "dctcp".into())]).variant, "dctcp");
         assert!(read("x", &TEXT.replace("hosts = 3", ""), None, 1, &[]).is_err());
+    }
+
+    #[test]
+    fn numbers_that_no_host_has_are_named() {
+        let incast = |senders: u32, bytes: u32| {
+            let traffic =
+                "[traffic]\nsizes = 'web-search'\nload = 0.1\ntime = '1us'\n[traffic.incast]\nload = 0.1\n";
+            let flows = TEXT.find("[[flow]]").unwrap();
+            format!("{}{traffic}senders = {senders}\nbytes = {bytes}\n", &TEXT[..flows])
+        };
+        for (text, part) in [
+            (TEXT.replace("source = 1", "senders = 4"), "senders = 4: 1 to 3"),
+            (TEXT.replace("source = 1", "senders = 4294967295"), "1 to 3"),
+            (TEXT.replace("source = 1", ""), "either source or senders"),
+            (incast(2, 0), "incast.bytes = 0"),
+            (incast(3, 1), "incast.senders = 3"),
+            (
+                incast(1, 1)
+                    .replace("'star'", "'parking-lot'\nswitches = 1")
+                    .replace("hosts = 3", "hosts = 1"),
+                "one host",
+            ),
+        ] {
+            let error = read("x", &text, None, 1, &[]).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        assert!(read("x", &incast(2, 1), None, 1, &[]).is_ok());
+        let beyond = read("x", &TEXT.replace("source = 1", "source = 4294967295"), None, 1, &[]).unwrap();
+        assert_eq!(beyond.setup.flows.len(), 1, "the run refuses it as no host");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use verbs::{Counters, Discard};
 pub struct Shown<'a>(pub &'a Counters);
 
 /// Name in JSON, words, value.
-fn named(counters: &Counters) -> [(&'static str, &'static str, u64); 17] {
+fn named(counters: &Counters) -> [(&'static str, &'static str, u64); 19] {
     [
         ("rx_frames", "frames received", counters.rx_frames),
         ("tx_frames", "frames sent", counters.tx_frames),
@@ -23,6 +23,8 @@ fn named(counters: &Counters) -> [(&'static str, &'static str, u64); 17] {
         ("rnr_naks_received", "RNR NAKs received", counters.rnr_naks_received),
         ("probes_sent", "probes sent", counters.probes_sent),
         ("probe_responses", "probe responses", counters.probe_responses),
+        ("feedback_sent", "telemetry answers sent", counters.feedback_sent),
+        ("feedback_received", "telemetry answers received", counters.feedback_received),
         ("path_moves", "moves to another path", counters.path_moves),
         ("rx_marked", "packets marked CE", counters.rx_marked),
         ("cnps_sent", "CNPs sent", counters.notifications_sent),
@@ -66,8 +68,9 @@ mod tests {
         let mut counters = Counters::default();
         counters.rx_frames = 7;
         counters.timeouts = 2;
+        counters.feedback_received = 3;
         counters.discard(Discard::Icrc);
-        let expected = " frames received            : 7\n acknowledgement timeouts   : 2\n dropped, wrong ICRC        : 1\n";
+        let expected = " frames received            : 7\n acknowledgement timeouts   : 2\n telemetry answers received : 3\n dropped, wrong ICRC        : 1\n";
         assert_eq!(Shown(&counters).to_string(), expected);
         let json = json(&counters);
         assert_eq!(json["timeouts"], 2);

@@ -39,7 +39,7 @@ pub enum PortSpec {
         /// The Unix socket where the two meet.
         socket: String,
         /// Who listens on it.
-        role: MemifRole,
+        role: SocketRole,
         /// Tells interfaces of one socket apart.
         id: u32,
         /// The client's buffers lie in the shared memory. The peer can then write all of this process's DPDK memory.
@@ -50,8 +50,8 @@ pub enum PortSpec {
         /// The Unix socket where the two meet.
         socket: String,
         /// The server is vhost, the device's side; the client is virtio-user, the driver's, and lends all of this process's
-        /// DPDK memory.
-        role: MemifRole,
+        /// DPDK memory: the peer can write it.
+        role: SocketRole,
     },
     /// Within this process, by name: a loop (no end), or one end of a pair.
     Ring {
@@ -79,7 +79,7 @@ pub enum PortSpec {
 
 /// Which side of a memif or vhost-user socket a port is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum MemifRole {
+pub enum SocketRole {
     /// The client where somebody listens already, the server elsewhere.
     #[default]
     Auto,
@@ -133,7 +133,7 @@ impl fmt::Display for PortSpec {
     }
 }
 
-impl MemifRole {
+impl SocketRole {
     const fn suffix(self) -> &'static str {
         match self {
             Self::Auto => "",
@@ -212,9 +212,9 @@ fn socket_path(socket: &str, kind: &str) -> Result<String, String> {
 
 fn virtio(rest: &str) -> Result<PortSpec, String> {
     let (socket, role) = match rest.split_once(',') {
-        None => (rest, MemifRole::Auto),
-        Some((socket, "server")) => (socket, MemifRole::Server),
-        Some((socket, "client")) => (socket, MemifRole::Client),
+        None => (rest, SocketRole::Auto),
+        Some((socket, "server")) => (socket, SocketRole::Server),
+        Some((socket, "client")) => (socket, SocketRole::Client),
         Some((_, other)) => return Err(format!("virtio has no option `{other}`; it takes server or client")),
     };
     Ok(PortSpec::Virtio { socket: socket_path(socket, "virtio")?, role })
@@ -223,11 +223,11 @@ fn virtio(rest: &str) -> Result<PortSpec, String> {
 fn memif(rest: &str) -> Result<PortSpec, String> {
     let mut parts = rest.split(',');
     let socket = socket_path(parts.next().unwrap_or(""), "memif")?;
-    let (mut role, mut id, mut zero_copy) = (MemifRole::Auto, 0, false);
+    let (mut role, mut id, mut zero_copy) = (SocketRole::Auto, 0, false);
     for part in parts {
         match part {
-            "server" => role = MemifRole::Server,
-            "client" => role = MemifRole::Client,
+            "server" => role = SocketRole::Server,
+            "client" => role = SocketRole::Client,
             "zero-copy" => zero_copy = true,
             _ => {
                 let number = part.strip_prefix("id=").ok_or_else(|| {

@@ -1,7 +1,7 @@
 //! What DPDK is told for each kind of port.
 
 use super::port::PortConfig;
-use crate::port_spec::{MemifRole, PortSpec};
+use crate::port_spec::{PortSpec, SocketRole};
 
 /// Room of an Ethernet header and one VLAN tag.
 pub(super) const ETHERNET: usize = 14 + 4;
@@ -28,7 +28,7 @@ const VIRTIO_FEATURES: &str = "packed_vq=1,mrg_rxbuf=0,in_order=1";
 /// made by a call, PCI devices have a name already.
 pub(super) fn devargs(
     spec: &PortSpec,
-    meeting: Option<&(MemifRole, String)>,
+    meeting: Option<&(SocketRole, String)>,
     max_frame: usize,
     config: &PortConfig,
 ) -> (String, String) {
@@ -50,7 +50,7 @@ pub(super) fn devargs(
         PortSpec::Tap(name) => device("net_tap", format!("iface={name}")),
         PortSpec::Memif { id, zero_copy, .. } => {
             let (role, socket) = match meeting {
-                Some((MemifRole::Client, socket)) => ("client", socket.as_str()),
+                Some((SocketRole::Client, socket)) => ("client", socket.as_str()),
                 Some((_, socket)) => ("server", socket.as_str()),
                 None => ("server", ""),
             };
@@ -66,7 +66,7 @@ pub(super) fn devargs(
             )
         }
         PortSpec::Virtio { .. } => match meeting {
-            Some((MemifRole::Client, socket)) => {
+            Some((SocketRole::Client, socket)) => {
                 device("net_virtio_user", format!("path={socket},queues=1,{VIRTIO_FEATURES}"))
             }
             Some((_, socket)) => device("net_vhost", format!("iface={socket},queues=1")),
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     fn arguments(spec: &str, max_frame: usize) -> String {
-        let memif = (MemifRole::Client, "/run/x.sock".to_owned());
+        let memif = (SocketRole::Client, "/run/x.sock".to_owned());
         devargs(&spec.parse().unwrap(), Some(&memif), max_frame, &PortConfig::default()).1
     }
 
@@ -118,8 +118,8 @@ mod tests {
     fn one_end_of_a_vhost_user_socket_is_the_device() {
         let spec = "virtio:/run/x.sock".parse().unwrap();
         let side = |role| devargs(&spec, Some(&(role, "/run/x.sock".into())), 4518, &PortConfig::default());
-        assert_eq!(side(MemifRole::Server), ("net_vhost".into(), "iface=/run/x.sock,queues=1".into()));
-        let (driver, arguments) = side(MemifRole::Client);
+        assert_eq!(side(SocketRole::Server), ("net_vhost".into(), "iface=/run/x.sock,queues=1".into()));
+        let (driver, arguments) = side(SocketRole::Client);
         assert_eq!(driver, "net_virtio_user");
         assert!(arguments.starts_with("path=/run/x.sock,queues=1,packed_vq=1,mrg_rxbuf=0"), "{arguments}");
     }

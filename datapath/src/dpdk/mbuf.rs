@@ -47,7 +47,8 @@ impl Deref for Mbuf {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: `data_len` bytes from the start lie within the buffer, are initialised (a pool's memory is mapped
-        // zeroed) and belong to us.
+        // zeroed) and belong to us: no thread of this process has them. A process that was lent DPDK's memory (vhost-user,
+        // memif with zero-copy) can write them all the same; that it does not is what naming such a port promises.
         unsafe { std::slice::from_raw_parts(self.start(), usize::from(self.head().data_len)) }
     }
 }

@@ -10,7 +10,7 @@ use super::pool::Pool;
 use super::prepare::{PortError, Prepared, ROCE_OVERHEAD, max_frame, prepare};
 use super::vhost;
 use crate::io::{BURST, Burst, Caps, PacketBuf, PacketIo};
-use crate::port_spec::{MemifRole, PortSpec, RingEnd};
+use crate::port_spec::{PortSpec, RingEnd, SocketRole};
 use dpdk_sys as dpdk;
 use roce::wire::{Mac, Mtu};
 use std::ffi::{CStr, CString, c_int};
@@ -356,7 +356,7 @@ struct Setup<'a> {
     spec: &'a PortSpec,
     config: &'a PortConfig,
     prepared: &'a Prepared,
-    meeting: Option<(MemifRole, String)>,
+    meeting: Option<(SocketRole, String)>,
     max_frame: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Who is who at a vhost-user socket.
 
 use super::prepare::PortError;
-use crate::port_spec::{MemifRole, PortSpec};
+use crate::port_spec::{PortSpec, SocketRole};
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 
@@ -9,21 +9,21 @@ use std::os::unix::net::UnixStream;
 ///
 /// The server's driver does not take over a socket that an earlier one left behind, and the client's does not wait for a
 /// server: both are seen to here.
-pub(super) fn driver_side(spec: &PortSpec) -> Result<Option<(MemifRole, String)>, PortError> {
+pub(super) fn driver_side(spec: &PortSpec) -> Result<Option<(SocketRole, String)>, PortError> {
     let PortSpec::Virtio { socket, role } = spec else { return Ok(None) };
     let error = |why: String, remedy| PortError::Socket { socket: socket.clone(), why, remedy };
     let role = match (role, listens(socket)) {
-        (MemifRole::Auto | MemifRole::Client, true) => MemifRole::Client,
-        (MemifRole::Client, false) => {
+        (SocketRole::Auto | SocketRole::Client, true) => SocketRole::Client,
+        (SocketRole::Client, false) => {
             return Err(error("nobody listens there".into(), "start the server first"));
         }
-        (MemifRole::Server, true) => {
+        (SocketRole::Server, true) => {
             let remedy = "be its client, or choose another path";
             return Err(error("another server listens there".into(), remedy));
         }
-        (MemifRole::Auto | MemifRole::Server, false) => {
+        (SocketRole::Auto | SocketRole::Server, false) => {
             remove_left_over(socket).map_err(|e| error(e.to_string(), "remove it"))?;
-            MemifRole::Server
+            SocketRole::Server
         }
     };
     Ok(Some((role, socket.clone())))

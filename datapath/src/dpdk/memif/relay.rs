@@ -5,7 +5,7 @@ use super::socket::{self, Message};
 use crate::dpdk::eal;
 use crate::dpdk::port;
 use crate::dpdk::prepare::PortError;
-use crate::port_spec::MemifRole;
+use crate::port_spec::SocketRole;
 use std::ffi::CString;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -32,14 +32,14 @@ pub(in crate::dpdk) enum Meeting {
 
 impl Meeting {
     /// At the socket of a port's name. One that a dead process left is removed.
-    pub(in crate::dpdk) fn at(name: &str, wanted: MemifRole) -> Result<Self, PortError> {
+    pub(in crate::dpdk) fn at(name: &str, wanted: SocketRole) -> Result<Self, PortError> {
         let path = Path::new(name);
         let error = |why: String, remedy| PortError::Socket { socket: name.to_owned(), why, remedy };
         let taken = "choose another path, or be its client";
         match (socket::connect(path), wanted) {
-            (Ok(_), MemifRole::Server) => return Err(error("somebody listens on it already".into(), taken)),
-            (Ok(peer), MemifRole::Auto | MemifRole::Client) => return Ok(Self::Client { peer }),
-            (Err(_), MemifRole::Client) => {
+            (Ok(_), SocketRole::Server) => return Err(error("somebody listens on it already".into(), taken)),
+            (Ok(peer), SocketRole::Auto | SocketRole::Client) => return Ok(Self::Client { peer }),
+            (Err(_), SocketRole::Client) => {
                 return Err(error(
                     "nobody listens on it".into(),
                     "start the server first, or leave `,client` out",
@@ -55,10 +55,10 @@ impl Meeting {
         Ok(Self::Server { listener, path: path.to_owned() })
     }
 
-    pub(in crate::dpdk) fn role(&self) -> MemifRole {
+    pub(in crate::dpdk) fn role(&self) -> SocketRole {
         match self {
-            Self::Server { .. } => MemifRole::Server,
-            Self::Client { .. } => MemifRole::Client,
+            Self::Server { .. } => SocketRole::Server,
+            Self::Client { .. } => SocketRole::Client,
         }
     }
 }
@@ -100,7 +100,7 @@ impl Drop for Private {
 /// Passes messages between the driver and the peer, until dropped.
 pub(in crate::dpdk) struct Relay {
     gate: Arc<Gate>,
-    role: MemifRole,
+    role: SocketRole,
     /// Where the driver's socket lies, while somebody may connect to it.
     private: Option<Private>,
     /// What isn't started yet.
@@ -141,14 +141,14 @@ impl Relay {
     }
 
     /// The driver's role, the same as the port's, and the socket that it listens on or connects to.
-    pub(in crate::dpdk) fn driver_side(&self) -> (MemifRole, String) {
+    pub(in crate::dpdk) fn driver_side(&self) -> (SocketRole, String) {
         (self.role, self.work.as_ref().map_or_else(String::new, |work| work.path.display().to_string()))
     }
 
     /// Begins, once the device `port` has started.
     pub(in crate::dpdk) fn start(&mut self, port: u16) -> io::Result<()> {
         let Some(mut work) = self.work.take() else { return Ok(()) };
-        if self.role == MemifRole::Server {
+        if self.role == SocketRole::Server {
             let driver = socket::handle(&work.path)?;
             work.path = PathBuf::from(format!("/proc/self/fd/{}", driver.as_raw_fd()));
             work.driver = Some(driver);

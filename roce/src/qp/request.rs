@@ -135,7 +135,7 @@ impl SendOperation {
 pub enum Data {
     /// Registered buffers, in order. More than four cost an allocation when posted.
     Buffers(SmallVec<[Sge; 4]>),
-    /// The bytes themselves, taken when posted: the buffer is free again at once.
+    /// The bytes themselves, taken when posted: the buffer is free again at once. More than 64 cost an allocation.
     Inline(SmallVec<[u8; 64]>),
 }
 

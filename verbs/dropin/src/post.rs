@@ -32,13 +32,15 @@ pub(crate) unsafe fn inline(list: &[ibv_sge], limit: u32) -> Result<Data, Errno>
     if length > u64::from(limit) {
         return Err(INVALID);
     }
-    let mut bytes = Vec::with_capacity(length as usize);
-    for sge in list.iter().filter(|sge| sge.length > 0) {
-        let from = std::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
-        // SAFETY: the caller's promise; null is none of the program's memory.
-        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, sge.length as usize) });
+    let mut data = Data::inline(&[]);
+    if let Data::Inline(bytes) = &mut data {
+        for sge in list.iter().filter(|sge| sge.length > 0) {
+            let from = std::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+            // SAFETY: the caller's promise; null is none of the program's memory.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, sge.length as usize) });
+        }
     }
-    Ok(Data::inline(&bytes))
+    Ok(data)
 }
 
 /// # Safety

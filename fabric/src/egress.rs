@@ -92,7 +92,7 @@ impl<B: PacketBuf> Egress<B> {
         if self.waiting.bytes(class) + bytes > self.limit {
             return Err(Refused::QueueFull);
         }
-        let most = (self.waiting.count() + 1) * self.limit;
+        let most = (self.waiting.count() + 1).saturating_mul(self.limit);
         if self.waiting.total() + self.released_bytes + bytes > most || self.frames() >= self.limit_frames {
             return Err(Refused::PortBlocked);
         }

@@ -19,7 +19,7 @@ pub struct Interval {
     pub ce_marked: u64,
     /// Frames that found no room.
     pub dropped: u64,
-    /// How long the queue was how long: bytes, and nanoseconds. Intervals can be put together without loss.
+    /// For how long the queue had which length: bytes, and nanoseconds. Intervals can be put together without loss.
     pub queue: Vec<(u64, u64)>,
 }
 

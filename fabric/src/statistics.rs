@@ -6,7 +6,7 @@ use std::time::Duration;
 /// An empty queue for longer than this is nobody sending: it counts neither for the queue nor for utilisation.
 pub(crate) const IDLE: Duration = Duration::from_millis(100);
 
-/// How long the queue was how long, and how long the link was busy.
+/// For how long the queue had which length, and how long the link was busy.
 pub(crate) struct Statistics {
     queue: Histogram<u64>,
     /// Byte-nanoseconds and nanoseconds recorded.
@@ -49,7 +49,7 @@ impl Statistics {
         }
     }
 
-    /// How long the queue was how long since this was asked last, bytes and nanoseconds; it holds `waiting` now. Nothing the
+    /// For how long the queue had which length since this was asked last, bytes and nanoseconds; it holds `waiting` now. Nothing the
     /// first time.
     pub(crate) fn take_interval(&mut self, waiting: u64, now: Instant) -> Vec<(u64, u64)> {
         let Some(interval) = &mut self.interval else {

@@ -281,7 +281,7 @@ impl<B: PacketBuf> Switch<B> {
         (port.counters, port.egress.statistics.busy_time())
     }
 
-    /// How long a port's queue was how long, bytes and nanoseconds, since this was asked last; nothing the first time.
+    /// For how long a port's queue had which length, bytes and nanoseconds, since this was asked last; nothing the first time.
     pub(crate) fn queue_times(&mut self, now: Instant, port: PortId) -> Vec<(u64, u64)> {
         self.turn(now);
         let id = self.id;

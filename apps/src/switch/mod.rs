@@ -99,8 +99,8 @@ pub struct Args {
     /// Write each phase's report to FILE
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write what each port did, interval by interval, to FILE as CSV: bytes, busy time, marks, and how long the queue
-    /// was how long
+    /// Write what each port did, interval by interval, to FILE as CSV: bytes, busy time, marks, and for how long the queue
+    /// had which length
     #[arg(long, value_name = "FILE")]
     series: Option<PathBuf>,
     /// Length of such an interval

@@ -433,6 +433,16 @@ mod tests {
         assert_eq!(text.parse(), Ok(built));
     }
 
+    /// What the READMEs show is what is read.
+    #[test]
+    fn the_examples_in_the_readmes_are_files() {
+        let texts = [include_str!("../../README.md"), include_str!("../README.md")];
+        let blocks = texts.iter().flat_map(|text| text.split("```toml\n").skip(1));
+        let files = blocks.filter_map(|rest| rest.split("```").next()).filter(|block| block.contains("cc ="));
+        let rules: Vec<_> = files.map(|file| file.parse::<DeviceConfig>().unwrap().rules.len()).collect();
+        assert_eq!(rules, [1, 2]);
+    }
+
     #[test]
     fn what_is_wrong_is_named() {
         for (text, part) in [

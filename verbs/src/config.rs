@@ -272,7 +272,7 @@ impl DeviceConfig {
     }
 
     /// Queue pairs and shared receive queues together that the device may hold, and as many completion queues: 1 to 262144, 1024
-    /// by default. The room for one that is not made takes about 100 bytes.
+    /// by default. Room for one that is not made takes about 50 bytes.
     ///
     /// # Errors
     /// [`ConfigError::QueuePairs`] for any other number.

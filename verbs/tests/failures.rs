@@ -283,6 +283,10 @@ fn a_device_holds_as_many_queue_pairs_as_it_was_told() {
         let refused = build().unwrap_err().to_string();
         assert!(refused.contains(&format!("no more than {most} queue pairs")), "{refused}");
         drop(qps);
+        // Numbers that are gone rest, slots do not.
+        let shared: Vec<_> = (0..most).map(|_| pd.shared_receive_queue(1, 1).unwrap()).collect();
+        assert!(pd.shared_receive_queue(1, 1).is_err());
+        drop(shared);
     }
 }
 

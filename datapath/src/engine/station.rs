@@ -77,6 +77,8 @@ pub struct Station {
     memory: HostMemory,
     doorbells: Arc<Doorbells>,
     queues: Vec<Option<Queues>>,
+    /// No slot before this one is free.
+    free_from: usize,
     slots: HashMap<u32, usize>,
     /// Of each shared receive queue.
     srq_slots: Vec<Option<usize>>,
@@ -112,6 +114,7 @@ impl Station {
             memory: unsafe { HostMemory::new() },
             doorbells: Arc::new(Doorbells::new(max_qps)),
             queues: (0..max_qps).map(|_| None).collect(),
+            free_from: 0,
             slots: HashMap::with_capacity(max_qps),
             srq_slots: Vec::new(),
             cqs: Vec::new(),
@@ -206,14 +209,25 @@ impl Station {
         let (rings, queues) =
             rings::queue_pair(qpn, slot, init, self.doorbells.clone(), &self.unpolled, self.generation);
         self.slots.insert(qpn.get(), slot);
-        self.queues[slot] = Some(Queues::Pair(queues));
+        self.fill(slot, Queues::Pair(queues));
         rings
     }
 
     fn free_slot(&self) -> Result<usize, ControlError> {
         let limit = self.queues.len() as u32;
-        let slot = self.queues.iter().position(Option::is_none);
+        let slot = (self.free_from..self.queues.len()).find(|&slot| self.queues[slot].is_none());
         slot.ok_or(ControlError::Limit { what: "queue pairs and shared receive queues", limit })
+    }
+
+    /// Puts queues into the slot that [`Self::free_slot`] found.
+    fn fill(&mut self, slot: usize, queues: Queues) {
+        self.queues[slot] = Some(queues);
+        self.free_from = slot + 1;
+    }
+
+    fn empty(&mut self, slot: usize) {
+        self.queues[slot] = None;
+        self.free_from = self.free_from.min(slot);
     }
 
     /// Makes a shared receive queue.
@@ -227,7 +241,7 @@ impl Station {
         let (doorbells, generation) = (self.doorbells.clone(), self.generation);
         let (rings, queues) =
             rings::shared_receive_queue(srq, slot, init.depth, doorbells, &self.unpolled, generation);
-        self.queues[slot] = Some(Queues::Shared(queues));
+        self.fill(slot, Queues::Shared(queues));
         let index = srq.0 as usize;
         self.srq_slots.resize(self.srq_slots.len().max(index + 1), None);
         self.srq_slots[index] = Some(slot);
@@ -241,7 +255,7 @@ impl Station {
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
         self.endpoint.destroy_srq(srq)?;
         if let Some(slot) = self.srq_slots.get_mut(srq.0 as usize).and_then(Option::take) {
-            self.queues[slot] = None;
+            self.empty(slot);
         }
         Ok(())
     }
@@ -253,7 +267,7 @@ impl Station {
     pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> Result<(), ControlError> {
         self.endpoint.destroy_qp(now, qpn)?;
         if let Some(slot) = self.slots.remove(&qpn.get()) {
-            self.queues[slot] = None;
+            self.empty(slot);
         }
         Ok(())
     }

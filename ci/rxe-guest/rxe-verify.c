@@ -1,6 +1,6 @@
 /*
  * Runs in the Soft-RoCE guest: one side of a test like `ib_write_bw`, on libibverbs, that also compares the data. It speaks stock
- * perftest's handshake (apps/src/perf/handshake/perftest.rs says which) and knows the pattern that `--verify` sends
+ * perftest's handshake (apps/src/perf/handshake/perftest/ says which) and knows the pattern that `--verify` sends
  * (apps/src/perf/pattern.rs), so each end compares what it received byte by byte, and counts what atomics added up to.
  *
  *   rxe-verify RC|UC|UD OPERATION BYTES COUNT MTU GID_INDEX [SERVER]

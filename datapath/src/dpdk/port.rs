@@ -9,7 +9,7 @@ use super::memif::{Meeting, Relay};
 use super::pool::Pool;
 use super::prepare::{PortError, Prepared, ROCE_OVERHEAD, max_frame, prepare};
 use super::vhost;
-use crate::io::{BURST, Burst, Caps, PacketBuf, PacketIo};
+use crate::io::{BURST, Bell, Burst, Caps, PacketBuf, PacketIo};
 use crate::port_spec::{PortSpec, RingEnd, SocketRole};
 use dpdk_sys as dpdk;
 use roce::wire::{Mac, Mtu};
@@ -299,8 +299,15 @@ impl PacketIo for Port {
         Caps { max_frame: self.info.max_frame, speed_mbps: self.info.speed_mbps }
     }
 
-    fn descriptor(&self) -> Option<RawFd> {
-        self.socket
+    fn listen(&mut self, on: bool) {
+        if let Some(relay) = &self.relay {
+            relay.bell().listen(on);
+        }
+    }
+
+    fn descriptor(&self) -> Option<Bell> {
+        let rings = || self.relay.as_ref()?.bell().descriptor().map(Bell::Soon);
+        self.socket.map(Bell::Now).or_else(rings)
     }
 }
 

@@ -8,6 +8,7 @@ use super::core::Turn;
 use super::on_demand::{OnDemand, Running};
 use super::runner::Status;
 use super::wake::Wake;
+use crate::io::Bell;
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::io;
@@ -34,8 +35,11 @@ const SPIN_TURNS: u32 = 64;
 const YIELD_TURNS: u32 = 128;
 /// The longest sleep where the port has a descriptor: what it waits for wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
-/// Where it has none, a sleep is all that an arriving packet waits for. It grows from the first to the second.
+/// Where it has none, a sleep is all that an arriving packet waits for. It grows from the first to the second, a quarter at a time: a
+/// packet waits for a fifth of the time that passed without one, at most.
 const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
+/// How late a sleep may end, in ns. The kernel's own choice is as long as the shortest.
+const LATE_NS: libc::c_ulong = 1000;
 
 /// The core with its thread.
 pub(super) struct Adaptive {
@@ -58,6 +62,7 @@ impl Adaptive {
         let (here, there) = (shared.clone(), status.clone());
         let body = move || {
             block_signals();
+            end_sleeps_in_time();
             here.run(&there);
         };
         let thread = std::thread::Builder::new().name("ferroce-core".into()).spawn(body)?;
@@ -121,6 +126,11 @@ fn block_signals() {
     }
 }
 
+fn end_sleeps_in_time() {
+    // SAFETY: a plain number, for this thread alone. Refused, sleeps end a little later.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, LATE_NS) };
+}
+
 impl Shared {
     fn new(core: impl Turn + 'static) -> io::Result<Self> {
         let (polls, mode) = (AtomicU64::new(0), AtomicU32::new(WORKING));
@@ -155,7 +165,7 @@ impl Shared {
             } else if idle < SPIN_TURNS + YIELD_TURNS {
                 std::thread::yield_now();
             } else if self.sleep(status, nap) {
-                nap = (nap * 2).min(NAPS[1]);
+                nap = (nap + nap / 4).min(LONGEST_SLEEP);
             } else {
                 (idle, nap) = (0, NAPS[0]);
             }
@@ -172,11 +182,15 @@ impl Shared {
             }
             any = true;
         }
+        if any {
+            core.listen(false);
+        }
         any
     }
 
     /// Leaves the core to the application for as long as it polls.
     fn stand_back(&self, status: &Status) {
+        self.core.take().listen(false);
         loop {
             self.mode.store(STANDING_BACK, Ordering::Relaxed);
             let polls = self.polls.load(Ordering::Relaxed);
@@ -195,6 +209,8 @@ impl Shared {
         // As in `posted`: who rings the doorbell after this sees that the thread is asleep.
         fence(Ordering::SeqCst);
         let mut core = self.core.take();
+        // What comes before this the turn finds.
+        core.listen(true);
         let work = core.turn(status);
         let (descriptor, longest) = needs(&core, nap);
         drop(core);
@@ -208,25 +224,30 @@ impl Shared {
 
 /// What to wait for: the port's descriptor, and how long at most.
 fn needs(core: &Running<'_>, nap: Duration) -> (Option<RawFd>, Duration) {
-    let Some(core) = core.core() else { return (None, nap) };
-    let told = core.descriptor().is_some() && !core.waits_for_port();
-    let longest = if told { LONGEST_SLEEP } else { nap };
-    (core.descriptor(), core.idle_time().map_or(longest, |timer| timer.min(longest)))
+    let looks = nap.min(NAPS[1]);
+    let Some(core) = core.core() else { return (None, looks) };
+    let (descriptor, longest) = match core.descriptor() {
+        None => (None, looks),
+        Some(Bell::Now(descriptor)) => (Some(descriptor), LONGEST_SLEEP),
+        Some(Bell::Soon(descriptor)) => (Some(descriptor), nap),
+    };
+    let longest = if core.waits_for_port() { longest.min(looks) } else { longest };
+    (descriptor, core.idle_time().map_or(longest, |timer| timer.min(longest)))
 }
 
-/// `RUSTFLAGS="--cfg loom" cargo test -p ferroce-datapath --no-default-features --lib adaptive --release`
+/// `ci/loom` runs it.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;
     use loom::thread;
 
     /// A core whose work is to answer a bell.
-    struct Bell {
+    struct Answers {
         rung: Arc<AtomicU32>,
         served: Arc<AtomicU32>,
     }
 
-    impl Turn for Bell {
+    impl Turn for Answers {
         fn attach(&mut self) {}
 
         fn turn(&mut self) -> bool {
@@ -247,7 +268,9 @@ mod model {
             false
         }
 
-        fn descriptor(&self) -> Option<RawFd> {
+        fn listen(&mut self, _on: bool) {}
+
+        fn descriptor(&self) -> Option<Bell> {
             None
         }
     }
@@ -259,7 +282,7 @@ mod model {
         model.preemption_bound = Some(3);
         model.check(move || {
             let (rung, served) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-            let shared = Shared::new(Bell { rung: rung.clone(), served: served.clone() }).unwrap();
+            let shared = Shared::new(Answers { rung: rung.clone(), served: served.clone() }).unwrap();
             let adaptive = Arc::new(Adaptive { shared: Arc::new(shared), thread: None });
             let stop = Arc::new(AtomicU32::new(0));
             let sleeper = {

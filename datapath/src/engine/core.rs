@@ -1,9 +1,8 @@
 use super::station::Station;
 use crate::clock::Clock;
-use crate::io::{BURST, Burst, PacketBuf, PacketIo};
+use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo};
 use crossbeam::channel::Receiver;
 use roce::wire::Mac;
-use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// Frames sent in one turn before others have their turn.
@@ -29,6 +28,8 @@ pub(super) struct Core<P: PacketIo> {
     spare: Option<P::Buf>,
     /// Turns in a row in which something waited for the port and nothing left.
     stuck: u32,
+    /// The port's descriptor tells of frames.
+    listens: bool,
     /// Last, so that it outlives the buffers above.
     port: P,
 }
@@ -43,8 +44,10 @@ pub(super) trait Turn: Send {
     fn idle_time(&self) -> Option<Duration>;
     /// Whether something waits for the port, which no descriptor and no timer tells of.
     fn waits_for_port(&self) -> bool;
-    /// Becomes readable when a frame arrives, where the port has such a descriptor.
-    fn descriptor(&self) -> Option<RawFd>;
+    /// Whether the port's descriptor tells of frames from now on.
+    fn listen(&mut self, on: bool);
+    /// Becomes readable when a frame arrives and the port listens, where it has such a descriptor.
+    fn descriptor(&self) -> Option<Bell>;
 }
 
 impl<P: PacketIo> Core<P> {
@@ -65,6 +68,7 @@ impl<P: PacketIo> Core<P> {
             hairpin: Burst::new(),
             spare: None,
             stuck: 0,
+            listens: false,
             port,
         }
     }
@@ -153,7 +157,15 @@ impl<P: PacketIo> Turn for Core<P> {
         self.stuck > 0
     }
 
-    fn descriptor(&self) -> Option<RawFd> {
+    fn listen(&mut self, on: bool) {
+        // Again, since the peer may be another.
+        if on || self.listens {
+            self.port.listen(on);
+        }
+        self.listens = on;
+    }
+
+    fn descriptor(&self) -> Option<Bell> {
         self.port.descriptor()
     }
 }

@@ -60,6 +60,13 @@ impl Running<'_> {
         }
     }
 
+    /// Whether the port's descriptor tells of frames from now on.
+    pub(super) fn listen(&mut self, on: bool) {
+        if let Some(core) = self.0.as_mut() {
+            core.listen(on);
+        }
+    }
+
     /// The core itself.
     pub(super) fn core(&self) -> Option<&dyn Turn> {
         self.0.as_deref()

@@ -32,6 +32,15 @@ pub struct Caps {
     pub speed_mbps: Option<u32>,
 }
 
+/// A descriptor that tells of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bell {
+    /// Of every frame.
+    Now(RawFd),
+    /// Of every frame but those that came when the port had just begun to listen: who sleeps looks again soon, for once.
+    Soon(RawFd),
+}
+
 /// A port that moves whole frames in bursts. One thread at a time.
 pub trait PacketIo: Send {
     /// What a frame comes in.
@@ -47,8 +56,10 @@ pub trait PacketIo: Send {
     fn transmit(&mut self, from: &mut Burst<Self::Buf>);
     /// What the port can do.
     fn caps(&self) -> Caps;
-    /// Readable while a received frame waits, for who sleeps until one comes; `None` where there is no such descriptor.
-    fn descriptor(&self) -> Option<RawFd> {
+    /// Whether the descriptor tells of frames from now on, for who sleeps until one comes. It costs a system call a burst.
+    fn listen(&mut self, _on: bool) {}
+    /// Readable while a received frame waits and the port listens; `None` where there is no such descriptor.
+    fn descriptor(&self) -> Option<Bell> {
         None
     }
 }

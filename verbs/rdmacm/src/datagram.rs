@@ -12,6 +12,7 @@ use crate::id::{Connection, Id, State, service};
 use crate::manager::{self, Tables};
 use crate::message::{self, Kind, Mad, ServiceReply, ServiceRequest, ServiceStatus};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
 
 /// The key of all datagram queue pairs that librdmacm makes.
 pub(crate) const QKEY: u32 = 0x0123_4567;
@@ -63,8 +64,11 @@ pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad
     if destination != from || connection.state != State::RequestSent {
         return;
     }
-    connection.pending = None;
     let reply = ServiceReply::read(mad);
+    if reply.status == ServiceStatus::NotSupported as u8 && connection.asks_again(Instant::now()) {
+        return;
+    }
+    connection.pending = None;
     let valid = reply.status == ServiceStatus::Valid as u8;
     connection.state = if valid { State::Established } else { State::Closed };
     let mut ah_attr = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };

@@ -73,6 +73,8 @@ pub(crate) struct Connection {
     pub(crate) ack_timeout: u8,
     pub(crate) retry_count: u8,
     pub(crate) pending: Option<Pending>,
+    /// How many times the peer had no such service.
+    pub(crate) too_early: u32,
     /// It has ended, and until then late packets of it may be on their way.
     pub(crate) time_wait: Option<Instant>,
     /// Of who asked for datagrams: what it was told.

@@ -20,6 +20,7 @@ mod cancel;
 mod connect;
 mod datagram;
 mod device;
+mod early;
 mod endpoint;
 mod errno;
 mod events;

@@ -322,11 +322,15 @@ fn take_in(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) {
             connection.state = State::Established;
             tell(id, &connection, RDMA_CM_EVENT_ESTABLISHED, 0, message::private_data(mad, kind));
         }
-        (Kind::Reject, State::RequestSent | State::ReplySent) => {
+        (Kind::Reject, state @ (State::RequestSent | State::ReplySent)) => {
+            let reason = message::read_reject(mad);
+            let unknown = reason == Reason::InvalidService as u16 && state == State::RequestSent;
+            if unknown && connection.asks_again(Instant::now()) {
+                return;
+            }
             connection.pending = None;
             connection.state = State::Closed;
-            let reason = i32::from(message::read_reject(mad));
-            tell(id, &connection, RDMA_CM_EVENT_REJECTED, reason, message::private_data(mad, kind));
+            tell(id, &connection, RDMA_CM_EVENT_REJECTED, reason.into(), message::private_data(mad, kind));
         }
         (Kind::DisconnectRequest, state) => {
             let reply = message::message(Kind::DisconnectReply, message::transaction(mad), receiver, sender);

@@ -5,6 +5,7 @@
 //! driver never meets the peer: a [`Relay`] passes their messages on, and sees a peer leave first. It then holds the
 //! polling thread off by the [`Gate`](gate::Gate) while the driver clears up.
 
+mod bell;
 mod gate;
 mod relay;
 mod socket;

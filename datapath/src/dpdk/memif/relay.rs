@@ -1,5 +1,6 @@
 //! The messages between DPDK's memif driver and its peer.
 
+use super::bell::{Bell, Heard};
 use super::gate::Gate;
 use super::socket::{self, Message};
 use crate::dpdk::eal;
@@ -100,6 +101,7 @@ impl Drop for Private {
 /// Passes messages between the driver and the peer, until dropped.
 pub(in crate::dpdk) struct Relay {
     gate: Arc<Gate>,
+    bell: Arc<Bell>,
     role: SocketRole,
     /// Where the driver's socket lies, while somebody may connect to it.
     private: Option<Private>,
@@ -119,6 +121,7 @@ struct Work {
     path: PathBuf,
     stopped: OwnedFd,
     gate: Arc<Gate>,
+    bell: Arc<Bell>,
 }
 
 impl Relay {
@@ -126,18 +129,22 @@ impl Relay {
         let private = Private::new()?;
         let path = private.0.join("s");
         let (stopped, stop) = socket::wake()?;
-        let gate = Arc::new(Gate::default());
+        let (gate, bell) = (Arc::new(Gate::default()), Arc::new(Bell::new()?));
         let (driver, public) = match &meeting {
             Meeting::Server { path, .. } => (None, Some(path.clone())),
             Meeting::Client { .. } => (Some(socket::listen(&path)?), None),
         };
         let role = meeting.role();
-        let work = Some(Work { meeting, driver, path, stopped, gate: gate.clone() });
-        Ok(Self { gate, role, private: Some(private), work, stop: Some(stop), thread: None, public })
+        let work = Some(Work { meeting, driver, path, stopped, gate: gate.clone(), bell: bell.clone() });
+        Ok(Self { gate, bell, role, private: Some(private), work, stop: Some(stop), thread: None, public })
     }
 
     pub(in crate::dpdk) fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    pub(in crate::dpdk) fn bell(&self) -> &Bell {
+        &self.bell
     }
 
     /// The driver's role, the same as the port's, and the socket that it listens on or connects to.
@@ -212,6 +219,8 @@ impl Work {
     /// say but that it leaves.
     fn pass(&self, peer: &OwnedFd, driver: &OwnedFd) -> bool {
         let (mut connected, mut driver_spoke) = (false, false);
+        let mut heard = Heard::default();
+        let server = matches!(self.meeting, Meeting::Server { .. });
         while let Ok([stopped, from_peer, from_driver]) = socket::wait([&self.stopped, peer, driver], -1) {
             if stopped || (from_peer && connected) {
                 break;
@@ -220,8 +229,12 @@ impl Work {
             driver_spoke |= from_driver;
             let Ok(Some(message)) = Message::receive(from) else { break };
             connected |= message.kind() == CONNECTED;
+            heard.note(&message, server);
             if message.send(to).is_err() {
                 break;
+            }
+            if connected {
+                std::mem::take(&mut heard).hang(&self.bell);
             }
         }
         driver_spoke
@@ -229,6 +242,7 @@ impl Work {
 
     /// Has the driver clear up while nobody polls.
     fn part(&self, driver: OwnedFd, greeted: bool, port: u16) {
+        self.bell.take_down();
         self.gate.shut();
         // A server's greeting must find an open connection.
         if !greeted && matches!(self.meeting, Meeting::Server { .. }) {

@@ -105,7 +105,17 @@ pub(super) struct Message {
 impl Message {
     /// The memif message type: the first two bytes, in the host's order.
     pub(super) fn kind(&self) -> u16 {
-        u16::from_ne_bytes([self.bytes[0], self.bytes[1]])
+        self.word(0)
+    }
+
+    /// The 16 bits at an even place below [`MESSAGE`], in the host's order.
+    pub(super) fn word(&self, at: usize) -> u16 {
+        u16::from_ne_bytes([self.bytes[at], self.bytes[at + 1]])
+    }
+
+    /// Another descriptor of what came along.
+    pub(super) fn descriptor(&self) -> Option<OwnedFd> {
+        self.descriptors.first()?.try_clone().ok()
     }
 
     /// The next message; none at the connection's end. What isn't a memif message's size is an error.

@@ -224,11 +224,21 @@ impl Manager {
         }
     }
 
-    /// Sends again what is due; gives when the next is.
+    /// Sends again what is due; gives when the next is. Nobody waits meanwhile: a peer that is gone may have to be looked for.
     fn repeat(&self, device: &Device) -> Option<Instant> {
+        let (due, next) = self.due();
+        for (source, destination, mad) in due {
+            // Lost, it is sent again.
+            let _ = device.send(source, destination, &mad);
+        }
+        next
+    }
+
+    /// What is to be sent again now, and when there is more.
+    fn due(&self) -> (Vec<(IpAddr, IpAddr, Mad)>, Option<Instant>) {
         let tables = self.lock();
         let now = Instant::now();
-        let mut first: Option<Instant> = None;
+        let (mut due, mut first) = (Vec::new(), None);
         let mut sooner = |next| first = Some(first.map_or(next, |first: Instant| first.min(next)));
         for local in tables.ids.keys() {
             let Some(id) = tables.find(*local) else { continue };
@@ -250,12 +260,11 @@ impl Manager {
                 }
                 pending.left -= 1;
                 pending.next = now + pending.interval;
-                // Lost, it is sent again.
-                let _ = device.send(source, destination, &pending.mad);
+                due.push((source, destination, pending.mad));
             }
             sooner(pending.next);
         }
-        first
+        (due, first)
     }
 }
 

@@ -33,6 +33,8 @@ const MARGIN: f64 = 0.2;
 const PATIENCE: u64 = 4;
 /// Rounds after a move until the next; up to as many more by chance.
 const REST: u64 = 16;
+/// A path is probed this often at least.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 /// Rounds after which a load is too old to go by.
 const FRESH: u32 = 4;
 
@@ -88,7 +90,7 @@ impl Paths {
         Some(Self {
             ways,
             current: 0,
-            interval: choice.interval.max(Duration::from_micros(1)),
+            interval: choice.interval.clamp(Duration::from_micros(1), LONGEST_INTERVAL),
             line_rate,
             next: 0,
             due_at: Instant::ZERO,

@@ -152,7 +152,7 @@ pub struct RtsSettings {
 pub struct Congestion {
     /// What computes window and rate.
     pub algorithm: CongestionAlgorithm,
-    /// Send telemetry requests this often while data is in flight (rtgwg-00 6.2.1: once a round trip).
+    /// Send telemetry requests this often while data is in flight (rtgwg-00 6.2.1: once a round trip); 1 µs at least.
     pub probe_interval: Option<Duration>,
     /// Every how many data packets carry telemetry (HPCC++ only). They take [`MAX_IN_BAND`](crate::wire::MAX_IN_BAND)
     /// bytes more on the wire, or what [`Format::longest`] says, and only towards a peer that said that it knows them.

@@ -16,6 +16,9 @@ const SETUP_ATTEMPTS: u8 = 20;
 /// The shortest time between two of them.
 const SETUP_INTERVAL: Duration = Duration::from_micros(500);
 
+/// Between two probes: more of them would leave no room for what they measure.
+const SHORTEST_INTERVAL: Duration = Duration::from_micros(1);
+
 /// Probes sent, answers awaited.
 #[derive(Debug, Default)]
 pub(super) struct Prober {
@@ -28,8 +31,9 @@ pub(super) struct Prober {
 }
 
 impl Prober {
+    /// A probe every so often, but not all the time.
     pub(super) fn new(interval: Option<Duration>) -> Self {
-        Self { interval, ..Self::default() }
+        Self { interval: interval.map(|interval| interval.max(SHORTEST_INTERVAL)), ..Self::default() }
     }
 
     /// When the next probe may leave while data is in flight. A lost probe doesn't stop the next.

@@ -273,6 +273,11 @@ impl CongestionChoice {
         }
         none_but(self.feedback.is_some(), "feedback", telemetry, hpcc)?;
         none_but(self.max_rtt.is_some(), "max_rtt", &[Dctcp], "is for {cc=dctcp}; leave it out")?;
+        if self.probe_interval.is_some_and(|interval| interval < Duration::from_micros(1)) {
+            return Err(ChoiceError::new(
+                "{probe_interval} is below 1us, and would leave no room but for probes",
+            ));
+        }
         if self.cc == Some(HpccRx) && self.feedback.is_some_and(|feedback| feedback != Reverse::Window) {
             return Err(ChoiceError::new("{cc=hpcc-rx} gets windows; leave {feedback} out"));
         }
@@ -440,6 +445,14 @@ mod tests {
     fn paths_are_probed_in_any_format() {
         let probed = CongestionChoice { paths: Some(2), format: Some(Format::Ifa), ..choice(CcName::Dctcp) };
         assert_eq!(probed.build().unwrap().format, Format::Ifa);
+    }
+
+    #[test]
+    fn probes_leave_room_for_data() {
+        let every = |interval| CongestionChoice { probe_interval: Some(interval), ..choice(CcName::Hpcc) };
+        assert!(every(Duration::from_micros(1)).build().is_ok());
+        let always = every(Duration::ZERO).build().unwrap_err();
+        assert!(always.as_flags().starts_with("--probe-interval is below 1us"), "{always}");
     }
 
     #[test]

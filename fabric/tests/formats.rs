@@ -1,7 +1,7 @@
 //! HPCC++ holds the queue down whatever the telemetry is laid out like, in virtual time, by the telemetry writer of the very switch.
 
 use cc::{HpccConfig, Rate};
-use ferroce_fabric::sim::{Flow, Sampling, Setup, Steady, Topology, run};
+use ferroce_fabric::sim::{Flow, Sampling, Setup, Topology, run, window};
 use roce::qp::{Congestion, CongestionAlgorithm, Reverse};
 use roce::wire::Format;
 use std::num::NonZeroU32;
@@ -18,34 +18,41 @@ fn sender(format: Format) -> Congestion {
     Congestion { format, ..Congestion::new(CongestionAlgorithm::Hpcc(config())) }
 }
 
-/// `flows` hosts write to one more, 40 MB in all. In the steady state its link is so many Gb/s busy at least, and 99 % of the time at
-/// most so many packets wait.
-fn holds(name: &str, (flows, least, most): (u32, f64, f64), congestion: Congestion) {
-    let flow = |source| Flow {
-        source,
-        destination: flows,
-        bytes: 40_000_000 / u64::from(flows),
+/// `flows` flows of `hosts` hosts write to one more, 60 MB in all. In the steady state its link is so many Gb/s busy at least, and 99 %
+/// of the time at most so many packets wait.
+fn holds(name: &str, (hosts, flows, least, most): (u32, u32, f64, f64), congestion: Congestion) {
+    let flow = |number| Flow {
+        source: number % hosts,
+        destination: hosts,
+        bytes: 60_000_000 / u64::from(flows),
         start: Duration::ZERO,
         is_incast: false,
         dscp: 0,
     };
-    let topology = Topology::star(flows as usize + 1, Rate::from_gbps(100), Duration::from_micros(1));
-    let sampling = Sampling { every: Duration::from_micros(1), host: flows, flows: flows as usize };
+    let topology = Topology::star(hosts as usize + 1, Rate::from_gbps(100), Duration::from_micros(1));
+    let sampling = Sampling { every: Duration::from_micros(1), host: hosts, flows: flows as usize };
     let list = (0..flows).map(flow).collect();
     let setup = Setup { sampling: Some(sampling), ..Setup::new(topology, list, congestion) };
     let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
     assert_eq!(outcome.finished.len(), flows as usize, "{name}");
-    let steady = Steady::of(&outcome, 1126).unwrap();
-    let packet = (1126 + congestion.format.longest()) as f64;
-    let p99 = steady.queue[2] / packet;
-    println!("{name} {flows}: {:.1} Gb/s, queue p99 {p99:.1} packets", steady.utilisation_gbps);
-    assert!(steady.utilisation_gbps >= least, "{name}, {flows} flows: {steady:?}");
-    assert!(p99 <= most, "{name}, {flows} flows: {p99} packets: {steady:?}");
+    let end = outcome.finished.iter().map(|flow| flow.start + flow.time).min().unwrap();
+    let (busy, _, queue) = window(&outcome.series, SETTLED, end - Duration::from_micros(5)).unwrap();
+    let p99 = queue[2] / (1126 + congestion.format.longest()) as f64;
+    println!("{name}, {flows} flows of {hosts} hosts: {busy:.1} Gb/s, queue p99 {p99:.1} packets");
+    assert!(busy >= least, "{name}, {flows} flows of {hosts} hosts: {busy} Gb/s");
+    assert!(p99 <= most, "{name}, {flows} flows of {hosts} hosts: {p99} packets");
 }
 
-/// One and two flows, and eight from eight hosts, whose packets meet by chance: more than 3 wait 0.8 % of the time even if all keep
-/// their pace (N*D/D/1 at 0.95), and none of their links is slow enough to space them.
-const BOUNDS: [(u32, f64, f64); 3] = [(1, 90.0, 3.0), (2, 90.0, 3.0), (8, 87.0, 5.0)];
+/// When flows that began together have settled. Eight that each begin at line rate with a window of a round trip leave a queue of seven
+/// round trips, which all of them cut for, the receiver's algorithm once in `T` each; it takes them some 100 `T`, and then they are
+/// as good as one.
+const SETTLED: Duration = Duration::from_micros(800);
+
+/// One and two flows; eight from two hosts, whose links space their packets, as in `ci/congestion`; and eight from eight hosts, whose
+/// packets meet by chance: eight periodic sources at 94 % have more than 3 packets waiting for 0.77 % of the time even if each keeps
+/// its pace exactly, and more than 4 for 0.05 % (N*D/D/1); and each moves a little. So 99 % of the time it is 4.
+const BOUNDS: [(u32, u32, f64, f64); 4] =
+    [(1, 1, 90.0, 3.0), (2, 2, 90.0, 3.0), (2, 8, 90.0, 3.0), (8, 8, 90.0, 4.1)];
 
 /// Every format, for 1, 2 and 8 flows.
 fn all(mode: &str, congestion: impl Fn(Format) -> Congestion) {

@@ -255,3 +255,26 @@ fn whoever_asks_is_told_all_hops_and_paced_by_them() {
     let (kinds, _, _) = transfer(|congestion| congestion.in_band = Some(NonZeroU32::MIN));
     assert_eq!(kinds.borrow().get(&6), None, "who does not ask hears of the busiest");
 }
+
+/// Ratios are about the time between two packets. Those that no Acknowledge has taken along count together with the next.
+#[test]
+fn a_ratio_is_about_all_the_time_since_the_last_answer() {
+    let mut script = Script::new(hpcc(|congestion| congestion.ratio_only = true));
+    // The link is full for 3 µs, then idle for 1 µs, and nothing waits.
+    for (number, (micros, bytes)) in [(0, 0), (2, 2500), (3, 3750), (4, 3750)].into_iter().enumerate() {
+        let bth = Bth { congestion: Bth::TELEMETRY, ..script.bth(PSN + number as u32) };
+        let operation = Operation::WriteOnly(script.reth(0, 5), None);
+        let mut frame = script.frame(&Header::Connected { service: Service::Rc, bth, operation }, b"hello");
+        assert!(stamp(&mut frame, 3, record(micros, bytes, 0)));
+        script.now = script.now + Duration::from_micros(1);
+        assert_eq!(script.host.endpoint.on_frame(script.now, &mut script.host.ram, &frame), Ok(()));
+    }
+    let (_, payload) = script.next_header().unwrap();
+    let Ok(Feedback { report: Report::Ratio { utilisation, interval, .. }, .. }) = Feedback::read(&payload)
+    else {
+        panic!("no ratio: {payload:?}");
+    };
+    assert_eq!(interval, 4000);
+    let share = f64::from(utilisation) / f64::from(1 << 20);
+    assert!((share - 0.75).abs() < 0.05, "{share}");
+}

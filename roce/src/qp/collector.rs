@@ -155,7 +155,8 @@ impl Collector {
         let Some(report) = report else { return };
         let new = Due { way, psn, report };
         if way != Way::Response {
-            self.due = Some(new);
+            let together = self.due.map_or(report, |waiting| with(waiting.report, report));
+            self.due = Some(Due { report: together, ..new });
             return;
         }
         match self.responses.iter_mut().find(|place| place.is_none()) {
@@ -321,6 +322,25 @@ impl Collector {
 
 /// Over what time in-flight bytes of a path elsewhere are counted where no setup told it.
 const DEFAULT_T: Duration = Duration::from_micros(100);
+
+/// What to say once a newer report takes the place of one that still waits. A ratio is about the time between two packets: those
+/// since the last answer count together, each for its time, or the sender would take most of the time for unmeasured.
+fn with(waiting: Report, newer: Report) -> Report {
+    let (
+        Report::Ratio { path_id: before, utilisation: first, interval: t },
+        Report::Ratio { path_id, utilisation: second, interval },
+    ) = (waiting, newer)
+    else {
+        return newer;
+    };
+    let whole = u64::from(t) + u64::from(interval);
+    if before != path_id || whole == 0 {
+        return newer;
+    }
+    let weighed = u128::from(first) * u128::from(t) + u128::from(second) * u128::from(interval);
+    let utilisation = (weighed / u128::from(whole)) as u32;
+    Report::Ratio { path_id, utilisation, interval: u32::try_from(whole).unwrap_or(u32::MAX) }
+}
 
 /// How busy the busiest link is, and nothing else of it.
 pub(super) fn ratio(

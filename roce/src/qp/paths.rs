@@ -45,10 +45,21 @@ struct Way {
     template: Template,
     /// Of the probes that took it.
     records: PathRecords,
-    /// Its busiest link: in-flight share, smoothed, and capacity where that is told; when heard.
-    load: Option<(f64, Option<Rate>, Instant)>,
+    /// Its busiest link, and when that was heard.
+    load: Option<(Load, Instant)>,
     /// The number of the probe whose answer is awaited.
     awaited: Option<u64>,
+}
+
+/// What is known of a way's busiest link.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    /// In-flight share, smoothed.
+    share: f64,
+    /// Where that is told.
+    capacity: Option<Rate>,
+    /// It is the last of several: the receiver's own link, which every way leads over. What we send is in its share already.
+    is_last: bool,
 }
 
 /// The ways of one queue pair.
@@ -145,9 +156,9 @@ impl Paths {
         let interval = self.interval;
         let way = &mut self.ways[at];
         way.awaited = None;
-        let Some((share, capacity)) = way.measure(now, report, interval) else { return true };
-        let share = way.load.map_or(share, |(before, ..)| (before + share) / 2.0);
-        way.load = Some((share, capacity, now));
+        let Some(load) = way.measure(now, report, interval) else { return true };
+        let share = way.load.map_or(load.share, |(before, _)| (before.share + load.share) / 2.0);
+        way.load = Some((Load { share, ..load }, now));
         if at + 1 == self.ways.len() {
             self.decide(now);
         }
@@ -160,17 +171,17 @@ impl Paths {
         let nanos = now.saturating_since(then).as_nanos() as f64;
         let ours = (self.acknowledged - bytes) as f64 * 8e9 / nanos.max(1.0);
         let oldest = self.round() * FRESH;
-        let fresh = |way: &Way| way.load.filter(|(.., heard)| now.saturating_since(*heard) < oldest);
-        let Some((here, capacity_here, _)) = fresh(&self.ways[self.current]) else { return };
+        let fresh = |way: &Way| way.load.filter(|(_, heard)| now.saturating_since(*heard) < oldest);
+        let Some((here, _)) = fresh(&self.ways[self.current]) else { return };
         let before = self.leading;
         let mut best: Option<(usize, f64)> = None;
         for (at, way) in self.ways.iter().enumerate().filter(|(at, _)| *at != self.current) {
-            let Some((share, capacity, _)) = fresh(way) else { continue };
+            let Some((load, _)) = fresh(way) else { continue };
             // Where ratios are all that is told, the links are taken to be like our own.
-            let capacity = capacity.or(capacity_here).or(self.line_rate);
+            let capacity = load.capacity.or(here.capacity).or(self.line_rate);
             let capacity = capacity.map_or(f64::INFINITY, |rate| rate.as_bps() as f64);
-            let there = share + ours / capacity.max(1.0);
-            if here - there <= MARGIN {
+            let there = load.share + if load.is_last { 0.0 } else { ours / capacity.max(1.0) };
+            if here.share - there <= MARGIN {
                 continue;
             }
             // Who led before goes on: several ways over one idle link are as good as each other, and would take turns.
@@ -219,8 +230,8 @@ impl Paths {
 }
 
 impl Way {
-    /// The busiest link's in-flight share since the last probe that took this way, and its capacity.
-    fn measure(&mut self, now: Instant, report: Report, interval: Duration) -> Option<(f64, Option<Rate>)> {
+    /// What the busiest link was like since the last probe that took this way.
+    fn measure(&mut self, now: Instant, report: Report, interval: Duration) -> Option<Load> {
         let (path_id, index, hop) = match report {
             Report::Busiest { path_id, busiest: Some((index, record)), .. } => {
                 (path_id, index, cc::Hop::from(record))
@@ -233,18 +244,21 @@ impl Way {
                 for (index, record) in (0u8..).zip(records.iter()) {
                     path.set(index, record.into());
                 }
-                let narrowest = records.iter().map(|record| record.speed().rate()).min();
-                return Some((self.records.inflight(now, &path, interval)?.utilisation, narrowest));
+                let capacity = records.iter().map(|record| record.speed().rate()).min();
+                let share = self.records.inflight(now, &path, interval)?.utilisation;
+                return Some(Load { share, capacity, is_last: false });
             }
             Report::Ratio { utilisation, .. } => {
-                return Some((f64::from(utilisation) / super::collector::RATIO_ONE, None));
+                let share = f64::from(utilisation) / super::collector::RATIO_ONE;
+                return Some(Load { share, capacity: None, is_last: false });
             }
             Report::Busiest { .. } | Report::Window(_) | Report::Ready => return None,
         };
         let mut path = PathTelemetry::new(path_id);
         path.set(index, hop);
         let share = self.records.inflight(now, &path, interval)?.utilisation;
-        Some((share, Some(hop.bandwidth)))
+        let is_last = report.hops().is_some_and(|hops| hops > 1 && index + 1 == hops);
+        Some(Load { share, capacity: Some(hop.bandwidth), is_last })
     }
 }
 

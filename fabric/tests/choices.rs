@@ -1,0 +1,140 @@
+//! What a queue pair finds out by itself, and what answers tell it, in virtual time: `auto`, DCTCP where the round trip is short,
+//! ratios only, all hops, several paths, classes by the time in the queue.
+
+use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
+use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Steady, Topology, run};
+use ferroce_fabric::{Probability, Red, SecondClass};
+use roce::qp::{Congestion, CongestionAlgorithm, PathChoice, Upgrade, When};
+use roce::wire::Format;
+use std::num::{NonZeroU8, NonZeroU32};
+use std::time::Duration;
+
+const LINE: Rate = Rate::from_gbps(100);
+const HOP: Duration = Duration::from_micros(1);
+const RTT: Duration = Duration::from_nanos(4_400);
+const PACKET: u64 = 1126;
+
+fn config(line: Rate, rtt: Duration) -> HpccConfig {
+    HpccConfig::new(line, rtt, NonZeroU32::new(100).unwrap())
+}
+
+fn hpcc(rtt: Duration) -> Congestion {
+    let algorithm = CongestionAlgorithm::Hpcc(config(LINE, rtt));
+    Congestion { in_band: Some(NonZeroU32::MIN), ..Congestion::new(algorithm) }
+}
+
+/// Hosts are numbered from 0.
+const fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
+    let start = Duration::from_micros(micros);
+    Flow { source, destination, bytes, start, is_incast: false, dscp: 0 }
+}
+
+/// Two hosts write to a third, 20 MB each, at so many Gb/s.
+fn two_to_one(line: Rate, congestion: Congestion) -> Setup {
+    let sampling = Sampling { every: Duration::from_micros(1), host: 2, flows: 2 };
+    let flows = vec![flow(0, 2, 20_000_000, 0), flow(1, 2, 20_000_000, 0)];
+    Setup { sampling: Some(sampling), ..Setup::new(Topology::star(3, line, HOP), flows, congestion) }
+}
+
+fn outcome(setup: &Setup) -> Outcome {
+    let outcome = run(setup, &mut |_, _, _| {}).unwrap();
+    assert_eq!(outcome.finished.len(), setup.flows.len());
+    outcome
+}
+
+fn longest(outcome: &Outcome) -> f64 {
+    outcome.finished.iter().map(|flow| flow.time.as_secs_f64() * 1e6).fold(0.0, f64::max)
+}
+
+/// The bottleneck is 90 % busy at least, and 99 % of the time 3 packets wait at most.
+fn keeps_the_promise(name: &str, outcome: &Outcome) {
+    let steady = Steady::of(outcome, PACKET).unwrap();
+    println!("{name}: {steady:?}");
+    assert!(steady.utilisation_gbps >= 90.0, "{name}: {steady:?}");
+    assert!(steady.queue[2] <= 3.0 * PACKET as f64, "{name}: {steady:?}");
+}
+
+#[test]
+fn auto_is_hpcc_where_switches_answer_and_else_dcqcn() {
+    let auto = |line| {
+        let fallback = CongestionAlgorithm::Dcqcn(DcqcnConfig::new(line, Some(RTT)));
+        let to = CongestionAlgorithm::Hpcc(config(line, RTT));
+        let upgrade = Some(Upgrade { when: When::TelemetryAnswered, to });
+        Congestion { upgrade, ..Congestion::new(fallback) }.probing(Some(RTT))
+    };
+    keeps_the_promise("auto", &outcome(&two_to_one(LINE, auto(LINE))));
+    // No code stands for 30 Gb/s, so switches stamp nothing: what lowers the rates is marks.
+    let line = Rate::from_gbps(30);
+    let red = Red { from: 40_000, to: 160_000, most: Probability::new(0.2).unwrap() };
+    let marked = outcome(&Setup { red: Some(red), ..two_to_one(line, auto(line)) });
+    let slowest = marked.series.iter().skip(20).flat_map(|row| &row.rates).filter(|rate| **rate > 0).min();
+    println!("auto without telemetry: {} marked, slowest {slowest:?}", marked.marked);
+    assert!(marked.marked > 20, "{}", marked.marked);
+    assert!(slowest.is_some_and(|rate| *rate < 20_000_000_000), "{slowest:?}");
+}
+
+#[test]
+fn dctcp_is_taken_where_the_round_trip_is_short() {
+    let red = Red { from: 60_000, to: 60_000, most: Probability::ALWAYS };
+    let below = |limit| {
+        let to = CongestionAlgorithm::Dctcp(DctcpConfig::new(LINE, RTT));
+        let upgrade = Some(Upgrade { when: When::RttBelow(limit), to });
+        let fixed = CongestionAlgorithm::Fixed { window: 1 << 20, rate: None };
+        let setup = two_to_one(LINE, Congestion { upgrade, ..Congestion::new(fixed) });
+        Steady::of(&outcome(&Setup { red: Some(red), ..setup }), PACKET).unwrap()
+    };
+    let (near, far) = (below(Duration::from_millis(10)), below(Duration::from_micros(1)));
+    println!("near {near:?}\nfar {far:?}");
+    assert!(near.utilisation_gbps > 90.0 && near.queue[2] < 120_000.0, "{near:?}");
+    assert!(far.queue[2] > 900_000.0, "{far:?}");
+}
+
+#[test]
+fn ratios_alone_keep_the_queue_short() {
+    for format in [Format::Hpcc, Format::Ioam] {
+        let congestion = Congestion { ratio_only: true, format, ..hpcc(RTT) };
+        keeps_the_promise(&format!("ratios by {format}"), &outcome(&two_to_one(LINE, congestion)));
+    }
+}
+
+#[test]
+fn all_hops_keep_the_queue_short() {
+    for format in [Format::Hpcc, Format::IntMd, Format::Ioam, Format::Ifa] {
+        let congestion = Congestion { all_hops: true, format, ..hpcc(RTT) };
+        keeps_the_promise(&format!("all hops by {format}"), &outcome(&two_to_one(LINE, congestion)));
+    }
+}
+
+/// Two flows between two leaves and two spines with links as fast as the hosts': where both hash to the same spine, each has half a link,
+/// until it has somewhere else to go.
+#[test]
+fn flows_move_to_the_other_spine() {
+    let rtt = Duration::from_nanos(8_800);
+    let times = |format: Format, paths: u8| -> Vec<f64> {
+        let paths = (paths > 1).then_some(PathChoice { count: paths, interval: rtt });
+        let congestion = Congestion { paths, format, ..hpcc(rtt) };
+        let topology = Topology::leaf_spine(2, 2, 2, LINE, LINE, HOP);
+        let flows = vec![flow(0, 2, 20_000_000, 0), flow(1, 3, 20_000_000, 0)];
+        let setup = Setup::new(topology, flows, congestion);
+        (1..=6).map(|seed| longest(&outcome(&Setup { seed, ..setup.clone() }))).collect()
+    };
+    // AECN tells of no link: where the receiver's is the busiest, what we send there already counts again.
+    for (name, format) in Format::ALL.into_iter().filter(|(_, format)| *format != Format::Aecn) {
+        let (one, four) = (times(format, 1), times(format, 4));
+        println!("{name}: one path {one:.0?}, four {four:.0?}");
+        assert!(one.iter().any(|time| *time > 3000.0), "{name}: none shares a link: {one:?}");
+        assert!(four.iter().all(|time| *time < 3400.0), "{name}: {four:?}");
+        let sum = |times: &[f64]| times.iter().sum::<f64>();
+        assert!(sum(&four) < 0.9 * sum(&one), "{name}: {one:?}, {four:?}");
+    }
+}
+
+/// HPCC++ in two classes, by the time in the queue in place of its length (rtgwg-00 9.3): both queues stay short.
+#[test]
+fn the_time_in_the_queue_stands_for_its_length() {
+    let weights = [1, 3].map(|weight| NonZeroU8::new(weight).unwrap());
+    let mut setup = two_to_one(LINE, hpcc(RTT));
+    setup.flows[1].dscp = 46;
+    (setup.second_class, setup.tell_sojourn) = (Some(SecondClass { dscp: 46, weights }), true);
+    keeps_the_promise("two classes", &outcome(&setup));
+}

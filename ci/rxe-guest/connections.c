@@ -4,7 +4,8 @@
  *   connections [SERVER]
  *
  * Round 0 is refused by the server, with words. Rounds 1 and 2 are accepted, with words, and the server receives from a shared queue
- * (by rdma_create_srq, then by rdma_create_srq_ex). A message goes each way, the client disconnects, and both hear of the end: first that it
+ * (by rdma_create_srq, then by rdma_create_srq_ex). In round 3 both bring queue pairs of their own: rdma_init_qp_attr says how they are
+ * taken to RTS, on the server before it accepts, and the client says rdma_establish. A message goes each way, the client disconnects, and both hear of the end: first that it
  * has come, then that the identifiers have rested.
  */
 #include <errno.h>
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUNDS = 3, CONSUMER = 28 };
+enum { ROUNDS = 4, OWN = 3, CONSUMER = 28 };
 
 static struct rdma_event_channel *channel;
 static struct rdma_cm_event *event;
@@ -67,6 +68,26 @@ static void make_qp(struct rdma_cm_id *id)
 	need(init.send_cq == id->send_cq && init.recv_cq == id->recv_cq && init.srq == id->srq, "what it was made with");
 }
 
+/* One that librdmacm knows nothing of. */
+static struct ibv_qp *own_qp(struct rdma_cm_id *id)
+{
+	struct ibv_cq *cq = ibv_create_cq(id->verbs, 8, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = small;
+	init.send_cq = init.recv_cq = cq;
+	need(!!cq, "ibv_create_cq");
+	struct ibv_qp *qp = ibv_create_qp(id->pd, &init);
+	need(!!qp, "ibv_create_qp");
+	return qp;
+}
+
+static void take_to(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attributes = { .qp_state = state };
+	int mask;
+	need(!rdma_init_qp_attr(id, &attributes, &mask), "rdma_init_qp_attr");
+	need(!ibv_modify_qp(qp, &attributes, mask), "ibv_modify_qp");
+}
+
 static void completed(struct ibv_cq *cq, enum ibv_wc_opcode opcode)
 {
 	struct ibv_wc wc;
@@ -75,17 +96,30 @@ static void completed(struct ibv_cq *cq, enum ibv_wc_opcode opcode)
 	need(found == 1 && wc.status == IBV_WC_SUCCESS && wc.opcode == opcode, "a completion");
 }
 
-static void send_words(struct rdma_cm_id *id, struct ibv_mr *mr)
+static void send_words(struct ibv_qp *qp, struct ibv_mr *mr)
 {
+	struct ibv_sge sge = { (uintptr_t)memory, sizeof words, mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
 	strcpy(memory, words);
-	need(!rdma_post_send(id, NULL, memory, sizeof words, mr, IBV_SEND_SIGNALED), "rdma_post_send");
-	completed(id->send_cq, IBV_WC_SEND);
+	need(!ibv_post_send(qp, &wr, &bad), "ibv_post_send");
+	completed(qp->send_cq, IBV_WC_SEND);
 }
 
-static void rests(struct rdma_cm_id *id)
+static void receive(struct ibv_qp *qp, struct ibv_mr *mr)
+{
+	struct ibv_sge sge = { (uintptr_t)memory + 128, 64, mr->lkey };
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	need(!ibv_post_recv(qp, &wr, &bad), "ibv_post_recv");
+}
+
+static void rests(struct rdma_cm_id *id, struct ibv_qp *qp)
 {
 	expect(RDMA_CM_EVENT_TIMEWAIT_EXIT);
-	rdma_destroy_qp(id);
+	if (id->qp) rdma_destroy_qp(id);
+	else {
+		struct ibv_cq *cq = qp->send_cq;
+		need(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq), "its own goes");
+	}
 	if (id->srq) rdma_destroy_srq(id);
 	need(!rdma_destroy_id(id), "rdma_destroy_id");
 }
@@ -107,24 +141,35 @@ static void serve(int round)
 	need(channel && !rdma_migrate_id(id, channel), "rdma_migrate_id");
 	struct ibv_srq_init_attr basic = { .attr = { .max_wr = 4, .max_sge = 1 } };
 	struct ibv_srq_init_attr_ex extended = { .attr = basic.attr, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE, .srq_type = IBV_SRQT_BASIC };
-	need(!(round == 1 ? rdma_create_srq(id, NULL, &basic) : rdma_create_srq_ex(id, &extended)), "a shared queue");
-	make_qp(id);
-	need(id->qp->srq == id->srq, "a queue pair that receives from it");
-	struct ibv_mr *mr = rdma_reg_msgs(id, memory, sizeof memory);
-	need(!!mr, "rdma_reg_msgs");
-	struct ibv_sge sge = { (uintptr_t)memory + 128, 64, mr->lkey };
-	struct ibv_recv_wr receive = { .sg_list = &sge, .num_sge = 1 }, *bad;
-	need(!ibv_post_srq_recv(id->srq, &receive, &bad), "ibv_post_srq_recv");
 	struct rdma_conn_param welcome = says("welcome");
+	struct ibv_mr *mr = rdma_reg_msgs(id, memory, sizeof memory);
+	struct ibv_qp *qp;
+	need(!!mr, "rdma_reg_msgs");
+	if (round == OWN) {
+		qp = own_qp(id);
+		take_to(id, qp, IBV_QPS_INIT);
+		receive(qp, mr);
+		take_to(id, qp, IBV_QPS_RTR);
+		take_to(id, qp, IBV_QPS_RTS);
+		welcome.qp_num = qp->qp_num;
+	} else {
+		need(!(round == 1 ? rdma_create_srq(id, NULL, &basic) : rdma_create_srq_ex(id, &extended)), "a shared queue");
+		make_qp(id);
+		qp = id->qp;
+		need(qp->srq == id->srq, "a queue pair that receives from it");
+		struct ibv_sge sge = { (uintptr_t)memory + 128, 64, mr->lkey };
+		struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+		need(!ibv_post_srq_recv(id->srq, &wr, &bad), "ibv_post_srq_recv");
+	}
 	need(!rdma_accept(id, &welcome), "rdma_accept");
 	expect(RDMA_CM_EVENT_ESTABLISHED);
-	completed(id->recv_cq, IBV_WC_RECV);
+	completed(qp->recv_cq, IBV_WC_RECV);
 	need(!strcmp(memory + 128, words), "the words");
-	send_words(id, mr);
+	send_words(qp, mr);
 	expect(RDMA_CM_EVENT_DISCONNECTED);
 	need(!rdma_disconnect(id), "rdma_disconnect");
 	rdma_dereg_mr(mr);
-	rests(id);
+	rests(id, qp);
 	rdma_destroy_event_channel(channel);
 	channel = listening;
 }
@@ -136,10 +181,14 @@ static void ask(int round, struct sockaddr *server)
 	expect(RDMA_CM_EVENT_ADDR_RESOLVED);
 	need(!rdma_resolve_route(id, 2000), "rdma_resolve_route");
 	expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
-	make_qp(id);
 	struct ibv_mr *mr = rdma_reg_msgs(id, memory, sizeof memory);
-	need(mr && !rdma_post_recv(id, NULL, memory + 128, 64, mr), "rdma_post_recv");
 	struct rdma_conn_param hello = says(words);
+	need(!!mr, "rdma_reg_msgs");
+	if (round != OWN) make_qp(id);
+	struct ibv_qp *qp = round == OWN ? own_qp(id) : id->qp;
+	if (round == OWN) take_to(id, qp, IBV_QPS_INIT);
+	hello.qp_num = qp->qp_num;
+	receive(qp, mr);
 	need(!rdma_connect(id, &hello), "rdma_connect");
 	if (round == 0) {
 		next(RDMA_CM_EVENT_REJECTED);
@@ -151,16 +200,21 @@ static void ask(int round, struct sockaddr *server)
 		need(!rdma_destroy_id(id), "rdma_destroy_id");
 		return;
 	}
-	next(RDMA_CM_EVENT_ESTABLISHED);
+	next(round == OWN ? RDMA_CM_EVENT_CONNECT_RESPONSE : RDMA_CM_EVENT_ESTABLISHED);
 	heard("welcome");
 	done();
-	send_words(id, mr);
-	completed(id->recv_cq, IBV_WC_RECV);
+	if (round == OWN) {
+		take_to(id, qp, IBV_QPS_RTR);
+		take_to(id, qp, IBV_QPS_RTS);
+		need(!rdma_establish(id), "rdma_establish");
+	}
+	send_words(qp, mr);
+	completed(qp->recv_cq, IBV_WC_RECV);
 	need(!strcmp(memory + 128, words), "the words");
 	need(!rdma_disconnect(id), "rdma_disconnect");
 	expect(RDMA_CM_EVENT_DISCONNECTED);
 	rdma_dereg_mr(mr);
-	rests(id);
+	rests(id, qp);
 }
 
 int main(int count, char **arguments)

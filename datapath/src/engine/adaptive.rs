@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const WORKING: u32 = 0;
 const STANDING_BACK: u32 = 1;
@@ -33,6 +33,8 @@ const DRIVES_ON: u64 = 50;
 /// Idle turns that only spin, and those that then only yield, before the thread sleeps.
 const SPIN_TURNS: u32 = 64;
 const YIELD_TURNS: u32 = 128;
+/// A yield that takes longer went to others who want the CPU. They get it, and a packet wakes a sleeper before it wakes who yields.
+const CROWDED: Duration = Duration::from_micros(50);
 /// The longest sleep where the port has a descriptor: what it waits for wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// Where it has none, a sleep is all that an arriving packet waits for. It grows from the first to the second, a quarter at a time: a
@@ -163,7 +165,11 @@ impl Shared {
             if idle < SPIN_TURNS {
                 std::hint::spin_loop();
             } else if idle < SPIN_TURNS + YIELD_TURNS {
+                let before = Instant::now();
                 std::thread::yield_now();
+                if before.elapsed() > CROWDED {
+                    idle = SPIN_TURNS + YIELD_TURNS;
+                }
             } else if self.sleep(status, nap) {
                 nap = (nap + nap / 4).min(LONGEST_SLEEP);
             } else {
@@ -213,6 +219,9 @@ impl Shared {
         core.listen(true);
         let work = core.turn(status);
         let (descriptor, longest) = needs(&core, nap);
+        if work {
+            core.listen(false);
+        }
         drop(core);
         if !work && !status.stopping() {
             self.wake.wait(descriptor, longest);

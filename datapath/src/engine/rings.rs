@@ -7,7 +7,18 @@ use roce::qp::{Completion, PostError, RecvRequest, SendRequest};
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::AtomicBool;
+
+#[cfg(all(test, loom))]
+use loom::{
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    thread::yield_now,
+};
+#[cfg(not(all(test, loom)))]
+use std::{
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    thread::yield_now,
+};
 
 /// How many requests of a queue are done, counted round 2³².
 ///
@@ -67,7 +78,8 @@ impl Unpolled {
     /// A fresh queue pair's send and receive queues.
     pub(super) fn begin(&self, slot: usize, generation: u32) -> [Place; 2] {
         [2 * slot, 2 * slot + 1].map(|index| {
-            self.counts[index].store(u64::from(generation) << 32, Ordering::Relaxed);
+            // No plain store: what a late poller still takes away comes before it.
+            self.counts[index].swap(u64::from(generation) << 32, Ordering::Relaxed);
             Place { index: index as u32, generation }
         })
     }
@@ -117,7 +129,7 @@ impl<T> Poster<T> {
                 return Err(full);
             }
             // The core is at it, unless the kernel took its CPU: then it needs one.
-            std::thread::yield_now();
+            yield_now();
         }
         self.ring.push(request).map_err(|_| full)?;
         self.posted = self.posted.wrapping_add(1);
@@ -387,7 +399,7 @@ pub(super) fn completion_queue(cq: roce::CqId, depth: u32, unpolled: Arc<Unpolle
     )
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use roce::CqId;
@@ -489,5 +501,88 @@ mod tests {
         assert!(ring.overflowed() && producer.is_lost());
         assert!(!producer.overflow(), "it is said once");
         assert_eq!([ring.pop(), ring.pop(), ring.pop()].map(|c| c.map(|c| c.id)), [Some(1), Some(2), None]);
+    }
+}
+
+/// `ci/loom` runs it. The rings themselves are rtrb's; what is tried is the count of what is outstanding.
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use loom::thread;
+
+    const FULL: Result<(), PostError> = Err(PostError::QueueFull { limit: 2 });
+
+    /// A queue of two: the first request was polled, the second is taken by the core.
+    fn half_done() -> (Arc<Unpolled>, Place, Poster<u64>, WorkQueue<u64>) {
+        let unpolled = Arc::new(Unpolled::new(1));
+        let [place, _] = unpolled.begin(0, 1);
+        let (mut poster, mut queue) = work_queue(2, unpolled.clone(), place);
+        assert_eq!((poster.push(1), poster.push(2), poster.push(3)), (Ok(()), Ok(()), FULL));
+        queue.pop().and(queue.pop()).unwrap();
+        let half_way = unpolled.begin_move();
+        unpolled.add(place);
+        queue.publish(1);
+        drop(half_way);
+        unpolled.remove(place);
+        (unpolled, place, poster, queue)
+    }
+
+    /// As the station delivers a completion: `tell` puts it where it can be polled.
+    fn completes(unpolled: &Unpolled, place: Place, queue: &WorkQueue<u64>, tell: impl FnOnce()) {
+        let half_way = unpolled.begin_move();
+        unpolled.add(place);
+        queue.publish(2);
+        drop(half_way);
+        tell();
+    }
+
+    /// While the second becomes done there is room for one more, and never for two.
+    #[test]
+    fn a_request_that_becomes_done_counts_once() {
+        loom::model(|| {
+            let (unpolled, place, mut poster, queue) = half_done();
+            let core = thread::spawn(move || completes(&unpolled, place, &queue, || {}));
+            assert_eq!((poster.push(3), poster.push(4)), (Ok(()), FULL));
+            core.join().unwrap();
+        });
+    }
+
+    /// Whoever has polled a completion finds its room free, however far the core is.
+    #[test]
+    fn what_was_polled_is_free() {
+        loom::model(|| {
+            let (unpolled, place, mut poster, queue) = half_done();
+            let told = Arc::new(AtomicU32::new(0));
+            let core = {
+                let (unpolled, told) = (unpolled.clone(), told.clone());
+                thread::spawn(move || {
+                    completes(&unpolled, place, &queue, || told.store(1, Ordering::Release));
+                })
+            };
+            while told.load(Ordering::Acquire) == 0 {
+                yield_now();
+            }
+            unpolled.remove(place);
+            assert_eq!((poster.push(3), poster.push(4), poster.push(5)), (Ok(()), Ok(()), FULL));
+            core.join().unwrap();
+        });
+    }
+
+    /// What an earlier queue pair left behind is polled while the slot has a new one.
+    #[test]
+    fn an_earlier_queue_pair_counts_for_nobody() {
+        loom::model(|| {
+            let unpolled = Arc::new(Unpolled::new(1));
+            let [old, _] = unpolled.begin(0, 1);
+            unpolled.add(old);
+            let late = {
+                let unpolled = unpolled.clone();
+                thread::spawn(move || unpolled.remove(old))
+            };
+            let [new, _] = unpolled.begin(0, 2);
+            unpolled.add(new);
+            late.join().unwrap();
+            assert_eq!(unpolled.count(new), 1);
+        });
     }
 }

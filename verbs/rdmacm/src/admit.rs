@@ -1,6 +1,7 @@
 //! A peer asks to connect: who listens is told, with an identifier for the new connection.
 
 use crate::abi::*;
+use crate::connect;
 use crate::device::Device;
 use crate::errno::{Errno, INVALID};
 use crate::events::{Parameters, Waiting};
@@ -76,6 +77,7 @@ pub(crate) fn on_request(device: &Device, tables: &mut Tables, from: IpAddr, mad
         destination: Some(SocketAddr::new(from, request.source.port())),
         remote,
         transaction,
+        ours: connect::side_for(&request.side)?,
         theirs: request.side,
         mtu: request.mtu,
         ack_timeout: request.ack_timeout,

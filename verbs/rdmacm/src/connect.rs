@@ -112,8 +112,8 @@ unsafe fn private<'a>(parameters: &rdma_conn_param) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(parameters.private_data.cast(), length) }
 }
 
-/// Our queue pair, as the program wants it. Without parameters: as much as there is.
-fn our_side(id: &Id, wanted: Option<&rdma_conn_param>) -> Result<Side, Errno> {
+/// Our queue pair, as the program wants it. Without parameters: as much as there is. The peer begins with `psn`.
+fn our_side(id: &Id, wanted: Option<&rdma_conn_param>, psn: u32) -> Side {
     let (responder, initiator, rnr_retry) = wanted
         .map_or((u8::MAX, u8::MAX, 7), |w| (w.responder_resources, w.initiator_depth, w.rnr_retry_count));
     let qp = id.qp();
@@ -123,14 +123,31 @@ fn our_side(id: &Id, wanted: Option<&rdma_conn_param>) -> Result<Side, Errno> {
         // SAFETY: the queue pair is alive.
         unsafe { ((*qp).qp_num, !(*qp).srq.is_null() || id.is_target()) }
     };
-    Ok(Side {
+    Side {
         qpn: qpn & 0xff_ffff,
-        psn: manager::random()? & 0xff_ffff,
+        psn,
         responder_resources: responder.min(MAX_RD_ATOMIC),
         initiator_depth: initiator.min(MAX_RD_ATOMIC),
         rnr_retry: rnr_retry.min(7),
         srq,
         xrc: id.is_xrc(),
+    }
+}
+
+/// Where a peer's PSNs begin.
+fn random_psn() -> Result<u32, Errno> {
+    manager::random().map(|psn| psn & 0xff_ffff)
+}
+
+/// Our side of what a peer asks for, until the program says more: a program that takes its own queue pair to RTS does so before it
+/// accepts.
+pub(crate) fn side_for(theirs: &Side) -> Result<Side, Errno> {
+    Ok(Side {
+        psn: random_psn()?,
+        responder_resources: theirs.initiator_depth.min(MAX_RD_ATOMIC),
+        initiator_depth: theirs.responder_resources.min(MAX_RD_ATOMIC),
+        xrc: theirs.xrc,
+        ..Side::default()
     })
 }
 
@@ -155,7 +172,7 @@ fn request(
     let (Some(source), Some(destination)) = (connection.source, connection.destination) else {
         return Err(INVALID);
     };
-    connection.ours = our_side(id, wanted)?;
+    connection.ours = our_side(id, wanted, random_psn()?);
     connection.retry_count = wanted.map_or(7, |wanted| wanted.retry_count.min(7));
     connection.mtu = device.mtu;
     if connection.ack_timeout == 0 {
@@ -250,7 +267,7 @@ fn reply(
     wanted: Option<&rdma_conn_param>,
     data: &[u8],
 ) -> Result<(), Errno> {
-    let mut ours = our_side(id, wanted)?;
+    let mut ours = our_side(id, wanted, connection.ours.psn);
     // Not more than the peer will begin, or answer.
     ours.responder_resources = ours.responder_resources.min(connection.theirs.initiator_depth);
     ours.initiator_depth = ours.initiator_depth.min(connection.theirs.responder_resources);
@@ -279,7 +296,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, wanted: *mut rdma_conn
         // SAFETY: the contract of the manual page.
         let data = wanted.map_or(&[][..], |wanted| unsafe { private(wanted) });
         if id.is_datagram() {
-            let qpn = our_side(id, wanted)?.qpn;
+            let qpn = our_side(id, wanted, 0).qpn;
             datagram::answer(id, &mut connection, ServiceStatus::Valid, qpn, data)?;
             // The peer is told, and says nothing more.
             connection.state = State::Established;

@@ -7,6 +7,7 @@ use crate::errno::{Errno, INVALID, out, status};
 use crate::events::{self, Channel, Held, Parameters, Waiting};
 use crate::manager;
 use crate::message::{self, Kind, Mad, Side};
+use crate::queue_pair;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -193,6 +194,10 @@ impl Id {
             let abi = self.abi();
             (*abi).verbs = device.context;
             (*abi).port_num = 1;
+            if (*abi).pd.is_null() {
+                // Where there is none, a queue pair says so.
+                (*abi).pd = queue_pair::default_domain().unwrap_or(std::ptr::null_mut());
+            }
             let addresses = &raw mut (*abi).route.addr;
             if let Some(source) = connection.source {
                 address::write((&raw mut (*addresses).__bindgen_anon_1).cast(), source);
@@ -336,7 +341,10 @@ fn bind(id: &Id, device: &Device, wanted: SocketAddr) -> Result<(), Errno> {
     if wanted.ip().is_unspecified() {
         // Which device it will be shows with a connection.
         // SAFETY: the program reads it after this call.
-        unsafe { (*id.abi()).verbs = std::ptr::null_mut() };
+        unsafe {
+            (*id.abi()).verbs = std::ptr::null_mut();
+            (*id.abi()).pd = std::ptr::null_mut();
+        }
     }
     Ok(())
 }

@@ -166,7 +166,7 @@ static void start(const struct peer *peer, unsigned psn, enum ibv_mtu path_mtu)
 	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = path_mtu, .dest_qp_num = peer->qpn, .rq_psn = peer->psn,
 		.max_dest_rd_atomic = 16, .min_rnr_timer = 12,
 		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = peer->gid, .sgid_index = gid_index, .hop_limit = 64 } } };
-	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .sq_psn = psn, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .sq_psn = psn, .timeout = 16, .retry_cnt = 7, .rnr_retry = 7,
 		.max_rd_atomic = peer->max_rd_atomic > 16 ? 16 : peer->max_rd_atomic };
 	if (ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) ||
 	    ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |

@@ -1,6 +1,7 @@
+use crate::load::LoadMeter;
 use cc::Instant;
 use roce::qp::FeedbackKey;
-use roce::wire::{Bth, Seal};
+use roce::wire::{Bth, Seal, Subscription};
 use std::time::Duration;
 
 /// Telemetry straight back to the senders of packets that subscribe, where they meet congestion (pan-01 6.3).
@@ -42,24 +43,42 @@ impl Told {
         Self { config, bits: [0; WORDS], since: Instant::ZERO }
     }
 
-    /// Which DSCP subscribes.
-    pub(crate) const fn dscp(&self) -> Option<u8> {
-        self.config.dscp
-    }
-
     /// The seal of a response, if it is to have one.
-    pub(crate) fn seal(&self, now: Instant, bth: &Bth, content: &[u8]) -> Option<Seal> {
+    fn seal(&self, now: Instant, bth: &Bth, content: &[u8]) -> Option<Seal> {
         let counter = self.config.epoch + now.as_nanos();
         self.config.key.map(|key| key.seal_direct(bth, content, counter))
     }
 
+    /// The subscription of a frame that meets so many waiting bytes, where its sender is to be told of them now.
+    pub(crate) fn asks(&mut self, now: Instant, frame: &[u8], waiting: u64) -> Option<Subscription> {
+        if !self.is_congested(waiting) {
+            return None;
+        }
+        Subscription::find(frame, self.config.dscp).filter(|asks| self.tell(now, asks.key()))
+    }
+
+    /// Writes the answer to a subscription; gives its length.
+    pub(crate) fn answer(
+        &self,
+        now: Instant,
+        asks: &Subscription,
+        (load, waiting): (&LoadMeter, u64),
+        into: &mut [u8],
+    ) -> Option<usize> {
+        // A float's cast to an integer stops at the integer's ends.
+        let utilisation = (load.inflight(waiting) * f64::from(1 << 20)) as u32;
+        let interval = u32::try_from(load.period().as_nanos()).unwrap_or(u32::MAX);
+        let seal = |bth: &Bth, content: &[u8]| self.seal(now, bth, content);
+        asks.respond((utilisation, interval), seal, into).ok()
+    }
+
     /// Whether so many waiting bytes are worth a word.
-    pub(crate) const fn is_congested(&self, waiting: u64) -> bool {
+    const fn is_congested(&self, waiting: u64) -> bool {
         waiting > self.config.threshold
     }
 
     /// Whether the sender with this key is to be told now; it then counts as told.
-    pub(crate) fn tell(&mut self, now: Instant, key: u64) -> bool {
+    fn tell(&mut self, now: Instant, key: u64) -> bool {
         if now.saturating_since(self.since) >= self.config.interval {
             self.bits = [0; WORDS];
             self.since = now;

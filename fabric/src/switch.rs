@@ -10,7 +10,7 @@ use crate::stations::Stations;
 use cc::{Instant, Rate};
 use datapath::io::PacketBuf;
 use roce::wire::format::{PortState, Request};
-use roce::wire::{Bth, Mac, Subscription, mark_ce};
+use roce::wire::{Mac, mark_ce};
 use std::time::Duration;
 
 /// A port's place in the configuration, from 0.
@@ -318,21 +318,10 @@ impl<B: PacketBuf> Switch<B> {
         let port = &mut self.ports[usize::from(to.0)];
         let (Some(told), Some(load)) = (&mut port.told, &port.load) else { return };
         let waiting = port.egress.waiting_in(port.egress.class_of(frame));
-        if !told.is_congested(waiting) {
-            return;
-        }
-        let Some(subscription) = Subscription::find(frame, told.dscp()) else { return };
-        if !told.tell(self.now, subscription.key()) {
-            return;
-        }
+        let Some(asks) = told.asks(self.now, frame, waiting) else { return };
         let Some(mut answer) = alloc(from) else { return };
         answer.set_len(answer.capacity());
-        // A float's cast to an integer stops at the integer's ends.
-        let utilisation = (load.inflight(waiting) * f64::from(1 << 20)) as u32;
-        let interval = u32::try_from(load.period().as_nanos()).unwrap_or(u32::MAX);
-        let now = self.now;
-        let seal = |bth: &Bth, content: &[u8]| told.seal(now, bth, content);
-        let Ok(length) = subscription.respond((utilisation, interval), seal, &mut answer) else { return };
+        let Some(length) = told.answer(self.now, &asks, (load, waiting), &mut answer) else { return };
         answer.set_len(length);
         port.counters.direct_responses += 1;
         self.enqueue(from, answer);

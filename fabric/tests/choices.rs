@@ -2,8 +2,8 @@
 //! ratios only, all hops, several paths, classes by the time in the queue.
 
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
-use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Steady, Topology, run};
-use ferroce_fabric::{Probability, Red, SecondClass};
+use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Steady, Topology, run, window};
+use ferroce_fabric::{Direct, Probability, Red, SecondClass};
 use roce::qp::{Congestion, CongestionAlgorithm, PathChoice, Upgrade, When};
 use roce::wire::Format;
 use std::num::{NonZeroU8, NonZeroU32};
@@ -137,4 +137,28 @@ fn the_time_in_the_queue_stands_for_its_length() {
     setup.flows[1].dscp = 46;
     (setup.second_class, setup.tell_sojourn) = (Some(SecondClass { dscp: 46, weights }), true);
     keeps_the_promise("two classes", &outcome(&setup));
+}
+
+/// pan-01 6.3: one flow runs, another begins. One packet in 256 brings telemetry, so that it takes them long to hear of each other, but for
+/// the switch that says at once that its queue is long.
+#[test]
+fn a_congested_switch_tells_senders_at_once() {
+    let queue = |subscribe, threshold| {
+        let congestion = Congestion { in_band: NonZeroU32::new(256), subscribe, ..hpcc(RTT) };
+        let mut setup = two_to_one(LINE, congestion);
+        setup.flows[1].start = Duration::from_micros(300);
+        setup.direct = Some(Direct::new(threshold, RTT));
+        let outcome = outcome(&setup);
+        let times = [300, 500].map(Duration::from_micros);
+        let (_, _, [mean, ..]) = window(&outcome.series, times[0], times[1]).unwrap();
+        println!(
+            "subscribed {subscribe}, above {threshold} B: told {} times, {mean:.0} B wait",
+            outcome.told
+        );
+        (outcome.told, mean)
+    };
+    let (told, short) = queue(true, 20_000);
+    let (nobody, long) = queue(false, 20_000);
+    assert_eq!((nobody, queue(true, 10_000_000).0), (0, 0), "who does not ask, and who meets no congestion");
+    assert!(told > 2 && short < 0.85 * long, "told {told} times: {short} B wait, {long} B without");
 }

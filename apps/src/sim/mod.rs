@@ -140,10 +140,11 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) {
         );
     }
     println!(
-        "  dropped {}   sent again {}   marked {}   pauses {} ({:.1} µs)",
+        "  dropped {}   sent again {}   marked {}   told at once {}   pauses {} ({:.1} µs)",
         outcome.dropped,
         outcome.retransmitted,
         outcome.marked,
+        outcome.told,
         outcome.pauses,
         outcome.paused.as_nanos() as f64 / 1e3
     );

@@ -113,6 +113,7 @@ pub fn summary(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow], cost: C
         "queue_max_bytes": outcome.queue_max,
         "dropped": outcome.dropped,
         "marked": outcome.marked,
+        "told": outcome.told,
         "pauses": outcome.pauses,
         "packets": outcome.packets,
         "events": outcome.events,

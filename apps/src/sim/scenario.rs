@@ -6,7 +6,7 @@ use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
 use fabric::sim::{
     Conventions, Flow, Hosts, Incast, Pfc, Sampling, Setup, SizeDistribution, Topology, poisson,
 };
-use fabric::{Probability, Red, SecondClass};
+use fabric::{Direct, Probability, Red, SecondClass};
 use roce::qp::Congestion;
 use serde::Deserialize;
 use std::path::Path;
@@ -40,6 +40,7 @@ struct Text {
     second_class: Option<ClassText>,
     #[serde(default)]
     tell_sojourn: bool,
+    direct: Option<DirectText>,
     sample: Option<String>,
     #[serde(default = "zero")]
     jitter: String,
@@ -94,6 +95,14 @@ struct EcnText {
 struct ClassText {
     dscp: u8,
     weights: [std::num::NonZeroU8; 2],
+}
+
+/// Above how many waiting bytes senders that subscribe are told at once, and each how often at most.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DirectText {
+    threshold: u64,
+    interval: String,
 }
 
 /// What a run is called in a reference directory.
@@ -225,6 +234,10 @@ pub fn read(
         let every = time("sample", text)?;
         Ok(Sampling { every, host: first, flows: flows.len().min(64) })
     });
+    let direct = text
+        .direct
+        .as_ref()
+        .map(|text| Ok::<_, Failure>(Direct::new(text.threshold, time("direct.interval", &text.interval)?)));
     let setup = Setup {
         conventions,
         hosts,
@@ -234,6 +247,7 @@ pub fn read(
             .as_ref()
             .map(|class| SecondClass { dscp: class.dscp, weights: class.weights }),
         tell_sojourn: text.tell_sojourn,
+        direct: direct.transpose()?,
         buffer: text.buffer,
         pfc: text.pfc.then(Pfc::default),
         sampling: sampling.transpose()?,

@@ -106,6 +106,7 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             queue_max: counts.queue_max,
             dropped: counts.dropped,
             marked: counts.marked,
+            told: counts.told,
             pauses: counts.pauses,
             paused: Duration::from_nanos(counts.paused / 1000),
             series: self.series,

@@ -5,10 +5,13 @@ use super::parcel::Parcel;
 use super::port::mix;
 use super::setup::Setup;
 use crate::classes::ClassId;
+use crate::direct::Told;
+use crate::load::LoadMeter;
 use crate::switch::write;
+use cc::Instant;
 use datapath::io::PacketBuf;
 use roce::wire::format::{PortState, Request};
-use roce::wire::{mark_ce, traffic_class};
+use roce::wire::{MAX_FEEDBACK, MAX_OVERHEAD, Subscription, mark_ce, traffic_class};
 use std::ops::{Deref, DerefMut};
 
 /// A frame as a host's endpoint wrote it and switches changed it, in a buffer that is used again.
@@ -116,6 +119,17 @@ impl Parcel for Frame {
         if let Some(request) = Request::find(self) {
             write(self, request, state);
         }
+    }
+
+    fn asks(&self, told: &mut Told, now: Instant, waiting: u64) -> Option<Subscription> {
+        told.asks(now, self, waiting)
+    }
+
+    fn answer(&mut self, told: &Told, now: Instant, asks: &Subscription, load: (&LoadMeter, u64)) -> bool {
+        let room = self.room(MAX_OVERHEAD + MAX_FEEDBACK);
+        let Some(length) = told.answer(now, asks, load, room) else { return false };
+        self.written(length);
+        true
     }
 
     fn bereaved(&self) -> Option<u32> {

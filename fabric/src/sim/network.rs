@@ -34,6 +34,7 @@ pub(super) struct Counts {
     pub(super) packets: u64,
     pub(super) dropped: u64,
     pub(super) marked: u64,
+    pub(super) told: u64,
     pub(super) pauses: u64,
     pub(super) paused: u64,
     pub(super) queue_max: u64,
@@ -245,13 +246,16 @@ impl<'a, P: Parcel> Network<'a, P> {
         let parcel = self.parcels.get(packet);
         let size = parcel.size();
         let (host, hash) = parcel.way(self.setup, &self.hashes);
-        let class = parcel.class(self.setup);
+        let (class, bereaved) = (parcel.class(self.setup), parcel.bereaved());
         let port = self.routes.port(switch, host, hash);
         let inside = (ingress - self.first_ports[switch as usize]) as usize;
+        if let Some(answer) = self.tell(port, packet, class) {
+            self.forward(switch, ingress, answer);
+        }
         match self.buffers[switch as usize].take(inside, u64::from(size)) {
             Taken::No => {
                 self.counts.dropped += 1;
-                if let Some(flow) = parcel.bereaved() {
+                if let Some(flow) = bereaved {
                     self.push(self.now + EXPIRE, Event::Expire(flow));
                 }
                 self.parcels.give_back(packet);
@@ -267,6 +271,22 @@ impl<'a, P: Parcel> Network<'a, P> {
         let waiting = Queued { buf: Waiting { packet, size }, ready };
         self.ports[port as usize].queue.push(class, waiting);
         self.serve(switch, port);
+    }
+
+    /// The answer to a packet that subscribes and meets congestion at `port`.
+    fn tell(&mut self, port: u32, packet: u32, class: ClassId) -> Option<u32> {
+        let now = self.instant();
+        let place = &mut self.ports[port as usize];
+        let (told, load) = (place.told.as_mut()?, place.load.as_ref()?);
+        let waiting = place.queue.bytes(class);
+        let asks = self.parcels.get(packet).asks(told, now, waiting)?;
+        let answer = self.parcels.take();
+        if !self.parcels.get_mut(answer).answer(told, now, &asks, (load, waiting)) {
+            self.parcels.give_back(answer);
+            return None;
+        }
+        self.counts.told += 1;
+        Some(answer)
     }
 
     /// A switch tells the other end of `ingress` to pause, or to go on. The frame waits for nobody.

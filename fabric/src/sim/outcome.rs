@@ -43,6 +43,8 @@ pub struct Outcome {
     pub dropped: u64,
     /// Packets marked.
     pub marked: u64,
+    /// Direct responses of switches.
+    pub told: u64,
     /// Pauses sent by switches.
     pub pauses: u64,
     /// How long ports were paused, summed over them.

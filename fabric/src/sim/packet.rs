@@ -3,7 +3,10 @@
 use super::parcel::Parcel;
 use super::setup::Setup;
 use crate::classes::ClassId;
-use cc::{Counter, Hop, PathTelemetry, Rate};
+use crate::direct::Told;
+use crate::load::LoadMeter;
+use cc::{Counter, Hop, Instant, PathTelemetry, Rate};
+use roce::wire::Subscription;
 use roce::wire::format::PortState;
 
 /// Hops that a packet's header has room for, as the authors'.
@@ -104,6 +107,15 @@ impl Parcel for Packet {
             *place = Stamp::new(gbps, state.time, state.tx_bytes, state.queue);
             self.hops += 1;
         }
+    }
+
+    /// The model knows of no subscription.
+    fn asks(&self, _: &mut Told, _: Instant, _: u64) -> Option<Subscription> {
+        None
+    }
+
+    fn answer(&mut self, _: &Told, _: Instant, _: &Subscription, _: (&LoadMeter, u64)) -> bool {
+        false
     }
 
     fn bereaved(&self) -> Option<u32> {

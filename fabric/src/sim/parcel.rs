@@ -1,5 +1,9 @@
 use super::setup::Setup;
 use crate::classes::ClassId;
+use crate::direct::Told;
+use crate::load::LoadMeter;
+use cc::Instant;
+use roce::wire::Subscription;
 use roce::wire::format::PortState;
 
 /// A packet on its way, of either kind of host.
@@ -16,6 +20,10 @@ pub(super) trait Parcel: Default {
     fn mark(&mut self) -> bool;
     /// Writes a port's state into it, if it has room.
     fn stamp(&mut self, state: &PortState);
+    /// The subscription of one that meets so many waiting bytes, where its sender is to be told of them now.
+    fn asks(&self, told: &mut Told, now: Instant, waiting: u64) -> Option<Subscription>;
+    /// Becomes the answer to a subscription; says whether it did.
+    fn answer(&mut self, told: &Told, now: Instant, asks: &Subscription, load: (&LoadMeter, u64)) -> bool;
     /// The flow that must be told when it is dropped; real packets' owners find out by themselves.
     fn bereaved(&self) -> Option<u32>;
     /// What the trace is made of: two words that tell packets apart.

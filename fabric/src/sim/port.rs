@@ -4,6 +4,7 @@ use super::setup::{Setup, SetupError};
 use super::topology::Topology;
 use crate::Red;
 use crate::classes::{Length, Queues};
+use crate::direct::Told;
 use crate::load::LoadMeter;
 use crate::marking::Marker;
 use cc::Rate;
@@ -42,6 +43,8 @@ pub(super) struct Port {
     pub(super) marker: Marker,
     /// How loaded the link is, where packets ask for it.
     pub(super) load: Option<LoadMeter>,
+    /// Whom it tells of congestion at once.
+    pub(super) told: Option<Told>,
     pub(super) bytes: u64,
     pub(super) tx_bytes: u64,
     pub(super) is_paused: bool,
@@ -67,6 +70,7 @@ impl Port {
             rate,
             marker: Marker::new(red, None, setup.seed ^ (id as u64).wrapping_mul(0xd6e8_feb8_6659_fd93)),
             load,
+            told: setup.direct.map(Told::new),
             picos_per_byte: 8e12 / rate.as_bps() as f64,
             delay: u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX / 4000) * 1000,
             free_at: 0,

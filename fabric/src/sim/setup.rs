@@ -1,5 +1,5 @@
 use super::Topology;
-use crate::{Red, SecondClass};
+use crate::{Direct, Red, SecondClass};
 use cc::{AlgorithmConfig, Rate};
 use roce::qp::Congestion;
 use roce::wire::{Format, Mtu};
@@ -107,6 +107,8 @@ pub struct Setup {
     pub second_class: Option<SecondClass>,
     /// Telemetry of real packets tells as queue what the link carries in the time that the packet waited (rtgwg-00 9.3).
     pub tell_sojourn: bool,
+    /// Packets that subscribe are answered at once where a switch port has more than a threshold waiting (pan-01 6.3).
+    pub direct: Option<Direct>,
     /// A switch's buffer, in bytes, shared by all its ports.
     pub buffer: u64,
     /// Without it, a port may take as much as is free, and what does not fit is dropped.
@@ -174,6 +176,7 @@ impl Setup {
             red: None,
             second_class: None,
             tell_sojourn: false,
+            direct: None,
             buffer: 32_000_000,
             pfc: Some(Pfc::DEFAULT),
             flows,
@@ -207,6 +210,7 @@ impl Setup {
             Hosts::Model if matches!(self.algorithm(), AlgorithmConfig::HpccReceiver(_)) => {
                 Err(SetupError::Model { what: "HPCC++ at the receiver (hpcc-rx)" })
             }
+            Hosts::Model if self.direct.is_some() => Err(SetupError::Model { what: "direct responses" }),
             Hosts::Model if self.congestion.format != Format::Hpcc => {
                 Err(SetupError::Model { what: "telemetry in other formats" })
             }
@@ -250,7 +254,8 @@ impl Setup {
 
     /// Whether packets ask how loaded links are.
     pub(super) fn asks_for_load(&self) -> bool {
-        self.hosts == Hosts::Endpoints && self.congestion.format == Format::Aecn
+        let asks = self.congestion.format == Format::Aecn || self.direct.is_some();
+        self.hosts == Hosts::Endpoints && asks
     }
 
     /// Whether the model's data carries telemetry.

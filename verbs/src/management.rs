@@ -58,6 +58,8 @@ impl ManagementPort {
             ..info.path(source, to, 0)
         };
         let taken = self.device.engine.call(move |station, _| station.send_mad(path, mad))?;
+        // It leaves at the end of the turn that took it, and this is another turn: the process may end now.
+        self.device.engine.call(|_, _| ())?;
         if taken { Ok(()) } else { Err(Error::Management) }
     }
 

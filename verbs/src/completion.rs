@@ -7,10 +7,14 @@ use std::sync::Arc;
 /// Polls that find nothing before [`CompletionQueue::wait`] gives the CPU up each time.
 const SPINS: u32 = 64;
 
+/// Polls in a row that find completions and leave an inline core alone: who takes them one by one has its core run all the same.
+const POLLS_WITHOUT_TURN: u8 = 16;
+
 /// A completion queue. One thread at a time polls it.
 #[derive(Debug)]
 pub struct CompletionQueue {
     ring: CqRing,
+    without_turn: u8,
     pub(crate) notifier: Option<Arc<Notifier>>,
     pub(crate) handle: Arc<CqHandle>,
 }
@@ -29,20 +33,31 @@ impl CompletionQueue {
             return Err(Error::value("completion queue depth", depth, format!("1 to {limit}")));
         }
         let (id, ring) = device.engine.call(move |station, _| station.create_cq(depth))??;
-        Ok(Self { ring, notifier: None, handle: Arc::new(CqHandle { device, id }) })
+        Ok(Self { ring, without_turn: 0, notifier: None, handle: Arc::new(CqHandle { device, id }) })
     }
 
     pub(crate) fn handle(&self) -> &Arc<CqHandle> {
         &self.handle
     }
 
+    /// Runs a turn of an inline core, unless there are completions already: then its turn comes when they are taken, or after
+    /// [`POLLS_WITHOUT_TURN`] of such polls.
+    fn progress(&mut self) {
+        if self.ring.waiting() > 0 && self.without_turn < POLLS_WITHOUT_TURN {
+            self.without_turn += 1;
+        } else {
+            self.without_turn = 0;
+            self.handle.device.engine.progress();
+        }
+    }
+
     /// Moves up to `into.len()` completions out, oldest first, and gives how many. Never waits. With an inline core
-    /// it runs one turn first.
+    /// it runs one turn first where there are none yet.
     ///
     /// # Errors
     /// Where the queue overflowed (once what it holds has been polled), or the core has stopped.
     pub fn poll(&mut self, into: &mut [Completion]) -> Result<usize, PollError> {
-        self.handle.device.engine.progress();
+        self.progress();
         let mut count = 0;
         for place in into.iter_mut() {
             let Some(completion) = self.ring.pop() else { break };
@@ -60,7 +75,7 @@ impl CompletionQueue {
     /// # Errors
     /// As [`poll`](Self::poll).
     pub fn poll_each(&mut self, most: usize, mut take: impl FnMut(Completion)) -> Result<usize, PollError> {
-        self.handle.device.engine.progress();
+        self.progress();
         let mut count = 0;
         while count < most
             && let Some(completion) = self.ring.pop()
@@ -79,7 +94,7 @@ impl CompletionQueue {
     /// # Errors
     /// As [`poll`](Self::poll).
     pub fn poll_one(&mut self) -> Result<Option<Completion>, PollError> {
-        self.handle.device.engine.progress();
+        self.progress();
         match self.ring.pop() {
             Some(completion) => Ok(Some(completion)),
             None => self.check().map(|()| None),

@@ -28,8 +28,10 @@ pub fn half_round_trip(link: &Link, length: usize) -> Result<f64, String> {
     };
     let mut server = side(Side::Server);
     server.stdout(Stdio::null());
+    // One that a killed server left.
+    let _ = std::fs::remove_file(link.socket());
     let server = Running::start(server)?;
-    std::thread::sleep(Duration::from_millis(900));
+    link.wait_for_server(&link.socket());
     let output = side(Side::Client).output().map_err(|error| error.to_string())?;
     drop(server);
     let text = String::from_utf8_lossy(&output.stdout);

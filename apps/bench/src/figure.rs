@@ -1,5 +1,6 @@
 //! One line of the table: a run of ours beside its yardstick, again and again.
 
+use crate::limits;
 use serde::Serialize;
 
 /// What a ratio of ours over the yardstick's should be.
@@ -71,6 +72,8 @@ pub struct Outcome {
     pub ratio: Spread,
     /// Whether the median reaches the goal.
     pub met: bool,
+    /// Where it does not: what stands between.
+    pub limit: Option<&'static str>,
 }
 
 impl Spread {
@@ -117,13 +120,15 @@ impl Figure {
         }
         let ratio = Spread::of(ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect());
         let ours = Spread::of(ours);
+        let met = self.goal.is_met(ratio.median, ours.median);
         Ok(Outcome {
+            limit: limits::of(&self.name).filter(|_| !met),
             name: self.name,
             what: self.what,
             unit: self.unit,
             yardstick: self.yardstick,
             goal: self.goal.text(self.unit),
-            met: self.goal.is_met(ratio.median, ours.median),
+            met,
             ours,
             theirs: Spread::of(theirs),
             ratio,

@@ -58,13 +58,13 @@ impl Link {
 
     /// How `ferroce` calls the port.
     pub fn port(&self, side: Side) -> Vec<String> {
-        let (kind, folder) = match self {
-            Self::Memif(folder) => ("memif", folder),
-            Self::Virtio(folder) => ("virtio", folder),
+        let kind = match self {
+            Self::Memif(_) => "memif",
+            Self::Virtio(_) => "virtio",
             Self::AfPacket { .. } => return vec!["--port".into(), "eth0".into()],
         };
         let number = if side == Side::Server { 1 } else { 2 };
-        let socket = folder.join(format!("{kind}.sock"));
+        let socket = self.socket();
         vec![
             "--port".into(),
             format!("{kind}:{},{}", socket.display(), side.name()),
@@ -78,12 +78,12 @@ impl Link {
     pub fn vdev(&self, side: Side, folder: &Path) -> String {
         match self {
             Self::Memif(_) => {
-                let socket = folder.join("testpmd.sock");
+                let socket = Self::testpmd_socket(folder);
                 let (socket, role) = (socket.display(), side.name());
                 format!("net_memif0,role={role},id=0,socket={socket},socket-abstract=no,bsize=8192")
             }
             Self::Virtio(_) => {
-                let socket = folder.join("testpmd.sock");
+                let socket = Self::testpmd_socket(folder);
                 let socket = socket.display();
                 match side {
                     Side::Server => format!("net_vhost0,iface={socket},queues=1"),
@@ -97,6 +97,34 @@ impl Link {
                     .into()
             }
         }
+    }
+
+    /// Waits until a client can connect to the server that was started: a client that comes too early has no port at all, and
+    /// says so nowhere. Where there is no socket to look for, the better part of a second must do.
+    pub fn wait_for_server(&self, socket: &Path) {
+        let start = Instant::now();
+        let mut rest = 900;
+        if !matches!(self, Self::AfPacket { .. }) {
+            rest = 300;
+            while !socket.exists() && start.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(rest));
+    }
+
+    /// The socket of `ferroce`'s server.
+    pub fn socket(&self) -> PathBuf {
+        match self {
+            Self::Memif(folder) => folder.join("memif.sock"),
+            Self::Virtio(folder) => folder.join("virtio.sock"),
+            Self::AfPacket { .. } => PathBuf::new(),
+        }
+    }
+
+    /// The socket of testpmd's server, in a folder of its run's own.
+    pub fn testpmd_socket(folder: &Path) -> PathBuf {
+        folder.join("testpmd.sock")
     }
 
     /// Where the server's TCP port is.

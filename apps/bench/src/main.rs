@@ -11,6 +11,7 @@ mod figure;
 mod figures;
 mod host;
 mod instructions;
+mod limits;
 mod memory;
 mod ring;
 mod scale;

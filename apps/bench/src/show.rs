@@ -49,6 +49,9 @@ pub fn row(outcome: &Outcome) {
         outcome.goal,
         if outcome.met { "yes" } else { "no" },
     );
+    if let Some(limit) = outcome.limit {
+        println!("{DIM}{:<22} limit: {limit}{DIM:#}", "");
+    }
 }
 
 pub fn failure(name: &str, why: &str) {

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub fn frames_per_second(link: &Link, length: usize) -> Result<f64, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let receiver = start(link, Side::Server, "rxonly", length, folder.path())?;
-    std::thread::sleep(Duration::from_millis(700));
+    link.wait_for_server(&Link::testpmd_socket(folder.path()));
     let sender = start(link, Side::Client, "txonly", length, folder.path())?;
     // Once a second. The first reports begin before frames flow or count what waited.
     let log = folder.path().join("server.log");

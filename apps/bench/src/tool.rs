@@ -16,9 +16,10 @@ pub fn run(ferroce: &Path, link: &Link, args: &[&str], field: &str) -> Result<f6
     let (json, log) = (folder.path().join("report.json"), folder.path().join("client.log"));
     let mut server = link.command(Side::Server, ferroce, true);
     server.args(args).args(link.port(Side::Server)).stdout(Stdio::null()).stderr(Stdio::null());
+    // One that a killed server left.
+    let _ = fs::remove_file(link.socket());
     let mut server = Running::start(server)?;
-    // The client of a memif port looks for the server's socket; both wait for each other's TCP.
-    std::thread::sleep(Duration::from_millis(900));
+    link.wait_for_server(&link.socket());
     let out = fs::File::create(&log).map_err(|error| error.to_string())?;
     let errors = out.try_clone().map_err(|error| error.to_string())?;
     let mut client = link.command(Side::Client, ferroce, true);

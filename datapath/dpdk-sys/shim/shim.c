@@ -19,6 +19,16 @@ struct rte_mbuf *ferroce_mbuf_alloc(struct rte_mempool *pool)
 	return rte_pktmbuf_alloc(pool);
 }
 
+int ferroce_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned int n)
+{
+	return rte_pktmbuf_alloc_bulk(pool, mbufs, n);
+}
+
+void ferroce_mbuf_free_bulk(struct rte_mbuf **mbufs, unsigned int n)
+{
+	rte_pktmbuf_free_bulk(mbufs, n);
+}
+
 void ferroce_mbuf_free(struct rte_mbuf *mbuf)
 {
 	rte_pktmbuf_free(mbuf);

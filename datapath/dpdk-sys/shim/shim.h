@@ -20,7 +20,10 @@
 uint16_t ferroce_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
 uint16_t ferroce_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
 struct rte_mbuf *ferroce_mbuf_alloc(struct rte_mempool *pool);
+/* 0, or none where the pool has fewer than n. */
+int ferroce_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned int n);
 void ferroce_mbuf_free(struct rte_mbuf *mbuf);
+void ferroce_mbuf_free_bulk(struct rte_mbuf **mbufs, unsigned int n);
 int ferroce_errno(void);
 
 /* Called with one piece of a log message and its RTE_LOG_ level. Not NUL-terminated. */

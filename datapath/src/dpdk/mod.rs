@@ -16,6 +16,6 @@ mod vhost;
 
 pub use eal::{Eal, EalConfig, EalError, Hugepages, version};
 pub use mbuf::Mbuf;
-pub(crate) use port::path_mtu;
 pub use port::{LinuxInterface, Port, PortConfig, PortCounters, PortInfo};
+pub(crate) use prepare::path_mtu;
 pub use prepare::{PortError, check_port};

@@ -3,6 +3,7 @@
 use super::eal::{self, Eal};
 use super::mbuf::Mbuf;
 use super::prepare::PortError;
+use crate::io::{BURST, Burst};
 use std::ffi::CString;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,6 +47,20 @@ impl Pool {
         let mbuf = NonNull::new(unsafe { dpdk_sys::ferroce_mbuf_alloc(self.raw()) })?;
         // SAFETY: fresh from the pool, of one segment; the pool is freed only when none is out.
         Some(unsafe { Mbuf::from_raw(mbuf) })
+    }
+
+    /// Fills `into`, which is empty, with as many as the pool has at once: all that fit, one, or none.
+    pub(super) fn alloc_burst(&self, into: &mut Burst<Mbuf>) {
+        assert!(into.is_empty(), "what is in it would be lost");
+        // SAFETY: the pool lives, and the array has room for `BURST` buffers: an `Mbuf` is a transparent pointer.
+        let failed =
+            unsafe { dpdk_sys::ferroce_mbuf_alloc_bulk(self.raw(), into.as_mut_ptr().cast(), BURST as u32) };
+        if failed == 0 {
+            // SAFETY: DPDK wrote `BURST` buffers there, fresh from the pool, which nobody else has.
+            unsafe { into.set_len(BURST) };
+        } else if let Some(one) = self.alloc() {
+            into.push(one);
+        }
     }
 
     /// Buffers that are out.

@@ -7,7 +7,7 @@ use super::log;
 use super::mbuf::Mbuf;
 use super::memif::{Meeting, Relay};
 use super::pool::Pool;
-use super::prepare::{PortError, Prepared, ROCE_OVERHEAD, max_frame, prepare};
+use super::prepare::{PortError, Prepared, max_frame, path_mtu, prepare, relay_failed};
 use super::vhost;
 use crate::io::{BURST, Bell, Burst, Caps, PacketBuf, PacketIo};
 use crate::port_spec::{PortSpec, RingEnd, SocketRole};
@@ -99,6 +99,8 @@ pub struct Port {
     counters: PortCounters,
     /// The packet socket under it.
     socket: Option<RawFd>,
+    /// To send from; they go back to the pool before it goes.
+    stock: Burst<Mbuf>,
     pool: Pool,
 }
 
@@ -136,7 +138,16 @@ impl Port {
         let info = setup.info(id);
         let socket = setup.packet_sockets().into_iter().find(|fd| !before.contains(fd));
         socket.into_iter().for_each(descriptor::close_on_exec);
-        let mut port = Self { id, eal, relay, info, counters: PortCounters::default(), socket, pool };
+        let mut port = Self {
+            id,
+            eal,
+            relay,
+            info,
+            counters: PortCounters::default(),
+            socket,
+            stock: Burst::new(),
+            pool,
+        };
         let started = setup.start(id, &port.pool).and_then(|()| setup.addresses(id));
         let started = started.and_then(|mac| {
             let run = port.relay.as_mut().map_or(Ok(()), |relay| relay.start(id));
@@ -166,7 +177,7 @@ impl Port {
     /// Buffers of the port's pool that somebody holds: drivers, queues, the application.
     #[must_use]
     pub fn buffers_in_use(&self) -> u32 {
-        self.pool.in_use()
+        self.pool.in_use() - self.stock.len() as u32
     }
 
     /// Sends a frame of the largest size to `peer`, the other end of this port's link, and waits until it comes,
@@ -260,15 +271,27 @@ impl PacketIo for Port {
         let came = self.relay.as_ref().map_or_else(burst, |relay| relay.gate().pass(burst));
         // SAFETY: the driver wrote `came` ≤ `room` buffers there and gave them away.
         unsafe { into.set_len(had + usize::from(came)) };
+        let before = into.len();
         if into[had..].iter().any(|frame| !frame.is_plain()) {
-            let before = into.len();
             into.retain(|frame| frame.is_plain());
-            self.counters.odd_buffer += (before - into.len()) as u64;
         }
+        self.counters.odd_buffer += (before - into.len()) as u64;
     }
 
     fn alloc(&mut self) -> Option<Mbuf> {
-        self.pool.alloc()
+        if self.stock.is_empty() {
+            self.pool.alloc_burst(&mut self.stock);
+        }
+        self.stock.pop()
+    }
+
+    fn recycle(&mut self, from: &mut Burst<Mbuf>) {
+        // SAFETY: the buffers are ours, and gone from the array when this returns: its length is 0 before anybody looks.
+        unsafe {
+            let count = from.len();
+            from.set_len(0);
+            dpdk::ferroce_mbuf_free_bulk(from.as_mut_ptr().cast(), count as u32);
+        }
     }
 
     fn transmit(&mut self, from: &mut Burst<Mbuf>) {
@@ -561,11 +584,6 @@ fn relay(spec: &PortSpec) -> Result<Option<Relay>, PortError> {
     Relay::new(meeting).map(Some).map_err(|e| relay_failed(spec, &e))
 }
 
-fn relay_failed(spec: &PortSpec, error: &std::io::Error) -> PortError {
-    let (said, errno) = ("see whether the temporary directory is writable".into(), error.to_string());
-    PortError::Driver { port: spec.to_string(), step: "passing messages to its driver", errno, said }
-}
-
 pub(super) fn link_is_up(id: u16) -> bool {
     link(id).link_status() == dpdk::RTE_ETH_LINK_UP as u16
 }
@@ -576,24 +594,5 @@ fn link(id: u16) -> dpdk::rte_eth_link {
         let mut link: dpdk::rte_eth_link = std::mem::zeroed();
         dpdk::rte_eth_link_get_nowait(id, &mut link);
         link
-    }
-}
-
-/// The largest path MTU whose packets fit an IP packet of `ip_mtu`, which holds the smallest at least.
-pub(crate) fn path_mtu(ip_mtu: u16) -> Mtu {
-    let fits = |mtu: &&Mtu| mtu.bytes() + u32::from(ROCE_OVERHEAD) <= u32::from(ip_mtu);
-    Mtu::ALL.iter().rev().find(fits).copied().unwrap_or(Mtu::M256)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn path_mtu_leaves_room_for_the_headers() {
-        assert_eq!(path_mtu(1500), Mtu::M1024);
-        assert_eq!(path_mtu(4179), Mtu::M2048);
-        assert_eq!(path_mtu(4180), Mtu::M4096);
-        assert_eq!(path_mtu(9000), Mtu::M4096);
     }
 }

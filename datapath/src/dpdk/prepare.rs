@@ -4,6 +4,7 @@ use super::devargs::ETHERNET;
 use super::port::PortConfig;
 use crate::linux::{self, Interface};
 use crate::port_spec::PortSpec;
+use roce::wire::Mtu;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -226,4 +227,29 @@ fn writable(file: Option<&str>) -> Result<(), PortError> {
 /// The largest frame with an MTU of `mtu`.
 pub(super) fn max_frame(mtu: u16) -> usize {
     usize::from(mtu) + ETHERNET
+}
+
+/// The largest path MTU whose packets fit an IP packet of `ip_mtu`, which holds the smallest at least.
+pub(crate) fn path_mtu(ip_mtu: u16) -> Mtu {
+    let fits = |mtu: &&Mtu| mtu.bytes() + u32::from(ROCE_OVERHEAD) <= u32::from(ip_mtu);
+    Mtu::ALL.iter().rev().find(fits).copied().unwrap_or(Mtu::M256)
+}
+
+/// A memif's messages can't be passed on.
+pub(super) fn relay_failed(spec: &PortSpec, error: &std::io::Error) -> PortError {
+    let (said, errno) = ("see whether the temporary directory is writable".into(), error.to_string());
+    PortError::Driver { port: spec.to_string(), step: "passing messages to its driver", errno, said }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_mtu_leaves_room_for_the_headers() {
+        assert_eq!(path_mtu(1500), Mtu::M1024);
+        assert_eq!(path_mtu(4179), Mtu::M2048);
+        assert_eq!(path_mtu(4180), Mtu::M4096);
+        assert_eq!(path_mtu(9000), Mtu::M4096);
+    }
 }

@@ -82,8 +82,12 @@ impl<P: PacketIo> Core<P> {
     fn receive(&mut self, now: cc::Instant) -> bool {
         self.port.receive(&mut self.received);
         let any = !self.received.is_empty() || !self.hairpin.is_empty();
-        for frame in self.hairpin.drain(..).chain(self.received.drain(..)) {
-            self.station.on_frame(now, &frame);
+        for frame in self.hairpin.iter().chain(&self.received) {
+            self.station.on_frame(now, frame);
+        }
+        self.hairpin.clear();
+        if !self.received.is_empty() {
+            self.port.recycle(&mut self.received);
         }
         any
     }

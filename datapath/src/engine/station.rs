@@ -510,12 +510,9 @@ fn post(now: Instant, endpoint: &mut Endpoint, queues: &mut QpQueues, cqs: &mut 
             refuse(cqs, queues.recv_cq, queues.qpn, id, CompletionOpcode::Recv);
         }
     }
-    while let Some(request) = queues.send.pop() {
-        let (id, opcode) = (request.id, request.operation.opcode());
-        if endpoint.post_send(now, queues.qpn, request).is_err() {
-            refuse(cqs, queues.send_cq, queues.qpn, id, opcode);
-        }
-    }
+    let QpQueues { qpn, send, send_cq, .. } = queues;
+    let refused = |id, opcode| refuse(cqs, *send_cq, *qpn, id, opcode);
+    endpoint.post_sends(now, *qpn, || send.pop(), refused);
 }
 
 /// The poster's own checks let nothing pass that the endpoint refuses.

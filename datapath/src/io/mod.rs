@@ -52,6 +52,10 @@ pub trait PacketIo: Send {
     fn receive(&mut self, into: &mut Burst<Self::Buf>);
     /// A fresh, empty buffer; `None` while the pool is dry.
     fn alloc(&mut self) -> Option<Self::Buf>;
+    /// Takes back buffers that nobody needs any more.
+    fn recycle(&mut self, from: &mut Burst<Self::Buf>) {
+        from.clear();
+    }
     /// Sends from the front of `from` what the port takes now; the rest stays, in order.
     fn transmit(&mut self, from: &mut Burst<Self::Buf>);
     /// What the port can do.

@@ -9,8 +9,8 @@ mod xrc;
 use crate::event::{Event, FailureCause};
 use crate::key_space::KeySpace;
 use crate::qp::{
-    AnyQueuePair, Books, Capabilities, Completion, CompletionStatus, Identity, Modify, PostError, QpInit,
-    QpReport, Receives, RecvRequest, SendRequest,
+    AnyQueuePair, Books, Capabilities, Completion, CompletionOpcode, CompletionStatus, Identity, Modify,
+    PostError, QpInit, QpReport, Receives, RecvRequest, SendRequest,
 };
 use crate::wire::{Path, Service};
 use crate::{
@@ -452,6 +452,29 @@ impl Endpoint {
         qp.post_send(request, &mut books)?;
         self.settle(now, index);
         Ok(())
+    }
+
+    /// Takes in the send requests that `next` gives, until it has none; what is not taken goes to `refused`.
+    pub fn post_sends(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        mut next: impl FnMut() -> Option<SendRequest>,
+        mut refused: impl FnMut(u64, CompletionOpcode),
+    ) {
+        let Some((index, qp, mut books)) = self.open(now, qpn) else {
+            while let Some(request) = next() {
+                refused(request.id, request.operation.opcode());
+            }
+            return;
+        };
+        while let Some(request) = next() {
+            let (id, opcode) = (request.id, request.operation.opcode());
+            if qp.post_send(request, &mut books).is_err() {
+                refused(id, opcode);
+            }
+        }
+        self.settle(now, index);
     }
 
     /// Takes in a receive request.

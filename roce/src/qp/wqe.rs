@@ -46,6 +46,9 @@ pub(super) struct Wqe {
     pub(super) stream: u64,
     /// A local request has run.
     pub(super) is_done: bool,
+    /// What `request` is, asked for several times a packet.
+    is_answered: bool,
+    is_local: bool,
 }
 
 impl Wqe {
@@ -54,9 +57,14 @@ impl Wqe {
         self.first + self.packets as u64
     }
 
-    /// Whether the peer answers with data: such a request is done by its answer, not by an acknowledgement.
-    pub(super) const fn is_answered(&self) -> bool {
-        match self.request.operation {
+    pub(super) const fn new(
+        request: SendRequest,
+        length: u32,
+        first: u64,
+        packets: u32,
+        stream: u64,
+    ) -> Self {
+        let is_answered = match request.operation {
             SendOperation::Send { .. }
             | SendOperation::SendInvalidate { .. }
             | SendOperation::SendTo { .. }
@@ -68,12 +76,19 @@ impl Wqe {
             | SendOperation::CompareSwap { .. }
             | SendOperation::AtomicWrite { .. }
             | SendOperation::Flush { .. } => true,
-        }
+        };
+        let is_local = request.operation.is_local();
+        Self { request, length, first, packets, stream, is_done: false, is_answered, is_local }
+    }
+
+    /// Whether the peer answers with data: such a request is done by its answer, not by an acknowledgement.
+    pub(super) const fn is_answered(&self) -> bool {
+        self.is_answered
     }
 
     /// Whether no packet carries it: then it takes no PSN either.
     pub(super) const fn is_local(&self) -> bool {
-        self.request.operation.is_local()
+        self.is_local
     }
 
     /// A local request that has not run.
@@ -121,14 +136,7 @@ mod tests {
         let remote = Remote { address: 0, rkey: Rkey::new(1) };
         let packets = packets(length, 256);
         assert_eq!(packets, 1 << 23);
-        let wqe = Wqe {
-            request: SendRequest::write(1, Data::from(sge), remote),
-            length,
-            first: 5,
-            packets,
-            stream: 7,
-            is_done: false,
-        };
+        let wqe = Wqe::new(SendRequest::write(1, Data::from(sge), remote), length, 5, packets, 7);
         assert_eq!(wqe.offset(wqe.end() - 1, 256), length - 256);
         assert_eq!(wqe.stream_at(wqe.end(), 256), 7 + (1 << 31));
         assert_eq!(Position::of(packets - 1, packets), Position::Last);

@@ -138,17 +138,15 @@ impl Requester {
 
     /// Takes all before `up_to` as arrived, except that it stops at a READ or atomic: only their answers tell.
     pub(super) fn acknowledge(&mut self, up_to: u64, books: &mut Books<'_>, identity: &Identity) -> Progress {
-        let before = self.una;
-        let mut bytes = 0;
+        let (before, stream_before) = (self.una, self.stream_at(0, self.una));
         while let Some(wqe) = self.queue.front()
             && self.una < up_to
             && !wqe.is_answered()
         {
-            let una = wqe.end().min(up_to);
-            bytes += wqe.stream_at(una, self.mtu) - wqe.stream_at(self.una, self.mtu);
-            self.una = una;
+            self.una = wqe.end().min(up_to);
             self.retire_front(books, identity);
         }
+        let bytes = self.stream_at(0, self.una) - stream_before;
         let rtt = if self.una > before { self.on_progress(books) } else { None };
         Progress { bytes, rtt, lost: false }
     }

@@ -175,7 +175,7 @@ impl Requester {
             | SendOperation::Read { .. } => wqe::packets(length, self.mtu),
         };
         let (first, stream) = (self.end, self.stream_end);
-        let wqe = Wqe { request, length, first, packets, stream, is_done: false };
+        let wqe = Wqe::new(request, length, first, packets, stream);
         self.end = wqe.end();
         self.stream_end += u64::from(wqe.sends());
         self.queue.push_back(wqe);

@@ -309,7 +309,7 @@ impl Unreliable {
 
     fn enqueue(&mut self, request: SendRequest, length: u32, mtu: u32) {
         let packets = if request.operation.is_local() { 0 } else { wqe::packets(length, mtu) };
-        let wqe = Wqe { request, length, first: self.end, packets, stream: 0, is_done: false };
+        let wqe = Wqe::new(request, length, self.end, packets, 0);
         self.end = wqe.end();
         self.queue.push_back(wqe);
     }

@@ -1,0 +1,54 @@
+//! Why a goal is not reached: what the table says under a figure that misses it. ARCHITECTURE.md, "What a packet costs", has the
+//! profile that shows it.
+
+/// What stands between the figure of this name and its goal.
+pub fn of(figure: &str) -> Option<&'static str> {
+    let (port, what) = figure.split_once('-')?;
+    match (port, what) {
+        ("rxe", _) => Some(
+            "both go through the guest's kernel and its emulated processor; our code has 5 to 18 % of that processor's time, so \
+             none of it at all would not reach 5 and 10",
+        ),
+        ("af_packet", "send-64") => Some(
+            "a message is acknowledged, and over AF_PACKET an acknowledgement is one more frame through the kernel before the \
+             answer; the echo has none",
+        ),
+        ("af_packet", _) => Some(
+            "the kernel's way of a frame is 2.7 µs of testpmd's own; ours pass its UDP too, acknowledgements are frames that \
+             testpmd does not have, and a copy and a CRC come on top",
+        ),
+        (_, "send-64") => Some(
+            "an echo reads no byte of its frame; a message is posted, sealed, checked, placed, acknowledged and completed, 4,000 \
+             instructions of which two ICRCs and the acknowledgement must be",
+        ),
+        ("virtio", _) => Some(
+            "vhost copies each frame once more, on the core that also checks and places it; testpmd's receiver does nothing else",
+        ),
+        (_, "write-64") => {
+            Some("instructions a message on the core that sends, of which no function has a tenth")
+        }
+        (_, "write-64k-1k") => Some(
+            "headers, queue pair and rings cost as much as 4 KiB of copy and CRC, and 1 KiB has them too",
+        ),
+        ("memif", "read-64k") => Some(
+            "open, no profile yet: the data goes from memif's server to its client, WRITEs' the other way and three times as fast",
+        ),
+        (_, "write-4k" | "write-64k" | "read-64k") => {
+            Some("a copy and a CRC of 4 KiB on each side, 2 × 110 ns; testpmd touches no byte of the payload")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_is_missed_says_why() {
+        for name in
+            ["ring-send-64", "virtio-write-4k", "af_packet-write-4k", "rxe-write-lat", "memif-read-64k"]
+        {
+            assert!(super::of(name).is_some(), "{name}");
+        }
+        assert_eq!(super::of("idle-qp"), None);
+    }
+}

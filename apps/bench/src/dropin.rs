@@ -1,31 +1,17 @@
 //! Debian's `ib_write_bw` on the drop-in library, one process a side.
 
-use crate::host::{Link, Running, Side};
-use std::fs;
+use crate::host::{Link, Side};
+use crate::tool;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 /// Goodput of WRITEs of 64 KiB in Gb/s.
 ///
 /// # Errors
 /// What the client said when it failed.
 pub fn write_bandwidth(ferroce: &Path, link: &Link) -> Result<f64, String> {
-    let log = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-    let output = || log.reopen().map_err(|error| error.to_string());
-    let mut server = side(ferroce, link, Side::Server);
-    server.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut server = Running::start(server)?;
-    // As in `tool::run`: each looks for the other.
-    std::thread::sleep(Duration::from_millis(900));
-    let mut client = side(ferroce, link, Side::Client);
-    client.arg(link.server_address()).stdout(output()?).stderr(output()?);
-    let good = Running::start(client)?.wait(Duration::from_secs(60))?;
-    let said = fs::read_to_string(log.path()).map_err(|error| error.to_string())?;
-    if !good {
-        return Err(format!("ib_write_bw: {}", said.lines().last().unwrap_or("it said nothing")));
-    }
-    server.wait(Duration::from_secs(10))?;
+    let [server, client] = [Side::Server, Side::Client].map(|which| side(ferroce, link, which));
+    let said = tool::meet(link, server, client).map_err(|said| format!("ib_write_bw: {said}"))?;
     average(&said).ok_or_else(|| format!("ib_write_bw printed no row of 65536 bytes: {said}"))
 }
 

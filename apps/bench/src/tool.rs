@@ -4,7 +4,7 @@ use crate::host::{Link, Running, Side};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Runs a perftest-style tool between the two sides and gives a field of the client's first result.
@@ -13,32 +13,38 @@ use std::time::Duration;
 /// What the client said when it failed.
 pub fn run(ferroce: &Path, link: &Link, args: &[&str], field: &str) -> Result<f64, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let (json, log) = (folder.path().join("report.json"), folder.path().join("client.log"));
+    let json = folder.path().join("report.json");
     let mut server = link.command(Side::Server, ferroce, true);
-    server.args(args).args(link.port(Side::Server)).stdout(Stdio::null()).stderr(Stdio::null());
-    // One that a killed server left.
-    let _ = fs::remove_file(link.socket());
-    let mut server = Running::start(server)?;
-    link.wait_for_server(&link.socket());
-    let out = fs::File::create(&log).map_err(|error| error.to_string())?;
-    let errors = out.try_clone().map_err(|error| error.to_string())?;
+    server.args(args).args(link.port(Side::Server));
     let mut client = link.command(Side::Client, ferroce, true);
     client.args(args).args(link.port(Side::Client)).arg("--out_json_file").arg(&json);
-    client.arg(link.server_address()).stdout(out).stderr(errors);
-    let good = Running::start(client)?.wait(Duration::from_secs(60))?;
-    if !good {
-        let said = fs::read_to_string(&log).unwrap_or_default();
-        return Err(format!(
-            "ferroce {}: {}",
-            args.join(" "),
-            said.lines().last().unwrap_or("it said nothing")
-        ));
-    }
-    server.wait(Duration::from_secs(10))?;
+    meet(link, server, client).map_err(|said| format!("ferroce {}: {said}", args.join(" ")))?;
     let text = fs::read_to_string(&json).map_err(|error| format!("{}: {error}", json.display()))?;
     let report: Value =
         serde_json::from_str(&text).map_err(|error| format!("{}: {error}", json.display()))?;
     report["results"][field]
         .as_f64()
         .ok_or_else(|| format!("the report has no number results.{field}: {text}"))
+}
+
+/// Runs a server and its client, who is told where the server is, to their ends; gives what the client printed.
+///
+/// # Errors
+/// The client's last line when it failed.
+pub fn meet(link: &Link, mut server: Command, mut client: Command) -> Result<String, String> {
+    let log = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    let output = || log.as_file().try_clone().map_err(|error| error.to_string());
+    // One that a killed server left.
+    let _ = fs::remove_file(link.socket());
+    server.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = Running::start(server)?;
+    link.wait_for_server(&link.socket());
+    client.arg(link.server_address()).stdout(output()?).stderr(output()?);
+    let good = Running::start(client)?.wait(Duration::from_secs(60))?;
+    let said = fs::read_to_string(log.path()).map_err(|error| error.to_string())?;
+    if !good {
+        return Err(said.lines().last().unwrap_or("it said nothing").into());
+    }
+    server.wait(Duration::from_secs(10))?;
+    Ok(said)
 }

@@ -8,7 +8,7 @@ use super::{Books, State};
 use crate::wire::{Bth, Feedback, Frame, Header, MAX_FEEDBACK, Opcode, Report, SETUP_LENGTH, Seal, Setup};
 use crate::{Discard, Psn};
 use alloc::boxed::Box;
-use cc::{Ack, CongestionController, Inflight, Instant, PathTelemetry, ReceiverLink};
+use cc::{Ack, CongestionController, Inflight, Instant, ReceiverLink};
 
 impl QueuePair {
     /// A data packet may have brought telemetry, an Acknowledge feedback. Either is taken in before the packet itself.
@@ -108,37 +108,18 @@ impl QueuePair {
         let Some(flow) = &mut self.flow else { return };
         let algorithm = flow.algorithm_mut();
         match report {
-            Report::Busiest { path_id, busiest, .. } => {
-                let mut path = PathTelemetry::new(path_id);
-                if let Some((index, record)) = busiest {
-                    path.set(index, record.into());
-                }
-                algorithm.on_telemetry(ack, &path);
-            }
-            Report::Hop { path_id, index, hop, .. } => {
-                let mut path = PathTelemetry::new(path_id);
-                path.set(index, hop);
-                algorithm.on_telemetry(ack, &path);
-            }
-            Report::Shared { path_id, hops, index, hop, flows } => {
+            Report::Shared { hops, flows, .. } => {
                 algorithm.on_receiver_link(ReceiverLink { hop: hops - 1, flows });
-                let mut path = PathTelemetry::new(path_id);
-                path.set(index, hop);
-                algorithm.on_telemetry(ack, &path);
-            }
-            Report::All { path_id, records } => {
-                let mut path = PathTelemetry::new(path_id);
-                for (index, record) in (0u8..).zip(records.iter()) {
-                    path.set(index, record.into());
-                }
-                algorithm.on_telemetry(ack, &path);
             }
             Report::Ratio { utilisation, interval, .. } => {
                 let utilisation = f64::from(utilisation) / RATIO_ONE;
                 algorithm.on_inflight(ack, &Inflight { utilisation, interval: interval.into() });
             }
             Report::Window(window) => algorithm.on_window(window),
-            Report::Ready => {}
+            Report::Busiest { .. } | Report::Hop { .. } | Report::All { .. } | Report::Ready => {}
+        }
+        if let Some(path) = report.path() {
+            algorithm.on_telemetry(ack, &path);
         }
     }
 

@@ -9,7 +9,7 @@ use super::{Books, State};
 use crate::wire::{Path, Report, Template};
 use crate::{Psn, Qpn};
 use alloc::vec::Vec;
-use cc::{Instant, PathRecords, PathTelemetry, Rate};
+use cc::{Instant, PathRecords, Rate};
 use core::time::Duration;
 
 /// Which paths a queue pair may take.
@@ -232,33 +232,23 @@ impl Paths {
 impl Way {
     /// What the busiest link was like since the last probe that took this way.
     fn measure(&mut self, now: Instant, report: Report, interval: Duration) -> Option<Load> {
-        let (path_id, index, hop) = match report {
-            Report::Busiest { path_id, busiest: Some((index, record)), .. } => {
-                (path_id, index, cc::Hop::from(record))
+        let is_last = |index| report.hops().is_some_and(|hops| hops > 1 && index + 1 == hops);
+        let (capacity, is_last) = match report {
+            Report::Busiest { busiest: Some((index, record)), .. } => {
+                (Some(record.speed().rate()), is_last(index))
             }
-            Report::Hop { path_id, index, hop, .. } | Report::Shared { path_id, index, hop, .. } => {
-                (path_id, index, hop)
+            Report::Hop { index, hop, .. } | Report::Shared { index, hop, .. } => {
+                (Some(hop.bandwidth), is_last(index))
             }
-            Report::All { path_id, records } => {
-                let mut path = PathTelemetry::new(path_id);
-                for (index, record) in (0u8..).zip(records.iter()) {
-                    path.set(index, record.into());
-                }
-                let capacity = records.iter().map(|record| record.speed().rate()).min();
-                let share = self.records.inflight(now, &path, interval)?.utilisation;
-                return Some(Load { share, capacity, is_last: false });
-            }
+            Report::All { records, .. } => (records.iter().map(|record| record.speed().rate()).min(), false),
             Report::Ratio { utilisation, .. } => {
                 let share = f64::from(utilisation) / super::collector::RATIO_ONE;
                 return Some(Load { share, capacity: None, is_last: false });
             }
             Report::Busiest { .. } | Report::Window(_) | Report::Ready => return None,
         };
-        let mut path = PathTelemetry::new(path_id);
-        path.set(index, hop);
-        let share = self.records.inflight(now, &path, interval)?.utilisation;
-        let is_last = report.hops().is_some_and(|hops| hops > 1 && index + 1 == hops);
-        Some(Load { share, capacity: Some(hop.bandwidth), is_last })
+        let share = self.records.inflight(now, &report.path()?, interval)?.utilisation;
+        Some(Load { share, capacity, is_last })
     }
 }
 

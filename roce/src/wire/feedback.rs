@@ -3,7 +3,7 @@
 use super::records::Records;
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
 use crate::Discard;
-use cc::{Counter, Hop, Rate};
+use cc::{Counter, Hop, PathTelemetry, Rate};
 use core::num::NonZeroU32;
 
 /// Bytes of a [`Feedback`] at most: report and seal.
@@ -93,6 +93,32 @@ impl Report {
             Self::Shared { .. } => MAX_REPORT,
             Self::All { records, .. } => 4 + records.length(),
         }
+    }
+
+    /// What it tells of single links, as far as it does: no hop where there was none; `None` where it tells of no links.
+    #[must_use]
+    pub fn path(&self) -> Option<PathTelemetry> {
+        let (path_id, busiest) = match *self {
+            Self::Busiest { path_id, busiest, .. } => {
+                (path_id, busiest.map(|(index, record)| (index, record.into())))
+            }
+            Self::Hop { path_id, index, hop, .. } | Self::Shared { path_id, index, hop, .. } => {
+                (path_id, Some((index, hop)))
+            }
+            Self::All { path_id, records } => {
+                let mut path = PathTelemetry::new(path_id);
+                for (index, record) in (0u8..).zip(records.iter()) {
+                    path.set(index, record.into());
+                }
+                return Some(path);
+            }
+            Self::Window(_) | Self::Ratio { .. } | Self::Ready => return None,
+        };
+        let mut path = PathTelemetry::new(path_id);
+        if let Some((index, hop)) = busiest {
+            path.set(index, hop);
+        }
+        Some(path)
     }
 
     /// Switches that the packet in question passed, where it says so.

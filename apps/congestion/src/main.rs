@@ -63,8 +63,11 @@ struct Judge {
     #[arg(long, value_name = "MS", default_value_t = 250)]
     settle: u32,
     /// A longer pause of the machine is left out, with what it did, in microseconds
-    #[arg(long, value_name = "US", default_value_t = 1000)]
+    #[arg(long, value_name = "US", default_value_t = 500)]
     pause: u32,
+    /// T of the flows, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 8)]
+    base_rtt: u32,
 }
 
 /// The machine paused too often.
@@ -87,6 +90,7 @@ fn judge(args: &Judge) -> Result<ExitCode, Box<dyn Error>> {
         packet: args.packet,
         settle: f64::from(args.settle) / 1e3,
         pause: f64::from(args.pause) / 1e6,
+        round_trip: f64::from(args.base_rtt) / 1e3,
     };
     let phases = verdict::phases(&run, &bounds);
     std::fs::write(args.out.join(format!("{}.svg", args.name)), plot::svg(&run, args.rate, args.packet))?;

@@ -13,6 +13,21 @@ pub struct Bounds {
     /// Seconds for which the machine may stop the run's processes. What a longer pause does to flows and queue is none of
     /// theirs: it is left out, from its begin until what it did has settled.
     pub pause: f64,
+    /// T, in seconds.
+    pub round_trip: f64,
+}
+
+impl Bounds {
+    /// How long the flows feel that they were stopped, in seconds. A stop of less than half of T takes no more than half off
+    /// `U`: rates grow by that much for one round trip, are cut in the next, the queue drains in two more, and what was cut
+    /// too far is back after `maxStage` increases. After a longer one they begin as if they joined.
+    fn recovery(&self, pause: &Pause) -> f64 {
+        if pause.length < self.round_trip / 2.0 {
+            (10.0 * self.round_trip).min(self.settle)
+        } else {
+            self.settle
+        }
+    }
 }
 
 /// The least utilisation, and the longest queue in packets that 99 % of the time may see, once settled.
@@ -44,7 +59,7 @@ pub struct Phase {
     pub settled: Option<f64>,
     /// Seconds that were judged, once settled.
     pub judged: f64,
-    /// Whether the machine paused while it settled.
+    /// Whether it settled late or never, and the machine paused meanwhile.
     pub disturbed: bool,
 }
 
@@ -62,7 +77,7 @@ pub fn phases(run: &Run, bounds: &Bounds) -> Vec<Phase> {
     let pauses = pauses(run, bounds);
     let begins = |pause: &Pause| pause.end - pause.length - LINE;
     let is_clean = |from: f64, to: f64| {
-        !pauses.iter().any(|pause| to > begins(pause) && from < pause.end + bounds.settle)
+        !pauses.iter().any(|pause| to > begins(pause) && from < pause.end + bounds.recovery(pause))
     };
     let phase = |((start, flows), end): (&(f64, usize), f64)| {
         let all = between(run, *start, end);
@@ -70,15 +85,17 @@ pub fn phases(run: &Run, bounds: &Bounds) -> Vec<Phase> {
         settled.retain(|interval| is_clean(interval.end - LINE, interval.end));
         let packets = |bytes: u64| bytes as f64 / bounds.packet as f64;
         let mut settling = pauses.iter().filter(|pause| pause.end > *start);
+        let settled_after = settles(&all, *start, bounds);
         Phase {
             flows: *flows,
             utilisation: utilisation(&settled),
             p50: packets(quantile(&settled, 0.5)),
             p99: packets(quantile(&settled, 0.99)),
             peak: packets(quantile(&all, 1.0)),
-            settled: settles(&all, *start, bounds),
+            settled: settled_after,
             judged: time(&settled) / 1e9,
-            disturbed: settling.any(|pause| begins(pause) < start + bounds.settle + LOOK),
+            disturbed: settled_after.is_none_or(|time| time > bounds.settle)
+                && settling.any(|pause| begins(pause) < start + bounds.settle + LOOK),
         }
     };
     counts.iter().zip(ends).map(phase).collect()
@@ -227,7 +244,7 @@ mod tests {
     use super::*;
     use crate::run::Sample;
 
-    const BOUNDS: Bounds = Bounds { packet: 1000, settle: 0.2, pause: 0.001 };
+    const BOUNDS: Bounds = Bounds { packet: 1000, settle: 0.2, pause: 0.001, round_trip: 0.01 };
 
     /// One flow for a second, two for another; each joins with so much of the time a queue of 9000 bytes.
     fn run(joining: f64, settled: f64, busy: f64) -> Run {
@@ -285,11 +302,29 @@ mod tests {
         let first = phases(&run, &BOUNDS)[0];
         assert!(first.p99 == 1.0 && (0.5..0.65).contains(&first.judged) && !first.disturbed, "{first:?}");
         assert_eq!(of(&run), Verdict::Kept);
-        run.pauses.push(pause(1.01));
+        run.pauses.push(pause(1.05));
+        for interval in &mut run.intervals[101..125] {
+            interval.queue = vec![(9000, 1e7)];
+        }
         assert!(phases(&run, &BOUNDS)[1].disturbed);
-        let Verdict::Unjudged(why) = of(&run) else { panic!() };
+        let Verdict::Unjudged(why) = of(&run) else { panic!("{:?} {:?}", of(&run), phases(&run, &BOUNDS)) };
         let again = keep(phases(&self::run(0.0, 0.0, 0.8), &BOUNDS), &phases(&run, &BOUNDS), &BOUNDS);
         assert!(again[0] == phases(&run, &BOUNDS)[0] && again[1].utilisation < 0.81, "{again:?}");
         assert_eq!(why, "the machine paused 2 times for more than 1.0 ms, thread core for 5.0 ms");
+    }
+    #[test]
+    fn a_short_pause_leaves_out_ten_round_trips_and_who_settles_in_spite_of_one_has_settled() {
+        let bounds = Bounds { settle: 0.5, ..BOUNDS };
+        let mut run = run(0.0, 0.0, 0.95);
+        let judged = |run: &Run| phases(run, &bounds)[1].judged;
+        let without = judged(&run);
+        let pause = |length| Pause { end: 1.6, length, whose: "thread core".into() };
+        run.pauses = vec![pause(0.004)];
+        assert!((0.1..0.14).contains(&(without - judged(&run))), "{}", judged(&run));
+        run.pauses = vec![pause(0.005)];
+        assert!(without - judged(&run) > 0.35, "{}", judged(&run));
+        run.pauses = vec![Pause { end: 1.1, ..pause(0.002) }];
+        let phase = phases(&run, &bounds)[1];
+        assert!(phase.settled.is_some() && !phase.disturbed, "{phase:?}");
     }
 }

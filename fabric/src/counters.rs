@@ -67,4 +67,6 @@ pub struct FaultCounters {
     pub flipped: u64,
     /// Frames that tell a sender something else of its path.
     pub lied: u64,
+    /// Frames that only Ferroce knows, lost for that.
+    pub unheard: u64,
 }

@@ -1,7 +1,7 @@
 //! A link that loses, repeats, reorders, delays and corrupts by seed.
 
 use crate::FaultCounters;
-use crate::lie::lie;
+use crate::lie::{lie, only_ferroce_knows};
 use crate::random::Random;
 use cc::Instant;
 use datapath::io::PacketBuf;
@@ -53,6 +53,8 @@ pub struct FaultConfig {
     pub flip: Probability,
     /// A frame that tells a sender of its path tells something else, with a good ICRC: what a lying receiver does.
     pub lie: Probability,
+    /// Probes and all else that only Ferroce knows is lost: what a peer that is none does with it.
+    pub deaf: bool,
     /// How much later each frame comes out.
     pub delay: Duration,
     /// Frames on the link at most; at least 2.
@@ -71,6 +73,7 @@ impl Default for FaultConfig {
             reorder_hold: Duration::from_millis(1),
             flip: Probability::NEVER,
             lie: Probability::NEVER,
+            deaf: false,
             delay: Duration::ZERO,
             capacity: 4096,
             seed: 1,
@@ -82,8 +85,9 @@ impl FaultConfig {
     /// Whether anything can happen at all.
     #[must_use]
     pub fn any(&self) -> bool {
-        let Self { loss, duplicate, reorder, flip, lie, delay, .. } = self;
+        let Self { loss, duplicate, reorder, flip, lie, deaf, delay, .. } = self;
         [loss, duplicate, reorder, flip, lie].into_iter().any(|p| *p != Probability::NEVER)
+            || *deaf
             || !delay.is_zero()
     }
 }
@@ -160,6 +164,10 @@ impl<B: PacketBuf> FaultLine<B> {
         assert!(self.room() > 0, "the caller asks for room first");
         if self.config.loss.happens(&mut self.random) {
             self.counters.lost += 1;
+            return;
+        }
+        if self.config.deaf && only_ferroce_knows(&buf) {
+            self.counters.unheard += 1;
             return;
         }
         if self.config.lie.happens(&mut self.random) && lie(&mut buf, &mut self.random) {

@@ -1,9 +1,11 @@
-//! What a receiver that lies, or somebody on the way who can make a good ICRC, tells a sender of its path (rtgwg-00 9.1).
+//! Peers that are not as they should be: one that is no Ferroce, and what a receiver that lies, or somebody on the way who can make a good ICRC, tells a sender of its path (rtgwg-00 9.1).
 
 use crate::random::Random;
 use datapath::io::PacketBuf;
 use roce::wire::telemetry::{HopRecord, Speed};
-use roce::wire::{Bth, Feedback, Frame, Header, MAX_FEEDBACK, Operation, Records, Report, emit, parse};
+use roce::wire::{
+    Bth, Feedback, Frame, Header, MAX_FEEDBACK, Operation, Records, Report, emit, parse, parse_unverified,
+};
 
 /// A frame with feedback in it at most: its headers take less than 100 bytes.
 const LONGEST: usize = 100 + MAX_FEEDBACK;
@@ -19,6 +21,27 @@ pub(crate) fn lie<B: PacketBuf>(buf: &mut B, random: &mut Random) -> bool {
             true
         }
         _ => false,
+    }
+}
+
+/// Whether a frame has a manufacturer's opcode, which any other RoCEv2 drops.
+pub(crate) fn only_ferroce_knows(frame: &[u8]) -> bool {
+    match parse_unverified(frame).map(|packet| packet.header) {
+        Ok(
+            Header::TelemetryRequest { .. }
+            | Header::TelemetryResponse { .. }
+            | Header::TelemetryNotification { .. }
+            | Header::TelemetrySetup { .. }
+            | Header::DirectResponse { .. }
+            | Header::SelectiveAcknowledge { .. },
+        ) => true,
+        Ok(
+            Header::Connected { .. }
+            | Header::Extended { .. }
+            | Header::Datagram { .. }
+            | Header::CongestionNotification { .. },
+        )
+        | Err(_) => false,
     }
 }
 
@@ -95,6 +118,16 @@ mod tests {
         let length = emit(&Path::new(end(1), end(2)), 5, &header, 0, &mut frame).unwrap().seal();
         frame.truncate(length);
         frame
+    }
+
+    #[test]
+    fn data_is_everybodys_and_telemetry_ours() {
+        assert!(only_ferroce_knows(&frame(Report::Ready)));
+        let end = |last| (Mac([2, 0, 0, 0, 0, last]), [10, 0, 0, last].into());
+        let header = Header::CongestionNotification { bth: Bth::new(Qpn::new(7), Psn::new(9)) };
+        let mut cnp = vec![0; LONGEST];
+        let length = emit(&Path::new(end(1), end(2)), 5, &header, 0, &mut cnp).unwrap().seal();
+        assert!(!only_ferroce_knows(&cnp[..length]) && !only_ferroce_knows(&[]));
     }
 
     #[test]

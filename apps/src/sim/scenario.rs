@@ -41,6 +41,15 @@ struct Text {
     #[serde(default)]
     tell_sojourn: bool,
     direct: Option<DirectText>,
+    /// Switches stamp as Linux does as an IOAM node.
+    #[serde(default)]
+    linux_ioam: bool,
+    /// How often a host that tells a sender of its path tells something else.
+    #[serde(default)]
+    lie: f64,
+    /// Hosts know nothing of probes.
+    #[serde(default)]
+    deaf: bool,
     sample: Option<String>,
     #[serde(default = "zero")]
     jitter: String,
@@ -248,6 +257,9 @@ pub fn read(
             .map(|class| SecondClass { dscp: class.dscp, weights: class.weights }),
         tell_sojourn: text.tell_sojourn,
         direct: direct.transpose()?,
+        linux_ioam: text.linux_ioam,
+        lie: Probability::new(text.lie).ok_or_else(|| wrong("lie", format!("{}: 0 to 1", text.lie)))?,
+        deaf: text.deaf,
         buffer: text.buffer,
         pfc: text.pfc.then(Pfc::default),
         sampling: sampling.transpose()?,

@@ -129,6 +129,9 @@ struct Faults {
     /// Probability that a frame that tells a sender of its path tells something else, as a lying receiver would
     #[arg(long, value_name = "P", default_value = "0", value_parser = settings::probability)]
     lie: Probability,
+    /// Lose what only Ferroce knows (probes, setups, notifications), as a peer that is none does
+    #[arg(long)]
+    deaf: bool,
     /// How much later a frame comes out
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     delay: Duration,

@@ -171,6 +171,7 @@ fn port_config(args: &Args, port: &PortSpec) -> PortConfig {
             reorder: faults.reorder,
             flip: faults.flip,
             lie: faults.lie,
+            deaf: faults.deaf,
             delay: faults.delay,
             seed: faults.seed,
             ..FaultConfig::default()

@@ -156,6 +156,7 @@ impl Show {
                 ("reordered", faults.reordered),
                 ("flipped", faults.flipped),
                 ("lied", faults.lied),
+                ("unheard", faults.unheard),
                 ("stamped", counters.stamped),
                 ("CE marked", counters.ce_marked),
                 ("flooded", counters.flooded),

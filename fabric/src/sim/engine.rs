@@ -107,6 +107,8 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             dropped: counts.dropped,
             marked: counts.marked,
             told: counts.told,
+            lied: counts.lied,
+            unheard: counts.unheard,
             pauses: counts.pauses,
             paused: Duration::from_nanos(counts.paused / 1000),
             series: self.series,
@@ -120,7 +122,7 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
         let Self { network, hosts, .. } = self;
         match event {
             Event::Arrive { port, packet } => match network.ports[port as usize].switch {
-                Some(switch) => network.forward(switch, port, packet),
+                Some(switch) => network.arrive(switch, port, packet),
                 None => {
                     network.note(port, packet);
                     hosts.receive(network, port, packet);

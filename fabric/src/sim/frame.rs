@@ -6,7 +6,9 @@ use super::port::mix;
 use super::setup::Setup;
 use crate::classes::ClassId;
 use crate::direct::Told;
+use crate::lie::{lie, only_ferroce_knows};
 use crate::load::LoadMeter;
+use crate::random::Random;
 use crate::switch::write;
 use cc::Instant;
 use datapath::io::PacketBuf;
@@ -119,6 +121,20 @@ impl Parcel for Frame {
         if let Some(request) = Request::find(self) {
             write(self, request, state);
         }
+    }
+
+    fn stamp_as_linux(&mut self, state: &PortState) {
+        if let Some(request) = Request::find(self) {
+            request.stamp_as_linux(self, state);
+        }
+    }
+
+    fn only_ferroce_knows(&self) -> bool {
+        only_ferroce_knows(self)
+    }
+
+    fn lie(&mut self, random: &mut Random) -> bool {
+        lie(self, random)
     }
 
     fn asks(&self, told: &mut Told, now: Instant, waiting: u64) -> Option<Subscription> {

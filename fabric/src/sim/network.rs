@@ -7,6 +7,7 @@ use super::parcel::{Parcel, Parcels};
 use super::port::{Port, Routes, Waiting, mix, ports};
 use super::setup::{Setup, SetupError};
 use super::shared_buffer::{SharedBuffer, Taken};
+use crate::Probability;
 use crate::classes::{ClassId, Queued};
 use crate::egress::Snapshot;
 use crate::events::Events;
@@ -35,6 +36,8 @@ pub(super) struct Counts {
     pub(super) dropped: u64,
     pub(super) marked: u64,
     pub(super) told: u64,
+    pub(super) lied: u64,
+    pub(super) unheard: u64,
     pub(super) pauses: u64,
     pub(super) paused: u64,
     pub(super) queue_max: u64,
@@ -64,6 +67,8 @@ pub(super) struct Network<'a, P> {
     last_start: u64,
     /// Whether switches write into packets.
     stamps: bool,
+    /// For lies.
+    dice: Random,
 }
 
 impl<'a, P: Parcel> Network<'a, P> {
@@ -116,6 +121,7 @@ impl<'a, P: Parcel> Network<'a, P> {
             trace: 0xcbf2_9ce4_8422_2325,
             last_start: last_start.unwrap_or(u64::MAX),
             stamps,
+            dice: Random::new(!setup.seed),
         })
     }
 
@@ -221,7 +227,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         if place.marker.marks(queue) && parcel.mark() {
             self.counts.marked += 1;
         }
-        if !self.stamps {
+        if !self.stamps || self.setup.linux_ioam {
             return;
         }
         let tx_bytes = place.tx_bytes;
@@ -240,8 +246,50 @@ impl<'a, P: Parcel> Network<'a, P> {
         });
     }
 
-    /// A packet has come into a switch.
-    pub(super) fn forward(&mut self, switch: u32, ingress: u32, packet: u32) {
+    /// A packet that has just come in, by an IOAM node of Linux's kind: it sees the queue as it goes into it.
+    fn stamp_as_linux(&mut self, switch: u32, port: u32, packet: u32, class: ClassId) {
+        let time = self.instant().as_nanos();
+        let place = &self.ports[port as usize];
+        self.parcels.get_mut(packet).stamp_as_linux(&PortState {
+            switch: (switch + 1) as u16 & 0xfff,
+            port: place.place,
+            rate: place.rate,
+            time,
+            tx_bytes: 0,
+            queue: place.queue.bytes(class),
+            sojourn: 0,
+            load: Load::default(),
+        });
+    }
+
+    /// What a host sends may be a lie, or something that its peer has no ear for. Says whether the packet goes on.
+    fn comes_in(&mut self, ingress: u32, packet: u32) -> bool {
+        let is_host = || self.ports[self.ports[ingress as usize].peer as usize].switch.is_none();
+        let Setup { lie, deaf, .. } = *self.setup;
+        if (!deaf && lie == Probability::NEVER) || !is_host() {
+            return true;
+        }
+        if deaf && self.parcels.get(packet).only_ferroce_knows() {
+            self.counts.unheard += 1;
+            return false;
+        }
+        if lie.happens(&mut self.dice) && self.parcels.get_mut(packet).lie(&mut self.dice) {
+            self.counts.lied += 1;
+        }
+        true
+    }
+
+    /// A packet has come to a switch over a link.
+    pub(super) fn arrive(&mut self, switch: u32, ingress: u32, packet: u32) {
+        if self.comes_in(ingress, packet) {
+            self.forward(switch, ingress, packet);
+        } else {
+            self.parcels.give_back(packet);
+        }
+    }
+
+    /// A packet is in a switch.
+    fn forward(&mut self, switch: u32, ingress: u32, packet: u32) {
         self.note(ingress, packet);
         let parcel = self.parcels.get(packet);
         let size = parcel.size();
@@ -267,6 +315,9 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.parcels.came_by(packet, ingress);
         let bytes = self.ports[port as usize].bytes + u64::from(size);
         self.queue_is(port, bytes);
+        if self.setup.linux_ioam {
+            self.stamp_as_linux(switch, port, packet, class);
+        }
         let ready = self.instant();
         let waiting = Queued { buf: Waiting { packet, size }, ready };
         self.ports[port as usize].queue.push(class, waiting);

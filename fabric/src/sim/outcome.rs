@@ -45,6 +45,10 @@ pub struct Outcome {
     pub marked: u64,
     /// Direct responses of switches.
     pub told: u64,
+    /// Packets that told a sender something else of its path than its receiver meant.
+    pub lied: u64,
+    /// Packets that a deaf host did not take in.
+    pub unheard: u64,
     /// Pauses sent by switches.
     pub pauses: u64,
     /// How long ports were paused, summed over them.

@@ -5,6 +5,7 @@ use super::setup::Setup;
 use crate::classes::ClassId;
 use crate::direct::Told;
 use crate::load::LoadMeter;
+use crate::random::Random;
 use cc::{Counter, Hop, Instant, PathTelemetry, Rate};
 use roce::wire::Subscription;
 use roce::wire::format::PortState;
@@ -107,6 +108,17 @@ impl Parcel for Packet {
             *place = Stamp::new(gbps, state.time, state.tx_bytes, state.queue);
             self.hops += 1;
         }
+    }
+
+    /// The model has telemetry of one kind, and hosts that are as they should be.
+    fn stamp_as_linux(&mut self, _: &PortState) {}
+
+    fn only_ferroce_knows(&self) -> bool {
+        false
+    }
+
+    fn lie(&mut self, _: &mut Random) -> bool {
+        false
     }
 
     /// The model knows of no subscription.

@@ -2,6 +2,7 @@ use super::setup::Setup;
 use crate::classes::ClassId;
 use crate::direct::Told;
 use crate::load::LoadMeter;
+use crate::random::Random;
 use cc::Instant;
 use roce::wire::Subscription;
 use roce::wire::format::PortState;
@@ -20,6 +21,12 @@ pub(super) trait Parcel: Default {
     fn mark(&mut self) -> bool;
     /// Writes a port's state into it, if it has room.
     fn stamp(&mut self, state: &PortState);
+    /// Writes a port's state into it as stock Linux does, if it carries an IOAM trace.
+    fn stamp_as_linux(&mut self, state: &PortState);
+    /// Whether only Ferroce knows what it is.
+    fn only_ferroce_knows(&self) -> bool;
+    /// Where it tells a sender of its path it tells something else; says whether it does.
+    fn lie(&mut self, random: &mut Random) -> bool;
     /// The subscription of one that meets so many waiting bytes, where its sender is to be told of them now.
     fn asks(&self, told: &mut Told, now: Instant, waiting: u64) -> Option<Subscription>;
     /// Becomes the answer to a subscription; says whether it did.

@@ -1,5 +1,5 @@
 use super::Topology;
-use crate::{Direct, Red, SecondClass};
+use crate::{Direct, Probability, Red, SecondClass};
 use cc::{AlgorithmConfig, Rate};
 use roce::qp::Congestion;
 use roce::wire::{Format, Mtu};
@@ -109,6 +109,12 @@ pub struct Setup {
     pub tell_sojourn: bool,
     /// Packets that subscribe are answered at once where a switch port has more than a threshold waiting (pan-01 6.3).
     pub direct: Option<Direct>,
+    /// Switches write IOAM as stock Linux does: as a packet comes in, the queue and the time in µs, and no `txBytes`.
+    pub linux_ioam: bool,
+    /// How often what a host tells a sender of its path is something else.
+    pub lie: Probability,
+    /// Hosts take in nothing that only Ferroce knows, probes above all: as if the peers of all flows were none.
+    pub deaf: bool,
     /// A switch's buffer, in bytes, shared by all its ports.
     pub buffer: u64,
     /// Without it, a port may take as much as is free, and what does not fit is dropped.
@@ -153,6 +159,8 @@ pub enum SetupError {
     Mtu { payload: u32 },
     #[error("the model of hosts has no {what}: run endpoints")]
     Model { what: &'static str },
+    #[error("telemetry as Linux stamps it is IOAM: choose format=ioam")]
+    LinuxIoam,
     #[error("flow {flow} does not end, and nothing more happens: {state}")]
     Silence { flow: usize, state: String },
     #[error("flow {flow}: {why}")]
@@ -177,6 +185,9 @@ impl Setup {
             second_class: None,
             tell_sojourn: false,
             direct: None,
+            linux_ioam: false,
+            lie: Probability::NEVER,
+            deaf: false,
             buffer: 32_000_000,
             pfc: Some(Pfc::DEFAULT),
             flows,
@@ -205,12 +216,18 @@ impl Setup {
             return Err(SetupError::Red { from, to });
         }
         self.algorithm().build().map(drop).map_err(|error| SetupError::Algorithm(error.to_string()))?;
+        if self.linux_ioam && self.congestion.format != Format::Ioam {
+            return Err(SetupError::LinuxIoam);
+        }
         match self.hosts {
             Hosts::Endpoints => self.mtu().map(drop),
             Hosts::Model if matches!(self.algorithm(), AlgorithmConfig::HpccReceiver(_)) => {
                 Err(SetupError::Model { what: "HPCC++ at the receiver (hpcc-rx)" })
             }
             Hosts::Model if self.direct.is_some() => Err(SetupError::Model { what: "direct responses" }),
+            Hosts::Model if self.deaf || self.lie != Probability::NEVER => {
+                Err(SetupError::Model { what: "hosts that lie or are deaf" })
+            }
             Hosts::Model if self.congestion.format != Format::Hpcc => {
                 Err(SetupError::Model { what: "telemetry in other formats" })
             }

@@ -100,6 +100,8 @@ pub struct Options {
     pub memory: usize,
     /// One way's.
     pub delay: Duration,
+    /// Over IPv6.
+    pub v6: bool,
 }
 
 impl Default for Options {
@@ -123,6 +125,7 @@ impl Default for Options {
             cq_depth: 1024,
             memory: 1 << 20,
             delay: Duration::from_micros(5),
+            v6: false,
         }
     }
 }
@@ -230,7 +233,15 @@ impl Host {
 
 /// The way from host `from` (1 or 2) to host `to`.
 pub fn path(from: u8, to: u8) -> Path {
-    let address = |host| IpAddr::from([10, 0, 0, host]);
+    path_over(false, from, to)
+}
+
+/// The same, over IPv6 or not.
+pub fn path_over(v6: bool, from: u8, to: u8) -> Path {
+    let address = |host: u8| match v6 {
+        true => IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, host.into()]),
+        false => IpAddr::from([10, 0, 0, host]),
+    };
     Path {
         udp_source: 0xc123,
         ..Path::new((Mac([2, 0, 0, 0, 0, from]), address(from)), (Mac([2, 0, 0, 0, 0, to]), address(to)))
@@ -248,6 +259,9 @@ pub struct Faults {
 
 /// A frame filter for packet scripts: what becomes of a frame on its way (`false` loses it).
 pub type Filter = Box<dyn FnMut(usize, &mut Vec<u8>) -> bool>;
+
+/// What a sender inserts at most, in any format.
+const TELEMETRY_ROOM: usize = 256;
 
 /// Two hosts and the link between them.
 pub struct Pair {
@@ -270,8 +284,8 @@ impl Pair {
     pub fn of(mut hosts: [Host; 2], options: Options) -> Self {
         let [qpn0, qpn1] = [hosts[0].qpn, hosts[1].qpn];
         let psn = options.send_psn;
-        hosts[0].ready_to_receive(path(1, 2), qpn1, psn, &options);
-        hosts[1].ready_to_receive(path(2, 1), qpn0, psn, &options);
+        hosts[0].ready_to_receive(path_over(options.v6, 1, 2), qpn1, psn, &options);
+        hosts[1].ready_to_receive(path_over(options.v6, 2, 1), qpn0, psn, &options);
         hosts[0].ready_to_send(&options);
         hosts[1].ready_to_send(&options);
         Self {
@@ -343,7 +357,7 @@ impl Pair {
 
     fn transmit(&mut self) {
         let mut frame =
-            vec![0; self.options.mtu.bytes() as usize + roce::wire::MAX_OVERHEAD + roce::wire::MAX_IN_BAND];
+            vec![0; self.options.mtu.bytes() as usize + roce::wire::MAX_OVERHEAD + TELEMETRY_ROOM];
         for from in 0..2 {
             loop {
                 let before = self.reports()[from];

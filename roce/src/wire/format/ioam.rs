@@ -70,8 +70,16 @@ impl<'a> Trace<'a> {
     }
 }
 
+/// Who writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::wire) enum Node {
+    Ferroce,
+    /// Of the kernel: ones in place of the wide data that it was not told.
+    Linux,
+}
+
 /// See [`super::stamp`]; `data` is the option's.
-pub(in crate::wire) fn stamp(data: &mut [u8], hop_limit: u8, port: &PortState) -> bool {
+pub(in crate::wire) fn stamp(data: &mut [u8], hop_limit: u8, port: &PortState, by: Node) -> bool {
     let Some(Trace { head, .. }) = Trace::of(data) else { return false };
     let remaining = head & REMAINING;
     let Some(left) = remaining.checked_sub(NODE_WORDS) else {
@@ -80,7 +88,10 @@ pub(in crate::wire) fn stamp(data: &mut [u8], hop_limit: u8, port: &PortState) -
     };
     data[4..6].copy_from_slice(&(head & !REMAINING | left).to_be_bytes());
     let (seconds, nanos) = (port.time / 1_000_000_000, port.time % 1_000_000_000);
-    let wide = (nanos % 1000) << TX_BITS | port.tx_bytes & ((1 << TX_BITS) - 1);
+    let wide = match by {
+        Node::Ferroce => (nanos % 1000) << TX_BITS | port.tx_bytes & ((1 << TX_BITS) - 1),
+        Node::Linux => u64::MAX,
+    };
     let node = [
         u32::from(hop_limit) << 24 | u32::from(port.switch),
         seconds as u32,

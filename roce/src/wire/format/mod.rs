@@ -250,10 +250,20 @@ impl Request {
             Carried::Ifa => ifa::stamp(frame, length, layers, port),
             Carried::Ioam(..) => {
                 let hop_limit = chunk::<1>(frame, layers.ip + 7).ok()?[0];
-                ioam::stamp(frame.get_mut(span)?, hop_limit, port).then_some(length)
+                ioam::stamp(frame.get_mut(span)?, hop_limit, port, ioam::Node::Ferroce).then_some(length)
             }
             Carried::Aecn(..) => aecn::stamp(frame.get_mut(span)?, port).then_some(length),
         }
+    }
+
+    /// The same as stock Linux does it: into IOAM's trace alone, without `txBytes`.
+    pub fn stamp_as_linux(&self, frame: &mut [u8], port: &PortState) -> bool {
+        let layers = &self.layers;
+        let Some(carried @ Carried::Ioam(..)) = layers.carried else { return false };
+        let Ok(&[hop_limit]) = chunk::<1>(frame, layers.ip + 7) else { return false };
+        frame
+            .get_mut(carried.span(layers))
+            .is_some_and(|data| ioam::stamp(data, hop_limit, port, ioam::Node::Linux))
     }
 }
 

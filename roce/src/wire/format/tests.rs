@@ -234,14 +234,17 @@ fn a_buffer_without_room_keeps_the_packet_whole() {
 #[test]
 fn linux_as_an_ioam_node_tells_queue_and_microseconds() {
     let (mut frame, length) = inserted(Format::Ioam, true, &[1; 8]);
-    stamped(&mut frame, length, &port(1)).expect("room");
+    assert!(Request::find(&frame[..length]).expect("it asks").stamp_as_linux(&mut frame, &port(1)));
     let node = 14 + 40 + 128;
+    assert_eq!(frame[node + 20..node + 28], [0xff; 8], "no wide namespace data");
+    // Nor any of the namespace's, where nobody gave it some.
     frame[node + 12..node + 16].fill(0xff);
-    frame[node + 20..node + 28].fill(0xff);
     let Reading::Hops(hops) = reading(&frame[..length]) else { panic!() };
     let hop = hops.iter().next().unwrap();
     assert_eq!((hop.bandwidth, hop.tx_bytes, hop.queue), (None, None, 8000));
     assert_eq!((hop.time.raw(), hop.time.unit()), (5_007_654, 1000));
+    let (mut other, length) = inserted(Format::Ifa, true, &[1; 8]);
+    assert!(!Request::find(&other[..length]).expect("it asks").stamp_as_linux(&mut other, &port(1)));
 }
 
 #[test]
@@ -366,7 +369,9 @@ proptest! {
             let _ = Telemetry { format, bytes: &bytes }.read();
         }
         let mut data = bytes.clone();
-        let _ = ioam::stamp(&mut data, 64, &port(1));
+        for node in [ioam::Node::Ferroce, ioam::Node::Linux] {
+            let _ = ioam::stamp(&mut data, 64, &port(1), node);
+        }
         let _ = aecn::stamp(&mut data, &port(1));
         let _ = hop_by_hop::options(&bytes, 0);
         let mut frame = bytes;

@@ -1,0 +1,127 @@
+//! What is not ours at the other end or on the way, in virtual time: stock Linux as an IOAM node, receivers that lie, hosts that
+//! know no probes.
+
+use cc::{DcqcnConfig, HpccConfig, Rate};
+use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, SetupError, Topology, run, window};
+use ferroce_fabric::{Probability, Red};
+use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, Upgrade, When};
+use roce::wire::Format;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const LINE: Rate = Rate::from_gbps(10);
+const HOP: Duration = Duration::from_micros(20);
+const RTT: Duration = Duration::from_micros(90);
+const PACKET: u64 = 1126;
+const EVERY: Option<NonZeroU32> = Some(NonZeroU32::MIN);
+
+fn config() -> HpccConfig {
+    HpccConfig::new(LINE, RTT, NonZeroU32::new(16).unwrap())
+}
+
+/// So many hosts write to one more, 10 MB each.
+fn incast(hosts: u32, congestion: Congestion) -> Setup {
+    let flow = |source| Flow {
+        source,
+        destination: hosts,
+        bytes: 10_000_000,
+        start: Duration::ZERO,
+        is_incast: false,
+        dscp: 0,
+    };
+    let sampling = Sampling { every: Duration::from_micros(10), host: hosts, flows: hosts as usize };
+    let topology = Topology::star(hosts as usize + 1, LINE, HOP);
+    Setup { sampling: Some(sampling), ..Setup::new(topology, (0..hosts).map(flow).collect(), congestion) }
+}
+
+fn outcome(setup: &Setup) -> Outcome {
+    let outcome = run(setup, &mut |_, _, _| {}).unwrap();
+    assert_eq!(outcome.finished.len(), setup.flows.len());
+    outcome
+}
+
+/// From 40 round trips on, until the first ends: Gb/s on the wire, and the queue's 99th percentile in packets.
+fn settled(name: &str, outcome: &Outcome) -> (f64, f64) {
+    let end = outcome.finished.iter().map(|flow| flow.start + flow.time).min().unwrap();
+    let (busy, _, [mean, _, p99, _]) = window(&outcome.series, 40 * RTT, end - RTT).unwrap();
+    println!("{name}: {busy:.2} Gb/s, queue mean {mean:.0} B, p99 {p99:.0} B");
+    (busy, p99 / PACKET as f64)
+}
+
+/// A Linux router tells queue and time and no `txBytes` (cc/README.md, roce/src/wire/format/README.md): what is derived from that
+/// keeps its queue down, and the link in use.
+#[test]
+fn linux_as_an_ioam_node_is_enough_to_keep_its_queue_down() {
+    let by_linux = |hosts, congestion| {
+        let setup = Setup { linux_ioam: true, ..incast(hosts, congestion) };
+        settled(&format!("{hosts} hosts, {}", congestion.algorithm.name()), &outcome(&setup))
+    };
+    let fixed = Congestion::new(CongestionAlgorithm::Fixed { window: 1 << 19, rate: None });
+    let (_, filled) = by_linux(2, Congestion { format: Format::Ioam, ..fixed });
+    for (hosts, algorithm) in [
+        (1, CongestionAlgorithm::Hpcc(config())),
+        (2, CongestionAlgorithm::Hpcc(config())),
+        (8, CongestionAlgorithm::Hpcc(config())),
+        (2, CongestionAlgorithm::HpccReceiver(config())),
+    ] {
+        let congestion = Congestion { format: Format::Ioam, in_band: EVERY, ..Congestion::new(algorithm) };
+        let (busy, p99) = by_linux(hosts, congestion);
+        assert!(busy >= 8.5, "{hosts} hosts: {busy} Gb/s");
+        assert!(p99 <= filled / 10.0, "{hosts} hosts: {p99} packets, {filled} with a fixed window");
+    }
+    let hpcc = Congestion::new(CongestionAlgorithm::Hpcc(config()));
+    let refused = run(&Setup { linux_ioam: true, ..incast(1, hpcc) }, &mut |_, _, _| {});
+    assert_eq!(refused.unwrap_err(), SetupError::LinuxIoam);
+}
+
+/// rtgwg-00 9.1: whatever a receiver says, nobody leaves the floor or the line rate behind; and with a key, what others say in its
+/// name is not heard.
+#[test]
+fn a_receiver_that_lies_drives_nobody_out_of_bounds() {
+    for algorithm in [
+        CongestionAlgorithm::Hpcc(config()),
+        CongestionAlgorithm::HpccFair(config()),
+        CongestionAlgorithm::HpccReceiver(config()),
+    ] {
+        let congestion = Congestion { in_band: EVERY, ..Congestion::new(algorithm) };
+        // Who is told so does not come to an end.
+        let limit = Duration::from_millis(200);
+        let setup = Setup { lie: Probability::ALWAYS, limit, ..incast(2, congestion) };
+        let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+        let paces: Vec<u64> =
+            outcome.series.iter().flat_map(|row| &row.rates).copied().filter(|rate| *rate > 0).collect();
+        let (least, most) = (paces.iter().min().unwrap(), paces.iter().max().unwrap());
+        println!("{}: {} lies, pace {least} to {most}", algorithm.name(), outcome.lied);
+        assert!(outcome.lied > 50, "{}", outcome.lied);
+        assert!(*least >= LINE.as_bps() / 1000 && *most <= LINE.as_bps(), "{least} to {most}");
+        assert!(*least < LINE.as_bps() / 4, "the lies were heard: {least}");
+    }
+}
+
+#[test]
+fn with_a_key_only_what_is_sealed_is_heard() {
+    let congestion = Congestion {
+        in_band: EVERY,
+        feedback_key: Some(FeedbackKey([7; 16])),
+        ..Congestion::new(CongestionAlgorithm::Hpcc(config()))
+    };
+    let outcome = outcome(&Setup { lie: Probability::new(0.5).unwrap(), ..incast(2, congestion) });
+    assert!(outcome.lied > 1000, "{}", outcome.lied);
+    let (busy, p99) = settled("half of the answers forged", &outcome);
+    assert!(busy >= 9.0 && p99 <= 3.0, "{busy} Gb/s, {p99} packets");
+}
+
+/// `auto` where nothing answers at all: 20 probes, and then DCQCN by the switch's marks.
+#[test]
+fn auto_among_hosts_that_know_no_probes_is_dcqcn() {
+    let fallback = CongestionAlgorithm::Dcqcn(DcqcnConfig::new(LINE, Some(RTT)));
+    let upgrade = Some(Upgrade { when: When::TelemetryAnswered, to: CongestionAlgorithm::Hpcc(config()) });
+    let auto = Congestion { upgrade, ..Congestion::new(fallback) }.probing(Some(RTT));
+    // Of a link of 100 Gb/s: a tenth of that here.
+    let red = Red { from: 400_000, to: 1_600_000, most: Probability::new(0.2).unwrap() };
+    let outcome = outcome(&Setup { deaf: true, red: Some(red), ..incast(2, auto) });
+    let slowest = outcome.series.iter().flat_map(|row| &row.rates).filter(|rate| **rate > 0).min().unwrap();
+    println!("{} probes unheard, {} marked, slowest {slowest}", outcome.unheard, outcome.marked);
+    assert_eq!(outcome.unheard, 2 * 20);
+    assert!(outcome.marked > 0 && *slowest < LINE.as_bps() * 3 / 4, "{} {slowest}", outcome.marked);
+}

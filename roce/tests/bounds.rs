@@ -1,0 +1,198 @@
+//! Whatever telemetry says, in any format and by any way back, rates stay from the lowest to the line rate and windows from a byte to
+//! what the line rate carries in a round trip: by switches that stamp anything, bits that flip where no ICRC counts them, and clocks
+//! and counters that stand still, jump and wrap. All the way: codec, records, answers, algorithm.
+
+extern crate ferroce_roce as roce;
+
+mod harness;
+
+use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
+use core::num::NonZeroU32;
+use core::time::Duration;
+use harness::{BASE, Options, Pair, Random};
+use roce::qp::{Congestion, CongestionAlgorithm, Remote, Reverse, SendRequest};
+use roce::wire::format::aecn::Load;
+use roce::wire::format::{PortState, Request};
+use roce::wire::telemetry::Speed;
+use roce::wire::{Format, mark_ce, verify};
+use std::cell::Cell;
+
+const RTT: Duration = Duration::from_micros(10);
+const LINE: Rate = Rate::from_gbps(10);
+const LEAST: Rate = Rate::from_mbps(20);
+const EVERY: Option<NonZeroU32> = Some(NonZeroU32::MIN);
+const LENGTH: u32 = 300_000;
+
+thread_local! {
+    /// What the sender runs: options hold plain functions.
+    static CHOSEN: Cell<Option<Congestion>> = const { Cell::new(None) };
+}
+
+fn config() -> HpccConfig {
+    HpccConfig { min_rate: LEAST, ..HpccConfig::new(LINE, RTT, NonZeroU32::new(4).unwrap()) }
+}
+
+/// A number, its ends often.
+fn any(random: &mut Random) -> u64 {
+    match random.below(8) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => 1 << random.below(64),
+        3 => (1 << random.below(64)) - 1,
+        _ => random.next() >> random.below(64),
+    }
+}
+
+/// A switch's state that is anything at all; often its clock and its counter go on from where they were.
+fn any_port(random: &mut Random, before: &mut PortState) -> PortState {
+    let known = Speed::all().count() as u64;
+    let rate = match random.below(4) {
+        0 => Rate::from_bps(any(random)),
+        _ => Speed::all().nth(random.below(known) as usize).unwrap().rate(),
+    };
+    let goes_on = |random: &mut Random, last: u64| match random.below(4) {
+        0 => last,
+        1 => any(random),
+        _ => last.wrapping_add(random.below(100_000)),
+    };
+    let byte = |random: &mut Random| any(random) as u8;
+    let load = Load {
+        inflight: byte(random),
+        rate: byte(random),
+        queue: byte(random),
+        delay: byte(random),
+        congested: byte(random),
+    };
+    let switch = if random.chance(50) { random.below(4096) as u16 } else { before.switch };
+    let time = goes_on(random, before.time);
+    let tx_bytes = goes_on(random, before.tx_bytes);
+    let queue = if random.chance(300) { any(random) } else { random.below(200_000) };
+    *before = PortState { switch, port: 0, rate, time, tx_bytes, queue, sojourn: any(random), load };
+    *before
+}
+
+/// Bytes that no ICRC counts become anything.
+fn scribble(random: &mut Random, frame: &mut [u8]) {
+    for _ in 0..random.below(8) {
+        let at = 14 + random.below(frame.len() as u64 - 14) as usize;
+        let before = core::mem::replace(&mut frame[at], random.next() as u8);
+        if verify(frame).is_err() {
+            frame[at] = before;
+        }
+    }
+}
+
+/// What the network does to a frame.
+fn cross(random: &mut Random, ports: &mut [PortState; 3], frame: &mut Vec<u8>) {
+    if random.chance(100) {
+        mark_ce(frame);
+    }
+    let mut length = frame.len();
+    frame.resize(length + 128, 0);
+    let hops = random.below(4) as usize;
+    for before in &mut ports[..hops] {
+        let Some(request) = Request::find(&frame[..length]) else { break };
+        let port = any_port(random, before);
+        if random.chance(200) {
+            request.stamp_as_linux(&mut frame[..length], &port);
+        } else if let Some(longer) = request.stamp(frame, length, &port) {
+            length = longer;
+        }
+    }
+    frame.truncate(length);
+    if random.chance(100) {
+        scribble(random, frame);
+    }
+}
+
+/// Runs a transfer for some 200 round trips and holds the bounds after each step; gives how many answers the sender took in, and
+/// its slowest rate.
+fn transfer(congestion: Congestion, v6: bool, seed: u64) -> (u64, Rate) {
+    CHOSEN.set(Some(congestion));
+    let adjust = |congestion: &mut Congestion| *congestion = CHOSEN.get().expect("it was chosen");
+    let mut pair = Pair::connect(Options { adjust, v6, ack_timeout: 8, ..Options::default() });
+    let mut random = Random(seed);
+    let quiet = PortState {
+        switch: 1,
+        port: 0,
+        rate: LINE,
+        time: any(&mut random),
+        tx_bytes: any(&mut random),
+        queue: 0,
+        sojourn: 0,
+        load: Load::default(),
+    };
+    let mut ports = [quiet; 3];
+    pair.filter = Some(Box::new(move |from, frame| {
+        if from == 0 {
+            cross(&mut random, &mut ports, frame);
+        }
+        true
+    }));
+    let from = pair.hosts[0].sge(0, LENGTH);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(1, from, remote));
+    let (end, most, mut slowest) = (pair.now + 200 * RTT, LINE.bytes_in(RTT), LINE);
+    while pair.now < end && pair.step() {
+        let report = pair.reports()[0].unwrap();
+        let (rate, window) = (report.rate.unwrap(), report.window);
+        assert!((LEAST..=LINE).contains(&rate), "{rate}: {congestion:?}, seed {seed}");
+        assert!((1..=most).contains(&window), "{window} B: {congestion:?}, seed {seed}");
+        slowest = slowest.min(rate);
+    }
+    let counters = pair.hosts[0].endpoint.counters();
+    (counters.feedback_received + counters.probe_responses, slowest)
+}
+
+/// Every seed; something must come through to the algorithm.
+fn holds(congestion: Congestion) {
+    let v6 = congestion.format == Format::Ioam || congestion.format == Format::Aecn;
+    let runs: Vec<_> = (0..6).map(|seed| transfer(congestion, v6, seed)).collect();
+    let heard: u64 = runs.iter().map(|run| run.0).sum();
+    assert!(heard >= 10, "{heard} answers were heard: {congestion:?}");
+    assert!(runs.iter().any(|run| run.1 < LINE), "nothing came of them: {congestion:?}");
+}
+
+#[test]
+fn no_telemetry_drives_a_sender_out_of_bounds() {
+    for algorithm in [CongestionAlgorithm::Hpcc(config()), CongestionAlgorithm::HpccFair(config())] {
+        for (_, format) in Format::ALL {
+            let plain = Congestion { format, ..Congestion::new(algorithm) };
+            holds(Congestion { in_band: EVERY, ..plain });
+            holds(Congestion { in_band: EVERY, reverse: Reverse::Notification, ..plain });
+            holds(plain.probing(Some(RTT)));
+        }
+    }
+}
+
+#[test]
+fn nor_answers_of_all_hops_or_of_ratios_only() {
+    for (_, format) in Format::ALL {
+        let plain =
+            Congestion { format, in_band: EVERY, ..Congestion::new(CongestionAlgorithm::Hpcc(config())) };
+        holds(Congestion { all_hops: true, ..plain });
+        // Both sides are made alike, so the receiver says ratios.
+        holds(Congestion { ratio_only: true, ..plain });
+    }
+}
+
+#[test]
+fn nor_a_sender_by_what_its_receiver_computes() {
+    for (_, format) in Format::ALL {
+        let plain = Congestion { format, ..Congestion::new(CongestionAlgorithm::HpccReceiver(config())) };
+        holds(Congestion { in_band: EVERY, ..plain });
+        holds(plain.probing(Some(RTT)));
+    }
+}
+
+/// They go by marks; telemetry that comes along (`paths`, `auto`) changes nothing of that.
+#[test]
+fn nor_those_that_go_by_marks() {
+    let dctcp = CongestionAlgorithm::Dctcp(DctcpConfig { min_rate: LEAST, ..DctcpConfig::new(LINE, RTT) });
+    let dcqcn = DcqcnConfig { min_rate: LEAST, ..DcqcnConfig::new(LINE, Some(RTT)) };
+    for algorithm in [dctcp, CongestionAlgorithm::Dcqcn(dcqcn)] {
+        for (_, format) in Format::ALL {
+            holds(Congestion { format, ..Congestion::new(algorithm) }.probing(Some(RTT)));
+        }
+    }
+}

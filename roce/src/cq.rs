@@ -19,13 +19,15 @@ struct CompletionQueue {
 pub(crate) struct CompletionQueues {
     queues: Vec<Option<CompletionQueue>>,
     limit: u32,
+    /// Completions in all of them.
+    waiting: usize,
     /// Queues that overflowed and whose queue pairs don't know yet, each once.
     news: Vec<CqId>,
 }
 
 impl CompletionQueues {
     pub(crate) const fn new(limit: u32) -> Self {
-        Self { queues: Vec::new(), limit, news: Vec::new() }
+        Self { queues: Vec::new(), limit, waiting: 0, news: Vec::new() }
     }
 
     pub(crate) fn create(&mut self, depth: u32) -> Result<CqId, ControlError> {
@@ -50,7 +52,8 @@ impl CompletionQueues {
     pub(crate) fn destroy(&mut self, cq: CqId) -> Result<(), ControlError> {
         match self.get(cq) {
             None => Err(ControlError::NoCq(cq)),
-            Some(CompletionQueue { users: 0, .. }) => {
+            Some(CompletionQueue { users: 0, entries, .. }) => {
+                self.waiting -= entries.len();
                 self.queues[cq.0 as usize] = None;
                 Ok(())
             }
@@ -92,6 +95,7 @@ impl CompletionQueues {
         }
         if queue.entries.len() < queue.depth {
             queue.entries.push_back(completion);
+            self.waiting += 1;
         } else {
             self.overflow(cq);
         }
@@ -115,7 +119,14 @@ impl CompletionQueues {
                 break;
             }
         }
+        self.waiting -= taken;
         taken
+    }
+
+    /// Whether any queue holds a completion.
+    #[inline]
+    pub(crate) const fn has_any(&self) -> bool {
+        self.waiting > 0
     }
 
     pub(crate) fn overflowed(&self, cq: CqId) -> bool {

@@ -12,6 +12,15 @@ const LEVELS: usize = 64usize.div_ceil(LEVEL_BITS as usize);
 /// No node, or no bucket.
 const NONE: u32 = u32::MAX;
 
+/// The earlier of two times, where there are any.
+#[inline]
+pub(crate) fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 /// A timer's place in its bucket's circular list.
 #[derive(Clone, Copy, Debug)]
 struct Node {

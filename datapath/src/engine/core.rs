@@ -115,6 +115,9 @@ impl<P: PacketIo> Core<P> {
     /// Fills up the burst with frames that may leave now.
     fn fill(&mut self, now: cc::Instant) -> usize {
         let mut filled = 0;
+        if !self.station.may_transmit() {
+            return filled;
+        }
         while !self.leaving.is_full() && !self.hairpin.is_full() {
             let Some(mut buffer) = self.spare.take().or_else(|| self.port.alloc()) else {
                 self.station.counters.pool_dry += 1;

@@ -353,12 +353,24 @@ impl Station {
 
     /// Writes the next frame that may leave now, and gives its length.
     pub(super) fn poll_transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<usize> {
+        if self.neighbours.may_transmit() || self.management.is_some() {
+            let length = self.transmit_control(frame);
+            if length.is_some() {
+                return length;
+            }
+        }
+        self.endpoint.poll_transmit(now, &self.memory, frame)
+    }
+
+    fn transmit_control(&mut self, frame: &mut [u8]) -> Option<usize> {
         let neighbours = self.neighbours.poll_transmit(frame);
         let tagged = |length| self.vlan.map_or(length, |tag| vlan::insert(tag, frame, length));
-        neighbours
-            .map(tagged)
-            .or_else(|| self.management.as_mut()?.poll_transmit(frame))
-            .or_else(|| self.endpoint.poll_transmit(now, &self.memory, frame))
+        neighbours.map(tagged).or_else(|| self.management.as_mut()?.poll_transmit(frame))
+    }
+
+    /// Whether [`Self::poll_transmit`] may have a frame: `false` is sure.
+    pub(super) fn may_transmit(&self) -> bool {
+        self.endpoint.is_asked() || self.neighbours.may_transmit() || self.management.is_some()
     }
 
     /// Runs the timers that are due.
@@ -382,7 +394,9 @@ impl Station {
     /// Moves completions to their queues' rings, and tells posters of the room that there is now.
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
         let mut any = self.tell_events();
-        for index in 0..self.cqs.len() {
+        // A queue that overflows holds what it has room for.
+        let queues = if self.endpoint.has_completions() { self.cqs.len() } else { 0 };
+        for index in 0..queues {
             while self.collect(index) {
                 any = true;
                 self.deliver_batch(now, index);

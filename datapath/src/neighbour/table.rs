@@ -298,6 +298,13 @@ impl Neighbours {
         }
     }
 
+    /// Whether a packet waits to leave.
+    #[inline]
+    #[must_use]
+    pub fn may_transmit(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
     /// Writes the next packet that shall leave, and gives its length.
     pub fn poll_transmit(&mut self, frame: &mut [u8]) -> Option<usize> {
         let packet = self.outbox.pop_front()?;

@@ -1,4 +1,5 @@
 use super::Endpoint;
+use crate::wheel::sooner;
 use crate::wire::Header;
 use crate::{Discard, Memory, Qpn, wire};
 use cc::Instant;
@@ -20,13 +21,15 @@ impl Endpoint {
 
     fn take_in<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         // The ICRC is checked here, before anything may touch memory.
-        let frame = wire::parse(frame)?;
-        let qpn = match frame.header {
+        // Where it stands: it is long, and each move of it would be paid for.
+        let frame = wire::parse(frame);
+        let frame = frame.as_ref().map_err(|&discard| discard)?;
+        let qpn = match &frame.header {
             Header::DirectResponse { bth, .. } => self.sender_to(now, frame.path.source, bth.destination)?,
             header => header.bth().destination,
         };
         let (index, qp, mut books) = self.open(now, qpn).ok_or(Discard::UnknownQp)?;
-        let taken = qp.on_packet(&frame, memory, &mut books);
+        let taken = qp.on_packet(frame, memory, &mut books);
         self.settle(now, index);
         taken
     }
@@ -45,7 +48,12 @@ impl Endpoint {
     /// `frame` must have room for the largest packet: MTU + [`wire::MAX_OVERHEAD`].
     ///
     /// Queue pairs with something to send take turns, a packet each; who owes a peer an answer has the first turn.
+    #[inline]
     pub fn poll_transmit<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
+        // Most turns find nobody.
+        if !self.is_asked() {
+            return None;
+        }
         if self.link.is_some_and(|link| link.free_at > now) {
             return None;
         }
@@ -57,14 +65,14 @@ impl Endpoint {
     }
 
     fn next_frame<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
-        while let Some(index) = self.answering.pop_front().or_else(|| self.ready.pop_front()) {
+        while let Some(index) = self.next_turn() {
             let Some(slot) = self.qps.at_mut(index) else { continue };
             let length = slot.qp.poll_transmit(memory, &mut self.commons.books(now), frame);
             slot.is_ready = length.is_some();
-            if slot.is_ready {
-                self.ready.push_back(index);
-            } else {
-                self.rearm(now, index);
+            match length {
+                None => self.rearm(now, index),
+                Some(_) if self.ready.is_empty() && self.alone.is_none() => self.alone = Some(index),
+                Some(_) => self.ready.push_back(index),
             }
             self.spread_overflow(now);
             if length.is_some() {
@@ -74,6 +82,17 @@ impl Endpoint {
         None
     }
 
+    /// Whose turn it is to send.
+    #[inline]
+    fn next_turn(&mut self) -> Option<u32> {
+        if self.answering.is_empty()
+            && let Some(index) = self.alone.take()
+        {
+            return Some(index);
+        }
+        self.answering.pop_front().or_else(|| self.ready.pop_front())
+    }
+
     /// Whether a queue pair may have something to send that [`Self::poll_transmit`] was not asked for: no timer tells of it.
     #[must_use]
     pub fn may_transmit(&self) -> bool {
@@ -81,9 +100,11 @@ impl Endpoint {
         self.is_asked() && self.link.is_none()
     }
 
-    /// Whether a queue pair stands in one of the queues.
-    fn is_asked(&self) -> bool {
-        !self.ready.is_empty() || !self.answering.is_empty()
+    /// Whether a queue pair may have something to send, now or at the time of [`Self::poll_timeout`].
+    #[inline]
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.alone.is_some() || !self.ready.is_empty() || !self.answering.is_empty()
     }
 
     /// When something happens without a packet: a retry, a pacing gap that ends, a probe. `None`: never. It may be
@@ -91,7 +112,7 @@ impl Endpoint {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.link.filter(|_| self.is_asked()).map(|link| link.free_at);
-        [self.wheel.next(), link].into_iter().flatten().min()
+        sooner(self.wheel.next(), link)
     }
 
     /// Time has come to at least `now`.

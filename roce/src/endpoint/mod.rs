@@ -120,6 +120,9 @@ pub struct Endpoint {
     wheel: TimingWheel,
     /// Places of queue pairs that may have something to send, each at most once.
     ready: VecDeque<u32>,
+    /// The one before all of those in `ready`: who sent last while nobody else waited. Most often there is but one, and its turns
+    /// then touch no queue.
+    alone: Option<u32>,
     /// The same of those that owe a peer an answer: they come first.
     answering: VecDeque<u32>,
     link: Option<Link>,
@@ -148,6 +151,7 @@ impl Endpoint {
             commons: Commons::new(&config, &for_keys),
             wheel: TimingWheel::new(qps, TIMER_GRANULARITY),
             ready: VecDeque::with_capacity(qps as usize),
+            alone: None,
             answering: VecDeque::with_capacity(qps as usize),
             link: None,
             next_pd: 0,
@@ -202,6 +206,13 @@ impl Endpoint {
     /// Moves completions out, oldest first, until `into` takes no more (`false`) or none are left.
     pub fn poll_cq(&mut self, cq: CqId, into: &mut dyn FnMut(&Completion) -> bool) -> usize {
         self.commons.cqs.poll(cq, into)
+    }
+
+    /// Whether any completion queue holds something to poll.
+    #[inline]
+    #[must_use]
+    pub const fn has_completions(&self) -> bool {
+        self.commons.cqs.has_any()
     }
 
     /// Whether the queue lost completions because nobody polled; its queue pairs are in ERR.
@@ -424,6 +435,7 @@ impl Endpoint {
         self.commons.regions.release_queue_pair(qpn);
         if slot.is_ready {
             self.ready.retain(|&ready| ready != index);
+            self.alone = self.alone.filter(|&alone| alone != index);
             self.answering.retain(|&ready| ready != index);
         }
         let identity = slot.qp.identity();

@@ -22,7 +22,11 @@ impl Data {
     #[must_use]
     pub fn length(&self) -> u64 {
         match self {
-            Self::Buffers(buffers) => buffers.iter().map(|sge| u64::from(sge.length)).sum(),
+            Self::Buffers(buffers) => match buffers.as_slice() {
+                // Nearly all requests have one.
+                [only] => u64::from(only.length),
+                several => several.iter().map(|sge| u64::from(sge.length)).sum(),
+            },
             Self::Inline(bytes) => bytes.len() as u64,
         }
     }

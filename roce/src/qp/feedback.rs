@@ -5,6 +5,7 @@ use super::queue_pair::{Connection, QueuePair};
 use super::seal::Sealed;
 use super::upgrade::Seen;
 use super::{Books, State};
+use crate::wheel::sooner;
 use crate::wire::{Bth, Feedback, Frame, Header, MAX_FEEDBACK, Opcode, Report, SETUP_LENGTH, Seal, Setup};
 use crate::{Discard, Psn};
 use alloc::boxed::Box;
@@ -12,8 +13,16 @@ use cc::{Ack, CongestionController, Inflight, Instant, ReceiverLink};
 
 impl QueuePair {
     /// A data packet may have brought telemetry, an Acknowledge feedback. Either is taken in before the packet itself.
+    #[inline]
     pub(super) fn on_riding_telemetry(&mut self, frame: &Frame<'_>, books: &mut Books<'_>) {
         let bth = frame.header.bth();
+        let flagged = bth.congestion & Bth::TELEMETRY != 0;
+        if self.collector.is_some() || frame.in_band.is_some() || frame.carried.is_some() || flagged {
+            self.on_telemetry(frame, bth, books);
+        }
+    }
+
+    fn on_telemetry(&mut self, frame: &Frame<'_>, bth: &Bth, books: &mut Books<'_>) {
         let opcode = frame.header.opcode();
         if !opcode.is_acknowledge() {
             if self.collector.is_some() || frame.in_band.is_some() || frame.carried.is_some() {
@@ -209,7 +218,7 @@ impl QueuePair {
     /// When telemetry has something to send while data is in flight.
     pub(super) fn telemetry_due_at(&self) -> Option<Instant> {
         let paths = self.paths.as_ref().map(|paths| paths.due_at());
-        let due = [self.prober.due_at(), self.sampler.setup_due_at(), paths].into_iter().flatten().min();
+        let due = sooner(sooner(self.prober.due_at(), self.sampler.setup_due_at()), paths);
         due.filter(|_| self.requester.in_flight() > 0)
     }
 }

@@ -3,11 +3,13 @@
 use super::wqe::MAX_MESSAGE;
 use super::{Data, Identity, PostError, Receives, SendOperation, SendRequest};
 
+#[inline]
 pub(super) fn check_buffers(given: usize, limit: u32) -> Result<(), PostError> {
     if given <= limit as usize { Ok(()) } else { Err(PostError::TooManyBuffers { given, limit }) }
 }
 
 /// What can be said of a request without the regions; gives its length.
+#[inline]
 pub(super) fn check_send(request: &SendRequest, identity: &Identity) -> Result<u32, PostError> {
     let capabilities = &identity.capabilities;
     if (identity.receives == Receives::Never) != request.srq.is_some() && !request.operation.is_local() {

@@ -13,6 +13,7 @@ use super::{
     Books, CompletionStatus, Congestion, Identity, Modify, PostError, QpReport, Receives, RecvRequest,
     RtrSettings, RtsSettings, SendOperation, SendRequest, State,
 };
+use crate::wheel::sooner;
 use crate::wire::{Bth, Format, Frame, Header, Opcode, Operation, Path, Template};
 use crate::{Access, ControlError, Discard, FailureCause, Memory, Qpn};
 use alloc::boxed::Box;
@@ -262,6 +263,7 @@ impl QueuePair {
         self.identity.capabilities.max_recv - self.responder.len() as u32
     }
 
+    #[inline]
     pub(crate) fn post_send(&mut self, request: SendRequest, books: &mut Books<'_>) -> Result<(), PostError> {
         let capabilities = &self.identity.capabilities;
         let is_target = matches!(self.identity.receives, Receives::Named(_));
@@ -327,8 +329,8 @@ impl QueuePair {
         books: &mut Books<'_>,
     ) -> Result<(), Discard> {
         self.check_addressing(frame)?;
-        match frame.header {
-            Header::Connected { service, .. } if service == self.identity.receives.service() => {
+        match &frame.header {
+            &Header::Connected { service, .. } if service == self.identity.receives.service() => {
                 self.on_transport(frame, memory, books)
             }
             Header::Extended { .. } => self.on_transport(frame, memory, books),
@@ -343,13 +345,15 @@ impl QueuePair {
                 self.collector().on_frame(books.now, frame, books.flows);
                 Ok(())
             }
-            Header::TelemetryResponse { bth, feedback } => self.on_response(&bth, &feedback, books),
+            Header::TelemetryResponse { bth, feedback } => self.on_response(bth, feedback, books),
             Header::TelemetryNotification { bth, feedback } => {
-                self.on_feedback(&bth, Opcode::TELEMETRY_NOTIFICATION, &feedback, books)
+                self.on_feedback(bth, Opcode::TELEMETRY_NOTIFICATION, feedback, books)
             }
-            Header::DirectResponse { bth, feedback } => self.on_direct(&bth, &feedback, books),
-            Header::TelemetrySetup { bth, setup, seal } => self.on_setup(&bth, setup, seal),
-            Header::SelectiveAcknowledge { bth, held, .. } => self.on_selective_acknowledge(bth, held, books),
+            Header::DirectResponse { bth, feedback } => self.on_direct(bth, feedback, books),
+            Header::TelemetrySetup { bth, setup, seal } => self.on_setup(bth, *setup, *seal),
+            Header::SelectiveAcknowledge { bth, held, .. } => {
+                self.on_selective_acknowledge(*bth, *held, books)
+            }
             Header::Connected { .. } | Header::Datagram { .. } => Err(Discard::Opcode),
         }
     }
@@ -362,13 +366,13 @@ impl QueuePair {
         memory: &mut M,
         books: &mut Books<'_>,
     ) -> Result<(), Discard> {
-        let (bth, operation, srq) = match (frame.header, self.identity.receives) {
+        let (&bth, &operation, srq) = match (&frame.header, self.identity.receives) {
             (Header::Connected { bth, operation, .. }, Receives::Own | Receives::Shared(_)) => {
                 (bth, operation, None)
             }
             // An initiator gets answers, a target gets requests.
             (Header::Connected { bth, operation, .. }, Receives::Never) => (bth, operation, None),
-            (Header::Extended { bth, srq, operation }, Receives::Named(_)) => (bth, operation, Some(srq)),
+            (Header::Extended { bth, srq, operation }, Receives::Named(_)) => (bth, operation, Some(*srq)),
             _ => return Err(Discard::Opcode),
         };
         let is_marked = self.notifier.on_packet(books.now, frame);
@@ -539,7 +543,7 @@ impl QueuePair {
         }
         let telemetry = self.telemetry_due_at();
         let algorithm = self.flow.as_ref().and_then(|flow| flow.algorithm().poll_timeout());
-        [self.requester.poll_timeout(), self.paced_until, telemetry, algorithm].into_iter().flatten().min()
+        sooner(sooner(self.requester.poll_timeout(), self.paced_until), sooner(telemetry, algorithm))
     }
 
     pub(crate) fn on_timeout(&mut self, books: &mut Books<'_>) {

@@ -90,6 +90,7 @@ impl AnyQueuePair {
         either!(self, qp => qp.recv_room())
     }
 
+    #[inline]
     pub(crate) fn post_send(&mut self, request: SendRequest, books: &mut Books<'_>) -> Result<(), PostError> {
         either!(self, qp => qp.post_send(request, books))
     }

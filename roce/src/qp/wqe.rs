@@ -4,8 +4,10 @@ use super::{CompletionOpcode, SendOperation, SendRequest};
 pub(super) const MAX_MESSAGE: u32 = 1 << 31;
 
 /// How many PSNs a message takes, or a READ's response: at least one, also for no bytes.
+#[inline]
 pub(super) fn packets(length: u32, mtu: u32) -> u32 {
-    length.div_ceil(mtu).max(1)
+    // Most messages are one packet: no division for them.
+    if length <= mtu { 1 } else { length.div_ceil(mtu) }
 }
 
 /// A packet's place in its message.
@@ -57,6 +59,7 @@ impl Wqe {
         self.first + self.packets as u64
     }
 
+    #[inline]
     pub(super) const fn new(
         request: SendRequest,
         length: u32,

@@ -129,9 +129,9 @@ impl Template {
     ) -> Result<Draft<'f>, EmitError> {
         let opcode = header.opcode();
         match header {
-            // Every operation is one of a reliable connection.
+            // Every operation is one of a reliable connection, and may come without a payload.
             Header::Connected { service: Service::Rc, operation, .. }
-                if operation.has_payload() && payload_length <= MAX_PAYLOAD => {}
+                if payload_length == 0 || operation.has_payload() && payload_length <= MAX_PAYLOAD => {}
             _ => check(header, opcode, payload_length)?,
         }
         let bth = header.bth();

@@ -145,18 +145,22 @@ fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
 
 #[inline(always)]
 fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Header, &'a [u8]), Discard> {
-    let [opcode, flags, key_high, key_low, congestion, dest @ .., ack, psn2, psn1, psn0] = *bytes;
+    // By words: bytes put together one by one would cost a fifth of all that parsing does.
+    let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let [first, second, third] = [word(0), word(4), word(8)];
+    let [opcode, flags, ..] = first.to_be_bytes();
+    let congestion = (second >> 24) as u8;
     if flags & 0x0f != 0 {
         return Err(Discard::TransportVersion);
     }
     let bth = Bth {
         solicited: flags & 0x80 != 0,
         migration: flags & 0x40 != 0,
-        partition_key: u16::from_be_bytes([key_high, key_low]),
+        partition_key: first as u16,
         congestion,
-        destination: Qpn::new(u32::from_be_bytes([0, dest[0], dest[1], dest[2]])),
-        ack_request: ack & 0x80 != 0,
-        psn: Psn::new(u32::from_be_bytes([0, psn2, psn1, psn0])),
+        destination: Qpn::new(second & 0xff_ffff),
+        ack_request: third >> 31 != 0,
+        psn: Psn::new(third & 0xff_ffff),
     };
     let pad = usize::from(flags >> 4 & 3);
     let shape = Opcode(opcode).shape().ok_or(Discard::Opcode)?;

@@ -18,17 +18,19 @@ pub struct Shape {
     pub name: &'static str,
     /// Whether a payload may follow. If not, there is no pad either.
     pub payload: bool,
-    services: &'static [Service],
+    /// By the top three bits of an opcode.
+    services: u8,
 }
 
 #[inline]
-const fn shape(name: &'static str, payload: bool, services: &'static [Service]) -> Shape {
+const fn shape(name: &'static str, payload: bool, services: u8) -> Shape {
     Shape { name, payload, services }
 }
 
-const RC: &[Service] = &[Service::Rc, Service::Xrc];
-const RC_UC: &[Service] = &[Service::Rc, Service::Uc, Service::Xrc];
-const ALL: &[Service] = &[Service::Rc, Service::Uc, Service::Ud, Service::Xrc];
+const NONE: u8 = 0;
+const RC: u8 = Service::Rc.bit() | Service::Xrc.bit();
+const RC_UC: u8 = RC | Service::Uc.bit();
+const ALL: u8 = RC_UC | Service::Ud.bit();
 
 /// By the low five bits (IBA table 38, annexes A14 and A19). 21 and 24 to 27 are reserved.
 static OPERATIONS: [Shape; 30] = [
@@ -53,24 +55,24 @@ static OPERATIONS: [Shape; 30] = [
     shape("ATOMIC Acknowledge", false, RC),
     shape("CmpSwap", false, RC),
     shape("FetchAdd", false, RC),
-    shape("reserved", false, &[]),
+    shape("reserved", false, NONE),
     shape("SEND Last with Invalidate", true, RC),
     shape("SEND Only with Invalidate", true, RC),
-    shape("reserved", false, &[]),
-    shape("reserved", false, &[]),
-    shape("reserved", false, &[]),
-    shape("reserved", false, &[]),
+    shape("reserved", false, NONE),
+    shape("reserved", false, NONE),
+    shape("reserved", false, NONE),
+    shape("reserved", false, NONE),
     shape("FLUSH", false, RC),
     shape("ATOMIC WRITE", true, RC),
 ];
 
-static NOTIFICATION: Shape = shape("CNP", false, &[]);
-static REQUEST: Shape = shape("Telemetry Request", true, &[]);
-static RESPONSE: Shape = shape("Telemetry Response", false, &[]);
-static FEEDBACK: Shape = shape("Telemetry Notification", false, &[]);
-static SETUP: Shape = shape("Telemetry Setup", false, &[]);
-static DIRECT: Shape = shape("Direct Response", false, &[]);
-static SELECTIVE: Shape = shape("Selective Acknowledge", false, &[]);
+static NOTIFICATION: Shape = shape("CNP", false, NONE);
+static REQUEST: Shape = shape("Telemetry Request", true, NONE);
+static RESPONSE: Shape = shape("Telemetry Response", false, NONE);
+static FEEDBACK: Shape = shape("Telemetry Notification", false, NONE);
+static SETUP: Shape = shape("Telemetry Setup", false, NONE);
+static DIRECT: Shape = shape("Direct Response", false, NONE);
+static SELECTIVE: Shape = shape("Selective Acknowledge", false, NONE);
 
 /// 8 bits reserved, 24 of the shared receive queue's number (IBA annex A14).
 const XRCETH_LENGTH: usize = 4;
@@ -118,19 +120,27 @@ impl Opcode {
 
     /// What it means; `None` where the service has no such operation.
     #[must_use]
+    #[inline]
     pub fn shape(self) -> Option<&'static Shape> {
-        match self {
-            Self::NOTIFICATION => return Some(&NOTIFICATION),
-            Self::TELEMETRY_REQUEST => return Some(&REQUEST),
-            Self::TELEMETRY_RESPONSE => return Some(&RESPONSE),
-            Self::TELEMETRY_NOTIFICATION => return Some(&FEEDBACK),
-            Self::TELEMETRY_SETUP => return Some(&SETUP),
-            Self::DIRECT_RESPONSE => return Some(&DIRECT),
-            Self::SELECTIVE_ACKNOWLEDGE => return Some(&SELECTIVE),
-            _ => {}
+        let service = 1 << (self.0 >> 5);
+        match OPERATIONS.get(usize::from(self.0 & 31)) {
+            Some(shape) if shape.services & service != 0 => Some(shape),
+            _ => self.special(),
         }
-        let service = self.service()?;
-        OPERATIONS.get(usize::from(self.0 & 31)).filter(|shape| shape.services.contains(&service))
+    }
+
+    /// What belongs to no service.
+    fn special(self) -> Option<&'static Shape> {
+        Some(match self {
+            Self::NOTIFICATION => &NOTIFICATION,
+            Self::TELEMETRY_REQUEST => &REQUEST,
+            Self::TELEMETRY_RESPONSE => &RESPONSE,
+            Self::TELEMETRY_NOTIFICATION => &FEEDBACK,
+            Self::TELEMETRY_SETUP => &SETUP,
+            Self::DIRECT_RESPONSE => &DIRECT,
+            Self::SELECTIVE_ACKNOWLEDGE => &SELECTIVE,
+            _ => return None,
+        })
     }
 }
 
@@ -163,6 +173,10 @@ impl Service {
             Self::Ud => 0x60,
             Self::Xrc => 0xa0,
         }
+    }
+
+    const fn bit(self) -> u8 {
+        1 << (self.bits() >> 5)
     }
 }
 
@@ -220,7 +234,13 @@ impl Reader<'_> {
 
     #[inline]
     fn reth(&mut self) -> Result<Reth, Discard> {
-        Ok(Reth { address: self.u64()?, rkey: Rkey::new(self.u32()?), length: self.u32()? })
+        // In one piece, whose room is checked once.
+        let packed = u128::from_be_bytes(self.take()?);
+        Ok(Reth {
+            address: (packed >> 64) as u64,
+            rkey: Rkey::new((packed >> 32) as u32),
+            length: packed as u32,
+        })
     }
 
     fn aeth(&mut self) -> Result<Aeth, Discard> {
@@ -331,11 +351,13 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    #[inline]
     pub fn put<const N: usize>(&mut self, bytes: [u8; N]) {
         self.frame[self.at..self.at + N].copy_from_slice(&bytes);
         self.at += N;
     }
 
+    #[inline]
     fn reth(&mut self, reth: &Reth) {
         // In one piece, whose room is checked once.
         let mut packed = [0; 16];
@@ -357,7 +379,7 @@ impl Writer<'_> {
         self.put(compare.to_be_bytes());
     }
 
-    #[inline]
+    #[inline(always)]
     fn operation(&mut self, operation: &Operation) {
         match operation {
             Operation::SendFirst
@@ -402,7 +424,7 @@ impl Writer<'_> {
     }
 
     /// Writes the extension headers.
-    #[inline]
+    #[inline(always)]
     pub fn extensions(&mut self, header: &Header) {
         match header {
             Header::Connected { operation, .. } => self.operation(operation),

@@ -8,32 +8,32 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "post_send",
         what: "a request posted, of 32",
-        budget: 405,
+        budget: 370,
         run: |meter| run(meter, Part::Post),
     },
     Step {
         name: "turn-send",
         what: "a core's turn that sends, a message of 32",
-        budget: 1870,
+        budget: 1755,
         run: |meter| run(meter, Part::Send),
     },
     Step {
         name: "turn-receive",
         what: "a core's turn that receives, a message of 32",
-        budget: 1855,
+        budget: 1645,
         run: |meter| run(meter, Part::Receive),
     },
     Step {
         name: "turn-complete",
         what: "a core's turn that hears the ACK of 32",
-        budget: 7920,
+        budget: 7295,
         run: |meter| run(meter, Part::Complete),
     },
     Step { name: "poll_cq", what: "a completion polled", budget: 195, run: |meter| run(meter, Part::Poll) },
     Step {
         name: "poll_cq-empty",
         what: "a poll that finds nothing",
-        budget: 855,
+        budget: 665,
         run: |meter| run(meter, Part::Empty),
     },
 ];

@@ -139,13 +139,15 @@ impl Requester {
     /// Takes all before `up_to` as arrived, except that it stops at a READ or atomic: only their answers tell.
     pub(super) fn acknowledge(&mut self, up_to: u64, books: &mut Books<'_>, identity: &Identity) -> Progress {
         let (before, stream_before) = (self.una, self.stream_at(0, self.una));
-        while let Some(wqe) = self.queue.front()
+        let mut done = 0;
+        while let Some(wqe) = self.queue.get(done)
             && self.una < up_to
             && !wqe.is_answered()
         {
             self.una = wqe.end().min(up_to);
-            self.retire_front(books, identity);
+            done = self.complete_from(done, books, identity);
         }
+        self.forget(done);
         let bytes = self.stream_at(0, self.una) - stream_before;
         let rtt = if self.una > before { self.on_progress(books) } else { None };
         Progress { bytes, rtt, lost: false }
@@ -167,7 +169,15 @@ impl Requester {
 
     /// Completes the front request where all of it is acknowledged, and the local ones behind it that have run.
     pub(super) fn retire_front(&mut self, books: &mut Books<'_>, identity: &Identity) {
-        while let Some(wqe) = self.queue.front()
+        let done = self.complete_from(0, books, identity);
+        self.forget(done);
+    }
+
+    /// Completes request `at` and those behind it as far as [`Self::retire_front`] does; gives the first that is not done.
+    #[inline]
+    fn complete_from(&mut self, at: usize, books: &mut Books<'_>, identity: &Identity) -> usize {
+        let mut done = at;
+        while let Some(wqe) = self.queue.get(done)
             && wqe.end() <= self.una
             && !wqe.is_pending()
         {
@@ -178,8 +188,18 @@ impl Requester {
                 self.outstanding_reads -= u32::from(self.next >= wqe.end());
                 self.reads_at_once = (self.reads_at_once + 1).min(self.max_reads);
             }
-            self.queue.pop_front();
-            self.cursor = self.cursor.saturating_sub(1);
+            done += 1;
+        }
+        done
+    }
+
+    /// Takes the oldest `done` requests out, where they stand: a request is long, and moving it costs more than all else that
+    /// its acknowledgement does.
+    #[inline]
+    fn forget(&mut self, done: usize) {
+        if done > 0 {
+            self.queue.drain(..done);
+            self.cursor = self.cursor.saturating_sub(done);
         }
     }
 

@@ -158,6 +158,7 @@ impl Requester {
     }
 
     /// Appends a request that was checked. The first makes room for `most`: many queue pairs never have one.
+    #[inline]
     pub(super) fn post(&mut self, request: SendRequest, length: u32, most: u32) {
         if self.queue.capacity() == 0 {
             self.queue.reserve_exact(most as usize);

@@ -1,8 +1,9 @@
 //! Address handles: ways to other ports, for datagrams.
 
-use crate::wire::{EmitError, Path, Template};
+use crate::wire::{EmitError, Mac, Path, Template};
 use crate::{ControlError, PdId};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 /// An address handle of one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,6 +59,12 @@ impl AddressTable {
         Ok(AddressId(u32::from(place.generation) << 16 | u32::from(index)))
     }
 
+    /// The Ethernet address of `peer` is another one: how many handles had the old one.
+    pub(crate) fn redirect(&mut self, peer: IpAddr, mac: Mac) -> usize {
+        let handles = self.places.iter_mut().filter_map(|place| place.handle.as_mut());
+        handles.map(|handle| usize::from(handle.template.redirect(peer, mac))).sum()
+    }
+
     /// Forgets it. `false` where there is none of this name.
     pub(crate) fn destroy(&mut self, id: AddressId) -> bool {
         let (index, generation) = split(id);
@@ -87,8 +94,6 @@ const fn split(id: AddressId) -> (u16, u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Mac;
-    use core::net::IpAddr;
 
     fn path(to: u8) -> Path {
         Path::new((Mac([2; 6]), IpAddr::from([10, 0, 0, 1])), (Mac([4; 6]), IpAddr::from([10, 0, 0, to])))

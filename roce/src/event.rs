@@ -97,11 +97,14 @@ impl fmt::Display for FailureCause {
 pub(crate) struct Events {
     queue: VecDeque<Event>,
     lost: u64,
+    doubted: VecDeque<IpAddr>,
 }
 
 impl Events {
     /// Whoever doesn't take them costs no more room than this.
     const LIMIT: usize = 1 << 16;
+    /// Peers that wait to be told of: more are told of the next time that they don't answer.
+    const DOUBTS: usize = 64;
 
     pub(crate) fn push(&mut self, event: Event) {
         if self.queue.len() < Self::LIMIT {
@@ -118,6 +121,18 @@ impl Events {
     /// What is gone tells no more.
     pub(crate) fn forget(&mut self, gone: impl Fn(&Event) -> bool) {
         self.queue.retain(|event| !gone(event));
+    }
+
+    /// What leaves for this address may not arrive. Who waits already is told once.
+    #[cold]
+    pub(crate) fn doubt(&mut self, peer: IpAddr) {
+        if self.doubted.len() < Self::DOUBTS && !self.doubted.contains(&peer) {
+            self.doubted.push_back(peer);
+        }
+    }
+
+    pub(crate) fn pop_doubt(&mut self) -> Option<IpAddr> {
+        self.doubted.pop_front()
     }
 
     pub(crate) const fn lost(&self) -> u64 {

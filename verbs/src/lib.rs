@@ -84,7 +84,7 @@ pub use device::{Device, DeviceInfo, DeviceLimits, OwnPort};
 pub use domain::{MemoryRegion, ProtectionDomain, RemoteBuffer};
 pub use error::{BoundsError, Error, PollError, PostListError};
 pub use event::Events;
-pub use management::ManagementPort;
+pub use management::{ManagementPort, Sent};
 pub use queue_pair::{DEFAULT_QUEUE_KEY, QueuePair, QueuePairBuilder};
 
 pub use settings::QpSettings;

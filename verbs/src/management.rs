@@ -4,7 +4,7 @@ use crate::device::Inner;
 use crate::{Device, Error};
 use datapath::engine::Mad;
 use datapath::event_fd::EventFd;
-use roce::wire::Path;
+use roce::wire::{Mac, Path};
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -18,6 +18,16 @@ const UDP_SOURCE: u16 = 0xd872;
 pub struct ManagementPort {
     device: Arc<Inner>,
     bell: Arc<EventFd>,
+}
+
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Sent {
+    /// It is on its way. It may be lost: who sends asks again.
+    Left,
+    /// Its receiver's Ethernet address has been asked for, and the datagram is gone: send it again in a moment.
+    Asking,
 }
 
 impl Device {
@@ -37,13 +47,12 @@ impl Device {
 }
 
 impl ManagementPort {
-    /// Sends a datagram from the address with index `gid` to a peer. It may be lost on the way: who sends asks again. Who sent
-    /// the datagram that was received last is answered the way that it came; anybody else's Ethernet address is found first,
-    /// for which this waits 3 s at most.
+    /// Sends a datagram from the address with index `gid` to a peer, without a wait. Who sent the datagram that was received last
+    /// is answered the way that it came; anybody else's Ethernet address must be known, or is asked for.
     ///
     /// # Errors
     /// Where the peer can't be reached, there is no such GID, too many wait, or the core has stopped.
-    pub fn send(&self, gid: usize, to: IpAddr, mad: Mad) -> Result<(), Error> {
+    pub fn send(&self, gid: usize, to: IpAddr, mad: Mad) -> Result<Sent, Error> {
         let info = &self.device.info;
         let count = info.gids.len();
         let source = *info.gids.get(gid).ok_or(Error::GidIndex { index: gid, count })?;
@@ -51,16 +60,32 @@ impl ManagementPort {
             let family = if to.is_ipv4() { "IPv4" } else { "IPv6" };
             return Err(Error::Family { port: info.port.clone(), family, peer: to });
         }
-        let way_back = self.device.engine.call(move |station, _| station.way_back(to))?;
-        let path = Path {
-            destination_mac: way_back.map_or_else(|| self.device.engine.resolve(to), Ok)?,
-            udp_source: UDP_SOURCE,
-            ..info.path(source, to, 0)
-        };
+        let Some(destination_mac) = self.way_to(to)? else { return Ok(Sent::Asking) };
+        let path = Path { destination_mac, udp_source: UDP_SOURCE, ..info.path(source, to, 0) };
         let taken = self.device.engine.call(move |station, _| station.send_mad(path, mad))?;
         // It leaves at the end of the turn that took it, and this is another turn: the process may end now.
         self.device.engine.call(|_, _| ())?;
-        if taken { Ok(()) } else { Err(Error::Management) }
+        if taken { Ok(Sent::Left) } else { Err(Error::Management) }
+    }
+
+    fn way_to(&self, to: IpAddr) -> Result<Option<Mac>, Error> {
+        let engine = &self.device.engine;
+        if let Some(mac) = engine.call(move |station, _| station.way_back(to))? {
+            return Ok(Some(mac));
+        }
+        match engine.look_up(to)? {
+            Some(mac) => Ok(Some(mac)),
+            None => Ok(engine.call(move |station, _| station.neighbours.last_known(to))?),
+        }
+    }
+
+    /// Whether a peer's Ethernet address, or that of the router on the way to it, is known; asks for it where it isn't, without
+    /// a wait. Whoever invents the address that a datagram comes from never gets so far.
+    ///
+    /// # Errors
+    /// Where nobody answered, there is no way there, or the core has stopped.
+    pub fn finds(&self, peer: IpAddr) -> Result<bool, Error> {
+        Ok(self.device.engine.look_up(peer)?.is_some())
     }
 
     /// The oldest datagram that came, and who sent it.

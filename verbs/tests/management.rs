@@ -9,9 +9,9 @@ use std::net::IpAddr;
 const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 
 fn open(port: Loopback, side: usize) -> Device {
-    let address = ADDRESSES[side].parse::<IpAddr>().unwrap();
+    let address = format!("{}/24", ADDRESSES[side]).parse().unwrap();
     let own = OwnPort { name: format!("pair{side}"), mac: MACS[side] };
-    Device::open_on(port, own, &DeviceConfig::new().address(address.into())).unwrap()
+    Device::open_on(port, own, &DeviceConfig::new().address(address)).unwrap()
 }
 
 /// A stranger that answers no ARP is answered all the same: whoever asks can't make us wait for its Ethernet address.
@@ -23,14 +23,37 @@ fn who_asks_is_answered_without_being_resolved() {
     asks.set_neighbour(asked, MACS[1]).unwrap();
     let (there, here) = (asks.open_management().unwrap(), answers.open_management().unwrap());
     let gid = |device: &Device, to| device.query().unwrap().gid_towards(to);
-    there.send(gid(&asks, asked), asked, [1; MAD_LENGTH]).unwrap();
+    assert_eq!(there.send(gid(&asks, asked), asked, [1; MAD_LENGTH]).unwrap(), Sent::Left);
     asks.progress();
     answers.progress();
     assert_eq!(here.receive().unwrap(), Some((asker, [1; MAD_LENGTH])));
     // Nobody runs the asker's core meanwhile, so nobody would answer.
-    here.send(gid(&answers, asker), asker, [2; MAD_LENGTH]).unwrap();
+    assert_eq!(here.send(gid(&answers, asker), asker, [2; MAD_LENGTH]).unwrap(), Sent::Left);
     answers.progress();
     asks.progress();
     assert_eq!(there.receive().unwrap(), Some((asked, [2; MAD_LENGTH])));
     assert_eq!(there.receive().unwrap(), None);
+}
+
+/// Nobody waits for who doesn't answer: neither who looks for a peer, nor who sends to it.
+#[test]
+fn a_peer_is_looked_for_without_a_wait() {
+    let (left, right) = pair(64, FRAME);
+    let (asks, answers) = (open(left, 0), open(right, 1));
+    let there = asks.open_management().unwrap();
+    let [_, peer] = ADDRESSES.map(|ip| ip.parse::<IpAddr>().unwrap());
+    let stranger = "10.0.0.77".parse().unwrap();
+    let gid = asks.query().unwrap().gid_towards(peer);
+    // Nobody runs the peer's core meanwhile.
+    for _ in 0..100 {
+        assert!(!there.finds(peer).unwrap());
+        assert!(!there.finds(stranger).unwrap());
+        assert_eq!(there.send(gid, stranger, [3; MAD_LENGTH]).unwrap(), Sent::Asking);
+    }
+    asks.progress();
+    answers.progress();
+    asks.progress();
+    assert!(there.finds(peer).unwrap());
+    assert_eq!(there.send(gid, peer, [4; MAD_LENGTH]).unwrap(), Sent::Left);
+    assert!(!there.finds(stranger).unwrap());
 }

@@ -9,6 +9,7 @@ mod config;
 mod core;
 mod doorbell;
 mod events;
+mod follow;
 mod link;
 mod management;
 mod notify;
@@ -76,7 +77,7 @@ impl Engine {
         let kernel = config.interface.filter(|_| config.vlan.is_none()).map(Kernel::open).transpose();
         let kernel = kernel.map_err(|error| StartError::Netlink { port: config.name.clone(), error })?;
         let neighbours = match kernel {
-            Some(_) => Neighbours::kernels(config.mac),
+            Some(_) => Neighbours::kernels(config.mac, &config.addresses),
             None => Neighbours::own(config.mac, &config.addresses, config.gateway),
         };
         let (commands, inbox) = unbounded();
@@ -199,15 +200,26 @@ impl Engine {
     /// Where nobody answers, there is no route, or the core has stopped.
     pub fn resolve(&self, address: IpAddr) -> Result<Mac, ResolveError> {
         loop {
-            let asked = match &self.kernel {
-                None => self.call(move |station, now| station.neighbours.resolve(now, address))?,
-                Some(kernel) => kernel.resolve(address, self.mac),
-            };
-            match asked {
-                Ok(Asked::Known(mac)) => return Ok(mac),
-                Ok(Asked::Asking) => self.pause()?,
-                Err(unresolved) => return Err(self.unresolved(address, unresolved)),
+            match self.look_up(address)? {
+                Some(mac) => return Ok(mac),
+                None => self.pause()?,
             }
+        }
+    }
+
+    /// As [`resolve`](Self::resolve), without the wait: `None` while the answer is still to come. Call again then.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn look_up(&self, address: IpAddr) -> Result<Option<Mac>, ResolveError> {
+        let asked = match &self.kernel {
+            None => self.call(move |station, now| station.neighbours.resolve(now, address))?,
+            Some(kernel) => kernel.resolve(address, self.mac),
+        };
+        match asked {
+            Ok(Asked::Known(mac)) => Ok(Some(mac)),
+            Ok(Asked::Asking) => Ok(None),
+            Err(unresolved) => Err(self.unresolved(address, unresolved)),
         }
     }
 

@@ -1,6 +1,7 @@
 use super::CoreConfig;
 use super::doorbell::Doorbells;
 use super::events::{AsyncEvent, Subscribers};
+use super::follow::Followed;
 use super::management::{Mad, Management};
 use super::notify::Notifier;
 use super::rings::{self, CqProducer, CqRing, Place, QpQueues, QpRings, SrqQueues, SrqRings, Unpolled};
@@ -71,6 +72,7 @@ pub struct Station {
     pub neighbours: Neighbours,
     /// What was counted.
     pub counters: CoreCounters,
+    followed: Followed,
     mac: Mac,
     vlan: Option<Vlan>,
     management: Option<Management>,
@@ -107,6 +109,7 @@ impl Station {
             endpoint,
             neighbours,
             counters: CoreCounters::default(),
+            followed: Followed::default(),
             mac: config.mac,
             vlan: config.vlan,
             management: None,
@@ -394,6 +397,7 @@ impl Station {
     /// Moves completions to their queues' rings, and tells posters of the room that there is now.
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
         let mut any = self.tell_events();
+        self.followed.turn(now, &mut self.endpoint, &mut self.neighbours);
         // A queue that overflows holds what it has room for.
         let queues = if self.endpoint.has_completions() { self.cqs.len() } else { 0 };
         for index in 0..queues {

@@ -1,8 +1,12 @@
+#[cfg(test)]
+mod tests;
+
 use super::arp::{self, Arp};
 use super::ndp::{self, Message, Ndp};
 use super::{ARP_TYPE, Address, Malformed};
 use cc::Instant;
 use roce::wire::Mac;
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -13,6 +17,8 @@ const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 /// RFC 4861 10: REACHABLE_TIME. Older knowledge is asked for again by who connects next.
 const FRESH: Duration = Duration::from_secs(30);
+/// What is younger is not doubted: who loses packets asks no more often.
+const DOUBT: Duration = Duration::from_millis(100);
 /// How often a neighbour may change its Ethernet address unasked.
 const CHANGE: Duration = Duration::from_secs(1);
 /// Addresses that are asked for or known.
@@ -47,8 +53,16 @@ pub enum Unresolved {
 
 #[derive(Clone, Copy, Debug)]
 enum Entry {
-    Asking { tries: u32, again: Instant },
-    Known { mac: Mac, since: Instant },
+    /// `was` is what it was known as before.
+    Asking {
+        tries: u32,
+        again: Instant,
+        was: Option<Mac>,
+    },
+    Known {
+        mac: Mac,
+        since: Instant,
+    },
     Silent,
 }
 
@@ -65,36 +79,42 @@ enum Packet {
 #[derive(Debug)]
 pub struct Neighbours {
     mac: Mac,
+    /// The kernel answers for these addresses, and keeps the table that connections are made by.
+    quiet: bool,
     addresses: Vec<Address>,
     gateway: Option<IpAddr>,
     fixed: HashMap<IpAddr, Mac>,
     entries: HashMap<IpAddr, Entry>,
     outbox: VecDeque<Packet>,
     next: Option<Instant>,
+    /// Counts up with each answer, and with each address that nobody answered for.
+    answers: u64,
 }
 
 impl Neighbours {
     /// For a port of our own. Announces `addresses`, so that switches learn where `mac` is.
     #[must_use]
     pub fn own(mac: Mac, addresses: &[Address], gateway: Option<IpAddr>) -> Self {
-        let mut neighbours = Self { gateway, addresses: addresses.to_vec(), ..Self::kernels(mac) };
+        let mut neighbours = Self { gateway, quiet: false, ..Self::kernels(mac, addresses) };
         for address in addresses.iter().take(OUTBOX) {
             neighbours.announce(address.ip);
         }
         neighbours
     }
 
-    /// For a port on a Linux interface: the kernel answers and asks, we keep quiet.
+    /// For a port on a Linux interface: the kernel answers for `addresses`, and we hear only those whom we ask.
     #[must_use]
-    pub fn kernels(mac: Mac) -> Self {
+    pub fn kernels(mac: Mac, addresses: &[Address]) -> Self {
         Self {
             mac,
-            addresses: Vec::new(),
+            quiet: true,
+            addresses: addresses.to_vec(),
             gateway: None,
             fixed: HashMap::new(),
             entries: HashMap::new(),
             outbox: VecDeque::with_capacity(OUTBOX),
             next: None,
+            answers: 0,
         }
     }
 
@@ -141,6 +161,33 @@ impl Neighbours {
         }
     }
 
+    /// Packets for `address` may not arrive: the next [`resolve`](Self::resolve) asks again, unless that was just done.
+    pub fn doubt(&mut self, now: Instant, address: IpAddr) {
+        let Ok(hop) = self.next_hop(address) else { return };
+        if let Some(Entry::Known { since, .. }) = self.entries.get(&hop)
+            && now.saturating_since(*since) >= DOUBT
+        {
+            // There is room: it takes its own.
+            let _ = self.start(now, hop);
+        }
+    }
+
+    /// Counts up whenever [`resolve`](Self::resolve) may have another answer for who waits.
+    #[must_use]
+    pub const fn answers(&self) -> u64 {
+        self.answers
+    }
+
+    /// Where packets for `address` went before [`resolve`](Self::resolve) asked again, while the answer is still to come.
+    #[must_use]
+    pub fn last_known(&self, address: IpAddr) -> Option<Mac> {
+        match self.entries.get(&self.next_hop(address).ok()?)? {
+            Entry::Asking { was, .. } => *was,
+            Entry::Known { mac, .. } => Some(*mac),
+            Entry::Silent => None,
+        }
+    }
+
     fn next_hop(&self, address: IpAddr) -> Result<IpAddr, Unresolved> {
         if self.addresses.iter().any(|ours| ours.reaches(address)) || self.fixed.contains_key(&address) {
             return Ok(address);
@@ -160,15 +207,30 @@ impl Neighbours {
                 Entry::Known { since, .. } => now.saturating_since(*since) < FRESH,
                 Entry::Silent => false,
             });
-            if self.entries.len() >= ENTRIES {
-                return Err(Unresolved::TableFull { limit: ENTRIES });
-            }
+        }
+        if self.entries.len() >= ENTRIES && !self.forget_longest_asked() {
+            return Err(Unresolved::TableFull { limit: ENTRIES });
         }
         let again = now + RETRY;
-        self.entries.insert(hop, Entry::Asking { tries: 1, again });
+        let was = match self.entries.get(&hop) {
+            Some(Entry::Known { mac, .. }) => Some(*mac),
+            _ => None,
+        };
+        self.entries.insert(hop, Entry::Asking { tries: 1, again, was });
         self.next = Some(self.next.map_or(again, |next| next.min(again)));
         self.ask(hop);
         Ok(Asked::Asking)
+    }
+
+    /// Who is there answers within a moment. So those who have been asked for longest make room: strangers that a peer invents
+    /// keep nobody else from being found. `false` where nobody is being asked.
+    fn forget_longest_asked(&mut self) -> bool {
+        let asking = self.entries.iter().filter_map(|(hop, entry)| match entry {
+            Entry::Asking { tries, again, .. } => Some((Reverse(*tries), *again, *hop)),
+            Entry::Known { .. } | Entry::Silent => None,
+        });
+        let oldest = asking.min().map(|(_, _, hop)| hop);
+        oldest.is_some_and(|hop| self.entries.remove(&hop).is_some())
     }
 
     /// Takes a packet in.
@@ -176,10 +238,6 @@ impl Neighbours {
     /// # Errors
     /// Where it is malformed; it changed nothing.
     pub fn on_frame(&mut self, now: Instant, frame: &[u8]) -> Result<(), Malformed> {
-        // The kernel has its own ears.
-        if self.addresses.is_empty() {
-            return Ok(());
-        }
         if frame.get(12..14) == Some(&ARP_TYPE) {
             self.on_arp(now, Arp::parse(frame)?);
         } else {
@@ -195,7 +253,7 @@ impl Neighbours {
         if to_us || arp.sender == arp.target {
             self.learn(now, arp.sender.into(), arp.sender_mac);
         }
-        if to_us && arp.operation == arp::Operation::Request && arp.sender_mac != self.mac {
+        if to_us && !self.quiet && arp.operation == arp::Operation::Request && arp.sender_mac != self.mac {
             let reply = Arp {
                 operation: arp::Operation::Reply,
                 sender_mac: self.mac,
@@ -213,6 +271,9 @@ impl Neighbours {
                 if let Some(mac) = source_mac {
                     self.learn(now, ndp.source.into(), mac);
                 }
+                if self.quiet {
+                    return;
+                }
                 let asker =
                     (!ndp.source.is_unspecified()).then_some((ndp.source, source_mac.unwrap_or(from)));
                 self.advertise(ndp.target, asker);
@@ -228,8 +289,13 @@ impl Neighbours {
 
     fn learn(&mut self, now: Instant, address: IpAddr, mac: Mac) {
         match self.entries.get_mut(&address) {
-            Some(entry @ (Entry::Asking { .. } | Entry::Silent)) => *entry = Entry::Known { mac, since: now },
-            Some(Entry::Known { mac: known, since }) if now.saturating_since(*since) >= CHANGE => {
+            Some(entry @ (Entry::Asking { .. } | Entry::Silent)) => {
+                *entry = Entry::Known { mac, since: now };
+                self.answers += 1;
+            }
+            Some(Entry::Known { mac: known, since })
+                if now.saturating_since(*since) >= CHANGE && !self.quiet =>
+            {
                 (*known, *since) = (mac, now);
             }
             Some(Entry::Known { .. }) | None => {}
@@ -328,10 +394,11 @@ impl Neighbours {
         let mut ask = Vec::new();
         let mut next: Option<Instant> = None;
         for (hop, entry) in &mut self.entries {
-            if let Entry::Asking { tries, again } = entry {
+            if let Entry::Asking { tries, again, .. } = entry {
                 if *again <= now {
                     if *tries >= TRIES {
                         *entry = Entry::Silent;
+                        self.answers += 1;
                         continue;
                     }
                     *tries += 1;
@@ -345,136 +412,5 @@ impl Neighbours {
         for hop in ask {
             self.ask(hop);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const A: Mac = Mac([2, 0, 0, 0, 0, 0xa]);
-    const B: Mac = Mac([2, 0, 0, 0, 0, 0xb]);
-    const EVIL: Mac = Mac([2, 0, 0, 0, 0, 0xe]);
-
-    fn at(seconds: u64) -> Instant {
-        Instant::ZERO + Duration::from_secs(seconds)
-    }
-
-    fn host(mac: Mac, addresses: &[&str]) -> Neighbours {
-        let addresses: Vec<Address> = addresses.iter().map(|a| a.parse().unwrap()).collect();
-        let mut host = Neighbours::own(mac, &addresses, None);
-        host.outbox.clear();
-        host
-    }
-
-    fn frames(host: &mut Neighbours) -> Vec<Vec<u8>> {
-        let mut frame = [0; 256];
-        std::iter::from_fn(|| host.poll_transmit(&mut frame).map(|length| frame[..length].to_vec())).collect()
-    }
-
-    fn carry(now: Instant, from: &mut Neighbours, to: &mut Neighbours) {
-        for frame in frames(from) {
-            assert!(super::super::is_resolution(&frame));
-            to.on_frame(now, &frame).unwrap();
-        }
-    }
-
-    #[test]
-    fn two_hosts_find_each_other_by_arp_and_by_neighbour_discovery() {
-        for (ours, theirs) in [("10.0.0.1/24", "10.0.0.2/24"), ("fd00::1/64", "fd00::2/64")] {
-            let (mut a, mut b) = (host(A, &[ours]), host(B, &[theirs]));
-            let peer = theirs.parse::<Address>().unwrap().ip;
-            assert_eq!(a.resolve(at(0), peer), Ok(Asked::Asking));
-            carry(at(0), &mut a, &mut b);
-            carry(at(0), &mut b, &mut a);
-            assert_eq!(a.resolve(at(0), peer), Ok(Asked::Known(B)), "{peer}");
-            assert_eq!(a.resolve(at(31), peer), Ok(Asked::Asking), "old knowledge is asked for again");
-        }
-    }
-
-    #[test]
-    fn who_does_not_answer_is_asked_three_times() {
-        let mut a = host(A, &["10.0.0.1/24"]);
-        let peer = "10.0.0.2".parse().unwrap();
-        assert_eq!(a.resolve(at(0), peer), Ok(Asked::Asking));
-        let mut asked = frames(&mut a).len();
-        for second in 1..=3 {
-            assert_eq!(a.poll_timeout(), Some(at(second)));
-            assert_eq!(a.resolve(at(second), peer), Ok(Asked::Asking));
-            a.on_timeout(at(second));
-            asked += frames(&mut a).len();
-        }
-        assert_eq!(asked, 3);
-        assert_eq!(a.poll_timeout(), None);
-        assert_eq!(a.resolve(at(3), peer), Err(Unresolved::NoAnswer { asked: peer, tries: 3 }));
-        assert_eq!(a.resolve(at(3), peer), Ok(Asked::Asking), "a later call asks anew");
-    }
-
-    #[test]
-    fn a_peer_elsewhere_is_reached_by_the_gateway() {
-        let addresses = ["10.0.0.1/24".parse().unwrap()];
-        let gateway = "10.0.0.254".parse().unwrap();
-        let mut a = Neighbours::own(A, &addresses, Some(gateway));
-        a.outbox.clear();
-        assert_eq!(a.resolve(at(0), "192.168.7.7".parse().unwrap()), Ok(Asked::Asking));
-        assert_eq!(
-            Arp::parse(&frames(&mut a)[0]).unwrap().target,
-            gateway.to_string().parse::<std::net::Ipv4Addr>().unwrap()
-        );
-        assert!(matches!(a.resolve(at(0), "fd00::1".parse().unwrap()), Err(Unresolved::NoRoute(_))));
-    }
-
-    #[test]
-    fn strangers_are_answered_and_not_remembered() {
-        let mut a = host(A, &["10.0.0.1/24"]);
-        for n in 0..100_u8 {
-            let mut stranger = host(B, &[&format!("10.0.0.{}/24", n + 2)]);
-            stranger.resolve(at(0), "10.0.0.1".parse().unwrap()).unwrap();
-            carry(at(0), &mut stranger, &mut a);
-        }
-        assert!(a.entries.is_empty());
-        assert_eq!(frames(&mut a).len(), OUTBOX, "and no more than fit are answered");
-    }
-
-    #[test]
-    fn an_announcement_changes_a_neighbour_once_a_second() {
-        let peer: IpAddr = "10.0.0.2".parse().unwrap();
-        let (mut a, mut b) = (host(A, &["10.0.0.1/24"]), host(B, &["10.0.0.2/24"]));
-        a.resolve(at(0), peer).unwrap();
-        carry(at(0), &mut a, &mut b);
-        carry(at(0), &mut b, &mut a);
-        let announce = |mac| Neighbours::own(mac, &["10.0.0.2/24".parse().unwrap()], None);
-        carry(at(0), &mut announce(EVIL), &mut a);
-        assert_eq!(a.resolve(at(0), peer), Ok(Asked::Known(B)), "too soon");
-        carry(at(2), &mut announce(EVIL), &mut a);
-        assert_eq!(a.resolve(at(2), peer), Ok(Asked::Known(EVIL)), "a failover");
-    }
-
-    #[test]
-    fn what_is_set_is_not_asked_for() {
-        let mut a = host(A, &["10.0.0.1/24"]);
-        let peer = "10.0.0.2".parse().unwrap();
-        a.set(peer, B).unwrap();
-        assert_eq!(a.resolve(at(0), peer), Ok(Asked::Known(B)));
-        assert_eq!(a.resolve(at(0), "10.0.0.1".parse().unwrap()), Ok(Asked::Known(A)), "ourselves");
-        assert!(frames(&mut a).is_empty());
-    }
-
-    #[test]
-    fn who_probes_for_a_taken_address_is_told() {
-        let mut a = host(A, &["fd00::1/64"]);
-        let (destination, to) = ndp::solicited_node("fd00::1".parse().unwrap());
-        let probe = Ndp {
-            source: Ipv6Addr::UNSPECIFIED,
-            destination,
-            target: "fd00::1".parse().unwrap(),
-            message: Message::Solicitation { source_mac: None },
-        };
-        let mut frame = [0; ndp::FRAME];
-        let length = probe.emit(B, to, &mut frame);
-        a.on_frame(at(0), &frame[..length]).unwrap();
-        let answer = Ndp::parse(&frames(&mut a)[0]).unwrap();
-        assert_eq!(answer.destination, ALL_NODES);
-        assert!(matches!(answer.message, Message::Advertisement { solicited: false, .. }));
     }
 }

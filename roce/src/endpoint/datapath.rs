@@ -31,7 +31,12 @@ impl Endpoint {
         let (index, qp, mut books) = self.open(now, qpn).ok_or(Discard::UnknownQp)?;
         let taken = qp.on_packet(frame, memory, &mut books);
         self.settle(now, index);
-        taken
+        // Its answer may have been lost because the peer has moved.
+        taken.inspect_err(|&discard| {
+            if discard == Discard::Duplicate {
+                self.commons.events.doubt(frame.path.source);
+            }
+        })
     }
 
     /// The queue pair that a switch means. That takes long, so hardly any time may go into it, whoever asks.

@@ -3,6 +3,7 @@
 mod commons;
 mod datapath;
 mod numbers;
+mod redirect;
 mod table;
 mod xrc;
 

@@ -14,6 +14,7 @@ mod paths;
 mod posting;
 mod queue_pair;
 mod receive_queue;
+mod redirect;
 mod request;
 mod requester;
 mod responder;

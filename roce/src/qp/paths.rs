@@ -123,6 +123,10 @@ impl Paths {
         }
     }
 
+    pub(super) fn templates(&mut self) -> impl Iterator<Item = &mut Template> {
+        self.ways.iter_mut().map(|way| &mut way.template)
+    }
+
     /// The headers of requests.
     pub(super) fn template(&self) -> &Template {
         &self.ways[self.current].template

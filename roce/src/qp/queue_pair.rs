@@ -553,7 +553,12 @@ impl QueuePair {
             flow.algorithm_mut().on_timeout(books.now);
         }
         match self.requester.on_timeout(books) {
-            Ok(progress) => self.on_progress(progress, false, books.now),
+            Ok(progress) => {
+                if progress.lost {
+                    self.doubt_path(books);
+                }
+                self.on_progress(progress, false, books.now);
+            }
             Err(Trouble::Fail(status)) => self.fail_request(status, books),
             Err(Trouble::Discard(_)) => {}
         }

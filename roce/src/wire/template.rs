@@ -3,7 +3,7 @@ use super::layers::{
     ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Family, Layers, UDP, UDP_LENGTH,
     VLAN_LENGTH, fold, sum,
 };
-use super::path::Path;
+use super::path::{Mac, Path};
 use super::{BTH_LENGTH, ROCE_PORT};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -57,6 +57,21 @@ impl Template {
             Family::V6 => 0,
         };
         Ok(Self { bytes, family, ip: ip as u8, udp: udp as u8, sum })
+    }
+
+    /// Where packets of this path go to `peer`, they go to another Ethernet address from now on. Tells whether that is new.
+    pub fn redirect(&mut self, peer: IpAddr, mac: Mac) -> bool {
+        let ip = usize::from(self.ip);
+        let is_to = match (self.family, peer) {
+            (Family::V4, IpAddr::V4(peer)) => self.bytes[ip + 16..ip + 20] == peer.octets(),
+            (Family::V6, IpAddr::V6(peer)) => self.bytes[ip + 24..ip + 40] == peer.octets(),
+            (Family::V4, IpAddr::V6(_)) | (Family::V6, IpAddr::V4(_)) => false,
+        };
+        let is_new = is_to && self.bytes[..6] != mac.0;
+        if is_new {
+            self.bytes[..6].copy_from_slice(&mac.0);
+        }
+        is_new
     }
 
     /// Where the layers of a packet are that carries `length` bytes after its BTH.

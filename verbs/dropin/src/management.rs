@@ -6,7 +6,7 @@ use crate::errno::{Errno, INVALID, at, count, out};
 use crate::query::{gid_of, ip_of};
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
-use verbs::Mad;
+use verbs::{Mad, Sent};
 
 /// Opens queue pair 1 until the context is closed. A descriptor that is readable while datagrams wait, or -1.
 #[unsafe(no_mangle)]
@@ -21,7 +21,8 @@ pub unsafe extern "C" fn ferroce_mad_open(context: *mut ibv_context) -> c_int {
     })
 }
 
-/// Sends a datagram of 256 bytes from a GID, by its index, to a GID. 0, or -1.
+/// Sends a datagram of 256 bytes from a GID, by its index, to a GID. 0; 1 where the receiver's Ethernet address was asked for
+/// instead, so that the datagram must be sent again; or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_mad_send(
     context: *mut ibv_context,
@@ -33,8 +34,18 @@ pub unsafe extern "C" fn ferroce_mad_send(
         // SAFETY: null, or as said above.
         let (context, to, mad) = unsafe { (Context::from(context)?, at(to)?, at(mad)?) };
         let from = usize::try_from(from).map_err(|_| INVALID)?;
-        context.management.get().ok_or(INVALID)?.send(from, ip_of(*to), *mad)?;
-        Ok(0)
+        let sent = context.management.get().ok_or(INVALID)?.send(from, ip_of(*to), *mad)?;
+        Ok(c_int::from(sent == Sent::Asking))
+    })
+}
+
+/// Whether the Ethernet address of a GID is known: 1; 0 where it was asked for; or -1 where nobody answers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroce_mad_finds(context: *mut ibv_context, peer: *const [u8; 16]) -> c_int {
+    count(|| {
+        // SAFETY: null, or as said above.
+        let (context, peer) = unsafe { (Context::from(context)?, at(peer)?) };
+        Ok(c_int::from(context.management.get().ok_or(INVALID)?.finds(ip_of(*peer))?))
     })
 }
 

@@ -8,6 +8,7 @@ use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
 use crate::manager::{Tables, answer, parameters};
 use crate::message::{self, Kind, Mad, Reason, Request};
+use crate::strangers::Strangers;
 use std::net::{IpAddr, SocketAddr};
 
 /// Makes the identifier of what a peer asked `listener` for, and tells the program.
@@ -44,7 +45,13 @@ pub(crate) fn admit(
 }
 
 /// A peer wants to connect.
-pub(crate) fn on_request(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) -> Result<(), Errno> {
+pub(crate) fn on_request(
+    device: &Device,
+    tables: &mut Tables,
+    strangers: &mut Strangers,
+    from: IpAddr,
+    mad: &Mad,
+) -> Result<(), Errno> {
     let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
     let request = Request::read(mad).ok_or(INVALID)?;
     if tables.find_peer(from, remote, false).is_some() {
@@ -70,6 +77,9 @@ pub(crate) fn on_request(device: &Device, tables: &mut Tables, from: IpAddr, mad
         return Ok(());
     }
     device.gid_index(request.destination.ip())?;
+    if !strangers.are_found(device, from, mad) {
+        return Ok(());
+    }
     // The address below the datagram is the peer's, whatever it says of itself.
     let connection = Connection {
         state: State::RequestCame,

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::address;
 use crate::datagram::{self, QKEY};
-use crate::device::{check_mtu, device};
+use crate::device::{Sent, check_mtu, device};
 use crate::errno::{Errno, INVALID, status, verb};
 use crate::events::Waiting;
 use crate::id::{Connection, Id, Pending, State, service};
@@ -90,13 +90,14 @@ fn attributes(connection: &Connection, state: ibv_qp_state) -> Result<(ibv_qp_at
     Ok((attributes, mask))
 }
 
-/// Takes the identifier's queue pair, where it has one, to `state`.
-pub(crate) fn modify(id: &Id, connection: &Connection, state: ibv_qp_state) -> Result<(), Errno> {
+/// Takes the identifier's queue pair, where it has one, to `state`. It must not be locked: a peer that has gone meanwhile is looked
+/// for, for seconds, and nobody else waits for that.
+pub(crate) fn modify(id: &Id, state: ibv_qp_state) -> Result<(), Errno> {
     if id.qp().is_null() {
         return Ok(());
     }
     let (mut attributes, mask) =
-        if id.is_datagram() { datagram_attributes(state) } else { attributes(connection, state) }?;
+        if id.is_datagram() { datagram_attributes(state) } else { attributes(&id.lock(), state) }?;
     // SAFETY: the queue pair is the identifier's own and alive.
     verb(unsafe { ibv_modify_qp(id.qp(), &mut attributes, mask as c_int) })
 }
@@ -154,9 +155,12 @@ pub(crate) fn side_for(theirs: &Side) -> Result<Side, Errno> {
 /// Sends a message until it is answered.
 pub(crate) fn begin(connection: &mut Connection, mad: Mad, tries: u8) -> Result<(), Errno> {
     let (source, destination) = connection.addresses()?;
-    device()?.send(source, destination, &mad)?;
-    let next = Instant::now() + INTERVAL;
-    connection.pending = Some(Pending { mad, next, interval: INTERVAL, left: tries });
+    let now = Instant::now();
+    let mut pending = Pending::new(mad, now, INTERVAL, tries);
+    if device()?.send(source, destination, &mad)? == Sent::Asking {
+        pending.put_off(now);
+    }
+    connection.pending = Some(pending);
     manager::look();
     Ok(())
 }
@@ -224,7 +228,7 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, wanted: *mut rdma_con
 }
 
 /// The peer's reply is here: the queue pair is made ready, and the peer told so. In the program's own thread, since it
-/// waits.
+/// may wait.
 pub(crate) fn finish(id: &Id, event: &mut Waiting) {
     if id.qp().is_null() {
         return;
@@ -236,17 +240,16 @@ pub(crate) fn finish(id: &Id, event: &mut Waiting) {
 }
 
 fn establish(id: &Id) -> Result<(), Errno> {
-    let mut connection = id.lock();
-    if connection.state != State::ReplyCame {
-        return Err(INVALID);
-    }
-    modify(id, &connection, IBV_QPS_RTR)?;
-    modify(id, &connection, IBV_QPS_RTS)?;
+    drop(id.lock_in(State::ReplyCame)?);
+    modify(id, IBV_QPS_RTR)?;
+    modify(id, IBV_QPS_RTS)?;
+    let mut connection = id.lock_in(State::ReplyCame)?;
     let (source, destination) = connection.addresses()?;
     let ready =
         message::message(Kind::ReadyToUse, connection.transaction, connection.local, connection.remote);
     connection.state = State::Established;
-    device()?.send(source, destination, &ready)
+    // Lost, the reply comes again.
+    device()?.send(source, destination, &ready).map(drop)
 }
 
 /// `rdma_establish(3)`: for a program that brings its own queue pair.
@@ -261,26 +264,24 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 }
 
 /// Takes the queue pair to its peer, and tells the peer so.
-fn reply(
-    id: &Id,
-    connection: &mut Connection,
-    wanted: Option<&rdma_conn_param>,
-    data: &[u8],
-) -> Result<(), Errno> {
+fn reply(id: &Id, wanted: Option<&rdma_conn_param>, data: &[u8]) -> Result<(), Errno> {
+    let mut connection = id.lock_in(State::RequestCame)?;
     let mut ours = our_side(id, wanted, connection.ours.psn);
     // Not more than the peer will begin, or answer.
     ours.responder_resources = ours.responder_resources.min(connection.theirs.initiator_depth);
     ours.initiator_depth = ours.initiator_depth.min(connection.theirs.responder_resources);
     connection.ours = ours;
-    modify(id, connection, IBV_QPS_RTR)?;
-    modify(id, connection, IBV_QPS_RTS)?;
+    drop(connection);
+    modify(id, IBV_QPS_RTR)?;
+    modify(id, IBV_QPS_RTS)?;
+    let mut connection = id.lock_in(State::RequestCame)?;
     let mut mad = message::message(Kind::Reply, connection.transaction, connection.local, connection.remote);
     message::write_reply(&mut mad, &connection.ours, device()?.guid);
     if !message::put_private_data(&mut mad, Kind::Reply, data) {
         return Err(INVALID);
     }
     connection.state = State::ReplySent;
-    begin(connection, mad, TRIES)
+    begin(&mut connection, mad, TRIES)
 }
 
 /// `rdma_accept(3)`
@@ -289,21 +290,17 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, wanted: *mut rdma_conn
     status(|| {
         // SAFETY: the contract of the manual page.
         let (id, wanted) = unsafe { (Id::from(id)?, wanted.as_ref()) };
-        let mut connection = id.lock();
-        if connection.state != State::RequestCame {
-            return Err(INVALID);
-        }
         // SAFETY: the contract of the manual page.
         let data = wanted.map_or(&[][..], |wanted| unsafe { private(wanted) });
         if id.is_datagram() {
+            let mut connection = id.lock_in(State::RequestCame)?;
             let qpn = our_side(id, wanted, 0).qpn;
             datagram::answer(id, &mut connection, ServiceStatus::Valid, qpn, data)?;
             // The peer is told, and says nothing more.
             connection.state = State::Established;
             return Ok(());
         }
-        reply(id, &mut connection, wanted, data)?;
-        drop(connection);
+        reply(id, wanted, data)?;
         // SAFETY: the identifier is alive.
         unsafe { id.complete() }
     })
@@ -315,10 +312,7 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
     status(|| {
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
-        let mut connection = id.lock();
-        if connection.state != State::RequestCame {
-            return Err(INVALID);
-        }
+        let mut connection = id.lock_in(State::RequestCame)?;
         let parameters =
             rdma_conn_param { private_data: data, private_data_len: length, ..Default::default() };
         // SAFETY: the contract of the manual page.
@@ -336,7 +330,7 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
         }
         let (source, destination) = connection.addresses()?;
         connection.state = State::Closed;
-        device()?.send(source, destination, &mad)
+        device()?.send(source, destination, &mad).map(drop)
     })
 }
 
@@ -346,8 +340,8 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
+        modify(id, IBV_QPS_ERR)?;
         let mut connection = id.lock();
-        modify(id, &connection, IBV_QPS_ERR)?;
         match connection.state {
             // There is no connection that could end.
             _ if id.is_datagram() => Ok(()),

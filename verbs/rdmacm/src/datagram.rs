@@ -11,6 +11,7 @@ use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State, service};
 use crate::manager::{self, Tables};
 use crate::message::{self, Kind, Mad, ServiceReply, ServiceRequest, ServiceStatus};
+use crate::strangers::Strangers;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
@@ -51,7 +52,8 @@ pub(crate) fn answer(
     if !message::put_private_data(&mut mad, Kind::ServiceReply, data) {
         return Err(INVALID);
     }
-    device()?.send(source, destination, &mad)?;
+    // Lost, the question comes again.
+    let _ = device()?.send(source, destination, &mad)?;
     connection.answer = Some(Box::new(mad));
     Ok(())
 }
@@ -87,7 +89,13 @@ pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad
 }
 
 /// A peer asks.
-pub(crate) fn on_request(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) -> Result<(), Errno> {
+pub(crate) fn on_request(
+    device: &Device,
+    tables: &mut Tables,
+    strangers: &mut Strangers,
+    from: IpAddr,
+    mad: &Mad,
+) -> Result<(), Errno> {
     let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
     let request = ServiceRequest::read(mad).ok_or(INVALID)?;
     if let Some(known) = tables.find_peer(from, remote, true) {
@@ -106,6 +114,9 @@ pub(crate) fn on_request(device: &Device, tables: &mut Tables, from: IpAddr, mad
         return Ok(());
     };
     device.gid_index(request.destination.ip())?;
+    if !strangers.are_found(device, from, mad) {
+        return Ok(());
+    }
     let connection = Connection {
         state: State::RequestCame,
         source: Some(request.destination),

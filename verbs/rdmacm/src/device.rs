@@ -9,9 +9,27 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It may be lost on its way: who sends asks again.
+    Left,
+    /// Its receiver is looked for, and the datagram gone: send it again in a moment.
+    Asking,
+}
+
 type Open = unsafe extern "C" fn(*mut ibv_context) -> c_int;
 type Send = unsafe extern "C" fn(*mut ibv_context, c_int, *const [u8; 16], *const Mad) -> c_int;
+type Finds = unsafe extern "C" fn(*mut ibv_context, *const [u8; 16]) -> c_int;
 type Receive = unsafe extern "C" fn(*mut ibv_context, *mut [u8; 16], *mut Mad) -> c_int;
+
+/// Queue pair 1, as this project's libibverbs has it. None of the calls waits.
+#[derive(Clone, Copy)]
+pub(crate) struct Calls {
+    pub(crate) send: Send,
+    pub(crate) finds: Finds,
+    pub(crate) receive: Receive,
+}
 
 /// The device with its queue pair 1.
 pub(crate) struct Device {
@@ -19,11 +37,10 @@ pub(crate) struct Device {
     pub(crate) guid: [u8; 8],
     /// Readable while datagrams wait.
     pub(crate) descriptor: RawFd,
-    gids: Vec<IpAddr>,
+    pub(crate) gids: Vec<IpAddr>,
     /// Active path MTU code.
     pub(crate) mtu: u8,
-    send: Send,
-    receive: Receive,
+    pub(crate) calls: Calls,
 }
 
 // SAFETY: the context is libibverbs', which any thread may use, and is never closed.
@@ -32,6 +49,12 @@ unsafe impl std::marker::Send for Device {}
 unsafe impl Sync for Device {}
 
 static DEVICE: OnceLock<Result<Device, Errno>> = OnceLock::new();
+
+/// Takes the place of the device that there would be.
+#[cfg(test)]
+pub(crate) fn pretend(device: Device) -> &'static Device {
+    DEVICE.get_or_init(|| Ok(device)).as_ref().unwrap()
+}
 
 /// The device; `ENODEV` where there is none.
 pub(crate) fn device() -> Result<&'static Device, Errno> {
@@ -47,15 +70,15 @@ fn function(name: &CStr) -> Result<*mut c_void, Errno> {
 
 impl Device {
     fn open() -> Result<Self, Errno> {
-        let [open, send, receive] =
-            [c"ferroce_mad_open", c"ferroce_mad_send", c"ferroce_mad_receive"].map(function);
+        let [open, send, finds, receive] =
+            [c"ferroce_mad_open", c"ferroce_mad_send", c"ferroce_mad_finds", c"ferroce_mad_receive"]
+                .map(function);
         // SAFETY: the functions of these names have these types, in the library of the same project.
-        let (open, send, receive) = unsafe {
-            (
-                std::mem::transmute::<*mut c_void, Open>(open?),
-                std::mem::transmute::<*mut c_void, Send>(send?),
-                std::mem::transmute::<*mut c_void, Receive>(receive?),
-            )
+        let (open, calls) = unsafe {
+            let send = std::mem::transmute::<*mut c_void, Send>(send?);
+            let finds = std::mem::transmute::<*mut c_void, Finds>(finds?);
+            let receive = std::mem::transmute::<*mut c_void, Receive>(receive?);
+            (std::mem::transmute::<*mut c_void, Open>(open?), Calls { send, finds, receive })
         };
         let (context, guid) = first_device()?;
         // SAFETY: the context was opened right here; the structures have room for what is written.
@@ -71,18 +94,29 @@ impl Device {
         if descriptor < 0 {
             return Err(last());
         }
-        Ok(Self { context, guid, descriptor, gids, mtu, send, receive })
+        Ok(Self { context, guid, descriptor, gids, mtu, calls })
     }
 
-    /// Sends a datagram to a peer's address from one of ours. It may be lost: who sends asks again.
-    pub(crate) fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<(), Errno> {
+    /// Sends a datagram to a peer's address from one of ours.
+    pub(crate) fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
         let index = self.gid_index(from)?;
         let gid = address::gid(to);
         // SAFETY: the context is open, and both arrays live through the call.
-        if unsafe { (self.send)(self.context, c_int::from(index), &gid, mad) } == 0 {
-            Ok(())
-        } else {
-            Err(last())
+        match unsafe { (self.calls.send)(self.context, c_int::from(index), &gid, mad) } {
+            0 => Ok(Sent::Left),
+            1 => Ok(Sent::Asking),
+            _ => Err(last()),
+        }
+    }
+
+    /// Whether a peer's Ethernet address is known; asks for it where it isn't. An error where nobody answers.
+    pub(crate) fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
+        let gid = address::gid(peer);
+        // SAFETY: the context is open, and the array lives through the call.
+        match unsafe { (self.calls.finds)(self.context, &gid) } {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(last()),
         }
     }
 
@@ -90,7 +124,7 @@ impl Device {
     pub(crate) fn receive(&self) -> Option<(IpAddr, Mad)> {
         let (mut from, mut mad) = ([0; 16], [0; 256]);
         // SAFETY: the context is open, and both arrays have room.
-        let came = unsafe { (self.receive)(self.context, &mut from, &mut mad) } == 1;
+        let came = unsafe { (self.calls.receive)(self.context, &mut from, &mut mad) } == 1;
         came.then(|| (address::ip(from), mad))
     }
 

@@ -32,7 +32,7 @@ mod tests {
         let now = Instant::now();
         let mut connection = Connection::default();
         assert!(!connection.asks_again(now), "nothing was asked");
-        connection.pending = Some(Pending { mad: [0; 256], next: now, interval: FIRST, left: 1 });
+        connection.pending = Some(Pending::new([0; 256], now, FIRST, 1));
         let mut at = now;
         while connection.asks_again(at) {
             at = connection.pending.as_ref().unwrap().next;

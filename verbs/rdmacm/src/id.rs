@@ -8,6 +8,7 @@ use crate::events::{self, Channel, Held, Parameters, Waiting};
 use crate::manager;
 use crate::message::{self, Kind, Mad, Side};
 use crate::queue_pair;
+use crate::strangers;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -55,6 +56,20 @@ pub(crate) struct Pending {
     pub(crate) next: Instant,
     pub(crate) interval: Duration,
     pub(crate) left: u8,
+    /// How long until it is tried again while its receiver is looked for.
+    pub(crate) look: Duration,
+}
+
+impl Pending {
+    pub(crate) fn new(mad: Mad, now: Instant, interval: Duration, left: u8) -> Self {
+        Self { mad, next: now + interval, interval, left, look: strangers::FIRST_LOOK }
+    }
+
+    /// It did not leave: its receiver is looked for, which counts for no try.
+    pub(crate) fn put_off(&mut self, now: Instant) {
+        self.next = now + self.look;
+        self.look = (2 * self.look).min(self.interval);
+    }
 }
 
 /// What the two sides know of each other.
@@ -114,6 +129,18 @@ impl Id {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`lock`](Self::lock), where the connection is in `state`; `EINVAL` elsewhere.
+    pub(crate) fn lock_in(&self, state: State) -> Result<MutexGuard<'_, Connection>, Errno> {
+        let connection = self.lock();
+        if connection.state == state { Ok(connection) } else { Err(INVALID) }
+    }
+
+    /// Whether nobody has it locked.
+    #[cfg(test)]
+    pub(crate) fn is_free(&self) -> bool {
+        self.connection.try_lock().is_ok()
     }
 
     pub(crate) fn abi(&self) -> *mut rdma_cm_id {

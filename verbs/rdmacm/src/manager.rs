@@ -4,11 +4,12 @@ use crate::abi::*;
 use crate::address;
 use crate::admit;
 use crate::datagram;
-use crate::device::{Device, device};
+use crate::device::{Device, Sent, device};
 use crate::errno::{Errno, last};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
 use crate::message::{self, Kind, Mad, Reason, ServiceStatus};
+use crate::strangers::Strangers;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -19,6 +20,9 @@ use std::time::{Duration, Instant};
 const MAX_CONNECTIONS: usize = 4096;
 /// The first of the ports that programs get when they don't ask for one.
 const FIRST_PORT: u16 = 32768;
+
+/// Messages that are taken in before what is due is looked at: a flood must not keep us from it.
+const BATCH: usize = 64;
 
 /// Twice a packet's longest way, as Linux takes it for Ethernet (4.096 µs × 2¹⁷).
 const TIME_WAIT: Duration = Duration::from_millis(1074);
@@ -101,12 +105,7 @@ pub(crate) fn take(id: &Id, service: u64, at: IpAddr, shared: bool) -> Result<()
 
 /// Has `id` be told of requests for a service.
 pub(crate) fn listen(id: &Id, service: u64) -> Result<(), Errno> {
-    let mut tables = manager()?.lock();
-    if tables.listeners.contains_key(&service) {
-        return Err(Errno(libc::EADDRINUSE));
-    }
-    tables.listeners.insert(service, id.abi().cast());
-    Ok(())
+    manager()?.lock().listen(id, service)
 }
 
 /// Gives `id` a communication id, and has its messages repeated.
@@ -161,7 +160,44 @@ pub(crate) fn leave(id: &Id) {
     }
 }
 
+/// A message that is to be sent again.
+struct Due {
+    /// Whose.
+    local: u32,
+    source: IpAddr,
+    destination: IpAddr,
+    mad: Mad,
+}
+
 impl Tables {
+    /// Its receiver is looked for; gives when it is tried next.
+    fn put_off(&self, due: &Due) -> Option<Instant> {
+        let mut connection = self.find(due.local)?.lock();
+        let pending = connection.pending.as_mut().filter(|pending| pending.mad == due.mad)?;
+        pending.left += 1;
+        pending.put_off(Instant::now());
+        Some(pending.next)
+    }
+
+    /// Nobody is at the address that a request went to. What else is sent is sent again: the peer was there before.
+    fn not_found(&self, due: &Due, errno: Errno) -> Option<Instant> {
+        let id = self.find(due.local)?;
+        let mut connection = id.lock_in(State::RequestSent).ok()?;
+        connection.pending.as_ref().filter(|pending| pending.mad == due.mad)?;
+        connection.pending = None;
+        connection.state = State::Closed;
+        id.tell(RDMA_CM_EVENT_UNREACHABLE, -errno.0);
+        None
+    }
+
+    pub(crate) fn listen(&mut self, id: &Id, service: u64) -> Result<(), Errno> {
+        if self.listeners.contains_key(&service) {
+            return Err(Errno(libc::EADDRINUSE));
+        }
+        self.listeners.insert(service, id.abi().cast());
+        Ok(())
+    }
+
     pub(crate) fn insert(&mut self, id: *mut Id) -> Result<u32, Errno> {
         if self.ids.len() >= MAX_CONNECTIONS {
             return Err(Errno(libc::ENOMEM));
@@ -206,11 +242,15 @@ impl Manager {
     }
 
     fn run(&self, device: &Device) {
+        let mut strangers = Strangers::default();
         loop {
-            while let Some((from, mad)) = device.receive() {
-                take_in(device, &mut self.lock(), from, &mad);
+            for (from, mad) in std::iter::from_fn(|| device.receive()).take(BATCH) {
+                take_in(device, &mut self.lock(), &mut strangers, from, &mad);
             }
-            let next = self.repeat(device);
+            for (from, mad) in strangers.look(device, Instant::now()) {
+                take_in(device, &mut self.lock(), &mut strangers, from, &mad);
+            }
+            let next = [self.repeat(device), strangers.next()].into_iter().flatten().min();
             let wait =
                 next.map_or(-1, |next| next.saturating_duration_since(Instant::now()).as_millis() as i32 + 1);
             let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -224,18 +264,19 @@ impl Manager {
         }
     }
 
-    /// Sends again what is due; gives when the next is. Nobody waits meanwhile: a peer that is gone may have to be looked for.
+    /// Sends again what is due; gives when the next is.
     fn repeat(&self, device: &Device) -> Option<Instant> {
         let (due, next) = self.due();
-        for (source, destination, mad) in due {
-            // Lost, it is sent again.
-            let _ = device.send(source, destination, &mad);
-        }
-        next
+        let put_off = |due: Due| match device.send(due.source, due.destination, &due.mad) {
+            Ok(Sent::Left) => None,
+            Ok(Sent::Asking) => self.lock().put_off(&due),
+            Err(errno) => self.lock().not_found(&due, errno),
+        };
+        due.into_iter().filter_map(put_off).chain(next).min()
     }
 
     /// What is to be sent again now, and when there is more.
-    fn due(&self) -> (Vec<(IpAddr, IpAddr, Mad)>, Option<Instant>) {
+    fn due(&self) -> (Vec<Due>, Option<Instant>) {
         let tables = self.lock();
         let now = Instant::now();
         let (mut due, mut first) = (Vec::new(), None);
@@ -260,7 +301,7 @@ impl Manager {
                 }
                 pending.left -= 1;
                 pending.next = now + pending.interval;
-                due.push((source, destination, pending.mad));
+                due.push(Due { local: *local, source, destination, mad: pending.mad });
             }
             sooner(pending.next);
         }
@@ -289,14 +330,22 @@ fn end(id: &Id, connection: &mut Connection) {
     look();
 }
 
-fn take_in(device: &Device, tables: &mut Tables, from: IpAddr, mad: &Mad) {
+pub(crate) fn take_in(
+    device: &Device,
+    tables: &mut Tables,
+    strangers: &mut Strangers,
+    from: IpAddr,
+    mad: &Mad,
+) {
     let (sender, receiver) = message::ids(mad);
     let Some(kind) = message::kind(mad) else { return };
     match kind {
         // What is no request of a connection that we could have is not answered.
-        Kind::Request => return admit::on_request(device, tables, from, mad).unwrap_or_default(),
+        Kind::Request => {
+            return admit::on_request(device, tables, strangers, from, mad).unwrap_or_default();
+        }
         Kind::ServiceRequest => {
-            return datagram::on_request(device, tables, from, mad).unwrap_or_default();
+            return datagram::on_request(device, tables, strangers, from, mad).unwrap_or_default();
         }
         Kind::ServiceReply => return datagram::on_reply(device, tables, from, mad),
         _ => {}

@@ -95,11 +95,10 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
 
 /// As far as it goes without a peer.
 fn make_ready(id: &Id) -> Result<(), Errno> {
-    let connection = id.lock();
-    connect::modify(id, &connection, IBV_QPS_INIT)?;
+    connect::modify(id, IBV_QPS_INIT)?;
     if id.is_datagram() {
-        connect::modify(id, &connection, IBV_QPS_RTR)?;
-        connect::modify(id, &connection, IBV_QPS_RTS)?;
+        connect::modify(id, IBV_QPS_RTR)?;
+        connect::modify(id, IBV_QPS_RTS)?;
     }
     Ok(())
 }

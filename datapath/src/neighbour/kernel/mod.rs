@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 /// As often and as far apart as we ask by ourselves elsewhere.
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
+/// Addresses that are asked for; who has been asked for longest makes room.
+const ASKED: usize = 1024;
 /// A datagram to the discard port (RFC 863) makes the kernel look its receiver up.
 const DISCARD: u16 = 9;
 
@@ -103,6 +105,7 @@ impl Kernel {
 
     fn ask(&self, hop: IpAddr) -> Result<Asked, Unresolved> {
         let mut attempts = self.attempts();
+        make_room(&mut attempts, hop);
         let attempt = attempts.entry(hop).or_insert(Attempt { tries: 0, last: Instant::now() });
         if attempt.tries > 0 && attempt.last.elapsed() < RETRY {
             return Ok(Asked::Asking);
@@ -131,9 +134,31 @@ impl Kernel {
     }
 }
 
+/// For one that is asked for first: whoever asked may have lost interest, so an attempt does not end by itself.
+fn make_room(attempts: &mut HashMap<IpAddr, Attempt>, hop: IpAddr) {
+    if attempts.len() < ASKED || attempts.contains_key(&hop) {
+        return;
+    }
+    let oldest = attempts.iter().min_by_key(|(_, attempt)| attempt.last).map(|(hop, _)| *hop);
+    oldest.map(|oldest| attempts.remove(&oldest));
+}
+
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn strangers_that_nobody_asks_for_again_are_forgotten() {
+        let mut attempts = HashMap::new();
+        let start = Instant::now();
+        for n in 0..3 * ASKED as u32 {
+            let hop = Ipv4Addr::from(n).into();
+            make_room(&mut attempts, hop);
+            attempts.insert(hop, Attempt { tries: 1, last: start + Duration::from_nanos(n.into()) });
+        }
+        assert_eq!(attempts.len(), ASKED);
+        assert!(attempts.contains_key(&Ipv4Addr::from(3 * ASKED as u32 - 1).into()), "the newest stays");
+    }
 
     /// Every namespace has a loopback interface, and it is the first.
     #[test]

@@ -98,6 +98,14 @@ impl Unreliable {
         }
     }
 
+    /// The peer of a connected one.
+    pub(super) const fn connection_mut(&mut self) -> Option<&mut Connection> {
+        match &mut self.kind {
+            Kind::Connected(connection) => connection.as_mut(),
+            Kind::Datagram { .. } => None,
+        }
+    }
+
     pub(crate) const fn identity(&self) -> &Identity {
         &self.identity
     }

@@ -1,0 +1,204 @@
+use super::*;
+
+const A: Mac = Mac([2, 0, 0, 0, 0, 0xa]);
+const B: Mac = Mac([2, 0, 0, 0, 0, 0xb]);
+const EVIL: Mac = Mac([2, 0, 0, 0, 0, 0xe]);
+
+fn at(seconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(seconds)
+}
+
+fn host(mac: Mac, addresses: &[&str]) -> Neighbours {
+    let addresses: Vec<Address> = addresses.iter().map(|a| a.parse().unwrap()).collect();
+    let mut host = Neighbours::own(mac, &addresses, None);
+    host.outbox.clear();
+    host
+}
+
+fn frames(host: &mut Neighbours) -> Vec<Vec<u8>> {
+    let mut frame = [0; 256];
+    std::iter::from_fn(|| host.poll_transmit(&mut frame).map(|length| frame[..length].to_vec())).collect()
+}
+
+fn carry(now: Instant, from: &mut Neighbours, to: &mut Neighbours) {
+    for frame in frames(from) {
+        assert!(super::super::is_resolution(&frame));
+        to.on_frame(now, &frame).unwrap();
+    }
+}
+
+#[test]
+fn two_hosts_find_each_other_by_arp_and_by_neighbour_discovery() {
+    for (ours, theirs) in [("10.0.0.1/24", "10.0.0.2/24"), ("fd00::1/64", "fd00::2/64")] {
+        let (mut a, mut b) = (host(A, &[ours]), host(B, &[theirs]));
+        let peer = theirs.parse::<Address>().unwrap().ip;
+        assert_eq!(a.resolve(at(0), peer), Ok(Asked::Asking));
+        carry(at(0), &mut a, &mut b);
+        carry(at(0), &mut b, &mut a);
+        assert_eq!(a.resolve(at(0), peer), Ok(Asked::Known(B)), "{peer}");
+        assert_eq!(a.resolve(at(31), peer), Ok(Asked::Asking), "old knowledge is asked for again");
+    }
+}
+
+#[test]
+fn who_does_not_answer_is_asked_three_times() {
+    let mut a = host(A, &["10.0.0.1/24"]);
+    let peer = "10.0.0.2".parse().unwrap();
+    assert_eq!(a.resolve(at(0), peer), Ok(Asked::Asking));
+    let mut asked = frames(&mut a).len();
+    for second in 1..=3 {
+        assert_eq!(a.poll_timeout(), Some(at(second)));
+        assert_eq!(a.resolve(at(second), peer), Ok(Asked::Asking));
+        a.on_timeout(at(second));
+        asked += frames(&mut a).len();
+    }
+    assert_eq!(asked, 3);
+    assert_eq!(a.poll_timeout(), None);
+    assert_eq!(a.resolve(at(3), peer), Err(Unresolved::NoAnswer { asked: peer, tries: 3 }));
+    assert_eq!(a.resolve(at(3), peer), Ok(Asked::Asking), "a later call asks anew");
+}
+
+#[test]
+fn a_peer_elsewhere_is_reached_by_the_gateway() {
+    let addresses = ["10.0.0.1/24".parse().unwrap()];
+    let gateway = "10.0.0.254".parse().unwrap();
+    let mut a = Neighbours::own(A, &addresses, Some(gateway));
+    a.outbox.clear();
+    assert_eq!(a.resolve(at(0), "192.168.7.7".parse().unwrap()), Ok(Asked::Asking));
+    assert_eq!(
+        Arp::parse(&frames(&mut a)[0]).unwrap().target,
+        gateway.to_string().parse::<std::net::Ipv4Addr>().unwrap()
+    );
+    assert!(matches!(a.resolve(at(0), "fd00::1".parse().unwrap()), Err(Unresolved::NoRoute(_))));
+}
+
+#[test]
+fn strangers_are_answered_and_not_remembered() {
+    let mut a = host(A, &["10.0.0.1/24"]);
+    for n in 0..100_u8 {
+        let mut stranger = host(B, &[&format!("10.0.0.{}/24", n + 2)]);
+        stranger.resolve(at(0), "10.0.0.1".parse().unwrap()).unwrap();
+        carry(at(0), &mut stranger, &mut a);
+    }
+    assert!(a.entries.is_empty());
+    assert_eq!(frames(&mut a).len(), OUTBOX, "and no more than fit are answered");
+}
+
+#[test]
+fn an_announcement_changes_a_neighbour_once_a_second() {
+    let peer: IpAddr = "10.0.0.2".parse().unwrap();
+    let (mut a, mut b) = (host(A, &["10.0.0.1/24"]), host(B, &["10.0.0.2/24"]));
+    a.resolve(at(0), peer).unwrap();
+    carry(at(0), &mut a, &mut b);
+    carry(at(0), &mut b, &mut a);
+    let announce = |mac| Neighbours::own(mac, &["10.0.0.2/24".parse().unwrap()], None);
+    carry(at(0), &mut announce(EVIL), &mut a);
+    assert_eq!(a.resolve(at(0), peer), Ok(Asked::Known(B)), "too soon");
+    carry(at(2), &mut announce(EVIL), &mut a);
+    assert_eq!(a.resolve(at(2), peer), Ok(Asked::Known(EVIL)), "a failover");
+}
+
+#[test]
+fn who_is_doubted_is_asked_again_and_found_elsewhere() {
+    for quiet in [false, true] {
+        for (ours, theirs) in [("10.0.0.1/24", "10.0.0.2/24"), ("fd00::1/64", "fd00::2/64")] {
+            let mut a = host(A, &[ours]);
+            a.quiet = quiet;
+            let mut theirs = [B, EVIL].map(|mac| host(mac, &[theirs]));
+            let peer = theirs[0].addresses[0].ip;
+            let mut ask = |a: &mut Neighbours, now, of: usize| {
+                assert_eq!(a.resolve(now, peer), Ok(Asked::Asking));
+                let before = a.answers();
+                carry(now, a, &mut theirs[of]);
+                carry(now, &mut theirs[of], a);
+                assert_eq!(a.answers(), before + 1);
+            };
+            ask(&mut a, at(0), 0);
+            a.doubt(at(0), peer);
+            assert_eq!(a.resolve(at(0), peer), Ok(Asked::Known(B)), "it has just answered");
+            a.doubt(at(1), peer);
+            ask(&mut a, at(1), 1);
+            assert_eq!(a.resolve(at(1), peer), Ok(Asked::Known(EVIL)));
+            a.doubt(at(2), "192.0.2.1".parse().unwrap());
+            assert_eq!(a.resolve(at(2), peer), Ok(Asked::Known(EVIL)));
+        }
+    }
+}
+
+#[test]
+fn beside_the_kernel_nobody_is_answered_and_nobody_believed_unasked() {
+    for (ours, theirs) in [("10.0.0.1/24", "10.0.0.2/24"), ("fd00::1/64", "fd00::2/64")] {
+        let ours = ours.parse::<Address>().unwrap();
+        let (mut a, mut b) = (Neighbours::kernels(A, &[ours]), host(B, &[theirs]));
+        assert!(frames(&mut a).is_empty(), "no announcement");
+        assert_eq!(b.resolve(at(0), ours.ip), Ok(Asked::Asking));
+        carry(at(0), &mut b, &mut a);
+        assert!(frames(&mut a).is_empty() && a.entries.is_empty());
+        let peer = b.addresses[0].ip;
+        a.resolve(at(0), peer).unwrap();
+        carry(at(0), &mut a, &mut b);
+        carry(at(0), &mut b, &mut a);
+        carry(at(5), &mut Neighbours::own(EVIL, &b.addresses, None), &mut a);
+        assert_eq!(a.resolve(at(5), peer), Ok(Asked::Known(B)));
+    }
+}
+
+#[test]
+fn old_knowledge_serves_until_the_answer_comes() {
+    let peer: IpAddr = "10.0.0.2".parse().unwrap();
+    let (mut a, mut b) = (host(A, &["10.0.0.1/24"]), host(B, &["10.0.0.2/24"]));
+    a.resolve(at(0), peer).unwrap();
+    assert_eq!(a.last_known(peer), None);
+    carry(at(0), &mut a, &mut b);
+    carry(at(0), &mut b, &mut a);
+    assert_eq!(a.resolve(at(31), peer), Ok(Asked::Asking));
+    assert_eq!(a.last_known(peer), Some(B));
+    for second in 32..=34 {
+        a.on_timeout(at(second));
+    }
+    assert_eq!(a.last_known(peer), None, "it has gone");
+}
+
+#[test]
+fn strangers_that_do_not_answer_keep_nobody_from_being_found() {
+    let (mut a, mut b) = (host(A, &["10.0.0.1/8"]), host(B, &["10.0.0.2/8"]));
+    for n in 0..3 * ENTRIES as u32 {
+        let stranger = IpAddr::from((0x0a01_0000 + n).to_be_bytes());
+        assert_eq!(a.resolve(at(0), stranger), Ok(Asked::Asking));
+        assert!(a.entries.len() <= ENTRIES);
+    }
+    a.outbox.clear();
+    let peer = "10.0.0.2".parse().unwrap();
+    assert_eq!(a.resolve(at(0), peer), Ok(Asked::Asking));
+    carry(at(0), &mut a, &mut b);
+    carry(at(0), &mut b, &mut a);
+    assert_eq!(a.resolve(at(0), peer), Ok(Asked::Known(B)));
+}
+
+#[test]
+fn what_is_set_is_not_asked_for() {
+    let mut a = host(A, &["10.0.0.1/24"]);
+    let peer = "10.0.0.2".parse().unwrap();
+    a.set(peer, B).unwrap();
+    assert_eq!(a.resolve(at(0), peer), Ok(Asked::Known(B)));
+    assert_eq!(a.resolve(at(0), "10.0.0.1".parse().unwrap()), Ok(Asked::Known(A)), "ourselves");
+    assert!(frames(&mut a).is_empty());
+}
+
+#[test]
+fn who_probes_for_a_taken_address_is_told() {
+    let mut a = host(A, &["fd00::1/64"]);
+    let (destination, to) = ndp::solicited_node("fd00::1".parse().unwrap());
+    let probe = Ndp {
+        source: Ipv6Addr::UNSPECIFIED,
+        destination,
+        target: "fd00::1".parse().unwrap(),
+        message: Message::Solicitation { source_mac: None },
+    };
+    let mut frame = [0; ndp::FRAME];
+    let length = probe.emit(B, to, &mut frame);
+    a.on_frame(at(0), &frame[..length]).unwrap();
+    let answer = Ndp::parse(&frames(&mut a)[0]).unwrap();
+    assert_eq!(answer.destination, ALL_NODES);
+    assert!(matches!(answer.message, Message::Advertisement { solicited: false, .. }));
+}

@@ -1,0 +1,84 @@
+//! Peers that ask for a connection, or for a datagram service, and have not been found yet.
+//!
+//! Whoever can send a frame can ask in anybody's name. So the program is told of a request only when its sender answers ARP or
+//! neighbour discovery (or the router on the way to it does), and nobody waits for that: not the thread that takes messages in, and
+//! not the program, which would find out when it accepts. What they make us hold is bounded: the oldest makes room, as who is there
+//! answers within a moment, and an honest peer whose request is lost asks again.
+
+#[cfg(test)]
+mod tests;
+
+use crate::device::Device;
+use crate::message::{self, Mad};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// How many wait at most.
+const MOST: usize = 256;
+/// The first pause between two looks at whether a peer has answered; each is twice the one before.
+pub(crate) const FIRST_LOOK: Duration = Duration::from_millis(1);
+
+struct Stranger {
+    from: IpAddr,
+    mad: Mad,
+    next: Instant,
+    pause: Duration,
+}
+
+/// Those who wait, the oldest first.
+#[derive(Default)]
+pub(crate) struct Strangers {
+    waiting: VecDeque<Stranger>,
+}
+
+impl Strangers {
+    /// Whether who asked has been found. Where it is still looked for, its request is kept.
+    pub(crate) fn are_found(&mut self, device: &Device, from: IpAddr, mad: &Mad) -> bool {
+        let same = |known: &Stranger| known.from == from && message::ids(&known.mad).0 == message::ids(mad).0;
+        if self.waiting.iter().any(same) {
+            return false;
+        }
+        match device.finds(from) {
+            Ok(true) => return true,
+            Ok(false) => self.keep(from, mad),
+            // Nobody is there.
+            Err(_) => {}
+        }
+        false
+    }
+
+    fn keep(&mut self, from: IpAddr, mad: &Mad) {
+        if self.waiting.len() >= MOST {
+            self.waiting.pop_front();
+        }
+        let next = Instant::now() + FIRST_LOOK;
+        self.waiting.push_back(Stranger { from, mad: *mad, next, pause: FIRST_LOOK });
+    }
+
+    /// Looks at those whose time it is. Gives the requests of those who have been found, and forgets who doesn't answer.
+    pub(crate) fn look(&mut self, device: &Device, now: Instant) -> Vec<(IpAddr, Mad)> {
+        let mut found = Vec::new();
+        self.waiting.retain_mut(|stranger| {
+            if stranger.next > now {
+                return true;
+            }
+            match device.finds(stranger.from) {
+                Ok(true) => found.push((stranger.from, stranger.mad)),
+                Ok(false) => {
+                    stranger.pause *= 2;
+                    stranger.next = now + stranger.pause;
+                    return true;
+                }
+                Err(_) => {}
+            }
+            false
+        });
+        found
+    }
+
+    /// When the next look is.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.waiting.iter().map(|stranger| stranger.next).min()
+    }
+}

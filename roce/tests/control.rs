@@ -9,7 +9,7 @@ use core::time::Duration;
 use harness::{BASE, Host, Options, Pair, path};
 use roce::qp::{
     Capabilities, CompletionStatus, CongestionAlgorithm, Data, Modify, PostError, QpInit, Remote,
-    SendRequest, State, udp_source_port,
+    SendRequest, State, udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow,
 };
 use roce::wire::Service;
 use roce::{Access, ControlError, CqId, Qpn};
@@ -170,4 +170,32 @@ fn the_source_port_is_the_one_linux_takes() {
     let port = udp_source_port(Qpn::new(17), Qpn::new(18));
     assert_eq!(port, 0xc000 | (17 * 18));
     assert_eq!(udp_source_port(Qpn::new(0xffffff), Qpn::new(0xfffffe)) & 0xc000, 0xc000);
+}
+
+/// As rdma-core's `ibv_flow_label_to_udp_sport` has it.
+#[test]
+fn a_flow_label_chooses_the_source_port() {
+    let (ours, theirs) = (Qpn::new(17), Qpn::new(18));
+    assert_eq!(udp_source_port_of_flow(0, ours, theirs), udp_source_port(ours, theirs), "none was chosen");
+    let [from, to] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
+    for (label, port) in [(1, 0xc001), (0x3fff, 0xffff), (0x4000, 0xc001), (0xf_ffff, 0xc000 | 0x3fc0)] {
+        assert_eq!(udp_source_port_of_flow(label, ours, theirs), port);
+        assert_eq!(udp_source_port_of_datagrams(label, from, to), port);
+    }
+}
+
+#[test]
+fn datagrams_to_different_hosts_leave_by_different_source_ports() {
+    let from = "10.0.0.1".parse().unwrap();
+    let port = |to: core::net::IpAddr| udp_source_port_of_datagrams(0, from, to);
+    let v4 = (0..=255).map(|host| port([10, 0, 0, host].into()));
+    let v6 = (0..=255).map(|host| port([0xfd00, 0, 0, 0, 0, 0, 0, host].into()));
+    let ports: std::collections::BTreeSet<u16> = v4.chain(v6).collect();
+    assert!(ports.len() > 480, "{} ports for 512 hosts", ports.len());
+    // What a receiver's queues and a router's paths go by: 8 of them get their share.
+    for queue in 0..8 {
+        let share = ports.iter().filter(|port| *port % 8 == queue).count();
+        assert!((40..=90).contains(&share), "queue {queue} has {share} of {}", ports.len());
+    }
+    assert!(ports.iter().all(|port| *port >= 0xc000));
 }

@@ -2,7 +2,7 @@
 
 use crate::device::Inner;
 use crate::{Error, ProtectionDomain};
-use roce::qp::{Datagram, udp_source_port};
+use roce::qp::{Datagram, udp_source_port_of_datagrams};
 use roce::wire::Path;
 use roce::{AddressId, PdId, Qpn};
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub struct AddressOptions {
     pub traffic_class: u8,
     /// IPv4 TTL or IPv6 hop limit.
     pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits.
+    /// IPv6 flow label, 20 bits. Unless it is 0 it chooses the UDP source port, over IPv4 too; else both addresses do.
     pub flow_label: u32,
 }
 
@@ -51,10 +51,9 @@ impl ProtectionDomain {
             let family = if destination.is_ipv4() { "IPv4" } else { "IPv6" };
             return Err(Error::Family { port: info.port.clone(), family, peer: destination });
         }
-        let nobody = Qpn::new(0);
         let path = Path {
             destination_mac: self.device.engine.resolve(destination)?,
-            udp_source: udp_source_port(nobody, nobody),
+            udp_source: udp_source_port_of_datagrams(options.flow_label, source, destination),
             hop_limit: options.hop_limit,
             flow_label: options.flow_label & 0xf_ffff,
             ..info.path(source, destination, options.traffic_class)

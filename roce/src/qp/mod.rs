@@ -40,7 +40,7 @@ pub use settings::{
     AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Modify, QpInit, QpReport, RtrSettings,
     RtsSettings, State, Upgrade, When,
 };
-pub use source_port::udp_source_port;
+pub use source_port::{udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow};
 
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use service::AnyQueuePair;

@@ -1,12 +1,54 @@
 use crate::Qpn;
+use core::net::IpAddr;
+
+/// Bits of an IPv6 flow label.
+const FLOW_LABEL: u32 = 0xf_ffff;
 
 /// The UDP source port of a connected queue pair's packets: 0xC000 and up, spread by both queue pair numbers so
-/// that flows take different paths. Linux computes the same (`rdma_flow_label_to_udp_sport`).
+/// that flows take different paths. Linux computes the same (`rdma_calc_flow_label`, `rdma_flow_label_to_udp_sport`).
 #[must_use]
 pub const fn udp_source_port(local: Qpn, remote: Qpn) -> u16 {
-    let mut v = local.get() as u64 * remote.get() as u64;
+    of_flow_label(fold(local.get() as u64 * remote.get() as u64))
+}
+
+/// As [`udp_source_port`], where a program may have chosen the flow label: it then chose the port too, as with hardware
+/// (`rdma_get_udp_sport`). 0 is no choice.
+#[must_use]
+pub const fn udp_source_port_of_flow(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
+    match flow_label & FLOW_LABEL {
+        0 => udp_source_port(local, remote),
+        label => of_flow_label(label),
+    }
+}
+
+/// The UDP source port of datagrams that go along one address handle: by the flow label, where the program chose one, else spread by
+/// both addresses, so that what goes to different hosts takes different paths there, and different queues.
+#[must_use]
+pub fn udp_source_port_of_datagrams(flow_label: u32, from: IpAddr, to: IpAddr) -> u16 {
+    match flow_label & FLOW_LABEL {
+        0 => of_flow_label(fold(hash(from, to))),
+        label => of_flow_label(label),
+    }
+}
+
+/// 20 bits of a number that differ where it does.
+const fn fold(mut v: u64) -> u32 {
     v ^= v >> 20;
     v ^= v >> 40;
-    let flow_label = (v & 0xf_ffff) as u32;
+    v as u32 & FLOW_LABEL
+}
+
+/// Linux's `rdma_flow_label_to_udp_sport`: `flow_label` has 20 bits.
+const fn of_flow_label(flow_label: u32) -> u16 {
     0xc000 | ((flow_label & 0x3fff) ^ (flow_label >> 14)) as u16
+}
+
+/// FNV-1a of both GIDs.
+fn hash(from: IpAddr, to: IpAddr) -> u64 {
+    let gid = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    [gid(from), gid(to)].into_iter().flatten().fold(0xcbf2_9ce4_8422_2325, step)
 }

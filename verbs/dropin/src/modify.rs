@@ -10,7 +10,7 @@ use crate::transitions::{Rule, no_attributes};
 use std::ffi::{c_int, c_uint};
 use verbs::{
     AckTimeout, Changes, Congestion, DEFAULT_CONGESTION, Modify, Path, Psn, Qpn, RnrTimer, RtrSettings,
-    RtsSettings, Service, State, udp_source_port,
+    RtsSettings, Service, State, udp_source_port_of_flow,
 };
 
 /// # Safety
@@ -35,7 +35,7 @@ unsafe fn path(context: *mut ibv_context, qpn: Qpn, peer: u32, wanted: &ibv_qp_a
     Ok(Path {
         destination_mac: device.resolve(destination)?,
         vlan: info.vlan.map(|vlan| vlan.with_priority(address.sl)),
-        udp_source: udp_source_port(qpn, Qpn::new(peer & 0xff_ffff)),
+        udp_source: udp_source_port_of_flow(address.grh.flow_label, qpn, Qpn::new(peer & 0xff_ffff)),
         flow_label: address.grh.flow_label & 0xf_ffff,
         ..info.path(source, destination, address.grh.traffic_class)
     })

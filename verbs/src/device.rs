@@ -135,7 +135,7 @@ impl Device {
         let failed = |reason: String| Error::Port { port: name.clone(), reason };
         let spec: PortSpec = name.parse().map_err(|error| failed(format!("{error}")))?;
         let pci = if let PortSpec::Pci(address) = &spec { vec![address.clone()] } else { Vec::new() };
-        let eal = Eal::start(&EalConfig { pci, ..EalConfig::default() });
+        let eal = Eal::start(&EalConfig { pci, ..EalConfig::for_buffers(config.buffers) });
         let eal = eal.map_err(|error| failed(error.to_string()))?;
         let port_config = PortConfig { buffers: config.buffers, ..PortConfig::default() };
         let port = Port::open(eal, &spec, &port_config).map_err(|error| failed(error.to_string()))?;

@@ -39,6 +39,18 @@ impl Default for EalConfig {
     }
 }
 
+impl EalConfig {
+    /// With memory for one port of so many buffers, and for what DPDK needs beside them.
+    #[must_use]
+    pub fn for_buffers(buffers: u32) -> Self {
+        /// Bytes of a buffer for jumbo frames, with its headers.
+        const BUFFER: u64 = 10 << 10;
+        let default = Self::default();
+        let memory_mb = (u64::from(buffers) * BUFFER >> 20) as u32 + 128;
+        Self { memory_mb: memory_mb.max(default.memory_mb), ..default }
+    }
+}
+
 /// Why DPDK didn't start.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EalError {
@@ -67,6 +79,19 @@ pub enum EalError {
         /// DPDK's own words.
         said: String,
     },
+    /// DPDK runs with other settings, which it takes only when it starts.
+    #[error(
+        "DPDK runs already in this process, for an earlier device, {has}; this device wants {wants}, which DPDK takes \
+         only when it starts: {remedy}"
+    )]
+    Running {
+        /// What it runs with.
+        has: String,
+        /// What was asked for.
+        wants: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// An earlier start failed, and DPDK takes only one in a process.
     #[error("DPDK failed to start earlier in this process, and can't be started twice: {0}")]
     Before(Box<EalError>),
@@ -77,7 +102,8 @@ pub enum EalError {
 
 enum State {
     NotStarted,
-    Running,
+    /// With these settings, in hugepages or not.
+    Running(EalConfig, bool),
     Failed(EalError),
 }
 
@@ -88,7 +114,7 @@ static STATE: Mutex<State> = Mutex::new(State::NotStarted);
 pub struct Eal(());
 
 impl Eal {
-    /// Starts DPDK, or returns the running one: then `config` has no effect.
+    /// Starts DPDK, or returns the running one, where that has what `config` wants.
     ///
     /// The caller's thread keeps its affinity.
     ///
@@ -97,15 +123,15 @@ impl Eal {
     pub fn start(config: &EalConfig) -> Result<Self, EalError> {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         match &*state {
-            State::Running => return Ok(Self(())),
+            State::Running(running, huge) => return suits(running, *huge, config).map(|()| Self(())),
             State::Failed(why) => return Err(EalError::Before(Box::new(why.clone()))),
             State::NotStarted => {}
         }
         // What fails before DPDK is called may be tried again.
-        let arguments = check(config)?;
-        match init(arguments) {
+        let huge = check(config)?;
+        match init(command_line(config, huge)?) {
             Ok(()) => {
-                *state = State::Running;
+                *state = State::Running(config.clone(), huge);
                 Ok(Self(()))
             }
             Err(error) => {
@@ -161,19 +187,52 @@ pub(super) fn words(errno: c_int) -> String {
     unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno.abs())) }.to_string_lossy().into_owned()
 }
 
-fn check(config: &EalConfig) -> Result<Vec<CString>, EalError> {
+/// Whether DPDK as it runs has what another device wants.
+fn suits(running: &EalConfig, huge: bool, wanted: &EalConfig) -> Result<(), EalError> {
+    let refused = |has: String, wants: String, remedy| Err(EalError::Running { has, wants, remedy });
+    if let Some(address) = wanted.pci.iter().find(|address| !running.pci.contains(address)) {
+        let has = match running.pci.as_slice() {
+            [] => "without PCI devices".to_owned(),
+            devices => format!("with the PCI devices {}", devices.join(", ")),
+        };
+        let remedy = "open the port on the PCI device first, or in a process of its own";
+        return refused(has, format!("the PCI device {address}"), remedy);
+    }
+    if wanted.memory_mb > running.memory_mb {
+        let [has, wants] = [running, wanted].map(|config| format!("{} MiB of memory", config.memory_mb));
+        let remedy = "open the device that wants most first, or take fewer buffers";
+        return refused(format!("with {has}"), wants, remedy);
+    }
+    let kind = |huge| if huge { "hugepages" } else { "ordinary pages" };
+    let wants = match wanted.hugepages {
+        Hugepages::Auto => huge,
+        Hugepages::Require => true,
+        Hugepages::Never => false,
+    };
+    if wants == huge {
+        return Ok(());
+    }
+    let remedy = "open the device that names a kind of pages first, or in a process of its own";
+    refused(format!("in {}", kind(huge)), kind(wants).to_owned(), remedy)
+}
+
+/// Whether DPDK's memory is to lie in hugepages, once it is known to start.
+fn check(config: &EalConfig) -> Result<bool, EalError> {
     let found = version();
     if !found.starts_with("DPDK 22.11") {
         return Err(EalError::Version { found });
     }
     let free_mb = machine::free_hugepage_bytes() >> 20;
     let enough = free_mb >= u64::from(config.memory_mb);
-    let huge = match config.hugepages {
-        Hugepages::Auto => enough,
-        Hugepages::Never => false,
-        Hugepages::Require if enough => true,
-        Hugepages::Require => return Err(EalError::NoHugepages { need_mb: config.memory_mb, free_mb }),
-    };
+    match config.hugepages {
+        Hugepages::Auto => Ok(enough),
+        Hugepages::Never => Ok(false),
+        Hugepages::Require if enough => Ok(true),
+        Hugepages::Require => Err(EalError::NoHugepages { need_mb: config.memory_mb, free_mb }),
+    }
+}
+
+fn command_line(config: &EalConfig, huge: bool) -> Result<Vec<CString>, EalError> {
     let prefix = format!("ferroce-{}", std::process::id());
     let words = arguments(config, huge, &machine::allowed_cores(), &prefix);
     words
@@ -291,6 +350,43 @@ mod tests {
         let ordinary = arguments(&config, false, &[0, 1], "x").join(" ");
         assert!(ordinary.contains("--no-huge") && !ordinary.contains("--in-memory"), "{ordinary}");
         assert!(ordinary.contains("--lcores=0@(0,1)") && ordinary.contains("--no-pci"), "{ordinary}");
+    }
+
+    #[test]
+    fn what_dpdk_takes_only_when_it_starts_is_not_silently_ignored() {
+        let first = EalConfig { pci: vec!["0000:01:00.0".into()], ..EalConfig::default() };
+        let others = EalConfig::default();
+        suits(&first, true, &first).unwrap();
+        suits(&first, true, &others).unwrap();
+        suits(&first, false, &EalConfig { memory_mb: 64, ..others.clone() }).unwrap();
+        let never = EalConfig { hugepages: Hugepages::Never, ..others.clone() };
+        let require = EalConfig { hugepages: Hugepages::Require, ..others.clone() };
+        suits(&others, false, &never).unwrap();
+        suits(&EalConfig::for_buffers(8192), true, &others).unwrap();
+        suits(&others, true, &EalConfig::for_buffers(1 << 18)).unwrap_err();
+        suits(&others, true, &require).unwrap();
+        let second = EalConfig { pci: vec!["0000:02:00.0".into()], ..EalConfig::default() };
+        let more = EalConfig { memory_mb: 1024, ..others.clone() };
+        for (running, huge, wanted, words) in [
+            (
+                &others,
+                true,
+                &first,
+                ["without PCI devices", "0000:01:00.0", "open the port on the PCI device first"],
+            ),
+            (
+                &first,
+                true,
+                &second,
+                ["with the PCI devices 0000:01:00.0", "0000:02:00.0", "process of its own"],
+            ),
+            (&others, true, &more, ["512 MiB", "1024 MiB", "fewer buffers"]),
+            (&others, true, &never, ["in hugepages", "wants ordinary pages", "first"]),
+            (&others, false, &require, ["in ordinary pages", "wants hugepages", "first"]),
+        ] {
+            let said = suits(running, huge, wanted).unwrap_err().to_string();
+            assert!(words.iter().all(|words| said.contains(words)) && !said.contains('\n'), "{said}");
+        }
     }
 
     #[test]

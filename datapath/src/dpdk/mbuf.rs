@@ -47,8 +47,12 @@ impl Deref for Mbuf {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: `data_len` bytes from the start lie within the buffer, are initialised (a pool's memory is mapped
-        // zeroed) and belong to us: no thread of this process has them. A process that was lent DPDK's memory (vhost-user,
-        // memif with zero-copy) can write them all the same; that it does not is what naming such a port promises.
+        // zeroed) and belong to us: no thread of this process has them. The drivers of other ports copy what a peer can write
+        // (vhost dequeues, memif's rings, af_packet's, tap) before they hand it over. A process that was lent DPDK's memory
+        // (vhost-user behind virtio, memif with zero-copy) can write them all the same; that it does not is what naming such a
+        // port promises. It could as well write the pointers of this very mbuf, so no copy of the bytes would keep it out. What
+        // it may gain by changing a frame after its ICRC was checked is what it could have sent: the ICRC is no signature, and
+        // `roce` reads each header field once, into a value that every later check and use goes by.
         unsafe { std::slice::from_raw_parts(self.start(), usize::from(self.head().data_len)) }
     }
 }

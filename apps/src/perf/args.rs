@@ -22,6 +22,9 @@ pub struct PerfArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1, conflicts_with_all = ["host", "json", "json_file"],
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub clients: u16,
+    /// Server: how much memory the tests of all clients may take, in bytes; 4K, 1M, 1G are fine [default: half of what is available]
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes, conflicts_with = "host")]
+    pub max_memory: Option<u64>,
     /// Client: what the server speaks. A server hears by itself what its client speaks
     #[arg(long, value_name = "LANGUAGE", default_value = "ferroce", requires = "host")]
     pub handshake: Language,

@@ -7,6 +7,7 @@ mod handshake;
 mod latency;
 mod link;
 mod meet;
+mod memory;
 mod pattern;
 mod phases;
 mod plan;

@@ -1,6 +1,7 @@
 //! What a run measures, after every flag was checked. Both sides agree on it before anything is sent.
 
 use super::args::{AtomicType, Connection, PerfArgs};
+use super::memory;
 use super::phases::Phases;
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
@@ -180,6 +181,7 @@ impl Plan {
             )));
         }
         self.check()?;
+        memory::check(self, memory::limit(args))?;
         let own = Self::new(tool, args)?;
         let load = &args.load;
         let differences = [
@@ -355,6 +357,21 @@ mod tests {
         }
         let wrong = plan.accept(WRITE_LAT, &args("")).unwrap_err().to_string();
         assert!(wrong.contains("write-bw") && wrong.contains("write-lat"), "{wrong}");
+    }
+
+    #[test]
+    fn a_client_gets_no_more_memory_than_the_server_gives() {
+        let large = Plan::new(WRITE_BW, &args("-s 64M -q 16 -b")).unwrap();
+        large.accept(WRITE_BW, &args("--max-memory 2G")).unwrap();
+        let wrong = large.accept(WRITE_BW, &args("--max-memory 1G")).unwrap_err().to_string();
+        for part in ["2048 MiB", "1024 MiB", "--max-memory", "-s or -q"] {
+            assert!(wrong.contains(part), "{wrong}");
+        }
+        large.accept(WRITE_BW, &args("--max-memory 2G --clients 2")).unwrap_err();
+        // 2 TiB: no machine has that to spare.
+        let huge = Plan::new(WRITE_BW, &args("-s 2G -q 1024")).unwrap();
+        let wrong = huge.accept(WRITE_BW, &args("")).unwrap_err().to_string();
+        assert!(wrong.contains("2097152 MiB"), "{wrong}");
     }
 
     #[test]

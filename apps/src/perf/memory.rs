@@ -1,0 +1,56 @@
+//! How much memory a client may have a server take.
+//!
+//! The client's word counts for sizes and queue pairs, and whoever reaches the port is a client.
+
+use super::args::PerfArgs;
+use super::plan::Plan;
+use crate::failure::Failure;
+
+/// Where the system does not say what is available: 1 GiB.
+const UNKNOWN: u64 = 1 << 30;
+
+/// Bytes that each client's test may take here: what `--max-memory` says, else half of what is available, shared by all clients.
+pub fn limit(args: &PerfArgs) -> u64 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let all = args.max_memory.unwrap_or_else(|| available(&meminfo).map_or(UNKNOWN, |bytes| bytes / 2));
+    all / u64::from(args.clients.max(1))
+}
+
+/// Bytes that can be had without swapping.
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Refuses a client's plan that takes more than `limit` bytes.
+///
+/// # Errors
+/// Both figures, and what to do.
+pub fn check(plan: &Plan, limit: u64) -> Result<(), Failure> {
+    let asked = plan.memory().map_or(u64::MAX, |bytes| bytes as u64);
+    if asked <= limit {
+        return Ok(());
+    }
+    Err(Failure::run(format!(
+        "the client asks for buffers of {} MiB here, and this server gives a client {} MiB at most; lower -s or -q at the client, or \
+         give the server more by --max-memory",
+        asked.div_ceil(1 << 20),
+        limit >> 20
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_available_is_read() {
+        let meminfo =
+            "MemTotal:       16300000 kB\nMemFree:  1 kB\nMemAvailable:    2048 kB\nBuffers: 7 kB\n";
+        assert_eq!(available(meminfo), Some(2 << 20));
+        for wrong in ["", "MemTotal: 5 kB\n", "MemAvailable: x kB\n", "MemAvailable: 99999999999999999 kB\n"]
+        {
+            assert_eq!(available(wrong), None, "{wrong}");
+        }
+    }
+}

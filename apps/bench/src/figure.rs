@@ -1,7 +1,8 @@
 //! One line of the table: a run of ours beside its yardstick, again and again.
 
-use crate::limits;
+use crate::{handover, limits};
 use serde::Serialize;
+use std::time::Instant;
 
 /// What a ratio of ours over the yardstick's should be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,6 +71,10 @@ pub struct Outcome {
     pub theirs: Spread,
     /// Ours over the yardstick's, pair by pair.
     pub ratio: Spread,
+    /// Gb/s that one core handed the other meanwhile, 4 KiB at a time.
+    pub handover: Spread,
+    /// How long all runs took, in s.
+    pub seconds: f64,
     /// Whether the median reaches the goal.
     pub met: bool,
     /// Where it does not: what stands between.
@@ -107,11 +112,13 @@ impl Figure {
     /// # Errors
     /// What the first failing run says.
     pub fn measure(mut self, repetitions: u32, mut tick: impl FnMut()) -> Result<Outcome, String> {
+        let begin = Instant::now();
         (self.ours)()?;
         (self.theirs)()?;
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let (mut ours, mut theirs, mut handovers) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..repetitions {
             ours.push((self.ours)()?);
+            handovers.push(handover::measure().0);
             theirs.push((self.theirs)()?);
             tick();
         }
@@ -131,6 +138,8 @@ impl Figure {
             met,
             ours,
             theirs: Spread::of(theirs),
+            handover: Spread::of(handovers),
+            seconds: begin.elapsed().as_secs_f64(),
             ratio,
         })
     }

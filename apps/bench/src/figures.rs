@@ -100,13 +100,13 @@ fn between(place: &Place, link: &Link, port: &str, small: Goal, packets: Goal) -
     ]
 }
 
-/// What the tools are called with; small messages with HPCC++ on, which no switch slows down.
+/// What the tools are called with, half of the time to warm up; small messages with HPCC++ on, which no switch slows down.
 const WRITE_64: [&str; 15] = [
     "write-bw",
     "-s",
     "64",
     "-D",
-    "2",
+    "1",
     "-t",
     "512",
     "-l",
@@ -118,7 +118,7 @@ const WRITE_64: [&str; 15] = [
     "--cc-base-rtt",
     "20us",
 ];
-const WRITE_4K: [&str; 9] = ["write-bw", "-s", "4096", "-m", "4096", "-D", "2", "-l", "8"];
+const WRITE_4K: [&str; 9] = ["write-bw", "-s", "4096", "-m", "4096", "-D", "1", "-l", "8"];
 const SEND_64: [&str; 5] = ["send-lat", "-s", "64", "-n", "20000"];
 
 /// What a program on the drop-in library reaches of what our tool does.
@@ -236,7 +236,7 @@ fn gigabits((name, place, link): Named<'_>, what: String, command: &'static str,
     let (ferroce, link) = (place.ferroce.clone(), link.clone());
     let mtu_text = mtu.to_string();
     let ours = move || {
-        let args = [command, "-s", "65536", "-m", &mtu_text, "-D", "2", "--report_gbits"];
+        let args = [command, "-s", "65536", "-m", &mtu_text, "-D", "1", "--report_gbits"];
         tool::run(&ferroce, &link, &args, "BW_average")
     };
     Figure {

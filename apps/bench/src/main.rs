@@ -9,6 +9,7 @@ mod dropin;
 mod echo;
 mod figure;
 mod figures;
+mod handover;
 mod host;
 mod instructions;
 mod limits;

@@ -51,6 +51,11 @@ pub fn row(outcome: &Outcome) {
     );
     if let Some(limit) = outcome.limit {
         println!("{DIM}{:<22} limit: {limit}{DIM:#}", "");
+        let handover = spread(outcome.handover);
+        println!(
+            "{DIM}{:<22} meanwhile one core handed the other {handover} Gb/s, 4 KiB at a time{DIM:#}",
+            ""
+        );
     }
 }
 
@@ -73,6 +78,10 @@ pub fn step(cost: &Cost, timed: bool) {
 }
 
 pub fn foot(outcomes: &[Outcome]) {
+    let seconds: f64 = outcomes.iter().map(|outcome| outcome.seconds).sum();
+    let longest = outcomes.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let longest = longest.map(|it| format!(", {} the longest with {:.0} s", it.name, it.seconds));
+    println!("\n{} figures in {:.1} min{}", outcomes.len(), seconds / 60.0, longest.unwrap_or_default());
     println!();
     for outcome in outcomes {
         println!("{DIM}{:<22} {}, beside {}{DIM:#}", outcome.name, outcome.what, outcome.yardstick);

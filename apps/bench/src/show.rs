@@ -78,7 +78,7 @@ pub fn step(cost: &Cost, timed: bool) {
 }
 
 pub fn foot(outcomes: &[Outcome]) {
-    let seconds: f64 = outcomes.iter().map(|outcome| outcome.seconds).sum();
+    let seconds = outcomes.iter().fold(0.0, |sum, outcome| sum + outcome.seconds);
     let longest = outcomes.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let longest = longest.map(|it| format!(", {} the longest with {:.0} s", it.name, it.seconds));
     println!("\n{} figures in {:.1} min{}", outcomes.len(), seconds / 60.0, longest.unwrap_or_default());

@@ -76,6 +76,7 @@ impl Engine {
         }
         let kernel = config.interface.filter(|_| config.vlan.is_none()).map(Kernel::open).transpose();
         let kernel = kernel.map_err(|error| StartError::Netlink { port: config.name.clone(), error })?;
+        let kernel = kernel.map(Kernel::without_ours);
         let neighbours = match kernel {
             Some(_) => Neighbours::kernels(config.mac, &config.addresses),
             None => Neighbours::own(config.mac, &config.addresses, config.gateway),

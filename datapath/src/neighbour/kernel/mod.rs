@@ -1,11 +1,13 @@
 //! The kernel's view of a Linux interface that a port shares: its addresses, routes and neighbours.
 
+mod filter;
 mod hold;
+mod ingress;
 mod netlink;
 
 use super::{Address, Asked, Unresolved};
 use netlink::Netlink;
-use roce::wire::Mac;
+use roce::wire::{Mac, ROCE_PORT, format::int_port};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -28,6 +30,8 @@ pub struct Kernel {
     asking: Mutex<HashMap<IpAddr, Attempt>>,
     /// Held open, never read: while they are, the kernel sends no port-unreachable for RoCEv2 packets.
     _roce_port: Vec<OwnedFd>,
+    /// The same of what drops them before the kernel's IP layer.
+    _ingress: Option<OwnedFd>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +47,16 @@ impl Kernel {
     /// Where netlink can't be spoken.
     pub fn open(index: u32) -> io::Result<Self> {
         Netlink::open()?;
-        Ok(Self { index, asking: Mutex::default(), _roce_port: hold::roce_port() })
+        Ok(Self { index, asking: Mutex::default(), _roce_port: hold::roce_port(), _ingress: None })
+    }
+
+    /// From now on a port on the interface takes RoCEv2 packets to its present addresses alone, where the kernel can do that.
+    /// Without, it looks at each as well, only to drop it.
+    #[must_use]
+    pub fn without_ours(mut self) -> Self {
+        let addresses: Vec<_> = self.addresses().unwrap_or_default().iter().map(|it| it.ip).collect();
+        self._ingress = ingress::drop_at(self.index, &addresses, &[ROCE_PORT, int_port()]);
+        self
     }
 
     /// The interface's addresses, global ones first.

@@ -1,0 +1,316 @@
+//! An eBPF program for an interface's ingress: which packets are ours alone.
+
+use std::net::IpAddr;
+
+/// Addresses that the program knows. Packets to others go the kernel's way, which only takes longer.
+const MOST_ADDRESSES: usize = 32;
+
+/// To leave a packet to who comes next, and to drop it (`TCX_NEXT`, `TCX_DROP`).
+const NEXT: i32 = -1;
+const DROP: i32 = 2;
+
+/// Registers: what a load or the program gives, an index, the packet's context.
+const R0: u8 = 0;
+const R1: u8 = 1;
+const R6: u8 = 6;
+const R7: u8 = 7;
+
+/// Where `struct __sk_buff` has what kind of packet it is (0: to this host), and whether it had a VLAN tag.
+const PKT_TYPE: i16 = 4;
+const VLAN_PRESENT: i16 = 20;
+
+const UDP: u32 = 17;
+
+/// One instruction as the kernel takes it (`struct bpf_insn`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Instruction {
+    code: u8,
+    /// The target register, and 16 times the source.
+    registers: u8,
+    offset: i16,
+    value: i32,
+}
+
+/// A place to jump to.
+#[derive(Clone, Copy)]
+struct Label(usize);
+
+#[derive(Default)]
+struct Assembler {
+    code: Vec<Instruction>,
+    jumps: Vec<(usize, Label)>,
+    places: Vec<usize>,
+}
+
+impl Assembler {
+    fn emit(&mut self, code: u8, to: u8, from: u8, offset: i16, value: i32) {
+        self.code.push(Instruction { code, registers: to | from << 4, offset, value });
+    }
+
+    fn label(&mut self) -> Label {
+        self.places.push(usize::MAX);
+        Label(self.places.len() - 1)
+    }
+
+    fn place(&mut self, label: Label) {
+        self.places[label.0] = self.code.len();
+    }
+
+    fn jump(&mut self, code: u8, value: i32, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        self.emit(code, R0, 0, 0, value);
+    }
+
+    fn always(&mut self, to: Label) {
+        self.jump(0x05, 0, to);
+    }
+
+    /// R0 compared in 32 bits.
+    fn if_equal(&mut self, value: u32, to: Label) {
+        self.jump(0x16, value as i32, to);
+    }
+
+    fn unless_equal(&mut self, value: u32, to: Label) {
+        self.jump(0x56, value as i32, to);
+    }
+
+    /// Of the packet, from the Ethernet header on, in host order. Where it is too short the program ends with 0.
+    fn byte(&mut self, at: i32) {
+        self.emit(0x30, 0, 0, 0, at);
+    }
+
+    fn half(&mut self, at: i32) {
+        self.emit(0x28, 0, 0, 0, at);
+    }
+
+    fn word(&mut self, at: i32) {
+        self.emit(0x20, 0, 0, 0, at);
+    }
+
+    fn verdict(&mut self, verdict: i32) {
+        self.emit(0xb7, R0, 0, 0, verdict);
+        self.emit(0x95, 0, 0, 0, 0);
+    }
+
+    fn finish(mut self) -> Vec<Instruction> {
+        for (from, to) in self.jumps {
+            self.code[from].offset = (self.places[to.0] - from - 1) as i16;
+        }
+        self.code
+    }
+}
+
+/// Drops UDP datagrams to one of `ports` at one of `addresses` that came without a VLAN tag, whole, to this host. The kernel refuses
+/// a program with code that is never reached, so a family without an address has none.
+pub(super) fn program(addresses: &[IpAddr], ports: &[u16]) -> Vec<Instruction> {
+    let addresses = &addresses[..addresses.len().min(MOST_ADDRESSES)];
+    let mut asm = Assembler::default();
+    let [v4, v6, next, drop, port] = std::array::from_fn(|_| asm.label());
+    asm.emit(0xbf, R6, R1, 0, 0);
+    for field in [PKT_TYPE, VLAN_PRESENT] {
+        asm.emit(0x61, R0, R6, field, 0);
+        asm.unless_equal(0, next);
+    }
+    asm.half(12);
+    let has_v4 = addresses.iter().any(IpAddr::is_ipv4);
+    let has_v6 = addresses.iter().any(IpAddr::is_ipv6);
+    if has_v4 {
+        asm.if_equal(0x0800, v4);
+    }
+    if has_v6 {
+        asm.if_equal(0x86dd, v6);
+    }
+    asm.always(next);
+    if has_v4 {
+        asm.place(v4);
+        port_of_v4(&mut asm, addresses, next);
+        asm.always(port);
+    }
+    if has_v6 {
+        asm.place(v6);
+        port_of_v6(&mut asm, addresses, next);
+    }
+    if has_v4 || has_v6 {
+        asm.place(port);
+        for &number in ports {
+            asm.if_equal(number.into(), drop);
+        }
+    }
+    asm.place(next);
+    asm.verdict(NEXT);
+    if has_v4 || has_v6 {
+        asm.place(drop);
+        asm.verdict(DROP);
+    }
+    asm.finish()
+}
+
+/// The UDP port that an IPv4 packet is for.
+fn port_of_v4(asm: &mut Assembler, addresses: &[IpAddr], next: Label) {
+    asm.byte(14 + 9);
+    asm.unless_equal(UDP, next);
+    // A fragment's offset, and whether more follow.
+    asm.half(14 + 6);
+    asm.jump(0x45, 0x3fff, next);
+    asm.word(14 + 16);
+    let ours = asm.label();
+    for address in addresses {
+        if let IpAddr::V4(address) = address {
+            asm.if_equal(address.to_bits(), ours);
+        }
+    }
+    asm.always(next);
+    asm.place(ours);
+    // The header's length in words is its first byte's lower half.
+    asm.byte(14);
+    asm.emit(0x57, R0, 0, 0, 0x0f);
+    asm.emit(0x67, R0, 0, 0, 2);
+    asm.emit(0xbf, R7, R0, 0, 0);
+    asm.emit(0x48, 0, R7, 0, 14 + 2);
+}
+
+/// The same of an IPv6 packet without extension headers.
+fn port_of_v6(asm: &mut Assembler, addresses: &[IpAddr], next: Label) {
+    asm.byte(14 + 6);
+    asm.unless_equal(UDP, next);
+    let ours = asm.label();
+    for address in addresses {
+        if let IpAddr::V6(address) = address {
+            let other = asm.label();
+            for n in 0..4 {
+                asm.word(14 + 24 + 4 * n);
+                asm.unless_equal((address.to_bits() >> (96 - 32 * n)) as u32, other);
+            }
+            asm.always(ours);
+            asm.place(other);
+        }
+    }
+    asm.always(next);
+    asm.place(ours);
+    asm.half(14 + 40 + 2);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel would make of it.
+    fn run(program: &[Instruction], frame: &[u8], pkt_type: u64, tagged: u64) -> i32 {
+        let mut registers = [0_u64; 11];
+        let mut at = 0;
+        loop {
+            let Instruction { code, registers: both, offset, value } = program[at];
+            let (to, from) = (usize::from(both & 15), usize::from(both >> 4));
+            at += 1;
+            let load = |start: u64, length: usize| {
+                let bytes = frame.get(start as usize..start as usize + length)?;
+                Some(bytes.iter().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+            };
+            let loaded = match code {
+                0x20 => load(value as u64, 4),
+                0x28 => load(value as u64, 2),
+                0x30 => load(value as u64, 1),
+                0x48 => load(registers[from] + value as u64, 2),
+                _ => Some(registers[0]),
+            };
+            let Some(loaded) = loaded else { return 0 };
+            registers[0] = loaded;
+            let jumps = match code {
+                0x05 => true,
+                0x16 => registers[to] as u32 == value as u32,
+                0x56 => registers[to] as u32 != value as u32,
+                0x45 => registers[to] & value as u64 != 0,
+                0x20 | 0x28 | 0x30 | 0x48 | 0x57 | 0x61 | 0x67 | 0x95 | 0xb7 | 0xbf => false,
+                other => panic!("instruction {other:#x}"),
+            };
+            at += if jumps { offset as usize } else { 0 };
+            match code {
+                0x57 => registers[to] &= value as u64,
+                0x67 => registers[to] <<= value,
+                0x61 => registers[to] = if offset == PKT_TYPE { pkt_type } else { tagged },
+                0xb7 => registers[to] = value as u64,
+                0xbf => registers[to] = registers[from],
+                0x95 => return registers[0] as i32,
+                _ => {}
+            }
+        }
+    }
+
+    fn frame(to: IpAddr, port: u16) -> Vec<u8> {
+        let mut frame = vec![0; 14];
+        match to {
+            IpAddr::V4(to) => {
+                frame[12..14].copy_from_slice(&[0x08, 0x00]);
+                frame.extend([0x46, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 9]);
+                frame.extend(to.octets());
+                // An option of 4 bytes.
+                frame.extend([1, 1, 1, 0]);
+            }
+            IpAddr::V6(to) => {
+                frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+                frame.extend([0x60, 0, 0, 0, 0, 8, 17, 64]);
+                frame.extend([0; 16]);
+                frame.extend(to.octets());
+            }
+        }
+        frame.extend([0xc0, 0]);
+        frame.extend(port.to_be_bytes());
+        frame.extend([0, 8, 0, 0]);
+        frame
+    }
+
+    fn addresses() -> Vec<IpAddr> {
+        ["10.0.0.1", "200.1.2.3", "fd00::1", "fe80::12:ff:fe00:1"].map(|text| text.parse().unwrap()).into()
+    }
+
+    #[test]
+    fn ours_are_dropped_and_others_go_on() {
+        let program = program(&addresses(), &[4791, 5000]);
+        for address in addresses() {
+            for (port, verdict) in [(4791, DROP), (5000, DROP), (4790, NEXT), (53, NEXT)] {
+                assert_eq!(run(&program, &frame(address, port), 0, 0), verdict, "{address} {port}");
+            }
+        }
+        for stranger in ["10.0.0.2", "fd00::2", "fd01::1", "224.0.0.1"] {
+            assert_eq!(run(&program, &frame(stranger.parse().unwrap(), 4791), 0, 0), NEXT, "{stranger}");
+        }
+    }
+
+    #[test]
+    fn other_hosts_tags_fragments_and_protocols_go_on() {
+        let program = program(&addresses(), &[4791]);
+        let ours = frame("10.0.0.1".parse().unwrap(), 4791);
+        assert_eq!(run(&program, &ours, 3, 0), NEXT, "to another host");
+        assert_eq!(run(&program, &ours, 0, 1), NEXT, "with a VLAN tag");
+        for (at, byte, what) in
+            [(20, 0x20, "a first fragment"), (21, 1, "a later one"), (23, 6, "TCP"), (13, 6, "ARP")]
+        {
+            let mut other = ours.clone();
+            other[at] = byte;
+            assert_eq!(run(&program, &other, 0, 0), NEXT, "{what}");
+        }
+        for length in 0..ours.len() {
+            assert!([0, NEXT, DROP].contains(&run(&program, &ours[..length], 0, 0)), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn all_of_it_can_be_reached_by_jumps_ahead() {
+        let many: Vec<IpAddr> = (0..200_u32).map(|n| IpAddr::V6((u128::from(n) << 64).into())).collect();
+        for addresses in [&many[..], &addresses(), &addresses()[..1], &addresses()[2..3], &[]] {
+            let program = program(addresses, &[4791, 5000]);
+            let mut reached = vec![false; program.len()];
+            reached[0] = true;
+            for (at, it) in program.iter().enumerate() {
+                assert!(reached[at], "{at}: {it:?}");
+                if matches!(it.code, 0x05 | 0x16 | 0x56 | 0x45) {
+                    reached[at + 1 + usize::try_from(it.offset).unwrap()] = true;
+                }
+                if !matches!(it.code, 0x05 | 0x95) {
+                    reached[at + 1] = true;
+                }
+            }
+        }
+    }
+}

@@ -88,6 +88,37 @@ fn a_wrong_parameter_is_seen() {
     assert_eq!(lowest.status.code(), Some(1));
 }
 
+/// A trace whose counters are in another unit: links four times as fast whose counts are worth four times as much have the same `u`, so
+/// the authors' own figures hold for it.
+#[test]
+fn counters_in_another_unit_are_followed() {
+    let original = text("p_parkinglot__hpcc_ms0.csv.gz");
+    let columns: Vec<&str> = original.lines().next().unwrap().split(',').collect();
+    let faster = |line: &str| {
+        let value = |(column, value): (&&str, &str)| match (column.ends_with("_rate_enum"), value) {
+            (true, "2") => "4".to_owned(),
+            (_, value) => value.to_owned(),
+        };
+        columns.iter().zip(line.split(',')).map(value).collect::<Vec<_>>().join(",")
+    };
+    let rewritten: Vec<String> = original.lines().map(faster).collect();
+    assert_ne!(original.lines().nth(1), Some(rewritten[1].as_str()), "the links' rates are others");
+    let folder = tempfile::tempdir().unwrap();
+    let named = |name: &str| {
+        let file = folder.path().join(name);
+        fs::write(&file, rewritten.join("\n") + "\n").unwrap();
+        file
+    };
+    let plain = named("p_parkinglot__hpcc_ms0.csv");
+    assert_eq!(replay(&plain, &["--unit", "4"]).status.code(), Some(0));
+    assert_eq!(replay(&plain, &[]).status.code(), Some(1), "in the ordinary unit it is another trace");
+    // The authors' own script counts so: its traces' name tells it, with their other parameters.
+    let script = named("p_parkinglot__hpcc_runpy.csv");
+    assert_eq!(replay(&script, &["--ai", "50M", "--min-rate", "100M"]).status.code(), Some(0));
+    assert_eq!(replay(&script, &["--ai", "50M", "--min-rate", "100M", "--unit", "1"]).status.code(), Some(1));
+    assert_eq!(replay(&plain, &["--unit", "0"]).status.code(), Some(2));
+}
+
 #[test]
 fn one_wrong_value_is_told_with_its_line_and_column() {
     let good = text("a_single__hpcc_ms5.csv.gz");

@@ -3,8 +3,8 @@
 //! `cargo bench -p ferroce-cc`
 
 use ferroce_cc::{
-    Ack, Algorithm, AlgorithmConfig, CongestionController, Counter, DcqcnConfig, DctcpConfig, Hop,
-    HpccConfig, Instant, PathTelemetry, Rate, RxHpcc,
+    Ack, Algorithm, AlgorithmConfig, CongestionController, Counter, DcqcnConfig, DctcpConfig, Hop, Hpcc,
+    HpccConfig, Inflight, Instant, PathRecords, PathTelemetry, Rate, ReceiverLink, RxHpcc,
 };
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -12,7 +12,13 @@ use std::time::Duration;
 
 const UPDATES: u64 = 1_000_000;
 const HOPS: u8 = 5;
-const T: Duration = Duration::from_nanos(4160);
+const T: Duration = Duration::from_micros(400);
+/// Telemetry is laid out before, and goes round: after so many, clock (24 bits of ns) and counter (20 bits of 128 B) are where they
+/// began, so that each is newer than the one before.
+const ROUND: u64 = 256;
+const STEP: u64 = (1 << 24) / ROUND;
+/// At 64 Gb/s.
+const SENT: u64 = (1 << 20) / ROUND;
 
 fn path(update: u64) -> PathTelemetry {
     let mut path = PathTelemetry::new(1);
@@ -21,8 +27,8 @@ fn path(update: u64) -> PathTelemetry {
             index,
             Hop {
                 bandwidth: Rate::from_gbps(100),
-                time: Counter::new(update * 87, 24, 1),
-                tx_bytes: Counter::new(update * 1090 / 128, 20, 128),
+                time: Counter::new(update * STEP, 24, 1),
+                tx_bytes: Counter::new(update * SENT, 20, 128),
                 queue: 80 * (update % 7),
             },
         );
@@ -31,7 +37,7 @@ fn path(update: u64) -> PathTelemetry {
 }
 
 fn ack(update: u64) -> Ack {
-    let now = Instant::from_nanos(update * 87);
+    let now = Instant::from_nanos(update * STEP);
     let ce_bytes = if update.is_multiple_of(16) { 1000 } else { 0 };
     Ack { now, seq: update, next: update + 48, acked_bytes: 1000, ce_bytes, rtt: None }
 }
@@ -48,23 +54,49 @@ fn measure(name: &str, mut update: impl FnMut(u64)) {
     println!("{name:44} {best:7.1} ns");
 }
 
+/// What was measured is an update, not telemetry thrown away: `U` is what the links carry.
+fn assert_measured(controller: &Algorithm) {
+    let utilisation = controller.as_hpcc().map_or(0.0, Hpcc::utilisation);
+    assert!((0.63..0.65).contains(&utilisation), "U is {utilisation}: the telemetry says 0.64");
+}
+
 fn main() {
     let flows = NonZeroU32::new(16).expect("16 is not 0");
     let hpcc = HpccConfig::new(Rate::from_gbps(100), T, flows);
     let build =
         |config: AlgorithmConfig| -> Algorithm { config.build().expect("defaults are in their limits") };
-    // Laid out before, so that only the update is measured.
-    let paths: Vec<_> = (0..1 << 12).map(path).collect();
-    let at = |update: u64| &paths[update as usize & 0xfff];
+    let paths: Vec<_> = (0..ROUND).map(path).collect();
+    let at = |update: u64| &paths[(update % ROUND) as usize];
 
     let mut controller = build(AlgorithmConfig::Hpcc(hpcc));
     measure("HPCC++, telemetry of 5 hops", |update| {
         controller.on_telemetry(&ack(update), at(update));
         black_box(controller.window());
     });
+    assert_measured(&controller);
+    let mut controller = build(AlgorithmConfig::HpccFair(hpcc));
+    measure("hpcc-fair, telemetry of 5 hops", |update| {
+        controller.on_receiver_link(ReceiverLink { hop: HOPS - 1, flows });
+        controller.on_telemetry(&ack(update), at(update));
+        black_box(controller.window());
+    });
+    let share = |update: u64| Inflight { utilisation: (update % 128) as f64 / 128.0, interval: STEP };
+    let mut controller = build(AlgorithmConfig::Hpcc(hpcc));
+    measure("HPCC++, a share (AECN, ratios only)", |update| {
+        controller.on_inflight(&ack(update), black_box(&share(update)));
+        black_box(controller.window());
+    });
+    let mut records = PathRecords::new();
+    measure("the busiest of 5 hops, for an answer", |update| {
+        black_box(records.busiest(ack(update).now, at(update), T));
+    });
     let mut receiver = RxHpcc::new(hpcc).expect("defaults are in their limits");
     measure("HPCC++ at the receiver, telemetry of 5 hops", |update| {
         black_box(receiver.on_telemetry(ack(update).now, at(update), flows));
+    });
+    let mut receiver = RxHpcc::new(hpcc).expect("defaults are in their limits");
+    measure("HPCC++ at the receiver, a share (AECN)", |update| {
+        black_box(receiver.on_inflight(ack(update).now, black_box(share(update)), flows));
     });
     let mut controller = build(AlgorithmConfig::HpccReceiver(hpcc));
     measure("HPCC++ at the receiver, the sender's side", |update| {

@@ -22,6 +22,12 @@ pub fn rates(line_rate: Rate, min_rate: Rate) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// A time as a float of ns: without the 128 bits that [`Duration::as_nanos`] has for those of centuries.
+#[inline]
+pub const fn nanos(time: Duration) -> f64 {
+    time.as_secs().saturating_mul(1_000_000_000).saturating_add(time.subsec_nanos() as u64) as f64
+}
+
 /// An increase is not above the line rate.
 pub fn increase(increase: Rate, line_rate: Rate) -> Result<(), ConfigError> {
     if increase > line_rate {

@@ -129,6 +129,28 @@ fn flows_move_to_the_other_spine() {
     }
 }
 
+/// The same with spines half as fast as the hosts' links, where AECN is enough too: with what we send counted twice at the receiver's
+/// link, the other spine still is the better.
+#[test]
+fn flows_move_off_slow_spines_by_every_format() {
+    let rtt = Duration::from_nanos(8_800);
+    let longest_of = |format: Format, paths: u8| -> Vec<f64> {
+        let paths = (paths > 1).then_some(PathChoice { count: paths, interval: rtt });
+        let congestion = Congestion { paths, format, ..hpcc(rtt) };
+        let topology = Topology::leaf_spine(2, 2, 2, LINE, Rate::from_gbps(50), HOP);
+        let setup =
+            Setup::new(topology, vec![flow(0, 2, 20_000_000, 0), flow(1, 3, 20_000_000, 0)], congestion);
+        (1..=4).map(|seed| longest(&outcome(&Setup { seed, ..setup.clone() }))).collect()
+    };
+    for (name, format) in Format::ALL {
+        let (one, four) = (longest_of(format, 1), longest_of(format, 4));
+        println!("{name}: one path {one:.0?}, four {four:.0?}");
+        let sum = |times: &[f64]| times.iter().sum::<f64>();
+        assert!(one.iter().any(|time| *time > 6000.0), "{name}: none shares a link: {one:?}");
+        assert!(sum(&four) < 0.95 * sum(&one), "{name}: {one:?}, {four:?}");
+    }
+}
+
 /// HPCC++ in two classes, by the time in the queue in place of its length (rtgwg-00 9.3): both queues stay short.
 #[test]
 fn the_time_in_the_queue_stands_for_its_length() {

@@ -76,7 +76,8 @@ fn write(options: Options, busy: fn(usize, usize) -> f64) -> (Pair, Seen) {
         }
         let index = ports.iter().position(|known| *known == port).unwrap();
         // Two paths through the same switch have the same path id.
-        let load = Load { inflight: 0, rate: 0, queue: 0, delay: 0, congested: 0 };
+        let inflight = Load::share(busy(index, seen.requests.len().saturating_sub(1)));
+        let load = Load { inflight, rate: 0, queue: 0, delay: 0, congested: 0 };
         let (rate, tx_bytes) = (Rate::from_gbps(10), sent[index] as u64);
         let port = PortState { switch: 1, port: 0, rate, time, tx_bytes, queue: 0, sojourn: 0, load };
         let mut length = frame.len();
@@ -135,7 +136,9 @@ fn requests_go_over_to_the_less_loaded_path_once_nothing_is_on_its_way() {
 #[test]
 fn any_format_tells_how_loaded_paths_are() {
     const TWO: Option<PathChoice> = Some(PathChoice { count: 2, interval: EVERY });
-    let ways: [fn(&mut Congestion); 4] = [
+    let ways: [fn(&mut Congestion); 6] = [
+        |congestion| (congestion.paths, congestion.format) = (TWO, Format::Ioam),
+        |congestion| (congestion.paths, congestion.format) = (TWO, Format::Aecn),
         |congestion| (congestion.paths, congestion.format) = (TWO, Format::IntMd),
         |congestion| (congestion.paths, congestion.format) = (TWO, Format::Ifa),
         |congestion| (congestion.paths, congestion.ratio_only) = (TWO, true),
@@ -145,9 +148,11 @@ fn any_format_tells_how_loaded_paths_are() {
     ];
     for (way, adjust) in ways.into_iter().enumerate() {
         let busy = |index, _| if index == 0 { 0.95 } else { 0.1 };
-        let (pair, seen) = write(Options { adjust, ..paced(2) }, busy);
+        // The first two go by IPv6 alone.
+        let options = Options { adjust, v6: way < 2, ..paced(2) };
+        let (pair, seen) = write(options, busy);
         assert_eq!((moves(&pair), seen.requests.len()), (1, 2), "way {way}: {:?}", seen.requests);
-        let (pair, seen) = write(Options { adjust, ..paced(2) }, |_, _| 0.5);
+        let (pair, seen) = write(options, |_, _| 0.5);
         assert_eq!((moves(&pair), seen.requests.len()), (0, 1), "way {way}: equal paths");
     }
 }

@@ -144,7 +144,7 @@ impl Hpcc {
 
     /// Lines 8 and 9.
     fn smooth(&mut self, busiest: Inflight) {
-        let weight = (busiest.interval as f64 / self.config.base_rtt.as_nanos() as f64).min(1.0);
+        let weight = (busiest.interval as f64 / limits::nanos(self.config.base_rtt)).min(1.0);
         self.utilisation = (1.0 - weight) * self.utilisation + weight * busiest.utilisation;
     }
 

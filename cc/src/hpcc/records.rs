@@ -1,4 +1,4 @@
-use crate::{Counter, Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry};
+use crate::{Counter, Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry, limits};
 use core::time::Duration;
 
 /// What a hop said last, and when we heard it. How wide its counters are and what a count is worth, the next reading says:
@@ -104,6 +104,7 @@ impl PathRecords {
         if before != Some(path.path_id()) {
             self.heard = 0;
         }
+        let base_rtt = limits::nanos(base_rtt);
         let mut busiest: Option<(HopIndex, Inflight)> = None;
         for (index, hop) in path.hops() {
             let record = &mut self.records[usize::from(index)];
@@ -140,10 +141,12 @@ enum Comparison {
 }
 
 /// Lines 4 and 5 for one hop.
-fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: Duration) -> Comparison {
-    let elapsed = now.saturating_since(last.heard);
-    // The counter shows a distance modulo its period: our own clock says whether that is the true one.
-    if hop.bandwidth.bytes_in(elapsed) > hop.tx_bytes.period() / 2 {
+#[inline]
+fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: f64) -> Comparison {
+    let elapsed = now.as_nanos().saturating_sub(last.heard.as_nanos());
+    // The counter shows a distance modulo its period: our own clock says whether that is the true one. In floats, since 128 bits are
+    // slow and a rounding of half a period is none that matters.
+    if hop.bandwidth.as_bps() as f64 * elapsed as f64 > hop.tx_bytes.period() as f64 * 4e9 {
         return Comparison::Unknown;
     }
     let interval = match between(hop.time.with(last.time), hop.time, elapsed) {
@@ -155,12 +158,12 @@ fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: Duration) -> Compar
     }
     let bytes_per_nano = hop.bandwidth.as_bps() as f64 / 8e9;
     let tx_rate = hop.tx_bytes.since(hop.tx_bytes.with(last.tx_bytes)) as f64 / interval as f64;
-    let may_have_wrapped = elapsed.as_nanos() > u128::from(hop.time.period() / 2);
+    let may_have_wrapped = elapsed > hop.time.period() / 2;
     if may_have_wrapped && tx_rate > bytes_per_nano * FASTER_THAN_POSSIBLE {
         return Comparison::Unknown;
     }
     let queue = hop.queue.min(last.queue.into()) as f64;
-    let utilisation = queue / (bytes_per_nano * base_rtt.as_nanos() as f64) + tx_rate / bytes_per_nano;
+    let utilisation = queue / (bytes_per_nano * base_rtt) + tx_rate / bytes_per_nano;
     Comparison::Measured(Inflight { utilisation, interval })
 }
 
@@ -171,13 +174,13 @@ const FASTER_THAN_POSSIBLE: f64 = 1.25;
 ///
 /// A stamp says it modulo the counter's period. Of the times that fit, it is the one nearest to `elapsed`, what passed by
 /// our own clock between their arrivals: right as long as one took less than half a period longer on its way than the other.
-fn between(earlier: Counter, later: Counter, elapsed: Duration) -> Option<u64> {
+#[inline]
+fn between(earlier: Counter, later: Counter, elapsed: u64) -> Option<u64> {
     let (period, since) = (later.period(), later.since(earlier));
-    let elapsed = elapsed.as_nanos();
-    if elapsed <= u128::from(period / 2) {
+    if elapsed <= period / 2 {
         return (since <= period / 2).then_some(since);
     }
-    let (period, since) = (u128::from(period), u128::from(since));
+    let (elapsed, period, since) = (u128::from(elapsed), u128::from(period), u128::from(since));
     let periods = (elapsed + period / 2).saturating_sub(since) / period;
     u64::try_from(since + periods * period).ok()
 }

@@ -46,7 +46,7 @@ impl EalConfig {
         /// Bytes of a buffer for jumbo frames, with its headers.
         const BUFFER: u64 = 10 << 10;
         let default = Self::default();
-        let memory_mb = (u64::from(buffers) * BUFFER >> 20) as u32 + 128;
+        let memory_mb = ((u64::from(buffers) * BUFFER) >> 20) as u32 + 128;
         Self { memory_mb: memory_mb.max(default.memory_mb), ..default }
     }
 }

@@ -28,8 +28,9 @@ thread_local! {
     static CHOSEN: Cell<Option<Congestion>> = const { Cell::new(None) };
 }
 
+/// W_AI is far below the lowest rate, so that the lowest rate is what holds.
 fn config() -> HpccConfig {
-    HpccConfig { min_rate: LEAST, ..HpccConfig::new(LINE, RTT, NonZeroU32::new(4).unwrap()) }
+    HpccConfig { min_rate: LEAST, ..HpccConfig::new(LINE, RTT, NonZeroU32::new(1000).unwrap()) }
 }
 
 /// A number, its ends often.
@@ -149,7 +150,7 @@ fn holds(congestion: Congestion) {
     let v6 = congestion.format == Format::Ioam || congestion.format == Format::Aecn;
     let runs: Vec<_> = (0..6).map(|seed| transfer(congestion, v6, seed)).collect();
     let heard: u64 = runs.iter().map(|run| run.0).sum();
-    assert!(heard >= 10, "{heard} answers were heard: {congestion:?}");
+    assert!(heard >= 6, "{heard} answers were heard: {congestion:?}");
     assert!(runs.iter().any(|run| run.1 < LINE), "nothing came of them: {congestion:?}");
 }
 

@@ -50,7 +50,14 @@ impl Rate {
 
     /// Bytes that pass in `time` at this rate, rounded down.
     #[must_use]
+    #[inline]
     pub fn bytes_in(self, time: Duration) -> u64 {
+        // Asked for with every packet, for round trips: those need no long division.
+        if time.as_secs() == 0
+            && let Some(product) = self.0.checked_mul(time.subsec_nanos().into())
+        {
+            return product / 8_000_000_000;
+        }
         let bits = u128::from(self.0) * time.as_nanos() / 1_000_000_000;
         u64::try_from(bits / 8).unwrap_or(u64::MAX)
     }
@@ -69,6 +76,17 @@ impl fmt::Display for Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_in_a_time_are_the_same_by_either_division() {
+        for bps in [0, 1, 7_999_999_999, 10_000_000_000, 400_000_000_000, u64::MAX / 20_000, u64::MAX] {
+            for nanos in [0, 1, 799, 20_000, 999_999_999, 1_000_000_000, 3_000_000_007] {
+                let exact = u128::from(bps) * u128::from(nanos) / 8_000_000_000;
+                let bytes = Rate::from_bps(bps).bytes_in(Duration::from_nanos(nanos));
+                assert_eq!(u128::from(bytes), exact.min(u64::MAX.into()), "{bps} b/s for {nanos} ns");
+            }
+        }
+    }
 
     #[test]
     fn a_kilobyte_at_100_gbps_takes_80_ns() {

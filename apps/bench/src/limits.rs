@@ -18,7 +18,7 @@ pub fn of(figure: &str) -> Option<&'static str> {
              rate",
         ),
         (_, "send-64") => Some(
-            "an echo reads no byte of its frame; a message is posted, sealed, checked, placed, acknowledged and completed, 4,000 \
+            "an echo reads no byte of its frame; a message is posted, sealed, checked, placed, acknowledged and completed, 3,700 \
              instructions of which two ICRCs and the acknowledgement must be",
         ),
         (_, "write-64") => Some(

@@ -14,6 +14,7 @@ mod link;
 mod management;
 mod notify;
 mod on_demand;
+mod qpn_hash;
 mod rings;
 mod runner;
 mod station;

@@ -4,6 +4,7 @@ use super::events::{AsyncEvent, Subscribers};
 use super::follow::Followed;
 use super::management::{Mad, Management};
 use super::notify::Notifier;
+use super::qpn_hash::ByQpn;
 use super::rings::{self, CqProducer, CqRing, Place, QpQueues, QpRings, SrqQueues, SrqRings, Unpolled};
 use super::vlan;
 use crate::event_fd::EventFd;
@@ -13,7 +14,6 @@ use cc::Instant;
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus, QpInit};
 use roce::wire::{Mac, Path, Vlan};
 use roce::{ControlError, CqId, Endpoint, Qpn, SrqId, SrqInit, XrcdId};
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ pub struct Station {
     queues: Vec<Option<Queues>>,
     /// No slot before this one is free.
     free_from: usize,
-    slots: HashMap<u32, usize>,
+    slots: ByQpn<usize>,
     /// Of each shared receive queue.
     srq_slots: Vec<Option<usize>>,
     cqs: Vec<CqProducer>,
@@ -118,7 +118,7 @@ impl Station {
             doorbells: Arc::new(Doorbells::new(max_qps)),
             queues: (0..max_qps).map(|_| None).collect(),
             free_from: 0,
-            slots: HashMap::with_capacity(max_qps),
+            slots: ByQpn::with_capacity_and_hasher(max_qps, Default::default()),
             srq_slots: Vec::new(),
             cqs: Vec::new(),
             unpolled: Arc::new(Unpolled::new(max_qps)),

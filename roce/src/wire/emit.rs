@@ -78,9 +78,8 @@ impl Draft<'_> {
     #[inline]
     pub fn seal(self) -> usize {
         let Layers { end, .. } = self.layers;
-        for byte in &mut self.frame[self.payload + self.payload_length..end - ICRC_LENGTH] {
-            // Three at most: no call for them.
-            *byte = 0;
+        if !self.payload_length.is_multiple_of(4) {
+            self.frame[self.payload + self.payload_length..end - ICRC_LENGTH].fill(0);
         }
         let crc = icrc::compute(self.frame, &self.layers, self.hidden);
         self.frame[end - ICRC_LENGTH..end].copy_from_slice(&crc.to_le_bytes());

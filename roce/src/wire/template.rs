@@ -95,11 +95,14 @@ impl Template {
         match self.family {
             Family::V4 => {
                 let length = (end - ip) as u16;
-                let sum = u64::from(self.sum) + u64::from(length) + u64::from(identification);
+                // Three words: folded twice, nothing is left over.
+                let sum = u32::from(self.sum) + u32::from(length) + u32::from(identification);
+                let sum = (sum & 0xffff) + (sum >> 16);
+                let sum = (sum & 0xffff) + (sum >> 16);
+                let both = u32::from(length) << 16 | u32::from(identification);
                 let header = &mut frame[ip..ip + 20];
-                header[2..4].copy_from_slice(&length.to_be_bytes());
-                header[4..6].copy_from_slice(&identification.to_be_bytes());
-                header[10..12].copy_from_slice(&(!fold(sum)).to_be_bytes());
+                header[2..6].copy_from_slice(&both.to_be_bytes());
+                header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
             }
             Family::V6 => frame[ip + 4..ip + 6].copy_from_slice(&((end - udp) as u16).to_be_bytes()),
         }

@@ -14,19 +14,19 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "turn-send",
         what: "a core's turn that sends, a message of 32",
-        budget: 1755,
+        budget: 1730,
         run: |meter| run(meter, Part::Send),
     },
     Step {
         name: "turn-receive",
         what: "a core's turn that receives, a message of 32",
-        budget: 1645,
+        budget: 1640,
         run: |meter| run(meter, Part::Receive),
     },
     Step {
         name: "turn-complete",
         what: "a core's turn that hears the ACK of 32",
-        budget: 7295,
+        budget: 4440,
         run: |meter| run(meter, Part::Complete),
     },
     Step { name: "poll_cq", what: "a completion polled", budget: 195, run: |meter| run(meter, Part::Poll) },

@@ -17,7 +17,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "requester-64",
         what: "a 64 B WRITE made",
-        budget: 1420,
+        budget: 1395,
         run: |meter| run(meter, 64, Part::Requester),
     },
     Step {
@@ -29,25 +29,25 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "requester-4k",
         what: "a 4 KiB WRITE made",
-        budget: 3950,
+        budget: 3920,
         run: |meter| run(meter, 4096, Part::Requester),
     },
     Step {
         name: "responder-4k",
         what: "a 4 KiB WRITE taken in",
-        budget: 3955,
+        budget: 3950,
         run: |meter| run(meter, 4096, Part::Responder),
     },
     Step {
         name: "ack-make",
         what: "an ACK made, for 32 WRITEs",
-        budget: 1345,
+        budget: 1335,
         run: |meter| run(meter, 64, Part::Acknowledge),
     },
     Step {
         name: "ack-take",
         what: "an ACK of 32 WRITEs taken in",
-        budget: 5385,
+        budget: 2780,
         run: |meter| run(meter, 64, Part::Complete),
     },
 ];

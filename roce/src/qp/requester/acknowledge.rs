@@ -140,12 +140,17 @@ impl Requester {
     pub(super) fn acknowledge(&mut self, up_to: u64, books: &mut Books<'_>, identity: &Identity) -> Progress {
         let (before, stream_before) = (self.una, self.stream_at(0, self.una));
         let mut done = 0;
-        while let Some(wqe) = self.queue.get(done)
-            && self.una < up_to
-            && !wqe.is_answered()
-        {
-            self.una = wqe.end().min(up_to);
-            done = self.complete_from(done, books, identity);
+        if self.una < up_to {
+            for wqe in &self.queue {
+                if !wqe.is_answered() {
+                    self.una = self.una.max(wqe.end().min(up_to));
+                }
+                if wqe.end() > self.una || wqe.is_pending() {
+                    break;
+                }
+                complete(wqe, books, identity);
+                done += 1;
+            }
         }
         self.forget(done);
         let bytes = self.stream_at(0, self.una) - stream_before;
@@ -169,28 +174,19 @@ impl Requester {
 
     /// Completes the front request where all of it is acknowledged, and the local ones behind it that have run.
     pub(super) fn retire_front(&mut self, books: &mut Books<'_>, identity: &Identity) {
-        let done = self.complete_from(0, books, identity);
-        self.forget(done);
-    }
-
-    /// Completes request `at` and those behind it as far as [`Self::retire_front`] does; gives the first that is not done.
-    #[inline]
-    fn complete_from(&mut self, at: usize, books: &mut Books<'_>, identity: &Identity) -> usize {
-        let mut done = at;
-        while let Some(wqe) = self.queue.get(done)
-            && wqe.end() <= self.una
-            && !wqe.is_pending()
-        {
-            if wqe.request.signalled || identity.signal_all {
-                books.cqs.push(identity.send_cq, success(wqe, identity));
+        let mut done = 0;
+        for wqe in &self.queue {
+            if wqe.end() > self.una || wqe.is_pending() {
+                break;
             }
+            complete(wqe, books, identity);
             if wqe.is_answered() {
                 self.outstanding_reads -= u32::from(self.next >= wqe.end());
                 self.reads_at_once = (self.reads_at_once + 1).min(self.max_reads);
             }
             done += 1;
         }
-        done
+        self.forget(done);
     }
 
     /// Takes the oldest `done` requests out, where they stand: a request is long, and moving it costs more than all else that
@@ -261,6 +257,14 @@ impl Requester {
         self.rewind();
         self.rnr_until = Some(books.now + timer.duration());
         Ok(())
+    }
+}
+
+/// Tells of a request that is done, where it shall be told.
+#[inline]
+fn complete(wqe: &Wqe, books: &mut Books<'_>, identity: &Identity) {
+    if wqe.request.signalled || identity.signal_all {
+        books.cqs.push(identity.send_cq, success(wqe, identity));
     }
 }
 

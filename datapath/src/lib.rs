@@ -14,3 +14,4 @@ pub mod linux;
 pub mod machine;
 pub mod neighbour;
 pub mod port_spec;
+mod prefetch;

@@ -32,6 +32,9 @@ pub fn of(figure: &str) -> Option<&'static str> {
             "vhost's copy takes a third of the core that also sums each frame (a third) and places it; two thirds where the machine \
              hands bytes over slowly",
         ),
+        ("ring", "write-4k" | "write-64k" | "read-64k") => Some(
+            "frames stay where the other core wrote them: the ICRC, the first to read all their lines, has 45 % of both cores' time",
+        ),
         (_, "write-4k") => Some(
             "a copy (30 ns) and a CRC (75 ns) of 4 KiB on each side, in the cache; testpmd touches no byte of the payload",
         ),

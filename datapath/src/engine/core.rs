@@ -1,6 +1,7 @@
 use super::station::Station;
 use crate::clock::Clock;
 use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo};
+use crate::prefetch;
 use crossbeam::channel::Receiver;
 use roce::wire::Mac;
 use std::time::Duration;
@@ -82,7 +83,13 @@ impl<P: PacketIo> Core<P> {
     fn receive(&mut self, now: cc::Instant) -> bool {
         self.port.receive(&mut self.received);
         let any = !self.received.is_empty() || !self.hairpin.is_empty();
-        for frame in self.hairpin.iter().chain(&self.received) {
+        for frame in &self.hairpin {
+            self.station.on_frame(now, frame);
+        }
+        for (at, frame) in self.received.iter().enumerate() {
+            if let Some(next) = self.received.get(at + 1) {
+                prefetch::begin_of(next);
+            }
             self.station.on_frame(now, frame);
         }
         self.hairpin.clear();

@@ -1,4 +1,5 @@
-//! Peers that are not as they should be: one that is no Ferroce, and what a receiver that lies, or somebody on the way who can make a good ICRC, tells a sender of its path (rtgwg-00 9.1).
+//! Peers that are not as they should be: one that is no Ferroce, and a receiver that lies. What that one tells a sender of its path,
+//! somebody on the way who can make a good ICRC could tell as well (rtgwg-00 9.1).
 
 use crate::random::Random;
 use datapath::io::PacketBuf;

@@ -12,8 +12,8 @@ use roce::{Event, FailureCause};
 
 /// Ack timeout code 5.
 const TIMEOUT: Duration = Duration::from_nanos(4096 << 5);
-/// The first attempt and seven more.
-const ROUNDS: u32 = 8;
+/// The first attempt and seven more: they wait for 1, 2 and then 4 timeouts.
+const ROUNDS: u32 = 1 + 2 + 6 * 4;
 const REQUESTS: u64 = 8;
 
 /// How a peer dies.

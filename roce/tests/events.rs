@@ -82,7 +82,7 @@ fn a_peer_that_dies_leaves_a_line_for_the_log() {
     script.drain();
     assert_eq!(script.send(PSN, ack(1), &[]), Ok(()));
     for _ in 0..=3 {
-        script.wait(TIMEOUT);
+        script.wait(4 * TIMEOUT);
         script.drain();
     }
     let failure = QpFailure {

@@ -252,7 +252,7 @@ impl QueuePair {
             return None;
         }
         let (flow, connection) = (self.flow.as_ref()?, self.connection.as_ref()?);
-        let window = flow.algorithm().window();
+        let window = self.requester.within_reach(flow.algorithm().window());
         if self.requester.is_mute(window) {
             self.requester.ask_again();
         }

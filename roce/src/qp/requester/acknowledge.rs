@@ -154,7 +154,7 @@ impl Requester {
         }
         self.forget(done);
         let bytes = self.stream_at(0, self.una) - stream_before;
-        let rtt = if self.una > before { self.on_progress(books) } else { None };
+        let rtt = if self.una > before { self.on_progress(before, books) } else { None };
         Progress { bytes, rtt, lost: false }
     }
 
@@ -166,10 +166,11 @@ impl Requester {
         identity: &Identity,
         progress: &mut Progress,
     ) {
+        let before = self.una;
         self.una = number + 1;
         self.retire_front(books, identity);
         progress.bytes += self.absorb(books, identity);
-        progress.rtt = self.on_progress(books).or(progress.rtt);
+        progress.rtt = self.on_progress(before, books).or(progress.rtt);
     }
 
     /// Completes the front request where all of it is acknowledged, and the local ones behind it that have run.
@@ -199,8 +200,8 @@ impl Requester {
         }
     }
 
-    /// `una` moved: counters and timers start again. Gives the round trip if the packet that measures it is in.
-    fn on_progress(&mut self, books: &Books<'_>) -> Option<Duration> {
+    /// `una` moved on from `before`: counters and timers start again. Gives the round trip if the packet that measures it is in.
+    fn on_progress(&mut self, before: u64, books: &Books<'_>) -> Option<Duration> {
         if self.next < self.una {
             self.next = self.una;
         }
@@ -208,6 +209,8 @@ impl Requester {
         self.rnr_left = self.rnr_retry;
         self.rnr_until = None;
         self.recovering = false;
+        self.patience = 0;
+        self.reach = self.reach.saturating_add((self.una - before) * u64::from(self.mtu));
         self.skip();
         self.deadline = self.timeout.filter(|_| self.asked > self.una).map(|timeout| books.now + timeout);
         let (number, since) = self.sample?;
@@ -238,8 +241,8 @@ impl Requester {
     /// that was sent again, or is new. Asking once more meanwhile would only make the stream longer, until nothing but the
     /// past is answered; the peer is alive, so the timer starts again.
     fn wait_on(&mut self, now: Instant) {
-        if let Some(timeout) = self.timeout {
-            self.deadline = self.deadline.map(|_| now + timeout);
+        if let Some(wait) = self.wait() {
+            self.deadline = self.deadline.map(|_| now + wait);
         }
     }
 

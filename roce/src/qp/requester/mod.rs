@@ -23,6 +23,9 @@ pub(super) use send::operation;
 /// Half the circle: PSNs that may be outstanding, or new and old can't be told apart (IBA 9.7.2).
 const MAX_OUTSTANDING: u64 = 1 << 23;
 
+/// Doublings of the time that an answer may take.
+const MOST_PATIENT: u8 = 2;
+
 /// How an incoming packet, or time, ends a queue pair or itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -82,6 +85,11 @@ pub(super) struct Requester {
     reads_at_once: u32,
     /// When the oldest packet counts as lost.
     deadline: Option<Instant>,
+    /// Timeouts in a row, [`MOST_PATIENT`] at most.
+    patience: u8,
+    /// Bytes that may be in flight after a timeout: one packet, and as many more as come to be acknowledged. A peer that drops
+    /// what it has no time for would drop it again if all of it came at once, and those of its other queue pairs with it.
+    reach: u64,
     /// The peer has no receive posted: until then nothing is sent.
     rnr_until: Option<Instant>,
     /// An implied NAK was acted upon and nothing moved since: answers of the round before say nothing new.
@@ -115,6 +123,8 @@ impl Requester {
             max_reads: 0,
             reads_at_once: 0,
             deadline: None,
+            patience: 0,
+            reach: u64::MAX,
             rnr_until: None,
             recovering: false,
             sample: None,
@@ -187,6 +197,12 @@ impl Requester {
         self.next < self.sent || self.queue.get(self.cursor).is_some_and(|wqe| wqe.first < self.next)
     }
 
+    /// The window that there is while a timeout is not forgotten.
+    #[inline]
+    pub(super) fn within_reach(&self, window: u64) -> u64 {
+        window.min(self.reach)
+    }
+
     /// Nothing that is in flight asks for an acknowledgement, and the window, which has shrunk since it was sent, lets no other packet
     /// ask: nobody would ever speak again, not even a timer.
     #[inline]
@@ -235,6 +251,12 @@ impl Requester {
         self.psn(self.sent)
     }
 
+    /// How long an answer may take from now on. It is twice as long after each timeout, up to the 4 `T` that a requester may take to
+    /// see one (IBA 9.7.6.1.3): a peer that is slow is given time before all retries are spent.
+    pub(super) fn wait(&self) -> Option<Duration> {
+        self.timeout.map(|timeout| timeout * (1 << self.patience))
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         // While a receiver is not ready nothing is outstanding, so only one of the two is set.
         self.rnr_until.or(self.deadline)
@@ -249,6 +271,10 @@ impl Requester {
         }
         books.counters.timeouts += 1;
         self.retry()?;
+        self.patience = (self.patience + 1).min(MOST_PATIENT);
+        if self.selective.is_none() {
+            self.reach = self.mtu.into();
+        }
         Ok(Progress { lost: true, ..Progress::default() })
     }
 

@@ -285,7 +285,7 @@ impl Requester {
         }
         self.sample = None;
         // A timer that runs goes on: whatever a peer says, without progress it fires, and only that costs a retry.
-        self.deadline = self.deadline.or(self.timeout.map(|timeout| now + timeout));
+        self.deadline = self.deadline.or(self.wait().map(|wait| now + wait));
         self.seek(from);
         self.skip();
     }

@@ -93,7 +93,7 @@ impl Requester {
         if ack_request {
             self.asked = self.asked.max(self.next);
             self.unasked = (0, 0);
-            self.deadline = self.deadline.or_else(|| self.timeout.map(|timeout| books.now + timeout));
+            self.deadline = self.deadline.or_else(|| self.wait().map(|wait| books.now + wait));
             if self.sample.is_none() && !again {
                 self.sample = Some((number, books.now));
             }

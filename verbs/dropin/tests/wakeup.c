@@ -92,12 +92,25 @@ static void receive(int round)
 	need(!ibv_post_recv(qp, &wr, &bad), "ibv_post_recv");
 }
 
-static void connect_to(struct place peer)
+/* The index of the first IPv4 address: an interface's first GID is its link-local one, which works on one link at most. */
+static int ipv4_gid(union ibv_gid *gid)
+{
+	static const unsigned char mapped[12] = { [10] = 0xff, [11] = 0xff };
+	int index = 0;
+	while (!ibv_query_gid(context, 1, index, gid)) {
+		if (!memcmp(gid, mapped, sizeof mapped)) return index;
+		index++;
+	}
+	need(0, "no IPv4 address: ibv_query_gid");
+	return 0;
+}
+
+static void connect_to(int gid, struct place peer)
 {
 	struct ibv_qp_attr attributes = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 	need(!ibv_modify_qp(qp, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), "INIT");
 	attributes = (struct ibv_qp_attr) { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer.qpn, .min_rnr_timer = 12,
-		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = peer.gid, .hop_limit = 64 } } };
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = peer.gid, .sgid_index = gid, .hop_limit = 64 } } };
 	need(!ibv_modify_qp(qp, &attributes, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
 		| IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), "RTR");
 	attributes = (struct ibv_qp_attr) { .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7 };
@@ -217,9 +230,9 @@ int main(int count, char **arguments)
 	struct sockaddr_in address;
 	socklen_t size = sizeof address;
 	char ready = 0;
-	need(!ibv_query_gid(context, 1, 0, &ours.gid), "ibv_query_gid");
+	int gid = ipv4_gid(&ours.gid);
 	swap(met, &ours, &theirs, sizeof ours);
-	connect_to(theirs);
+	connect_to(gid, theirs);
 	if (count == 2) {
 		for (int round = 0; round < ROUNDS; round++) receive(round);
 		need(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");

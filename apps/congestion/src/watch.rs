@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Between two lines. Linux tells of a wait once it is over, and of several their sum: looked at seldom, a hundred wake-ups of some
-/// tens of microseconds would be taken for one stop.
+/// Between two lines. Linux tells of a wait once it is over, and of several their sum: looked at seldom, little could be told of the
+/// longest.
 const EVERY: Duration = Duration::from_millis(2);
 /// Between two looks for threads that are new.
 const LIST: u32 = 25;
@@ -28,7 +28,7 @@ pub struct Row {
     pub seconds: f64,
     /// How late the latest timer of any processor was.
     pub late_ns: u64,
-    /// How long the thread that waited longest was ready to run and did not, in this interval.
+    /// How long the thread that waited longest at a stretch was ready to run and did not, in this interval.
     pub waited_ns: u64,
     /// Which one.
     pub thread: String,
@@ -39,8 +39,17 @@ struct Thread {
     name: String,
     /// Its `schedstat`, open: a look is one read.
     file: File,
-    /// How long it has waited for a processor so far, in ns.
-    waited: u64,
+    /// How long it has waited for a processor so far, and how often.
+    waits: Waits,
+}
+
+/// What Linux counts of a thread's waits for a processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Waits {
+    /// How long they were together, in ns.
+    time: u64,
+    /// How many there were.
+    count: u64,
 }
 
 /// Writes a line every 2 ms for as long as the first process lives.
@@ -101,7 +110,7 @@ fn find(processes: &[u32], threads: &mut BTreeMap<PathBuf, Thread>) {
             if name.starts_with("ferroce")
                 && let Ok(file) = File::open(task.join("schedstat"))
             {
-                let mut thread = Thread { name, file, waited: 0 };
+                let mut thread = Thread { name, file, waits: Waits::default() };
                 thread.newly_waited();
                 threads.insert(task, thread);
             }
@@ -110,18 +119,29 @@ fn find(processes: &[u32], threads: &mut BTreeMap<PathBuf, Thread>) {
 }
 
 impl Thread {
-    /// How long it waited since it was last asked, in ns. One that has ended waits no more.
+    /// How long it waited at a stretch since it was last asked, in ns. One that has ended waits no more.
     fn newly_waited(&mut self) -> u64 {
         let mut text = [0; 80];
         let length = self.file.read_at(&mut text, 0).unwrap_or(0);
-        let now = str::from_utf8(&text[..length]).ok().and_then(waited).unwrap_or(self.waited);
-        now - mem::replace(&mut self.waited, now)
+        let now = str::from_utf8(&text[..length]).ok().and_then(waits).unwrap_or(self.waits);
+        now.longest_since(mem::replace(&mut self.waits, now))
+    }
+}
+
+impl Waits {
+    /// How long the longest wait since `before` was, in ns, if all others were what this thread's are on average. Where a wake-up takes
+    /// 20 µs, forty of them in 2 ms are no stop.
+    fn longest_since(self, before: Self) -> u64 {
+        let average = self.time / self.count.max(1);
+        let others = (self.count - before.count).saturating_sub(1);
+        (self.time - before.time).saturating_sub(others * average)
     }
 }
 
 /// `run wait slices`, the first two in ns.
-fn waited(text: &str) -> Option<u64> {
-    text.split_whitespace().nth(1)?.parse().ok()
+fn waits(text: &str) -> Option<Waits> {
+    let mut numbers = text.split_whitespace().skip(1).map(|number| number.parse().ok());
+    Some(Waits { time: numbers.next()??, count: numbers.next()?? })
 }
 
 #[cfg(test)]
@@ -133,10 +153,20 @@ mod tests {
         let mut threads = BTreeMap::new();
         find(&[std::process::id()], &mut threads);
         let thread = threads.values_mut().next().expect("this test's");
-        let before = thread.waited;
-        let waited_since = thread.newly_waited();
-        assert_eq!(thread.waited, before + waited_since);
-        assert_eq!(waited("12 345 6\n"), Some(345));
-        assert_eq!(waited(""), None);
+        let before = thread.waits;
+        thread.newly_waited();
+        assert!(thread.waits.time >= before.time && thread.waits.count >= before.count);
+        assert_eq!(waits("12 345 6\n"), Some(Waits { time: 345, count: 6 }));
+        assert_eq!(waits(""), None);
+    }
+
+    #[test]
+    fn many_short_waits_are_no_stop() {
+        let before = Waits { time: 20_000_000, count: 1000 };
+        let as_ever = Waits { time: 20_800_000, count: 1040 };
+        assert_eq!(as_ever.longest_since(before), 20_000);
+        let one_long = Waits { time: 21_800_000, count: 1040 };
+        assert!((950_000..1_020_000).contains(&one_long.longest_since(before)), "{one_long:?}");
+        assert_eq!(before.longest_since(before), 0);
     }
 }

@@ -1,14 +1,10 @@
 //! Answers that tell all links of the path, not only the busiest (rtgwg-00 3, 4.2 line 3).
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::script::{PSN, Script};
+use crate::harness::{BASE, Options, Pair};
 use cc::{HpccConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
-use harness::script::{PSN, Script};
-use harness::{BASE, Options, Pair};
 use roce::Discard;
 use roce::qp::{
     CompletionStatus, Congestion, CongestionAlgorithm, FeedbackKey, Remote, Reverse, SendRequest,

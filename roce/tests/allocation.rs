@@ -1,13 +1,9 @@
 //! Packets allocate nothing: neither sent, nor received, nor answered, nor timed.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::{BASE, Host, Options, Random, path};
 use cc::{HpccConfig, Instant, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
-use harness::{BASE, Host, Options, Random, path};
 use roce::qp::{CongestionAlgorithm, RecvRequest, Remote, SendRequest};
 use roce::wire::MAX_OVERHEAD;
 

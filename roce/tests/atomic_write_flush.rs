@@ -1,12 +1,8 @@
 //! ATOMIC WRITE and FLUSH (IBA annex A19): what is executed, what is answered, once.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
-use harness::script::{PSN, Script, ack, nak};
-use harness::window::bind;
-use harness::{BASE, Options, Pair};
+use crate::harness::script::{PSN, Script, ack, nak};
+use crate::harness::window::bind;
+use crate::harness::{BASE, Options, Pair};
 use roce::qp::{CompletionOpcode, CompletionStatus, Data, Remote, SendRequest, State};
 use roce::wire::{Aeth, Feth, NakCode, Operation, Reth, Syndrome};
 use roce::{Access, Discard, Region, Rkey, WindowKind};

@@ -2,14 +2,10 @@
 //! what the line rate carries in a round trip: by switches that stamp anything, bits that flip where no ICRC counts them, and clocks
 //! and counters that stand still, jump and wrap. All the way: codec, records, answers, algorithm.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::{BASE, Options, Pair, Random};
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
-use harness::{BASE, Options, Pair, Random};
 use roce::qp::{Congestion, CongestionAlgorithm, Remote, Reverse, SendRequest};
 use roce::wire::format::aecn::Load;
 use roce::wire::format::{PortState, Request};

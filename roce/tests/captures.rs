@@ -1,9 +1,6 @@
 //! Packets of Linux Soft-RoCE, and of a raw-socket peer that probed it, against the codec.
 
-#[path = "harness/capture.rs"]
-mod capture;
-
-use capture::frames;
+use crate::harness::capture::frames;
 use ferroce_roce::Discard;
 use ferroce_roce::wire::{self, Frame, Header, NakCode, Operation, Service, Syndrome};
 use std::fs;

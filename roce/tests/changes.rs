@@ -1,12 +1,8 @@
 //! Packet scripts of queue pairs whose settings change after they were first made (IBA 11.2.5.2).
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::script::{PSN, SEND, Script, ack, nak, rnr};
+use crate::harness::{Host, Options, path};
 use core::time::Duration;
-use harness::script::{PSN, SEND, Script, ack, nak, rnr};
-use harness::{Host, Options, path};
 use roce::qp::{
     AckTimeout, Changes, CompletionStatus, Data, Modify, PostError, QpInit, RecvRequest, Remote, SendRequest,
     State,
@@ -43,7 +39,7 @@ fn post(script: &mut Script, request: SendRequest) -> Result<(), PostError> {
 }
 
 fn read(script: &Script, id: u64) -> SendRequest {
-    let remote = Remote { address: harness::BASE, rkey: script.rkey() };
+    let remote = Remote { address: crate::harness::BASE, rkey: script.rkey() };
     SendRequest::read(id, script.host.sge(0, 8), remote)
 }
 

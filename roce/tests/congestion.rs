@@ -1,14 +1,10 @@
 //! Window, pacing, probes, and the longest message.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::script::{PSN, Script, ack};
+use crate::harness::{BASE, Host, Options, Pair, open_window, paced, path};
 use cc::{HpccConfig, Instant, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
-use harness::script::{PSN, Script, ack};
-use harness::{BASE, Host, Options, Pair, open_window, paced, path};
 use roce::qp::{CompletionStatus, CongestionAlgorithm, Remote, SendRequest, Sge};
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{Feedback, Header, MAX_OVERHEAD, Mtu, Report};

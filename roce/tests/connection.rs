@@ -1,12 +1,8 @@
 //! What a connection does when nothing goes wrong.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::{BASE, Options, Pair, paced};
 use cc::Rate;
 use core::time::Duration;
-use harness::{BASE, Options, Pair, paced};
 use roce::Psn;
 use roce::qp::{CompletionOpcode, CompletionStatus, Data, Remote, SendRequest};
 use roce::wire::Mtu;

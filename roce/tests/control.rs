@@ -1,12 +1,8 @@
 //! Making, connecting and giving up queue pairs and completion queues.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::{BASE, Host, Options, Pair, path};
 use cc::{Instant, Rate};
 use core::time::Duration;
-use harness::{BASE, Host, Options, Pair, path};
 use roce::qp::{
     Capabilities, CompletionStatus, CongestionAlgorithm, Data, Modify, PostError, QpInit, Remote,
     SendRequest, State, udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow,

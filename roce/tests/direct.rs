@@ -1,14 +1,10 @@
 //! Direct responses (pan-01 6.3): a switch tells a sender of congestion at once, and knows only whom its packet was for.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::Options;
+use crate::harness::script::{PEER, PSN, Script};
 use cc::{HpccConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
-use harness::Options;
-use harness::script::{PEER, PSN, Script};
 use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, Remote, SendRequest};
 use roce::wire::{Bth, Feedback, Header, MAX_FEEDBACK, Report, Seal};
 use roce::{Discard, Qpn};

@@ -1,12 +1,8 @@
 //! A peer that dies, at every moment of an exchange: each request ends, in order and within the retry time.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::{BASE, Faults, Options, Pair, paced};
 use cc::{Instant, Rate};
 use core::time::Duration;
-use harness::{BASE, Faults, Options, Pair, paced};
 use roce::qp::{Completion, CompletionStatus, Modify, Remote, SendRequest, State};
 use roce::{Event, FailureCause};
 

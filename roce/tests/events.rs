@@ -1,13 +1,9 @@
 //! What no completion tells: who is told of it, when, and how often.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::script::{PEER, PSN, SEND, Script, ack};
+use crate::harness::{Host, Options, path};
 use cc::Instant;
 use core::time::Duration;
-use harness::script::{PEER, PSN, SEND, Script, ack};
-use harness::{Host, Options, path};
 use roce::qp::{CompletionStatus, Modify, QpInit, RecvRequest, Remote, SendRequest, State};
 use roce::wire::{NakCode, Operation};
 use roce::{Discard, Event, FailureCause, Psn, QpFailure, Qpn, Rkey, SrqInit};

@@ -1,12 +1,8 @@
 //! Any operations over any faults: memory is equal byte for byte, each request completes once and in order, and
 //! once the faults stop all comes to its end.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::{BASE, Faults, Options, Pair, Random, open_window};
 use core::time::Duration;
-use harness::{BASE, Faults, Options, Pair, Random, open_window};
 use proptest::prelude::*;
 use roce::qp::{CompletionStatus, CongestionAlgorithm, Remote, SendRequest, State};
 use roce::wire::Mtu;

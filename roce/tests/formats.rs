@@ -1,10 +1,6 @@
 //! Telemetry in every format as packets: those in `formats/formats.pcap`, which `ci/dissector` has tshark read.
 
-extern crate ferroce_roce as roce;
-
-#[path = "harness/capture.rs"]
-mod capture;
-
+use crate::harness::capture;
 use cc::{Counter, Hop, Rate};
 use roce::wire::format::aecn::Load;
 use roce::wire::format::{PortState, Request};

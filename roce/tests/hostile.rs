@@ -1,12 +1,8 @@
 //! Any packets in any order: never a panic, and never a byte written by a packet that was refused.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::script::{PSN, Script};
+use crate::harness::{BASE, Options};
 use core::time::Duration;
-use harness::script::{PSN, Script};
-use harness::{BASE, Options};
 use proptest::prelude::*;
 use roce::Rkey;
 use roce::qp::{RecvRequest, Remote, SendRequest, State};

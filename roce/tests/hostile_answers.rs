@@ -1,15 +1,11 @@
 //! Every wrong answer that a peer can give: which are ignored, which end the queue pair, and that no byte changes that a
 //! right answer would not have changed.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::raw::Raw;
+use crate::harness::script::{PSN, SEND, Script, ack, nak, rnr};
+use crate::harness::{BASE, Options};
 use Outcome::{Fails, GoesBack, Ignored, Waits};
 use core::time::Duration;
-use harness::raw::Raw;
-use harness::script::{PSN, SEND, Script, ack, nak, rnr};
-use harness::{BASE, Options};
 use roce::qp::{CompletionStatus, Remote, SendRequest, State};
 use roce::wire::{Aeth, NakCode, Operation, Syndrome};
 use roce::{Discard, Lkey, Rkey};

@@ -1,14 +1,10 @@
 //! What a prober sent to Linux Soft-RoCE (rdma_rxe of Linux 6.1), sent to our responder: it answers the same, or differs by
 //! a rule of the specification.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
-use harness::capture::frames;
-use harness::raw::Raw;
-use harness::script::{PEER, Script};
-use harness::{Host, Options, path};
+use crate::harness::capture::frames;
+use crate::harness::raw::Raw;
+use crate::harness::script::{PEER, Script};
+use crate::harness::{Host, Options, path};
 use roce::qp::RecvRequest;
 use roce::wire::{self, Header, NakCode, Operation, RnrTimer, Syndrome};
 use roce::{Access, Discard, Qpn};

@@ -1,13 +1,9 @@
 //! ECN: marks echoed in acknowledgements (draft-bensley-tcpm-dctcp-01, section 3.2) and by CNPs (IBA annex A17.9.3).
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::script::{PSN, Script, ack};
+use crate::harness::{BASE, Options, Pair};
 use cc::{DcqcnConfig, DctcpConfig, Rate};
 use core::time::Duration;
-use harness::script::{PSN, Script, ack};
-use harness::{BASE, Options, Pair};
 use roce::Discard;
 use roce::qp::{CompletionStatus, CongestionAlgorithm, Remote, SendRequest};
 use roce::wire::{Bth, Ecn, Header, Operation, Reth, Service, ecn, mark_ce};

@@ -1,7 +1,5 @@
 //! INT's UDP port and AECN's option type are the network's to choose. They are a process's, so this test has one of its own.
 
-extern crate ferroce_roce as roce;
-
 use roce::wire::format::{Numbers, NumbersError};
 use roce::wire::{Bth, Format, Header, Mac, Operation, Path, Service, emit, parse};
 use roce::{Discard, Psn, Qpn};

@@ -1,11 +1,7 @@
 //! Regions whose bytes requests call otherwise than their owner does, zero-based ones among them.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::{BASE, Options, Pair};
 use core::time::Duration;
-use harness::{BASE, Options, Pair};
 use roce::qp::{CompletionStatus, RecvRequest, Remote, SendRequest, Sge};
 use roce::{Access, Binding, ControlError, Region, WindowKind};
 

@@ -1,13 +1,9 @@
 //! Path migration (rtgwg-00 9.4): probes tell how loaded each path is, and requests go over to a less loaded one.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::{BASE, Options, Pair};
 use cc::{HpccConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
-use harness::{BASE, Options, Pair};
 use roce::qp::{CompletionStatus, Congestion, CongestionAlgorithm, PathChoice, Remote, SendRequest};
 use roce::wire::format::aecn::Load;
 use roce::wire::format::{PortState, Request};

@@ -1,12 +1,8 @@
 //! Packet scripts against the requester: what it makes of each answer, and of none.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::script::{PSN, Script, ack, nak, rnr};
+use crate::harness::{BASE, Options};
 use core::time::Duration;
-use harness::script::{PSN, Script, ack, nak, rnr};
-use harness::{BASE, Options};
 use roce::qp::{CompletionStatus, CongestionAlgorithm, Modify, Remote, SendRequest, State};
 use roce::wire::{Aeth, NakCode, Operation, Syndrome};
 use roce::{Discard, Lkey, Rkey};

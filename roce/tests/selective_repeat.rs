@@ -1,12 +1,8 @@
 //! Selective repeat between two peers that agreed on it: what a receiver holds and says, what a sender sends again.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::script::{LAST, PSN, SEND, Script, ack, nak, rnr};
+use crate::harness::{BASE, Faults, Options, Pair, paced};
 use core::time::Duration;
-use harness::script::{LAST, PSN, SEND, Script, ack, nak, rnr};
-use harness::{BASE, Faults, Options, Pair, paced};
 use roce::Discard;
 use roce::qp::{CompletionStatus, RecvRequest, Remote, SendRequest};
 use roce::wire::{Aeth, AtomicEth, FetchAdd, Header, NakCode, Operation, Reth, Syndrome};
@@ -293,7 +289,7 @@ fn goodput(selective_repeat: bool, loss: u64, read: bool) -> u64 {
     MESSAGES * u64::from(MESSAGE) * 8 * 1000 / last.as_nanos()
 }
 
-/// `cargo test -p ferroce-roce --test selective_repeat -- --nocapture` prints the table.
+/// `cargo test -p ferroce-roce selective_repeat -- --nocapture` prints the table.
 #[test]
 fn it_is_worth_more_the_more_is_lost() {
     println!("goodput in Mb/s at 10 Gb/s, 100 µs of round trip, MTU 1024, window 256 KiB");

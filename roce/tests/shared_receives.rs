@@ -1,12 +1,8 @@
 //! Packet scripts of shared receive queues.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::{Host, Options, Pair, path};
 use cc::Instant;
 use core::time::Duration;
-use harness::{Host, Options, Pair, path};
 use roce::qp::{Capabilities, CompletionStatus, Modify, PostError, QpInit, RecvRequest, SendRequest};
 use roce::wire::Service;
 use roce::{ControlError, Event, PdId, Qpn, SrqId, SrqInit, SrqReport};

@@ -1,14 +1,9 @@
 //! Any operations on two queue pairs, beside the model of `model/`.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-mod model;
-
-use model::{LONGEST, Operation, Setting, With, run};
+use crate::model::{LONGEST, Operation, Setting, With, run};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::{FileFailurePersistence, TestRunner};
+use proptest::test_runner::TestRunner;
 use roce::Discard;
 
 fn with() -> impl Strategy<Value = With> {
@@ -95,13 +90,9 @@ fn case() -> impl Strategy<Value = (Setting, Vec<Operation>)> {
     (setting, prop::collection::vec(prop_oneof![4 => request(), 3 => fault(), 5 => time()], 1..150))
 }
 
-/// As many cases as `PROPTEST_CASES` says, or 256. What failed once is kept in `state_machine.regressions`.
+/// As many cases as `PROPTEST_CASES` says, or 256. What failed once is kept in `proptest-regressions/`.
 fn config() -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        max_shrink_iters: 20_000,
-        ..ProptestConfig::default()
-    }
+    ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() }
 }
 
 proptest! {

@@ -1,14 +1,10 @@
 //! Telemetry in data packets, and the ways in which it comes back (rtgwg-00 6.2).
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::script::{PSN, Script, ack};
+use crate::harness::{BASE, Options, Pair};
 use cc::{HpccConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
-use harness::script::{PSN, Script, ack};
-use harness::{BASE, Options, Pair};
 use roce::Discard;
 use roce::qp::{
     CompletionStatus, Congestion, CongestionAlgorithm, FeedbackKey, Remote, Reverse, SendRequest,

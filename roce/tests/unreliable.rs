@@ -1,12 +1,8 @@
 //! Packet scripts of unreliable connections and datagrams: nobody acknowledges, and what is missing is missing.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::{BASE, Host, Options, path};
 use cc::{Instant, Rate};
 use core::net::IpAddr;
-use harness::{BASE, Host, Options, path};
 use roce::qp::{
     Capabilities, Changes, CompletionOpcode, CompletionStatus, Congestion, CongestionAlgorithm, Data,
     Datagram, Modify, PostError, QpInit, RecvRequest, Remote, SendRequest, State,

@@ -1,13 +1,9 @@
 //! Queue pairs that choose their algorithm by what they see of the path.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::{BASE, Options, Pair};
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
-use harness::{BASE, Options, Pair};
 use roce::qp::{CompletionStatus, Congestion, CongestionAlgorithm, Remote, SendRequest, Upgrade, When};
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{Ecn, Header, ecn, parse};

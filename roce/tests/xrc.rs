@@ -1,14 +1,10 @@
 //! Extended reliable connections (IBA annex A14): each request names the shared receive queue that it is for, and that queue
 //! says whose memory its keys are of and whose completions tell of it.
 
-extern crate ferroce_roce as roce;
-
-mod harness;
-
+use crate::harness::xrc::{Inbox, connected};
+use crate::harness::{BASE, Faults, Host, Options, Pair, path};
 use cc::Instant;
 use core::time::Duration;
-use harness::xrc::{Inbox, connected};
-use harness::{BASE, Faults, Host, Options, Pair, path};
 use roce::qp::{
     CompletionOpcode, CompletionStatus, PostError, QpInit, RecvRequest, Remote, SendRequest, State,
 };
@@ -156,7 +152,7 @@ fn an_empty_queue_says_come_back_while_the_other_is_full() {
 fn loss_changes_nothing() {
     for (selective_repeat, seed) in (0..40).map(|seed| (seed % 2 == 0, seed)) {
         let (mut pair, _, inboxes) = connected(Options { selective_repeat, ..options() });
-        pair.random = harness::Random(seed);
+        pair.random = crate::harness::Random(seed);
         pair.faults = Faults { loss: 60, duplicate: 30, reorder: 60, flip: 10 };
         let sent = fill(&mut pair, 0, 0, 6000, seed as u8);
         let source = fill(&mut pair, 1, 100_000, 6000, !seed as u8);

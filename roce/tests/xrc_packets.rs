@@ -1,10 +1,6 @@
 //! XRC as packets: those in `formats/xrc.pcap`, which `ci/dissector` has tshark read.
 
-extern crate ferroce_roce as roce;
-
-#[path = "harness/capture.rs"]
-mod capture;
-
+use crate::harness::capture;
 use roce::wire::{
     Aeth, AtomicEth, Bth, FetchAdd, Header, Mac, Operation, Path, Reth, SendTail, Service, Syndrome, emit,
     parse,

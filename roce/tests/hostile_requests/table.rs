@@ -1,9 +1,9 @@
 //! The table: one row per malformed request.
 
-use super::harness::raw::Raw;
-use super::harness::script::{LAST, PEER, PSN, SEND, Script};
-use super::harness::{BASE, Options};
 use super::windows::{Windows, windows, word_rows};
+use crate::harness::raw::Raw;
+use crate::harness::script::{LAST, PEER, PSN, SEND, Script};
+use crate::harness::{BASE, Options};
 use Outcome::{Acknowledged, Again, Fatal, Gap, NotReady, Silence};
 use roce::qp::CompletionStatus;
 use roce::wire::NakCode::{InvalidRequest, RemoteAccessError};

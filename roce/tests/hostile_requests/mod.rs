@@ -1,17 +1,13 @@
 //! Every malformed request that the specification names, from a peer that is the test: what it is answered, what is
 //! counted, what becomes of both queue pairs, and that no byte of memory changes.
 
-extern crate ferroce_roce as roce;
-
-#[path = "../harness/mod.rs"]
-mod harness;
 mod table;
 mod windows;
 mod xrc;
 
-use harness::raw::Raw;
-use harness::script::{PSN, SEND, Script, ack, nak, rnr};
-use harness::{BASE, Options};
+use crate::harness::raw::Raw;
+use crate::harness::script::{PSN, SEND, Script, ack, nak, rnr};
+use crate::harness::{BASE, Options};
 use roce::qp::{CompletionStatus, RecvRequest, Remote, SendRequest, State};
 use roce::wire::NakCode::{InvalidRequest, PsnSequenceError, RemoteAccessError, RemoteOperationalError};
 use roce::wire::{Header, Operation, Reth, Service};

@@ -212,7 +212,7 @@ impl Requester {
         self.patience = 0;
         self.reach = self.reach.saturating_add((self.una - before) * u64::from(self.mtu));
         self.skip();
-        self.deadline = self.timeout.filter(|_| self.asked > self.una).map(|timeout| books.now + timeout);
+        self.deadline = self.wait().filter(|_| self.asked > self.una).map(|wait| books.now + wait);
         let (number, since) = self.sample?;
         (number < self.una).then(|| {
             self.sample = None;

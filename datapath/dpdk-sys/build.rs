@@ -42,7 +42,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_mempool_avail_count",
     "rte_mempool_free",
     "rte_mempool_in_use_count",
-    "rte_pktmbuf_pool_create",
+    "rte_pktmbuf_pool_create_by_ops",
     "rte_ring_create",
     "rte_ring_free",
     "rte_ring_lookup",

@@ -6,6 +6,7 @@ use common::{carry, eal, frame, open, open_with, refusal, small};
 use ferroce_datapath::dpdk::PortConfig;
 use ferroce_datapath::io::{BURST, Burst, PacketBuf, PacketIo};
 use roce::wire::Mtu;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -39,6 +40,23 @@ fn a_ring_gives_back_what_it_takes() {
     assert_eq!(burst.iter().map(|f| f.len()).collect::<Vec<_>>(), (60..60 + BURST).collect::<Vec<_>>());
     burst.clear();
     assert_eq!(port.buffers_in_use(), 0, "every buffer is back in the pool");
+}
+
+/// Who sends little stays within few buffers, which a cache holds, however many the pool has.
+#[test]
+fn what_came_back_last_leaves_first() {
+    let mut port = open("ring:last");
+    let (mut burst, mut seen) = (Burst::new(), BTreeSet::new());
+    for _ in 0..100 {
+        while !burst.is_full() {
+            burst.push(frame(&mut port, 60, 0));
+        }
+        port.transmit(&mut burst);
+        port.receive(&mut burst);
+        seen.extend(burst.iter().map(|frame| frame.as_ptr()));
+        burst.clear();
+    }
+    assert!(seen.len() <= 2 * BURST, "{} buffers for {BURST} at a time", seen.len());
 }
 
 #[test]

@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const CACHE: u32 = 256;
 const ANY_SOCKET: i32 = -1;
 /// The buffer that came back last leaves first, without a lock. Where another core frees what this one sends (two ports in one
-/// process), a queue would go round through all buffers, 80 MB of them, and find none in a cache.
+/// process), a queue would go round through all buffers, 40 MB or more, and find none in a cache.
 const ORDER: &CStr = c"lf_stack";
+/// Debian's packages of what makes such pools: DPDK begins each as one of rings.
+const DRIVERS: &str = "librte-mempool-stack23 and librte-mempool-ring23";
 
 /// Buffers of one size. Where some are still out when the pool is dropped (in another port's queue, in somebody's
 /// hands), its memory stays.
@@ -40,7 +42,11 @@ impl Pool {
         let pool = unsafe {
             dpdk_sys::rte_pktmbuf_pool_create_by_ops(name, buffers, cache, 0, full, ANY_SOCKET, order)
         };
-        NonNull::new(pool).map(Self).ok_or_else(|| refused(eal::errno()))
+        // What DPDK answers where the drivers of these pools are not installed.
+        let missing = eal::words(libc::EINVAL);
+        let remedy =
+            |why: String| if why == missing { format!("{why} (are {DRIVERS} installed?)") } else { why };
+        NonNull::new(pool).map(Self).ok_or_else(|| refused(remedy(eal::errno())))
     }
 
     pub(super) fn raw(&self) -> *mut dpdk_sys::rte_mempool {

@@ -19,7 +19,6 @@ pub fn frames(file: &Path) -> Vec<Vec<u8>> {
 }
 
 /// A classic little-endian capture of Ethernet frames, a µs apart.
-#[allow(dead_code, reason = "not every test file writes one")]
 pub fn of(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0];
     for (micros, frame) in frames.iter().enumerate() {

@@ -1,5 +1,5 @@
 //! Two endpoints over virtual time and a link with seeded faults.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "tests, benchmarks and fuzz targets each use their part")]
 
 pub mod capture;
 pub mod raw;

@@ -24,6 +24,10 @@ pub fn of(figure: &str) -> Option<&'static str> {
         (_, "write-64") => Some(
             "2,150 instructions a message on the core that sends: six tenths queue pair, headers, rings and turns, no function a tenth",
         ),
+        ("ring", "write-64k-1k") => Some(
+            "of each 1 KiB packet's time four tenths are the ICRC, a tenth the copy, half headers, queue pair and rings, which 4 KiB have \
+             but once",
+        ),
         (_, "write-64k-1k") => Some(
             "of each 1 KiB packet's time a third is the ICRC, a fifth the driver's copy, a third headers, queue pair and rings, which 4 KiB \
              have but once",

@@ -1,7 +1,7 @@
 //! Packet scripts of queue pairs whose settings change after they were first made (IBA 11.2.5.2).
 
 use crate::harness::script::{PSN, SEND, Script, ack, nak, rnr};
-use crate::harness::{Host, Options, path};
+use crate::harness::{BASE, Host, Options, path};
 use core::time::Duration;
 use roce::qp::{
     AckTimeout, Changes, CompletionStatus, Data, Modify, PostError, QpInit, RecvRequest, Remote, SendRequest,
@@ -39,7 +39,7 @@ fn post(script: &mut Script, request: SendRequest) -> Result<(), PostError> {
 }
 
 fn read(script: &Script, id: u64) -> SendRequest {
-    let remote = Remote { address: crate::harness::BASE, rkey: script.rkey() };
+    let remote = Remote { address: BASE, rkey: script.rkey() };
     SendRequest::read(id, script.host.sge(0, 8), remote)
 }
 

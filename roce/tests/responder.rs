@@ -1,7 +1,7 @@
 //! Packet scripts against the responder: what it executes, what it answers, what it refuses.
 
 use crate::harness::script::{LAST, PSN, SEND, Script, ack, nak, rnr};
-use crate::harness::{BASE, Options};
+use crate::harness::{BASE, Options, path};
 use roce::qp::{CompletionStatus, Modify, State};
 use roce::wire::{Aeth, AtomicEth, CompareSwap, FetchAdd, NakCode, Operation, Reth, Syndrome};
 use roce::{Access, Discard, Rkey};
@@ -321,7 +321,7 @@ fn strangers_are_not_heard() {
     assert_eq!(script.send(PSN + 1, write, &[2]), Err(Discard::PartitionKey));
     script.partition_key = 0xffff;
     let peer = script.path;
-    script.path = crate::harness::path(3, 2);
+    script.path = path(3, 2);
     assert_eq!(script.send(PSN + 1, write, &[3]), Err(Discard::Address));
     script.path = peer;
     let qpn = script.host.qpn;

@@ -1,6 +1,6 @@
 //! Memory windows, and what takes them back: who binds, which key leads where, and when.
 
-use crate::harness::script::{PSN, Script, ack, nak};
+use crate::harness::script::{PEER, PSN, Script, ack, nak};
 use crate::harness::window::bind;
 use crate::harness::{BASE, Options, Pair, path};
 use WindowKind::{One, Two};
@@ -209,7 +209,7 @@ fn revive(mut script: Script) -> Script {
     let options = Options { send_psn: PSN, ..Options::default() };
     let qpn = script.host.qpn;
     script.host.endpoint.modify_qp(script.now, qpn, roce::qp::Modify::Reset).unwrap();
-    script.host.ready_to_receive(path(2, 1), Qpn::new(crate::harness::script::PEER), PSN, &options);
+    script.host.ready_to_receive(path(2, 1), Qpn::new(PEER), PSN, &options);
     script.host.ready_to_send(&options);
     script
 }
@@ -278,7 +278,7 @@ fn second_queue_pair(script: &mut Script) -> Qpn {
         srq: None,
     };
     host.qpn = host.endpoint.create_qp(script.now, init).unwrap();
-    host.ready_to_receive(path(2, 1), Qpn::new(crate::harness::script::PEER), PSN, &options);
+    host.ready_to_receive(path(2, 1), Qpn::new(PEER), PSN, &options);
     host.ready_to_send(&options);
     core::mem::replace(&mut host.qpn, ours)
 }

@@ -2,7 +2,7 @@
 //! says whose memory its keys are of and whose completions tell of it.
 
 use crate::harness::xrc::{Inbox, connected};
-use crate::harness::{BASE, Faults, Host, Options, Pair, path};
+use crate::harness::{BASE, Faults, Host, Options, Pair, Random, path};
 use cc::Instant;
 use core::time::Duration;
 use roce::qp::{
@@ -152,7 +152,7 @@ fn an_empty_queue_says_come_back_while_the_other_is_full() {
 fn loss_changes_nothing() {
     for (selective_repeat, seed) in (0..40).map(|seed| (seed % 2 == 0, seed)) {
         let (mut pair, _, inboxes) = connected(Options { selective_repeat, ..options() });
-        pair.random = crate::harness::Random(seed);
+        pair.random = Random(seed);
         pair.faults = Faults { loss: 60, duplicate: 30, reorder: 60, flip: 10 };
         let sent = fill(&mut pair, 0, 0, 6000, seed as u8);
         let source = fill(&mut pair, 1, 100_000, 6000, !seed as u8);

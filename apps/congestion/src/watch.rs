@@ -154,8 +154,9 @@ mod tests {
         find(&[std::process::id()], &mut threads);
         let thread = threads.values_mut().next().expect("this test's");
         let before = thread.waits;
-        thread.newly_waited();
+        let waited_since = thread.newly_waited();
         assert!(thread.waits.time >= before.time && thread.waits.count >= before.count);
+        assert_eq!(waited_since, thread.waits.longest_since(before));
         assert_eq!(waits("12 345 6\n"), Some(Waits { time: 345, count: 6 }));
         assert_eq!(waits(""), None);
     }

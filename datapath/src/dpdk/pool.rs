@@ -42,11 +42,12 @@ impl Pool {
         let pool = unsafe {
             dpdk_sys::rte_pktmbuf_pool_create_by_ops(name, buffers, cache, 0, full, ANY_SOCKET, order)
         };
-        // What DPDK answers where the drivers of these pools are not installed.
-        let missing = eal::words(libc::EINVAL);
-        let remedy =
-            |why: String| if why == missing { format!("{why} (are {DRIVERS} installed?)") } else { why };
-        NonNull::new(pool).map(Self).ok_or_else(|| refused(remedy(eal::errno())))
+        NonNull::new(pool).map(Self).ok_or_else(|| {
+            let why = eal::errno();
+            // What DPDK answers where it has no such pools.
+            let missing = why == eal::words(libc::EINVAL);
+            refused(if missing { format!("{why} (are {DRIVERS} installed?)") } else { why })
+        })
     }
 
     pub(super) fn raw(&self) -> *mut dpdk_sys::rte_mempool {

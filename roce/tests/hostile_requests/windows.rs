@@ -3,7 +3,7 @@
 use super::table::{Outcome, Row, made, reth, write};
 use crate::harness::script::{PSN, Script};
 use crate::harness::window::bind;
-use crate::harness::{BASE, Options};
+use crate::harness::{BASE, Options, path};
 use Outcome::{Acknowledged, Fatal};
 use roce::qp::{Capabilities, CompletionStatus, QpInit, SendRequest};
 use roce::wire::NakCode::InvalidRequest;
@@ -63,7 +63,7 @@ fn another_queue_pairs(script: &mut Script) -> Rkey {
     };
     let options = Options { send_psn: PSN, ..Options::default() };
     script.host.qpn = script.host.endpoint.create_qp(script.now, init).unwrap();
-    script.host.ready_to_receive(crate::harness::path(2, 1), Qpn::new(1), PSN, &options);
+    script.host.ready_to_receive(path(2, 1), Qpn::new(1), PSN, &options);
     script.host.ready_to_send(&options);
     let rkey = script.window(WindowKind::Two, &region, AT, LENGTH, Access::ALL);
     script.host.qpn = ours;

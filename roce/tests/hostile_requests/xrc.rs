@@ -1,7 +1,7 @@
 //! What an XRC target answers to requests that name the wrong shared receive queue, or none (IBA annex A14).
 
 use super::table::{FULL, IMMEDIATE, reth, write};
-use crate::harness::script::{LAST, PEER, PSN, SEND, Script, nak};
+use crate::harness::script::{LAST, PEER, PSN, SEND, Script, ack, nak};
 use crate::harness::xrc::Inbox;
 use crate::harness::{Host, Options, path};
 use cc::Instant;
@@ -175,7 +175,7 @@ fn a_target_and_an_initiator_take_their_own_packets_only() {
         let header = Header::Connected { service, bth, operation: SEND };
         assert_eq!(target.script.send_header(&header, &[1]), Err(Discard::Opcode));
     }
-    let answer = Header::Connected { service: Service::Xrc, bth, operation: crate::harness::script::ack(0) };
+    let answer = Header::Connected { service: Service::Xrc, bth, operation: ack(0) };
     assert_eq!(target.script.send_header(&answer, &[]), Err(Discard::Opcode));
     assert_eq!(target.script.drain(), []);
     // An initiator is asked for nothing.
@@ -189,7 +189,7 @@ fn a_target_and_an_initiator_take_their_own_packets_only() {
     let bth = script.bth(PSN);
     let request = Header::Extended { bth, srq: target.ours[0].number, operation: SEND };
     assert_eq!(script.send_header(&request, &[1]), Err(Discard::Opcode));
-    let rc = Header::Connected { service: Service::Rc, bth, operation: crate::harness::script::ack(0) };
+    let rc = Header::Connected { service: Service::Rc, bth, operation: ack(0) };
     assert_eq!(script.send_header(&rc, &[]), Err(Discard::Opcode));
     assert_eq!(script.drain(), []);
     assert_eq!(script.state(), State::ReadyToSend);
@@ -201,9 +201,9 @@ fn a_duplicate_is_acknowledged_again() {
     let mut target = target();
     let number = target.ours[0].number;
     assert_eq!(target.send(PSN, number, SEND, &[1]), Ok(()));
-    assert_eq!(target.script.drain(), [(PSN, crate::harness::script::ack(1))]);
+    assert_eq!(target.script.drain(), [(PSN, ack(1))]);
     assert_eq!(target.send(PSN, SrqNumber::new(0), SEND, &[1]), Err(Discard::Duplicate));
-    assert_eq!(target.script.drain(), [(PSN, crate::harness::script::ack(1))]);
+    assert_eq!(target.script.drain(), [(PSN, ack(1))]);
     let inbox = target.ours[0];
     assert_eq!(target.script.host.arrived(&inbox).len(), 1);
 }

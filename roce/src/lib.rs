@@ -10,6 +10,7 @@ extern crate alloc;
 extern crate std;
 
 mod address;
+mod congestion;
 mod counters;
 mod cq;
 mod endpoint;

@@ -10,8 +10,8 @@ mod xrc;
 use crate::event::{Event, FailureCause};
 use crate::key_space::KeySpace;
 use crate::qp::{
-    AnyQueuePair, Books, Capabilities, Completion, CompletionOpcode, CompletionStatus, Identity, Modify,
-    PostError, QpInit, QpReport, Receives, RecvRequest, SendRequest,
+    Books, Capabilities, Completion, CompletionOpcode, CompletionStatus, Identity, Modify, PostError, QpInit,
+    QpReport, QueuePair, Receives, RecvRequest, SendRequest,
 };
 use crate::wire::{Path, Service};
 use crate::{
@@ -522,7 +522,7 @@ impl Endpoint {
     }
 
     /// A queue pair with its place, and beside it what it shares with all others.
-    fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut AnyQueuePair, Books<'_>)> {
+    fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut QueuePair, Books<'_>)> {
         let index = self.qps.find(qpn)?;
         let slot = self.qps.at_mut(index)?;
         Some((index, &mut slot.qp, self.commons.books(now)))

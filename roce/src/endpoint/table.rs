@@ -1,5 +1,5 @@
 use super::numbers::{MAX_QPS, Numbers};
-use crate::qp::{AnyQueuePair, Identity};
+use crate::qp::{Identity, QueuePair};
 use crate::wire::Service;
 use crate::{ControlError, Qpn};
 use alloc::boxed::Box;
@@ -10,7 +10,7 @@ use core::time::Duration;
 
 /// A queue pair in its place, with what the scheduler notes about it.
 pub(super) struct Slot {
-    pub(super) qp: AnyQueuePair,
+    pub(super) qp: QueuePair,
     /// It stands in the ready queue.
     pub(super) is_ready: bool,
     /// When its timer is set to; it may be earlier than need be, never later.
@@ -76,7 +76,7 @@ impl QpTable {
                 self.give_up(now, index);
                 continue;
             };
-            let qp = AnyQueuePair::new(service, make(qpn));
+            let qp = QueuePair::new(service, make(qpn));
             place.slot = Some(Box::new(Slot { qp, is_ready: false, armed: None }));
             return Ok(qpn);
         }

@@ -1,7 +1,7 @@
 //! When a queue pair raises which event (IBA 11.6.3).
 
-use super::{Books, Identity, QueuePair, Receives, State};
-use crate::{Event, FailureCause, QpFailure};
+use super::{Books, Identity, Receives, State};
+use crate::{Event, QpFailure};
 
 /// What was told already, and what is still to be told.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,32 +43,5 @@ pub(super) fn on_error(failure: Option<QpFailure>, identity: &Identity, books: &
     }
     if let Receives::Shared(_) = identity.receives {
         books.events.push(Event::LastReceive(identity.qpn));
-    }
-}
-
-impl QueuePair {
-    /// In SQD, something was acknowledged: it may have been the last.
-    #[inline]
-    pub(super) fn look_whether_drained(&mut self, books: &mut Books<'_>) {
-        if self.state == State::SendQueueDrained && self.is_drained() {
-            self.alarms.on_drained(&self.identity, books);
-        }
-    }
-
-    /// No message has begun that is not done.
-    pub(super) fn is_drained(&self) -> bool {
-        !self.requester.has_begun() && self.requester.is_answered()
-    }
-
-    /// How it ended, as long as it still knows.
-    pub(super) fn failure(&self, cause: FailureCause) -> QpFailure {
-        QpFailure {
-            qpn: self.identity.qpn,
-            cause,
-            peer: self.connection.map(|connection| (connection.path.destination, connection.destination)),
-            acknowledged: self.requester.acknowledged_psn(),
-            send: self.requester.send_psn(),
-            expected: self.responder.expected_psn(),
-        }
     }
 }

@@ -1,8 +1,7 @@
 //! Settings that may change after they were first made, and in which states (IBA 11.2.5.2, the table of the queue pair's
 //! transitions to the state that it is in).
 
-use super::paths::Paths;
-use super::queue_pair::{Connection, MAX_RD_ATOMIC, QueuePair, limit};
+use super::queue_pair::{MAX_RD_ATOMIC, limit};
 use super::{AckTimeout, State};
 use crate::wire::{Path, RnrTimer};
 use crate::{Access, ControlError, Qpn};
@@ -152,35 +151,5 @@ impl Changes {
         limit("rnr_retry", self.rnr_retry.unwrap_or(0), 7)?;
         limit("max_rd_atomic", self.max_rd_atomic.unwrap_or(0), MAX_RD_ATOMIC)?;
         limit("max_dest_rd_atomic", self.max_dest_rd_atomic.unwrap_or(0), MAX_RD_ATOMIC)
-    }
-}
-
-impl QueuePair {
-    /// Changes settings, all or none.
-    pub(super) fn change(&mut self, changes: &Changes) -> Result<(), ControlError> {
-        changes.check(RELIABLE, self.identity.qpn, self.state, self.is_drained())?;
-        if let (Some(path), Some(connection)) = (&changes.path, &mut self.connection) {
-            if !self.format.fits(path.destination) {
-                return Err(ControlError::Format { format: self.format, address: path.destination });
-            }
-            connection.move_to(path)?;
-            let ways = self.paths.as_deref_mut();
-            ways.into_iter().for_each(|paths: &mut Paths| paths.mark(&connection.path));
-        }
-        self.access = changes.access.unwrap_or(self.access);
-        self.partition_key = changes.partition_key.unwrap_or(self.partition_key);
-        self.requester.change(changes);
-        self.responder.change(changes);
-        Ok(())
-    }
-}
-
-impl Connection {
-    /// Another way to the peer. Packets go on to say whether switches may mark them.
-    pub(super) fn move_to(&mut self, path: &Path) -> Result<(), ControlError> {
-        let traffic_class = path.traffic_class & !3 | self.path.traffic_class & 3;
-        let path = Path { traffic_class, ..*path };
-        (self.path, self.template) = (path, Self::template(&path)?);
-        Ok(())
     }
 }

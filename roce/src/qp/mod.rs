@@ -1,49 +1,31 @@
 //! Queue pairs: what is asked of them and what they answer.
 
 mod alarms;
-mod alternates;
 mod buffers;
 mod build;
 mod changes;
-mod collector;
-mod estimate;
-mod feedback;
-mod flow;
-mod notify;
-mod paths;
+mod common;
 mod posting;
 mod queue_pair;
 mod receive_queue;
-mod redirect;
+mod reliable;
 mod request;
-mod requester;
-mod responder;
-mod seal;
-mod service;
 mod settings;
 mod source_port;
-mod telemetry;
-mod transmit;
 mod unreliable;
-mod upgrade;
 mod wqe;
 
+pub use crate::congestion::{Congestion, CongestionAlgorithm, FeedbackKey, PathChoice, Upgrade, When};
 pub use crate::wire::Reverse;
 pub use changes::Changes;
-pub use paths::PathChoice;
 pub use request::{
     Completion, CompletionOpcode, CompletionStatus, Data, Datagram, PostError, RecvRequest, Remote,
     SendOperation, SendRequest, Sge,
 };
-pub use seal::FeedbackKey;
-pub use settings::{
-    AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Modify, QpInit, QpReport, RtrSettings,
-    RtsSettings, State, Upgrade, When,
-};
+pub use settings::{AckTimeout, Capabilities, Modify, QpInit, QpReport, RtrSettings, RtsSettings, State};
 pub use source_port::{udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow};
 
 pub(crate) use queue_pair::QueuePair;
-pub(crate) use service::AnyQueuePair;
 
 use crate::address::AddressTable;
 use crate::cq::CompletionQueues;

@@ -1,17 +1,12 @@
-use super::super::queue_pair::same_partition;
+//! Packets that an unreliable queue pair takes in.
+
+use super::super::common::Common;
 use super::super::wqe::MAX_MESSAGE;
-use super::super::{
-    Books, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, State, buffers,
-};
+use super::super::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, buffers};
 use super::{Kind, Unreliable};
 use crate::srq::SharedQueues;
 use crate::wire::{Bth, Frame, Header, Immediate, Operation, Reth, SendTail, Service};
 use crate::{Access, Discard, FailureCause, Memory, Qpn};
-use cc::CongestionController;
-
-/// Where a datagram's payload begins in its receive buffers; before it stand its IPv6 header, or 20 bytes that mean nothing
-/// and its IPv4 header (IBA A17.4.5.1).
-pub(super) const GRH: usize = 40;
 
 /// A message of several packets that has begun.
 #[derive(Debug)]
@@ -28,103 +23,62 @@ struct Part {
 }
 
 /// What a packet meets on its way to memory.
-struct Arrival<'a, 'b, M> {
-    memory: &'a mut M,
-    books: &'a mut Books<'b>,
-    bth: Bth,
-    payload: &'a [u8],
+pub(super) struct Arrival<'a, 'b, M> {
+    pub(super) common: &'a mut Common,
+    pub(super) memory: &'a mut M,
+    pub(super) books: &'a mut Books<'b>,
+    pub(super) bth: Bth,
+    pub(super) payload: &'a [u8],
 }
 
 impl Unreliable {
-    /// Takes in a packet whose ICRC is right and that names this queue pair.
-    pub(crate) fn on_packet<M: Memory>(
+    /// Takes in a packet of this partition.
+    pub(in crate::qp) fn on_packet<M: Memory>(
         &mut self,
+        common: &mut Common,
         frame: &Frame<'_>,
         memory: &mut M,
         books: &mut Books<'_>,
     ) -> Result<(), Discard> {
-        match self.state {
-            State::Reset | State::Init | State::Error => return Err(Discard::QpState),
-            State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained | State::SendQueueError => {}
-        }
-        if !same_partition(self.partition_key, frame.header.bth().partition_key) {
-            return Err(Discard::PartitionKey);
-        }
-        match (&self.kind, frame.header) {
+        match (self.kind, frame.header) {
             (
                 Kind::Datagram { queue_key: ours, .. },
                 Header::Datagram { bth, queue_key, source, immediate },
             ) => {
-                if queue_key != *ours {
+                if queue_key != ours {
                     return Err(Discard::QueueKey);
                 }
-                let mut arrival = Arrival { memory, books, bth, payload: frame.payload };
+                let mut arrival = Arrival { common, memory, books, bth, payload: frame.payload };
                 self.on_datagram(frame.network, source, immediate, &mut arrival)
             }
-            (Kind::Connected(Some(connection)), header) => {
-                let path = &connection.path;
-                if frame.path.source != path.destination || frame.path.destination != path.source {
-                    return Err(Discard::Address);
-                }
-                let mtu = connection.mtu;
+            (Kind::Datagram { .. }, _) => Err(Discard::Opcode),
+            (Kind::Connected, header) => {
+                common.check_peer(frame)?;
                 match header {
                     Header::Connected { service: Service::Uc, bth, operation } => {
-                        let is_marked = self.notifier.on_packet(books.now, frame);
+                        let is_marked = common.congestion.on_packet(books.now, frame);
                         books.counters.rx_marked += u64::from(is_marked);
-                        let mut arrival = Arrival { memory, books, bth, payload: frame.payload };
-                        self.on_request(operation, mtu, &mut arrival)?;
-                        self.alarms.on_request(self.state, &self.identity, books);
+                        let mut arrival = Arrival { common, memory, books, bth, payload: frame.payload };
+                        self.on_request(operation, &mut arrival)?;
+                        let Arrival { common, books, .. } = arrival;
+                        common.alarms.on_request(common.state, &common.identity, books);
                         Ok(())
                     }
                     Header::CongestionNotification { .. } => {
                         books.counters.notifications_received += 1;
-                        if let Some(flow) = &mut self.flow {
-                            flow.algorithm_mut().on_congestion_notification(books.now);
-                        }
+                        common.congestion.on_notification(books.now);
                         Ok(())
                     }
                     _ => Err(Discard::Opcode),
                 }
             }
-            (Kind::Connected(None) | Kind::Datagram { .. }, _) => Err(Discard::Opcode),
         }
-    }
-
-    fn on_datagram<M: Memory>(
-        &mut self,
-        network: &[u8],
-        source: Qpn,
-        immediate: Option<Immediate>,
-        arrival: &mut Arrival<'_, '_, M>,
-    ) -> Result<(), Discard> {
-        let length = (GRH + arrival.payload.len()) as u32;
-        let request = self.receives.front(arrival.books.shared).ok_or(Discard::ReceiverNotReady)?;
-        if buffers::room(&request.buffers) < length {
-            return Err(Discard::LocalProtection);
-        }
-        let mut grh = [0; GRH];
-        grh[GRH - network.len()..].copy_from_slice(network);
-        let (regions, pd) = (&*arrival.books.regions, self.identity.pd);
-        let placed = buffers::place(arrival.memory, regions, pd, &request.buffers, 0, &grh).and_then(|()| {
-            buffers::place(arrival.memory, regions, pd, &request.buffers, GRH as u32, arrival.payload)
-        });
-        if placed.is_err() {
-            let status = CompletionStatus::LocalProtection;
-            self.fail(Some(FailureCause::Receive(status)), status, arrival.books);
-            return Err(Discard::LocalProtection);
-        }
-        let Some(request) = self.receives.pop(arrival.books.shared) else {
-            return Err(Discard::ReceiverNotReady);
-        };
-        self.deliver(request.id, CompletionOpcode::Recv, length, immediate, Some(source), arrival);
-        Ok(())
     }
 
     /// A packet of a connection. One that is missing takes its whole message with it (IBA 9.8.2.2.3).
     fn on_request<M: Memory>(
         &mut self,
         operation: Operation,
-        mtu: u32,
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Discard> {
         let part = part(operation).ok_or(Discard::Opcode)?;
@@ -136,7 +90,7 @@ impl Unreliable {
         if !part.begins && self.message.is_none() {
             return Err(Discard::PsnGap);
         }
-        let executed = self.execute(operation, part, mtu, arrival);
+        let executed = self.execute(operation, part, arrival);
         if executed.is_err() {
             self.abandon(arrival.books.shared);
         }
@@ -154,9 +108,9 @@ impl Unreliable {
         &mut self,
         operation: Operation,
         part: Part,
-        mtu: u32,
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Discard> {
+        let mtu = arrival.common.mtu();
         let length = arrival.payload.len() as u32;
         let fits = match part {
             Part { ends: false, .. } => length == mtu,
@@ -192,12 +146,12 @@ impl Unreliable {
             self.message = Some(Message::Send { request, received });
             return Err(Discard::LocalProtection);
         }
-        let (regions, pd) = (&*arrival.books.regions, self.identity.pd);
+        let (regions, pd) = (&*arrival.books.regions, arrival.common.identity.pd);
         let placed = buffers::place(arrival.memory, regions, pd, &request.buffers, received, arrival.payload);
         if placed.is_err() {
             self.message = Some(Message::Send { request, received });
             let status = CompletionStatus::LocalProtection;
-            self.fail(Some(FailureCause::Receive(status)), status, arrival.books);
+            self.fail(arrival.common, Some(FailureCause::Receive(status)), status, arrival.books);
             return Err(Discard::LocalProtection);
         }
         let immediate = match tail {
@@ -233,7 +187,7 @@ impl Unreliable {
         if !fits || reth.length > MAX_MESSAGE {
             return Err(Discard::Sequence);
         }
-        if !self.access.contains(Access::REMOTE_WRITE) {
+        if !arrival.common.access.contains(Access::REMOTE_WRITE) {
             return Err(Discard::RemoteAccess);
         }
         let immediate = end.flatten();
@@ -241,7 +195,7 @@ impl Unreliable {
             return Err(Discard::ReceiverNotReady);
         }
         if length > 0 {
-            let (regions, Identity { pd, qpn, .. }) = (&*arrival.books.regions, self.identity);
+            let (regions, Identity { pd, qpn, .. }) = (&*arrival.books.regions, arrival.common.identity);
             let address = reth.address.wrapping_add(u64::from(received));
             // All of the range is checked before its first byte is written.
             if begin.is_some() {
@@ -270,7 +224,7 @@ impl Unreliable {
         Ok(())
     }
 
-    fn deliver<M>(
+    pub(super) fn deliver<M>(
         &mut self,
         id: u64,
         opcode: CompletionOpcode,
@@ -283,7 +237,7 @@ impl Unreliable {
             id,
             status: CompletionStatus::Success,
             opcode,
-            qpn: self.identity.qpn,
+            qpn: arrival.common.identity.qpn,
             length,
             immediate,
             invalidated: None,
@@ -292,16 +246,22 @@ impl Unreliable {
             srq: self.receives.shared(),
         };
         arrival.books.counters.rx_payload_bytes += arrival.payload.len() as u64;
-        arrival.books.cqs.push(self.identity.recv_cq, completion);
+        arrival.books.cqs.push(arrival.common.identity.recv_cq, completion);
     }
 
     /// Ends the receive in progress with `status` and all others as flushed.
-    pub(super) fn flush_receives(&mut self, status: CompletionStatus, books: &mut Books<'_>) {
+    pub(in crate::qp) fn flush_receives(
+        &mut self,
+        common: &Common,
+        status: CompletionStatus,
+        books: &mut Books<'_>,
+    ) {
+        let identity = &common.identity;
         let mut status = status;
         self.abandon(books.shared);
         while let Some(request) = self.receives.pop_own() {
-            let completion = Completion::new(request.id, status, CompletionOpcode::Recv, self.identity.qpn);
-            books.cqs.push(self.identity.recv_cq, completion);
+            let completion = Completion::new(request.id, status, CompletionOpcode::Recv, identity.qpn);
+            books.cqs.push(identity.recv_cq, completion);
             status = CompletionStatus::Flushed;
         }
     }

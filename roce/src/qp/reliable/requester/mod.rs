@@ -5,11 +5,12 @@ mod local;
 mod selective;
 mod send;
 
-use super::wqe::{self, Wqe};
-use super::{
+use super::super::wqe::{self, Wqe};
+use super::super::{
     AckTimeout, Books, Changes, Completion, CompletionStatus, Identity, RtsSettings, SendOperation,
     SendRequest,
 };
+use crate::congestion::Progress;
 use crate::{Discard, Psn};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -17,8 +18,8 @@ use cc::Instant;
 use core::time::Duration;
 use selective::Selective;
 
-pub(super) use local::run;
-pub(super) use send::operation;
+pub(in crate::qp) use local::run;
+pub(in crate::qp) use send::operation;
 
 /// Half the circle: PSNs that may be outstanding, or new and old can't be told apart (IBA 9.7.2).
 const MAX_OUTSTANDING: u64 = 1 << 23;
@@ -33,17 +34,6 @@ pub(super) enum Trouble {
     Discard(Discard),
     /// The oldest request fails so, and the queue pair with it.
     Fail(CompletionStatus),
-}
-
-/// What an acknowledgement moved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Progress {
-    /// Payload bytes newly acknowledged.
-    pub(super) bytes: u64,
-    /// A round trip that it measured.
-    pub(super) rtt: Option<Duration>,
-    /// Something was lost: the window begins again at the oldest packet.
-    pub(super) lost: bool,
 }
 
 /// Send queue and connection state of the requester. All numbers are packet numbers (see [`Wqe`]):
@@ -225,9 +215,9 @@ impl Requester {
         self.stream_at(self.cursor, self.next) - self.stream_at(0, self.una)
     }
 
-    /// The oldest packet not acknowledged, and the next to send.
-    pub(super) const fn bounds(&self) -> (u64, u64) {
-        (self.una, self.next)
+    /// The oldest packet not acknowledged, the next to send, and one more than the highest ever sent.
+    pub(super) const fn bounds(&self) -> (u64, u64, u64) {
+        (self.una, self.next, self.sent)
     }
 
     /// Whether nothing that was sent still waits for its answer.
@@ -332,12 +322,6 @@ impl Requester {
         let ahead = psn.distance(self.psn(self.una));
         let number = self.una.checked_add_signed(i64::from(ahead))?;
         (self.una..self.sent).contains(&number).then_some(number)
-    }
-
-    /// The number of the packet that has this PSN, of those sent: the nearest to the oldest not acknowledged.
-    pub(super) fn sent_number(&self, psn: Psn) -> Option<u64> {
-        let ahead = psn.distance(self.psn(self.una));
-        self.una.checked_add_signed(i64::from(ahead)).filter(|&number| number < self.sent)
     }
 
     /// The first PSN of the connection.

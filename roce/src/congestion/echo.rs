@@ -10,14 +10,14 @@ const MAX_WAITING: usize = 16;
 
 /// An acknowledgement of everything up to a packet whose successor was marked otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Boundary {
-    pub(super) up_to: Psn,
+pub(crate) struct Boundary {
+    pub(crate) up_to: Psn,
     is_marked: bool,
 }
 
 /// `DCTCP.CE`, and the acknowledgements that its changes made due.
 #[derive(Debug, Default)]
-pub(super) struct Echo {
+pub(crate) struct Echo {
     /// `DCTCP.CE`.
     is_marked: bool,
     /// Packets executed since the last acknowledgement, or the last that became due.
@@ -29,7 +29,7 @@ impl Echo {
     /// Packet `psn` was executed. Rules 1 and 2: where its mark differs from the one before, all before it is acknowledged
     /// apart. Rule 3: nothing else happens.
     #[inline]
-    pub(super) fn on_packet(&mut self, is_marked: bool, wants_exact: bool, psn: Psn) {
+    pub(crate) fn on_packet(&mut self, is_marked: bool, wants_exact: bool, psn: Psn) {
         let is_marked = is_marked && wants_exact;
         if is_marked != self.is_marked {
             if self.unacknowledged > 0 {
@@ -45,30 +45,30 @@ impl Echo {
     }
 
     #[inline]
-    pub(super) fn due(&self) -> Option<&Boundary> {
+    pub(crate) fn due(&self) -> Option<&Boundary> {
         self.waiting.first()
     }
 
     /// The acknowledgement that was due left.
-    pub(super) fn on_boundary_sent(&mut self) {
+    pub(crate) fn on_boundary_sent(&mut self) {
         if !self.waiting.is_empty() {
             self.waiting.remove(0);
         }
     }
 
     /// Everything was acknowledged.
-    pub(super) fn on_acknowledged(&mut self) {
+    pub(crate) fn on_acknowledged(&mut self) {
         self.unacknowledged = 0;
     }
 
     /// The BTH's congestion byte of an acknowledgement: BECN if and only if `DCTCP.CE` is true.
-    pub(super) const fn bits(&self) -> u8 {
+    pub(crate) const fn bits(&self) -> u8 {
         bits(self.is_marked)
     }
 }
 
 impl Boundary {
-    pub(super) const fn bits(&self) -> u8 {
+    pub(crate) const fn bits(&self) -> u8 {
         bits(self.is_marked)
     }
 }

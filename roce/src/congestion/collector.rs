@@ -2,7 +2,7 @@
 
 use super::alternates::{Alternates, elsewhere};
 use super::estimate::Estimates;
-use super::telemetry::ETA_ONE;
+use super::sampler::ETA_ONE;
 use crate::wire::format::{Hops, Reading};
 use crate::wire::telemetry::{HopRecord, IntHeader, MAX_HOPS};
 use crate::wire::{Frame, Header, Records, Report, Reverse, Setup, Tells};

@@ -1,5 +1,5 @@
-use super::super::wqe::{Position, Wqe};
-use super::super::{Books, Data, Remote, SendOperation};
+use super::super::super::wqe::{Position, Wqe};
+use super::super::super::{Books, Data, Remote, SendOperation};
 use super::{MAX_OUTSTANDING, Requester};
 use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Operation, Reth, SendTail};
 use crate::{Psn, SrqNumber};

@@ -3,9 +3,6 @@
 //!
 //! What answers the peer, READ responses and acknowledgements, stays on the path of the connection.
 
-use super::flow::Flow;
-use super::queue_pair::{Connection, QueuePair};
-use super::{Books, State};
 use crate::wire::{Path, Report, Template};
 use crate::{Psn, Qpn};
 use alloc::vec::Vec;
@@ -137,7 +134,7 @@ impl Paths {
     }
 
     /// A probe leaves as number `number`; along this way.
-    fn on_probe(&mut self, now: Instant, number: u64) -> Template {
+    pub(super) fn on_probe(&mut self, now: Instant, number: u64) -> Template {
         let at = self.next;
         self.next = (at + 1) % self.ways.len();
         self.due_at = now + self.interval;
@@ -220,7 +217,7 @@ impl Paths {
     }
 
     /// Nothing is on its way: goes over to the wanted way.
-    fn go_over(&mut self, now: Instant) -> bool {
+    pub(super) fn go_over(&mut self, now: Instant) -> bool {
         let Some(to) = self.wanted.take() else { return false };
         self.current = to;
         self.leading = None;
@@ -259,40 +256,6 @@ impl Way {
 /// Of the path's `index`th way: 0xC000 and up, all different.
 const fn source_port(own: u16, index: u16) -> u16 {
     if index == 0 { own } else { 0xc000 | (own.wrapping_add(index.wrapping_mul(0x0ccd)) & 0x3fff) }
-}
-
-impl QueuePair {
-    /// The next probe of the paths, while data is in flight.
-    pub(super) fn transmit_path_probe(
-        &mut self,
-        connection: &Connection,
-        books: &mut Books<'_>,
-        frame: &mut [u8],
-    ) -> Option<usize> {
-        let is_due = self.paths.as_ref()?.due_at() <= books.now;
-        if !is_due || self.state != State::ReadyToSend || self.requester.in_flight() == 0 {
-            return None;
-        }
-        let template = self.paths.as_mut()?.on_probe(books.now, self.prober.sent());
-        let written = self.write_probe(connection.destination, &template, frame);
-        self.prober.skip();
-        books.counters.probes_sent += 1;
-        written
-    }
-
-    /// Goes over to a better path where one is wanted and nothing is on its way. Tells whether new packets must wait for that.
-    pub(super) fn migrate(&mut self, books: &mut Books<'_>) -> bool {
-        let Some(paths) = self.paths.as_mut().filter(|paths| paths.wants_to_move()) else { return false };
-        if !self.requester.is_answered() {
-            return self.requester.all_is_asked_for();
-        }
-        if paths.go_over(books.now) {
-            books.counters.path_moves += 1;
-            // The records are those of the old path's links.
-            self.flow.as_mut().map(Flow::on_path_change);
-        }
-        false
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 mod answer;
 mod check;
-mod echo;
 mod execute;
 mod named;
 mod reorder;
@@ -11,15 +10,15 @@ mod resources;
 pub(super) use answer::Answered;
 pub(super) use execute::Arrival;
 
-use super::receive_queue::ReceiveQueue;
-use super::{
+use super::super::receive_queue::ReceiveQueue;
+use super::super::{
     Books, Changes, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, RtrSettings,
 };
+use crate::congestion::Echo;
 use crate::wire::{Aeth, NakCode, Reth, RnrTimer, Syndrome};
 use crate::{Access, CqId, Discard, Psn};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use echo::Echo;
 use reorder::Reorder;
 use resources::Resources;
 

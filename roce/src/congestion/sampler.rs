@@ -1,80 +1,15 @@
-//! The requester's telemetry: probes and their answers (rtgwg-00 6.2.1, 7.1), INT headers in data packets, and the setup
-//! that tells the receiver how to answer.
+//! Telemetry in data packets, and the setup that asks the receiver for its answers.
 
-use super::Congestion;
+use super::settings::Congestion;
 use crate::wire::{Reverse, Setup, Tells};
-use crate::{Discard, Psn};
-use cc::{Ack, AlgorithmConfig, HpccConfig, Instant};
+use cc::{AlgorithmConfig, HpccConfig, Instant};
 use core::num::NonZeroU32;
 use core::time::Duration;
-
-/// Hops that a probe leaves room for.
-pub(super) const PROBE_ROOM: u8 = 8;
 
 /// How often a setup is sent before the peer counts as one that knows none.
 const SETUP_ATTEMPTS: u8 = 20;
 /// The shortest time between two of them.
 const SETUP_INTERVAL: Duration = Duration::from_micros(500);
-
-/// Between two probes: more of them would leave no room for what they measure.
-const SHORTEST_INTERVAL: Duration = Duration::from_micros(1);
-
-/// Probes sent, answers awaited.
-#[derive(Debug, Default)]
-pub(super) struct Prober {
-    interval: Option<Duration>,
-    /// The next probe's number. Numbers never wrap here; their low 24 bits travel as a PSN.
-    next: u64,
-    /// Answers below this number are old.
-    awaited: u64,
-    last_sent: Option<Instant>,
-}
-
-impl Prober {
-    /// A probe every so often, but not all the time.
-    pub(super) fn new(interval: Option<Duration>) -> Self {
-        Self { interval: interval.map(|interval| interval.max(SHORTEST_INTERVAL)), ..Self::default() }
-    }
-
-    /// When the next probe may leave while data is in flight. A lost probe doesn't stop the next.
-    #[inline]
-    pub(super) fn due_at(&self) -> Option<Instant> {
-        let interval = self.interval?;
-        Some(self.last_sent.map_or(Instant::ZERO, |last| last + interval))
-    }
-
-    pub(super) const fn psn(&self) -> Psn {
-        Psn::new((self.next & (Psn::CIRCLE as u64 - 1)) as u32)
-    }
-
-    /// How many were sent.
-    pub(super) const fn sent(&self) -> u64 {
-        self.next
-    }
-
-    /// The number goes to a probe of another purpose.
-    pub(super) const fn skip(&mut self) {
-        self.next += 1;
-    }
-
-    pub(super) fn on_sent(&mut self, now: Instant) {
-        self.next += 1;
-        self.last_sent = Some(now);
-    }
-
-    /// Takes an answer in: once, and none older than one taken before. Gives it as an acknowledgement that counts probes.
-    pub(super) fn on_response(&mut self, now: Instant, psn: Psn) -> Result<Ack, Discard> {
-        let number = self
-            .next
-            .checked_add_signed(i64::from(psn.distance(self.psn())))
-            .filter(|number| (self.awaited..self.next).contains(number))
-            .ok_or(Discard::Telemetry)?;
-        self.awaited = number + 1;
-        let newest = number + 1 == self.next;
-        let rtt = self.last_sent.filter(|_| newest).map(|sent| now.saturating_since(sent));
-        Ok(Ack { now, seq: number + 1, next: self.next, acked_bytes: 0, ce_bytes: 0, rtt })
-    }
-}
 
 /// Tells the peer how to answer, until it says that it heard.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +49,11 @@ impl Sampler {
         let setup = setup(config, reverse, tells);
         let handshake = Handshake { setup, is_heard: false, attempts: 0, next_at: Instant::ZERO };
         Self { handshake: Some(handshake), every, subscribe, left: 0 }
+    }
+
+    /// Returns whether it has anything to ask for.
+    pub(super) const fn is_used(&self) -> bool {
+        self.handshake.is_some()
     }
 
     /// When the setup may leave, while data is in flight.

@@ -1,7 +1,7 @@
 //! A responder's memory of paths that a peer only probes: their records must not mix with those of the path of its data.
 
 use super::collector::ratio;
-use crate::qp::PathChoice;
+use super::paths::PathChoice;
 use crate::wire::format::{Hops, Reading};
 use crate::wire::telemetry::IntHeader;
 use crate::wire::{Frame, Report};

@@ -3,8 +3,8 @@
 //! After a loss `next` goes back as it does in go-back-N, but over what the peer has it jumps, and from the end of what is
 //! known to be lost it goes on where it was.
 
-use super::super::wqe::Wqe;
-use super::super::{Books, Identity};
+use super::super::super::wqe::Wqe;
+use super::super::super::{Books, Identity};
 use super::acknowledge::STALE;
 use super::{Progress, Requester, Trouble};
 use crate::Psn;

@@ -1,5 +1,5 @@
-use super::super::wqe::{Position, Wqe};
-use super::super::{Books, CompletionStatus, Data, Identity, SendOperation, Sge, buffers};
+use super::super::super::wqe::{Position, Wqe};
+use super::super::super::{Books, CompletionStatus, Data, Identity, SendOperation, Sge, buffers};
 use super::{Progress, Requester, Trouble, success};
 use crate::wire::{Aeth, NakCode, Operation, RnrTimer, Syndrome};
 use crate::{Discard, Memory, Psn};

@@ -1,0 +1,279 @@
+//! Telemetry that packets of the peer bring, and the peer's answers to ours.
+
+use super::collector::RATIO_ONE;
+use super::seal::Sealed;
+use super::telemetry::Telemetry;
+use super::upgrade::Seen;
+use super::{CongestionControl, Transport};
+use crate::wire::{Bth, Feedback, Frame, Header, MAX_FEEDBACK, Opcode, Report, SETUP_LENGTH, Seal, Setup};
+use crate::{Counters, Discard};
+use cc::{Ack, ActiveFlows, CongestionController, Inflight, Instant, ReceiverLink};
+
+impl CongestionControl {
+    /// A request of the peer came: another UDP source port than before is another path.
+    #[inline]
+    pub(crate) fn on_request(&mut self, udp_source: u16) {
+        if let Some(collector) = self.telemetry.as_mut().and_then(|telemetry| telemetry.known_collector()) {
+            collector.on_request(udp_source);
+        }
+    }
+
+    /// Returns whether a data packet brings telemetry, or an Acknowledge feedback. Either is taken in before the packet itself, by
+    /// [`Self::on_telemetry`].
+    #[inline]
+    pub(crate) fn brings_telemetry(&self, frame: &Frame<'_>) -> bool {
+        self.telemetry.as_ref().is_some_and(|telemetry| telemetry.hears())
+            || frame.in_band.is_some()
+            || frame.carried.is_some()
+            || frame.header.bth().congestion & Bth::TELEMETRY != 0
+    }
+
+    /// Takes in what a data packet or an Acknowledge brings.
+    pub(crate) fn on_telemetry(
+        &mut self,
+        frame: &Frame<'_>,
+        transport: &Transport<'_>,
+        counters: &mut Counters,
+        flows: &mut ActiveFlows,
+    ) {
+        let (bth, opcode) = (frame.header.bth(), frame.header.opcode());
+        if !opcode.is_acknowledge() {
+            let brings = frame.in_band.is_some() || frame.carried.is_some();
+            if brings {
+                self.telemetry().collector();
+            }
+            let known = self.telemetry.as_mut().and_then(|telemetry| telemetry.known_collector());
+            if let Some(collector) = known {
+                collector.on_frame(transport.now, frame, flows);
+            }
+            return;
+        }
+        if bth.congestion & Bth::TELEMETRY != 0 && !frame.payload.is_empty() {
+            let taken = Feedback::read(frame.payload)
+                .and_then(|feedback| self.on_feedback(bth, opcode, &feedback, transport, counters));
+            // The Acknowledge itself is good, whatever rides behind it.
+            if let Err(discard) = taken {
+                counters.discard(discard);
+            }
+        }
+    }
+
+    /// Takes in a packet that carries nothing but congestion control, except congestion notifications. Returns whether packets are to
+    /// be marked from now on.
+    ///
+    /// # Errors
+    /// Returns why the packet was dropped.
+    pub(crate) fn on_control(
+        &mut self,
+        frame: &Frame<'_>,
+        transport: &Transport<'_>,
+        counters: &mut Counters,
+        flows: &mut ActiveFlows,
+    ) -> Result<bool, Discard> {
+        match &frame.header {
+            Header::TelemetryRequest { .. } => {
+                self.telemetry().collector().on_frame(transport.now, frame, flows);
+            }
+            Header::TelemetryResponse { bth, feedback } => {
+                return self.on_response(bth, feedback, transport, counters);
+            }
+            Header::TelemetryNotification { bth, feedback } => {
+                self.on_feedback(bth, Opcode::TELEMETRY_NOTIFICATION, feedback, transport, counters)?;
+            }
+            Header::DirectResponse { bth, feedback } => {
+                self.on_direct(bth, feedback, transport, counters)?;
+            }
+            Header::TelemetrySetup { bth, setup, seal } => self.on_setup(bth, *setup, *seal, transport)?,
+            Header::Connected { .. }
+            | Header::Extended { .. }
+            | Header::Datagram { .. }
+            | Header::SelectiveAcknowledge { .. }
+            | Header::CongestionNotification { .. } => return Err(Discard::Opcode),
+        }
+        Ok(false)
+    }
+
+    /// The answer to a probe.
+    fn on_response(
+        &mut self,
+        bth: &Bth,
+        feedback: &Feedback,
+        transport: &Transport<'_>,
+        counters: &mut Counters,
+    ) -> Result<bool, Discard> {
+        let telemetry = self.telemetry.as_mut().ok_or(Discard::Telemetry)?;
+        telemetry.check_seal(bth, Opcode::TELEMETRY_RESPONSE, feedback, transport)?;
+        if let Some(paths) = &mut telemetry.paths
+            && paths.on_response(transport.now, bth.psn, feedback.report)
+        {
+            counters.probe_responses += 1;
+            return Ok(false);
+        }
+        let ack = telemetry.prober.on_response(transport.now, bth.psn)?;
+        counters.probe_responses += 1;
+        let hops = feedback.report.hops();
+        let becomes_markable =
+            hops.is_some_and(|hops| self.consider(Seen::Telemetry(hops), &transport.sequence));
+        self.on_report(&ack, feedback.report);
+        Ok(becomes_markable)
+    }
+
+    /// Feedback about a packet of ours.
+    fn on_feedback(
+        &mut self,
+        bth: &Bth,
+        opcode: Opcode,
+        feedback: &Feedback,
+        transport: &Transport<'_>,
+        counters: &mut Counters,
+    ) -> Result<(), Discard> {
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.check_seal(bth, opcode, feedback, transport)?;
+        }
+        let seq = match feedback.report {
+            Report::Ready => {
+                if let Some(telemetry) = &mut self.telemetry {
+                    telemetry.sampler.on_ready();
+                }
+                return Ok(());
+            }
+            Report::Window(_) => 0,
+            Report::Busiest { .. }
+            | Report::Hop { .. }
+            | Report::Shared { .. }
+            | Report::All { .. }
+            | Report::Ratio { .. } => transport.sequence.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1,
+        };
+        counters.feedback_received += 1;
+        self.on_report(&ack_of(transport, seq), feedback.report);
+        Ok(())
+    }
+
+    /// A switch reports that a packet of ours met congestion.
+    fn on_direct(
+        &mut self,
+        bth: &Bth,
+        feedback: &Feedback,
+        transport: &Transport<'_>,
+        counters: &mut Counters,
+    ) -> Result<(), Discard> {
+        if let Some(telemetry) = &mut self.telemetry {
+            let (content, length) = bytes(feedback.report);
+            telemetry.seals.open(&Sealed::direct(bth), &content[..length], feedback.seal)?;
+        }
+        if !matches!(feedback.report, Report::Ratio { .. }) {
+            return Err(Discard::Telemetry);
+        }
+        let seq = transport.sequence.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1;
+        counters.feedback_received += 1;
+        self.on_report(&ack_of(transport, seq), feedback.report);
+        Ok(())
+    }
+
+    fn on_report(&mut self, ack: &Ack, report: Report) {
+        let Some(flow) = &mut self.flow else { return };
+        let algorithm = flow.algorithm_mut();
+        match report {
+            Report::Shared { hops, flows, .. } => {
+                algorithm.on_receiver_link(ReceiverLink { hop: hops - 1, flows });
+            }
+            Report::Ratio { utilisation, interval, .. } => {
+                let utilisation = f64::from(utilisation) / RATIO_ONE;
+                algorithm.on_inflight(ack, &Inflight { utilisation, interval: interval.into() });
+            }
+            Report::Window(window) => algorithm.on_window(window),
+            Report::Busiest { .. } | Report::Hop { .. } | Report::All { .. } | Report::Ready => {}
+        }
+        if let Some(path) = report.path() {
+            algorithm.on_telemetry(ack, &path);
+        }
+    }
+
+    fn on_setup(
+        &mut self,
+        bth: &Bth,
+        setup: Setup,
+        seal: Option<Seal>,
+        transport: &Transport<'_>,
+    ) -> Result<(), Discard> {
+        let first = transport.sequence.first_received;
+        let sealed = Sealed {
+            to: transport.qpn,
+            ..Sealed::new(Opcode::TELEMETRY_SETUP, transport.destination, bth, first)
+        };
+        let telemetry = self.telemetry();
+        telemetry.seals.open(&sealed, &setup.pack(), seal)?;
+        telemetry.collector().on_setup(setup)
+    }
+
+    /// Returns `report` as it rides behind an Acknowledge with this BTH, and takes it as sent.
+    pub(crate) fn ride(
+        &mut self,
+        opcode: Opcode,
+        bth: &Bth,
+        report: Report,
+        transport: &Transport<'_>,
+        counters: &mut Counters,
+    ) -> Feedback {
+        let telemetry = self.telemetry();
+        let feedback = telemetry.feedback(opcode, bth, report, transport);
+        telemetry.collector().on_sent(report);
+        counters.feedback_sent += 1;
+        feedback
+    }
+}
+
+impl Telemetry {
+    fn check_seal(
+        &mut self,
+        bth: &Bth,
+        opcode: Opcode,
+        feedback: &Feedback,
+        transport: &Transport<'_>,
+    ) -> Result<(), Discard> {
+        if !self.seals.is_used() {
+            return Ok(());
+        }
+        let sealed = Sealed::new(opcode, transport.destination, bth, transport.sequence.first_sent);
+        let (content, length) = bytes(feedback.report);
+        self.seals.open(&sealed, &content[..length], feedback.seal)
+    }
+
+    /// Seals what this side reports about the peer's data.
+    pub(super) fn feedback(
+        &mut self,
+        opcode: Opcode,
+        bth: &Bth,
+        report: Report,
+        transport: &Transport<'_>,
+    ) -> Feedback {
+        if !self.seals.is_used() {
+            return Feedback { report, seal: None };
+        }
+        let sealed = Sealed::new(opcode, transport.qpn, bth, transport.sequence.first_received);
+        let (content, length) = bytes(report);
+        Feedback { report, seal: self.seals.seal(&sealed, &content[..length]) }
+    }
+
+    /// Seals what this side asks the peer for.
+    pub(super) fn seal_setup(&mut self, bth: &Bth, setup: Setup, transport: &Transport<'_>) -> Option<Seal> {
+        let first = transport.sequence.first_sent;
+        let sealed = Sealed::new(Opcode::TELEMETRY_SETUP, transport.qpn, bth, first);
+        self.seals.seal(&sealed, &setup.pack())
+    }
+}
+
+/// Returns an acknowledgement of no bytes, for telemetry about packet `seq - 1`.
+const fn ack_of(transport: &Transport<'_>, seq: u64) -> Ack {
+    let now: Instant = transport.now;
+    Ack { now, seq, next: transport.sequence.next, acked_bytes: 0, ce_bytes: 0, rtt: None }
+}
+
+/// Returns a report as it is on the wire.
+fn bytes(report: Report) -> ([u8; MAX_FEEDBACK], usize) {
+    let mut bytes = [0; MAX_FEEDBACK];
+    let length = Feedback { report, seal: None }.write(&mut bytes);
+    (bytes, length)
+}
+
+const _: () = assert!(SETUP_LENGTH.is_multiple_of(4) && MAX_FEEDBACK.is_multiple_of(4));

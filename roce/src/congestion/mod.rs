@@ -1,0 +1,330 @@
+//! What connects a queue pair to the algorithms of `cc`: pacing, telemetry and its answers, marks, path selection.
+//!
+//! A queue pair asks [`CongestionControl`] four questions: may it send now, how much, what rides along, and what else is owed. It
+//! reports four facts: what was sent, what was acknowledged, what was heard of the network, and what was lost. Nothing else crosses.
+
+mod alternates;
+mod collector;
+mod echo;
+mod estimate;
+mod feedback;
+mod notification;
+mod owed;
+mod pacing;
+mod paths;
+mod prober;
+mod sampler;
+mod seal;
+mod settings;
+mod telemetry;
+mod upgrade;
+
+pub use paths::PathChoice;
+pub use seal::FeedbackKey;
+pub use settings::{Congestion, CongestionAlgorithm, Upgrade, When};
+
+pub(crate) use echo::Echo;
+pub(crate) use owed::InFlight;
+pub(crate) use telemetry::{Brings, insert_telemetry};
+
+use crate::wheel::sooner;
+use crate::wire::{Bth, Frame, Mac, Path, Report, Template};
+use crate::{ControlError, Psn, Qpn};
+use alloc::boxed::Box;
+use cc::{Algorithm, CongestionController, Instant};
+use core::net::IpAddr;
+use core::time::Duration;
+use notification::Notifier;
+use pacing::Flow;
+use telemetry::Telemetry;
+use upgrade::Seen;
+
+/// What congestion control knows of a connection's transport while it writes a packet or takes feedback in.
+#[derive(Clone, Copy)]
+pub(crate) struct Transport<'a> {
+    pub(crate) now: Instant,
+    pub(crate) qpn: Qpn,
+    pub(crate) destination: Qpn,
+    pub(crate) partition_key: u16,
+    pub(crate) identification: u16,
+    /// The headers of packets on the connection's own path.
+    pub(crate) template: &'a Template,
+    /// The queue pair is in RTS, and data is in flight.
+    pub(crate) is_sending: bool,
+    pub(crate) sequence: Sequence,
+}
+
+/// Where both directions of a connection stand, in packet numbers that never wrap.
+#[derive(Clone, Copy)]
+pub(crate) struct Sequence {
+    /// The oldest packet that is not acknowledged.
+    pub(crate) una: u64,
+    /// The next packet to send.
+    pub(crate) next: u64,
+    /// One more than the highest packet ever sent.
+    pub(crate) sent: u64,
+    /// The first PSN that this side sent.
+    pub(crate) first_sent: Psn,
+    /// The first PSN that the peer sent.
+    pub(crate) first_received: Psn,
+}
+
+impl Sequence {
+    /// Returns the number of the sent packet with this PSN: of those that have it, the nearest to the oldest not acknowledged.
+    fn sent_number(&self, psn: Psn) -> Option<u64> {
+        let una = self.first_sent.plus((self.una & u64::from(Psn::CIRCLE - 1)) as u32);
+        self.una.checked_add_signed(i64::from(psn.distance(una))).filter(|&number| number < self.sent)
+    }
+}
+
+impl Transport<'_> {
+    fn bth(&self, psn: Psn) -> Bth {
+        Bth {
+            solicited: false,
+            migration: false,
+            partition_key: self.partition_key,
+            congestion: 0,
+            destination: self.destination,
+            ack_request: false,
+            psn,
+        }
+    }
+}
+
+/// What an acknowledgement moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Payload bytes newly acknowledged.
+    pub(crate) bytes: u64,
+    /// A round trip that it measured.
+    pub(crate) rtt: Option<Duration>,
+    /// Something was lost: the window begins again at the oldest packet.
+    pub(crate) lost: bool,
+}
+
+/// A queue pair's congestion control. What only some queue pairs need is boxed: most queue pairs are idle.
+#[derive(Debug)]
+pub(crate) struct CongestionControl {
+    /// From RTS on.
+    flow: Option<Flow>,
+    notifier: Notifier,
+    /// From the first use of telemetry, by this side or by the peer.
+    telemetry: Option<Box<Telemetry>>,
+    /// The pacer holds a packet back until then.
+    paced_until: Option<Instant>,
+}
+
+impl CongestionControl {
+    /// Returns the congestion control of a queue pair that sends nothing yet.
+    pub(crate) const fn new() -> Self {
+        Self {
+            flow: None,
+            notifier: Notifier::new(Congestion::NOTIFICATION_INTERVAL),
+            telemetry: None,
+            paced_until: None,
+        }
+    }
+
+    /// Begins to pace, on the way to RTS.
+    ///
+    /// # Errors
+    /// Returns an error, and changes nothing, if a parameter is out of its range or the telemetry format does not fit the path.
+    pub(crate) fn start(
+        &mut self,
+        settings: &Congestion,
+        qpn: Qpn,
+        path: Option<&Path>,
+    ) -> Result<(), ControlError> {
+        let algorithm = settings.algorithm.build().map_err(ControlError::Congestion)?;
+        if let Some(path) = path {
+            if !settings.format.fits(path.destination) {
+                let (format, address) = (settings.format, path.destination);
+                return Err(ControlError::Format { format, address });
+            }
+            if let Some(upgrade) = &settings.upgrade {
+                upgrade.to.build().map_err(ControlError::Congestion)?;
+            }
+            let telemetry = self.telemetry.take().map(|telemetry| *telemetry);
+            self.telemetry = Telemetry::start(telemetry, settings, qpn, path).map(Box::new);
+        }
+        self.flow = Some(Flow::new(algorithm));
+        self.notifier = Notifier::new(settings.notification_interval);
+        Ok(())
+    }
+
+    /// Returns the algorithm that runs; none before RTS.
+    pub(crate) fn algorithm(&self) -> Option<&Algorithm> {
+        self.flow.as_ref().map(Flow::algorithm)
+    }
+
+    // May it send now, and how much?
+
+    /// Returns whether the pacer lets a packet leave now. If not, the queue pair's timer is set to when it does.
+    #[inline]
+    pub(crate) fn may_send(&mut self, now: Instant) -> bool {
+        self.paced_until = self.flow.as_ref().map(Flow::free_at).filter(|&at| at > now);
+        self.paced_until.is_none()
+    }
+
+    /// Forgets that the pacer held a packet back: the queue pair asks again, or has nothing more to send.
+    #[inline]
+    pub(crate) const fn clear_hold(&mut self) {
+        self.paced_until = None;
+    }
+
+    /// Returns when the pacer lets the packet leave that it holds back.
+    #[inline]
+    pub(crate) const fn paced_until(&self) -> Option<Instant> {
+        self.paced_until
+    }
+
+    /// Returns the bytes that may be in flight; none before RTS.
+    #[inline]
+    pub(crate) fn window(&self) -> Option<u64> {
+        self.flow.as_ref().map(|flow| flow.algorithm().window())
+    }
+
+    // What rides along with data?
+
+    /// Returns the congestion byte of a data packet's BTH.
+    #[inline]
+    pub(crate) fn data_bits(&self) -> u8 {
+        self.flow.as_ref().map_or(0, Flow::data_bits)
+    }
+
+    /// Returns what telemetry the next data packet brings, if the frame has `room` for it beside the rest.
+    #[inline]
+    pub(crate) fn rides_with_data(&self, room: usize) -> Brings {
+        self.telemetry.as_ref().map_or(Brings::Nothing, |telemetry| telemetry.rides_with_data(room))
+    }
+
+    /// Returns the headers of requests: those of the chosen path if there are several.
+    #[inline]
+    pub(crate) fn template<'a>(&'a self, own: &'a Template) -> &'a Template {
+        self.telemetry.as_ref().and_then(|telemetry| telemetry.template()).unwrap_or(own)
+    }
+
+    /// Returns what feedback may ride behind an Acknowledge that leaves now.
+    #[inline]
+    pub(crate) fn rides_with_acknowledge(&self) -> Option<Report> {
+        self.telemetry.as_ref()?.rider()
+    }
+
+    // What is owed beside data and acknowledgements? See `owed.rs`.
+
+    /// Returns when time alone makes something due.
+    #[inline]
+    pub(crate) fn poll_timeout(&self, is_sending: bool) -> Option<Instant> {
+        let algorithm = self.flow.as_ref().and_then(|flow| flow.algorithm().poll_timeout());
+        let telemetry = match &self.telemetry {
+            Some(telemetry) if is_sending => telemetry.due_at(),
+            _ => None,
+        };
+        sooner(sooner(self.paced_until, algorithm), telemetry)
+    }
+
+    /// Runs the algorithm's timer if it is due.
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
+        if let Some(flow) = &mut self.flow
+            && flow.algorithm().poll_timeout().is_some_and(|at| at <= now)
+        {
+            flow.algorithm_mut().on_timeout(now);
+        }
+    }
+
+    // What was sent, acknowledged, heard, lost.
+
+    /// A data packet left: its number, its payload bytes, and the bytes of the whole frame.
+    #[inline]
+    pub(crate) fn on_data_sent(&mut self, now: Instant, number: u64, payload: u32, frame: usize) {
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.on_data_sent();
+        }
+        if let Some(flow) = &mut self.flow {
+            flow.algorithm_mut().on_send(now, number, payload);
+            flow.on_wire(now, frame);
+        }
+    }
+
+    /// A READ response left: it is paced, and held by no window.
+    #[inline]
+    pub(crate) fn on_response_sent(&mut self, now: Instant, frame: usize) {
+        if let Some(flow) = &mut self.flow {
+            flow.on_wire(now, frame);
+        }
+    }
+
+    /// An answer moved the window, or time showed a loss. `is_marked`: what is acknowledged met congestion. Returns whether packets
+    /// are to be marked from now on, because a better algorithm took over.
+    #[inline]
+    pub(crate) fn on_progress(
+        &mut self,
+        now: Instant,
+        progress: Progress,
+        is_marked: bool,
+        sequence: &Sequence,
+    ) -> bool {
+        let becomes_markable = match progress.rtt {
+            Some(rtt) if self.telemetry.is_some() => self.consider(Seen::RoundTrip(rtt), sequence),
+            _ => false,
+        };
+        let Some(flow) = &mut self.flow else { return becomes_markable };
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.on_acknowledged(progress.bytes);
+        }
+        if progress.bytes > 0 || progress.rtt.is_some() {
+            let bounds = (sequence.una, sequence.next);
+            flow.on_ack(now, bounds, progress.bytes, is_marked, progress.rtt);
+        }
+        if progress.lost {
+            flow.algorithm_mut().on_loss(now);
+        }
+        becomes_markable
+    }
+
+    /// A congestion notification packet came.
+    pub(crate) fn on_notification(&mut self, now: Instant) {
+        if let Some(flow) = &mut self.flow {
+            flow.algorithm_mut().on_congestion_notification(now);
+        }
+    }
+
+    /// A packet of the peer came. Returns whether a switch marked it.
+    #[inline]
+    pub(crate) fn on_packet(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
+        self.notifier.on_packet(now, frame)
+    }
+
+    // The connection's path.
+
+    /// The connection goes along another path, or its packets are marked from now on.
+    ///
+    /// # Errors
+    /// Returns [`ControlError::Format`] if the telemetry format does not fit the path.
+    pub(crate) fn check_path(&self, path: &Path) -> Result<(), ControlError> {
+        let format = self.telemetry.as_ref().map(|telemetry| telemetry.format());
+        match format.filter(|format| !format.fits(path.destination)) {
+            Some(format) => Err(ControlError::Format { format, address: path.destination }),
+            None => Ok(()),
+        }
+    }
+
+    /// The connection's headers have changed to those of `path`.
+    pub(crate) fn on_path(&mut self, path: &Path) {
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.on_path(path);
+        }
+    }
+
+    /// What leaves for `peer` goes to this Ethernet address from now on.
+    pub(crate) fn redirect(&mut self, peer: IpAddr, mac: Mac) {
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.redirect(peer, mac);
+        }
+    }
+
+    /// Returns the telemetry's state, which begins here if there was none.
+    fn telemetry(&mut self) -> &mut Telemetry {
+        self.telemetry.get_or_insert_with(|| Box::new(Telemetry::default()))
+    }
+}

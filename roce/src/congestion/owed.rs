@@ -1,0 +1,182 @@
+//! The packets that congestion control owes the peer beside data and acknowledgements: notifications, feedback, setups, probes.
+
+use super::collector::Way;
+use super::pacing::Flow;
+use super::prober::PROBE_ROOM;
+use super::telemetry::{Brings, insert_telemetry};
+use super::upgrade::Seen;
+use super::{CongestionControl, Transport};
+use crate::wire::telemetry::IntHeader;
+use crate::wire::{Bth, Format, Header, Opcode, Template};
+use crate::{Counters, Psn};
+use cc::Instant;
+
+impl CongestionControl {
+    /// Returns whether anything may be owed. It may say so if there is nothing.
+    #[inline]
+    pub(crate) fn may_owe(&self, now: Instant) -> bool {
+        self.notifier.is_due() || self.telemetry.as_ref().is_some_and(|telemetry| telemetry.may_owe(now))
+    }
+
+    /// Writes a congestion notification packet if one is due: BECN set, PSN 0 (IBA A17.9.3).
+    pub(crate) fn transmit_notification(
+        &mut self,
+        transport: &Transport<'_>,
+        counters: &mut Counters,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        if !self.notifier.is_due() {
+            return None;
+        }
+        let bth = Bth { congestion: Bth::BECN, ..transport.bth(Psn::new(0)) };
+        self.notifier.on_sent();
+        counters.notifications_sent += 1;
+        write(transport, &Header::CongestionNotification { bth }, frame)
+    }
+
+    /// Writes the next packet that is owed, the peer's answers first. `becomes_markable` is set if a better algorithm took over that
+    /// wants marks.
+    pub(crate) fn transmit_owed(
+        &mut self,
+        transport: &Transport<'_>,
+        counters: &mut Counters,
+        frame: &mut [u8],
+        becomes_markable: &mut bool,
+    ) -> Option<usize> {
+        self.transmit_notification(transport, counters, frame)
+            .or_else(|| self.transmit_feedback(transport, counters, frame))
+            .or_else(|| self.transmit_setup(transport, frame))
+            .or_else(|| self.transmit_path_probe(transport, counters, frame))
+            .or_else(|| self.transmit_probe(transport, counters, frame, becomes_markable))
+    }
+
+    /// Writes feedback that leaves by itself.
+    fn transmit_feedback(
+        &mut self,
+        transport: &Transport<'_>,
+        counters: &mut Counters,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let telemetry = self.telemetry.as_mut()?;
+        let due = telemetry.known_collector()?.due()?;
+        let bth = transport.bth(due.psn);
+        let header = match due.way {
+            Way::Response => {
+                let feedback = telemetry.feedback(Opcode::TELEMETRY_RESPONSE, &bth, due.report, transport);
+                Header::TelemetryResponse { bth, feedback }
+            }
+            Way::Notification | Way::Either | Way::Acknowledge => {
+                let feedback =
+                    telemetry.feedback(Opcode::TELEMETRY_NOTIFICATION, &bth, due.report, transport);
+                Header::TelemetryNotification { bth, feedback }
+            }
+        };
+        telemetry.collector().on_sent(due.report);
+        counters.feedback_sent += 1;
+        write(transport, &header, frame)
+    }
+
+    /// Tells the peer how to answer telemetry, while data is in flight and it has not confirmed.
+    fn transmit_setup(&mut self, transport: &Transport<'_>, frame: &mut [u8]) -> Option<usize> {
+        let telemetry = self.telemetry.as_mut().filter(|_| transport.is_sending)?;
+        telemetry.sampler.setup_due_at().filter(|&at| at <= transport.now)?;
+        let setup = telemetry.sampler.setup()?;
+        let bth = transport.bth(Psn::new(0));
+        let seal = telemetry.seal_setup(&bth, setup, transport);
+        telemetry.sampler.on_setup_sent(transport.now);
+        write(transport, &Header::TelemetrySetup { bth, setup, seal }, frame)
+    }
+
+    /// Writes the next probe of the paths, while data is in flight.
+    fn transmit_path_probe(
+        &mut self,
+        transport: &Transport<'_>,
+        counters: &mut Counters,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let telemetry = self.telemetry.as_mut().filter(|_| transport.is_sending)?;
+        let paths = telemetry.paths.as_mut().filter(|paths| paths.due_at() <= transport.now)?;
+        let template = paths.on_probe(transport.now, telemetry.prober.sent());
+        let written = write_probe(transport, telemetry.prober.psn(), telemetry.format, &template, frame);
+        telemetry.prober.skip();
+        counters.probes_sent += 1;
+        written
+    }
+
+    /// Writes a probe of the path that requests take, while data is in flight.
+    fn transmit_probe(
+        &mut self,
+        transport: &Transport<'_>,
+        counters: &mut Counters,
+        frame: &mut [u8],
+        becomes_markable: &mut bool,
+    ) -> Option<usize> {
+        let telemetry = self.telemetry.as_mut().filter(|_| transport.is_sending)?;
+        telemetry.prober.due_at().filter(|&at| at <= transport.now)?;
+        let template = telemetry.template().unwrap_or(transport.template);
+        let length = write_probe(transport, telemetry.prober.psn(), telemetry.format, template, frame)?;
+        telemetry.prober.on_sent(transport.now);
+        counters.probes_sent += 1;
+        let sent = Seen::Probes(telemetry.prober.sent());
+        *becomes_markable |= self.consider(sent, &transport.sequence);
+        Some(length)
+    }
+
+    /// Moves to a better path if one is wanted and nothing is on its way. Returns whether new packets must wait for that.
+    #[inline]
+    pub(crate) fn migrate(
+        &mut self,
+        now: Instant,
+        transport: impl FnOnce() -> InFlight,
+        counters: &mut Counters,
+    ) -> bool {
+        let Some(telemetry) = &mut self.telemetry else { return false };
+        let Some(paths) = telemetry.paths.as_mut().filter(|paths| paths.wants_to_move()) else {
+            return false;
+        };
+        match transport() {
+            InFlight::Answered => {}
+            InFlight::WillBeAnswered => return true,
+            InFlight::Unasked => return false,
+        }
+        if paths.go_over(now) {
+            counters.path_moves += 1;
+            // The records are those of the old path's links.
+            self.flow.as_mut().map(Flow::on_path_change);
+        }
+        false
+    }
+}
+
+/// Whether what was sent has been answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InFlight {
+    /// Nothing that was sent waits for its answer.
+    Answered,
+    /// All of it will be acknowledged without another packet.
+    WillBeAnswered,
+    /// More must be sent before all of it is acknowledged.
+    Unasked,
+}
+
+/// Writes a packet without payload on the connection's own path.
+fn write(transport: &Transport<'_>, header: &Header, frame: &mut [u8]) -> Option<usize> {
+    Some(transport.template.emit(transport.identification, header, 0, frame).ok()?.seal())
+}
+
+/// Writes the telemetry request with this number, in this format, with these headers.
+fn write_probe(
+    transport: &Transport<'_>,
+    psn: Psn,
+    format: Format,
+    template: &Template,
+    frame: &mut [u8],
+) -> Option<usize> {
+    let int = IntHeader::with_room(if format == Format::Hpcc { PROBE_ROOM } else { 0 });
+    let header = Header::TelemetryRequest { bth: transport.bth(psn), int };
+    let brings = Brings::Format(format);
+    let behind = frame.get_mut(brings.inserted()..)?;
+    let draft = template.emit(transport.identification, &header, int.room_bytes(), behind).ok()?;
+    let length = draft.seal();
+    insert_telemetry(brings, frame, length, transport.qpn).ok()
+}

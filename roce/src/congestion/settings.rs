@@ -1,0 +1,89 @@
+//! The settings of a queue pair's congestion control.
+
+use super::{FeedbackKey, PathChoice};
+use crate::wire::{Format, Reverse};
+use core::num::NonZeroU32;
+use core::time::Duration;
+
+pub use cc::AlgorithmConfig as CongestionAlgorithm;
+
+/// A queue pair's congestion control.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Congestion {
+    /// What computes window and rate.
+    pub algorithm: CongestionAlgorithm,
+    /// Send telemetry requests this often while data is in flight (rtgwg-00 6.2.1: once a round trip); 1 µs at least.
+    pub probe_interval: Option<Duration>,
+    /// Every how many data packets carry telemetry (HPCC++ only). They take [`MAX_IN_BAND`](crate::wire::MAX_IN_BAND)
+    /// bytes more on the wire, or what [`Format::longest`] says, and only towards a peer that said that it knows them.
+    pub in_band: Option<NonZeroU32>,
+    /// Data packets that bring no telemetry ask switches to tell us of congestion at once (pan-01 6.3). They take
+    /// [`SUBSCRIPTION_LENGTH`](crate::wire::SUBSCRIPTION_LENGTH) bytes more, towards a peer that knows telemetry (HPCC++ only).
+    pub subscribe: bool,
+    /// How telemetry is laid out in probes and data.
+    pub format: Format,
+    /// How the peer shall answer telemetry; [`CongestionAlgorithm::HpccReceiver`] is always told windows.
+    pub reverse: Reverse,
+    /// Answers shall tell all links of the path, not only the busiest: each is then compared with its own last record, whichever
+    /// was the busiest in between. Answers of more than [`Records::MOST`](crate::wire::Records::MOST) links, of links whose rate
+    /// HPCC INT has no code for, and in AECN, tell the busiest as ever ([`CongestionAlgorithm::Hpcc`] only).
+    pub all_hops: bool,
+    /// How often, at most, marked packets of the peer are answered by a congestion notification packet.
+    pub notification_interval: Duration,
+    /// Tell the peer no more of its path than how busy its busiest link is (rtgwg-00 9.1).
+    pub ratio_only: bool,
+    /// A better algorithm for paths that turn out to be fit for it.
+    pub upgrade: Option<Upgrade>,
+    /// Several paths to choose from (rtgwg-00 9.4); one for none.
+    pub paths: Option<PathChoice>,
+    /// Seal telemetry's answers, and take none that are not sealed with the same key (rtgwg-00 9.1).
+    pub feedback_key: Option<FeedbackKey>,
+}
+
+/// Which algorithm a queue pair goes over to, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Upgrade {
+    /// The condition.
+    pub when: When,
+    /// The algorithm.
+    pub to: CongestionAlgorithm,
+}
+
+/// When a queue pair goes over to a better algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// The first round trip measured is shorter (draft-bensley-tcpm-dctcp-01, section 4: 10 ms).
+    RttBelow(Duration),
+    /// A probe comes back with the telemetry of a switch. After 20 probes without one, probing ends.
+    TelemetryAnswered,
+}
+
+impl Congestion {
+    /// One notification in 50 µs, as the authors of DCQCN have it.
+    pub const NOTIFICATION_INTERVAL: Duration = Duration::from_micros(50);
+
+    /// `algorithm` without telemetry.
+    #[must_use]
+    pub const fn new(algorithm: CongestionAlgorithm) -> Self {
+        Self {
+            algorithm,
+            probe_interval: None,
+            in_band: None,
+            subscribe: false,
+            format: Format::Hpcc,
+            reverse: Reverse::Ack,
+            all_hops: false,
+            notification_interval: Self::NOTIFICATION_INTERVAL,
+            ratio_only: false,
+            upgrade: None,
+            paths: None,
+            feedback_key: None,
+        }
+    }
+
+    /// With a telemetry request this often while data is in flight.
+    #[must_use]
+    pub const fn probing(self, every: Option<Duration>) -> Self {
+        Self { probe_interval: every, ..self }
+    }
+}

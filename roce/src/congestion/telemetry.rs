@@ -1,0 +1,217 @@
+//! A queue pair's use of telemetry: what it asks for, what it answers, and the paths that it chooses from.
+
+use super::collector::Collector;
+use super::paths::Paths;
+use super::prober::Prober;
+use super::sampler::Sampler;
+use super::seal::Seals;
+use super::settings::Congestion;
+use crate::wheel::sooner;
+use crate::wire::{Format, MAX_IN_BAND, Mac, Path, Report, SUBSCRIPTION_LENGTH, Subscription, Template};
+use crate::{Discard, Qpn};
+use alloc::boxed::Box;
+use cc::Instant;
+use core::net::IpAddr;
+
+/// What telemetry a data packet brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Brings {
+    /// Nothing.
+    Nothing,
+    /// An INT header behind the BTH.
+    InBand,
+    /// Another format, inserted below the BTH once the packet is sealed.
+    Format(Format),
+    /// A subscription to direct responses, inserted likewise.
+    Subscription,
+}
+
+impl Brings {
+    /// Returns how many bytes are inserted below the BTH.
+    #[inline]
+    pub(crate) fn inserted(self) -> usize {
+        match self {
+            Self::Nothing | Self::InBand => 0,
+            Self::Format(format) => format.inserted(),
+            Self::Subscription => SUBSCRIPTION_LENGTH,
+        }
+    }
+}
+
+/// Inserts telemetry into a sealed packet of `length` bytes that begins `brings.inserted()` bytes into `frame`. Returns the length of
+/// the whole.
+///
+/// # Errors
+/// Returns an error if `frame` is too short.
+pub(crate) fn insert_telemetry(
+    brings: Brings,
+    frame: &mut [u8],
+    length: usize,
+    qpn: Qpn,
+) -> Result<usize, Discard> {
+    match brings {
+        Brings::Nothing | Brings::InBand | Brings::Format(Format::Hpcc) => Ok(length),
+        Brings::Format(format) => format.insert(frame, length),
+        Brings::Subscription => Subscription::insert(frame, length, qpn),
+    }
+}
+
+/// All that a queue pair needs for telemetry. Without any of it, it has no such state.
+#[derive(Debug)]
+pub(super) struct Telemetry {
+    /// The layout of the telemetry that this side sends.
+    pub(super) format: Format,
+    /// The peer is told nothing of the network but ratios.
+    ratio_only: bool,
+    pub(super) prober: Prober,
+    pub(super) sampler: Sampler,
+    /// From the first telemetry of the peer on: most queue pairs have none, and it is large.
+    collector: Option<Box<Collector>>,
+    pub(super) seals: Seals,
+    /// If there are several to choose from.
+    pub(super) paths: Option<Box<Paths>>,
+    /// The settings asked for on the way to RTS, as long as a better algorithm may come of them.
+    pub(super) upgrade: Option<Box<Congestion>>,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self {
+            format: Format::Hpcc,
+            ratio_only: false,
+            prober: Prober::default(),
+            sampler: Sampler::default(),
+            collector: None,
+            seals: Seals::default(),
+            paths: None,
+            upgrade: None,
+        }
+    }
+}
+
+impl Telemetry {
+    /// Returns what these settings need, `None` if that is nothing. What the peer has told before RTS stays.
+    pub(super) fn start(before: Option<Self>, settings: &Congestion, qpn: Qpn, path: &Path) -> Option<Self> {
+        let Congestion { format, ratio_only, .. } = *settings;
+        let mut collector = before.and_then(|before| before.collector);
+        if let Some(collector) = &mut collector {
+            collector.only_ratios(ratio_only);
+        }
+        let sampler = Sampler::new(&settings.algorithm, settings);
+        let paths = Paths::new(settings.paths, path, qpn, settings.algorithm.line_rate()).map(Box::new);
+        let upgrade = settings.upgrade.map(|_| Box::new(*settings));
+        let is_used = settings.probe_interval.is_some()
+            || sampler.is_used()
+            || settings.feedback_key.is_some()
+            || paths.is_some()
+            || upgrade.is_some()
+            || collector.is_some()
+            || ratio_only
+            || format != Format::Hpcc;
+        is_used.then(|| Self {
+            format,
+            ratio_only,
+            prober: Prober::new(settings.probe_interval),
+            sampler,
+            collector,
+            seals: Seals::new(settings.feedback_key),
+            paths,
+            upgrade,
+        })
+    }
+
+    pub(super) const fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Returns what answers the peer's telemetry. It begins with the first.
+    pub(super) fn collector(&mut self) -> &mut Collector {
+        let ratio_only = self.ratio_only;
+        self.collector.get_or_insert_with(|| {
+            let mut collector = Box::new(Collector::new());
+            collector.only_ratios(ratio_only);
+            collector
+        })
+    }
+
+    /// Returns what answers the peer's telemetry, if the peer has sent any.
+    #[inline]
+    pub(super) fn known_collector(&mut self) -> Option<&mut Collector> {
+        self.collector.as_deref_mut()
+    }
+
+    /// Returns whether the peer has sent any telemetry: then every data packet counts.
+    #[inline]
+    pub(super) const fn hears(&self) -> bool {
+        self.collector.is_some()
+    }
+
+    /// Returns what telemetry the next data packet brings, if the frame has `room` for it beside the rest.
+    #[inline]
+    pub(super) fn rides_with_data(&self, room: usize) -> Brings {
+        if self.sampler.is_due() {
+            return match self.format {
+                Format::Hpcc if room >= MAX_IN_BAND => Brings::InBand,
+                Format::Hpcc => Brings::Nothing,
+                format if room >= format.longest() => Brings::Format(format),
+                _ => Brings::Nothing,
+            };
+        }
+        let subscribes = self.sampler.subscribes() && room >= SUBSCRIPTION_LENGTH;
+        if subscribes { Brings::Subscription } else { Brings::Nothing }
+    }
+
+    /// Returns the headers of the chosen path.
+    #[inline]
+    pub(super) fn template(&self) -> Option<&Template> {
+        self.paths.as_ref().map(|paths| paths.template())
+    }
+
+    #[inline]
+    pub(super) fn rider(&self) -> Option<Report> {
+        self.collector.as_ref()?.rider()
+    }
+
+    #[inline]
+    pub(super) fn on_data_sent(&mut self) {
+        self.sampler.on_data_sent();
+    }
+
+    #[inline]
+    pub(super) fn on_acknowledged(&mut self, bytes: u64) {
+        if let Some(paths) = &mut self.paths {
+            paths.on_acknowledged(bytes);
+        }
+    }
+
+    /// Returns whether an answer to the peer's telemetry, or a packet of our own, may be due.
+    #[inline]
+    pub(super) fn may_owe(&self, now: Instant) -> bool {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        self.collector.as_ref().is_some_and(|collector| collector.may_have_due())
+            || due(self.prober.due_at())
+            || due(self.sampler.setup_due_at())
+            || self.paths.is_some()
+    }
+
+    /// Returns when telemetry has something to send while data is in flight.
+    #[inline]
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        let paths = self.paths.as_ref().map(|paths| paths.due_at());
+        sooner(sooner(self.prober.due_at(), self.sampler.setup_due_at()), paths)
+    }
+
+    pub(super) fn on_path(&mut self, path: &Path) {
+        if let Some(paths) = &mut self.paths {
+            paths.mark(path);
+        }
+    }
+
+    pub(super) fn redirect(&mut self, peer: IpAddr, mac: Mac) {
+        if let Some(paths) = &mut self.paths {
+            for template in paths.templates() {
+                template.redirect(peer, mac);
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What queue pairs of every service have: identity, state, peer, congestion control.
+
+use super::alarms::{self, Alarms};
+use super::{Books, Identity, Receives, RtrSettings, State};
+use crate::congestion::CongestionControl;
+use crate::wire::{Bth, Frame, Mac, Path, Template};
+use crate::{Access, ControlError, Discard, FailureCause, Psn, QpFailure, Qpn};
+use core::net::IpAddr;
+
+/// Where the peer is, from RTR on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connection {
+    pub(super) path: Path,
+    /// The path's headers, ready to be copied.
+    pub(super) template: Template,
+    pub(super) destination: Qpn,
+    pub(super) mtu: u32,
+    pub(super) selective_repeat: bool,
+}
+
+impl Connection {
+    /// Returns the peer that a queue pair learns of on its way to RTR.
+    pub(super) fn new(settings: &RtrSettings) -> Result<Self, ControlError> {
+        Ok(Self {
+            path: settings.path,
+            template: Self::template(&settings.path)?,
+            destination: settings.destination,
+            mtu: settings.mtu.bytes(),
+            selective_repeat: settings.selective_repeat,
+        })
+    }
+
+    fn template(path: &Path) -> Result<Template, ControlError> {
+        let families = |_| ControlError::Families { from: path.source, to: path.destination };
+        Template::new(path).map_err(families)
+    }
+
+    /// From now on packets carry ECT(0), so that switches mark them rather than drop them.
+    fn mark_capable(&mut self) {
+        let traffic_class = self.path.traffic_class & !3 | 2;
+        let path = Path { traffic_class, ..self.path };
+        if let Ok(template) = Template::new(&path) {
+            (self.path, self.template) = (path, template);
+        }
+    }
+
+    /// Another way to the peer. Whether switches may mark packets stays as it is.
+    fn move_to(&mut self, path: &Path) -> Result<(), ControlError> {
+        let traffic_class = path.traffic_class & !3 | self.path.traffic_class & 3;
+        let path = Path { traffic_class, ..*path };
+        (self.path, self.template) = (path, Self::template(&path)?);
+        Ok(())
+    }
+
+    fn redirect(&mut self, peer: IpAddr, mac: Mac) -> bool {
+        let is_new = self.template.redirect(peer, mac);
+        if is_new {
+            self.path.destination_mac = mac;
+        }
+        is_new
+    }
+}
+
+/// The part of a queue pair that does not depend on its service.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(super) identity: Identity,
+    pub(super) state: State,
+    pub(super) access: Access,
+    pub(super) partition_key: u16,
+    /// The peer of a connected service.
+    pub(super) connection: Option<Connection>,
+    pub(super) congestion: CongestionControl,
+    pub(super) alarms: Alarms,
+    /// The IPv4 identification of the next packet.
+    pub(super) identification: u16,
+}
+
+impl Common {
+    pub(super) fn new(identity: Identity) -> Self {
+        Self {
+            identity,
+            state: State::Reset,
+            access: Access::LOCAL_READ,
+            partition_key: 0,
+            connection: None,
+            congestion: CongestionControl::new(),
+            alarms: Alarms::default(),
+            identification: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) const fn bth(&self, destination: Qpn, psn: Psn) -> Bth {
+        Bth {
+            solicited: false,
+            migration: false,
+            partition_key: self.partition_key,
+            congestion: 0,
+            destination,
+            ack_request: false,
+            psn,
+        }
+    }
+
+    pub(super) fn mtu(&self) -> u32 {
+        self.connection.as_ref().map_or(0, |connection| connection.mtu)
+    }
+
+    /// Checks that the packet comes from the connection's peer (IBA 9.6.1.1).
+    #[inline]
+    pub(super) fn check_peer(&self, frame: &Frame<'_>) -> Result<(), Discard> {
+        let Some(Connection { path, .. }) = &self.connection else { return Err(Discard::QpState) };
+        if frame.path.source != path.destination || frame.path.destination != path.source {
+            return Err(Discard::Address);
+        }
+        Ok(())
+    }
+
+    /// Checks that the packet is of this queue pair's partition (IBA 9.6.1.1), and that one of the two is a full member of it
+    /// (IBA 10.9.3).
+    #[inline]
+    pub(super) fn check_partition(&self, frame: &Frame<'_>) -> Result<(), Discard> {
+        let (ours, theirs) = (self.partition_key, frame.header.bth().partition_key);
+        let is_same = (ours ^ theirs) & 0x7fff == 0 && (ours | theirs) & 0x8000 != 0;
+        if is_same { Ok(()) } else { Err(Discard::PartitionKey) }
+    }
+
+    /// Packets are to be marked from now on.
+    #[cold]
+    pub(super) fn mark_capable(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            connection.mark_capable();
+            self.congestion.on_path(&connection.path);
+        }
+    }
+
+    /// Moves the connection to another path.
+    pub(super) fn move_to(&mut self, path: &Path) -> Result<(), ControlError> {
+        self.congestion.check_path(path)?;
+        if let Some(connection) = &mut self.connection {
+            connection.move_to(path)?;
+            self.congestion.on_path(&connection.path);
+        }
+        Ok(())
+    }
+
+    /// What leaves for `peer` goes to this Ethernet address from now on. Returns whether that is new.
+    pub(super) fn redirect(&mut self, peer: IpAddr, mac: Mac) -> bool {
+        let is_new = self.connection.as_mut().is_some_and(|connection| connection.redirect(peer, mac));
+        if is_new {
+            self.congestion.redirect(peer, mac);
+        }
+        is_new
+    }
+
+    /// The peer did not answer in time: it may have moved.
+    #[cold]
+    pub(super) fn doubt_path(&self, books: &mut Books<'_>) {
+        if let Some(connection) = &self.connection {
+            books.events.doubt(connection.path.destination);
+        }
+    }
+
+    /// Goes to ERR. Without a cause the program asked for it.
+    pub(super) fn enter_error(&mut self, cause: Option<FailureCause>, ends: Ends, books: &mut Books<'_>) {
+        if self.state != State::Error {
+            let Ends { acknowledged, send, expected } = ends;
+            let peer =
+                self.connection.map(|connection| (connection.path.destination, connection.destination));
+            let qpn = self.identity.qpn;
+            let failure = cause.map(|cause| QpFailure { qpn, cause, peer, acknowledged, send, expected });
+            alarms::on_error(failure, &self.identity, books);
+        }
+        self.state = State::Error;
+    }
+
+    pub(super) fn is_target(&self) -> bool {
+        matches!(self.identity.receives, Receives::Named(_))
+    }
+}
+
+/// Where both directions stood when a queue pair failed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    /// The last PSN that the peer acknowledged.
+    pub(super) acknowledged: Psn,
+    /// The next PSN to send.
+    pub(super) send: Psn,
+    /// The next PSN expected.
+    pub(super) expected: Psn,
+}

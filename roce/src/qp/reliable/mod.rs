@@ -1,0 +1,395 @@
+//! Reliable connections and XRC: both sides of a connection whose packets are acknowledged (IBA 9.7).
+
+mod requester;
+mod responder;
+mod transmit;
+
+pub(super) use requester::{operation, run};
+
+use super::common::{Common, Connection, Ends};
+use super::{
+    Books, Changes, CompletionStatus, Identity, PostError, Receives, RecvRequest, RtrSettings, RtsSettings,
+    SendOperation, SendRequest, State,
+};
+use crate::congestion::{InFlight, Progress, Sequence, Transport};
+use crate::wheel::sooner;
+use crate::wire::{Bth, Frame, Header, Operation};
+use crate::{CqId, Discard, FailureCause, Memory, SrqNumber};
+use cc::Instant;
+use requester::{Requester, Trouble};
+use responder::{Arrival, Refusal, Responder, Rights};
+
+/// Both sides of a reliable connection.
+#[derive(Debug)]
+pub(super) struct Reliable {
+    requester: Requester,
+    responder: Responder,
+}
+
+impl Reliable {
+    pub(super) fn new(identity: &Identity) -> Self {
+        Self { requester: Requester::new(), responder: Responder::new(identity) }
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.requester.reset();
+        self.responder.reset();
+    }
+
+    pub(super) fn ready_to_receive(&mut self, settings: &RtrSettings) {
+        self.responder.connect(settings);
+    }
+
+    pub(super) fn ready_to_send(&mut self, connection: &Connection, settings: &RtsSettings) {
+        self.requester.connect(connection.mtu, connection.selective_repeat, settings);
+    }
+
+    pub(super) fn change(&mut self, changes: &Changes) {
+        self.requester.change(changes);
+        self.responder.change(changes);
+    }
+
+    pub(super) fn in_flight(&self) -> u64 {
+        self.requester.in_flight()
+    }
+
+    pub(super) fn ends(&self) -> Ends {
+        Ends {
+            acknowledged: self.requester.acknowledged_psn(),
+            send: self.requester.send_psn(),
+            expected: self.responder.expected_psn(),
+        }
+    }
+
+    /// Returns whether no message has begun that is not done.
+    pub(super) fn is_drained(&self) -> bool {
+        !self.requester.has_begun() && self.requester.is_answered()
+    }
+
+    #[inline]
+    pub(super) fn owes_answer(&self) -> bool {
+        self.responder.has_answer()
+    }
+
+    pub(super) fn lately_completed_to(&self) -> Option<CqId> {
+        self.responder.lately_completed_to()
+    }
+
+    /// Drops all answers that are due.
+    pub(super) fn silence(&mut self) {
+        self.responder.silence();
+    }
+
+    /// Goes to ERR: the oldest send request ends as `cause` says, the receive in progress as `receive`, the others as flushed.
+    pub(super) fn fail(
+        &mut self,
+        common: &mut Common,
+        cause: Option<FailureCause>,
+        receive: CompletionStatus,
+        books: &mut Books<'_>,
+    ) {
+        common.enter_error(cause, self.ends(), books);
+        let send = match cause {
+            Some(FailureCause::Request(status)) => status,
+            _ => CompletionStatus::Flushed,
+        };
+        self.flush_sends(common, send, books);
+        self.flush_receives(common, receive, books);
+    }
+
+    /// The oldest send request fails, and the queue pair with it.
+    fn fail_request(&mut self, common: &mut Common, status: CompletionStatus, books: &mut Books<'_>) {
+        self.silence();
+        self.fail(common, Some(FailureCause::Request(status)), CompletionStatus::Flushed, books);
+    }
+
+    pub(super) fn sends(&self) -> usize {
+        self.requester.len()
+    }
+
+    pub(super) fn receives(&self) -> usize {
+        self.responder.len()
+    }
+
+    #[inline]
+    pub(super) fn check_service(
+        &self,
+        common: &Common,
+        request: &SendRequest,
+        _length: u32,
+    ) -> Result<(), PostError> {
+        if matches!(request.operation, SendOperation::SendTo { .. }) {
+            return Err(PostError::Service { qpn: common.identity.qpn });
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn post(&mut self, common: &Common, request: SendRequest, length: u32) {
+        self.requester.post(request, length, common.identity.capabilities.max_send);
+    }
+
+    pub(super) fn post_recv(&mut self, request: RecvRequest) {
+        self.responder.post(request);
+    }
+
+    pub(super) fn flush_sends(&mut self, common: &Common, status: CompletionStatus, books: &mut Books<'_>) {
+        self.requester.flush(status, books, &common.identity);
+    }
+
+    pub(super) fn flush_receives(
+        &mut self,
+        common: &Common,
+        status: CompletionStatus,
+        books: &mut Books<'_>,
+    ) {
+        self.responder.flush(status, books, &common.identity);
+    }
+
+    /// Returns what congestion control may know, at this moment.
+    fn transport<'a>(&self, common: &Common, connection: &'a Connection, now: Instant) -> Transport<'a> {
+        Transport {
+            now,
+            qpn: common.identity.qpn,
+            destination: connection.destination,
+            partition_key: common.partition_key,
+            identification: common.identification,
+            template: &connection.template,
+            is_sending: common.state == State::ReadyToSend && self.requester.in_flight() > 0,
+            sequence: self.sequence(),
+        }
+    }
+
+    fn sequence(&self) -> Sequence {
+        let (una, next, sent) = self.requester.bounds();
+        let (first_sent, first_received) = (self.requester.first(), self.responder.first());
+        Sequence { una, next, sent, first_sent, first_received }
+    }
+
+    /// Takes in a packet of this partition.
+    #[inline]
+    pub(super) fn on_packet<M: Memory>(
+        &mut self,
+        common: &mut Common,
+        frame: &Frame<'_>,
+        memory: &mut M,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        common.check_peer(frame)?;
+        let receives = common.identity.receives;
+        match &frame.header {
+            // An XRC initiator gets answers, a target gets requests.
+            &Header::Connected { service, bth, operation } if service == receives.service() => match receives
+            {
+                Receives::Own | Receives::Shared(_) | Receives::Never => {
+                    self.on_transport(common, (bth, operation, None), frame, memory, books)
+                }
+                Receives::Named(_) => Err(Discard::Opcode),
+            },
+            &Header::Extended { bth, srq, operation } if matches!(receives, Receives::Named(_)) => {
+                self.on_transport(common, (bth, operation, Some(srq)), frame, memory, books)
+            }
+            Header::SelectiveAcknowledge { bth, held, .. } => {
+                self.on_selective_acknowledge(common, *bth, *held, books)
+            }
+            Header::CongestionNotification { .. } => {
+                books.counters.notifications_received += 1;
+                common.congestion.on_notification(books.now);
+                Ok(())
+            }
+            Header::Connected { .. } | Header::Extended { .. } | Header::Datagram { .. } => {
+                Err(Discard::Opcode)
+            }
+            Header::TelemetryRequest { .. }
+            | Header::TelemetryResponse { .. }
+            | Header::TelemetryNotification { .. }
+            | Header::DirectResponse { .. }
+            | Header::TelemetrySetup { .. } => self.on_control(common, frame, books),
+        }
+    }
+
+    /// A packet that carries nothing but congestion control.
+    fn on_control(
+        &mut self,
+        common: &mut Common,
+        frame: &Frame<'_>,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        let Some(connection) = common.connection else { return Err(Discard::QpState) };
+        let transport = self.transport(common, &connection, books.now);
+        if common.congestion.on_control(frame, &transport, books.counters, books.flows)? {
+            common.mark_capable();
+        }
+        Ok(())
+    }
+
+    /// A request or an answer.
+    #[inline]
+    fn on_transport<M: Memory>(
+        &mut self,
+        common: &mut Common,
+        (bth, operation, srq): (Bth, Operation, Option<SrqNumber>),
+        frame: &Frame<'_>,
+        memory: &mut M,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        let is_marked = common.congestion.on_packet(books.now, frame);
+        books.counters.rx_marked += u64::from(is_marked);
+        if common.congestion.brings_telemetry(frame) {
+            self.on_telemetry(common, operation, frame, books);
+        }
+        if operation.is_answer() {
+            return self.on_answer(common, bth, operation, frame.payload, memory, books);
+        }
+        let identity = &common.identity;
+        let rights = Rights { access: common.access, mtu: common.mtu() };
+        let mut arrival =
+            Arrival { memory, books, identity, rights, bth, srq, is_marked, payload: frame.payload };
+        let outcome = self.responder.on_request(operation, &mut arrival);
+        self.conclude_request(common, outcome, books)
+    }
+
+    #[inline(never)]
+    fn on_telemetry(
+        &self,
+        common: &mut Common,
+        operation: Operation,
+        frame: &Frame<'_>,
+        books: &mut Books<'_>,
+    ) {
+        let Some(connection) = common.connection else { return };
+        let transport = self.transport(common, &connection, books.now);
+        if !operation.is_answer() {
+            common.congestion.on_request(frame.path.udp_source);
+        }
+        common.congestion.on_telemetry(frame, &transport, books.counters, books.flows);
+    }
+
+    /// What a request came to.
+    #[inline]
+    fn conclude_request(
+        &mut self,
+        common: &mut Common,
+        outcome: Result<(), Refusal>,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        match outcome {
+            Ok(()) => {
+                common.alarms.on_request(common.state, &common.identity, books);
+                Ok(())
+            }
+            Err(Refusal::Drop(discard)) => Err(discard),
+            Err(Refusal::Quiet { discard, receive }) => {
+                self.fail(common, Some(FailureCause::Receive(receive)), receive, books);
+                Err(discard)
+            }
+            Err(Refusal::Fatal { code, discard, receive }) => {
+                self.responder.refuse(code);
+                self.fail(common, Some(FailureCause::Refused(code)), receive, books);
+                Err(discard)
+            }
+        }
+    }
+
+    fn on_answer<M: Memory>(
+        &mut self,
+        common: &mut Common,
+        bth: Bth,
+        operation: Operation,
+        payload: &[u8],
+        memory: &mut M,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        if common.state == State::ReadyToReceive {
+            return Err(Discard::QpState);
+        }
+        let (requester, identity) = (&mut self.requester, &common.identity);
+        let outcome = match operation {
+            Operation::Acknowledge(aeth) => requester.on_acknowledge(bth.psn, aeth, books, identity),
+            Operation::AtomicAcknowledge { original, .. } => {
+                requester.on_atomic_acknowledge(bth.psn, original, memory, books, identity)
+            }
+            _ => requester.on_read_response(bth.psn, operation, payload, memory, books, identity),
+        };
+        self.conclude(common, outcome, bth, books)
+    }
+
+    fn on_selective_acknowledge(
+        &mut self,
+        common: &mut Common,
+        bth: Bth,
+        held: u128,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        if !common.connection.is_some_and(|connection| connection.selective_repeat) {
+            return Err(Discard::Opcode);
+        }
+        if common.state == State::ReadyToReceive {
+            return Err(Discard::QpState);
+        }
+        let outcome = self.requester.on_selective_acknowledge(bth.psn, held, books, &common.identity);
+        self.conclude(common, outcome, bth, books)
+    }
+
+    /// What an answer came to.
+    fn conclude(
+        &mut self,
+        common: &mut Common,
+        outcome: Result<Progress, Trouble>,
+        bth: Bth,
+        books: &mut Books<'_>,
+    ) -> Result<(), Discard> {
+        match outcome {
+            Ok(progress) => {
+                self.on_progress(common, progress, bth.congestion & Bth::BECN != 0, books.now);
+                Ok(())
+            }
+            Err(Trouble::Discard(discard)) => Err(discard),
+            Err(Trouble::Fail(status)) => {
+                self.fail_request(common, status, books);
+                match status {
+                    CompletionStatus::BadResponse => Err(Discard::Sequence),
+                    CompletionStatus::LocalProtection => Err(Discard::LocalProtection),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn on_progress(&self, common: &mut Common, progress: Progress, is_marked: bool, now: Instant) {
+        if common.congestion.on_progress(now, progress, is_marked, &self.sequence()) {
+            common.mark_capable();
+        }
+    }
+
+    pub(super) fn poll_timeout(&self, common: &Common) -> Option<Instant> {
+        if common.state == State::Error {
+            // The answers before a NAK may still be paced.
+            return common.congestion.paced_until();
+        }
+        let is_in_flight = self.requester.in_flight() > 0;
+        sooner(self.requester.poll_timeout(), common.congestion.poll_timeout(is_in_flight))
+    }
+
+    pub(super) fn on_timeout(&mut self, common: &mut Common, books: &mut Books<'_>) {
+        match self.requester.on_timeout(books) {
+            Ok(progress) => {
+                if progress.lost {
+                    common.doubt_path(books);
+                }
+                self.on_progress(common, progress, false, books.now);
+            }
+            Err(Trouble::Fail(status)) => self.fail_request(common, status, books),
+            Err(Trouble::Discard(_)) => {}
+        }
+    }
+
+    fn in_flight_state(&self) -> InFlight {
+        match (self.requester.is_answered(), self.requester.all_is_asked_for()) {
+            (true, _) => InFlight::Answered,
+            (false, true) => InFlight::WillBeAnswered,
+            (false, false) => InFlight::Unasked,
+        }
+    }
+}

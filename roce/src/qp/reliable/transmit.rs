@@ -1,0 +1,245 @@
+//! The next packet of a reliable connection: answers first, then what congestion control owes, then requests.
+
+use super::super::common::{Common, Connection};
+use super::super::{Books, CompletionStatus, State, buffers};
+use super::Reliable;
+use super::responder::Answered;
+use crate::congestion::{Brings, insert_telemetry};
+use crate::wire::{Bth, Header, MAX_OVERHEAD, NakCode, Operation, Report, Service, Template};
+use crate::{Access, AccessError, FailureCause, Memory};
+
+/// Why a packet that was planned can't be made.
+enum Failure {
+    /// A buffer is not, or no longer, allowed.
+    Access,
+    /// `frame` is too short for it. A bug of the caller: nothing is sent.
+    Frame,
+}
+
+impl From<AccessError> for Failure {
+    fn from(_: AccessError) -> Self {
+        Self::Access
+    }
+}
+
+impl Reliable {
+    /// Writes the next packet that may leave.
+    #[inline]
+    pub(in crate::qp) fn poll_transmit<M: Memory>(
+        &mut self,
+        common: &mut Common,
+        memory: &M,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let waits = common.congestion.migrate(books.now, || self.in_flight_state(), books.counters);
+        // Few packets are anything but requests.
+        if self.responder.has_answer() || common.congestion.may_owe(books.now) {
+            let length = self.transmit_owed(common, memory, books, frame);
+            if length.is_some() {
+                return length;
+            }
+        }
+        if waits { None } else { self.transmit_request(common, memory, books, frame) }
+    }
+
+    /// Writes what leaves before requests.
+    #[inline(never)]
+    fn transmit_owed<M: Memory>(
+        &mut self,
+        common: &mut Common,
+        memory: &M,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let connection = common.connection?;
+        let length = self.transmit_answer(common, &connection, memory, books, frame);
+        if length.is_some() || common.state == State::Error {
+            return length;
+        }
+        let transport = self.transport(common, &connection, books.now);
+        let mut becomes_markable = false;
+        let length =
+            common.congestion.transmit_owed(&transport, books.counters, frame, &mut becomes_markable);
+        if becomes_markable {
+            common.mark_capable();
+        }
+        length
+    }
+
+    fn transmit_answer<M: Memory>(
+        &mut self,
+        common: &mut Common,
+        connection: &Connection,
+        memory: &M,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let Answered { operation, psn, congestion, held, read } = self.responder.plan(connection.mtu)?;
+        if read.is_some() && !common.congestion.may_send(books.now) {
+            return None;
+        }
+        let mut bth = Bth { congestion, ..common.bth(connection.destination, psn) };
+        let service = common.identity.receives.service();
+        if let Operation::Acknowledge(_) = operation
+            && held.is_none()
+            && let Some(report) = common.congestion.rides_with_acknowledge()
+        {
+            bth.congestion |= Bth::TELEMETRY;
+            let header = Header::Connected { service, bth, operation };
+            return self.transmit_riding(common, connection, &header, report, books, frame);
+        }
+        let header = match (held, operation) {
+            (Some(held), Operation::Acknowledge(aeth)) => {
+                Header::SelectiveAcknowledge { bth, msn: aeth.msn, held }
+            }
+            _ => Header::Connected { service, bth, operation },
+        };
+        let payload = read.map_or(0, |(_, read)| read.length);
+        let qpn = common.identity.qpn;
+        let written = write(&connection.template, common.identification, &header, payload, frame, |into| {
+            if let Some((pd, read)) = read.filter(|(_, read)| read.length > 0) {
+                let (regions, access) = (&*books.regions, Access::REMOTE_READ);
+                memory.gather(regions.remote(read.rkey, pd, qpn, read.address, read.length, access)?, into);
+            }
+            Ok(())
+        });
+        match written {
+            Ok(length) => {
+                self.responder.commit();
+                if read.is_some() {
+                    books.counters.tx_payload_bytes += u64::from(payload);
+                    common.congestion.on_response_sent(books.now, length);
+                }
+                Some(length)
+            }
+            Err(Failure::Frame) => None,
+            Err(Failure::Access) => {
+                self.responder.refuse_response(psn);
+                let cause = FailureCause::Refused(NakCode::RemoteAccessError);
+                self.fail(common, Some(cause), CompletionStatus::Flushed, books);
+                // Now the NAK is what comes next.
+                self.transmit_answer(common, connection, memory, books, frame)
+            }
+        }
+    }
+
+    /// Writes an Acknowledge with feedback behind it.
+    fn transmit_riding(
+        &mut self,
+        common: &mut Common,
+        connection: &Connection,
+        header: &Header,
+        report: Report,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let transport = self.transport(common, connection, books.now);
+        let (opcode, bth) = (header.opcode(), header.bth());
+        let feedback = common.congestion.ride(opcode, bth, report, &transport, books.counters);
+        let (template, length) = (&connection.template, feedback.length() as u32);
+        let written = write(template, common.identification, header, length, frame, |into| {
+            feedback.write(into);
+            Ok(())
+        });
+        self.responder.commit();
+        written.ok()
+    }
+
+    fn transmit_request<M: Memory>(
+        &mut self,
+        common: &mut Common,
+        memory: &M,
+        books: &mut Books<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        match common.state {
+            State::ReadyToSend => {}
+            // What has begun is sent to its end, and again if it was lost; nothing new begins (IBA 10.3.1.5).
+            State::SendQueueDrained if self.requester.has_begun() => {}
+            _ => return None,
+        }
+        let begin = common.state == State::ReadyToSend;
+        if self.requester.is_at_local()
+            && let Err(status) = self.requester.run_local(begin, books, &common.identity)
+        {
+            self.fail_request(common, status, books);
+            return None;
+        }
+        let connection = common.connection.as_ref()?;
+        let window = self.requester.within_reach(common.congestion.window()?);
+        if self.requester.is_mute(window) {
+            self.requester.ask_again();
+        }
+        let plan = self.requester.plan(window)?;
+        if !common.congestion.may_send(books.now) {
+            return None;
+        }
+        let mut bth = common.bth(connection.destination, plan.psn);
+        bth.ack_request = plan.ack_request;
+        bth.solicited = plan.solicited;
+        bth.congestion = common.congestion.data_bits();
+        // If the frame has no room for telemetry, the packet leaves without.
+        let room = frame.len().saturating_sub(plan.length as usize + MAX_OVERHEAD);
+        let brings = common.congestion.rides_with_data(room);
+        if brings == Brings::InBand {
+            bth.congestion |= Bth::TELEMETRY;
+        }
+        let header = match plan.srq {
+            None => Header::Connected { service: Service::Rc, bth, operation: plan.operation },
+            Some(srq) => Header::Extended { bth, srq, operation: plan.operation },
+        };
+        let fill = |into: &mut [u8]| {
+            Ok(buffers::gather(memory, books.regions, common.identity.pd, plan.data, plan.offset, into)?)
+        };
+        let (template, identification) =
+            (common.congestion.template(&connection.template), common.identification);
+        let written = match brings {
+            Brings::Nothing | Brings::InBand => {
+                write(template, identification, &header, plan.length, frame, fill)
+            }
+            Brings::Format(_) | Brings::Subscription => frame
+                .get_mut(brings.inserted()..)
+                .ok_or(Failure::Frame)
+                .and_then(|behind| write(template, identification, &header, plan.length, behind, fill))
+                .and_then(|length| {
+                    let qpn = common.identity.qpn;
+                    insert_telemetry(brings, frame, length, qpn).map_err(|_| Failure::Frame)
+                }),
+        };
+        let (payload, ack_request, is_oldest) = (plan.length, plan.ack_request, plan.is_oldest);
+        match written {
+            Ok(length) => {
+                let number = self.requester.commit(payload, ack_request, books);
+                books.counters.tx_payload_bytes += u64::from(payload);
+                common.congestion.on_data_sent(books.now, number, payload, length);
+                Some(length)
+            }
+            Err(Failure::Access) if is_oldest => {
+                self.fail_request(common, CompletionStatus::LocalProtection, books);
+                None
+            }
+            // Requests before this one come to their end first; their acknowledgements lead back here.
+            Err(Failure::Access | Failure::Frame) => None,
+        }
+    }
+}
+
+/// Writes headers, payload and ICRC.
+#[inline(always)]
+fn write(
+    template: &Template,
+    identification: u16,
+    header: &Header,
+    payload: u32,
+    frame: &mut [u8],
+    fill: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
+) -> Result<usize, Failure> {
+    let draft = template.emit_here(identification, header, payload as usize, frame);
+    let mut draft = draft.map_err(|error| {
+        debug_assert!(false, "{error}");
+        Failure::Frame
+    })?;
+    fill(draft.payload())?;
+    Ok(draft.seal())
+}

@@ -27,8 +27,8 @@ fn path(update: u64) -> PathTelemetry {
             index,
             Hop {
                 bandwidth: Rate::from_gbps(100),
-                time: Counter::new(update * STEP, 24, 1),
-                tx_bytes: Counter::new(update * SENT, 20, 128),
+                time: Counter::of::<24, 1>(update * STEP),
+                tx_bytes: Counter::of::<20, 128>(update * SENT),
                 queue: 80 * (update % 7),
             },
         );

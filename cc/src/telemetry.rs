@@ -1,30 +1,53 @@
+//! What switches report, as the algorithms read it.
+
 use crate::Rate;
+use core::num::NonZeroU32;
 
 /// Hops that one path may report: what the 4-bit count of rtgwg-00 Figure 4 can hold.
 pub const MAX_HOPS: usize = 15;
 
 /// A running counter as a telemetry header carries it: `bits` wide, each count worth `unit`.
 ///
-/// Only the distance between two readings means anything, and only when fewer than 2^`bits` counts lie between.
+/// Only the distance between two readings means anything, and only if fewer than 2^`bits` counts lie between them.
+/// A peer may choose width and unit, so no value of this type has a width outside 1 to 64 or a unit of 0:
+/// [`period`](Self::period) is at least 2 and may be divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     raw: u64,
+    /// 1 to 64.
     bits: u8,
-    unit: u32,
+    unit: NonZeroU32,
 }
 
 impl Counter {
-    /// A reading. `bits` is 1 to 64; bits of `raw` above are ignored.
+    /// Creates a reading whose width and unit the sender of the telemetry chose. Bits of `raw` above the width are ignored.
+    ///
+    /// Returns `None` if the width is not 1 to 64 or the unit is 0.
     #[must_use]
-    pub const fn new(raw: u64, bits: u8, unit: u32) -> Self {
-        assert!(bits >= 1 && bits <= 64, "a counter is 1 to 64 bits wide");
-        Self { raw, bits, unit }
+    pub const fn new(raw: u64, bits: u8, unit: u32) -> Option<Self> {
+        match NonZeroU32::new(unit) {
+            Some(unit) if bits >= 1 && bits <= 64 => Some(Self { raw, bits, unit }),
+            _ => None,
+        }
+    }
+
+    /// Creates a reading of a layout that fixes width and unit; the compiler refuses illegal ones.
+    #[must_use]
+    pub const fn of<const BITS: u8, const UNIT: u32>(raw: u64) -> Self {
+        const { assert!(BITS >= 1 && BITS <= 64, "a counter is 1 to 64 bits wide") };
+        let unit = const { NonZeroU32::new(UNIT).expect("a counter's unit is not 0") };
+        Self { raw, bits: BITS, unit }
+    }
+
+    /// The largest reading.
+    const fn mask(self) -> u64 {
+        u64::MAX >> (64 - self.bits)
     }
 
     /// The reading, `bits` wide.
     #[must_use]
     pub const fn raw(self) -> u64 {
-        self.raw & u64::MAX >> (64 - self.bits)
+        self.raw & self.mask()
     }
 
     /// Another reading of the same counter.
@@ -42,20 +65,19 @@ impl Counter {
     /// What a count is worth, in bytes or ns.
     #[must_use]
     pub const fn unit(self) -> u32 {
-        self.unit
+        self.unit.get()
     }
 
-    /// What was counted since `earlier`, across at most one wrap, in the unit's base (bytes or ns).
+    /// What was counted since `earlier`, across at most one wrap, in the unit's base (bytes or ns). Stops at [`u64::MAX`].
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
-        let mask = u64::MAX >> (64 - self.bits);
-        (self.raw.wrapping_sub(earlier.raw) & mask).saturating_mul(self.unit as u64)
+        (self.raw.wrapping_sub(earlier.raw) & self.mask()).saturating_mul(self.unit() as u64)
     }
 
-    /// After what amount the counter shows the same reading again, in the unit's base.
+    /// After what amount the counter shows the same reading again, in the unit's base: at least 2. Stops at [`u64::MAX`].
     #[must_use]
     pub const fn period(self) -> u64 {
-        (u64::MAX >> (64 - self.bits)).saturating_add(1).saturating_mul(self.unit as u64)
+        self.mask().saturating_add(1).saturating_mul(self.unit() as u64)
     }
 }
 
@@ -118,10 +140,30 @@ mod tests {
 
     #[test]
     fn a_counter_wraps() {
-        let before = Counter::new(0xff_fff0, 24, 1);
-        let after = Counter::new(0x00_0010, 24, 1);
+        let before = Counter::of::<24, 1>(0xff_fff0);
+        let after = Counter::of::<24, 1>(0x00_0010);
         assert_eq!(after.since(before), 0x20);
-        assert_eq!(Counter::new(3, 20, 128).since(Counter::new(1, 20, 128)), 256);
+        assert_eq!(Counter::of::<20, 128>(3).since(Counter::of::<20, 128>(1)), 256);
         assert_eq!(before.period(), 1 << 24);
+    }
+
+    #[test]
+    fn no_counter_has_a_period_below_two() {
+        for (bits, unit) in [(0, 1), (65, 1), (255, 1), (64, 0), (1, 0)] {
+            assert_eq!(Counter::new(0, bits, unit), None, "{bits} bits of {unit}");
+        }
+        for (bits, unit, period) in [
+            (1, 1, 2),
+            (24, 1, 1 << 24),
+            (64, 1, u64::MAX),
+            (64, u32::MAX, u64::MAX),
+            (32, u32::MAX, u64::from(u32::MAX) << 32),
+        ] {
+            assert_eq!(
+                Counter::new(0, bits, unit).map(Counter::period),
+                Some(period),
+                "{bits} bits of {unit}"
+            );
+        }
     }
 }

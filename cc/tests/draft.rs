@@ -171,8 +171,8 @@ fn told(links: &[Link; LINKS]) -> PathTelemetry {
             index,
             Hop {
                 bandwidth: Rate::from_gbps(100),
-                time: Counter::new(link.ts as u64, 24, 1),
-                tx_bytes: Counter::new((link.tx_bytes / 128.0) as u64, 20, 128),
+                time: Counter::of::<24, 1>(link.ts as u64),
+                tx_bytes: Counter::of::<20, 128>((link.tx_bytes / 128.0) as u64),
                 queue: link.qlen as u64,
             },
         );

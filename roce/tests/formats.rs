@@ -94,8 +94,8 @@ fn frames() -> Vec<Vec<u8>> {
     let faster = HopRecord::new(Speed::from_rate(Rate::from_gbps(40)).unwrap(), 7_654_322, 256_000, 0);
     let hop = Hop {
         bandwidth: Rate::from_gbps(10),
-        time: Counter::new(7_654, 32, 1000),
-        tx_bytes: Counter::new(128_000, 64, 1),
+        time: Counter::of::<32, 1000>(7_654),
+        tx_bytes: Counter::of::<64, 1>(128_000),
         queue: 1600,
     };
     let setup = Setup {

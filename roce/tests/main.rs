@@ -19,6 +19,7 @@ mod formats;
 mod harness;
 mod hostile;
 mod hostile_answers;
+mod hostile_feedback;
 mod hostile_replay;
 mod hostile_requests;
 mod marks;

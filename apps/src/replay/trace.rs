@@ -175,13 +175,14 @@ impl Columns {
         let present = self.hops_present.below(record, HOPS as u64 + 1)? as usize;
         let mut path = PathTelemetry::new(0);
         for (index, [rate, time, bytes, queue]) in (0u8..).zip(&self.hops[..present]) {
+            let tx_bytes = Counter::new(bytes.below(record, 1 << 20)?, 20, 128 * unit);
             let rate = rate.below(record, LINK_RATES.len() as u64)? as usize;
             let kept = path.set(
                 index,
                 Hop {
                     bandwidth: Rate::from_gbps(LINK_RATES[rate]),
-                    time: Counter::new(time.below(record, 1 << 24)?, 24, 1),
-                    tx_bytes: Counter::new(bytes.below(record, 1 << 20)?, 20, 128 * unit),
+                    time: Counter::of::<24, 1>(time.below(record, 1 << 24)?),
+                    tx_bytes: tx_bytes.ok_or("unit 0: a count is worth nothing; it is at least 1")?,
                     queue: queue.below(record, 1 << 17)? * 80 * u64::from(unit),
                 },
             );

@@ -234,8 +234,8 @@ mod tests {
                 index,
                 Hop {
                     bandwidth: Rate::from_gbps(100),
-                    time: Counter::new(time, 24, 1),
-                    tx_bytes: Counter::new(tx, 20, 128),
+                    time: Counter::of::<24, 1>(time),
+                    tx_bytes: Counter::of::<20, 128>(tx),
                     queue,
                 },
             );

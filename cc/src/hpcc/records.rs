@@ -195,8 +195,8 @@ mod tests {
     fn hop(time: u64, tx_units: u64, queue: u64) -> Hop {
         Hop {
             bandwidth: Rate::from_gbps(100),
-            time: Counter::new(time, 24, 1),
-            tx_bytes: Counter::new(tx_units, 20, 128),
+            time: Counter::of::<24, 1>(time),
+            tx_bytes: Counter::of::<20, 128>(tx_units),
             queue,
         }
     }

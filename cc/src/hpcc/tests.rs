@@ -19,8 +19,8 @@ fn config() -> HpccConfig {
 fn hop(gbps: u64, time: u64, tx_units: u64, queue: u64) -> Hop {
     Hop {
         bandwidth: Rate::from_gbps(gbps),
-        time: Counter::new(time, 24, 1),
-        tx_bytes: Counter::new(tx_units, 20, 128),
+        time: Counter::of::<24, 1>(time),
+        tx_bytes: Counter::of::<20, 128>(tx_units),
         queue,
     }
 }
@@ -282,11 +282,11 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn any_hop() -> impl Strategy<Value = Hop> {
-    let counter = || (number(), 1u8..=64, prop_oneof![Just(1u32), Just(128), any::<u32>()]);
+    let counter = || (number(), 1u8..=64, prop_oneof![Just(1u32), Just(128), Just(u32::MAX), 1u32..]);
     (number(), counter(), counter(), number()).prop_map(|(bps, time, bytes, queue)| Hop {
         bandwidth: Rate::from_bps(bps),
-        time: Counter::new(time.0, time.1, time.2),
-        tx_bytes: Counter::new(bytes.0, bytes.1, bytes.2),
+        time: Counter::new(time.0, time.1, time.2).unwrap(),
+        tx_bytes: Counter::new(bytes.0, bytes.1, bytes.2).unwrap(),
         queue,
     })
 }
@@ -329,8 +329,8 @@ fn a_flow_keeps_its_share_of_the_receivers_link() {
             let mut path = PathTelemetry::new(0);
             let stamped = Hop {
                 bandwidth: Rate::from_gbps(100),
-                time: Counter::new(number * 4000, 24, 1),
-                tx_bytes: Counter::new(number * 390, 20, 128),
+                time: Counter::of::<24, 1>(number * 4000),
+                tx_bytes: Counter::of::<20, 128>(number * 390),
                 queue: 50_000,
             };
             assert!(path.set(0, stamped));

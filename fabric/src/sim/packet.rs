@@ -39,8 +39,8 @@ impl Stamp {
     const fn hop(self) -> Hop {
         Hop {
             bandwidth: Rate::from_gbps(self.rate as u64),
-            time: Counter::new(self.time as u64, 24, 1),
-            tx_bytes: Counter::new(self.tx as u64, 20, 128),
+            time: Counter::of::<24, 1>(self.time as u64),
+            tx_bytes: Counter::of::<20, 128>(self.tx as u64),
             queue: self.queue as u64 * 80,
         }
     }

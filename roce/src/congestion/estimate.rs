@@ -64,7 +64,7 @@ impl Estimates {
         let sent = place.map_or(0, |last| last.sent + since(&last, reading, bandwidth, received, target));
         let HopReading { time, queue, .. } = *reading;
         *place = Some(Last { time, queue, received, sent });
-        Some(Hop { bandwidth, time, tx_bytes: Counter::new(sent, 64, 1), queue })
+        Some(Hop { bandwidth, time, tx_bytes: Counter::of::<64, 1>(sent), queue })
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
 
     /// A reading as Linux gives it: µs, bytes queued.
     fn reading(micros: u64, queue: u64) -> HopReading {
-        HopReading { bandwidth: None, time: Counter::new(micros, 32, 1000), tx_bytes: None, queue }
+        HopReading { bandwidth: None, time: Counter::of::<32, 1000>(micros), tx_bytes: None, queue }
     }
 
     const RATE: Rate = Rate::from_mbps(80);

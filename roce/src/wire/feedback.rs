@@ -14,7 +14,7 @@ const MAX_REPORT: usize = 4 + HOP_LENGTH + 4;
 const _: () = assert!(4 + Records::MOST * RECORD_LENGTH <= MAX_REPORT);
 
 /// Bytes of a hop that no [`HopRecord`] can hold: {B 64 in bit/s, ts 64, txBytes 64, qlen 64 in bytes, bits of ts 8, bits of
-/// txBytes 8, 0 16, unit of ts 32 in ns, unit of txBytes 32 in bytes}.
+/// txBytes 8, 0 16, unit of ts 32 in ns, unit of txBytes 32 in bytes}. Bits are 1 to 64, units at least 1.
 const HOP_LENGTH: usize = 44;
 
 /// Bytes of a [`Seal`].
@@ -246,10 +246,7 @@ fn pack_hop(hop: &Hop) -> [u8; HOP_LENGTH] {
 fn unpack_hop(bytes: &[u8; HOP_LENGTH]) -> Option<Hop> {
     let u64_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
     let u32_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
-    let counter = |raw_at, bits: u8, unit_at| {
-        let is_legal = (1..=64).contains(&bits);
-        Some(Counter::new(u64_at(raw_at)?, if is_legal { bits } else { return None }, u32_at(unit_at)?))
-    };
+    let counter = |raw_at, bits, unit_at| Counter::new(u64_at(raw_at)?, bits, u32_at(unit_at)?);
     Some(Hop {
         bandwidth: Rate::from_bps(u64_at(0)?),
         time: counter(8, bytes[32], 36)?,
@@ -356,8 +353,10 @@ mod tests {
             ),
             (0u16..0x1000, 1u8..=15, any::<u8>(), any::<[u64; 4]>(), 1u8..=64, 1u8..=64, any::<[u32; 2]>())
                 .prop_map(|(path_id, hops, index, [rate, time, bytes, queue], time_bits, tx_bits, units)| {
-                    let time = Counter::new(masked(time, time_bits), time_bits, units[0]);
-                    let tx_bytes = Counter::new(masked(bytes, tx_bits), tx_bits, units[1]);
+                    let counter =
+                        |raw, bits, unit: u32| Counter::new(masked(raw, bits), bits, unit.max(1)).unwrap();
+                    let (time, tx_bytes) =
+                        (counter(time, time_bits, units[0]), counter(bytes, tx_bits, units[1]));
                     let hop = Hop { bandwidth: Rate::from_bps(rate), time, tx_bytes, queue };
                     match NonZeroU32::new(units[1] >> 8) {
                         Some(flows) if rate % 2 == 0 => {
@@ -367,6 +366,29 @@ mod tests {
                     }
                 }),
         ]
+    }
+
+    /// A counter of no width or worth nothing has no period that a distance could be measured by.
+    #[test]
+    fn a_hop_with_an_illegal_counter_is_no_feedback() {
+        let counter = Counter::of::<64, 1>(0);
+        let hop = Hop { bandwidth: Rate::from_gbps(10), time: counter, tx_bytes: counter, queue: 0 };
+        let reports = [
+            Report::Hop { path_id: 1, hops: 1, index: 0, hop },
+            Report::Shared { path_id: 1, hops: 1, index: 0, hop, flows: NonZeroU32::MIN },
+        ];
+        for report in reports {
+            let mut good = [0; MAX_FEEDBACK];
+            let length = Feedback { report, seal: None }.write(&mut good);
+            assert_eq!(Feedback::read(&good[..length]), Ok(Feedback { report, seal: None }));
+            for (at, value) in
+                [(4 + 32, 0), (4 + 32, 65), (4 + 33, 0), (4 + 33, 65), (4 + 39, 0), (4 + 43, 0)]
+            {
+                let mut bytes = good;
+                bytes[at] = value;
+                assert_eq!(Feedback::read(&bytes[..length]), Err(Discard::Telemetry), "byte {at}: {value}");
+            }
+        }
     }
 
     proptest! {

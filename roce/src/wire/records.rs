@@ -95,8 +95,8 @@ mod tests {
     fn hops_of_other_layouts_keep_their_distances() {
         let hop = |micros: u64, bytes: u64| Hop {
             bandwidth: Rate::from_gbps(100),
-            time: Counter::new(micros, 32, 1000),
-            tx_bytes: Counter::new(bytes, 54, 1),
+            time: Counter::of::<32, 1000>(micros),
+            tx_bytes: Counter::of::<54, 1>(bytes),
             queue: 1234,
         };
         for (micros, bytes) in [(5, 70_000), (u64::from(u32::MAX) - 3, (1 << 54) - 128 * 200)] {

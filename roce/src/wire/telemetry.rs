@@ -156,8 +156,8 @@ impl From<HopRecord> for Hop {
     fn from(record: HopRecord) -> Self {
         Self {
             bandwidth: record.speed.rate(),
-            time: Counter::new(u64::from(record.timestamp), 24, 1),
-            tx_bytes: Counter::new(u64::from(record.tx_bytes), 20, TX_UNIT),
+            time: Counter::of::<24, 1>(u64::from(record.timestamp)),
+            tx_bytes: Counter::of::<20, TX_UNIT>(u64::from(record.tx_bytes)),
             queue: u64::from(record.queue_bytes()),
         }
     }

@@ -136,8 +136,8 @@ fn telemetry(update: u64, hops: u8) -> PathTelemetry {
     for index in 0..hops {
         let hop = Hop {
             bandwidth: Rate::from_gbps(100),
-            time: Counter::new(update * 87, 24, 1),
-            tx_bytes: Counter::new(update * 1090 / 128, 20, 128),
+            time: Counter::of::<24, 1>(update * 87),
+            tx_bytes: Counter::of::<20, 128>(update * 1090 / 128),
             queue: 80 * (update % 7),
         };
         path.set(index, hop);

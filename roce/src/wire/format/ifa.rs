@@ -133,8 +133,8 @@ pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
         let came = u64::from(second & 0xf_ffff) * 1_000_000_000 + u64::from(word(hop, 3)?);
         let reading = HopReading {
             bandwidth: SPEEDS.get((second >> 28) as usize).copied(),
-            time: Counter::new(came + u64::from(word(hop, 4)?), 32, 1),
-            tx_bytes: Some(Counter::new(word(hop, 5)?.into(), 32, 1)),
+            time: Counter::of::<32, 1>(came + u64::from(word(hop, 4)?)),
+            tx_bytes: Some(Counter::of::<32, 1>(word(hop, 5)?.into())),
             queue: u64::from(word(hop, 6)? & 0xffff) * QUEUE_UNIT,
         };
         hops.push(first >> 8 & 0xf_ffff, reading);

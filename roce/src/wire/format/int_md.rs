@@ -115,9 +115,9 @@ pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
         let bandwidth = from_kbps(word(hop, 5)?);
         let reading = HopReading {
             bandwidth,
-            time: Counter::new(time, 64, 1),
+            time: Counter::of::<64, 1>(time),
             // Who knows nothing of the domain writes ones all over it.
-            tx_bytes: bandwidth.and(Some(Counter::new(word(hop, 4)?.into(), 32, 1))),
+            tx_bytes: bandwidth.and(Some(Counter::of::<32, 1>(word(hop, 4)?.into()))),
             queue: u64::from(word(hop, 1)? & 0xff_ffff),
         };
         hops.push(word(hop, 0)?, reading);

@@ -128,10 +128,10 @@ fn read_node(node: &[u8; NODE_LENGTH]) -> Option<HopReading> {
     Some(HopReading {
         bandwidth: from_kbps(word(node, 3)?),
         time: match is_told {
-            true => Counter::new(micros * 1000 + (wide >> TX_BITS), 32, 1),
-            false => Counter::new(micros, 32, 1000),
+            true => Counter::of::<32, 1>(micros * 1000 + (wide >> TX_BITS)),
+            false => Counter::of::<32, 1000>(micros),
         },
-        tx_bytes: is_told.then(|| Counter::new(wide, TX_BITS, 1)),
+        tx_bytes: is_told.then(|| Counter::of::<TX_BITS, 1>(wide)),
         queue: if queue == UNAVAILABLE { 0 } else { queue.into() },
     })
 }

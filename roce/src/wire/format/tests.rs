@@ -181,9 +181,9 @@ fn aecn_updates_what_is_asked_for_and_only_bitmaps() {
 /// What comes out of each format for `port`: B, ts, txBytes as readings of their counters, and qlen.
 fn told(format: Format, of: &PortState) -> HopReading {
     let (time, tx_bytes) = match format {
-        Format::IntMd => (Counter::new(of.time, 64, 1), Counter::new(of.tx_bytes & 0xffff_ffff, 32, 1)),
-        Format::Ioam => (Counter::new(of.time, 32, 1), Counter::new(of.tx_bytes, 54, 1)),
-        Format::Ifa => (Counter::new(of.time, 32, 1), Counter::new(of.tx_bytes & 0xffff_ffff, 32, 1)),
+        Format::IntMd => (Counter::of::<64, 1>(of.time), Counter::of::<32, 1>(of.tx_bytes & 0xffff_ffff)),
+        Format::Ioam => (Counter::of::<32, 1>(of.time), Counter::of::<54, 1>(of.tx_bytes)),
+        Format::Ifa => (Counter::of::<32, 1>(of.time), Counter::of::<32, 1>(of.tx_bytes & 0xffff_ffff)),
         Format::Hpcc | Format::Aecn => unreachable!("not of hops of these formats"),
     };
     HopReading { bandwidth: Some(of.rate), time, tx_bytes: Some(tx_bytes), queue: of.queue }

@@ -1,3 +1,6 @@
+//! What two readings of a hop say of the time between them (rtgwg-00 4.2, lines 1 to 7). Senders and responders ask; the
+//! readings are a peer's, so any value may come.
+
 use crate::{Counter, Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry, limits};
 use core::time::Duration;
 
@@ -24,10 +27,17 @@ impl Record {
 /// What two readings of one hop say of the time between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inflight {
-    /// `u'`: in-flight bytes as a share of what the link and the base round trip hold; finite, at least 0.
+    /// `u'`: in-flight bytes as a share of what the link and the base round trip hold; 0 to [`Self::MOST`].
     pub utilisation: f64,
     /// `ack.L[i].ts - L[i].ts` in ns; above 0.
     pub interval: u64,
+}
+
+impl Inflight {
+    /// The largest `u'` that counts: the largest that a ratio can carry on the wire, rounded up. A real one comes near it only on a link
+    /// that holds less than a packet. Without a bound one forged pair of readings makes `U` 10^25, and the rate stays at its lowest
+    /// for thousands of reports.
+    pub const MOST: f64 = 4096.0;
 }
 
 /// What telemetry was worth beside the records.
@@ -104,7 +114,7 @@ impl PathRecords {
         if before != Some(path.path_id()) {
             self.heard = 0;
         }
-        let base_rtt = limits::nanos(base_rtt);
+        let base_rtt = limits::nanos(base_rtt).max(1.0);
         let mut busiest: Option<(HopIndex, Inflight)> = None;
         for (index, hop) in path.hops() {
             let record = &mut self.records[usize::from(index)];
@@ -164,7 +174,7 @@ fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: f64) -> Comparison 
     }
     let queue = hop.queue.min(last.queue.into()) as f64;
     let utilisation = queue / (bytes_per_nano * base_rtt) + tx_rate / bytes_per_nano;
-    Comparison::Measured(Inflight { utilisation, interval })
+    Comparison::Measured(Inflight { utilisation: utilisation.min(Inflight::MOST), interval })
 }
 
 /// A link that seems to send so many times what it can was measured over another number of the clock's periods.
@@ -225,5 +235,30 @@ mod tests {
         assert_eq!(busiest(4000, path(1, &[hop(4000, 400, 9), hop(4000, 0, 0), hop(4000, 100, 0)])), Some(0));
         // The byte counters are those of other switches now.
         assert_eq!(busiest(8000, path(2, &[hop(8000, 900, 0), hop(8000, 0, 8)])), Some(1));
+    }
+
+    /// A peer's setup may say a `T` of 0, and a hop anything.
+    #[test]
+    fn what_is_measured_is_a_number_in_its_bounds() {
+        let forged = |time: u64, sent, queue, bps| Hop {
+            bandwidth: Rate::from_bps(bps),
+            time: Counter::of::<64, 1>(time),
+            tx_bytes: Counter::of::<64, { u32::MAX }>(sent),
+            queue,
+        };
+        for base_rtt in [Duration::ZERO, Duration::from_nanos(1), T, Duration::MAX] {
+            for (sent, queue, bps) in
+                [(0, 0, 1), (u64::MAX, u64::MAX, 1), (1, 0, u64::MAX), (0, u64::MAX, 8_000_000)]
+            {
+                let mut records = PathRecords::new();
+                let mut measured = None;
+                for (time, sent) in [(0, 0), (1, sent)] {
+                    let path = path(1, &[forged(time, sent, queue, bps)]);
+                    measured = records.inflight(Instant::from_nanos(1000 + time), &path, base_rtt);
+                }
+                let share = measured.unwrap().utilisation;
+                assert!((0.0..=Inflight::MOST).contains(&share), "{share} of {bps} b/s in {base_rtt:?}");
+            }
+        }
     }
 }

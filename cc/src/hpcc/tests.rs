@@ -276,6 +276,30 @@ fn any_config() -> impl Strategy<Value = HpccConfig> {
         })
 }
 
+/// The share of one forged pair of readings is bounded, so that it is forgotten: here with a report for each hundredth of a round trip.
+#[test]
+fn one_forged_pair_of_readings_is_forgotten_in_ten_round_trips() {
+    let forged = |time: u64, sent: u64| Hop {
+        bandwidth: Rate::from_bps(1),
+        time: Counter::of::<64, 1>(time),
+        tx_bytes: Counter::of::<64, { u32::MAX }>(sent),
+        queue: u64::MAX,
+    };
+    let mut hpcc = Hpcc::new(config()).unwrap();
+    hpcc.on_telemetry(&ack(10_000, 1, 10), &path(7, &[(0, forged(0, 0))]));
+    hpcc.on_telemetry(&ack(14_160, 2, 10), &path(7, &[(0, forged(4160, u64::MAX))]));
+    assert_eq!((hpcc.utilisation(), hpcc.rate()), (Inflight::MOST, Rate::from_mbps(100)));
+    // From here on the link is idle.
+    hpcc.on_path_change();
+    let mut reports = 0;
+    while hpcc.rate() < Rate::from_gbps(100) {
+        let now = 20_000 + 41 * reports;
+        hpcc.on_telemetry(&ack(now, reports, reports), &path(7, &[(0, hop(100, now, 0, 0))]));
+        reports += 1;
+        assert!(reports < 1000, "U is still {}", hpcc.utilisation());
+    }
+}
+
 /// From tiny to absurd.
 fn number() -> impl Strategy<Value = u64> {
     (0u32..=64, any::<u64>()).prop_map(|(bits, any)| any.checked_shr(64 - bits).unwrap_or(0))

@@ -58,7 +58,9 @@ impl Rate {
         {
             return product / 8_000_000_000;
         }
-        let bits = u128::from(self.0) * time.as_nanos() / 1_000_000_000;
+        // In 64 bits of ns, so that no product leaves 128: 584 years.
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let bits = u128::from(self.0) * u128::from(nanos) / 1_000_000_000;
         u64::try_from(bits / 8).unwrap_or(u64::MAX)
     }
 }
@@ -86,6 +88,12 @@ mod tests {
                 assert_eq!(u128::from(bytes), exact.min(u64::MAX.into()), "{bps} b/s for {nanos} ns");
             }
         }
+    }
+
+    #[test]
+    fn no_rate_and_no_time_is_too_much() {
+        assert_eq!(Rate::from_bps(u64::MAX).bytes_in(Duration::MAX), u64::MAX);
+        assert_eq!(Rate::from_bps(1).time_for(u64::MAX), Duration::from_nanos(u64::MAX));
     }
 
     #[test]

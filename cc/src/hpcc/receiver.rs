@@ -189,7 +189,8 @@ impl ActiveFlows {
     /// be some round trips, so that a slow flow is seen in each.
     pub fn on_packet(&mut self, now: Instant, length: core::time::Duration, mark: &mut FlowMark) {
         if now.saturating_since(self.since) >= length {
-            self.before = if now.saturating_since(self.since) >= 2 * length { 0 } else { self.now };
+            self.before =
+                if now.saturating_since(self.since) >= length.saturating_mul(2) { 0 } else { self.now };
             (self.now, self.since) = (0, now);
             self.period += 1;
         }

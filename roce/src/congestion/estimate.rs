@@ -61,7 +61,9 @@ impl Estimates {
         }
         let received = self.received;
         let place = self.last.get_mut(index)?;
-        let sent = place.map_or(0, |last| last.sent + since(&last, reading, bandwidth, received, target));
+        // A counter of 64 bits: a peer that says 2^64 b/s wraps it in a few readings.
+        let sent = place
+            .map_or(0, |last| last.sent.wrapping_add(since(&last, reading, bandwidth, received, target)));
         let HopReading { time, queue, .. } = *reading;
         *place = Some(Last { time, queue, received, sent });
         Some(Hop { bandwidth, time, tx_bytes: Counter::of::<64, 1>(sent), queue })
@@ -110,6 +112,22 @@ mod tests {
         assert_eq!(sent([0, 3000], 100), 9_310, "not full, so just below the target");
         assert_eq!(sent([1500, 0], 9_800), 9_800, "own bytes were more");
         assert_eq!(sent([0, 0], 20_000), 10_000, "never more than the link carries");
+    }
+
+    /// A peer's setup may say any line rate, and a switch any time.
+    #[test]
+    fn the_estimate_wraps_as_a_counter_does() {
+        let mut estimates = Estimates::default();
+        let rate = Rate::from_bps(u64::MAX);
+        let mut complete = |second: u64| {
+            estimates.complete(0, &reading(second * 1_000_000, 1), Some(rate), 0.95).unwrap().tx_bytes
+        };
+        let mut last = complete(0);
+        for second in 1..20 {
+            let next = complete(second);
+            assert_eq!(next.since(last), u64::MAX / 8);
+            last = next;
+        }
     }
 
     #[test]

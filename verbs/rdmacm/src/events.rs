@@ -75,6 +75,13 @@ impl Parameters {
     }
 }
 
+impl Waiting {
+    /// The identifier that counts the event as held: a request belongs to its listener until the program knows the new identifier.
+    fn holder(&self) -> *mut Id {
+        if self.listener.is_null() { self.id } else { self.listener }
+    }
+}
+
 // SAFETY: the pointers are ids that wait, in `rdma_destroy_id`, until no event names them.
 unsafe impl Send for Waiting {}
 
@@ -97,9 +104,17 @@ impl Held {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
+    /// Counts one event less. The identifier may be freed as soon as the lock is released, so nothing of it is touched later.
     fn remove(&self) {
-        *self.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        *count -= 1;
         self.acknowledged.notify_all();
+    }
+
+    /// Returns whether an event of the identifier is held.
+    #[cfg(test)]
+    pub(crate) fn any(&self) -> bool {
+        *self.count.lock().unwrap() > 0
     }
 
     pub(crate) fn wait(&self) {
@@ -148,9 +163,14 @@ impl Channel {
         }
     }
 
-    /// The event that the descriptor told of; that of an id that was destroyed meanwhile is nobody's.
+    /// Removes the event that the descriptor announced, unless its identifier was destroyed meanwhile. The event counts as held
+    /// before the lock is released: `rdma_destroy_id` either removes the event itself or waits until the program acknowledges it.
     fn told(&self) -> Option<Waiting> {
-        self.lock().waiting.pop_front()
+        let mut state = self.lock();
+        let event = state.waiting.pop_front()?;
+        // SAFETY: an identifier is alive while one of its events waits, and its events wait until this lock is released.
+        unsafe { &*event.holder() }.held.add();
+        Some(event)
     }
 
     /// Whether the channel is gone and the caller must stay: other threads than the one that gave it back wait until the process ends, as
@@ -207,15 +227,12 @@ pub(crate) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_
     Ok(show(channel.take()?))
 }
 
-/// As the program gets it.
+/// Converts an event that [`Channel::told`] returned to the program's structure.
 fn show(mut event: Waiting) -> *mut rdma_cm_event {
     if event.kind == RDMA_CM_EVENT_CONNECT_RESPONSE {
-        // SAFETY: an id whose event waits is alive.
+        // SAFETY: the event counts as held, which keeps its identifier alive.
         connect::finish(unsafe { &*event.id }, &mut event);
     }
-    // SAFETY: as above.
-    let (id, listener) = unsafe { (&*event.id, event.listener.as_ref()) };
-    listener.unwrap_or(id).held.add();
     let listen_id = event.listener.cast();
     let abi = rdma_cm_event {
         id: event.id.cast(),

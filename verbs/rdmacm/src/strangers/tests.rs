@@ -10,10 +10,11 @@ use crate::events::{rdma_ack_cm_event, rdma_create_event_channel};
 use crate::id::{Connection, Id, State, service};
 use crate::manager::{Tables, take_in};
 use crate::message::{Kind, Request, Side};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard};
 
 const PORT: u16 = 7471;
@@ -199,15 +200,15 @@ extern "C" fn ibv_alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
     std::ptr::null_mut()
 }
 
-/// The identifier whose queue pair is being changed.
-static CHANGED: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    /// What a test of this thread looks at while a queue pair is being modified.
+    static WHILE_MODIFIED: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
+}
 
-/// Takes the place of libibverbs': it would look for the peer now, for 3 s where it has gone.
+/// Replaces libibverbs': it would look for the peer now, for 3 s if the peer has gone.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_modify_qp(_: *mut ibv_qp, _: *mut ibv_qp_attr, _: c_int) -> c_int {
-    let id: *const Id = std::ptr::with_exposed_provenance(CHANGED.fetch_add(0, Ordering::SeqCst));
-    // SAFETY: the test keeps it alive.
-    assert!(unsafe { &*id }.is_free(), "whoever needs this connection waits");
+    WHILE_MODIFIED.with_borrow(|look| look.as_ref().expect("no test modifies a queue pair unasked")());
     0
 }
 
@@ -218,7 +219,9 @@ fn nobody_waits_for_who_accepts() {
     network().there.insert(honest);
     server.hears(honest, 1);
     let id = server.told()[0];
-    CHANGED.store(id.expose_provenance(), Ordering::SeqCst);
+    // SAFETY: nobody destroys it.
+    let free = move || assert!(unsafe { &*id }.is_free(), "whoever needs this connection waits");
+    WHILE_MODIFIED.set(Some(Box::new(free)));
     let mut qp = ibv_qp { qp_num: 0x12, ..Default::default() };
     // SAFETY: the identifier is alive, and has no queue pair yet.
     unsafe {
@@ -228,4 +231,34 @@ fn nobody_waits_for_who_accepts() {
         assert_eq!(rdma_accept(id.cast(), std::ptr::null_mut()), -1, "once");
     }
     assert!(network().sent.contains(&(honest, Kind::Reply)));
+}
+
+#[test]
+fn a_connection_that_is_being_established_counts_as_held() {
+    device();
+    let channel = rdma_create_event_channel();
+    let id = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
+    let mut qp = ibv_qp { qp_num: 0x12, ..Default::default() };
+    // SAFETY: made right here, and not destroyed.
+    unsafe {
+        let destination = Some(SocketAddr::new([10, 0, 0, 5].into(), PORT));
+        let (source, mtu) = (Some(ours()), 5);
+        let theirs = Side { qpn: 0x11, ..Side::default() };
+        *(*id).lock() =
+            Connection { state: State::ReplyCame, source, destination, theirs, mtu, ..Default::default() };
+        (*(*id).abi()).qp = &raw mut qp;
+        (*id).tell(RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
+        let looked = Rc::new(Cell::new(0));
+        let looks = looked.clone();
+        let held = move || {
+            looks.set(looks.get() + 1);
+            assert!((*id).held.any(), "rdma_destroy_id would free the identifier now");
+        };
+        WHILE_MODIFIED.set(Some(Box::new(held)));
+        let event = crate::events::next_now(channel).unwrap();
+        assert_eq!(((*event).event, looked.get()), (RDMA_CM_EVENT_ESTABLISHED, 2));
+        assert!((*id).held.any());
+        rdma_ack_cm_event(event);
+        assert!(!(*id).held.any());
+    }
 }

@@ -200,21 +200,41 @@ impl Channel {
         self.lock().waiting.is_empty()
     }
 
-    /// Takes the events of an id out; those of ids that nobody has seen yet are given back.
+    /// Removes the events of an identifier. Returns the identifiers that only those events name: the program never saw them.
     pub(crate) fn forget(&self, id: *mut Id) -> Vec<*mut Id> {
-        let waiting = &mut self.lock().waiting;
-        let orphans = waiting.iter().filter(|event| event.listener == id).map(|event| event.id).collect();
-        waiting.retain(|event| event.id != id && event.listener != id);
-        orphans
+        let removed = self.lock().remove(|event| event.id == id || event.listener == id);
+        removed.into_iter().filter(|event| event.listener == id).map(|event| event.id).collect()
     }
 
-    /// Moves the events of an id to another channel.
+    /// Moves the events of an identifier to another channel.
     pub(crate) fn move_events(&self, id: *mut Id, to: &Self) {
-        let all = std::mem::take(&mut self.lock().waiting);
-        for event in all {
-            if event.id == id { to } else { self }.push(event);
-        }
+        let moved = self.lock().remove(|event| event.id == id);
+        moved.into_iter().for_each(|event| to.push(event));
     }
+}
+
+impl State {
+    /// Removes the events that `chosen` picks, and takes back what the descriptor announced of them: a program that polls would
+    /// otherwise wait for an event that is gone.
+    fn remove(&mut self, chosen: impl Fn(&Waiting) -> bool) -> VecDeque<Waiting> {
+        let (removed, kept): (VecDeque<_>, _) =
+            std::mem::take(&mut self.waiting).into_iter().partition(chosen);
+        self.waiting = kept;
+        if let End::Open(descriptor) = &self.end {
+            // A thread that took an announcement and waits for the channel's lock finds no event, and waits again.
+            let _ = removed.iter().take_while(|_| take_back(descriptor)).count();
+        }
+        removed
+    }
+}
+
+/// Takes one event back from an eventfd, without a wait even if the descriptor blocks. Returns `false` if there is none, or if the
+/// kernel is older than Linux 5.8 and cannot.
+fn take_back(descriptor: &OwnedFd) -> bool {
+    let mut count = [0_u8; 8];
+    let place = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+    // SAFETY: the array has room for the eight bytes that an eventfd returns.
+    unsafe { libc::preadv2(descriptor.as_raw_fd(), &place, 1, -1, libc::RWF_NOWAIT) > 0 }
 }
 
 /// Gives the program its next event.
@@ -359,3 +379,6 @@ pub extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
     };
     name.as_ptr()
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,10 +6,51 @@ use crate::device::Device;
 use crate::errno::{Errno, INVALID};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
-use crate::manager::{Tables, answer, parameters};
+use crate::manager::{answer, parameters};
 use crate::message::{self, Kind, Mad, Reason, Request};
 use crate::strangers::Strangers;
+use crate::tables::Tables;
+use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// As Linux has it (`net.rdma_ucm.max_backlog`).
+const MAX_BACKLOG: u32 = 1024;
+
+/// The requests of a listener that the program has not taken yet, and the number of them that there may be.
+pub(crate) struct Backlog {
+    most: AtomicU32,
+    waiting: AtomicU32,
+}
+
+impl Default for Backlog {
+    fn default() -> Self {
+        Self { most: AtomicU32::new(MAX_BACKLOG), waiting: AtomicU32::new(0) }
+    }
+}
+
+impl Backlog {
+    /// As `rdma_listen` wants it. What is no sensible number asks for the largest, as on Linux.
+    pub(crate) fn limit(&self, wanted: c_int) {
+        let most = u32::try_from(wanted).ok().filter(|wanted| (1..=MAX_BACKLOG).contains(wanted));
+        self.most.store(most.unwrap_or(MAX_BACKLOG), Ordering::Relaxed);
+    }
+
+    /// Returns whether a further request must be dropped. A peer that hears nothing asks again. Only the manager's thread adds
+    /// requests, so there is still room when it does.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed)
+    }
+
+    fn enter(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The program has taken a request.
+    pub(crate) fn leave(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Makes the identifier of what a peer asked `listener` for, and tells the program.
 pub(crate) fn admit(
@@ -29,8 +70,9 @@ pub(crate) fn admit(
     let id = unsafe { &*child };
     // SAFETY: as above.
     unsafe { (*id.abi()).qp_type = (*heard.abi()).qp_type };
+    let asked = (connection.addresses()?.1, connection.remote, heard.is_datagram());
     *id.lock() = connection;
-    match tables.insert(child) {
+    match tables.insert_asked(id, asked) {
         Ok(local) => id.lock().local = local,
         Err(errno) => {
             // SAFETY: nobody has seen it.
@@ -40,6 +82,7 @@ pub(crate) fn admit(
     }
     id.show(device, &id.lock());
     let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
+    heard.backlog.enter();
     heard.tell_more(Waiting { id: child, listener, kind, status: 0, parameters, private });
     Ok(())
 }
@@ -54,7 +97,7 @@ pub(crate) fn on_request(
 ) -> Result<(), Errno> {
     let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
     let request = Request::read(mad).ok_or(INVALID)?;
-    if tables.find_peer(from, remote, false).is_some() {
+    if tables.find_asked((from, remote, false)).is_some() {
         // It comes again: the reply does too, by its own clock.
         return Ok(());
     }
@@ -68,7 +111,8 @@ pub(crate) fn on_request(
         return Ok(());
     };
     // SAFETY: a listener in the tables is alive while they are locked.
-    if request.side.xrc != unsafe { (*listener).is_target() } {
+    let heard = unsafe { &*listener };
+    if request.side.xrc != heard.is_target() {
         reject(Reason::InvalidService);
         return Ok(());
     }
@@ -77,7 +121,7 @@ pub(crate) fn on_request(
         return Ok(());
     }
     device.gid_index(request.destination.ip())?;
-    if !strangers.are_found(device, from, mad) {
+    if heard.backlog.is_full() || !strangers.are_found(device, from, mad) {
         return Ok(());
     }
     // The address below the datagram is the peer's, whatever it says of itself.

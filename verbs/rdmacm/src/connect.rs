@@ -161,7 +161,7 @@ pub(crate) fn begin(connection: &mut Connection, mad: Mad, tries: u8) -> Result<
         pending.put_off(now);
     }
     connection.pending = Some(pending);
-    manager::look();
+    manager::look(connection.local);
     Ok(())
 }
 

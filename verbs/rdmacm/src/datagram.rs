@@ -9,9 +9,10 @@ use crate::device::{Device, device};
 use crate::errno::{Errno, INVALID};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State, service};
-use crate::manager::{self, Tables};
+use crate::manager;
 use crate::message::{self, Kind, Mad, ServiceReply, ServiceRequest, ServiceStatus};
 use crate::strangers::Strangers;
+use crate::tables::Tables;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
@@ -68,6 +69,7 @@ pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad
     }
     let reply = ServiceReply::read(mad);
     if reply.status == ServiceStatus::NotSupported as u8 && connection.asks_again(Instant::now()) {
+        manager::look(connection.local);
         return;
     }
     connection.pending = None;
@@ -98,7 +100,7 @@ pub(crate) fn on_request(
 ) -> Result<(), Errno> {
     let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
     let request = ServiceRequest::read(mad).ok_or(INVALID)?;
-    if let Some(known) = tables.find_peer(from, remote, true) {
+    if let Some(known) = tables.find_asked((from, remote, true)) {
         let connection = known.lock();
         if let (Some(answer), Ok((source, destination))) = (&connection.answer, connection.addresses()) {
             // Lost again, it is asked for again.
@@ -114,7 +116,9 @@ pub(crate) fn on_request(
         return Ok(());
     };
     device.gid_index(request.destination.ip())?;
-    if !strangers.are_found(device, from, mad) {
+    // SAFETY: a listener in the tables is alive while they are locked.
+    let full = unsafe { (*listener).backlog.is_full() };
+    if full || !strangers.are_found(device, from, mad) {
         return Ok(());
     }
     let connection = Connection {

@@ -142,6 +142,8 @@ impl Channel {
     }
 
     pub(crate) fn push(&self, event: Waiting) {
+        #[cfg(test)]
+        crate::pretend::WHILE_TOLD.with_borrow(|look| look.iter().for_each(|look| look()));
         let mut state = self.lock();
         state.waiting.push_back(event);
         if let End::Open(descriptor) = &state.end {
@@ -169,7 +171,11 @@ impl Channel {
         let mut state = self.lock();
         let event = state.waiting.pop_front()?;
         // SAFETY: an identifier is alive while one of its events waits, and its events wait until this lock is released.
-        unsafe { &*event.holder() }.held.add();
+        let holder = unsafe { &*event.holder() };
+        holder.held.add();
+        if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST {
+            holder.backlog.leave();
+        }
         Some(event)
     }
 

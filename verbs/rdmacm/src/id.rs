@@ -2,6 +2,7 @@
 
 use crate::abi::*;
 use crate::address;
+use crate::admit::Backlog;
 use crate::device::{Device, device};
 use crate::errno::{Errno, INVALID, out, status};
 use crate::events::{self, Channel, Held, Parameters, Waiting};
@@ -22,8 +23,17 @@ pub(crate) struct Id {
     abi: UnsafeCell<rdma_cm_id>,
     connection: Mutex<Connection>,
     pub(crate) held: Held,
+    pub(crate) backlog: Backlog,
+    /// Locked while an event goes to the channel, and while the identifier changes its channel.
+    telling: Mutex<()>,
     /// It has a channel of its own: calls wait for their events.
     synchronous: AtomicBool,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The number of connections that this thread has locked.
+    pub(crate) static LOCKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 // SAFETY: what changes lies behind the lock, or in the structure that the program and this library share by the rules of the
@@ -128,6 +138,8 @@ impl Id {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
+        #[cfg(test)]
+        LOCKS.set(LOCKS.get() + 1);
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,8 +204,19 @@ impl Id {
         });
     }
 
+    /// Keeps the identifier in its channel.
+    fn stay(&self) -> MutexGuard<'_, ()> {
+        self.telling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn stays(&self) -> bool {
+        self.telling.try_lock().is_err()
+    }
+
     pub(crate) fn tell_more(&self, event: Waiting) {
-        // SAFETY: an identifier's channel outlives it.
+        let _stays = self.stay();
+        // SAFETY: an identifier's channel outlives it, or is given back once the identifier has left it.
         if let Some(channel) = unsafe { self.channel().cast::<Channel>().as_ref() } {
             channel.push(event);
         }
@@ -210,7 +233,8 @@ impl Id {
         let qp_type = if ps == RDMA_PS_UDP { IBV_QPT_UD } else { IBV_QPT_RC };
         let abi = rdma_cm_id { channel, context: user, ps, qp_type, ..Default::default() };
         let connection = Mutex::new(Connection::default());
-        let id = Self { abi: UnsafeCell::new(abi), connection, held: Held::default(), synchronous };
+        let (held, backlog, telling) = (Held::default(), Backlog::default(), Mutex::default());
+        let id = Self { abi: UnsafeCell::new(abi), connection, held, backlog, telling, synchronous };
         Ok(Box::into_raw(Box::new(id)))
     }
 
@@ -277,6 +301,7 @@ impl Id {
     pub(crate) unsafe fn migrate(&self, to: *mut rdma_event_channel) -> Result<(), Errno> {
         let own = to.is_null();
         let to = if own { Channel::create()? } else { to };
+        let _telling = self.stay();
         let from = self.channel();
         let was_own = self.synchronous.swap(own, Ordering::Relaxed);
         // SAFETY: both channels are alive; one of its own that it leaves is nobody's any more.
@@ -460,7 +485,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
 
 /// `rdma_listen(3)`: who is not bound listens at all addresses, on a port that is free.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
+pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
@@ -474,6 +499,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_
         let port = connection.source.map_or(0, |source| source.port());
         connection.state = State::Listening;
         drop(connection);
+        id.backlog.limit(backlog);
         manager::listen(id, service(id.port_space(), port)).inspect_err(|_| id.lock().state = State::Bound)
     })
 }

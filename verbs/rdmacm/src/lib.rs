@@ -27,10 +27,13 @@ mod events;
 mod id;
 mod manager;
 mod message;
+#[cfg(test)]
+mod pretend;
 mod queue_pair;
 mod shared;
 mod socket;
 mod strangers;
+mod tables;
 mod unsupported;
 mod xrc;
 

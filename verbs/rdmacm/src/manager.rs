@@ -1,7 +1,6 @@
 //! The thread that takes messages in, and repeats what is not answered.
 
 use crate::abi::*;
-use crate::address;
 use crate::admit;
 use crate::datagram;
 use crate::device::{Device, Sent, device};
@@ -10,14 +9,12 @@ use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
 use crate::message::{self, Kind, Mad, Reason, ServiceStatus};
 use crate::strangers::Strangers;
-use std::collections::HashMap;
+use crate::tables::Tables;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Connections at a time, those that peers ask for included.
-const MAX_CONNECTIONS: usize = 4096;
 /// The first of the ports that programs get when they don't ask for one.
 const FIRST_PORT: u16 = 32768;
 
@@ -27,20 +24,11 @@ const BATCH: usize = 64;
 /// Twice a packet's longest way, as Linux takes it for Ethernet (4.096 µs × 2¹⁷).
 const TIME_WAIT: Duration = Duration::from_millis(1074);
 
-/// Who is called by which communication id, and who listens to which service.
-#[derive(Default)]
-pub(crate) struct Tables {
-    ids: HashMap<u32, *mut Id>,
-    listeners: HashMap<u64, *mut Id>,
-    /// Which service at which address of ours a program has taken.
-    bound: Vec<(u64, IpAddr, *mut Id)>,
-}
-
-// SAFETY: an identifier leaves the tables before it is destroyed, and is used with the tables locked.
-unsafe impl Send for Tables {}
-
 struct Manager {
     tables: Mutex<Tables>,
+    /// The communication ids of connections with something new to send, repeat or wait for. Locked last: programs' calls report
+    /// here with a connection locked.
+    changed: Mutex<Vec<u32>>,
     /// Ends a wait of the thread.
     wake: OwnedFd,
 }
@@ -67,7 +55,7 @@ fn manager() -> Result<&'static Manager, Errno> {
         };
         let thread = std::thread::Builder::new().name("ferroce-cm".into());
         thread.spawn(body).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
-        Ok(Manager { tables: Mutex::new(Tables::default()), wake })
+        Ok(Manager { tables: Mutex::default(), changed: Mutex::default(), wake })
     };
     MANAGER.get_or_init(start).as_ref().map_err(|errno| *errno)
 }
@@ -94,13 +82,7 @@ pub(crate) fn free_port() -> Result<u16, Errno> {
 
 /// Takes a service at an address of ours for `id`; the unspecified address stands for all.
 pub(crate) fn take(id: &Id, service: u64, at: IpAddr, shared: bool) -> Result<(), Errno> {
-    let mut tables = manager()?.lock();
-    let meets = |other: &IpAddr| *other == at || other.is_unspecified() || at.is_unspecified();
-    if !shared && tables.bound.iter().any(|(taken, ip, _)| *taken == service && meets(ip)) {
-        return Err(Errno(libc::EADDRINUSE));
-    }
-    tables.bound.push((service, at, id.abi().cast()));
-    Ok(())
+    manager()?.lock().take(id, service, at, shared)
 }
 
 /// Has `id` be told of requests for a service.
@@ -114,13 +96,14 @@ pub(crate) fn join(id: &Id, connection: &mut Connection) -> Result<(), Errno> {
         return Ok(());
     }
     let mut tables = manager()?.lock();
-    connection.local = tables.insert(id.abi().cast())?;
+    connection.local = tables.insert(id)?;
     Ok(())
 }
 
-/// The thread looks at what is pending.
-pub(crate) fn look() {
+/// Has the manager's thread look at a connection: what it repeats or waits for has changed.
+pub(crate) fn look(local: u32) {
     if let Ok(manager) = manager() {
+        manager.changed.lock().unwrap_or_else(PoisonError::into_inner).push(local);
         let one = 1_u64.to_ne_bytes();
         // SAFETY: eight bytes of an array.
         unsafe { libc::write(manager.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
@@ -130,12 +113,7 @@ pub(crate) fn look() {
 /// Nothing is told to `id` any more, and its peer is told that it is gone.
 pub(crate) fn leave(id: &Id) {
     let Ok(manager) = manager() else { return };
-    let mut tables = manager.lock();
-    let pointer: *mut Id = id.abi().cast();
-    tables.listeners.retain(|_, listener| *listener != pointer);
-    tables.ids.retain(|_, other| *other != pointer);
-    tables.bound.retain(|(_, _, other)| *other != pointer);
-    drop(tables);
+    manager.lock().remove(id);
     let mut connection = id.lock();
     if id.is_datagram() {
         if connection.state == State::RequestCame {
@@ -144,95 +122,25 @@ pub(crate) fn leave(id: &Id) {
         }
         return;
     }
-    let farewell = match connection.state {
-        State::RequestCame => {
-            let mut mad =
-                message::message(Kind::Reject, connection.transaction, connection.local, connection.remote);
-            message::write_reject(&mut mad, Reason::Consumer);
-            mad
-        }
-        State::Established | State::ReplySent | State::ReplyCame => connection.disconnect_request(),
-        _ => return,
-    };
+    let Some(farewell) = connection.farewell() else { return };
     if let (Ok(device), Ok((source, destination))) = (device(), connection.addresses()) {
         // A peer that doesn't hear it finds out by itself.
         let _ = device.send(source, destination, &farewell);
     }
 }
 
-/// A message that is to be sent again.
-struct Due {
-    /// Whose.
-    local: u32,
-    source: IpAddr,
-    destination: IpAddr,
-    mad: Mad,
-}
-
-impl Tables {
-    /// Its receiver is looked for; gives when it is tried next.
-    fn put_off(&self, due: &Due) -> Option<Instant> {
-        let mut connection = self.find(due.local)?.lock();
-        let pending = connection.pending.as_mut().filter(|pending| pending.mad == due.mad)?;
-        pending.left += 1;
-        pending.put_off(Instant::now());
-        Some(pending.next)
-    }
-
-    /// Nobody is at the address that a request went to. What else is sent is sent again: the peer was there before.
-    fn not_found(&self, due: &Due, errno: Errno) -> Option<Instant> {
-        let id = self.find(due.local)?;
-        let mut connection = id.lock_in(State::RequestSent).ok()?;
-        connection.pending.as_ref().filter(|pending| pending.mad == due.mad)?;
-        connection.pending = None;
-        connection.state = State::Closed;
-        id.tell(RDMA_CM_EVENT_UNREACHABLE, -errno.0);
-        None
-    }
-
-    pub(crate) fn listen(&mut self, id: &Id, service: u64) -> Result<(), Errno> {
-        if self.listeners.contains_key(&service) {
-            return Err(Errno(libc::EADDRINUSE));
-        }
-        self.listeners.insert(service, id.abi().cast());
-        Ok(())
-    }
-
-    pub(crate) fn insert(&mut self, id: *mut Id) -> Result<u32, Errno> {
-        if self.ids.len() >= MAX_CONNECTIONS {
-            return Err(Errno(libc::ENOMEM));
-        }
-        loop {
-            let local = random()?;
-            if local != 0 && !self.ids.contains_key(&local) {
-                self.ids.insert(local, id);
-                return Ok(local);
+impl Connection {
+    /// Returns the message that tells the peer that this side gives the connection up, if the peer waits for this side.
+    fn farewell(&self) -> Option<Mad> {
+        match self.state {
+            State::RequestCame => {
+                let mut mad = message::message(Kind::Reject, self.transaction, self.local, self.remote);
+                message::write_reject(&mut mad, Reason::Consumer);
+                Some(mad)
             }
+            State::Established | State::ReplySent | State::ReplyCame => Some(self.disconnect_request()),
+            _ => None,
         }
-    }
-
-    pub(crate) fn find(&self, local: u32) -> Option<&Id> {
-        // SAFETY: an identifier in the tables is alive while they are locked.
-        self.ids.get(&local).map(|id| unsafe { &**id })
-    }
-
-    /// What a peer's request made before.
-    pub(crate) fn find_peer(&self, from: IpAddr, remote: u32, datagram: bool) -> Option<&Id> {
-        self.ids.keys().filter_map(|local| self.find(*local)).find(|id| {
-            let connection = id.lock();
-            let asked = connection.remote == remote && id.is_datagram() == datagram;
-            asked && connection.destination.is_some_and(|peer| peer.ip() == from)
-        })
-    }
-
-    /// Who listens to a service at an address of ours, for connections or for datagrams.
-    pub(crate) fn listener(&self, service: u64, at: IpAddr, datagram: bool) -> Option<*mut Id> {
-        let listener = *self.listeners.get(&service)?;
-        // SAFETY: a listener in the tables is alive while they are locked.
-        let heard = unsafe { &*listener };
-        let bound = heard.lock().source.map(|source| source.ip()).filter(|ip| !ip.is_unspecified());
-        let here = bound.is_none_or(|bound| address::gid(bound) == address::gid(at));
-        (here && heard.is_datagram() == datagram).then_some(listener)
     }
 }
 
@@ -264,53 +172,23 @@ impl Manager {
         }
     }
 
-    /// Sends again what is due; gives when the next is.
+    /// Repeats the messages that are due. Returns when the next is due.
     fn repeat(&self, device: &Device) -> Option<Instant> {
-        let (due, next) = self.due();
-        let put_off = |due: Due| match device.send(due.source, due.destination, &due.mad) {
-            Ok(Sent::Left) => None,
-            Ok(Sent::Asking) => self.lock().put_off(&due),
-            Err(errno) => self.lock().not_found(&due, errno),
-        };
-        due.into_iter().filter_map(put_off).chain(next).min()
-    }
-
-    /// What is to be sent again now, and when there is more.
-    fn due(&self) -> (Vec<Due>, Option<Instant>) {
-        let tables = self.lock();
-        let now = Instant::now();
-        let (mut due, mut first) = (Vec::new(), None);
-        let mut sooner = |next| first = Some(first.map_or(next, |first: Instant| first.min(next)));
-        for local in tables.ids.keys() {
-            let Some(id) = tables.find(*local) else { continue };
-            let mut connection = id.lock();
-            match connection.time_wait {
-                Some(until) if until <= now => {
-                    connection.time_wait = None;
-                    id.tell(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
-                }
-                Some(until) => sooner(until),
-                None => {}
+        let changed = std::mem::take(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner));
+        let due = self.lock().due(Instant::now(), changed);
+        for due in due {
+            match device.send(due.source, due.destination, &due.mad) {
+                Ok(Sent::Left) => {}
+                Ok(Sent::Asking) => self.lock().put_off(&due),
+                Err(errno) => self.lock().not_found(&due, errno),
             }
-            let Ok((source, destination)) = connection.addresses() else { continue };
-            let Some(pending) = &mut connection.pending else { continue };
-            if pending.next <= now {
-                if pending.left == 0 {
-                    give_up(id, &mut connection);
-                    continue;
-                }
-                pending.left -= 1;
-                pending.next = now + pending.interval;
-                due.push(Due { local: *local, source, destination, mad: pending.mad });
-            }
-            sooner(pending.next);
         }
-        (due, first)
+        self.lock().next()
     }
 }
 
 /// The peer doesn't answer.
-fn give_up(id: &Id, connection: &mut Connection) {
+pub(crate) fn give_up(id: &Id, connection: &mut Connection) {
     connection.pending = None;
     let (kind, status) = match connection.state {
         State::RequestSent => (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
@@ -327,7 +205,7 @@ fn end(id: &Id, connection: &mut Connection) {
     connection.state = State::Closed;
     connection.time_wait = Some(Instant::now() + TIME_WAIT);
     id.tell(RDMA_CM_EVENT_DISCONNECTED, 0);
-    look();
+    look(connection.local);
 }
 
 pub(crate) fn take_in(
@@ -384,6 +262,7 @@ pub(crate) fn take_in(
             let reason = message::read_reject(mad);
             let unknown = reason == Reason::InvalidService as u16 && state == State::RequestSent;
             if unknown && connection.asks_again(Instant::now()) {
+                look(receiver);
                 return;
             }
             connection.pending = None;

@@ -1,8 +1,14 @@
 //! Channels whose identifiers are destroyed or leave.
 
 use super::*;
-use crate::abi::{RDMA_PS_TCP, rdma_event_channel};
+use crate::abi::{RDMA_PS_TCP, ibv_qp, rdma_event_channel};
+use crate::id::{Connection, State as Phase};
+use crate::message::Side;
+use crate::pretend::{PORT, WHILE_MODIFIED, WHILE_TOLD, device, ours};
+use std::cell::Cell;
+use std::net::SocketAddr;
 use std::ptr::null_mut;
+use std::rc::Rc;
 
 fn channel() -> *mut rdma_event_channel {
     rdma_create_event_channel()
@@ -84,4 +90,74 @@ fn events_that_move_are_announced_where_they_are() {
     unsafe { (*moves).migrate(to) }.unwrap();
     assert_eq!((taken(from), taken(to)), (vec![stays, stays], vec![moves]));
     assert!(!is_readable(from) && !is_readable(to));
+}
+
+#[test]
+fn a_connection_that_is_being_established_counts_as_held() {
+    device();
+    let channel = channel();
+    let id = id(channel);
+    let mut qp = ibv_qp { qp_num: 0x12, ..Default::default() };
+    // SAFETY: made right here, and not destroyed.
+    unsafe {
+        let destination = Some(SocketAddr::new([10, 0, 0, 5].into(), PORT));
+        let (source, mtu) = (Some(ours()), 5);
+        let theirs = Side { qpn: 0x11, ..Side::default() };
+        *(*id).lock() =
+            Connection { state: Phase::ReplyCame, source, destination, theirs, mtu, ..Default::default() };
+        (*(*id).abi()).qp = &raw mut qp;
+        (*id).tell(RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
+        let looked = Rc::new(Cell::new(0));
+        let looks = looked.clone();
+        let held = move || {
+            looks.set(looks.get() + 1);
+            assert!((*id).held.any(), "rdma_destroy_id would free the identifier now");
+        };
+        WHILE_MODIFIED.set(Some(Box::new(held)));
+        let event = next_now(channel).unwrap();
+        assert_eq!(((*event).event, looked.get()), (RDMA_CM_EVENT_ESTABLISHED, 2));
+        assert!((*id).held.any());
+        rdma_ack_cm_event(event);
+        assert!(!(*id).held.any());
+    }
+}
+
+#[test]
+fn an_event_is_where_its_identifier_is() {
+    let (one, other) = (channel(), channel());
+    let told = id(one);
+    // SAFETY: no test destroys its identifiers.
+    let id: &Id = unsafe { &*told };
+    let rounds = 20_000;
+    let mut came = 0;
+    std::thread::scope(|scope| {
+        let tells = scope.spawn(|| (0..rounds).for_each(|_| id.tell(RDMA_CM_EVENT_ADDR_RESOLVED, 0)));
+        let (mut from, mut to) = (one, other);
+        while came < rounds {
+            let ends = tells.is_finished();
+            // SAFETY: both channels are alive.
+            unsafe { id.migrate(to) }.unwrap();
+            assert!(events(from).is_empty(), "an event is in the channel that the identifier left");
+            came += taken(to).len();
+            assert!(!ends || came == rounds, "{} of {rounds} events are lost", rounds - came);
+            (from, to) = (to, from);
+        }
+    });
+}
+
+#[test]
+fn an_identifier_stays_in_its_channel_while_an_event_goes_there() {
+    let told = id(channel());
+    // SAFETY: no test destroys its identifiers.
+    let id: &Id = unsafe { &*told };
+    let asked = Rc::new(Cell::new(0));
+    let asks = asked.clone();
+    let stays = move || {
+        asks.set(asks.get() + 1);
+        assert!(id.stays(), "rdma_migrate_id would leave the event in the old channel");
+    };
+    WHILE_TOLD.set(Some(Box::new(stays)));
+    tell(told);
+    assert!(!id.stays());
+    assert_eq!(asked.get(), 1);
 }

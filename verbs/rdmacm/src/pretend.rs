@@ -1,0 +1,169 @@
+//! What unit tests stand on: a device where this file says who answers, and a server that the messages of peers go to.
+
+use crate::abi::*;
+use crate::address;
+use crate::device::{Calls, Device, pretend};
+use crate::errno::set;
+use crate::events::{rdma_ack_cm_event, rdma_create_event_channel};
+use crate::id::{Connection, Id, State, service};
+use crate::manager::take_in;
+use crate::message::{self, Kind, Mad, Request, Side};
+use crate::strangers::Strangers;
+use crate::tables::Tables;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
+
+pub(crate) const PORT: u16 = 7471;
+/// How often somebody is looked for before it is given up.
+pub(crate) const LOOKS: u32 = 12;
+
+/// The network: who answers, and how often each of the others was looked for.
+pub(crate) struct Network {
+    pub(crate) there: BTreeSet<IpAddr>,
+    looks: BTreeMap<IpAddr, u32>,
+    pub(crate) sent: Vec<(IpAddr, Mad)>,
+}
+
+static NETWORK: Mutex<Network> =
+    Mutex::new(Network { there: BTreeSet::new(), looks: BTreeMap::new(), sent: Vec::new() });
+
+pub(crate) fn network() -> MutexGuard<'static, Network> {
+    NETWORK.lock().unwrap()
+}
+
+unsafe extern "C" fn finds(_: *mut ibv_context, peer: *const [u8; 16]) -> c_int {
+    // SAFETY: the caller's array.
+    let peer = address::ip(unsafe { *peer });
+    let mut network = network();
+    if network.there.contains(&peer) {
+        return 1;
+    }
+    let looks = network.looks.entry(peer).or_default();
+    *looks += 1;
+    if *looks < LOOKS {
+        return 0;
+    }
+    set(crate::errno::Errno(libc::ETIMEDOUT));
+    -1
+}
+
+unsafe extern "C" fn send(_: *mut ibv_context, _: c_int, to: *const [u8; 16], mad: *const Mad) -> c_int {
+    // SAFETY: the caller's arrays.
+    let (to, mad) = unsafe { (address::ip(*to), *mad) };
+    network().sent.push((to, mad));
+    0
+}
+
+unsafe extern "C" fn receive(_: *mut ibv_context, _: *mut [u8; 16], _: *mut Mad) -> c_int {
+    0
+}
+
+pub(crate) fn ours() -> SocketAddr {
+    SocketAddr::new([10, 0, 0, 1].into(), PORT)
+}
+
+pub(crate) fn device() -> &'static Device {
+    pretend(Device {
+        context: std::ptr::null_mut(),
+        guid: [1; 8],
+        descriptor: -1,
+        gids: vec![ours().ip()],
+        mtu: 5,
+        calls: Calls { send, finds, receive },
+    })
+}
+
+/// The first message of a connection.
+pub(crate) fn request(from: IpAddr, id: u32) -> Mad {
+    let mut mad = message::message(Kind::Request, u64::from(id), id, 0);
+    let source = SocketAddr::new(from, 40_000);
+    let side = Side { qpn: 0x11, ..Side::default() };
+    Request {
+        service: service(RDMA_PS_TCP, PORT),
+        guid: [2; 8],
+        side,
+        retry_count: 7,
+        mtu: 3,
+        ack_timeout: 14,
+        source,
+        destination: ours(),
+    }
+    .write(&mut mad);
+    mad
+}
+
+pub(crate) struct Server {
+    pub(crate) tables: Tables,
+    pub(crate) strangers: Strangers,
+    pub(crate) channel: *mut rdma_event_channel,
+    pub(crate) listener: *mut Id,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        device();
+        let channel = rdma_create_event_channel();
+        let listener = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
+        // SAFETY: made right here.
+        let id = unsafe { &*listener };
+        *id.lock() = Connection { state: State::Listening, source: Some(ours()), ..Default::default() };
+        let mut tables = Tables::default();
+        tables.listen(id, service(RDMA_PS_TCP, PORT)).unwrap();
+        Self { tables, strangers: Strangers::default(), channel, listener }
+    }
+
+    /// Takes a message in.
+    pub(crate) fn takes(&mut self, from: IpAddr, mad: &Mad) {
+        take_in(device(), &mut self.tables, &mut self.strangers, from, mad);
+    }
+
+    pub(crate) fn hears(&mut self, from: IpAddr, id: u32) {
+        self.takes(from, &request(from, id));
+    }
+
+    pub(crate) fn looks(&mut self, now: Instant) {
+        for (from, mad) in self.strangers.look(device(), now) {
+            self.takes(from, &mad);
+        }
+    }
+
+    /// Whom the program is told of.
+    pub(crate) fn told(&self) -> Vec<*mut Id> {
+        let mut told = Vec::new();
+        // SAFETY: the channel is alive; the listener holds the events until they are given back.
+        while let Some(event) = unsafe { crate::events::next_now(self.channel) } {
+            // SAFETY: as above.
+            unsafe {
+                assert_eq!((*event).event, RDMA_CM_EVENT_CONNECT_REQUEST);
+                assert_eq!((*event).listen_id, self.listener.cast());
+                told.push((*event).id.cast());
+                rdma_ack_cm_event(event);
+            }
+        }
+        told
+    }
+}
+
+/// Takes the place of libibverbs': there are no domains.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
+    std::ptr::null_mut()
+}
+
+thread_local! {
+    /// What a test of this thread looks at while a queue pair is being modified.
+    pub(crate) static WHILE_MODIFIED: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
+    /// The same, while an event goes to a channel.
+    pub(crate) static WHILE_TOLD: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
+}
+
+/// Replaces libibverbs': it would look for the peer now, for 3 s if the peer has gone.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_modify_qp(_: *mut ibv_qp, _: *mut ibv_qp_attr, _: c_int) -> c_int {
+    WHILE_MODIFIED.with_borrow(|look| look.iter().for_each(|look| look()));
+    0
+}

@@ -1,0 +1,193 @@
+//! The identifiers that the manager's thread finds: by communication id, by what a peer asked, by the service that they listen to, and
+//! by when something of theirs is due. No message and no timer looks at other connections than its own.
+
+#[cfg(test)]
+mod tests;
+
+use crate::abi::*;
+use crate::address;
+use crate::errno::Errno;
+use crate::id::{Id, State, service};
+use crate::manager::{give_up, random};
+use crate::message::Mad;
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// A peer's request: its address, its communication id, and whether it asks for datagrams.
+pub(crate) type Asked = (IpAddr, u32, bool);
+
+/// A table of identifiers. An identifier leaves it before it is destroyed.
+#[derive(Default)]
+pub(crate) struct Tables {
+    ids: HashMap<u32, *mut Id>,
+    /// The communication ids of the identifiers that peers' requests made.
+    asked: HashMap<Asked, u32>,
+    listeners: HashMap<u64, *mut Id>,
+    /// The services that programs have taken, each at an address of ours.
+    bound: HashMap<u64, Vec<(IpAddr, *mut Id)>>,
+    /// When each connection is looked at next. An entry that is out of date costs one look.
+    timers: BTreeSet<(Instant, u32)>,
+}
+
+// SAFETY: an identifier leaves the tables before it is destroyed, and is used with the tables locked.
+unsafe impl Send for Tables {}
+
+/// A message that is to be sent again.
+pub(crate) struct Due {
+    local: u32,
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) mad: Mad,
+}
+
+impl Tables {
+    pub(crate) fn take(&mut self, id: &Id, service: u64, at: IpAddr, shared: bool) -> Result<(), Errno> {
+        let taken = self.bound.entry(service).or_default();
+        let meets = |other: &IpAddr| *other == at || other.is_unspecified() || at.is_unspecified();
+        if !shared && taken.iter().any(|(ip, _)| meets(ip)) {
+            return Err(Errno(libc::EADDRINUSE));
+        }
+        taken.push((at, id.abi().cast()));
+        Ok(())
+    }
+
+    pub(crate) fn listen(&mut self, id: &Id, service: u64) -> Result<(), Errno> {
+        if self.listeners.contains_key(&service) {
+            return Err(Errno(libc::EADDRINUSE));
+        }
+        self.listeners.insert(service, id.abi().cast());
+        Ok(())
+    }
+
+    /// Returns a new communication id of `id`.
+    pub(crate) fn insert(&mut self, id: &Id) -> Result<u32, Errno> {
+        loop {
+            let local = random()?;
+            if local != 0 && !self.ids.contains_key(&local) {
+                self.ids.insert(local, id.abi().cast());
+                return Ok(local);
+            }
+        }
+    }
+
+    /// As [`insert`](Self::insert), for an identifier that a peer's request made.
+    pub(crate) fn insert_asked(&mut self, id: &Id, asked: Asked) -> Result<u32, Errno> {
+        let local = self.insert(id)?;
+        self.asked.insert(asked, local);
+        Ok(local)
+    }
+
+    pub(crate) fn remove(&mut self, id: &Id) {
+        let connection = id.lock();
+        let (local, remote) = (connection.local, connection.remote);
+        let service = service(id.port_space(), connection.source.map_or(0, |source| source.port()));
+        let peer = connection.destination.map(|peer| peer.ip());
+        drop(connection);
+        self.ids.remove(&local);
+        if let Some(peer) = peer {
+            let asked = (peer, remote, id.is_datagram());
+            if self.asked.get(&asked) == Some(&local) {
+                self.asked.remove(&asked);
+            }
+        }
+        let pointer: *mut Id = id.abi().cast();
+        if self.listeners.get(&service) == Some(&pointer) {
+            self.listeners.remove(&service);
+        }
+        if let Some(taken) = self.bound.get_mut(&service) {
+            taken.retain(|(_, other)| *other != pointer);
+            if taken.is_empty() {
+                self.bound.remove(&service);
+            }
+        }
+    }
+
+    pub(crate) fn find(&self, local: u32) -> Option<&Id> {
+        // SAFETY: an identifier in the tables is alive while they are locked.
+        self.ids.get(&local).map(|id| unsafe { &**id })
+    }
+
+    /// Returns the identifier that a peer's request made before.
+    pub(crate) fn find_asked(&self, asked: Asked) -> Option<&Id> {
+        self.find(*self.asked.get(&asked)?)
+    }
+
+    /// Who listens to a service at an address of ours, for connections or for datagrams.
+    pub(crate) fn listener(&self, service: u64, at: IpAddr, datagram: bool) -> Option<*mut Id> {
+        let listener = *self.listeners.get(&service)?;
+        // SAFETY: a listener in the tables is alive while they are locked.
+        let heard = unsafe { &*listener };
+        let bound = heard.lock().source.map(|source| source.ip()).filter(|ip| !ip.is_unspecified());
+        let here = bound.is_none_or(|bound| address::gid(bound) == address::gid(at));
+        (here && heard.is_datagram() == datagram).then_some(listener)
+    }
+
+    /// Returns the messages that are to be sent again now. `changed` are connections whose timers have changed.
+    pub(crate) fn due(&mut self, now: Instant, changed: Vec<u32>) -> Vec<Due> {
+        let (mut look, mut due) = (changed, Vec::new());
+        while self.timers.first().is_some_and(|(at, _)| *at <= now) {
+            look.extend(self.timers.pop_first().map(|(_, local)| local));
+        }
+        for local in look {
+            if let Some(next) = self.look(local, now, &mut due) {
+                self.timers.insert((next, local));
+            }
+        }
+        due
+    }
+
+    /// Looks at one connection. Returns when the next look is.
+    fn look(&self, local: u32, now: Instant, due: &mut Vec<Due>) -> Option<Instant> {
+        let id = self.find(local)?;
+        let mut connection = id.lock();
+        if connection.time_wait.is_some_and(|until| until <= now) {
+            connection.time_wait = None;
+            id.tell(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
+        }
+        if let Ok((source, destination)) = connection.addresses()
+            && let Some(pending) = &mut connection.pending
+            && pending.next <= now
+        {
+            if pending.left == 0 {
+                give_up(id, &mut connection);
+            } else {
+                pending.left -= 1;
+                pending.next = now + pending.interval;
+                due.push(Due { local, source, destination, mad: pending.mad });
+            }
+        }
+        let repeats = connection.pending.as_ref().map(|pending| pending.next);
+        connection.time_wait.into_iter().chain(repeats).min()
+    }
+
+    /// Returns when the next connection is looked at.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// The receiver of a message is still looked for: it is sent again soon.
+    pub(crate) fn put_off(&mut self, due: &Due) {
+        let Some(id) = self.find(due.local) else { return };
+        let mut connection = id.lock();
+        let Some(pending) = connection.pending.as_mut().filter(|pending| pending.mad == due.mad) else {
+            return;
+        };
+        pending.left += 1;
+        pending.put_off(Instant::now());
+        let next = pending.next;
+        drop(connection);
+        self.timers.insert((next, due.local));
+    }
+
+    /// Nobody is at the address that a request went to. What else is sent is sent again: the peer was there before.
+    pub(crate) fn not_found(&self, due: &Due, errno: Errno) {
+        let Some(id) = self.find(due.local) else { return };
+        let Ok(mut connection) = id.lock_in(State::RequestSent) else { return };
+        if connection.pending.as_ref().is_some_and(|pending| pending.mad == due.mad) {
+            connection.pending = None;
+            connection.state = State::Closed;
+            id.tell(RDMA_CM_EVENT_UNREACHABLE, -errno.0);
+        }
+    }
+}

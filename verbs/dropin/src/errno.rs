@@ -54,6 +54,13 @@ pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T 
 impl From<Error> for Errno {
     fn from(error: Error) -> Self {
         tracing::warn!("{error}");
+        Self::quietly(error)
+    }
+}
+
+impl Errno {
+    /// Converts an error that is no fault of the program's, without a line in the log.
+    pub(crate) fn quietly(error: Error) -> Self {
         Self(match error {
             Error::Port { .. } | Error::NoAddress { .. } => libc::ENODEV,
             Error::Control(error) => return error.into(),

@@ -1,5 +1,8 @@
 //! The short way: addresses from names, and an endpoint in one call.
 
+#[cfg(test)]
+mod tests;
+
 use crate::abi::*;
 use crate::device::device;
 use crate::errno::{Errno, INVALID, out, status};
@@ -12,7 +15,7 @@ use std::ffi::{c_char, c_int};
 /// How long an address may take to be resolved.
 const PATIENCE_MS: c_int = 2000;
 
-/// `rdma_getaddrinfo(3)`: 0, or a code of `getaddrinfo(3)`.
+/// `rdma_getaddrinfo(3)`: 0, a code of `getaddrinfo(3)`, or -1 with `errno` set. Without names the result is what the hints have.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -20,11 +23,78 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     hints: *const rdma_addrinfo,
     result: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    if result.is_null() || (node.is_null() && service.is_null()) {
-        return libc::EAI_NONAME;
+    let named = !node.is_null() || !service.is_null();
+    if result.is_null() || (!named && hints.is_null()) {
+        return status(|| Err(INVALID));
     }
-    // SAFETY: null, or the program's hints.
-    let hints = unsafe { hints.as_ref() }.copied().unwrap_or_default();
+    // SAFETY: null, or the program's hints, whose addresses are as long as they say; the place for the result is the program's.
+    unsafe {
+        let hints = hints.as_ref().copied().unwrap_or_default();
+        let info = libc::calloc(1, size_of::<rdma_addrinfo>()).cast::<rdma_addrinfo>();
+        let Some(place) = info.as_mut() else { return libc::EAI_MEMORY };
+        let failed = if named { find(node, service, &hints, place) } else { take_over(&hints, place) };
+        let failed = if failed == 0 && place.ai_src_len == 0 {
+            copy(hints.ai_src_addr, hints.ai_src_len, &mut place.ai_src_addr, &mut place.ai_src_len)
+        } else {
+            failed
+        };
+        if failed == 0 {
+            *result = info;
+        } else {
+            rdma_freeaddrinfo(info);
+        }
+        failed
+    }
+}
+
+/// Fills in what the hints have, for a program that brings its addresses.
+///
+/// # Safety
+/// The hints' destination is as long as they say.
+unsafe fn take_over(hints: &rdma_addrinfo, info: &mut rdma_addrinfo) -> c_int {
+    (info.ai_flags, info.ai_family) = (hints.ai_flags, hints.ai_family);
+    (info.ai_qp_type, info.ai_port_space) = (hints.ai_qp_type, hints.ai_port_space);
+    // SAFETY: the caller's promise.
+    unsafe { copy(hints.ai_dst_addr, hints.ai_dst_len, &mut info.ai_dst_addr, &mut info.ai_dst_len) }
+}
+
+/// Copies an address, if there is one. Returns 0 or `EAI_MEMORY`.
+///
+/// # Safety
+/// The address is as long as said.
+unsafe fn copy(
+    from: *const sockaddr,
+    length: libc::socklen_t,
+    to: &mut *mut sockaddr,
+    to_length: &mut libc::socklen_t,
+) -> c_int {
+    if from.is_null() || length == 0 {
+        return 0;
+    }
+    let bytes = length as usize;
+    // SAFETY: the block is calloc's, and at least as large as what is copied; `rdma_freeaddrinfo` frees it.
+    unsafe {
+        let place = libc::calloc(1, bytes.max(size_of::<libc::sockaddr_storage>())).cast::<u8>();
+        if place.is_null() {
+            return libc::EAI_MEMORY;
+        }
+        place.copy_from_nonoverlapping(from.cast(), bytes);
+        (*to, *to_length) = (place.cast(), length);
+    }
+    0
+}
+
+/// Resolves names, as `getaddrinfo(3)` does.
+///
+/// # Safety
+/// Each text is null or NUL-terminated.
+unsafe fn find(
+    node: *const c_char,
+    service: *const c_char,
+    hints: &rdma_addrinfo,
+    info: &mut rdma_addrinfo,
+) -> c_int {
+    let passive = hints.ai_flags as u32 & RAI_PASSIVE != 0;
     let flag = |ours: u32, theirs: c_int| if hints.ai_flags as u32 & ours != 0 { theirs } else { 0 };
     // SAFETY: all-zero bytes are hints; each text is null or NUL-terminated; what is found is freed below.
     unsafe {
@@ -38,49 +108,26 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         if failed != 0 {
             return failed;
         }
-        let made = translate(&hints, &*found);
+        describe(hints, (*found).ai_family, info);
+        let (address, length) = if passive {
+            (&mut info.ai_src_addr, &mut info.ai_src_len)
+        } else {
+            (&mut info.ai_dst_addr, &mut info.ai_dst_len)
+        };
+        let failed = copy((*found).ai_addr.cast(), (*found).ai_addrlen, address, length);
         libc::freeaddrinfo(found);
-        match made {
-            Some(made) => {
-                *result = made;
-                0
-            }
-            None => libc::EAI_MEMORY,
-        }
+        failed
     }
 }
 
-/// # Safety
-/// What was found is `getaddrinfo`'s.
-unsafe fn translate(hints: &rdma_addrinfo, found: &libc::addrinfo) -> Option<*mut rdma_addrinfo> {
-    // SAFETY: both blocks are calloc's, and as large as what is written; `rdma_freeaddrinfo` frees them.
-    unsafe {
-        let info = libc::calloc(1, size_of::<rdma_addrinfo>()).cast::<rdma_addrinfo>();
-        let length = found.ai_addrlen as usize;
-        let address = libc::calloc(1, length.max(size_of::<libc::sockaddr_storage>())).cast::<u8>();
-        if info.is_null() || address.is_null() {
-            libc::free(info.cast());
-            libc::free(address.cast());
-            return None;
-        }
-        address.copy_from_nonoverlapping(found.ai_addr.cast(), length);
-        (*info).ai_flags = hints.ai_flags;
-        (*info).ai_family = found.ai_family;
-        let datagrams =
-            hints.ai_qp_type == IBV_QPT_UD as c_int || hints.ai_port_space == RDMA_PS_UDP as c_int;
-        let or = |given: c_int, else_: c_int| if given == 0 { else_ } else { given };
-        let kind = if datagrams { (IBV_QPT_UD, RDMA_PS_UDP) } else { (IBV_QPT_RC, RDMA_PS_TCP) };
-        (*info).ai_qp_type = or(hints.ai_qp_type, kind.0 as c_int);
-        (*info).ai_port_space = or(hints.ai_port_space, kind.1 as c_int);
-        if hints.ai_flags as u32 & RAI_PASSIVE != 0 {
-            (*info).ai_src_addr = address.cast();
-            (*info).ai_src_len = found.ai_addrlen;
-        } else {
-            (*info).ai_dst_addr = address.cast();
-            (*info).ai_dst_len = found.ai_addrlen;
-        }
-        Some(info)
-    }
+/// Fills in what an address was asked for; of queue pair and port space, what is not named follows from the other.
+fn describe(hints: &rdma_addrinfo, family: c_int, info: &mut rdma_addrinfo) {
+    let datagrams = hints.ai_qp_type == IBV_QPT_UD as c_int || hints.ai_port_space == RDMA_PS_UDP as c_int;
+    let or = |given: c_int, else_: c_int| if given == 0 { else_ } else { given };
+    let kind = if datagrams { (IBV_QPT_UD, RDMA_PS_UDP) } else { (IBV_QPT_RC, RDMA_PS_TCP) };
+    (info.ai_flags, info.ai_family) = (hints.ai_flags, family);
+    info.ai_qp_type = or(hints.ai_qp_type, kind.0 as c_int);
+    info.ai_port_space = or(hints.ai_port_space, kind.1 as c_int);
 }
 
 /// `rdma_freeaddrinfo(3)`

@@ -62,6 +62,11 @@ impl QueuePairBuilder {
         Self { srq: Some(queue.handle().clone()), ..self }
     }
 
+    /// Sends completions of receive requests to `queue`, not to the one that [`ProtectionDomain::queue_pair`] named.
+    pub fn receive_completions(self, queue: &CompletionQueue) -> Self {
+        Self { recv_cq: queue.handle().clone(), ..self }
+    }
+
     /// The transport service: a reliable connection by default.
     pub fn service(self, service: Service) -> Self {
         Self { service, ..self }

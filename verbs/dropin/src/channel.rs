@@ -6,6 +6,7 @@ use crate::completion::Cq;
 use crate::context::Context;
 use crate::errno::{BUSY, count, object, out, status};
 use crate::live;
+use crate::lock::{Lock, Rank};
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -17,7 +18,7 @@ pub(crate) struct Channel {
     abi: ibv_comp_channel,
     channel: CompletionChannel,
     device: Device,
-    queues: Mutex<Queues>,
+    queues: Lock<Queues>,
 }
 
 /// In the order in which they are looked at: who had an event goes to the end.
@@ -57,20 +58,20 @@ impl Channel {
     }
 
     pub(crate) fn join(&self, cq: *mut Cq) {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner).0.push(cq);
+        self.queues.lock().0.push(cq);
     }
 
     pub(crate) fn leave(&self, cq: *mut Cq) {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner).0.retain(|&other| other != cq);
+        self.queues.lock().0.retain(|&other| other != cq);
     }
 
     /// A queue that rang, which has an event less now.
     fn take_event(&self) -> Option<*mut Cq> {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock();
         let rang = |&cq: &*mut Cq| {
             // SAFETY: a queue in the list is alive.
             let cq = unsafe { &*cq };
-            cq.queue.lock().unwrap_or_else(PoisonError::into_inner).take_event()
+            cq.queue.lock().take_event()
         };
         let index = queues.0.iter().position(rang)?;
         let cq = queues.0.remove(index);
@@ -89,7 +90,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
         let device = unsafe { Context::from(context) }?.device.clone();
         let channel = device.create_channel()?;
         let abi = ibv_comp_channel { context, fd: channel.as_raw_fd(), refcnt: 0 };
-        let queues = Mutex::new(Queues(Vec::new()));
+        let queues = Lock::new(Rank::Channel, Queues(Vec::new()));
         Ok(live::give(Channel { abi, channel, device, queues }).cast())
     })
 }
@@ -100,13 +101,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
     status(|| {
         let channel = channel.cast::<Channel>();
         // SAFETY: the contract of the manual page.
-        if !unsafe { live::find_last(channel) }?
-            .queues
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .0
-            .is_empty()
-        {
+        if !unsafe { live::find_last(channel) }?.queues.lock().0.is_empty() {
             return Err(BUSY);
         }
         // SAFETY: no queue rings on it, and the program gives it up.

@@ -7,10 +7,10 @@ use crate::context::Context;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, object, status};
 use crate::event::Object;
 use crate::live;
+use crate::lock::{Lock, Rank};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use verbs::{Completion, CompletionOpcode, CompletionQueue, CompletionStatus};
 
 /// Polls that find nothing before each further one gives the CPU up.
@@ -20,7 +20,7 @@ const PATIENCE: u32 = 64;
 #[repr(C)]
 pub(crate) struct Cq {
     abi: UnsafeCell<ibv_cq_ex>,
-    pub(crate) queue: Mutex<CompletionQueue>,
+    pub(crate) queue: Lock<CompletionQueue>,
     /// Polls in a row that found nothing.
     idle_polls: AtomicU32,
     /// Queue pairs that it serves, which keep it from being destroyed.
@@ -33,7 +33,7 @@ pub(crate) struct Cq {
 impl Cq {
     /// Hands up to `most` completions to `take`, as programs read them.
     pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(ibv_wc)) -> Result<(), Errno> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock();
         let found = queue.poll_each(most, |completion| take(work_completion(&completion)));
         drop(queue);
         let found = found.map_err(|error| {
@@ -91,7 +91,7 @@ unsafe fn create(
     }
     let abi = ibv_cq_ex { context, channel, cq_context: user, cqe: depth as c_int, ..completion_ex::table() };
     let id = queue.id();
-    let (queue, users) = (Mutex::new(queue), AtomicUsize::new(0));
+    let (queue, users) = (Lock::new(Rank::CompletionQueue, queue), AtomicUsize::new(0));
     let idle_polls = AtomicU32::new(0);
     let events = Events::default();
     let current = UnsafeCell::new(ibv_wc::default());
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
                 channel.leave(cq);
             }
             (*cq).events.wait_until_acknowledged();
-            let id = (*cq).queue.lock().unwrap_or_else(PoisonError::into_inner).id();
+            let id = (*cq).queue.lock().id();
             Context::from((*cq).context())?.events.leave(Object::Cq(id));
         }
         // SAFETY: no queue pair uses it, and the program gives it up.
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
         // SAFETY: the contract of the manual page.
         let cq = unsafe { live::find(cq.cast::<Cq>()) }?;
         let wanted = u32::try_from(depth).map_err(|_| INVALID)?;
-        let mut queue = cq.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = cq.queue.lock();
         queue.resize(wanted)?;
         // SAFETY: written with the lock held; programs that read it meanwhile read a word.
         unsafe { (&raw mut (*cq.abi.get()).cqe).write(depth) };
@@ -266,7 +266,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     status(|| {
         // SAFETY: the contract of the manual page.
         let cq = unsafe { at(cq.cast::<Cq>()) }?;
-        cq.queue.lock().unwrap_or_else(PoisonError::into_inner).arm(solicited_only != 0);
+        cq.queue.lock().arm(solicited_only != 0);
         Ok(())
     })
 }

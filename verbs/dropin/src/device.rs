@@ -3,11 +3,12 @@
 use crate::abi::{ibv_context, ibv_device};
 use crate::context::Context;
 use crate::errno::{Errno, at, count, object, status};
+use crate::lock::{Lock, Rank};
 use crate::log;
 use datapath::port_spec::PortSpec;
 use std::ffi::{CStr, c_char, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use verbs::{Device, DeviceConfig, Progress};
 
 /// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: a RoCE device is one of these too.
@@ -19,7 +20,7 @@ pub(crate) struct Configured {
     abi: ibv_device,
     config: DeviceConfig,
     pub(crate) guid: [u8; 8],
-    open: Mutex<Opened>,
+    open: Lock<Opened>,
 }
 
 // SAFETY: the pointers in `ibv_device` are null, and nothing writes it after it was made.
@@ -65,7 +66,7 @@ impl Configured {
         let guid = guid(&config);
         // Nobody knows whether a program polls or waits.
         let config = config.progress_by_default(Progress::Adaptive);
-        Self { abi, config, guid, open: Mutex::new(Opened { device: None, contexts: 0 }) }
+        Self { abi, config, guid, open: Lock::new(Rank::Device, Opened { device: None, contexts: 0 }) }
     }
 
     fn as_abi(&self) -> *mut ibv_device {
@@ -74,7 +75,7 @@ impl Configured {
 
     /// Opens the port, or takes part in the one that is open.
     pub(crate) fn open(&self) -> Result<Device, Errno> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         let device = match &open.device {
             Some(device) => device.clone(),
             None => Device::open(&self.config).inspect_err(|error| tracing::error!("{error}"))?,
@@ -86,7 +87,7 @@ impl Configured {
 
     /// Ends a part that [`open`](Self::open) began.
     pub(crate) fn close(&self) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.contexts = open.contexts.saturating_sub(1);
         if open.contexts == 0 {
             open.device = None;

@@ -23,6 +23,7 @@ mod domain;
 mod errno;
 mod event;
 mod live;
+mod lock;
 mod log;
 mod management;
 mod modify;

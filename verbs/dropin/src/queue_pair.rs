@@ -7,14 +7,15 @@ use crate::domain::Pd;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, object, out, status};
 use crate::event::Object;
 use crate::live;
+use crate::lock::{Guard, Lock, Rank};
 use crate::post_ex::{self, Draft};
 use crate::srq::Srq;
 use crate::xrc::{self, Xrcd};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ptr::null_mut;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use verbs::{Capabilities, Congestion, Qpn, QueuePair, Service, State};
 
 /// A queue pair. `ibv_qp` is how `ibv_qp_ex` begins.
@@ -26,7 +27,7 @@ pub(crate) struct Qp {
     /// It was made for `ibv_wr_start` and its like.
     extended: bool,
     /// Shared with those that `ibv_open_qp` made.
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Lock<Inner>>,
     /// Of an XRC target.
     xrcd: *mut Xrcd,
 }
@@ -69,8 +70,8 @@ impl Qp {
         unsafe { (*self.abi.get()).qp_base }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> Guard<'_, Inner> {
+        self.inner.lock()
     }
 
     /// The program's view of the state follows what it asked for.
@@ -118,22 +119,17 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
     init.cap.max_inline_data = init.cap.max_inline_data.max(list.min(LIST_INLINE));
     // SAFETY: passed on.
     let srq = unsafe { live::find_any(init.srq.cast::<Srq>()) }?;
-    let qp = {
-        let send_queue = send.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        // One queue may serve both.
-        let recv_queue =
-            (!std::ptr::eq(send, recv)).then(|| recv.queue.lock().unwrap_or_else(PoisonError::into_inner));
-        let builder = domain.domain.queue_pair(&send_queue, recv_queue.as_ref().unwrap_or(&send_queue));
-        let builder = builder.service(service).capabilities(capabilities(&init.cap));
-        let builder = builder.signal_all(init.sq_sig_all != 0);
-        match srq {
-            Some(srq) => {
-                let queue = srq.queue.lock().unwrap_or_else(PoisonError::into_inner);
-                builder.receive_from(&queue).build_reset()?
-            }
-            None => builder.build_reset()?,
-        }
+    let builder = {
+        let queue = send.queue.lock();
+        domain.domain.queue_pair(&queue, &queue)
     };
+    // Other threads may name the same queues the other way round, so no two of them are locked at a time.
+    let mut builder = builder.receive_completions(&recv.queue.lock());
+    if let Some(srq) = srq {
+        builder = builder.receive_from(&srq.queue.lock());
+    }
+    let builder = builder.service(service).capabilities(capabilities(&init.cap));
+    let qp = builder.signal_all(init.sq_sig_all != 0).build_reset()?;
     let base = ibv_qp {
         // SAFETY: the domain is alive.
         context: unsafe { (*pd).context },
@@ -157,14 +153,15 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
 }
 
 impl Inner {
-    pub(crate) fn new(qp: QueuePair, init: &ibv_qp_init_attr) -> Arc<Mutex<Self>> {
+    pub(crate) fn new(qp: QueuePair, init: &ibv_qp_init_attr) -> Arc<Lock<Self>> {
         let attributes = ibv_qp_attr { cap: init.cap, ..Default::default() };
-        Arc::new(Mutex::new(Self { qp, attributes, init: *init, congestion: None, draft: Draft::default() }))
+        let inner = Self { qp, attributes, init: *init, congestion: None, draft: Draft::default() };
+        Arc::new(Lock::new(Rank::QueuePair, inner))
     }
 }
 
 /// Gives a queue pair to the program. `base.context` is open.
-pub(crate) fn give(base: ibv_qp, inner: Arc<Mutex<Inner>>, extended: bool, xrcd: *mut Xrcd) -> *mut ibv_qp {
+pub(crate) fn give(base: ibv_qp, inner: Arc<Lock<Inner>>, extended: bool, xrcd: *mut Xrcd) -> *mut ibv_qp {
     let abi = UnsafeCell::new(post_ex::table(base));
     let qp = live::give(Qp { abi, _later: UnsafeCell::new(None), extended, inner, xrcd });
     // SAFETY: the slot lies in `abi` or is `_later`, right behind it; nobody else has the queue pair yet.

@@ -7,18 +7,18 @@ use crate::domain::Pd;
 use crate::errno::{BUSY, Errno, INVALID, at, object, out, status};
 use crate::event::Object;
 use crate::live;
+use crate::lock::{Lock, Rank};
 use crate::post::recv_request;
 use crate::xrc::{self, Xrcd};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use verbs::SharedReceiveQueue;
 
 /// A shared receive queue.
 #[repr(C)]
 pub(crate) struct Srq {
     abi: ibv_srq,
-    pub(crate) queue: Mutex<SharedReceiveQueue>,
+    pub(crate) queue: Lock<SharedReceiveQueue>,
     attributes: ibv_srq_attr,
     /// Queue pairs that take from it, which keep it from being destroyed.
     pub(crate) users: AtomicUsize,
@@ -40,7 +40,7 @@ pub(crate) unsafe fn give(
     domain.users.fetch_add(1, Ordering::AcqRel);
     let abi = ibv_srq { context, srq_context, pd, ..Default::default() };
     let id = queue.id();
-    let (queue, users) = (Mutex::new(queue), AtomicUsize::new(0));
+    let (queue, users) = (Lock::new(Rank::SharedReceives, queue), AtomicUsize::new(0));
     let srq = live::give(Srq { abi, queue, attributes, users, xrc });
     // SAFETY: the domain's context is open.
     unsafe { Context::from(context) }?.events.join(Object::Srq(id), srq);
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
             return Err(BUSY);
         }
         let (pd, xrc) = (whole.abi.pd, whole.xrc);
-        let id = whole.queue.lock().unwrap_or_else(PoisonError::into_inner).id();
+        let id = whole.queue.lock().id();
         // SAFETY: the queue's context is open.
         unsafe { Context::from(whole.abi.context) }?.events.leave(Object::Srq(id));
         // SAFETY: no queue pair takes from it, and the program gives it up; the domain lives as long as its queues.
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, wanted: *mut ibv_srq_
         if mask as u32 != IBV_SRQ_LIMIT {
             return Err(INVALID);
         }
-        srq.queue.lock().unwrap_or_else(PoisonError::into_inner).arm(wanted.srq_limit)?;
+        srq.queue.lock().arm(wanted.srq_limit)?;
         Ok(())
     })
 }
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, into: *mut ibv_srq_att
     status(|| {
         // SAFETY: the contract of the manual page.
         let (srq, into) = unsafe { (live::find(srq.cast::<Srq>())?, out(into)?) };
-        let report = srq.queue.lock().unwrap_or_else(PoisonError::into_inner).query()?;
+        let report = srq.queue.lock().query()?;
         *into = ibv_srq_attr { srq_limit: report.limit, ..srq.attributes };
         Ok(())
     })
@@ -120,7 +120,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     let result = status(|| {
         // SAFETY: the contract of the manual page.
         let srq = unsafe { at(srq.cast::<Srq>()) }?;
-        let mut queue = srq.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = srq.queue.lock();
         // SAFETY: the list ends with null.
         while let Some(wr) = unsafe { next.as_ref() } {
             // SAFETY: the contract of the manual page.

@@ -6,14 +6,15 @@ use crate::context::Context;
 use crate::domain::Pd;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, object, out, status};
 use crate::live;
+use crate::lock::{Guard, Lock, Rank};
 use crate::queue_pair::{self, Inner};
 use crate::srq::{self, Srq};
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use verbs::{SharedReceiveQueue, XrcDomain};
+use std::sync::{Arc, Weak};
+use verbs::XrcDomain;
 
 /// An XRC domain, as one call of `ibv_open_xrcd` gave it.
 #[repr(C)]
@@ -33,13 +34,13 @@ struct File(u64, u64);
 /// What the contexts of this process share: domains by the file that names them, targets by their number.
 struct Shared {
     domains: Vec<(File, XrcDomain, usize)>,
-    targets: Vec<(XrcDomain, u32, Weak<Mutex<Inner>>)>,
+    targets: Vec<(XrcDomain, u32, Weak<Lock<Inner>>)>,
 }
 
-static SHARED: Mutex<Shared> = Mutex::new(Shared { domains: Vec::new(), targets: Vec::new() });
+static SHARED: Lock<Shared> = Lock::new(Rank::Xrc, Shared { domains: Vec::new(), targets: Vec::new() });
 
-fn shared() -> MutexGuard<'static, Shared> {
-    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+fn shared() -> Guard<'static, Shared> {
+    SHARED.lock()
 }
 
 fn file_of(descriptor: c_int) -> Result<File, Errno> {
@@ -139,11 +140,11 @@ fn give(
     whole: &Xrcd,
     xrcd: *mut Xrcd,
     (qp_num, qp_context): (u32, *mut std::ffi::c_void),
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Lock<Inner>>,
 ) -> *mut ibv_qp {
     whole.users.fetch_add(1, Ordering::AcqRel);
     let state = {
-        let inner = inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = inner.lock();
         inner.qp.query().map_or(IBV_QPS_RESET, |report| queue_pair::state_code(report.state))
     };
     let base = ibv_qp {
@@ -209,9 +210,11 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             let (xrcd, cq) = (wanted.xrcd.cast::<Xrcd>(), wanted.cq.cast::<Cq>());
             // SAFETY: the contract of the manual page.
             let (whole, completions) = unsafe { (live::find(xrcd)?, live::find(cq)?) };
-            let cq_inner = completions.queue.lock().unwrap_or_else(PoisonError::into_inner);
             let (depth, max_sge) = (attributes.max_wr, attributes.max_sge);
-            let queue = domain.domain.xrc_receive_queue(&whole.domain, &cq_inner, depth, max_sge)?;
+            let queue = {
+                let completions = completions.queue.lock();
+                domain.domain.xrc_receive_queue(&whole.domain, &completions, depth, max_sge)?
+            };
             whole.users.fetch_add(1, Ordering::AcqRel);
             completions.users.fetch_add(1, Ordering::AcqRel);
             (queue, Some((xrcd, cq)))
@@ -231,9 +234,7 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, into: *mut u32) -
         if srq.xrc.is_none() {
             return Err(INVALID);
         }
-        let queue: MutexGuard<'_, SharedReceiveQueue> =
-            srq.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        *into = queue.number().get();
+        *into = srq.queue.lock().number().get();
         Ok(())
     })
 }

@@ -138,3 +138,59 @@ fn a_message_goes_to_itself_and_the_states_are_told() {
         (IBV_QPS_ERR, IBV_MTU_1024, 4)
     );
 }
+
+#[test]
+fn two_threads_create_queue_pairs_whose_queues_are_swapped() {
+    // SAFETY: as a program calls it; the domain, the queues and the shared queue outlive both threads.
+    unsafe {
+        let pd = ibv_alloc_pd(context());
+        let queues = [0; 2].map(|_| ibv_create_cq(context(), 16, null_mut(), null_mut(), 0));
+        let attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
+        let srq = ibv_create_srq(pd, &mut ibv_srq_init_attr { srq_context: null_mut(), attr });
+        let [one, other, pd_of, srq_of] =
+            [queues[0].cast::<c_void>(), queues[1].cast(), pd.cast(), srq.cast()]
+                .map(|it| it.expose_provenance());
+        std::thread::scope(|scope| {
+            for (send, recv) in [(one, other), (other, one)] {
+                scope.spawn(move || {
+                    let mut wanted = init(std::ptr::with_exposed_provenance_mut(send), IBV_QPT_RC);
+                    wanted.recv_cq = std::ptr::with_exposed_provenance_mut(recv);
+                    wanted.srq = std::ptr::with_exposed_provenance_mut(srq_of);
+                    for _ in 0..50 {
+                        let qp = ibv_create_qp(std::ptr::with_exposed_provenance_mut(pd_of), &mut wanted);
+                        assert!(!qp.is_null());
+                        assert_eq!(ibv_destroy_qp(qp), 0);
+                    }
+                });
+            }
+        });
+        assert_eq!((ibv_destroy_srq(srq), queues.map(|cq| ibv_destroy_cq(cq))), (0, [0, 0]));
+        assert_eq!(ibv_dealloc_pd(pd), 0);
+    }
+}
+
+#[test]
+fn completions_of_sends_and_receives_go_to_the_queues_that_were_named() {
+    let mut objects = Objects::new();
+    // SAFETY: as a program calls it; each object is destroyed after those that use it.
+    unsafe {
+        let receives = ibv_create_cq(context(), 16, null_mut(), null_mut(), 0);
+        assert_eq!(ibv_destroy_qp(objects.qp), 0);
+        let mut wanted = init(objects.cq, IBV_QPT_RC);
+        wanted.recv_cq = receives;
+        objects.qp = ibv_create_qp(objects.pd, &mut wanted);
+        objects.connect();
+        let mut recv = ibv_recv_wr { wr_id: 1, ..Default::default() };
+        let mut bad = null_mut();
+        assert_eq!((*context()).ops.post_recv.unwrap()(objects.qp, &mut recv, &mut bad), 0);
+        let flags = IBV_SEND_SIGNALED;
+        let mut send = ibv_send_wr { wr_id: 2, opcode: IBV_WR_SEND, send_flags: flags, ..Default::default() };
+        assert_eq!(objects.post(&mut send).0, 0);
+        assert_eq!(objects.poll().wr_id, 2);
+        let mut wc = ibv_wc::default();
+        while (*context()).ops.poll_cq.unwrap()(receives, 1, &mut wc) == 0 {}
+        assert_eq!((wc.wr_id, wc.opcode), (1, IBV_WC_RECV));
+        assert_eq!((ibv_destroy_qp(objects.qp), ibv_destroy_cq(receives)), (0, 0));
+    }
+    objects.qp = null_mut();
+}

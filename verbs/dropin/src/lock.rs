@@ -1,0 +1,123 @@
+//! The library's locks, and the order in which a thread takes them.
+//!
+//! A thread that holds a lock takes only locks of a later [`Rank`]. A debug build checks this at every call, so any test that takes
+//! locks in another order fails, whether or not its threads meet.
+//!
+//! Three more locks are innermost, and no code takes another lock while it holds one of them: the table of live objects (`live.rs`),
+//! the owners of asynchronous events (`event.rs`; the core takes it from its event filter), and the count of unacknowledged events
+//! (`channel.rs`). The core's own locks come between these and the ranks below: a verb may call the core with its locks held, and
+//! the core calls back only the event filter.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a lock guards, outermost first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    /// The process's device: it is opened and closed under this lock.
+    Device,
+    /// XRC domains and targets that contexts share.
+    Xrc,
+    /// A queue pair.
+    QueuePair,
+    /// A completion channel's list of queues.
+    Channel,
+    /// A completion queue.
+    CompletionQueue,
+    /// A shared receive queue.
+    SharedReceives,
+}
+
+/// A mutex with a place in the order. A panic while it is held leaves it usable.
+pub(crate) struct Lock<T> {
+    rank: Rank,
+    inner: Mutex<T>,
+}
+
+impl<T> Lock<T> {
+    pub(crate) const fn new(rank: Rank, value: T) -> Self {
+        Self { rank, inner: Mutex::new(value) }
+    }
+
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
+        let held = Held::new(self.rank);
+        Guard { value: self.inner.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
+    }
+}
+
+/// A lock while it is held.
+pub(crate) struct Guard<'a, T> {
+    value: MutexGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+/// Marks a rank as held by this thread, in debug builds.
+struct Held {
+    #[cfg(debug_assertions)]
+    rank: Rank,
+}
+
+#[cfg(debug_assertions)]
+thread_local! {
+    /// A bit for each rank that this thread holds. It has no destructor, so it works while the thread ends.
+    static RANKS: std::cell::Cell<u8> = const { std::cell::Cell::new(0) };
+}
+
+#[cfg(debug_assertions)]
+impl Held {
+    fn new(rank: Rank) -> Self {
+        let held = RANKS.get();
+        assert!(held >> rank as u8 == 0, "{rank:?}: this thread holds a lock of that rank or a later one");
+        RANKS.set(held | 1 << rank as u8);
+        Self { rank }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Held {
+    fn drop(&mut self) {
+        RANKS.set(RANKS.get() & !(1 << self.rank as u8));
+    }
+}
+
+#[cfg(not(debug_assertions))]
+impl Held {
+    fn new(_rank: Rank) -> Self {
+        Self {}
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_nest_in_their_order_only() {
+        let [first, second] = [Rank::Channel, Rank::CompletionQueue].map(|rank| Lock::new(rank, ()));
+        let other = Lock::new(Rank::CompletionQueue, ());
+        let outer = first.lock();
+        let inner = second.lock();
+        assert!(std::panic::catch_unwind(|| drop(other.lock())).is_err(), "two of a rank");
+        drop(inner);
+        drop(other.lock());
+        drop(outer);
+        let inner = second.lock();
+        assert!(std::panic::catch_unwind(|| drop(first.lock())).is_err(), "the outer lock comes first");
+        drop(inner);
+        drop(first.lock());
+    }
+}

@@ -1,11 +1,15 @@
+//! Settings of a device: built in code, read from the environment, or from `ferroce.toml`.
+
 use crate::congestion::{
     CongestionRule, RuleText, feedback_key_from_env, feedback_key_from_file, rule_from_text,
 };
+use crate::implicit;
 use cc::Rate;
 use datapath::engine::{Idle, MAX_SLOTS, Progress, ProgressError};
 use datapath::neighbour;
 use roce::wire::format::{Numbers, NumbersError};
 use roce::wire::{Mtu, Vlan};
+use std::fs::File;
 use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
@@ -77,6 +81,12 @@ pub enum ConfigError {
     QueuePairs { given: u32 },
 }
 
+impl ConfigError {
+    fn file(path: &Path, reason: impl ToString) -> Self {
+        Self::File { place: path.display().to_string(), reason: reason.to_string() }
+    }
+}
+
 impl Default for DeviceConfig {
     fn default() -> Self {
         Self {
@@ -113,14 +123,15 @@ impl DeviceConfig {
     /// rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`), over the file that `FERROCE_CONFIG` names, or else
     /// `ferroce.toml` in the current folder if there is one.
     ///
+    /// A `ferroce.toml` that was found, not named, is ignored with a warning if it belongs to neither the caller nor root or if
+    /// others can write it; and so is its port if that is `pcap:` or `eal:`.
+    ///
     /// # Errors
-    /// Where the file or a value can't be read.
+    /// Returns [`ConfigError`] if the file or a value can't be read.
     pub fn from_env() -> Result<Self, ConfigError> {
-        let named = std::env::var_os("FERROCE_CONFIG");
-        let mut config = match (named, std::fs::exists("ferroce.toml")) {
-            (Some(file), _) => Self::from_file(Path::new(&file))?,
-            (None, Ok(true)) => Self::from_file(Path::new("ferroce.toml"))?,
-            (None, Ok(false) | Err(_)) => Self::default(),
+        let mut config = match std::env::var_os("FERROCE_CONFIG") {
+            Some(file) => Self::from_file(Path::new(&file))?,
+            None => implicit::read(Path::new(implicit::FILE))?,
         };
         if let Ok(text) = std::env::var("FERROCE_CC") {
             let rule = rule_from_text(&text, feedback_key_from_env()?);
@@ -161,18 +172,27 @@ impl DeviceConfig {
         Ok(())
     }
 
-    /// From a TOML file.
+    /// Reads a TOML file of at most 1 MiB.
     ///
     /// # Errors
-    /// Where the file or a value can't be read; the message names both.
+    /// Returns [`ConfigError`] if the file or a value can't be read; the message names both.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let place = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::File { place: place.clone(), reason: error.to_string() })?;
+        let file = File::open(path).map_err(|error| ConfigError::file(path, error))?;
+        Self::read(file, path)
+    }
+
+    /// Reads an open file whose name is `path`.
+    pub(crate) fn read(file: File, path: &Path) -> Result<Self, ConfigError> {
+        let text = implicit::text_of(file).map_err(|error| ConfigError::file(path, error))?;
         text.parse().map_err(|error| match error {
-            ConfigError::File { reason, .. } => ConfigError::File { place, reason },
+            ConfigError::File { reason, .. } => ConfigError::file(path, reason),
             other => other,
         })
+    }
+
+    /// The same settings, and no port.
+    pub(crate) fn without_port(self) -> Self {
+        Self { port: None, ..self }
     }
 
     /// Another port than the one that is set.
@@ -312,7 +332,7 @@ impl FromStr for DeviceConfig {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let file: File = toml::from_str(text).map_err(|error| ConfigError::File {
+        let file: Text = toml::from_str(text).map_err(|error| ConfigError::File {
             place: "ferroce.toml".into(),
             reason: one_line(text, &error),
         })?;
@@ -382,7 +402,7 @@ fn vlan(id: u16) -> Result<Vlan, ConfigError> {
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct Text {
     port: Option<String>,
     #[serde(default)]
     ip: Vec<String>,

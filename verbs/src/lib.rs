@@ -58,6 +58,7 @@ mod domain;
 mod error;
 mod event;
 mod gid;
+mod implicit;
 mod management;
 mod modify;
 mod post;

@@ -17,11 +17,12 @@ const MOST: u32 = 20;
 /// Long enough that a flood is a few lines a second, short enough that what is left out is reported soon.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Starts the log, once. Without `FERROCE_LOG` only errors are told.
+/// Starts the log, once. Without `FERROCE_LOG` it shows errors, and warnings of settings that are ignored.
 pub(crate) fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
-        let filter = EnvFilter::try_from_env("FERROCE_LOG").unwrap_or_else(|_| EnvFilter::new("error"));
+        let filter = EnvFilter::try_from_env("FERROCE_LOG");
+        let filter = filter.unwrap_or_else(|_| EnvFilter::new("error,ferroce_verbs::implicit=warn"));
         let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
         // A log that is there already serves.
         let _ = tracing_subscriber::registry().with(filter).with(Limit::default()).with(lines).try_init();

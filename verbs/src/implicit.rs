@@ -1,0 +1,187 @@
+//! Reads `ferroce.toml` from the current folder, which nobody named: a file that another user could have written is ignored.
+//!
+//! [`DeviceConfig::from_env`] calls it. A program that runs as root in a stranger's folder would otherwise open the port that the
+//! stranger chose, and `pcap:,/path` overwrites a file.
+
+use crate::{ConfigError, DeviceConfig};
+use datapath::port_spec::PortSpec;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Once;
+
+/// The file that is read if it is there.
+pub(crate) const FILE: &str = "ferroce.toml";
+/// The longest configuration file, bytes.
+const LONGEST: u64 = 1 << 20;
+/// How to use a file all the same.
+const NAME_IT: &str = "name it by FERROCE_CONFIG or --config to use it all the same";
+
+/// Reads the settings of `path` if it is there and only the caller or root can have written it.
+///
+/// A file or a port that is ignored is reported once in a process.
+///
+/// # Errors
+/// Returns [`ConfigError`] if the file is the caller's or root's and can't be read or understood.
+pub(crate) fn read(path: &Path) -> Result<DeviceConfig, ConfigError> {
+    match open(path) {
+        Ok(None) => Ok(DeviceConfig::default()),
+        Ok(Some(file)) => {
+            let (config, ignored) = without_files_of_its_choice(DeviceConfig::read(file, path)?, path);
+            ignored.iter().for_each(|line| report(line));
+            Ok(config)
+        }
+        Err(why) => {
+            report(&why);
+            Ok(DeviceConfig::default())
+        }
+    }
+}
+
+/// Opens the file; `None` if there is none.
+///
+/// # Errors
+/// Returns the line to report if the file is not to be trusted.
+fn open(path: &Path) -> Result<Option<File>, String> {
+    let distrusted = |why: String| format!("{} is ignored: {why}", path.display());
+    // SAFETY: geteuid takes nothing and can't fail.
+    let caller = unsafe { libc::geteuid() };
+    let Ok(entry) = fs::symlink_metadata(path) else { return Ok(None) };
+    // A link's mode says nothing, its owner chose where it leads.
+    if entry.is_symlink() {
+        check_owner(entry.uid(), caller).map_err(distrusted)?;
+    }
+    // A pipe or a device is not waited for.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let (file, found) = match file.and_then(|file| Ok((file.metadata()?, file))) {
+        Ok((found, file)) => (file, found),
+        Err(error) => return Err(distrusted(format!("{error}; remove it, or let the caller read it"))),
+    };
+    check(&found, caller).map_err(distrusted)?;
+    Ok(Some(file))
+}
+
+/// Only the caller or root can have written the file.
+fn check(found: &Metadata, caller: u32) -> Result<(), String> {
+    if !found.is_file() {
+        return Err("it is not a regular file; remove it".into());
+    }
+    check_owner(found.uid(), caller)?;
+    let mode = found.mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(format!("its mode {mode:o} lets others than its owner, user {}, write it; run chmod go-w, or {NAME_IT}", found.uid()));
+    }
+    Ok(())
+}
+
+fn check_owner(owner: u32, caller: u32) -> Result<(), String> {
+    if owner == caller || owner == 0 {
+        return Ok(());
+    }
+    Err(format!("it belongs to user {owner}, neither to the caller, user {caller}, nor to root; {NAME_IT}"))
+}
+
+/// Takes a port away that opens files or devices in DPDK's own words, and returns the line to report.
+fn without_files_of_its_choice(config: DeviceConfig, path: &Path) -> (DeviceConfig, Option<String>) {
+    let kind = match config.port().map(str::parse) {
+        Some(Ok(PortSpec::Pcap { .. } | PortSpec::PcapInterface(_))) => "pcap:",
+        Some(Ok(PortSpec::Eal(_))) => "eal:",
+        _ => return (config, None),
+    };
+    let port = config.port().unwrap_or_default().escape_debug().to_string();
+    let line = format!(
+        "port `{port}` of {} is ignored: a file that was not named can't choose a {kind} port; {NAME_IT}",
+        path.display()
+    );
+    (config.without_port(), Some(line))
+}
+
+/// Settings are read several times in a process, and the line is said once.
+fn report(line: &str) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::warn!("{line}"));
+}
+
+/// Reads a file of settings to its end.
+///
+/// # Errors
+/// Returns an error if it can't be read, or is longer than any file of settings.
+pub(crate) fn text_of(file: File) -> io::Result<String> {
+    let mut text = String::new();
+    file.take(LONGEST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LONGEST {
+        return Err(io::Error::other(format!("longer than {LONGEST} bytes: not a configuration file")));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    fn file(folder: &Path, text: &str, mode: u32) -> std::path::PathBuf {
+        let path = folder.join(FILE);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    #[test]
+    fn only_the_callers_and_roots_files_are_read() {
+        assert!(check_owner(7, 7).is_ok() && check_owner(0, 7).is_ok());
+        let why = check_owner(7, 0).unwrap_err();
+        assert!(why.contains("user 7") && why.contains("FERROCE_CONFIG"), "{why}");
+    }
+
+    #[test]
+    fn a_file_that_others_can_write_is_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        for (mode, port) in [(0o600, Some("veth0")), (0o644, Some("veth0")), (0o664, None), (0o646, None)] {
+            let path = file(folder.path(), "port = 'veth0'", mode);
+            assert_eq!(read(&path).unwrap().port(), port, "{mode:o}");
+        }
+        let path = file(folder.path(), "port = 'veth0'", 0o666);
+        let why = open(&path).unwrap_err();
+        assert!(why.contains("ferroce.toml is ignored: its mode 666") && why.contains("chmod go-w"), "{why}");
+    }
+
+    #[test]
+    fn a_strangers_file_or_link_is_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(folder.path(), "port = 'veth0'", 0o644);
+        if chown(&path, Some(65534), None).is_err() {
+            return; // Only root can make a stranger's file.
+        }
+        assert_eq!(read(&path).unwrap().port(), None);
+        assert!(open(&path).unwrap_err().contains("belongs to user 65534"));
+        let (target, link) = (folder.path().join("mine"), folder.path().join("link"));
+        fs::write(&target, "port = 'veth0'").unwrap();
+        symlink(&target, &link).unwrap();
+        assert_eq!(read(&link).unwrap().port(), Some("veth0"));
+        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+        assert_eq!(read(&link).unwrap().port(), None);
+    }
+
+    #[test]
+    fn a_file_that_was_not_named_opens_no_files() {
+        let folder = tempfile::tempdir().unwrap();
+        for port in ["pcap:,/etc/passwd", "pcap:eth0", "eal:net_pcap0,tx_pcap=/etc/passwd"] {
+            let path = file(folder.path(), &format!("port = '{port}'\nmtu = 1024"), 0o644);
+            let config = read(&path).unwrap();
+            assert_eq!((config.port(), config.mtu.is_some()), (None, true), "{port}");
+            assert_eq!(DeviceConfig::from_file(&path).unwrap().port(), Some(port), "named");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_or_has_no_end_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(read(&folder.path().join("nothing")).unwrap(), DeviceConfig::default());
+        assert_eq!(read(folder.path()).unwrap(), DeviceConfig::default());
+        assert_eq!(read(Path::new("/dev/zero")).unwrap(), DeviceConfig::default());
+        let error = DeviceConfig::from_file(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(error.contains("/dev/zero") && error.contains("1048576"), "{error}");
+    }
+}

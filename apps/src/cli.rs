@@ -1,7 +1,9 @@
 //! What the command line says.
 
+use crate::failure::Failure;
 use crate::perf::PerfArgs;
 use crate::{doctor, info, pcap, replay, run, sim, soak, switch};
+use anstream::{AutoStream, ColorChoice};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use tracing_subscriber::EnvFilter;
@@ -110,12 +112,19 @@ pub enum Command {
 }
 
 /// Writes the completions of `shell` to standard output.
-pub fn completions(shell: Shell) {
-    clap_complete::generate(shell, &mut Cli::command(), "ferroce", &mut std::io::stdout());
+///
+/// # Errors
+/// Returns a failure if not all was written.
+pub fn completions(shell: Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "ferroce", &mut script);
+    out!("{}", String::from_utf8_lossy(&script))
 }
 
 /// Log lines go to standard error; `FERROCE_LOG` says which (`info`, `ferroce_datapath=debug`, ...).
 pub fn start_log() {
     let filter = EnvFilter::try_from_env("FERROCE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let coloured = AutoStream::choice(&std::io::stderr()) != ColorChoice::Never;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(coloured).log_internal_errors(false).init();
 }

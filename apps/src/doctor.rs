@@ -36,9 +36,9 @@ fn check(name: &str, status: Status, found: impl Into<String>, remedy: Option<&s
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut checks = if args.port.names_a_port()? { of_port(args)? } else { machine::checks(&[]) };
     if args.json {
-        anstream::println!("{:#}", as_json(&checks));
+        outln!("{:#}", as_json(&checks))?;
     } else {
-        checks.iter().for_each(show);
+        checks.iter().try_for_each(show)?;
     }
     checks.retain(|check| check.status == Status::Fail);
     Ok(ExitCode::from(u8::from(!checks.is_empty())))
@@ -105,16 +105,17 @@ fn split(name: &str, error: &str) -> Check {
     }
 }
 
-fn show(check: &Check) {
+fn show(check: &Check) -> Result<(), Failure> {
     let (mark, colour) = match check.status {
         Status::Ok => ("✓", AnsiColor::Green),
         Status::Warn => ("!", AnsiColor::Yellow),
         Status::Fail => ("✗", AnsiColor::Red),
     };
     let style = Style::new().fg_color(Some(colour.into()));
-    anstream::println!("{style}{mark}{style:#} {:<16} {}", check.name, check.found);
-    if let Some(remedy) = &check.remedy {
-        anstream::println!("                   remedy: {remedy}");
+    outln!("{style}{mark}{style:#} {:<16} {}", check.name, check.found)?;
+    match &check.remedy {
+        Some(remedy) => outln!("                   remedy: {remedy}"),
+        None => Ok(()),
     }
 }
 

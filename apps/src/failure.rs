@@ -23,6 +23,16 @@ impl Failure {
         Self { code: 2, text: text.into() }
     }
 
+    /// Nobody reads standard output any more. Exit code 141, as SIGPIPE would leave, and no word.
+    pub fn unread() -> Self {
+        Self { code: 141, text: String::new() }
+    }
+
+    /// Whether this is [`unread`](Self::unread).
+    pub fn is_unread(&self) -> bool {
+        self.code == 141
+    }
+
     /// A signal ended the run. Exit code 130, as a shell has it.
     pub fn interrupted() -> Self {
         Self { code: 130, text: "interrupted".into() }
@@ -30,9 +40,12 @@ impl Failure {
 
     /// Prints the one line and gives the exit code.
     pub fn report(&self) -> ExitCode {
+        if self.text.is_empty() {
+            return ExitCode::from(self.code);
+        }
         let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
         let line = self.text.lines().map(str::trim).collect::<Vec<_>>().join("; ");
-        anstream::eprintln!("{red}error:{red:#} {line}");
+        note!("{red}error:{red:#} {line}");
         ExitCode::from(self.code)
     }
 }
@@ -47,11 +60,11 @@ impl fmt::Display for Failure {
 pub fn usage(refused: &clap::Error) -> ExitCode {
     match refused.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let _ = refused.print();
-            ExitCode::SUCCESS
+            let printed = out!("{}", refused.render().ansi());
+            printed.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let _ = refused.print();
+            crate::output::note(format_args!("{}", refused.render().ansi()));
             ExitCode::from(2)
         }
         _ => Failure::usage(one_line(&refused.to_string())).report(),

@@ -30,17 +30,16 @@ pub struct Args {
 /// Where the port can't be opened.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if !args.port.names_a_port()? {
-        show_interfaces(args.json);
-        return Ok(ExitCode::SUCCESS);
+        return show_interfaces(args.json).map(|()| ExitCode::SUCCESS);
     }
     let device = args.port.open()?;
     let failed = |error: verbs::Error| Failure::run(error.to_string());
     let info = device.query().map_err(failed)?;
     let counters = if args.counters { Some(device.counters().map_err(failed)?) } else { None };
     if args.json {
-        anstream::println!("{:#}", as_json(&info, counters.as_ref()));
+        outln!("{:#}", as_json(&info, counters.as_ref()))?;
     } else {
-        anstream::print!("{}", as_text(&info, counters.as_ref()));
+        out!("{}", as_text(&info, counters.as_ref()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -113,7 +112,7 @@ fn as_json(info: &DeviceInfo, counters: Option<&Counters>) -> Value {
 }
 
 /// Linux interfaces: what `--port` takes without further set-up.
-fn show_interfaces(json: bool) {
+fn show_interfaces(json: bool) -> Result<(), Failure> {
     let names = linux::interface_names();
     // Without an Ethernet address (lo, tun) it can be no port.
     let ports = names.iter().filter_map(|name| linux::interface(name).ok());
@@ -125,18 +124,17 @@ fn show_interfaces(json: bool) {
                 "carrier": each.running, "speed_mbps": each.speed_mbps,
             })
         });
-        anstream::println!("{:#}", json!({ "ports": ports.collect::<Vec<_>>() }));
-        return;
+        return outln!("{:#}", json!({ "ports": ports.collect::<Vec<_>>() }));
     }
-    anstream::println!("port             interface MTU  state     address");
+    outln!("port             interface MTU  state     address")?;
     for each in &found {
         let state = if each.running { "up" } else { "no link" };
-        anstream::println!("{:<16} {:>13}  {state:<8}  {}", each.name, each.mtu, each.mac);
+        outln!("{:<16} {:>13}  {state:<8}  {}", each.name, each.mtu, each.mac)?;
     }
-    anstream::println!(
+    outln!(
         "\nThese Linux interfaces can be ports while they are up; name one: ferroce info --port NAME. All forms:"
-    );
-    anstream::println!("{}", datapath::port_spec::FORMS);
+    )?;
+    outln!("{}", datapath::port_spec::FORMS)
 }
 
 #[cfg(test)]

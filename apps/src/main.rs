@@ -1,6 +1,9 @@
 //! `ferroce`: the tools.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod output;
+
 mod cli;
 mod counters;
 mod doctor;
@@ -42,10 +45,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Sim(args) => sim::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Switch(args) => switch::run(&args),
-        Command::Completions { shell } => {
-            cli::completions(shell);
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Completions { shell } => cli::completions(shell).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),

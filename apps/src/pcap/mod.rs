@@ -5,6 +5,7 @@ mod reader;
 mod totals;
 
 use crate::failure::Failure;
+use crate::output;
 use anstyle::{AnsiColor, Style};
 use cc::Rate;
 use reader::{Packet, Reader};
@@ -14,7 +15,7 @@ use roce::wire::telemetry::HopRecord;
 use roce::wire::{self, Frame, Header};
 use serde_json::{Map, Value, json};
 use std::fs::File;
-use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use totals::Totals;
@@ -38,7 +39,7 @@ pub struct Args {
 /// Runs the tool.
 ///
 /// # Errors
-/// When a file can't be read to its end; what came before was printed.
+/// Returns a failure if a file can't be read to its end, after what came before was printed, or if not all can be printed.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut totals = Totals::default();
     let mut out = io::BufWriter::new(anstream::stdout().lock());
@@ -46,7 +47,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     for file in &args.files {
         match decode(args, file, &mut totals, &mut out) {
             Ok(()) => {}
-            Err(Stop::PipeClosed) => return Ok(ExitCode::SUCCESS),
+            Err(Stop::Output(error)) => return Err(output::failed(&error)),
             Err(Stop::Unreadable(text)) => {
                 unreadable = Some(Failure::usage(format!("{}: {text}", file.display())));
                 break;
@@ -54,9 +55,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         }
     }
     let printed = if args.json { totals.write_json(&mut out) } else { totals.write(&mut out) };
-    if printed.and_then(|()| out.flush()).is_err() {
-        return Ok(ExitCode::SUCCESS);
-    }
+    printed.and_then(|()| out.flush()).map_err(|error| output::failed(&error))?;
     match unreadable {
         Some(failure) => Err(failure),
         None if totals.bad_icrc() > 0 => Ok(ExitCode::from(1)),
@@ -65,8 +64,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 enum Stop {
-    /// Nobody reads on.
-    PipeClosed,
+    /// What was decoded can't be printed.
+    Output(io::Error),
     Unreadable(String),
 }
 
@@ -78,10 +77,7 @@ impl From<reader::ReadError> for Stop {
 
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            ErrorKind::BrokenPipe => Self::PipeClosed,
-            _ => Self::Unreadable(error.to_string()),
-        }
+        Self::Output(error)
     }
 }
 

@@ -38,7 +38,7 @@ pub fn connect(host: &str, port: u16, tool: Tool) -> Result<Control, Failure> {
         }
         if since.elapsed() > HINT && !hinted {
             hinted = true;
-            anstream::eprintln!("waiting for `ferroce {tool}` on {host}, TCP port {port} ({error})");
+            note!("waiting for `ferroce {tool}` on {host}, TCP port {port} ({error})");
         }
         crate::signals::check()?;
         std::thread::sleep(Duration::from_millis(100));
@@ -78,7 +78,7 @@ impl Reception {
     /// Where the port can't be listened on.
     pub fn open(port: u16) -> Result<Self, Failure> {
         let listener = listen(port)?;
-        anstream::println!("{WAITING}");
+        outln!("{WAITING}")?;
         Ok(Self { listener })
     }
 
@@ -104,7 +104,7 @@ impl Reception {
                             });
                     match greeted {
                         Ok(met) => return Ok(met),
-                        Err(why) => anstream::eprintln!("refused {from}: {why}; still waiting"),
+                        Err(why) => note!("refused {from}: {why}; still waiting"),
                     }
                 }
                 Err(error) if transient(error.kind()) => {

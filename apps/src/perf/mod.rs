@@ -22,6 +22,7 @@ pub use args::PerfArgs;
 pub use plan::{Kind, Tool, Verb};
 
 use crate::failure::Failure;
+use crate::output::OutFile;
 use args::Language;
 use handshake::perftest::Perftest;
 use handshake::pingpong::Pingpong;
@@ -38,6 +39,8 @@ use verbs::Device;
 /// Why the test could not be run to its end.
 pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
     args.congestion.congestion()?;
+    // Better now than after the test.
+    args.output.json_path().as_deref().map(OutFile::open).transpose()?;
     handshake::Pause::sleep_at_once(args.queue.events);
     crate::signals::listen()?;
     match &args.host {

@@ -6,7 +6,6 @@ use super::stats::{Bandwidth, Latency};
 use crate::counters;
 use crate::failure::Failure;
 use serde_json::{Value, json};
-use std::path::Path;
 use verbs::{Counters, QpReport};
 
 /// One size's result.
@@ -117,16 +116,6 @@ impl Record<'_> {
                 },
                 "counters": counters::json(self.counters),
             },
-        })
-    }
-
-    /// Writes it to `file`.
-    ///
-    /// # Errors
-    /// Where the file can't be written.
-    pub fn save(&self, file: &Path) -> Result<(), Failure> {
-        std::fs::write(file, format!("{:#}\n", self.json())).map_err(|error| {
-            Failure::run(format!("{}: {error}; choose another place with --out_json_file", file.display()))
         })
     }
 }

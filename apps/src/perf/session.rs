@@ -15,6 +15,7 @@ use super::stats::Bandwidth;
 use super::verify;
 use crate::counters::Shown;
 use crate::failure::Failure;
+use crate::output::OutFile;
 use verbs::{Congestion, Device, DeviceInfo, Mtu, QpReport};
 
 /// All that one side knows of its test.
@@ -26,6 +27,8 @@ pub struct Session<'a> {
     congestion: Option<Congestion>,
     link: Link,
     sends: bool,
+    /// Where the results go as JSON.
+    json: Option<OutFile>,
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {
@@ -38,6 +41,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Where the port does not carry the MTU, or a limit is passed.
     pub fn new(device: Device, args: &'a PerfArgs, plan: Plan) -> Result<Self, Failure> {
+        let json = args.output.json_path().as_deref().map(OutFile::open).transpose()?;
         let is_client = args.host.is_some();
         let queues = Queues::new(&plan, &args.queue);
         let info = device.query().map_err(failed)?;
@@ -51,7 +55,7 @@ impl<'a> Session<'a> {
         let congestion = args.congestion.congestion()?;
         let sends = is_client || plan.both_ways();
         let link = Link::new(device, &plan, queues, &args.queue, is_client)?;
-        Ok(Self { args, plan, queues, info, congestion, link, sends })
+        Ok(Self { args, plan, queues, info, congestion, link, sends, json })
     }
 
     /// Connects, measures every size and reports.
@@ -63,7 +67,7 @@ impl<'a> Session<'a> {
         if result.is_err() {
             // What was counted is what explains a failure.
             if let Ok(counters) = self.link.device.counters() {
-                anstream::println!("{LINE}\n Counters of {}\n{}{LINE}", self.info.port, Shown(&counters));
+                let _ = outln!("{LINE}\n Counters of {}\n{}{LINE}", self.info.port, Shown(&counters));
             }
         }
         result
@@ -80,34 +84,34 @@ impl<'a> Session<'a> {
         self.link.connect(&peer, Some(mtu), self.congestion, &self.args.queue)?;
 
         let head = self.head(mtu.bytes(), &described, &progress);
-        anstream::println!("{}", report::head(&head));
+        outln!("{}", report::head(&head))?;
         let (tool, outs) = (self.plan.tool, self.args.queue.outs);
-        anstream::println!("{}", report::addresses("local", tool, outs, &own.qps, &own.buffer));
-        anstream::println!("{}", report::addresses("remote", tool, outs, &peer.qps, &peer.buffer));
-        anstream::println!("{LINE}\n{}", report::columns(&self.plan, self.args.output.gbits));
+        outln!("{}", report::addresses("local", tool, outs, &own.qps, &own.buffer))?;
+        outln!("{}", report::addresses("remote", tool, outs, &peer.qps, &peer.buffer))?;
+        outln!("{LINE}\n{}", report::columns(&self.plan, self.args.output.gbits))?;
 
         let mut rows = Vec::new();
         for (step, size) in self.plan.sizes.clone().into_iter().enumerate() {
             let sent = if self.plan.verify { self.fill(size)? } else { None };
             match self.measure(handshake, step as u32, size)? {
                 Some(row) => {
-                    anstream::println!("{}", self.show(&row));
+                    outln!("{}", self.show(&row))?;
                     rows.push(row);
                 }
-                None => anstream::println!(" (the other side has the figures)"),
+                None => outln!(" (the other side has the figures)")?,
             }
             if self.plan.verify {
                 self.verify(handshake, size, sent)?;
             }
         }
-        anstream::println!("{LINE}");
+        outln!("{LINE}")?;
         handshake.finish(&mut || self.link.idle())?;
         let qp = self.link.qps[0].query().ok();
         self.report(&rows, mtu.bytes(), &described, &progress, qp)
     }
 
     fn report(
-        &self,
+        &mut self,
         rows: &[Row],
         mtu: u32,
         congestion: &str,
@@ -115,11 +119,12 @@ impl<'a> Session<'a> {
         qp: Option<QpReport>,
     ) -> Result<(), Failure> {
         let counters = self.link.device.counters().map_err(failed)?;
-        anstream::println!(" Counters of {}\n{}{LINE}", self.info.port, Shown(&counters));
-        let Some(file) = self.args.output.json_path() else { return Ok(()) };
+        outln!(" Counters of {}\n{}{LINE}", self.info.port, Shown(&counters))?;
+        let Some(file) = self.json.take() else { return Ok(()) };
         let head = self.head(mtu, congestion, progress);
         let role = if self.link.is_client() { "client" } else { "server" };
-        Record { head, role, gbits: self.args.output.gbits, rows, counters: &counters, qp }.save(&file)
+        let record = Record { head, role, gbits: self.args.output.gbits, rows, counters: &counters, qp };
+        file.write(&format!("{:#}\n", record.json()))
     }
 
     fn head<'b>(&'b self, mtu: u32, congestion: &'b str, progress: &'b str) -> Head<'b> {
@@ -257,8 +262,7 @@ impl<'a> Session<'a> {
                 None => {
                     let what =
                         if self.is_sink() { "received" } else { "sent, for the other side to compare" };
-                    anstream::println!(" verified: {size} bytes {what}");
-                    Ok(())
+                    outln!(" verified: {size} bytes {what}")
                 }
                 Some(wrong) => {
                     Err(Failure::run(format!("verify: {wrong} (stock perftest sends no pattern)")))
@@ -270,11 +274,8 @@ impl<'a> Session<'a> {
         let peer = handshake.wait_outcome(&mut || self.link.idle())?;
         if sent == peer.received && received == peer.sent {
             let sum = sent.or(received).unwrap_or_default();
-            anstream::println!(
-                " verified: {size} bytes on each of {} QPs, checksum {sum:016x}",
-                self.link.qps.len()
-            );
-            return Ok(());
+            let count = self.link.qps.len();
+            return outln!(" verified: {size} bytes on each of {count} QPs, checksum {sum:016x}");
         }
         let other = "the other side did not receive what was sent; it says where";
         Err(Failure::run(format!("verify: {}", self.difference(size)?.unwrap_or_else(|| other.into()))))

@@ -22,8 +22,7 @@ pub fn atomics(link: &Link, plan: &Plan) -> Result<(), Failure> {
             check(link, link.outbound(qp), after(plan.atomic, count - 1), qp)?;
         }
     }
-    anstream::println!(" verified: {count} atomics on each of {} QPs", link.qps.len());
-    Ok(())
+    outln!(" verified: {count} atomics on each of {} QPs", link.qps.len())
 }
 
 /// The counter after `count` of them: FETCH_ADD adds 1, CMP_SWAP makes 1 of 0 and leaves it.

@@ -63,9 +63,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     for file in &args.files {
         let report = replay(args, file)?;
         if args.json {
-            report.print_json();
+            report.print_json()?;
         } else {
-            report.print();
+            report.print()?;
         }
         equal &= report.equal();
     }

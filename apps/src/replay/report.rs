@@ -2,6 +2,7 @@
 
 use super::assume::Assumed;
 use super::trace::Row;
+use crate::failure::Failure;
 use cc::Hpcc;
 use serde::Serialize;
 
@@ -117,22 +118,22 @@ impl Report {
         }
     }
 
-    pub fn print(&self) {
-        anstream::println!("{}", self.file);
-        anstream::print!("{}", self.assumed);
+    pub fn print(&self) -> Result<(), Failure> {
+        outln!("{}", self.file)?;
+        out!("{}", self.assumed)?;
         for Mismatch { line, source, destination, port, column, expected, got } in &self.first_mismatches {
-            anstream::println!(
+            outln!(
                 "line {line}: flow {source} to {destination} port {port}: {column}: expected {expected}, got {got}"
-            );
+            )?;
         }
         let Largest { u_relative, rate_bps, ref_rate_bps } = self.largest_error;
-        anstream::println!("rows {}, flows {}, mismatches {}", self.rows, self.flows, self.mismatches);
-        anstream::println!(
+        outln!("rows {}, flows {}, mismatches {}", self.rows, self.flows, self.mismatches)?;
+        outln!(
             "largest error: u {u_relative:.1e} relative, rate {rate_bps} b/s, reference rate {ref_rate_bps} b/s"
-        );
+        )
     }
 
-    pub fn print_json(&self) {
-        anstream::println!("{}", serde_json::json!(self));
+    pub fn print_json(&self) -> Result<(), Failure> {
+        outln!("{}", serde_json::json!(self))
     }
 }

@@ -9,7 +9,6 @@ mod scenario;
 mod sweep;
 
 use crate::failure::Failure;
-use anstream::{print, println};
 use compare::Ours;
 use fabric::sim::{self, Hosts, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -53,7 +52,7 @@ pub struct Args {
     /// Lay a reference's folder beside the results: each figure, its band, in or out
     #[arg(long, value_name = "FOLDER")]
     compare: Option<PathBuf>,
-    /// Run these seeds, A to before B, on all cores
+    /// Run these seeds, A to before B, on all cores; at most 100000 runs with --vary
     #[arg(long, value_name = "A..B", value_parser = crate::soak::range)]
     sweep: Option<std::ops::Range<u64>>,
     /// Run with each of these values of a key of `congestion`; may be given again
@@ -76,6 +75,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         return sweep::run(args, &read);
     }
     let scenario = read(args.seed, &[])?;
+    let folder = args.out.as_deref().map(output::Folder::open).transpose()?;
     let (begin, before) = (Instant::now(), cpu());
     let outcome = simulate(&scenario, true)?;
     let wall = begin.elapsed();
@@ -85,18 +85,18 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         Some(folder) => compare::compare(folder, &scenario, &Ours::of(&scenario, &outcome, &rows))?,
         None => Vec::new(),
     };
-    if let Some(folder) = &args.out {
-        output::write(folder, &scenario, &outcome, &rows, cost)?;
+    if let (Some(files), Some(folder)) = (folder, &args.out) {
+        files.write(&scenario, &outcome, &rows, cost)?;
         report::write(folder, &name, &scenario, &outcome, &rows, &compared)?;
     }
     if args.json {
-        println!("{:#}", output::summary(&scenario, &outcome, &rows, cost));
-        return Ok(ExitCode::SUCCESS);
+        let summary = output::summary(&scenario, &outcome, &rows, cost);
+        return outln!("{summary:#}").map(|()| ExitCode::SUCCESS);
     }
-    show(&scenario, &outcome, cost);
-    print!("{}", figures::table(&rows));
+    show(&scenario, &outcome, cost)?;
+    out!("{}", figures::table(&rows))?;
     if !compared.is_empty() {
-        print!("{}", compare::table(&compared));
+        out!("{}", compare::table(&compared))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -117,29 +117,29 @@ fn simulate(scenario: &Scenario, shows: bool) -> Result<Outcome, Failure> {
     outcome
 }
 
-fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) {
+fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failure> {
     let setup = &scenario.setup;
     let (hosts, switches) = (setup.topology.hosts(), setup.topology.switches());
-    println!(
+    outln!(
         "{hosts} hosts ({}), {switches} switches, {} of {} flows ended, {}",
         kind(setup.hosts),
         outcome.finished.len(),
         setup.flows.len(),
         setup.congestion.algorithm.name()
-    );
+    )?;
     let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| outcome.queue_quantile(share));
-    println!(
+    outln!(
         "  queues of all ports  p50 {p50} kB   p95 {p95} kB   p99 {p99} kB   max {} B",
         outcome.queue_max
-    );
+    )?;
     if let Some(steady) = figures::steady(scenario, outcome) {
         let [mean, _, p99, _] = steady.queue;
-        println!(
+        outln!(
             "  steady state         {:.2} Gb/s, Jain {:.4}, queue mean {mean:.0} B, p99 {p99:.0} B",
             steady.utilisation_gbps, steady.jain
-        );
+        )?;
     }
-    println!(
+    outln!(
         "  dropped {}   sent again {}   marked {}   told at once {}   pauses {} ({:.1} µs)",
         outcome.dropped,
         outcome.retransmitted,
@@ -147,25 +147,25 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) {
         outcome.told,
         outcome.pauses,
         outcome.paused.as_nanos() as f64 / 1e3
-    );
-    println!(
+    )?;
+    outln!(
         "  virtual time         {:.3} ms, trace {:016x}",
         outcome.time.as_nanos() as f64 / 1e6,
         outcome.trace
-    );
+    )?;
     let rate = |time: Duration| outcome.events as f64 / time.as_secs_f64() / 1e6;
-    println!(
+    outln!(
         "  simulated in         {:.2} s, {} events, {:.2} M events/s ({:.2} M in a second of CPU time), {} packets",
         cost.wall.as_secs_f64(),
         outcome.events,
         rate(cost.wall),
         rate(cost.cpu),
         outcome.packets
-    );
-    println!(
+    )?;
+    outln!(
         "  memory               {} B a running flow, {} B a host, {} packets on their way at most",
         outcome.memory[0], outcome.memory[1], outcome.packets_most
-    );
+    )
 }
 
 /// What the hosts are.

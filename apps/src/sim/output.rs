@@ -4,6 +4,7 @@ use super::Cost;
 use super::figures::{SizeRow, steady};
 use super::scenario::Scenario;
 use crate::failure::Failure;
+use crate::output::{OutFile, unwritten};
 use fabric::sim::{Outcome, Steady};
 use serde_json::json;
 use std::fmt::Write;
@@ -13,24 +14,42 @@ use std::path::Path;
 /// Flows that get columns in the series.
 const COLUMNS: usize = 64;
 
-/// Writes `fct.csv`, `series.csv`, `slowdown.csv`, `queues_pfc.csv` and `summary.json` into `folder`.
-pub fn write(
-    folder: &Path,
-    scenario: &Scenario,
-    outcome: &Outcome,
-    rows: &[SizeRow],
-    cost: Cost,
-) -> Result<(), Failure> {
-    let wrong = |error: std::io::Error| Failure::run(format!("{}: {error}", folder.display()));
-    fs::create_dir_all(folder).map_err(wrong)?;
-    let save = |name: &str, text: String| fs::write(folder.join(name), text).map_err(wrong);
-    save("fct.csv", fct(scenario, outcome))?;
-    save("slowdown.csv", slowdown(rows))?;
-    save("queues_pfc.csv", queues(outcome))?;
-    if !outcome.series.is_empty() {
-        save("series.csv", series(scenario, outcome))?;
+/// The folder that takes a run's files. It is made before the run, and takes a file.
+pub struct Folder<'a> {
+    path: &'a Path,
+    summary: OutFile,
+}
+
+impl<'a> Folder<'a> {
+    /// Makes the folder.
+    ///
+    /// # Errors
+    /// Returns a failure that names the folder if it can't be made or takes no file.
+    pub fn open(path: &'a Path) -> Result<Self, Failure> {
+        fs::create_dir_all(path).map_err(|error| unwritten(path, &error))?;
+        Ok(Self { path, summary: OutFile::open(&path.join("summary.json"))? })
     }
-    save("summary.json", format!("{:#}\n", summary(scenario, outcome, rows, cost)))
+
+    /// Writes `fct.csv`, `series.csv`, `slowdown.csv`, `queues_pfc.csv` and `summary.json`.
+    ///
+    /// # Errors
+    /// Returns a failure that names the file that can't be written.
+    pub fn write(
+        self,
+        scenario: &Scenario,
+        outcome: &Outcome,
+        rows: &[SizeRow],
+        cost: Cost,
+    ) -> Result<(), Failure> {
+        let save = |name: &str, text: String| OutFile::open(&self.path.join(name))?.write(&text);
+        save("fct.csv", fct(scenario, outcome))?;
+        save("slowdown.csv", slowdown(rows))?;
+        save("queues_pfc.csv", queues(outcome))?;
+        if !outcome.series.is_empty() {
+            save("series.csv", series(scenario, outcome))?;
+        }
+        self.summary.write(&format!("{:#}\n", summary(scenario, outcome, rows, cost)))
+    }
 }
 
 fn fct(scenario: &Scenario, outcome: &Outcome) -> String {

@@ -208,7 +208,9 @@ pub fn read(
     let text: Text = toml::from_str(text)
         .map_err(|error| Failure::usage(format!("{name}: {}", error.message().replace('\n', "; "))))?;
     let wrong = |key: &str, error: String| Failure::usage(format!("{name}: {key}: {error}"));
-    let time = |key: &str, text: &str| units::duration(text).map_err(|error| wrong(key, error));
+    let time = |key: &str, text: &str| {
+        units::duration(text).and_then(virtual_time).map_err(|error| wrong(key, error))
+    };
     let rate = |key: &str, text: &str| units::rate(text).map_err(|error| wrong(key, error));
     let line = rate("rate", &text.rate)?;
     let fabric = text.fabric_rate.as_deref().map_or(Ok(line), |text| rate("fabric_rate", text))?;
@@ -270,6 +272,18 @@ pub fn read(
     };
     let reference = text.reference.map(|reference| varied(reference, vary));
     Ok(Scenario { setup, reference, first_host: text.first_host })
+}
+
+/// The longest time in a scenario: virtual time counts ps in 64 bits.
+const LONGEST: Duration = Duration::from_secs(100_000);
+/// Flows of one run at most.
+const FLOWS: usize = 10_000_000;
+
+fn virtual_time(time: Duration) -> Result<Duration, String> {
+    match time <= LONGEST {
+        true => Ok(time),
+        false => Err(format!("{} s: at most {} s of virtual time", time.as_secs_f64(), LONGEST.as_secs())),
+    }
 }
 
 fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<Topology, String> {
@@ -416,9 +430,21 @@ fn draw(traffic: &Traffic, time: Duration, hosts: u32, line: Rate, seed: u64) ->
             "incast.senders = {senders}, incast.bytes = {bytes}: 1 to {most}, and at least 1"
         ));
     }
+    check_count(traffic, sizes.mean(), time, hosts, line)?;
     let incast =
         incast.map(|incast| Incast { senders: incast.senders, bytes: incast.bytes, load: incast.load });
     Ok(poisson(hosts, line, &sizes, traffic.load, time, incast, seed))
+}
+
+/// How many flows a load comes to, about.
+fn check_count(traffic: &Traffic, mean: f64, time: Duration, hosts: u32, line: Rate) -> Result<(), String> {
+    let bytes = line.as_bps() as f64 / 8.0 * time.as_secs_f64() * f64::from(hosts);
+    let incast = traffic.incast.as_ref().map_or(0.0, |incast| incast.load * bytes / incast.bytes as f64);
+    let count = traffic.load * bytes / mean.max(1.0) + incast;
+    if count > FLOWS as f64 {
+        return Err(format!("{count:.0} flows: at most {FLOWS}; choose a shorter time or a lower load"));
+    }
+    Ok(())
 }
 
 fn spec(source: u32, destination: u32, bytes: u64, start: Duration, first: u32) -> Flow {
@@ -436,11 +462,19 @@ fn list(file: &Path, first: u32) -> Result<Vec<Flow>, Failure> {
         false => Box::new(input),
     };
     let mut reader = csv::Reader::from_reader(input);
-    let flow = |row: Result<Row, csv::Error>| {
+    let mut flows = Vec::new();
+    for row in reader.deserialize() {
+        let line = flows.len() + 2;
+        let refused = |why: String| Failure::usage(format!("{}: line {line}: {why}", file.display()));
         let Row { src, dst, bytes, start_ns } = row.map_err(wrong)?;
-        Ok(spec(src, dst, bytes, Duration::from_nanos(start_ns), first))
-    };
-    reader.deserialize().map(flow).collect()
+        let start = virtual_time(Duration::from_nanos(start_ns))
+            .map_err(|why| refused(format!("start_ns {start_ns}: {why}")))?;
+        if flows.len() == FLOWS {
+            return Err(refused(format!("more than {FLOWS} flows: a run has at most so many")));
+        }
+        flows.push(spec(src, dst, bytes, start, first));
+    }
+    Ok(flows)
 }
 
 #[cfg(test)]

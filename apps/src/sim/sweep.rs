@@ -6,11 +6,12 @@ use super::figures::{self, SizeRow};
 use super::scenario::Scenario;
 use super::simulate;
 use crate::failure::Failure;
-use anstream::{print, println};
+use crate::output::{OutFile, unwritten};
 use fabric::sim::Steady;
 use std::fmt::Write;
 use std::fs;
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,27 +31,41 @@ struct Run {
     scenario: Scenario,
 }
 
+/// Runs of a sweep at most: each keeps its figures until the end.
+const MOST: u64 = 100_000;
+
 /// Runs every combination of values with every seed.
 pub fn run(args: &Args, read: &Read<'_>) -> Result<ExitCode, Failure> {
-    let seeds = args.sweep.clone().unwrap_or(args.seed..args.seed + 1);
-    let mut jobs: Vec<(Vary, u64)> = Vec::new();
-    for vary in combinations(&args.vary)? {
-        jobs.extend(seeds.clone().map(|seed| (vary.clone(), seed)));
-    }
+    let seeds = args.sweep.clone().unwrap_or(args.seed..args.seed.saturating_add(1));
+    let values = combinations(&args.vary, seeds.end - seeds.start)?;
+    let table = args.out.as_deref().map(table_in).transpose()?;
+    let count = (seeds.end - seeds.start) as usize;
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some((vary, seed)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let run = one(vary, *seed, read);
+                loop {
+                    let job = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(vary) = values.get(job / count) else { return };
+                    let run = one(vary, seeds.start + (job % count) as u64, read);
+                    if run.is_err() {
+                        // What stops one run stops the sweep.
+                        next.store(values.len() * count, Ordering::Relaxed);
+                    }
                     done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(run);
                 }
             });
         }
     });
     let runs = done.into_inner().unwrap_or_default().into_iter().collect::<Result<Vec<_>, _>>()?;
-    show(args, runs)
+    show(args, table, runs)
+}
+
+/// `sweep.csv` in the folder, which is made.
+fn table_in(folder: &Path) -> Result<OutFile, Failure> {
+    fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
+    OutFile::open(&folder.join("sweep.csv"))
 }
 
 fn one(vary: &Vary, seed: u64, read: &Read<'_>) -> Result<Run, Failure> {
@@ -61,12 +76,17 @@ fn one(vary: &Vary, seed: u64, read: &Read<'_>) -> Result<Run, Failure> {
     Ok(Run { name, seed, ours: Ours::of(&scenario, &outcome, &rows), scenario })
 }
 
-/// `max_stage=0,5` and `eta=0.95,0.99` are four.
-fn combinations(vary: &[String]) -> Result<Vec<Vary>, Failure> {
+/// `max_stage=0,5` and `eta=0.95,0.99` are four. With so many seeds each they must not be more than [`MOST`] runs.
+fn combinations(vary: &[String], seeds: u64) -> Result<Vec<Vary>, Failure> {
     let mut all: Vec<Vary> = vec![Vec::new()];
+    let mut runs = seeds;
     for text in vary {
         let wrong = || Failure::usage(format!("--vary '{text}': write a key and values, as max_stage=0,5"));
         let (key, values) = text.split_once('=').ok_or_else(wrong)?;
+        runs = runs.saturating_mul(values.split(',').count() as u64);
+        if runs > MOST {
+            break;
+        }
         let add = |vary: &Vary| {
             let with = |value: &str| {
                 let mut vary = vary.clone();
@@ -77,10 +97,15 @@ fn combinations(vary: &[String]) -> Result<Vec<Vary>, Failure> {
         };
         all = all.iter().flat_map(add).collect();
     }
+    if runs > MOST {
+        return Err(Failure::usage(format!(
+            "--sweep and --vary: {runs} runs or more: at most {MOST}; choose fewer seeds or values"
+        )));
+    }
     Ok(all)
 }
 
-fn show(args: &Args, mut runs: Vec<Run>) -> Result<ExitCode, Failure> {
+fn show(args: &Args, table: Option<OutFile>, mut runs: Vec<Run>) -> Result<ExitCode, Failure> {
     runs.sort_by(|a, b| (&a.name, a.seed).cmp(&(&b.name, b.seed)));
     let mut text = format!("parameters,seed,slowdown_p50,slowdown_p99,{}\n", Steady::NAMES.join(","));
     for run in &runs {
@@ -93,20 +118,15 @@ fn show(args: &Args, mut runs: Vec<Run>) -> Result<ExitCode, Failure> {
         });
         text.push('\n');
     }
-    match &args.out {
-        Some(folder) => {
-            let wrong = |error: std::io::Error| Failure::run(format!("{}: {error}", folder.display()));
-            fs::create_dir_all(folder)
-                .and_then(|()| fs::write(folder.join("sweep.csv"), text))
-                .map_err(wrong)?;
-        }
-        None => print!("{text}"),
+    match table {
+        Some(file) => file.write(&text)?,
+        None => out!("{text}")?,
     }
     let Some(folder) = &args.compare else { return Ok(ExitCode::SUCCESS) };
     for runs in runs.chunk_by(|a, b| a.name == b.name) {
-        println!("{} seeds' mean {}", runs.len(), runs[0].name);
+        outln!("{} seeds' mean {}", runs.len(), runs[0].name)?;
         let compared = compare::compare(folder, &runs[0].scenario, &mean(runs))?;
-        print!("{}", compare::table(&compared));
+        out!("{}", compare::table(&compared))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -146,10 +166,15 @@ mod tests {
 
     #[test]
     fn every_value_meets_every_other() {
-        let all = combinations(&["max_stage=0,5".into(), "eta=0.9,0.95,0.99".into()]).unwrap();
+        let all = combinations(&["max_stage=0,5".into(), "eta=0.9,0.95,0.99".into()], 1).unwrap();
         assert_eq!(all.len(), 6);
         assert_eq!(all[5], [("max_stage".into(), "5".into()), ("eta".into(), "0.99".into())]);
-        assert_eq!(combinations(&[]).unwrap(), [Vec::new()]);
-        assert!(combinations(&["max_stage".into()]).is_err());
+        assert_eq!(combinations(&[], 1).unwrap(), [Vec::new()]);
+        assert!(combinations(&["max_stage".into()], 1).is_err());
+        assert!(combinations(&["eta=0.9,0.95".into()], MOST / 2).is_ok());
+        for (vary, seeds) in [(vec![], MOST + 1), (vec![], u64::MAX), (vec!["eta=0.9,0.95".to_owned(); 64], 1)] {
+            let error = combinations(&vary, seeds).unwrap_err().to_string();
+            assert!(error.contains("at most 100000"), "{error}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 mod capture;
 
 use crate::failure::Failure;
-use anstream::{eprint, println};
+use crate::output::note as progress;
 use fabric::soak::{self, Broken, Reached};
 use std::io::IsTerminal;
 use std::num::NonZeroUsize;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -43,9 +43,9 @@ pub struct Args {
     /// Where captures of failing seeds go; made where it is not there
     #[arg(long, value_name = "FOLDER", default_value = "soak-failures")]
     out: PathBuf,
-    /// Threads; all cores by default
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
+    /// Threads, 1 to 1024; all cores by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
     /// Print how often each rare path was reached
     #[arg(long)]
     paths: bool,
@@ -62,8 +62,9 @@ pub fn range(text: &str) -> Result<Range<u64>, String> {
 
 /// What all threads share.
 struct Soak {
-    seeds: Vec<u64>,
-    next: AtomicUsize,
+    known: Vec<u64>,
+    seeds: Range<u64>,
+    next: AtomicU64,
     done: AtomicU64,
     reached: Mutex<Reached>,
     broken: Mutex<Vec<Broken>>,
@@ -74,39 +75,38 @@ struct Soak {
 /// # Errors
 /// Rules that were broken, rare paths that were not reached, captures that can't be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let known = known();
-    let seeds: Vec<u64> = known.iter().copied().chain(args.seeds.clone()).collect();
-    let soak = Soak {
-        next: AtomicUsize::new(0),
-        done: AtomicU64::new(0),
-        reached: Mutex::default(),
-        broken: Mutex::default(),
-        seeds,
-    };
-    let threads = args.threads.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
+    let soak = Soak::new(known(), args.seeds.clone());
+    let known = soak.known.len();
+    let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let threads = args.threads.map_or_else(cores, usize::from);
     let begin = Instant::now();
     // A panic of the product is a broken rule, told in its place.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    thread::scope(|scope| {
-        for thread in 0..threads {
-            let soak = &soak;
-            scope.spawn(move || soak.work(thread == 0, begin));
-        }
+    let started = thread::scope(|scope| {
+        let soak = &soak;
+        let start = |thread| {
+            let work = move || soak.work(thread == 0, begin);
+            thread::Builder::new().spawn_scoped(scope, work).map(drop).inspect_err(|_| soak.give_up())
+        };
+        (0..threads).try_for_each(start)
     });
     std::panic::set_hook(hook);
+    started.map_err(|error| {
+        Failure::run(format!("--threads: {threads} threads can't be started: {error}; choose fewer"))
+    })?;
     let reached = soak.reached.into_inner().unwrap_or_default();
     let mut broken = soak.broken.into_inner().unwrap_or_default();
     broken.sort_by_key(|broken| broken.seed);
     let count = soak.done.into_inner();
-    println!("{count} seeds ({} that once failed) in {:.1} s", known.len(), begin.elapsed().as_secs_f64());
+    outln!("{count} seeds ({known} that once failed) in {:.1} s", begin.elapsed().as_secs_f64())?;
     if args.paths {
-        reached.iter().for_each(|(path, count)| println!("  {path:<28}{count:>12}"));
+        reached.iter().try_for_each(|(path, count)| outln!("  {path:<28}{count:>12}"))?;
     }
     for broken in &broken {
         let file = capture::write(&args.out, broken)?;
-        println!("seed {}: {}", broken.seed, broken.why);
-        println!("  {} frames of the smallest run: {}", broken.frames.len(), file.display());
+        outln!("seed {}: {}", broken.seed, broken.why)?;
+        outln!("  {} frames of the smallest run: {}", broken.frames.len(), file.display())?;
     }
     if !broken.is_empty() {
         return Err(Failure::run(format!(
@@ -127,28 +127,55 @@ fn known() -> Vec<u64> {
 }
 
 impl Soak {
+    fn new(known: Vec<u64>, seeds: Range<u64>) -> Self {
+        let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { known, seeds, next, done, reached: Mutex::default(), broken: Mutex::default() }
+    }
+
+    /// The next seed: those that once failed, then the range's.
+    fn take(&self) -> Option<u64> {
+        let count = self.count();
+        let place = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+            (next < count).then_some(next + 1)
+        });
+        let place = place.ok()?;
+        match self.known.get(place as usize) {
+            Some(&seed) => Some(seed),
+            None => Some(self.seeds.start + (place - self.known.len() as u64)),
+        }
+    }
+
+    /// How many seeds are to be run.
+    fn count(&self) -> u64 {
+        (self.seeds.end - self.seeds.start).saturating_add(self.known.len() as u64)
+    }
+
+    fn give_up(&self) {
+        self.next.store(u64::MAX, Ordering::Relaxed);
+    }
+
     fn work(&self, shows: bool, begin: Instant) {
         let shows = shows && std::io::stderr().is_terminal();
         let mut reached = Reached::default();
-        while let Some(&seed) = self.seeds.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some(seed) = self.take() {
             match soak::run(seed) {
                 Ok(paths) => reached.add(&paths),
                 Err(broken) => {
                     let mut all = self.broken.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     all.push(*broken);
                     if all.len() >= GIVE_UP {
-                        self.next.store(self.seeds.len(), Ordering::Relaxed);
+                        self.give_up();
                     }
                 }
             }
             let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
             if shows && done.is_multiple_of(64) {
                 let rate = done as f64 / begin.elapsed().as_secs_f64();
-                eprint!("\r{done} of {} seeds, {rate:.0} a second\x1b[K", self.seeds.len());
+                progress(format_args!("\r{done} of {} seeds, {rate:.0} a second\x1b[K", self.count()));
             }
         }
         if shows {
-            eprint!("\r\x1b[K");
+            progress(format_args!("\r\x1b[K"));
         }
         self.reached.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(&reached);
     }
@@ -164,6 +191,16 @@ mod tests {
         for wrong in ["3", "3..", "a..4", "4..4", "5..4"] {
             assert!(range(wrong).is_err_and(|why| why.contains(wrong)), "{wrong}");
         }
+    }
+
+    #[test]
+    fn any_range_is_taken_one_by_one() {
+        let soak = Soak::new(vec![7, 9], 0..u64::MAX);
+        assert_eq!([soak.take(), soak.take(), soak.take(), soak.take()], [7, 9, 0, 1].map(Some));
+        let soak = Soak::new(vec![7], u64::MAX - 1..u64::MAX);
+        assert_eq!([soak.take(), soak.take(), soak.take()], [Some(7), Some(u64::MAX - 1), None]);
+        soak.give_up();
+        assert_eq!(soak.take(), None);
     }
 
     #[test]

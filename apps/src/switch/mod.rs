@@ -153,7 +153,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let names: Vec<_> = args.ports.iter().map(PortSpec::to_string).collect();
     let Showing { reports, thread } = Show::start(names.clone(), args.json.clone())?;
     let ports = open(args)?;
-    println!("{}", show::opening(args));
+    outln!("{}", show::opening(args))?;
     let mut turns = Turns {
         reports,
         interval: interval(args),

@@ -7,7 +7,7 @@ use cc::Rate;
 use fabric::{PortReport, Report};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -30,6 +30,8 @@ pub struct Show {
     phase: u32,
     last: Option<Report>,
     drawn: usize,
+    /// The first table that could not be printed.
+    unprinted: Option<Failure>,
 }
 
 /// A thread that shows what it is sent, until the sender is gone.
@@ -69,7 +71,7 @@ impl Show {
             write(&partial(file), "")?;
         }
         let redraw = std::io::stdout().is_terminal();
-        let show = Self { names, json, redraw, phase: 0, last: None, drawn: 0 };
+        let show = Self { names, json, redraw, phase: 0, last: None, drawn: 0, unprinted: None };
         let (reports, receiver) = sync_channel(8);
         Ok(Showing { reports, thread: thread::spawn(move || show.run(&receiver)) })
     }
@@ -95,7 +97,7 @@ impl Show {
                 }
             }
         }
-        Ok(())
+        self.unprinted.filter(|failure| !failure.is_unread()).map_or(Ok(()), Err)
     }
 
     /// A line a port. Rates are of the time since the last table, or of the time in which somebody sent.
@@ -172,7 +174,8 @@ impl Show {
         text
     }
 
-    /// On a terminal over the table before. A closed pipe is no reason to stop switching.
+    /// On a terminal over the table before. Output that can't be written is no reason to stop switching; it is reported at the end,
+    /// unless the reader has gone away.
     fn draw(&mut self, text: &str) {
         let mut out = String::new();
         if self.redraw && self.drawn > 0 {
@@ -180,7 +183,9 @@ impl Show {
         }
         out.push_str(text);
         self.drawn = text.lines().count();
-        let _ = std::io::stdout().lock().write_all(out.as_bytes());
+        if let Err(failure) = out!("{out}") {
+            self.unprinted.get_or_insert(failure);
+        }
     }
 
     fn file(&self, report: &Report, last: bool) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ mod counters;
 mod doctor;
 mod failure;
 mod info;
+mod input;
 mod pcap;
 mod perf;
 mod port;

@@ -72,7 +72,9 @@ impl OutFile {
     pub fn write(mut self, text: &str) -> Result<(), Failure> {
         let is_file = self.file.metadata().is_ok_and(|found| found.is_file());
         let emptied = if is_file { self.file.set_len(0) } else { Ok(()) };
-        emptied.and_then(|()| self.file.write_all(text.as_bytes())).map_err(|error| unwritten(&self.path, &error))
+        emptied
+            .and_then(|()| self.file.write_all(text.as_bytes()))
+            .map_err(|error| unwritten(&self.path, &error))
     }
 }
 

@@ -70,7 +70,10 @@ fn check(found: &Metadata, caller: u32) -> Result<(), String> {
     check_owner(found.uid(), caller)?;
     let mode = found.mode() & 0o7777;
     if mode & 0o022 != 0 {
-        return Err(format!("its mode {mode:o} lets others than its owner, user {}, write it; run chmod go-w, or {NAME_IT}", found.uid()));
+        return Err(format!(
+            "its mode {mode:o} lets others than its owner, user {}, write it; run chmod go-w, or {NAME_IT}",
+            found.uid()
+        ));
     }
     Ok(())
 }

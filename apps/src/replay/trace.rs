@@ -1,11 +1,9 @@
 //! The trace's format: a header row, then one row per acknowledgement that a sender saw, with the raw telemetry it
 //! brought and the sender's state after it.
 
+use crate::input::Table;
 use cc::{Counter, Hop, PathTelemetry, Rate};
 use csv::StringRecord;
-use flate2::read::MultiGzDecoder;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -78,7 +76,7 @@ struct Column {
 
 /// A trace, read row by row. Problems are told with line and column.
 pub struct Trace {
-    reader: csv::Reader<Box<dyn Read>>,
+    table: Table,
     columns: Columns,
     record: StringRecord,
     unit: u32,
@@ -88,17 +86,14 @@ impl Trace {
     /// Opens a file, compressed or not, and reads its header. Counts of bytes are worth `unit` × 128 B, of the
     /// queue `unit` × 80 B.
     pub fn open(path: &Path, unit: u32) -> Result<Self, String> {
-        let mut file = BufReader::new(File::open(path).map_err(|error| error.to_string())?);
-        let gzip = file.fill_buf().map_err(|error| error.to_string())?.starts_with(&[0x1f, 0x8b]);
-        let input: Box<dyn Read> = if gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
-        let mut reader = csv::Reader::from_reader(input);
-        let columns = Columns::find(reader.headers().map_err(|error| explain(&error))?)?;
-        Ok(Self { reader, columns, record: StringRecord::new(), unit })
+        let mut table = Table::open(path).map_err(|error| error.to_string())?;
+        let columns = Columns::find(table.header().map_err(|error| explain(&error))?)?;
+        Ok(Self { table, columns, record: StringRecord::new(), unit })
     }
 
     /// The next row; `None` at the end.
     pub fn next_row(&mut self) -> Result<Option<Row>, String> {
-        if !self.reader.read_record(&mut self.record).map_err(|error| explain(&error))? {
+        if !self.table.read(&mut self.record).map_err(|error| explain(&error))? {
             return Ok(None);
         }
         let line = self.record.position().map_or(0, csv::Position::line);

@@ -4,6 +4,7 @@ use super::device_file;
 use super::hosts::{Hosts, INTERFACE};
 use super::library;
 use crate::failure::Failure;
+use crate::input;
 use crate::signals;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -117,7 +118,8 @@ fn copy<W: Write>(
     to: impl Fn() -> W + Send + 'static,
 ) -> JoinHandle<()> {
     thread::spawn(move || {
-        for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+        let (mut from, mut line) = (BufReader::new(from), Vec::new());
+        while input::line(&mut from, &mut line).unwrap_or(false) {
             let line = String::from_utf8_lossy(&line);
             // Nobody reads: then nobody misses it.
             let _ = writeln!(to(), "{rank}| {line}");

@@ -3,9 +3,9 @@
 use super::figures::{SizeRow, steady};
 use super::scenario::{Reference, Scenario};
 use crate::failure::Failure;
+use crate::input::Table;
 use csv::StringRecord;
 use fabric::sim::{Outcome, Steady, window};
-use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +13,9 @@ use std::time::Duration;
 const SHARE: f64 = 0.1;
 /// One packet's difference in a queue's percentile is the sampling's.
 const PACKET_KB: f64 = 1.0905;
+
+/// Rows about one run that a reference may have.
+const ROWS: usize = 10_000;
 
 /// A figure beside the reference's.
 #[derive(Clone, Debug)]
@@ -95,11 +98,19 @@ fn rows(
         return Ok((StringRecord::new(), Vec::new()));
     }
     let wrong = |error: String| Failure::usage(format!("{}: {error}", file.display()));
-    let input = File::open(file).map_err(|error| wrong(error.to_string()))?;
-    let mut reader = csv::Reader::from_reader(input);
-    let header = reader.headers().map_err(|error| wrong(error.to_string()))?.clone();
-    let rows = reader.records().filter(|row| row.as_ref().map_or(true, &is_it));
-    Ok((header, rows.collect::<Result<_, _>>().map_err(|error| wrong(error.to_string()))?))
+    let mut table = Table::open(file).map_err(|error| wrong(error.to_string()))?;
+    let header = table.header().map_err(|error| wrong(error.to_string()))?.clone();
+    let (mut rows, mut row) = (Vec::new(), StringRecord::new());
+    while table.read(&mut row).map_err(|error| wrong(error.to_string()))? {
+        if !is_it(&row) {
+            continue;
+        }
+        if rows.len() == ROWS {
+            return Err(wrong(format!("more than {ROWS} rows of this run: not a reference")));
+        }
+        rows.push(row.clone());
+    }
+    Ok((header, rows))
 }
 
 fn column(header: &StringRecord, row: &StringRecord, name: &str) -> Option<f64> {
@@ -109,7 +120,9 @@ fn column(header: &StringRecord, row: &StringRecord, name: &str) -> Option<f64> 
 
 fn bands(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compared>, Failure> {
     let Some(steady) = ours.steady else { return Ok(Vec::new()) };
-    let is_it = |row: &StringRecord| row[0] == *reference.scenario && row[1] == *reference.variant;
+    let is_it = |row: &StringRecord| {
+        row.get(0) == Some(&*reference.scenario) && row.get(1) == Some(&*reference.variant)
+    };
     let (header, rows) = rows(&folder.join("jitter_bands.csv"), is_it)?;
     if rows.len() < 2 {
         return Ok(Vec::new());
@@ -132,7 +145,7 @@ fn bands(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compar
 fn single(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compared>, Failure> {
     let Some(steady) = ours.steady else { return Ok(Vec::new()) };
     let run = format!("{}_{}", reference.scenario, reference.variant);
-    let (header, rows) = rows(&folder.join("summary.csv"), |row| row[0] == *run)?;
+    let (header, rows) = rows(&folder.join("summary.csv"), |row| row.get(0) == Some(&*run))?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
     let names = [
         ("fct_min_us", 0),
@@ -157,7 +170,9 @@ fn single(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compa
 fn windows(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compared>, Failure> {
     let name = reference.variant.strip_prefix("hpcc_wai").and_then(|name| name.split_once("_ms"));
     let (Some((additive, stage)), Some(ours)) = (name, ours.window) else { return Ok(Vec::new()) };
-    let is_it = |row: &StringRecord| row[0] == *additive && row[1] == *stage && row[2] == *"100";
+    let is_it = |row: &StringRecord| {
+        row.get(0) == Some(&*additive) && row.get(1) == Some(&*stage) && row.get(2) == Some("100")
+    };
     let (header, rows) = rows(&folder.join("f14.csv"), is_it)?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
     let names = ["wire_util_gbps", "jain", "q_mean_KB", "q_p95", "q_p99"];
@@ -173,7 +188,7 @@ fn sizes(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compar
     let run = format!("{}_{}", reference.scenario, reference.variant);
     let mut compared = Vec::new();
     for file in [folder.join("slowdown.csv"), folder.join("fattree/slowdown.csv")] {
-        let (header, rows) = rows(&file, |row| row[0] == *run)?;
+        let (header, rows) = rows(&file, |row| row.get(0) == Some(&*run))?;
         for row in &rows {
             let at = |name| column(&header, row, name);
             let (Some(low), Some(high)) = (at("size_lo"), at("size_hi")) else { continue };
@@ -193,7 +208,7 @@ fn queues(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compa
     let run = format!("{}_{}", reference.scenario, reference.variant);
     let mut compared = Vec::new();
     for file in [folder.join("queues_pfc.csv"), folder.join("fattree/queues_pfc.csv")] {
-        let (header, rows) = rows(&file, |row| row[0] == *run)?;
+        let (header, rows) = rows(&file, |row| row.get(0) == Some(&*run))?;
         let names = ["q_p50_KB", "q_p95_KB", "q_p99_KB", "q_p999_KB", "q_max_KB"];
         for (name, ours) in names.into_iter().zip(ours.queues) {
             let Some(theirs) = rows.first().and_then(|row| column(&header, row, name)) else { continue };

@@ -9,6 +9,7 @@ mod scenario;
 mod sweep;
 
 use crate::failure::Failure;
+use crate::input;
 use compare::Ours;
 use fabric::sim::{self, Hosts, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -66,8 +67,7 @@ pub struct Args {
 /// A scenario that can't be read or run, or results that can't be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let name = args.scenario.display().to_string();
-    let text = std::fs::read_to_string(&args.scenario)
-        .map_err(|error| Failure::usage(format!("{name}: {error}")))?;
+    let text = input::text(&args.scenario).map_err(|error| Failure::usage(format!("{name}: {error}")))?;
     let read = |seed: u64, vary: &[(String, String)]| {
         scenario::read(&name, &text, args.flows.as_deref(), seed, vary)
     };
@@ -136,7 +136,8 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failur
         let [mean, _, p99, _] = steady.queue;
         outln!(
             "  steady state         {:.2} Gb/s, Jain {:.4}, queue mean {mean:.0} B, p99 {p99:.0} B",
-            steady.utilisation_gbps, steady.jain
+            steady.utilisation_gbps,
+            steady.jain
         )?;
     }
     outln!(
@@ -164,7 +165,9 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failur
     )?;
     outln!(
         "  memory               {} B a running flow, {} B a host, {} packets on their way at most",
-        outcome.memory[0], outcome.memory[1], outcome.packets_most
+        outcome.memory[0],
+        outcome.memory[1],
+        outcome.packets_most
     )
 }
 

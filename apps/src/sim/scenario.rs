@@ -1,8 +1,10 @@
 //! Scenarios as people write them: a TOML file, and flows in it or in a CSV file.
 
 use crate::failure::Failure;
+use crate::input::Table;
 use crate::units;
 use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
+use csv::StringRecord;
 use fabric::sim::{
     Conventions, Flow, Hosts, Incast, Pfc, Sampling, Setup, SizeDistribution, Topology, poisson,
 };
@@ -454,19 +456,14 @@ fn spec(source: u32, destination: u32, bytes: u64, start: Duration, first: u32) 
 }
 
 fn list(file: &Path, first: u32) -> Result<Vec<Flow>, Failure> {
-    let wrong = |error: csv::Error| Failure::usage(format!("{}: {error}", file.display()));
-    let open = |error| Failure::usage(format!("{}: {error}", file.display()));
-    let input = std::fs::File::open(file).map_err(open)?;
-    let input: Box<dyn std::io::Read> = match file.extension().is_some_and(|end| end == "gz") {
-        true => Box::new(flate2::read::MultiGzDecoder::new(input)),
-        false => Box::new(input),
-    };
-    let mut reader = csv::Reader::from_reader(input);
-    let mut flows = Vec::new();
-    for row in reader.deserialize() {
-        let line = flows.len() + 2;
-        let refused = |why: String| Failure::usage(format!("{}: line {line}: {why}", file.display()));
-        let Row { src, dst, bytes, start_ns } = row.map_err(wrong)?;
+    let failed = |why: String| Failure::usage(format!("{}: {why}", file.display()));
+    let wrong = |error: csv::Error| failed(error.to_string());
+    let mut table = Table::open(file).map_err(|error| failed(error.to_string()))?;
+    let header = table.header().map_err(wrong)?.clone();
+    let (mut flows, mut record) = (Vec::new(), StringRecord::new());
+    while table.read(&mut record).map_err(wrong)? {
+        let refused = |why: String| failed(format!("line {}: {why}", flows.len() + 2));
+        let Row { src, dst, bytes, start_ns } = record.deserialize(Some(&header)).map_err(wrong)?;
         let start = virtual_time(Duration::from_nanos(start_ns))
             .map_err(|why| refused(format!("start_ns {start_ns}: {why}")))?;
         if flows.len() == FLOWS {

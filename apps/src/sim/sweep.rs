@@ -172,7 +172,9 @@ mod tests {
         assert_eq!(combinations(&[], 1).unwrap(), [Vec::new()]);
         assert!(combinations(&["max_stage".into()], 1).is_err());
         assert!(combinations(&["eta=0.9,0.95".into()], MOST / 2).is_ok());
-        for (vary, seeds) in [(vec![], MOST + 1), (vec![], u64::MAX), (vec!["eta=0.9,0.95".to_owned(); 64], 1)] {
+        for (vary, seeds) in
+            [(vec![], MOST + 1), (vec![], u64::MAX), (vec!["eta=0.9,0.95".to_owned(); 64], 1)]
+        {
             let error = combinations(&vary, seeds).unwrap_err().to_string();
             assert!(error.contains("at most 100000"), "{error}");
         }

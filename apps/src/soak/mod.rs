@@ -135,9 +135,9 @@ impl Soak {
     /// The next seed: those that once failed, then the range's.
     fn take(&self) -> Option<u64> {
         let count = self.count();
-        let place = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
-            (next < count).then_some(next + 1)
-        });
+        let place = self
+            .next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (next < count).then_some(next + 1));
         let place = place.ok()?;
         match self.known.get(place as usize) {
             Some(&seed) => Some(seed),

@@ -1,3 +1,6 @@
+//! The key that seals telemetry's responses, from the environment or a file.
+
+use crate::implicit::text_of;
 use roce::qp::FeedbackKey;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -35,11 +38,15 @@ pub fn feedback_key_from_env() -> Result<Option<FeedbackKey>, KeyError> {
 pub fn feedback_key_from_file(path: &Path) -> Result<FeedbackKey, KeyError> {
     let place = path.display().to_string();
     let failed = |error: std::io::Error| KeyError::File { path: place.clone(), reason: error.to_string() };
-    let mode = std::fs::metadata(path).map_err(failed)?.mode() & 0o777;
+    let found = std::fs::metadata(path).map_err(failed)?;
+    if !found.is_file() {
+        return Err(failed(std::io::Error::other("not a regular file; name the file that contains the key")));
+    }
+    let mode = found.mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(KeyError::Mode { path: place, mode });
     }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let text = std::fs::File::open(path).and_then(text_of).map_err(failed)?;
     parse(text.trim()).ok_or(KeyError::Digits { place })
 }
 
@@ -62,6 +69,8 @@ mod tests {
         set(0o644);
         let open = feedback_key_from_file(&path).unwrap_err().to_string();
         assert!(open.contains("chmod 600"), "{open}");
+        let folder = feedback_key_from_file(&std::env::temp_dir()).unwrap_err().to_string();
+        assert!(folder.contains("not a regular file") && !folder.contains("chmod"), "{folder}");
         set(0o600);
         let key = feedback_key_from_file(&path).unwrap();
         assert_eq!(key, FeedbackKey([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]));

@@ -1,0 +1,144 @@
+//! What the tools read from files: text and tables, in bounded memory whatever the file contains.
+
+use csv::StringRecord;
+use flate2::read::MultiGzDecoder;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+/// The longest text that is read whole, bytes.
+const TEXT: u64 = 16 << 20;
+/// The longest row of a table, bytes.
+const ROW: usize = 64 << 10;
+
+/// Reads a text file of at most 16 MiB.
+///
+/// # Errors
+/// Returns an error if the file can't be read, is longer, or is not UTF-8.
+pub fn text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(TEXT + 1).read_to_string(&mut text)?;
+    match text.len() as u64 <= TEXT {
+        true => Ok(text),
+        false => Err(io::Error::other(format!("longer than {TEXT} bytes"))),
+    }
+}
+
+/// A CSV file, compressed by gzip or not, read row by row. Memory is bounded by the longest row that is taken.
+pub struct Table {
+    reader: csv::Reader<Bounded<Box<dyn Read>>>,
+}
+
+impl Table {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// Returns an error if it can't be read.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let mut file = BufReader::new(File::open(path)?);
+        let gzip = file.fill_buf()?.starts_with(&[0x1f, 0x8b]);
+        let input: Box<dyn Read> = if gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+        Ok(Self { reader: csv::Reader::from_reader(Bounded { input, left: ROW }) })
+    }
+
+    /// The names of the columns.
+    ///
+    /// # Errors
+    /// Returns an error if the first row can't be read or is too long.
+    pub fn header(&mut self) -> csv::Result<&StringRecord> {
+        self.reader.headers()
+    }
+
+    /// Reads the next row; false at the end.
+    ///
+    /// # Errors
+    /// Returns an error if the row can't be read, is too long, or has another number of columns than the first.
+    pub fn read(&mut self, row: &mut StringRecord) -> csv::Result<bool> {
+        self.reader.get_mut().left = ROW;
+        self.reader.read_record(row)
+    }
+}
+
+/// Lets so many bytes pass, and then fails.
+struct Bounded<R> {
+    input: R,
+    left: usize,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let most = into.len().min(self.left);
+        if most == 0 && !into.is_empty() {
+            return Err(io::Error::other(format!("a row of more than {ROW} bytes: not a table")));
+        }
+        let count = self.input.read(&mut into[..most])?;
+        self.left -= count;
+        Ok(count)
+    }
+}
+
+/// Reads what a program prints, line by line. A line of more than 64 KiB comes in parts.
+///
+/// # Errors
+/// Returns an error if the input can't be read.
+pub fn line(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    from.by_ref().take(ROW as u64).read_until(b'\n', line)?;
+    let is_any = !line.is_empty();
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    }
+    Ok(is_any)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn rows(bytes: &[u8]) -> csv::Result<usize> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("table");
+        std::fs::write(&path, bytes).unwrap();
+        let (mut table, mut row, mut count) = (Table::open(&path)?, StringRecord::new(), 0);
+        table.header()?;
+        while table.read(&mut row)? {
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    #[test]
+    fn a_table_may_be_long_but_not_a_row() {
+        let many = "one,two\n".repeat(100_000);
+        assert_eq!(rows(many.as_bytes()).unwrap(), 99_999);
+        let quoted = format!("one,two\n\"{}\",2\n", "x\n".repeat(ROW));
+        for long in [vec![0; 2 * ROW], [b"a\n", &vec![b'x'; 2 * ROW][..]].concat(), quoted.into_bytes()] {
+            let error = rows(&long).unwrap_err().to_string();
+            assert!(error.contains("65536"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_unpacks_to_a_long_row_is_not_unpacked_to_its_end() {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(&vec![0; 100 * ROW]).unwrap();
+        assert!(rows(&packed.finish().unwrap()).unwrap_err().to_string().contains("65536"));
+    }
+
+    #[test]
+    fn a_text_has_an_end() {
+        assert!(text(Path::new("/dev/zero")).unwrap_err().to_string().contains("longer than"));
+        assert!(text(Path::new("/dev/null")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_long_line_comes_in_parts() {
+        let text = [&vec![b'x'; ROW + 1][..], b"\n\nend"].concat();
+        let (mut from, mut part, mut lengths) = (&text[..], Vec::new(), Vec::new());
+        while line(&mut from, &mut part).unwrap() {
+            lengths.push(part.len());
+        }
+        assert_eq!(lengths, [ROW, 1, 0, 3]);
+    }
+}

@@ -1,3 +1,5 @@
+//! Completion queues: what their queue pairs put in, and which of them have news.
+
 use crate::qp::Completion;
 use crate::{ControlError, CqId};
 use alloc::collections::VecDeque;
@@ -13,48 +15,54 @@ struct CompletionQueue {
     overflowed: bool,
     /// Uses by queue pairs: one that sends and receives to it counts twice.
     users: u32,
+    /// Whether `filled` names it.
+    is_filled: bool,
 }
 
 /// All completion queues of one endpoint.
 pub(crate) struct CompletionQueues {
     queues: Vec<Option<CompletionQueue>>,
+    /// Places in `queues` that are free.
+    free: Vec<u32>,
     limit: u32,
-    /// Completions in all of them.
-    waiting: usize,
+    /// Queues that received completions since [`Self::take_filled`] returned them, each once.
+    filled: Vec<CqId>,
     /// Queues that overflowed and whose queue pairs don't know yet, each once.
-    news: Vec<CqId>,
+    overflowed: Vec<CqId>,
 }
 
 impl CompletionQueues {
     pub(crate) const fn new(limit: u32) -> Self {
-        Self { queues: Vec::new(), limit, waiting: 0, news: Vec::new() }
+        Self { queues: Vec::new(), free: Vec::new(), limit, filled: Vec::new(), overflowed: Vec::new() }
     }
 
     pub(crate) fn create(&mut self, depth: u32) -> Result<CqId, ControlError> {
         let depth = checked(depth)?;
-        let queue =
-            CompletionQueue { entries: VecDeque::with_capacity(depth), depth, overflowed: false, users: 0 };
-        let free = self.queues.iter().position(Option::is_none);
-        let index = match free {
-            Some(index) => {
-                self.queues[index] = Some(queue);
-                index
-            }
-            None if self.queues.len() < self.limit as usize => {
-                self.queues.push(Some(queue));
-                self.queues.len() - 1
-            }
-            None => return Err(ControlError::Limit { what: "completion queues", limit: self.limit }),
-        };
-        Ok(CqId(index as u32))
+        let entries = VecDeque::with_capacity(depth);
+        let queue = CompletionQueue { entries, depth, overflowed: false, users: 0, is_filled: false };
+        if let Some(index) = self.free.pop() {
+            self.queues[index as usize] = Some(queue);
+            return Ok(CqId(index));
+        }
+        let index = self.queues.len() as u32;
+        if index >= self.limit {
+            return Err(ControlError::Limit { what: "completion queues", limit: self.limit });
+        }
+        self.queues.push(Some(queue));
+        // A queue is named once, so no completion makes the list grow.
+        self.filled.reserve(self.queues.len() - self.filled.len());
+        Ok(CqId(index))
     }
 
     pub(crate) fn destroy(&mut self, cq: CqId) -> Result<(), ControlError> {
         match self.get(cq) {
             None => Err(ControlError::NoCq(cq)),
-            Some(CompletionQueue { users: 0, entries, .. }) => {
-                self.waiting -= entries.len();
+            Some(&CompletionQueue { users: 0, is_filled, .. }) => {
+                if is_filled {
+                    self.filled.retain(|&filled| filled != cq);
+                }
                 self.queues[cq.0 as usize] = None;
+                self.free.push(cq.0);
                 Ok(())
             }
             Some(queue) => Err(ControlError::CqBusy { cq, qps: queue.users }),
@@ -88,16 +96,19 @@ impl CompletionQueues {
     }
 
     pub(crate) fn push(&mut self, cq: CqId, completion: Completion) {
-        let Some(queue) = self.get_mut(cq) else { return };
+        let Some(Some(queue)) = self.queues.get_mut(cq.0 as usize) else { return };
         // Nothing comes behind a completion that was lost: what is polled has no hole.
         if queue.overflowed {
             return;
         }
-        if queue.entries.len() < queue.depth {
-            queue.entries.push_back(completion);
-            self.waiting += 1;
-        } else {
+        if queue.entries.len() == queue.depth {
             self.overflow(cq);
+            return;
+        }
+        queue.entries.push_back(completion);
+        if !queue.is_filled {
+            queue.is_filled = true;
+            self.filled.push(cq);
         }
     }
 
@@ -106,7 +117,7 @@ impl CompletionQueues {
             && !queue.overflowed
         {
             queue.overflowed = true;
-            self.news.push(cq);
+            self.overflowed.push(cq);
         }
     }
 
@@ -119,29 +130,32 @@ impl CompletionQueues {
                 break;
             }
         }
-        self.waiting -= taken;
         taken
     }
 
-    /// Whether any queue holds a completion.
+    /// Returns a queue that received completions since it was returned last.
     #[inline]
-    pub(crate) const fn has_any(&self) -> bool {
-        self.waiting > 0
+    pub(crate) fn take_filled(&mut self) -> Option<CqId> {
+        let cq = self.filled.pop()?;
+        if let Some(queue) = self.get_mut(cq) {
+            queue.is_filled = false;
+        }
+        Some(cq)
     }
 
     pub(crate) fn overflowed(&self, cq: CqId) -> bool {
         self.get(cq).is_some_and(|queue| queue.overflowed)
     }
 
-    /// Whether a queue overflowed since [`Self::take_news`].
+    /// Whether [`Self::take_overflowed`] has a queue to return.
     #[inline]
-    pub(crate) const fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    pub(crate) const fn has_overflowed(&self) -> bool {
+        !self.overflowed.is_empty()
     }
 
-    /// A queue that overflowed since this was last asked.
-    pub(crate) fn take_news(&mut self) -> Option<CqId> {
-        self.news.pop()
+    /// Returns a queue that overflowed, each queue once.
+    pub(crate) fn take_overflowed(&mut self) -> Option<CqId> {
+        self.overflowed.pop()
     }
 
     fn get(&self, cq: CqId) -> Option<&CompletionQueue> {
@@ -159,4 +173,43 @@ fn checked(depth: u32) -> Result<usize, ControlError> {
     }
     let (value, limit) = (u64::from(depth), u64::from(MAX_CQ_DEPTH));
     Err(ControlError::Value { what: "a completion queue's depth", value, limit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Qpn;
+    use crate::qp::{CompletionOpcode, CompletionStatus};
+
+    fn completion(id: u64) -> Completion {
+        Completion::new(id, CompletionStatus::Success, CompletionOpcode::Send, Qpn::new(1))
+    }
+
+    #[test]
+    fn only_queues_with_news_are_named() {
+        let mut queues = CompletionQueues::new(1000);
+        let cqs: Vec<_> = (0..1000).map(|_| queues.create(2).unwrap()).collect();
+        assert_eq!(queues.take_filled(), None);
+        for id in 0..3 {
+            queues.push(cqs[500], completion(id));
+            queues.push(cqs[7], completion(id));
+        }
+        let mut named: Vec<_> = core::iter::from_fn(|| queues.take_filled()).collect();
+        named.sort_by_key(|cq| cq.0);
+        assert_eq!(named, [cqs[7], cqs[500]]);
+        assert!(queues.overflowed(cqs[7]) && queues.overflowed(cqs[500]) && !queues.overflowed(cqs[0]));
+    }
+
+    #[test]
+    fn a_queue_that_is_gone_leaves_its_number_and_no_news() {
+        let mut queues = CompletionQueues::new(2);
+        let [first, second] = [queues.create(1).unwrap(), queues.create(1).unwrap()];
+        assert!(queues.create(1).is_err());
+        queues.push(first, completion(1));
+        queues.destroy(first).unwrap();
+        assert_eq!(queues.destroy(first), Err(ControlError::NoCq(first)));
+        assert_eq!((queues.create(1), queues.take_filled()), (Ok(first), None));
+        queues.push(second, completion(2));
+        assert_eq!((queues.take_filled(), queues.poll(first, &mut |_| true)), (Some(second), 0));
+    }
 }

@@ -336,7 +336,6 @@ impl CqRing {
 /// The core's end of a completion queue.
 #[derive(Debug)]
 pub(super) struct CqProducer {
-    pub(super) cq: roce::CqId,
     ring: Producer<(Completion, Option<Place>)>,
     overflow: Arc<AtomicBool>,
     /// Who sleeps until a completion comes.
@@ -390,19 +389,18 @@ impl CqProducer {
     }
 }
 
-pub(super) fn completion_queue(cq: roce::CqId, depth: u32, unpolled: Arc<Unpolled>) -> (CqRing, CqProducer) {
+pub(super) fn completion_queue(depth: u32, unpolled: Arc<Unpolled>) -> (CqRing, CqProducer) {
     let (producer, consumer) = RingBuffer::new(depth as usize);
     let overflow = Arc::new(AtomicBool::new(false));
     (
         CqRing { ring: consumer, unpolled, overflow: overflow.clone(), depth },
-        CqProducer { cq, ring: producer, overflow, notifier: None },
+        CqProducer { ring: producer, overflow, notifier: None },
     )
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use roce::CqId;
     use roce::qp::{CompletionOpcode, CompletionStatus};
 
     fn fresh() -> (Arc<Unpolled>, Place) {
@@ -490,7 +488,7 @@ mod tests {
 
     #[test]
     fn a_completion_queue_holds_its_depth_and_says_when_more_came() {
-        let (mut ring, mut producer) = completion_queue(CqId(0), 2, fresh().0);
+        let (mut ring, mut producer) = completion_queue(2, fresh().0);
         let completion =
             |id| Completion::new(id, CompletionStatus::Success, CompletionOpcode::Send, Qpn::new(1));
         producer.push(completion(1), None);

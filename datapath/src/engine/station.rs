@@ -84,7 +84,8 @@ pub struct Station {
     slots: ByQpn<usize>,
     /// Of each shared receive queue.
     srq_slots: Vec<Option<usize>>,
-    cqs: Vec<CqProducer>,
+    /// By number.
+    cqs: Vec<Option<CqProducer>>,
     unpolled: Arc<Unpolled>,
     subscribers: Arc<Subscribers>,
     /// The port's, for messages.
@@ -136,8 +137,12 @@ impl Station {
     /// As the endpoint has it.
     pub fn create_cq(&mut self, depth: u32) -> Result<(CqId, CqRing), ControlError> {
         let cq = self.endpoint.create_cq(depth)?;
-        let (ring, producer) = rings::completion_queue(cq, depth, self.unpolled.clone());
-        self.cqs.push(producer);
+        let (ring, producer) = rings::completion_queue(depth, self.unpolled.clone());
+        let index = cq.0 as usize;
+        if index >= self.cqs.len() {
+            self.cqs.resize_with(index + 1, || None);
+        }
+        self.cqs[index] = Some(producer);
         Ok((cq, ring))
     }
 
@@ -146,8 +151,8 @@ impl Station {
     /// # Errors
     /// Where there is none of that number.
     pub fn watch_cq(&mut self, cq: CqId, notifier: Arc<Notifier>) -> Result<(), ControlError> {
-        let producer = self.cqs.iter_mut().find(|producer| producer.cq == cq);
-        producer.ok_or(ControlError::NoCq(cq)).map(|producer| producer.watch(notifier))
+        producer(&mut self.cqs, cq).ok_or(ControlError::NoCq(cq))?.watch(notifier);
+        Ok(())
     }
 
     /// Gives a completion queue another depth. `ring` is its present one; the one that comes back takes its place, with
@@ -166,8 +171,7 @@ impl Station {
     }
 
     fn try_resize(&mut self, cq: CqId, ring: &mut CqRing, depth: u32) -> Result<(), ControlError> {
-        let producer =
-            self.cqs.iter_mut().find(|producer| producer.cq == cq).ok_or(ControlError::NoCq(cq))?;
+        let producer = producer(&mut self.cqs, cq).ok_or(ControlError::NoCq(cq))?;
         let waiting = ring.waiting();
         if waiting > depth as usize {
             return Err(ControlError::CqFull { cq, waiting, depth: depth as usize });
@@ -183,7 +187,7 @@ impl Station {
     /// As the endpoint has it: while queue pairs use it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), ControlError> {
         self.endpoint.destroy_cq(cq)?;
-        self.cqs.retain(|producer| producer.cq != cq);
+        self.cqs[cq.0 as usize] = None;
         Ok(())
     }
 
@@ -398,15 +402,15 @@ impl Station {
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
         let mut any = self.tell_events();
         self.followed.turn(now, &mut self.endpoint, &mut self.neighbours);
-        // A queue that overflows holds what it has room for.
-        let queues = if self.endpoint.has_completions() { self.cqs.len() } else { 0 };
-        for index in 0..queues {
-            while self.collect(index) {
+        while let Some(cq) = self.endpoint.poll_filled_cq() {
+            while self.collect(cq) {
                 any = true;
-                self.deliver_batch(now, index);
+                self.deliver_batch(now, cq);
             }
             // More came in one turn than the queue holds: the endpoint itself lost some.
-            if self.endpoint.cq_overflowed(self.cqs[index].cq) && self.cqs[index].overflow() {
+            if self.endpoint.cq_overflowed(cq)
+                && producer(&mut self.cqs, cq).is_some_and(CqProducer::overflow)
+            {
                 self.counters.cq_overflows += 1;
             }
         }
@@ -430,9 +434,9 @@ impl Station {
     }
 
     /// Takes a batch of completions from the endpoint; tells whether there were any.
-    fn collect(&mut self, index: usize) -> bool {
-        let Self { endpoint, cqs, batch, slots, srq_slots, queues, .. } = self;
-        endpoint.poll_cq(cqs[index].cq, &mut |completion| {
+    fn collect(&mut self, cq: CqId) -> bool {
+        let Self { endpoint, batch, slots, srq_slots, queues, .. } = self;
+        endpoint.poll_cq(cq, &mut |completion| {
             let place = match completion.srq {
                 Some(srq) => shared(queues, srq_slots, srq).map(|queues| queues.recv.place),
                 None => slots
@@ -448,12 +452,11 @@ impl Station {
 
     /// Room in the work queues is told before the completion that makes it: who polls it can post again. That it is not
     /// polled yet is told before both.
-    fn deliver_batch(&mut self, now: Instant, index: usize) {
-        let producer = &mut self.cqs[index];
-        if producer.is_lost() {
+    fn deliver_batch(&mut self, now: Instant, cq: CqId) {
+        let Some(producer) = producer(&mut self.cqs, cq).filter(|producer| !producer.is_lost()) else {
             self.batch.clear();
             return;
-        }
+        };
         let room = producer.room();
         let half_way = self.unpolled.begin_move();
         for (_, place) in self.batch.iter().take(room) {
@@ -486,9 +489,13 @@ impl Station {
         producer.notify(solicited);
         if lost && producer.overflow() {
             self.counters.cq_overflows += 1;
-            self.endpoint.overflow_cq(now, self.cqs[index].cq);
+            self.endpoint.overflow_cq(now, cq);
         }
     }
+}
+
+fn producer(cqs: &mut [Option<CqProducer>], cq: CqId) -> Option<&mut CqProducer> {
+    cqs.get_mut(cq.0 as usize)?.as_mut()
 }
 
 fn shared<'a>(queues: &'a [Option<Queues>], slots: &[Option<usize>], srq: SrqId) -> Option<&'a SrqQueues> {
@@ -521,7 +528,7 @@ fn place(queues: &QpQueues, opcode: CompletionOpcode) -> Place {
 }
 
 /// Receives first: a send may be answered by a message that needs one.
-fn post(now: Instant, endpoint: &mut Endpoint, queues: &mut QpQueues, cqs: &mut [CqProducer]) {
+fn post(now: Instant, endpoint: &mut Endpoint, queues: &mut QpQueues, cqs: &mut [Option<CqProducer>]) {
     while let Some(request) = queues.recv.pop() {
         let id = request.id;
         if endpoint.post_recv(queues.qpn, request).is_err() {
@@ -543,9 +550,9 @@ fn post_shared(endpoint: &mut Endpoint, queues: &mut SrqQueues) {
 
 /// The poster was told that the request is taken, so a refusal must come as a completion. Only a queue pair whose
 /// state changed meanwhile refuses what the poster's own checks let pass.
-fn refuse(cqs: &mut [CqProducer], cq: CqId, qpn: Qpn, id: u64, opcode: CompletionOpcode) {
+fn refuse(cqs: &mut [Option<CqProducer>], cq: CqId, qpn: Qpn, id: u64, opcode: CompletionOpcode) {
     let completion = Completion::new(id, CompletionStatus::Flushed, opcode, qpn);
-    if let Some(producer) = cqs.iter_mut().find(|producer| producer.cq == cq) {
+    if let Some(producer) = producer(cqs, cq) {
         producer.push(completion, None);
         producer.notify(true);
     }

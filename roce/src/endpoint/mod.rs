@@ -209,11 +209,10 @@ impl Endpoint {
         self.commons.cqs.poll(cq, into)
     }
 
-    /// Whether any completion queue holds something to poll.
+    /// Returns a completion queue that received completions since it was returned last. Queues without news cost nothing.
     #[inline]
-    #[must_use]
-    pub const fn has_completions(&self) -> bool {
-        self.commons.cqs.has_any()
+    pub fn poll_filled_cq(&mut self) -> Option<CqId> {
+        self.commons.cqs.take_filled()
     }
 
     /// Whether the queue lost completions because nobody polled; its queue pairs are in ERR.
@@ -532,14 +531,14 @@ impl Endpoint {
     /// looks at all of them.
     #[inline]
     fn spread_overflow(&mut self, now: Instant) {
-        if self.commons.cqs.has_news() {
+        if self.commons.cqs.has_overflowed() {
             self.fail_overflowed(now);
         }
     }
 
     #[cold]
     fn fail_overflowed(&mut self, now: Instant) {
-        while let Some(cq) = self.commons.cqs.take_news() {
+        while let Some(cq) = self.commons.cqs.take_overflowed() {
             self.commons.events.push(Event::CqOverflowed(cq));
             for index in 0..self.qps.len() {
                 let Some(slot) = self.qps.at_mut(index) else { continue };

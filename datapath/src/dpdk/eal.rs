@@ -142,10 +142,11 @@ impl Eal {
     }
 
     /// Gives the calling thread, until it ends, a cache of its own in every buffer pool. Without it a thread works
-    /// too, and pays a few atomic operations more per buffer. False where all of DPDK's places (128) are taken.
+    /// too, and pays a few atomic operations more per buffer. Returns false if all of DPDK's places (128) are taken. It also
+    /// returns false in a thread that ends and has given its place back: key destructors and `atexit` handlers run then.
     pub fn register_thread(self) -> bool {
         thread_local!(static HERE: OnceCell<Registration> = const { OnceCell::new() });
-        HERE.with(|here| here.get_or_init(Registration::new).0)
+        HERE.try_with(|here| here.get_or_init(Registration::new).0).unwrap_or(false)
     }
 }
 

@@ -121,10 +121,9 @@ impl Engine {
         self.wait(&answer)
     }
 
+    /// Looks for the answer again and again, and runs the core meanwhile if that is the caller's to do. A blocking receive would
+    /// need the caller's thread-local storage, which is gone while its thread or the process ends.
     fn wait<R>(&self, answer: &Receiver<R>) -> Result<R, Stopped> {
-        if let runner::Runner::Dedicated(_) = self.runner {
-            return answer.recv().map_err(|_| self.stopped());
-        }
         loop {
             match answer.try_recv() {
                 Ok(answer) => return Ok(answer),

@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::ThreadId;
 
 /// An event channel: a real descriptor, readable while events wait.
 #[repr(C)]
@@ -28,9 +27,15 @@ enum End {
     Open(OwnedFd),
     /// Who did, and whether its descriptor blocked.
     Gone {
-        by: ThreadId,
+        by: libc::pthread_t,
         blocked: bool,
     },
+}
+
+/// The calling thread. Rust's own name for it is gone while a thread or the process ends.
+fn this_thread() -> libc::pthread_t {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::pthread_self() }
 }
 
 /// Channels that programs gave back lately. On Linux a thread that waits on a channel goes on waiting when another destroys it, and
@@ -183,14 +188,14 @@ impl Channel {
     /// they would if they had come a moment earlier.
     fn keeps(&self) -> Result<bool, Errno> {
         let End::Gone { by, blocked } = self.lock().end else { return Ok(false) };
-        if blocked && by != std::thread::current().id() { Ok(true) } else { Err(Errno(libc::EBADF)) }
+        if blocked && by != this_thread() { Ok(true) } else { Err(Errno(libc::EBADF)) }
     }
 
     /// Closes the descriptor; the memory stays for a while.
     fn end(self: Box<Self>) {
         // SAFETY: the descriptor is open, or the kernel refuses.
         let flags = unsafe { libc::fcntl(self.abi.fd, libc::F_GETFL) };
-        let gone = End::Gone { by: std::thread::current().id(), blocked: flags & libc::O_NONBLOCK == 0 };
+        let gone = End::Gone { by: this_thread(), blocked: flags & libc::O_NONBLOCK == 0 };
         let mut state = self.lock();
         state.waiting = VecDeque::new();
         drop(std::mem::replace(&mut state.end, gone));

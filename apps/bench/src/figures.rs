@@ -2,6 +2,7 @@
 
 use crate::figure::{Figure, Goal, Run};
 use crate::host::Link;
+use crate::one_core::{self, Traffic};
 use crate::{dropin, echo, memory, ring, scale, testpmd, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +34,8 @@ const RAW_ECHO: &str = "a raw echo of frames of the same size";
 
 /// Every figure that this place allows.
 pub fn all(place: &Place) -> Vec<Figure> {
-    let mut figures = ring();
+    let mut figures = one_core();
+    figures.extend(ring());
     figures.extend(between(place, &place.memif, "memif", SMALL, Goal::Least(0.6)));
     figures.push(library(place, &place.memif));
     figures.extend(between(place, &place.virtio, "virtio", SMALL, Goal::Least(0.6)));
@@ -136,6 +138,34 @@ fn library(place: &Place, link: &Link) -> Figure {
     }
 }
 
+/// Both ends in one thread. What they should take is known in advance, so the ratio is of that.
+fn one_core() -> Vec<Figure> {
+    let nanos = |name: &str, what: &str, traffic, yardstick, goal: f64| Figure {
+        name: name.into(),
+        what: format!("{what}, both ends on one core"),
+        unit: "ns",
+        yardstick,
+        goal: Goal::Most(1.0),
+        ours: Box::new(move || one_core::run_afresh(traffic)),
+        theirs: Box::new(move || Ok(goal)),
+    };
+    let bits = 65_536.0 * 8.0;
+    vec![
+        nanos("one-core-64", "WRITE of 64 B in lists of 32", Traffic::Write64, "150 ns", 150.0),
+        nanos("one-core-4k", "WRITE of 4 KiB in lists of 32", Traffic::Write4k, "420 ns", 420.0),
+        Figure {
+            name: "one-core-64k".into(),
+            what: "WRITE of 64 KiB, MTU 4096, both ends on one core".into(),
+            unit: "Gb/s",
+            yardstick: "75 Gb/s",
+            goal: Goal::Least(1.0),
+            ours: Box::new(move || Ok(bits / one_core::run_afresh(Traffic::Write64k)?)),
+            theirs: Box::new(|| Ok(75.0)),
+        },
+        nanos("one-core-single", "WRITE of 64 B, post to completion", Traffic::Single64, "500 ns", 500.0),
+    ]
+}
+
 /// Two threads of one process.
 fn ring() -> Vec<Figure> {
     let run = |what, size: usize, mtu, unit: f64| -> Run {
@@ -186,7 +216,7 @@ fn inside() -> Vec<Figure> {
             unit: "B",
             yardstick: "2 KiB",
             goal: Goal::Most(1.0),
-            ours: Box::new(|| scale::idle_bytes_afresh(100_000)),
+            ours: Box::new(|| tool::afresh(&["idle", "100000"])),
             theirs: Box::new(|| Ok(2048.0)),
         },
         Figure {
@@ -195,8 +225,8 @@ fn inside() -> Vec<Figure> {
             unit: "B",
             yardstick: "an idle one",
             goal: Goal::Most(2.0),
-            ours: Box::new(|| scale::active_bytes_afresh(10_000)),
-            theirs: Box::new(|| scale::idle_bytes_afresh(10_000)),
+            ours: Box::new(|| tool::afresh(&["active", "10000"])),
+            theirs: Box::new(|| tool::afresh(&["idle", "10000"])),
         },
         many("scale-100", "100 queue pairs paced by HPCC++, ns a packet", 100),
         many("scale-10k", "10,000 queue pairs paced by HPCC++, ns a packet", 10_000),

@@ -14,6 +14,7 @@ mod host;
 mod instructions;
 mod limits;
 mod memory;
+mod one_core;
 mod ring;
 mod scale;
 mod show;
@@ -63,6 +64,9 @@ enum Command {
         #[arg(long, default_value_t = 4096)]
         mtu: u32,
     },
+    /// Both ends on one core: ns of the processor a message
+    #[command(hide = true)]
+    OneCore { what: one_core::Traffic },
     /// One side of a raw echo, the yardstick of latency
     #[command(hide = true)]
     Echo {
@@ -130,6 +134,10 @@ fn main() -> ExitCode {
         }
         Command::Idle { count } => scale::idle_bytes(count).map(print_bytes),
         Command::Active { count } => scale::active_bytes(count).map(print_bytes),
+        Command::OneCore { what } => one_core::run(what).map(|value| {
+            println!("{value}");
+            ExitCode::SUCCESS
+        }),
         Command::Ring { what, size, mtu } => ring::run(what, size, mtu).map(|value| {
             println!("{value}");
             ExitCode::SUCCESS

@@ -4,11 +4,11 @@
 use crate::cpu;
 use crate::echo;
 use crate::host::Side;
+use crate::tool;
 use clap::ValueEnum;
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::io::{BURST, Burst, PacketBuf, PacketIo};
 use std::num::NonZeroU32;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use verbs::{
@@ -57,7 +57,7 @@ impl End {
     }
 
     /// Takes what completes: how many receives, how many others.
-    fn poll(&mut self) -> Result<(u64, u64), String> {
+    pub(crate) fn poll(&mut self) -> Result<(u64, u64), String> {
         let (mut arrived, mut done, mut failed) = (0, 0, None);
         let take = |completion: verbs::Completion| match (completion.status, completion.opcode) {
             (CompletionStatus::Success, CompletionOpcode::Recv) => arrived += 1,
@@ -166,16 +166,7 @@ pub enum Run {
 /// What that process said.
 pub fn run_afresh(what: Run, size: u32, mtu: u32) -> Result<f64, String> {
     let name = what.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = Command::new("timeout")
-        .arg("60")
-        .arg(own)
-        .args(["ring", &name, "--size", &size.to_string(), "--mtu", &mtu.to_string()])
-        .output()
-        .map_err(|error| error.to_string())?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let why = || format!("ring {name}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    text.trim().parse().map_err(|_| why())
+    tool::afresh(&["ring", &name, "--size", &size.to_string(), "--mtu", &mtu.to_string()])
 }
 
 /// Measures once, in messages or frames of `size` bytes.

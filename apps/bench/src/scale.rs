@@ -131,30 +131,6 @@ pub struct Cost {
     pub fairness: f64,
 }
 
-/// As [`idle_bytes`], in a process of its own: this one keeps what earlier runs freed.
-///
-/// # Errors
-/// As [`idle_bytes`].
-pub fn idle_bytes_afresh(count: u32) -> Result<f64, String> {
-    afresh("idle", count)
-}
-
-/// As [`active_bytes`], in a process of its own.
-///
-/// # Errors
-/// As [`active_bytes`].
-pub fn active_bytes_afresh(count: u32) -> Result<f64, String> {
-    afresh("active", count)
-}
-
-fn afresh(what: &str, count: u32) -> Result<f64, String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = std::process::Command::new(own).args([what, &count.to_string()]).output();
-    let output = output.map_err(|error| error.to_string())?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    text.trim().parse().map_err(|_| format!("{what}: {}", String::from_utf8_lossy(&output.stderr).trim()))
-}
-
 /// Resident bytes that a connected, idle queue pair takes, of `count`.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Runs of the `ferroce` tools, one process a side.
+//! Runs of the `ferroce` tools, one process a side, and of this program again.
 
 use crate::host::{Link, Running, Side};
 use serde_json::Value;
@@ -25,6 +25,20 @@ pub fn run(ferroce: &Path, link: &Link, args: &[&str], field: &str) -> Result<f6
     report["results"][field]
         .as_f64()
         .ok_or_else(|| format!("the report has no number results.{field}: {text}"))
+}
+
+/// Runs this program again with `args`, for at most a minute, and returns the number that it prints. A measurement in a process of its own
+/// meets no memory that an earlier one freed, and no pool that it left behind.
+///
+/// # Errors
+/// Returns what that process wrote to its standard error if it printed no number.
+pub fn afresh(args: &[&str]) -> Result<f64, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new("timeout").arg("60").arg(own).args(args).output();
+    let output = output.map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let why = || format!("{}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    text.trim().parse().map_err(|_| why())
 }
 
 /// Runs a server and its client, who is told where the server is, to their ends; gives what the client printed.

@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_ends_may_still_log() {
-        start();
+        crate::log::start();
         let mut key = 0;
         // SAFETY: `key` has room, and the destructor takes no memory.
         assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(logs)) }, 0);

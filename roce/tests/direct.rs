@@ -1,20 +1,24 @@
 //! Direct responses (pan-01 6.3): a switch tells a sender of congestion at once, and knows only whom its packet was for.
 
-use crate::harness::Options;
 use crate::harness::script::{PEER, PSN, Script};
+use crate::harness::{Options, path};
 use cc::{HpccConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
-use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, Remote, SendRequest};
+use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, Modify, Remote, SendRequest};
 use roce::wire::{Bth, Feedback, Header, MAX_FEEDBACK, Report, Seal};
 use roce::{Discard, Qpn};
 
 const KEY: FeedbackKey = FeedbackKey([9; 16]);
 
-fn script(adjust: fn(&mut Congestion)) -> Script {
+fn options(adjust: fn(&mut Congestion)) -> Options {
     let config = HpccConfig::new(Rate::from_gbps(10), Duration::from_micros(10), NonZeroU32::MIN);
     let congestion = CongestionAlgorithm::Hpcc(config);
-    let mut script = Script::new(Options { congestion, adjust, ..Options::default() });
+    Options { congestion, adjust, ..Options::default() }
+}
+
+fn script(adjust: fn(&mut Congestion)) -> Script {
+    let mut script = Script::new(options(adjust));
     let remote = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
     let (qpn, from) = (script.host.qpn, script.host.sge(0, 4096));
     script.host.endpoint.post_send(script.now, qpn, SendRequest::write(1, from, remote)).unwrap();
@@ -22,7 +26,7 @@ fn script(adjust: fn(&mut Congestion)) -> Script {
     script
 }
 
-/// Three times too much, about the packet `PSN`, once looking for its sender is allowed again.
+/// Three times too much, about the packet `PSN`.
 fn tell(script: &mut Script, seal: Option<u64>) -> Result<(), Discard> {
     script.wait(Duration::from_micros(50));
     let bth = Bth { destination: Qpn::new(PEER), ..script.bth(PSN) };
@@ -31,6 +35,13 @@ fn tell(script: &mut Script, seal: Option<u64>) -> Result<(), Discard> {
     let length = Feedback { report, seal: None }.write(&mut content);
     let seal = seal.map(|counter| KEY.seal_direct(&bth, &content[..length], counter));
     script.send_header(&Header::DirectResponse { bth, feedback: Feedback { report, seal } }, &[])
+}
+
+/// About a packet to this queue pair of the peer.
+fn tell_about(script: &mut Script, destination: u32) -> Result<(), Discard> {
+    let bth = Bth { destination: Qpn::new(destination), ..script.bth(PSN) };
+    let report = Report::Ratio { path_id: 0, utilisation: 1, interval: 1 };
+    script.send_header(&Header::DirectResponse { bth, feedback: Feedback { report, seal: None } }, &[])
 }
 
 fn rate(script: &Script) -> Rate {
@@ -44,12 +55,45 @@ fn the_queue_pair_that_talks_to_the_packets_destination_hears() {
     // A flow's first telemetry only records.
     assert_eq!([tell(&mut script, None), tell(&mut script, None)], [Ok(()), Ok(())]);
     assert!(rate(&script) < Rate::from_gbps(5), "{}", rate(&script));
-    let bth = Bth { destination: Qpn::new(0x55), ..script.bth(PSN) };
-    let report = Report::Ratio { path_id: 0, utilisation: 1, interval: 1 };
-    let header = Header::DirectResponse { bth, feedback: Feedback { report, seal: None } };
-    assert_eq!(script.send_header(&header, &[]), Err(Discard::Telemetry), "not so soon again");
-    script.wait(Duration::from_micros(50));
-    assert_eq!(script.send_header(&header, &[]), Err(Discard::UnknownQp));
+}
+
+/// Responses that nobody here wants keep none of the others from being heard, however often they come.
+#[test]
+fn responses_to_nobody_cost_the_others_nothing() {
+    let mut script = script(|_| {});
+    for _ in 0..3 {
+        assert_eq!(tell_about(&mut script, 0x55), Err(Discard::UnknownQp));
+        assert_eq!(tell_about(&mut script, PEER), Ok(()));
+    }
+    script.path.source = "10.0.0.9".parse().unwrap();
+    assert_eq!(tell_about(&mut script, PEER), Err(Discard::UnknownQp), "from another address");
+}
+
+/// Only queue pairs whose algorithm computes with in-flight shares are looked for.
+#[test]
+fn a_fixed_window_hears_no_switch() {
+    let mut script = Script::new(Options::default());
+    assert_eq!(tell_about(&mut script, PEER), Err(Discard::UnknownQp));
+}
+
+/// The queue pair that is found is one that has this peer now.
+#[test]
+fn who_has_another_peer_or_none_is_not_found() {
+    let mut script = script(|_| {});
+    let (now, qpn) = (script.now, script.host.qpn);
+    let modify = |script: &mut Script, modify| {
+        script.host.endpoint.modify_qp(now, qpn, modify).unwrap();
+    };
+    modify(&mut script, Modify::Reset);
+    assert_eq!(tell_about(&mut script, PEER), Err(Discard::UnknownQp));
+    let options = options(|_| {});
+    script.host.ready_to_receive(path(2, 1), Qpn::new(0x55), PSN, &options);
+    assert_eq!(tell_about(&mut script, 0x55), Err(Discard::UnknownQp), "it sends nothing yet");
+    script.host.ready_to_send(&options);
+    assert_eq!(tell_about(&mut script, PEER), Err(Discard::UnknownQp), "the peer before");
+    assert_eq!(tell_about(&mut script, 0x55), Err(Discard::Telemetry), "found: it sent no such packet");
+    script.host.endpoint.destroy_qp(now, qpn).unwrap();
+    assert_eq!(tell_about(&mut script, 0x55), Err(Discard::UnknownQp));
 }
 
 /// With a key it takes what the key has sealed, each once.

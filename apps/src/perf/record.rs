@@ -4,7 +4,6 @@ use super::plan::Verb;
 use super::report::{self, Head};
 use super::stats::{Bandwidth, Latency};
 use crate::counters;
-use crate::failure::Failure;
 use serde_json::{Value, json};
 use verbs::{Counters, QpReport};
 

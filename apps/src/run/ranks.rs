@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::input;
 use crate::signals;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};

@@ -152,6 +152,17 @@ impl CongestionControl {
         Ok(())
     }
 
+    /// Returns whether direct responses of switches change anything: the algorithm, or the one that may take over, computes with
+    /// in-flight shares.
+    pub(crate) fn hears_switches(&self) -> bool {
+        let asked = self.telemetry.as_ref().and_then(|telemetry| telemetry.upgrade.as_ref());
+        let upgrade = asked.and_then(|asked| asked.upgrade);
+        matches!(self.algorithm(), Some(Algorithm::Hpcc(_)))
+            || upgrade.is_some_and(|upgrade| {
+                matches!(upgrade.to, CongestionAlgorithm::Hpcc(_) | CongestionAlgorithm::HpccFair(_))
+            })
+    }
+
     /// Returns the algorithm that runs; none before RTS.
     pub(crate) fn algorithm(&self) -> Option<&Algorithm> {
         self.flow.as_ref().map(Flow::algorithm)

@@ -1,13 +1,9 @@
 use super::Endpoint;
 use crate::wheel::sooner;
 use crate::wire::Header;
-use crate::{Discard, Memory, Qpn, wire};
+use crate::{Discard, Memory, wire};
 use cc::Instant;
-use core::net::IpAddr;
 use core::time::Duration;
-
-/// Between two looks at all queue pairs for the one that a switch's direct response means.
-const SEARCH_INTERVAL: Duration = Duration::from_micros(50);
 
 impl Endpoint {
     /// Takes in one Ethernet frame. Answers leave by [`Self::poll_transmit`].
@@ -24,11 +20,14 @@ impl Endpoint {
         // Where it stands: it is long, and each move of it would be paid for.
         let frame = wire::parse(frame);
         let frame = frame.as_ref().map_err(|&discard| discard)?;
-        let qpn = match &frame.header {
-            Header::DirectResponse { bth, .. } => self.sender_to(now, frame.path.source, bth.destination)?,
-            header => header.bth().destination,
+        let destination = frame.header.bth().destination;
+        let index = match &frame.header {
+            // A switch names the queue pair that the packet was for: it knows no other.
+            Header::DirectResponse { .. } => self.peers.hearer(frame.path.source, destination),
+            _ => self.qps.find(destination),
         };
-        let (index, qp, mut books) = self.open(now, qpn).ok_or(Discard::UnknownQp)?;
+        let index = index.ok_or(Discard::UnknownQp)?;
+        let (qp, mut books) = self.open_at(now, index).ok_or(Discard::UnknownQp)?;
         let taken = qp.on_packet(frame, memory, &mut books);
         self.settle(now, index);
         // Its answer may have been lost because the peer has moved.
@@ -37,16 +36,6 @@ impl Endpoint {
                 self.commons.events.doubt(frame.path.source);
             }
         })
-    }
-
-    /// The queue pair that a switch means. That takes long, so hardly any time may go into it, whoever asks.
-    #[cold]
-    fn sender_to(&mut self, now: Instant, address: IpAddr, destination: Qpn) -> Result<Qpn, Discard> {
-        if now < self.next_search {
-            return Err(Discard::Telemetry);
-        }
-        self.next_search = now + SEARCH_INTERVAL;
-        self.qps.sender_to(address, destination).ok_or(Discard::UnknownQp)
     }
 
     /// Writes the next frame that may leave now to the start of `frame`, ICRC and all, and gives its length.

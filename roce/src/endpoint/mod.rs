@@ -3,6 +3,7 @@
 mod commons;
 mod datapath;
 mod numbers;
+mod peers;
 mod redirect;
 mod table;
 mod xrc;
@@ -23,6 +24,7 @@ use cc::{ConfigError, Instant, Rate};
 use commons::Commons;
 use core::net::IpAddr;
 use core::time::Duration;
+use peers::{Known, Peers};
 pub use table::QPN_REST;
 use table::QpTable;
 use thiserror::Error;
@@ -128,8 +130,7 @@ pub struct Endpoint {
     answering: VecDeque<u32>,
     link: Option<Link>,
     next_pd: u32,
-    /// When all queue pairs may be looked at again.
-    next_search: Instant,
+    peers: Peers,
 }
 
 /// The link behind a port that has none of its own.
@@ -156,7 +157,7 @@ impl Endpoint {
             answering: VecDeque::with_capacity(qps as usize),
             link: None,
             next_pd: 0,
-            next_search: Instant::ZERO,
+            peers: Peers::default(),
         }
     }
 
@@ -418,7 +419,11 @@ impl Endpoint {
     /// A transition that there is not, or a setting out of its limits; the queue pair stays as it is.
     pub fn modify_qp(&mut self, now: Instant, qpn: Qpn, modify: Modify) -> Result<(), ControlError> {
         let (index, qp, mut books) = self.open(now, qpn).ok_or(ControlError::NoQp(qpn))?;
-        qp.modify(modify, &mut books)?;
+        let before = Known::of(qp);
+        let outcome = qp.modify(modify, &mut books);
+        let after = Known::of(qp);
+        self.peers.update(index, before, after);
+        outcome?;
         self.settle(now, index);
         Ok(())
     }
@@ -432,6 +437,7 @@ impl Endpoint {
         let (index, slot) = self.qps.remove(now, qpn).ok_or(ControlError::NoQp(qpn))?;
         self.commons.events.forget(|event| event.qpn() == Some(qpn));
         self.wheel.cancel(index);
+        self.peers.update(index, Known::of(&slot.qp), Known::default());
         self.commons.regions.release_queue_pair(qpn);
         if slot.is_ready {
             self.ready.retain(|&ready| ready != index);
@@ -523,8 +529,14 @@ impl Endpoint {
     /// A queue pair with its place, and beside it what it shares with all others.
     fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut QueuePair, Books<'_>)> {
         let index = self.qps.find(qpn)?;
+        self.open_at(now, index).map(|(qp, books)| (index, qp, books))
+    }
+
+    /// The queue pair at a place, as [`Self::open`] gives it.
+    #[inline]
+    fn open_at(&mut self, now: Instant, index: u32) -> Option<(&mut QueuePair, Books<'_>)> {
         let slot = self.qps.at_mut(index)?;
-        Some((index, &mut slot.qp, self.commons.books(now)))
+        Some((&mut slot.qp, self.commons.books(now)))
     }
 
     /// Where a completion queue overflowed: its queue pairs go to ERR (IBA 10.2.6). Rare, so it

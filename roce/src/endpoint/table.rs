@@ -115,13 +115,6 @@ impl QpTable {
         (slot.qp.identity().qpn == qpn).then_some(index)
     }
 
-    /// Who talks to queue pair `destination` at `address`. It looks at all of them.
-    pub(super) fn sender_to(&self, address: core::net::IpAddr, destination: Qpn) -> Option<Qpn> {
-        let slots = self.places.iter().filter_map(|place| place.slot.as_deref());
-        let mut talking = slots.filter(|slot| slot.qp.talks_to(address, destination));
-        talking.next().map(|slot| slot.qp.identity().qpn)
-    }
-
     pub(super) fn at_mut(&mut self, index: u32) -> Option<&mut Slot> {
         self.places.get_mut(index as usize)?.slot.as_deref_mut()
     }

@@ -18,6 +18,15 @@ pub(super) struct Connection {
     pub(super) selective_repeat: bool,
 }
 
+/// Where a connected queue pair sends its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    /// The Ethernet address of the peer, or of the router on the way.
+    pub(crate) mac: Mac,
+    pub(crate) qpn: Qpn,
+}
+
 impl Connection {
     /// Returns the peer that a queue pair learns of on its way to RTR.
     pub(super) fn new(settings: &RtrSettings) -> Result<Self, ControlError> {
@@ -101,6 +110,12 @@ impl Common {
             ack_request: false,
             psn,
         }
+    }
+
+    /// Returns where it sends its packets; `None` if it has no peer, or many.
+    pub(super) fn peer(&self) -> Option<Peer> {
+        let Connection { path, destination, .. } = self.connection.as_ref()?;
+        Some(Peer { address: path.destination, mac: path.destination_mac, qpn: *destination })
     }
 
     pub(super) fn mtu(&self) -> u32 {

@@ -25,6 +25,7 @@ pub use request::{
 pub use settings::{AckTimeout, Capabilities, Modify, QpInit, QpReport, RtrSettings, RtsSettings, State};
 pub use source_port::{udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow};
 
+pub(crate) use common::Peer;
 pub(crate) use queue_pair::QueuePair;
 
 use crate::address::AddressTable;

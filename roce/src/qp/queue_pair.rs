@@ -1,7 +1,7 @@
 //! The queue pair: its states, what programs post, and the packets that it takes in and sends, whatever its service.
 
 use super::changes::{self, Changes};
-use super::common::{Common, Connection};
+use super::common::{Common, Connection, Peer};
 use super::posting::{check_buffers, check_send};
 use super::reliable::Reliable;
 use super::unreliable::{Kind, Unreliable};
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::congestion::Congestion;
 use crate::wire::{Frame, Mac, Service};
-use crate::{ControlError, CqId, Discard, FailureCause, Memory, Psn, Qpn};
+use crate::{ControlError, CqId, Discard, FailureCause, Memory, Psn};
 use cc::Instant;
 use core::net::IpAddr;
 
@@ -225,14 +225,14 @@ impl QueuePair {
         send_cq == cq || recv_cq == cq || lately == Some(cq)
     }
 
-    /// Returns whether it hears what switches report of packets to queue pair `destination` at `address`.
-    pub(crate) fn talks_to(&self, address: IpAddr, destination: Qpn) -> bool {
-        matches!(self.transport, Transport::Reliable(_))
-            && self
-                .common
-                .connection
-                .as_ref()
-                .is_some_and(|peer| peer.destination == destination && peer.path.destination == address)
+    /// Returns where it sends its packets; `None` if it has no peer, or many.
+    pub(crate) fn peer(&self) -> Option<Peer> {
+        self.common.peer()
+    }
+
+    /// Returns whether direct responses of switches change how it sends.
+    pub(crate) fn hears_switches(&self) -> bool {
+        matches!(self.transport, Transport::Reliable(_)) && self.common.congestion.hears_switches()
     }
 
     /// What leaves for `peer` goes to this Ethernet address from now on. Returns whether that is new.

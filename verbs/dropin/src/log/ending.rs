@@ -42,7 +42,6 @@ impl<S: Subscriber> Layer<S> for WhileItCan {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::ffi::c_void;
     use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -3,9 +3,11 @@
 use crate::harness::Options;
 use crate::harness::raw::Raw;
 use crate::harness::script::{PSN, Script};
+use crate::told;
 use cc::{HpccConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
+use proptest::prelude::*;
 use roce::qp::{CongestionAlgorithm, Remote, SendRequest, State};
 use roce::wire::Opcode;
 use roce::{Discard, Rkey};
@@ -43,4 +45,12 @@ fn a_counter_that_is_worth_nothing_is_counted_and_refused() {
     }
     assert_eq!(script.discarded(Discard::Telemetry), 2);
     assert_eq!(script.state(), State::ReadyToSend);
+}
+
+proptest! {
+    /// Reverting either bound of what a peer may say is found: a counter's unit, or what a share of a link may be.
+    #[test]
+    fn no_telemetry_stops_a_queue_pair(bytes in proptest::collection::vec(any::<u8>(), 0..6000)) {
+        told::run(&bytes);
+    }
 }

@@ -33,6 +33,7 @@ mod selective_repeat;
 mod shared_receives;
 mod state_machine;
 mod telemetry;
+mod told;
 mod unreliable;
 mod upgrade;
 mod windows;

@@ -15,3 +15,4 @@ pub mod machine;
 pub mod neighbour;
 pub mod port_spec;
 mod prefetch;
+pub mod signals;

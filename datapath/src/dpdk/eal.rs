@@ -1,7 +1,7 @@
 //! DPDK's environment: once in a process, with hugepages or without, as any user.
 
 use super::log;
-use crate::machine;
+use crate::{machine, signals};
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -273,7 +273,8 @@ fn arguments(config: &EalConfig, huge: bool, cores: &[usize], prefix: &str) -> V
     words
 }
 
-/// Calls `rte_eal_init` on a thread of its own, since it changes its caller's affinity.
+/// Calls `rte_eal_init` on a thread of its own, since it changes its caller's affinity. DPDK's interrupt thread inherits that
+/// thread's blocked signals.
 fn init(arguments: Vec<CString>) -> Result<(), EalError> {
     log::take_over();
     let run = move || {
@@ -291,8 +292,7 @@ fn init(arguments: Vec<CString>) -> Result<(), EalError> {
         Ok(())
     };
     let no_thread = |why: String| EalError::NoThread(why);
-    let thread = std::thread::Builder::new().name("ferroce-eal".into()).spawn(run);
-    let thread = thread.map_err(|e| no_thread(e.to_string()))?;
+    let thread = signals::spawn("ferroce-eal", run).map_err(|e| no_thread(e.to_string()))?;
     thread.join().unwrap_or_else(|_| Err(no_thread("it panicked".into())))
 }
 

@@ -11,6 +11,7 @@ use super::prepare::{PortError, Prepared, max_frame, path_mtu, prepare, relay_fa
 use super::vhost;
 use crate::io::{BURST, Bell, Burst, Caps, PacketBuf, PacketIo};
 use crate::port_spec::{PortSpec, RingEnd, SocketRole};
+use crate::signals;
 use dpdk_sys as dpdk;
 use roce::wire::{Mac, Mtu};
 use std::ffi::{CStr, CString, c_int};
@@ -111,7 +112,8 @@ impl Port {
     /// What is missing or doesn't fit, with the remedy: see [`PortError`].
     pub fn open(eal: Eal, spec: &PortSpec, config: &PortConfig) -> Result<Self, PortError> {
         let setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut port, started) = Self::make(eal, spec, config)?;
+        // Drivers start threads too.
+        let (mut port, started) = signals::blocked(|| Self::make(eal, spec, config))?;
         // Where it didn't start, dropping the port takes this lock again.
         drop(setup);
         port.info.mac = started?;

@@ -9,6 +9,7 @@ use super::on_demand::{OnDemand, Running};
 use super::runner::Status;
 use super::wake::Wake;
 use crate::io::Bell;
+use crate::signals;
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::io;
@@ -63,11 +64,10 @@ impl Adaptive {
         let shared = Arc::new(Shared::new(core)?);
         let (here, there) = (shared.clone(), status.clone());
         let body = move || {
-            block_signals();
             end_sleeps_in_time();
             here.run(&there);
         };
-        let thread = std::thread::Builder::new().name("ferroce-core".into()).spawn(body)?;
+        let thread = signals::spawn("ferroce-core", body)?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -115,16 +115,6 @@ impl Adaptive {
             let _ = thread.join();
         }
         self.shared.core.end();
-    }
-}
-
-/// Signals are the application's: its threads take them.
-fn block_signals() {
-    // SAFETY: the set is filled before it is used, and only this thread's mask changes.
-    unsafe {
-        let mut all = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
     }
 }
 

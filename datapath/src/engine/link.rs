@@ -2,6 +2,7 @@
 
 use super::events::{AsyncEvent, Subscribers};
 use crate::event_fd::EventFd;
+use crate::signals;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::LinkFlags;
@@ -42,7 +43,7 @@ impl LinkWatch {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("ferroce-link".into()).spawn(body)?;
+        let thread = signals::spawn("ferroce-link", body)?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }

@@ -4,6 +4,7 @@ use super::adaptive::Adaptive;
 use super::config::{CoreConfig, Idle, Progress, StartError};
 use super::core::Turn;
 use super::on_demand::OnDemand;
+use crate::signals;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,8 +78,8 @@ impl Runner {
             let result = catch_unwind(AssertUnwindSafe(|| run(core, &status.stop, idle)));
             status.end(result.as_ref().err().map(AsRef::as_ref));
         };
-        let thread = std::thread::Builder::new().name("ferroce-core".into()).spawn(body);
-        Ok(Self::Dedicated(Some(thread.map_err(no_thread)?)))
+        let thread = signals::spawn("ferroce-core", body).map_err(no_thread)?;
+        Ok(Self::Dedicated(Some(thread)))
     }
 
     /// Runs one turn where that is the caller's to do, who polls. `false` when nothing was done here.

@@ -47,26 +47,33 @@ fn manager() -> Result<&'static Manager, Errno> {
         // SAFETY: a fresh descriptor that nobody else owns.
         let wake = unsafe { OwnedFd::from_raw_fd(wake) };
         let body = move || {
-            block_signals();
             // The thread begins before the cell is filled.
             if let Ok(manager) = MANAGER.wait() {
                 manager.run(device);
             }
         };
         let thread = std::thread::Builder::new().name("ferroce-cm".into());
-        thread.spawn(body).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        let spawned = with_signals_blocked(|| thread.spawn(body));
+        spawned.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
         Ok(Manager { tables: Mutex::default(), changed: Mutex::default(), wake })
     };
     MANAGER.get_or_init(start).as_ref().map_err(|errno| *errno)
 }
 
-/// Signals are the program's: its threads take them.
-fn block_signals() {
-    // SAFETY: the set is filled before it is used, and only this thread's mask changes.
+/// Runs `f` with all signals blocked but those of faults, which the thread that it starts inherits. Signals are the program's: its
+/// threads take them.
+fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: both sets are filled before they are used, and only this thread's mask changes.
     unsafe {
-        let mut all = std::mem::zeroed();
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS] {
+            libc::sigdelset(&mut all, fault);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+        let result = f();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
     }
 }
 

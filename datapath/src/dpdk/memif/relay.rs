@@ -7,6 +7,7 @@ use crate::dpdk::eal;
 use crate::dpdk::port;
 use crate::dpdk::prepare::PortError;
 use crate::port_spec::SocketRole;
+use crate::signals;
 use std::ffi::CString;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -162,8 +163,7 @@ impl Relay {
         }
         // The driver listens, or has connected, as it does once. Nobody needs the name now, and a process that is killed leaves none.
         self.private = None;
-        let thread = std::thread::Builder::new().name("ferroce-memif".into());
-        self.thread = Some(thread.spawn(move || work.run(port))?);
+        self.thread = Some(signals::spawn("ferroce-memif", move || work.run(port))?);
         Ok(())
     }
 }

@@ -1,0 +1,106 @@
+//! What a device does to the process that opens it: its threads leave signals alone, its descriptors end with `exec`.
+
+mod common;
+
+use common::{ip, open, own_network, wait_for_link};
+use ferroce_datapath::dpdk::Port;
+use ferroce_datapath::engine::{CoreConfig, Engine, EventQueue, Idle, Progress};
+use ferroce_datapath::signals::FAULTS;
+use roce::EndpointConfig;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Both tests look at the whole process: they take turns.
+static TURNS: Mutex<()> = Mutex::new(());
+
+/// Devices of every kind that has threads or descriptors.
+struct Devices {
+    _engines: Vec<Engine>,
+    _ports: [Port; 3],
+    directory: PathBuf,
+}
+
+impl Drop for Devices {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn engine(port: Port, progress: Progress) -> Engine {
+    let info = port.info().clone();
+    let config = CoreConfig {
+        name: info.name,
+        mac: info.mac,
+        vlan: None,
+        interface: info.linux_interface.map(|interface| interface.index),
+        addresses: vec!["10.0.0.1/24".parse().unwrap()],
+        gateway: None,
+        progress,
+        idle: Idle::default(),
+        endpoint: EndpointConfig { max_qps: 4, max_cqs: 4, max_regions: 4, seed: [7; 32], core: 0 },
+    };
+    // SAFETY: these tests register no memory.
+    let engine = unsafe { Engine::start(port, &config).unwrap() };
+    engine.subscribe(Arc::new(EventQueue::new(|_| true).unwrap()));
+    engine.call(|_, _| ()).unwrap();
+    engine
+}
+
+/// Opens them in a network of their own.
+fn devices() -> Devices {
+    own_network();
+    ip("link add process0 mtu 4200 type veth peer name process1");
+    ip("link set process0 up");
+    ip("link set process1 up");
+    let directory = std::env::temp_dir().join(format!("ferroce-process-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let socket = |name: &str| directory.join(name).display().to_string();
+    let server = open(&format!("memif:{},server", socket("memif")));
+    let client = open(&format!("memif:{},client", socket("memif")));
+    wait_for_link(&server, &client);
+    let vhost = open(&format!("virtio:{},server", socket("vhost")));
+    let engines = vec![
+        engine(open("process0"), Progress::Adaptive),
+        engine(open("process1"), Progress::Dedicated { core: None }),
+    ];
+    Devices { _engines: engines, _ports: [server, client, vhost], directory }
+}
+
+/// The process's threads by number, with their name and the signals that they block.
+fn threads() -> BTreeMap<u32, (String, u64)> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let known = tasks.filter_map(|task| {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let field = |name| status.lines().find_map(|line: &str| line.strip_prefix(name)).map(str::trim);
+        let blocked = u64::from_str_radix(field("SigBlk:")?, 16).ok()?;
+        Some((task.file_name().to_str()?.parse().ok()?, (field("Name:")?.to_owned(), blocked)))
+    });
+    known.collect()
+}
+
+#[test]
+fn no_thread_of_ours_takes_a_signal_of_the_program() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = threads();
+    let devices = std::thread::spawn(devices).join().unwrap();
+    let ours: Vec<_> = threads().into_iter().filter(|(id, _)| !before.contains_key(id)).collect();
+    let names: Vec<_> = ours.iter().map(|(_, (name, _))| name.as_str()).collect();
+    for name in ["ferroce-core", "ferroce-link", "ferroce-memif", "eal-intr-thread", "vhost-events"] {
+        assert!(
+            names.contains(&name) || before.values().any(|(other, _)| other == name),
+            "{name} in {names:?}"
+        );
+    }
+    // Nobody can block these two.
+    let never = [libc::SIGKILL, libc::SIGSTOP];
+    // glibc keeps these two for itself.
+    let kept = [32, 33];
+    for (_, (name, blocked)) in ours {
+        for signal in (1..=64).filter(|signal| !kept.contains(signal)) {
+            let open = never.contains(&signal) || FAULTS.contains(&signal);
+            assert_eq!(blocked >> (signal - 1) & 1 == 0, open, "{name}: signal {signal}, of {blocked:016x}");
+        }
+    }
+    drop(devices);
+}

@@ -99,11 +99,11 @@ fn a_process_that_ends_still_calls_the_core() {
         assert_eq!(unsafe { libc::atexit(at_end_of_process) }, 0);
         std::process::exit(0);
     }
-    for mode in 0..MODES.len() {
+    for (number, mode) in MODES.into_iter().enumerate() {
         let mut child = Command::new(std::env::current_exe().unwrap());
         let done =
-            child.args(["--exact", this, "--nocapture"]).env(CHILD, mode.to_string()).output().unwrap();
+            child.args(["--exact", this, "--nocapture"]).env(CHILD, number.to_string()).output().unwrap();
         let said = String::from_utf8_lossy(&done.stderr);
-        assert_eq!(done.status.code(), Some(WORKED), "{:?}: {:?}: {said}", MODES[mode], done.status);
+        assert_eq!(done.status.code(), Some(WORKED), "{mode:?}: {:?}: {said}", done.status);
     }
 }

@@ -213,8 +213,9 @@ impl Shared {
             core.listen(false);
         }
         drop(core);
-        if !work && !status.stopping() {
-            self.wake.wait(descriptor, longest);
+        if !work && !status.stopping() && !self.wake.wait(descriptor, longest) {
+            // It may stay as it is, and would then end every wait at once.
+            self.wake.wait(None, nap);
         }
         self.mode.store(WORKING, Ordering::Relaxed);
         !work

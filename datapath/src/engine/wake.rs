@@ -23,8 +23,9 @@ mod real {
             self.0.signal();
         }
 
-        /// Waits for a signal, for `descriptor` to become readable, or for `longest`.
-        pub fn wait(&self, descriptor: Option<RawFd>, longest: Duration) {
+        /// Waits for a signal, for `descriptor` to become readable, or for `longest`. Returns false if the descriptor ended the wait
+        /// because something is wrong with it.
+        pub fn wait(&self, descriptor: Option<RawFd>, longest: Duration) -> bool {
             let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             // A descriptor of -1 is passed over.
             let mut watched = [watch(self.0.as_raw_fd()), watch(descriptor.unwrap_or(-1))];
@@ -38,6 +39,59 @@ mod real {
                 // Nothing to read is as well.
                 let _ = self.0.take();
             }
+            let told = if ready > 0 { watched[1].revents } else { 0 };
+            if told & !libc::POLLIN != 0 {
+                take_error(watched[1].fd);
+            }
+            told == 0 || told & libc::POLLIN != 0
+        }
+    }
+
+    /// Takes the error that waits on a socket, which keeps it from being waited for: a packet socket has one when its interface goes
+    /// down. The kernel attaches the socket again when the interface comes up.
+    fn take_error(socket: RawFd) {
+        let mut error: libc::c_int = 0;
+        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: there is room for the number; what is no socket is refused.
+        let asked = unsafe {
+            libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &mut length)
+        };
+        if asked == 0 && error != 0 {
+            tracing::warn!("the port's socket: {}", io::Error::from_raw_os_error(error));
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use std::net::UdpSocket;
+
+        /// Longer than any test may take.
+        const LONG: Duration = Duration::from_secs(3600);
+
+        #[test]
+        fn an_error_of_the_descriptor_ends_one_wait() {
+            let wake = Wake::new().unwrap();
+            let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.connect(closed).unwrap();
+            for _ in 0..3 {
+                // The answer is port-unreachable.
+                socket.send(&[0]).unwrap();
+                assert!(!wake.wait(Some(socket.as_raw_fd()), LONG));
+                assert!(wake.wait(Some(socket.as_raw_fd()), Duration::ZERO), "the error is taken");
+            }
+        }
+
+        #[test]
+        fn a_descriptor_that_stays_broken_says_so_each_time() {
+            let wake = Wake::new().unwrap();
+            let (end, other) = std::io::pipe().unwrap();
+            assert!(wake.wait(Some(end.as_raw_fd()), Duration::ZERO));
+            drop(other);
+            assert!(!wake.wait(Some(end.as_raw_fd()), LONG));
+            assert!(!wake.wait(Some(end.as_raw_fd()), LONG));
+            assert!(!wake.wait(Some(end.as_raw_fd()), Duration::ZERO));
         }
     }
 }
@@ -59,8 +113,9 @@ mod model {
             self.0.notify();
         }
 
-        pub fn wait(&self, _descriptor: Option<RawFd>, _longest: Duration) {
+        pub fn wait(&self, _descriptor: Option<RawFd>, _longest: Duration) -> bool {
             self.0.wait();
+            true
         }
     }
 }

@@ -66,6 +66,11 @@ pub(crate) fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
+/// Returns whether an address stands for all of ours. Linux takes a loopback address for one (`cma_any_addr`).
+pub(crate) fn is_any(ip: IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback()
+}
+
 /// The address that a GID is.
 pub(crate) fn ip(gid: [u8; 16]) -> IpAddr {
     IpAddr::from(gid).to_canonical()

@@ -136,10 +136,22 @@ impl Device {
 
     /// Our address towards a peer: the first of its family; to a link-local peer a link-local one.
     pub(crate) fn address_towards(&self, peer: IpAddr) -> Result<IpAddr, Errno> {
-        let link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        let same = |ip: &&IpAddr| ip.is_ipv4() == peer.is_ipv4() && link_local(ip) == link_local(&peer);
+        let same = |ip: &&IpAddr| ip.is_ipv4() == peer.is_ipv4() && is_link_local(ip) == is_link_local(&peer);
         self.gids.iter().find(same).copied().ok_or(Errno(libc::ENETUNREACH))
     }
+
+    /// Returns the destination that a program means: the loopback address, or the unspecified one, is this device itself.
+    pub(crate) fn destination(&self, wanted: IpAddr) -> Result<IpAddr, Errno> {
+        if !address::is_any(wanted) {
+            return Ok(wanted);
+        }
+        let ours = self.gids.iter().filter(|ip| ip.is_ipv4() == wanted.is_ipv4());
+        ours.min_by_key(|ip| is_link_local(ip)).copied().ok_or(Errno(libc::ENODEV))
+    }
+}
+
+fn is_link_local(ip: &IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// Opens the only device that there is.

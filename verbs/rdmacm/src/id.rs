@@ -1,5 +1,8 @@
 //! Identifiers: a program's handle of a connection, or of a port that it listens on.
 
+#[cfg(test)]
+mod tests;
+
 use crate::abi::*;
 use crate::address;
 use crate::admit::Backlog;
@@ -10,6 +13,7 @@ use crate::manager;
 use crate::message::{self, Kind, Mad, Side};
 use crate::queue_pair;
 use crate::strangers;
+use crate::tables::Place;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -96,6 +100,8 @@ pub(crate) struct Connection {
     pub(crate) mtu: u8,
     /// It may be bound to a port that is taken.
     pub(crate) shares_port: bool,
+    /// If it listens at all IPv6 addresses, it does not at the IPv4 ones.
+    pub(crate) family_only: bool,
     pub(crate) ack_timeout: u8,
     pub(crate) retry_count: u8,
     pub(crate) pending: Option<Pending>,
@@ -382,15 +388,16 @@ fn bind(id: &Id, device: &Device, wanted: SocketAddr) -> Result<(), Errno> {
     if connection.state != State::Idle {
         return Err(INVALID);
     }
-    if !wanted.ip().is_unspecified() {
+    let any = address::is_any(wanted.ip());
+    if !any {
         device.gid_index(wanted.ip())?;
     }
     let port = if wanted.port() == 0 { manager::free_port()? } else { wanted.port() };
-    manager::take(id, service(id.port_space(), port), wanted.ip(), connection.shares_port)?;
+    manager::take(id, service(id.port_space(), port), Place::new(wanted.ip(), &connection))?;
     connection.source = Some(SocketAddr::new(wanted.ip(), port));
     connection.state = State::Bound;
     id.show(device, &connection);
-    if wanted.ip().is_unspecified() {
+    if any {
         // Which device it will be shows with a connection.
         // SAFETY: the program reads it after this call.
         unsafe {
@@ -431,7 +438,8 @@ pub unsafe extern "C" fn rdma_resolve_addr(
         if !matches!(connection.state, State::Idle | State::Bound) {
             return Err(INVALID);
         }
-        let bound = connection.source.filter(|source| !source.ip().is_unspecified());
+        let destination = SocketAddr::new(device.destination(destination.ip())?, destination.port());
+        let bound = connection.source.filter(|source| !address::is_any(source.ip()));
         let from = bound.map_or_else(|| device.address_towards(destination.ip()), |bound| Ok(bound.ip()))?;
         let port = connection.source.map_or_else(manager::free_port, |source| Ok(source.port()))?;
         connection.source = Some(SocketAddr::new(from, port));
@@ -496,11 +504,13 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
         if connection.state != State::Bound {
             return Err(INVALID);
         }
-        let port = connection.source.map_or(0, |source| source.port());
+        let source = connection.source.ok_or(INVALID)?;
+        let place = Place::new(source.ip(), &connection);
         connection.state = State::Listening;
         drop(connection);
         id.backlog.limit(backlog);
-        manager::listen(id, service(id.port_space(), port)).inspect_err(|_| id.lock().state = State::Bound)
+        let service = service(id.port_space(), source.port());
+        manager::listen(id, service, place).inspect_err(|_| id.lock().state = State::Bound)
     })
 }
 
@@ -539,7 +549,15 @@ pub unsafe extern "C" fn rdma_set_option(
                 // SAFETY: a number, as the length says.
                 id.lock().shares_port = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
             }
-            // The type of service is the queue pair's own, and both families are one here.
+            RDMA_OPTION_ID_AFONLY => {
+                let mut connection = id.lock();
+                if !matches!(connection.state, State::Idle | State::Bound) {
+                    return Err(INVALID);
+                }
+                // SAFETY: as above.
+                connection.family_only = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+            }
+            // The type of service is the queue pair's own.
             _ => {}
         }
         Ok(())

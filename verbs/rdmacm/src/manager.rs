@@ -9,7 +9,7 @@ use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
 use crate::message::{self, Kind, Mad, Reason, ServiceStatus};
 use crate::strangers::Strangers;
-use crate::tables::Tables;
+use crate::tables::{Place, Tables};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -87,14 +87,14 @@ pub(crate) fn free_port() -> Result<u16, Errno> {
     Ok(FIRST_PORT + (random()? % u32::from(u16::MAX - FIRST_PORT)) as u16)
 }
 
-/// Takes a service at an address of ours for `id`; the unspecified address stands for all.
-pub(crate) fn take(id: &Id, service: u64, at: IpAddr, shared: bool) -> Result<(), Errno> {
-    manager()?.lock().take(id, service, at, shared)
+/// Takes a service at a place for `id`.
+pub(crate) fn take(id: &Id, service: u64, place: Place) -> Result<(), Errno> {
+    manager()?.lock().take(id, service, place)
 }
 
-/// Has `id` be told of requests for a service.
-pub(crate) fn listen(id: &Id, service: u64) -> Result<(), Errno> {
-    manager()?.lock().listen(id, service)
+/// Has `id` be told of requests for a service at a place.
+pub(crate) fn listen(id: &Id, service: u64, place: Place) -> Result<(), Errno> {
+    manager()?.lock().listen(id, service, place)
 }
 
 /// Gives `id` a communication id, and has its messages repeated.

@@ -9,7 +9,7 @@ use crate::id::{Connection, Id, State, service};
 use crate::manager::take_in;
 use crate::message::{self, Kind, Mad, Request, Side};
 use crate::strangers::Strangers;
-use crate::tables::Tables;
+use crate::tables::{Place, Tables};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
@@ -71,7 +71,7 @@ pub(crate) fn device() -> &'static Device {
         context: std::ptr::null_mut(),
         guid: [1; 8],
         descriptor: -1,
-        gids: vec![ours().ip()],
+        gids: vec![ours().ip(), "fe80::1".parse().unwrap(), "fd00::1".parse().unwrap()],
         mtu: 5,
         calls: Calls { send, finds, receive },
     })
@@ -112,7 +112,8 @@ impl Server {
         let id = unsafe { &*listener };
         *id.lock() = Connection { state: State::Listening, source: Some(ours()), ..Default::default() };
         let mut tables = Tables::default();
-        tables.listen(id, service(RDMA_PS_TCP, PORT)).unwrap();
+        let place = Place::new(ours().ip(), &id.lock());
+        tables.listen(id, service(RDMA_PS_TCP, PORT), place).unwrap();
         Self { tables, strangers: Strangers::default(), channel, listener }
     }
 

@@ -7,7 +7,7 @@ mod tests;
 use crate::abi::*;
 use crate::address;
 use crate::errno::Errno;
-use crate::id::{Id, State, service};
+use crate::id::{Connection, Id, State, service};
 use crate::manager::{give_up, random};
 use crate::message::Mad;
 use std::collections::{BTreeSet, HashMap};
@@ -23,15 +23,54 @@ pub(crate) struct Tables {
     ids: HashMap<u32, *mut Id>,
     /// The communication ids of the identifiers that peers' requests made.
     asked: HashMap<Asked, u32>,
-    listeners: HashMap<u64, *mut Id>,
-    /// The services that programs have taken, each at an address of ours.
-    bound: HashMap<u64, Vec<(IpAddr, *mut Id)>>,
+    listeners: HashMap<u64, Vec<(Place, *mut Id)>>,
+    /// The services that programs have taken.
+    bound: HashMap<u64, Vec<(Place, *mut Id)>>,
     /// When each connection is looked at next. An entry that is out of date costs one look.
     timers: BTreeSet<(Instant, u32)>,
 }
 
 // SAFETY: an identifier leaves the tables before it is destroyed, and is used with the tables locked.
 unsafe impl Send for Tables {}
+
+/// Where a program has taken a service.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    at: IpAddr,
+    /// It meets only others of its address family.
+    family_only: bool,
+    /// Others that are shared too may have the same place.
+    shared: bool,
+}
+
+impl Place {
+    /// Returns the place of an identifier that is bound to `at`. An IPv4 address is never one of IPv6.
+    pub(crate) fn new(at: IpAddr, connection: &Connection) -> Self {
+        Self { at, family_only: at.is_ipv4() || connection.family_only, shared: connection.shares_port }
+    }
+
+    /// Returns the error, as Linux has it, if one program cannot have both places.
+    fn conflict(&self, other: &Self) -> Option<Errno> {
+        let apart = self.family_only && other.family_only && self.at.is_ipv4() != other.at.is_ipv4();
+        if apart || (self.shared && other.shared) {
+            None
+        } else if address::is_any(self.at) || address::is_any(other.at) {
+            Some(Errno(libc::EADDRNOTAVAIL))
+        } else {
+            (self.at == other.at).then_some(Errno(libc::EADDRINUSE))
+        }
+    }
+
+    /// Returns how wide the place is, if requests to `at` are for it.
+    fn hears(&self, at: IpAddr) -> Option<u8> {
+        let same_family = self.at.is_ipv4() == at.is_ipv4();
+        match address::is_any(self.at) {
+            false => (address::gid(self.at) == address::gid(at)).then_some(0),
+            true if same_family => Some(1),
+            true => (!self.family_only).then_some(2),
+        }
+    }
+}
 
 /// A message that is to be sent again.
 pub(crate) struct Due {
@@ -42,21 +81,24 @@ pub(crate) struct Due {
 }
 
 impl Tables {
-    pub(crate) fn take(&mut self, id: &Id, service: u64, at: IpAddr, shared: bool) -> Result<(), Errno> {
+    /// Takes a service at a place for `id`.
+    pub(crate) fn take(&mut self, id: &Id, service: u64, place: Place) -> Result<(), Errno> {
         let taken = self.bound.entry(service).or_default();
-        let meets = |other: &IpAddr| *other == at || other.is_unspecified() || at.is_unspecified();
-        if !shared && taken.iter().any(|(ip, _)| meets(ip)) {
-            return Err(Errno(libc::EADDRINUSE));
+        if let Some(errno) = taken.iter().find_map(|(other, _)| place.conflict(other)) {
+            return Err(errno);
         }
-        taken.push((at, id.abi().cast()));
+        taken.push((place, id.abi().cast()));
         Ok(())
     }
 
-    pub(crate) fn listen(&mut self, id: &Id, service: u64) -> Result<(), Errno> {
-        if self.listeners.contains_key(&service) {
-            return Err(Errno(libc::EADDRINUSE));
+    /// Has `id` be told of requests for a service at a place. Two that share a port cannot both listen.
+    pub(crate) fn listen(&mut self, id: &Id, service: u64, place: Place) -> Result<(), Errno> {
+        let place = Place { shared: false, ..place };
+        let listeners = self.listeners.entry(service).or_default();
+        if let Some(errno) = listeners.iter().find_map(|(other, _)| place.conflict(other)) {
+            return Err(errno);
         }
-        self.listeners.insert(service, id.abi().cast());
+        listeners.push((place, id.abi().cast()));
         Ok(())
     }
 
@@ -91,14 +133,11 @@ impl Tables {
                 self.asked.remove(&asked);
             }
         }
-        let pointer: *mut Id = id.abi().cast();
-        if self.listeners.get(&service) == Some(&pointer) {
-            self.listeners.remove(&service);
-        }
-        if let Some(taken) = self.bound.get_mut(&service) {
-            taken.retain(|(_, other)| *other != pointer);
+        for places in [&mut self.listeners, &mut self.bound] {
+            let Some(taken) = places.get_mut(&service) else { continue };
+            taken.retain(|(_, other)| *other != id.abi().cast());
             if taken.is_empty() {
-                self.bound.remove(&service);
+                places.remove(&service);
             }
         }
     }
@@ -113,14 +152,14 @@ impl Tables {
         self.find(*self.asked.get(&asked)?)
     }
 
-    /// Who listens to a service at an address of ours, for connections or for datagrams.
+    /// Returns the listener to a service at an address of ours, for connections or for datagrams: the one whose place is the
+    /// narrowest.
     pub(crate) fn listener(&self, service: u64, at: IpAddr, datagram: bool) -> Option<*mut Id> {
-        let listener = *self.listeners.get(&service)?;
+        let hears = |(place, listener): &(Place, *mut Id)| Some((place.hears(at)?, *listener));
+        let (_, listener) =
+            self.listeners.get(&service)?.iter().filter_map(hears).min_by_key(|(width, _)| *width)?;
         // SAFETY: a listener in the tables is alive while they are locked.
-        let heard = unsafe { &*listener };
-        let bound = heard.lock().source.map(|source| source.ip()).filter(|ip| !ip.is_unspecified());
-        let here = bound.is_none_or(|bound| address::gid(bound) == address::gid(at));
-        (here && heard.is_datagram() == datagram).then_some(listener)
+        (unsafe { (*listener).is_datagram() } == datagram).then_some(listener)
     }
 
     /// Returns the messages that are to be sent again now. `changed` are connections whose timers have changed.

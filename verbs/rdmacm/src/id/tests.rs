@@ -1,0 +1,131 @@
+//! Addresses that programs bind to and lead to.
+
+use super::*;
+use crate::events::{next_now, rdma_ack_cm_event, rdma_create_event_channel};
+use crate::pretend::{device, ours};
+use std::ptr::null_mut;
+
+fn id() -> *mut rdma_cm_id {
+    device();
+    Id::create(rdma_create_event_channel(), null_mut(), RDMA_PS_TCP).unwrap().cast()
+}
+
+fn called(result: c_int) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(crate::errno::last()) }
+}
+
+/// Calls a function with an address as C has it.
+fn at(address: &str, call: impl FnOnce(*mut sockaddr) -> c_int) -> Result<(), Errno> {
+    // SAFETY: all-zero bytes are an address, with room for either family.
+    let mut place: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    unsafe { address::write((&raw mut place).cast(), address.parse().unwrap()) };
+    called(call((&raw mut place).cast()))
+}
+
+fn bind(id: *mut rdma_cm_id, address: &str) -> Result<(), Errno> {
+    // SAFETY: the identifier is alive.
+    at(address, |address| unsafe { rdma_bind_addr(id, address) })
+}
+
+fn listen(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: the identifier is alive.
+    called(unsafe { rdma_listen(id, 0) })
+}
+
+fn only_its_family(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    set_number(id, RDMA_OPTION_ID_AFONLY)
+}
+
+fn set_number(id: *mut rdma_cm_id, option: u32) -> Result<(), Errno> {
+    let mut on: c_int = 1;
+    // SAFETY: the identifier is alive, and the option's value is as long as said.
+    called(unsafe {
+        rdma_set_option(
+            id,
+            RDMA_OPTION_ID as c_int,
+            option as c_int,
+            (&raw mut on).cast(),
+            size_of::<c_int>(),
+        )
+    })
+}
+
+fn addresses(id: *mut rdma_cm_id) -> (IpAddr, IpAddr) {
+    // SAFETY: the identifier is alive.
+    unsafe { Id::from(id) }.unwrap().lock().addresses().unwrap()
+}
+
+const TAKEN: Result<(), Errno> = Err(Errno(libc::EADDRINUSE));
+const UNAVAILABLE: Result<(), Errno> = Err(Errno(libc::EADDRNOTAVAIL));
+
+#[test]
+fn a_loopback_address_stands_for_all_as_on_linux() {
+    for loopback in ["127.0.0.1:7001", "127.0.0.2:7002", "[::1]:7003"] {
+        let id = id();
+        bind(id, loopback).unwrap();
+        // SAFETY: the identifier is alive.
+        unsafe {
+            assert!((*id).verbs.is_null(), "which device it will be shows with a connection");
+            assert_eq!(Id::from(id).unwrap().lock().source, Some(loopback.parse().unwrap()));
+        }
+        listen(id).unwrap();
+    }
+    assert_eq!(bind(id(), "10.0.0.77:7004"), UNAVAILABLE);
+}
+
+#[test]
+fn who_leads_to_a_loopback_address_leads_to_this_device() {
+    for (to, found) in [("127.0.0.1:7011", ours().ip()), ("[::1]:7011", "fd00::1".parse().unwrap())] {
+        let id = id();
+        // SAFETY: the identifier is alive, and the channel its own.
+        unsafe {
+            at(to, |to| rdma_resolve_addr(id, null_mut(), to, 100)).unwrap();
+            let event = next_now((*id).channel).unwrap();
+            assert_eq!((*event).event, RDMA_CM_EVENT_ADDR_RESOLVED);
+            rdma_ack_cm_event(event);
+            assert!(!(*id).verbs.is_null() || crate::pretend::device().context.is_null());
+        }
+        assert_eq!(addresses(id), (found, found));
+    }
+    // From a loopback address to another host: from our address towards it.
+    let id = id();
+    bind(id, "127.0.0.1:7012").unwrap();
+    // SAFETY: the identifier is alive.
+    at("10.0.0.9:7011", |to| unsafe { rdma_resolve_addr(id, null_mut(), to, 100) }).unwrap();
+    assert_eq!(addresses(id).0, ours().ip());
+}
+
+#[test]
+fn listeners_of_both_families_share_a_port() {
+    let (v4, v6) = (id(), id());
+    bind(v4, "0.0.0.0:7021").unwrap();
+    listen(v4).unwrap();
+    only_its_family(v6).unwrap();
+    bind(v6, "[::]:7021").unwrap();
+    listen(v6).unwrap();
+    assert_eq!(only_its_family(v6), Err(INVALID), "it listens");
+    // Without the option an IPv6 listener is one of IPv4 too.
+    assert_eq!(bind(id(), "[::]:7021"), UNAVAILABLE);
+    assert_eq!(bind(id(), "10.0.0.1:7021"), UNAVAILABLE);
+}
+
+#[test]
+fn a_place_that_is_taken_is_refused_as_linux_refuses_it() {
+    let first = id();
+    bind(first, "10.0.0.1:7031").unwrap();
+    listen(first).unwrap();
+    assert_eq!(bind(id(), "10.0.0.1:7031"), TAKEN);
+    assert_eq!(bind(id(), "0.0.0.0:7031"), UNAVAILABLE);
+    bind(id(), "[fd00::1]:7031").unwrap();
+    let shares = id();
+    set_number(shares, RDMA_OPTION_ID_REUSEADDR).unwrap();
+    assert_eq!(bind(shares, "10.0.0.1:7031"), TAKEN, "the other does not share");
+    let (one, other) = (id(), id());
+    for id in [one, other] {
+        set_number(id, RDMA_OPTION_ID_REUSEADDR).unwrap();
+        bind(id, "10.0.0.1:7032").unwrap();
+    }
+    listen(one).unwrap();
+    assert_eq!(listen(other), TAKEN, "one listens at a time");
+}

@@ -73,6 +73,16 @@ impl CompletionQueue {
         }
     }
 
+    /// Rings no more, and takes those events back that no thread took. Returns how many of them a thread has read from the
+    /// channel's descriptor and not yet [taken](Self::take_event): it will find none. Dropping the queue does this too.
+    pub fn leave_channel(&mut self) -> u32 {
+        let Some(notifier) = self.notifier.take() else { return 0 };
+        notifier.disarm();
+        // After a call the core has left the turn in which it may have seen the bell armed. A stopped core rings no more.
+        let _ = self.handle.device.engine.call(|_, _| ());
+        notifier.take_back()
+    }
+
     /// Takes one event of this queue, where there is one.
     pub fn take_event(&self) -> bool {
         self.notifier.as_ref().is_some_and(|notifier| notifier.take())

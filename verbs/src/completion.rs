@@ -157,6 +157,12 @@ impl CompletionQueue {
     }
 }
 
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        self.leave_channel();
+    }
+}
+
 impl Drop for CqHandle {
     fn drop(&mut self) {
         let id = self.id;

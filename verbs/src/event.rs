@@ -24,7 +24,7 @@ impl Device {
         self.events_where(|_| true)
     }
 
-    /// Events that `filter` lets pass. The core calls it, seldom, so it must not call the device.
+    /// Events that `filter` lets pass. The core calls it, seldom, so it must call neither the device nor these events.
     ///
     /// # Errors
     /// Where the process has no descriptor left.
@@ -54,6 +54,11 @@ impl Events {
     #[must_use]
     pub fn told(&self) -> Option<AsyncEvent> {
         self.queue.told()
+    }
+
+    /// Forgets waiting events, for example those of an object that will be destroyed. The descriptor counts them no longer.
+    pub fn forget(&self, about: impl Fn(&AsyncEvent) -> bool) {
+        self.queue.forget(about);
     }
 
     /// The oldest event, if there is one. With an inline core it runs one turn first.

@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use ferroce_verbs::*;
+use std::os::fd::AsRawFd;
 
 /// Nobody polls meanwhile: the cores go on by themselves.
 const MODES: [Progress; 2] = [Progress::Dedicated { core: None }, Progress::Adaptive];
@@ -53,4 +54,24 @@ fn who_asks_for_solicited_messages_sleeps_through_others() {
     b.qp.fail().unwrap();
     channel.wait().unwrap();
     assert!(b.recv_cq.take_event(), "an error is as good as solicited");
+}
+
+#[test]
+fn a_dropped_queues_event_leaves_the_channel() {
+    let (mut a, b) = connected(Progress::Dedicated { core: None }, 4096);
+    let Side { qp, mut recv_cq, region, device, .. } = b;
+    let channel = device.create_channel().unwrap();
+    recv_cq.ring_on(&channel).unwrap();
+    recv_cq.arm(false);
+    let mut qp = qp;
+    qp.post_recv(RecvRequest::new(1, region.sge(0, 64).unwrap())).unwrap();
+    a.qp.post_send(SendRequest::send(1, a.region.sge(0, 8).unwrap())).unwrap();
+    let readable = |timeout| {
+        let mut watched = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, alive.
+        unsafe { libc::poll(&mut watched, 1, timeout) > 0 }
+    };
+    assert!(readable(-1));
+    drop(recv_cq);
+    assert!(!readable(0));
 }

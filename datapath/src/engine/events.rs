@@ -25,16 +25,24 @@ type Filter = Box<dyn Fn(&AsyncEvent) -> bool + Send + Sync>;
 /// The descriptor, an eventfd that counts as a semaphore, becomes readable with each event: for `poll`, `epoll`, or
 /// [`wait`](Self::wait), which blocks as the descriptor does.
 pub struct EventQueue {
-    waiting: Mutex<VecDeque<AsyncEvent>>,
+    waiting: Mutex<Waiting>,
     descriptor: EventFd,
     filter: Filter,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<AsyncEvent>,
+    /// Forgotten events whose count in the descriptor a thread has read: it will look for an event and must find none.
+    read: usize,
 }
 
 impl EventQueue {
     /// Events that wait at most; more are forgotten.
     pub const LIMIT: usize = 1 << 16;
 
-    /// A queue for what `filter` lets pass. The core calls it, seldom, so it must not wait for the core.
+    /// A queue for what `filter` lets pass. The core calls it, seldom, with the queue locked: it must wait neither for the core nor
+    /// for the queue.
     ///
     /// # Errors
     /// Where the process has no descriptor left.
@@ -56,9 +64,25 @@ impl EventQueue {
         }
     }
 
-    /// The oldest event, for who has read the descriptor: the event is in the queue before the descriptor says so.
+    /// Returns the oldest event, for a thread that has read the descriptor: the event is in the queue before the descriptor says so.
+    /// `None` if the event was [forgotten](Self::forget) meanwhile; then the thread reads the descriptor again.
     pub fn told(&self) -> Option<AsyncEvent> {
-        self.lock().pop_front()
+        let mut waiting = self.lock();
+        if waiting.read > 0 {
+            waiting.read -= 1;
+            return None;
+        }
+        waiting.events.pop_front()
+    }
+
+    /// Forgets waiting events, and takes them out of what the descriptor counts. If the filter refuses them by now, none comes
+    /// after this.
+    pub fn forget(&self, about: impl Fn(&AsyncEvent) -> bool) {
+        let mut waiting = self.lock();
+        let before = waiting.events.len();
+        waiting.events.retain(|event| !about(event));
+        let forgotten = before - waiting.events.len();
+        waiting.read += (0..forgotten).filter(|_| !self.descriptor.take_now()).count();
     }
 
     /// The oldest event, if there is one. One thread at a time takes events.
@@ -70,18 +94,16 @@ impl EventQueue {
     }
 
     fn tell(&self, event: &AsyncEvent) {
-        if !(self.filter)(event) {
-            return;
-        }
+        // Under the lock, so that no event passes the filter and comes after `forget`.
         let mut waiting = self.lock();
-        if waiting.len() == Self::LIMIT {
+        if !(self.filter)(event) || waiting.events.len() == Self::LIMIT {
             return;
         }
-        waiting.push_back(*event);
+        waiting.events.push_back(*event);
         self.descriptor.signal();
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<AsyncEvent>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -100,7 +122,7 @@ impl AsRawFd for EventQueue {
 
 impl std::fmt::Debug for EventQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EventQueue").field("waiting", &self.lock().len()).finish_non_exhaustive()
+        f.debug_struct("EventQueue").field("waiting", &self.lock().events.len()).finish_non_exhaustive()
     }
 }
 
@@ -162,6 +184,21 @@ mod tests {
         assert_eq!(all.take(), None);
         assert_eq!([ports.wait().unwrap(), ports.wait().unwrap()], [UP, UP]);
         assert_eq!(ports.take(), None);
+    }
+
+    #[test]
+    fn forgotten_events_are_no_longer_counted() {
+        let queue = EventQueue::new(|_| true).unwrap();
+        let [gone, there] = [5, 6].map(|qpn| AsyncEvent::Transport(Event::SendQueueDrained(Qpn::new(qpn))));
+        [gone, there, gone].iter().for_each(|event| queue.tell(event));
+        queue.forget(|event| *event == gone);
+        assert_eq!([queue.take(), queue.take()], [Some(there), None]);
+        // A thread has read the descriptor, and looks after the event was forgotten: what comes next is told once.
+        queue.tell(&gone);
+        queue.descriptor.take().unwrap();
+        queue.forget(|event| *event == gone);
+        queue.tell(&there);
+        assert_eq!([queue.told(), queue.take(), queue.take()], [None, Some(there), None]);
     }
 
     #[test]

@@ -38,6 +38,19 @@ impl Notifier {
         self.rung.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |rung| rung.checked_sub(1)).is_ok()
     }
 
+    /// Asks for no ring any more. A core that looks at the bell at this moment may still ring it once.
+    pub fn disarm(&self) {
+        self.armed.store(NOT_ARMED, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes all rings back, from the descriptor too. Returns how many of them a thread has read from the descriptor and not
+    /// taken yet.
+    pub fn take_back(&self) -> u32 {
+        let rung = self.rung.swap(0, Ordering::AcqRel);
+        (0..rung).filter(|_| !self.descriptor.take_now()).count() as u32
+    }
+
     /// Completions came, one of which is solicited or an error where `solicited`.
     pub(super) fn completions_came(&self, solicited: bool) {
         fence(Ordering::SeqCst);
@@ -73,5 +86,22 @@ mod tests {
         bell.arm(true);
         bell.completions_came(false);
         assert!(bell.take(), "any was asked for");
+    }
+
+    #[test]
+    fn rings_are_taken_back_with_what_the_descriptor_counts() {
+        let descriptor = Arc::new(EventFd::new(libc::EFD_SEMAPHORE).unwrap());
+        let [one, other] = [0; 2].map(|_| Notifier::new(descriptor.clone()));
+        for bell in [&one, &one, &other] {
+            bell.arm(false);
+            bell.completions_came(false);
+        }
+        one.arm(false);
+        one.disarm();
+        one.completions_came(false);
+        assert_eq!((one.take_back(), one.take()), (0, false));
+        assert!(descriptor.take_now(), "the other bell's ring is left");
+        assert!(!descriptor.take_now());
+        assert_eq!(other.take_back(), 1, "a thread has read it");
     }
 }

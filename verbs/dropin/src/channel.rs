@@ -21,8 +21,12 @@ pub(crate) struct Channel {
     queues: Lock<Queues>,
 }
 
-/// In the order in which they are looked at: who had an event goes to the end.
-struct Queues(Vec<*mut Cq>);
+struct Queues {
+    /// In the order in which they are looked at: who had an event goes to the end.
+    ring: Vec<*mut Cq>,
+    /// Events of destroyed queues whose count in the descriptor a thread has read: it will look for a queue and must find none.
+    read: u32,
+}
 
 // SAFETY: the pointers are used under the lock, and a queue leaves before it is destroyed.
 unsafe impl Send for Queues {}
@@ -58,24 +62,35 @@ impl Channel {
     }
 
     pub(crate) fn join(&self, cq: *mut Cq) {
-        self.queues.lock().0.push(cq);
+        self.queues.lock().ring.push(cq);
     }
 
-    pub(crate) fn leave(&self, cq: *mut Cq) {
-        self.queues.lock().0.retain(|&other| other != cq);
+    /// The queue will be destroyed: its events that no thread took are no longer counted by the descriptor.
+    ///
+    /// # Safety
+    /// The queue is alive.
+    pub(crate) unsafe fn leave(&self, cq: *mut Cq) {
+        let mut queues = self.queues.lock();
+        queues.ring.retain(|&other| other != cq);
+        // SAFETY: passed on.
+        queues.read += unsafe { &*cq }.queue.lock().leave_channel();
     }
 
     /// A queue that rang, which has an event less now.
     fn take_event(&self) -> Option<*mut Cq> {
         let mut queues = self.queues.lock();
+        if queues.read > 0 {
+            queues.read -= 1;
+            return None;
+        }
         let rang = |&cq: &*mut Cq| {
             // SAFETY: a queue in the list is alive.
             let cq = unsafe { &*cq };
             cq.queue.lock().take_event()
         };
-        let index = queues.0.iter().position(rang)?;
-        let cq = queues.0.remove(index);
-        queues.0.push(cq);
+        let index = queues.ring.iter().position(rang)?;
+        let cq = queues.ring.remove(index);
+        queues.ring.push(cq);
         // SAFETY: as above.
         unsafe { &*cq }.events.took();
         Some(cq)
@@ -90,7 +105,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
         let device = unsafe { Context::from(context) }?.device.clone();
         let channel = device.create_channel()?;
         let abi = ibv_comp_channel { context, fd: channel.as_raw_fd(), refcnt: 0 };
-        let queues = Lock::new(Rank::Channel, Queues(Vec::new()));
+        let queues = Lock::new(Rank::Channel, Queues { ring: Vec::new(), read: 0 });
         Ok(live::give(Channel { abi, channel, device, queues }).cast())
     })
 }
@@ -101,7 +116,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
     status(|| {
         let channel = channel.cast::<Channel>();
         // SAFETY: the contract of the manual page.
-        if !unsafe { live::find_last(channel) }?.queues.lock().0.is_empty() {
+        if !unsafe { live::find_last(channel) }?.queues.lock().ring.is_empty() {
             return Err(BUSY);
         }
         // SAFETY: no queue rings on it, and the program gives it up.

@@ -66,12 +66,14 @@ impl AsyncEvents {
     }
 
     /// The object will be destroyed. As rdma-core does it, this waits until all its events that were taken are
-    /// acknowledged; those that were not taken are forgotten.
+    /// acknowledged; those that were not taken are forgotten, and the descriptor no longer counts them.
     pub(crate) fn leave(&self, object: Object) {
         let objects = self.owners.lock();
         let waits = |objects: &mut HashMap<Object, Owned>| objects.get(&object).is_some_and(|it| it.open > 0);
         let objects = self.owners.acknowledged.wait_while(objects, waits);
         objects.unwrap_or_else(PoisonError::into_inner).remove(&object);
+        // The filter refuses them from here on.
+        self.events.forget(|event| self::object(event) == Some(object));
     }
 
     /// As [`leave`](Self::leave), where the object is told by this name: a target that was opened again is told by its first.

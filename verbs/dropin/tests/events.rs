@@ -20,13 +20,17 @@ fn next() -> ibv_async_event {
     event
 }
 
+/// Whether a descriptor becomes readable within `timeout` milliseconds; -1 waits for ever.
+fn readable(fd: i32, timeout: i32) -> bool {
+    let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, alive.
+    unsafe { libc::poll(&mut watched, 1, timeout) > 0 }
+}
+
 /// Whether an event waits.
 fn waits() -> bool {
     // SAFETY: the context is open.
-    let fd = unsafe { (*context()).async_fd };
-    let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one descriptor, alive.
-    unsafe { libc::poll(&mut watched, 1, 0) > 0 }
+    readable(unsafe { (*context()).async_fd }, 0)
 }
 
 fn sqd(objects: &Objects) {
@@ -124,13 +128,58 @@ fn events_of_what_is_gone_are_forgotten() {
     sqd(&gone);
     let there = Objects::new();
     there.connect();
+    // SAFETY: the context is open.
+    assert!(readable(unsafe { (*context()).async_fd }, -1));
     drop(gone);
+    assert!(!waits(), "nothing is left to take");
     sqd(&there);
     let mut event = next();
     // SAFETY: the event came from the library, and is about a queue pair.
     unsafe {
         assert_eq!(event.element.qp, there.qp);
         ibv_ack_async_event(&mut event);
+    }
+}
+
+#[test]
+fn a_destroyed_queues_event_leaves_the_channel() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: as a program calls it; each object is destroyed after those that use it.
+    unsafe {
+        let channel = ibv_create_comp_channel(context());
+        let fd = (*channel).fd;
+        // Each has a queue on the channel that rang: what was posted to it is flushed.
+        let [mut gone, mut there] = [0; 2].map(|_| {
+            let mut objects = Objects::new();
+            assert_eq!((ibv_destroy_qp(objects.qp), ibv_destroy_cq(objects.cq)), (0, 0));
+            objects.cq = ibv_create_cq(context(), 16, null_mut(), channel, 0);
+            objects.qp = ibv_create_qp(objects.pd, &mut init(objects.cq, IBV_QPT_RC));
+            objects.connect();
+            objects
+        });
+        let ring = |objects: &Objects| {
+            assert_eq!((*context()).ops.req_notify_cq.unwrap()(objects.cq, 0), 0);
+            let (mut wr, mut bad) = (ibv_recv_wr::default(), null_mut());
+            assert_eq!((*context()).ops.post_recv.unwrap()(objects.qp, &mut wr, &mut bad), 0);
+            let error = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
+            assert_eq!(objects.modify(error, IBV_QP_STATE), 0);
+        };
+        let destroy = |objects: &mut Objects| {
+            assert_eq!((ibv_destroy_qp(objects.qp), ibv_destroy_cq(objects.cq)), (0, 0));
+            objects.qp = null_mut();
+            objects.cq = ibv_create_cq(context(), 1, null_mut(), null_mut(), 0);
+        };
+        ring(&gone);
+        assert!(readable(fd, -1));
+        destroy(&mut gone);
+        assert!(!readable(fd, 0), "a server that polls would wait in ibv_get_cq_event");
+        ring(&there);
+        let (mut cq, mut user) = (null_mut(), null_mut());
+        assert_eq!((ibv_get_cq_event(channel, &mut cq, &mut user), cq), (0, there.cq));
+        ibv_ack_cq_events(cq, 1);
+        destroy(&mut there);
+        assert!(!readable(fd, 0));
+        assert_eq!(ibv_destroy_comp_channel(channel), 0);
     }
 }
 

@@ -9,9 +9,13 @@ use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
 use verbs::{Access, Binding, Lkey, MemoryWindow, Rkey, SendRequest, WindowKind};
 
-/// Rights that a window may have.
-const KNOWN: c_uint =
-    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED;
+/// Rights that a binding may name. A window gives nothing to its owner, so `LOCAL_WRITE` changes nothing; programs name it beside the
+/// rights of peers, as they do for regions.
+const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
+    | IBV_ACCESS_REMOTE_WRITE
+    | IBV_ACCESS_REMOTE_READ
+    | IBV_ACCESS_REMOTE_ATOMIC
+    | IBV_ACCESS_ZERO_BASED;
 
 /// A memory window. The program reads its key in `abi`, and `ibv_bind_mw` changes it there.
 #[repr(C)]

@@ -31,7 +31,7 @@ fn memory_windows_are_bound_used_and_taken_back() {
             mr: whole,
             addr: memory + 64,
             length: 64,
-            mw_access_flags: IBV_ACCESS_REMOTE_WRITE,
+            mw_access_flags: IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
         };
 
         // Type 2 by a request, and taken back by the SEND behind the WRITE.

@@ -5,7 +5,7 @@ use crate::device::Configured;
 use crate::errno::{Errno, INVALID};
 use crate::event::AsyncEvents;
 use crate::live;
-use crate::{completion, post, query, queue_pair, srq, unsupported, window, xrc};
+use crate::{completion, on_demand, post, query, queue_pair, srq, unsupported, window, xrc};
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::sync::OnceLock;
@@ -104,6 +104,7 @@ fn extended() -> verbs_context {
         create_srq_ex: Some(xrc::create_srq_ex),
         get_srq_num: Some(xrc::get_srq_num),
         open_qp: Some(xrc::open_qp),
+        advise_mr: Some(on_demand::advise_mr),
         sz: size_of::<verbs_context>(),
         ..Default::default()
     }

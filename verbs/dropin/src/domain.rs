@@ -4,21 +4,30 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, object, status};
 use crate::live;
+use crate::lock::{Lock, Rank};
+use crate::on_demand::{WHOLE_LENGTH, WHOLE_START, mapped, populate};
+use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbs::{Access, MemoryRegion, ProtectionDomain};
 
 /// Rights that may be asked for and that change nothing here (`IBV_ACCESS_OPTIONAL_RANGE`).
 const OPTIONAL: c_uint = 0x3ff0_0000;
-/// Rights that there are.
+/// Rights that there are. Regions on demand and those of huge pages are as any other: nothing is pinned.
 const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC
     | IBV_ACCESS_MW_BIND
+    | IBV_ACCESS_ON_DEMAND
+    | IBV_ACCESS_HUGETLB
     | FLUSH_GLOBAL;
 /// `IBV_ACCESS_FLUSH_GLOBAL`, of rdma-core 45 and later. Its `IBV_ACCESS_FLUSH_PERSISTENT` is refused: nothing here outlives power.
 const FLUSH_GLOBAL: c_uint = 1 << 8;
+
+/// Rights of peers.
+const REMOTE: c_uint =
+    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | FLUSH_GLOBAL;
 
 /// A protection domain.
 #[repr(C)]
@@ -27,11 +36,24 @@ pub(crate) struct Pd {
     pub(crate) domain: ProtectionDomain,
     /// Objects made in it, which keep it from being freed.
     pub(crate) users: AtomicUsize,
+    /// Regions on demand by their local key, and whether their owner may write them.
+    on_demand: Lock<HashMap<u32, bool>>,
 }
 
 impl Pd {
+    fn new(context: *mut ibv_context, domain: ProtectionDomain) -> Self {
+        let on_demand = Lock::new(Rank::OnDemand, HashMap::new());
+        Self { abi: ibv_pd { context, handle: 0 }, domain, users: AtomicUsize::new(0), on_demand }
+    }
+
     pub(crate) fn context(&self) -> *mut ibv_context {
         self.abi.context
+    }
+
+    /// Whether `lkey` is that of a region on demand, which its owner may write if `write`.
+    pub(crate) fn check_on_demand(&self, lkey: u32, write: bool) -> Result<(), Errno> {
+        let writable = *self.on_demand.lock().get(&lkey).ok_or(Errno(libc::ENOENT))?;
+        if write && !writable { Err(Errno(libc::EPERM)) } else { Ok(()) }
     }
 }
 
@@ -44,7 +66,7 @@ struct Mr {
 /// The rights of a region or of a queue pair.
 pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
     if flags & !(KNOWN | OPTIONAL) != 0 {
-        return Err(if flags & IBV_ACCESS_ON_DEMAND != 0 { UNSUPPORTED } else { INVALID });
+        return Err(INVALID);
     }
     let named = [
         (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
@@ -64,8 +86,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     object(|| {
         // SAFETY: the contract of the manual page.
         let domain = unsafe { Context::from(context) }?.device.allocate_pd()?;
-        let pd = Pd { abi: ibv_pd { context, handle: 0 }, domain, users: AtomicUsize::new(0) };
-        Ok(live::give(pd).cast())
+        Ok(live::give(Pd::new(context, domain)).cast())
     })
 }
 
@@ -82,28 +103,6 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         drop(unsafe { live::take(pd) }?);
         Ok(())
     })
-}
-
-/// Whether the memory is there, and may be written where `write`: a device would pin it now, and refuse what it can't.
-/// Where the kernel can't tell (before Linux 5.14, or a device's memory), it is taken as it is.
-fn check_memory(address: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
-    const MADV_POPULATE_READ: c_int = 22;
-    const MADV_POPULATE_WRITE: c_int = 23;
-    let page = 4096;
-    let start = address as usize / page * page;
-    let end = (address as usize).checked_add(length).ok_or(INVALID)?;
-    let populate = |advice| {
-        // SAFETY: populating changes no byte of the memory; what is not mapped is refused.
-        let refused = unsafe { libc::madvise(start as *mut c_void, end - start, advice) } != 0;
-        refused.then(|| std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
-    };
-    let refused = populate(if write { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ });
-    match refused {
-        Some(libc::ENOMEM | libc::EFAULT) => Err(Errno(libc::EFAULT)),
-        // It may not be written, since it may be read.
-        Some(libc::EINVAL) if write && populate(MADV_POPULATE_READ).is_none() => Err(Errno(libc::EFAULT)),
-        _ => Ok(()),
-    }
 }
 
 /// # Safety
@@ -126,10 +125,25 @@ unsafe fn register(
     if length == 0 || (remote_writes && flags & IBV_ACCESS_LOCAL_WRITE == 0) {
         return Err(INVALID);
     }
-    check_memory(address, length, flags & IBV_ACCESS_LOCAL_WRITE != 0)?;
+    let writable = flags & IBV_ACCESS_LOCAL_WRITE != 0;
+    let on_demand = flags & IBV_ACCESS_ON_DEMAND != 0;
+    let whole = on_demand && address.is_null() && length == usize::MAX;
+    let (start, size, iova) = if whole {
+        // A peer that may reach any address reaches those that nothing is mapped to, and the process ends.
+        if flags & REMOTE != 0 {
+            return Err(UNSUPPORTED);
+        }
+        (WHOLE_START as *mut c_void, WHOLE_LENGTH, WHOLE_START as u64)
+    } else {
+        if on_demand {
+            mapped(address, length)?
+        } else {
+            populate(address, length, writable)?
+        };
+        (address, length, iova)
+    };
     // SAFETY: the caller keeps the memory; a program in C holds no references.
-    let region =
-        unsafe { MemoryRegion::register_raw_as(&domain.domain, address.cast(), length, iova, access) }?;
+    let region = unsafe { MemoryRegion::register_raw_as(&domain.domain, start.cast(), size, iova, access) }?;
     let abi = ibv_mr {
         // SAFETY: the domain is alive.
         context: unsafe { (*pd).context },
@@ -140,6 +154,9 @@ unsafe fn register(
         lkey: region.lkey().get(),
         rkey: region.remote().rkey,
     };
+    if on_demand {
+        domain.on_demand.lock().insert(abi.lkey, writable);
+    }
     domain.users.fetch_add(1, Ordering::AcqRel);
     Ok(live::give(Mr { abi, region }).cast())
 }
@@ -189,7 +206,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         let mr = mr.cast::<Mr>();
         // SAFETY: the contract of the manual page.
         let Mr { abi, region } = unsafe { live::find_last(mr) }?;
-        let pd = abi.pd;
+        let (pd, lkey) = (abi.pd, abi.lkey);
         // IBA 10.6.7.2.6: first the windows, then the region.
         if region.windows()? > 0 {
             return Err(BUSY);
@@ -197,7 +214,9 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         // SAFETY: the program gives it up.
         drop(unsafe { live::take(mr) }?);
         // SAFETY: the domain lives as long as its regions.
-        unsafe { live::find(pd.cast::<Pd>()) }?.users.fetch_sub(1, Ordering::AcqRel);
+        let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
+        domain.on_demand.lock().remove(&lkey);
+        domain.users.fetch_sub(1, Ordering::AcqRel);
         Ok(())
     })
 }
@@ -212,15 +231,7 @@ mod tests {
         assert_eq!(rights(15), Ok(Access::ALL));
         assert_eq!(rights(15 | IBV_ACCESS_RELAXED_ORDERING), Ok(Access::ALL));
         assert_eq!(rights(IBV_ACCESS_ZERO_BASED), Err(INVALID));
-        assert_eq!(rights(IBV_ACCESS_ON_DEMAND), Err(UNSUPPORTED));
-    }
-
-    #[test]
-    fn memory_that_is_not_there_is_refused() {
-        let mut there = [0_u8; 100];
-        assert_eq!(check_memory(there.as_mut_ptr().cast(), 100, true), Ok(()));
-        let nowhere = 0x1000 as *mut c_void;
-        assert_eq!(check_memory(nowhere, 100, false), Err(Errno(libc::EFAULT)));
-        assert_eq!(check_memory(there.as_mut_ptr().cast(), usize::MAX, true), Err(INVALID));
+        assert_eq!(rights(15 | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB), Ok(Access::ALL));
+        assert_eq!(rights(1 << 9), Err(INVALID));
     }
 }

@@ -28,6 +28,7 @@ mod log;
 mod management;
 mod modify;
 mod names;
+mod on_demand;
 mod post;
 mod post_ex;
 mod private;

@@ -26,6 +26,8 @@ pub(crate) enum Rank {
     CompletionQueue,
     /// A shared receive queue.
     SharedReceives,
+    /// A protection domain's list of regions on demand.
+    OnDemand,
 }
 
 /// A mutex with a place in the order. A panic while it is held leaves it usable.

@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Errno, INVALID, count, out, status};
+use crate::on_demand;
 use std::ffi::c_int;
 use std::net::IpAddr;
 use verbs::{Device, DeviceInfo, Mtu};
@@ -134,12 +135,13 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         // SAFETY: the contract of the manual page.
         let context = unsafe { Context::from(context) }?;
         let orig_attr = device_attributes(&context.device.query()?, context.configured.guid);
-        let whole = ibv_device_attr_ex {
+        let mut whole = ibv_device_attr_ex {
             orig_attr,
             phys_port_cnt_ex: 1,
             device_cap_flags_ex: orig_attr.device_cap_flags as u64 | FLUSH_GLOBAL | ATOMIC_WRITE,
             ..Default::default()
         };
+        on_demand::capabilities(&mut whole);
         // SAFETY: the program has room for `size` bytes, and `whole` has no more than are copied.
         unsafe {
             let length = size.min(size_of::<ibv_device_attr_ex>());

@@ -1,0 +1,118 @@
+//! Memory as registration finds it: there or not, and regions on demand.
+//!
+//! The library pins nothing: it copies through the process's own page tables, so any region is one on demand (`ibv_reg_mr(3)`,
+//! `IBV_ACCESS_ON_DEMAND`). Such a region is not populated when it is registered. `ibv_advise_mr(3)` populates parts of it.
+
+use crate::abi::*;
+use crate::domain::Pd;
+use crate::errno::{Errno, INVALID, UNSUPPORTED, status};
+use crate::live;
+use crate::post::buffers;
+use std::ffi::{c_int, c_uint, c_void};
+
+const PAGE: usize = 4096;
+/// `IBV_ADVISE_MR_FLAG_FLUSH`
+const FLUSH: c_uint = 1;
+
+/// A range on page boundaries: its start and its length.
+fn pages(address: *mut c_void, length: usize) -> Result<(usize, usize), Errno> {
+    let start = address.addr() / PAGE * PAGE;
+    let end = address.addr().checked_add(length).ok_or(INVALID)?;
+    Ok((start, end - start))
+}
+
+/// Whether the memory is there, and may be written if `write`: a device would pin it now, and refuse what it can't.
+/// If the kernel can't tell (before Linux 5.14, or a device's memory), it is taken as it is.
+pub(crate) fn populate(address: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
+    const MADV_POPULATE_READ: c_int = 22;
+    const MADV_POPULATE_WRITE: c_int = 23;
+    let (start, length) = pages(address, length)?;
+    let populate = |advice| {
+        // SAFETY: populating changes no byte of the memory; what is not mapped is refused.
+        let refused = unsafe { libc::madvise(start as *mut c_void, length, advice) } != 0;
+        refused.then(|| std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    };
+    let refused = populate(if write { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ });
+    match refused {
+        Some(libc::ENOMEM | libc::EFAULT) => Err(Errno(libc::EFAULT)),
+        // It may not be written, since it may be read.
+        Some(libc::EINVAL) if write && populate(MADV_POPULATE_READ).is_none() => Err(Errno(libc::EFAULT)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the memory is mapped, populated or not.
+pub(crate) fn mapped(address: *mut c_void, length: usize) -> Result<(), Errno> {
+    let (start, length) = pages(address, length)?;
+    // SAFETY: with this flag Linux only looks whether the range is mapped.
+    let refused = unsafe { libc::msync(start as *mut c_void, length, libc::MS_ASYNC) } != 0;
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    if refused && errno == Some(libc::ENOMEM) { Err(Errno(libc::EFAULT)) } else { Ok(()) }
+}
+
+/// Where a region of the whole address space begins: no program has memory in the first page.
+pub(crate) const WHOLE_START: usize = PAGE;
+/// The length of such a region. What programs may map ends long before.
+pub(crate) const WHOLE_LENGTH: usize = isize::MAX as usize - PAGE;
+
+/// What a device can do with regions on demand.
+pub(crate) fn capabilities(into: &mut ibv_device_attr_ex) {
+    let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    let all = messages | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    into.odp_caps.general_caps = u64::from(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT);
+    into.odp_caps.per_transport_caps.rc_odp_caps = all;
+    into.odp_caps.per_transport_caps.uc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE;
+    into.odp_caps.per_transport_caps.ud_odp_caps = messages;
+    into.xrc_odp_caps = all;
+}
+
+/// `ibv_advise_mr(3)`: populates parts of regions on demand. Without `IBV_ADVISE_MR_FLAG_FLUSH` failures are not reported.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: ib_uverbs_advise_mr_advice,
+    flags: c_uint,
+    list: *mut ibv_sge,
+    count: c_uint,
+) -> c_int {
+    status(|| {
+        // SAFETY: the contract of the manual page.
+        let domain = unsafe { live::find(pd.cast::<Pd>()) }?;
+        if flags & !FLUSH != 0 {
+            return Err(INVALID);
+        }
+        let write = match advice {
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH => Some(false),
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => Some(true),
+            // What is there is reached already, and what is not shall not be fetched.
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => None,
+            _ => return Err(UNSUPPORTED),
+        };
+        let count = c_int::try_from(count).ok().filter(|&count| count > 0).ok_or(INVALID)?;
+        // SAFETY: the contract of the manual page.
+        for part in unsafe { buffers(list, count) }? {
+            domain.check_on_demand(part.lkey, write == Some(true))?;
+            let memory = std::ptr::with_exposed_provenance_mut(part.addr as usize);
+            let done = write.map_or(Ok(()), |write| populate(memory, part.length as usize, write));
+            if flags & FLUSH != 0 {
+                done?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_there_is_refused() {
+        let mut there = [0_u8; 100];
+        let nowhere = 0x1000 as *mut c_void;
+        assert_eq!(populate(there.as_mut_ptr().cast(), 100, true), Ok(()));
+        assert_eq!(populate(nowhere, 100, false), Err(Errno(libc::EFAULT)));
+        assert_eq!(populate(there.as_mut_ptr().cast(), usize::MAX, true), Err(INVALID));
+        assert_eq!(mapped(there.as_mut_ptr().cast(), 100), Ok(()));
+        assert_eq!(mapped(nowhere, 100), Err(Errno(libc::EFAULT)));
+    }
+}

@@ -33,9 +33,24 @@ impl Failure {
         self.code == 141
     }
 
-    /// A signal ended the run. Exit code 130, as a shell has it.
-    pub fn interrupted() -> Self {
-        Self { code: 130, text: "interrupted".into() }
+    /// A signal ended the run. Exit code 128 and its number, as a shell has it: 130, 143 or 129.
+    pub fn interrupted(signal: usize) -> Self {
+        let text = match signal as i32 {
+            signal_hook::consts::SIGTERM => "ended by SIGTERM",
+            signal_hook::consts::SIGHUP => "ended by SIGHUP",
+            _ => "interrupted",
+        };
+        let number = if signal == 0 { signal_hook::consts::SIGINT as usize } else { signal };
+        Self { code: 128 + number as u8, text: text.into() }
+    }
+
+    /// A program that was to be run is not there, or is no program. Exit code 127 or 126, as a shell has it.
+    pub fn program(program: &str, error: &std::io::Error) -> Self {
+        let (code, remedy) = match error.kind() {
+            std::io::ErrorKind::NotFound => (127, "install it, or give its path"),
+            _ => (126, "name a program that can be executed"),
+        };
+        Self { code, text: format!("{program}: {error}; {remedy}") }
     }
 
     /// Prints the one line and gives the exit code.

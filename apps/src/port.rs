@@ -96,7 +96,10 @@ impl PortArgs {
     /// # Errors
     /// As [`device_config`](Self::device_config), and where the port can't be opened.
     pub fn open(&self) -> Result<Device, Failure> {
-        Device::open(&self.device_config()?).map_err(|error| Failure::run(error.to_string()))
+        let config = self.device_config()?;
+        let device = Device::open(&config).map_err(|error| Failure::run(error.to_string()))?;
+        crate::signals::watch(config.port().unwrap_or_default());
+        Ok(device)
     }
 }
 

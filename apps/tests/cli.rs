@@ -110,3 +110,30 @@ fn a_file_of_settings_names_what_is_wrong_in_it() {
     let error = refused(&format!("info --config {}", file.display()), 2);
     assert!(error.contains("colour"), "{error}");
 }
+
+#[test]
+fn settings_that_a_stranger_could_have_written_are_ignored() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ferroce.toml");
+    let target = folder.path().join("target");
+    std::fs::write(&target, "precious").unwrap();
+    std::fs::write(&file, format!("port = 'pcap:,{}'", target.display())).unwrap();
+    let run = || {
+        let output = ferroce("info").current_dir(folder.path()).assert().success().get_output().clone();
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
+        let warning = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(warning.lines().count(), 1, "{warning}");
+        warning
+    };
+    let warning = run();
+    assert!(warning.contains("can't choose a pcap: port") && warning.contains("FERROCE_CONFIG"), "{warning}");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let warning = run();
+    assert!(warning.contains("ferroce.toml is ignored") && warning.contains("mode 666"), "{warning}");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    if chown(&file, Some(65534), None).is_ok() {
+        let warning = run();
+        assert!(warning.contains("belongs to user 65534"), "{warning}");
+    }
+}

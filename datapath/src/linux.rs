@@ -4,7 +4,10 @@
 use roce::wire::Mac;
 use std::ffi::{CStr, CString};
 use std::io;
+use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// A network interface of the calling thread's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +87,60 @@ pub fn interface(name: &str) -> io::Result<Interface> {
         running: control.has_carrier().unwrap_or(flags & libc::IFF_RUNNING != 0),
         speed_mbps: control.speed(),
     })
+}
+
+/// Whether there is an interface of this index.
+#[must_use]
+pub fn exists(index: u32) -> bool {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the array has the bytes that the longest name takes, its end included.
+    let name = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    // Without a descriptor for the question nothing is known.
+    !name.is_null() || io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO)
+}
+
+/// Makes the kernel kill `command` when the thread that starts it ends, as it does when its process is killed.
+pub fn die_with_parent(command: &mut Command) -> &mut Command {
+    let parent = std::process::id();
+    let ask = move || {
+        // SAFETY: prctl takes integers here, and getppid nothing; both are async-signal-safe system calls.
+        let is_orphan = unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            libc::getppid().cast_unsigned() != parent
+        };
+        // A parent that died before the question was put is not noticed any more.
+        if is_orphan { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
+    };
+    // SAFETY: the closure allocates nothing and takes no lock between fork and exec.
+    unsafe { command.pre_exec(ask) }
+}
+
+/// Makes the kernel end `stream` with an error when its peer has not answered for about 25 s, also while nothing is sent.
+///
+/// # Errors
+/// Returns the kernel's error if it refuses the options.
+pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    let options = [
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 10),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 5),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
+        // Of bytes that are on their way, ms.
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 25_000),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+    ];
+    for (level, option, value) in options {
+        let value: libc::c_int = value;
+        let length = size_of_val(&value) as libc::socklen_t;
+        // SAFETY: the descriptor is the stream's, and `value` has the `length` bytes that the kernel reads.
+        let result =
+            unsafe { libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const value).cast(), length) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 /// Whether the interface of this index has a carrier.

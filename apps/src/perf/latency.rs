@@ -99,18 +99,26 @@ pub fn answer(
 ///
 /// # Errors
 /// Where a request is refused or fails.
-pub fn answer_counted(link: &mut Link, verb: Verb, size: u64, amount: Amount) -> Result<Latency, Failure> {
+pub fn answer_counted(
+    link: &mut Link,
+    handshake: &mut dyn Handshake,
+    verb: Verb,
+    size: u64,
+    amount: Amount,
+) -> Result<Latency, Failure> {
     let Amount::Messages(count) = amount else {
         return Err(Failure::usage("a server of stock latency tests needs -n"));
     };
     let mut latencies = Latencies::new(2);
     let mut player = Player::new(link, verb, size)?;
-    while !player.look()? {}
+    player.wait_for(handshake)?;
     let origin = Instant::now();
     let mut before = 0;
     for left in (0..count).rev() {
         player.send()?;
-        while left > 0 && !player.look()? {}
+        if left > 0 {
+            player.wait_for(handshake)?;
+        }
         // Nothing answers the last one.
         if left > 0 || count == 1 {
             let now = nanos(origin.elapsed());
@@ -145,6 +153,21 @@ impl<'a> Player<'a> {
             }
         }
         post(self.link, 0, &self.template)
+    }
+
+    /// Looks for the peer's next message until it is there, and now and then for the peer.
+    fn wait_for(&mut self, handshake: &mut dyn Handshake) -> Result<(), Failure> {
+        let mut quiet = 0_u32;
+        while !self.look()? {
+            quiet = quiet.wrapping_add(1);
+            if quiet.is_multiple_of(1024)
+                && let Err(gone) = handshake.check()
+            {
+                // Its last message may have come before it left.
+                return if self.look()? { Ok(()) } else { Err(gone) };
+            }
+        }
+        Ok(())
     }
 
     /// One look for the peer's next message.

@@ -3,18 +3,23 @@
 use super::args::PerfArgs;
 use super::handshake::perftest::Perftest;
 use super::handshake::pingpong::Pingpong;
-use super::handshake::{Control, Handshake, Idle, JsonLines};
+use super::handshake::{Control, Handshake, Idle, JsonLines, PATIENCE};
 use super::plan::{Plan, Tool};
 use super::report::WAITING;
 use crate::failure::Failure;
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// How long a client waits for its server.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START: Duration = Duration::from_secs(10);
 /// After this long it says what it waits for.
 const HINT: Duration = Duration::from_secs(1);
+/// How long a client may take to greet.
+const GREETING: Duration = Duration::from_secs(5);
+/// Connections that may wait for their turn to greet; the oldest makes room.
+const VISITORS: usize = 64;
 /// Between looks at the listener or the server.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -31,7 +36,7 @@ pub fn connect(host: &str, port: u16, tool: Tool) -> Result<Control, Failure> {
             Ok(stream) => return Control::new(stream),
             Err(error) => error,
         };
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > START {
             return Err(Failure::run(format!(
                 "no server at {host}, TCP port {port}: {error}; start `ferroce {tool}` there first, or give both the same -p"
             )));
@@ -93,46 +98,97 @@ impl Reception {
         own: &Plan,
         idle: &mut Idle,
     ) -> Result<(Plan, Box<dyn Handshake + Send>), Failure> {
+        let mut waiting: VecDeque<Visitor> = VecDeque::new();
         loop {
-            match self.listener.accept() {
-                Ok((stream, from)) => {
-                    let greeted =
-                        listen_to(Control::new(stream)?, own, args.load.mtu.map(verbs::Mtu::bytes), idle)
-                            .and_then(|mut handshake| {
-                                let plan = handshake.agree(&mut |plan| plan.accept(own.tool, args), idle)?;
-                                Ok((plan, handshake))
-                            });
-                    match greeted {
-                        Ok(met) => return Ok(met),
-                        Err(why) => note!("refused {from}: {why}; still waiting"),
-                    }
+            while let Some(visitor) = self.visitor()? {
+                if waiting.len() == VISITORS {
+                    waiting.pop_front();
                 }
-                Err(error) if transient(error.kind()) => {
-                    idle()?;
-                    crate::signals::check()?;
-                    std::thread::sleep(PAUSE);
-                }
-                Err(error) => return Err(Failure::run(format!("waiting for a client: {error}"))),
+                waiting.push_back(visitor);
             }
+            if let Some(visitor) = greeted(&mut waiting) {
+                let Visitor { control, from, .. } = visitor;
+                match meet(control, own, args, idle) {
+                    Ok(met) => return Ok(met),
+                    Err(why) => note!("refused {from}: {why}; still waiting"),
+                }
+            }
+            idle()?;
+            crate::signals::check()?;
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// The next connection that is there.
+    fn visitor(&self) -> Result<Option<Visitor>, Failure> {
+        match self.listener.accept() {
+            Ok((stream, from)) => {
+                Ok(Some(Visitor { control: Control::new(stream)?, from, since: Instant::now() }))
+            }
+            Err(error) if transient(error.kind()) => Ok(None),
+            Err(error) => Err(Failure::run(format!("waiting for a client: {error}"))),
         }
     }
 }
 
-/// What the client speaks: a `ferroce` begins with a JSON object, a perftest with its version, a
-/// ping-pong of libibverbs' examples with its LID and a colon.
-fn listen_to(
+/// A connection that has not said yet what it wants.
+struct Visitor {
+    control: Control,
+    from: SocketAddr,
+    since: Instant,
+}
+
+/// Takes out the first that has sent a whole greeting. Those that closed, or were silent for too long, are left; none of them holds
+/// up another.
+fn greeted(waiting: &mut VecDeque<Visitor>) -> Option<Visitor> {
+    let mut at = 0;
+    while let Some(visitor) = waiting.get_mut(at) {
+        let from = visitor.from;
+        let gone = match visitor.control.is_greeted() {
+            Ok(true) => return waiting.remove(at),
+            Ok(false) if visitor.since.elapsed() < GREETING => None,
+            Ok(false) => Some(format!("it sent no greeting within {} s", GREETING.as_secs())),
+            Err(why) => Some(why.to_string()),
+        };
+        match gone {
+            None => at += 1,
+            Some(why) => {
+                note!("refused {from}: {why}; still waiting");
+                waiting.remove(at);
+            }
+        }
+    }
+    None
+}
+
+/// Hears out a client that has greeted.
+fn meet(
     mut control: Control,
     own: &Plan,
-    told_mtu: Option<u32>,
+    args: &PerfArgs,
     idle: &mut Idle,
+) -> Result<(Plan, Box<dyn Handshake + Send>), Failure> {
+    control.patience = GREETING;
+    let mut handshake = language(control, own, args.load.mtu.map(verbs::Mtu::bytes))?;
+    let plan = handshake.agree(&mut |plan| plan.accept(own.tool, args), idle)?;
+    handshake.be_patient(PATIENCE);
+    Ok((plan, handshake))
+}
+
+/// What the client speaks: a `ferroce` begins with a JSON object, a perftest with its version, a
+/// ping-pong of libibverbs' examples with its LID and a colon.
+fn language(
+    control: Control,
+    own: &Plan,
+    told_mtu: Option<u32>,
 ) -> Result<Box<dyn Handshake + Send>, Failure> {
-    control.wait_bytes(5, Some(control.patience), idle)?;
-    if control.pending[4] == b':' {
+    let begins = control.pending.first().copied().unwrap_or_default();
+    if control.pending.get(4) == Some(&b':') && begins != b'{' {
         // It does not speak of the MTU: what this server was told, or the examples' own 1024.
         let plan = Plan { mtu: told_mtu, ..own.clone() };
         return Ok(Box::new(Pingpong::new(control, plan, false)?));
     }
-    if control.pending[0].is_ascii_digit() {
+    if begins.is_ascii_digit() {
         return Ok(Box::new(Perftest::new(control, own.clone(), false)?));
     }
     Ok(Box::new(JsonLines::new(control)))
@@ -156,11 +212,38 @@ fn listen(port: u16) -> Result<TcpListener, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn an_address_may_stand_in_brackets() {
         assert_eq!(resolve("[::1]", 5).unwrap(), ["[::1]:5".parse().unwrap()]);
         assert_eq!(resolve("127.0.0.1", 5).unwrap(), ["127.0.0.1:5".parse().unwrap()]);
+    }
+
+    #[test]
+    fn a_silent_connection_holds_up_no_other() {
+        let reception = Reception { listener: listen(0).unwrap() };
+        let port = reception.listener.local_addr().unwrap().port();
+        let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let visitor =
+            || std::iter::repeat_with(|| reception.visitor().unwrap()).find_map(|visitor| visitor).unwrap();
+        let mut waiting = VecDeque::new();
+        let _silent = connect();
+        waiting.push_back(visitor());
+        let mut half = connect();
+        waiting.push_back(visitor());
+        half.write_all(b"{\"hello\"").unwrap();
+        let mut client = connect();
+        waiting.push_back(visitor());
+        client.write_all(b"{}\n").unwrap();
+        let found = std::iter::repeat_with(|| greeted(&mut waiting)).find_map(|found| found).unwrap();
+        assert_eq!((found.from.port(), waiting.len()), (client.local_addr().unwrap().port(), 2));
+        // Those that are too late or gone leave.
+        waiting[0].since = Instant::now().checked_sub(GREETING).unwrap();
+        drop(half);
+        while !waiting.is_empty() {
+            assert!(greeted(&mut waiting).is_none());
+        }
     }
 
     #[test]

@@ -211,7 +211,8 @@ impl<'a> Session<'a> {
                 return Ok(Some(Row::Latency(latency)));
             }
             (false, true) if !handshake.tells() => {
-                let latency = latency::answer_counted(&mut self.link, verb, size, self.plan.amount)?;
+                let latency =
+                    latency::answer_counted(&mut self.link, handshake, verb, size, self.plan.amount)?;
                 handshake.wait_outcome(&mut || self.link.idle())?;
                 return Ok(Some(Row::Latency(latency)));
             }

@@ -1,7 +1,9 @@
 //! Connected hosts on this machine: network namespaces, with a veth pair between two, or each to the switch.
 
+use super::stale;
 use crate::failure::Failure;
 use cc::Rate;
+use datapath::linux::die_with_parent;
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
@@ -36,8 +38,10 @@ impl Hosts {
     /// # Errors
     /// Where `ip` is missing or refused: it takes root.
     pub fn make(count: u8, mtu: u16, link: Link) -> Result<Self, Failure> {
+        stale::sweep();
         // From here on what was made is removed, also where the rest can't be.
-        let mut hosts = Self { prefix: format!("ferroce-{}", std::process::id()), count, switch: None };
+        let mut hosts =
+            Self { prefix: format!("{}{}", stale::PREFIX, std::process::id()), count, switch: None };
         match link {
             Link::Cable => hosts.make_pair(mtu)?,
             Link::Switch | Link::Shaped(_) => hosts.make_star(mtu)?,
@@ -109,6 +113,7 @@ impl Hosts {
         let failed = |why: String| Failure::run(format!("the switch doesn't start: {why}"));
         let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
         let mut switch = Command::new("ip");
+        die_with_parent(&mut switch);
         switch.args(["netns", "exec", &self.switch_namespace()]).arg(program).arg("switch");
         for rank in 0..self.count {
             switch.args(["--port", &switch_port(rank)]);

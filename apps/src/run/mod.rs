@@ -4,6 +4,7 @@ mod device_file;
 mod hosts;
 mod library;
 mod ranks;
+mod stale;
 
 use crate::failure::Failure;
 use crate::{signals, units};
@@ -90,7 +91,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     command.args(others).env("LD_LIBRARY_PATH", library::search_path(&libraries)).envs(settings);
     // Returns only where it failed.
     let error = command.exec();
-    Err(Failure::run(format!("{program} can't be run: {error}")))
+    Err(Failure::program(program, &error))
 }
 
 /// What the libraries read from the program's environment.

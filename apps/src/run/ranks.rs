@@ -6,9 +6,11 @@ use super::library;
 use crate::failure::Failure;
 use crate::input;
 use crate::signals;
+use datapath::linux::die_with_parent;
 use std::ffi::OsString;
 use std::io::{BufReader, Read, Write};
 use std::net::Ipv4Addr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
@@ -54,7 +56,12 @@ pub fn run(
     }
     result?;
     let failed = ranks.iter().filter_map(|rank| rank.ended).find(|status| !status.success());
-    Ok(failed.map_or(ExitCode::SUCCESS, |status| ExitCode::from(status.code().unwrap_or(1) as u8)))
+    Ok(failed.map_or(ExitCode::SUCCESS, |status| ExitCode::from(code(status))))
+}
+
+/// As a shell has it: 128 and the number of the signal that ended the program.
+fn code(status: ExitStatus) -> u8 {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8
 }
 
 fn start_all(
@@ -82,7 +89,7 @@ fn start(
 ) -> Result<Rank, Failure> {
     // `ip netns exec` has a mount namespace of its own.
     let words = device_file::inside(substitute(command, rank, Hosts::address(rank), Hosts::address(0)));
-    let mut child = Command::new("ip")
+    let mut child = die_with_parent(&mut Command::new("ip"))
         .args(["netns", "exec", &hosts.namespace(rank)])
         .args(words)
         .env("LD_LIBRARY_PATH", library::search_path(libraries))

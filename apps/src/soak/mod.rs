@@ -137,7 +137,7 @@ impl Soak {
         let count = self.count();
         let place = self
             .next
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (next < count).then_some(next + 1));
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (next < count).then(|| next + 1));
         let place = place.ok()?;
         match self.known.get(place as usize) {
             Some(&seed) => Some(seed),

@@ -1,5 +1,6 @@
 //! `ferroce switch`: a learning Ethernet switch between DPDK ports, with shaped egress and in-band telemetry.
 
+mod links;
 mod series;
 mod settings;
 mod show;
@@ -10,6 +11,7 @@ use cc::{Instant, Rate};
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::port_spec::PortSpec;
 use fabric::{Direct, Probability, Red, Rest, Runner, SecondClass, Switch};
+use links::Links;
 use series::Recorder;
 use settings::EgressRate;
 use show::{Message, Show, Showing};
@@ -27,6 +29,9 @@ use std::time::Duration;
 Signals: SIGUSR1 ends a phase: its report goes to the --json file, and the statistics begin anew. SIGINT or \
 SIGTERM ends the switch: the last phase is printed and written. In the file, `phase` counts from 0 and `final` \
 says whether the switch has ended; the file is replaced in one step, never half written.
+
+A port whose Linux interface is deleted, or moved to another namespace, is reported once, and the others go on. The switch ends \
+with exit code 1 when fewer than two ports are left. An interface that is only down is waited for.
 
 Linux interfaces: take veth ends that hold no address. Their peers must send frames as they are: \
 `ethtool -K PEER tx off tso off gso off gro off`, or TCP through the switch carries checksums that nobody \
@@ -161,6 +166,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         end: args.duration.map(|time| Instant::ZERO + time),
         signals,
         waiting: None,
+        links: Links::of(&args.ports),
+        ended: None,
     };
     let stop = Arc::clone(&turns.signals.stop);
     let mut runner = Runner::new(switch, ports).resting(args.sleep.map_or(Rest::Awake, Rest::Asleep));
@@ -185,12 +192,13 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let last = runner.switch().report(end);
     // The switch has ended: this one may wait for the printer.
     let _ = turns.reports.send(Message::End(last));
+    let ended = turns.ended.take();
     drop((turns, recorder));
     thread.join().map_err(|_| Failure::run("the reports can't be shown: their thread has failed"))??;
     if let Some(writer) = writer {
         writer.join().map_err(|_| Failure::run("the series can't be written: its thread has failed"))??;
     }
-    Ok(ExitCode::SUCCESS)
+    ended.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
 fn open(args: &Args) -> Result<Vec<Port>, Failure> {
@@ -236,11 +244,18 @@ struct Turns {
     signals: Signals,
     /// A phase's report that the printer had no room for yet.
     waiting: Option<Message>,
+    links: Links,
+    /// Why the switch ends by itself.
+    ended: Option<Failure>,
 }
 
 impl Turns {
     fn after<B: datapath::io::PacketBuf>(&mut self, switch: &mut Switch<B>, now: Instant) {
         if self.end.is_some_and(|end| now >= end) {
+            self.signals.stop.store(true, Ordering::Relaxed);
+        }
+        if let Err(why) = self.links.check(now) {
+            self.ended.get_or_insert(why);
             self.signals.stop.store(true, Ordering::Relaxed);
         }
         if let Some(message) = self.waiting.take() {

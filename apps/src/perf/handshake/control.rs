@@ -1,13 +1,14 @@
 //! The TCP connection below every handshake: whole messages out, bytes in, and never a turn of the core missed.
 
-use super::{Idle, Pause, Rest};
+use super::{Idle, LONGEST_LINE, Pause, Rest, foreign};
 use crate::failure::Failure;
+use datapath::linux::keep_alive;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// How long the other side may take for a step.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A control connection.
 #[derive(Debug)]
@@ -20,13 +21,30 @@ pub struct Control {
 }
 
 impl Control {
-    /// Takes over a fresh connection.
+    /// Takes over a fresh connection. It breaks when the other side's machine has been silent for about 25 s.
     ///
     /// # Errors
-    /// Where the system refuses its options.
+    /// Returns a failure if the system refuses its options.
     pub fn new(stream: TcpStream) -> Result<Self, Failure> {
-        stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)).map_err(broken)?;
+        let options = stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true));
+        options.and_then(|()| keep_alive(&stream)).map_err(broken)?;
         Ok(Self { stream, pending: Vec::new(), patience: PATIENCE })
+    }
+
+    /// Whether a whole greeting is here: a line of JSON, or the five bytes that tell the other languages.
+    ///
+    /// # Errors
+    /// Returns a failure if the other side closed, or sends no end of a line.
+    pub fn is_greeted(&mut self) -> Result<bool, Failure> {
+        while self.take_in()? {
+            if self.pending.len() > LONGEST_LINE {
+                return Err(foreign());
+            }
+        }
+        Ok(match self.pending.first() {
+            Some(b'{') => self.pending.contains(&b'\n'),
+            _ => self.pending.len() >= 5,
+        })
     }
 
     /// Sends all of `bytes`.
@@ -89,7 +107,7 @@ impl Control {
             if patience.is_some_and(|patience| since.elapsed() > patience) {
                 return Err(Failure::run(format!(
                     "the other side did not answer within {} s; see what it says, and start both again",
-                    self.patience.as_secs()
+                    patience.unwrap_or_default().as_secs()
                 )));
             }
             // A look at the socket is a system call: not worth one each turn, unless the turn slept.

@@ -9,7 +9,7 @@ pub mod pingpong;
 use super::plan::Plan;
 use super::stats::{Bandwidth, Latency};
 use crate::failure::Failure;
-pub use control::Control;
+pub use control::{Control, PATIENCE};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -64,6 +64,12 @@ pub trait Handshake {
     fn finish(&mut self, idle: &mut Idle) -> Result<(), Failure>;
     /// Tells the other side why this one gives up, if it still listens.
     fn give_up(&mut self, why: &Failure);
+    /// Looks whether the other side is still there, where the connection lasts as long as the test.
+    fn check(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+    /// How long the other side may take for a step from now on.
+    fn be_patient(&mut self, patience: Duration);
     /// Whether the other side tells when it is through and what it measured. Where not, each side counts for itself.
     fn tells(&self) -> bool;
 }
@@ -227,6 +233,10 @@ impl Handshake for JsonLines {
     fn finish(&mut self, _idle: &mut Idle) -> Result<(), Failure> {
         // The outcomes were the leave.
         Ok(())
+    }
+
+    fn be_patient(&mut self, patience: Duration) {
+        self.control.patience = patience;
     }
 
     fn tells(&self) -> bool {

@@ -125,6 +125,10 @@ impl Handshake for Pingpong {
         // There are no words for it: the other side sees the connection close.
     }
 
+    fn be_patient(&mut self, patience: Duration) {
+        self.control.patience = patience;
+    }
+
     fn tells(&self) -> bool {
         false
     }

@@ -356,6 +356,14 @@ impl Handshake for Perftest {
         // There are no words for it: the other side sees the connection close.
     }
 
+    fn check(&mut self) -> Result<(), Failure> {
+        self.control.take_in().map(drop)
+    }
+
+    fn be_patient(&mut self, patience: Duration) {
+        self.control.patience = patience;
+    }
+
     fn tells(&self) -> bool {
         false
     }

@@ -1,0 +1,107 @@
+//! Removes what runs left behind whose `ferroce run --namespaces` was killed: their namespaces, the programs in these, and DPDK's empty
+//! runtime folders.
+//!
+//! A namespace belongs to the process whose number is in its name. It is stale once that process is gone, or is another program now.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// How names of namespaces begin; the process and the rank follow.
+pub const PREFIX: &str = "ferroce-";
+/// Where `ip netns` keeps its names.
+const NAMES: &str = "/run/netns";
+
+/// Where DPDK makes a folder for each process, as root.
+const FOLDERS: &str = "/var/run/dpdk";
+
+/// Removes every stale namespace and folder. What can't be removed stays for the next run.
+pub fn sweep() {
+    sweep_folders(Path::new(FOLDERS));
+    let Ok(names) = fs::read_dir(NAMES) else { return };
+    for name in names.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        if owner(&name).is_some_and(|owner| !is_ferroce(owner)) {
+            remove(&name);
+        }
+    }
+}
+
+/// Removes the empty folders of processes that are gone.
+fn sweep_folders(above: &Path) {
+    for entry in fs::read_dir(above).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
+            // One that is not empty stays.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// The process that a namespace belongs to; `None` where the name is not of our making.
+fn owner(name: &str) -> Option<u32> {
+    let (owner, place) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    (place == "switch" || place.parse::<u8>().is_ok()).then(|| owner.parse().ok())?
+}
+
+/// Whether the process lives and is a `ferroce`.
+fn is_ferroce(process: u32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{process}/comm"));
+    name.is_ok_and(|name| name.trim_end().starts_with("ferroce"))
+}
+
+fn remove(name: &str) {
+    note!("removing the stale namespace {name}: the run that made it was killed");
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output()
+    };
+    let inside = run("ip", &["netns", "pids", name]).map(|out| out.stdout).unwrap_or_default();
+    for process in String::from_utf8_lossy(&inside).split_whitespace() {
+        // It may have ended by itself.
+        let _ = run("kill", &["-KILL", process]);
+    }
+    // Another run may have removed it meanwhile.
+    let _ = run("ip", &["netns", "del", name]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_our_making_have_an_owner() {
+        assert_eq!([owner("ferroce-17-0"), owner("ferroce-17-switch")], [Some(17); 2]);
+        for other in
+            ["ferroce", "ferroce-17", "ferroce-x-0", "ferroce-17-left", "other-17-0", "ferroce-17-300"]
+        {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn only_empty_folders_of_processes_that_are_gone_are_removed() {
+        let above = tempfile::tempdir().unwrap();
+        let here = format!("ferroce-{}", std::process::id());
+        for name in ["ferroce-4294967295", "ferroce-4294967294/full", &here, "ferroce-x", "other-4294967295"]
+        {
+            fs::create_dir_all(above.path().join(name)).unwrap();
+        }
+        sweep_folders(above.path());
+        let mut left: Vec<_> = fs::read_dir(above.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        let mut expected = ["ferroce-4294967294", &here, "ferroce-x", "other-4294967295"];
+        expected.sort_unstable();
+        assert_eq!(left, expected);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_or_another_program_owns_nothing() {
+        assert!(is_ferroce(std::process::id()), "this test's own program");
+        assert!(!is_ferroce(u32::MAX));
+        assert!(!is_ferroce(1));
+    }
+}

@@ -1,0 +1,117 @@
+//! Output that can't be written ends a tool in one line, and a reader that has gone away ends it in silence.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn ferroce(line: &str) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin("ferroce"));
+    command.args(line.split_whitespace()).stdin(Stdio::null());
+    command.env_remove("FERROCE_PORT").env_remove("FERROCE_LOG").current_dir(std::env::temp_dir());
+    command
+}
+
+fn capture() -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../roce/tests/captures");
+    folder.join("rc_send_1k.pcap")
+}
+
+/// What each tool is to print something with.
+fn lines() -> Vec<String> {
+    let fabric = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fabric");
+    let scenario = fabric.join("scenarios/reference/two-to-one.toml").display().to_string();
+    vec![
+        "--help".into(),
+        "--version".into(),
+        "completions bash".into(),
+        "info".into(),
+        "doctor".into(),
+        format!("pcap {}", capture().display()),
+        format!("pcap --summary {}", capture().display()),
+        format!("sim {scenario} --json"),
+        "soak --seeds 0..1".into(),
+    ]
+}
+
+fn run(line: &str, out: impl Into<Stdio>) -> Output {
+    ferroce(line).stdout(out).stderr(Stdio::piped()).output().unwrap()
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    for line in lines() {
+        let output = run(&line, File::options().write(true).open("/dev/full").unwrap());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}: {error}");
+        assert!(error.contains("standard output") && error.contains("No space left"), "{line}: {error}");
+        assert_eq!(error.lines().count(), 1, "{line}: {error}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_away_ends_a_tool_in_silence() {
+    for line in lines() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = run(&line, writer);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), &*error), (Some(141), ""), "{line}");
+    }
+}
+
+#[test]
+fn standard_error_that_is_full_hides_no_exit_code() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let status = ferroce("write-bw --frob").stdout(Stdio::null()).stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(2));
+}
+
+#[test]
+fn nothing_is_coloured_in_a_file_or_pipe() {
+    for line in lines().iter().map(String::as_str).chain(["", "write-bw --frob"]) {
+        let output = run(line, Stdio::piped());
+        for text in [output.stdout, output.stderr] {
+            assert!(!text.contains(&0x1b), "{line}: {}", String::from_utf8_lossy(&text));
+        }
+    }
+}
+
+#[test]
+fn what_would_take_more_than_there_is_is_refused_in_a_line() {
+    let fabric = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fabric");
+    let scenario = fabric.join("scenarios/reference/two-to-one.toml").display().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let flows = folder.path().join("flows.csv");
+    std::fs::write(&flows, "src,dst,bytes,start_ns\n1,3,1000,18446744073709551615\n").unwrap();
+    for (line, part) in [
+        (format!("sim {scenario} --sweep 0..99999999999"), "at most 100000"),
+        (format!("sim {scenario} --sweep 0..18446744073709551615 --vary max_stage=0,5"), "at most 100000"),
+        (format!("sim {scenario} --flows {}", flows.display()), "line 2: start_ns 18446744073709551615"),
+        (format!("sim {scenario} --flows /dev/zero"), "65536"),
+        ("sim /dev/zero".into(), "longer than"),
+        ("replay /dev/zero".into(), "65536"),
+        ("info --config /dev/zero".into(), "longer than"),
+        ("soak --threads 99999".into(), "1..=1024"),
+    ] {
+        let output = run(&line, Stdio::piped());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{line}: {error}");
+        assert!(error.contains(part) && error.lines().count() == 1, "{line}: {error}");
+    }
+}
+
+#[test]
+fn a_file_that_takes_no_results_is_named_before_the_run() {
+    let fabric = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fabric");
+    let scenario = fabric.join("scenarios/reference/two-to-one.toml").display().to_string();
+    for line in [
+        format!("sim {scenario} --out /proc/nowhere"),
+        format!("sim {scenario} --sweep 0..2 --out /proc/nowhere"),
+        "write-bw --port null --out_json_file=/proc/nowhere/out".into(),
+    ] {
+        let output = run(&line, Stdio::piped());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}: {error}");
+        assert!(error.contains("/proc/nowhere") && output.stdout.is_empty(), "{line}: {error}");
+    }
+}

@@ -1,6 +1,6 @@
 //! One line of the table: a run of ours beside its yardstick, again and again.
 
-use crate::{handover, limits};
+use crate::handover;
 use serde::Serialize;
 use std::time::Instant;
 
@@ -77,8 +77,6 @@ pub struct Outcome {
     pub seconds: f64,
     /// Whether the median reaches the goal.
     pub met: bool,
-    /// Where it does not: what stands between.
-    pub limit: Option<&'static str>,
 }
 
 impl Spread {
@@ -132,7 +130,6 @@ impl Figure {
         let ours = Spread::of(ours);
         let met = self.goal.is_met(ratio.median, ours.median);
         Ok(Outcome {
-            limit: limits::of(&self.name).filter(|_| !met),
             name: self.name,
             what: self.what,
             unit: self.unit,

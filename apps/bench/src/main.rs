@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod cpu;
+mod document;
 mod dropin;
 mod echo;
 mod figure;
@@ -12,7 +13,6 @@ mod figures;
 mod handover;
 mod host;
 mod instructions;
-mod limits;
 mod memory;
 mod one_core;
 mod ring;
@@ -96,6 +96,9 @@ struct RunArgs {
     /// Also write the figures here
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Also write the figures into the tables of this Markdown file
+    #[arg(long, value_name = "FILE")]
+    document: Option<PathBuf>,
     /// The `ferroce` to measure
     #[arg(long, value_name = "FILE", default_value = "target/release/ferroce")]
     ferroce: PathBuf,
@@ -118,6 +121,9 @@ struct StepsArgs {
     /// Also write the costs here
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Also write the costs into the table of this Markdown file
+    #[arg(long, value_name = "FILE")]
+    document: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -161,6 +167,9 @@ fn steps(args: &StepsArgs) -> Result<ExitCode, String> {
     show::steps_head(!args.check);
     let costs = instructions::measure(&args.only, !args.check, |cost| show::step(cost, !args.check))?;
     write_json(args.json.as_ref(), &costs)?;
+    if let Some(file) = &args.document {
+        document::update(file, "steps", &costs.iter().map(show::step_cells).collect::<Vec<_>>())?;
+    }
     let over = costs.iter().filter(|cost| !cost.is_within()).count();
     if args.check && over > 0 {
         return Err(format!("{over} of {} steps take more instructions than they may", costs.len()));
@@ -213,5 +222,8 @@ fn run(args: &RunArgs) -> Result<ExitCode, String> {
     }
     show::foot(&outcomes);
     write_json(args.json.as_ref(), &outcomes)?;
+    if let Some(file) = &args.document {
+        document::update(file, "figures", &outcomes.iter().map(show::row_cells).collect::<Vec<_>>())?;
+    }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

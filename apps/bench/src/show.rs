@@ -49,14 +49,27 @@ pub fn row(outcome: &Outcome) {
         outcome.goal,
         if outcome.met { "yes" } else { "no" },
     );
-    if let Some(limit) = outcome.limit {
-        println!("{DIM}{:<22} limit: {limit}{DIM:#}", "");
+    if !outcome.met {
         let handover = spread(outcome.handover);
         println!(
             "{DIM}{:<22} meanwhile one core handed the other {handover} Gb/s, 4 KiB at a time{DIM:#}",
             ""
         );
     }
+}
+
+/// The same as cells of a table in a document.
+pub fn row_cells(outcome: &Outcome) -> Vec<String> {
+    let Outcome { name, what, unit, yardstick, goal, ours, theirs, ratio, met, .. } = outcome;
+    let goal = if *met { format!("**{goal}**") } else { goal.clone() };
+    let name = format!("`{name}`");
+    let (ours, theirs) = (format!("{} {unit}", spread(*ours)), format!("{} {unit}", spread(*theirs)));
+    vec![name, format!("{what}, beside {yardstick}"), ours, theirs, spread(*ratio), goal]
+}
+
+/// The same as cells of a table in a document. A time is left out: it is one machine's.
+pub fn step_cells(cost: &Cost) -> Vec<String> {
+    vec![format!("`{}`", cost.name), cost.what.into(), cost.instructions.to_string(), cost.budget.to_string()]
 }
 
 pub fn failure(name: &str, why: &str) {

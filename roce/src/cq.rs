@@ -133,6 +133,18 @@ impl CompletionQueues {
         taken
     }
 
+    /// Returns the completions that wait, oldest first, in two parts.
+    pub(crate) fn waiting(&self, cq: CqId) -> [&[Completion]; 2] {
+        self.get(cq).map_or([&[]; 2], |queue| queue.entries.as_slices().into())
+    }
+
+    /// Forgets the completions that wait.
+    pub(crate) fn clear(&mut self, cq: CqId) {
+        if let Some(queue) = self.get_mut(cq) {
+            queue.entries.clear();
+        }
+    }
+
     /// Returns a queue that received completions since it was returned last.
     #[inline]
     pub(crate) fn take_filled(&mut self) -> Option<CqId> {

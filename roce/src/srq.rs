@@ -1,6 +1,6 @@
 //! Shared receive queues: receive requests that several queue pairs take from (IBA 10.2.9).
 
-use crate::qp::{PostError, RecvRequest};
+use crate::qp::{Capabilities, CheckedRecv, PostError, RecvRequest, RecvRules};
 use crate::{ControlError, CqId, PdId, SrqNumber, XrcdId};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -76,8 +76,9 @@ impl SharedQueues {
     const PLACE_BITS: u32 = 12;
 
     pub(crate) fn create(&mut self, init: SrqInit) -> Result<SrqId, ControlError> {
+        let most = Capabilities::MOST;
         for (what, value, least, limit) in
-            [("depth", init.depth, 1, 1 << 15), ("max_sge", init.max_sge, 0, 32)]
+            [("depth", init.depth, 1, most.max_recv), ("max_sge", init.max_sge, 0, most.max_recv_sge)]
         {
             if !(least..=limit).contains(&value) {
                 return Err(ControlError::Value { what, value: u64::from(value), limit: u64::from(limit) });
@@ -130,17 +131,26 @@ impl SharedQueues {
         }
     }
 
-    pub(crate) fn post(&mut self, srq: SrqId, request: RecvRequest) -> Result<(), PostError> {
-        let queue = self.get_mut(srq).map_err(|_| PostError::NoSrq { srq })?;
-        let (given, limit) = (request.buffers.len(), queue.init.max_sge);
-        if given > limit as usize {
-            return Err(PostError::TooManyBuffers { given, limit });
-        }
+    /// The rules for what is posted to it.
+    pub(crate) fn rules(&self, srq: SrqId) -> Option<RecvRules> {
+        self.get(srq).ok().map(|queue| RecvRules::shared(queue.init.max_sge))
+    }
+
+    /// Checks a request: its rules and the room.
+    pub(crate) fn check(&self, srq: SrqId, request: RecvRequest) -> Result<CheckedRecv, PostError> {
+        let queue = self.get(srq).map_err(|_| PostError::NoSrq { srq })?;
+        let checked = RecvRules::shared(queue.init.max_sge).check(request)?;
         if queue.requests.len() as u32 >= queue.init.depth {
             return Err(PostError::QueueFull { limit: queue.init.depth });
         }
-        queue.requests.push_back(request);
-        Ok(())
+        Ok(checked)
+    }
+
+    /// Takes a request in.
+    pub(crate) fn take(&mut self, srq: SrqId, request: CheckedRecv) {
+        if let Ok(queue) = self.get_mut(srq) {
+            queue.requests.push_back(request.into_request());
+        }
     }
 
     /// Asks for an event once fewer than `limit` requests wait; 0 asks for none.

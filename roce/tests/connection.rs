@@ -4,7 +4,7 @@ use crate::harness::{BASE, Options, Pair, paced};
 use cc::Rate;
 use core::time::Duration;
 use roce::Psn;
-use roce::qp::{CompletionOpcode, CompletionStatus, Data, Remote, SendRequest};
+use roce::qp::{CompletionOpcode, CompletionStatus, Data, Remote, SendRequest, Sge};
 use roce::wire::Mtu;
 
 const LIMIT: Duration = Duration::from_secs(1);
@@ -87,6 +87,33 @@ fn atomics_give_what_was_there() {
     assert_eq!([word(0, 0), word(0, 8), word(0, 16)], [40, 42, 7]);
     assert_eq!(word(1, 64), 7);
     assert_eq!(pair.hosts[0].sent().iter().map(|c| c.id).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn an_atomic_s_answer_may_come_into_several_buffers() {
+    let mut pair = Pair::connect(Options::default());
+    let word = 0x0102_0304_0506_0708_u64.to_ne_bytes();
+    pair.hosts[1].ram.0[64..72].copy_from_slice(&word);
+    let into = [pair.hosts[0].sge(100, 3), pair.hosts[0].sge(0, 0), pair.hosts[0].sge(200, 5)];
+    let fetch = SendRequest::fetch_add(1, into[0], remote(&pair, 1, 64), 1);
+    pair.post(0, SendRequest { data: Data::from(&into[..]), ..fetch });
+    pair.run(LIMIT);
+    assert_eq!(pair.hosts[0].sent()[0].length, 8);
+    assert_eq!([pair.hosts[0].bytes(100, 3), pair.hosts[0].bytes(200, 5)].concat(), word);
+}
+
+#[test]
+fn a_receive_may_hold_more_than_the_longest_message() {
+    let mut pair = Pair::connect(Options::default());
+    fill(&mut pair, 0, 0, 100);
+    let rest = Sge { length: u32::MAX, ..pair.hosts[1].sge(0, 0) };
+    let into = [pair.hosts[1].sge(0, 100), rest];
+    let qpn = pair.hosts[1].qpn;
+    pair.hosts[1].endpoint.post_recv(qpn, roce::qp::RecvRequest::scatter(1, &into)).unwrap();
+    pair.post(0, SendRequest::send(1, pair.hosts[0].sge(0, 100)));
+    pair.run(LIMIT);
+    assert_eq!(pair.hosts[1].received()[0].length, 100);
+    assert_eq!(pair.hosts[1].bytes(0, 100), pair.hosts[0].bytes(0, 100));
 }
 
 #[test]

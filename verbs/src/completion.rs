@@ -58,12 +58,7 @@ impl CompletionQueue {
     /// Where the queue overflowed (once what it holds has been polled), or the core has stopped.
     pub fn poll(&mut self, into: &mut [Completion]) -> Result<usize, PollError> {
         self.progress();
-        let mut count = 0;
-        for place in into.iter_mut() {
-            let Some(completion) = self.ring.pop() else { break };
-            *place = completion;
-            count += 1;
-        }
+        let count = self.ring.pop_into(into);
         if count == 0 && !into.is_empty() {
             self.check()?;
         }

@@ -5,6 +5,7 @@ use datapath::engine::{CoreConfig, CoreCounters, Engine};
 use datapath::io::PacketIo;
 use datapath::neighbour::{Address, Kernel, link_local};
 use datapath::port_spec::PortSpec;
+use roce::qp::Capabilities;
 use roce::wire::{MAX_OVERHEAD, Mac, Mtu, Path, Vlan};
 use roce::{Counters, EndpointConfig};
 use std::net::IpAddr;
@@ -17,9 +18,9 @@ const fn limits(queue_pairs: u32) -> DeviceLimits {
         max_cqs: queue_pairs,
         max_regions: 65_536,
         max_cq_depth: 1 << 20,
-        max_requests: 1 << 15,
-        max_sge: 32,
-        max_inline: 1024,
+        max_requests: Capabilities::MOST.max_send,
+        max_sge: Capabilities::MOST.max_send_sge,
+        max_inline: Capabilities::MOST.max_inline,
         max_rd_atomic: 16,
     }
 }

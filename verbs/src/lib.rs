@@ -61,7 +61,6 @@ mod gid;
 mod implicit;
 mod management;
 mod modify;
-mod post;
 mod queue_pair;
 mod settings;
 mod srq;

@@ -2,6 +2,7 @@
 
 use crate::congestion::choose;
 use crate::{DEFAULT_CONGESTION, Device, Error, QueuePair};
+use roce::ControlError;
 use roce::qp::{Congestion, Modify, RtsSettings, State};
 use roce::wire::{Mac, Path};
 use std::net::IpAddr;
@@ -56,7 +57,13 @@ impl QueuePair {
 
     pub(crate) fn transition(&mut self, modify: Modify) -> Result<(), Error> {
         let qpn = self.qpn();
-        self.device.engine.call(move |station, now| station.endpoint.modify_qp(now, qpn, modify))??;
+        let rules = self.device.engine.call(move |station, now| {
+            station.endpoint.modify_qp(now, qpn, modify)?;
+            Ok::<_, ControlError>(station.endpoint.post_rules(qpn))
+        })??;
+        if let Some(rules) = rules {
+            self.rings.set_rules(rules);
+        }
         self.settings.take(&modify);
         self.state = match modify {
             Modify::Reset => State::Reset,

@@ -1,6 +1,5 @@
 use crate::completion::CqHandle;
 use crate::device::{Inner, random};
-use crate::post;
 use crate::srq::SrqHandle;
 use crate::xrc::XrcdHandle;
 use crate::{
@@ -142,7 +141,7 @@ impl QueuePairBuilder {
             srq: self.srq.as_ref().map(|srq| srq.id),
         };
         let rings = self.device.engine.call(move |station, now| station.create_qp(now, init))??;
-        let owned = Owned::Queues { _send_cq: self.send_cq, _recv_cq: self.recv_cq, srq: self.srq };
+        let owned = Owned::Queues { _send_cq: self.send_cq, _recv_cq: self.recv_cq, _srq: self.srq };
         let mut qp = QueuePair::new(self.device, rings, (gid, psn), &init, owned);
         qp.selective_repeat = self.selective_repeat;
         Ok(qp)
@@ -186,7 +185,7 @@ pub(crate) fn random_psn() -> Result<Psn, Error> {
 /// A connection's end, or a port for datagrams. One thread at a time uses it.
 #[derive(Debug)]
 pub struct QueuePair {
-    rings: QpRings,
+    pub(crate) rings: QpRings,
     gid: IpAddr,
     pub(crate) service: Service,
     psn: Psn,
@@ -205,7 +204,7 @@ pub(crate) enum Owned {
     Queues {
         _send_cq: Arc<CqHandle>,
         _recv_cq: Arc<CqHandle>,
-        srq: Option<Arc<SrqHandle>>,
+        _srq: Option<Arc<SrqHandle>>,
     },
     /// An XRC target serves whatever queue of the domain a message names.
     Target {
@@ -313,18 +312,16 @@ impl QueuePair {
     }
 
     fn push_send(&mut self, request: SendRequest) -> Result<(), PostError> {
-        if self.is_target() {
-            return Err(PostError::Service { qpn: self.qpn() });
-        }
         match self.state {
-            State::ReadyToSend | State::SendQueueDrained | State::SendQueueError | State::Error => {}
+            State::ReadyToSend | State::SendQueueDrained | State::SendQueueError | State::Error => {
+                self.rings.push_send(request)
+            }
+            // An XRC target never sends, whatever its state.
+            _ if self.is_target() => Err(PostError::Service { qpn: self.qpn() }),
             state @ (State::Reset | State::Init | State::ReadyToReceive) => {
-                return Err(PostError::State { qpn: self.qpn(), state });
+                Err(PostError::State { qpn: self.qpn(), state })
             }
         }
-        post::check_service(&request, self.service, self.qpn())?;
-        post::check_send(&request, &self.capabilities)?;
-        self.rings.push_send(request)
     }
 
     /// Posts in order until the first error; rings the doorbell once. Gives how many were posted.
@@ -356,16 +353,6 @@ impl QueuePair {
         if self.state == State::Reset {
             return Err(PostError::State { qpn: self.qpn(), state: State::Reset });
         }
-        match &self.owned {
-            Owned::Queues { srq: None, .. } if self.service == Service::Xrc => {
-                return Err(PostError::Service { qpn: self.qpn() });
-            }
-            Owned::Queues { srq: None, .. } => {}
-            Owned::Queues { srq: Some(_), .. } | Owned::Target { .. } => {
-                return Err(PostError::SharedReceives { qpn: self.qpn() });
-            }
-        }
-        post::check_recv(&request, &self.capabilities)?;
         self.rings.push_recv(request)
     }
 

@@ -2,9 +2,9 @@
 
 use crate::device::Inner;
 use crate::xrc::XrcParts;
-use crate::{Error, ProtectionDomain, post};
+use crate::{Error, ProtectionDomain};
 use datapath::engine::SrqRings;
-use roce::qp::{Capabilities, PostError, RecvRequest};
+use roce::qp::{PostError, RecvRequest};
 use roce::{ControlError, SrqId, SrqInit, SrqNumber, SrqReport};
 use std::sync::Arc;
 
@@ -12,7 +12,6 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     rings: SrqRings,
-    max_sge: u32,
     number: SrqNumber,
     handle: Arc<SrqHandle>,
 }
@@ -53,7 +52,7 @@ impl SharedReceiveQueue {
         })?;
         let (rings, number) = made?;
         let handle = Arc::new(SrqHandle { device: device.clone(), id: rings.srq(), _xrc: xrc });
-        Ok(Self { rings, max_sge, number, handle })
+        Ok(Self { rings, number, handle })
     }
 
     pub(crate) fn handle(&self) -> &Arc<SrqHandle> {
@@ -65,8 +64,7 @@ impl SharedReceiveQueue {
     /// # Errors
     /// Where the queue is full or the request passes a limit. Nothing of it was done.
     pub fn post_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
-        let limits = Capabilities { max_recv_sge: self.max_sge, ..Capabilities::default() };
-        let result = post::check_recv(&request, &limits).and_then(|()| self.rings.push_recv(request));
+        let result = self.rings.push_recv(request);
         // After a refusal too: a full queue's poster waits for the core to say what is done.
         self.rings.ring_doorbell();
         self.handle.device.engine.posted();

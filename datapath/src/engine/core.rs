@@ -152,7 +152,7 @@ impl<P: PacketIo> Turn for Core<P> {
     fn turn(&mut self) -> bool {
         let now = self.clock.now();
         let mut work = self.control(now);
-        work |= self.station.take_posts(now);
+        work |= self.station.has_posts() && self.station.take_posts(now);
         work |= self.receive(now);
         work |= self.station.on_timeout(now);
         work |= self.transmit(now);

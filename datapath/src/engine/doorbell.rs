@@ -1,3 +1,5 @@
+//! The bells by which posters tell their core which queues have something new.
+
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(all(test, loom)))]
@@ -38,14 +40,25 @@ impl Doorbells {
         }
     }
 
+    /// Whether a bell rang since the last time: `false` is sure.
+    #[inline]
+    #[must_use]
+    pub fn are_rung(&self) -> bool {
+        let first = match &*self.summaries {
+            [only] => only,
+            _ => &self.top,
+        };
+        first.load(Ordering::Relaxed) != 0
+    }
+
     /// Calls `serve` for each slot that rang since the last time; tells whether any did.
     pub fn take(&self, mut serve: impl FnMut(usize)) -> bool {
         // The common case, nothing to do, must not write a line that posters share.
+        if !self.are_rung() {
+            return false;
+        }
         if self.summaries.len() == 1 {
             return self.take_summary(0, &mut serve);
-        }
-        if self.top.load(Ordering::Relaxed) == 0 {
-            return false;
         }
         let mut any = false;
         for summary in bits(self.top.swap(0, Ordering::Acquire)) {

@@ -88,6 +88,11 @@ impl Management {
         room
     }
 
+    #[inline]
+    pub(super) fn may_transmit(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
     pub(super) fn poll_transmit(&mut self, frame: &mut [u8]) -> Option<usize> {
         let (path, mad) = self.outbox.pop_front()?;
         self.psn = self.psn.plus(1);

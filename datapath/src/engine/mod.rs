@@ -5,6 +5,7 @@
 //! queue, and control calls travel by a channel.
 
 mod adaptive;
+mod completion_ring;
 mod config;
 mod core;
 mod doorbell;
@@ -15,20 +16,24 @@ mod management;
 mod notify;
 mod on_demand;
 mod qpn_hash;
+mod queues;
 mod rings;
 mod runner;
 mod station;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod vlan;
 mod wake;
+mod work_queue;
 
+pub use completion_ring::CqRing;
 pub use config::{CoreConfig, Idle, Progress, ProgressError, ResolveError, StartError, Stopped};
 pub use doorbell::{Doorbells, MAX_SLOTS};
 pub use events::{AsyncEvent, EventQueue};
 pub use management::{MAD_LENGTH, Mad};
 pub use notify::Notifier;
-pub use rings::{CqRing, QpRings, SrqRings};
+pub use rings::{QpRings, SrqRings};
 pub use station::{CoreCounters, Station};
 
 use crate::clock::Clock;

@@ -4,6 +4,7 @@ mod commons;
 mod datapath;
 mod numbers;
 mod peers;
+mod posting;
 mod redirect;
 mod table;
 mod xrc;
@@ -11,8 +12,8 @@ mod xrc;
 use crate::event::{Event, FailureCause};
 use crate::key_space::KeySpace;
 use crate::qp::{
-    Books, Capabilities, Completion, CompletionOpcode, CompletionStatus, Identity, Modify, PostError, QpInit,
-    QpReport, QueuePair, Receives, RecvRequest, SendRequest,
+    Books, Capabilities, Completion, CompletionStatus, Identity, Modify, QpInit, QpReport, QueuePair,
+    Receives,
 };
 use crate::wire::{Path, Service};
 use crate::{
@@ -31,12 +32,6 @@ use thiserror::Error;
 
 /// How late a timer may fire. Pacing at 100 Gb/s wants it below a packet's time.
 const TIMER_GRANULARITY: Duration = Duration::from_nanos(256);
-/// Requests in one queue.
-const MAX_QUEUE: u32 = 1 << 15;
-/// Buffers in one request.
-const MAX_SGE: u32 = 32;
-/// Bytes inline in one request.
-const MAX_INLINE: u32 = 4096;
 
 /// A protection domain: queue pairs and regions of different domains don't meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -210,6 +205,17 @@ impl Endpoint {
         self.commons.cqs.poll(cq, into)
     }
 
+    /// Returns the completions that wait in a queue, oldest first, in two parts.
+    #[must_use]
+    pub fn completions(&self, cq: CqId) -> [&[Completion]; 2] {
+        self.commons.cqs.waiting(cq)
+    }
+
+    /// Forgets the completions that wait in a queue: [`Self::completions`] returned them.
+    pub fn clear_cq(&mut self, cq: CqId) {
+        self.commons.cqs.clear(cq);
+    }
+
     /// Returns a completion queue that received completions since it was returned last. Queues without news cost nothing.
     #[inline]
     pub fn poll_filled_cq(&mut self) -> Option<CqId> {
@@ -337,14 +343,6 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Takes in a receive request for whichever queue pair comes first.
-    ///
-    /// # Errors
-    /// Why it was not taken; nothing of it was done.
-    pub fn post_srq_recv(&mut self, srq: SrqId, request: RecvRequest) -> Result<(), PostError> {
-        self.commons.shared.post(srq, request)
-    }
-
     /// Asks for an event, once, when fewer than `limit` requests wait: [`Self::poll_event`] gives it. 0 asks for
     /// none.
     ///
@@ -461,65 +459,6 @@ impl Endpoint {
         self.qps.get(qpn).map(|slot| slot.qp.report())
     }
 
-    /// Takes in a send request.
-    ///
-    /// # Errors
-    /// Why it was not taken; nothing of it was done.
-    pub fn post_send(&mut self, now: Instant, qpn: Qpn, request: SendRequest) -> Result<(), PostError> {
-        let (index, qp, mut books) = self.open(now, qpn).ok_or(PostError::NoQp { qpn })?;
-        qp.post_send(request, &mut books)?;
-        self.settle(now, index);
-        Ok(())
-    }
-
-    /// Takes in the send requests that `next` gives, until it has none; what is not taken goes to `refused`.
-    pub fn post_sends(
-        &mut self,
-        now: Instant,
-        qpn: Qpn,
-        mut next: impl FnMut() -> Option<SendRequest>,
-        mut refused: impl FnMut(u64, CompletionOpcode),
-    ) {
-        let Some((index, qp, mut books)) = self.open(now, qpn) else {
-            while let Some(request) = next() {
-                refused(request.id, request.operation.opcode());
-            }
-            return;
-        };
-        while let Some(request) = next() {
-            let (id, opcode) = (request.id, request.operation.opcode());
-            if qp.post_send(request, &mut books).is_err() {
-                refused(id, opcode);
-            }
-        }
-        self.settle(now, index);
-    }
-
-    /// Takes in a receive request.
-    ///
-    /// # Errors
-    /// Why it was not taken; nothing of it was done.
-    pub fn post_recv(&mut self, qpn: Qpn, request: RecvRequest) -> Result<(), PostError> {
-        // A receive needs no time: what waits for it comes back by itself.
-        let (_, qp, mut books) = self.open(Instant::ZERO, qpn).ok_or(PostError::NoQp { qpn })?;
-        qp.post_recv(request, &mut books)?;
-        self.spread_overflow(Instant::ZERO);
-        Ok(())
-    }
-
-    /// Send requests that the queue pair would still take now; 0 means that `post_send` answers `QueueFull`. Requests
-    /// that are done, signalled or not, take no room.
-    #[must_use]
-    pub fn send_room(&self, qpn: Qpn) -> u32 {
-        self.qps.get(qpn).map_or(0, |slot| slot.qp.send_room())
-    }
-
-    /// Receive requests that the queue pair would still take now.
-    #[must_use]
-    pub fn recv_room(&self, qpn: Qpn) -> u32 {
-        self.qps.get(qpn).map_or(0, |slot| slot.qp.recv_room())
-    }
-
     /// What was counted since the endpoint was made.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
@@ -566,11 +505,11 @@ impl Endpoint {
 fn check_capabilities(capabilities: &Capabilities) -> Result<(), ControlError> {
     let Capabilities { max_send, max_recv, max_send_sge, max_recv_sge, max_inline } = *capabilities;
     for (what, value, limit) in [
-        ("max_send", max_send, MAX_QUEUE),
-        ("max_recv", max_recv, MAX_QUEUE),
-        ("max_send_sge", max_send_sge, MAX_SGE),
-        ("max_recv_sge", max_recv_sge, MAX_SGE),
-        ("max_inline", max_inline, MAX_INLINE),
+        ("max_send", max_send, Capabilities::MOST.max_send),
+        ("max_recv", max_recv, Capabilities::MOST.max_recv),
+        ("max_send_sge", max_send_sge, Capabilities::MOST.max_send_sge),
+        ("max_recv_sge", max_recv_sge, Capabilities::MOST.max_recv_sge),
+        ("max_inline", max_inline, Capabilities::MOST.max_inline),
     ] {
         if value > limit {
             return Err(ControlError::Value { what, value: u64::from(value), limit: u64::from(limit) });

@@ -1,7 +1,7 @@
 //! What queue pairs of every service have: identity, state, peer, congestion control.
 
 use super::alarms::{self, Alarms};
-use super::{Books, Identity, Receives, RtrSettings, State};
+use super::{Books, Identity, RtrSettings, State};
 use crate::congestion::CongestionControl;
 use crate::wire::{Bth, Frame, Mac, Path, Template};
 use crate::{Access, ControlError, Discard, FailureCause, Psn, QpFailure, Qpn};
@@ -188,10 +188,6 @@ impl Common {
             alarms::on_error(failure, &self.identity, books);
         }
         self.state = State::Error;
-    }
-
-    pub(super) fn is_target(&self) -> bool {
-        matches!(self.identity.receives, Receives::Named(_))
     }
 }
 

@@ -18,6 +18,7 @@ mod wqe;
 pub use crate::congestion::{Congestion, CongestionAlgorithm, FeedbackKey, PathChoice, Upgrade, When};
 pub use crate::wire::Reverse;
 pub use changes::Changes;
+pub use posting::{CheckedRecv, CheckedSend, PostRules, RecvRules, SendRules};
 pub use request::{
     Completion, CompletionOpcode, CompletionStatus, Data, Datagram, PostError, RecvRequest, Remote,
     SendOperation, SendRequest, Sge,

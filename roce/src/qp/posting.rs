@@ -1,58 +1,328 @@
-//! What is checked of a request when it is posted.
+//! What may be posted: every rule that a request can break before its queue pair sees it. The application's thread applies them, so
+//! a core never refuses what the application was told is accepted.
 
 use super::wqe::MAX_MESSAGE;
-use super::{Data, Identity, PostError, Receives, SendOperation, SendRequest};
+use super::{Data, Identity, PostError, Receives, RecvRequest, Remote, SendOperation, SendRequest};
+use crate::Qpn;
+use crate::wire::Service;
+
+/// A send request that its queue pair's [`SendRules`] allow; only they create one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckedSend {
+    pub(super) request: SendRequest,
+    /// Bytes of the message.
+    pub(super) length: u32,
+}
+
+/// A receive request that its queue's [`RecvRules`] allow; only they create one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckedRecv(pub(super) RecvRequest);
+
+impl CheckedRecv {
+    pub(crate) fn into_request(self) -> RecvRequest {
+        self.0
+    }
+}
+
+/// The rules for what is posted to one queue pair. Changes of its state may change them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostRules {
+    /// For send requests.
+    pub send: SendRules,
+    /// For receive requests.
+    pub recv: RecvRules,
+}
+
+impl PostRules {
+    /// The rules of a queue pair. `longest` is the longest datagram, for the service that has a limit of its own.
+    pub(crate) const fn new(identity: &Identity, service: Service, longest: Option<u32>) -> Self {
+        let Identity { qpn, receives, capabilities, .. } = *identity;
+        let elsewhere = match receives {
+            Receives::Own => None,
+            Receives::Shared(_) | Receives::Named(_) => Some(PostError::SharedReceives { qpn }),
+            Receives::Never => Some(PostError::Service { qpn }),
+        };
+        Self {
+            send: SendRules {
+                qpn,
+                service,
+                is_sender: !matches!(receives, Receives::Named(_)),
+                max_sge: capabilities.max_send_sge,
+                max_inline: capabilities.max_inline,
+                longest: match longest {
+                    Some(longest) => longest,
+                    None => MAX_MESSAGE,
+                },
+            },
+            recv: RecvRules { max_sge: capabilities.max_recv_sge, elsewhere },
+        }
+    }
+}
+
+/// The rules for send requests of one queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendRules {
+    qpn: Qpn,
+    service: Service,
+    /// `false` for an XRC target, which sends nothing.
+    is_sender: bool,
+    max_sge: u32,
+    max_inline: u32,
+    /// Bytes of the longest message.
+    longest: u32,
+}
+
+impl SendRules {
+    /// Checks a request against the service (IBA table 38) and the queue pair's limits.
+    ///
+    /// # Errors
+    /// Returns the first rule that the request breaks.
+    #[inline]
+    pub fn check(&self, request: SendRequest) -> Result<CheckedSend, PostError> {
+        let length = self.length(&request)?;
+        if request.operation.has_data() {
+            return Ok(CheckedSend { request, length });
+        }
+        // What these say of data means nothing, as in rdma-core.
+        Ok(CheckedSend { request: SendRequest { data: Data::empty(), ..request }, length: 0 })
+    }
+
+    /// Returns the bytes of a message that is allowed.
+    #[inline]
+    fn length(&self, request: &SendRequest) -> Result<u32, PostError> {
+        self.check_service(request)?;
+        let operation = &request.operation;
+        if !operation.has_data() {
+            return Ok(0);
+        }
+        let given = request.data.length();
+        match &request.data {
+            Data::Buffers(buffers) => check_buffers(buffers.len(), self.max_sge)?,
+            Data::Inline(bytes) => self.check_inline(operation, bytes.len())?,
+        }
+        if given > u64::from(self.longest) {
+            return Err(self.too_long(given));
+        }
+        match *operation {
+            SendOperation::FetchAdd { remote, .. }
+            | SendOperation::CompareSwap { remote, .. }
+            | SendOperation::AtomicWrite { remote } => check_word(given, remote)?,
+            _ => {}
+        }
+        Ok(given as u32)
+    }
+
+    #[inline]
+    fn check_service(&self, request: &SendRequest) -> Result<(), PostError> {
+        let service = self.service;
+        let has = match request.operation {
+            SendOperation::SendTo { .. } => service == Service::Ud,
+            SendOperation::Send { .. }
+            | SendOperation::Write { .. }
+            | SendOperation::Bind(_)
+            | SendOperation::LocalInvalidate { .. } => service != Service::Ud,
+            SendOperation::SendInvalidate { .. }
+            | SendOperation::Read { .. }
+            | SendOperation::FetchAdd { .. }
+            | SendOperation::CompareSwap { .. }
+            | SendOperation::AtomicWrite { .. }
+            | SendOperation::Flush { .. } => matches!(service, Service::Rc | Service::Xrc),
+        };
+        if !has || !self.is_sender {
+            return Err(PostError::Service { qpn: self.qpn });
+        }
+        // An XRC initiator names the queue that its message is for; what stays here is for none.
+        let names = request.srq.is_some();
+        if names == (service == Service::Xrc) || request.operation.is_local() {
+            return Ok(());
+        }
+        Err(PostError::RemoteSrq { qpn: self.qpn })
+    }
+
+    fn check_inline(&self, operation: &SendOperation, given: usize) -> Result<(), PostError> {
+        let operation = match operation {
+            SendOperation::Read { .. } => "READ",
+            SendOperation::FetchAdd { .. } => "FETCH_ADD",
+            SendOperation::CompareSwap { .. } => "CMP_SWAP",
+            // Its eight bytes are part of the request, whatever else may be.
+            SendOperation::AtomicWrite { .. } => return Ok(()),
+            _ if given <= self.max_inline as usize => return Ok(()),
+            _ => return Err(PostError::InlineTooLong { given, limit: self.max_inline }),
+        };
+        // What comes back needs a buffer to come to.
+        Err(PostError::InlineNotAllowed { operation })
+    }
+
+    #[cold]
+    fn too_long(&self, given: u64) -> PostError {
+        match u32::try_from(given) {
+            Ok(given) if self.service == Service::Ud => {
+                PostError::DatagramTooLong { given, limit: self.longest }
+            }
+            _ => PostError::MessageTooLong { given },
+        }
+    }
+}
+
+/// The rules for receive requests of one queue, a queue pair's own or a shared one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvRules {
+    max_sge: u32,
+    /// Why the queue pair takes none.
+    elsewhere: Option<PostError>,
+}
+
+impl RecvRules {
+    /// The rules of a shared receive queue.
+    pub(crate) const fn shared(max_sge: u32) -> Self {
+        Self { max_sge, elsewhere: None }
+    }
+
+    /// Checks a request. Its buffers may hold more than the longest message, as rdma-core allows.
+    ///
+    /// # Errors
+    /// Returns the first rule that the request breaks.
+    #[inline]
+    pub fn check(&self, request: RecvRequest) -> Result<CheckedRecv, PostError> {
+        if let Some(error) = self.elsewhere {
+            return Err(error);
+        }
+        check_buffers(request.buffers.len(), self.max_sge)?;
+        Ok(CheckedRecv(request))
+    }
+}
 
 #[inline]
-pub(super) fn check_buffers(given: usize, limit: u32) -> Result<(), PostError> {
+fn check_buffers(given: usize, limit: u32) -> Result<(), PostError> {
     if given <= limit as usize { Ok(()) } else { Err(PostError::TooManyBuffers { given, limit }) }
 }
 
-/// What can be said of a request without the regions; gives its length.
-#[inline]
-pub(super) fn check_send(request: &SendRequest, identity: &Identity) -> Result<u32, PostError> {
-    let capabilities = &identity.capabilities;
-    if (identity.receives == Receives::Never) != request.srq.is_some() && !request.operation.is_local() {
-        return Err(PostError::RemoteSrq { qpn: identity.qpn });
+/// Atomics work on one aligned word there; here its bytes may be in several buffers (IBA 9.4.5).
+fn check_word(given: u64, remote: Remote) -> Result<(), PostError> {
+    if given == 8 && remote.address.is_multiple_of(8) { Ok(()) } else { Err(PostError::BadAtomic) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qp::{Capabilities, QpInit, Sge};
+    use crate::wire::Feth;
+    use crate::{CqId, Lkey, PdId, Rkey, SrqId, SrqNumber, XrcdId};
+
+    const QPN: Qpn = Qpn::new(7);
+    const REMOTE: Remote = Remote { address: 64, rkey: Rkey::new(1) };
+    const ODD: Remote = Remote { address: 65, ..REMOTE };
+
+    fn rules_of(service: Service, receives: Receives) -> PostRules {
+        let init = QpInit {
+            service,
+            pd: PdId(1),
+            send_cq: CqId(0),
+            recv_cq: CqId(0),
+            capabilities: Capabilities::default(),
+            signal_all: false,
+            srq: None,
+        };
+        let longest = (service == Service::Ud).then_some(1024);
+        PostRules::new(&Identity::new(QPN, &init, receives), service, longest)
     }
-    match &request.data {
-        Data::Buffers(buffers) => check_buffers(buffers.len(), capabilities.max_send_sge)?,
-        // A word to be written at once lies in the request, whatever else may.
-        Data::Inline(_) if matches!(request.operation, SendOperation::AtomicWrite { .. }) => {}
-        Data::Inline(bytes) if bytes.len() > capabilities.max_inline as usize => {
-            return Err(PostError::InlineTooLong { given: bytes.len(), limit: capabilities.max_inline });
-        }
-        Data::Inline(_) => {}
+
+    fn sge(length: u32) -> Sge {
+        Sge { address: 0, length, lkey: Lkey::new(1) }
     }
-    let inline = matches!(request.data, Data::Inline(_));
-    let length = request.data.length();
-    match request.operation {
-        SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => return Ok(0),
-        SendOperation::Send { .. }
-        | SendOperation::SendInvalidate { .. }
-        | SendOperation::SendTo { .. }
-        | SendOperation::Write { .. } => {}
-        SendOperation::Read { .. } if inline => {
-            return Err(PostError::InlineNotAllowed { operation: "READ" });
+
+    fn check(request: SendRequest) -> Result<u32, PostError> {
+        rules_of(Service::Rc, Receives::Own).send.check(request).map(|checked| checked.length)
+    }
+
+    #[test]
+    fn what_passes_a_limit_is_refused() {
+        let too_many = PostError::TooManyBuffers { given: 5, limit: 4 };
+        assert_eq!(check(SendRequest::send(0, &[sge(1); 5][..])), Err(too_many));
+        let inline = SendRequest::send(0, Data::inline(&[0; 237]));
+        assert_eq!(check(inline), Err(PostError::InlineTooLong { given: 237, limit: 236 }));
+        let long = SendRequest::write(0, &[sge(1 << 31), sge(1)][..], REMOTE);
+        assert_eq!(check(long), Err(PostError::MessageTooLong { given: (1 << 31) + 1 }));
+        for (request, operation) in [
+            (SendRequest::read(0, sge(8), REMOTE), "READ"),
+            (SendRequest::fetch_add(0, sge(8), REMOTE, 1), "FETCH_ADD"),
+            (SendRequest::compare_swap(0, sge(8), REMOTE, 1, 2), "CMP_SWAP"),
+        ] {
+            let request = SendRequest { data: Data::inline(&[0; 8]), ..request };
+            assert_eq!(check(request), Err(PostError::InlineNotAllowed { operation }));
         }
-        SendOperation::Read { .. } => {}
-        SendOperation::Flush { .. } => return Ok(0),
-        SendOperation::AtomicWrite { remote } => {
-            if length != 8 || !remote.address.is_multiple_of(8) {
-                return Err(PostError::BadAtomic);
+        for request in [
+            SendRequest::fetch_add(0, sge(4), REMOTE, 1),
+            SendRequest::compare_swap(0, sge(8), ODD, 1, 2),
+            SendRequest::atomic_write(0, Data::inline(&[0; 8]), ODD),
+            SendRequest::atomic_write(0, sge(9), REMOTE),
+        ] {
+            assert_eq!(check(request), Err(PostError::BadAtomic));
+        }
+    }
+
+    #[test]
+    fn what_is_within_the_limits_passes() {
+        let word = [sge(3), sge(0), sge(5)];
+        for (request, length) in [
+            (SendRequest::send(0, Data::empty()), 0),
+            (SendRequest::send(0, Data::inline(&[0; 236])), 236),
+            (SendRequest::write(0, sge(1 << 31), REMOTE), 1 << 31),
+            (SendRequest::read(0, sge(0), REMOTE), 0),
+            (SendRequest::fetch_add(0, sge(8), REMOTE, 1), 8),
+            (SendRequest { data: (&word[..]).into(), ..SendRequest::fetch_add(0, sge(8), REMOTE, 1) }, 8),
+            (SendRequest::atomic_write(0, &word[..], REMOTE), 8),
+        ] {
+            assert_eq!(check(request), Ok(length));
+        }
+    }
+
+    #[test]
+    fn operations_without_data_take_any() {
+        let flush = SendRequest::flush(0, REMOTE, u32::MAX, Feth::new(true, false, false));
+        let many = [sge(u32::MAX); 9];
+        for request in [flush, SendRequest::local_invalidate(0, Rkey::new(1))] {
+            for data in [Data::from(&many[..]), Data::inline(&[0; 5000])] {
+                let request = SendRequest { data, ..request.clone() };
+                let checked = rules_of(Service::Rc, Receives::Own).send.check(request).unwrap();
+                assert_eq!((checked.length, checked.request.data), (0, Data::empty()));
             }
         }
-        SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. } if inline => {
-            return Err(PostError::InlineNotAllowed { operation: "atomic" });
-        }
-        SendOperation::FetchAdd { remote, .. } | SendOperation::CompareSwap { remote, .. } => {
-            if length != 8 || !remote.address.is_multiple_of(8) {
-                return Err(PostError::BadAtomic);
-            }
-        }
     }
-    if length > u64::from(MAX_MESSAGE) {
-        return Err(PostError::MessageTooLong { given: length });
+
+    #[test]
+    fn a_service_has_its_own_operations() {
+        let services = [Service::Rc, Service::Uc, Service::Ud, Service::Xrc];
+        let had = |request: SendRequest| {
+            services.map(|service| rules_of(service, Receives::Own).send.check(request.clone()).is_ok())
+        };
+        let srq = SrqNumber::new(5);
+        let [connected, reliable, xrc] =
+            [[true, true, false, false], [true, false, false, false], [false, false, false, true]];
+        assert_eq!(had(SendRequest::send(0, Data::empty())), connected);
+        assert_eq!(had(SendRequest::local_invalidate(0, Rkey::new(1))), [true, true, false, true]);
+        assert_eq!(had(SendRequest::send_invalidate(0, Data::empty(), Rkey::new(1))), reliable);
+        assert_eq!(had(SendRequest::atomic_write(0, Data::inline(&[0; 8]), REMOTE)), reliable);
+        assert_eq!(had(SendRequest::read(0, sge(1), REMOTE)), reliable);
+        assert_eq!(had(SendRequest::read(0, sge(1), REMOTE).to_srq(srq)), xrc);
+        assert_eq!(had(SendRequest::send(0, Data::empty()).to_srq(srq)), xrc);
+        let target = rules_of(Service::Xrc, Receives::Named(XrcdId(0))).send;
+        let request = SendRequest::send(0, Data::empty()).to_srq(srq);
+        assert_eq!(target.check(request), Err(PostError::Service { qpn: QPN }));
     }
-    Ok(length as u32)
+
+    #[test]
+    fn a_receive_may_hold_more_than_a_message_but_has_its_queue() {
+        let large = RecvRequest::scatter(0, &[sge(u32::MAX), sge(u32::MAX)]);
+        let many = RecvRequest::scatter(0, &[sge(1); 5]);
+        for rules in [rules_of(Service::Rc, Receives::Own).recv, RecvRules::shared(4)] {
+            assert!(rules.check(large.clone()).is_ok());
+            let too_many = PostError::TooManyBuffers { given: 5, limit: 4 };
+            assert_eq!(rules.check(many.clone()), Err(too_many));
+        }
+        let shared = rules_of(Service::Rc, Receives::Shared(SrqId(0))).recv;
+        assert_eq!(shared.check(large.clone()), Err(PostError::SharedReceives { qpn: QPN }));
+        let initiator = rules_of(Service::Xrc, Receives::Never).recv;
+        assert_eq!(initiator.check(large), Err(PostError::Service { qpn: QPN }));
+    }
 }

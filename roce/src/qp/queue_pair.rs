@@ -2,12 +2,12 @@
 
 use super::changes::{self, Changes};
 use super::common::{Common, Connection, Peer};
-use super::posting::{check_buffers, check_send};
+use super::posting::{CheckedRecv, CheckedSend, PostRules};
 use super::reliable::Reliable;
 use super::unreliable::{Kind, Unreliable};
 use super::{
-    Books, CompletionStatus, Identity, Modify, PostError, QpReport, Receives, RecvRequest, RtrSettings,
-    RtsSettings, SendRequest, State,
+    Books, CompletionStatus, Identity, Modify, PostError, QpReport, RecvRequest, RtrSettings, RtsSettings,
+    SendRequest, State,
 };
 use crate::congestion::Congestion;
 use crate::wire::{Frame, Mac, Service};
@@ -261,62 +261,76 @@ impl QueuePair {
         self.common.identity.capabilities.max_recv - taken as u32
     }
 
-    /// Takes a send request in.
-    #[inline]
-    pub(crate) fn post_send(&mut self, request: SendRequest, books: &mut Books<'_>) -> Result<(), PostError> {
-        let common = &mut self.common;
-        if common.is_target() {
-            return Err(PostError::Service { qpn: common.identity.qpn });
-        }
-        let length = check_send(&request, &common.identity)?;
-        either!(&self.transport, part => part.check_service(common, &request, length))?;
-        match common.state {
-            State::ReadyToSend | State::SendQueueDrained => {
-                if self.send_room() == 0 {
-                    let limit = self.common.identity.capabilities.max_send;
-                    return Err(PostError::QueueFull { limit });
-                }
-                either!(&mut self.transport, part => part.post(&self.common, request, length));
+    /// Returns the rules for what is posted to it.
+    pub(crate) fn post_rules(&self) -> PostRules {
+        let identity = &self.common.identity;
+        match &self.transport {
+            Transport::Reliable(_) => PostRules::new(identity, identity.receives.service(), None),
+            Transport::Unreliable(Unreliable { kind: Kind::Connected, .. }) => {
+                PostRules::new(identity, Service::Uc, None)
             }
-            State::SendQueueError | State::Error => {
-                either!(&mut self.transport, part => part.post(common, request, length));
-                either!(&mut self.transport, part => part.flush_sends(common, CompletionStatus::Flushed, books));
-            }
-            state @ (State::Reset | State::Init | State::ReadyToReceive) => {
-                return Err(PostError::State { qpn: common.identity.qpn, state });
+            // Known from RTR on, and before that nothing is sent.
+            Transport::Unreliable(Unreliable { kind: Kind::Datagram { mtu, .. }, .. }) => {
+                PostRules::new(identity, Service::Ud, Some(*mtu).filter(|&mtu| mtu > 0))
             }
         }
-        Ok(())
     }
 
-    /// Takes a receive request in.
-    pub(crate) fn post_recv(&mut self, request: RecvRequest, books: &mut Books<'_>) -> Result<(), PostError> {
-        let Identity { qpn, receives, capabilities, .. } = self.common.identity;
-        match receives {
-            Receives::Own => {}
-            Receives::Shared(_) | Receives::Named(_) => return Err(PostError::SharedReceives { qpn }),
-            Receives::Never => return Err(PostError::Service { qpn }),
-        }
-        check_buffers(request.buffers.len(), capabilities.max_recv_sge)?;
+    /// Checks a send request: its rules, the state, the room.
+    pub(crate) fn check_send(&self, request: SendRequest) -> Result<CheckedSend, PostError> {
+        let checked = self.post_rules().send.check(request)?;
+        let Identity { qpn, capabilities, .. } = self.common.identity;
         match self.common.state {
-            state @ State::Reset => return Err(PostError::State { qpn, state }),
-            State::Error => {
-                either!(&mut self.transport, part => part.post_recv(request));
-                let status = CompletionStatus::Flushed;
-                either!(&mut self.transport, part => part.flush_receives(&self.common, status, books));
+            state @ (State::Reset | State::Init | State::ReadyToReceive) => {
+                Err(PostError::State { qpn, state })
             }
-            State::Init
-            | State::ReadyToReceive
-            | State::ReadyToSend
-            | State::SendQueueDrained
-            | State::SendQueueError => {
-                if self.recv_room() == 0 {
-                    return Err(PostError::QueueFull { limit: capabilities.max_recv });
-                }
-                either!(&mut self.transport, part => part.post_recv(request));
+            State::ReadyToSend | State::SendQueueDrained if self.send_room() == 0 => {
+                Err(PostError::QueueFull { limit: capabilities.max_send })
+            }
+            _ => Ok(checked),
+        }
+    }
+
+    /// Checks a receive request: its rules, the state, the room.
+    pub(crate) fn check_recv(&self, request: RecvRequest) -> Result<CheckedRecv, PostError> {
+        let checked = self.post_rules().recv.check(request)?;
+        let Identity { qpn, capabilities, .. } = self.common.identity;
+        match self.common.state {
+            state @ State::Reset => Err(PostError::State { qpn, state }),
+            State::Error => Ok(checked),
+            _ if self.recv_room() == 0 => Err(PostError::QueueFull { limit: capabilities.max_recv }),
+            _ => Ok(checked),
+        }
+    }
+
+    /// Takes a send request in. After an error it is flushed.
+    #[inline]
+    pub(crate) fn take_send(&mut self, request: CheckedSend, books: &mut Books<'_>) {
+        let common = &mut self.common;
+        match common.state {
+            // A reset forgets what was posted before it.
+            State::Reset | State::Init | State::ReadyToReceive => {}
+            State::ReadyToSend | State::SendQueueDrained => {
+                either!(&mut self.transport, part => part.post(common, request));
+            }
+            State::SendQueueError | State::Error => {
+                either!(&mut self.transport, part => part.post(common, request));
+                either!(&mut self.transport, part => part.flush_sends(common, CompletionStatus::Flushed, books));
             }
         }
-        Ok(())
+    }
+
+    /// Takes a receive request in. After an error it is flushed.
+    pub(crate) fn take_recv(&mut self, request: CheckedRecv, books: &mut Books<'_>) {
+        // A reset forgets what was posted before it.
+        if self.common.state == State::Reset {
+            return;
+        }
+        either!(&mut self.transport, part => part.post_recv(request));
+        if self.common.state == State::Error {
+            let status = CompletionStatus::Flushed;
+            either!(&mut self.transport, part => part.flush_receives(&self.common, status, books));
+        }
     }
 
     /// Takes in a packet whose ICRC is right and that names this queue pair.

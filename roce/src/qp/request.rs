@@ -124,6 +124,11 @@ impl SendOperation {
         }
     }
 
+    /// Whether it moves bytes between the local buffers and the peer.
+    pub(crate) const fn has_data(&self) -> bool {
+        !self.is_local() && !matches!(self, Self::Flush { .. })
+    }
+
     /// Whether no packet carries it.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, Self::Bind(_) | Self::LocalInvalidate { .. })
@@ -197,7 +202,7 @@ pub enum PostError {
     RemoteSrq { qpn: Qpn },
     #[error("datagram of {given} bytes: the path MTU is {limit}")]
     DatagramTooLong { given: u32, limit: u32 },
-    #[error("an atomic needs 8 bytes in one buffer, and a remote address aligned to 8")]
+    #[error("an atomic needs 8 bytes here, and a remote address aligned to 8")]
     BadAtomic,
 }
 

@@ -36,6 +36,12 @@ pub struct Capabilities {
     pub max_inline: u32,
 }
 
+impl Capabilities {
+    /// The most that a queue pair may have of each.
+    pub const MOST: Self =
+        Self { max_send: 1 << 15, max_recv: 1 << 15, max_send_sge: 32, max_recv_sge: 32, max_inline: 1024 };
+}
+
 impl Default for Capabilities {
     fn default() -> Self {
         Self { max_send: 128, max_recv: 512, max_send_sge: 4, max_recv_sge: 4, max_inline: 236 }

@@ -85,13 +85,11 @@ impl Bench {
     }
 
     fn post(&mut self, request: &SendRequest) {
-        let mut left = BATCH;
-        let next = || {
-            left = left.checked_sub(1)?;
-            Some(SendRequest { signalled: left == 0, ..request.clone() })
-        };
-        let refused = |id, _| panic!("request {id} finds no room");
-        self.a.endpoint.post_sends(self.now, self.a.qps[0], next, refused);
+        let Host { endpoint, qps, .. } = &mut self.a;
+        let rules = endpoint.post_rules(qps[0]).expect("it is there").send;
+        let list = (1..=BATCH).map(|n| SendRequest { signalled: n == BATCH, ..request.clone() });
+        let checked = list.map(|request| rules.check(request).expect("within the limits"));
+        endpoint.take_posts(self.now, qps[0], std::iter::empty(), checked);
     }
 }
 

@@ -8,8 +8,8 @@ pub(super) use requester::{operation, run};
 
 use super::common::{Common, Connection, Ends};
 use super::{
-    Books, Changes, CompletionStatus, Identity, PostError, Receives, RecvRequest, RtrSettings, RtsSettings,
-    SendOperation, SendRequest, State,
+    Books, Changes, CheckedRecv, CheckedSend, CompletionStatus, Identity, Receives, RtrSettings, RtsSettings,
+    State,
 };
 use crate::congestion::{InFlight, Progress, Sequence, Transport};
 use crate::wheel::sooner;
@@ -112,24 +112,11 @@ impl Reliable {
     }
 
     #[inline]
-    pub(super) fn check_service(
-        &self,
-        common: &Common,
-        request: &SendRequest,
-        _length: u32,
-    ) -> Result<(), PostError> {
-        if matches!(request.operation, SendOperation::SendTo { .. }) {
-            return Err(PostError::Service { qpn: common.identity.qpn });
-        }
-        Ok(())
+    pub(super) fn post(&mut self, common: &Common, request: CheckedSend) {
+        self.requester.post(request, common.identity.capabilities.max_send);
     }
 
-    #[inline]
-    pub(super) fn post(&mut self, common: &Common, request: SendRequest, length: u32) {
-        self.requester.post(request, length, common.identity.capabilities.max_send);
-    }
-
-    pub(super) fn post_recv(&mut self, request: RecvRequest) {
+    pub(super) fn post_recv(&mut self, CheckedRecv(request): CheckedRecv) {
         self.responder.post(request);
     }
 

@@ -11,8 +11,7 @@ use super::common::{Common, Ends};
 use super::receive_queue::ReceiveQueue;
 use super::wqe::{self, Wqe};
 use super::{
-    Books, Changes, Completion, CompletionStatus, Identity, PostError, RecvRequest, RtrSettings,
-    SendOperation, SendRequest, State,
+    Books, Changes, CheckedRecv, CheckedSend, Completion, CompletionStatus, Identity, RtrSettings, State,
 };
 use crate::{FailureCause, Psn};
 use alloc::collections::VecDeque;
@@ -145,30 +144,7 @@ impl Unreliable {
         self.receives.len() + usize::from(begun)
     }
 
-    /// Checks that the service has this operation, and a message of this length.
-    pub(super) fn check_service(
-        &self,
-        common: &Common,
-        request: &SendRequest,
-        length: u32,
-    ) -> Result<(), PostError> {
-        match (self.kind, &request.operation) {
-            (
-                Kind::Connected,
-                SendOperation::Send { .. }
-                | SendOperation::Write { .. }
-                | SendOperation::Bind(_)
-                | SendOperation::LocalInvalidate { .. },
-            ) => Ok(()),
-            (Kind::Datagram { mtu, .. }, SendOperation::SendTo { .. }) if length <= mtu => Ok(()),
-            (Kind::Datagram { mtu, .. }, SendOperation::SendTo { .. }) => {
-                Err(PostError::DatagramTooLong { given: length, limit: mtu })
-            }
-            _ => Err(PostError::Service { qpn: common.identity.qpn }),
-        }
-    }
-
-    pub(super) fn post(&mut self, common: &Common, request: SendRequest, length: u32) {
+    pub(super) fn post(&mut self, common: &Common, CheckedSend { request, length }: CheckedSend) {
         // Before RTR nothing is sent, whatever its packets are.
         let mtu = match self.kind {
             Kind::Connected => common.mtu(),
@@ -180,7 +156,7 @@ impl Unreliable {
         self.queue.push_back(wqe);
     }
 
-    pub(super) fn post_recv(&mut self, request: RecvRequest) {
+    pub(super) fn post_recv(&mut self, CheckedRecv(request): CheckedRecv) {
         self.receives.push(request);
     }
 

@@ -7,8 +7,8 @@ mod send;
 
 use super::super::wqe::{self, Wqe};
 use super::super::{
-    AckTimeout, Books, Changes, Completion, CompletionStatus, Identity, RtsSettings, SendOperation,
-    SendRequest,
+    AckTimeout, Books, Changes, CheckedSend, Completion, CompletionStatus, Identity, RtsSettings,
+    SendOperation,
 };
 use crate::congestion::Progress;
 use crate::{Discard, Psn};
@@ -159,7 +159,7 @@ impl Requester {
 
     /// Appends a request that was checked. The first makes room for `most`: many queue pairs never have one.
     #[inline]
-    pub(super) fn post(&mut self, request: SendRequest, length: u32, most: u32) {
+    pub(super) fn post(&mut self, CheckedSend { request, length }: CheckedSend, most: u32) {
         if self.queue.capacity() == 0 {
             self.queue.reserve_exact(most as usize);
         }

@@ -1,0 +1,193 @@
+//! A completion queue's ring, from the core to the application.
+
+use super::notify::Notifier;
+use super::work_queue::{Place, Unpolled};
+use roce::qp::Completion;
+use rtrb::{Consumer, Producer, RingBuffer};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A completion, and the work queue that has room for another request once it is polled.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    completion: Completion,
+    place: Place,
+}
+
+/// The application's end of a completion queue.
+#[derive(Debug)]
+pub struct CqRing {
+    ring: Consumer<Entry>,
+    unpolled: Arc<Unpolled>,
+    overflow: Arc<AtomicBool>,
+    depth: u32,
+}
+
+impl CqRing {
+    /// Takes out the oldest completion.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Completion> {
+        let Entry { completion, place } = self.ring.pop().ok()?;
+        self.unpolled.remove(place, 1);
+        Some(completion)
+    }
+
+    /// Moves completions out, oldest first, as long as there is room in `into`, and returns how many.
+    #[inline]
+    pub fn pop_into(&mut self, into: &mut [Completion]) -> usize {
+        let count = self.ring.slots().min(into.len());
+        let mut taken = 0;
+        while taken < count
+            && let Ok(chunk) = self.ring.read_chunk(count - taken)
+            && let [first, ..] = chunk.as_slices().0
+        {
+            // Completions of one work queue often come together: its count is changed once.
+            let place = first.place;
+            let same = chunk.as_slices().0.iter().take_while(|entry| entry.place == place);
+            let free = into[taken..].iter_mut();
+            let run = free.zip(same).map(|(free, entry)| *free = entry.completion).count();
+            chunk.commit(run);
+            self.unpolled.remove(place, run as u32);
+            taken += run;
+        }
+        taken
+    }
+
+    /// Whether completions were lost because the ring was full.
+    #[must_use]
+    pub fn overflowed(&self) -> bool {
+        self.overflow.load(Ordering::Acquire)
+    }
+
+    /// Completions it holds.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Completions that lie in it now.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.ring.slots()
+    }
+
+    /// Takes the ring out, for a caller that gives it another depth. Until it is put back there is nothing to poll.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        let (_, none) = RingBuffer::new(0);
+        let ring = std::mem::replace(&mut self.ring, none);
+        let (unpolled, overflow) = (self.unpolled.clone(), self.overflow.clone());
+        Self { ring, unpolled, overflow, depth: self.depth }
+    }
+}
+
+/// The core's end of a completion queue.
+#[derive(Debug)]
+pub(super) struct CqProducer {
+    ring: Producer<Entry>,
+    overflow: Arc<AtomicBool>,
+    /// Who sleeps until a completion comes.
+    notifier: Option<Arc<Notifier>>,
+}
+
+impl CqProducer {
+    pub(super) fn watch(&mut self, notifier: Arc<Notifier>) {
+        self.notifier = Some(notifier);
+    }
+
+    /// Completions were pushed, one of them solicited or an error if `solicited`.
+    pub(super) fn notify(&self, solicited: bool) {
+        if let Some(notifier) = &self.notifier {
+            notifier.completions_came(solicited);
+        }
+    }
+
+    /// Puts a completion in, of the work queue at `place`. One that finds no room is lost, and the queue overflows.
+    #[inline]
+    pub(super) fn push(&mut self, completion: Completion, place: Place) {
+        if self.ring.push(Entry { completion, place }).is_err() {
+            self.overflow();
+        }
+    }
+
+    /// Whether what is pushed goes nowhere: it overflowed, or nobody can poll it.
+    pub(super) fn is_lost(&self) -> bool {
+        self.overflow.load(Ordering::Relaxed) || self.ring.is_abandoned()
+    }
+
+    /// Another depth, at least what waits in `ring`, this one's other end.
+    pub(super) fn resize(&mut self, ring: &mut CqRing, depth: u32) {
+        let (mut producer, consumer) = RingBuffer::new(depth as usize);
+        while let Ok(completion) = ring.ring.pop() {
+            // There is room: the caller looked.
+            let _ = producer.push(completion);
+        }
+        self.ring = producer;
+        ring.ring = consumer;
+        ring.depth = depth;
+    }
+
+    /// Completions that fit at least.
+    pub(super) fn room(&self) -> usize {
+        self.ring.slots()
+    }
+
+    /// Completions are lost. `true` the first time.
+    pub(super) fn overflow(&mut self) -> bool {
+        !self.overflow.swap(true, Ordering::Release)
+    }
+}
+
+pub(super) fn completion_queue(depth: u32, unpolled: Arc<Unpolled>) -> (CqRing, CqProducer) {
+    let (producer, consumer) = RingBuffer::new(depth as usize);
+    let overflow = Arc::new(AtomicBool::new(false));
+    (
+        CqRing { ring: consumer, unpolled, overflow: overflow.clone(), depth },
+        CqProducer { ring: producer, overflow, notifier: None },
+    )
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use roce::Qpn;
+    use roce::qp::{CompletionOpcode, CompletionStatus};
+
+    fn completion(id: u64) -> Completion {
+        Completion::new(id, CompletionStatus::Success, CompletionOpcode::Send, Qpn::new(1))
+    }
+
+    #[test]
+    fn a_completion_queue_holds_its_depth_and_says_when_more_came() {
+        let (mut ring, mut producer) = completion_queue(2, Arc::new(Unpolled::new(1)));
+        producer.push(completion(1), Place::NONE);
+        assert_eq!(producer.room(), 1);
+        producer.push(completion(2), Place::NONE);
+        assert!(!ring.overflowed());
+        producer.push(completion(3), Place::NONE);
+        assert!(ring.overflowed() && producer.is_lost());
+        assert!(!producer.overflow(), "it is said once");
+        assert_eq!([ring.pop(), ring.pop(), ring.pop()].map(|c| c.map(|c| c.id)), [Some(1), Some(2), None]);
+    }
+
+    #[test]
+    fn completions_of_several_queues_are_moved_in_order_and_each_gives_room_to_its_own() {
+        let unpolled = Arc::new(Unpolled::new(1));
+        let (mut ring, mut producer) = completion_queue(8, unpolled.clone());
+        let [send, recv] = unpolled.begin(0, 1);
+        let mut into = [completion(99); 8];
+        for round in 0..20 {
+            for (id, place) in [send, send, recv, Place::NONE, send, recv].into_iter().enumerate() {
+                unpolled.add(place, 1);
+                producer.push(completion(round + id as u64), place);
+            }
+            assert_eq!(ring.pop_into(&mut into[..4]), 4);
+            assert_eq!([send, recv].map(|place| unpolled.count(place)), [1, 1], "what is left");
+            assert_eq!(ring.pop_into(&mut into[4..]), 2);
+            let ids: Vec<_> = into[..6].iter().map(|completion| completion.id - round).collect();
+            assert_eq!(ids, [0, 1, 2, 3, 4, 5]);
+            assert_eq!([send, recv].map(|place| unpolled.count(place)), [0, 0]);
+        }
+        assert_eq!((ring.pop_into(&mut into), ring.pop_into(&mut [])), (0, 0));
+    }
+}

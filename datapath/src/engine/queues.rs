@@ -1,0 +1,318 @@
+//! What programs and the core exchange: posted requests one way, completions and room the other.
+
+use super::completion_ring::{self, CqProducer, CqRing};
+use super::doorbell::Doorbells;
+use super::notify::Notifier;
+use super::qpn_hash::ByQpn;
+use super::rings::{self, QpQueues, QpRings, Slot, SrqQueues, SrqRings};
+use super::work_queue::{Place, Unpolled};
+use cc::Instant;
+use roce::qp::{Completion, CompletionOpcode, CompletionStatus, PostRules, QpInit, RecvRules};
+use roce::{ControlError, CqId, Endpoint, Qpn, SrqId};
+use std::sync::Arc;
+
+/// The core's ends of all rings.
+pub(super) struct Queues {
+    doorbells: Arc<Doorbells>,
+    unpolled: Arc<Unpolled>,
+    slots: Slots,
+    /// By number.
+    cqs: Vec<Option<CqProducer>>,
+    /// Queues given a slot so far, counted round 2³².
+    generation: u32,
+    /// Slots whose posters may have to be told of room.
+    served: Vec<usize>,
+    /// Completions on their way to a ring, by work queue.
+    runs: Vec<Run>,
+}
+
+/// Completions of one work queue that follow one another.
+struct Run {
+    slot: Option<usize>,
+    place: Place,
+    length: usize,
+}
+
+impl Queues {
+    pub(super) fn new(max_qps: usize) -> Self {
+        Self {
+            doorbells: Arc::new(Doorbells::new(max_qps)),
+            unpolled: Arc::new(Unpolled::new(max_qps)),
+            slots: Slots::new(max_qps),
+            cqs: Vec::new(),
+            generation: 0,
+            served: Vec::with_capacity(max_qps),
+            runs: Vec::new(),
+        }
+    }
+
+    pub(super) fn create_cq(&mut self, cq: CqId, depth: u32) -> CqRing {
+        let (ring, producer) = completion_ring::completion_queue(depth, self.unpolled.clone());
+        let index = cq.0 as usize;
+        if index >= self.cqs.len() {
+            self.cqs.resize_with(index + 1, || None);
+        }
+        self.cqs[index] = Some(producer);
+        ring
+    }
+
+    pub(super) fn watch_cq(&mut self, cq: CqId, notifier: Arc<Notifier>) -> Result<(), ControlError> {
+        self.producer(cq).ok_or(ControlError::NoCq(cq))?.watch(notifier);
+        Ok(())
+    }
+
+    /// Gives a queue another depth, if the endpoint agrees.
+    pub(super) fn resize_cq(
+        &mut self,
+        endpoint: &mut Endpoint,
+        cq: CqId,
+        ring: &mut CqRing,
+        depth: u32,
+    ) -> Result<(), ControlError> {
+        let producer = self.producer(cq).ok_or(ControlError::NoCq(cq))?;
+        let waiting = ring.waiting();
+        if waiting > depth as usize {
+            return Err(ControlError::CqFull { cq, waiting, depth: depth as usize });
+        }
+        endpoint.resize_cq(cq, depth)?;
+        producer.resize(ring, depth);
+        Ok(())
+    }
+
+    pub(super) fn destroy_cq(&mut self, cq: CqId) {
+        if let Some(place) = self.cqs.get_mut(cq.0 as usize) {
+            *place = None;
+        }
+    }
+
+    fn producer(&mut self, cq: CqId) -> Option<&mut CqProducer> {
+        self.cqs.get_mut(cq.0 as usize)?.as_mut()
+    }
+
+    /// Finds a slot for [`Self::connect_qp`] or [`Self::connect_srq`].
+    pub(super) fn free_slot(&self) -> Result<usize, ControlError> {
+        self.slots.free()
+    }
+
+    pub(super) fn connect_qp(&mut self, index: usize, qpn: Qpn, init: &QpInit, rules: PostRules) -> QpRings {
+        let (rings, queues) = rings::queue_pair(qpn, init, rules, &self.slot(index));
+        self.slots.put(index, Queue::Pair(queues));
+        rings
+    }
+
+    pub(super) fn connect_srq(&mut self, index: usize, srq: SrqId, depth: u32, rules: RecvRules) -> SrqRings {
+        let (rings, queues) = rings::shared_receive_queue(srq, depth, rules, &self.slot(index));
+        self.slots.put(index, Queue::Shared(queues));
+        rings
+    }
+
+    fn slot(&mut self, index: usize) -> Slot<'_> {
+        self.generation = self.generation.wrapping_add(1);
+        let Self { generation, doorbells, unpolled, .. } = self;
+        Slot { index, generation: *generation, doorbells, unpolled }
+    }
+
+    pub(super) fn disconnect_qp(&mut self, qpn: Qpn) {
+        self.slots.remove_pair(qpn);
+    }
+
+    pub(super) fn disconnect_srq(&mut self, srq: SrqId) {
+        self.slots.remove_shared(srq);
+    }
+
+    /// Whether a doorbell rang: `false` is sure.
+    #[inline]
+    pub(super) fn are_rung(&self) -> bool {
+        self.doorbells.are_rung()
+    }
+
+    /// Hands what was posted to the endpoint.
+    pub(super) fn take_posts(&mut self, now: Instant, endpoint: &mut Endpoint) -> bool {
+        let Self { doorbells, slots, served, .. } = self;
+        doorbells.take(|slot| {
+            // A bell may outlive its queue pair.
+            match &mut slots.all[slot] {
+                None => return,
+                Some(Queue::Pair(QpQueues { qpn, send, recv })) => {
+                    endpoint.take_posts(now, *qpn, recv.take(), send.take());
+                }
+                Some(Queue::Shared(SrqQueues { srq, recv })) => {
+                    recv.take().for_each(|request| endpoint.take_srq_recv(*srq, request));
+                }
+            }
+            served.push(slot);
+        })
+    }
+
+    /// Moves completions to their rings, and tells posters of the room that there is now. Returns how many completion queues
+    /// overflowed, and whether there was anything to move.
+    pub(super) fn deliver(&mut self, now: Instant, endpoint: &mut Endpoint) -> (u64, bool) {
+        let (mut overflows, mut any) = (0, false);
+        while let Some(cq) = endpoint.poll_filled_cq() {
+            any = true;
+            overflows += u64::from(self.deliver_to(now, endpoint, cq));
+        }
+        for slot in self.served.drain(..) {
+            self.slots.publish(slot, endpoint);
+        }
+        (overflows, any)
+    }
+
+    /// Moves the completions of one queue; `true` if it overflows by that.
+    ///
+    /// Room in the work queues is told before the completion that makes it: a program that polls it can post again. That it is not
+    /// polled yet is told before both.
+    fn deliver_to(&mut self, now: Instant, endpoint: &mut Endpoint, cq: CqId) -> bool {
+        let Self { cqs, slots, unpolled, runs, .. } = self;
+        let producer = cqs.get_mut(cq.0 as usize).and_then(Option::as_mut);
+        let Some(producer) = producer.filter(|producer| !producer.is_lost()) else {
+            endpoint.clear_cq(cq);
+            return false;
+        };
+        let (completions, room) = (endpoint.completions(cq), producer.room());
+        slots.find_runs(completions, room, runs);
+        let half_way = unpolled.begin_move();
+        for run in &*runs {
+            unpolled.add(run.place, run.length as u32);
+        }
+        for slot in runs.iter().filter_map(|run| run.slot) {
+            slots.publish(slot, endpoint);
+        }
+        drop(half_way);
+        let is_lost = !push(producer, completions, runs);
+        endpoint.clear_cq(cq);
+        if is_lost {
+            endpoint.overflow_cq(now, cq);
+        }
+        // More may have come in one turn than the queue holds: then the endpoint itself lost some.
+        endpoint.cq_overflowed(cq) && producer.overflow()
+    }
+}
+
+/// Puts the completions of all runs into their ring; `false` if there are more completions.
+fn push(producer: &mut CqProducer, completions: [&[Completion]; 2], runs: &[Run]) -> bool {
+    let mut left = completions.into_iter().flatten();
+    let mut solicited = false;
+    for run in runs {
+        for completion in left.by_ref().take(run.length) {
+            solicited |= completion.solicited || completion.status != CompletionStatus::Success;
+            producer.push(*completion, run.place);
+        }
+    }
+    producer.notify(solicited);
+    left.next().is_none()
+}
+
+/// A queue of programs, as a doorbell has it.
+#[derive(Debug)]
+enum Queue {
+    Pair(QpQueues),
+    Shared(SrqQueues),
+}
+
+/// The queues of programs, each in a slot by whose number its doorbell rings.
+struct Slots {
+    all: Vec<Option<Queue>>,
+    /// No slot before this one is free.
+    free_from: usize,
+    of_pairs: ByQpn<usize>,
+    /// By number of the shared receive queue.
+    of_shared: Vec<Option<usize>>,
+}
+
+impl Slots {
+    fn new(limit: usize) -> Self {
+        Self {
+            all: (0..limit).map(|_| None).collect(),
+            free_from: 0,
+            of_pairs: ByQpn::with_capacity_and_hasher(limit, Default::default()),
+            of_shared: Vec::new(),
+        }
+    }
+
+    fn free(&self) -> Result<usize, ControlError> {
+        let limit = self.all.len() as u32;
+        let slot = (self.free_from..self.all.len()).find(|&slot| self.all[slot].is_none());
+        slot.ok_or(ControlError::Limit { what: "queue pairs and shared receive queues", limit })
+    }
+
+    /// Puts a queue into the slot that [`Self::free`] found.
+    fn put(&mut self, slot: usize, queue: Queue) {
+        match &queue {
+            Queue::Pair(queues) => {
+                self.of_pairs.insert(queues.qpn.get(), slot);
+            }
+            Queue::Shared(queues) => {
+                let index = queues.srq.0 as usize;
+                self.of_shared.resize(self.of_shared.len().max(index + 1), None);
+                self.of_shared[index] = Some(slot);
+            }
+        }
+        self.all[slot] = Some(queue);
+        self.free_from = slot + 1;
+    }
+
+    fn remove_pair(&mut self, qpn: Qpn) {
+        let slot = self.of_pairs.remove(&qpn.get());
+        self.empty(slot);
+    }
+
+    fn remove_shared(&mut self, srq: SrqId) {
+        let slot = self.of_shared.get_mut(srq.0 as usize).and_then(Option::take);
+        self.empty(slot);
+    }
+
+    fn empty(&mut self, slot: Option<usize>) {
+        if let Some(slot) = slot {
+            self.all[slot] = None;
+            self.free_from = self.free_from.min(slot);
+        }
+    }
+
+    /// Tells the posters of a slot what is done.
+    fn publish(&self, slot: usize, endpoint: &Endpoint) {
+        match &self.all[slot] {
+            None => {}
+            Some(Queue::Pair(QpQueues { qpn, send, recv })) => {
+                let [send_room, recv_room] = endpoint.rooms(*qpn);
+                send.publish(send_room);
+                recv.publish(recv_room);
+            }
+            Some(Queue::Shared(SrqQueues { srq, recv })) => recv.publish(endpoint.srq_room(*srq)),
+        }
+    }
+
+    /// Finds whose completions these are, the first `most` of them.
+    fn find_runs(&self, completions: [&[Completion]; 2], most: usize, runs: &mut Vec<Run>) {
+        let [first, second] = completions;
+        let first = &first[..most.min(first.len())];
+        let second = &second[..(most - first.len()).min(second.len())];
+        runs.clear();
+        for run in [first, second].into_iter().flat_map(|part| part.chunk_by(are_of_one_queue)) {
+            let (slot, place) = self.place(&run[0]);
+            runs.push(Run { slot, place, length: run.len() });
+        }
+    }
+
+    fn place(&self, completion: &Completion) -> (Option<usize>, Place) {
+        let slot = match completion.srq {
+            Some(srq) => self.of_shared.get(srq.0 as usize).copied().flatten(),
+            None => self.of_pairs.get(&completion.qpn.get()).copied(),
+        };
+        let place = match slot.and_then(|slot| self.all[slot].as_ref()) {
+            None => Place::NONE,
+            Some(Queue::Shared(queues)) => queues.recv.place,
+            Some(Queue::Pair(queues)) if is_receive(completion) => queues.recv.place,
+            Some(Queue::Pair(queues)) => queues.send.place,
+        };
+        (slot, place)
+    }
+}
+
+fn are_of_one_queue(one: &Completion, next: &Completion) -> bool {
+    one.qpn == next.qpn && one.srq == next.srq && is_receive(one) == is_receive(next)
+}
+
+const fn is_receive(completion: &Completion) -> bool {
+    matches!(completion.opcode, CompletionOpcode::Recv | CompletionOpcode::RecvWithWrite)
+}

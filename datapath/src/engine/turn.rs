@@ -1,0 +1,126 @@
+//! What a turn does to the station: frames in and out, timers, completions.
+
+use super::events::AsyncEvent;
+use super::management::Management;
+use super::station::Station;
+use super::vlan;
+use crate::neighbour;
+use cc::Instant;
+use roce::wire::{Mac, Vlan};
+
+impl Station {
+    /// Whether something was posted: `false` is sure.
+    #[inline]
+    pub(super) fn has_posts(&self) -> bool {
+        self.queues.are_rung()
+    }
+
+    /// Hands what was posted to the endpoint.
+    pub(super) fn take_posts(&mut self, now: Instant) -> bool {
+        self.queues.take_posts(now, &mut self.endpoint)
+    }
+
+    /// Takes one frame in.
+    pub(super) fn on_frame(&mut self, now: Instant, frame: &[u8]) {
+        if !is_for(self.mac, frame) {
+            self.counters.not_for_us += 1;
+            return;
+        }
+        let tag = vlan::tag(frame);
+        // A tag with identifier 0 tells a priority, and belongs to no VLAN.
+        if tag.map_or(0, Vlan::id) != self.vlan.map_or(0, Vlan::id) {
+            self.counters.other_vlan += 1;
+            return;
+        }
+        let is_taken = match tag {
+            None => self.take_control(now, frame),
+            Some(_) => self.take_control(now, vlan::without(frame, &mut [0; vlan::ROOM])),
+        };
+        if !is_taken {
+            // The endpoint counts what it drops, by reason.
+            let _ = self.endpoint.on_frame(now, &mut self.memory, frame);
+        }
+    }
+
+    /// Takes an untagged frame in that is no queue pair's; `false` where it is.
+    fn take_control(&mut self, now: Instant, frame: &[u8]) -> bool {
+        if !neighbour::is_resolution(frame) {
+            return self.management.as_mut().is_some_and(|management| management.on_frame(frame));
+        }
+        self.counters.neighbour_packets += 1;
+        if self.neighbours.on_frame(now, frame).is_err() {
+            self.counters.neighbour_malformed += 1;
+        }
+        true
+    }
+
+    /// Writes the next frame that may leave now, and gives its length.
+    pub(super) fn poll_transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<usize> {
+        if self.has_control_frames() {
+            let length = self.transmit_control(frame);
+            if length.is_some() {
+                return length;
+            }
+        }
+        self.endpoint.poll_transmit(now, &self.memory, frame)
+    }
+
+    fn transmit_control(&mut self, frame: &mut [u8]) -> Option<usize> {
+        let neighbours = self.neighbours.poll_transmit(frame);
+        let tagged = |length| self.vlan.map_or(length, |tag| vlan::insert(tag, frame, length));
+        neighbours.map(tagged).or_else(|| self.management.as_mut()?.poll_transmit(frame))
+    }
+
+    #[inline]
+    fn has_control_frames(&self) -> bool {
+        self.neighbours.may_transmit() || self.management.as_ref().is_some_and(Management::may_transmit)
+    }
+
+    /// Whether [`Self::poll_transmit`] may have a frame: `false` is sure.
+    #[inline]
+    pub(super) fn may_transmit(&self) -> bool {
+        self.endpoint.is_asked() || self.has_control_frames()
+    }
+
+    /// Runs the timers that are due.
+    pub(super) fn on_timeout(&mut self, now: Instant) -> bool {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let (endpoint, neighbours) = (due(self.endpoint.poll_timeout()), due(self.neighbours.poll_timeout()));
+        if endpoint {
+            self.endpoint.on_timeout(now);
+        }
+        if neighbours {
+            self.neighbours.on_timeout(now);
+        }
+        endpoint || neighbours
+    }
+
+    /// When a timer is due next.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        [self.endpoint.poll_timeout(), self.neighbours.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Hands out what the turn made: events, completions, room.
+    pub(super) fn deliver(&mut self, now: Instant) -> bool {
+        let told = self.tell_events();
+        self.followed.turn(now, &mut self.endpoint, &mut self.neighbours);
+        let (overflows, moved) = self.queues.deliver(now, &mut self.endpoint);
+        self.counters.cq_overflows += overflows;
+        told || moved
+    }
+
+    fn tell_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.endpoint.poll_event() {
+            self.subscribers.tell(&self.name, AsyncEvent::Transport(event));
+            any = true;
+        }
+        any
+    }
+}
+
+/// To our address, or to a group (the first byte's lowest bit). What has no whole address is for the endpoint to
+/// count as truncated.
+fn is_for(mac: Mac, frame: &[u8]) -> bool {
+    frame.get(..6).is_none_or(|to| to == mac.0 || to[0] & 1 == 1)
+}

@@ -1,0 +1,103 @@
+//! Requests on their way in: with or without the check, one at a time or a list.
+
+use super::Endpoint;
+use crate::qp::{CheckedRecv, CheckedSend, PostError, PostRules, RecvRequest, RecvRules, SendRequest};
+use crate::{Qpn, SrqId};
+use cc::Instant;
+
+impl Endpoint {
+    /// Takes in a send request.
+    ///
+    /// # Errors
+    /// Why it was not taken; nothing of it was done.
+    pub fn post_send(&mut self, now: Instant, qpn: Qpn, request: SendRequest) -> Result<(), PostError> {
+        let (index, qp, mut books) = self.open(now, qpn).ok_or(PostError::NoQp { qpn })?;
+        let checked = qp.check_send(request)?;
+        qp.take_send(checked, &mut books);
+        self.settle(now, index);
+        Ok(())
+    }
+
+    /// Takes in a receive request.
+    ///
+    /// # Errors
+    /// Why it was not taken; nothing of it was done.
+    pub fn post_recv(&mut self, qpn: Qpn, request: RecvRequest) -> Result<(), PostError> {
+        // A receive needs no time: what waits for it comes back by itself.
+        let (_, qp, mut books) = self.open(Instant::ZERO, qpn).ok_or(PostError::NoQp { qpn })?;
+        let checked = qp.check_recv(request)?;
+        qp.take_recv(checked, &mut books);
+        self.spread_overflow(Instant::ZERO);
+        Ok(())
+    }
+
+    /// The rules by which requests for a queue pair are checked before [`Self::take_posts`]. A change of its state may change them.
+    #[must_use]
+    pub fn post_rules(&self, qpn: Qpn) -> Option<PostRules> {
+        self.qps.get(qpn).map(|slot| slot.qp.post_rules())
+    }
+
+    /// Takes in all requests that `receives` and `sends` return. They were checked: by [`Self::post_rules`], for room, and for the
+    /// state. None is refused; those of a queue pair that was reset or destroyed since are forgotten.
+    pub fn take_posts(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        receives: impl Iterator<Item = CheckedRecv>,
+        sends: impl Iterator<Item = CheckedSend>,
+    ) {
+        let Some((index, qp, mut books)) = self.open(now, qpn) else {
+            receives.for_each(drop);
+            sends.for_each(drop);
+            return;
+        };
+        // Receives first: a send may be answered by a message that needs one.
+        for request in receives {
+            qp.take_recv(request, &mut books);
+        }
+        for request in sends {
+            qp.take_send(request, &mut books);
+        }
+        self.settle(now, index);
+    }
+
+    /// Send requests that the queue pair would still take now; 0 means that `post_send` answers `QueueFull`. Requests
+    /// that are done, signalled or not, take no room.
+    #[must_use]
+    pub fn send_room(&self, qpn: Qpn) -> u32 {
+        self.qps.get(qpn).map_or(0, |slot| slot.qp.send_room())
+    }
+
+    /// Receive requests that the queue pair would still take now.
+    #[must_use]
+    pub fn recv_room(&self, qpn: Qpn) -> u32 {
+        self.qps.get(qpn).map_or(0, |slot| slot.qp.recv_room())
+    }
+
+    /// Returns [`Self::send_room`] and [`Self::recv_room`].
+    #[must_use]
+    pub fn rooms(&self, qpn: Qpn) -> [u32; 2] {
+        self.qps.get(qpn).map_or([0; 2], |slot| [slot.qp.send_room(), slot.qp.recv_room()])
+    }
+
+    /// Takes in a receive request for whichever queue pair comes first.
+    ///
+    /// # Errors
+    /// Why it was not taken; nothing of it was done.
+    pub fn post_srq_recv(&mut self, srq: SrqId, request: RecvRequest) -> Result<(), PostError> {
+        let checked = self.commons.shared.check(srq, request)?;
+        self.take_srq_recv(srq, checked);
+        Ok(())
+    }
+
+    /// The rules by which requests for a shared receive queue are checked.
+    #[must_use]
+    pub fn srq_rules(&self, srq: SrqId) -> Option<RecvRules> {
+        self.commons.shared.rules(srq)
+    }
+
+    /// Takes in a request that was checked, by [`Self::srq_rules`] and for room.
+    pub fn take_srq_recv(&mut self, srq: SrqId, request: CheckedRecv) {
+        self.commons.shared.take(srq, request);
+    }
+}

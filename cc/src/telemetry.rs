@@ -1,4 +1,5 @@
 //! What switches report, as the algorithms read it.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::Rate;
 use core::num::NonZeroU32;
@@ -41,7 +42,7 @@ impl Counter {
 
     /// The largest reading.
     const fn mask(self) -> u64 {
-        u64::MAX >> (64 - self.bits)
+        u64::MAX >> 64u8.saturating_sub(self.bits)
     }
 
     /// The reading, `bits` wide.

@@ -1,3 +1,6 @@
+//! HPCC++ (draft-miao-rtgwg-hpccplus-00).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
 mod config;
 mod receiver;
 mod records;
@@ -155,7 +158,7 @@ impl Hpcc {
             // A float's cast to an integer stops at the integer's ends: U = 0 gives the line rate below.
             ((self.reference_rate.as_bps() as f64 / (self.utilisation / eta)) as u64, 0)
         } else {
-            (self.reference_rate.as_bps(), self.inc_stage + 1)
+            (self.reference_rate.as_bps(), self.inc_stage.saturating_add(1))
         };
         let rate = Rate::from_bps(base.saturating_add(additive_increase.as_bps()));
         self.rate = rate.clamp(floor.min(self.config.line_rate), self.config.line_rate);

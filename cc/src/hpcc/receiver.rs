@@ -1,4 +1,5 @@
 //! HPCC++ computed at the receiver (rtgwg-00 6.3.2, lines 28 to 34).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::records::Heard;
 use super::{Hpcc, HpccConfig, Inflight};
@@ -76,7 +77,7 @@ impl RxHpcc {
         flows: NonZeroU32,
     ) -> Option<u64> {
         let base_rtt = self.hpcc.config.base_rtt;
-        let due = self.last_update.is_none_or(|last| now > last + base_rtt);
+        let due = self.last_update.is_none_or(|last| now.saturating_since(last) > base_rtt);
         self.update(busiest, inflight, flows, due);
         due.then(|| {
             self.last_update = Some(now);
@@ -143,9 +144,10 @@ impl CongestionController for HpccReceiver {
     /// `R = W / T`, from the lowest rate to the line rate whatever the receiver says.
     fn on_window(&mut self, window: u64) {
         let HpccConfig { line_rate, min_rate, .. } = self.config;
-        let initial = u128::from(self.config.initial_window());
-        let rate = u128::from(window) * u128::from(line_rate.as_bps()) / initial;
-        let rate = u64::try_from(rate).map_or(line_rate, Rate::from_bps);
+        // `W_init` is at least 1, and the product of two 64-bit numbers fits 128 bits.
+        let bits = u128::from(window).saturating_mul(line_rate.as_bps().into());
+        let rate = bits.checked_div(self.config.initial_window().into());
+        let rate = rate.and_then(|rate| u64::try_from(rate).ok()).map_or(line_rate, Rate::from_bps);
         self.rate = rate.clamp(min_rate, line_rate);
     }
 
@@ -192,7 +194,7 @@ impl ActiveFlows {
             self.before =
                 if now.saturating_since(self.since) >= length.saturating_mul(2) { 0 } else { self.now };
             (self.now, self.since) = (0, now);
-            self.period += 1;
+            self.period = self.period.wrapping_add(1);
         }
         if mark.0 != self.period {
             mark.0 = self.period;

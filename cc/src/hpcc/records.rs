@@ -1,5 +1,6 @@
 //! What two readings of a hop say of the time between them (rtgwg-00 4.2, lines 1 to 7). Senders and responders ask; the
 //! readings are a peer's, so any value may come.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::{Counter, Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry, limits};
 use core::time::Duration;
@@ -117,7 +118,7 @@ impl PathRecords {
         let base_rtt = limits::nanos(base_rtt).max(1.0);
         let mut busiest: Option<(HopIndex, Inflight)> = None;
         for (index, hop) in path.hops() {
-            let record = &mut self.records[usize::from(index)];
+            let Some(record) = self.records.get_mut(usize::from(index)) else { continue };
             let last = (self.heard & 1 << index != 0).then_some(*record);
             match last.map_or(Comparison::Unknown, |last| compare(&last, hop, now, base_rtt)) {
                 Comparison::Late => continue,
@@ -191,8 +192,8 @@ fn between(earlier: Counter, later: Counter, elapsed: u64) -> Option<u64> {
         return (since <= period / 2).then_some(since);
     }
     let (elapsed, period, since) = (u128::from(elapsed), u128::from(period), u128::from(since));
-    let periods = (elapsed + period / 2).saturating_sub(since) / period;
-    u64::try_from(since + periods * period).ok()
+    let periods = elapsed.saturating_add(period / 2).saturating_sub(since).checked_div(period)?;
+    u64::try_from(since.saturating_add(periods.saturating_mul(period))).ok()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 //! What a receiver tells a sender about its path: in telemetry responses, in notifications, and behind Acknowledges.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::records::Records;
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
@@ -91,7 +92,7 @@ impl Report {
             }
             Self::Hop { .. } => 4 + HOP_LENGTH,
             Self::Shared { .. } => MAX_REPORT,
-            Self::All { records, .. } => 4 + records.length(),
+            Self::All { records, .. } => records.length().saturating_add(4),
         }
     }
 
@@ -147,6 +148,7 @@ impl Report {
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "into room of MAX_REPORT bytes")]
     fn write(&self, into: &mut [u8]) {
         let word = |kind: u16, path_id: u16, hops: u8, index: u8| {
             let [high, low] = (kind << 12 | path_id & 0xfff).to_be_bytes();
@@ -225,7 +227,8 @@ impl Report {
         // Each report has one form on the wire.
         let mut again = [0; MAX_REPORT];
         report.write(&mut again);
-        (report.is_legal() && bytes.starts_with(&again[..report.length()])).then_some((report, rest))
+        let is_same = again.get(..report.length()).is_some_and(|again| bytes.starts_with(again));
+        (report.is_legal() && is_same).then_some((report, rest))
     }
 }
 
@@ -244,8 +247,8 @@ fn pack_hop(hop: &Hop) -> [u8; HOP_LENGTH] {
 }
 
 fn unpack_hop(bytes: &[u8; HOP_LENGTH]) -> Option<Hop> {
-    let u64_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-    let u32_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+    let u64_at = |at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+    let u32_at = |at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
     let counter = |raw_at, bits, unit_at| Counter::new(u64_at(raw_at)?, bits, u32_at(unit_at)?);
     Some(Hop {
         bandwidth: Rate::from_bps(u64_at(0)?),
@@ -265,6 +268,7 @@ pub struct Seal {
 }
 
 impl Seal {
+    #[expect(clippy::indexing_slicing, reason = "into room of SEAL_LENGTH bytes")]
     pub(super) fn write(&self, into: &mut [u8]) {
         into[..8].copy_from_slice(&self.counter.to_be_bytes());
         into[8..24].copy_from_slice(&self.tag);
@@ -295,10 +299,11 @@ impl Feedback {
     /// Bytes on the wire.
     #[must_use]
     pub const fn length(&self) -> usize {
-        self.report.length() + if self.seal.is_some() { SEAL_LENGTH } else { 0 }
+        self.report.length().saturating_add(if self.seal.is_some() { SEAL_LENGTH } else { 0 })
     }
 
     /// Writes it to the start of `into`, which has room for it; gives how many bytes that were.
+    #[expect(clippy::indexing_slicing, reason = "into room of MAX_FEEDBACK bytes")]
     pub fn write(&self, into: &mut [u8]) -> usize {
         self.report.write(into);
         if let Some(seal) = &self.seal {

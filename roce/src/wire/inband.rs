@@ -1,4 +1,5 @@
 //! HPCC telemetry in data packets: the INT header of rtgwg-00 Figure 4 between BTH and extension headers.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::header::{Bth, Service};
 use super::telemetry::{HopRecord, IntHeader, WORD_LENGTH};
@@ -51,7 +52,7 @@ pub(super) fn hidden_length(bth: &[u8; BTH_LENGTH], rest: &[u8]) -> Result<usize
 fn length_of(rest: &[u8]) -> Result<(IntHeader, usize), Discard> {
     let word = rest.first_chunk().ok_or(Discard::Telemetry)?;
     let int = IntHeader::unpack(*word).ok_or(Discard::Telemetry)?;
-    let length = WORD_LENGTH + int.room_bytes();
+    let length = WORD_LENGTH.saturating_add(int.room_bytes());
     if length <= rest.len() { Ok((int, length)) } else { Err(Discard::Telemetry) }
 }
 
@@ -65,8 +66,8 @@ pub(super) fn split<'a>(
         return Ok((None, rest));
     }
     let (int, length) = length_of(rest)?;
-    let (header, rest) = rest.split_at(length);
-    let room = &header[WORD_LENGTH..];
+    let (header, rest) = rest.split_at_checked(length).ok_or(Discard::Telemetry)?;
+    let room = header.get(WORD_LENGTH..).ok_or(Discard::Telemetry)?;
     int.check(room)?;
     Ok((Some(InBand { int, room }), rest))
 }

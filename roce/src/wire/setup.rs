@@ -1,4 +1,5 @@
 //! What a sender tells a receiver before telemetry flows: how to answer it.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use core::time::Duration;
 
@@ -76,8 +77,8 @@ impl Setup {
     }
 
     pub(super) fn unpack(bytes: &[u8; SETUP_LENGTH]) -> Option<Self> {
-        let u32_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
-        let u64_at = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+        let u32_at = |at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+        let u64_at = |at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
         let (reverse, tells) = match bytes[..4] {
             [0, 0, 0, tells] => (Reverse::Ack, tells),
             [0, 1, 0, tells] => (Reverse::Notification, tells),

@@ -1,3 +1,6 @@
+//! What a receiver reads from telemetry, whatever its format.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
 use crate::wire::telemetry::MAX_HOPS;
 use cc::{Counter, Hop, Rate};
 
@@ -48,7 +51,7 @@ impl Hops {
     pub(super) fn push(&mut self, node: u32, hop: HopReading) {
         if let Some(place) = self.hops.get_mut(usize::from(self.count)) {
             *place = Some(hop);
-            self.count += 1;
+            self.count = self.count.saturating_add(1);
             self.path_id ^= (node ^ node >> 12) as u16 & 0xfff;
         }
     }

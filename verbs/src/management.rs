@@ -2,10 +2,11 @@
 
 use crate::device::Inner;
 use crate::{Device, Error};
-use datapath::engine::Mad;
+use datapath::engine::{Mad, Station};
 use datapath::event_fd::EventFd;
+use roce::Qpn;
+use roce::qp::Modify;
 use roce::wire::{Mac, Path};
-
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -86,6 +87,15 @@ impl ManagementPort {
     /// Where nobody answered, there is no way there, or the core has stopped.
     pub fn finds(&self, peer: IpAddr) -> Result<bool, Error> {
         Ok(self.device.engine.look_up(peer)?.is_some())
+    }
+
+    /// Takes a queue pair of this device to the error state, by its number: its connection has ended.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such queue pair, or the core has stopped.
+    pub fn end(&self, qpn: Qpn) -> Result<(), Error> {
+        let end = move |station: &mut Station, now| station.endpoint.modify_qp(now, qpn, Modify::Error);
+        Ok(self.device.engine.call(end)??)
     }
 
     /// The oldest datagram that came, and who sent it.

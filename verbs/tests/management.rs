@@ -57,3 +57,18 @@ fn a_peer_is_looked_for_without_a_wait() {
     assert_eq!(there.send(gid, peer, [4; MAD_LENGTH]).unwrap(), Sent::Left);
     assert!(!there.finds(stranger).unwrap());
 }
+
+/// A connection that has ended takes its queue pair along, and nothing is sent again.
+#[test]
+fn a_queue_pair_is_ended_by_its_number() {
+    let (mut a, b) = common::connected(Progress::Inline, 4096);
+    let port = a.device.open_management().unwrap();
+    let qpn = a.qp.qpn();
+    a.qp.post_recv(RecvRequest::new(1, a.region.sge(0, 64).unwrap())).unwrap();
+    port.end(qpn).unwrap();
+    let flushed = common::next(&mut a.recv_cq, &b.device);
+    assert_eq!((flushed.id, flushed.status), (1, CompletionStatus::Flushed));
+    port.end(qpn).unwrap();
+    drop(a.qp);
+    assert!(port.end(qpn).is_err(), "it is gone");
+}

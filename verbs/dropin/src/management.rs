@@ -6,7 +6,7 @@ use crate::errno::{Errno, INVALID, at, count, out};
 use crate::query::{gid_of, ip_of};
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
-use verbs::{Mad, Sent};
+use verbs::{Mad, Qpn, Sent};
 
 /// Opens queue pair 1 until the context is closed. A descriptor that is readable while datagrams wait, or -1.
 #[unsafe(no_mangle)]
@@ -68,5 +68,16 @@ pub unsafe extern "C" fn ferroce_mad_receive(
             }
             None => Ok(0),
         }
+    })
+}
+
+/// Ends the queue pair of a connection that has ended, by its number: 0, or -1 if there is no such queue pair.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferroce_mad_end(context: *mut ibv_context, qpn: u32) -> c_int {
+    count(|| {
+        // SAFETY: null, or an open context.
+        let context = unsafe { Context::from(context) }?;
+        context.management.get().ok_or(INVALID)?.end(Qpn::new(qpn & 0xff_ffff)).map_err(Errno::quietly)?;
+        Ok(0)
     })
 }

@@ -102,9 +102,7 @@ pub(crate) fn on_request(
         return Ok(());
     }
     let reject = |reason| {
-        let mut mad = message::message(Kind::Reject, transaction, 0, remote);
-        message::write_reject(&mut mad, reason);
-        answer(device, from, &mad);
+        answer(device, from, &message::reject(transaction, 0, remote, reason, device.guid));
     };
     let Some(listener) = tables.listener(request.service, request.destination.ip(), false) else {
         reject(Reason::InvalidService);

@@ -21,6 +21,7 @@ pub(crate) enum Sent {
 type Open = unsafe extern "C" fn(*mut ibv_context) -> c_int;
 type Send = unsafe extern "C" fn(*mut ibv_context, c_int, *const [u8; 16], *const Mad) -> c_int;
 type Finds = unsafe extern "C" fn(*mut ibv_context, *const [u8; 16]) -> c_int;
+type End = unsafe extern "C" fn(*mut ibv_context, u32) -> c_int;
 type Receive = unsafe extern "C" fn(*mut ibv_context, *mut [u8; 16], *mut Mad) -> c_int;
 
 /// Queue pair 1, as this project's libibverbs has it. None of the calls waits.
@@ -29,6 +30,7 @@ pub(crate) struct Calls {
     pub(crate) send: Send,
     pub(crate) finds: Finds,
     pub(crate) receive: Receive,
+    pub(crate) end: End,
 }
 
 /// The device with its queue pair 1.
@@ -70,15 +72,21 @@ fn function(name: &CStr) -> Result<*mut c_void, Errno> {
 
 impl Device {
     fn open() -> Result<Self, Errno> {
-        let [open, send, finds, receive] =
-            [c"ferroce_mad_open", c"ferroce_mad_send", c"ferroce_mad_finds", c"ferroce_mad_receive"]
-                .map(function);
+        let [open, send, finds, receive, end] = [
+            c"ferroce_mad_open",
+            c"ferroce_mad_send",
+            c"ferroce_mad_finds",
+            c"ferroce_mad_receive",
+            c"ferroce_mad_end",
+        ]
+        .map(function);
         // SAFETY: the functions of these names have these types, in the library of the same project.
         let (open, calls) = unsafe {
             let send = std::mem::transmute::<*mut c_void, Send>(send?);
             let finds = std::mem::transmute::<*mut c_void, Finds>(finds?);
             let receive = std::mem::transmute::<*mut c_void, Receive>(receive?);
-            (std::mem::transmute::<*mut c_void, Open>(open?), Calls { send, finds, receive })
+            let end = std::mem::transmute::<*mut c_void, End>(end?);
+            (std::mem::transmute::<*mut c_void, Open>(open?), Calls { send, finds, receive, end })
         };
         let (context, guid) = first_device()?;
         // SAFETY: the context was opened right here; the structures have room for what is written.
@@ -118,6 +126,12 @@ impl Device {
             1 => Ok(true),
             _ => Err(last()),
         }
+    }
+
+    /// Ends a queue pair whose connection has ended: what is posted completes in error. One that is gone is left alone.
+    pub(crate) fn end(&self, qpn: u32) {
+        // SAFETY: the context is open.
+        unsafe { (self.calls.end)(self.context, qpn) };
     }
 
     /// The oldest datagram that came, and who sent it.

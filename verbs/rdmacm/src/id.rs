@@ -104,6 +104,8 @@ pub(crate) struct Connection {
     pub(crate) family_only: bool,
     pub(crate) ack_timeout: u8,
     pub(crate) retry_count: u8,
+    /// The number of the identifier's own queue pair, once it is connected: it ends with the connection.
+    pub(crate) queue_pair: Option<u32>,
     pub(crate) pending: Option<Pending>,
     /// How many times the peer had no such service.
     pub(crate) too_early: u32,

@@ -1,10 +1,13 @@
 //! The thread that takes messages in, and repeats what is not answered.
 
+#[cfg(test)]
+mod tests;
+
 use crate::abi::*;
 use crate::admit;
 use crate::datagram;
 use crate::device::{Device, Sent, device};
-use crate::errno::{Errno, last};
+use crate::errno::{Errno, last, status};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
 use crate::message::{self, Kind, Mad, Reason, ServiceStatus};
@@ -12,7 +15,7 @@ use crate::strangers::Strangers;
 use crate::tables::{Place, Tables};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The first of the ports that programs get when they don't ask for one.
@@ -20,6 +23,9 @@ const FIRST_PORT: u16 = 32768;
 
 /// Messages that are taken in before what is due is looked at: a flood must not keep us from it.
 const BATCH: usize = 64;
+
+/// How long the end of the process waits at most for the thread that tells all peers.
+const PARTING: Duration = Duration::from_secs(1);
 
 /// Twice a packet's longest way, as Linux takes it for Ethernet (4.096 µs × 2¹⁷).
 const TIME_WAIT: Duration = Duration::from_millis(1074);
@@ -31,6 +37,19 @@ struct Manager {
     changed: Mutex<Vec<u32>>,
     /// Ends a wait of the thread.
     wake: OwnedFd,
+    /// The process that has the thread: a forked child has not.
+    process: u32,
+    parting: Mutex<Parting>,
+    parted: Condvar,
+}
+
+/// Whether the process ends, and all peers are told.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Parting {
+    #[default]
+    No,
+    Asked,
+    Done,
 }
 
 static MANAGER: OnceLock<Result<Manager, Errno>> = OnceLock::new();
@@ -55,9 +74,23 @@ fn manager() -> Result<&'static Manager, Errno> {
         let thread = std::thread::Builder::new().name("ferroce-cm".into());
         let spawned = with_signals_blocked(|| thread.spawn(body));
         spawned.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
-        Ok(Manager { tables: Mutex::default(), changed: Mutex::default(), wake })
+        // SAFETY: the function is there as long as the library is.
+        unsafe { libc::atexit(at_exit) };
+        Ok(Manager::new(wake))
     };
     MANAGER.get_or_init(start).as_ref().map_err(|errno| *errno)
+}
+
+/// Connections of a process that ends are ended, as Linux ends them when it closes the process's files. The manager's thread does it:
+/// the thread that exits may have lost its thread-local storage.
+extern "C" fn at_exit() {
+    status(|| {
+        let Some(Ok(manager)) = MANAGER.get() else { return Ok(()) };
+        if manager.process == std::process::id() {
+            manager.part();
+        }
+        Ok(())
+    });
 }
 
 /// Runs `f` with all signals blocked but those of faults, which the thread that it starts inherits. Signals are the program's: its
@@ -111,9 +144,7 @@ pub(crate) fn join(id: &Id, connection: &mut Connection) -> Result<(), Errno> {
 pub(crate) fn look(local: u32) {
     if let Ok(manager) = manager() {
         manager.changed.lock().unwrap_or_else(PoisonError::into_inner).push(local);
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes of an array.
-        unsafe { libc::write(manager.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        manager.wake();
     }
 }
 
@@ -129,29 +160,64 @@ pub(crate) fn leave(id: &Id) {
         }
         return;
     }
-    let Some(farewell) = connection.farewell() else { return };
-    if let (Ok(device), Ok((source, destination))) = (device(), connection.addresses()) {
-        // A peer that doesn't hear it finds out by itself.
-        let _ = device.send(source, destination, &farewell);
+    if let Ok(device) = device() {
+        connection.part(device);
     }
 }
 
 impl Connection {
-    /// Returns the message that tells the peer that this side gives the connection up, if the peer waits for this side.
-    fn farewell(&self) -> Option<Mad> {
-        match self.state {
-            State::RequestCame => {
-                let mut mad = message::message(Kind::Reject, self.transaction, self.local, self.remote);
-                message::write_reject(&mut mad, Reason::Consumer);
-                Some(mad)
-            }
-            State::Established | State::ReplySent | State::ReplyCame => Some(self.disconnect_request()),
-            _ => None,
+    /// Tells the peer that this side gives the connection up, if the peer waits for this side.
+    pub(crate) fn part(&self, device: &Device) {
+        let Self { transaction, local, remote, .. } = *self;
+        let reject = |reason| message::reject(transaction, local, remote, reason, device.guid);
+        let farewell = match self.state {
+            State::RequestSent => reject(Reason::Timeout),
+            State::RequestCame => reject(Reason::Consumer),
+            State::Established | State::ReplySent | State::ReplyCame => self.disconnect_request(),
+            _ => return,
+        };
+        if let Ok((source, destination)) = self.addresses() {
+            // A peer that doesn't hear it finds out by itself.
+            let _ = device.send(source, destination, &farewell);
         }
     }
 }
 
 impl Manager {
+    fn new(wake: OwnedFd) -> Self {
+        Self {
+            tables: Mutex::default(),
+            changed: Mutex::default(),
+            wake,
+            process: std::process::id(),
+            parting: Mutex::default(),
+            parted: Condvar::new(),
+        }
+    }
+
+    fn wake(&self) {
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: eight bytes of an array.
+        unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Has the thread tell all peers, and waits until it has. A thread that cannot does not hold the process back for long.
+    fn part(&self) {
+        let mut parting = self.parting.lock().unwrap_or_else(PoisonError::into_inner);
+        *parting = Parting::Asked;
+        self.wake();
+        drop(self.parted.wait_timeout_while(parting, PARTING, |parting| *parting != Parting::Done));
+    }
+
+    /// Tells all peers if the process ends.
+    fn part_if_asked(&self, device: &Device) {
+        if *self.parting.lock().unwrap_or_else(PoisonError::into_inner) == Parting::Asked {
+            self.lock().part(device);
+            *self.parting.lock().unwrap_or_else(PoisonError::into_inner) = Parting::Done;
+            self.parted.notify_all();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,6 +225,7 @@ impl Manager {
     fn run(&self, device: &Device) {
         let mut strangers = Strangers::default();
         loop {
+            self.part_if_asked(device);
             for (from, mad) in std::iter::from_fn(|| device.receive()).take(BATCH) {
                 take_in(device, &mut self.lock(), &mut strangers, from, &mad);
             }
@@ -182,7 +249,7 @@ impl Manager {
     /// Repeats the messages that are due. Returns when the next is due.
     fn repeat(&self, device: &Device) -> Option<Instant> {
         let changed = std::mem::take(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner));
-        let due = self.lock().due(Instant::now(), changed);
+        let due = self.lock().due(device, Instant::now(), changed);
         for due in due {
             match device.send(due.source, due.destination, &due.mad) {
                 Ok(Sent::Left) => {}
@@ -195,23 +262,27 @@ impl Manager {
 }
 
 /// The peer doesn't answer.
-pub(crate) fn give_up(id: &Id, connection: &mut Connection) {
+pub(crate) fn give_up(device: &Device, id: &Id, connection: &mut Connection) {
     connection.pending = None;
     let (kind, status) = match connection.state {
         State::RequestSent => (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
         State::ReplySent => (RDMA_CM_EVENT_CONNECT_ERROR, -libc::ETIMEDOUT),
-        _ => return end(id, connection),
+        _ => return end(device, id, connection),
     };
     connection.state = State::Closed;
     id.tell(kind, status);
 }
 
-/// The connection has ended, and rests before its identifiers may mean another (IBA 12.9.8.4).
-fn end(id: &Id, connection: &mut Connection) {
+/// The connection has ended, and rests before its identifiers may mean another (IBA 12.9.8.4). Its queue pair ends too: the peer's
+/// has, and what is still to be acknowledged would only be repeated.
+fn end(device: &Device, id: &Id, connection: &mut Connection) {
     connection.pending = None;
     connection.state = State::Closed;
     connection.time_wait = Some(Instant::now() + TIME_WAIT);
     id.tell(RDMA_CM_EVENT_DISCONNECTED, 0);
+    if let Some(qpn) = connection.queue_pair.take() {
+        device.end(qpn);
+    }
     look(connection.local);
 }
 
@@ -235,7 +306,7 @@ pub(crate) fn take_in(
         Kind::ServiceReply => return datagram::on_reply(device, tables, from, mad),
         _ => {}
     }
-    let Some(id) = tables.find(receiver).filter(|id| !id.is_datagram()) else {
+    let Some(id) = addressee(tables, from, mad).filter(|id| !id.is_datagram()) else {
         if kind == Kind::DisconnectRequest {
             let reply = message::message(Kind::DisconnectReply, message::transaction(mad), receiver, sender);
             answer(device, from, &reply);
@@ -265,7 +336,11 @@ pub(crate) fn take_in(
             connection.state = State::Established;
             tell(id, &connection, RDMA_CM_EVENT_ESTABLISHED, 0, message::private_data(mad, kind));
         }
-        (Kind::Reject, state @ (State::RequestSent | State::ReplySent)) => {
+        (Kind::Reject, State::DisconnectSent) => end(device, id, &mut connection),
+        (
+            Kind::Reject,
+            state @ (State::RequestSent | State::RequestCame | State::ReplySent | State::ReplyCame),
+        ) => {
             let reason = message::read_reject(mad);
             let unknown = reason == Reason::InvalidService as u16 && state == State::RequestSent;
             if unknown && connection.asks_again(Instant::now()) {
@@ -284,12 +359,21 @@ pub(crate) fn take_in(
                 state,
                 State::Established | State::ReplySent | State::ReplyCame | State::DisconnectSent
             ) {
-                end(id, &mut connection);
+                end(device, id, &mut connection);
             }
         }
-        (Kind::DisconnectReply, State::DisconnectSent) => end(id, &mut connection),
+        (Kind::DisconnectReply, State::DisconnectSent) => end(device, id, &mut connection),
         // Repeated, or out of its order: answered before, or never.
         _ => {}
+    }
+}
+
+/// Returns the identifier that a message is for.
+fn addressee<'a>(tables: &'a Tables, from: IpAddr, mad: &Mad) -> Option<&'a Id> {
+    match (message::kind(mad), message::ids(mad)) {
+        // A peer that waits no longer for an answer never learned our communication id.
+        (Some(Kind::Reject), (sender, 0)) => tables.find_asked((from, sender, false)),
+        (_, (_, receiver)) => tables.find(receiver),
     }
 }
 

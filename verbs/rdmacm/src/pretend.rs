@@ -26,10 +26,16 @@ pub(crate) struct Network {
     pub(crate) there: BTreeSet<IpAddr>,
     looks: BTreeMap<IpAddr, u32>,
     pub(crate) sent: Vec<(IpAddr, Mad)>,
+    /// Queue pairs that were ended.
+    pub(crate) ended: Vec<u32>,
 }
 
-static NETWORK: Mutex<Network> =
-    Mutex::new(Network { there: BTreeSet::new(), looks: BTreeMap::new(), sent: Vec::new() });
+static NETWORK: Mutex<Network> = Mutex::new(Network {
+    there: BTreeSet::new(),
+    looks: BTreeMap::new(),
+    sent: Vec::new(),
+    ended: Vec::new(),
+});
 
 pub(crate) fn network() -> MutexGuard<'static, Network> {
     NETWORK.lock().unwrap()
@@ -62,6 +68,11 @@ unsafe extern "C" fn receive(_: *mut ibv_context, _: *mut [u8; 16], _: *mut Mad)
     0
 }
 
+unsafe extern "C" fn end(_: *mut ibv_context, qpn: u32) -> c_int {
+    network().ended.push(qpn);
+    0
+}
+
 pub(crate) fn ours() -> SocketAddr {
     SocketAddr::new([10, 0, 0, 1].into(), PORT)
 }
@@ -73,7 +84,7 @@ pub(crate) fn device() -> &'static Device {
         descriptor: -1,
         gids: vec![ours().ip(), "fe80::1".parse().unwrap(), "fd00::1".parse().unwrap()],
         mtu: 5,
-        calls: Calls { send, finds, receive },
+        calls: Calls { send, finds, receive, end },
     })
 }
 

@@ -129,6 +129,8 @@ pub(crate) unsafe fn destroy(id: &Id) {
     unsafe {
         let qp = std::mem::replace(&mut (*id.abi()).qp, std::ptr::null_mut());
         if !qp.is_null() {
+            // Its number may mean another soon.
+            id.lock().queue_pair = None;
             ibv_destroy_qp(qp);
         }
         // A shared queue of an XRC domain still completes to them.

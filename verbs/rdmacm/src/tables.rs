@@ -6,6 +6,7 @@ mod tests;
 
 use crate::abi::*;
 use crate::address;
+use crate::device::Device;
 use crate::errno::Errno;
 use crate::id::{Connection, Id, State, service};
 use crate::manager::{give_up, random};
@@ -152,6 +153,13 @@ impl Tables {
         self.find(*self.asked.get(&asked)?)
     }
 
+    /// Tells the peers of all connections that this side gives them up.
+    pub(crate) fn part(&self, device: &Device) {
+        let connections =
+            self.ids.keys().filter_map(|local| self.find(*local)).filter(|id| !id.is_datagram());
+        connections.for_each(|id| id.lock().part(device));
+    }
+
     /// Returns the listener to a service at an address of ours, for connections or for datagrams: the one whose place is the
     /// narrowest.
     pub(crate) fn listener(&self, service: u64, at: IpAddr, datagram: bool) -> Option<*mut Id> {
@@ -163,13 +171,13 @@ impl Tables {
     }
 
     /// Returns the messages that are to be sent again now. `changed` are connections whose timers have changed.
-    pub(crate) fn due(&mut self, now: Instant, changed: Vec<u32>) -> Vec<Due> {
+    pub(crate) fn due(&mut self, device: &Device, now: Instant, changed: Vec<u32>) -> Vec<Due> {
         let (mut look, mut due) = (changed, Vec::new());
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
             look.extend(self.timers.pop_first().map(|(_, local)| local));
         }
         for local in look {
-            if let Some(next) = self.look(local, now, &mut due) {
+            if let Some(next) = self.look(device, local, now, &mut due) {
                 self.timers.insert((next, local));
             }
         }
@@ -177,7 +185,7 @@ impl Tables {
     }
 
     /// Looks at one connection. Returns when the next look is.
-    fn look(&self, local: u32, now: Instant, due: &mut Vec<Due>) -> Option<Instant> {
+    fn look(&self, device: &Device, local: u32, now: Instant, due: &mut Vec<Due>) -> Option<Instant> {
         let id = self.find(local)?;
         let mut connection = id.lock();
         if connection.time_wait.is_some_and(|until| until <= now) {
@@ -189,7 +197,7 @@ impl Tables {
             && pending.next <= now
         {
             if pending.left == 0 {
-                give_up(id, &mut connection);
+                give_up(device, id, &mut connection);
             } else {
                 pending.left -= 1;
                 pending.next = now + pending.interval;

@@ -39,6 +39,8 @@ impl Kind {
 /// Why a request is refused (IBA 12.6.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
+    /// The sender waits no longer.
+    Timeout = 4,
     InvalidService = 8,
     InvalidMtu = 26,
     Consumer = 28,
@@ -271,9 +273,18 @@ pub(crate) fn read_reply(mad: &Mad, xrc: bool) -> Side {
     }
 }
 
-/// A rejection of a request: why (IBA 12.6.7).
-pub(crate) fn write_reject(mad: &mut Mad, reason: Reason) {
-    put(mad, 10, (reason as u16).to_be_bytes());
+/// Returns a rejection (IBA 12.6.7): of a request, unless the sender asked itself and waits no longer.
+pub(crate) fn reject(transaction: u64, local: u32, remote: u32, reason: Reason, guid: [u8; 8]) -> Mad {
+    /// The message that is rejected is neither a request nor a reply.
+    const NO_MESSAGE: u8 = 2;
+    let mut mad = message(Kind::Reject, transaction, local, remote);
+    put(&mut mad, 10, (reason as u16).to_be_bytes());
+    if reason == Reason::Timeout {
+        // The receiver knows the request by who sent it.
+        put(&mut mad, 8, [NO_MESSAGE << 6, (guid.len() as u8) << 1]);
+        put(&mut mad, 12, guid);
+    }
+    mad
 }
 
 pub(crate) fn read_reject(mad: &Mad) -> u16 {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::id::{Connection, LOCKS, Pending};
-use crate::pretend::{Server, network, ours};
+use crate::pretend::{Server, device, network, ours};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ fn a_request_or_a_timer_locks_only_its_own_connection() {
         let pending = Pending::new([0; 256], now, Duration::from_millis(1), 3);
         server.tables.find(local).unwrap().lock().pending = Some(pending);
         let timer = locks(|| {
-            assert!(server.tables.due(now, vec![local]).is_empty());
-            assert_eq!(server.tables.due(now + Duration::from_millis(1), vec![]).len(), 1);
+            assert!(server.tables.due(device(), now, vec![local]).is_empty());
+            assert_eq!(server.tables.due(device(), now + Duration::from_millis(1), vec![]).len(), 1);
         });
         let id: *const Id = server.tables.find(local).unwrap();
         // SAFETY: no test destroys its identifiers.

@@ -1,0 +1,130 @@
+//! How connections end.
+
+use super::*;
+use crate::events::{next_now, rdma_ack_cm_event};
+use crate::id::Pending;
+use crate::message::Side;
+use crate::pretend::{PORT, Server, network, ours};
+use std::net::SocketAddr;
+
+/// The peer's communication id.
+const REMOTE: u32 = 0x77;
+
+/// A connection to `peer` in the server's tables.
+fn connection(server: &mut Server, peer: IpAddr, state: State, qpn: u32) -> &'static Id {
+    let id = Id::create(server.channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
+    // SAFETY: no test destroys its identifiers.
+    let id = unsafe { &*id };
+    *id.lock() = Connection {
+        state,
+        source: Some(ours()),
+        destination: Some(SocketAddr::new(peer, PORT)),
+        remote: REMOTE,
+        theirs: Side { qpn: 0x99, ..Side::default() },
+        queue_pair: Some(qpn),
+        pending: Some(Pending::new([0; 256], Instant::now(), Duration::from_secs(1), 3)),
+        ..Default::default()
+    };
+    let local = server.tables.insert_asked(id, (peer, REMOTE, false)).unwrap();
+    id.lock().local = local;
+    id
+}
+
+/// Returns the next event.
+fn event(server: &Server) -> Option<rdma_cm_event_type> {
+    // SAFETY: the channel is alive, and the event is given back once.
+    unsafe {
+        let event = next_now(server.channel)?;
+        let kind = (*event).event;
+        rdma_ack_cm_event(event);
+        Some(kind)
+    }
+}
+
+/// Returns what a peer was sent: each message's kind, with its sender's communication id.
+fn sent(peer: IpAddr) -> Vec<(Kind, u32)> {
+    let sent = &network().sent;
+    let to_it = sent.iter().filter(|(to, _)| *to == peer);
+    to_it.map(|(_, mad)| (message::kind(mad).unwrap(), message::ids(mad).0)).collect()
+}
+
+#[test]
+fn the_queue_pair_ends_with_its_connection() {
+    let mut server = Server::new();
+    let peer: IpAddr = [10, 3, 0, 2].into();
+    for (qpn, kind, state) in [
+        (0x301, Kind::DisconnectRequest, State::Established),
+        (0x302, Kind::DisconnectRequest, State::ReplySent),
+        (0x303, Kind::DisconnectReply, State::DisconnectSent),
+        (0x304, Kind::Reject, State::DisconnectSent),
+    ] {
+        let id = connection(&mut server, peer, state, qpn);
+        let local = id.lock().local;
+        let mad = message::message(kind, 1, REMOTE, local);
+        server.takes(peer, &mad);
+        assert_eq!(event(&server), Some(RDMA_CM_EVENT_DISCONNECTED));
+        assert!(id.lock().pending.is_none(), "it is repeated no more");
+        assert_eq!(network().ended.iter().filter(|ended| **ended == qpn).count(), 1);
+        server.takes(peer, &mad);
+        assert_eq!(network().ended.iter().filter(|ended| **ended == qpn).count(), 1, "once");
+        assert_eq!(event(&server), None);
+    }
+}
+
+#[test]
+fn a_reply_is_not_repeated_to_who_waits_no_longer() {
+    let mut server = Server::new();
+    let peer: IpAddr = [10, 3, 0, 3].into();
+    for state in [State::RequestCame, State::ReplySent] {
+        for named in [true, false] {
+            let id = connection(&mut server, peer, state, 0x311);
+            let local = if named { id.lock().local } else { 0 };
+            server.takes(peer, &message::reject(1, REMOTE, local, Reason::Timeout, [2; 8]));
+            assert_eq!(event(&server), Some(RDMA_CM_EVENT_REJECTED), "{state:?}");
+            let connection = id.lock();
+            assert!(connection.pending.is_none() && connection.state == State::Closed);
+        }
+    }
+    let id = connection(&mut server, peer, State::ReplySent, 0x312);
+    server.takes([10, 3, 0, 4].into(), &message::reject(1, REMOTE, 0, Reason::Timeout, [2; 8]));
+    assert_eq!((event(&server), id.lock().state), (None, State::ReplySent), "it is not this peer's");
+}
+
+#[test]
+fn peers_are_told_when_the_process_ends() {
+    let mut server = Server::new();
+    let mut expected = Vec::new();
+    let peer: IpAddr = [10, 3, 0, 5].into();
+    for (state, told) in [
+        (State::RequestSent, Some(Kind::Reject)),
+        (State::RequestCame, Some(Kind::Reject)),
+        (State::ReplySent, Some(Kind::DisconnectRequest)),
+        (State::ReplyCame, Some(Kind::DisconnectRequest)),
+        (State::Established, Some(Kind::DisconnectRequest)),
+        (State::DisconnectSent, None),
+        (State::Closed, None),
+    ] {
+        let local = connection(&mut server, peer, state, 0x321).lock().local;
+        expected.extend(told.map(|kind| (kind, local)));
+    }
+    server.tables.part(crate::pretend::device());
+    let mut sent = sent(peer);
+    let order = |(kind, local): &(Kind, u32)| (*kind as u16, *local);
+    sent.sort_by_key(order);
+    expected.sort_by_key(order);
+    assert_eq!(sent, expected);
+}
+
+#[test]
+fn the_end_of_the_process_reaches_the_manager_s_thread() {
+    let mut server = Server::new();
+    let peer: IpAddr = [10, 3, 0, 6].into();
+    let id = connection(&mut server, peer, State::Established, 0x331);
+    let mut connection = id.lock();
+    connection.local = 0;
+    join(id, &mut connection).unwrap();
+    let local = connection.local;
+    drop(connection);
+    at_exit();
+    assert_eq!(sent(peer), [(Kind::DisconnectRequest, local)]);
+}

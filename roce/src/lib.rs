@@ -15,15 +15,11 @@ mod counters;
 mod cq;
 mod endpoint;
 mod event;
-mod key;
-mod key_space;
 mod memory;
 mod psn;
 pub mod qp;
-mod region;
 mod srq;
 mod wheel;
-mod window;
 pub mod wire;
 mod xrc;
 
@@ -31,11 +27,11 @@ pub use address::AddressId;
 pub use counters::{Counters, Discard};
 pub use endpoint::{ControlError, CqId, Endpoint, EndpointConfig, PdId, QPN_REST};
 pub use event::{Event, FailureCause, QpFailure};
-pub use key::{Lkey, Qpn, Rkey, SrqNumber};
-pub use memory::{Memory, Slice};
+pub use memory::{
+    Access, AccessError, BindError, Binding, Lkey, Memory, Qpn, Region, RegionTable, Rkey, Slice, SrqNumber,
+    WindowKind,
+};
 pub use psn::Psn;
-pub use region::{Access, AccessError, Region, RegionTable};
 pub use srq::{SrqId, SrqInit, SrqReport, XrcReceives};
 pub use wheel::TimingWheel;
-pub use window::{BindError, Binding, WindowKind};
 pub use xrc::XrcdId;

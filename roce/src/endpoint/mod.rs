@@ -10,7 +10,7 @@ mod table;
 mod xrc;
 
 use crate::event::{Event, FailureCause};
-use crate::key_space::KeySpace;
+use crate::memory::KeySpace;
 use crate::qp::{
     Books, Capabilities, Completion, CompletionStatus, Identity, Modify, QpInit, QpReport, QueuePair,
     Receives,

@@ -1,6 +1,6 @@
 //! Memory windows: keys of their own to a part of a region, given and taken back by work requests (IBA 10.6.7).
 
-use crate::key_space::KeySpace;
+use super::KeySpace;
 use crate::{Access, AccessError, ControlError, Lkey, PdId, Qpn, Rkey, Slice};
 use alloc::collections::BTreeMap;
 use thiserror::Error;

@@ -1,3 +1,5 @@
+//! The numbers that name queue pairs and regions on the wire.
+
 use core::fmt;
 
 macro_rules! number {

@@ -1,3 +1,16 @@
+//! Registered memory: keys, regions, windows, and the checked ranges that alone reach it.
+
+mod key;
+mod key_space;
+mod memory_window;
+mod region;
+
+pub use key::{Lkey, Qpn, Rkey, SrqNumber};
+pub use memory_window::{BindError, Binding, WindowKind};
+pub use region::{Access, AccessError, Region, RegionTable};
+
+pub(crate) use key_space::KeySpace;
+
 /// A stretch of registered memory that was checked for the access it is used for.
 ///
 /// Only the region table makes one, so holding a `Slice` is the proof of the check.

@@ -1,5 +1,7 @@
-use crate::key_space::KeySpace;
-use crate::window::{self, BindError, Binding, WindowKind, Windows};
+//! Memory regions: which bytes a key stands for, and who may do what with them (IBA 10.6).
+
+use super::KeySpace;
+use super::memory_window::{self, BindError, Binding, WindowKind, Windows};
 use crate::{ControlError, Discard, Lkey, PdId, Qpn, Rkey, Slice};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -436,7 +438,7 @@ fn check(live: &Live, pd: PdId, address: u64, length: u32, access: Access) -> Re
         return Err(AccessError::Access);
     }
     let Region { address: start, origin, length: size, .. } = live.region;
-    window::slice(origin, start, size, address, length)
+    memory_window::slice(origin, start, size, address, length)
 }
 
 #[cfg(test)]

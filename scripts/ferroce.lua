@@ -3,7 +3,7 @@
 --
 --   tshark -X lua_script:scripts/ferroce.lua -r capture.pcap -V
 --
--- The layouts are those of ARCHITECTURE.md ("Telemetry on the wire") and roce/src/wire/format/README.md.
+-- The layouts are those of docs/reference/wire.md and roce/src/wire/format/README.md.
 
 local rocev2 = DissectorTable.get("udp.port"):get_dissector(4791)
 

@@ -184,3 +184,62 @@ fn data_posted_before_a_change_of_access_is_not_lost() {
     post(&mut script, SendRequest::send(6, inline)).unwrap();
     assert_eq!(script.drain().len(), 2, "an acknowledgement and a SEND");
 }
+
+/// The responder keeps no more than it is allowed to, also if that was more before.
+#[test]
+fn a_lower_limit_of_reads_is_kept() {
+    let mut script = Script::new(Options { max_dest_rd_atomic: 4, ..Options::default() });
+    let reth = script.reth(0, 8);
+    let mut psn = PSN;
+    let mut read = |script: &mut Script| {
+        script.send(psn, Operation::ReadRequest(reth), &[]).unwrap();
+        assert_eq!(script.drain().len(), 1);
+        psn += 1;
+    };
+    (0..4).for_each(|_| read(&mut script));
+    let modify = |script: &mut Script, modify| {
+        script.host.endpoint.modify_qp(script.now, script.host.qpn, modify).unwrap();
+    };
+    let again = |script: &mut Script, psns: core::ops::Range<u32>| {
+        let answered = psns.filter(|&psn| {
+            assert_eq!(script.send(psn, Operation::ReadRequest(reth), &[]), Err(Discard::Duplicate));
+            !script.drain().is_empty()
+        });
+        answered.collect::<Vec<_>>()
+    };
+    let lower = |script: &mut Script, limit| {
+        modify(script, Modify::Drain { notify: false });
+        modify(script, Modify::Change(Changes { max_dest_rd_atomic: Some(limit), ..Changes::default() }));
+        modify(script, Modify::Resume);
+    };
+    lower(&mut script, 2);
+    assert_eq!(again(&mut script, PSN..PSN + 4), [PSN + 2, PSN + 3], "trimmed at once");
+    lower(&mut script, 1);
+    (0..20).for_each(|_| read(&mut script));
+    assert_eq!(again(&mut script, PSN..PSN + 24), [PSN + 23], "and as others come");
+    lower(&mut script, 0);
+    assert_eq!(again(&mut script, PSN..PSN + 24), []);
+    let refused = script.send(PSN + 24, Operation::ReadRequest(reth), &[]);
+    assert_eq!(refused, Err(Discard::ResponderResources));
+}
+
+/// What was not answered yet when the limit fell is still answered, and takes the place of a new one until then.
+#[test]
+fn answers_that_are_due_survive_a_lower_limit() {
+    let mut script = Script::new(Options { max_dest_rd_atomic: 4, ..Options::default() });
+    let reth = script.reth(0, 8);
+    for psn in PSN..PSN + 3 {
+        script.send(psn, Operation::ReadRequest(reth), &[]).unwrap();
+    }
+    let (now, qpn) = (script.now, script.host.qpn);
+    let changes = Changes { max_dest_rd_atomic: Some(2), ..Changes::default() };
+    for modify in [Modify::Drain { notify: false }, Modify::Change(changes), Modify::Resume] {
+        script.host.endpoint.modify_qp(now, qpn, modify).unwrap();
+    }
+    // One leaves; a fourth would need the places of two.
+    assert_eq!(script.next().map(|(psn, _)| psn), Some(PSN));
+    let refused = script.send(PSN + 3, Operation::ReadRequest(reth), &[]);
+    assert_eq!(refused, Err(Discard::ResponderResources));
+    let left: Vec<_> = script.drain().into_iter().map(|(psn, _)| psn).collect();
+    assert_eq!(left, [PSN + 1, PSN + 2, PSN + 3], "the answers, then the NAK");
+}

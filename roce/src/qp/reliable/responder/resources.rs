@@ -102,26 +102,35 @@ impl Resources {
         Self { list: VecDeque::with_capacity(limit), limit, due: 0, repeats }
     }
 
-    /// From now on as many; those above it go as others come.
+    /// Changes the limit. The oldest above it go at once if their answers have left, otherwise as others come.
     pub(super) fn resize(&mut self, limit: u8) {
         self.limit = usize::from(limit);
         self.list.reserve(self.limit.saturating_sub(self.list.len()));
+        while self.list.len() > self.limit && self.list.front().is_some_and(|oldest| oldest.answered) {
+            self.forget_oldest();
+        }
     }
 
     /// Whether one more may be taken. A full list gives up its oldest, whose answer the peer must have before it
     /// asks for more; if that never left, the peer asks for more than was agreed.
     pub(super) fn has_room(&self) -> bool {
-        self.list.len() < self.limit || self.list.front().is_some_and(|oldest| oldest.answered)
+        let above = (self.list.len() + 1).saturating_sub(self.limit);
+        self.limit > 0 && self.list.iter().take(above).all(|oldest| oldest.answered)
     }
 
     pub(super) fn push(&mut self, resource: Resource) {
         debug_assert!(self.has_room());
-        if self.list.len() == self.limit {
-            let gone = self.list.pop_front().map(|resource| resource.first);
-            self.repeats.retain(|repeat| Some(repeat.first) != gone);
-            self.due = self.due.saturating_sub(1);
+        // There are more than the limit if it was lowered.
+        while self.list.len() >= self.limit.max(1) {
+            self.forget_oldest();
         }
         self.list.push_back(resource);
+    }
+
+    fn forget_oldest(&mut self) {
+        let gone = self.list.pop_front().map(|resource| resource.first);
+        self.repeats.retain(|repeat| Some(repeat.first) != gone);
+        self.due = self.due.saturating_sub(1);
     }
 
     /// Whether an answer is due.

@@ -9,10 +9,19 @@ use core::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressId(u32);
 
+impl AddressId {
+    /// Its place in the table.
+    pub(crate) const fn place(self) -> u16 {
+        split(self).0
+    }
+}
+
 /// A way to another port, resolved.
 #[derive(Clone, Copy, Debug)]
 struct Handle {
     pd: PdId,
+    /// The port at the other end, and the Ethernet address that packets for it go to.
+    to: (IpAddr, Mac),
     template: Template,
 }
 
@@ -55,28 +64,27 @@ impl AddressTable {
             }
         };
         let place = &mut self.places[usize::from(index)];
-        place.handle = Some(Handle { pd, template });
+        place.handle = Some(Handle { pd, to: (path.destination, path.destination_mac), template });
         Ok(AddressId(u32::from(place.generation) << 16 | u32::from(index)))
     }
 
-    /// The Ethernet address of `peer` is another one: how many handles had the old one.
-    pub(crate) fn redirect(&mut self, peer: IpAddr, mac: Mac) -> usize {
-        let handles = self.places.iter_mut().filter_map(|place| place.handle.as_mut());
-        handles.map(|handle| usize::from(handle.template.redirect(peer, mac))).sum()
+    /// Packets by the handle in this place, which go to `peer`, go to another Ethernet address from now on.
+    pub(crate) fn redirect(&mut self, place: u16, peer: IpAddr, mac: Mac) {
+        let place = self.places.get_mut(usize::from(place));
+        if let Some(handle) = place.and_then(|place| place.handle.as_mut()) {
+            handle.to = (peer, mac);
+            handle.template.redirect(peer, mac);
+        }
     }
 
-    /// Forgets it. `false` where there is none of this name.
-    pub(crate) fn destroy(&mut self, id: AddressId) -> bool {
+    /// Forgets a handle and returns where its packets went. `None` if there is none of this name.
+    pub(crate) fn destroy(&mut self, id: AddressId) -> Option<(IpAddr, Mac)> {
         let (index, generation) = split(id);
-        let place = self.places.get_mut(usize::from(index));
-        let Some(place) = place.filter(|place| place.generation == generation && place.handle.is_some())
-        else {
-            return false;
-        };
-        place.handle = None;
+        let place = self.places.get_mut(usize::from(index)).filter(|place| place.generation == generation)?;
+        let Handle { to, .. } = place.handle.take()?;
         place.generation = generation.wrapping_add(1);
         self.free.push(index);
-        true
+        Some(to)
     }
 
     /// The headers of packets that go there, where the handle is one of `pd`.
@@ -105,7 +113,7 @@ mod tests {
         let first = table.create(PdId(1), &path(2)).unwrap();
         assert!(table.get(first, PdId(1)).is_some());
         assert!(table.get(first, PdId(2)).is_none(), "of another domain");
-        assert!(table.destroy(first) && !table.destroy(first));
+        assert!(table.destroy(first).is_some() && table.destroy(first).is_none());
         let second = table.create(PdId(1), &path(3)).unwrap();
         assert!(table.get(first, PdId(1)).is_none());
         assert_eq!(table.get(second, PdId(1)), Template::new(&path(3)).ok().as_ref());

@@ -7,34 +7,49 @@
 use crate::neighbour::{Asked, Neighbours};
 use cc::Instant;
 use roce::Endpoint;
+use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// Peers that are asked for at a time. Others are doubted again at their next timeout.
 const LIMIT: usize = 64;
+/// A peer that was asked for is not doubted again for this long: where packets are lost, every duplicate is a doubt.
+const REST: Duration = Duration::from_millis(100);
 
-/// Those who are being asked for.
+/// Peers that are being asked for, and those that were lately.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
     waiting: Vec<IpAddr>,
-    /// Of the neighbours' answers when they were looked at last.
+    /// The number of the neighbours' answers when they were looked at last.
     seen: u64,
+    /// Peers whose address was looked at, and until when they are not doubted; the oldest first, at most [`LIMIT`].
+    rested: VecDeque<(IpAddr, Instant)>,
 }
 
 impl Followed {
-    /// Once a turn.
+    /// Follows the peers that are doubted; called once a turn. Returns whether there is more to do in the next turn.
     #[inline]
-    pub(super) fn turn(&mut self, now: Instant, endpoint: &mut Endpoint, neighbours: &mut Neighbours) {
+    pub(super) fn turn(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        neighbours: &mut Neighbours,
+    ) -> bool {
         while let Some(peer) = endpoint.poll_doubted() {
             self.doubt(now, peer, neighbours);
         }
-        if !self.waiting.is_empty() && self.seen != neighbours.answers() {
-            self.look(now, endpoint, neighbours);
-        }
+        !self.waiting.is_empty() && self.seen != neighbours.answers() && self.look(now, endpoint, neighbours)
     }
 
     #[cold]
     fn doubt(&mut self, now: Instant, peer: IpAddr, neighbours: &mut Neighbours) {
-        if self.waiting.len() < LIMIT && !self.waiting.contains(&peer) {
+        while self.rested.front().is_some_and(|&(_, until)| until <= now) {
+            self.rested.pop_front();
+        }
+        if self.waiting.len() < LIMIT
+            && !self.waiting.contains(&peer)
+            && !self.rested.iter().any(|&(rested, _)| rested == peer)
+        {
             neighbours.doubt(now, peer);
             self.waiting.push(peer);
             // What is known already is looked at at once.
@@ -43,18 +58,194 @@ impl Followed {
     }
 
     #[cold]
-    fn look(&mut self, now: Instant, endpoint: &mut Endpoint, neighbours: &mut Neighbours) {
+    fn look(&mut self, now: Instant, endpoint: &mut Endpoint, neighbours: &mut Neighbours) -> bool {
         self.seen = neighbours.answers();
-        self.waiting.retain(|&peer| match neighbours.resolve(now, peer) {
-            Ok(Asked::Asking) => true,
-            Ok(Asked::Known(mac)) => {
-                if endpoint.redirect(peer, mac) > 0 {
-                    tracing::info!("{peer} has moved: its packets go to {mac} now");
+        let (mut is_more, rested) = (false, &mut self.rested);
+        self.waiting.retain(|&peer| {
+            match neighbours.resolve(now, peer) {
+                Ok(Asked::Asking) => return true,
+                Ok(Asked::Known(mac)) => {
+                    let changed = endpoint.redirect(peer, mac);
+                    if changed > 0 {
+                        tracing::info!("{peer} has moved: its packets go to {mac} now");
+                    }
+                    if changed == Endpoint::REDIRECTS {
+                        is_more = true;
+                        return true;
+                    }
                 }
-                false
+                // Nobody answers: the next timeout asks again, until the queue pair gives up.
+                Err(_) => {}
             }
-            // Nobody answers: the next timeout asks again, until the queue pair gives up.
-            Err(_) => false,
+            if rested.len() == LIMIT {
+                rested.pop_front();
+            }
+            rested.push_back((peer, now + REST));
+            false
         });
+        if is_more {
+            self.seen = self.seen.wrapping_sub(1);
+        }
+        is_more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host_memory::HostMemory;
+    use crate::neighbour::Address;
+    use roce::qp::{
+        AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Data, Modify, QpInit, Remote, RtrSettings,
+        RtsSettings, SendRequest,
+    };
+    use roce::wire::{Mac, Mtu, Path, RnrTimer, Service};
+    use roce::{Access, EndpointConfig, Psn, Qpn, Rkey};
+
+    const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const MACS: [Mac; 3] = [Mac([2, 0, 0, 0, 1, 0]), Mac([2, 0, 0, 0, 1, 1]), Mac([2, 0, 0, 0, 1, 2])];
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    /// Queue pairs of one endpoint with one peer, and what the endpoint's core knows of neighbours.
+    struct Scene {
+        endpoint: Endpoint,
+        neighbours: Neighbours,
+        followed: Followed,
+        peer: IpAddr,
+        qpns: Vec<Qpn>,
+    }
+
+    impl Scene {
+        fn new(count: u32) -> Self {
+            let config =
+                EndpointConfig { max_qps: count, max_cqs: 1, max_regions: 1, seed: [7; 32], core: 0 };
+            let (mut endpoint, peer) = (Endpoint::new(config), IpAddr::from([10, 0, 0, 2]));
+            let (pd, cq) = (endpoint.create_pd(), endpoint.create_cq(16).unwrap());
+            let init = QpInit {
+                service: Service::Rc,
+                pd,
+                send_cq: cq,
+                recv_cq: cq,
+                capabilities: Capabilities { max_send: 4, max_recv: 1, ..Capabilities::default() },
+                signal_all: false,
+                srq: None,
+            };
+            let path = Path::new((OURS, [10, 0, 0, 1].into()), (MACS[0], peer));
+            let qpns = (0..count).map(|_| connect(&mut endpoint, init, path)).collect();
+            let addresses = ["10.0.0.1/24".parse::<Address>().unwrap()];
+            let neighbours = Neighbours::own(OURS, &addresses, None);
+            Self { endpoint, neighbours, followed: Followed::default(), peer, qpns }
+        }
+
+        fn move_to(&mut self, mac: Mac) {
+            self.neighbours.set(self.peer, mac).unwrap();
+        }
+
+        /// The peer leaves a request of the first queue pair unanswered until `now`.
+        fn doubt(&mut self, now: Instant) {
+            self.endpoint.on_timeout(now);
+            self.transmit(now);
+        }
+
+        fn transmit(&mut self, now: Instant) {
+            // SAFETY: these tests register no memory.
+            let memory = unsafe { HostMemory::new() };
+            while self.endpoint.poll_transmit(now, &memory, &mut [0; 2048]).is_some() {}
+        }
+
+        fn post(&mut self) {
+            let remote = Remote { address: 0, rkey: Rkey::new(1) };
+            let request = SendRequest::write(1, Data::empty(), remote);
+            self.endpoint.post_send(Instant::ZERO, self.qpns[0], request).unwrap();
+            self.transmit(Instant::ZERO);
+        }
+
+        fn turn(&mut self, now: Instant) -> bool {
+            self.followed.turn(now, &mut self.endpoint, &mut self.neighbours)
+        }
+
+        /// How many queue pairs still send elsewhere than to `mac`.
+        fn astray(&mut self, mac: Mac) -> usize {
+            self.endpoint.redirect(self.peer, mac)
+        }
+    }
+
+    fn connect(endpoint: &mut Endpoint, init: QpInit, path: Path) -> Qpn {
+        let qpn = endpoint.create_qp(Instant::ZERO, init).unwrap();
+        let settings = RtrSettings {
+            path,
+            destination: Qpn::new(5),
+            mtu: Mtu::M1024,
+            receive_psn: Psn::new(0),
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: RnrTimer::new(1),
+            selective_repeat: false,
+        };
+        let sending = RtsSettings {
+            send_psn: Psn::new(0),
+            // 1 ms, and later 4.
+            ack_timeout: AckTimeout::new(8),
+            retry_count: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 1,
+            congestion: Congestion::new(CongestionAlgorithm::Fixed { window: 1 << 20, rate: None }),
+        };
+        for modify in [
+            Modify::Init { access: Access::ALL, partition_key: 0xffff },
+            Modify::ReadyToReceive(settings),
+            Modify::ReadyToSend(sending),
+        ] {
+            endpoint.modify_qp(Instant::ZERO, qpn, modify).unwrap();
+        }
+        qpn
+    }
+
+    /// Queue pairs that lose packets doubt their peer all the time: it is looked at once, and then rests.
+    #[test]
+    fn a_peer_that_was_looked_at_rests() {
+        let mut scene = Scene::new(1);
+        scene.move_to(MACS[1]);
+        scene.post();
+        scene.doubt(at(10));
+        assert!(!scene.turn(at(10)));
+        assert_eq!(scene.astray(MACS[1]), 0, "it was followed");
+        scene.move_to(MACS[2]);
+        for millis in [20, 30, 109] {
+            scene.doubt(at(millis));
+            assert!(!scene.turn(at(millis)));
+            assert_eq!(scene.followed.waiting.len(), 0);
+            assert_eq!(scene.astray(MACS[1]), 0, "it rests at {millis} ms");
+        }
+        scene.doubt(at(120));
+        scene.turn(at(120));
+        assert_eq!(scene.astray(MACS[2]), 0, "it was followed again");
+    }
+
+    /// However many queue pairs a peer has, a turn does a bounded amount of work for it.
+    #[test]
+    fn a_peer_with_many_queue_pairs_is_followed_over_several_turns() {
+        let mut scene = Scene::new(Endpoint::REDIRECTS as u32 + 10);
+        scene.move_to(MACS[1]);
+        scene.post();
+        scene.doubt(at(10));
+        assert!(scene.turn(at(10)), "there is more to do");
+        assert!(!scene.turn(at(10)));
+        assert_eq!(scene.astray(MACS[1]), 0);
+    }
+
+    /// Of those who rest only so many are remembered.
+    #[test]
+    fn memory_of_peers_has_a_limit() {
+        let mut scene = Scene::new(1);
+        for n in 0..200 {
+            let peer = IpAddr::from([10, 0, 0, n]);
+            scene.neighbours.set(peer, MACS[0]).unwrap();
+            scene.followed.doubt(at(1), peer, &mut scene.neighbours);
+            scene.turn(at(1));
+        }
+        assert_eq!((scene.followed.rested.len(), scene.followed.waiting.len()), (LIMIT, 0));
     }
 }

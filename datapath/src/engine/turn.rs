@@ -103,10 +103,10 @@ impl Station {
     /// Hands out what the turn made: events, completions, room.
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
         let told = self.tell_events();
-        self.followed.turn(now, &mut self.endpoint, &mut self.neighbours);
+        let follows = self.followed.turn(now, &mut self.endpoint, &mut self.neighbours);
         let (overflows, moved) = self.queues.deliver(now, &mut self.endpoint);
         self.counters.cq_overflows += overflows;
-        told || moved
+        told || follows || moved
     }
 
     fn tell_events(&mut self) -> bool {

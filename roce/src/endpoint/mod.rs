@@ -25,7 +25,7 @@ use cc::{ConfigError, Instant, Rate};
 use commons::Commons;
 use core::net::IpAddr;
 use core::time::Duration;
-use peers::{Known, Peers};
+use peers::{Known, Peers, Sender};
 pub use table::QPN_REST;
 use table::QpTable;
 use thiserror::Error;
@@ -309,7 +309,9 @@ impl Endpoint {
     /// # Errors
     /// The path's addresses are of different families, or one handle too many.
     pub fn create_address(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
-        self.commons.addresses.create(pd, path)
+        let address = self.commons.addresses.create(pd, path)?;
+        self.peers.add(path.destination, path.destination_mac, Sender::AddressHandle(address.place()));
+        Ok(address)
     }
 
     /// Forgets an address handle. Datagrams that wait to go there fail.
@@ -317,7 +319,9 @@ impl Endpoint {
     /// # Errors
     /// There is none of this name.
     pub fn destroy_address(&mut self, address: AddressId) -> Result<(), ControlError> {
-        if self.commons.addresses.destroy(address) { Ok(()) } else { Err(ControlError::NoAddress) }
+        let (ip, mac) = self.commons.addresses.destroy(address).ok_or(ControlError::NoAddress)?;
+        self.peers.forget(ip, mac, Sender::AddressHandle(address.place()));
+        Ok(())
     }
 
     /// Makes a shared receive queue.

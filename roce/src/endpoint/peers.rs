@@ -1,9 +1,23 @@
-//! Finds queue pairs by their peer, so that no frame makes the endpoint search through all of them.
+//! Finds queue pairs and address handles by their peer, so that no frame makes the endpoint search through all of them.
 
 use crate::Qpn;
 use crate::qp::{Peer, QueuePair};
+use crate::wire::Mac;
 use alloc::collections::BTreeSet;
 use core::net::IpAddr;
+use core::ops::Bound::{Excluded, Included};
+
+/// Something that sends packets to a peer, named by its place in its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Sender {
+    QueuePair(u32),
+    AddressHandle(u16),
+}
+
+impl Sender {
+    const FIRST: Self = Self::QueuePair(0);
+    const LAST: Self = Self::AddressHandle(u16::MAX);
+}
 
 /// What the index knows of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,9 +40,11 @@ impl Known {
     }
 }
 
-/// The queue pairs of an endpoint, by their peers. A queue pair is named by its place in the table.
+/// The queue pairs and address handles of an endpoint, by their peers.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
+    /// All of them, by the address of the peer and the Ethernet address that packets for it go to.
+    senders: BTreeSet<(IpAddr, Mac, Sender)>,
     /// Queue pairs that act on direct responses, by the address and number of the queue pair that they send to.
     hearers: BTreeSet<(IpAddr, u32, u32)>,
 }
@@ -40,12 +56,40 @@ impl Peers {
             return;
         }
         // A queue pair that stopped to listen by itself is still in the index.
-        if let Some(Peer { address, qpn, .. }) = before.peer {
+        if let Some(Peer { address, mac, qpn }) = before.peer {
             self.hearers.remove(&(address, qpn.get(), place));
+            self.forget(address, mac, Sender::QueuePair(place));
+        }
+        if let Some(Peer { address, mac, .. }) = after.peer {
+            self.add(address, mac, Sender::QueuePair(place));
         }
         if let Some((address, qpn)) = after.heard_name() {
             self.hearers.insert((address, qpn, place));
         }
+    }
+
+    /// Packets of `sender` for the peer at `address` go to `mac`.
+    pub(super) fn add(&mut self, address: IpAddr, mac: Mac, sender: Sender) {
+        self.senders.insert((address, mac, sender));
+    }
+
+    /// `sender`, which [`Self::add`] added, sends no packets there any more.
+    pub(super) fn forget(&mut self, address: IpAddr, mac: Mac, sender: Sender) {
+        self.senders.remove(&(address, mac, sender));
+    }
+
+    /// Packets for the peer at `address` go to `mac` from now on: changes the index for one sender whose packets went elsewhere, and
+    /// returns it. `None` if there is none.
+    pub(super) fn redirect(&mut self, address: IpAddr, mac: Mac) -> Option<Sender> {
+        let least = (address, Mac([0; 6]), Sender::FIRST);
+        let most = (address, Mac([0xff; 6]), Sender::LAST);
+        let [before, behind] = [Sender::FIRST, Sender::LAST].map(|sender| (address, mac, sender));
+        let below = self.senders.range((Included(least), Excluded(before)));
+        let found = below.chain(self.senders.range((Excluded(behind), Included(most)))).next().copied();
+        let (_, old, sender) = found?;
+        self.forget(address, old, sender);
+        self.add(address, mac, sender);
+        Some(sender)
     }
 
     /// The place of a queue pair that acts on direct responses about packets to queue pair `destination` at `address`.

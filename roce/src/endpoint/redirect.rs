@@ -1,10 +1,14 @@
 //! Peers whose Ethernet address has changed: by whom that is suspected, and what follows.
 
 use super::Endpoint;
+use super::peers::Sender;
 use crate::wire::Mac;
 use core::net::IpAddr;
 
 impl Endpoint {
+    /// Queue pairs and address handles that one call of [`Self::redirect`] changes at most.
+    pub const REDIRECTS: usize = 1024;
+
     /// An address for which packets leave that may not arrive: a request was not answered in time, or a peer asked again for what it
     /// had been answered. Whoever found its Ethernet address should ask for it again, and tell what comes of it by
     /// [`redirect`](Self::redirect). Each is told once, until it is suspected again; at most 64 wait.
@@ -12,14 +16,22 @@ impl Endpoint {
         self.commons.events.pop_doubt()
     }
 
-    /// From now on all that leaves for `peer`, of queue pairs and by address handles, goes to this Ethernet address. Looks at all of them;
-    /// tells how many had another one.
+    /// Sends all packets for `peer`, of queue pairs and by address handles, to this Ethernet address from now on.
+    ///
+    /// Looks only at those that send to another one, and changes at most [`Self::REDIRECTS`] of them. Returns how many it changed: after
+    /// as many as that, call again.
     pub fn redirect(&mut self, peer: IpAddr, mac: Mac) -> usize {
-        let mut changed = self.commons.addresses.redirect(peer, mac);
-        for index in 0..self.qps.len() {
-            let slot = self.qps.at_mut(index);
-            changed += usize::from(slot.is_some_and(|slot| slot.qp.redirect(peer, mac)));
+        for changed in 0..Self::REDIRECTS {
+            match self.peers.redirect(peer, mac) {
+                None => return changed,
+                Some(Sender::QueuePair(place)) => {
+                    if let Some(slot) = self.qps.at_mut(place) {
+                        slot.qp.redirect(peer, mac);
+                    }
+                }
+                Some(Sender::AddressHandle(place)) => self.commons.addresses.redirect(place, peer, mac),
+            }
         }
-        changed
+        Self::REDIRECTS
     }
 }

@@ -2,7 +2,7 @@ use core::fmt;
 use core::net::IpAddr;
 
 /// An Ethernet address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
 impl fmt::Display for Mac {

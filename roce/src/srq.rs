@@ -56,8 +56,16 @@ struct SharedQueue {
     init: SrqInit,
     number: SrqNumber,
     requests: VecDeque<RecvRequest>,
+    /// Requests lent to messages that may still be given up: they come back then, so they still take room.
+    lent: u32,
     limit: u32,
     qps: u32,
+}
+
+impl SharedQueue {
+    fn room(&self) -> u32 {
+        self.init.depth.saturating_sub(self.lent + self.requests.len() as u32)
+    }
 }
 
 /// All shared receive queues of one endpoint.
@@ -95,7 +103,7 @@ impl SharedQueues {
         // From 1 on, so that no queue is number 0.
         self.made = self.made % (Self::LIMIT - 1) + 1;
         let number = SrqNumber::new(self.made << Self::PLACE_BITS | place as u32);
-        self.queues[place] = Some(SharedQueue { init, number, requests, limit: 0, qps: 0 });
+        self.queues[place] = Some(SharedQueue { init, number, requests, lent: 0, limit: 0, qps: 0 });
         // A queue reports itself once: there is room for all.
         self.low.reserve(self.queues.len());
         Ok(SrqId(place as u32))
@@ -140,7 +148,7 @@ impl SharedQueues {
     pub(crate) fn check(&self, srq: SrqId, request: RecvRequest) -> Result<CheckedRecv, PostError> {
         let queue = self.get(srq).map_err(|_| PostError::NoSrq { srq })?;
         let checked = RecvRules::shared(queue.init.max_sge).check(request)?;
-        if queue.requests.len() as u32 >= queue.init.depth {
+        if queue.room() == 0 {
             return Err(PostError::QueueFull { limit: queue.init.depth });
         }
         Ok(checked)
@@ -189,7 +197,7 @@ impl SharedQueues {
 
     /// Requests that it would still take.
     pub(crate) fn room(&self, srq: SrqId) -> u32 {
-        self.get(srq).map_or(0, |queue| queue.init.depth - queue.requests.len() as u32)
+        self.get(srq).map_or(0, SharedQueue::room)
     }
 
     /// A queue that fell below its limit.
@@ -207,9 +215,26 @@ impl SharedQueues {
         request
     }
 
-    /// A message was given up: its request is the next one's again.
-    pub(crate) fn push_front(&mut self, srq: SrqId, request: RecvRequest) {
+    /// Pops a request for a message that may be given up. It takes room until [`Self::keep`] or [`Self::give_back`].
+    pub(crate) fn lend(&mut self, srq: SrqId) -> Option<RecvRequest> {
+        let request = self.pop(srq)?;
         if let Ok(queue) = self.get_mut(srq) {
+            queue.lent += 1;
+        }
+        Some(request)
+    }
+
+    /// The message that a request was lent to has arrived.
+    pub(crate) fn keep(&mut self, srq: SrqId) {
+        if let Ok(queue) = self.get_mut(srq) {
+            queue.lent = queue.lent.saturating_sub(1);
+        }
+    }
+
+    /// A message was given up: the request that was lent to it is the next one's again.
+    pub(crate) fn give_back(&mut self, srq: SrqId, request: RecvRequest) {
+        if let Ok(queue) = self.get_mut(srq) {
+            queue.lent = queue.lent.saturating_sub(1);
             queue.requests.push_front(request);
         }
     }

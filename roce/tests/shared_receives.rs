@@ -1,11 +1,12 @@
 //! Packet scripts of shared receive queues.
 
-use crate::harness::{Host, Options, Pair, path};
+use crate::harness::script::{LAST, PEER, PSN, SEND};
+use crate::harness::{BASE, Host, Options, Pair, path};
 use cc::Instant;
 use core::time::Duration;
-use roce::qp::{Capabilities, CompletionStatus, Modify, PostError, QpInit, RecvRequest, SendRequest};
-use roce::wire::Service;
-use roce::{ControlError, Event, PdId, Qpn, SrqId, SrqInit, SrqReport};
+use roce::qp::{Capabilities, CompletionStatus, Modify, PostError, QpInit, RecvRequest, SendRequest, Sge};
+use roce::wire::{Bth, Header, MAX_OVERHEAD, Operation, Service, emit};
+use roce::{ControlError, Discard, Event, PdId, Psn, Qpn, SrqId, SrqInit, SrqReport};
 
 const LIMIT: Duration = Duration::from_millis(100);
 
@@ -152,4 +153,127 @@ fn a_queue_in_use_stays_and_a_stranger_may_not_take_from_it() {
     let endpoint = &mut pair.hosts[1].endpoint;
     assert_eq!(endpoint.post_srq_recv(srq, RecvRequest::new(8, sge)), Err(PostError::QueueFull { limit: 8 }));
     assert_eq!(endpoint.srq_room(srq), 0);
+}
+
+/// A UC queue pair that is ready to receive from `srq`, and its packet sender.
+fn unreliable(depth: u32) -> (Host, SrqId) {
+    let options = Options::default();
+    let mut host = Host::new(2, &options);
+    let pd = host.pd;
+    let srq = host.endpoint.create_srq(SrqInit { pd, depth, max_sge: 1, xrc: None }).unwrap();
+    host.qpn = connect_unreliable(&mut host, srq);
+    (host, srq)
+}
+
+fn connect_unreliable(host: &mut Host, srq: SrqId) -> Qpn {
+    let options = Options::default();
+    let init = QpInit { service: Service::Uc, srq: Some(srq), ..host.init(&options) };
+    host.qpn = host.endpoint.create_qp(Instant::ZERO, init).unwrap();
+    host.ready_to_receive(path(2, 1), Qpn::new(PEER), PSN, &options);
+    host.qpn
+}
+
+fn arrive(host: &mut Host, psn: u32, operation: Operation, length: usize) -> Result<(), Discard> {
+    let header =
+        Header::Connected { service: Service::Uc, bth: Bth::new(host.qpn, Psn::new(psn)), operation };
+    let mut frame = vec![0; length + MAX_OVERHEAD];
+    let length = emit(&path(1, 2), 0, &header, length, &mut frame).unwrap().seal();
+    host.endpoint.on_frame(Instant::from_nanos(1), &mut host.ram, &frame[..length])
+}
+
+fn post_one(host: &mut Host, srq: SrqId, id: u64) -> Result<(), PostError> {
+    let sge = host.sge(id * 8192, 8192);
+    host.endpoint.post_srq_recv(srq, RecvRequest::new(id, sge))
+}
+
+/// Requests that wait, and how many more the queue takes.
+fn fill(host: &Host, srq: SrqId) -> (u32, u32) {
+    (host.endpoint.srq_report(srq).unwrap().waiting, host.endpoint.srq_room(srq))
+}
+
+/// The request of a message that is given up goes back. Nobody can have posted into its place meanwhile.
+#[test]
+fn a_message_that_is_given_up_finds_its_place_free() {
+    let (mut host, srq) = unreliable(4);
+    (0..4).for_each(|id| post_one(&mut host, srq, id).unwrap());
+    let full = Err(PostError::QueueFull { limit: 4 });
+    arrive(&mut host, PSN, Operation::SendFirst, 1024).unwrap();
+    assert_eq!(fill(&host, srq), (3, 0));
+    assert_eq!(post_one(&mut host, srq, 4), full);
+    // A packet is missing.
+    assert_eq!(arrive(&mut host, PSN + 7, Operation::SendMiddle, 1024), Err(Discard::PsnGap));
+    assert_eq!(fill(&host, srq), (4, 0));
+    // The next message takes it, and this one arrives whole.
+    arrive(&mut host, PSN + 8, Operation::SendFirst, 1024).unwrap();
+    arrive(&mut host, PSN + 9, LAST, 10).unwrap();
+    assert_eq!(fill(&host, srq), (3, 1));
+    assert_eq!(host.received().iter().map(|c| c.id).collect::<Vec<_>>(), [0]);
+    assert_eq!(post_one(&mut host, srq, 4), Ok(()));
+    assert_eq!(post_one(&mut host, srq, 5), full);
+}
+
+/// However a queue pair ends within a message, the request of the message is there for the next queue pair.
+#[test]
+fn a_queue_pair_that_ends_within_a_message_gives_its_request_back() {
+    let (mut host, srq) = unreliable(2);
+    (0..2).for_each(|id| post_one(&mut host, srq, id).unwrap());
+    for ending in [Some(Modify::Reset), Some(Modify::Error), None] {
+        arrive(&mut host, PSN, Operation::SendFirst, 1024).unwrap();
+        assert_eq!(fill(&host, srq), (1, 0));
+        let qpn = host.qpn;
+        match ending {
+            Some(modify) => host.endpoint.modify_qp(Instant::ZERO, qpn, modify).unwrap(),
+            None => host.endpoint.destroy_qp(Instant::ZERO, qpn).unwrap(),
+        }
+        assert_eq!(fill(&host, srq), (2, 0), "{ending:?}");
+        connect_unreliable(&mut host, srq);
+    }
+    // A message of one packet, and one that is too long.
+    arrive(&mut host, PSN, SEND, 10).unwrap();
+    assert_eq!(fill(&host, srq), (1, 1));
+    for packet in 1..9 {
+        arrive(
+            &mut host,
+            PSN + packet,
+            if packet == 1 { Operation::SendFirst } else { Operation::SendMiddle },
+            1024,
+        )
+        .unwrap();
+    }
+    assert_eq!(fill(&host, srq), (0, 1));
+    assert_eq!(arrive(&mut host, PSN + 9, Operation::SendMiddle, 1024), Err(Discard::LocalProtection));
+    assert_eq!(fill(&host, srq), (1, 1));
+}
+
+/// Requests are checked by one rule, whichever queue they are for.
+#[test]
+fn both_kinds_of_queue_refuse_the_same_requests() {
+    let options = Options {
+        capabilities: Capabilities { max_recv_sge: 2, ..Capabilities::default() },
+        ..Options::default()
+    };
+    let mut host = Host::new(2, &options);
+    host.ready_to_receive(path(2, 1), Qpn::new(PEER), PSN, &options);
+    let (pd, reliable) = (host.pd, host.qpn);
+    let unreliable = host
+        .endpoint
+        .create_qp(Instant::ZERO, QpInit { service: Service::Ud, ..host.init(&options) })
+        .unwrap();
+    let init = Modify::InitDatagram { queue_key: 1, partition_key: 0xffff };
+    host.endpoint.modify_qp(Instant::ZERO, unreliable, init).unwrap();
+    let srq = host.endpoint.create_srq(SrqInit { pd, depth: 8, max_sge: 2, xrc: None }).unwrap();
+    let sge = |length| Sge { address: BASE, length, lkey: host.region.lkey };
+    let cases = [
+        (vec![], Ok(())),
+        (vec![sge(1 << 31)], Ok(())),
+        (vec![sge(u32::MAX); 2], Ok(())),
+        (vec![sge(1); 3], Err(PostError::TooManyBuffers { given: 3, limit: 2 })),
+    ];
+    for (buffers, expected) in cases {
+        let request = RecvRequest::scatter(1, &buffers);
+        for qpn in [reliable, unreliable] {
+            assert_eq!(host.endpoint.post_recv(qpn, request.clone()), expected, "{buffers:?}");
+        }
+        assert_eq!(host.endpoint.post_srq_recv(srq, request), expected, "{buffers:?}");
+    }
 }

@@ -436,11 +436,12 @@ impl Endpoint {
     /// # Errors
     /// There is none of this number.
     pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> Result<(), ControlError> {
-        let (index, slot) = self.qps.remove(now, qpn).ok_or(ControlError::NoQp(qpn))?;
+        let (index, mut slot) = self.qps.remove(now, qpn).ok_or(ControlError::NoQp(qpn))?;
         self.commons.events.forget(|event| event.qpn() == Some(qpn));
         self.wheel.cancel(index);
         self.peers.update(index, Known::of(&slot.qp), Known::default());
         self.commons.regions.release_queue_pair(qpn);
+        slot.qp.abandon(&mut self.commons.shared);
         if slot.is_ready {
             self.ready.retain(|&ready| ready != index);
             self.alone = self.alone.filter(|&alone| alone != index);

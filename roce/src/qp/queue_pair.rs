@@ -10,6 +10,7 @@ use super::{
     SendRequest, State,
 };
 use crate::congestion::Congestion;
+use crate::srq::SharedQueues;
 use crate::wire::{Frame, Mac, Service};
 use crate::{ControlError, CqId, Discard, FailureCause, Memory, Psn};
 use cc::Instant;
@@ -86,7 +87,10 @@ impl QueuePair {
         };
         let common = &mut self.common;
         match (common.state, modify, datagram) {
-            (_, Modify::Reset, _) => self.reset(),
+            (_, Modify::Reset, _) => {
+                self.abandon(books.shared);
+                self.reset();
+            }
             (_, Modify::Error, _) => self.silence_and_fail(books),
             // Again in INIT is legal for all services, as it is in Linux.
             (State::Reset | State::Init, Modify::Init { access, partition_key }, None) => {
@@ -133,6 +137,15 @@ impl QueuePair {
             ) => return Err(ControlError::Transition { qpn: common.identity.qpn, from, to: name }),
         }
         Ok(())
+    }
+
+    /// The queue pair ends: a shared receive request whose message has not arrived goes back to its queue.
+    pub(crate) fn abandon(&mut self, shared: &mut SharedQueues) {
+        match &mut self.transport {
+            // A reliable service gives no message up: its request goes with it.
+            Transport::Reliable(_) => {}
+            Transport::Unreliable(unreliable) => unreliable.abandon(shared),
+        }
     }
 
     /// Everything is as new, except that the queues keep their room.

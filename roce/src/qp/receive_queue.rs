@@ -81,6 +81,21 @@ impl ReceiveQueue {
         }
     }
 
+    /// Pops a request for a message that may be given up: [`Self::keep`] or [`Self::give_back`] follows.
+    pub(super) fn borrow(&mut self, shared: &mut SharedQueues) -> Option<RecvRequest> {
+        match self {
+            Self::Shared(srq) => shared.lend(*srq),
+            Self::Own(_) | Self::Named(_) => self.pop(shared),
+        }
+    }
+
+    /// The message that borrowed a request has arrived.
+    pub(super) fn keep(&self, shared: &mut SharedQueues) {
+        if let Self::Shared(srq) = self {
+            shared.keep(*srq);
+        }
+    }
+
     /// The next of its own queue. Shared requests outlive the queue pair.
     pub(super) fn pop_own(&mut self) -> Option<RecvRequest> {
         match self {
@@ -96,10 +111,11 @@ impl ReceiveQueue {
         }
     }
 
-    pub(super) fn push_front(&mut self, request: RecvRequest, shared: &mut SharedQueues) {
+    /// A message was given up: the next one takes its request.
+    pub(super) fn give_back(&mut self, request: RecvRequest, shared: &mut SharedQueues) {
         match self {
             Self::Own(queue) => queue.push_front(request),
-            Self::Shared(srq) => shared.push_front(*srq, request),
+            Self::Shared(srq) => shared.give_back(*srq, request),
             // A reliable service gives no message up.
             Self::Named(_) => {}
         }

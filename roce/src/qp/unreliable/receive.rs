@@ -98,9 +98,9 @@ impl Unreliable {
     }
 
     /// Forgets the message in progress. Its receive request takes the next one.
-    fn abandon(&mut self, shared: &mut SharedQueues) {
+    pub(in crate::qp) fn abandon(&mut self, shared: &mut SharedQueues) {
         if let Some(Message::Send { request, .. }) = self.message.take() {
-            self.receives.push_front(request, shared);
+            self.receives.give_back(request, shared);
         }
     }
 
@@ -139,7 +139,7 @@ impl Unreliable {
         let (request, received) = match self.message.take() {
             Some(Message::Send { request, received }) => (request, received),
             Some(Message::Write { .. }) => return Err(Discard::Sequence),
-            None => (self.receives.pop(arrival.books.shared).ok_or(Discard::ReceiverNotReady)?, 0),
+            None => (self.receives.borrow(arrival.books.shared).ok_or(Discard::ReceiverNotReady)?, 0),
         };
         let total = received + arrival.payload.len() as u32;
         if total > buffers::room(&request.buffers) {
@@ -164,6 +164,7 @@ impl Unreliable {
             // An unreliable connection has no SEND with invalidate; its opcode does not parse.
             Some(SendTail::Plain | SendTail::Invalidate(_)) => None,
         };
+        self.receives.keep(arrival.books.shared);
         self.deliver(request.id, CompletionOpcode::Recv, total, immediate, None, arrival);
         Ok(())
     }

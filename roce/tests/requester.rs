@@ -377,6 +377,28 @@ fn a_peer_that_answers_what_is_done_is_waited_for() {
     assert_eq!(psns(&mut script), [PSN + 3]);
 }
 
+/// But not for ever: a peer that repeats old answers, or a stranger in its name, keeps no request from its end.
+#[test]
+fn a_peer_that_answers_nothing_but_the_past_is_given_up() {
+    let mut script = Script::new(Options { retry_count: 2, ..Options::default() });
+    let only = Operation::ReadResponseOnly(AETH);
+    read(&mut script, 1, 10);
+    assert_eq!(psns(&mut script), [PSN]);
+    assert_eq!(script.send(PSN, only, &[1; 10]), Ok(()));
+    read(&mut script, 2, 10);
+    assert_eq!(psns(&mut script), [PSN + 1]);
+    let (start, mut asked) = (script.now, 1);
+    while script.state() != State::Error {
+        assert!(script.now < start + 200 * TIMEOUT, "asked {asked} times");
+        script.wait(TIMEOUT / 2);
+        asked += psns(&mut script).len();
+        assert_ne!(script.send(PSN, only, &[1; 10]), Ok(()));
+    }
+    assert_eq!(asked, 3, "each retry was spent");
+    let ends: Vec<_> = script.host.sent().iter().map(|completion| completion.status).collect();
+    assert_eq!(ends, [CompletionStatus::Success, CompletionStatus::RetryExceeded]);
+}
+
 /// What READs bring back counts against the window, so that a slow peer is not asked for more than it can answer in time.
 #[test]
 fn reads_ask_for_no_more_than_the_window() {

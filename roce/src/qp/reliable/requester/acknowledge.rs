@@ -1,6 +1,6 @@
 use super::super::super::wqe::{Position, Wqe};
 use super::super::super::{Books, CompletionStatus, Data, Identity, SendOperation, Sge, buffers};
-use super::{Progress, Requester, Trouble, success};
+use super::{Progress, Requester, Trouble, WAITS, success};
 use crate::wire::{Aeth, NakCode, Operation, RnrTimer, Syndrome};
 use crate::{Discard, Memory, Psn};
 use cc::Instant;
@@ -210,6 +210,7 @@ impl Requester {
         self.rnr_until = None;
         self.recovering = false;
         self.patience = 0;
+        self.waits = 0;
         self.reach = self.reach.saturating_add((self.una - before) * u64::from(self.mtu));
         self.skip();
         self.deadline = self.wait().filter(|_| self.asked > self.una).map(|wait| books.now + wait);
@@ -239,10 +240,15 @@ impl Requester {
 
     /// The peer streams what it was asked for in a round before: Soft-RoCE does so to the end before it looks at the request
     /// that was sent again, or is new. Asking once more meanwhile would only make the stream longer, until nothing but the
-    /// past is answered; the peer is alive, so the timer starts again.
+    /// past is answered; the peer is alive, so the timer starts again. A peer that answers nothing else for too long is as good as
+    /// silent, or somebody else sends in its name: then the timer fires.
     fn wait_on(&mut self, now: Instant) {
-        if let Some(wait) = self.wait() {
-            self.deadline = self.deadline.map(|_| now + wait);
+        if let (Some(wait), Some(deadline)) = (self.wait(), self.deadline)
+            && self.waits < WAITS
+            && deadline <= now + wait * 3 / 4
+        {
+            self.waits += 1;
+            self.deadline = Some(now + wait);
         }
     }
 

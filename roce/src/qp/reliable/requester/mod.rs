@@ -27,6 +27,10 @@ const MAX_OUTSTANDING: u64 = 1 << 23;
 /// Doublings of the time that an answer may take.
 const MOST_PATIENT: u8 = 2;
 
+/// Answers about the past start the retry timer again so often, each when a quarter of it has passed: 16 times the time that an answer
+/// may take, at the least.
+const WAITS: u8 = 64;
+
 /// How an incoming packet, or time, ends a queue pair or itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -75,6 +79,8 @@ pub(super) struct Requester {
     reads_at_once: u32,
     /// When the oldest packet counts as lost.
     deadline: Option<Instant>,
+    /// How often answers about the past have started the retry timer again, since something was acknowledged or the timer fired.
+    waits: u8,
     /// Timeouts in a row, [`MOST_PATIENT`] at most.
     patience: u8,
     /// Bytes that may be in flight after a timeout: one packet, and as many more as come to be acknowledged. A peer that drops
@@ -113,6 +119,7 @@ impl Requester {
             max_reads: 0,
             reads_at_once: 0,
             deadline: None,
+            waits: 0,
             patience: 0,
             reach: u64::MAX,
             rnr_until: None,
@@ -260,6 +267,7 @@ impl Requester {
             return Ok(Progress::default());
         }
         books.counters.timeouts += 1;
+        self.waits = 0;
         self.retry()?;
         self.patience = (self.patience + 1).min(MOST_PATIENT);
         if self.selective.is_none() {

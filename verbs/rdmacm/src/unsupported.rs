@@ -1,4 +1,4 @@
-//! What there is not: multicast, vendors' options, sockets' mapped memory. Each refuses with `EOPNOTSUPP`.
+//! What there is not: multicast, and vendors' options. Each refuses with `EOPNOTSUPP`.
 
 use crate::errno::{UNSUPPORTED, set};
 
@@ -22,7 +22,4 @@ refuse! {
     rdma_notify
     rdma_reject_ece
     rdma_set_local_ece
-    riomap
-    riounmap
-    riowrite
 }

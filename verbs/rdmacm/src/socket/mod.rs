@@ -5,6 +5,7 @@
 //! many. Datagrams are not there.
 
 mod calls;
+mod mapping;
 mod memory;
 mod options;
 mod poll;
@@ -17,6 +18,7 @@ mod transfer;
 mod wire;
 
 pub use calls::*;
+pub use mapping::*;
 pub use options::*;
 pub use poll::*;
 pub use transfer::*;

@@ -1,6 +1,7 @@
 //! Options of sockets. Most only matter on other networks: they are remembered.
 
 use super::stream::Sizes;
+use super::wire::{from_scale, to_scale};
 use super::{Phase, socket};
 use crate::errno::{Errno, INVALID, UNSUPPORTED, number, out, status};
 use libc::socklen_t;
@@ -19,6 +20,8 @@ const DEFAULT_BUFFER: usize = 1 << 17;
 const DEFAULT_QUEUE: u16 = 384;
 const BUFFERS: std::ops::RangeInclusive<usize> = 4096..=1 << 30;
 const QUEUES: std::ops::RangeInclusive<u16> = 16..=16384;
+/// As many mappings as a greeting can name.
+const MAX_MAPPINGS: u16 = 127 << 8;
 /// The longest value that is remembered: one of those known.
 const LONGEST: usize = 64;
 
@@ -37,13 +40,14 @@ impl Default for Options {
             receive_buffer: DEFAULT_BUFFER,
             send_queue: DEFAULT_QUEUE,
             receive_queue: DEFAULT_QUEUE,
+            mappings: 0,
         };
         Self { flags: libc::O_RDWR, sizes, remembered: BTreeMap::new() }
     }
 }
 
 /// Options that change nothing here.
-const REMEMBERED: [(c_int, c_int); 13] = [
+const REMEMBERED: [(c_int, c_int); 12] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::SOL_SOCKET, libc::SO_LINGER),
@@ -55,7 +59,6 @@ const REMEMBERED: [(c_int, c_int); 13] = [
     (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
     (SOL_RDMA, RDMA_INLINE),
-    (SOL_RDMA, RDMA_IOMAPSIZE),
     (SOL_RDMA, RDMA_ROUTE),
 ];
 
@@ -88,7 +91,11 @@ impl Options {
             (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_RCVBUF) => {}
             (SOL_RDMA, RDMA_SQSIZE) if idle => sizes.send_queue = queue(first()?),
             (SOL_RDMA, RDMA_RQSIZE) if idle => sizes.receive_queue = queue(first()?),
-            (SOL_RDMA, RDMA_SQSIZE | RDMA_RQSIZE) => return Err(INVALID),
+            (SOL_RDMA, RDMA_IOMAPSIZE) if idle => {
+                let wanted = u16::try_from(first()?.max(0)).unwrap_or(u16::MAX);
+                sizes.mappings = from_scale(to_scale(wanted.min(MAX_MAPPINGS)));
+            }
+            (SOL_RDMA, RDMA_SQSIZE | RDMA_RQSIZE | RDMA_IOMAPSIZE) => return Err(INVALID),
             option if REMEMBERED.contains(&option) => {
                 self.remembered.insert(option, value[..value.len().min(LONGEST)].to_vec());
             }
@@ -105,6 +112,7 @@ impl Options {
             (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
             (SOL_RDMA, RDMA_SQSIZE) => sizes.send_queue.into(),
             (SOL_RDMA, RDMA_RQSIZE) => sizes.receive_queue.into(),
+            (SOL_RDMA, RDMA_IOMAPSIZE) => sizes.mappings.into(),
             option if REMEMBERED.contains(&option) => {
                 return Ok(self
                     .remembered

@@ -41,7 +41,7 @@ impl Receiver {
         // The greeting names the first half; the second is told at once.
         let half = buffer.len() / 2;
         let none = Target::default();
-        let peer = Greeting { big_endian: false, credits: 0, list: none, buffer: none };
+        let peer = Greeting { big_endian: false, credits: 0, mappings: 0, list: none, buffer: none };
         Self {
             buffer,
             unread: VecDeque::with_capacity(window.into()),
@@ -60,10 +60,10 @@ impl Receiver {
     }
 
     /// What the peer is told at first.
-    pub(super) fn greeting(&self, list: Target) -> Greeting {
+    pub(super) fn greeting(&self, list: Target, mappings: u16) -> Greeting {
         let half = (self.buffer.len() / 2) as u32;
         let buffer = Target { address: self.buffer.address(), key: self.buffer.rkey(), length: half };
-        Greeting { big_endian: cfg!(target_endian = "big"), credits: self.window, list, buffer }
+        Greeting { big_endian: cfg!(target_endian = "big"), credits: self.window, mappings, list, buffer }
     }
 
     pub(super) fn greeted(&mut self, peer: &Greeting) {
@@ -150,6 +150,6 @@ impl Receiver {
 
     /// A message without bytes.
     pub(super) fn empty(&self, message: Message) -> Write {
-        Write { message, from: 0, length: 0, lkey: 0, to: 0, rkey: 0 }
+        Write { message, silent: false, from: 0, length: 0, lkey: 0, to: 0, rkey: 0 }
     }
 }

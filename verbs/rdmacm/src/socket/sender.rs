@@ -1,7 +1,7 @@
 //! The sending side of a stream: what the program gave until it has left, and where the peer takes it.
 
 use super::memory::Registered;
-use super::wire::{Greeting, Message, Target};
+use super::wire::{Greeting, Mapping, Message, Target};
 use crate::errno::Errno;
 
 /// Bytes of one message, at most: the peer reads the first while the next is copied.
@@ -9,10 +9,12 @@ const MAX_MESSAGE: usize = 65536;
 /// Messages other than data that may be on their way.
 pub(super) const CONTROLS: u32 = 4;
 
-/// A WRITE with immediate data to the peer.
+/// A WRITE to the peer, with immediate data unless it is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Write {
     pub(super) message: Message,
+    /// The peer is not told: the message only says what completes.
+    pub(super) silent: bool,
     /// From our memory.
     pub(super) from: u64,
     pub(super) length: u32,
@@ -109,6 +111,7 @@ impl Sender {
             self.buffer.write(self.at, &data[done..done + length]);
             let write = Write {
                 message: Message::Data(length as u32),
+                silent: false,
                 from: self.buffer.address() + self.at as u64,
                 length: length as u32,
                 lkey: self.buffer.lkey(),
@@ -116,15 +119,68 @@ impl Sender {
                 rkey: self.target.key,
             };
             post(&write)?;
-            self.at = (self.at + length) % self.buffer.len();
-            self.free -= length;
-            self.slots -= 1;
+            self.left(length);
             self.sent = self.sent.wrapping_add(1);
             self.target.address = self.target.address.wrapping_add(length as u64);
             self.target.length -= length as u32;
             done += length;
         }
         Ok(done)
+    }
+
+    /// Bytes of the buffer are on their way.
+    fn left(&mut self, length: usize) {
+        self.at = (self.at + length) % self.buffer.len();
+        self.free -= length;
+        self.slots -= 1;
+    }
+
+    /// Returns whether bytes for a mapping can leave: they take none of the peer's buffer.
+    pub(super) fn has_space(&self) -> bool {
+        self.slots > 0 && self.free > 0
+    }
+
+    /// Copies as much as there is room for into the peer's memory that a mapping leads to. Returns how much, or `None` if there is no
+    /// such mapping.
+    pub(super) fn write(&mut self, data: &[u8], offset: u64, post: Post<'_>) -> Result<Option<usize>, Errno> {
+        let Some(to) = self.mapping(offset) else { return Ok(None) };
+        let room = self.free.min(self.buffer.len() - self.at).min(to.length as usize);
+        let length = room.min(data.len()).min(MAX_MESSAGE);
+        self.buffer.write(self.at, &data[..length]);
+        post(&Write {
+            message: Message::Data(length as u32),
+            silent: true,
+            from: self.buffer.address() + self.at as u64,
+            length: length as u32,
+            lkey: self.buffer.lkey(),
+            to: to.address,
+            rkey: to.key,
+        })?;
+        self.left(length);
+        Ok(Some(length))
+    }
+
+    /// Finds where bytes of the peer's lie, in the table behind our list, which the peer writes.
+    fn mapping(&self, offset: u64) -> Option<Target> {
+        let table = LIST * Target::SIZE..self.list.len();
+        table.step_by(Mapping::SIZE).find_map(|place| {
+            let mut entry = [0; Mapping::SIZE];
+            self.list.read(place, &mut entry);
+            Mapping::from_entry(entry).at(offset)
+        })
+    }
+
+    /// Returns whether the peer can be told of a mapping: that takes a message of data's place.
+    pub(super) fn may_announce(&self) -> bool {
+        self.slots > 0 && self.sent != self.allowed
+    }
+
+    /// Tells the peer of a mapping.
+    pub(super) fn announce(&mut self, write: &Write, post: Post<'_>) -> Result<(), Errno> {
+        post(write)?;
+        self.slots -= 1;
+        self.sent = self.sent.wrapping_add(1);
+        Ok(())
     }
 
     pub(super) fn may_control(&self) -> bool {
@@ -145,6 +201,7 @@ impl Sender {
                 self.free += length as usize;
                 self.slots += 1;
             }
+            Some(Message::Mapped(_)) => self.slots += 1,
             _ => self.controls -= 1,
         }
     }

@@ -1,9 +1,10 @@
 //! A stream: its queue pair, and both its sides.
 
+use super::mapping::Mappings;
 use super::memory::Registered;
 use super::receiver::{ENTRIES, Receiver};
 use super::sender::{CONTROLS, LIST, Sender, Write};
-use super::wire::{Greeting, Message, Target};
+use super::wire::{Greeting, Mapping, Message, Target};
 use crate::abi::*;
 use crate::connect::{rdma_accept, rdma_connect};
 use crate::device::device;
@@ -11,7 +12,7 @@ use crate::errno::{Errno, INVALID, last, made};
 use crate::events;
 use crate::id::Id;
 use crate::queue_pair;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 /// How large everything of a stream is.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub(super) struct Sizes {
     /// Messages of data on their way, each way.
     pub(super) send_queue: u16,
     pub(super) receive_queue: u16,
+    /// Mappings that the peer may make.
+    pub(super) mappings: u16,
 }
 
 /// How far it is.
@@ -47,6 +50,7 @@ pub(super) struct Stream {
     pub(super) writable: bool,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
+    pub(super) mappings: Mappings,
     /// The completion queue will ring.
     armed: bool,
     /// Threads that wait for it.
@@ -97,6 +101,7 @@ impl Stream {
                 writable,
                 sender,
                 receiver,
+                mappings: Mappings::default(),
                 armed: false,
                 watchers: 0,
             })
@@ -131,7 +136,8 @@ impl Stream {
             queue_pair::create(&*id, std::ptr::null_mut(), &mut wanted)?;
             let pd = queue_pair::default_domain()?;
             let register = |length, access| Registered::new(pd, length, access);
-            let list = register(LIST * Target::SIZE, REMOTE)?;
+            let table = usize::from(sizes.mappings) * Mapping::SIZE;
+            let list = register(LIST * Target::SIZE + table, REMOTE)?;
             let sender = Sender::new(register(sizes.send_buffer, LOCAL)?, list, sizes.send_queue.into());
             let entries = register(ENTRIES * Target::SIZE, LOCAL)?;
             let receiver =
@@ -151,7 +157,7 @@ impl Stream {
         // SAFETY: passed on; the identifier has a channel, so that this doesn't wait.
         unsafe {
             let stream = Self::new(id, sizes, Link::Connecting)?;
-            let greeting = stream.receiver.greeting(stream.sender.list()).write();
+            let greeting = stream.receiver.greeting(stream.sender.list(), sizes.mappings).write();
             if rdma_connect((*id).abi(), &mut parameters(&greeting)) == 0 { Ok(stream) } else { Err(last()) }
         }
     }
@@ -166,7 +172,8 @@ impl Stream {
             let mut stream = Self::new(id, sizes, Link::Accepting)?;
             stream.sender.greeted(peer);
             stream.receiver.greeted(peer);
-            let greeting = stream.receiver.greeting(stream.sender.list()).write();
+            stream.mappings.greeted(peer);
+            let greeting = stream.receiver.greeting(stream.sender.list(), sizes.mappings).write();
             if rdma_accept((*id).abi(), &mut parameters(&greeting)) == 0 { Ok(stream) } else { Err(last()) }
         }
     }
@@ -206,6 +213,7 @@ impl Stream {
                 Some(peer) => {
                     self.sender.greeted(&peer);
                     self.receiver.greeted(&peer);
+                    self.mappings.greeted(&peer);
                     Link::Up
                 }
                 None => Link::Failed(Errno(libc::ECONNREFUSED)),
@@ -288,7 +296,9 @@ impl Stream {
             Some(Message::Credit(limit)) => self.sender.credited(limit, written as usize == Target::SIZE),
             Some(Message::Shutdown) if self.writable => self.readable = false,
             Some(Message::Disconnect | Message::Shutdown) => self.link = Link::Down,
-            Some(Message::Mapped | Message::KeepAlive) | None => {}
+            // It took a place, as data do.
+            Some(Message::Mapped(_)) if self.receiver.arrived(0).is_err() => self.link = Link::Down,
+            Some(Message::Mapped(_) | Message::KeepAlive) | None => {}
         }
     }
 
@@ -298,6 +308,25 @@ impl Stream {
         self.sender
             .send(data, &mut |write| unsafe { post(&*self.id, write) })
             .inspect_err(|_| self.link = Link::Down)
+    }
+
+    /// Copies what there is room for into memory that the peer mapped. Returns how much.
+    pub(super) fn write(&mut self, data: &[u8], offset: u64) -> Result<usize, Errno> {
+        // SAFETY: as in `control`.
+        let wrote = self.sender.write(data, offset, &mut |write| unsafe { post(&*self.id, write) });
+        wrote.inspect_err(|_| self.link = Link::Down)?.ok_or(INVALID)
+    }
+
+    /// Lets the peer write memory of the program's, and tells it so.
+    ///
+    /// # Safety
+    /// The memory is the program's until it is unmapped, or the socket closed.
+    pub(super) unsafe fn map(&mut self, start: *mut c_void, length: usize, offset: u64) -> Result<(), Errno> {
+        // SAFETY: the caller's promise; the domain is kept for the process's life.
+        let write = unsafe { self.mappings.add(queue_pair::default_domain()?, start, length, offset) }?;
+        // SAFETY: as in `control`.
+        let told = self.sender.announce(&write, &mut |write| unsafe { post(&*self.id, write) });
+        told.inspect_err(|_| self.link = Link::Down)
     }
 
     /// Tells the peer that nothing follows; `message` says whether anything is wanted.
@@ -388,7 +417,7 @@ unsafe fn post(id: &Id, write: &Write) -> Result<(), Errno> {
         wr_id: message.into(),
         sg_list: &mut buffer,
         num_sge: c_int::from(write.length > 0),
-        opcode: IBV_WR_RDMA_WRITE_WITH_IMM,
+        opcode: if write.silent { IBV_WR_RDMA_WRITE } else { IBV_WR_RDMA_WRITE_WITH_IMM },
         send_flags: IBV_SEND_SIGNALED,
         ..Default::default()
     };

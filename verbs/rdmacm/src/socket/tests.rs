@@ -3,7 +3,7 @@
 use super::memory::Registered;
 use super::receiver::{ENTRIES, Overrun, Receiver};
 use super::sender::{LIST, Sender, Write};
-use super::wire::{Message, Target};
+use super::wire::{Mapping, Message, Target};
 use std::collections::VecDeque;
 
 struct Pair {
@@ -22,8 +22,8 @@ impl Pair {
         let mut sender = Sender::new(memory(send_buffer), memory(LIST * Target::SIZE), window.into());
         let mut receiver = Receiver::new(memory(receive_buffer), memory(ENTRIES * Target::SIZE), window);
         let list = sender.list();
-        sender.greeted(&receiver.greeting(list));
-        receiver.greeted(&receiver.greeting(list));
+        sender.greeted(&receiver.greeting(list, 0));
+        receiver.greeted(&receiver.greeting(list, 0));
         Self { sender, receiver, forth: VecDeque::new(), back: VecDeque::new(), controls: 0 }
     }
 
@@ -151,4 +151,53 @@ fn a_message_without_bytes_is_no_end() {
     let mut pair = Pair::new(4096, 4096, 16);
     assert_eq!(pair.receiver.arrived(0), Ok(()));
     assert!(!pair.receiver.has_data());
+}
+
+#[test]
+fn bytes_are_written_where_the_peer_mapped_memory() {
+    let memory = Registered::unregistered;
+    let mut pair = Pair::new(64, 128, 8);
+    let mut sender = Sender::new(memory(64), memory(LIST * Target::SIZE + 2 * Mapping::SIZE), 8);
+    let list = sender.list();
+    sender.greeted(&pair.receiver.greeting(list, 0));
+    let mut writes = VecDeque::new();
+    let mut write = |sender: &mut Sender, data: &[u8], offset| {
+        sender.write(data, offset, &mut |write| {
+            writes.push_back(*write);
+            Ok(())
+        })
+    };
+    assert_eq!(write(&mut sender, &[1; 10], 1000), Ok(None), "nothing is mapped");
+    // The peer tells of the second place, as `Mappings` does.
+    let mapped = memory(100);
+    let target = Target { address: mapped.address(), key: 0, length: 100 };
+    let mut entry = memory(Mapping::SIZE);
+    entry.write(0, &Mapping { offset: 1000, memory: target }.to_entry(cfg!(target_endian = "big")));
+    let told = pair.receiver.empty(Message::Mapped(1));
+    let to = list.address + (LIST * Target::SIZE + Mapping::SIZE) as u64;
+    place(&Write { from: entry.address(), length: Mapping::SIZE as u32, to, ..told });
+    assert_eq!(pair.receiver.arrived(0), Ok(()));
+    let data: Vec<u8> = (1..=100).collect();
+    assert_eq!(write(&mut sender, &data[..40], 1000), Ok(Some(40)));
+    // To the end of the buffer, and no farther than the mapping goes.
+    assert_eq!(write(&mut sender, &data[40..], 1040), Ok(Some(24)));
+    assert!(!sender.has_space(), "the buffer is full");
+    for _ in 0..2 {
+        let write = writes.pop_front().unwrap();
+        assert!(write.silent);
+        place(&write);
+        sender.completed(Some(write.message));
+    }
+    assert!(sender.all_arrived());
+    let write = |sender: &mut Sender, data: &[u8], offset| {
+        sender.write(data, offset, &mut |write| {
+            place(write);
+            Ok(())
+        })
+    };
+    assert_eq!(write(&mut sender, &[9; 60], 1064), Ok(Some(36)));
+    assert_eq!(write(&mut sender, &[9; 1], 1100), Ok(None));
+    let mut came = [0; 100];
+    mapped.read(0, &mut came);
+    assert_eq!((&came[..64], &came[64..]), (&data[..64], &[9; 36][..]));
 }

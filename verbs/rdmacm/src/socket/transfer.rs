@@ -7,7 +7,7 @@ use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-fn patient(socket: &Socket, flags: c_int) -> bool {
+pub(super) fn patient(socket: &Socket, flags: c_int) -> bool {
     flags & libc::MSG_DONTWAIT == 0 && !socket.lock().options.nonblocking()
 }
 
@@ -74,7 +74,7 @@ fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<usize, Errn
 
 /// # Safety
 /// The memory is the program's, and as long as it says.
-unsafe fn readable<'a>(start: *const c_void, length: size_t) -> Result<&'a [u8], Errno> {
+pub(super) unsafe fn readable<'a>(start: *const c_void, length: size_t) -> Result<&'a [u8], Errno> {
     match length {
         0 => Ok(&[]),
         _ if start.is_null() => Err(Errno(libc::EFAULT)),

@@ -11,8 +11,8 @@ pub(super) enum Message {
     Data(u32),
     /// The peer may send messages until its count of them is this.
     Credit(u16),
-    /// The peer mapped memory for `riowrite`.
-    Mapped,
+    /// The peer has written a [`Mapping`] to this place of our table.
+    Mapped(u16),
     /// The peer sends no more, and wants none.
     Disconnect,
     /// The peer sends no more.
@@ -31,7 +31,7 @@ impl Message {
         let (kind, value) = match self {
             Self::Data(bytes) => (DATA, bytes),
             Self::Credit(limit) => (CREDIT, limit as u32),
-            Self::Mapped => (MAPPED, 0),
+            Self::Mapped(index) => (MAPPED, index as u32),
             Self::Disconnect => (CONTROL, 0),
             Self::KeepAlive => (CONTROL, 1),
             Self::Shutdown => (CONTROL, 2),
@@ -44,7 +44,7 @@ impl Message {
         match (word >> 29, word & VALUE) {
             (DATA, bytes) => Some(Self::Data(bytes)),
             (CREDIT, limit) => Some(Self::Credit(limit as u16)),
-            (MAPPED, _) => Some(Self::Mapped),
+            (MAPPED, index) => Some(Self::Mapped(index as u16)),
             (CONTROL, 0) => Some(Self::Disconnect),
             (CONTROL, 1) => Some(Self::KeepAlive),
             (CONTROL, 2) => Some(Self::Shutdown),
@@ -103,9 +103,53 @@ impl Target {
     }
 }
 
+/// Memory that its owner lets the other side write by `riowrite`, as a table has it: from `offset` on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) offset: u64,
+    pub(super) memory: Target,
+}
+
+impl Mapping {
+    pub(super) const SIZE: usize = 8 + Target::SIZE;
+
+    /// Returns the entry as it lies in the memory of a host.
+    pub(super) fn to_entry(self, big_endian: bool) -> [u8; Self::SIZE] {
+        let offset = if big_endian { self.offset.to_be_bytes() } else { self.offset.to_le_bytes() };
+        let mut entry = [0; Self::SIZE];
+        entry[..8].copy_from_slice(&offset);
+        entry[8..].copy_from_slice(&self.memory.to_entry(big_endian));
+        entry
+    }
+
+    /// Reads an entry of this host's own table.
+    pub(super) fn from_entry(entry: [u8; Self::SIZE]) -> Self {
+        let offset = u64::from_ne_bytes(std::array::from_fn(|n| entry[n]));
+        Self { offset, memory: Target::from_entry(std::array::from_fn(|n| entry[8 + n])) }
+    }
+
+    /// Returns where the bytes from `offset` on lie, as far as the mapping goes.
+    pub(super) fn at(&self, offset: u64) -> Option<Target> {
+        let into = u32::try_from(offset.checked_sub(self.offset)?).ok()?;
+        let length = self.memory.length.checked_sub(into).filter(|length| *length > 0)?;
+        Some(Target { address: self.memory.address.wrapping_add(into.into()), length, ..self.memory })
+    }
+}
+
+/// Numbers of mappings in 8 bits, of which the uppermost says that the rest counts 256s.
+pub(super) const fn to_scale(mappings: u16) -> u8 {
+    if mappings <= 128 { mappings as u8 } else { 128 | (mappings >> 8) as u8 }
+}
+
+pub(super) const fn from_scale(scale: u8) -> u16 {
+    if scale <= 128 { scale as u16 } else { ((scale & 127) as u16) << 8 }
+}
+
 const VERSION: u8 = 1;
 /// The greeter's list is in network byte order.
 const BIG_ENDIAN: u8 = 1;
+/// The greeter has a table of mappings behind its list, of as many entries as byte 7 says.
+const MAPPINGS: u8 = 2;
 
 /// What a side says of itself when it connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +157,8 @@ pub(super) struct Greeting {
     pub(super) big_endian: bool,
     /// Messages of data that it takes at once.
     pub(super) credits: u16,
+    /// Mappings that it has room for.
+    pub(super) mappings: u16,
     pub(super) list: Target,
     pub(super) buffer: Target,
 }
@@ -122,7 +168,8 @@ impl Greeting {
 
     pub(super) fn write(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
-        (bytes[0], bytes[1]) = (VERSION, if self.big_endian { BIG_ENDIAN } else { 0 });
+        (bytes[0], bytes[1]) = (VERSION, MAPPINGS | if self.big_endian { BIG_ENDIAN } else { 0 });
+        bytes[7] = to_scale(self.mappings);
         bytes[2..4].copy_from_slice(&self.credits.to_be_bytes());
         bytes[8..24].copy_from_slice(&self.list.to_bytes());
         bytes[24..].copy_from_slice(&self.buffer.to_bytes());
@@ -138,6 +185,7 @@ impl Greeting {
         let greeting = Self {
             big_endian: data[1] & BIG_ENDIAN != 0,
             credits: u16::from_be_bytes([data[2], data[3]]),
+            mappings: if data[1] & MAPPINGS == 0 { 0 } else { from_scale(data[7]) },
             list,
             buffer,
         };
@@ -154,7 +202,7 @@ mod tests {
         let all = [
             Message::Data(0x1fff_ffff),
             Message::Credit(0xffff),
-            Message::Mapped,
+            Message::Mapped(127),
             Message::Disconnect,
             Message::KeepAlive,
             Message::Shutdown,
@@ -173,9 +221,9 @@ mod tests {
     fn a_greeting_is_in_network_byte_order() {
         let list = Target { address: 0x1122_3344_5566_7788, key: 0x99aa_bbcc, length: 2 };
         let buffer = Target { address: 1, key: 2, length: 65536 };
-        let greeting = Greeting { big_endian: false, credits: 384, list, buffer };
+        let greeting = Greeting { big_endian: false, credits: 384, mappings: 256, list, buffer };
         let bytes = greeting.write();
-        assert_eq!(bytes[..12], [1, 0, 1, 0x80, 0, 0, 0, 0, 0x11, 0x22, 0x33, 0x44]);
+        assert_eq!(bytes[..12], [1, 2, 1, 0x80, 0, 0, 0, 0x81, 0x11, 0x22, 0x33, 0x44]);
         assert_eq!(bytes[36..], [0, 1, 0, 0]);
         // A peer's private data are longer.
         assert_eq!(Greeting::read(&[&bytes[..], &[0; 16]].concat()), Some(greeting));
@@ -184,7 +232,7 @@ mod tests {
     #[test]
     fn what_is_no_greeting_is_refused() {
         let some = Target { address: 1, key: 2, length: 2 };
-        let good = Greeting { big_endian: false, credits: 1, list: some, buffer: some };
+        let good = Greeting { big_endian: false, credits: 1, mappings: 0, list: some, buffer: some };
         assert_eq!(Greeting::read(&good.write()[..39]), None);
         assert_eq!(Greeting::read(&[0; 56]), None);
         let none = Target::default();
@@ -203,5 +251,29 @@ mod tests {
         assert_eq!(target.to_entry(true)[..4], [0x11, 0x22, 0x33, 0x44]);
         assert_eq!(target.to_entry(false)[8..], [0xcc, 0xbb, 0xaa, 0x99, 0x00, 0xff, 0xee, 0xdd]);
         assert_eq!(Target::from_entry(target.to_entry(cfg!(target_endian = "big"))), target);
+    }
+
+    #[test]
+    fn numbers_of_mappings_fit_in_a_byte() {
+        for (mappings, scale) in [(0, 0), (1, 1), (128, 128), (256, 129), (300, 129), (32_512, 255)] {
+            assert_eq!(to_scale(mappings), scale);
+        }
+        for scale in 0..=255 {
+            assert_eq!(to_scale(from_scale(scale)), scale);
+        }
+    }
+
+    #[test]
+    fn a_mapping_is_written_as_far_as_it_goes() {
+        let memory = Target { address: 0x1000, key: 7, length: 100 };
+        let mapping = Mapping { offset: 500, memory };
+        assert_eq!(mapping.at(500), Some(memory));
+        assert_eq!(mapping.at(599), Some(Target { address: 0x1063, key: 7, length: 1 }));
+        for outside in [0, 499, 600, u64::MAX] {
+            assert_eq!(mapping.at(outside), None);
+        }
+        assert_eq!(Mapping::from_entry(mapping.to_entry(cfg!(target_endian = "big"))), mapping);
+        assert_eq!(mapping.to_entry(false)[..9], [0xf4, 1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(mapping.to_entry(true)[6..10], [1, 0xf4, 0, 0]);
     }
 }

@@ -2,25 +2,7 @@
 
 use std::time::Duration;
 
-/// Bytes: `64`, `4K`, `1M`, `1G`; the suffixes are powers of 1024.
-///
-/// # Errors
-/// What is not a number, or does not fit 64 bits.
-pub fn bytes(text: &str) -> Result<u64, String> {
-    let (digits, factor) = match text.trim_end_matches(['B', 'b']).to_ascii_uppercase() {
-        t if t.ends_with('K') => (t, 1 << 10),
-        t if t.ends_with('M') => (t, 1 << 20),
-        t if t.ends_with('G') => (t, 1 << 30),
-        t => (t, 1),
-    };
-    let number: u64 = digits
-        .trim_end_matches(['K', 'M', 'G'])
-        .parse()
-        .map_err(|_| format!("`{text}` is no size; write bytes, or 4K, 1M, 1G"))?;
-    number.checked_mul(factor).ok_or_else(|| format!("`{text}` is beyond 64 bits"))
-}
-
-pub use verbs::{parse_duration as duration, parse_rate as rate};
+pub use verbs::{parse_bytes as bytes, parse_duration as duration, parse_rate as rate};
 
 /// A time in seconds, or with a unit: `5`, `0.5`, `500ms`.
 ///

@@ -1,7 +1,7 @@
 //! Settings of a device: built in code, read from the environment, or from `ferroce.toml`.
 
 use crate::congestion::{
-    CongestionRule, RuleText, feedback_key_from_env, feedback_key_from_file, rule_from_text,
+    CongestionRule, RuleError, RuleText, feedback_key_from_env, feedback_key_from_file, rule_from_text,
 };
 use crate::implicit;
 use cc::Rate;
@@ -370,7 +370,10 @@ impl FromStr for DeviceConfig {
         };
         config.set_numbers(file.int_port, file.aecn_option.as_deref())?;
         for (number, rule) in (1..).zip(&file.congestion) {
-            let rule = rule.build(key).map_err(|reason| ConfigError::Rule { number, reason })?;
+            let rule = rule.build(key).map_err(|RuleError { offset, reason }| {
+                let line = line_of(text, offset);
+                ConfigError::Rule { number, reason: format!("line {line}: {reason}") }
+            })?;
             config.rules.push(rule);
         }
         Ok(config)
@@ -391,9 +394,12 @@ pub fn parse_option_type(text: &str) -> Result<u8, String> {
 
 /// What is wrong and in which line, without the excerpt of several lines.
 fn one_line(text: &str, error: &toml::de::Error) -> String {
-    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-    let line = before.matches('\n').count() + 1;
+    let line = line_of(text, error.span().map_or(0, |span| span.start));
     format!("line {line}: {}", error.message().replace('\n', "; "))
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.get(..offset).unwrap_or_default().matches('\n').count() + 1
 }
 
 fn vlan(id: u16) -> Result<Vlan, ConfigError> {
@@ -478,7 +484,11 @@ mod tests {
             ("buffers = 1", "1048576"),
             ("queue_pairs = 0", "1 to 262144"),
             ("queue_pairs = 262145", "262145 queue pairs"),
-            ("[[congestion]]\ncc = 'fixed'\n[[congestion]]\ncc = 'dctcp'", "congestion rule 2"),
+            ("[[congestion]]\ncc = 'fixed'\n[[congestion]]\ncc = 'dctcp'", "congestion rule 2: line 4: cc"),
+            (
+                "[[congestion]]\ncc = 'hpcc'\nline_rate = '1G'\nbase_rtt = '1ms'\neta = 2\n",
+                "congestion rule 1: line 5: eta = 2: not a share above 0 and at most 1; write eta = 0.95",
+            ),
             ("feedback_key_file = '/nowhere/key'", "/nowhere/key"),
         ] {
             let error = text.parse::<DeviceConfig>().unwrap_err().to_string();

@@ -72,8 +72,8 @@ pub use channel::CompletionChannel;
 pub use completion::CompletionQueue;
 pub use config::{Address, ConfigError, DeviceConfig, parse_option_type};
 pub use congestion::{
-    CcName, ChoiceError, CongestionChoice, CongestionRule, KeyError, Prefix, TelemetryMode,
-    feedback_key_from_env, feedback_key_from_file, parse_congestion, parse_duration, parse_rate,
+    CcName, ChoiceError, CongestionChoice, CongestionRule, KeyError, Prefix, Setting, TelemetryMode,
+    feedback_key_from_env, feedback_key_from_file, parse_bytes, parse_congestion, parse_duration, parse_rate,
 };
 pub use connect::{ConnectOptions, DEFAULT_CONGESTION, ParseEndpointError, QpEndpoint};
 pub use datapath::engine::{

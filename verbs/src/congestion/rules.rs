@@ -1,10 +1,12 @@
+//! Which queue pairs get which congestion control: the `[[congestion]]` tables of `ferroce.toml`.
+
 use super::choice::CongestionChoice;
-use super::units::{parse_duration, parse_rate};
+use super::setting::ChoiceError;
 use crate::connect::DEFAULT_CONGESTION;
-use roce::qp::{Congestion, FeedbackKey, Reverse};
+use roce::qp::{Congestion, FeedbackKey};
 use roce::wire::Service;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::num::NonZeroU32;
 use std::str::FromStr;
 
 /// Which queue pairs get which congestion control, for programs that say nothing of it. Rules are tried in the order of
@@ -45,7 +47,7 @@ impl FromStr for Prefix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no prefix; write 10.0.0.0/8 or fd00::/16");
+        let wrong = || format!("`{text}`: not an address prefix; write 10.0.0.0/8 or fd00::/16");
         let (address, bits) = text.split_once('/').map_or((text, None), |(a, bits)| (a, Some(bits)));
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let most = if address.is_ipv4() { 32 } else { 128 };
@@ -69,99 +71,83 @@ pub(crate) fn choose(
     rules.iter().find(fits).map_or(DEFAULT_CONGESTION, |rule| rule.congestion)
 }
 
-/// A rule as the file has it.
+/// A rule as the file has it: each key with its place in the text, and its value.
 #[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RuleText {
-    peer: Option<String>,
-    qp: Option<String>,
-    service_level: Option<u8>,
-    cc: String,
-    telemetry: Option<String>,
-    #[serde(default)]
-    subscribe: bool,
-    format: Option<String>,
-    feedback: Option<String>,
-    #[serde(default)]
-    all_hops: bool,
-    window: Option<u64>,
-    line_rate: Option<String>,
-    base_rtt: Option<String>,
-    min_rate: Option<String>,
-    eta: Option<f64>,
-    max_stage: Option<u32>,
-    flows: Option<NonZeroU32>,
-    probe_interval: Option<String>,
-    max_rtt: Option<String>,
-    paths: Option<u8>,
-    #[serde(default)]
-    ratio_only: bool,
+#[serde(transparent)]
+pub(crate) struct RuleText(BTreeMap<toml::Spanned<String>, toml::Value>);
+
+/// Why there is no rule, and where in the file.
+#[derive(Debug, PartialEq)]
+pub(crate) struct RuleError {
+    /// Bytes before the key that is wrong; 0 if the rule as a whole is.
+    pub(crate) offset: usize,
+    pub(crate) reason: String,
 }
 
 impl RuleText {
-    /// The rule, or the key that is wrong, with its value and what to write instead.
-    pub(crate) fn build(&self, key: Option<FeedbackKey>) -> Result<CongestionRule, String> {
-        let choice = CongestionChoice {
-            cc: Some(named("cc", &self.cc, str::parse)?),
-            telemetry: optional("telemetry", self.telemetry.as_deref(), str::parse)?,
-            subscribe: self.subscribe,
-            format: optional("format", self.format.as_deref(), |text| text.parse().map_err(str::to_owned))?,
-            feedback: optional("feedback", self.feedback.as_deref(), reverse)?,
-            all_hops: self.all_hops,
-            window: self.window,
-            line_rate: optional("line_rate", self.line_rate.as_deref(), parse_rate)?,
-            base_rtt: optional("base_rtt", self.base_rtt.as_deref(), parse_duration)?,
-            min_rate: optional("min_rate", self.min_rate.as_deref(), parse_rate)?,
-            eta: self.eta,
-            max_stage: self.max_stage,
-            flows: self.flows,
-            probe_interval: optional("probe_interval", self.probe_interval.as_deref(), parse_duration)?,
-            max_rtt: optional("max_rtt", self.max_rtt.as_deref(), parse_duration)?,
-            paths: self.paths,
-            ratio_only: self.ratio_only,
-            key,
-        };
-        if let Some(level) = self.service_level.filter(|&level| level > 7) {
-            return Err(format!("service_level: {level} is not 0 to 7"));
-        }
-        Ok(CongestionRule {
-            peer: optional("peer", self.peer.as_deref(), str::parse)?,
-            service: optional("qp", self.qp.as_deref(), service)?,
-            service_level: self.service_level,
-            congestion: choice.build().map_err(|error| error.to_string())?,
+    /// Creates the rule.
+    ///
+    /// # Errors
+    /// Returns [`RuleError`] about the first key that is wrong.
+    pub(crate) fn build(&self, key: Option<FeedbackKey>) -> Result<CongestionRule, RuleError> {
+        let words = self.0.iter().map(|(key, value)| {
+            (key.get_ref().as_str(), value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+        });
+        rule_of(words, key).map_err(|error| {
+            let place =
+                |name: &str| self.0.keys().find(|key| key.get_ref() == name).map(|key| key.span().start);
+            // What is missing is not there: the rule's first key stands for it.
+            let offset = place(error.key()).or_else(|| self.0.keys().map(|key| key.span().start).min());
+            RuleError { offset: offset.unwrap_or(0), reason: error.to_string() }
         })
     }
 }
 
-fn named<T>(key: &str, text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
-    parse(text).map_err(|reason| format!("{key}: {reason}"))
-}
+/// Keys that say whom a rule is for.
+pub(super) const FOR_WHOM: [&str; 3] = ["peer", "qp", "service_level"];
 
-fn optional<T>(
-    key: &str,
-    text: Option<&str>,
-    parse: impl Fn(&str) -> Result<T, String>,
-) -> Result<Option<T>, String> {
-    text.map(|text| named(key, text, parse)).transpose()
-}
-
-/// `ack`, `notification` or `window`.
-fn reverse(text: &str) -> Result<Reverse, String> {
-    match text {
-        "ack" => Ok(Reverse::Ack),
-        "notification" => Ok(Reverse::Notification),
-        "window" => Ok(Reverse::Window),
-        _ => Err(format!("`{text}` is none of ack, notification, window")),
+/// Creates a rule of keys and values.
+pub(super) fn rule_of<'a>(
+    words: impl Iterator<Item = (&'a str, String)>,
+    key: Option<FeedbackKey>,
+) -> Result<CongestionRule, ChoiceError> {
+    let (mut peer, mut service, mut service_level) = (None, None, None);
+    let mut choice = CongestionChoice { key, ..CongestionChoice::default() };
+    for (name, text) in words {
+        let text = text.as_str();
+        match name {
+            "peer" => peer = Some(read(name, text, "an address prefix", "10.0.0.0/8", |it| it.parse().ok())?),
+            "qp" => service = Some(read(name, text, "one of RC, UC, UD, XRC", "RC", service_of)?),
+            "service_level" => {
+                let level = |it: &str| it.parse().ok().filter(|&level: &u8| level <= 7);
+                service_level = Some(read(name, text, "a number from 0 to 7", "3", level)?);
+            }
+            name => choice.set(name, text)?,
+        }
     }
+    if choice.cc.is_none() {
+        return Err(ChoiceError::new("cc", "missing; add {cc=hpcc}"));
+    }
+    Ok(CongestionRule { peer, service, service_level, congestion: choice.build()? })
 }
 
-fn service(text: &str) -> Result<Service, String> {
+fn read<T>(
+    key: &str,
+    text: &str,
+    accepts: &str,
+    example: &str,
+    read: impl Fn(&str) -> Option<T>,
+) -> Result<T, ChoiceError> {
+    read(text).ok_or_else(|| ChoiceError::of(key, text, format!("not {accepts}; write {{{key}={example}}}")))
+}
+
+fn service_of(text: &str) -> Option<Service> {
     match text {
-        "RC" => Ok(Service::Rc),
-        "UC" => Ok(Service::Uc),
-        "UD" => Ok(Service::Ud),
-        "XRC" => Ok(Service::Xrc),
-        _ => Err(format!("`{text}` is none of RC, UC, UD, XRC")),
+        "RC" => Some(Service::Rc),
+        "UC" => Some(Service::Uc),
+        "UD" => Some(Service::Ud),
+        "XRC" => Some(Service::Xrc),
+        _ => None,
     }
 }
 
@@ -170,7 +156,8 @@ mod tests {
     use super::*;
 
     fn rule(text: &str) -> Result<CongestionRule, String> {
-        toml::from_str::<RuleText>(text).map_err(|error| error.message().to_owned())?.build(None)
+        let rule = toml::from_str::<RuleText>(text).map_err(|error| error.message().to_owned())?;
+        rule.build(None).map_err(|error| error.reason)
     }
 
     #[test]

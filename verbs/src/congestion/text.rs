@@ -1,15 +1,12 @@
 //! A rule in one line, for the environment and for flags.
 
-use super::rules::{CongestionRule, RuleText};
+use super::rules::{CongestionRule, rule_of};
 use roce::qp::{Congestion, FeedbackKey};
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
-/// Keys whose values are numbers or truth values; all others are text.
-const PLAIN: [&str; 9] =
-    ["window", "eta", "max_stage", "flows", "service_level", "paths", "ratio_only", "subscribe", "all_hops"];
-
-/// `hpcc,line_rate=1G,base_rtt=2ms`: a name, then keys of a rule in `ferroce.toml`. Telemetry's answers are not sealed.
+/// `hpcc,line_rate=1G,base_rtt=2ms`: an algorithm, then keys of a rule in `ferroce.toml`. Answers to telemetry are not sealed.
 impl FromStr for CongestionRule {
     type Err = String;
 
@@ -18,34 +15,30 @@ impl FromStr for CongestionRule {
     }
 }
 
-/// Reads `hpcc,line_rate=1G,base_rtt=2ms`: a name, then keys of a rule in `ferroce.toml`.
+/// Reads `hpcc,line_rate=1G,base_rtt=2ms`: an algorithm, then keys of a rule in `ferroce.toml`.
 pub(crate) fn rule_from_text(text: &str, key: Option<FeedbackKey>) -> Result<CongestionRule, String> {
     let mut words = text.split(',').map(str::trim);
-    let mut file = format!("cc = {}\n", quoted(words.next().unwrap_or_default()));
+    let mut pairs = vec![("cc".to_owned(), words.next().unwrap_or_default().to_owned())];
     for word in words {
         let (name, value) = word
             .split_once('=')
-            .ok_or_else(|| format!("`{word}` has no `=`; write KEY=VALUE, as in base_rtt=2ms"))?;
-        let name = name.trim().replace('-', "_");
-        let plain = PLAIN.contains(&name.as_str());
-        let value = if plain { value.trim().to_owned() } else { quoted(value.trim()) };
-        file.push_str(&format!("{name} = {value}\n"));
+            .ok_or_else(|| format!("{word:?}: no `=`; write KEY=VALUE, as in base_rtt=2ms"))?;
+        pairs.push((name.trim().replace('-', "_"), value.trim().to_owned()));
     }
-    let rule: RuleText = toml::from_str(&file).map_err(|error| error.message().replace('\n', "; "))?;
-    rule.build(key)
+    let mut seen = BTreeSet::new();
+    if let Some((twice, _)) = pairs.iter().find(|(name, _)| !seen.insert(name)) {
+        return Err(format!("{twice}: given twice; leave one of them out"));
+    }
+    let rule = rule_of(pairs.iter().map(|(name, value)| (name.as_str(), value.clone())), key);
+    rule.map_err(|error| error.to_string())
 }
 
-/// Reads `hpcc,line_rate=1G,base_rtt=2ms`: a name, then keys as in a rule of `ferroce.toml`.
+/// Reads `hpcc,line_rate=1G,base_rtt=2ms`: an algorithm, then keys as in a rule of `ferroce.toml`.
 ///
 /// # Errors
-/// What is wrong, by key, in one line.
+/// Returns in one line which key is wrong, why, and what to write.
 pub fn parse_congestion(text: &str) -> Result<Congestion, String> {
     rule_from_text(text, None).map(|rule| rule.congestion)
-}
-
-/// As TOML has it, whatever is in it.
-fn quoted(text: &str) -> String {
-    toml::Value::String(text.to_owned()).to_string()
 }
 
 #[cfg(test)]
@@ -58,7 +51,7 @@ mod tests {
         let line =
             rule_from_text("hpcc, line-rate=1G, base_rtt=2ms, max_stage=0, peer=10.0.0.0/8", None).unwrap();
         let file = "cc = 'hpcc'\nline_rate = '1G'\nbase_rtt = '2ms'\nmax_stage = 0\npeer = '10.0.0.0/8'";
-        let rule: RuleText = toml::from_str(file).unwrap();
+        let rule: super::super::RuleText = toml::from_str(file).unwrap();
         assert_eq!(line, rule.build(None).unwrap());
         let line =
             rule_from_text("hpcc,line_rate=1G,base_rtt=2ms,paths=4,all_hops=true,subscribe=true", None);
@@ -84,12 +77,14 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, part) in [
-            ("", "none of fixed"),
-            ("reno", "`reno`"),
+            ("", "not one of fixed"),
+            ("reno", "cc = \"reno\""),
             ("hpcc,line_rate", "no `=`"),
             ("hpcc,colour=red", "colour"),
             ("hpcc,base_rtt=\"x", "base_rtt"),
-            ("fixed,window=a\nb", "expected"),
+            ("fixed,window=a\nb", "window"),
+            ("hpcc,cc=dctcp", "given twice"),
+            ("hpcc,eta=0.9,eta=0.8", "given twice"),
         ] {
             let error = rule_from_text(text, None).unwrap_err();
             assert!(error.contains(part) && !error.contains('\n'), "{text}: {error}");

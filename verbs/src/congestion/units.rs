@@ -1,23 +1,31 @@
-//! Rates and times as people write them.
+//! Rates, times and sizes as people write them.
 
 use cc::Rate;
 use std::time::Duration;
 
+/// The suffixes of rates and what they multiply by.
+const RATES: [(&str, u64); 4] =
+    [("T", 1_000_000_000_000), ("G", 1_000_000_000), ("M", 1_000_000), ("K", 1000)];
+
 /// Bits per second: `200M`, `1G`, `2.5G`; the suffixes are powers of 1000.
 ///
 /// # Errors
-/// What is not a positive number.
+/// Returns what to write if the text is not a positive number.
 pub fn parse_rate(text: &str) -> Result<Rate, String> {
     let wrong = || format!("`{text}` is no rate; write bits per second, or 200M, 1G, 2.5G");
-    let (digits, factor) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
-        Some(b'K') => (&text[..text.len() - 1], 1e3),
-        Some(b'M') => (&text[..text.len() - 1], 1e6),
-        Some(b'G') => (&text[..text.len() - 1], 1e9),
-        Some(b'T') => (&text[..text.len() - 1], 1e12),
-        _ => (text, 1.0),
-    };
-    let bits = digits.parse::<f64>().map_err(|_| wrong())? * factor;
+    let upper = text.to_ascii_uppercase();
+    let found =
+        RATES.iter().find_map(|(suffix, factor)| upper.strip_suffix(suffix).map(|digits| (digits, *factor)));
+    let (digits, factor) = found.unwrap_or((&upper, 1));
+    let bits = digits.parse::<f64>().map_err(|_| wrong())? * factor as f64;
     if (1.0..=1e15).contains(&bits) { Ok(Rate::from_bps(bits.round() as u64)) } else { Err(wrong()) }
+}
+
+/// The same rate in the largest unit that it is a whole number of.
+pub fn rate_text(rate: Rate) -> String {
+    let bits = rate.as_bps();
+    let unit = RATES.iter().find(|(_, factor)| bits > 0 && bits.is_multiple_of(*factor));
+    unit.map_or_else(|| bits.to_string(), |(suffix, factor)| format!("{}{suffix}", bits / factor))
 }
 
 /// Longer than any run: sums and multiples of a few such times still are times.
@@ -26,7 +34,7 @@ const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 /// A time with its unit: `500ns`, `20us`, `2ms`, `1.5s`. At most 10^9 s.
 ///
 /// # Errors
-/// What is not a number followed by one of the units, or longer.
+/// Returns what to write if the text is not a number followed by one of the units, or too long a time.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is no time; write 500ns, 20us, 2ms or 1.5s");
     let units = [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
@@ -36,5 +44,50 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         Ok(time) if time <= LONGEST => Ok(time),
         Ok(_) => Err(format!("`{text}` is too long: at most {}s", LONGEST.as_secs())),
         Err(_) => Err(wrong()),
+    }
+}
+
+/// The same time in the largest unit that it is a whole number of.
+pub fn duration_text(time: Duration) -> String {
+    let nanos = time.as_nanos();
+    let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000), ("ns", 1)];
+    let unit = units.iter().find(|(_, each)| nanos.is_multiple_of(*each));
+    unit.map_or_else(String::new, |(unit, each)| format!("{}{unit}", nanos / each))
+}
+
+/// Bytes: `64`, `4K`, `1M`, `1G`; the suffixes are powers of 1024.
+///
+/// # Errors
+/// Returns what to write if the text is not a number, or does not fit 64 bits.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let (digits, factor) = match text.trim_end_matches(['B', 'b']).to_ascii_uppercase() {
+        t if t.ends_with('K') => (t, 1 << 10),
+        t if t.ends_with('M') => (t, 1 << 20),
+        t if t.ends_with('G') => (t, 1 << 30),
+        t => (t, 1),
+    };
+    let number: u64 = digits
+        .trim_end_matches(['K', 'M', 'G'])
+        .parse()
+        .map_err(|_| format!("`{text}` is no size; write bytes, or 4K, 1M, 1G"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("`{text}` is beyond 64 bits"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for bits in [1, 999, 1000, 1500, 2_500_000_000, 10_000_000_000_000] {
+            let rate = Rate::from_bps(bits);
+            assert_eq!(parse_rate(&rate_text(rate)), Ok(rate));
+        }
+        assert_eq!(rate_text(Rate::from_bps(2_500_000_000)), "2500M");
+        for nanos in [0, 1, 999, 1000, 20_000, 1_500_000, 1_000_000_000, 999_999_999] {
+            let time = Duration::from_nanos(nanos);
+            assert_eq!(parse_duration(&duration_text(time)), Ok(time));
+        }
+        assert_eq!(duration_text(Duration::from_micros(20)), "20us");
     }
 }

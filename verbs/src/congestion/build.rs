@@ -1,0 +1,311 @@
+//! What a choice of congestion control comes to, and which choices contradict themselves.
+
+use super::choice::CongestionChoice;
+use super::names::{CcName, TelemetryMode};
+use super::setting::ChoiceError;
+use crate::connect::DEFAULT_CONGESTION;
+use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
+use roce::qp::{Congestion, CongestionAlgorithm, PathChoice, Reverse, Upgrade, When};
+use roce::wire::Format;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+impl CongestionChoice {
+    /// Creates what a queue pair takes.
+    ///
+    /// # Errors
+    /// Returns [`ChoiceError`] if a key is out of its limits, if the algorithm has no use for it, or if the algorithm needs another.
+    pub fn build(&self) -> Result<Congestion, ChoiceError> {
+        self.check()?;
+        let mut congestion = match self.name() {
+            CcName::Fixed => self.fixed(),
+            CcName::Hpcc => Congestion::new(CongestionAlgorithm::Hpcc(self.hpcc()?)),
+            CcName::HpccFair => Congestion::new(CongestionAlgorithm::HpccFair(self.hpcc()?)),
+            CcName::HpccRx => Congestion::new(CongestionAlgorithm::HpccReceiver(self.hpcc()?)),
+            CcName::Dctcp => self.dctcp()?,
+            CcName::Dcqcn => Congestion::new(CongestionAlgorithm::Dcqcn(self.dcqcn()?)),
+            CcName::Auto => {
+                let to = CongestionAlgorithm::Hpcc(self.hpcc()?);
+                let fallback = CongestionAlgorithm::Dcqcn(self.dcqcn()?);
+                let upgrade = Some(Upgrade { when: When::TelemetryAnswered, to });
+                Congestion { upgrade, ..Congestion::new(fallback) }
+            }
+        };
+        if self.takes_telemetry() {
+            match self.telemetry.unwrap_or(TelemetryMode::Probe) {
+                TelemetryMode::InBand(every) => congestion.in_band = Some(every),
+                TelemetryMode::Probe => {
+                    congestion.probe_interval = self.probe_interval.or(self.base_rtt);
+                }
+            }
+            if self.cc == Some(CcName::Auto) {
+                congestion.probe_interval = self.probe_interval.or(self.base_rtt);
+            }
+            congestion.subscribe = self.subscribe;
+            congestion.all_hops = self.all_hops;
+            congestion.reverse = self.feedback.unwrap_or_default();
+        }
+        congestion.format = self.format.unwrap_or_default();
+        congestion.paths = self.path_choice()?;
+        congestion.ratio_only = self.ratio_only;
+        congestion.feedback_key = self.key;
+        let fits = congestion.algorithm.build().map(drop);
+        let fits = fits.and_then(|()| congestion.upgrade.map_or(Ok(()), |up| up.to.build().map(drop)));
+        fits.map_err(|error| ChoiceError::of("cc", self.name(), error.to_string()))?;
+        Ok(congestion)
+    }
+
+    fn path_choice(&self) -> Result<Option<PathChoice>, ChoiceError> {
+        let Some(count) = self.paths.filter(|&count| count != 1) else { return Ok(None) };
+        let interval = self.probe_interval.or(self.base_rtt).ok_or_else(|| {
+            ChoiceError::of("paths", count, "needs the time between probes; add {probe_interval=100us}")
+        })?;
+        Ok(Some(PathChoice { count, interval }))
+    }
+
+    fn takes_telemetry(&self) -> bool {
+        matches!(self.cc, Some(CcName::Hpcc | CcName::HpccFair | CcName::HpccRx | CcName::Auto))
+    }
+
+    fn name(&self) -> CcName {
+        self.cc.unwrap_or(CcName::Fixed)
+    }
+
+    /// Checks each key by itself, then those that depend on each other.
+    fn check(&self) -> Result<(), ChoiceError> {
+        for setting in Self::SETTINGS {
+            let Some(value) = setting.get(self) else { continue };
+            // A field may have been set to anything.
+            setting.set(&mut Self::default(), &value)?;
+            let is_harmless = match setting.key {
+                // Several paths are probed whatever the algorithm.
+                "format" => self.paths.is_some(),
+                "paths" => value == "1",
+                _ => false,
+            };
+            if !setting.algorithms.contains(&self.name()) && !is_harmless {
+                let default = if self.cc.is_none() { ", the default," } else { "" };
+                let names: Vec<_> = setting.algorithms.iter().map(ToString::to_string).collect();
+                let names = match names.split_last() {
+                    Some((last, rest)) if !rest.is_empty() => format!("{{cc={}}} or {last}", rest.join(", ")),
+                    _ => format!("{{cc={}}}", names.concat()),
+                };
+                let reason = format!(
+                    "{{cc={}}}{default} has no use for it; choose {names}, or leave it out",
+                    self.name()
+                );
+                return Err(ChoiceError::of(setting.key, value, reason));
+            }
+        }
+        self.check_together()
+    }
+
+    fn check_together(&self) -> Result<(), ChoiceError> {
+        let of = |key: &str, reason: &str| {
+            let setting = Self::SETTINGS.iter().find(|setting| setting.key == key);
+            let value = setting.and_then(|setting| setting.get(self)).unwrap_or_default();
+            Err(ChoiceError::of(key, value, reason))
+        };
+        let alone = self.cc.is_none() && self.window.is_none() && self.probe_interval.is_none();
+        if self.line_rate.is_some() && alone {
+            return of("line_rate", "no algorithm is named that uses it; add {cc=hpcc}");
+        }
+        if self.all_hops && self.format == Some(Format::Aecn) {
+            return of(
+                "all_hops",
+                "{format=aecn} carries the path's highest share and no hops; leave {all_hops} out",
+            );
+        }
+        let windows = self.feedback == Some(Reverse::Window);
+        if self.cc == Some(CcName::HpccRx) && self.feedback.is_some() && !windows {
+            return of("feedback", "{cc=hpcc-rx} is answered by windows; leave {feedback} out");
+        }
+        if self.cc != Some(CcName::HpccRx) && windows {
+            return of("feedback", "only {cc=hpcc-rx} is answered by windows; choose it, or {feedback=ack}");
+        }
+        let is_probed = self.takes_telemetry() && self.cc != Some(CcName::Auto);
+        if self.probe_interval.is_some()
+            && is_probed
+            && matches!(self.telemetry, Some(TelemetryMode::InBand(_)))
+        {
+            return of(
+                "probe_interval",
+                "data packets bring the telemetry; add {telemetry=probe}, or leave it out",
+            );
+        }
+        Ok(())
+    }
+
+    fn fixed(&self) -> Congestion {
+        let window = self.window.unwrap_or(512 << 10);
+        let algorithm = CongestionAlgorithm::Fixed { window, rate: self.line_rate };
+        Congestion::new(algorithm).probing(self.probe_interval)
+    }
+
+    fn line_rate(&self) -> Result<Rate, ChoiceError> {
+        let needs = || ChoiceError::of("cc", self.name(), "needs the link's rate; add {line_rate=1G}");
+        self.line_rate.ok_or_else(needs)
+    }
+
+    fn base_rtt(&self) -> Result<Duration, ChoiceError> {
+        let needs = || ChoiceError::of("cc", self.name(), "needs the idle round trip; add {base_rtt=100us}");
+        self.base_rtt.ok_or_else(needs)
+    }
+
+    fn min_rate(&self, line_rate: Rate) -> Rate {
+        self.min_rate.unwrap_or(Rate::from_mbps(1).min(line_rate))
+    }
+
+    fn hpcc(&self) -> Result<HpccConfig, ChoiceError> {
+        let line_rate = self.line_rate()?;
+        let base_rtt = self.base_rtt()?;
+        // The variant's defaults are what its figures were measured with (cc/README.md).
+        let (eta, max_stage) = match self.cc {
+            Some(CcName::HpccFair) => (0.93, 0),
+            _ => (HpccConfig::DEFAULT_TARGET_UTILISATION, HpccConfig::DEFAULT_MAX_STAGE),
+        };
+        let eta = self.eta.unwrap_or(eta);
+        let headroom = line_rate.as_bps() as f64 * (1.0 - eta);
+        let increase = headroom / f64::from(self.flows.unwrap_or(NonZeroU32::MIN).get());
+        Ok(HpccConfig {
+            base_rtt,
+            line_rate,
+            min_rate: self.min_rate(line_rate),
+            target_utilisation: eta,
+            max_stage: self.max_stage.unwrap_or(max_stage),
+            additive_increase: Rate::from_bps(increase.round() as u64),
+        })
+    }
+
+    fn dctcp(&self) -> Result<Congestion, ChoiceError> {
+        let line_rate = self.line_rate()?;
+        let base_rtt = self.base_rtt()?;
+        let min_rate = self.min_rate(line_rate);
+        let to =
+            CongestionAlgorithm::Dctcp(DctcpConfig { min_rate, ..DctcpConfig::new(line_rate, base_rtt) });
+        Ok(match self.max_rtt {
+            None => Congestion::new(to),
+            Some(limit) => {
+                let upgrade = Some(Upgrade { when: When::RttBelow(limit), to });
+                Congestion { upgrade, ..DEFAULT_CONGESTION }
+            }
+        })
+    }
+
+    fn dcqcn(&self) -> Result<DcqcnConfig, ChoiceError> {
+        let line_rate = self.line_rate()?;
+        let min_rate = self.min_rate(line_rate);
+        Ok(DcqcnConfig { min_rate, ..DcqcnConfig::new(line_rate, self.base_rtt) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(cc: CcName) -> CongestionChoice {
+        CongestionChoice {
+            cc: Some(cc),
+            line_rate: Some(Rate::from_gbps(10)),
+            base_rtt: Some(Duration::from_micros(20)),
+            ..CongestionChoice::default()
+        }
+    }
+
+    #[test]
+    fn each_name_makes_its_algorithm() {
+        for (cc, algorithm) in [
+            (CcName::Hpcc, "hpcc"),
+            (CcName::HpccFair, "hpcc-fair"),
+            (CcName::HpccRx, "hpcc-rx"),
+            (CcName::Dctcp, "dctcp"),
+            (CcName::Dcqcn, "dcqcn"),
+            (CcName::Auto, "dcqcn"),
+        ] {
+            let congestion = choice(cc).build().unwrap();
+            assert_eq!(congestion.algorithm.name(), algorithm);
+            let probes = matches!(cc, CcName::Hpcc | CcName::HpccFair | CcName::HpccRx | CcName::Auto);
+            assert_eq!(congestion.probe_interval.is_some(), probes, "{cc:?}");
+        }
+        let auto = choice(CcName::Auto).build().unwrap();
+        assert_eq!(auto.upgrade.unwrap().to.name(), "hpcc");
+        let near = CongestionChoice { max_rtt: Some(Duration::from_millis(10)), ..choice(CcName::Dctcp) };
+        let near = near.build().unwrap();
+        assert_eq!((near.algorithm.name(), near.upgrade.unwrap().to.name()), ("fixed", "dctcp"));
+        assert_eq!(CongestionChoice::default().build(), Ok(DEFAULT_CONGESTION));
+    }
+
+    #[test]
+    fn telemetry_and_feedback_are_chosen_apart() {
+        let fourth = TelemetryMode::InBand(NonZeroU32::new(4).unwrap());
+        let chosen = CongestionChoice {
+            telemetry: Some(fourth),
+            feedback: Some(Reverse::Notification),
+            format: Some(Format::Ioam),
+            ..choice(CcName::Hpcc)
+        };
+        let congestion = chosen.build().unwrap();
+        assert_eq!(congestion.format, Format::Ioam);
+        let blind = CongestionChoice { format: Some(Format::Ifa), ..choice(CcName::Dctcp) };
+        assert_eq!(
+            blind.build().unwrap_err().as_flags(),
+            "--format ifa: --cc dctcp has no use for it; choose --cc hpcc, hpcc-fair, hpcc-rx or auto, or leave it out"
+        );
+        assert_eq!((congestion.in_band, congestion.probe_interval), (NonZeroU32::new(4), None));
+        assert_eq!(congestion.reverse, Reverse::Notification);
+        assert_eq!("inband:4".parse(), Ok(fourth));
+        for wrong in ["inband:0", "inband:", "outband", "probe:2"] {
+            assert!(wrong.parse::<TelemetryMode>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn all_hops_are_told_where_there_are_any() {
+        let all = |cc, format| CongestionChoice { all_hops: true, format, ..choice(cc) }.build();
+        assert!(all(CcName::Hpcc, Some(Format::Ioam)).unwrap().all_hops);
+        assert!(all(CcName::Auto, None).unwrap().all_hops);
+        assert!(!choice(CcName::Hpcc).build().unwrap().all_hops);
+        let shares = all(CcName::Hpcc, Some(Format::Aecn)).unwrap_err();
+        assert!(shares.as_flags().ends_with("leave --all-hops out"), "{}", shares.as_flags());
+        for cc in [CcName::HpccRx, CcName::HpccFair, CcName::Dctcp, CcName::Fixed] {
+            let cc = if cc == CcName::Fixed {
+                CongestionChoice { all_hops: true, ..CongestionChoice::default() }.build()
+            } else {
+                all(cc, None)
+            };
+            let said = cc.unwrap_err().as_flags();
+            assert!(said.starts_with("--all-hops: --cc "), "{said}");
+            assert!(said.ends_with("has no use for it; choose --cc hpcc or auto, or leave it out"), "{said}");
+        }
+    }
+
+    #[test]
+    fn paths_are_probed_in_any_format() {
+        let probed = CongestionChoice { paths: Some(2), format: Some(Format::Ifa), ..choice(CcName::Dctcp) };
+        assert_eq!(probed.build().unwrap().format, Format::Ifa);
+    }
+
+    #[test]
+    fn probes_leave_room_for_data() {
+        let every = |interval| CongestionChoice { probe_interval: Some(interval), ..choice(CcName::Hpcc) };
+        assert!(every(Duration::from_micros(1)).build().is_ok());
+        let always = every(Duration::ZERO).build().unwrap_err();
+        assert!(always.as_flags().starts_with("--probe-interval 0s: not a time from 1us; "), "{always}");
+    }
+
+    #[test]
+    fn errors_name_key_and_remedy_in_both_tongues() {
+        let lacks = CongestionChoice { line_rate: None, ..choice(CcName::Dctcp) }.build().unwrap_err();
+        assert_eq!(lacks.to_string(), r#"cc = "dctcp": needs the link's rate; add line_rate = "1G""#);
+        assert_eq!(lacks.as_flags(), "--cc dctcp: needs the link's rate; add --cc-line-rate 1G");
+        let window = CongestionChoice { window: Some(1), ..choice(CcName::Hpcc) }.build().unwrap_err();
+        assert_eq!(
+            window.as_flags(),
+            "--cc-window 1: --cc hpcc has no use for it; choose --cc fixed, or leave it out"
+        );
+        let eta = CongestionChoice { eta: Some(2.0), ..choice(CcName::Hpcc) }.build().unwrap_err();
+        assert!(eta.to_string().starts_with("eta = 2: not a share above 0 and at most 1"), "{eta}");
+        let feedback = CongestionChoice { feedback: Some(Reverse::Window), ..choice(CcName::Hpcc) };
+        assert!(feedback.build().unwrap_err().as_flags().contains("--cc hpcc-rx"));
+    }
+}

@@ -1,0 +1,91 @@
+//! The words that settings of congestion control take: algorithms, the packets that bring telemetry, and how it is answered.
+
+use roce::qp::Reverse;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+/// An algorithm of congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CcName {
+    /// A constant window.
+    Fixed,
+    /// HPCC++ at the sender.
+    Hpcc,
+    /// The variant of HPCC++ where each flow keeps its share of the receiver's link.
+    HpccFair,
+    /// HPCC++ at the receiver.
+    HpccRx,
+    /// DCTCP.
+    Dctcp,
+    /// DCQCN.
+    Dcqcn,
+    /// HPCC++ if probes come back with telemetry, DCQCN if none does.
+    Auto,
+}
+
+impl CcName {
+    /// Every name as it is written.
+    pub const ALL: [(&'static str, Self); 7] = [
+        ("fixed", Self::Fixed),
+        ("hpcc", Self::Hpcc),
+        ("hpcc-fair", Self::HpccFair),
+        ("hpcc-rx", Self::HpccRx),
+        ("dctcp", Self::Dctcp),
+        ("dcqcn", Self::Dcqcn),
+        ("auto", Self::Auto),
+    ];
+}
+
+impl fmt::Display for CcName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = Self::ALL.into_iter().find(|(_, name)| name == self);
+        f.write_str(named.map_or("", |(text, _)| text))
+    }
+}
+
+impl FromStr for CcName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|(name, _)| *name == text);
+        let all = || Self::ALL.map(|(name, _)| name).join(", ");
+        found.map(|(_, name)| name).ok_or_else(|| format!("`{text}`: not one of {}; write hpcc", all()))
+    }
+}
+
+/// Which packets bring HPCC++ its telemetry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TelemetryMode {
+    /// One data packet of so many.
+    InBand(NonZeroU32),
+    /// Packets of their own.
+    Probe,
+}
+
+impl fmt::Display for TelemetryMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InBand(every) => write!(f, "inband:{every}"),
+            Self::Probe => f.write_str("probe"),
+        }
+    }
+}
+
+impl FromStr for TelemetryMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}`: not one of inband, inband:N with N from 1, probe; write inband:4");
+        match text.split_once(':') {
+            None if text == "inband" => Ok(Self::InBand(NonZeroU32::MIN)),
+            None if text == "probe" => Ok(Self::Probe),
+            Some(("inband", every)) => every.parse().map(Self::InBand).map_err(|_| wrong()),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// The ways of answering telemetry, as they are written.
+pub const REVERSE: [(&str, Reverse); 3] =
+    [("ack", Reverse::Ack), ("notification", Reverse::Notification), ("window", Reverse::Window)];

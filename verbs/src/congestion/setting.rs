@@ -1,0 +1,185 @@
+//! One setting of congestion control as people meet it, and what is said about a wrong one. `choice.rs` defines all of them.
+
+use super::choice::CongestionChoice;
+use super::names::{CcName, REVERSE, TelemetryMode};
+use super::units::{duration_text, rate_text};
+use cc::Rate;
+use roce::qp::Reverse;
+use roce::wire::Format;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// One setting of congestion control: how it is called, what it accepts, what it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The key in a `[[congestion]]` table of `ferroce.toml`, and in the one-line form of `FERROCE_CC`.
+    pub key: &'static str,
+    /// The flag of the tools, without its dashes.
+    pub flag: &'static str,
+    /// What a help text calls the value. Empty for a flag without a value.
+    pub value: &'static str,
+    /// The values that are accepted.
+    pub accepts: &'static str,
+    /// One of them.
+    pub example: &'static str,
+    /// What holds if it is left out.
+    pub default: &'static str,
+    /// The algorithms that use it.
+    pub algorithms: &'static [CcName],
+    /// What it does.
+    pub help: &'static str,
+    pub(super) set: fn(&mut CongestionChoice, &str) -> Option<()>,
+    pub(super) get: fn(&CongestionChoice) -> Option<String>,
+}
+
+impl Setting {
+    /// Sets the value that `text` spells.
+    ///
+    /// # Errors
+    /// Returns [`ChoiceError`] if the text is not an accepted value.
+    pub fn set(&self, choice: &mut CongestionChoice, text: &str) -> Result<(), ChoiceError> {
+        (self.set)(choice, text).ok_or_else(|| {
+            let example = format!("{{{}={}}}", self.key, self.example);
+            ChoiceError::of(self.key, text, format!("not {}; write {example}", self.accepts))
+        })
+    }
+
+    /// The value as [`set`](Self::set) reads it, if there is one.
+    #[must_use]
+    pub fn get(&self, choice: &CongestionChoice) -> Option<String> {
+        (self.get)(choice)
+    }
+}
+
+/// A value as [`Setting::set`] reads it.
+pub(super) trait Word {
+    fn word(&self) -> String;
+}
+
+macro_rules! displayed {
+    ($($type:ty),*) => {
+        $(impl Word for $type {
+            fn word(&self) -> String {
+                self.to_string()
+            }
+        })*
+    };
+}
+
+displayed!(CcName, TelemetryMode, Format, u8, u32, u64, f64, NonZeroU32);
+
+impl Word for Rate {
+    fn word(&self) -> String {
+        rate_text(*self)
+    }
+}
+
+impl Word for Duration {
+    fn word(&self) -> String {
+        duration_text(*self)
+    }
+}
+
+impl Word for Reverse {
+    fn word(&self) -> String {
+        REVERSE.iter().find(|(_, way)| way == self).map_or_else(String::new, |(name, _)| (*name).to_owned())
+    }
+}
+
+/// A field of [`CongestionChoice`] as text, if it is chosen.
+pub(super) trait Written {
+    fn written(&self) -> Option<String>;
+}
+
+impl<T: Word> Written for Option<T> {
+    fn written(&self) -> Option<String> {
+        self.as_ref().map(Word::word)
+    }
+}
+
+impl Written for bool {
+    fn written(&self) -> Option<String> {
+        self.then(|| "true".to_owned())
+    }
+}
+
+/// A choice that cannot be made: which key with which value, why, and the remedy. Keys are called as in `ferroce.toml`;
+/// [`as_flags`](Self::as_flags) calls them as on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChoiceError {
+    key: String,
+    value: Option<String>,
+    /// Keys stand in braces: `{line_rate}`, or with a value `{line_rate=1G}`.
+    reason: String,
+}
+
+impl ChoiceError {
+    /// About a key as a whole.
+    pub(super) fn new(key: &str, reason: impl Into<String>) -> Self {
+        Self { key: key.to_owned(), value: None, reason: reason.into() }
+    }
+
+    /// About a key's value.
+    pub(super) fn of(key: &str, value: impl fmt::Display, reason: impl Into<String>) -> Self {
+        Self { value: Some(value.to_string()), ..Self::new(key, reason) }
+    }
+
+    /// The key that is wrong.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Spells the error with command line flags for keys.
+    #[must_use]
+    pub fn as_flags(&self) -> String {
+        self.render(|key, value| {
+            let setting = CongestionChoice::SETTINGS.iter().find(|setting| setting.key == key);
+            let (flag, takes_value) = setting.map_or((key, true), |it| (it.flag, !it.value.is_empty()));
+            match value.filter(|_| takes_value) {
+                Some(value) => format!("--{flag} {value}"),
+                None => format!("--{flag}"),
+            }
+        })
+    }
+
+    /// Spells the reason alone, for a program that names flag and value itself.
+    #[must_use]
+    pub fn reason_as_values(&self) -> String {
+        fill(&self.reason, |key, value| value.unwrap_or(key).to_owned())
+    }
+
+    fn render(&self, name: impl Fn(&str, Option<&str>) -> String) -> String {
+        let about = name(&self.key, self.value.as_deref());
+        format!("{about}: {}", fill(&self.reason, name))
+    }
+}
+
+/// Replaces what stands in braces by what `name` calls it.
+fn fill(template: &str, name: impl Fn(&str, Option<&str>) -> String) -> String {
+    let mut said = String::new();
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (key, after) = after.split_once('}').unwrap_or((after, ""));
+        said.push_str(before);
+        said.push_str(&match key.split_once('=') {
+            Some((key, value)) => name(key, Some(value)),
+            None => name(key, None),
+        });
+        rest = after;
+    }
+    said + rest
+}
+
+impl fmt::Display for ChoiceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(|key, value| match value {
+            Some(value) if value.parse::<f64>().is_ok() || value == "true" => format!("{key} = {value}"),
+            Some(value) => format!("{key} = {value:?}"),
+            None => key.to_owned(),
+        }))
+    }
+}
+
+impl std::error::Error for ChoiceError {}

@@ -27,6 +27,7 @@ mod model;
 mod numbers;
 mod other_addresses;
 mod paths;
+mod probes;
 mod redirect;
 mod requester;
 mod responder;

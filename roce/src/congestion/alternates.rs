@@ -24,6 +24,11 @@ impl Alternates {
         self.data.replace(port).is_some_and(|before| before != port)
     }
 
+    /// Forgets all paths, and gives their memory back.
+    pub(super) fn forget(&mut self) {
+        (self.records, self.oldest) = (Vec::new(), 0);
+    }
+
     /// The records of a path that only probes take; none where requests take it too.
     pub(super) fn of_probe(&mut self, port: u16) -> Option<&mut PathRecords> {
         const MOST: usize = PathChoice::MOST as usize - 1;
@@ -34,8 +39,8 @@ impl Alternates {
             return Some(&mut self.records[at].1);
         }
         let at = if self.records.len() < MOST {
-            // All of it at once: nothing grows with packets.
-            self.records.reserve_exact(MOST - self.records.len());
+            // One at a time: a record is large, and most peers probe one path.
+            self.records.reserve_exact(1);
             self.records.push((port, PathRecords::new()));
             self.records.len() - 1
         } else {

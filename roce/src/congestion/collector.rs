@@ -50,6 +50,9 @@ enum Watch {
     Window(RxHpcc),
 }
 
+/// After so long without the peer's telemetry, what was kept of it says nothing of now.
+const IDLE: Duration = Duration::from_secs(2);
+
 /// Answers to probes that wait at most: a newer one takes the oldest one's place.
 const PROBES: usize = 4;
 
@@ -64,6 +67,8 @@ pub(super) struct Collector {
     /// Nothing but ratios is said about the network.
     ratio_only: bool,
     mark: FlowMark,
+    /// When the peer's last telemetry or setup came.
+    heard: Instant,
     last: Option<Instant>,
     due: Option<Due>,
     /// Answers to probes, the oldest first: several may come at the same time, of the peer's path and of others, and data
@@ -76,13 +81,14 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self {
             watch: Watch::Records(PathRecords::new()),
             setup: None,
             is_ready_due: false,
             ratio_only: false,
             mark: FlowMark::default(),
+            heard: now,
             last: None,
             due: None,
             responses: [None; PROBES],
@@ -97,7 +103,8 @@ impl Collector {
     }
 
     /// The peer said how it wants to be answered. Said again, it is confirmed again, and what was heard stays.
-    pub(super) fn on_setup(&mut self, setup: Setup) -> Result<(), Discard> {
+    pub(super) fn on_setup(&mut self, now: Instant, setup: Setup) -> Result<(), Discard> {
+        self.heard = now;
         if self.setup != Some(setup) {
             self.watch = match setup.reverse {
                 Reverse::Window => {
@@ -115,6 +122,7 @@ impl Collector {
     pub(super) fn on_frame(&mut self, now: Instant, frame: &Frame<'_>, flows: &mut ActiveFlows) {
         let psn = frame.header.bth().psn;
         if let Header::TelemetryRequest { int, .. } = frame.header {
+            self.heard = now;
             if let Some(records) = self.alternates.of_probe(frame.path.udp_source) {
                 let base_rtt = self.setup.map_or(DEFAULT_T, |setup| setup.base_rtt);
                 let report = elsewhere(records, (now, base_rtt), int, frame, self.ratio_only);
@@ -134,12 +142,29 @@ impl Collector {
             (Some(in_band), None) => self.on_records(now, in_band.int, in_band.records(), flows),
             (None, None) => return,
         };
+        self.heard = now;
         let way = match self.setup.map_or(Reverse::Ack, |setup| setup.reverse) {
             Reverse::Ack => Way::Acknowledge,
             Reverse::Notification => Way::Notification,
             Reverse::Window => Way::Either,
         };
         self.answer(way, psn, report);
+    }
+
+    /// Whether nothing of it is worth its memory any more: the peer has sent no telemetry for a while, and never agreed on any.
+    pub(super) fn is_spent(&self, now: Instant) -> bool {
+        self.setup.is_none() && self.is_idle(now)
+    }
+
+    /// Forgets the paths that the peer only probed, if it has sent no telemetry for a while.
+    pub(super) fn forget_idle(&mut self, now: Instant) {
+        if self.is_idle(now) {
+            self.alternates.forget();
+        }
+    }
+
+    fn is_idle(&self, now: Instant) -> bool {
+        now.saturating_since(self.heard) >= IDLE
     }
 
     /// The peer's requests come from this port: another one than before is another path, even with the same path id.

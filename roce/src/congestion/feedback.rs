@@ -40,7 +40,7 @@ impl CongestionControl {
         if !opcode.is_acknowledge() {
             let brings = frame.in_band.is_some() || frame.carried.is_some();
             if brings {
-                self.telemetry().collector();
+                self.telemetry().collector(transport.now);
             }
             let known = self.telemetry.as_mut().and_then(|telemetry| telemetry.known_collector());
             if let Some(collector) = known {
@@ -72,7 +72,7 @@ impl CongestionControl {
     ) -> Result<bool, Discard> {
         match &frame.header {
             Header::TelemetryRequest { .. } => {
-                self.telemetry().collector().on_frame(transport.now, frame, flows);
+                self.telemetry().collector(transport.now).on_frame(transport.now, frame, flows);
             }
             Header::TelemetryResponse { bth, feedback } => {
                 return self.on_response(bth, feedback, transport, counters);
@@ -203,7 +203,7 @@ impl CongestionControl {
         };
         let telemetry = self.telemetry();
         telemetry.seals.open(&sealed, &setup.pack(), seal)?;
-        telemetry.collector().on_setup(setup)
+        telemetry.collector(transport.now).on_setup(transport.now, setup)
     }
 
     /// Returns `report` as it rides behind an Acknowledge with this BTH, and takes it as sent.
@@ -217,7 +217,9 @@ impl CongestionControl {
     ) -> Feedback {
         let telemetry = self.telemetry();
         let feedback = telemetry.feedback(opcode, bth, report, transport);
-        telemetry.collector().on_sent(report);
+        if let Some(collector) = telemetry.known_collector() {
+            collector.on_sent(report);
+        }
         counters.feedback_sent += 1;
         feedback
     }

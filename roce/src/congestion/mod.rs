@@ -334,6 +334,23 @@ impl CongestionControl {
         }
     }
 
+    /// Returns whether it keeps memory for the peer's telemetry.
+    #[inline]
+    pub(crate) fn keeps_telemetry(&self) -> bool {
+        self.telemetry.as_ref().is_some_and(|telemetry| telemetry.hears())
+    }
+
+    /// Gives back the memory of telemetry that the peer sends no more. Returns whether there is still some.
+    pub(crate) fn release_telemetry(&mut self, now: Instant) -> bool {
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.release(now);
+            if !telemetry.is_used() {
+                self.telemetry = None;
+            }
+        }
+        self.keeps_telemetry()
+    }
+
     /// Returns the telemetry's state, which begins here if there was none.
     fn telemetry(&mut self) -> &mut Telemetry {
         self.telemetry.get_or_insert_with(|| Box::new(Telemetry::default()))

@@ -71,7 +71,7 @@ impl CongestionControl {
                 Header::TelemetryNotification { bth, feedback }
             }
         };
-        telemetry.collector().on_sent(due.report);
+        telemetry.known_collector()?.on_sent(due.report);
         counters.feedback_sent += 1;
         write(transport, &header, frame)
     }

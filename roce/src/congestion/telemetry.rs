@@ -100,15 +100,7 @@ impl Telemetry {
         let sampler = Sampler::new(&settings.algorithm, settings);
         let paths = Paths::new(settings.paths, path, qpn, settings.algorithm.line_rate()).map(Box::new);
         let upgrade = settings.upgrade.map(|_| Box::new(*settings));
-        let is_used = settings.probe_interval.is_some()
-            || sampler.is_used()
-            || settings.feedback_key.is_some()
-            || paths.is_some()
-            || upgrade.is_some()
-            || collector.is_some()
-            || ratio_only
-            || format != Format::Hpcc;
-        is_used.then(|| Self {
+        let telemetry = Self {
             format,
             ratio_only,
             prober: Prober::new(settings.probe_interval),
@@ -117,7 +109,30 @@ impl Telemetry {
             seals: Seals::new(settings.feedback_key),
             paths,
             upgrade,
-        })
+        };
+        telemetry.is_used().then_some(telemetry)
+    }
+
+    /// Returns whether any of it is needed: this side uses telemetry, or the peer has sent some.
+    pub(super) fn is_used(&self) -> bool {
+        self.prober.due_at().is_some()
+            || self.sampler.is_used()
+            || self.seals.is_used()
+            || self.paths.is_some()
+            || self.upgrade.is_some()
+            || self.collector.is_some()
+            || self.ratio_only
+            || self.format != Format::Hpcc
+    }
+
+    /// Gives back the memory of telemetry that the peer sends no more.
+    pub(super) fn release(&mut self, now: Instant) {
+        if self.collector.as_ref().is_some_and(|collector| collector.is_spent(now)) {
+            self.collector = None;
+        }
+        if let Some(collector) = &mut self.collector {
+            collector.forget_idle(now);
+        }
     }
 
     pub(super) const fn format(&self) -> Format {
@@ -125,10 +140,10 @@ impl Telemetry {
     }
 
     /// Returns what answers the peer's telemetry. It begins with the first.
-    pub(super) fn collector(&mut self) -> &mut Collector {
+    pub(super) fn collector(&mut self, now: Instant) -> &mut Collector {
         let ratio_only = self.ratio_only;
         self.collector.get_or_insert_with(|| {
-            let mut collector = Box::new(Collector::new());
+            let mut collector = Box::new(Collector::new(now));
             collector.only_ratios(ratio_only);
             collector
         })

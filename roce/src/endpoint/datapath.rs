@@ -30,6 +30,7 @@ impl Endpoint {
         let (qp, mut books) = self.open_at(now, index).ok_or(Discard::UnknownQp)?;
         let taken = qp.on_packet(frame, memory, &mut books);
         self.settle(now, index);
+        self.watch_memory(now, index);
         // Its answer may have been lost because the peer has moved.
         taken.inspect_err(|&discard| {
             if discard == Discard::Duplicate {

@@ -2,6 +2,7 @@
 
 mod commons;
 mod datapath;
+mod idle;
 mod numbers;
 mod peers;
 mod posting;
@@ -15,17 +16,17 @@ use crate::qp::{
     Books, Capabilities, Completion, CompletionStatus, Identity, Modify, QpInit, QpReport, QueuePair,
     Receives,
 };
-use crate::wire::{Path, Service};
+use crate::wire::Service;
 use crate::{
-    Access, AddressId, Counters, Lkey, Qpn, Region, Rkey, SrqId, SrqInit, SrqReport, TimingWheel, WindowKind,
-    XrcdId,
+    Access, Counters, Lkey, Qpn, Region, Rkey, SrqId, SrqInit, SrqReport, TimingWheel, WindowKind, XrcdId,
 };
 use alloc::collections::VecDeque;
 use cc::{ConfigError, Instant, Rate};
 use commons::Commons;
 use core::net::IpAddr;
 use core::time::Duration;
-use peers::{Known, Peers, Sender};
+use idle::Keepers;
+use peers::{Known, Peers};
 pub use table::QPN_REST;
 use table::QpTable;
 use thiserror::Error;
@@ -126,6 +127,7 @@ pub struct Endpoint {
     link: Option<Link>,
     next_pd: u32,
     peers: Peers,
+    keepers: Keepers,
 }
 
 /// The link behind a port that has none of its own.
@@ -153,6 +155,7 @@ impl Endpoint {
             link: None,
             next_pd: 0,
             peers: Peers::default(),
+            keepers: Keepers::default(),
         }
     }
 
@@ -302,26 +305,6 @@ impl Endpoint {
     /// No window has this key.
     pub fn destroy_window(&mut self, rkey: Rkey) -> Result<(), ControlError> {
         self.commons.regions.destroy_window(rkey)
-    }
-
-    /// Makes an address handle: the way that datagrams of `pd` take.
-    ///
-    /// # Errors
-    /// The path's addresses are of different families, or one handle too many.
-    pub fn create_address(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
-        let address = self.commons.addresses.create(pd, path)?;
-        self.peers.add(path.destination, path.destination_mac, Sender::AddressHandle(address.place()));
-        Ok(address)
-    }
-
-    /// Forgets an address handle. Datagrams that wait to go there fail.
-    ///
-    /// # Errors
-    /// There is none of this name.
-    pub fn destroy_address(&mut self, address: AddressId) -> Result<(), ControlError> {
-        let (ip, mac) = self.commons.addresses.destroy(address).ok_or(ControlError::NoAddress)?;
-        self.peers.forget(ip, mac, Sender::AddressHandle(address.place()));
-        Ok(())
     }
 
     /// Makes a shared receive queue.

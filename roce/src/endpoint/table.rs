@@ -13,6 +13,8 @@ pub(super) struct Slot {
     pub(super) qp: QueuePair,
     /// It stands in the ready queue.
     pub(super) is_ready: bool,
+    /// It is among those that keep memory for telemetry.
+    pub(super) is_keeper: bool,
     /// When its timer is set to; it may be earlier than need be, never later.
     pub(super) armed: Option<Instant>,
 }
@@ -77,7 +79,7 @@ impl QpTable {
                 continue;
             };
             let qp = QueuePair::new(service, make(qpn));
-            place.slot = Some(Box::new(Slot { qp, is_ready: false, armed: None }));
+            place.slot = Some(Box::new(Slot { qp, is_ready: false, is_keeper: false, armed: None }));
             return Ok(qpn);
         }
         Err(ControlError::Limit { what: "queue pairs", limit: self.limit })

@@ -253,6 +253,17 @@ impl QueuePair {
         self.common.redirect(peer, mac)
     }
 
+    /// Returns whether it keeps memory for the peer's telemetry.
+    #[inline]
+    pub(crate) fn keeps_telemetry(&self) -> bool {
+        self.common.congestion.keeps_telemetry()
+    }
+
+    /// Gives back the memory of telemetry that the peer sends no more. Returns whether there is still some.
+    pub(crate) fn release_telemetry(&mut self, now: Instant) -> bool {
+        self.common.congestion.release_telemetry(now)
+    }
+
     /// Returns whether the peer waits for an answer.
     #[inline]
     pub(crate) fn owes_answer(&self) -> bool {

@@ -1,0 +1,52 @@
+//! Gives back the memory that peers' telemetry made queue pairs keep, once those peers send none any more.
+//!
+//! It needs no timer: frames that come drive it, a few queue pairs at a time.
+
+use super::Endpoint;
+use crate::Qpn;
+use alloc::collections::VecDeque;
+use cc::Instant;
+use core::time::Duration;
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_millis(1);
+/// Queue pairs that one look visits at most.
+const VISITS: usize = 16;
+
+/// Queue pairs that keep memory for telemetry, in the order of their next visits. Some may be gone.
+#[derive(Debug, Default)]
+pub(super) struct Keepers {
+    qpns: VecDeque<Qpn>,
+    next_look: Instant,
+}
+
+impl Endpoint {
+    /// The queue pair at this place has taken a frame in: it may keep memory now that it did not keep before.
+    #[inline]
+    pub(super) fn watch_memory(&mut self, now: Instant, index: u32) {
+        if let Some(slot) = self.qps.at_mut(index)
+            && slot.qp.keeps_telemetry()
+            && !slot.is_keeper
+        {
+            slot.is_keeper = true;
+            self.keepers.qpns.push_back(slot.qp.identity().qpn);
+        }
+        if !self.keepers.qpns.is_empty() && self.keepers.next_look <= now {
+            self.release_idle(now);
+        }
+    }
+
+    #[cold]
+    fn release_idle(&mut self, now: Instant) {
+        self.keepers.next_look = now + INTERVAL;
+        for _ in 0..VISITS.min(self.keepers.qpns.len()) {
+            let Some(qpn) = self.keepers.qpns.pop_front() else { break };
+            let slot = self.qps.find(qpn).and_then(|index| self.qps.at_mut(index));
+            let Some(slot) = slot else { continue };
+            slot.is_keeper = slot.qp.release_telemetry(now);
+            if slot.is_keeper {
+                self.keepers.qpns.push_back(qpn);
+            }
+        }
+    }
+}

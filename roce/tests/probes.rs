@@ -1,0 +1,115 @@
+//! What a peer's telemetry makes a queue pair hold: little, and not for ever.
+
+use crate::harness::Options;
+use crate::harness::script::{PSN, SEND, Script};
+use core::time::Duration;
+use roce::qp::RecvRequest;
+use roce::wire::telemetry::IntHeader;
+use roce::wire::{Header, Reverse, Setup, Tells};
+
+/// After so long without telemetry its memory is given back.
+const IDLE: Duration = Duration::from_secs(2);
+/// More than a queue pair keeps for a peer that was heard on one path.
+const ONE_PATH: i64 = 2560;
+
+/// A probe comes, from this UDP port, and is answered.
+fn probe(script: &mut Script, number: u32, port: u16) {
+    script.path.udp_source = port;
+    let int = IntHeader::with_room(0);
+    let header = Header::TelemetryRequest { bth: script.bth(number), int };
+    script.send_header(&header, &[]).unwrap();
+    assert!(matches!(script.next_header(), Some((Header::TelemetryResponse { .. }, _))));
+}
+
+/// A message comes from this port, and is acknowledged.
+fn message(script: &mut Script, number: u32, port: u16) {
+    let (qpn, into) = (script.host.qpn, script.host.sge(0, 64));
+    script.host.endpoint.post_recv(qpn, RecvRequest::new(1, into)).unwrap();
+    script.path.udp_source = port;
+    script.send(PSN + number, SEND, &[1]).unwrap();
+    assert_eq!(script.drain().len(), 1);
+    assert_eq!(script.host.received().len(), 1);
+}
+
+fn held(work: impl FnOnce()) -> i64 {
+    allocation_counter::measure(work).bytes_current
+}
+
+#[test]
+fn probes_of_one_path_cost_one_path() {
+    let mut script = Script::new(Options::default());
+    message(&mut script, 0, 1);
+    let one = held(|| probe(&mut script, 0, 1));
+    assert!((1..=ONE_PATH).contains(&one), "{one} bytes for a path");
+    let more = held(|| (1..100).for_each(|number| probe(&mut script, number, 1)));
+    assert_eq!(more, 0, "for the same path");
+    message(&mut script, 1, 1);
+    let second = held(|| probe(&mut script, 100, 2));
+    assert!((1..=ONE_PATH).contains(&second), "{second} bytes for one path more");
+}
+
+#[test]
+fn what_telemetry_took_is_given_back_when_it_stops() {
+    let mut script = Script::new(Options::default());
+    message(&mut script, 0, 1);
+    let left = held(|| {
+        probe(&mut script, 0, 1);
+        message(&mut script, 1, 1);
+        (2..40).for_each(|port| probe(&mut script, port.into(), port));
+        script.wait(IDLE);
+        // Any frame does.
+        message(&mut script, 2, 1);
+    });
+    // The list of queue pairs to look after keeps its room.
+    assert!(left <= 64, "{left} bytes are left");
+    // It begins anew.
+    probe(&mut script, 40, 1);
+}
+
+/// A queue pair that goes with what it holds is not missed.
+#[test]
+fn a_queue_pair_that_is_gone_is_no_longer_looked_after() {
+    let mut script = Script::new(Options::default());
+    probe(&mut script, 0, 1);
+    let (now, old) = (script.now, script.host.qpn);
+    let init = script.host.init(&Options::default());
+    script.host.endpoint.destroy_qp(now, old).unwrap();
+    script.host.qpn = script.host.endpoint.create_qp(now, init).unwrap();
+    let options = Options::default();
+    script.host.ready_to_receive(
+        crate::harness::path(2, 1),
+        roce::Qpn::new(crate::harness::script::PEER),
+        PSN,
+        &options,
+    );
+    probe(&mut script, 1, 1);
+    script.wait(IDLE);
+    message(&mut script, 0, 1);
+    probe(&mut script, 2, 1);
+}
+
+/// What was agreed on is kept: a peer that set its telemetry up sends no second setup.
+#[test]
+fn an_agreement_outlives_a_pause() {
+    let mut script = Script::new(Options::default());
+    let setup = Setup {
+        reverse: Reverse::Notification,
+        base_rtt: Duration::from_micros(10),
+        line_rate: 10_000_000_000,
+        min_rate: 1_000_000,
+        additive_increase: 1_000_000,
+        target_utilisation: 1 << 30,
+        max_stage: 5,
+        tells: Tells::Busiest,
+    };
+    let header = Header::TelemetrySetup { bth: script.bth(0), setup, seal: None };
+    script.send_header(&header, &[]).unwrap();
+    assert!(matches!(script.next_header(), Some((Header::TelemetryNotification { .. }, _))));
+    probe(&mut script, 0, 1);
+    script.wait(IDLE);
+    let after = held(|| {
+        message(&mut script, 0, 1);
+        probe(&mut script, 1, 1);
+    });
+    assert_eq!(after, 0, "nothing was made anew");
+}

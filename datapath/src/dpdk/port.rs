@@ -271,6 +271,9 @@ impl PacketIo for Port {
             unsafe { dpdk::ferroce_rx_burst(id, QUEUE, free.add(had).cast(), room as u16) }
         };
         let came = self.relay.as_ref().map_or_else(burst, |relay| relay.gate().pass(burst));
+        if came == 0 {
+            return;
+        }
         // SAFETY: the driver wrote `came` ≤ `room` buffers there and gave them away.
         unsafe { into.set_len(had + usize::from(came)) };
         let before = into.len();

@@ -1,8 +1,10 @@
+//! A core: a port, its station, and the turns that move packets between them.
+
+use super::control::Inbox;
 use super::station::Station;
 use crate::clock::Clock;
 use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo};
 use crate::prefetch;
-use crossbeam::channel::Receiver;
 use roce::wire::Mac;
 use std::time::Duration;
 
@@ -12,15 +14,12 @@ const TRANSMIT_BUDGET: usize = 2 * BURST;
 /// Turns in which the port takes nothing, after which what waits for it keeps nobody awake: its peer may be gone for good.
 const PATIENCE: u32 = 4096;
 
-/// A control call on its way to the core.
-pub(super) type Command = Box<dyn FnOnce(&mut Station, cc::Instant) + Send>;
-
 /// A port with all that its one thread owns.
 pub(super) struct Core<P: PacketIo> {
     clock: Clock,
     mac: Mac,
     station: Station,
-    commands: Receiver<Command>,
+    inbox: Inbox,
     received: Burst<P::Buf>,
     leaving: Burst<P::Buf>,
     /// Frames to our own address: a port does not hear itself.
@@ -52,18 +51,12 @@ pub(super) trait Turn: Send {
 }
 
 impl<P: PacketIo> Core<P> {
-    pub(super) fn new(
-        port: P,
-        clock: Clock,
-        mac: Mac,
-        station: Station,
-        commands: Receiver<Command>,
-    ) -> Self {
+    pub(super) fn new(port: P, clock: Clock, mac: Mac, station: Station, inbox: Inbox) -> Self {
         Self {
             clock,
             mac,
             station,
-            commands,
+            inbox,
             received: Burst::new(),
             leaving: Burst::new(),
             hairpin: Burst::new(),
@@ -75,13 +68,37 @@ impl<P: PacketIo> Core<P> {
     }
 
     fn control(&mut self, now: cc::Instant) -> bool {
-        let Ok(command) = self.commands.try_recv() else { return false };
+        let Some(command) = self.inbox.take() else { return false };
         command(&mut self.station, now);
         true
     }
 
-    fn receive(&mut self, now: cc::Instant) -> bool {
-        self.port.receive(&mut self.received);
+    /// Whether anything happened since the last turn, or may happen in this one: an idle turn ends here, after a few loads.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.received.is_empty()
+            && !self.station.has_posts()
+            && !self.inbox.is_filled()
+            && !self.station.may_transmit()
+            && self.hairpin.is_empty()
+            && self.leaving.is_empty()
+            && self.station.next_timer.is_none_or(|at| at > self.clock.now())
+    }
+
+    #[inline(never)]
+    fn work(&mut self) -> bool {
+        let now = self.clock.now();
+        let mut work = self.control(now);
+        work |= self.station.take_posts(now);
+        work |= self.take_in(now);
+        work |= self.station.on_timeout(now);
+        work |= self.transmit(now);
+        work |= self.station.deliver(now);
+        self.station.next_timer = self.station.poll_timeout();
+        work
+    }
+
+    fn take_in(&mut self, now: cc::Instant) -> bool {
         let any = !self.received.is_empty() || !self.hairpin.is_empty();
         for frame in &self.hairpin {
             self.station.on_frame(now, frame);
@@ -150,13 +167,13 @@ impl<P: PacketIo> Turn for Core<P> {
     }
 
     fn turn(&mut self) -> bool {
-        let now = self.clock.now();
-        let mut work = self.control(now);
-        work |= self.station.has_posts() && self.station.take_posts(now);
-        work |= self.receive(now);
-        work |= self.station.on_timeout(now);
-        work |= self.transmit(now);
-        work |= self.station.deliver(now);
+        self.port.receive(&mut self.received);
+        let work = if self.is_idle() {
+            self.stuck = 0;
+            false
+        } else {
+            self.work()
+        };
         let counters = &mut self.station.counters;
         let turns = if work { &mut counters.busy_turns } else { &mut counters.idle_turns };
         *turns += 1;
@@ -164,7 +181,7 @@ impl<P: PacketIo> Turn for Core<P> {
     }
 
     fn idle_time(&self) -> Option<Duration> {
-        self.station.poll_timeout().map(|at| at.saturating_since(self.clock.now()))
+        self.station.next_timer.map(|at| at.saturating_since(self.clock.now()))
     }
 
     fn waits_for_port(&self) -> bool {

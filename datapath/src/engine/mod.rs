@@ -7,6 +7,7 @@
 mod adaptive;
 mod completion_ring;
 mod config;
+mod control;
 mod core;
 mod doorbell;
 mod events;
@@ -39,7 +40,7 @@ pub use station::{CoreCounters, Station};
 use crate::clock::Clock;
 use crate::io::PacketIo;
 use crate::neighbour::{Asked, Kernel, Neighbours, Unresolved};
-use crossbeam::channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
+use crossbeam::channel::{Receiver, TryRecvError, bounded};
 use roce::Endpoint;
 use roce::wire::Mac;
 use std::net::IpAddr;
@@ -53,7 +54,7 @@ const RESOLVE_POLL: Duration = Duration::from_micros(200);
 pub struct Engine {
     name: String,
     mac: Mac,
-    commands: Sender<core::Command>,
+    commands: control::Commands,
     runner: runner::Runner,
     status: Arc<runner::Status>,
     kernel: Option<Kernel>,
@@ -87,7 +88,7 @@ impl Engine {
             Some(_) => Neighbours::kernels(config.mac, &config.addresses),
             None => Neighbours::own(config.mac, &config.addresses, config.gateway),
         };
-        let (commands, inbox) = unbounded();
+        let (commands, inbox) = control::channel();
         let subscribers = Arc::new(events::Subscribers::default());
         // SAFETY: passed on to the caller.
         let station =
@@ -117,12 +118,13 @@ impl Engine {
         control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
     ) -> Result<R, Stopped> {
         let (reply, answer) = bounded(1);
-        let command: core::Command = Box::new(move |station, now| {
+        let command: control::Command = Box::new(move |station, now| {
             // A caller that no longer waits has no use for the answer.
             let _ = reply.send(control(station, now));
         });
-        // A thread has one call under way at a time, so the channel holds no more than there are threads.
-        self.commands.send(command).map_err(|_| self.stopped())?;
+        if !self.commands.send(command) {
+            return Err(self.stopped());
+        }
         self.wait(&answer)
     }
 

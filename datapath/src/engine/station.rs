@@ -49,6 +49,8 @@ pub struct Station {
     pub counters: CoreCounters,
     pub(super) queues: Queues,
     pub(super) memory: HostMemory,
+    /// When a timer is due next, as the last turn left it.
+    pub(super) next_timer: Option<Instant>,
     pub(super) followed: Followed,
     pub(super) management: Option<Management>,
     pub(super) mac: Mac,
@@ -67,6 +69,7 @@ impl Station {
         config: &CoreConfig,
         subscribers: Arc<Subscribers>,
     ) -> Self {
+        let next_timer = neighbours.poll_timeout();
         Self {
             endpoint,
             neighbours,
@@ -74,6 +77,7 @@ impl Station {
             queues: Queues::new(config.endpoint.max_qps as usize),
             // SAFETY: the slices come from `endpoint`, whose regions the caller keeps valid.
             memory: unsafe { HostMemory::new() },
+            next_timer,
             followed: Followed::default(),
             management: None,
             mac: config.mac,

@@ -1,0 +1,74 @@
+//! Control calls on their way to the core.
+
+use super::station::Station;
+use crossbeam::channel::{Receiver, Sender, unbounded};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What the core runs between two turns.
+pub(super) type Command = Box<dyn FnOnce(&mut Station, cc::Instant) + Send>;
+
+/// The callers' end.
+pub(super) struct Commands {
+    sender: Sender<Command>,
+    /// Commands sent, counted round 2³²: each after it is in the channel.
+    sent: Arc<AtomicU32>,
+}
+
+/// The core's end.
+pub(super) struct Inbox {
+    receiver: Receiver<Command>,
+    sent: Arc<AtomicU32>,
+    taken: u32,
+}
+
+pub(super) fn channel() -> (Commands, Inbox) {
+    // A thread has one call under way at a time, so the channel holds no more than there are threads.
+    let (sender, receiver) = unbounded();
+    let sent = Arc::new(AtomicU32::new(0));
+    (Commands { sender, sent: sent.clone() }, Inbox { receiver, sent, taken: 0 })
+}
+
+impl Commands {
+    /// Hands a command to the core; `false` if there is no core any more.
+    pub(super) fn send(&self, command: Command) -> bool {
+        let is_sent = self.sender.send(command).is_ok();
+        self.sent.fetch_add(1, Ordering::Release);
+        is_sent
+    }
+}
+
+impl Inbox {
+    /// Whether a command waits. An idle turn asks this, so it is one load.
+    #[inline]
+    pub(super) fn is_filled(&self) -> bool {
+        self.sent.load(Ordering::Relaxed) != self.taken
+    }
+
+    /// Takes the oldest command.
+    pub(super) fn take(&mut self) -> Option<Command> {
+        if self.sent.load(Ordering::Acquire) == self.taken {
+            return None;
+        }
+        let command = self.receiver.try_recv().ok()?;
+        self.taken = self.taken.wrapping_add(1);
+        Some(command)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_is_taken_once_and_an_empty_inbox_says_so() {
+        let (commands, mut inbox) = channel();
+        for _ in 0..3 {
+            assert!(!inbox.is_filled() && inbox.take().is_none());
+            assert!(commands.send(Box::new(|_, _| {})) && commands.send(Box::new(|_, _| {})));
+            assert!(inbox.is_filled() && inbox.take().is_some() && inbox.take().is_some());
+        }
+        drop(inbox);
+        assert!(!commands.send(Box::new(|_, _| {})));
+    }
+}

@@ -1,7 +1,7 @@
 use crate::load::LoadMeter;
 use cc::Instant;
 use roce::qp::FeedbackKey;
-use roce::wire::{Bth, Seal, Subscription};
+use roce::wire::{Bth, Numbers, Seal, Subscription};
 use std::time::Duration;
 
 /// Telemetry straight back to the senders of packets that subscribe, where they meet congestion (pan-01 6.3).
@@ -34,13 +34,14 @@ const BITS: u64 = WORDS as u64 * 64;
 /// been; none is told twice.
 pub(crate) struct Told {
     config: Direct,
+    numbers: Numbers,
     bits: [u64; WORDS],
     since: Instant,
 }
 
 impl Told {
-    pub(crate) const fn new(config: Direct) -> Self {
-        Self { config, bits: [0; WORDS], since: Instant::ZERO }
+    pub(crate) const fn new(config: Direct, numbers: Numbers) -> Self {
+        Self { config, numbers, bits: [0; WORDS], since: Instant::ZERO }
     }
 
     /// The seal of a response, if it is to have one.
@@ -54,7 +55,7 @@ impl Told {
         if !self.is_congested(waiting) {
             return None;
         }
-        Subscription::find(frame, self.config.dscp).filter(|asks| self.tell(now, asks.key()))
+        Subscription::find(frame, self.config.dscp, self.numbers).filter(|asks| self.tell(now, asks.key()))
     }
 
     /// Writes the answer to a subscription; gives its length.
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_sender_is_told_once_an_interval() {
-        let mut told = Told::new(Direct::new(1000, Duration::from_micros(50)));
+        let mut told = Told::new(Direct::new(1000, Duration::from_micros(50)), Numbers::DEFAULT);
         let at = |micros: u64| Instant::from_nanos(micros * 1000);
         assert!(told.is_congested(1001) && !told.is_congested(1000));
         assert!(told.tell(at(100), 7) && !told.tell(at(101), 7) && told.tell(at(101), 8));

@@ -10,7 +10,7 @@ use crate::stations::Stations;
 use cc::{Instant, Rate};
 use datapath::io::PacketBuf;
 use roce::wire::format::{PortState, Request};
-use roce::wire::{Mac, mark_ce};
+use roce::wire::{Mac, Numbers, mark_ce};
 use std::time::Duration;
 
 /// A port's place in the configuration, from 0.
@@ -76,12 +76,20 @@ pub struct SwitchConfig {
     pub stations: usize,
     /// A station silent for this long is forgotten.
     pub station_age: Duration,
+    /// The numbers that the network uses for telemetry formats without registered ones.
+    pub numbers: Numbers,
 }
 
 impl Default for SwitchConfig {
     /// No ports yet, 4096 stations for five minutes.
     fn default() -> Self {
-        Self { id: 1, ports: Vec::new(), stations: 4096, station_age: Duration::from_secs(300) }
+        Self {
+            id: 1,
+            ports: Vec::new(),
+            stations: 4096,
+            station_age: Duration::from_secs(300),
+            numbers: Numbers::DEFAULT,
+        }
     }
 }
 
@@ -114,6 +122,7 @@ struct Port<B> {
     marker: Marker,
     told: Option<Told>,
     tell_sojourn: bool,
+    numbers: Numbers,
     catch_up: Duration,
     counters: PortCounters,
 }
@@ -146,7 +155,8 @@ impl<B: PacketBuf> Switch<B> {
         if config.stations == 0 || config.stations > 1 << 20 {
             return Err(ConfigError::Stations(config.stations));
         }
-        let ports = config.ports.iter().enumerate().map(|(index, port)| Port::new(index, port));
+        let ports =
+            config.ports.iter().enumerate().map(|(index, port)| Port::new(index, port, config.numbers));
         Ok(Self {
             id: config.id,
             ports: ports.collect::<Result<_, _>>()?,
@@ -354,7 +364,7 @@ impl<B: PacketBuf> Switch<B> {
 }
 
 impl<B: PacketBuf> Port<B> {
-    fn new(index: usize, config: &PortConfig) -> Result<Self, ConfigError> {
+    fn new(index: usize, config: &PortConfig, numbers: Numbers) -> Result<Self, ConfigError> {
         if config.rate.is_some_and(|rate| rate.as_bps() == 0) {
             return Err(ConfigError::Rate(index));
         }
@@ -377,8 +387,9 @@ impl<B: PacketBuf> Port<B> {
             egress: Egress::new(config.rate, config.queue_bytes, config.queue_frames, config.second_class),
             link: faults.any().then(|| FaultLine::new(faults)),
             marker: Marker::new(config.red, config.ecn_threshold, !seed),
-            told: config.direct.map(Told::new),
+            told: config.direct.map(|direct| Told::new(direct, numbers)),
             tell_sojourn: config.tell_sojourn,
+            numbers,
             catch_up: config.catch_up,
             counters: PortCounters::default(),
         })
@@ -386,12 +397,12 @@ impl<B: PacketBuf> Port<B> {
 
     /// Lets go, and stamps, what starts to leave until `now`.
     fn advance(&mut self, now: Instant, switch: u16) {
-        let Self { load, counters, place, tell_sojourn, .. } = self;
+        let Self { load, counters, place, tell_sojourn, numbers, .. } = self;
         let rate = self.egress.rate();
         self.egress.advance(now, |buf: &mut B, at: Snapshot| {
             let (Some(rate), Some(load)) = (rate, load.as_mut()) else { return };
             let load = load.on_departure(&at, buf.len() as u64);
-            let Some(request) = Request::find(buf) else { return };
+            let Some(request) = Request::find(buf, *numbers) else { return };
             let state = PortState {
                 switch,
                 port: *place,

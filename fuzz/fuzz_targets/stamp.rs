@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
 
 /// What asks for telemetry in whichever format stays as good or as bad as it was.
 fn any_format(bytes: &[u8]) {
-    let Some(request) = Request::find(bytes) else { return };
+    let Some(request) = Request::find(bytes, wire::Numbers::DEFAULT) else { return };
     let port = PortState {
         switch: 0x123,
         port: 1,

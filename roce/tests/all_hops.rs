@@ -13,7 +13,7 @@ use roce::wire::format::aecn::Load;
 use roce::wire::format::{PortState, Request};
 use roce::wire::telemetry::{HopRecord, IntHeader, Speed, stamp};
 use roce::wire::{
-    Bth, Feedback, Format, Header, Operation, Records, Report, Service, Setup, Tells, emit, parse,
+    Bth, Feedback, Format, Header, Numbers, Operation, Records, Report, Service, Setup, Tells, emit, parse,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -113,7 +113,7 @@ fn other_formats_come_back_as_records_of_figure_4() {
             let mut frame = vec![0; 500];
             let draft = emit(&script.path, 0, &probe, 0, &mut frame[format.inserted()..]).unwrap();
             let mut length = draft.seal();
-            length = format.insert(&mut frame, length).unwrap();
+            length = format.insert(&mut frame, length, Numbers::DEFAULT).unwrap();
             for (number, rate) in [(1, LINE), (2, rate)] {
                 let port = PortState {
                     switch: number,
@@ -125,7 +125,7 @@ fn other_formats_come_back_as_records_of_figure_4() {
                     sojourn: 0,
                     load: Load { inflight: 0, rate: 0, queue: 0, delay: 0, congested: 0 },
                 };
-                let request = Request::find(&frame[..length]).unwrap();
+                let request = Request::find(&frame[..length], Numbers::DEFAULT).unwrap();
                 if let Some(longer) = request.stamp(&mut frame, length, &port) {
                     length = longer;
                 }

@@ -10,7 +10,7 @@ use roce::qp::{Congestion, CongestionAlgorithm, Remote, Reverse, SendRequest};
 use roce::wire::format::aecn::Load;
 use roce::wire::format::{PortState, Request};
 use roce::wire::telemetry::Speed;
-use roce::wire::{Format, mark_ce, verify};
+use roce::wire::{Format, Numbers, mark_ce, verify};
 use std::cell::Cell;
 
 const RTT: Duration = Duration::from_micros(10);
@@ -88,7 +88,7 @@ fn cross(random: &mut Random, ports: &mut [PortState; 3], frame: &mut Vec<u8>) {
     frame.resize(length + 128, 0);
     let hops = random.below(4) as usize;
     for before in &mut ports[..hops] {
-        let Some(request) = Request::find(&frame[..length]) else { break };
+        let Some(request) = Request::find(&frame[..length], Numbers::DEFAULT) else { break };
         let port = any_port(random, before);
         if random.chance(200) {
             request.stamp_as_linux(&mut frame[..length], &port);

@@ -6,8 +6,8 @@ use roce::wire::format::aecn::Load;
 use roce::wire::format::{PortState, Request};
 use roce::wire::telemetry::{HopRecord, IntHeader, Speed};
 use roce::wire::{
-    Bth, Feedback, Format, Header, Mac, Operation, Path, Records, Report, Reverse, Seal, Service, Setup,
-    Tells, emit, parse,
+    Bth, Feedback, Format, Header, Mac, Numbers, Operation, Path, Records, Report, Reverse, Seal, Service,
+    Setup, Tells, emit, parse,
 };
 use roce::{Psn, Qpn};
 use std::net::IpAddr;
@@ -58,9 +58,9 @@ fn packet(format: Format, v6: bool, header: &Header, payload: &[u8]) -> Vec<u8> 
     let mut draft = emit(&path(v6), 1, header, payload.len(), behind).unwrap();
     draft.payload().copy_from_slice(payload);
     let mut length = draft.seal();
-    length = format.insert(&mut frame, length).unwrap();
+    length = format.insert(&mut frame, length, Numbers::DEFAULT).unwrap();
     for number in [1, 2] {
-        if let Some(request) = Request::find(&frame[..length]) {
+        if let Some(request) = Request::find(&frame[..length], Numbers::DEFAULT) {
             length = request.stamp(&mut frame, length, &port(number)).unwrap();
         }
     }

@@ -7,7 +7,7 @@ use core::time::Duration;
 use roce::qp::{CompletionStatus, Congestion, CongestionAlgorithm, PathChoice, Remote, SendRequest};
 use roce::wire::format::aecn::Load;
 use roce::wire::format::{PortState, Request};
-use roce::wire::{Format, Header, Operation, parse};
+use roce::wire::{Format, Header, Numbers, Operation, parse};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -78,7 +78,7 @@ fn write(options: Options, busy: fn(usize, usize) -> f64) -> (Pair, Seen) {
         let port = PortState { switch: 1, port: 0, rate, time, tx_bytes, queue: 0, sojourn: 0, load };
         let mut length = frame.len();
         frame.resize(length + 64, 0);
-        if let Some(request) = Request::find(&frame[..length]) {
+        if let Some(request) = Request::find(&frame[..length], Numbers::DEFAULT) {
             length = request.stamp(frame, length, &port).unwrap();
         }
         frame.truncate(length);

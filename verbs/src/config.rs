@@ -38,7 +38,7 @@ pub struct DeviceConfig {
     pub(crate) queue_pairs: u32,
     pub(crate) link_rate: Option<Rate>,
     pub(crate) rules: Vec<CongestionRule>,
-    pub(crate) numbers: Option<Numbers>,
+    pub(crate) numbers: Numbers,
 }
 
 /// What is wrong with a configuration.
@@ -101,7 +101,7 @@ impl Default for DeviceConfig {
             queue_pairs: 1024,
             link_rate: None,
             rules: Vec::new(),
-            numbers: None,
+            numbers: Numbers::DEFAULT,
         }
     }
 }
@@ -160,15 +160,12 @@ impl DeviceConfig {
 
     /// Where one is given, the other is what it was, or its default.
     fn set_numbers(&mut self, int_port: Option<u16>, aecn_option: Option<&str>) -> Result<(), ConfigError> {
-        if int_port.is_none() && aecn_option.is_none() {
-            return Ok(());
-        }
-        let before = self.numbers.unwrap_or_default();
+        let before = self.numbers;
         let option = aecn_option
             .map(|text| parse_option_type(text).map_err(|_| ConfigError::AecnOption(text.to_owned())));
         let (port, option) =
             (int_port.unwrap_or(before.int_port()), option.transpose()?.unwrap_or(before.aecn_option()));
-        self.numbers = Some(Numbers::new(port, option)?);
+        self.numbers = Numbers::new(port, option)?;
         Ok(())
     }
 
@@ -278,11 +275,10 @@ impl DeviceConfig {
         Self { link_rate: Some(rate), ..self }
     }
 
-    /// UDP port of INT-MD and type of AECN's option, as the whole network has them. They are the process's: the device that
-    /// is opened last says them.
+    /// Sets the UDP port of INT-MD and the type of AECN's option, as the device's whole network has them.
     #[must_use]
     pub fn numbers(self, numbers: Numbers) -> Self {
-        Self { numbers: Some(numbers), ..self }
+        Self { numbers, ..self }
     }
 
     /// Packet buffers in the port's pool, 256 to 1048576.
@@ -434,9 +430,9 @@ mod tests {
     #[test]
     fn the_networks_numbers_are_checked() {
         let numbers = |text: &str| text.parse::<DeviceConfig>().map(|config| config.numbers);
-        assert_eq!(numbers("int_port = 5000"), Ok(Some(Numbers::new(5000, 0x3e).unwrap())));
-        assert_eq!(numbers("aecn_option = '0x3f'"), Ok(Some(Numbers::new(1021, 0x3f).unwrap())));
-        assert_eq!(numbers(""), Ok(None));
+        assert_eq!(numbers("int_port = 5000"), Ok(Numbers::new(5000, 0x3e).unwrap()));
+        assert_eq!(numbers("aecn_option = '0x3f'"), Ok(Numbers::new(1021, 0x3f).unwrap()));
+        assert_eq!(numbers(""), Ok(Numbers::DEFAULT));
         for (text, says) in
             [("int_port = 4791", "4791"), ("aecn_option = '0x31'", "IOAM"), ("aecn_option = 'x'", "0x3e")]
         {

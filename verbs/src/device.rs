@@ -129,10 +129,6 @@ impl Device {
     /// Where the port can't be opened, or the configuration does not fit it.
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
         let name = config.port.clone().ok_or(crate::ConfigError::NoPort)?;
-        // Before the port holds them against the kernel.
-        if let Some(numbers) = config.numbers {
-            numbers.apply();
-        }
         let failed = |reason: String| Error::Port { port: name.clone(), reason };
         let spec: PortSpec = name.parse().map_err(|error| failed(format!("{error}")))?;
         let pci = if let PortSpec::Pci(address) = &spec { vec![address.clone()] } else { Vec::new() };
@@ -161,9 +157,6 @@ impl Device {
         own: OwnPort,
         config: &DeviceConfig,
     ) -> Result<Self, Error> {
-        if let Some(numbers) = config.numbers {
-            numbers.apply();
-        }
         let max_frame = port.caps().max_frame;
         let fits = |mtu: &Mtu| mtu.bytes() as usize + MAX_OVERHEAD <= max_frame;
         let mtu = Mtu::ALL.into_iter().rfind(fits).ok_or_else(|| Error::Port {
@@ -202,6 +195,7 @@ impl Device {
                 max_regions: limits.max_regions,
                 seed: random()?,
                 core: 0,
+                numbers: config.numbers,
             },
         };
         // SAFETY: regions are registered by `MemoryRegion` alone. It frees memory of its own only after the core let go of
@@ -300,7 +294,8 @@ fn addresses(facts: &PortFacts, config: &DeviceConfig) -> Result<Vec<Address>, E
         return Ok([vec![from_mac], configured].concat());
     };
     let failed = |error: std::io::Error| Error::Port { port: facts.name.clone(), reason: error.to_string() };
-    let present = Kernel::open(interface).and_then(|kernel| kernel.addresses()).map_err(failed)?;
+    let present =
+        Kernel::open(interface, config.numbers).and_then(|kernel| kernel.addresses()).map_err(failed)?;
     if let Some(missing) = configured.iter().find(|ours| !present.iter().any(|there| there.ip == ours.ip)) {
         return Err(Error::Port {
             port: facts.name.clone(),

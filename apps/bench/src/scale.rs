@@ -53,8 +53,14 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(core: u8, count: u32, size: u32, depth: u32) -> Result<Self, String> {
-        let config =
-            EndpointConfig { max_qps: count, max_cqs: 1, max_regions: 1, seed: [core + 1; 32], core };
+        let config = EndpointConfig {
+            max_qps: count,
+            max_cqs: 1,
+            max_regions: 1,
+            seed: [core + 1; 32],
+            core,
+            numbers: roce::wire::Numbers::DEFAULT,
+        };
         let mut endpoint = Endpoint::new(config);
         let text = |error: roce::ControlError| error.to_string();
         let pd = endpoint.create_pd();

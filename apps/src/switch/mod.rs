@@ -151,7 +151,6 @@ struct Faults {
 /// Where a flag contradicts another, or a port can't be opened.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let config = settings::switch_config(args)?;
-    settings::numbers(args)?.apply();
     let switch = Switch::new(&config).map_err(|wrong| Failure::usage(wrong.to_string()))?;
     settings::warn_of_untold_rates(&config);
     let signals = Signals::listen()?;

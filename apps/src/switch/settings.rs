@@ -96,7 +96,7 @@ pub fn option_type(text: &str) -> Result<u8, String> {
 ///
 /// # Errors
 /// One of them means something else.
-pub fn numbers(args: &Args) -> Result<Numbers, Failure> {
+fn numbers(args: &Args) -> Result<Numbers, Failure> {
     Numbers::new(args.int_port, args.aecn_option).map_err(|wrong| Failure::usage(wrong.to_string()))
 }
 
@@ -131,7 +131,8 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
     }
     let direct = told(args)?;
     let ports = args.ports.iter().map(|port| PortConfig { direct, ..port_config(args, port) }).collect();
-    Ok(SwitchConfig { id: args.switch_id, ports, station_age: args.age, ..SwitchConfig::default() })
+    let numbers = numbers(args)?;
+    Ok(SwitchConfig { id: args.switch_id, ports, station_age: args.age, numbers, ..SwitchConfig::default() })
 }
 
 /// A rate that telemetry can't tell is worth a word: HPCC++ is blind there.

@@ -81,7 +81,8 @@ impl Engine {
                 limit: doorbell::MAX_SLOTS,
             });
         }
-        let kernel = config.interface.filter(|_| config.vlan.is_none()).map(Kernel::open).transpose();
+        let interface = config.interface.filter(|_| config.vlan.is_none());
+        let kernel = interface.map(|index| Kernel::open(index, config.endpoint.numbers)).transpose();
         let kernel = kernel.map_err(|error| StartError::Netlink { port: config.name.clone(), error })?;
         let kernel = kernel.map(Kernel::without_ours);
         let neighbours = match kernel {

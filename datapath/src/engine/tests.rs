@@ -32,7 +32,14 @@ fn config(progress: Progress) -> CoreConfig {
         gateway: None,
         progress,
         idle: Idle::default(),
-        endpoint: EndpointConfig { max_qps: 4, max_cqs: 4, max_regions: 4, seed: [7; 32], core: 0 },
+        endpoint: EndpointConfig {
+            max_qps: 4,
+            max_cqs: 4,
+            max_regions: 4,
+            seed: [7; 32],
+            core: 0,
+            numbers: roce::wire::Numbers::DEFAULT,
+        },
     }
 }
 

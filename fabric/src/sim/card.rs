@@ -55,8 +55,14 @@ impl Card {
         let mut secret = [0; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
         secret[8..12].copy_from_slice(&number.to_le_bytes());
-        let config =
-            EndpointConfig { max_qps: flows.max(1), max_cqs: 1, max_regions: 1, seed: secret, core: 0 };
+        let config = EndpointConfig {
+            max_qps: flows.max(1),
+            max_cqs: 1,
+            max_regions: 1,
+            seed: secret,
+            core: 0,
+            numbers: roce::wire::Numbers::DEFAULT,
+        };
         let mut endpoint = Endpoint::new(config);
         let pd = endpoint.create_pd();
         let cq = endpoint.create_cq(flows.max(1) * 2)?;

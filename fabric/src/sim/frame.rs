@@ -13,7 +13,7 @@ use crate::switch::write;
 use cc::Instant;
 use datapath::io::PacketBuf;
 use roce::wire::format::{PortState, Request};
-use roce::wire::{MAX_FEEDBACK, MAX_OVERHEAD, Subscription, mark_ce, traffic_class};
+use roce::wire::{MAX_FEEDBACK, MAX_OVERHEAD, Numbers, Subscription, mark_ce, traffic_class};
 use std::ops::{Deref, DerefMut};
 
 /// A frame as a host's endpoint wrote it and switches changed it, in a buffer that is used again.
@@ -118,13 +118,13 @@ impl Parcel for Frame {
     }
 
     fn stamp(&mut self, state: &PortState) {
-        if let Some(request) = Request::find(self) {
+        if let Some(request) = Request::find(self, Numbers::DEFAULT) {
             write(self, request, state);
         }
     }
 
     fn stamp_as_linux(&mut self, state: &PortState) {
-        if let Some(request) = Request::find(self) {
+        if let Some(request) = Request::find(self, Numbers::DEFAULT) {
             request.stamp_as_linux(self, state);
         }
     }

@@ -8,6 +8,7 @@ use crate::direct::Told;
 use crate::load::LoadMeter;
 use crate::marking::Marker;
 use cc::Rate;
+use roce::wire::Numbers;
 use std::collections::HashMap;
 
 /// A packet that waits: its place, and its bytes.
@@ -70,7 +71,7 @@ impl Port {
             rate,
             marker: Marker::new(red, None, setup.seed ^ (id as u64).wrapping_mul(0xd6e8_feb8_6659_fd93)),
             load,
-            told: setup.direct.map(Told::new),
+            told: setup.direct.map(|direct| Told::new(direct, Numbers::DEFAULT)),
             picos_per_byte: 8e12 / rate.as_bps() as f64,
             delay: u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX / 4000) * 1000,
             free_at: 0,

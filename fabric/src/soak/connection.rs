@@ -115,7 +115,14 @@ impl Host {
     pub(super) fn new(number: usize, plan: &Plan, random: &mut Random) -> Self {
         let mut seed = [0; 32];
         seed[..8].copy_from_slice(&random.next().to_le_bytes());
-        let config = EndpointConfig { max_qps: 16, max_cqs: 16, max_regions: 16, seed, core: 0 };
+        let config = EndpointConfig {
+            max_qps: 16,
+            max_cqs: 16,
+            max_regions: 16,
+            seed,
+            core: 0,
+            numbers: roce::wire::Numbers::DEFAULT,
+        };
         let mut endpoint = Endpoint::new(config);
         let pd = endpoint.create_pd();
         let ends = plan.talks.iter().flat_map(|talk| talk.hosts.map(|host| (host, talk.memory())));

@@ -3,7 +3,7 @@
 use crate::script::{Script, at, byte_a_microsecond, frame, station};
 use ferroce_fabric::{ConfigError, PortConfig, Probability, Red, SecondClass, Switch, SwitchConfig};
 use roce::wire::format::{Format, Reading, Request};
-use roce::wire::{Bth, Header, Mac, Operation, Path, Service, emit, parse};
+use roce::wire::{Bth, Header, Mac, Numbers, Operation, Path, Service, emit, parse};
 use roce::{Psn, Qpn};
 use std::net::IpAddr;
 use std::num::NonZeroU8;
@@ -95,9 +95,9 @@ fn asking(dscp: u8) -> Vec<u8> {
     let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteMiddle };
     let mut bytes = vec![0; 300];
     let length = emit(&path, 0, &header, 0, &mut bytes[Format::IntMd.inserted()..]).unwrap().seal();
-    let length = Format::IntMd.insert(&mut bytes, length).unwrap();
+    let length = Format::IntMd.insert(&mut bytes, length, Numbers::DEFAULT).unwrap();
     bytes.truncate(length);
-    assert!(Request::find(&bytes).is_some());
+    assert!(Request::find(&bytes, Numbers::DEFAULT).is_some());
     bytes
 }
 

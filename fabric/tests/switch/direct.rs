@@ -5,8 +5,8 @@ use ferroce_fabric::{Direct, PortConfig};
 use roce::qp::FeedbackKey;
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{
-    Bth, Feedback, Frame, Header, MAX_FEEDBACK, Mac, Operation, Path, Report, SUBSCRIPTION_LENGTH, Service,
-    Subscription, emit, parse,
+    Bth, Feedback, Frame, Header, MAX_FEEDBACK, Mac, Numbers, Operation, Path, Report, SUBSCRIPTION_LENGTH,
+    Service, Subscription, emit, parse,
 };
 use roce::{Psn, Qpn};
 use std::net::IpAddr;
@@ -101,7 +101,7 @@ fn a_subscription_is_outside_the_icrc_and_no_switch_writes_into_it() {
     let parsed = parse(&subscribed).unwrap();
     assert_eq!(parsed.payload, parse(&plain).unwrap().payload);
     assert!(parsed.in_band.is_some_and(|int| int.int.is_subscription() && int.records().count() == 0));
-    assert_eq!(Subscription::find(&plain, None), None);
+    assert_eq!(Subscription::find(&plain, None, Numbers::DEFAULT), None);
 }
 
 /// Data packets of the DSCP subscribe as they are; acknowledgements of it don't, nor do other classes.

@@ -28,7 +28,7 @@ pub(crate) use owed::InFlight;
 pub(crate) use telemetry::{Brings, insert_telemetry};
 
 use crate::wheel::sooner;
-use crate::wire::{Bth, Frame, Mac, Path, Report, Template};
+use crate::wire::{Bth, Frame, Mac, Numbers, Path, Report, Template};
 use crate::{ControlError, Psn, Qpn};
 use alloc::boxed::Box;
 use cc::{Algorithm, CongestionController, Instant};
@@ -47,6 +47,8 @@ pub(crate) struct Transport<'a> {
     pub(crate) destination: Qpn,
     pub(crate) partition_key: u16,
     pub(crate) identification: u16,
+    /// The network's.
+    pub(crate) numbers: Numbers,
     /// The headers of packets on the connection's own path.
     pub(crate) template: &'a Template,
     /// The queue pair is in RTS, and data is in flight.

@@ -178,5 +178,5 @@ fn write_probe(
     let behind = frame.get_mut(brings.inserted()..)?;
     let draft = template.emit(transport.identification, &header, int.room_bytes(), behind).ok()?;
     let length = draft.seal();
-    insert_telemetry(brings, frame, length, transport.qpn).ok()
+    insert_telemetry(brings, frame, length, (transport.qpn, transport.numbers)).ok()
 }

@@ -7,7 +7,9 @@ use super::sampler::Sampler;
 use super::seal::Seals;
 use super::settings::Congestion;
 use crate::wheel::sooner;
-use crate::wire::{Format, MAX_IN_BAND, Mac, Path, Report, SUBSCRIPTION_LENGTH, Subscription, Template};
+use crate::wire::{
+    Format, MAX_IN_BAND, Mac, Numbers, Path, Report, SUBSCRIPTION_LENGTH, Subscription, Template,
+};
 use crate::{Discard, Qpn};
 use alloc::boxed::Box;
 use cc::Instant;
@@ -47,11 +49,11 @@ pub(crate) fn insert_telemetry(
     brings: Brings,
     frame: &mut [u8],
     length: usize,
-    qpn: Qpn,
+    (qpn, numbers): (Qpn, Numbers),
 ) -> Result<usize, Discard> {
     match brings {
         Brings::Nothing | Brings::InBand | Brings::Format(Format::Hpcc) => Ok(length),
-        Brings::Format(format) => format.insert(frame, length),
+        Brings::Format(format) => format.insert(frame, length, numbers),
         Brings::Subscription => Subscription::insert(frame, length, qpn),
     }
 }

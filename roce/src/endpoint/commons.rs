@@ -4,6 +4,7 @@ use crate::cq::CompletionQueues;
 use crate::event::Events;
 use crate::qp::Books;
 use crate::srq::SharedQueues;
+use crate::wire::Numbers;
 use crate::xrc::XrcDomains;
 use crate::{Counters, RegionTable};
 use cc::{ActiveFlows, Instant};
@@ -19,6 +20,8 @@ pub(super) struct Commons {
     /// Who sends telemetry here.
     flows: ActiveFlows,
     pub(super) events: Events,
+    /// The network's.
+    pub(super) numbers: Numbers,
 }
 
 impl Commons {
@@ -32,6 +35,7 @@ impl Commons {
             counters: Counters::default(),
             flows: ActiveFlows::new(),
             events: Events::default(),
+            numbers: config.numbers,
         }
     }
 
@@ -47,6 +51,7 @@ impl Commons {
             counters: &mut self.counters,
             flows: &mut self.flows,
             events: &mut self.events,
+            numbers: self.numbers,
         }
     }
 }

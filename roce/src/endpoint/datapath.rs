@@ -1,7 +1,7 @@
 use super::Endpoint;
 use crate::wheel::sooner;
 use crate::wire::Header;
-use crate::{Discard, Memory, wire};
+use crate::{Discard, Memory};
 use cc::Instant;
 use core::time::Duration;
 
@@ -18,7 +18,7 @@ impl Endpoint {
     fn take_in<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         // The ICRC is checked here, before anything may touch memory.
         // Where it stands: it is long, and each move of it would be paid for.
-        let frame = wire::parse(frame);
+        let frame = self.commons.numbers.parse(frame);
         let frame = frame.as_ref().map_err(|&discard| discard)?;
         let destination = frame.header.bth().destination;
         let index = match &frame.header {
@@ -40,7 +40,7 @@ impl Endpoint {
     }
 
     /// Writes the next frame that may leave now to the start of `frame`, ICRC and all, and gives its length.
-    /// `frame` must have room for the largest packet: MTU + [`wire::MAX_OVERHEAD`].
+    /// `frame` must have room for the largest packet: MTU + [`MAX_OVERHEAD`](crate::wire::MAX_OVERHEAD).
     ///
     /// Queue pairs with something to send take turns, a packet each; who owes a peer an answer has the first turn.
     #[inline]

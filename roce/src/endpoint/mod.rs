@@ -16,7 +16,7 @@ use crate::qp::{
     Books, Capabilities, Completion, CompletionStatus, Identity, Modify, QpInit, QpReport, QueuePair,
     Receives,
 };
-use crate::wire::Service;
+use crate::wire::{Numbers, Service};
 use crate::{
     Access, Counters, Lkey, Qpn, Region, Rkey, SrqId, SrqInit, SrqReport, TimingWheel, WindowKind, XrcdId,
 };
@@ -55,6 +55,8 @@ pub struct EndpointConfig {
     pub seed: [u8; 32],
     /// 0 to 15: the top 4 bits of every queue pair's number, so that any core sees whose a packet is.
     pub core: u8,
+    /// The numbers that the network uses for telemetry formats without registered ones.
+    pub numbers: Numbers,
 }
 
 /// Why a control call was refused.

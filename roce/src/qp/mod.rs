@@ -33,7 +33,7 @@ use crate::address::AddressTable;
 use crate::cq::CompletionQueues;
 use crate::event::Events;
 use crate::srq::SharedQueues;
-use crate::wire::Service;
+use crate::wire::{Numbers, Service};
 use crate::{Counters, CqId, PdId, Qpn, RegionTable, SrqId, XrcdId};
 use cc::{ActiveFlows, Instant};
 
@@ -90,4 +90,5 @@ pub(crate) struct Books<'a> {
     pub(crate) counters: &'a mut Counters,
     pub(crate) flows: &'a mut ActiveFlows,
     pub(crate) events: &'a mut Events,
+    pub(crate) numbers: Numbers,
 }

@@ -1,4 +1,4 @@
-use super::format::{Carried, hop_by_hop, ifa, int_md};
+use super::format::{Carried, Numbers, hop_by_hop, ifa, int_md};
 use super::path::{Mac, Path, Vlan};
 use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
 use crate::Discard;
@@ -66,10 +66,10 @@ impl Layers {
     /// Finds the layers by the lengths that the headers tell; from `bth` to `end` there is room for a BTH and an
     /// ICRC, and all of it is in the frame. No checksum is verified.
     #[inline]
-    pub fn locate(frame: &[u8]) -> Result<Self, Discard> {
+    pub fn locate(frame: &[u8], numbers: Numbers) -> Result<Self, Discard> {
         match Self::locate_plain(frame) {
             Some(layers) => Ok(layers),
-            None => Self::locate_any(frame),
+            None => Self::locate_any(frame, numbers),
         }
     }
 
@@ -94,7 +94,7 @@ impl Layers {
         is_plain.then_some(Self { family: Family::V4, vlan: false, ip, udp, bth, end, carried: None })
     }
 
-    fn locate_any(frame: &[u8]) -> Result<Self, Discard> {
+    fn locate_any(frame: &[u8], numbers: Numbers) -> Result<Self, Discard> {
         let (family, ip) = locate_ip(frame)?;
         let (length, protocol) = match family {
             Family::V4 => ipv4_length(chunk(frame, ip)?)?,
@@ -106,12 +106,12 @@ impl Layers {
         }
         let upper = Upper { protocol, udp: ip + family.header_length(), carried: None };
         let Upper { udp, carried, .. } =
-            if protocol == UDP { upper } else { upper.skip(&frame[..end], family)? };
+            if protocol == UDP { upper } else { upper.skip(&frame[..end], family, numbers)? };
         let [_, _, port_high, port_low, length_high, length_low, _, _] = *chunk::<UDP_LENGTH>(frame, udp)?;
         let port = u16::from_be_bytes([port_high, port_low]);
         let mut layers =
             Self { family, vlan: ip > ETHERNET_LENGTH, ip, udp, bth: udp + UDP_LENGTH, end, carried };
-        if port == super::format::int_port() && carried.is_none() {
+        if port == numbers.int_port() && carried.is_none() {
             layers.bth += int_md::length(&frame[..end], layers.bth)?;
             layers.carried = Some(Carried::IntMd);
         } else if port != ROCE_PORT {
@@ -229,11 +229,11 @@ struct Upper {
 
 impl Upper {
     /// Goes past hop-by-hop options, and IFA's header, to UDP.
-    fn skip(self, packet: &[u8], family: Family) -> Result<Self, Discard> {
+    fn skip(self, packet: &[u8], family: Family, numbers: Numbers) -> Result<Self, Discard> {
         let Self { mut protocol, mut udp, mut carried } = self;
         if protocol == hop_by_hop::PROTOCOL && family == Family::V6 {
             let [next, _] = *chunk(packet, udp)?;
-            let (length, found) = hop_by_hop::options(packet, udp)?;
+            let (length, found) = hop_by_hop::options(packet, udp, numbers)?;
             (protocol, udp, carried) = (next, udp + length, found);
         }
         if protocol == ifa::PROTOCOL && carried.is_none() {
@@ -317,7 +317,9 @@ mod tests {
                 let mut frame = frame;
                 frame[at] ^= change;
                 for frame in [&frame[..length], &frame[..length + 9], &frame[..at]] {
-                    assert_eq!(Layers::locate(frame), Layers::locate_any(frame), "byte {at} by {change:#x}");
+                    let [short, long] =
+                        [Layers::locate, Layers::locate_any].map(|way| way(frame, Numbers::DEFAULT));
+                    assert_eq!(short, long, "byte {at} by {change:#x}");
                 }
             }
         }

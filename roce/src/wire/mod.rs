@@ -28,7 +28,7 @@ mod xrc_tests;
 pub use ecn::{Ecn, ecn, mark_ce, traffic_class};
 pub use emit::{Draft, EmitError, emit};
 pub use feedback::{Feedback, MAX_FEEDBACK, Report, SEAL_LENGTH, Seal};
-pub use format::{Format, Reading};
+pub use format::{Format, Numbers, Reading};
 pub use header::{
     Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Feth, Header, Immediate, NakCode, Operation, Reth, RnrTimer,
     SendTail, Service, Syndrome,
@@ -85,13 +85,13 @@ pub struct Frame<'a> {
 /// version, opcode, extension headers, length and pad. So nothing above UDP is judged before the ICRC says that
 /// it is what was sent. Bytes after the IP packet pad a short Ethernet frame and are ignored.
 ///
+/// This is for networks with the default numbers of telemetry formats; [`Numbers::parse`] is for any.
+///
 /// # Errors
 /// The first check that fails, as its [`Discard`] reason.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Frame<'_>, Discard> {
-    let layers = Layers::locate(frame)?;
-    verify_at(frame, &layers)?;
-    read(frame, &layers)
+    Numbers::DEFAULT.parse(frame)
 }
 
 /// Whether every checksum of a RoCEv2 frame is right, whatever it says above UDP.
@@ -99,7 +99,7 @@ pub fn parse(frame: &[u8]) -> Result<Frame<'_>, Discard> {
 /// # Errors
 /// As [`parse`], as far as the ICRC.
 pub fn verify(frame: &[u8]) -> Result<(), Discard> {
-    verify_at(frame, &Layers::locate(frame)?)
+    verify_at(frame, &Layers::locate(frame, Numbers::DEFAULT)?)
 }
 
 #[inline]
@@ -118,7 +118,7 @@ fn verify_at(frame: &[u8], layers: &Layers) -> Result<(), Discard> {
 /// # Errors
 /// As [`parse`], but for the checksums.
 pub fn parse_unverified(frame: &[u8]) -> Result<Frame<'_>, Discard> {
-    read(frame, &Layers::locate(frame)?)
+    read(frame, &Layers::locate(frame, Numbers::DEFAULT)?)
 }
 
 type Transport<'a> = (&'a [u8; BTH_LENGTH], &'a [u8], &'a [u8; ICRC_LENGTH]);
@@ -184,7 +184,7 @@ fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Head
 /// it is.
 #[must_use]
 pub fn destination(frame: &[u8]) -> Option<Qpn> {
-    let layers = Layers::locate(frame).ok()?;
+    let layers = Layers::locate(frame, Numbers::DEFAULT).ok()?;
     let [a, b, c] = *chunk(frame, layers.bth + 5).ok()?;
     Some(Qpn::new(u32::from_be_bytes([0, a, b, c])))
 }

@@ -6,7 +6,7 @@ use super::feedback::{Feedback, MAX_FEEDBACK, Report, Seal};
 use super::header::{Bth, Header};
 use super::layers::{Layers, chunk};
 use super::telemetry::{IntHeader, RECORD_LENGTH, WORD_LENGTH};
-use super::{BTH_LENGTH, EmitError, Path, emit, inband};
+use super::{BTH_LENGTH, EmitError, Numbers, Path, emit, inband};
 use crate::{Discard, Psn, Qpn};
 
 /// Bytes that a subscription adds to a data packet.
@@ -34,7 +34,7 @@ impl Subscription {
     pub fn insert(frame: &mut [u8], length: usize, sender: Qpn) -> Result<usize, Discard> {
         let gap = SUBSCRIPTION_LENGTH;
         let packet = frame.get(gap..gap + length).ok_or(Discard::Truncated)?;
-        let layers = Layers::locate(packet)?;
+        let layers = Layers::locate(packet, Numbers::DEFAULT)?;
         let [opcode, _, _, _, congestion] = *chunk(packet, layers.bth)?;
         if !inband::is_data(super::Opcode(opcode))
             || congestion & Bth::TELEMETRY != 0
@@ -55,8 +55,8 @@ impl Subscription {
 
     /// What a frame at a switch subscribes to, by the flag, or as a data packet of DSCP `class`; `None` where it doesn't.
     #[must_use]
-    pub fn find(frame: &[u8], class: Option<u8>) -> Option<Self> {
-        let layers = Layers::locate(frame).ok()?;
+    pub fn find(frame: &[u8], class: Option<u8>, numbers: Numbers) -> Option<Self> {
+        let layers = Layers::locate(frame, numbers).ok()?;
         let [opcode, _, key_high, key_low, congestion, to_high, to_middle, to_low, _, psn @ ..] =
             *chunk::<BTH_LENGTH>(frame, layers.bth).ok()?;
         let (path, _) = layers.path(frame).ok()?;

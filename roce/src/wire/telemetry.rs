@@ -1,7 +1,7 @@
 //! HPCC telemetry between endpoints and switches: the INT header of rtgwg-00 Figure 4 in packets of its own.
 
 use super::layers::{Layers, chunk};
-use super::{BTH_LENGTH, ICRC_LENGTH, Opcode, inband};
+use super::{BTH_LENGTH, ICRC_LENGTH, Numbers, Opcode, inband};
 use crate::Discard;
 use cc::{Counter, Hop, Rate};
 
@@ -259,7 +259,7 @@ impl IntHeader {
 /// At a switch: writes `record` into a telemetry request, or a data packet with an INT header, with room left, counts
 /// the hop and folds `switch_id` (12 bits) into the path's id. In place: no other byte changes. Says whether it did; any other frame is untouched.
 pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
-    let found = Layers::locate(frame).and_then(|layers| find(frame, &layers));
+    let found = Layers::locate(frame, Numbers::DEFAULT).and_then(|layers| find(frame, &layers));
     found.is_ok_and(|place| write(frame, place, switch_id, record))
 }
 

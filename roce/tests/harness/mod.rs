@@ -143,8 +143,14 @@ pub struct Host {
 
 impl Host {
     pub fn new(core: u8, options: &Options) -> Self {
-        let mut endpoint =
-            Endpoint::new(EndpointConfig { max_qps: 8, max_cqs: 4, max_regions: 16, seed: [core; 32], core });
+        let mut endpoint = Endpoint::new(EndpointConfig {
+            max_qps: 8,
+            max_cqs: 4,
+            max_regions: 16,
+            seed: [core; 32],
+            core,
+            numbers: roce::wire::Numbers::DEFAULT,
+        });
         let pd = endpoint.create_pd();
         let send_cq = endpoint.create_cq(options.cq_depth).unwrap();
         let recv_cq = endpoint.create_cq(options.cq_depth).unwrap();

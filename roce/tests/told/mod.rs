@@ -13,7 +13,8 @@ use roce::qp::{AckTimeout, Congestion, Modify, PathChoice, Remote, Reverse, RtsS
 use roce::wire::format::{Format, PortState, Request, aecn::Load};
 use roce::wire::telemetry::{IntHeader, RECORD_LENGTH, Speed};
 use roce::wire::{
-    Bth, Feedback, Header, MAX_IN_BAND, MAX_OVERHEAD, Operation, Path, Service, Setup, Tells, emit, verify,
+    Bth, Feedback, Header, MAX_IN_BAND, MAX_OVERHEAD, Numbers, Operation, Path, Service, Setup, Tells, emit,
+    verify,
 };
 use roce::{Psn, Rkey};
 
@@ -251,9 +252,9 @@ impl World {
         let Ok(mut draft) = emit(&path, 0, header, payload.len(), &mut frame[gap..]) else { return };
         draft.payload().copy_from_slice(payload);
         let sealed = draft.seal();
-        let Ok(mut length) = format.insert(&mut frame, sealed) else { return };
+        let Ok(mut length) = format.insert(&mut frame, sealed, Numbers::DEFAULT) else { return };
         for (switch, number) in switches.iter().zip(1..) {
-            let Some(request) = Request::find(&frame[..length]) else { break };
+            let Some(request) = Request::find(&frame[..length], Numbers::DEFAULT) else { break };
             let state = switch.state(number);
             if !switch.is_linux || !request.stamp_as_linux(&mut frame, &state) {
                 length = request.stamp(&mut frame, length, &state).unwrap_or(length);

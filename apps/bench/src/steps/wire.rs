@@ -3,7 +3,7 @@
 use super::{Meter, Step};
 use roce::wire::format::{PortState, Request};
 use roce::wire::telemetry::IntHeader;
-use roce::wire::{self, Bth, Format, Header, Mac, Operation, Path, Reth, Service, Template};
+use roce::wire::{self, Bth, Format, Header, Mac, Numbers, Operation, Path, Reth, Service, Template};
 use roce::{Psn, Qpn, Rkey};
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -167,8 +167,8 @@ fn codec(meter: &mut Meter, format: Format) {
         let mut read = 0;
         meter.part(BATCH, &mut || {
             for frame in &mut frames {
-                let length = format.insert(frame, length).expect("a place for it");
-                let length = Request::find(frame)
+                let length = format.insert(frame, length, Numbers::DEFAULT).expect("a place for it");
+                let length = Request::find(frame, Numbers::DEFAULT)
                     .and_then(|request| request.stamp(frame, length, black_box(&port)))
                     .expect("room for a hop");
                 let parsed = wire::parse_unverified(&frame[..length]).expect("a good frame");

@@ -1,6 +1,6 @@
 //! Sockets that we open for what the kernel then does, not for data.
 
-use roce::wire::{ROCE_PORT, format::int_port};
+use roce::wire::{Numbers, ROCE_PORT};
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -9,10 +9,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// peer's packets, which it sees too, with port-unreachable. A filter drops them before they are queued.
 ///
 /// Where somebody else holds the port, or the family is off, there is nothing to prevent.
-pub(super) fn roce_port() -> Vec<OwnedFd> {
+pub(super) fn roce_port(numbers: Numbers) -> Vec<OwnedFd> {
     let families = [libc::AF_INET, libc::AF_INET6].into_iter();
     families
-        .flat_map(|family| [(family, ROCE_PORT), (family, int_port())])
+        .flat_map(|family| [(family, ROCE_PORT), (family, numbers.int_port())])
         .filter_map(|(family, port)| match hold(family, port) {
             Ok(socket) => Some(socket),
             Err(error) => {

@@ -7,7 +7,7 @@ mod netlink;
 
 use super::{Address, Asked, Unresolved};
 use netlink::Netlink;
-use roce::wire::{Mac, ROCE_PORT, format::int_port};
+use roce::wire::{Mac, Numbers, ROCE_PORT};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -27,6 +27,7 @@ const DISCARD: u16 = 9;
 #[derive(Debug)]
 pub struct Kernel {
     index: u32,
+    numbers: Numbers,
     asking: Mutex<HashMap<IpAddr, Attempt>>,
     /// Held open, never read: while they are, the kernel sends no port-unreachable for RoCEv2 packets.
     _roce_port: Vec<OwnedFd>,
@@ -45,9 +46,15 @@ impl Kernel {
     ///
     /// # Errors
     /// Where netlink can't be spoken.
-    pub fn open(index: u32) -> io::Result<Self> {
+    pub fn open(index: u32, numbers: Numbers) -> io::Result<Self> {
         Netlink::open()?;
-        Ok(Self { index, asking: Mutex::default(), _roce_port: hold::roce_port(), _ingress: None })
+        Ok(Self {
+            index,
+            numbers,
+            asking: Mutex::default(),
+            _roce_port: hold::roce_port(numbers),
+            _ingress: None,
+        })
     }
 
     /// From now on a port on the interface takes RoCEv2 packets to its present addresses alone, where the kernel can do that.
@@ -55,7 +62,7 @@ impl Kernel {
     #[must_use]
     pub fn without_ours(mut self) -> Self {
         let addresses: Vec<_> = self.addresses().unwrap_or_default().iter().map(|it| it.ip).collect();
-        self._ingress = ingress::drop_at(self.index, &addresses, &[ROCE_PORT, int_port()]);
+        self._ingress = ingress::drop_at(self.index, &addresses, &[ROCE_PORT, self.numbers.int_port()]);
         self
     }
 
@@ -176,7 +183,7 @@ mod tests {
     /// Every namespace has a loopback interface, and it is the first.
     #[test]
     fn loopback_is_read_from_the_kernel() {
-        let kernel = Kernel::open(1).unwrap();
+        let kernel = Kernel::open(1, Numbers::DEFAULT).unwrap();
         let addresses = kernel.addresses().unwrap();
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
         if addresses.is_empty() {
@@ -190,7 +197,7 @@ mod tests {
 
     #[test]
     fn an_interface_that_is_none_has_no_addresses_and_no_routes() {
-        let kernel = Kernel::open(0x7fff_fff0).unwrap();
+        let kernel = Kernel::open(0x7fff_fff0, Numbers::DEFAULT).unwrap();
         assert_eq!(kernel.addresses().unwrap(), []);
         let error = kernel.resolve("192.0.2.1".parse().unwrap(), Mac::default()).unwrap_err();
         assert!(matches!(error, Unresolved::NoRoute(_)), "{error}");

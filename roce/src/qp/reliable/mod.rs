@@ -134,13 +134,14 @@ impl Reliable {
     }
 
     /// Returns what congestion control may know, at this moment.
-    fn transport<'a>(&self, common: &Common, connection: &'a Connection, now: Instant) -> Transport<'a> {
+    fn transport<'a>(&self, common: &Common, connection: &'a Connection, books: &Books<'_>) -> Transport<'a> {
         Transport {
-            now,
+            now: books.now,
             qpn: common.identity.qpn,
             destination: connection.destination,
             partition_key: common.partition_key,
             identification: common.identification,
+            numbers: books.numbers,
             template: &connection.template,
             is_sending: common.state == State::ReadyToSend && self.requester.in_flight() > 0,
             sequence: self.sequence(),
@@ -203,7 +204,7 @@ impl Reliable {
         books: &mut Books<'_>,
     ) -> Result<(), Discard> {
         let Some(connection) = common.connection else { return Err(Discard::QpState) };
-        let transport = self.transport(common, &connection, books.now);
+        let transport = self.transport(common, &connection, books);
         if common.congestion.on_control(frame, &transport, books.counters, books.flows)? {
             common.mark_capable();
         }
@@ -245,7 +246,7 @@ impl Reliable {
         books: &mut Books<'_>,
     ) {
         let Some(connection) = common.connection else { return };
-        let transport = self.transport(common, &connection, books.now);
+        let transport = self.transport(common, &connection, books);
         if !operation.is_answer() {
             common.congestion.on_request(frame.path.udp_source);
         }

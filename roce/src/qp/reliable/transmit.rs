@@ -57,7 +57,7 @@ impl Reliable {
         if length.is_some() || common.state == State::Error {
             return length;
         }
-        let transport = self.transport(common, &connection, books.now);
+        let transport = self.transport(common, &connection, books);
         let mut becomes_markable = false;
         let length =
             common.congestion.transmit_owed(&transport, books.counters, frame, &mut becomes_markable);
@@ -134,7 +134,7 @@ impl Reliable {
         books: &mut Books<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        let transport = self.transport(common, connection, books.now);
+        let transport = self.transport(common, connection, books);
         let (opcode, bth) = (header.opcode(), header.bth());
         let feedback = common.congestion.ride(opcode, bth, report, &transport, books.counters);
         let (template, length) = (&connection.template, feedback.length() as u32);
@@ -203,8 +203,8 @@ impl Reliable {
                 .ok_or(Failure::Frame)
                 .and_then(|behind| write(template, identification, &header, plan.length, behind, fill))
                 .and_then(|length| {
-                    let qpn = common.identity.qpn;
-                    insert_telemetry(brings, frame, length, qpn).map_err(|_| Failure::Frame)
+                    let of = (common.identity.qpn, books.numbers);
+                    insert_telemetry(brings, frame, length, of).map_err(|_| Failure::Frame)
                 }),
         };
         let (payload, ack_request, is_oldest) = (plan.length, plan.ack_request, plan.is_oldest);

@@ -54,6 +54,7 @@ impl Unreliable {
             destination: connection.destination,
             partition_key: common.partition_key,
             identification: common.identification,
+            numbers: books.numbers,
             template: &connection.template,
             is_sending: false,
             sequence: Sequence {

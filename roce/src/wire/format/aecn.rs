@@ -1,7 +1,7 @@
 //! Advanced ECN (draft-shi-ippm-advanced-ecn-00) as an IPv6 hop-by-hop option: a byte for each kind of information, which
 //! each switch raises to its own value, or adds its own to. The draft gives neither the option's type nor the units.
 
-use super::{PortState, hop_by_hop};
+use super::{Numbers, PortState, hop_by_hop};
 use crate::wire::layers::Layers;
 
 /// {flags 8, information type 24}.
@@ -59,11 +59,11 @@ const OPERATIONS: [Operation; KINDS] =
     [Operation::Max, Operation::Max, Operation::Max, Operation::Add, Operation::Add];
 
 /// See [`Format::insert`](super::Format::insert).
-pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
+pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers) {
     let options = hop_by_hop::open(frame, layers, INSERTED);
     let (option, after) = options.split_at_mut(OPTION_LENGTH);
     hop_by_hop::pad(after);
-    option[..6].copy_from_slice(&[super::numbers::aecn_option(), (OPTION_LENGTH - 2) as u8, 0, ALL, 0, 0]);
+    option[..6].copy_from_slice(&[numbers.aecn_option(), (OPTION_LENGTH - 2) as u8, 0, ALL, 0, 0]);
 }
 
 /// The bitmap of kinds, where it is one, of those that are known and have their byte.

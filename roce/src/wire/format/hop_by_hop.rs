@@ -1,6 +1,6 @@
 //! IPv6's hop-by-hop options (RFC 8200 4.2, 4.3), as far as telemetry needs them.
 
-use super::{Carried, ioam};
+use super::{Carried, Numbers, ioam};
 use crate::Discard;
 use crate::wire::layers::{Layers, chunk};
 
@@ -16,7 +16,7 @@ const PAD_N: u8 = 1;
 const UNKNOWN: u8 = 0xc0;
 
 /// How long the header at `at` is, and which telemetry it holds; the first, if several.
-pub fn options(packet: &[u8], at: usize) -> Result<(usize, Option<Carried>), Discard> {
+pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Option<Carried>), Discard> {
     let [_, units] = *chunk(packet, at)?;
     let length = (usize::from(units) + 1) * 8;
     let end = at + length;
@@ -36,7 +36,7 @@ pub fn options(packet: &[u8], at: usize) -> Result<(usize, Option<Carried>), Dis
         let span = (data as u16, next as u16);
         carried = carried.or(match kind {
             ioam::OPTION if ioam::is_trace(content) => Some(Carried::Ioam(span.0, span.1)),
-            kind if kind == super::numbers::aecn_option() => Some(Carried::Aecn(span.0, span.1)),
+            kind if kind == numbers.aecn_option() => Some(Carried::Aecn(span.0, span.1)),
             PAD_N => None,
             kind if kind & UNKNOWN == 0 => None,
             _ => return Err(Discard::IpHeader),

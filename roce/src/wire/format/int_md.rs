@@ -1,7 +1,7 @@
 //! P4 INT-MD v2.1 over UDP: a shim and a header between UDP and the BTH; each switch pushes its metadata behind the
 //! header, so the newest comes first.
 
-use super::{HopReading, Hops, PortState, add, from_kbps, grow, to_kbps, word, write_words};
+use super::{HopReading, Hops, Numbers, PortState, add, from_kbps, grow, to_kbps, word, write_words};
 use crate::Discard;
 use crate::wire::ROCE_PORT;
 use crate::wire::layers::{Layers, UDP_LENGTH, chunk};
@@ -45,12 +45,12 @@ pub fn length(packet: &[u8], at: usize) -> Result<usize, Discard> {
 }
 
 /// See [`Format::insert`](super::Format::insert).
-pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
+pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers) {
     let at = layers.udp + UDP_LENGTH;
     frame.copy_within(INSERTED..INSERTED + at, 0);
     super::lengthen(frame, layers, INSERTED);
     add(frame, layers.udp + 4, INSERTED);
-    frame[layers.udp + 2..layers.udp + 4].copy_from_slice(&super::int_port().to_be_bytes());
+    frame[layers.udp + 2..layers.udp + 4].copy_from_slice(&numbers.int_port().to_be_bytes());
     let [port_high, port_low] = ROCE_PORT.to_be_bytes();
     let shim = [SHIM, (HEADER_LENGTH / 4) as u8, port_high, port_low];
     frame[at..at + SHIM_LENGTH].copy_from_slice(&shim);

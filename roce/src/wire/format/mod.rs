@@ -14,7 +14,7 @@ mod reading;
 #[cfg(test)]
 mod tests;
 
-pub use numbers::{Numbers, NumbersError, int_port};
+pub use numbers::{Numbers, NumbersError};
 pub use reading::{HopReading, Hops, Reading};
 
 use super::layers::{Family, Layers, UDP_LENGTH, chunk, fold, sum};
@@ -88,20 +88,20 @@ impl Format {
     ///
     /// # Errors
     /// The packet is none, or of a family that has no place for it.
-    pub fn insert(self, frame: &mut [u8], length: usize) -> Result<usize, Discard> {
+    pub fn insert(self, frame: &mut [u8], length: usize, numbers: Numbers) -> Result<usize, Discard> {
         let gap = self.inserted();
         let packet = frame.get(gap..gap + length).ok_or(Discard::Truncated)?;
-        let layers = Layers::locate(packet)?;
+        let layers = Layers::locate(packet, numbers)?;
         if layers.carried.is_some() {
             return Err(Discard::Telemetry);
         }
         match self {
             Self::Hpcc => {}
-            Self::IntMd => int_md::insert(frame, &layers),
+            Self::IntMd => int_md::insert(frame, &layers, numbers),
             Self::Ifa => ifa::insert(frame, &layers),
             Self::Ioam | Self::Aecn if layers.family == Family::V4 => return Err(Discard::IpHeader),
             Self::Ioam => ioam::insert(frame, &layers),
-            Self::Aecn => aecn::insert(frame, &layers),
+            Self::Aecn => aecn::insert(frame, &layers, numbers),
         }
         Ok(gap + length)
     }
@@ -215,8 +215,8 @@ pub struct Request {
 impl Request {
     /// Finds it in a frame; `None` in one that asks for nothing, or is damaged as far as telemetry goes.
     #[must_use]
-    pub fn find(frame: &[u8]) -> Option<Self> {
-        let layers = Layers::locate(frame).ok()?;
+    pub fn find(frame: &[u8], numbers: Numbers) -> Option<Self> {
+        let layers = Layers::locate(frame, numbers).ok()?;
         let int = match layers.carried {
             Some(_) => None,
             None => Some(telemetry::find(frame, &layers).ok()?),

@@ -1,13 +1,11 @@
-//! The two numbers that no registry has given yet. A network has one of each, so they are set once for a process, before its
-//! first packet, and every switch and host of the network must have the same.
+//! The two numbers that no registry has given yet. A network has one of each: every switch and host of it must have the same. Two
+//! devices of one process may be in different networks, so the numbers are part of a device's configuration.
 
-use crate::wire::ROCE_PORT;
-use core::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+use crate::Discard;
+use crate::wire::layers::Layers;
+use crate::wire::{Frame, ROCE_PORT, read, verify_at};
 
-static INT_PORT: AtomicU16 = AtomicU16::new(Numbers::DEFAULT.int_port);
-static AECN_OPTION: AtomicU8 = AtomicU8::new(Numbers::DEFAULT.aecn_option);
-
-/// What this process takes for INT-MD and for AECN.
+/// What a network takes for INT-MD and for AECN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
     int_port: u16,
@@ -62,20 +60,14 @@ impl Numbers {
         self.aecn_option
     }
 
-    /// Takes them for this process.
-    pub fn apply(self) {
-        INT_PORT.store(self.int_port, Ordering::Relaxed);
-        AECN_OPTION.store(self.aecn_option, Ordering::Relaxed);
+    /// Takes a frame of this network apart, as [`wire::parse`](crate::wire::parse) does one of a network with the default numbers.
+    ///
+    /// # Errors
+    /// Returns the first check that fails, as its [`Discard`] reason.
+    #[inline]
+    pub fn parse(self, frame: &[u8]) -> Result<Frame<'_>, Discard> {
+        let layers = Layers::locate(frame, self)?;
+        verify_at(frame, &layers)?;
+        read(frame, &layers)
     }
-}
-
-/// UDP's destination port of packets with an INT shim.
-#[must_use]
-pub fn int_port() -> u16 {
-    INT_PORT.load(Ordering::Relaxed)
-}
-
-/// The type of AECN's hop-by-hop option.
-pub(super) fn aecn_option() -> u8 {
-    AECN_OPTION.load(Ordering::Relaxed)
 }

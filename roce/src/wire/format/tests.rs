@@ -27,7 +27,7 @@ fn plain(v6: bool, payload: &[u8], gap: usize) -> (Vec<u8>, usize) {
 /// The same with telemetry.
 fn inserted(format: Format, v6: bool, payload: &[u8]) -> (Vec<u8>, usize) {
     let (mut frame, length) = plain(v6, payload, format.inserted());
-    let length = format.insert(&mut frame, length).expect("it fits");
+    let length = format.insert(&mut frame, length, Numbers::DEFAULT).expect("it fits");
     (frame, length)
 }
 
@@ -52,7 +52,7 @@ fn port(number: u16) -> PortState {
 }
 
 fn stamped(frame: &mut [u8], length: usize, port: &PortState) -> Option<usize> {
-    Request::find(&frame[..length])?.stamp(frame, length, port)
+    Request::find(&frame[..length], Numbers::DEFAULT)?.stamp(frame, length, port)
 }
 
 fn reading(frame: &[u8]) -> Reading {
@@ -66,7 +66,7 @@ fn reading(frame: &[u8]) -> Reading {
 
 /// What stands between UDP's header and the BTH, or in the hop-by-hop header.
 fn region(frame: &[u8]) -> &[u8] {
-    let layers = Layers::locate(frame).unwrap();
+    let layers = Layers::locate(frame, Numbers::DEFAULT).unwrap();
     match layers.carried.unwrap() {
         Carried::IntMd | Carried::Ifa => &frame[layers.udp + UDP_LENGTH..layers.bth],
         Carried::Ioam(..) | Carried::Aecn(..) => &frame[layers.ip + 40..layers.udp],
@@ -234,7 +234,11 @@ fn a_buffer_without_room_keeps_the_packet_whole() {
 #[test]
 fn linux_as_an_ioam_node_tells_queue_and_microseconds() {
     let (mut frame, length) = inserted(Format::Ioam, true, &[1; 8]);
-    assert!(Request::find(&frame[..length]).expect("it asks").stamp_as_linux(&mut frame, &port(1)));
+    assert!(
+        Request::find(&frame[..length], Numbers::DEFAULT)
+            .expect("it asks")
+            .stamp_as_linux(&mut frame, &port(1))
+    );
     let node = 14 + 40 + 128;
     assert_eq!(frame[node + 20..node + 28], [0xff; 8], "no wide namespace data");
     // Nor any of the namespace's, where nobody gave it some.
@@ -244,7 +248,11 @@ fn linux_as_an_ioam_node_tells_queue_and_microseconds() {
     assert_eq!((hop.bandwidth, hop.tx_bytes, hop.queue), (None, None, 8000));
     assert_eq!((hop.time.raw(), hop.time.unit()), (5_007_654, 1000));
     let (mut other, length) = inserted(Format::Ifa, true, &[1; 8]);
-    assert!(!Request::find(&other[..length]).expect("it asks").stamp_as_linux(&mut other, &port(1)));
+    assert!(
+        !Request::find(&other[..length], Numbers::DEFAULT)
+            .expect("it asks")
+            .stamp_as_linux(&mut other, &port(1))
+    );
 }
 
 #[test]
@@ -270,7 +278,7 @@ fn foreign_namespaces_instructions_and_name_spaces_are_left_alone() {
 fn hop_by_hop_options_need_ipv6() {
     for format in [Format::Ioam, Format::Aecn] {
         let (mut frame, length) = plain(false, &[1; 8], format.inserted());
-        assert_eq!(format.insert(&mut frame, length), Err(Discard::IpHeader));
+        assert_eq!(format.insert(&mut frame, length, Numbers::DEFAULT), Err(Discard::IpHeader));
         assert!(!format.fits(path(false).destination) && format.fits(path(true).destination));
     }
     assert_eq!("ifa".parse(), Ok(Format::Ifa));
@@ -373,7 +381,7 @@ proptest! {
             let _ = ioam::stamp(&mut data, 64, &port(1), node);
         }
         let _ = aecn::stamp(&mut data, &port(1));
-        let _ = hop_by_hop::options(&bytes, 0);
+        let _ = hop_by_hop::options(&bytes, 0, Numbers::DEFAULT);
         let mut frame = bytes;
         let length = frame.len();
         frame.resize(length + 64, 0);

@@ -296,3 +296,46 @@ fn what_is_connected_is_not_connected_again() {
     let error = a.qp.connect(&b.qp.endpoint(), &ConnectOptions::default()).unwrap_err().to_string();
     assert!(error.contains("is in ReadyToSend: connect takes one in Init"), "{error}");
 }
+
+/// What is accepted is never refused later: the caller hears of a datagram's length, and of nothing else, when it posts.
+#[test]
+fn a_datagram_longer_than_the_path_mtu_is_refused_when_it_is_posted() {
+    let [device, other] = devices(Progress::Inline);
+    let Side { pd, mut send_cq, region, .. } = side(&device, 8192, Capabilities::default(), 16);
+    let mut qp = pd.queue_pair(&send_cq, &send_cq).service(Service::Ud).build().unwrap();
+    let gid = "10.0.0.2".parse().unwrap();
+    let address = pd.address(gid, &AddressOptions::default()).unwrap();
+    let limit = device.query().unwrap().mtu.bytes();
+    for round in 0..2 {
+        if round > 0 {
+            qp.modify(Modify::Reset).unwrap();
+            let (queue_key, partition_key) = (DEFAULT_QUEUE_KEY, 0xffff);
+            qp.modify(Modify::InitDatagram { queue_key, partition_key }).unwrap();
+        }
+        qp.open(None).unwrap();
+        let to = address.to(Qpn::new(5), DEFAULT_QUEUE_KEY);
+        let mut post = |length| qp.post_send(SendRequest::send_to(1, region.sge(0, length).unwrap(), to));
+        let given = limit + 1;
+        assert_eq!(post(given), Err(PostError::DatagramTooLong { given, limit }));
+        assert_eq!(post(limit), Ok(()));
+        success(&mut send_cq, &other);
+    }
+}
+
+/// The rules that the library and its core once had two of.
+#[test]
+fn what_is_posted_is_done() {
+    let (mut a, mut b) = connected(Progress::Inline, 4096);
+    let word = 0x1122_3344_5566_7788_u64.to_ne_bytes();
+    b.region.write(64, &word).unwrap();
+    let parts = [a.region.sge(0, 3).unwrap(), a.region.sge(100, 5).unwrap()];
+    let fetch = SendRequest::fetch_add(1, parts[0], b.region.remote().at(64), 0);
+    a.qp.post_send(SendRequest { data: (&parts[..]).into(), ..fetch }).unwrap();
+    success(&mut a.send_cq, &b.device);
+    assert_eq!([contents(&a.region, 0, 3), contents(&a.region, 100, 5)].concat(), word);
+    let rest = Sge { length: u32::MAX, ..b.region.sge(0, 0).unwrap() };
+    b.qp.post_recv(RecvRequest::scatter(2, &[b.region.sge(0, 8).unwrap(), rest])).unwrap();
+    a.qp.post_send(SendRequest::send(3, a.region.sge(0, 3).unwrap())).unwrap();
+    success(&mut a.send_cq, &b.device);
+    assert_eq!(success(&mut b.recv_cq, &a.device).length, 3);
+}

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod dpdk;
 pub mod engine;
 pub mod event_fd;
+pub mod fork;
 pub mod host_memory;
 pub mod io;
 pub mod linux;

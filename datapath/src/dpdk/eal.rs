@@ -1,6 +1,7 @@
 //! DPDK's environment: once in a process, with hugepages or without, as any user.
 
 use super::log;
+use crate::fork::Process;
 use crate::{machine, signals};
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -95,6 +96,11 @@ pub enum EalError {
     /// An earlier start failed, and DPDK takes only one in a process.
     #[error("DPDK failed to start earlier in this process, and can't be started twice: {0}")]
     Before(Box<EalError>),
+    /// DPDK runs in the parent, with which this process shares DPDK's memory.
+    #[error(
+        "DPDK runs in the process that this one was forked from; open the first device after the fork, or start a program"
+    )]
+    Forked,
     /// The system gives no thread to start DPDK on.
     #[error("no thread to start DPDK on: {0}")]
     NoThread(String),
@@ -102,8 +108,8 @@ pub enum EalError {
 
 enum State {
     NotStarted,
-    /// With these settings, in hugepages or not.
-    Running(EalConfig, bool),
+    /// With these settings, in hugepages or not, in this process or one from which this one was forked.
+    Running(EalConfig, bool, Process),
     Failed(EalError),
 }
 
@@ -123,7 +129,8 @@ impl Eal {
     pub fn start(config: &EalConfig) -> Result<Self, EalError> {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         match &*state {
-            State::Running(running, huge) => return suits(running, *huge, config).map(|()| Self(())),
+            State::Running(_, _, process) if process.is_parent() => return Err(EalError::Forked),
+            State::Running(running, huge, _) => return suits(running, *huge, config).map(|()| Self(())),
             State::Failed(why) => return Err(EalError::Before(Box::new(why.clone()))),
             State::NotStarted => {}
         }
@@ -131,7 +138,7 @@ impl Eal {
         let huge = check(config)?;
         match init(command_line(config, huge)?) {
             Ok(()) => {
-                *state = State::Running(config.clone(), huge);
+                *state = State::Running(config.clone(), huge, Process::this());
                 Ok(Self(()))
             }
             Err(error) => {

@@ -11,7 +11,7 @@ use super::prepare::{PortError, Prepared, max_frame, path_mtu, prepare, relay_fa
 use super::vhost;
 use crate::io::{BURST, Bell, Burst, Caps, PacketBuf, PacketIo};
 use crate::port_spec::{PortSpec, RingEnd, SocketRole};
-use crate::signals;
+use crate::{fork, signals};
 use dpdk_sys as dpdk;
 use roce::wire::{Mac, Mtu};
 use std::ffi::{CStr, CString, c_int};
@@ -139,7 +139,7 @@ impl Port {
         let id = setup.probe()?;
         let info = setup.info(id);
         let socket = setup.packet_sockets().into_iter().find(|fd| !before.contains(fd));
-        socket.into_iter().for_each(descriptor::close_on_exec);
+        socket.into_iter().for_each(descriptor::keep_to_this_process);
         let mut port = Self {
             id,
             eal,
@@ -342,6 +342,7 @@ impl PacketIo for Port {
 impl Drop for Port {
     fn drop(&mut self) {
         let _one_at_a_time = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
+        self.socket.into_iter().for_each(fork::keep);
         // First, so that the driver doesn't clear up after its peer while it is closed.
         self.relay = None;
         let id = self.id;

@@ -38,11 +38,13 @@ pub use rings::{QpRings, SrqRings};
 pub use station::{CoreCounters, Station};
 
 use crate::clock::Clock;
+use crate::fork::Process;
 use crate::io::PacketIo;
 use crate::neighbour::{Asked, Kernel, Neighbours, Unresolved};
 use crossbeam::channel::{Receiver, TryRecvError, bounded};
 use roce::Endpoint;
 use roce::wire::Mac;
+use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -51,17 +53,22 @@ use std::time::Duration;
 const RESOLVE_POLL: Duration = Duration::from_micros(200);
 
 /// A core, as those who use it hold it. Dropped, it stops the core and waits until its port is free.
+///
+/// A process that is forked from the one that started the core inherits none of it: calls fail there, dropping it does nothing, and
+/// the parent's core goes on.
 pub struct Engine {
     name: String,
     mac: Mac,
     commands: control::Commands,
-    runner: runner::Runner,
+    /// Whose threads run the core and watch the link.
+    process: Process,
+    runner: ManuallyDrop<runner::Runner>,
     status: Arc<runner::Status>,
     kernel: Option<Kernel>,
     interface: Option<u32>,
     subscribers: Arc<events::Subscribers>,
     /// From the first subscriber on.
-    link: OnceLock<Option<link::LinkWatch>>,
+    link: ManuallyDrop<OnceLock<Option<link::LinkWatch>>>,
 }
 
 impl Engine {
@@ -101,23 +108,25 @@ impl Engine {
             name: config.name.clone(),
             mac: config.mac,
             commands,
-            runner,
+            process: Process::this(),
+            runner: ManuallyDrop::new(runner),
             status,
             kernel,
             interface: config.interface,
             subscribers,
-            link: OnceLock::new(),
+            link: ManuallyDrop::default(),
         })
     }
 
     /// Has the core run `control` between two turns, and waits for what it gives.
     ///
     /// # Errors
-    /// Where the core has stopped.
+    /// Where the core has stopped, or is that of a process from which this one was forked.
     pub fn call<R: Send + 'static>(
         &self,
         control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
     ) -> Result<R, Stopped> {
+        self.check_process()?;
         let (reply, answer) = bounded(1);
         let command: control::Command = Box::new(move |station, now| {
             // A caller that no longer waits has no use for the answer.
@@ -145,6 +154,9 @@ impl Engine {
     /// Has `queue` told of what happens from now on. The first subscriber has a thread watch the link of the port's Linux
     /// interface, where it has one.
     pub fn subscribe(&self, queue: Arc<EventQueue>) {
+        if self.process.is_parent() {
+            return;
+        }
         self.subscribers.add(queue);
         self.link.get_or_init(|| {
             let (name, subscribers) = (self.name.clone(), self.subscribers.clone());
@@ -158,7 +170,9 @@ impl Engine {
 
     /// Ends what [`subscribe`](Self::subscribe) began.
     pub fn unsubscribe(&self, queue: &Arc<EventQueue>) {
-        self.subscribers.remove(queue);
+        if !self.process.is_parent() {
+            self.subscribers.remove(queue);
+        }
     }
 
     /// Whether the port's Linux interface has a carrier; true where it has none.
@@ -170,20 +184,27 @@ impl Engine {
     /// Runs one turn of an inline or adaptive core, for who polls; tells whether there was anything to do. Does nothing
     /// where a thread of its own runs the core, or another caller does so now.
     pub fn progress(&self) -> bool {
-        self.runner.poll(&self.status)
+        !self.process.is_parent() && self.runner.poll(&self.status)
     }
 
     /// After a doorbell: an adaptive core whose thread sleeps takes the posts at once. Others see them by themselves.
     pub fn posted(&self) {
-        if let runner::Runner::Adaptive(adaptive) = &self.runner {
+        if let Some(adaptive) = self.adaptive() {
             adaptive.posted(&self.status);
         }
     }
 
     /// The caller will wait without polling: an adaptive core's thread takes over at once.
     pub fn hand_over(&self) {
-        if let runner::Runner::Adaptive(adaptive) = &self.runner {
+        if let Some(adaptive) = self.adaptive() {
             adaptive.hand_over();
+        }
+    }
+
+    fn adaptive(&self) -> Option<&adaptive::Adaptive> {
+        match &*self.runner {
+            runner::Runner::Adaptive(adaptive) if !self.process.is_parent() => Some(adaptive),
+            _ => None,
         }
     }
 
@@ -192,7 +213,17 @@ impl Engine {
     /// # Errors
     /// `Stopped`, with the reason.
     pub fn check(&self) -> Result<(), Stopped> {
+        self.check_process()?;
         if self.status.stopped() { Err(self.stopped()) } else { Ok(()) }
+    }
+
+    /// In a child, no thread runs the core, and its locks stay as they were.
+    fn check_process(&self) -> Result<(), Stopped> {
+        if self.process.is_parent() {
+            let reason = "it runs in the process that this one was forked from; open devices after the fork";
+            return Err(Stopped { port: self.name.clone(), reason: reason.into() });
+        }
+        Ok(())
     }
 
     /// Waits until the core has let go of everything: who gets this error may free registered memory.
@@ -256,7 +287,16 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        // A child has the memory of these, and nothing to stop or to wait for.
+        if self.process.is_parent() {
+            return;
+        }
         self.runner.stop(&self.status);
+        // SAFETY: each is dropped here alone, and nothing uses it after this.
+        unsafe {
+            ManuallyDrop::drop(&mut self.runner);
+            ManuallyDrop::drop(&mut self.link);
+        }
     }
 }
 

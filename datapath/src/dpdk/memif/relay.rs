@@ -6,6 +6,7 @@ use super::socket::{self, Message};
 use crate::dpdk::eal;
 use crate::dpdk::port;
 use crate::dpdk::prepare::PortError;
+use crate::fork::Own;
 use crate::port_spec::SocketRole;
 use crate::signals;
 use std::ffi::CString;
@@ -27,9 +28,9 @@ const LAST_MESSAGES: u32 = 3;
 /// How this port gets to its peer.
 pub(in crate::dpdk) enum Meeting {
     /// Listens where the port's name says.
-    Server { listener: OwnedFd, path: PathBuf },
+    Server { listener: Own, path: PathBuf },
     /// Has connected there.
-    Client { peer: OwnedFd },
+    Client { peer: Own },
 }
 
 impl Meeting {
@@ -40,7 +41,9 @@ impl Meeting {
         let taken = "choose another path, or be its client";
         match (socket::connect(path), wanted) {
             (Ok(_), SocketRole::Server) => return Err(error("somebody listens on it already".into(), taken)),
-            (Ok(peer), SocketRole::Auto | SocketRole::Client) => return Ok(Self::Client { peer }),
+            (Ok(peer), SocketRole::Auto | SocketRole::Client) => {
+                return Ok(Self::Client { peer: peer.into() });
+            }
             (Err(_), SocketRole::Client) => {
                 return Err(error(
                     "nobody listens on it".into(),
@@ -54,7 +57,7 @@ impl Meeting {
             (Err(e), _) => return Err(error(e.to_string(), "remove it, or run both sides as one user")),
         }
         let listener = socket::listen(path).map_err(|e| error(e.to_string(), taken))?;
-        Ok(Self::Server { listener, path: path.to_owned() })
+        Ok(Self::Server { listener: listener.into(), path: path.to_owned() })
     }
 
     pub(in crate::dpdk) fn role(&self) -> SocketRole {
@@ -199,7 +202,7 @@ impl Work {
                 return Ok(());
             }
             // A peer that went away meanwhile is no reason to stop listening.
-            let Ok(peer) = socket::accept(listener) else { continue };
+            let Ok(peer) = socket::accept(listener).map(Own::from) else { continue };
             let driver = socket::connect(&self.path)?;
             let greeted = self.pass(&peer, &driver);
             drop(peer);

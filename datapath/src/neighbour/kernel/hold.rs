@@ -1,5 +1,6 @@
 //! Sockets that we open for what the kernel then does, not for data.
 
+use crate::fork::Own;
 use roce::wire::{Numbers, ROCE_PORT};
 use std::io;
 use std::net::UdpSocket;
@@ -9,12 +10,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// peer's packets, which it sees too, with port-unreachable. A filter drops them before they are queued.
 ///
 /// Where somebody else holds the port, or the family is off, there is nothing to prevent.
-pub(super) fn roce_port(numbers: Numbers) -> Vec<OwnedFd> {
+pub(super) fn roce_port(numbers: Numbers) -> Vec<Own> {
     let families = [libc::AF_INET, libc::AF_INET6].into_iter();
     families
         .flat_map(|family| [(family, ROCE_PORT), (family, numbers.int_port())])
         .filter_map(|(family, port)| match hold(family, port) {
-            Ok(socket) => Some(socket),
+            Ok(socket) => Some(Own::from(socket)),
             Err(error) => {
                 tracing::debug!("UDP {port} of family {family} is not held open: {error}");
                 None

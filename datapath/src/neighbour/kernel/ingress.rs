@@ -2,6 +2,7 @@
 //! of what a frame costs over a Linux interface. The port, a packet socket, has its copy before.
 
 use super::filter::{self, Instruction};
+use crate::fork::Own;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -46,13 +47,14 @@ struct Link {
 /// Drops UDP datagrams to these `ports` and `addresses` at the interface of this index, behind its packet sockets, until what comes
 /// back is dropped or the process ends. Where the kernel is older than 6.6, or this process lacks `CAP_BPF` or `CAP_NET_ADMIN`, there
 /// is nothing: then they take the long way.
-pub(super) fn drop_at(index: u32, addresses: &[IpAddr], ports: &[u16]) -> Option<OwnedFd> {
+pub(super) fn drop_at(index: u32, addresses: &[IpAddr], ports: &[u16]) -> Option<Own> {
     let attached = load(&filter::program(addresses, ports)).and_then(|program| attach(&program, index));
     attached
         .inspect_err(|error| {
             tracing::debug!("interface {index}: the kernel handles our packets too: {error}")
         })
         .ok()
+        .map(Own::from)
 }
 
 fn load(program: &[Instruction]) -> io::Result<OwnedFd> {

@@ -6,12 +6,12 @@ mod ingress;
 mod netlink;
 
 use super::{Address, Asked, Unresolved};
+use crate::fork::Own;
 use netlink::Netlink;
 use roce::wire::{Mac, Numbers, ROCE_PORT};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,9 +30,9 @@ pub struct Kernel {
     numbers: Numbers,
     asking: Mutex<HashMap<IpAddr, Attempt>>,
     /// Held open, never read: while they are, the kernel sends no port-unreachable for RoCEv2 packets.
-    _roce_port: Vec<OwnedFd>,
+    _roce_port: Vec<Own>,
     /// The same of what drops them before the kernel's IP layer.
-    _ingress: Option<OwnedFd>,
+    _ingress: Option<Own>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,96 @@
+//! What a process that is forked from this one inherits of a device: its memory, but neither its threads nor its network.
+//!
+//! The child's copies of a device's descriptors would keep the interface from the kernel, and its peers from learning that the parent
+//! ended. So the child gives up those that are [`Own`] before `fork` returns there.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// The number of forks between this process and the one that loaded the library.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Descriptors that a child gives up, each plus one; 0 is a free place. More than there are places are kept by the child too.
+static OWN: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
+
+/// Tells a process from those that are forked from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process(u32);
+
+impl Process {
+    /// The calling process.
+    #[must_use]
+    pub fn this() -> Self {
+        static WATCH: Once = Once::new();
+        // SAFETY: the handler lives as long as the library, which its threads keep loaded. Out of memory, children know nothing.
+        WATCH.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
+        Self(GENERATION.load(Ordering::Relaxed))
+    }
+
+    /// Whether the calling process was forked from this one.
+    #[inline]
+    #[must_use]
+    pub fn is_parent(self) -> bool {
+        self.0 != GENERATION.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs in the child, where only what is async-signal-safe may be called: other threads may have held any lock.
+unsafe extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: eventfd takes plain numbers.
+    let nothing = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    for place in &OWN {
+        let fd = place.swap(0, Ordering::Relaxed) - 1;
+        if fd >= 0 {
+            // The number stays taken: whoever closes it later must not close another file of the child. Without a descriptor to
+            // put there, the child keeps what it has.
+            // SAFETY: both numbers are open; the call replaces one by the other.
+            unsafe { libc::dup3(nothing, fd, libc::O_CLOEXEC) };
+        }
+    }
+    // SAFETY: the descriptor is this function's, or -1, which the kernel refuses.
+    unsafe { libc::close(nothing) };
+}
+
+/// Has forked children give `fd` up until [`keep`] is called.
+pub fn give_up(fd: RawFd) {
+    let _ = Process::this();
+    let free =
+        |place: &&AtomicI32| place.compare_exchange(0, fd + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    if OWN.iter().find(free).is_none() {
+        tracing::debug!("descriptor {fd}: forked processes inherit it");
+    }
+}
+
+/// Ends what [`give_up`] began. Called before `fd` is closed, since its number may come back for another file.
+pub fn keep(fd: RawFd) {
+    let is_it =
+        |place: &&AtomicI32| place.compare_exchange(fd + 1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    let _ = OWN.iter().find(is_it);
+}
+
+/// A descriptor that forked children give up.
+#[derive(Debug)]
+pub struct Own(OwnedFd);
+
+impl From<OwnedFd> for Own {
+    fn from(fd: OwnedFd) -> Self {
+        give_up(fd.as_raw_fd());
+        Self(fd)
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        keep(self.0.as_raw_fd());
+    }
+}
+
+impl std::ops::Deref for Own {
+    type Target = OwnedFd;
+
+    fn deref(&self) -> &OwnedFd {
+        &self.0
+    }
+}

@@ -9,10 +9,16 @@ use ferroce_datapath::signals::FAULTS;
 use roce::EndpointConfig;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Both tests look at the whole process: they take turns.
 static TURNS: Mutex<()> = Mutex::new(());
+
+/// What was open before DPDK ran.
+static BEFORE: OnceLock<Descriptors> = OnceLock::new();
+
+/// The process's descriptors by number: what each is, and whether a program that is started inherits it.
+type Descriptors = BTreeMap<i32, (String, bool)>;
 
 /// Devices of every kind that has threads or descriptors.
 struct Devices {
@@ -82,6 +88,7 @@ fn threads() -> BTreeMap<u32, (String, u64)> {
 #[test]
 fn no_thread_of_ours_takes_a_signal_of_the_program() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    BEFORE.get_or_init(descriptors);
     let before = threads();
     let devices = std::thread::spawn(devices).join().unwrap();
     let ours: Vec<_> = threads().into_iter().filter(|(id, _)| !before.contains_key(id)).collect();
@@ -102,5 +109,28 @@ fn no_thread_of_ours_takes_a_signal_of_the_program() {
             assert_eq!(blocked >> (signal - 1) & 1 == 0, open, "{name}: signal {signal}, of {blocked:016x}");
         }
     }
+    drop(devices);
+}
+
+fn descriptors() -> Descriptors {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let known = open.filter_map(|entry| {
+        let fd: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let what = std::fs::read_link(entry.path()).ok()?.display().to_string();
+        // SAFETY: asks for a flag; a descriptor that is closed meanwhile is refused.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+        (flags >= 0).then_some((fd, (what, flags & libc::FD_CLOEXEC == 0)))
+    });
+    known.collect()
+}
+
+#[test]
+fn a_program_that_is_started_inherits_no_descriptor() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = BEFORE.get_or_init(descriptors);
+    let devices = std::thread::spawn(devices).join().unwrap();
+    let new = descriptors().into_iter().filter(|(fd, what)| before.get(fd) != Some(what));
+    let inherited: Vec<_> = new.filter(|(_, (_, inherits))| *inherits).collect();
+    assert!(inherited.is_empty(), "{inherited:?}");
     drop(devices);
 }

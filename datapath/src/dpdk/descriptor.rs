@@ -1,13 +1,12 @@
-//! The packet socket under an AF_PACKET port, for who sleeps until a frame comes: the driver keeps it to itself.
+//! The descriptors that DPDK opens, and keeps to itself: the packet socket under an AF_PACKET port, for who sleeps until a frame
+//! comes, and all of them, which programs that this one starts must not inherit. Its memory holds every packet.
 
 use crate::fork;
 use std::os::fd::RawFd;
 
 /// This process's packet sockets that are bound to the interface.
 pub(super) fn packet_sockets(interface: u32) -> Vec<RawFd> {
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
-    let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.filter(|&fd| bound_interface(fd) == Some(interface)).collect()
+    open().into_iter().filter(|&fd| bound_interface(fd) == Some(interface)).collect()
 }
 
 /// The interface that a packet socket is bound to; `None` of any other descriptor.
@@ -21,11 +20,61 @@ fn bound_interface(fd: RawFd) -> Option<u32> {
     if packet { u32::try_from(address.sll_ifindex).ok() } else { None }
 }
 
-/// Keeps a packet socket from processes that are forked from this one and from programs that they start: open there, it would go on
-/// taking the interface's frames.
-pub(super) fn keep_to_this_process(socket: RawFd) {
+/// What DPDK opens without `O_CLOEXEC`. Files of other kinds are the program's.
+const KINDS: [&str; 7] = [
+    "anon_inode:[event",
+    "anon_inode:[timerfd]",
+    "/memfd:",
+    "pipe:",
+    "socket:",
+    "/dev/net/tun",
+    "/dev/vhost",
+];
+
+/// Runs `f`, which has DPDK open descriptors, and closes them to programs that are started later.
+///
+/// DPDK has no call for it, so they are those that are new. One that another thread of the program opens meanwhile is closed to them as
+/// well, if it is of these kinds.
+pub(super) fn closed_on_exec<T>(f: impl FnOnce() -> T) -> T {
+    let before = inheritable();
+    let result = f();
+    close_new_on_exec(&before);
+    result
+}
+
+/// Closes to programs that are started later what became [`inheritable`] since `before`.
+pub(in crate::dpdk) fn close_new_on_exec(before: &[RawFd]) {
+    inheritable().into_iter().filter(|fd| !before.contains(fd)).for_each(close_on_exec);
+}
+
+/// Descriptors of such kinds that a started program would inherit.
+pub(in crate::dpdk) fn inheritable() -> Vec<RawFd> {
+    let is_inheritable = |&fd: &RawFd| {
+        // SAFETY: asks for a flag; a descriptor that is closed meanwhile is refused.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+        flags >= 0 && flags & libc::FD_CLOEXEC == 0 && KINDS.iter().any(|kind| name(fd).starts_with(kind))
+    };
+    open().into_iter().filter(is_inheritable).collect()
+}
+
+fn open() -> Vec<RawFd> {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// What `/proc` shows of a descriptor.
+fn name(fd: RawFd) -> String {
+    let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+    link.map_or_else(|_| String::new(), |path| path.display().to_string())
+}
+
+fn close_on_exec(fd: RawFd) {
     // SAFETY: changes a flag of a descriptor.
-    unsafe { libc::fcntl(socket, libc::F_SETFD, libc::FD_CLOEXEC) };
+    unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+}
+
+/// Keeps a packet socket from processes that are forked from this one: open there, it would go on taking the interface's frames.
+pub(super) fn keep_to_this_process(socket: RawFd) {
     fork::give_up(socket);
     // Its rings keep it open too.
     for (start, length) in mappings_of(socket) {

@@ -1,6 +1,6 @@
 //! DPDK's environment: once in a process, with hugepages or without, as any user.
 
-use super::log;
+use super::{descriptor, log};
 use crate::fork::Process;
 use crate::{machine, signals};
 use std::cell::OnceCell;
@@ -288,10 +288,11 @@ fn init(arguments: Vec<CString>) -> Result<(), EalError> {
         // DPDK keeps pointers into its arguments for ever.
         let arguments: &'static mut [*mut c_char] =
             arguments.into_iter().map(CString::into_raw).collect::<Vec<_>>().leak();
-        let (result, said) = log::complaints_of(|| {
+        let start = || {
             // SAFETY: the pointers are NUL-terminated texts that live for ever; the EAL starts once, as STATE says.
             unsafe { dpdk_sys::rte_eal_init(arguments.len() as c_int, arguments.as_mut_ptr()) }
-        });
+        };
+        let (result, said) = log::complaints_of(|| descriptor::closed_on_exec(start));
         if result < 0 {
             return Err(EalError::Refused { errno: errno(), said });
         }

@@ -113,7 +113,8 @@ impl Port {
     pub fn open(eal: Eal, spec: &PortSpec, config: &PortConfig) -> Result<Self, PortError> {
         let setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
         // Drivers start threads too.
-        let (mut port, started) = signals::blocked(|| Self::make(eal, spec, config))?;
+        let make = || signals::blocked(|| Self::make(eal, spec, config));
+        let (mut port, started) = descriptor::closed_on_exec(make)?;
         // Where it didn't start, dropping the port takes this lock again.
         drop(setup);
         port.info.mac = started?;

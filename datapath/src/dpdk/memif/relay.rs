@@ -3,9 +3,9 @@
 use super::bell::{Bell, Heard};
 use super::gate::Gate;
 use super::socket::{self, Message};
-use crate::dpdk::eal;
 use crate::dpdk::port;
 use crate::dpdk::prepare::PortError;
+use crate::dpdk::{descriptor, eal};
 use crate::fork::Own;
 use crate::port_spec::SocketRole;
 use crate::signals;
@@ -223,6 +223,8 @@ impl Work {
     fn pass(&self, peer: &OwnedFd, driver: &OwnedFd) -> bool {
         let (mut connected, mut driver_spoke) = (false, false);
         let mut heard = Heard::default();
+        // The drivers of this process open the link's memory and interrupts while they greet each other.
+        let before = descriptor::inheritable();
         let server = matches!(self.meeting, Meeting::Server { .. });
         while let Ok([stopped, from_peer, from_driver]) = socket::wait([&self.stopped, peer, driver], -1) {
             if stopped || (from_peer && connected) {
@@ -233,6 +235,9 @@ impl Work {
             let Ok(Some(message)) = Message::receive(from) else { break };
             connected |= message.kind() == CONNECTED;
             heard.note(&message, server);
+            if connected {
+                descriptor::close_new_on_exec(&before);
+            }
             if message.send(to).is_err() {
                 break;
             }

@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::{carry, eal, ip, open, open_with, own_network, small};
+use common::{carry, eal, frame, ip, open, open_with, own_network, small};
 use ferroce_datapath::dpdk::{Port, PortConfig};
+use ferroce_datapath::io::{Burst, PacketIo};
 use ferroce_datapath::linux;
 use roce::wire::Mtu;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -82,4 +83,43 @@ fn what_cannot_work_says_how_to_mend_it() {
     let mut smaller = open_with("dpdk0", &PortConfig { mtu: Some(1000), ..small() });
     assert_eq!(smaller.info().max_frame, 1018);
     carry(&mut smaller, &mut open("dpdk1"), &[1014]);
+}
+
+/// Leaves this thread, and those that it starts, what a container has by default.
+fn as_in_a_container() {
+    const VERSION_3: u32 = 0x2008_0522;
+    const DEFAULT: u64 = 0xa804_25fb;
+    let header = [VERSION_3, 0];
+    let (low, high) = (DEFAULT as u32, (DEFAULT >> 32) as u32);
+    // Effective, permitted and inheritable: the lower half of each, then the upper.
+    let sets = [low, low, 0, high, high, 0];
+    // SAFETY: the header and both sets are as capset(2) has them, and outlive the call.
+    let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn an_interface_takes_no_more_than_a_container_has() {
+    let _alone = alone();
+    ip("link add dpdk0 type veth peer name dpdk1");
+    ip("link set dpdk0 up");
+    ip("link set dpdk1 up");
+    as_in_a_container();
+    let mut one = open("dpdk0");
+    let mut all = open_with("dpdk1", &PortConfig { promiscuous: true, ..small() });
+    carry(&mut one, &mut all, &[60, 1514]);
+    carry(&mut all, &mut one, &[60, 1514]);
+    // To an address of nobody.
+    let mut stranger = frame(&mut one, 60, 7);
+    stranger[..6].copy_from_slice(&[2, 0, 0, 0, 0, 99]);
+    let sent = stranger.to_vec();
+    let (mut out, mut came) = (Burst::new(), Burst::new());
+    out.push(stranger);
+    let arrives = (0..20_000_000).any(|_| {
+        one.transmit(&mut out);
+        came.clear();
+        all.receive(&mut came);
+        came.iter().any(|frame| frame[..] == sent)
+    });
+    assert!(arrives);
 }

@@ -12,6 +12,8 @@ mod memif;
 mod pool;
 mod port;
 mod prepare;
+mod self_test;
+mod unprivileged;
 mod vhost;
 
 pub use eal::{Eal, EalConfig, EalError, Hugepages, version};

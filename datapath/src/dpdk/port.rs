@@ -8,8 +8,8 @@ use super::mbuf::Mbuf;
 use super::memif::{Meeting, Relay};
 use super::pool::Pool;
 use super::prepare::{PortError, Prepared, max_frame, path_mtu, prepare, relay_failed};
-use super::vhost;
-use crate::io::{BURST, Bell, Burst, Caps, PacketBuf, PacketIo};
+use super::{unprivileged, vhost};
+use crate::io::{BURST, Bell, Burst, Caps, PacketIo};
 use crate::port_spec::{PortSpec, RingEnd, SocketRole};
 use crate::{fork, signals};
 use dpdk_sys as dpdk;
@@ -140,7 +140,7 @@ impl Port {
         let id = setup.probe()?;
         let info = setup.info(id);
         let socket = setup.packet_sockets().into_iter().find(|fd| !before.contains(fd));
-        socket.into_iter().for_each(descriptor::keep_to_this_process);
+        socket.into_iter().for_each(|socket| setup.own(socket));
         let mut port = Self {
             id,
             eal,
@@ -181,67 +181,6 @@ impl Port {
     #[must_use]
     pub fn buffers_in_use(&self) -> u32 {
         self.pool.in_use() - self.stock.len() as u32
-    }
-
-    /// Sends a frame of the largest size to `peer`, the other end of this port's link, and waits until it comes,
-    /// trying 10⁵ times.
-    ///
-    /// # Errors
-    /// [`PortError::SelfTest`] where it doesn't come, or comes changed.
-    pub fn test_to(&mut self, peer: &mut Self) -> Result<(), PortError> {
-        let frame = self.test_frame()?;
-        let mut out = Burst::new();
-        out.push(frame);
-        self.transmit(&mut out);
-        let mut came = Burst::new();
-        for _ in 0..100_000 {
-            self.transmit(&mut out);
-            peer.receive(&mut came);
-            if !came.is_empty() {
-                return self.check_test_frame(&came);
-            }
-            std::hint::spin_loop();
-        }
-        Err(self.test_failed("it doesn't arrive"))
-    }
-
-    /// As [`test_to`](Self::test_to), on a port that receives what it sends (`ring:NAME`).
-    ///
-    /// # Errors
-    /// The same.
-    pub fn self_test(&mut self) -> Result<(), PortError> {
-        let frame = self.test_frame()?;
-        let mut burst = Burst::new();
-        burst.push(frame);
-        self.transmit(&mut burst);
-        burst.clear();
-        self.receive(&mut burst);
-        self.check_test_frame(&burst)
-    }
-
-    fn test_frame(&mut self) -> Result<Mbuf, PortError> {
-        let mut frame = self.alloc().ok_or_else(|| self.test_failed("no buffer is free"))?;
-        frame.set_len(self.info.max_frame);
-        for (at, byte) in frame.iter_mut().enumerate() {
-            *byte = at as u8;
-        }
-        frame[..6].copy_from_slice(&[0xff; 6]);
-        frame[6..12].copy_from_slice(&self.info.mac.0);
-        // The EtherType that IEEE 802 leaves to local experiments.
-        frame[12..14].copy_from_slice(&[0x88, 0xb5]);
-        Ok(frame)
-    }
-
-    fn check_test_frame(&self, came: &Burst<Mbuf>) -> Result<(), PortError> {
-        let whole = |frame: &Mbuf| {
-            frame.len() == self.info.max_frame
-                && frame.iter().enumerate().skip(14).all(|(at, b)| *b == at as u8)
-        };
-        if came.iter().any(whole) { Ok(()) } else { Err(self.test_failed("it doesn't come back whole")) }
-    }
-
-    fn test_failed(&self, why: &str) -> PortError {
-        PortError::SelfTest { port: self.info.name.clone(), bytes: self.info.max_frame, why: why.into() }
     }
 
     /// Drops what no driver would send, so that the rest of the burst gets past it.
@@ -421,6 +360,17 @@ impl Setup<'_> {
         }
     }
 
+    /// Has the port's packet socket to itself, and for all addresses if that is asked for.
+    fn own(&self, socket: RawFd) {
+        descriptor::keep_to_this_process(socket);
+        let interface = self.prepared.interface.as_ref().filter(|_| self.config.promiscuous);
+        if let Some(interface) = interface
+            && let Err(error) = unprivileged::take_all_addresses(socket, interface.index)
+        {
+            tracing::warn!("{}: it takes no frames for other addresses: {error}", self.spec);
+        }
+    }
+
     /// Makes the device, and tells its port number.
     fn probe(&self) -> Result<u16, PortError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -522,8 +472,13 @@ impl Setup<'_> {
             self.call("setting its MTU", || unsafe { dpdk::rte_eth_dev_set_mtu(id, mtu) })?;
         }
         // SAFETY: the port is configured and its queues are set up.
-        self.call("starting it", || unsafe { dpdk::rte_eth_dev_start(id) })?;
-        if self.config.promiscuous {
+        let start = || unsafe { dpdk::rte_eth_dev_start(id) };
+        self.call("starting it", || match self.spec {
+            PortSpec::Interface(_) => unprivileged::without_interface_changes(start).unwrap_or(-libc::EAGAIN),
+            _ => start(),
+        })?;
+        // The packet socket of a Linux interface is told itself.
+        if self.config.promiscuous && !matches!(self.spec, PortSpec::Interface(_)) {
             // SAFETY: the port is started. Drivers without an address filter answer ENOTSUP: they take all frames.
             unsafe { dpdk::rte_eth_promiscuous_enable(id) };
         }

@@ -1,0 +1,66 @@
+//! Keeps DPDK's AF_PACKET driver from changing the interface, which takes CAP_NET_ADMIN, and which nobody asked for.
+//!
+//! When a port starts, DPDK has its driver set the interface's Ethernet address, to what it is, and its promiscuous mode, to off. A
+//! refusal fails the start, unless it says that the driver can't. So the calls are answered with that: by a seccomp(2) filter on a
+//! thread that runs the start alone.
+
+use std::io;
+use std::os::fd::RawFd;
+
+/// Where `struct seccomp_data` has the system call's number, and the lower half of its second argument.
+const NUMBER: u32 = 0;
+const REQUEST: u32 = if cfg!(target_endian = "little") { 24 } else { 28 };
+
+/// Runs `f` on a thread that can't change an interface. Where the kernel has no filter for it, the thread can.
+pub(super) fn without_interface_changes<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
+    let body = || {
+        if let Err(error) = refuse_changes() {
+            tracing::debug!("no filter for system calls: {error}");
+        }
+        f()
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("ferroce-start".into()).spawn_scoped(scope, body)?;
+        thread.join().map_err(|_| io::Error::other("it panicked"))
+    })
+}
+
+/// Has the kernel answer the calling thread's requests to change an interface with EOPNOTSUPP, for as long as the thread lives.
+fn refuse_changes() -> io::Result<()> {
+    let [load, equal, end] = [
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        libc::BPF_RET | libc::BPF_K,
+    ]
+    .map(|code| code as u16);
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EOPNOTSUPP as u32;
+    let mut filter = [
+        (load, 0, 0, NUMBER),
+        (equal, 0, 3, libc::SYS_ioctl as u32),
+        (load, 0, 0, REQUEST),
+        (equal, 2, 0, libc::SIOCSIFFLAGS as u32),
+        (equal, 1, 0, libc::SIOCSIFHWADDR as u32),
+        (end, 0, 0, libc::SECCOMP_RET_ALLOW),
+        (end, 0, 0, refused),
+    ]
+    .map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program's pointer leads to `len` instructions that outlive the call; both calls concern this thread alone.
+    let result = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has a packet socket take frames for all addresses, until it is closed. Unlike the interface's own mode this takes no privilege.
+pub(super) fn take_all_addresses(socket: RawFd, interface: u32) -> io::Result<()> {
+    // SAFETY: all-zero bytes are a request.
+    let mut request: libc::packet_mreq = unsafe { std::mem::zeroed() };
+    request.mr_ifindex = interface as libc::c_int;
+    request.mr_type = libc::PACKET_MR_PROMISC as libc::c_ushort;
+    let (value, size) = ((&raw const request).cast(), size_of::<libc::packet_mreq>() as libc::socklen_t);
+    // SAFETY: `value` leads to `size` bytes that outlive the call.
+    let set = unsafe { libc::setsockopt(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, value, size) };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -2,8 +2,10 @@
 
 use super::stream::Sizes;
 use super::wire::{from_scale, to_scale};
-use super::{Phase, socket};
-use crate::errno::{Errno, INVALID, UNSUPPORTED, number, out, status};
+use super::{Phase, Socket, socket};
+use crate::abi::{RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR};
+use crate::errno::{Errno, INVALID, UNSUPPORTED, last, number, out, status};
+use crate::id::rdma_set_option;
 use libc::socklen_t;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_long, c_void};
@@ -126,6 +128,15 @@ impl Options {
     }
 }
 
+/// Sets an option of the socket's identifier, which says what the socket may be bound to.
+fn bind_as(socket: &Socket, option: u32, value: &[u8]) -> Result<(), Errno> {
+    let (id, level) = (socket.id().abi(), RDMA_OPTION_ID as c_int);
+    // SAFETY: the identifier is the socket's own, and the value only read.
+    let set =
+        unsafe { rdma_set_option(id, level, option as c_int, value.as_ptr().cast_mut().cast(), value.len()) };
+    if set == 0 { Ok(()) } else { Err(last()) }
+}
+
 /// `rsetsockopt(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsetsockopt(
@@ -144,7 +155,12 @@ pub unsafe extern "C" fn rsetsockopt(
         let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), length as usize) };
         let mut inner = socket.lock();
         let idle = matches!(inner.phase, Phase::Idle | Phase::Listening);
-        inner.options.set((level, option), value, idle)
+        inner.options.set((level, option), value, idle)?;
+        match (level, option) {
+            (libc::SOL_SOCKET, libc::SO_REUSEADDR) => bind_as(&socket, RDMA_OPTION_ID_REUSEADDR, value),
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => bind_as(&socket, RDMA_OPTION_ID_AFONLY, value),
+            _ => Ok(()),
+        }
     })
 }
 
@@ -191,4 +207,40 @@ pub extern "C" fn rfcntl(socket_number: c_int, command: c_int, argument: c_long)
             _ => Err(UNSUPPORTED),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address;
+    use crate::pretend::device;
+    use crate::socket::{rbind, rlisten, rsocket};
+
+    /// Returns whether a socket listens at an address, with an option switched on.
+    fn listens(at: &str, option: Option<(c_int, c_int)>) -> bool {
+        let at: std::net::SocketAddr = at.parse().unwrap();
+        let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let (socket, on): (c_int, c_int) = (rsocket(family, libc::SOCK_STREAM, 0), 1);
+        assert!(socket >= 0);
+        let size = size_of::<c_int>() as socklen_t;
+        // SAFETY: all-zero bytes are an address, with room for either family; the option is as long as said.
+        unsafe {
+            let mut place: libc::sockaddr_storage = std::mem::zeroed();
+            address::write((&raw mut place).cast(), at);
+            if let Some((level, option)) = option {
+                assert_eq!(rsetsockopt(socket, level, option, (&raw const on).cast(), size), 0);
+            }
+            rbind(socket, (&raw const place).cast(), size_of_val(&place) as socklen_t) == 0
+                && rlisten(socket, 8) == 0
+        }
+    }
+
+    #[test]
+    fn sockets_of_both_families_listen_on_one_port() {
+        device();
+        assert!(listens("0.0.0.0:7101", None));
+        assert!(!listens("[::]:7101", None), "it would be one of IPv4 too");
+        assert!(listens("[::]:7101", Some((libc::IPPROTO_IPV6, libc::IPV6_V6ONLY))));
+        assert!(!listens("[::]:7101", Some((libc::SOL_SOCKET, libc::SO_REUSEADDR))), "one listens at a time");
+    }
 }

@@ -128,3 +128,73 @@ fn the_end_of_the_process_reaches_the_manager_s_thread() {
     at_exit();
     assert_eq!(sent(peer), [(Kind::DisconnectRequest, local)]);
 }
+
+/// A generator of numbers: the test is the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    /// A message of any kind and any content, whose communication ids are often known ones.
+    fn message(&mut self, known: &[u32]) -> Mad {
+        let kinds = [
+            Kind::Request,
+            Kind::Reject,
+            Kind::Reply,
+            Kind::ReadyToUse,
+            Kind::DisconnectRequest,
+            Kind::DisconnectReply,
+            Kind::ServiceRequest,
+            Kind::ServiceReply,
+        ];
+        let (sender, receiver) = (self.below(4) as u32 + REMOTE, self.one_of(known));
+        let mut mad = if self.below(4) == 0 {
+            crate::pretend::request([10, 3, 1, 1].into(), self.below(1 << 20) as u32)
+        } else {
+            message::message(self.one_of(&kinds), self.below(9) as u64, sender, receiver)
+        };
+        for _ in 0..self.below(8) {
+            mad[24 + self.below(232)] = self.below(256) as u8;
+        }
+        mad
+    }
+}
+
+#[test]
+fn whatever_peers_say_each_message_has_one_answer_at_most_and_events_are_bounded() {
+    let mut server = Server::new();
+    let peers: [IpAddr; 2] = [[10, 3, 1, 1].into(), [10, 3, 1, 2].into()];
+    network().there.extend(peers);
+    let mut known = vec![0, 1];
+    for state in [
+        State::RequestSent,
+        State::RequestCame,
+        State::ReplySent,
+        State::ReplyCame,
+        State::Established,
+        State::DisconnectSent,
+        State::Closed,
+    ] {
+        for peer in peers {
+            known.push(connection(&mut server, peer, state, 0x341).lock().local);
+        }
+    }
+    let mut dice = Dice(7);
+    let rounds = 50_000;
+    for _ in 0..rounds {
+        let (from, mad) = (dice.one_of(&peers), dice.message(&known));
+        server.takes(from, &mad);
+    }
+    let answers: usize = peers.iter().map(|peer| sent(*peer).len()).sum();
+    assert!(answers <= rounds, "{answers} answers to {rounds} messages");
+    let events = std::iter::from_fn(|| event(&server)).count();
+    // A listener's backlog, each request's end, and what the connections' states lead to.
+    assert!((1024..=2 * 1024 + 3 * known.len()).contains(&events), "{events} events");
+}

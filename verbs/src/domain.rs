@@ -120,6 +120,40 @@ impl MemoryRegion {
         Ok(region??)
     }
 
+    /// Changes all of a region of [`register_raw`](Self::register_raw) but its keys: its domain, its memory, what requests call
+    /// its first byte, and its rights.
+    ///
+    /// # Safety
+    /// As [`register_raw`](Self::register_raw).
+    ///
+    /// # Errors
+    /// Returns an error if the region's memory was allocated by [`alloc`](Self::alloc), the domain is another device's, memory windows
+    /// are bound to the region, or registration would refuse the memory. Then the region is as it was.
+    pub unsafe fn change(
+        &mut self,
+        pd: &ProtectionDomain,
+        address: *mut u8,
+        length: usize,
+        origin: u64,
+        access: Access,
+    ) -> Result<(), Error> {
+        let start =
+            NonNull::new(address).ok_or_else(|| Error::value("address", "null", "a buffer".into()))?;
+        if self.owned.is_some() {
+            return Err(Error::value("region", "allocated by alloc()", "one of register_raw()".into()));
+        }
+        if !Arc::ptr_eq(&pd.device, &self.device) {
+            return Err(Error::OtherDevice { what: "the protection domain" });
+        }
+        let address = start.as_ptr().expose_provenance() as u64;
+        let (pd, lkey) = (pd.pd, self.region.lkey);
+        let wanted = Region { address, origin, length: length as u64, access, ..self.region };
+        let changed =
+            self.device.engine.call(move |station, _| station.endpoint.change_region(lkey, pd, &wanted));
+        (self.region, self.start, self.length) = (changed??, start, length);
+        Ok(())
+    }
+
     fn check(&self, offset: usize, length: usize) -> Result<*mut u8, BoundsError> {
         match offset.checked_add(length) {
             // SAFETY: `offset` is at most the allocation's length.

@@ -269,6 +269,14 @@ impl Endpoint {
         self.commons.regions.register_as(pd, address, length, origin, access)
     }
 
+    /// Changes all of a region but its keys. When this returns, bytes that are no longer of the region are touched no more.
+    ///
+    /// # Errors
+    /// No region has this key, memory windows are bound to it, or its memory is as [`Self::register`] refuses it.
+    pub fn change_region(&mut self, lkey: Lkey, pd: PdId, wanted: &Region) -> Result<Region, ControlError> {
+        self.commons.regions.change(lkey, pd, wanted)
+    }
+
     /// Forgets a region. When this returns, none of its bytes is touched any more.
     ///
     /// # Errors

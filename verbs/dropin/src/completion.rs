@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::channel::{Channel, Events};
 use crate::completion_ex;
 use crate::context::Context;
+use crate::domain::Pd;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, object, status};
 use crate::event::Object;
 use crate::live;
@@ -134,9 +135,13 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     object(|| {
         // SAFETY: the contract of the manual page.
         let wanted = unsafe { at(wanted) }?;
-        let flags = IBV_CQ_INIT_ATTR_MASK_FLAGS;
-        if wanted.wc_flags & !completion_ex::FIELDS != 0 || wanted.comp_mask & !flags != 0 {
+        let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+        if wanted.wc_flags & !completion_ex::FIELDS != 0 || wanted.comp_mask & !known != 0 {
             return Err(UNSUPPORTED);
+        }
+        if wanted.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
+            // SAFETY: the contract of the manual page.
+            unsafe { live::find(wanted.parent_domain.cast::<Pd>()) }?.check_parent()?;
         }
         first_vector(wanted.comp_vector)?;
         // SAFETY: the contract of the manual page.

@@ -5,10 +5,13 @@ use crate::device::Configured;
 use crate::errno::{Errno, INVALID};
 use crate::event::AsyncEvents;
 use crate::live;
-use crate::{completion, on_demand, post, query, queue_pair, srq, unsupported, window, xrc};
+use crate::{
+    completion, device_memory, on_demand, parent, post, query, queue_pair, srq, unsupported, window, xrc,
+};
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
 use verbs::{Device, ManagementPort};
 
 /// What `abi_compat` holds where a `verbs_context` is around the `ibv_context`.
@@ -23,6 +26,8 @@ pub(crate) struct Context {
     /// Queue pair 1, once `librdmacm.so.1` uses it.
     pub(crate) management: OnceLock<ManagementPort>,
     pub(crate) events: AsyncEvents,
+    /// Bytes of device memory that are allocated.
+    pub(crate) device_memory: AtomicUsize,
 }
 
 impl Context {
@@ -33,8 +38,8 @@ impl Context {
         let opened = configured.open()?;
         let events = AsyncEvents::new(&opened).inspect_err(|_| configured.close())?;
         let abi = verbs_context { context: table(device, events.descriptor()), ..extended() };
-        let context =
-            live::give(Self { abi, device: opened, configured, management: OnceLock::new(), events });
+        let (management, device_memory) = (OnceLock::new(), AtomicUsize::new(0));
+        let context = live::give(Self { abi, device: opened, configured, management, events, device_memory });
         // SAFETY: the box was made right here.
         Ok(unsafe { &raw mut (*context).abi.context })
     }
@@ -105,6 +110,12 @@ fn extended() -> verbs_context {
         get_srq_num: Some(xrc::get_srq_num),
         open_qp: Some(xrc::open_qp),
         advise_mr: Some(on_demand::advise_mr),
+        alloc_dm: Some(device_memory::alloc_dm),
+        free_dm: Some(device_memory::free_dm),
+        reg_dm_mr: Some(device_memory::reg_dm_mr),
+        alloc_td: Some(parent::alloc_td),
+        dealloc_td: Some(parent::dealloc_td),
+        alloc_parent_domain: Some(parent::alloc_parent_domain),
         sz: size_of::<verbs_context>(),
         ..Default::default()
     }

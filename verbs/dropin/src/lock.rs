@@ -26,6 +26,8 @@ pub(crate) enum Rank {
     CompletionQueue,
     /// A shared receive queue.
     SharedReceives,
+    /// A memory region, while it is changed.
+    Region,
     /// A protection domain's list of regions on demand.
     OnDemand,
 }

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Errno, INVALID, count, out, status};
-use crate::on_demand;
+use crate::{device_memory, on_demand};
 use std::ffi::c_int;
 use std::net::IpAddr;
 use verbs::{Device, DeviceInfo, Mtu};
@@ -142,6 +142,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             ..Default::default()
         };
         on_demand::capabilities(&mut whole);
+        whole.max_dm_size = device_memory::SIZE as u64;
         // SAFETY: the program has room for `size` bytes, and `whole` has no more than are copied.
         unsafe {
             let length = size.min(size_of::<ibv_device_attr_ex>());

@@ -33,8 +33,6 @@ refuse! {
     ibv_attach_mcast
     /// Multicast.
     ibv_detach_mcast
-    /// A region's rights and place are fixed.
-    ibv_rereg_mr
     /// Enhanced connection establishment: vendors' options.
     ibv_set_ece
     /// Enhanced connection establishment: vendors' options.

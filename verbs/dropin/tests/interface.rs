@@ -47,65 +47,6 @@ fn memory_is_checked_when_it_is_registered() {
 }
 
 #[test]
-fn regions_on_demand_are_populated_when_advised() {
-    let objects = Objects::new();
-    let advise = |advice, flags, lkey, addr: u64| {
-        let mut part = ibv_sge { addr, length: 64, lkey };
-        // SAFETY: the domain is alive, and the table lies before the `ibv_context`, as the headers find it.
-        unsafe {
-            let table =
-                context().byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>();
-            (*table).advise_mr.unwrap()(objects.pd, advice, flags, &mut part, 1)
-        }
-    };
-    let [read, write, no_fault] = [0, 1, 2];
-    // SAFETY: the mapping is this test's own; the regions are deregistered before it goes.
-    unsafe {
-        let (protection, kind) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let memory = libc::mmap(null_mut(), 4096, protection, kind, -1, 0);
-        let resident = || {
-            let mut there = 0_u8;
-            assert_eq!(libc::mincore(memory, 4096, &mut there), 0);
-            there & 1 == 1
-        };
-        let flags = (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_LOCAL_WRITE) as i32;
-        let mr = ibv_reg_mr(objects.pd, memory, 4096, flags | IBV_ACCESS_REMOTE_WRITE as i32);
-        assert!(!resident(), "registration populates nothing");
-        let (lkey, start) = ((*mr).lkey, memory as u64);
-        assert_eq!((advise(no_fault, 1, lkey, start), resident()), (0, false));
-        assert_eq!((advise(write, 1, lkey, start), resident()), (0, true));
-        assert_eq!(
-            (advise(write, 2, lkey, start), advise(9, 1, lkey, start)),
-            (libc::EINVAL, libc::EOPNOTSUPP)
-        );
-        assert_eq!(advise(read, 1, (*objects.mr).lkey, start), libc::ENOENT, "that one is not on demand");
-        assert_eq!((advise(read, 1, lkey, 4096), advise(read, 0, lkey, 4096)), (libc::EFAULT, 0));
-        assert_eq!(ibv_dereg_mr(mr), 0);
-        assert_eq!(advise(read, 1, lkey, start), libc::ENOENT);
-        assert_eq!(refused(ibv_reg_mr(objects.pd, 4096 as *mut c_void, 64, flags)), libc::EFAULT);
-
-        // All memory, for the owner alone.
-        assert_eq!(refused(ibv_reg_mr(objects.pd, null_mut(), usize::MAX, flags | 2)), libc::EOPNOTSUPP);
-        let all = ibv_reg_mr(objects.pd, null_mut(), usize::MAX, flags);
-        assert!(!all.is_null());
-        objects.connect();
-        let (to, from) = (start, objects.memory.as_ptr() as u64);
-        (from as *mut u64).write(0x0102_0304_0506_0708);
-        let mut into = ibv_sge { addr: to, length: 8, lkey: (*all).lkey };
-        let mut recv = ibv_recv_wr { sg_list: &mut into, num_sge: 1, ..Default::default() };
-        let mut bad = null_mut();
-        assert_eq!((*context()).ops.post_recv.unwrap()(objects.qp, &mut recv, &mut bad), 0);
-        let mut of = ibv_sge { addr: from, length: 8, lkey: (*all).lkey };
-        let mut send =
-            ibv_send_wr { sg_list: &mut of, num_sge: 1, opcode: IBV_WR_SEND, ..Default::default() };
-        assert_eq!(objects.post(&mut send).0, 0);
-        assert_eq!((objects.poll().status, (to as *const u64).read_volatile()), (0, 0x0102_0304_0506_0708));
-        assert_eq!((ibv_dereg_mr(all), libc::munmap(memory, 4096)), (0, 0));
-    }
-}
-
-#[test]
 fn queue_pairs_are_checked_when_they_are_made() {
     let objects = Objects::new();
     // SAFETY: the domain and the queue are alive.

@@ -184,11 +184,7 @@ impl RegionTable {
         origin: u64,
         access: Access,
     ) -> Result<Region, ControlError> {
-        // The last byte of the address space is left out, so that every end has an address.
-        let limit = u64::MAX - address.max(origin);
-        if length == 0 || length > limit {
-            return Err(ControlError::Value { what: "a region's length", value: length, limit });
-        }
+        check_place(address, origin, length)?;
         let max = self.entries.len() as u32;
         let index =
             self.free.pop_front().ok_or(ControlError::Limit { what: "memory regions", limit: max })?;
@@ -209,6 +205,23 @@ impl RegionTable {
         };
         self.entries[index as usize].live = Some(Live { pd, region, windows: 0 });
         Ok(region)
+    }
+
+    /// Changes all of a region but its keys.
+    ///
+    /// # Errors
+    /// No region has this key, windows are bound to it, or its memory is as [`register`](Self::register) refuses it. Then the region
+    /// is as it was.
+    pub fn change(&mut self, lkey: Lkey, pd: PdId, wanted: &Region) -> Result<Region, ControlError> {
+        let &Region { address, origin, length, access, .. } = wanted;
+        check_place(address, origin, length)?;
+        let live = self.live(lkey).ok_or(ControlError::NoRegion(lkey))?;
+        if live.windows > 0 {
+            return Err(ControlError::RegionBusy { lkey, windows: live.windows });
+        }
+        live.pd = pd;
+        live.region = Region { address, origin, length, access, ..live.region };
+        Ok(live.region)
     }
 
     /// Forgets a region: from now on its keys name nothing.
@@ -402,6 +415,15 @@ impl RegionTable {
     fn find(&self, number: u32) -> Result<&Live, AccessError> {
         find(&self.entries, self.index_bits, number)
     }
+}
+
+/// Whether a region may lie there. The last byte of the address space is left out, so that every end has an address.
+fn check_place(address: u64, origin: u64, length: u64) -> Result<(), ControlError> {
+    let limit = u64::MAX - address.max(origin);
+    if length == 0 || length > limit {
+        return Err(ControlError::Value { what: "a region's length", value: length, limit });
+    }
+    Ok(())
 }
 
 /// What a place and its generation are called before sealing. Generation bits that don't fit are dropped.

@@ -38,6 +38,25 @@ fn each_refusal_says_why() {
 }
 
 #[test]
+fn a_changed_region_keeps_its_keys_and_nothing_else() {
+    let mut table = table(4);
+    let region = table.register(PD, 0x1000, 64, Access::REMOTE_WRITE).unwrap();
+    let other = PdId(2);
+    let wanted = Region { address: 0x2000, origin: 0, length: 32, access: Access::REMOTE_READ, ..region };
+    let refused = table.change(region.lkey, other, &Region { length: 0, ..wanted });
+    assert!(matches!(refused, Err(ControlError::Value { .. })));
+    assert!(table.remote(region.rkey, PD, QPN, 0x1000, 64, Access::REMOTE_WRITE).is_ok(), "it is as it was");
+    assert_eq!(table.change(region.lkey, other, &wanted), Ok(wanted));
+    let ask = |pd, address, access| table.remote(region.rkey, pd, QPN, address, 32, access);
+    assert_eq!(ask(other, 0, Access::REMOTE_READ), Ok(Slice::new(0x2000, 32)));
+    assert_eq!(ask(other, 0x1000, Access::REMOTE_READ), Err(AccessError::Range));
+    assert_eq!(ask(other, 0, Access::REMOTE_WRITE), Err(AccessError::Access));
+    assert_eq!(ask(PD, 0, Access::REMOTE_READ), Err(AccessError::ProtectionDomain));
+    table.deregister(region.lkey).unwrap();
+    assert_eq!(table.change(region.lkey, PD, &wanted), Err(ControlError::NoRegion(region.lkey)));
+}
+
+#[test]
 fn a_local_key_is_no_remote_key() {
     let mut table = table(1024);
     let crossed = (0..1024).filter(|place| {

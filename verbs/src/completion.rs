@@ -126,7 +126,8 @@ impl CompletionQueue {
     /// Gives it another depth, 1 to [`max_cq_depth`](crate::DeviceLimits::max_cq_depth). What it holds stays.
     ///
     /// # Errors
-    /// Where a limit is passed, more completions wait than it would hold, or the core has stopped.
+    /// Returns an error if a limit is passed, if more completions wait than it would hold or come once the posted sends are done, or
+    /// if the core has stopped.
     pub fn resize(&mut self, depth: u32) -> Result<(), Error> {
         let limit = self.handle.device.info.limits.max_cq_depth;
         if !(1..=limit).contains(&depth) {

@@ -69,8 +69,9 @@ impl Queues {
         ring: &mut CqRing,
         depth: u32,
     ) -> Result<(), ControlError> {
+        let held: usize = endpoint.completions(cq).iter().map(|part| part.len()).sum();
+        let waiting = ring.waiting() + held + self.slots.outstanding_sends(cq, endpoint);
         let producer = self.producer(cq).ok_or(ControlError::NoCq(cq))?;
-        let waiting = ring.waiting();
         if waiting > depth as usize {
             return Err(ControlError::CqFull { cq, waiting, depth: depth as usize });
         }
@@ -133,7 +134,7 @@ impl Queues {
             // A bell may outlive its queue pair.
             match &mut slots.all[slot] {
                 None => return,
-                Some(Queue::Pair(QpQueues { qpn, send, recv })) => {
+                Some(Queue::Pair(QpQueues { qpn, send, recv, .. })) => {
                     endpoint.take_posts(now, *qpn, recv.take(), send.take());
                 }
                 Some(Queue::Shared(SrqQueues { srq, recv })) => {
@@ -269,11 +270,23 @@ impl Slots {
         }
     }
 
+    /// Returns how many send requests are not done whose completions go to `cq`. A request that is not signalled counts: it completes if
+    /// it fails.
+    fn outstanding_sends(&self, cq: CqId, endpoint: &Endpoint) -> usize {
+        let outstanding = |queue: &Queue| match queue {
+            Queue::Pair(queues) if queues.send_cq == cq => {
+                queues.send.outstanding(endpoint.send_room(queues.qpn))
+            }
+            Queue::Pair(_) | Queue::Shared(_) => 0,
+        };
+        self.all.iter().flatten().map(outstanding).sum()
+    }
+
     /// Tells the posters of a slot what is done.
     fn publish(&self, slot: usize, endpoint: &Endpoint) {
         match &self.all[slot] {
             None => {}
-            Some(Queue::Pair(QpQueues { qpn, send, recv })) => {
+            Some(Queue::Pair(QpQueues { qpn, send, recv, .. })) => {
                 let [send_room, recv_room] = endpoint.rooms(*qpn);
                 send.publish(send_room);
                 recv.publish(recv_room);

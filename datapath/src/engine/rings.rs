@@ -98,6 +98,7 @@ impl SrqRings {
 #[derive(Debug)]
 pub(super) struct QpQueues {
     pub(super) qpn: Qpn,
+    pub(super) send_cq: CqId,
     pub(super) send: WorkQueue<CheckedSend>,
     pub(super) recv: WorkQueue<CheckedRecv>,
 }
@@ -116,7 +117,7 @@ pub(super) fn queue_pair(qpn: Qpn, init: &QpInit, rules: PostRules, slot: &Slot<
     let (recv, recv_queue) = work_queue(init.capabilities.max_recv, unpolled.clone(), recv_place);
     (
         QpRings { send, recv, rules, doorbells: doorbells.clone(), slot: index, qpn },
-        QpQueues { qpn, send: send_queue, recv: recv_queue },
+        QpQueues { qpn, send_cq: init.send_cq, send: send_queue, recv: recv_queue },
     )
 }
 

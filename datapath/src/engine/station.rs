@@ -108,7 +108,8 @@ impl Station {
     /// all that was in it.
     ///
     /// # Errors
-    /// As the endpoint has it: if more completions wait than the new depth holds. Then the ring is as it was.
+    /// As the endpoint has it: if more completions wait, or come when the posted sends are done, than the new depth holds. Then the
+    /// ring is as it was.
     pub fn resize_cq(
         &mut self,
         cq: CqId,

@@ -180,6 +180,12 @@ impl<T> WorkQueue<T> {
         ring.read_chunk(waiting).into_iter().flatten()
     }
 
+    /// Returns how many requests are not done, given how many more the endpoint would take: those that the core has and those on their
+    /// way.
+    pub(super) fn outstanding(&self, room: u32) -> usize {
+        self.ring.slots() + self.depth.saturating_sub(room) as usize
+    }
+
     /// Tells the poster what is done, given how many more the endpoint would take.
     pub(super) fn publish(&self, room: u32) {
         let outstanding = self.depth.saturating_sub(room);

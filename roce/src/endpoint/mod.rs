@@ -87,7 +87,7 @@ pub enum ControlError {
     Value { what: &'static str, value: u64, limit: u64 },
     #[error("CQ {} still serves {qps} queue pairs", .cq.0)]
     CqBusy { cq: CqId, qps: u32 },
-    #[error("CQ {} holds {waiting} completions: a depth of {depth} has no room for them; poll first", .cq.0)]
+    #[error("CQ {} holds {waiting} completions, or will once posted sends are done: a depth of {depth} has no room for them; poll first", .cq.0)]
     CqFull { cq: CqId, waiting: usize, depth: usize },
     #[error("source {from} and destination {to} are of different families: use two of one")]
     Families { from: IpAddr, to: IpAddr },

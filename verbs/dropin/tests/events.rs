@@ -201,6 +201,7 @@ fn a_queue_gets_another_depth_with_what_it_holds() {
     let cqe = || unsafe { (*objects.cq).cqe };
     assert_eq!((resize(0), resize(-1), resize(1 << 30)), (libc::EINVAL, libc::EINVAL, libc::EINVAL));
     assert_eq!((resize(64), cqe()), (0, 64));
+    assert_eq!((resize(3), cqe()), (libc::EINVAL, 64), "four will come");
     // Each control call is a turn of the core: after two all completions are there.
     assert_eq!((objects.modify(error, IBV_QP_STATE), objects.modify(error, IBV_QP_STATE)), (0, 0));
     assert_eq!((resize(3), cqe()), (libc::EINVAL, 64), "four wait");

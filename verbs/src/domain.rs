@@ -1,9 +1,10 @@
+//! Protection domains and registered memory.
+
 use crate::device::Inner;
-use crate::{Access, BoundsError, CompletionQueue, Error, QueuePairBuilder};
+use crate::{Access, BoundsError, CompletionQueue, Error, QueuePairBuilder, RemoteBuffer};
 use datapath::host_memory::{copy_in, copy_out};
-use roce::qp::{Remote, Sge};
-use roce::{Lkey, PdId, Region, Rkey};
-use serde::{Deserialize, Serialize};
+use roce::qp::Sge;
+use roce::{Lkey, PdId, Region};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ impl MemoryRegion {
     /// Where there is no memory, a limit is passed, or the core has stopped.
     pub fn alloc(pd: &ProtectionDomain, length: usize, access: Access) -> Result<Self, Error> {
         let none = Error::OutOfMemory { length };
-        // Never of no bytes, so that the allocation is one; the region is as long as was asked for.
+        // Never of no bytes, so that the allocation is one; registering refuses such a region.
         let Ok(layout) = Layout::from_size_align(length.max(1), PAGE) else { return Err(none) };
         // SAFETY: the layout has at least one byte.
         let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { return Err(none) };
@@ -111,6 +112,9 @@ impl MemoryRegion {
         origin: Option<u64>,
         access: Access,
     ) -> Result<Region, Error> {
+        if length == 0 {
+            return Err(Error::value("length of a memory region", 0, "at least 1 byte".into()));
+        }
         let address = start.as_ptr().expose_provenance() as u64;
         let (domain, length, origin) = (pd.pd, length as u64, origin.unwrap_or(address));
         let region = pd
@@ -256,24 +260,5 @@ impl Drop for MemoryRegion {
             // rather be lost than freed under the core.)
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
-    }
-}
-
-/// A peer's memory region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RemoteBuffer {
-    /// Where it starts, as requests call it.
-    pub address: u64,
-    /// Bytes.
-    pub length: u64,
-    /// Its remote key.
-    pub rkey: u32,
-}
-
-impl RemoteBuffer {
-    /// The remote side of a work request, `offset` bytes in. The peer checks it.
-    #[must_use]
-    pub fn at(&self, offset: u64) -> Remote {
-        Remote { address: self.address.wrapping_add(offset), rkey: Rkey::new(self.rkey) }
     }
 }

@@ -64,6 +64,7 @@ mod modify;
 mod queue_pair;
 mod settings;
 mod srq;
+mod remote_buffer;
 mod window;
 mod xrc;
 
@@ -81,7 +82,7 @@ pub use datapath::engine::{
 };
 pub use datapath::io::{Loopback, PacketIo, pair};
 pub use device::{Device, DeviceInfo, DeviceLimits, OwnPort};
-pub use domain::{MemoryRegion, ProtectionDomain, RemoteBuffer};
+pub use domain::{MemoryRegion, ProtectionDomain};
 pub use error::{BoundsError, Error, PollError, PostListError};
 pub use event::Events;
 pub use management::{ManagementPort, Sent};
@@ -89,6 +90,7 @@ pub use queue_pair::{DEFAULT_QUEUE_KEY, QueuePair, QueuePairBuilder};
 
 pub use settings::QpSettings;
 pub use srq::SharedReceiveQueue;
+pub use remote_buffer::{ParseRemoteBufferError, RemoteBuffer};
 pub use window::MemoryWindow;
 pub use xrc::{TargetBuilder, XrcDomain};
 

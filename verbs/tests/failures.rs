@@ -175,6 +175,8 @@ fn bad_input_is_refused_in_one_line() {
     for refusal in refusals {
         assert!(!refusal.contains('\n') && refusal.len() > 20, "{refusal}");
     }
+    let empty = MemoryRegion::alloc(&a.pd, 0, Access::ALL).unwrap_err().to_string();
+    assert!(empty.contains("is 0: it must be at least 1 byte"), "{empty}");
     // SAFETY: null is refused before anything is done with it.
     let null = unsafe { MemoryRegion::register_raw(&a.pd, std::ptr::null_mut(), 8, Access::ALL) };
     assert!(null.unwrap_err().to_string().contains("null"));

@@ -3,12 +3,14 @@
 use crate::failure::Failure;
 use crate::port::PortArgs;
 use anstyle::{AnsiColor, Style};
+use datapath::echo::echo;
 use datapath::machine::{self, Check, Status};
 use datapath::port_spec::PortSpec;
 use serde_json::{Value, json};
+use std::io;
 use std::net::IpAddr;
 use std::process::ExitCode;
-use verbs::{Capabilities, ConnectOptions, Device, Mtu, QpEndpoint, Qpn};
+use verbs::{Capabilities, ConnectOptions, Device, DeviceInfo, Mtu, QpEndpoint, Qpn};
 
 /// The command line of `ferroce doctor`.
 #[derive(Clone, Debug, clap::Args)]
@@ -49,15 +51,15 @@ fn of_port(args: &Args) -> Result<Vec<Check>, Failure> {
     let config = args.port.device_config()?;
     let spec = config.port().unwrap_or_default().parse::<PortSpec>();
     let spec = spec.map_err(|wrong| Failure::usage(wrong.to_string()))?;
-    let mut checks = machine::checks(&[spec]);
+    let mut checks = machine::checks(std::slice::from_ref(&spec));
     match Device::open(&config) {
         Err(error) => checks.push(split("device", &error.to_string())),
-        Ok(device) => port(&device, args.peer, &mut checks),
+        Ok(device) => port(&device, &spec, args.peer, &mut checks),
     }
     Ok(checks)
 }
 
-fn port(device: &Device, peer: Option<IpAddr>, checks: &mut Vec<Check>) {
+fn port(device: &Device, spec: &PortSpec, peer: Option<IpAddr>, checks: &mut Vec<Check>) {
     let info = match device.query() {
         Ok(info) => info,
         Err(error) => return checks.push(split("device", &error.to_string())),
@@ -75,12 +77,59 @@ fn port(device: &Device, peer: Option<IpAddr>, checks: &mut Vec<Check>) {
         ),
         false => check("address", Status::Ok, gids.join(", "), None),
     });
-    if let Some(peer) = peer {
-        let gid = info.gid_towards(peer);
-        checks.push(match reach(device, gid, peer) {
-            Ok(()) => check("peer", Status::Ok, format!("{peer} answers"), None),
-            Err(error) => split("peer", &error.to_string()),
-        });
+    let Some(peer) = peer else { return };
+    if info.gids.contains(&peer) {
+        let found = format!("{peer} is this port's own address");
+        return checks.push(check("peer", Status::Fail, found, Some("give --peer the other host's address")));
+    }
+    match reach(device, info.gid_towards(peer), peer) {
+        Ok(()) => {
+            checks.push(check("peer", Status::Ok, format!("{peer} answers"), None));
+            checks.extend(path(spec, &info, peer));
+        }
+        Err(error) => checks.push(split("peer", &error.to_string())),
+    }
+}
+
+/// IP packets of so many bytes carry a full path MTU: IPv4, UDP, BTH, RETH, immediate data and ICRC; IPv6 has 20 more.
+fn packet_of(mtu: u32, peer: IpAddr) -> usize {
+    mtu as usize + if peer.is_ipv4() { 64 } else { 84 }
+}
+
+/// Whether the way carries packets of the path MTU. Only a Linux interface has a kernel behind it that can ask, and none asks within a
+/// VLAN of the device's own.
+fn path(spec: &PortSpec, info: &DeviceInfo, peer: IpAddr) -> Option<Check> {
+    let PortSpec::Interface(interface) = spec else { return None };
+    if info.vlan.is_some() {
+        return None;
+    }
+    Some(path_by(info.mtu, peer, |bytes| echo(interface, peer, bytes)))
+}
+
+fn path_by(mtu: Mtu, peer: IpAddr, mut passes: impl FnMut(usize) -> io::Result<bool>) -> Check {
+    let full = packet_of(mtu.bytes(), peer);
+    let unknown = |why: String| {
+        let remedy = format!("see by other means that packets of {full} bytes arrive");
+        check("path MTU", Status::Warn, why, Some(&remedy))
+    };
+    match passes(full) {
+        Ok(true) => return check("path MTU", Status::Ok, format!("packets of {full} bytes arrive"), None),
+        Ok(false) => {}
+        Err(error) => return unknown(format!("not tried: {error}")),
+    }
+    let smaller = Mtu::ALL.into_iter().rev().filter(|smaller| *smaller < mtu);
+    let found = smaller
+        .map(|mtu| (mtu, packet_of(mtu.bytes(), peer)))
+        .find(|(_, bytes)| matches!(passes(*bytes), Ok(true)));
+    match found {
+        Some((mtu, bytes)) => {
+            let (found, mtu) =
+                (format!("packets of {full} bytes to {peer} are lost, {bytes} arrive"), mtu.bytes());
+            let remedy =
+                format!("raise the MTU of every link on the way, or set mtu = {mtu} in ferroce.toml");
+            check("path MTU", Status::Fail, found, Some(&remedy))
+        }
+        None => unknown(format!("{peer} echoes no packet of any size")),
     }
 }
 
@@ -96,6 +145,10 @@ fn reach(device: &Device, gid: usize, peer: IpAddr) -> Result<(), verbs::Error> 
 
 /// The library's errors say what, then the remedy after a semicolon, or after a colon where it is a check.
 fn split(name: &str, error: &str) -> Check {
+    // DPDK's own words are joined by semicolons too, and have no remedy in them.
+    if error.contains("doesn't open: ") || error.contains("DPDK doesn't start") {
+        return check(name, Status::Fail, error, Some(machine::SEE_LOG));
+    }
     match error
         .split_once("; ")
         .or_else(|| error.split_once(": check ").map(|(found, _)| (found, &error[found.len() + 2..])))
@@ -133,6 +186,26 @@ mod tests {
         assert_eq!(check.found, "no answer from 10.0.0.9 by ARP");
         assert_eq!(check.remedy.as_deref(), Some("check its address"));
         assert_eq!(split("device", "odd").remedy, None);
+        let refused = split(
+            "device",
+            "port `eal:x`: port `eal:x` doesn't open: probe fails (EINVAL): EAL: one; EAL: two",
+        );
+        assert!(refused.found.ends_with("EAL: two") && !refused.remedy.unwrap().contains("EAL:"));
+    }
+
+    #[test]
+    fn a_way_that_swallows_large_packets_is_named_with_what_it_carries() {
+        let peer = "10.0.0.2".parse().unwrap();
+        let way = |most: usize| path_by(Mtu::M4096, peer, move |bytes| Ok(bytes <= most));
+        assert_eq!(way(9000).status, Status::Ok);
+        let lossy = way(1500);
+        assert_eq!(lossy.status, Status::Fail);
+        assert!(lossy.found.contains("4160 bytes to 10.0.0.2 are lost, 1088 arrive"), "{lossy:?}");
+        assert!(lossy.remedy.unwrap().contains("mtu = 1024"));
+        let mute = way(0);
+        assert!(mute.status == Status::Warn && mute.remedy.is_some(), "{mute:?}");
+        let closed = path_by(Mtu::M1024, peer, |_| Err(io::Error::other("no right")));
+        assert!(closed.status == Status::Warn && closed.found.contains("no right"), "{closed:?}");
     }
 
     #[test]

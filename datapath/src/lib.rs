@@ -3,9 +3,11 @@
 //! Without the feature `dpdk` what remains is the port trait, in-process ports, neighbour resolution and the
 //! poll-mode core: enough to run endpoints in a test.
 
+pub mod capabilities;
 pub mod clock;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
+pub mod echo;
 pub mod engine;
 pub mod event_fd;
 pub mod fork;

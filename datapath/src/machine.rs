@@ -46,6 +46,9 @@ const CAPABILITIES: [(u32, &str, &str); 3] = [
     (14, "CAP_IPC_LOCK", "large rings on Linux interfaces"),
 ];
 
+/// The remedy where DPDK refuses in its own words.
+pub const SEE_LOG: &str = "FERROCE_LOG=dpdk=debug shows all that DPDK says; see what the other checks name";
+
 /// Enough for DPDK's default memory.
 const HUGEPAGES_MB: u64 = 512;
 /// What a jumbo port on a Linux interface locks: a ring each way.
@@ -122,7 +125,9 @@ fn user_with(who: u32, mask: u64) -> Check {
     let list = |item: fn(&(u32, &str, &str)) -> String| lacking.iter().map(|l| item(l)).collect::<Vec<_>>();
     let found = list(|(_, name, purpose)| format!("{name} ({purpose})")).join(", ");
     let names = list(|(_, name, _)| name.to_lowercase()).join(",");
-    let remedy = format!("run as root, or `setcap {names}+ep PROGRAM`; memif ports need none of them");
+    let remedy = format!(
+        "run as root, or `setcap {names}+ep` on ferroce and start programs by `ferroce run`, which hands them on; memif ports need none of them"
+    );
     Check::with("user", Status::Warn, format!("uid {who} lacks {found}"), &remedy)
 }
 
@@ -223,6 +228,10 @@ mod library {
 
     fn failed(name: &str, error: &PortError) -> Check {
         let text = error.to_string();
+        // DPDK's own words have no remedy in them.
+        if matches!(error, PortError::Driver { .. }) {
+            return Check::with(name, Status::Fail, text, super::SEE_LOG);
+        }
         // Errors say what is wrong, then the remedy.
         match text.split_once("; ") {
             Some((found, remedy)) => Check::with(name, Status::Fail, found.into(), remedy),

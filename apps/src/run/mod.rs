@@ -9,6 +9,7 @@ mod stale;
 use crate::failure::Failure;
 use crate::{signals, units};
 use cc::Rate;
+use datapath::capabilities;
 use hosts::{Hosts, Link};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -32,6 +33,9 @@ With --namespaces each rank has a host of its own. In PROGRAM and ARGS, {rank} i
 {peer} the address of rank 0; rank 0 itself, the server, runs without an argument that is {peer} alone.
 
 The libraries are built by `scripts/dropin`. FERROCE_LOG=info logs to standard error what they do.")]
+Without root: a port on a Linux interface needs CAP_NET_RAW. A program that is given it by setcap ignores injected libraries, so give it \
+to ferroce, which hands it on: setcap cap_net_raw,cap_ipc_lock+ep $(command -v ferroce). Everybody who may execute that file then has it.
+
 pub struct Args {
     /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0 [default: as ferroce.toml says]
     #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT", conflicts_with = "namespaces")]
@@ -93,6 +97,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let error = command.exec();
     Err(Failure::program(program, &error))
 }
+    // A kernel without ambient capabilities gives the program what it gave before.
+    if let Err(error) = capabilities::hand_on() {
+        tracing::debug!("capabilities are not handed on: {error}");
+    }
 
 /// What the libraries read from the program's environment.
 fn settings(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {

@@ -28,7 +28,7 @@ pub enum PortError {
     NoInterface { name: String, existing: String },
     #[error("interface `{name}` can't be used: {why}; {remedy}")]
     Interface { name: String, why: String, remedy: String },
-    #[error("{what} needs {needs}; run as root, or `setcap {}+ep PROGRAM`", needs.to_lowercase())]
+    #[error("{what} needs {needs}; run as root, or `setcap {}+ep` on ferroce and start the program by `ferroce run`, which hands it on", needs.to_lowercase())]
     Permission { what: String, needs: &'static str },
     #[error("an MTU of {given} doesn't fit port `{port}`: {limit}; {remedy}")]
     Mtu { port: String, given: u32, limit: String, remedy: String },

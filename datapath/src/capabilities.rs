@@ -1,0 +1,66 @@
+//! Hands this process's capabilities on to the program that it becomes or starts.
+//!
+//! A program with capabilities of its own runs in the loader's secure mode, which ignores injected libraries. One that inherits them as
+//! ambient capabilities does not, so `ferroce run` is given them and hands them on (capabilities(7)).
+
+use std::io;
+
+/// Those that ports need, by their bits.
+const WANTED: u64 = 1 << 12 | 1 << 13 | 1 << 14;
+/// `_LINUX_CAPABILITY_VERSION_3`: two words of 32 bits each.
+const VERSION: u32 = 0x2008_0522;
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: libc::c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Words {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// Makes CAP_NET_ADMIN, CAP_NET_RAW and CAP_IPC_LOCK ambient, as far as this process has them. Does nothing for root, whose programs
+/// have all.
+///
+/// # Errors
+/// Returns the kernel's error if it refuses.
+pub fn hand_on() -> io::Result<()> {
+    // SAFETY: geteuid takes nothing and can't fail.
+    if unsafe { libc::geteuid() } == 0 {
+        return Ok(());
+    }
+    let mut header = Header { version: VERSION, pid: 0 };
+    let mut words = [Words::default(); 2];
+    // SAFETY: the header is of version 3, for which the kernel writes two elements.
+    check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, words.as_mut_ptr()) })?;
+    // All of them are in the first word.
+    let ours = words[0].permitted & WANTED as u32;
+    words[0].inheritable |= ours;
+    // SAFETY: as above; the kernel reads two elements.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, words.as_ptr()) })?;
+    for capability in (0..32).filter(|bit| ours & 1 << bit != 0) {
+        let (raise, none): (libc::c_ulong, libc::c_ulong) = (libc::PR_CAP_AMBIENT_RAISE as _, 0);
+        // SAFETY: prctl takes integers here.
+        let raised =
+            unsafe { libc::prctl(libc::PR_CAP_AMBIENT, raise, capability as libc::c_ulong, none, none) };
+        check(raised.into())?;
+    }
+    Ok(())
+}
+
+fn check(result: libc::c_long) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn who_has_none_hands_none_on() {
+        assert!(super::hand_on().is_ok());
+    }
+}

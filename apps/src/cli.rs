@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::perf::PerfArgs;
-use crate::{doctor, info, pcap, replay, run, sim, soak, switch};
+use crate::{config, doctor, info, pcap, replay, run, sim, soak, switch};
 use anstream::{AutoStream, ColorChoice};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 /// An RDMA NIC made of software: RoCEv2 over DPDK ports, paced by in-band telemetry.
 #[derive(Debug, Parser)]
-#[command(name = "ferroce", version, propagate_version = true, after_help = TOUR)]
+#[command(name = "ferroce", version = env!("FERROCE_VERSION"), propagate_version = true, after_help = TOUR)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -40,11 +40,15 @@ macro_rules! examples {
 const TOUR: &str = "\
 First steps:
   ferroce doctor                     what this machine lacks, and the remedy
+  ferroce config                     the settings in effect, and where each comes from
   ferroce info                       interfaces that can be ports, and the other forms of a port's name
   ferroce write-bw --help            measure, with examples
   ferroce completions bash > /etc/bash_completion.d/ferroce
 
-FERROCE_PORT and FERROCE_IP stand for --port and --ip; FERROCE_LOG=debug logs to standard error.";
+FERROCE_PORT and FERROCE_IP stand for --port and --ip; FERROCE_LOG=debug logs to standard error.
+
+Exit codes: 0 done, 1 the run failed, 2 the command line or a file is wrong, 128 + N ended by signal N (141: nobody reads the output). \
+`ferroce run` has its program's; 127 if there is no such program, 126 if it can't be run.";
 
 const INFO: &str = "\
 Examples:
@@ -90,6 +94,8 @@ pub enum Command {
     Run(run::Args),
     /// Show devices, ports, GIDs, limits and counters
     #[command(after_help = INFO)]
+    /// Show the settings in effect and where each comes from; check a file
+    Config(config::Args),
     Info(info::Args),
     /// Say what this machine lacks, and the remedy
     #[command(after_help = DOCTOR)]

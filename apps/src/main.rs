@@ -5,6 +5,7 @@
 mod output;
 
 mod cli;
+mod config;
 mod counters;
 mod doctor;
 mod failure;
@@ -48,6 +49,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Switch(args) => switch::run(&args),
         Command::Completions { shell } => cli::completions(shell).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(&args),
+        Command::Config(args) => config::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::WriteBw(args) => perf::run(tool(Verb::Write, Kind::Bandwidth), &args),

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::units;
 use cc::Rate;
+use datapath::port_spec::PortSpec;
 use std::path::PathBuf;
 use verbs::{Address, Device, DeviceConfig, Mtu, Progress};
 
@@ -34,7 +35,7 @@ impl PortArgs {
     /// The settings, with or without a port.
     fn settings(&self) -> Result<DeviceConfig, Failure> {
         let mut config = match &self.config {
-            Some(file) => DeviceConfig::from_file(file),
+            Some(file) => DeviceConfig::from_env_over(file),
             None => DeviceConfig::from_env(),
         }
         .map_err(|wrong| Failure::usage(wrong.to_string()))?;
@@ -53,6 +54,18 @@ impl PortArgs {
         if let Some(rate) = self.link_rate {
             config = config.link_rate(rate);
         }
+        // The tools poll all the time.
+        Ok(config.progress_by_default(Progress::Inline))
+    }
+
+    /// The settings, whose port, if there is one, has a legal name.
+    ///
+    /// # Errors
+    /// Returns a failure if a file, a variable or a flag is wrong.
+    pub fn checked(&self) -> Result<DeviceConfig, Failure> {
+        let config = self.settings()?;
+        let port = config.port().map(str::parse::<PortSpec>).transpose();
+        port.map_err(|wrong| Failure::usage(wrong.to_string()))?;
         Ok(config)
     }
 

@@ -9,10 +9,7 @@ pub use verbs::{parse_bytes as bytes, parse_duration as duration, parse_rate as 
 /// # Errors
 /// As [`duration`]; zero.
 pub fn seconds(text: &str) -> Result<Duration, String> {
-    let time = match text.parse::<f64>() {
-        Ok(_) => duration(&format!("{text}s"))?,
-        Err(_) => duration(text)?,
-    };
+    let time = duration(text)?;
     if time.is_zero() {
         Err(format!("`{text}`: a run needs some time; write seconds, or 500ms"))
     } else {
@@ -52,7 +49,8 @@ mod tests {
         assert_eq!(duration("2ms"), Ok(Duration::from_millis(2)));
         assert_eq!(duration("20us"), Ok(Duration::from_micros(20)));
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
-        for wrong in ["", "s", "5", "-1s", "1m", "nans", "1e99s", "1.1e9s", "1e19s"] {
+        assert_eq!(duration("5"), Ok(Duration::from_secs(5)));
+        for wrong in ["", "s", "-5", "-1s", "1m", "nan", "nans", "inf", "1e99s", "1.1e9s", "1e19s"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
         assert_eq!(seconds("2"), Ok(Duration::from_secs(2)));

@@ -69,7 +69,9 @@ fn help_teaches_by_example() {
     {
         assert!(help.contains(part), "{part}: {help}");
     }
-    ferroce("--version").assert().success();
+    let version = ferroce("--version").assert().success().get_output().clone();
+    let version = String::from_utf8(version.stdout).unwrap();
+    assert!(version.contains(concat!(env!("CARGO_PKG_VERSION"), " (")), "the commit is in {version}");
     ferroce("").assert().code(2);
 }
 
@@ -123,7 +125,7 @@ fn settings_that_a_stranger_could_have_written_are_ignored() {
         let output = ferroce("info").current_dir(folder.path()).assert().success().get_output().clone();
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
         let warning = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(warning.lines().count(), 1, "{warning}");
+        assert_eq!((warning.lines().count(), warning.contains('\x1b')), (1, false), "{warning}");
         warning
     };
     let warning = run();
@@ -136,4 +138,87 @@ fn settings_that_a_stranger_could_have_written_are_ignored() {
         let warning = run();
         assert!(warning.contains("belongs to user 65534"), "{warning}");
     }
+}
+
+/// `ferroce run` needs a folder with the library's name in it.
+fn run_with(library: &std::path::Path, line: &str) -> Command {
+    std::fs::write(library.join("libibverbs.so.1"), "").unwrap();
+    let mut command = ferroce(line);
+    command.env("FERROCE_LIB", library).env_remove("FERROCE_CC").env_remove("FERROCE_CONFIG");
+    command
+}
+
+#[test]
+fn run_ends_as_a_shell_would() {
+    let folder = tempfile::tempdir().unwrap();
+    for (line, code) in
+        [("run -- true", 0), ("run -- false", 1), ("run -- /nowhere/program", 127), ("run -- /etc", 126)]
+    {
+        run_with(folder.path(), line).assert().code(code);
+    }
+}
+
+#[test]
+fn run_checks_what_the_program_would_only_find_out_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("wrong.toml");
+    std::fs::write(&file, "mtu = 1500").unwrap();
+    for (flags, part) in [
+        ("--cc bogus".to_owned(), "bogus"),
+        ("--cc hpcc,line_rate=fast".into(), "line_rate"),
+        ("--ip 10.0.0.300".into(), "10.0.0.300"),
+        ("--port memif:".into(), "memif"),
+        (format!("--config {}", file.display()), "1500"),
+    ] {
+        let output =
+            run_with(folder.path(), &format!("run {flags} -- true")).assert().code(2).get_output().clone();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(part) && error.lines().count() == 1, "{flags}: {error}");
+    }
+}
+
+#[test]
+fn config_shows_each_setting_and_where_it_comes_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ferroce.toml");
+    std::fs::write(
+        &file,
+        "mtu = 1024\nport = 'veth7'\n[[congestion]]\npeer = '10.0.0.0/8'\ncc = 'fixed'\nwindow = 9000\n",
+    )
+    .unwrap();
+    let mut command = ferroce("config --json --link-rate 1G");
+    command.current_dir(folder.path()).env("FERROCE_PORT", "veth9").env("FERROCE_QUEUE_PAIRS", "77");
+    let output = command.assert().success().get_output().clone();
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["file"], "ferroce.toml");
+    let find = |key: &str| {
+        let rows = json["settings"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["key"] == key).unwrap_or_else(|| panic!("{key}: {json}"));
+        (row["value"].as_str().unwrap_or("-").to_owned(), row["source"].as_str().unwrap().to_owned())
+    };
+    let pair = |value: &str, source: &str| (value.to_owned(), source.to_owned());
+    assert_eq!(find("port"), pair("veth9", "FERROCE_PORT"));
+    assert_eq!(find("mtu"), pair("1024", "ferroce.toml"));
+    assert_eq!(find("queue_pairs"), pair("77", "FERROCE_QUEUE_PAIRS"));
+    assert_eq!(find("buffers"), pair("8192", "default"));
+    assert_eq!(find("link_rate").1, "--link-rate");
+    assert_eq!(find("congestion"), pair("peer 10.0.0.0/8: fixed window 9000 B", "ferroce.toml"));
+    let mut flagged = ferroce("config --port veth8");
+    let flagged = flagged.env("FERROCE_PORT", "veth9").assert().success().get_output().clone();
+    let text = String::from_utf8(flagged.stdout).unwrap();
+    let port = text.lines().find(|line| line.starts_with("port")).unwrap();
+    assert!(port.contains("veth8") && port.ends_with("--port"), "{text}");
+}
+
+#[test]
+fn config_checks_a_file_that_names_no_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.toml");
+    for (text, part) in [("mtu = 1500", "1500"), ("port = 'memif:'", "memif"), ("colour = 1", "colour")] {
+        std::fs::write(&file, text).unwrap();
+        let error = refused(&format!("config --config {}", file.display()), 2);
+        assert!(error.contains(part), "{error}");
+    }
+    std::fs::write(&file, "mtu = 1024").unwrap();
+    ferroce(&format!("config --config {}", file.display())).assert().success();
 }

@@ -11,7 +11,7 @@ use roce::wire::format::{Numbers, NumbersError};
 use roce::wire::{Mtu, Vlan};
 use std::fs::File;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use thiserror::Error;
 
@@ -77,6 +77,8 @@ pub enum ConfigError {
     IntPort(String),
     #[error("{given} buffers: it is 256 to 1048576")]
     Buffers { given: u32 },
+    #[error("FERROCE_QUEUE_PAIRS {0:?}: not a number; write 1 to {MAX_SLOTS}")]
+    QueuePairsText(String),
     #[error("{given} queue pairs: it is 1 to {MAX_SLOTS}")]
     QueuePairs { given: u32 },
 }
@@ -119,7 +121,7 @@ impl DeviceConfig {
         Self { port: Some(port.into()), ..Self::default() }
     }
 
-    /// From `FERROCE_PORT`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS` and `FERROCE_CC` (a congestion
+    /// From `FERROCE_PORT`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS`, `FERROCE_QUEUE_PAIRS` and `FERROCE_CC` (a congestion
     /// rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`), over the file that `FERROCE_CONFIG` names, or else
     /// `ferroce.toml` in the current folder if there is one.
     ///
@@ -129,10 +131,30 @@ impl DeviceConfig {
     /// # Errors
     /// Returns [`ConfigError`] if the file or a value can't be read.
     pub fn from_env() -> Result<Self, ConfigError> {
-        let mut config = match std::env::var_os("FERROCE_CONFIG") {
-            Some(file) => Self::from_file(Path::new(&file))?,
-            None => implicit::read(Path::new(implicit::FILE))?,
-        };
+        match std::env::var_os("FERROCE_CONFIG") {
+            Some(file) => Self::from_env_over(Path::new(&file)),
+            None => implicit::read(Path::new(implicit::FILE))?.with_env(),
+        }
+    }
+
+    /// As [`from_env`](Self::from_env), over `file` whatever `FERROCE_CONFIG` names.
+    ///
+    /// # Errors
+    /// Returns [`ConfigError`] if the file or a value can't be read.
+    pub fn from_env_over(file: &Path) -> Result<Self, ConfigError> {
+        Self::from_file(file)?.with_env()
+    }
+
+    /// The file that [`from_env`](Self::from_env) reads: the one that `FERROCE_CONFIG` names, or a `ferroce.toml` in the current folder
+    /// that is not ignored.
+    #[must_use]
+    pub fn file() -> Option<PathBuf> {
+        let named = std::env::var_os("FERROCE_CONFIG").map(PathBuf::from);
+        named.or_else(|| implicit::is_read(Path::new(implicit::FILE)).then(|| implicit::FILE.into()))
+    }
+
+    fn with_env(self) -> Result<Self, ConfigError> {
+        let mut config = self;
         if let Ok(text) = std::env::var("FERROCE_CC") {
             let rule = rule_from_text(&text, feedback_key_from_env()?);
             let rule = rule.map_err(|reason| ConfigError::Congestion { text, reason })?;
@@ -151,6 +173,10 @@ impl DeviceConfig {
         }
         if let Ok(text) = std::env::var("FERROCE_PROGRESS") {
             config.progress = Some(text.parse()?);
+        }
+        if let Ok(text) = std::env::var("FERROCE_QUEUE_PAIRS") {
+            let most = text.parse().map_err(|_| ConfigError::QueuePairsText(text))?;
+            config = config.queue_pairs(most)?;
         }
         if let Ok(addresses) = std::env::var("FERROCE_IP") {
             config.addresses = addresses.split(',').map(|a| a.trim().parse()).collect::<Result<_, _>>()?;

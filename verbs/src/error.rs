@@ -13,7 +13,7 @@ pub enum Error {
     Port { port: String, reason: String },
     #[error("{0}")]
     Config(#[from] crate::ConfigError),
-    #[error("{0}")]
+    #[error("{0}{remedy}", remedy = remedy(.0))]
     Control(#[from] ControlError),
     #[error(transparent)]
     CoreStopped(#[from] Stopped),
@@ -49,6 +49,18 @@ pub enum Error {
     Management,
     #[error("the system gives no random bytes: {0}")]
     Random(String),
+}
+
+/// What raises a limit that the caller chose.
+fn remedy(error: &ControlError) -> &'static str {
+    match error {
+        ControlError::Limit { what, .. }
+            if what.starts_with("queue pairs") || *what == "completion queues" =>
+        {
+            "; raise queue_pairs in ferroce.toml or by FERROCE_QUEUE_PAIRS"
+        }
+        _ => "",
+    }
 }
 
 impl Error {

@@ -39,6 +39,11 @@ pub(crate) fn read(path: &Path) -> Result<DeviceConfig, ConfigError> {
     }
 }
 
+/// Whether [`read`] takes its settings from `path`.
+pub(crate) fn is_read(path: &Path) -> bool {
+    matches!(open(path), Ok(Some(_)))
+}
+
 /// Opens the file; `None` if there is none.
 ///
 /// # Errors

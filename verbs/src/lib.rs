@@ -55,6 +55,7 @@ mod congestion;
 mod connect;
 mod device;
 mod domain;
+mod effective;
 mod error;
 mod event;
 mod gid;

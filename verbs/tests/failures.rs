@@ -284,6 +284,7 @@ fn a_device_holds_as_many_queue_pairs_as_it_was_told() {
         let qps: Vec<_> = (0..most).map(|_| build().unwrap()).collect();
         let refused = build().unwrap_err().to_string();
         assert!(refused.contains(&format!("no more than {most} queue pairs")), "{refused}");
+        assert!(refused.contains("queue_pairs in ferroce.toml or by FERROCE_QUEUE_PAIRS"), "{refused}");
         drop(qps);
         // Numbers that are gone rest, slots do not.
         let shared: Vec<_> = (0..most).map(|_| pd.shared_receive_queue(1, 1).unwrap()).collect();

@@ -19,6 +19,7 @@ mod stats;
 mod verify;
 
 pub use args::PerfArgs;
+pub use congestion::describe as describe_congestion;
 pub use plan::{Kind, Tool, Verb};
 
 use crate::failure::Failure;

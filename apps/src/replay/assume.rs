@@ -115,42 +115,9 @@ fn stage_in(name: &str) -> Option<u32> {
     after[..digits].parse().ok()
 }
 
-/// A whole number and one of `units`, the unit's worth in the base.
-fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let (_, worth) = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?;
-    number.parse::<u64>().ok()?.checked_mul(*worth)
-}
-
-/// `100G`, `50M`, `25k` or bits per second.
-pub fn parse_rate(text: &str) -> Result<Rate, String> {
-    with_unit(text, &[("", 1), ("k", 1_000), ("m", 1_000_000), ("g", 1_000_000_000)])
-        .map(Rate::from_bps)
-        .ok_or_else(|| "a rate is a whole number of bits per second, or of k, M or G, as 100G".into())
-}
-
-/// `4160ns`, `5us` or `1ms`.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    with_unit(text, &[("ns", 1), ("us", 1_000), ("ms", 1_000_000)])
-        .map(Duration::from_nanos)
-        .ok_or_else(|| "a time is a whole number of ns, us or ms, as 4160ns".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn units_are_read_and_nonsense_is_not() {
-        assert_eq!(parse_rate("100G"), Ok(Rate::from_gbps(100)));
-        assert_eq!(parse_rate("7"), Ok(Rate::from_bps(7)));
-        assert_eq!(parse_duration("5us"), Ok(Duration::from_micros(5)));
-        for bad in ["", "G", "-1G", "1.5G", "99999999999G", "1T", "1é"] {
-            assert!(parse_rate(bad).is_err(), "{bad}");
-        }
-        assert!(parse_duration("5").is_err());
-    }
 
     #[test]
     fn the_stage_is_read_from_the_name() {

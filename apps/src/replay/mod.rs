@@ -5,6 +5,7 @@ mod report;
 mod trace;
 
 use crate::failure::Failure;
+use crate::units;
 use assume::Assumed;
 use cc::{Ack, CongestionController, Hpcc, Instant};
 use report::Report;
@@ -32,16 +33,16 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     max_stage: Option<u32>,
     /// Round trip of the idle path, as 4160ns or 5us (T)
-    #[arg(long, value_name = "TIME", value_parser = assume::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     base_rtt: Option<Duration>,
     /// The senders' link, as 100G
-    #[arg(long, value_name = "RATE", value_parser = assume::parse_rate)]
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
     line_rate: Option<cc::Rate>,
     /// Additive increase, as 50M (W_ai / T)
-    #[arg(long, value_name = "RATE", value_parser = assume::parse_rate)]
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
     ai: Option<cc::Rate>,
     /// Lowest rate, as 100M
-    #[arg(long, value_name = "RATE", value_parser = assume::parse_rate)]
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
     min_rate: Option<cc::Rate>,
     /// Target utilisation, above 0 and at most 1
     #[arg(long, value_name = "SHARE")]

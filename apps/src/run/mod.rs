@@ -10,11 +10,13 @@ use crate::failure::Failure;
 use crate::{signals, units};
 use cc::Rate;
 use datapath::capabilities;
+use datapath::port_spec::PortSpec;
 use hosts::{Hosts, Link};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use verbs::{ConfigError, CongestionRule, DeviceConfig};
 
 /// The command line of `ferroce run`.
 #[derive(Debug, clap::Args)]
@@ -32,10 +34,10 @@ Examples:
 With --namespaces each rank has a host of its own. In PROGRAM and ARGS, {rank} is its number from 0, {ip} its own address, \
 {peer} the address of rank 0; rank 0 itself, the server, runs without an argument that is {peer} alone.
 
-The libraries are built by `scripts/dropin`. FERROCE_LOG=info logs to standard error what they do.")]
 Without root: a port on a Linux interface needs CAP_NET_RAW. A program that is given it by setcap ignores injected libraries, so give it \
 to ferroce, which hands it on: setcap cap_net_raw,cap_ipc_lock+ep $(command -v ferroce). Everybody who may execute that file then has it.
 
+The libraries are built by `scripts/dropin`. FERROCE_LOG=info logs to standard error what they do.")]
 pub struct Args {
     /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0 [default: as ferroce.toml says]
     #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT", conflicts_with = "namespaces")]
@@ -56,6 +58,9 @@ pub struct Args {
     /// Make so many connected hosts on this machine and run the command in each; as root
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=16))]
     namespaces: Option<u8>,
+    /// Queue pairs that the device may have, and as many completion queues [default: 1024]
+    #[arg(long, value_name = "N", env = "FERROCE_QUEUE_PAIRS")]
+    queue_pairs: Option<u32>,
     /// With --namespaces: the links' MTU
     #[arg(long, value_name = "BYTES", default_value_t = 4200, value_parser = clap::value_parser!(u16).range(576..=9000))]
     mtu: u16,
@@ -76,6 +81,7 @@ pub struct Args {
 /// # Errors
 /// Where the libraries or the program are missing, or the hosts can't be made.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    check(args)?;
     let libraries = library::folder()?;
     let settings = settings(args)?;
     if let Some(count) = args.namespaces {
@@ -92,15 +98,37 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let apart = device_file::apart(program, rest);
     let (first, others) = apart.as_deref().and_then(<[_]>::split_first).unwrap_or((program, rest));
     let mut command = Command::new(first);
+    // A kernel without ambient capabilities gives the program what it gave before.
+    if let Err(error) = capabilities::hand_on() {
+        tracing::debug!("capabilities are not handed on: {error}");
+    }
     command.args(others).env("LD_LIBRARY_PATH", library::search_path(&libraries)).envs(settings);
     // Returns only where it failed.
     let error = command.exec();
     Err(Failure::program(program, &error))
 }
-    // A kernel without ambient capabilities gives the program what it gave before.
-    if let Err(error) = capabilities::hand_on() {
-        tracing::debug!("capabilities are not handed on: {error}");
+
+/// What the program would only find out when it opens its device.
+fn check(args: &Args) -> Result<(), Failure> {
+    let wrong = |wrong: &dyn std::fmt::Display| Failure::usage(wrong.to_string());
+    let mut config = match &args.config {
+        Some(file) => DeviceConfig::from_file(file).map_err(|error| wrong(&error))?,
+        None => DeviceConfig::new(),
+    };
+    if let Some(text) = &args.cc {
+        text.parse::<CongestionRule>().map_err(|why| wrong(&format!("--cc {text}: {why}")))?;
     }
+    if let Some(addresses) = &args.ip {
+        for address in addresses.split(',') {
+            config = config.address(address.trim().parse().map_err(|error: ConfigError| wrong(&error))?);
+        }
+    }
+    if let Some(most) = args.queue_pairs {
+        config = config.queue_pairs(most).map_err(|error| wrong(&error))?;
+    }
+    let port = args.port.as_deref().or(config.port());
+    port.map(str::parse::<PortSpec>).transpose().map_err(|error| wrong(&error)).map(drop)
+}
 
 /// What the libraries read from the program's environment.
 fn settings(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
@@ -108,6 +136,7 @@ fn settings(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
     for (name, value) in [("FERROCE_PORT", &args.port), ("FERROCE_IP", &args.ip), ("FERROCE_CC", &args.cc)] {
         settings.extend(value.as_ref().map(|value| (name, value.into())));
     }
+    settings.extend(args.queue_pairs.map(|most| ("FERROCE_QUEUE_PAIRS", most.to_string().into())));
     settings.extend(args.vlan.map(|vlan| ("FERROCE_VLAN", vlan.to_string().into())));
     if let Some(file) = &args.config {
         let file =

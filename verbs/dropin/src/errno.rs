@@ -53,7 +53,11 @@ pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T 
 
 impl From<Error> for Errno {
     fn from(error: Error) -> Self {
-        tracing::warn!("{error}");
+        match error {
+            // The program hears ENOMEM, which says nothing of the remedy.
+            Error::Control(ControlError::Limit { .. }) => tracing::error!("{error}"),
+            _ => tracing::warn!("{error}"),
+        }
         Self::quietly(error)
     }
 }

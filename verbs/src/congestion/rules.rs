@@ -6,6 +6,7 @@ use crate::connect::DEFAULT_CONGESTION;
 use roce::qp::{Congestion, FeedbackKey};
 use roce::wire::Service;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -28,6 +29,12 @@ pub struct CongestionRule {
 pub struct Prefix {
     address: IpAddr,
     bits: u8,
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
 }
 
 impl Prefix {

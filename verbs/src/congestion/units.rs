@@ -31,14 +31,14 @@ pub fn rate_text(rate: Rate) -> String {
 /// Longer than any run: sums and multiples of a few such times still are times.
 const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
-/// A time with its unit: `500ns`, `20us`, `2ms`, `1.5s`. At most 10^9 s.
+/// A time with its unit: `500ns`, `20us`, `2ms`, `1.5s`. A plain number is seconds. At most 10^9 s.
 ///
 /// # Errors
-/// Returns what to write if the text is not a number followed by one of the units, or too long a time.
+/// Returns what to write if the text is not a number, alone or followed by one of the units, or too long a time.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is no time; write 500ns, 20us, 2ms or 1.5s");
     let units = [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-    let (unit, seconds) = units.iter().find(|(unit, _)| text.ends_with(unit)).ok_or_else(wrong)?;
+    let (unit, seconds) = units.iter().find(|(unit, _)| text.ends_with(unit)).unwrap_or(&("", 1.0));
     let number: f64 = text[..text.len() - unit.len()].trim_end().parse().map_err(|_| wrong())?;
     match Duration::try_from_secs_f64(number * seconds) {
         Ok(time) if time <= LONGEST => Ok(time),

@@ -1,0 +1,143 @@
+//! `ferroce config`: the settings in effect, where each comes from, and whether a file can be understood. It opens no port.
+
+use crate::failure::Failure;
+use crate::perf::describe_congestion;
+use crate::port::PortArgs;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use verbs::{CongestionRule, DeviceConfig};
+
+/// The command line of `ferroce config`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ferroce config                              what a tool or program started here would use
+  ferroce config --config ./ferroce.toml      whether this file can be understood, and what it says
+
+A flag goes before a variable, a variable before the file. Exit code 2: a setting is wrong.")]
+pub struct Args {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub port: PortArgs,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Variables, by the key of a file that they go before.
+const VARIABLES: [(&str, &str); 8] = [
+    ("port", "FERROCE_PORT"),
+    ("ip", "FERROCE_IP"),
+    ("vlan", "FERROCE_VLAN"),
+    ("progress", "FERROCE_PROGRESS"),
+    ("queue_pairs", "FERROCE_QUEUE_PAIRS"),
+    ("int_port", "FERROCE_INT_PORT"),
+    ("aecn_option", "FERROCE_AECN_OPTION"),
+    ("congestion", "FERROCE_CC"),
+];
+
+/// A setting as it is shown.
+struct Row {
+    key: &'static str,
+    value: Option<String>,
+    source: String,
+}
+
+/// Shows the settings.
+///
+/// # Errors
+/// Returns a failure with exit code 2 if the file, a variable or a flag is wrong.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let file = args.port.config.clone().or_else(DeviceConfig::file);
+    let config = args.port.checked()?;
+    let sources = Sources { args: &args.port, keys: keys(file.as_deref()), file };
+    let rows = rows(&config, &sources);
+    if args.json {
+        outln!("{:#}", as_json(&rows, sources.file.as_deref()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    match &sources.file {
+        Some(file) => outln!("file: {}", file.display())?,
+        None => outln!("file: none")?,
+    }
+    for Row { key, value, source } in &rows {
+        outln!("{key:<12} {:<36} {source}", value.as_deref().unwrap_or("-"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rows(config: &DeviceConfig, sources: &Sources<'_>) -> Vec<Row> {
+    let settings = config.settings().into_iter();
+    let mut rows: Vec<Row> =
+        settings.map(|(key, value)| Row { key, source: sources.of(key, value.as_deref()), value }).collect();
+    if config.rules().is_empty() {
+        rows.push(Row { key: "congestion", value: None, source: sources.of("congestion", None) });
+    }
+    for (place, rule) in config.rules().iter().enumerate() {
+        // A variable's rule is the first of all.
+        let is_variable = place == 0 && std::env::var_os("FERROCE_CC").is_some();
+        let source = if is_variable { "FERROCE_CC".into() } else { sources.of_file("congestion") };
+        rows.push(Row { key: "congestion", value: Some(rule_text(rule)), source });
+    }
+    rows
+}
+
+fn rule_text(rule: &CongestionRule) -> String {
+    let mut who = Vec::new();
+    who.extend(rule.peer.map(|peer| format!("peer {peer}")));
+    who.extend(rule.service.map(|service| format!("{service:?}").to_uppercase()));
+    who.extend(rule.service_level.map(|level| format!("service level {level}")));
+    let who = if who.is_empty() { "all".into() } else { who.join(", ") };
+    format!("{who}: {}", describe_congestion(Some(&rule.congestion)))
+}
+
+/// Where settings come from.
+struct Sources<'a> {
+    args: &'a PortArgs,
+    file: Option<PathBuf>,
+    /// What the file sets.
+    keys: BTreeSet<String>,
+}
+
+impl Sources<'_> {
+    fn of(&self, key: &'static str, value: Option<&str>) -> String {
+        let flag = match key {
+            "port" => self.args.port.is_some().then_some("--port"),
+            "ip" => (!self.args.ip.is_empty()).then_some("--ip"),
+            "vlan" => self.args.vlan.is_some().then_some("--vlan"),
+            "progress" => self.args.progress.is_some().then_some("--progress"),
+            "link_rate" => self.args.link_rate.is_some().then_some("--link-rate"),
+            _ => None,
+        };
+        let variable = VARIABLES.iter().find(|(of, _)| *of == key).map(|(_, variable)| *variable);
+        let variable = variable.filter(|variable| std::env::var_os(variable).is_some());
+        match (flag, variable) {
+            // The flag takes its value from the variable where it is not given.
+            (Some(flag), Some(variable)) if std::env::var(variable).ok().as_deref() != value => flag.into(),
+            (_, Some(variable)) => variable.into(),
+            (Some(flag), None) => flag.into(),
+            (None, None) => self.of_file(key),
+        }
+    }
+
+    fn of_file(&self, key: &str) -> String {
+        match &self.file {
+            Some(file) if self.keys.contains(key) => file.display().to_string(),
+            _ => "default".into(),
+        }
+    }
+}
+
+/// What the file sets. It was understood before.
+fn keys(file: Option<&Path>) -> BTreeSet<String> {
+    let text = file.and_then(|file| crate::input::text(file).ok());
+    let table = text.and_then(|text| text.parse::<toml::Table>().ok());
+    table.map(|table| table.keys().cloned().collect()).unwrap_or_default()
+}
+
+fn as_json(rows: &[Row], file: Option<&Path>) -> Value {
+    let rows = rows.iter().map(|row| json!({ "key": row.key, "value": row.value, "source": row.source }));
+    json!({ "file": file.map(|file| file.display().to_string()), "settings": rows.collect::<Vec<_>>() })
+}

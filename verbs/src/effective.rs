@@ -1,0 +1,73 @@
+//! The settings of a configuration as text, for people who ask what is in effect.
+
+use crate::{CongestionRule, DeviceConfig};
+use datapath::engine::{Idle, Progress};
+
+impl DeviceConfig {
+    /// Each setting by its key in `ferroce.toml` with its value, `None` where nothing was chosen and the port decides. Congestion rules
+    /// are in [`rules`](Self::rules).
+    #[must_use]
+    pub fn settings(&self) -> Vec<(&'static str, Option<String>)> {
+        let addresses = self.addresses.iter().map(|address| format!("{}/{}", address.ip, address.prefix));
+        let addresses = addresses.collect::<Vec<_>>().join(", ");
+        let progress = match self.who_runs() {
+            Progress::Inline => "inline".into(),
+            Progress::Adaptive => "adaptive".into(),
+            Progress::Dedicated { core: None } => "dedicated".into(),
+            Progress::Dedicated { core: Some(core) } => format!("dedicated:{core}"),
+        };
+        let idle = if self.idle == Idle::Busy { "busy" } else { "yield" };
+        let numbers = self.numbers.unwrap_or_default();
+        vec![
+            ("port", self.port.clone()),
+            ("ip", (!addresses.is_empty()).then_some(addresses)),
+            ("gateway", self.gateway.map(|gateway| gateway.to_string())),
+            ("vlan", self.vlan.map(|vlan| vlan.id().to_string())),
+            ("progress", Some(progress)),
+            ("idle", Some(idle.into())),
+            ("mtu", self.mtu.map(|mtu| mtu.bytes().to_string())),
+            ("buffers", Some(self.buffers.to_string())),
+            ("queue_pairs", Some(self.queue_pairs.to_string())),
+            ("link_rate", self.link_rate.map(|rate| rate.to_string())),
+            ("int_port", Some(numbers.int_port().to_string())),
+            ("aecn_option", Some(format!("{:#04x}", numbers.aecn_option()))),
+        ]
+    }
+
+    /// The congestion rules in their order.
+    #[must_use]
+    pub fn rules(&self) -> &[CongestionRule] {
+        &self.rules
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is shown can be written into a file.
+    #[test]
+    fn every_setting_is_shown_as_it_is_written() {
+        let text = "port = 'veth0'\nip = ['10.0.0.1/24']\nprogress = 'dedicated:1'\nvlan = 7\nmtu = 2048\nidle = 'busy'\n\
+                    buffers = 512\nqueue_pairs = 9\naecn_option = '0x3f'\ngateway = '10.0.0.9'\nlink_rate = '10G'";
+        let config: DeviceConfig = text.parse().unwrap();
+        let shown: std::collections::HashMap<_, _> = config.settings().into_iter().collect();
+        for (key, value) in [
+            ("port", "veth0"),
+            ("ip", "10.0.0.1/24"),
+            ("gateway", "10.0.0.9"),
+            ("vlan", "7"),
+            ("progress", "dedicated:1"),
+            ("idle", "busy"),
+            ("mtu", "2048"),
+            ("buffers", "512"),
+            ("queue_pairs", "9"),
+            ("int_port", "1021"),
+            ("aecn_option", "0x3f"),
+        ] {
+            assert_eq!(shown[key].as_deref(), Some(value), "{key}");
+        }
+        assert!(shown["link_rate"].is_some());
+        assert_eq!(DeviceConfig::new().settings()[0], ("port", None));
+    }
+}

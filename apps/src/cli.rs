@@ -3,10 +3,8 @@
 use crate::failure::Failure;
 use crate::perf::PerfArgs;
 use crate::{config, doctor, info, pcap, replay, run, sim, soak, switch};
-use anstream::{AutoStream, ColorChoice};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use tracing_subscriber::EnvFilter;
 
 /// An RDMA NIC made of software: RoCEv2 over DPDK ports, paced by in-band telemetry.
 #[derive(Debug, Parser)]
@@ -40,8 +38,8 @@ macro_rules! examples {
 const TOUR: &str = "\
 First steps:
   ferroce doctor                     what this machine lacks, and the remedy
-  ferroce config                     the settings in effect, and where each comes from
   ferroce info                       interfaces that can be ports, and the other forms of a port's name
+  ferroce config                     the settings in effect, and where each comes from
   ferroce write-bw --help            measure, with examples
   ferroce completions bash > /etc/bash_completion.d/ferroce
 
@@ -94,9 +92,9 @@ pub enum Command {
     Run(run::Args),
     /// Show devices, ports, GIDs, limits and counters
     #[command(after_help = INFO)]
+    Info(info::Args),
     /// Show the settings in effect and where each comes from; check a file
     Config(config::Args),
-    Info(info::Args),
     /// Say what this machine lacks, and the remedy
     #[command(after_help = DOCTOR)]
     Doctor(doctor::Args),
@@ -125,12 +123,4 @@ pub fn completions(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "ferroce", &mut script);
     out!("{}", String::from_utf8_lossy(&script))
-}
-
-/// Log lines go to standard error; `FERROCE_LOG` says which (`info`, `ferroce_datapath=debug`, ...).
-pub fn start_log() {
-    let filter = EnvFilter::try_from_env("FERROCE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    let coloured = AutoStream::choice(&std::io::stderr()) != ColorChoice::Never;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    log.with_ansi(coloured).log_internal_errors(false).init();
 }

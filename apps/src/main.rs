@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(refused) => return failure::usage(&refused),
     };
-    cli::start_log();
+    verbs::start_log("warn");
     match dispatch(cli.command) {
         Ok(code) => code,
         Err(failure) => failure.report(),

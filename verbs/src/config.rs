@@ -3,7 +3,7 @@
 use crate::congestion::{
     CongestionRule, RuleError, RuleText, feedback_key_from_env, feedback_key_from_file, rule_from_text,
 };
-use crate::implicit;
+use crate::{implicit, log};
 use cc::Rate;
 use datapath::engine::{Idle, MAX_SLOTS, Progress, ProgressError};
 use datapath::neighbour;
@@ -131,6 +131,7 @@ impl DeviceConfig {
     /// # Errors
     /// Returns [`ConfigError`] if the file or a value can't be read.
     pub fn from_env() -> Result<Self, ConfigError> {
+        log::start_if_asked_for();
         match std::env::var_os("FERROCE_CONFIG") {
             Some(file) => Self::from_env_over(Path::new(&file)),
             None => implicit::read(Path::new(implicit::FILE))?.with_env(),
@@ -230,10 +231,10 @@ impl DeviceConfig {
         self.port.as_deref()
     }
 
-    /// Who runs the core.
+    /// Who runs the core: [`Progress::Adaptive`] if nothing was chosen, so that a program that waits without polling is served too.
     #[must_use]
     pub fn who_runs(&self) -> Progress {
-        self.progress.unwrap_or_default()
+        self.progress.unwrap_or(Progress::Adaptive)
     }
 
     /// Adds a local address. Without any, the interface's own are used where the port shares one, or else

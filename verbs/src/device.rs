@@ -172,6 +172,7 @@ impl Device {
     }
 
     fn start<P: PacketIo + 'static>(port: P, facts: PortFacts, config: &DeviceConfig) -> Result<Self, Error> {
+        crate::log::start_if_asked_for();
         let mtu = config.mtu.unwrap_or(facts.mtu);
         if mtu > facts.mtu {
             return Err(Error::Mtu { given: mtu.bytes(), limit: facts.mtu.bytes(), port: facts.name });

@@ -60,12 +60,13 @@ mod error;
 mod event;
 mod gid;
 mod implicit;
+mod log;
 mod management;
 mod modify;
 mod queue_pair;
+mod remote_buffer;
 mod settings;
 mod srq;
-mod remote_buffer;
 mod window;
 mod xrc;
 
@@ -86,12 +87,13 @@ pub use device::{Device, DeviceInfo, DeviceLimits, OwnPort};
 pub use domain::{MemoryRegion, ProtectionDomain};
 pub use error::{BoundsError, Error, PollError, PostListError};
 pub use event::Events;
+pub use log::start_log;
 pub use management::{ManagementPort, Sent};
 pub use queue_pair::{DEFAULT_QUEUE_KEY, QueuePair, QueuePairBuilder};
+pub use remote_buffer::{ParseRemoteBufferError, RemoteBuffer};
 
 pub use settings::QpSettings;
 pub use srq::SharedReceiveQueue;
-pub use remote_buffer::{ParseRemoteBufferError, RemoteBuffer};
 pub use window::MemoryWindow;
 pub use xrc::{TargetBuilder, XrcDomain};
 

@@ -303,6 +303,7 @@ impl QueuePair {
         let result = self.push_send(request);
         // After a refusal too: a full queue's poster waits for the core to say what is done.
         self.ring_doorbell();
+        self.device.engine.attend();
         result
     }
 

@@ -240,3 +240,29 @@ fn queue_pairs_share_a_receive_queue() {
     b.progress();
     srq.post_recv(buffer(4)).unwrap();
 }
+
+#[test]
+fn a_post_that_nobody_polls_after_leaves_too() {
+    for mode in MODES {
+        let (mut a, b) = connected(mode, 64);
+        a.region.write(0, b"last").unwrap();
+        a.qp.post_send(SendRequest::write(1, a.region.sge(0, 4).unwrap(), b.region.remote().at(0))).unwrap();
+        // Only the responder runs from here on.
+        while contents(&b.region, 0, 4) != b"last" {
+            if !b.device.progress() {
+                assert_ne!(
+                    (mode, 0),
+                    (Progress::Inline, b.device.counters().unwrap().rx_frames),
+                    "nothing was sent"
+                );
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+#[test]
+fn who_waits_without_polling_is_served_by_default() {
+    assert_eq!(DeviceConfig::new().who_runs(), Progress::Adaptive);
+    assert_eq!(DeviceConfig::new().progress(Progress::Inline).who_runs(), Progress::Inline);
+}

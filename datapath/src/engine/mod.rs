@@ -194,6 +194,13 @@ impl Engine {
         }
     }
 
+    /// After a single post: an inline core runs a turn, since the caller may have posted its last request and never poll again.
+    pub fn attend(&self) {
+        if let runner::Runner::Inline(_) = &self.runner {
+            self.progress();
+        }
+    }
+
     /// The caller will wait without polling: an adaptive core's thread takes over at once.
     pub fn hand_over(&self) {
         if let Some(adaptive) = self.adaptive() {

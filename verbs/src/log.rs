@@ -1,0 +1,26 @@
+//! Log lines on standard error, for programs that have no log of their own.
+
+use std::io::{IsTerminal, stderr};
+use tracing::dispatcher::has_been_set;
+use tracing_subscriber::EnvFilter;
+
+/// Which lines are shown: `info`, `ferroce_datapath=debug`, ...
+const VARIABLE: &str = "FERROCE_LOG";
+
+/// Starts a log on standard error. `FERROCE_LOG` chooses its lines; without it, `default` does. A log that the program has started
+/// already stays.
+pub fn start_log(default: &str) {
+    let filter = EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| EnvFilter::new(default));
+    let is_coloured =
+        stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_ansi(is_coloured);
+    // It fails only if a log is there already.
+    let _ = log.log_internal_errors(false).try_init();
+}
+
+/// Starts the log if `FERROCE_LOG` asks for one and the program has none.
+pub(crate) fn start_if_asked_for() {
+    if std::env::var_os(VARIABLE).is_some() && !has_been_set() {
+        start_log("off");
+    }
+}

@@ -23,7 +23,14 @@ fn start(interface: &str, progress: Progress) -> Engine {
         gateway: None,
         progress,
         idle: Idle::default(),
-        endpoint: EndpointConfig { max_qps: 4, max_cqs: 4, max_regions: 4, seed: [7; 32], core: 0 },
+        endpoint: EndpointConfig {
+            max_qps: 4,
+            max_cqs: 4,
+            max_regions: 4,
+            seed: [7; 32],
+            core: 0,
+            numbers: roce::wire::Numbers::DEFAULT,
+        },
     };
     // SAFETY: these tests register no memory.
     let engine = unsafe { Engine::start(port, &config).unwrap() };

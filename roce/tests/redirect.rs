@@ -5,7 +5,7 @@ use crate::harness::{Host, Options, Ram, path};
 use cc::Instant;
 use core::net::IpAddr;
 use roce::qp::{Capabilities, Changes, Modify, QpInit, Remote, RtrSettings, SendRequest};
-use roce::wire::{Mac, Mtu, Path, RnrTimer, Service};
+use roce::wire::{Mac, Mtu, Numbers, Path, RnrTimer, Service};
 use roce::{Access, Endpoint, EndpointConfig, PdId, Psn, Qpn, Rkey};
 
 const NOW: Instant = Instant::ZERO;
@@ -38,7 +38,14 @@ struct Many {
 
 impl Many {
     fn new(most: u32) -> Self {
-        let config = EndpointConfig { max_qps: most, max_cqs: 1, max_regions: 1, seed: [7; 32], core: 0 };
+        let config = EndpointConfig {
+            max_qps: most,
+            max_cqs: 1,
+            max_regions: 1,
+            seed: [7; 32],
+            core: 0,
+            numbers: Numbers::DEFAULT,
+        };
         let mut endpoint = Endpoint::new(config);
         let pd = endpoint.create_pd();
         let cq = endpoint.create_cq(16).unwrap();

@@ -17,7 +17,7 @@ impl DeviceConfig {
             Progress::Dedicated { core: Some(core) } => format!("dedicated:{core}"),
         };
         let idle = if self.idle == Idle::Busy { "busy" } else { "yield" };
-        let numbers = self.numbers.unwrap_or_default();
+        let numbers = self.numbers;
         vec![
             ("port", self.port.clone()),
             ("ip", (!addresses.is_empty()).then_some(addresses)),

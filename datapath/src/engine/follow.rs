@@ -99,7 +99,7 @@ mod tests {
         AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Data, Modify, QpInit, Remote, RtrSettings,
         RtsSettings, SendRequest,
     };
-    use roce::wire::{Mac, Mtu, Path, RnrTimer, Service};
+    use roce::wire::{Mac, Mtu, Numbers, Path, RnrTimer, Service};
     use roce::{Access, EndpointConfig, Psn, Qpn, Rkey};
 
     const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -120,8 +120,14 @@ mod tests {
 
     impl Scene {
         fn new(count: u32) -> Self {
-            let config =
-                EndpointConfig { max_qps: count, max_cqs: 1, max_regions: 1, seed: [7; 32], core: 0 };
+            let config = EndpointConfig {
+                max_qps: count,
+                max_cqs: 1,
+                max_regions: 1,
+                seed: [7; 32],
+                core: 0,
+                numbers: Numbers::DEFAULT,
+            };
             let (mut endpoint, peer) = (Endpoint::new(config), IpAddr::from([10, 0, 0, 2]));
             let (pd, cq) = (endpoint.create_pd(), endpoint.create_cq(16).unwrap());
             let init = QpInit {

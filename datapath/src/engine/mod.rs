@@ -196,7 +196,7 @@ impl Engine {
 
     /// After a single post: an inline core runs a turn, since the caller may have posted its last request and never poll again.
     pub fn attend(&self) {
-        if let runner::Runner::Inline(_) = &self.runner {
+        if let runner::Runner::Inline(_) = &*self.runner {
             self.progress();
         }
     }

@@ -3,7 +3,7 @@
 use super::doorbell::Doorbells;
 use super::work_queue::{Poster, Unpolled, WorkQueue, work_queue};
 use roce::qp::{CheckedRecv, CheckedSend, PostError, PostRules, QpInit, RecvRequest, RecvRules, SendRequest};
-use roce::{Qpn, SrqId};
+use roce::{CqId, Qpn, SrqId};
 use std::sync::Arc;
 
 /// A slot of the core's queues, as the ends of rings are made for it.

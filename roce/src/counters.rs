@@ -52,8 +52,16 @@ discards! {
     Duplicate = "duplicate PSN",
     /// An acknowledgement for packets that were never sent, or acknowledged before.
     StaleAcknowledge = "acknowledgement outside what is in flight",
-    /// First, middle, last in a wrong order, or a length that does not fit the opcode.
-    Sequence = "wrong opcode sequence or length",
+    /// First, middle, last in a wrong order, or for another receive queue than the message began with.
+    Sequence = "wrong opcode sequence",
+    /// A payload or an announced length that the opcode, or the message so far, does not allow.
+    Length = "length that does not fit the opcode",
+    /// An atomic operation at an address that is no multiple of 8 (IBA 9.4.5).
+    Misaligned = "misaligned atomic operation",
+    /// A FLUSH of a kind or selectivity that the specification does not define.
+    FlushKind = "undefined kind of FLUSH",
+    /// A response that does not answer the oldest request; the request fails.
+    BadResponse = "response that does not fit the request",
     /// A remote key that names no region.
     RemoteKey = "unknown rkey",
     /// A range that leaves the region.

@@ -127,7 +127,7 @@ fn an_answer_that_brings_bytes_is_a_bad_response() {
     let remote = Remote { address: 0x1000, rkey: Rkey::new(5) };
     post(&mut script, SendRequest::atomic_write(1, Data::inline(&[4; 8]), remote));
     script.drain();
-    assert_eq!(script.send(PSN, response(1), &[1; 8]), Err(Discard::Sequence));
+    assert_eq!(script.send(PSN, response(1), &[1; 8]), Err(Discard::BadResponse));
     assert_eq!(script.state(), State::Error);
     assert_eq!(script.host.sent()[0].status, CompletionStatus::BadResponse);
 }

@@ -63,7 +63,7 @@ const LAST: Operation = Operation::ReadResponseLast(AETH);
 const ONLY: Operation = Operation::ReadResponseOnly(AETH);
 const ATOMIC: Operation = Operation::AtomicAcknowledge { aeth: AETH, original: 5 };
 const STALE: Outcome = Ignored(Some(Discard::StaleAcknowledge));
-const BAD: Outcome = Fails(CompletionStatus::BadResponse, Some(Discard::Sequence));
+const BAD: Outcome = Fails(CompletionStatus::BadResponse, Some(Discard::BadResponse));
 
 /// IBA 9.7.5.2: acknowledgements and NAKs.
 fn acknowledgements() -> Vec<Row> {
@@ -256,7 +256,7 @@ fn an_acknowledgement_with_a_payload_is_silence() {
         let raw = Raw { opcode: 0x11, flags, partition_key: 0xffff, ack_request: true, psn: PSN, rest };
         let frame = raw.frame(script.host.qpn);
         let taken = script.host.endpoint.on_frame(script.now, &mut script.host.ram, &frame);
-        assert_eq!(taken, Err(Discard::Sequence));
+        assert_eq!(taken, Err(Discard::Length));
     }
     assert!(script.host.sent().is_empty());
 }

@@ -124,7 +124,7 @@ fn a_response_that_is_not_what_was_asked_for_ends_the_queue_pair() {
         read(&mut script, 1, 3000);
         write(&mut script, 2, 10);
         script.drain();
-        assert_eq!(script.send(PSN, operation, payload), Err(Discard::Sequence), "{operation:?}");
+        assert_eq!(script.send(PSN, operation, payload), Err(Discard::BadResponse), "{operation:?}");
         let expected = [(1, CompletionStatus::BadResponse), (2, CompletionStatus::Flushed)];
         assert_eq!(outcomes(&mut script), expected);
         assert!(script.host.ram.0.iter().all(|&byte| byte == 0));

@@ -158,8 +158,8 @@ fn hostile(script: &Script) -> Vec<Hostile> {
     use NakCode::{InvalidRequest, RemoteAccessError};
     let size = 1 << 16;
     let case = |name, operation, payload, discard, code| Hostile { name, operation, payload, discard, code };
-    let invalid =
-        |name, operation, payload| case(name, operation, payload, Discard::Sequence, InvalidRequest);
+    let (order, length) = (Discard::Sequence, Discard::Length);
+    let invalid = |name, operation, payload, discard| case(name, operation, payload, discard, InvalidRequest);
     let write = |offset, length| Operation::WriteOnly(script.reth(offset, length), None);
     let forged = Reth { rkey: Rkey::new(script.rkey().get() ^ 1), ..script.reth(0, 1) };
     let low = Reth { address: BASE - 1, ..script.reth(0, 2) };
@@ -171,17 +171,22 @@ fn hostile(script: &Script) -> Vec<Hostile> {
     let range =
         |name, operation, payload| case(name, operation, payload, Discard::RemoteRange, RemoteAccessError);
     vec![
-        invalid("middle of no SEND", Operation::SendMiddle, &FULL),
-        invalid("last of no SEND", LAST, &[1]),
-        invalid("middle of no WRITE", Operation::WriteMiddle, &FULL),
-        invalid("last of no WRITE", Operation::WriteLast(None), &[1]),
-        invalid("short first of a SEND", Operation::SendFirst, &[1]),
-        invalid("short first of a WRITE", Operation::WriteFirst(script.reth(0, 2000)), &[1]),
-        invalid("WRITE of more than announced", write(0, 1), &[1, 2]),
-        invalid("WRITE of less than announced", write(0, 3), &[1, 2]),
-        invalid("WRITE first that says it is all", Operation::WriteFirst(script.reth(0, 1024)), &FULL),
-        invalid("READ above 2^31", Operation::ReadRequest(script.reth(0, (1 << 31) + 1)), &[]),
-        invalid("misaligned atomic", fetch_add(BASE + 4, script.rkey()), &[]),
+        invalid("middle of no SEND", Operation::SendMiddle, &FULL, order),
+        invalid("last of no SEND", LAST, &[1], order),
+        invalid("middle of no WRITE", Operation::WriteMiddle, &FULL, order),
+        invalid("last of no WRITE", Operation::WriteLast(None), &[1], order),
+        invalid("short first of a SEND", Operation::SendFirst, &[1], length),
+        invalid("short first of a WRITE", Operation::WriteFirst(script.reth(0, 2000)), &[1], length),
+        invalid("WRITE of more than announced", write(0, 1), &[1, 2], length),
+        invalid("WRITE of less than announced", write(0, 3), &[1, 2], length),
+        invalid(
+            "WRITE first that says it is all",
+            Operation::WriteFirst(script.reth(0, 1024)),
+            &FULL,
+            length,
+        ),
+        invalid("READ above 2^31", Operation::ReadRequest(script.reth(0, (1 << 31) + 1)), &[], length),
+        invalid("misaligned atomic", fetch_add(BASE + 4, script.rkey()), &[], Discard::Misaligned),
         case("beyond the path MTU", SEND, &[0; 1025], Discard::Oversized, InvalidRequest),
         range("WRITE beyond the region", write(size - 1, 2), &[1, 2]),
         range("WRITE before the region", Operation::WriteOnly(low, None), &[1, 2]),

@@ -188,7 +188,7 @@ fn a_write_that_announces_more_than_a_message_may_have_is_dropped() {
         frame.truncate(length);
         frame
     });
-    assert_eq!(arrive(&mut b, &frame.unwrap()), Err(Discard::Sequence));
+    assert_eq!(arrive(&mut b, &frame.unwrap()), Err(Discard::Length));
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn a_zero_based_window_counts_from_its_first_byte() {
     assert_eq!((script.host.bytes(100, 2), script.host.bytes(148, 2)), (&[1, 2][..], &[3, 4][..]));
     script.drain();
     let add = AtomicEth { address: 8, rkey: binding.rkey, operands: FetchAdd { add: 1 } };
-    assert_eq!(script.send(PSN + 2, Operation::FetchAdd(add), &[]), Err(Discard::Sequence));
+    assert_eq!(script.send(PSN + 2, Operation::FetchAdd(add), &[]), Err(Discard::Misaligned));
     assert_eq!(script.drain(), [(PSN + 2, nak(NakCode::InvalidRequest, 2))]);
 }
 

@@ -169,7 +169,7 @@ fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Head
     // Behind an Acknowledge, feedback.
     let payload = shape.payload || Opcode(opcode).is_acknowledge() && congestion & Bth::TELEMETRY != 0;
     if !rest.len().is_multiple_of(4) || (length > 0 || pad > 0) && !payload {
-        return Err(Discard::Sequence);
+        return Err(Discard::Length);
     }
     if length > if shape.payload { MAX_PAYLOAD } else { MAX_FEEDBACK } {
         return Err(Discard::Oversized);

@@ -206,7 +206,7 @@ fn sequence(keys: &Keys) -> Vec<Row> {
 fn lengths(keys: &Keys) -> Vec<Row> {
     let bad = |name, before: &[(Operation, &'static [u8])], operation, payload, receive| Row {
         before: before.to_vec(),
-        ..made(name, operation, payload, Discard::Sequence, Fatal(InvalidRequest, receive))
+        ..made(name, operation, payload, Discard::Length, Fatal(InvalidRequest, receive))
     };
     let over = |name, operation| {
         made(name, operation, OVER, Discard::Oversized, Fatal(InvalidRequest, CompletionStatus::Flushed))
@@ -346,7 +346,7 @@ fn words(keys: &Keys) -> Vec<Row> {
         silent(
             "FLUSH with a payload",
             raw(0x1c, 0, [&[0, 0, 0, 1], &raw_reth(one, &[0; 4])[..]].concat()),
-            Discard::Sequence,
+            Discard::Length,
         ),
         silent("ATOMIC WRITE with half a RETH", raw(0x1d, 0, vec![0; 8]), Discard::Truncated),
         silent("reserved operation 24", raw(0x18, 0, vec![0; 32]), Discard::Opcode),
@@ -362,8 +362,8 @@ fn resources(keys: &Keys) -> Vec<Row> {
     let reads = vec![(Operation::ReadRequest(one), &[][..]); READS as usize];
     let none = Discard::ReceiverNotReady;
     vec![
-        made("misaligned FETCH_ADD", fetch_add(BASE + 4, keys.whole), &[], Discard::Sequence, invalid),
-        made("misaligned CMP_SWAP", compare_swap(BASE + 1, keys.whole), &[], Discard::Sequence, invalid),
+        made("misaligned FETCH_ADD", fetch_add(BASE + 4, keys.whole), &[], Discard::Misaligned, invalid),
+        made("misaligned CMP_SWAP", compare_swap(BASE + 1, keys.whole), &[], Discard::Misaligned, invalid),
         Row {
             before: reads.clone(),
             ..made(
@@ -496,15 +496,15 @@ fn malformed(keys: &Keys) -> Vec<Row> {
         silent("XRC SEND without an XRCETH", raw(0xa4, 0, vec![]), Discard::Truncated),
         silent("manufacturer's opcode of nobody", raw(0xfe, 0, vec![0; 32]), Discard::Opcode),
         silent("pad of more than there is", raw(0x04, 3, vec![]), Discard::Truncated),
-        silent("payload that is no multiple of 4", raw(0x04, 0, vec![1, 2, 3]), Discard::Sequence),
-        silent("pad that makes no multiple of 4", raw(0x04, 1, vec![1, 2, 3]), Discard::Sequence),
+        silent("payload that is no multiple of 4", raw(0x04, 0, vec![1, 2, 3]), Discard::Length),
+        silent("pad that makes no multiple of 4", raw(0x04, 1, vec![1, 2, 3]), Discard::Length),
         silent("WRITE without a RETH", raw(0x0a, 0, vec![]), Discard::Truncated),
         silent("WRITE with half a RETH", raw(0x0a, 0, read[..8].to_vec()), Discard::Truncated),
         silent("READ with half a RETH", raw(0x0c, 0, read[..12].to_vec()), Discard::Truncated),
-        silent("READ with a payload", raw(0x0c, 0, raw_reth(one, &[1, 2, 3, 4])), Discard::Sequence),
-        silent("READ with a pad", raw(0x0c, 1, raw_reth(one, &[0; 4])), Discard::Sequence),
+        silent("READ with a payload", raw(0x0c, 0, raw_reth(one, &[1, 2, 3, 4])), Discard::Length),
+        silent("READ with a pad", raw(0x0c, 1, raw_reth(one, &[0; 4])), Discard::Length),
         silent("atomic with half an AtomicETH", raw(0x14, 0, atomic(&[])[..16].to_vec()), Discard::Truncated),
-        silent("atomic with a payload", raw(0x14, 0, atomic(&[1, 2, 3, 4])), Discard::Sequence),
+        silent("atomic with a payload", raw(0x14, 0, atomic(&[1, 2, 3, 4])), Discard::Length),
         silent("immediate data missing", raw(0x05, 0, vec![]), Discard::Truncated),
         silent("key to invalidate missing", raw(0x17, 0, vec![]), Discard::Truncated),
         silent("payload above every MTU", raw(0x04, 0, vec![1; 4100]), Discard::Oversized),

@@ -118,14 +118,14 @@ pub fn word_rows(whole: Rkey, flushable: Rkey, unknown: Rkey, readable: Rkey) ->
         |name, feth, reth, discard, outcome| made(name, Operation::Flush(feth, reth), &[], discard, outcome);
     let (visible, all) = (Feth::new(true, false, false), Feth::new(true, false, true));
     let at = |rkey| reth(rkey, 64, 8);
-    let (sequence, key) = (Discard::Sequence, Discard::RemoteKey);
+    let (length, key) = (Discard::Length, Discard::RemoteKey);
     let beyond = Reth { address: BASE + (1 << 16) - 4, rkey: flushable, length: 8 };
     vec![
-        word("ATOMIC WRITE of 7 bytes", at(whole), &[1; 7], sequence, invalid),
-        word("ATOMIC WRITE of 9 bytes", at(whole), &[1; 9], sequence, invalid),
-        word("ATOMIC WRITE of nothing", reth(whole, 64, 0), &[], sequence, invalid),
-        word("ATOMIC WRITE that announces 16 bytes", reth(whole, 64, 16), &[1; 8], sequence, invalid),
-        word("misaligned ATOMIC WRITE", reth(whole, 68, 8), &[1; 8], sequence, invalid),
+        word("ATOMIC WRITE of 7 bytes", at(whole), &[1; 7], length, invalid),
+        word("ATOMIC WRITE of 9 bytes", at(whole), &[1; 9], length, invalid),
+        word("ATOMIC WRITE of nothing", reth(whole, 64, 0), &[], length, invalid),
+        word("ATOMIC WRITE that announces 16 bytes", reth(whole, 64, 16), &[1; 8], length, invalid),
+        word("misaligned ATOMIC WRITE", reth(whole, 68, 8), &[1; 8], Discard::Misaligned, invalid),
         word("ATOMIC WRITE by an unknown key", at(unknown), &[1; 8], key, refused),
         word("ATOMIC WRITE to a region for reading", at(readable), &[1; 8], Discard::RemoteAccess, refused),
         word(
@@ -135,7 +135,7 @@ pub fn word_rows(whole: Rkey, flushable: Rkey, unknown: Rkey, readable: Rkey) ->
             Discard::RemoteRange,
             refused,
         ),
-        flush("FLUSH to nowhere", Feth::new(false, false, false), at(flushable), sequence, invalid),
+        flush("FLUSH to nowhere", Feth::new(false, false, false), at(flushable), Discard::FlushKind, invalid),
         flush(
             "FLUSH to persistence",
             Feth::new(true, true, false),

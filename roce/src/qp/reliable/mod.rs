@@ -336,7 +336,7 @@ impl Reliable {
             Err(Trouble::Fail(status)) => {
                 self.fail_request(common, status, books);
                 match status {
-                    CompletionStatus::BadResponse => Err(Discard::Sequence),
+                    CompletionStatus::BadResponse => Err(Discard::BadResponse),
                     CompletionStatus::LocalProtection => Err(Discard::LocalProtection),
                     _ => Ok(()),
                 }

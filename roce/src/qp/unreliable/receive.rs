@@ -118,7 +118,7 @@ impl Unreliable {
             Part { .. } => length <= mtu,
         };
         if !fits {
-            return Err(if length > mtu { Discard::Oversized } else { Discard::Sequence });
+            return Err(if length > mtu { Discard::Oversized } else { Discard::Length });
         }
         match operation {
             Operation::SendFirst | Operation::SendMiddle => self.on_send(None, arrival),
@@ -186,7 +186,7 @@ impl Unreliable {
         let announced = u64::from(reth.length);
         let fits = if end.is_some() { total == announced } else { total < announced };
         if !fits || reth.length > MAX_MESSAGE {
-            return Err(Discard::Sequence);
+            return Err(Discard::Length);
         }
         if !arrival.common.access.contains(Access::REMOTE_WRITE) {
             return Err(Discard::RemoteAccess);

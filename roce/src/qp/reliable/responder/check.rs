@@ -44,10 +44,10 @@ fn check_payload(operation: Operation, length: u32, mtu: u32) -> Result<(), Refu
         Operation::SendLast(_) | Operation::WriteLast(_) => length > 0,
         Operation::SendOnly(_) | Operation::WriteOnly(..) => true,
         Operation::AtomicWrite(reth) => length == 8 && reth.length == 8,
-        Operation::Flush(feth, _) => length == 0 && feth.is_legal(),
+        Operation::Flush(feth, _) if !feth.is_legal() => return Err(Refusal::invalid(Discard::FlushKind)),
         _ => length == 0,
     };
-    if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Sequence)) }
+    if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Length)) }
 }
 
 #[inline]
@@ -78,7 +78,7 @@ pub(super) fn check_range(
     identity: &Identity,
 ) -> Result<Option<Slice>, Refusal> {
     if reth.length > MAX_MESSAGE {
-        return Err(Refusal::invalid(Discard::Sequence));
+        return Err(Refusal::invalid(Discard::Length));
     }
     if reth.length == 0 {
         return Ok(None);
@@ -95,7 +95,7 @@ pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: b
     let total = u64::from(received) + u64::from(length);
     let announced = u64::from(reth.length);
     let fits = if ends { total == announced } else { total < announced };
-    if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Sequence)) }
+    if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Length)) }
 }
 
 /// A SEND fits its receive buffers, and is no longer than a message may be (IBA 9.7.4.1.6).
@@ -134,11 +134,11 @@ pub(super) fn check_atomic(
     identity: &Identity,
 ) -> Result<Slice, Refusal> {
     if !address.is_multiple_of(8) {
-        return Err(Refusal::invalid(Discard::Sequence));
+        return Err(Refusal::invalid(Discard::Misaligned));
     }
     let at = regions
         .remote(rkey, identity.pd, identity.qpn, address, 8, access)
         .map_err(|error| Refusal::access(error.discard()))?;
     // A zero-based window may begin anywhere.
-    if at.address().is_multiple_of(8) { Ok(at) } else { Err(Refusal::invalid(Discard::Sequence)) }
+    if at.address().is_multiple_of(8) { Ok(at) } else { Err(Refusal::invalid(Discard::Misaligned)) }
 }

@@ -97,7 +97,7 @@ impl Responder {
             Operation::AtomicWrite(reth) => {
                 let place = (reth.address, reth.rkey, Access::REMOTE_WRITE);
                 // The payload's length was checked.
-                let word = *arrival.payload.first_chunk().ok_or(Refusal::invalid(Discard::Sequence))?;
+                let word = *arrival.payload.first_chunk().ok_or(Refusal::invalid(Discard::Length))?;
                 return self.on_atomic(place, arrival, |memory: &mut M, at| {
                     memory.store(at, word);
                     Kind::Done

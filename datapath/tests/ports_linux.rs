@@ -5,10 +5,12 @@ mod common;
 
 use common::{carry, eal, frame, ip, open, open_with, own_network, small};
 use ferroce_datapath::dpdk::{Port, PortConfig};
-use ferroce_datapath::io::{Burst, PacketIo};
+use ferroce_datapath::io::{BURST, Burst, PacketIo};
 use ferroce_datapath::linux;
 use roce::wire::Mtu;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// One test at a time: the `ip` that one starts would inherit the descriptors that another closes.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -122,4 +124,32 @@ fn an_interface_takes_no_more_than_a_container_has() {
         came.iter().any(|frame| frame[..] == sent)
     });
     assert!(arrives);
+}
+
+#[test]
+fn a_full_ring_keeps_no_sender_waiting() {
+    let _alone = alone();
+    ip("link add dpdk0 type veth peer name dpdk1");
+    ip("link set dpdk0 up");
+    ip("link set dpdk1 up");
+    // What is sent stays where it is: a bit leaves a second.
+    let words = "qdisc add dev dpdk0 root tbf rate 8bit burst 2000 limit 100000000";
+    assert!(Command::new("tc").args(words.split(' ')).status().unwrap().success());
+    let mut port = open_with("dpdk0", &PortConfig { qdisc_bypass: false, ..small() });
+    let (says, hears) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut out = Burst::new();
+        let mut taken = 0;
+        for _ in 0..100 {
+            while !out.is_full() {
+                out.push(frame(&mut port, 1514, 0));
+            }
+            port.transmit(&mut out);
+            taken += BURST - out.len();
+        }
+        says.send((taken, out.len())).unwrap();
+    });
+    let (taken, left) = hears.recv_timeout(Duration::from_secs(60)).expect("the sender waits for the kernel");
+    // The ring has 256 slots.
+    assert!((256..1000).contains(&taken) && left == BURST, "{taken} taken, {left} left");
 }

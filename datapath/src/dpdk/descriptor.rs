@@ -85,7 +85,7 @@ pub(super) fn keep_to_this_process(socket: RawFd) {
 }
 
 /// Where `file` is mapped, each with its length.
-fn mappings_of(file: RawFd) -> Vec<(usize, usize)> {
+pub(super) fn mappings_of(file: RawFd) -> Vec<(usize, usize)> {
     // SAFETY: all-zero bytes are a legal stat, and there is room for it.
     let status = unsafe {
         let mut status: libc::stat = std::mem::zeroed();

@@ -16,6 +16,13 @@ pub(super) fn slot_size(max_frame: usize) -> usize {
     (max_frame + SLOT_HEAD).next_power_of_two().max(2048)
 }
 
+/// Bytes of a slot of an AF_PACKET ring, and the number of slots: whole blocks, as the kernel wants it.
+pub(super) fn packet_ring(max_frame: usize, config: &PortConfig) -> (usize, usize) {
+    let slot = slot_size(max_frame);
+    let per_block = BLOCK / slot;
+    (slot, usize::from(config.ring_slots).next_multiple_of(per_block).max(per_block))
+}
+
 /// A memif buffer for frames of `max_frame`: whole cache lines.
 pub(super) fn memif_buffer(max_frame: usize) -> usize {
     max_frame.next_multiple_of(64)
@@ -35,10 +42,7 @@ pub(super) fn devargs(
     let device = |driver: &str, arguments: String| (driver.to_owned(), arguments);
     match spec {
         PortSpec::Interface(name) => {
-            let slot = slot_size(max_frame);
-            // Whole blocks, as the kernel wants it.
-            let per_block = BLOCK / slot;
-            let slots = (config.ring_slots as usize).next_multiple_of(per_block).max(per_block);
+            let (slot, slots) = packet_ring(max_frame, config);
             let bypass = u8::from(config.qdisc_bypass);
             device(
                 "net_af_packet",

@@ -9,6 +9,7 @@ mod eal;
 mod log;
 mod mbuf;
 mod memif;
+mod packet_ring;
 mod pool;
 mod port;
 mod prepare;

@@ -1,11 +1,12 @@
 //! A port that DPDK drives.
 
 use super::descriptor;
-use super::devargs::{devargs, memif_buffer, slot_size};
+use super::devargs::{devargs, memif_buffer, packet_ring, slot_size};
 use super::eal::{self, Eal};
 use super::log;
 use super::mbuf::Mbuf;
 use super::memif::{Meeting, Relay};
+use super::packet_ring::TransmitRing;
 use super::pool::Pool;
 use super::prepare::{PortError, Prepared, max_frame, path_mtu, prepare, relay_failed};
 use super::{unprivileged, vhost};
@@ -98,8 +99,9 @@ pub struct Port {
     relay: Option<Relay>,
     info: PortInfo,
     counters: PortCounters,
-    /// The packet socket under it.
+    /// The packet socket under it, and the ring by which it sends.
     socket: Option<RawFd>,
+    ring: Option<TransmitRing>,
     /// To send from; they go back to the pool before it goes.
     stock: Burst<Mbuf>,
     pool: Pool,
@@ -148,6 +150,7 @@ impl Port {
             info,
             counters: PortCounters::default(),
             socket,
+            ring: socket.and_then(|socket| setup.transmit_ring(socket)),
             stock: Burst::new(),
             pool,
         };
@@ -243,8 +246,12 @@ impl PacketIo for Port {
         if from.iter().any(|frame| frame.is_empty() || frame.len() > self.info.max_frame) {
             self.drop_bad_lengths(from);
         }
-        let all = from.len();
+        let waiting = from.len();
+        let all = self.ring.as_ref().map_or(waiting, |ring| ring.room(waiting));
         if all == 0 {
+            if let Some(ring) = self.ring.as_ref().filter(|_| waiting > 0) {
+                ring.kick();
+            }
             return;
         }
         let (id, first) = (self.id, from.as_mut_ptr());
@@ -258,8 +265,11 @@ impl PacketIo for Port {
         unsafe {
             from.set_len(0);
             let start = from.as_mut_ptr();
-            ptr::copy(start.add(sent), start, all - sent);
-            from.set_len(all - sent);
+            ptr::copy(start.add(sent), start, waiting - sent);
+            from.set_len(waiting - sent);
+        }
+        if let Some(ring) = &mut self.ring {
+            ring.took(sent);
         }
     }
 
@@ -369,6 +379,12 @@ impl Setup<'_> {
         {
             tracing::warn!("{}: it takes no frames for other addresses: {error}", self.spec);
         }
+    }
+
+    fn transmit_ring(&self, socket: RawFd) -> Option<TransmitRing> {
+        let (slot, slots) = packet_ring(self.max_frame, self.config);
+        // SAFETY: the driver was told of this ring and has just made it; the port has it closed only when it is dropped.
+        unsafe { TransmitRing::of(socket, slot, slots) }
     }
 
     /// Makes the device, and tells its port number.

@@ -3,8 +3,9 @@
 mod common;
 
 use common::{carry, eal, frame, open, open_with, refusal, small};
-use ferroce_datapath::dpdk::PortConfig;
+use ferroce_datapath::dpdk::{PortConfig, check_port};
 use ferroce_datapath::io::{BURST, Burst, PacketBuf, PacketIo};
+use ferroce_datapath::port_spec::PortSpec;
 use roce::wire::Mtu;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -247,6 +248,26 @@ fn memif_says_what_is_wrong_with_its_socket() {
     );
     std::fs::write(path("file"), "").unwrap();
     assert!(refusal(&format!("memif:{}", path("file")), &small()).contains("no socket"));
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// As root, since a file changes hands.
+#[test]
+fn a_port_joins_no_other_user_unless_told_to() {
+    let directory = directory("memif-strangers");
+    let path = directory.join("x.sock");
+    let _stranger = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+    for kind in ["memif", "virtio"] {
+        let name = format!("{kind}:{}", path.display());
+        let said = refusal(&name, &small());
+        assert!(
+            said.contains("it belongs to user 65534, and this process to user 0; add `,client`"),
+            "{said}"
+        );
+        let spec: PortSpec = format!("{name},client").parse().unwrap();
+        check_port(&spec, &small()).expect("told to, it does");
+    }
     std::fs::remove_dir_all(directory).unwrap();
 }
 

@@ -3,10 +3,10 @@
 use super::devargs::ETHERNET;
 use super::port::PortConfig;
 use crate::linux::{self, Interface};
-use crate::port_spec::PortSpec;
+use crate::port_spec::{PortSpec, SocketRole};
 use roce::wire::Mtu;
 use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// Headers and ICRC around a RoCEv2 payload, at most: IPv6 40, UDP 8, BTH 12, RETH 16, ImmDt 4, ICRC 4.
@@ -76,8 +76,8 @@ pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, 
             tap(name)?;
             Ok(prepared(tap_mtu(spec, config)?, None))
         }
-        PortSpec::Memif { socket, .. } | PortSpec::Virtio { socket, .. } => {
-            socket_place(socket)?;
+        PortSpec::Memif { socket, role, .. } | PortSpec::Virtio { socket, role } => {
+            socket_place(socket, *role)?;
             Ok(prepared(mtu(spec, config)?, None))
         }
         PortSpec::Pcap { rx, tx } => {
@@ -190,8 +190,13 @@ fn tap(name: &str) -> Result<(), PortError> {
 }
 
 /// Whether a socket can be where `socket` is.
-fn socket_place(socket: &str) -> Result<(), PortError> {
+///
+/// With [`SocketRole::Auto`] a port joins whoever listens there already, and may lend this process's memory to it. So that must not be
+/// another user, who was first in a directory that both can write: root apart, who reaches that memory anyway.
+fn socket_place(socket: &str, role: SocketRole) -> Result<(), PortError> {
     let error = |why: String, remedy| PortError::Socket { socket: socket.to_owned(), why, remedy };
+    // SAFETY: geteuid takes nothing and can't fail.
+    let us = unsafe { libc::geteuid() };
     let directory = Path::new(socket).parent().unwrap_or(Path::new("/"));
     if !directory.is_dir() {
         return Err(error(format!("there is no directory {}", directory.display()), "make it"));
@@ -199,6 +204,10 @@ fn socket_place(socket: &str) -> Result<(), PortError> {
     match std::fs::symlink_metadata(socket) {
         Ok(there) if !there.file_type().is_socket() => {
             Err(error("it exists and is no socket".into(), "remove it, or choose another path"))
+        }
+        Ok(there) if role == SocketRole::Auto && ![us, 0].contains(&there.uid()) => {
+            let why = format!("it belongs to user {}, and this process to user {us}", there.uid());
+            Err(error(why, "add `,client` if you trust that user, or choose a directory of your own"))
         }
         _ => Ok(()),
     }

@@ -1,7 +1,7 @@
 //! Completion queues: what their queue pairs put in, and which of them have news.
 
 use crate::qp::Completion;
-use crate::{ControlError, CqId};
+use crate::{ControlError, CqId, Qpn};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -142,6 +142,13 @@ impl CompletionQueues {
     pub(crate) fn clear(&mut self, cq: CqId) {
         if let Some(queue) = self.get_mut(cq) {
             queue.entries.clear();
+        }
+    }
+
+    /// Removes the completions of one queue pair from `cq`.
+    pub(crate) fn discard(&mut self, cq: CqId, qpn: Qpn) {
+        if let Some(queue) = self.get_mut(cq) {
+            queue.entries.retain(|completion| completion.qpn != qpn);
         }
     }
 

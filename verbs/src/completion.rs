@@ -1,7 +1,7 @@
 use crate::device::Inner;
 use crate::{Completion, Error, PollError};
-use datapath::engine::{CqRing, Notifier};
-use roce::CqId;
+use datapath::engine::{CqRing, Notifier, Station};
+use roce::{CqId, Qpn};
 use std::sync::Arc;
 
 /// Polls that find nothing before [`CompletionQueue::wait`] gives the CPU up each time.
@@ -138,6 +138,17 @@ impl CompletionQueue {
         let (ring, resized) = resized?;
         self.ring = ring;
         Ok(resized?)
+    }
+
+    /// Removes the completions of one queue pair, for example of one that was reset: its earlier requests then tell nothing.
+    ///
+    /// # Errors
+    /// Returns an error if the core has stopped.
+    pub fn discard(&mut self, qpn: Qpn) -> Result<(), Error> {
+        let (id, ring) = (self.handle.id, self.ring.take());
+        let call = move |station: &mut Station, _| station.discard_completions(id, ring, qpn);
+        self.ring = self.handle.device.engine.call(call)?;
+        Ok(())
     }
 
     /// Its name in the device.

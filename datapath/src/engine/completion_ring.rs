@@ -2,6 +2,7 @@
 
 use super::notify::Notifier;
 use super::work_queue::{Place, Unpolled};
+use roce::Qpn;
 use roce::qp::Completion;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::Arc;
@@ -51,6 +52,19 @@ impl CqRing {
             taken += run;
         }
         taken
+    }
+
+    /// Removes the completions of one queue pair. `producer` is the ring's other end.
+    pub(super) fn discard(&mut self, producer: &mut CqProducer, qpn: Qpn) {
+        for _ in 0..self.ring.slots() {
+            let Ok(entry) = self.ring.pop() else { return };
+            if entry.completion.qpn == qpn {
+                self.unpolled.remove(entry.place, 1);
+            } else {
+                // There is room: one was popped.
+                let _ = producer.ring.push(entry);
+            }
+        }
     }
 
     /// Whether completions were lost because the ring was full.

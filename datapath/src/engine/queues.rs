@@ -80,6 +80,13 @@ impl Queues {
         Ok(())
     }
 
+    /// Removes the completions of one queue pair from a completion queue's ring.
+    pub(super) fn discard_completions(&mut self, cq: CqId, ring: &mut CqRing, qpn: Qpn) {
+        if let Some(producer) = self.producer(cq) {
+            ring.discard(producer, qpn);
+        }
+    }
+
     pub(super) fn destroy_cq(&mut self, cq: CqId) {
         if let Some(place) = self.cqs.get_mut(cq.0 as usize) {
             *place = None;

@@ -120,6 +120,13 @@ impl Station {
         (ring, resized)
     }
 
+    /// Removes the completions of one queue pair from a completion queue. `ring` is its present one, and comes back.
+    pub fn discard_completions(&mut self, cq: CqId, mut ring: CqRing, qpn: Qpn) -> CqRing {
+        self.endpoint.discard_completions(cq, qpn);
+        self.queues.discard_completions(cq, &mut ring, qpn);
+        ring
+    }
+
     /// Destroys a completion queue.
     ///
     /// # Errors

@@ -221,6 +221,11 @@ impl Endpoint {
         self.commons.cqs.clear(cq);
     }
 
+    /// Removes the completions of one queue pair from a completion queue.
+    pub fn discard_completions(&mut self, cq: CqId, qpn: Qpn) {
+        self.commons.cqs.discard(cq, qpn);
+    }
+
     /// Returns a completion queue that received completions since it was returned last. Queues without news cost nothing.
     #[inline]
     pub fn poll_filled_cq(&mut self) -> Option<CqId> {

@@ -244,6 +244,10 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, wanted: *mut ibv_qp_attr
         for modify in steps.into_iter().flatten() {
             inner.qp.modify(modify)?;
         }
+        if mask & IBV_QP_STATE != 0 && wanted.qp_state == IBV_QPS_RESET {
+            // SAFETY: the contract of the manual page.
+            unsafe { whole.discard_completions(&inner) }?;
+        }
         remember(&mut inner.attributes, wanted, mask);
         if mask & IBV_QP_STATE != 0 {
             whole.show_state(wanted.qp_state);

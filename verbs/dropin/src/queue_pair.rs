@@ -70,6 +70,22 @@ impl Qp {
         unsafe { (*self.abi.get()).qp_base }
     }
 
+    /// As devices do it, a queue pair that is reset takes its completions out of its queues: what is polled from then on is of
+    /// requests that were posted later.
+    ///
+    /// # Safety
+    /// Its completion queues are alive, as they are while it is.
+    pub(crate) unsafe fn discard_completions(&self, inner: &Inner) -> Result<(), Errno> {
+        let base = self.base();
+        for cq in [base.send_cq, base.recv_cq] {
+            // SAFETY: passed on.
+            if let Some(cq) = unsafe { live::find_any(cq.cast::<Cq>()) }? {
+                cq.queue.lock().discard(inner.qp.qpn())?;
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn lock(&self) -> Guard<'_, Inner> {
         self.inner.lock()
     }

@@ -77,3 +77,37 @@ fn a_drained_queue_pair_takes_what_a_running_one_does_not() {
     assert_eq!(attributes_of(&objects).min_rnr_timer, 9);
     assert_eq!(write(&objects), IBV_WC_SUCCESS);
 }
+
+#[test]
+fn a_queue_pair_that_is_reset_takes_its_completions_along() {
+    // Dropped in the opposite order: `other` uses the queue of `gone`.
+    let gone = Objects::new();
+    let mut other = Objects::new();
+    let to = |objects: &Objects, qp_state| {
+        assert_eq!(objects.modify(ibv_qp_attr { qp_state, ..Default::default() }, IBV_QP_STATE), 0);
+    };
+    let mut flushed =
+        ibv_send_wr { opcode: IBV_WR_SEND, send_flags: IBV_SEND_SIGNALED, ..Default::default() };
+    // The other queue pair's completions go to the same queue, between those of the first.
+    // SAFETY: the domain and the queues are alive, and outlive the queue pairs.
+    unsafe {
+        assert_eq!(ibv_destroy_qp(other.qp), 0);
+        other.qp = ibv_create_qp(other.pd, &mut init(gone.cq, IBV_QPT_RC));
+    }
+    for objects in [&gone, &other] {
+        objects.connect();
+        to(objects, IBV_QPS_ERR);
+    }
+    for (id, objects) in [(1, &gone), (2, &other), (3, &gone)] {
+        flushed.wr_id = id;
+        assert_eq!(objects.post(&mut flushed).0, 0);
+        // Each control call is a turn of the core: after two the completion is there.
+        for _ in 0..2 {
+            attributes_of(objects);
+        }
+    }
+    to(&gone, IBV_QPS_RESET);
+    assert_eq!(gone.poll().wr_id, 2);
+    gone.connect();
+    assert_eq!(write(&gone), IBV_WC_SUCCESS);
+}

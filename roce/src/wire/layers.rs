@@ -1,4 +1,6 @@
-use super::format::{Carried, Numbers, hop_by_hop, ifa, int_md};
+//! Where the layers of a frame are, from Ethernet to the BTH. [`parse`](super::parse) and every switch begin here.
+
+use super::format::{Carried, Numbers, below};
 use super::path::{Mac, Path, Vlan};
 use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
 use crate::Discard;
@@ -28,7 +30,7 @@ impl Family {
 }
 
 /// Where the layers of a frame start; `end` is where its IP packet ends. Between IP and UDP, and between UDP and BTH,
-/// telemetry may stand that switches read and write ([`Carried`]): nothing else tells how far they are apart.
+/// telemetry may stand that switches read and write ([`Carried`]). Plain frames have none; the others take a pass more ([`below`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layers {
     pub family: Family,
@@ -100,33 +102,29 @@ impl Layers {
             Family::V4 => ipv4_length(chunk(frame, ip)?)?,
             Family::V6 => ipv6_length(chunk(frame, ip)?)?,
         };
-        let end = ip + length;
+        let (udp, end) = (ip + family.header_length(), ip + length);
         if end > frame.len() {
             return Err(Discard::Truncated);
         }
-        let upper = Upper { protocol, udp: ip + family.header_length(), carried: None };
-        let Upper { udp, carried, .. } =
-            if protocol == UDP { upper } else { upper.skip(&frame[..end], family, numbers)? };
-        let [_, _, port_high, port_low, length_high, length_low, _, _] = *chunk::<UDP_LENGTH>(frame, udp)?;
-        let port = u16::from_be_bytes([port_high, port_low]);
-        let mut layers =
-            Self { family, vlan: ip > ETHERNET_LENGTH, ip, udp, bth: udp + UDP_LENGTH, end, carried };
-        if port == numbers.int_port() && carried.is_none() {
-            layers.bth += int_md::length(&frame[..end], layers.bth)?;
-            layers.carried = Some(Carried::IntMd);
-        } else if port != ROCE_PORT {
-            return Err(Discard::NotRoce);
-        } else if carried == Some(Carried::Ifa) {
-            layers.bth += ifa::metadata_length(&frame[..end], layers.bth)?;
+        let vlan = ip > ETHERNET_LENGTH;
+        let mut layers = Self { family, vlan, ip, udp, bth: udp + UDP_LENGTH, end, carried: None };
+        if protocol != UDP || layers.port(frame)? != ROCE_PORT {
+            layers = below::find(&frame[..end], layers, protocol, numbers)?;
         }
         if end < layers.bth + BTH_LENGTH + ICRC_LENGTH {
             return Err(Discard::Truncated);
         }
-        let told = usize::from(u16::from_be_bytes([length_high, length_low]));
-        if told != end - udp - layers.outside_udp() {
+        let told = usize::from(u16::from_be_bytes(*chunk(frame, layers.udp + 4)?));
+        if told != end - layers.udp - layers.outside_udp() {
             return Err(Discard::UdpHeader);
         }
         Ok(layers)
+    }
+
+    /// UDP's destination port.
+    #[inline]
+    pub fn port(&self, frame: &[u8]) -> Result<u16, Discard> {
+        Ok(u16::from_be_bytes(*chunk(frame, self.udp + 2)?))
     }
 
     /// What UDP's length and checksum leave out: IFA's metadata, which UDP knows nothing of.
@@ -220,30 +218,6 @@ impl Layers {
     }
 }
 
-/// What follows the IP header, and where.
-struct Upper {
-    protocol: u8,
-    udp: usize,
-    carried: Option<Carried>,
-}
-
-impl Upper {
-    /// Goes past hop-by-hop options, and IFA's header, to UDP.
-    fn skip(self, packet: &[u8], family: Family, numbers: Numbers) -> Result<Self, Discard> {
-        let Self { mut protocol, mut udp, mut carried } = self;
-        if protocol == hop_by_hop::PROTOCOL && family == Family::V6 {
-            let [next, _] = *chunk(packet, udp)?;
-            let (length, found) = hop_by_hop::options(packet, udp, numbers)?;
-            (protocol, udp, carried) = (next, udp + length, found);
-        }
-        if protocol == ifa::PROTOCOL && carried.is_none() {
-            protocol = ifa::next_header(chunk(packet, udp)?)?;
-            (udp, carried) = (udp + ifa::HEADER_LENGTH, Some(Carried::Ifa));
-        }
-        if protocol == UDP { Ok(Self { protocol, udp, carried }) } else { Err(Discard::NotRoce) }
-    }
-}
-
 /// The packet's length and what it holds. RoCEv2 has neither IPv4 options nor fragments here.
 #[inline]
 fn ipv4_length(ip: &[u8; 20]) -> Result<(usize, u8), Discard> {
@@ -317,6 +291,12 @@ mod tests {
                 let mut frame = frame;
                 frame[at] ^= change;
                 for frame in [&frame[..length], &frame[..length + 9], &frame[..at]] {
+                    if let Ok(plain @ Layers { carried: None, end, .. }) =
+                        Layers::locate(frame, Numbers::DEFAULT)
+                    {
+                        let found = below::find(&frame[..end], plain, UDP, Numbers::DEFAULT);
+                        assert_eq!(found, Ok(plain), "a pass that finds nothing changes nothing");
+                    }
                     let [short, long] =
                         [Layers::locate, Layers::locate_any].map(|way| way(frame, Numbers::DEFAULT));
                     assert_eq!(short, long, "byte {at} by {change:#x}");

@@ -5,10 +5,11 @@
 //! `roce/src/wire/format/README.md` says for each how `txBytes`, `qlen`, `ts` and `B` come out of it, and what is lost.
 
 pub mod aecn;
-pub(super) mod hop_by_hop;
-pub(super) mod ifa;
-pub(super) mod int_md;
-pub(super) mod ioam;
+pub(super) mod below;
+mod hop_by_hop;
+mod ifa;
+mod int_md;
+mod ioam;
 mod numbers;
 mod reading;
 #[cfg(test)]

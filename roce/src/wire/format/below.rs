@@ -1,0 +1,39 @@
+//! Finds telemetry below a packet's BTH: hop-by-hop options, IFA's headers, INT-MD's shim. Only packets come here that are not UDP to
+//! RoCEv2's port right behind their IP header.
+
+use super::{Carried, Numbers, hop_by_hop, ifa, int_md};
+use crate::Discard;
+use crate::wire::ROCE_PORT;
+use crate::wire::layers::{Family, Layers, UDP, UDP_LENGTH, chunk};
+
+/// Moves UDP and BTH of `layers`, which are those of a plain packet, to where they are. `protocol` is what follows the IP header.
+pub fn find(
+    packet: &[u8],
+    mut layers: Layers,
+    mut protocol: u8,
+    numbers: Numbers,
+) -> Result<Layers, Discard> {
+    if protocol == hop_by_hop::PROTOCOL && layers.family == Family::V6 {
+        let (length, found) = hop_by_hop::options(packet, layers.udp, numbers)?;
+        [protocol] = *chunk(packet, layers.udp)?;
+        (layers.udp, layers.carried) = (layers.udp + length, found);
+    }
+    if protocol == ifa::PROTOCOL && layers.carried.is_none() {
+        protocol = ifa::next_header(chunk(packet, layers.udp)?)?;
+        (layers.udp, layers.carried) = (layers.udp + ifa::HEADER_LENGTH, Some(Carried::Ifa));
+    }
+    if protocol != UDP {
+        return Err(Discard::NotRoce);
+    }
+    layers.bth = layers.udp + UDP_LENGTH;
+    match (layers.port(packet)?, layers.carried) {
+        (ROCE_PORT, Some(Carried::Ifa)) => layers.bth += ifa::metadata_length(packet, layers.bth)?,
+        (ROCE_PORT, _) => {}
+        (port, None) if port == numbers.int_port() => {
+            layers.bth += int_md::length(packet, layers.bth)?;
+            layers.carried = Some(Carried::IntMd);
+        }
+        _ => return Err(Discard::NotRoce),
+    }
+    Ok(layers)
+}

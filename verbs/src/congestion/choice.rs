@@ -207,7 +207,7 @@ mod tests {
             ("max_stage", "-1"),
             ("flows", "0"),
             ("flows", "1000001"),
-            ("max_rtt", "10"),
+            ("max_rtt", "10m"),
             ("telemetry", "inband:0"),
             ("telemetry", "outband"),
             ("probe_interval", "999ns"),

@@ -1,3 +1,5 @@
+//! Completion queues: polled, resized, waited for.
+
 use crate::device::Inner;
 use crate::{Completion, Error, PollError};
 use datapath::engine::{CqRing, Notifier, Station};

@@ -1,3 +1,5 @@
+//! Queue pairs: made, connected, posted to.
+
 use crate::completion::CqHandle;
 use crate::device::{Inner, random};
 use crate::srq::SrqHandle;

@@ -36,21 +36,21 @@ impl CqRing {
     /// Moves completions out, oldest first, as long as there is room in `into`, and returns how many.
     #[inline]
     pub fn pop_into(&mut self, into: &mut [Completion]) -> usize {
-        let count = self.ring.slots().min(into.len());
+        // Completions of one work queue often come together: its count is changed once for them.
+        let (mut last, mut run) = (Place::NONE, 0);
         let mut taken = 0;
-        while taken < count
-            && let Ok(chunk) = self.ring.read_chunk(count - taken)
-            && let [first, ..] = chunk.as_slices().0
+        while let Some(free) = into.get_mut(taken)
+            && let Ok(Entry { completion, place }) = self.ring.pop()
         {
-            // Completions of one work queue often come together: its count is changed once.
-            let place = first.place;
-            let same = chunk.as_slices().0.iter().take_while(|entry| entry.place == place);
-            let free = into[taken..].iter_mut();
-            let run = free.zip(same).map(|(free, entry)| *free = entry.completion).count();
-            chunk.commit(run);
-            self.unpolled.remove(place, run as u32);
-            taken += run;
+            *free = completion;
+            taken += 1;
+            if place != last {
+                self.unpolled.remove(last, run);
+                (last, run) = (place, 0);
+            }
+            run += 1;
         }
+        self.unpolled.remove(last, run);
         taken
     }
 

@@ -40,7 +40,8 @@ impl QpRings {
     /// Returns the rule that the request breaks, or `QueueFull` while as many requests as the queue is deep are not done.
     #[inline]
     pub fn push_send(&mut self, request: SendRequest) -> Result<(), PostError> {
-        self.send.push(self.rules.send.check(request)?)
+        let Self { send, rules, .. } = self;
+        rules.send.check_into(request, |checked| send.push(checked))
     }
 
     /// Checks a receive request and puts it into the ring.

@@ -2,7 +2,7 @@
 //! a core never refuses what the application was told is accepted.
 
 use super::wqe::MAX_MESSAGE;
-use super::{Data, Identity, PostError, Receives, RecvRequest, Remote, SendOperation, SendRequest};
+use super::{Data, Identity, PostError, Receives, RecvRequest, SendOperation, SendRequest};
 use crate::Qpn;
 use crate::wire::Service;
 
@@ -46,7 +46,7 @@ impl PostRules {
             send: SendRules {
                 qpn,
                 service,
-                is_sender: !matches!(receives, Receives::Named(_)),
+                services: if matches!(receives, Receives::Named(_)) { 0 } else { bit(service) },
                 max_sge: capabilities.max_send_sge,
                 max_inline: capabilities.max_inline,
                 longest: match longest {
@@ -64,81 +64,112 @@ impl PostRules {
 pub struct SendRules {
     qpn: Qpn,
     service: Service,
-    /// `false` for an XRC target, which sends nothing.
-    is_sender: bool,
+    /// The service's bit; none for an XRC target, which sends nothing.
+    services: u8,
     max_sge: u32,
     max_inline: u32,
     /// Bytes of the longest message.
     longest: u32,
 }
 
+/// What a request does with its local data.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moves {
+    Nothing,
+    Out,
+    In,
+    /// Eight bytes out, or what was there in.
+    Word,
+}
+
+const fn bit(service: Service) -> u8 {
+    match service {
+        Service::Rc => 1,
+        Service::Uc => 2,
+        Service::Ud => 4,
+        Service::Xrc => 8,
+    }
+}
+
+const RELIABLE: u8 = bit(Service::Rc) | bit(Service::Xrc);
+const CONNECTED: u8 = RELIABLE | bit(Service::Uc);
+const DATAGRAMS: u8 = bit(Service::Ud);
+
+impl SendOperation {
+    /// Which services have it (IBA table 38), and what it does with its data.
+    #[inline]
+    const fn demands(&self) -> (u8, Moves) {
+        match self {
+            Self::Send { .. } | Self::Write { .. } => (CONNECTED, Moves::Out),
+            Self::SendTo { .. } => (DATAGRAMS, Moves::Out),
+            Self::SendInvalidate { .. } => (RELIABLE, Moves::Out),
+            Self::Read { .. } => (RELIABLE, Moves::In),
+            Self::FetchAdd { .. } | Self::CompareSwap { .. } | Self::AtomicWrite { .. } => {
+                (RELIABLE, Moves::Word)
+            }
+            Self::Flush { .. } => (RELIABLE, Moves::Nothing),
+            Self::Bind(_) | Self::LocalInvalidate { .. } => (CONNECTED, Moves::Nothing),
+        }
+    }
+}
+
 impl SendRules {
-    /// Checks a request against the service (IBA table 38) and the queue pair's limits.
+    /// Checks a request against the service and the queue pair's limits.
     ///
     /// # Errors
     /// Returns the first rule that the request breaks.
-    #[inline]
     pub fn check(&self, request: SendRequest) -> Result<CheckedSend, PostError> {
+        self.check_into(request, Ok)
+    }
+
+    /// Checks a request and hands what passes to `take`, which need not move it a second time.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), and those of `take`.
+    #[inline]
+    pub fn check_into<R>(
+        &self,
+        mut request: SendRequest,
+        take: impl FnOnce(CheckedSend) -> Result<R, PostError>,
+    ) -> Result<R, PostError> {
         let length = self.length(&request)?;
-        if request.operation.has_data() {
-            return Ok(CheckedSend { request, length });
+        if length.is_none() {
+            // What such a request says of data means nothing, as in rdma-core.
+            request.data = Data::empty();
         }
-        // What these say of data means nothing, as in rdma-core.
-        Ok(CheckedSend { request: SendRequest { data: Data::empty(), ..request }, length: 0 })
+        take(CheckedSend { request, length: length.unwrap_or(0) })
     }
 
-    /// Returns the bytes of a message that is allowed.
+    /// Returns the bytes of a message that is allowed; `None` for an operation without data.
     #[inline]
-    fn length(&self, request: &SendRequest) -> Result<u32, PostError> {
-        self.check_service(request)?;
-        let operation = &request.operation;
-        if !operation.has_data() {
-            return Ok(0);
-        }
-        let given = request.data.length();
-        match &request.data {
-            Data::Buffers(buffers) => check_buffers(buffers.len(), self.max_sge)?,
-            Data::Inline(bytes) => self.check_inline(operation, bytes.len())?,
-        }
-        if given > u64::from(self.longest) {
-            return Err(self.too_long(given));
-        }
-        match *operation {
-            SendOperation::FetchAdd { remote, .. }
-            | SendOperation::CompareSwap { remote, .. }
-            | SendOperation::AtomicWrite { remote } => check_word(given, remote)?,
-            _ => {}
-        }
-        Ok(given as u32)
-    }
-
-    #[inline]
-    fn check_service(&self, request: &SendRequest) -> Result<(), PostError> {
-        let service = self.service;
-        let has = match request.operation {
-            SendOperation::SendTo { .. } => service == Service::Ud,
-            SendOperation::Send { .. }
-            | SendOperation::Write { .. }
-            | SendOperation::Bind(_)
-            | SendOperation::LocalInvalidate { .. } => service != Service::Ud,
-            SendOperation::SendInvalidate { .. }
-            | SendOperation::Read { .. }
-            | SendOperation::FetchAdd { .. }
-            | SendOperation::CompareSwap { .. }
-            | SendOperation::AtomicWrite { .. }
-            | SendOperation::Flush { .. } => matches!(service, Service::Rc | Service::Xrc),
-        };
-        if !has || !self.is_sender {
+    fn length(&self, request: &SendRequest) -> Result<Option<u32>, PostError> {
+        let (services, moves) = request.operation.demands();
+        if services & self.services == 0 {
             return Err(PostError::Service { qpn: self.qpn });
         }
         // An XRC initiator names the queue that its message is for; what stays here is for none.
         let names = request.srq.is_some();
-        if names == (service == Service::Xrc) || request.operation.is_local() {
-            return Ok(());
+        if names != (self.service == Service::Xrc) && !request.operation.is_local() {
+            return Err(PostError::RemoteSrq { qpn: self.qpn });
         }
-        Err(PostError::RemoteSrq { qpn: self.qpn })
+        if moves == Moves::Nothing {
+            return Ok(None);
+        }
+        match &request.data {
+            Data::Buffers(buffers) => check_buffers(buffers.len(), self.max_sge)?,
+            Data::Inline(bytes) => self.check_inline(&request.operation, bytes.len())?,
+        }
+        let given = request.data.length();
+        if given > u64::from(self.longest) {
+            return Err(self.too_long(given));
+        }
+        if moves == Moves::Word {
+            check_word(&request.operation, given)?;
+        }
+        Ok(Some(given as u32))
     }
 
+    #[inline(never)]
     fn check_inline(&self, operation: &SendOperation, given: usize) -> Result<(), PostError> {
         let operation = match operation {
             SendOperation::Read { .. } => "READ",
@@ -198,14 +229,21 @@ fn check_buffers(given: usize, limit: u32) -> Result<(), PostError> {
 }
 
 /// Atomics work on one aligned word there; here its bytes may be in several buffers (IBA 9.4.5).
-fn check_word(given: u64, remote: Remote) -> Result<(), PostError> {
-    if given == 8 && remote.address.is_multiple_of(8) { Ok(()) } else { Err(PostError::BadAtomic) }
+#[inline(never)]
+fn check_word(operation: &SendOperation, given: u64) -> Result<(), PostError> {
+    let is_aligned = match operation {
+        SendOperation::FetchAdd { remote, .. }
+        | SendOperation::CompareSwap { remote, .. }
+        | SendOperation::AtomicWrite { remote } => remote.address.is_multiple_of(8),
+        _ => true,
+    };
+    if given == 8 && is_aligned { Ok(()) } else { Err(PostError::BadAtomic) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qp::{Capabilities, QpInit, Sge};
+    use crate::qp::{Capabilities, QpInit, Remote, Sge};
     use crate::wire::Feth;
     use crate::{CqId, Lkey, PdId, Rkey, SrqId, SrqNumber, XrcdId};
 

@@ -1,3 +1,5 @@
+//! Work requests and completions, as programs see them.
+
 use crate::wire::{Feth, Immediate};
 use crate::{AddressId, Binding, Lkey, Qpn, Rkey, SrqId, SrqNumber};
 use smallvec::SmallVec;
@@ -122,11 +124,6 @@ impl SendOperation {
             Self::FetchAdd { .. } => CompletionOpcode::FetchAdd,
             Self::CompareSwap { .. } => CompletionOpcode::CompareSwap,
         }
-    }
-
-    /// Whether it moves bytes between the local buffers and the peer.
-    pub(crate) const fn has_data(&self) -> bool {
-        !self.is_local() && !matches!(self, Self::Flush { .. })
     }
 
     /// Whether no packet carries it.

@@ -1,3 +1,5 @@
+//! A send request in its queue, and the packets that it takes.
+
 use super::{CompletionOpcode, SendOperation, SendRequest};
 
 /// Bytes of the longest message (IBA 9.7.4.1.6).

@@ -2,7 +2,7 @@
 
 use super::{Meter, Step};
 use crate::ring::{End, LIST, connected};
-use verbs::{Completion, Mtu, SendRequest};
+use verbs::{Completion, Mtu, Remote, SendRequest, Sge};
 
 pub const STEPS: &[Step] = &[
     Step {
@@ -48,8 +48,9 @@ enum Part {
     Empty,
 }
 
-fn post(a: &mut End, request: &SendRequest) {
-    let list = (1..=LIST).map(|n| SendRequest { signalled: n == LIST, ..request.clone() });
+/// Each request is made where it is posted, as programs do.
+fn post(a: &mut End, from: Sge, to: Remote) {
+    let list = (1..=LIST).map(|n| SendRequest { signalled: n == LIST, ..SendRequest::write(0, from, to) });
     a.qp.post_send_list(list).expect("room");
 }
 
@@ -60,8 +61,7 @@ fn turn(end: &End) {
 
 fn run(meter: &mut Meter, part: Part) {
     let (mut a, b) = connected(Mtu::M4096).expect("rings need nothing");
-    let remote = b.region.remote().at(0);
-    let request = SendRequest::write(0, a.region.sge(0, 64).expect("it is longer"), remote);
+    let (from, to) = (a.region.sge(0, 64).expect("it is longer"), b.region.remote().at(0));
     let mut into =
         [Completion::new(0, verbs::CompletionStatus::Success, verbs::CompletionOpcode::Write, a.qp.qpn());
             16];
@@ -69,7 +69,7 @@ fn run(meter: &mut Meter, part: Part) {
         let mut count = |of: Part, units: usize, work: &mut dyn FnMut()| {
             if of == part && round > 0 { meter.part(units, work) } else { work() }
         };
-        count(Part::Post, LIST, &mut || post(&mut a, &request));
+        count(Part::Post, LIST, &mut || post(&mut a, from, to));
         count(Part::Send, LIST, &mut || turn(&a));
         // The turn that receives also answers.
         count(Part::Receive, LIST, &mut || turn(&b));

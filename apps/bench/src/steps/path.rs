@@ -3,7 +3,7 @@
 use super::{Meter, Step};
 use crate::scale::Host;
 use cc::Instant;
-use roce::qp::SendRequest;
+use roce::qp::{CheckedSend, SendRequest};
 use roce::wire::{MAX_OVERHEAD, Mtu};
 use std::time::Duration;
 
@@ -84,12 +84,16 @@ impl Bench {
         Ok(Self { a, b, now: Instant::ZERO, frames, lengths: Vec::with_capacity(BATCH) })
     }
 
-    fn post(&mut self, request: &SendRequest) {
-        let Host { endpoint, qps, .. } = &mut self.a;
-        let rules = endpoint.post_rules(qps[0]).expect("it is there").send;
+    /// The list as the application's thread checks it.
+    fn checked(&self, request: &SendRequest) -> Vec<CheckedSend> {
+        let rules = self.a.endpoint.post_rules(self.a.qps[0]).expect("it is there").send;
         let list = (1..=BATCH).map(|n| SendRequest { signalled: n == BATCH, ..request.clone() });
-        let checked = list.map(|request| rules.check(request).expect("within the limits"));
-        endpoint.take_posts(self.now, qps[0], std::iter::empty(), checked);
+        list.map(|request| rules.check(request).expect("within the limits")).collect()
+    }
+
+    fn post(&mut self, list: &mut Vec<CheckedSend>) {
+        let Host { endpoint, qps, .. } = &mut self.a;
+        endpoint.take_posts(self.now, qps[0], std::iter::empty(), list.drain(..));
     }
 }
 
@@ -123,7 +127,8 @@ fn run(meter: &mut Meter, size: u32, part: Part) {
         let now = bench.now;
         bench.a.endpoint.on_timeout(now);
         bench.b.endpoint.on_timeout(now);
-        let rounds = part(Part::Post, BATCH, &mut || bench.post(&request));
+        let mut list = bench.checked(&request);
+        let rounds = part(Part::Post, BATCH, &mut || bench.post(&mut list));
         let Bench { a, b, frames, lengths, .. } = &mut bench;
         part(Part::Requester, BATCH, &mut || take(a, now, frames, lengths));
         assert_eq!(lengths.len(), BATCH);

@@ -65,6 +65,10 @@ pub struct FaultCounters {
     pub reordered: u64,
     /// Frames with a bit flipped.
     pub flipped: u64,
+    /// Of those, frames with an ICRC that fits the flipped bit.
+    pub resealed: u64,
+    /// Frames that a script let out later.
+    pub delayed: u64,
     /// Frames that tell a sender something else of its path.
     pub lied: u64,
     /// Frames that only Ferroce knows, lost for that.

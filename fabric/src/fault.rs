@@ -3,8 +3,10 @@
 use crate::FaultCounters;
 use crate::lie::{lie, only_ferroce_knows};
 use crate::random::Random;
+use crate::script::{Fate, FaultRule, Script};
 use cc::Instant;
 use datapath::io::PacketBuf;
+use roce::wire::{body, reseal};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -100,10 +102,12 @@ struct Held<B> {
     until: Instant,
 }
 
-/// A link on which faults happen, in this order: loss, lie, bit flip, duplication, reordering, delay.
+/// A link on which faults happen, in this order: those of the script, loss, lie, bit flip, duplication, reordering, delay.
 pub struct FaultLine<B> {
     config: FaultConfig,
     random: Random,
+    script: Script,
+    /// By the time at which they come out; those of one time in the order in which they went in.
     line: VecDeque<(Instant, B)>,
     held: Option<Held<B>>,
     counters: FaultCounters,
@@ -121,10 +125,17 @@ impl<B: PacketBuf> FaultLine<B> {
         Self {
             config,
             random: Random::new(config.seed),
+            script: Script::default(),
             line: VecDeque::with_capacity(config.capacity),
             held: None,
             counters: FaultCounters::default(),
         }
+    }
+
+    /// Adds the rules of a script. The port that a rule names is not looked at.
+    #[must_use]
+    pub fn with_rules(self, rules: impl Iterator<Item = FaultRule>) -> Self {
+        Self { script: Script::new(rules), ..self }
     }
 
     /// How often [`push`](Self::push) may be called now: each may put a frame and its copy on the link.
@@ -162,40 +173,68 @@ impl<B: PacketBuf> FaultLine<B> {
     /// Where [`room`](Self::room) is 0.
     pub fn push(&mut self, now: Instant, mut buf: B, alloc: impl FnOnce() -> Option<B>) {
         assert!(self.room() > 0, "the caller asks for room first");
-        if self.config.loss.happens(&mut self.random) {
-            self.counters.lost += 1;
+        let due = now + self.config.delay;
+        let fate = self.script.judge((now, due), &buf, &mut self.random);
+        if !self.survives(fate, &mut buf) {
             return;
         }
-        if self.config.deaf && only_ferroce_knows(&buf) {
-            self.counters.unheard += 1;
-            return;
-        }
-        if self.config.lie.happens(&mut self.random) && lie(&mut buf, &mut self.random) {
-            self.counters.lied += 1;
-        }
-        if self.config.flip.happens(&mut self.random) && !buf.is_empty() {
-            let bit = self.random.below(buf.len() as u64 * 8);
-            buf[(bit / 8) as usize] ^= 1 << (bit % 8);
-            self.counters.flipped += 1;
-        }
-        let copy = if self.config.duplicate.happens(&mut self.random) { copy_of(&buf, alloc) } else { None };
-        let hold = self.config.reorder.happens(&mut self.random) && self.held.is_none();
-        if hold {
-            let span = 1 + self.random.below(u64::from(self.config.reorder_span)) as u32;
-            self.held = Some(Held { buf, span, overtaken: 0, until: now + self.config.reorder_hold });
-        } else {
-            self.append(now, buf);
+        let twice = fate == Some(Fate::Twice) || self.config.duplicate.happens(&mut self.random);
+        let copy = if twice { copy_of(&buf, alloc) } else { None };
+        let by_chance = self.config.reorder.happens(&mut self.random) && self.held.is_none();
+        let span = match fate {
+            _ if by_chance => Some(1 + self.random.below(u64::from(self.config.reorder_span)) as u32),
+            Some(Fate::Held(span)) => Some(span).filter(|_| self.held.is_none()),
+            _ => None,
+        };
+        match (span, fate) {
+            (Some(span), _) => {
+                self.held = Some(Held { buf, span, overtaken: 0, until: now + self.config.reorder_hold });
+            }
+            // It overtakes none.
+            (None, Some(Fate::At(later))) if later > due => {
+                self.counters.delayed += 1;
+                self.insert(later, buf);
+            }
+            (None, _) => self.append(due, buf),
         }
         if let Some(copy) = copy {
             self.counters.duplicated += 1;
-            self.append(now, copy);
+            self.append(due, copy);
         }
+    }
+
+    /// Loses a frame, or changes its bytes. Whether it goes on.
+    fn survives(&mut self, fate: Option<Fate>, buf: &mut B) -> bool {
+        if fate == Some(Fate::Lost) || self.config.loss.happens(&mut self.random) {
+            self.counters.lost += 1;
+            return false;
+        }
+        if self.config.deaf && only_ferroce_knows(buf) {
+            self.counters.unheard += 1;
+            return false;
+        }
+        if self.config.lie.happens(&mut self.random) && lie(buf, &mut self.random) {
+            self.counters.lied += 1;
+        }
+        if let Some(Fate::Corrupt { good_icrc }) = fate
+            && let Some(body) = body(buf).filter(|body| !body.is_empty())
+        {
+            flip(&mut buf[body], &mut self.random);
+            let sealed = good_icrc && reseal(buf).is_ok();
+            self.counters.flipped += 1;
+            self.counters.resealed += u64::from(sealed);
+        }
+        if self.config.flip.happens(&mut self.random) && !buf.is_empty() {
+            flip(buf, &mut self.random);
+            self.counters.flipped += 1;
+        }
+        true
     }
 
     /// The next frame that comes out at `now`.
     pub fn poll(&mut self, now: Instant) -> Option<B> {
         if self.held.as_ref().is_some_and(|held| held.until <= now) {
-            self.release(now);
+            self.release(now + self.config.delay);
         }
         if self.line.front()?.0 > now {
             return None;
@@ -211,22 +250,33 @@ impl<B: PacketBuf> FaultLine<B> {
         due.into_iter().chain(until).min()
     }
 
-    fn append(&mut self, now: Instant, buf: B) {
-        self.line.push_back((now + self.config.delay, buf));
+    fn append(&mut self, due: Instant, buf: B) {
+        self.insert(due, buf);
         if let Some(held) = &mut self.held {
             held.overtaken += 1;
             if held.overtaken == held.span {
-                self.release(now);
+                self.release(due);
             }
         }
     }
 
-    fn release(&mut self, now: Instant) {
+    fn release(&mut self, due: Instant) {
         if let Some(held) = self.held.take() {
             self.counters.reordered += u64::from(held.overtaken > 0);
-            self.line.push_back((now + self.config.delay, held.buf));
+            self.insert(due, held.buf);
         }
     }
+
+    /// Frames come out in the order of their times: one that a script delays lets later ones pass.
+    fn insert(&mut self, due: Instant, buf: B) {
+        let place = self.line.iter().rposition(|(at, _)| *at <= due).map_or(0, |last| last + 1);
+        self.line.insert(place, (due, buf));
+    }
+}
+
+fn flip(bytes: &mut [u8], random: &mut Random) {
+    let bit = random.below(bytes.len() as u64 * 8);
+    bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
 }
 
 /// A copy of `frame` in a buffer from `alloc`; `None` where there is none or the frame doesn't fit.

@@ -6,6 +6,7 @@ use crate::fault::{FaultConfig, FaultLine, copy_of};
 use crate::load::LoadMeter;
 use crate::marking::{Marker, Red};
 use crate::report::{PortReport, Report};
+use crate::script::FaultRule;
 use crate::stations::Stations;
 use cc::{Instant, Rate};
 use datapath::io::PacketBuf;
@@ -78,6 +79,8 @@ pub struct SwitchConfig {
     pub station_age: Duration,
     /// The numbers that the network uses for telemetry formats without registered ones.
     pub numbers: Numbers,
+    /// Faults by script, beside those of each port. Of rules that fit one frame the first decides.
+    pub rules: Vec<FaultRule>,
 }
 
 impl Default for SwitchConfig {
@@ -89,6 +92,7 @@ impl Default for SwitchConfig {
             stations: 4096,
             station_age: Duration::from_secs(300),
             numbers: Numbers::DEFAULT,
+            rules: Vec::new(),
         }
     }
 }
@@ -155,8 +159,7 @@ impl<B: PacketBuf> Switch<B> {
         if config.stations == 0 || config.stations > 1 << 20 {
             return Err(ConfigError::Stations(config.stations));
         }
-        let ports =
-            config.ports.iter().enumerate().map(|(index, port)| Port::new(index, port, config.numbers));
+        let ports = config.ports.iter().enumerate().map(|(index, port)| Port::new(index, port, config));
         Ok(Self {
             id: config.id,
             ports: ports.collect::<Result<_, _>>()?,
@@ -364,7 +367,7 @@ impl<B: PacketBuf> Switch<B> {
 }
 
 impl<B: PacketBuf> Port<B> {
-    fn new(index: usize, config: &PortConfig, numbers: Numbers) -> Result<Self, ConfigError> {
+    fn new(index: usize, config: &PortConfig, switch: &SwitchConfig) -> Result<Self, ConfigError> {
         if config.rate.is_some_and(|rate| rate.as_bps() == 0) {
             return Err(ConfigError::Rate(index));
         }
@@ -379,17 +382,20 @@ impl<B: PacketBuf> Port<B> {
         }
         let seed = config.faults.seed ^ (index as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let faults = FaultConfig { seed, ..config.faults };
+        let place = PortId(index as u16);
+        let rules = switch.rules.iter().filter(|rule| rule.port.is_none_or(|port| port == place));
         Ok(Self {
             place: index as u16,
             load: config.rate.map(|rate| {
                 LoadMeter::new(rate, config.load_period, config.queue_bytes, config.ecn_threshold)
             }),
             egress: Egress::new(config.rate, config.queue_bytes, config.queue_frames, config.second_class),
-            link: faults.any().then(|| FaultLine::new(faults)),
+            link: (faults.any() || rules.clone().next().is_some())
+                .then(|| FaultLine::new(faults).with_rules(rules.cloned())),
             marker: Marker::new(config.red, config.ecn_threshold, !seed),
-            told: config.direct.map(|direct| Told::new(direct, numbers)),
+            told: config.direct.map(|direct| Told::new(direct, switch.numbers)),
             tell_sojourn: config.tell_sojourn,
-            numbers,
+            numbers: switch.numbers,
             catch_up: config.catch_up,
             counters: PortCounters::default(),
         })

@@ -1,5 +1,6 @@
 //! `ferroce switch`: a learning Ethernet switch between DPDK ports, with shaped egress and in-band telemetry.
 
+mod faults;
 mod links;
 mod series;
 mod settings;
@@ -119,6 +120,9 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Faults of every link")]
 struct Faults {
+    /// A script of faults by time, queue pair, opcode, PSN and flow (docs/reference/faults.md)
+    #[arg(long = "faults", value_name = "FILE")]
+    script: Option<PathBuf>,
     /// Probability that a frame is lost, 0 to 1
     #[arg(long, value_name = "P", default_value = "0", value_parser = settings::probability)]
     loss: Probability,

@@ -1,6 +1,6 @@
 //! From flags to the switch's configuration.
 
-use super::Args;
+use super::{Args, faults};
 use crate::failure::Failure;
 use crate::units;
 use cc::Rate;
@@ -129,10 +129,18 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
             "--egress-rate names `{port}`, which is no --port of this switch"
         )));
     }
+    let script = args.faults.script.as_deref();
+    let rules = script.map_or(Ok(Vec::new()), |file| faults::read(file, &args.ports))?;
     let direct = told(args)?;
     let ports = args.ports.iter().map(|port| PortConfig { direct, ..port_config(args, port) }).collect();
-    let numbers = numbers(args)?;
-    Ok(SwitchConfig { id: args.switch_id, ports, station_age: args.age, numbers, ..SwitchConfig::default() })
+    Ok(SwitchConfig {
+        id: args.switch_id,
+        ports,
+        station_age: args.age,
+        numbers: numbers(args)?,
+        rules,
+        ..SwitchConfig::default()
+    })
 }
 
 /// A rate that telemetry can't tell is worth a word: HPCC++ is blind there.

@@ -157,6 +157,8 @@ impl Show {
                 ("duplicated", faults.duplicated),
                 ("reordered", faults.reordered),
                 ("flipped", faults.flipped),
+                ("resealed", faults.resealed),
+                ("delayed", faults.delayed),
                 ("lied", faults.lied),
                 ("unheard", faults.unheard),
                 ("stamped", counters.stamped),

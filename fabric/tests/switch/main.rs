@@ -5,6 +5,7 @@ mod conservation;
 mod direct;
 mod faults;
 mod forwarding;
+mod rules;
 mod running;
 mod script;
 mod series;

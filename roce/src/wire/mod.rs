@@ -188,3 +188,27 @@ pub fn destination(frame: &[u8]) -> Option<Qpn> {
     let [a, b, c] = *chunk(frame, layers.bth + 5).ok()?;
     Some(Qpn::new(u32::from_be_bytes([0, a, b, c])))
 }
+
+/// Where the extension headers, the payload and the pad of a frame are that looks like RoCEv2: behind its BTH, before its ICRC.
+/// No checksum is verified.
+#[must_use]
+pub fn body(frame: &[u8]) -> Option<core::ops::Range<usize>> {
+    let layers = Layers::locate(frame, Numbers::DEFAULT).ok()?;
+    let begin = layers.bth.checked_add(BTH_LENGTH)?;
+    let end = layers.end.checked_sub(ICRC_LENGTH)?;
+    (begin <= end).then_some(begin..end)
+}
+
+/// Writes the ICRC that the bytes of a frame call for, whatever stands there now.
+///
+/// # Errors
+/// Returns the [`Discard`] reason if the frame has no place for an ICRC.
+pub fn reseal(frame: &mut [u8]) -> Result<(), Discard> {
+    let layers = Layers::locate(frame, Numbers::DEFAULT)?;
+    let (bth, rest, _) = split(frame, &layers)?;
+    let hidden = inband::hidden_length(bth, rest)?;
+    let icrc = icrc::compute(frame, &layers, hidden);
+    let place = frame.get_mut(..layers.end).and_then(<[u8]>::last_chunk_mut).ok_or(Discard::Truncated)?;
+    *place = icrc.to_le_bytes();
+    Ok(())
+}

@@ -1,0 +1,380 @@
+//! Reads a script of faults for `ferroce switch --faults FILE`. Everything is checked before the first frame: an error names
+//! file, line, key and value, what is wrong and what to write.
+
+use crate::failure::Failure;
+use crate::{input, units};
+use datapath::port_spec::PortSpec;
+use fabric::{FaultAction, FaultRule, Opcodes, PortId, Probability};
+use roce::wire::Opcode;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+use toml::{Spanned, Value};
+
+/// QPNs and PSNs have 24 bits.
+const MOST: u32 = (1 << 24) - 1;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    fault: Vec<Spanned<BTreeMap<Spanned<String>, Value>>>,
+}
+
+/// What is wrong, and how many bytes of the file are before it.
+type Wrong = (usize, String);
+
+/// Reads the rules of a file. `ports` are those of the switch.
+///
+/// # Errors
+/// Returns the first thing that is wrong, with its line.
+pub fn read(file: &Path, ports: &[PortSpec]) -> Result<Vec<FaultRule>, Failure> {
+    let place = file.display();
+    let text = input::text(file)
+        .map_err(|error| Failure::usage(format!("--faults {place}: {error}; name a readable file")))?;
+    rules(&text, ports).map_err(|(line, reason)| Failure::usage(format!("{place}, line {line}: {reason}")))
+}
+
+/// The rules, or a line and what is wrong there.
+fn rules(text: &str, ports: &[PortSpec]) -> Result<Vec<FaultRule>, (usize, String)> {
+    let line = |offset: usize| 1 + text.get(..offset).unwrap_or_default().matches('\n').count();
+    let file: File = toml::from_str(text).map_err(|error| {
+        (line(error.span().map_or(0, |span| span.start)), error.message().replace('\n', "; "))
+    })?;
+    let mut rules: Vec<(usize, FaultRule)> = Vec::new();
+    for table in &file.fault {
+        let first = table.get_ref().keys().map(|key| key.span().start).min();
+        let start = first.unwrap_or(table.span().start);
+        let rule = Draft::of(table.get_ref(), ports)
+            .and_then(|draft| draft.rule(start))
+            .map_err(|(offset, reason)| (line(offset), reason))?;
+        if let Some((other, _)) = rules.iter().find(|(_, earlier)| earlier.overlaps(&rule)) {
+            let reason = format!(
+                "this fault and that of line {other} fit the same packets; tell them apart by port, time, qp, opcode, psn or flow"
+            );
+            return Err((line(start), reason));
+        }
+        rules.push((line(start), rule));
+    }
+    Ok(rules.into_iter().map(|(_, rule)| rule).collect())
+}
+
+/// A rule whose keys have been read, each with its place.
+struct Draft {
+    rule: FaultRule,
+    action: Option<String>,
+    time: Option<Duration>,
+    rate: Option<cc::Rate>,
+    span: Option<u32>,
+    good_icrc: Option<bool>,
+    places: BTreeMap<String, usize>,
+}
+
+impl Draft {
+    fn of(table: &BTreeMap<Spanned<String>, Value>, ports: &[PortSpec]) -> Result<Self, Wrong> {
+        let mut draft = Self {
+            rule: FaultRule::of(FaultAction::Drop),
+            action: None,
+            time: None,
+            rate: None,
+            span: None,
+            good_icrc: None,
+            places: BTreeMap::new(),
+        };
+        for (key, value) in table {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let (name, offset) = (key.get_ref(), key.span().start);
+            draft.set(name, &text, ports).map_err(|reason| (offset, reason))?;
+            draft.places.insert(name.clone(), offset);
+        }
+        Ok(draft)
+    }
+
+    fn set(&mut self, key: &str, text: &str, ports: &[PortSpec]) -> Result<(), String> {
+        let Self { rule, .. } = self;
+        let not = |accepts: &str, example: &str| {
+            format!("{key} = {text:?}: not {accepts}; write {key} = {example}")
+        };
+        let time = || units::duration(text).map_err(|_| not("a time with its unit", "\"20ms\""));
+        let number = |most: u32| number(text).filter(|&number| number <= most);
+        let address = || text.parse().map_err(|_| not("an IP address", "\"10.0.0.1\""));
+        match key {
+            "port" => rule.port = Some(port(text, ports)?),
+            "after" => rule.after = time()?,
+            "until" => rule.until = Some(time()?),
+            "qp" => rule.qp = Some(number(MOST).ok_or_else(|| not("a number from 0 to 0xffffff", "0x11"))?),
+            "opcode" => {
+                let accepts = "a number from 0 to 255 or the name of an opcode";
+                rule.opcodes =
+                    Some(opcodes(text).ok_or_else(|| not(accepts, "\"rdma-write-only\" or 0x0a"))?);
+            }
+            "psn" => {
+                rule.psns = Some(psns(text).ok_or_else(|| {
+                    not(
+                        "a PSN or a range of PSNs from 0 to 0xffffff, the first not above the last",
+                        "\"100..199\"",
+                    )
+                })?);
+            }
+            "source" => rule.source = Some(address()?),
+            "destination" => rule.destination = Some(address()?),
+            "udp_source" => {
+                let port = text.parse().map_err(|_| not("a UDP port from 0 to 65535", "49152"))?;
+                rule.udp_source = Some(port);
+            }
+            "probability" => {
+                let read = text.parse().ok().and_then(Probability::new);
+                rule.probability = read.ok_or_else(|| not("a number from 0 to 1", "0.01"))?;
+            }
+            "count" => rule.count = Some(text.parse().map_err(|_| not("a number from 0", "3"))?),
+            "action" => self.action = Some(text.to_owned()),
+            "time" => self.time = Some(time()?),
+            "rate" => self.rate = Some(units::rate(text).map_err(|_| not("a rate in bit/s", "\"10M\""))?),
+            "span" => {
+                let span = number(64).filter(|&span| span > 0);
+                self.span = Some(span.ok_or_else(|| not("a number from 1 to 64", "3"))?);
+            }
+            "icrc" => match text {
+                "good" => self.good_icrc = Some(true),
+                "bad" => self.good_icrc = Some(false),
+                _ => return Err(not("good or bad", "\"bad\"")),
+            },
+            _ => return Err(format!("{key}: no such key; a fault has {}", KEYS.join(", "))),
+        }
+        Ok(())
+    }
+
+    /// The rule, if its keys belong together.
+    fn rule(mut self, start: usize) -> Result<FaultRule, Wrong> {
+        let place = |key: &str| self.places.get(key).copied();
+        if let Some(until) = self.rule.until.filter(|until| *until <= self.rule.after) {
+            let (after, reason) = (self.rule.after, "not later than its begin; write a later time");
+            return Err((
+                place("until").unwrap_or(start),
+                format!("until = {until:?}: {reason} than {after:?}"),
+            ));
+        }
+        let action = self.action.as_deref().unwrap_or_default();
+        let Some((_, needs, takes)) = ACTIONS.iter().find(|(name, ..)| *name == action) else {
+            let names = ACTIONS.map(|(name, ..)| name).join(", ");
+            let reason = match &self.action {
+                Some(action) => format!("action = {action:?}: not one of {names}; write action = \"drop\""),
+                None => format!("action: missing; write action = \"drop\", or another of {names}"),
+            };
+            return Err((place("action").unwrap_or(start), reason));
+        };
+        if let Some(needs) = needs.iter().find(|key| place(key).is_none()) {
+            return Err((start, format!("action = {action:?}: needs {needs}; add it")));
+        }
+        let of_actions = ["time", "rate", "span", "icrc", "probability", "count"];
+        let useless = of_actions
+            .iter()
+            .find(|key| place(key).is_some() && !needs.contains(key) && !takes.contains(key));
+        if let Some(key) = useless {
+            let reason = format!("{key}: action = {action:?} has no use for it; leave it out");
+            return Err((place(key).unwrap_or(start), reason));
+        }
+        self.rule.action = match action {
+            "duplicate" => FaultAction::Duplicate,
+            "delay" => FaultAction::Delay(self.time.unwrap_or_default()),
+            "reorder" => FaultAction::Reorder(self.span.unwrap_or(3)),
+            "corrupt" => FaultAction::Corrupt { good_icrc: self.good_icrc.unwrap_or(false) },
+            "pause" => FaultAction::Pause,
+            "rate" => FaultAction::Rate(self.rate.unwrap_or(cc::Rate::from_gbps(1))),
+            _ => FaultAction::Drop,
+        };
+        Ok(self.rule)
+    }
+}
+
+/// The keys of a fault.
+const KEYS: [&str; 16] = [
+    "port",
+    "after",
+    "until",
+    "qp",
+    "opcode",
+    "psn",
+    "source",
+    "destination",
+    "udp_source",
+    "probability",
+    "count",
+    "action",
+    "time",
+    "rate",
+    "span",
+    "icrc",
+];
+
+/// Each action with the keys that it needs and those that it may have.
+const ACTIONS: [(&str, &[&str], &[&str]); 8] = [
+    ("drop", &[], &["probability", "count"]),
+    ("duplicate", &[], &["probability", "count"]),
+    ("delay", &["time"], &["probability", "count"]),
+    ("reorder", &[], &["span", "probability", "count"]),
+    ("corrupt", &[], &["icrc", "probability", "count"]),
+    ("pause", &["until"], &[]),
+    ("rate", &["rate"], &[]),
+    ("black-hole", &[], &[]),
+];
+
+fn port(text: &str, ports: &[PortSpec]) -> Result<PortId, String> {
+    let found = ports.iter().position(|port| port.to_string() == text);
+    found.map(|place| PortId(place as u16)).ok_or_else(|| {
+        let names: Vec<_> = ports.iter().map(PortSpec::to_string).collect();
+        format!("port = {text:?}: no port of this switch; write one of {}", names.join(", "))
+    })
+}
+
+/// `17` or `0x11`.
+fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// `7` or `100..199`, both included.
+fn psns(text: &str) -> Option<RangeInclusive<u32>> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let (first, last) = (number(first)?, number(last)?);
+    (first <= last && last <= MOST).then_some(first..=last)
+}
+
+/// `0x0a`, or what the specification calls the operation, of whatever service: `rdma-write-only`.
+fn opcodes(text: &str) -> Option<Opcodes> {
+    let number = number(text);
+    let named =
+        |code: Opcode| code.shape().is_some_and(|shape| shape.name.to_lowercase().replace(' ', "-") == text);
+    let set = Opcodes::of(|code| number.map_or_else(|| named(code), |number| u32::from(code.0) == number));
+    (!set.is_empty()).then_some(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<FaultRule>, String> {
+        let ports = ["a", "b"].map(|name| PortSpec::Interface(name.into()));
+        rules(text, &ports).map_err(|(line, reason)| format!("line {line}: {reason}"))
+    }
+
+    #[test]
+    fn a_script_says_what_the_rules_say() {
+        let text = "
+[[fault]]
+port = 'b'
+after = '100ms'
+until = '200ms'
+qp = 0x11
+opcode = 'rdma-write-only'
+psn = '100..199'
+source = '10.0.0.1'
+destination = '10.0.0.2'
+udp_source = 49152
+probability = 0.5
+count = 3
+action = 'corrupt'
+icrc = 'good'
+
+[[fault]]
+port = 'a'
+until = '1s'
+action = 'pause'
+";
+        let rules = read(text).unwrap();
+        let rule = &rules[0];
+        assert_eq!((rule.port, rule.qp, rule.udp_source), (Some(PortId(1)), Some(17), Some(49152)));
+        assert_eq!((rule.psns.clone(), rule.count), (Some(100..=199), Some(3)));
+        let opcodes = rule.opcodes.unwrap();
+        assert!(opcodes.contains(Opcode(0x0a)) && opcodes.contains(Opcode(0x2a)));
+        assert!(!opcodes.contains(Opcode(0x0b)));
+        assert_eq!(rule.action, FaultAction::Corrupt { good_icrc: true });
+        assert_eq!(rules[1].action, FaultAction::Pause);
+        assert_eq!(read("").unwrap(), []);
+    }
+
+    #[test]
+    fn the_example_of_the_reference_is_a_script() {
+        let page = include_str!("../../../docs/reference/faults.md");
+        let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let ports = ["s0", "s1"].map(|name| PortSpec::Interface(name.into()));
+        assert_eq!(rules(example, &ports).unwrap().len(), 3);
+        for (action, ..) in ACTIONS {
+            assert!(page.contains(&format!("| `{action}` |")), "{action}");
+        }
+        for key in KEYS {
+            assert!(page.contains(&format!("`{key}`")), "{key}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line_and_the_remedy() {
+        for (text, says) in [
+            ("colour = 1", "line 1: unknown field `colour`"),
+            (
+                "[[fault]]\naction = 'drop'\ncolour = 1",
+                "line 3: colour: no such key; a fault has port, after",
+            ),
+            ("[[fault]]\naction = 'burn'", "line 2: action = \"burn\": not one of drop, duplicate"),
+            ("[[fault]]\nqp = 1", "line 2: action: missing"),
+            (
+                "[[fault]]\naction = 'drop'\nport = 'c'",
+                "line 3: port = \"c\": no port of this switch; write one of a, b",
+            ),
+            ("[[fault]]\naction = 'drop'\npsn = '9..3'", "line 3: psn = \"9..3\": not a PSN or a range"),
+            ("[[fault]]\naction = 'drop'\npsn = '0..0x1000000'", "line 3: psn"),
+            (
+                "[[fault]]\naction = 'drop'\nqp = 16777216",
+                "line 3: qp = \"16777216\": not a number from 0 to 0xffffff",
+            ),
+            ("[[fault]]\naction = 'drop'\nopcode = 'write'", "line 3: opcode = \"write\": not a number"),
+            ("[[fault]]\naction = 'drop'\nopcode = 256", "line 3: opcode"),
+            (
+                "[[fault]]\naction = 'drop'\nprobability = 1.5",
+                "line 3: probability = \"1.5\": not a number from 0 to 1",
+            ),
+            ("[[fault]]\naction = 'drop'\nsource = 'host'", "line 3: source = \"host\": not an IP address"),
+            ("[[fault]]\naction = 'drop'\nafter = '2s'\nuntil = '1s'", "line 4: until = 1s: not later"),
+            ("[[fault]]\naction = 'delay'", "line 2: action = \"delay\": needs time"),
+            (
+                "[[fault]]\naction = 'delay'\ntime = 'soon'",
+                "line 3: time = \"soon\": not a time with its unit",
+            ),
+            ("[[fault]]\naction = 'drop'\ntime = '1ms'", "line 3: time: action = \"drop\" has no use for it"),
+            (
+                "[[fault]]\naction = 'black-hole'\ncount = 1",
+                "line 3: count: action = \"black-hole\" has no use",
+            ),
+            ("[[fault]]\naction = 'pause'", "line 2: action = \"pause\": needs until"),
+            ("[[fault]]\naction = 'corrupt'\nicrc = 'odd'", "line 3: icrc = \"odd\": not good or bad"),
+            ("[[fault]]\naction = 'reorder'\nspan = 0", "line 3: span = \"0\": not a number from 1 to 64"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.starts_with(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn faults_that_fit_the_same_packets_are_refused() {
+        let two = |first: &str, second: &str| {
+            read(&format!("[[fault]]\naction = 'drop'\n{first}\n[[fault]]\naction = 'duplicate'\n{second}\n"))
+        };
+        let error = two("qp = 1", "psn = 5").unwrap_err();
+        assert!(error.starts_with("line 5: this fault and that of line 2 fit the same packets"), "{error}");
+        for (first, second) in [
+            ("qp = 1", "qp = 2"),
+            ("psn = '0..4'", "psn = '5..9'"),
+            ("port = 'a'", "port = 'b'"),
+            ("until = '1s'", "after = '1s'"),
+            ("opcode = 'acknowledge'", "opcode = 'send-only'"),
+            ("source = '10.0.0.1'", "source = '10.0.0.2'"),
+        ] {
+            assert!(two(first, second).is_ok(), "{first} and {second}");
+            assert!(two(first, first).is_err(), "{first} twice");
+        }
+    }
+}

@@ -148,6 +148,24 @@ mod tests {
         assert_eq!(before.period(), 1 << 24);
     }
 
+    /// Every pair of readings of every narrow counter: what was counted modulo the period.
+    #[test]
+    fn every_distance_of_a_narrow_counter_is_what_was_counted() {
+        for bits in 1..=8u8 {
+            let period = 1u64 << bits;
+            for (before, counted) in
+                (0..period).flat_map(|raw| (0..period).map(move |counted| (raw, counted)))
+            {
+                for unit in [1, 128, u32::MAX] {
+                    let [earlier, later] =
+                        [before, before + counted].map(|raw| Counter::new(raw, bits, unit).unwrap());
+                    assert_eq!(later.since(earlier), counted * u64::from(unit));
+                    assert!(later.since(earlier) < later.period());
+                }
+            }
+        }
+    }
+
     #[test]
     fn no_counter_has_a_period_below_two() {
         for (bits, unit) in [(0, 1), (65, 1), (255, 1), (64, 0), (1, 0)] {

@@ -61,4 +61,20 @@ mod tests {
         assert_eq!(last.distance(Psn::new(0)), -1);
         assert_eq!(Psn::new(1 << 23).distance(Psn::new(0)), -(1 << 23));
     }
+    /// Every distance, from origins on both sides of each place where a bit or the sign wraps.
+    #[test]
+    fn every_distance_is_what_was_gone() {
+        const HALF: i32 = 1 << 23;
+        for origin in [0, 1, (1 << 23) - 1, 1 << 23, Psn::CIRCLE - 1].map(Psn::new) {
+            let mut at = origin.plus(1 << 23);
+            for gone in -HALF..HALF {
+                assert!(
+                    at.distance(origin) == gone && at == origin.plus(gone as u32),
+                    "{gone} from {origin}"
+                );
+                at = at.next();
+            }
+            assert_eq!(at.distance(origin), -HALF, "the circle is closed");
+        }
+    }
 }

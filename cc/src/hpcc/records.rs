@@ -189,7 +189,7 @@ const FASTER_THAN_POSSIBLE: f64 = 1.25;
 fn between(earlier: Counter, later: Counter, elapsed: u64) -> Option<u64> {
     let (period, since) = (later.period(), later.since(earlier));
     if elapsed <= period / 2 {
-        return (since <= period / 2).then_some(since);
+        return (since <= elapsed.saturating_add(period / 2)).then_some(since);
     }
     let (elapsed, period, since) = (u128::from(elapsed), u128::from(period), u128::from(since));
     let periods = elapsed.saturating_add(period / 2).saturating_sub(since).checked_div(period)?;
@@ -236,6 +236,28 @@ mod tests {
         assert_eq!(busiest(4000, path(1, &[hop(4000, 400, 9), hop(4000, 0, 0), hop(4000, 100, 0)])), Some(0));
         // The byte counters are those of other switches now.
         assert_eq!(busiest(8000, path(2, &[hop(8000, 900, 0), hop(8000, 0, 8)])), Some(1));
+    }
+
+    /// The time between two stamps of every narrow clock, over some periods of it, for all that one may have taken longer on its way
+    /// than the other.
+    #[test]
+    fn the_time_between_two_stamps_is_found_across_periods() {
+        for bits in 2..=6u8 {
+            let period = 1u64 << bits;
+            let stamp = |time| Counter::new(time, bits, 1).unwrap();
+            for (before, passed) in
+                (0..period).flat_map(|before| (0..4 * period).map(move |time| (before, time)))
+            {
+                for elapsed in (passed + 1).saturating_sub(period / 2)..passed + period / 2 {
+                    let found = between(stamp(before), stamp(before + passed), elapsed);
+                    assert_eq!(
+                        found,
+                        Some(passed),
+                        "{passed} of {period} from {before}, {elapsed} by our clock"
+                    );
+                }
+            }
+        }
     }
 
     /// A peer's setup may say a `T` of 0, and a hop anything.

@@ -11,7 +11,10 @@ mod echo;
 mod figure;
 mod figures;
 mod handover;
+#[path = "../../../roce/tests/harness/mod.rs"]
+mod harness;
 mod host;
+mod hostile;
 mod instructions;
 mod memory;
 mod one_core;

@@ -97,6 +97,8 @@ pub struct Options {
     pub adjust: fn(&mut Congestion),
     pub capabilities: Capabilities,
     pub cq_depth: u32,
+    /// Queue pairs that the endpoint may hold.
+    pub max_qps: u32,
     pub memory: usize,
     /// One way's.
     pub delay: Duration,
@@ -123,6 +125,7 @@ impl Default for Options {
             adjust: |_| {},
             capabilities: Capabilities::default(),
             cq_depth: 1024,
+            max_qps: 8,
             memory: 1 << 20,
             delay: Duration::from_micros(5),
             v6: false,
@@ -144,7 +147,7 @@ pub struct Host {
 impl Host {
     pub fn new(core: u8, options: &Options) -> Self {
         let mut endpoint = Endpoint::new(EndpointConfig {
-            max_qps: 8,
+            max_qps: options.max_qps,
             max_cqs: 4,
             max_regions: 16,
             seed: [core; 32],

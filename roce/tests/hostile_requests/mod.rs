@@ -1,6 +1,7 @@
 //! Every malformed request that the specification names, from a peer that is the test: what it is answered, what is
 //! counted, what becomes of both queue pairs, and that no byte of memory changes.
 
+mod crowd;
 mod table;
 mod windows;
 mod xrc;
@@ -8,10 +9,11 @@ mod xrc;
 use crate::harness::raw::Raw;
 use crate::harness::script::{PSN, SEND, Script, ack, nak, rnr};
 use crate::harness::{BASE, Options};
+use crowd::Crowd;
 use roce::qp::{CompletionStatus, RecvRequest, Remote, SendRequest, State};
 use roce::wire::NakCode::{InvalidRequest, PsnSequenceError, RemoteAccessError, RemoteOperationalError};
 use roce::wire::{Header, Operation, Reth, Service};
-use roce::{Discard, Psn, Qpn, Rkey};
+use roce::{Discard, Psn, Rkey};
 use table::Outcome::{self, Acknowledged, Again, Fatal, Gap, NotReady, Silence};
 use table::{FULL, IMMEDIATE, Packet, prepare, raw, raw_reth, reth, table, write};
 
@@ -23,23 +25,9 @@ fn post_receives(script: &mut Script, length: u32) {
     }
 }
 
-fn deliver(script: &mut Script, psn: u32, packet: Packet) -> Result<(), Discard> {
-    match packet {
-        Packet::Made(ahead, operation, payload) => {
-            script.send(psn.wrapping_add_signed(ahead), operation, &payload)
-        }
-        Packet::Stray(operation) => {
-            let qpn = core::mem::replace(&mut script.host.qpn, Qpn::new(0x77_7777));
-            let taken = script.send(psn, operation, &[1]);
-            script.host.qpn = qpn;
-            taken
-        }
-        Packet::Foreign(header) => script.send_header(&header, &[]),
-        Packet::Bytes(raw) => {
-            let frame = raw.frame(script.host.qpn);
-            script.host.endpoint.on_frame(script.now, &mut script.host.ram, &frame)
-        }
-    }
+fn deliver(script: &mut Script, psn: u32, packet: &Packet) -> Result<(), Discard> {
+    let frame = packet.frame(script, psn);
+    script.host.endpoint.on_frame(script.now, &mut script.host.ram, &frame)
 }
 
 /// Whether the row's answer ends the requester that gets it, and how its oldest request then ends.
@@ -101,7 +89,7 @@ fn check(index: usize) {
         script.drain();
     }
     let (before, outcome) = (script.host.ram.0.clone(), row.outcome);
-    assert_eq!(deliver(&mut script, psn, row.packet), Err(row.discard), "{name}");
+    assert_eq!(deliver(&mut script, psn, &row.packet), Err(row.discard), "{name}");
     assert_eq!(script.discarded(row.discard), 1, "{name}");
     assert!(script.host.ram.0 == before, "{name}: memory changed");
     let mut answers = script.drain();
@@ -215,4 +203,21 @@ fn a_receive_buffer_that_went_away_is_an_operational_error() {
     let answers = script.drain();
     assert_eq!(answers, [(PSN, nak(RemoteOperationalError, 0))]);
     asker_gets("no buffer", Some(CompletionStatus::RemoteOperation), answers[0]);
+}
+
+/// However often a hostile frame comes, it leaves no more memory behind than after its first few times.
+#[test]
+fn no_hostile_frame_makes_memory_grow() {
+    let mut crowd = Crowd::new(2);
+    let (mut grown, mut count) = (Vec::new(), 0);
+    crowd.each(&mut |name, take| {
+        (0..20).for_each(|_| take());
+        let memory = allocation_counter::measure(|| (0..200).for_each(|_| take()));
+        if memory.bytes_current > 0 {
+            grown.push((name.to_owned(), memory.bytes_current));
+        }
+        count += 1;
+    });
+    assert!(grown.is_empty(), "{grown:?}");
+    assert!(count > 200, "{count} frames");
 }

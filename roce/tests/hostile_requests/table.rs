@@ -8,7 +8,7 @@ use Outcome::{Acknowledged, Again, Fatal, Gap, NotReady, Silence};
 use roce::qp::CompletionStatus;
 use roce::wire::NakCode::{InvalidRequest, RemoteAccessError};
 use roce::wire::{
-    AtomicEth, CompareSwap, FetchAdd, Feth, Header, NakCode, Operation, Reth, SendTail, Service,
+    AtomicEth, Bth, CompareSwap, FetchAdd, Feth, Header, NakCode, Operation, Reth, SendTail, Service,
 };
 use roce::{Access, Discard, Qpn, Rkey};
 
@@ -49,6 +49,24 @@ pub enum Packet {
     Bytes(Raw),
 }
 
+impl Packet {
+    /// Returns the frame, `psn` being the PSN that the queue pair expects.
+    pub fn frame(&self, script: &Script, psn: u32) -> Vec<u8> {
+        let made = |destination, psn, operation, payload: &[u8]| {
+            let bth = Bth { destination, ..script.bth(psn) };
+            script.frame(&Header::Connected { service: Service::Rc, bth, operation }, payload)
+        };
+        match self {
+            Self::Made(ahead, operation, payload) => {
+                made(script.host.qpn, psn.wrapping_add_signed(*ahead), *operation, payload)
+            }
+            Self::Stray(operation) => made(Qpn::new(0x77_7777), psn, *operation, &[1]),
+            Self::Foreign(header) => script.frame(header, &[]),
+            Self::Bytes(raw) => raw.frame(script.host.qpn),
+        }
+    }
+}
+
 pub struct Row {
     pub name: &'static str,
     /// Bytes of each posted receive.
@@ -73,10 +91,17 @@ pub struct Keys {
 }
 
 pub fn prepare() -> (Script, Keys) {
+    prepare_with(&options())
+}
+
+/// How the queue pair that gets the packets is connected.
+pub fn options() -> Options {
     let access = Access::ALL | Access::REMOTE_FLUSH;
-    let options =
-        Options { memory: SIZE as usize, max_dest_rd_atomic: READS as u8, access, ..Options::default() };
-    let mut script = Script::new(options);
+    Options { memory: SIZE as usize, max_dest_rd_atomic: READS as u8, access, ..Options::default() }
+}
+
+pub fn prepare_with(options: &Options) -> (Script, Keys) {
+    let mut script = Script::new(*options);
     let pd = script.host.pd;
     let foreign = script.host.endpoint.create_pd();
     let mut register = |pd, access| script.host.endpoint.register(pd, BASE, SIZE, access).unwrap();

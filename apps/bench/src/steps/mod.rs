@@ -1,6 +1,7 @@
 //! What each step of a packet costs: ns, and instructions by callgrind, which don't drift with what else the machine does.
 
 mod application;
+pub mod hostile;
 mod one_core;
 mod parts;
 mod path;
@@ -61,7 +62,7 @@ pub fn step_ends(name: &str) {
 
 /// Every step, in the order of the table.
 pub fn all() -> Vec<Step> {
-    [wire::STEPS, parts::STEPS, path::STEPS, application::STEPS, one_core::STEPS]
+    [wire::STEPS, parts::STEPS, path::STEPS, application::STEPS, one_core::STEPS, hostile::STEPS]
         .into_iter()
         .flatten()
         .map(|step| Step { ..*step })

@@ -1,0 +1,9 @@
+//! The hostile frames of roce's tests, for `steps/hostile.rs` to count what they cost.
+#![allow(dead_code, reason = "roce's tests use the rest")]
+
+#[path = "../../../roce/tests/hostile_requests/crowd.rs"]
+pub mod crowd;
+#[path = "../../../roce/tests/hostile_requests/table.rs"]
+mod table;
+#[path = "../../../roce/tests/hostile_requests/windows.rs"]
+mod windows;

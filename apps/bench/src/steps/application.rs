@@ -8,7 +8,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "post_send",
         what: "a request posted, of 32",
-        budget: 370,
+        budget: 225,
         run: |meter| run(meter, Part::Post),
     },
     Step {
@@ -29,11 +29,11 @@ pub const STEPS: &[Step] = &[
         budget: 4440,
         run: |meter| run(meter, Part::Complete),
     },
-    Step { name: "poll_cq", what: "a completion polled", budget: 195, run: |meter| run(meter, Part::Poll) },
+    Step { name: "poll_cq", what: "a completion polled", budget: 175, run: |meter| run(meter, Part::Poll) },
     Step {
         name: "poll_cq-empty",
         what: "a poll that finds nothing",
-        budget: 665,
+        budget: 415,
         run: |meter| run(meter, Part::Empty),
     },
 ];

@@ -1,3 +1,5 @@
+//! One congestion control algorithm of any kind, and the settings that build it.
+
 use crate::{
     Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Fixed, Hpcc, HpccConfig,
     HpccReceiver, Inflight, Instant, PathTelemetry, Rate, ReceiverLink,

@@ -1,3 +1,5 @@
+//! DCTCP: a window that shrinks with the share of marked bytes (draft-bensley-tcpm-dctcp-01).
+
 use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
 use core::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Why the parameters of an algorithm are refused.
+
 use crate::Rate;
 use core::fmt;
 use core::time::Duration;

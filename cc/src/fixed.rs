@@ -1,3 +1,5 @@
+//! A fixed window and, if asked for, a fixed rate: no control at all.
+
 use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate};
 
 /// A constant window, and a constant rate where one is given: no congestion control.

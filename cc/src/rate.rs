@@ -1,3 +1,5 @@
+//! Rates in bit/s, and the time that bytes take at them.
+
 use core::fmt;
 use core::time::Duration;
 

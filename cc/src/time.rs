@@ -1,3 +1,5 @@
+//! Points in time, in ns. This crate has no clock: the caller passes them.
+
 use core::ops::{Add, Sub};
 use core::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Traffic classes of an egress port, served by deficit-weighted round robin.
+
 use cc::Instant;
 use datapath::io::PacketBuf;
 use roce::wire::traffic_class;

@@ -1,3 +1,5 @@
+//! What a switch counts per port.
+
 use serde::Serialize;
 
 /// Frames that went no further, by reason.

@@ -1,3 +1,5 @@
+//! Direct responses of a congested switch to senders (pan-01 6.3).
+
 use crate::load::LoadMeter;
 use cc::Instant;
 use roce::qp::FeedbackKey;

@@ -1,3 +1,5 @@
+//! An egress port: its queues, its shaper, and the time at which each frame leaves.
+
 use crate::classes::{ClassId, Queued, Queues, SecondClass};
 use crate::statistics::Statistics;
 use cc::{Instant, Rate};

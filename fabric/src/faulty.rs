@@ -1,3 +1,5 @@
+//! A port whose frames meet the faults of a link.
+
 use crate::FaultCounters;
 use crate::fault::{FaultConfig, FaultLine};
 use cc::Instant;

@@ -1,3 +1,5 @@
+//! The load of an egress port, as AECN reports it.
+
 use crate::egress::Snapshot;
 use cc::{Instant, Rate};
 use roce::wire::format::aecn::Load;

@@ -1,3 +1,5 @@
+//! ECN marks by a threshold (DCTCP) or by chance (RED, for DCQCN).
+
 use crate::fault::Probability;
 use crate::random::Random;
 

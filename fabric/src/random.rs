@@ -1,3 +1,5 @@
+//! Random numbers by seed.
+
 /// A small generator that gives the same numbers for the same seed, for ever (SplitMix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);

@@ -1,3 +1,5 @@
+//! What a switch reports of its ports.
+
 use crate::{FaultCounters, PortCounters};
 use serde::Serialize;
 

@@ -1,3 +1,5 @@
+//! The poll loop of a switch.
+
 use crate::{PortId, Switch};
 use cc::Instant;
 use datapath::io::{Burst, PacketIo};

@@ -1,3 +1,5 @@
+//! Which port of a switch a station is behind.
+
 use crate::PortId;
 use cc::Instant;
 use roce::wire::Mac;

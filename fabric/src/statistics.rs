@@ -1,3 +1,5 @@
+//! Statistics of a queue, weighted by time.
+
 use crate::report::QueueReport;
 use cc::Instant;
 use hdrhistogram::Histogram;

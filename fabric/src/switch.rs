@@ -1,3 +1,5 @@
+//! The switch: frames from one port to another, with queues, marks and telemetry.
+
 use crate::classes::SecondClass;
 use crate::counters::PortCounters;
 use crate::direct::{Direct, Told};

@@ -1,3 +1,5 @@
+//! What an endpoint counts, and the reasons for which it drops packets.
+
 use thiserror::Error;
 
 macro_rules! discards {

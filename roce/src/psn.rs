@@ -1,3 +1,5 @@
+//! Packet sequence numbers: 24 bits that wrap (IBA 9.7.1).
+
 use core::fmt;
 
 /// A packet sequence number: 24 bits on a circle (IBA 9.7.2).

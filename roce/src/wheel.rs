@@ -1,3 +1,5 @@
+//! The timing wheel: one timer per queue pair.
+
 use alloc::boxed::Box;
 use alloc::vec;
 use cc::Instant;

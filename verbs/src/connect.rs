@@ -1,3 +1,5 @@
+//! What two queue pairs tell each other, and the settings of a connection.
+
 use crate::{DeviceInfo, Error};
 use roce::qp::{AckTimeout, Congestion, CongestionAlgorithm, RtrSettings, RtsSettings, udp_source_port};
 use roce::wire::{Mtu, Path, RnrTimer};

@@ -1,3 +1,5 @@
+//! A device: a port, its addresses, and the engine that runs it.
+
 use crate::gid;
 use crate::{CompletionQueue, CongestionRule, DeviceConfig, Error, ProtectionDomain};
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};

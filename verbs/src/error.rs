@@ -1,3 +1,5 @@
+//! What can go wrong, for the caller of the verbs.
+
 use datapath::engine::{ResolveError, Stopped};
 use roce::qp::{PostError, State};
 use roce::{ControlError, Qpn};

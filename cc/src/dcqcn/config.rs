@@ -1,3 +1,5 @@
+//! The parameters of DCQCN.
+
 use crate::{ConfigError, Rate, limits};
 use core::time::Duration;
 

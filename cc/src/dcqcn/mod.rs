@@ -1,3 +1,5 @@
+//! DCQCN: a rate that falls with congestion notifications and grows by time and bytes (SIGCOMM 2015).
+
 mod config;
 
 pub use config::DcqcnConfig;

@@ -1,3 +1,5 @@
+//! Tests of DCQCN.
+
 use super::*;
 
 /// The paper's cut and raise with round numbers: 40 Gb/s, g 1/256.

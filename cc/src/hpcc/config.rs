@@ -1,3 +1,5 @@
+//! The parameters of HPCC++.
+
 use crate::{ConfigError, Rate, limits};
 use core::num::NonZeroU32;
 use core::time::Duration;

@@ -1,3 +1,5 @@
+//! Tests of HPCC++.
+
 use super::*;
 use crate::{AlgorithmConfig, Counter, Hop, MAX_HOPS};
 use core::num::NonZeroU32;

@@ -1,3 +1,5 @@
+//! What an engine is started with.
+
 use crate::neighbour::Address;
 use roce::EndpointConfig;
 use roce::wire::{Mac, Vlan};

@@ -1,3 +1,5 @@
+//! Tests of the engine over an in-process cable.
+
 use super::*;
 use crate::io::{self, Burst, Caps, Loopback, LoopbackBuf};
 use crate::neighbour::Address;

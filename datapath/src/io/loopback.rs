@@ -1,3 +1,5 @@
+//! Two in-process ports that a cable joins, for tests and examples.
+
 use super::{Burst, Caps, PacketBuf, PacketIo};
 use crossbeam::queue::ArrayQueue;
 use std::ops::{Deref, DerefMut};

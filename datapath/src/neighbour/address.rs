@@ -1,3 +1,5 @@
+//! An IP address of a port with its prefix.
+
 use roce::wire::Mac;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,3 +1,5 @@
+//! The neighbour table: who has which Ethernet address, and who is being asked for (RFC 826, RFC 4861).
+
 #[cfg(test)]
 mod tests;
 

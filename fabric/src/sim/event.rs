@@ -1,3 +1,5 @@
+//! The events of a simulation.
+
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {

@@ -1,3 +1,5 @@
+//! How a simulation ended.
+
 use super::measure::{Queues, Series};
 use std::time::Duration;
 

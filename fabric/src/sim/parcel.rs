@@ -1,3 +1,5 @@
+//! What travels on a simulated link: a frame, or a packet of the model.
+
 use super::setup::Setup;
 use crate::classes::ClassId;
 use crate::direct::Told;

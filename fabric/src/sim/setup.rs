@@ -1,3 +1,5 @@
+//! What a simulation is made of: topology, hosts, flows, switches.
+
 use super::Topology;
 use crate::{Direct, Probability, Red, SecondClass};
 use cc::{AlgorithmConfig, Rate};

@@ -1,3 +1,5 @@
+//! Hosts, switches and links of a simulation, and the routes between them.
+
 use cc::Rate;
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! The memory of the soak's hosts, in which every access is checked.
+
 use datapath::io::PacketBuf;
 use roce::{Memory, Slice};
 use std::ops::{Deref, DerefMut, Range};

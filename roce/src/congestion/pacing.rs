@@ -1,3 +1,5 @@
+//! The pacer: the algorithm's rate as a token bucket.
+
 use crate::wire::Bth;
 use cc::{Ack, Algorithm, CongestionController, Instant};
 use core::time::Duration;

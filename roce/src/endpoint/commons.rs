@@ -1,8 +1,10 @@
+//! What the queue pairs of an endpoint share.
+
 use super::EndpointConfig;
 use crate::address::AddressTable;
 use crate::cq::CompletionQueues;
 use crate::event::Events;
-use crate::qp::Books;
+use crate::qp::Context;
 use crate::srq::SharedQueues;
 use crate::wire::Numbers;
 use crate::xrc::XrcDomains;
@@ -41,8 +43,8 @@ impl Commons {
 
     /// Lends all of it to one queue pair.
     #[inline]
-    pub(super) fn books(&mut self, now: Instant) -> Books<'_> {
-        Books {
+    pub(super) fn context(&mut self, now: Instant) -> Context<'_> {
+        Context {
             now,
             regions: &mut self.regions,
             addresses: &self.addresses,

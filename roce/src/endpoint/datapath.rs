@@ -1,3 +1,5 @@
+//! Frames in and out, timers, and whose turn it is.
+
 use super::Endpoint;
 use crate::wheel::sooner;
 use crate::wire::Header;
@@ -27,8 +29,8 @@ impl Endpoint {
             _ => self.qps.find(destination),
         };
         let index = index.ok_or(Discard::UnknownQp)?;
-        let (qp, mut books) = self.open_at(now, index).ok_or(Discard::UnknownQp)?;
-        let taken = qp.on_packet(frame, memory, &mut books);
+        let (qp, mut context) = self.open_at(now, index).ok_or(Discard::UnknownQp)?;
+        let taken = qp.on_packet(frame, memory, &mut context);
         self.settle(now, index);
         self.watch_memory(now, index);
         // Its answer may have been lost because the peer has moved.
@@ -62,7 +64,7 @@ impl Endpoint {
     fn next_frame<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
         while let Some(index) = self.next_turn() {
             let Some(slot) = self.qps.at_mut(index) else { continue };
-            let length = slot.qp.poll_transmit(memory, &mut self.commons.books(now), frame);
+            let length = slot.qp.poll_transmit(memory, &mut self.commons.context(now), frame);
             slot.is_ready = length.is_some();
             match length {
                 None => self.rearm(now, index),
@@ -115,7 +117,7 @@ impl Endpoint {
         while let Some(index) = self.wheel.pop(now) {
             let Some(slot) = self.qps.at_mut(index) else { continue };
             slot.armed = None;
-            slot.qp.on_timeout(&mut self.commons.books(now));
+            slot.qp.on_timeout(&mut self.commons.context(now));
             self.settle(now, index);
         }
     }

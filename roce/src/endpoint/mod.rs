@@ -13,7 +13,7 @@ mod xrc;
 use crate::event::{Event, FailureCause};
 use crate::memory::KeySpace;
 use crate::qp::{
-    Books, Capabilities, Completion, CompletionStatus, Identity, Modify, QpInit, QpReport, QueuePair,
+    Capabilities, Completion, CompletionStatus, Context, Identity, Modify, QpInit, QpReport, QueuePair,
     Receives,
 };
 use crate::wire::{Numbers, Service};
@@ -418,9 +418,9 @@ impl Endpoint {
     /// # Errors
     /// A transition that there is not, or a setting out of its limits; the queue pair stays as it is.
     pub fn modify_qp(&mut self, now: Instant, qpn: Qpn, modify: Modify) -> Result<(), ControlError> {
-        let (index, qp, mut books) = self.open(now, qpn).ok_or(ControlError::NoQp(qpn))?;
+        let (index, qp, mut context) = self.open(now, qpn).ok_or(ControlError::NoQp(qpn))?;
         let before = Known::of(qp);
-        let outcome = qp.modify(modify, &mut books);
+        let outcome = qp.modify(modify, &mut context);
         let after = Known::of(qp);
         self.peers.update(index, before, after);
         outcome?;
@@ -469,16 +469,16 @@ impl Endpoint {
     }
 
     /// A queue pair with its place, and beside it what it shares with all others.
-    fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut QueuePair, Books<'_>)> {
+    fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut QueuePair, Context<'_>)> {
         let index = self.qps.find(qpn)?;
-        self.open_at(now, index).map(|(qp, books)| (index, qp, books))
+        self.open_at(now, index).map(|(qp, context)| (index, qp, context))
     }
 
     /// The queue pair at a place, as [`Self::open`] gives it.
     #[inline]
-    fn open_at(&mut self, now: Instant, index: u32) -> Option<(&mut QueuePair, Books<'_>)> {
+    fn open_at(&mut self, now: Instant, index: u32) -> Option<(&mut QueuePair, Context<'_>)> {
         let slot = self.qps.at_mut(index)?;
-        Some((&mut slot.qp, self.commons.books(now)))
+        Some((&mut slot.qp, self.commons.context(now)))
     }
 
     /// Where a completion queue overflowed: its queue pairs go to ERR (IBA 10.2.6). Rare, so it
@@ -498,7 +498,7 @@ impl Endpoint {
                 let Some(slot) = self.qps.at_mut(index) else { continue };
                 if slot.qp.completes_to(cq) {
                     let cause = FailureCause::CompletionQueue;
-                    slot.qp.fail(Some(cause), CompletionStatus::Flushed, &mut self.commons.books(now));
+                    slot.qp.fail(Some(cause), CompletionStatus::Flushed, &mut self.commons.context(now));
                 }
             }
         }

@@ -1,3 +1,5 @@
+//! Queue pair numbers: unguessable, and found in O(1).
+
 use crate::Qpn;
 use core::cell::Cell;
 

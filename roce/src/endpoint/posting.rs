@@ -11,9 +11,9 @@ impl Endpoint {
     /// # Errors
     /// Why it was not taken; nothing of it was done.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, request: SendRequest) -> Result<(), PostError> {
-        let (index, qp, mut books) = self.open(now, qpn).ok_or(PostError::NoQp { qpn })?;
+        let (index, qp, mut context) = self.open(now, qpn).ok_or(PostError::NoQp { qpn })?;
         let checked = qp.check_send(request)?;
-        qp.take_send(checked, &mut books);
+        qp.take_send(checked, &mut context);
         self.settle(now, index);
         Ok(())
     }
@@ -24,9 +24,9 @@ impl Endpoint {
     /// Why it was not taken; nothing of it was done.
     pub fn post_recv(&mut self, qpn: Qpn, request: RecvRequest) -> Result<(), PostError> {
         // A receive needs no time: what waits for it comes back by itself.
-        let (_, qp, mut books) = self.open(Instant::ZERO, qpn).ok_or(PostError::NoQp { qpn })?;
+        let (_, qp, mut context) = self.open(Instant::ZERO, qpn).ok_or(PostError::NoQp { qpn })?;
         let checked = qp.check_recv(request)?;
-        qp.take_recv(checked, &mut books);
+        qp.take_recv(checked, &mut context);
         self.spread_overflow(Instant::ZERO);
         Ok(())
     }
@@ -46,17 +46,17 @@ impl Endpoint {
         receives: impl Iterator<Item = CheckedRecv>,
         sends: impl Iterator<Item = CheckedSend>,
     ) {
-        let Some((index, qp, mut books)) = self.open(now, qpn) else {
+        let Some((index, qp, mut context)) = self.open(now, qpn) else {
             receives.for_each(drop);
             sends.for_each(drop);
             return;
         };
         // Receives first: a send may be answered by a message that needs one.
         for request in receives {
-            qp.take_recv(request, &mut books);
+            qp.take_recv(request, &mut context);
         }
         for request in sends {
-            qp.take_send(request, &mut books);
+            qp.take_send(request, &mut context);
         }
         self.settle(now, index);
     }

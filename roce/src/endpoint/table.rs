@@ -1,3 +1,5 @@
+//! The table of queue pairs.
+
 use super::numbers::{MAX_QPS, Numbers};
 use crate::qp::{Identity, QueuePair};
 use crate::wire::Service;

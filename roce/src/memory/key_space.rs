@@ -1,3 +1,5 @@
+//! Unguessable keys that never repeat until all were used.
+
 use core::cell::Cell;
 
 /// Rounds of Speck32/64.

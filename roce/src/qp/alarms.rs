@@ -1,6 +1,6 @@
 //! When a queue pair raises which event (IBA 11.6.3).
 
-use super::{Books, Identity, Receives, State};
+use super::{Context, Identity, Receives, State};
 use crate::{Event, QpFailure};
 
 /// What was told already, and what is still to be told.
@@ -15,10 +15,10 @@ pub(super) struct Alarms {
 impl Alarms {
     /// A packet of the peer was taken in.
     #[inline]
-    pub(super) fn on_request(&mut self, state: State, identity: &Identity, books: &mut Books<'_>) {
+    pub(super) fn on_request(&mut self, state: State, identity: &Identity, context: &mut Context<'_>) {
         if state == State::ReadyToReceive && !self.established {
             self.established = true;
-            books.events.push(Event::CommunicationEstablished(identity.qpn));
+            context.events.push(Event::CommunicationEstablished(identity.qpn));
         }
     }
 
@@ -29,19 +29,19 @@ impl Alarms {
 
     /// In SQD, what had begun is done (IBA 10.3.1.5).
     #[cold]
-    pub(super) fn on_drained(&mut self, identity: &Identity, books: &mut Books<'_>) {
+    pub(super) fn on_drained(&mut self, identity: &Identity, context: &mut Context<'_>) {
         if core::mem::take(&mut self.draining) {
-            books.events.push(Event::SendQueueDrained(identity.qpn));
+            context.events.push(Event::SendQueueDrained(identity.qpn));
         }
     }
 }
 
 /// A queue pair with a shared receive queue goes to ERR: it takes no more from it.
-pub(super) fn on_error(failure: Option<QpFailure>, identity: &Identity, books: &mut Books<'_>) {
+pub(super) fn on_error(failure: Option<QpFailure>, identity: &Identity, context: &mut Context<'_>) {
     if let Some(failure) = failure {
-        books.events.push(Event::QpFailed(failure));
+        context.events.push(Event::QpFailed(failure));
     }
     if let Receives::Shared(_) = identity.receives {
-        books.events.push(Event::LastReceive(identity.qpn));
+        context.events.push(Event::LastReceive(identity.qpn));
     }
 }

@@ -1,7 +1,7 @@
 //! What queue pairs of every service have: identity, state, peer, congestion control.
 
 use super::alarms::{self, Alarms};
-use super::{Books, Identity, RtrSettings, State};
+use super::{Context, Identity, RtrSettings, State};
 use crate::congestion::CongestionControl;
 use crate::wire::{Bth, Frame, Mac, Path, Template};
 use crate::{Access, ControlError, Discard, FailureCause, Psn, QpFailure, Qpn};
@@ -171,21 +171,21 @@ impl Common {
 
     /// The peer did not answer in time: it may have moved.
     #[cold]
-    pub(super) fn doubt_path(&self, books: &mut Books<'_>) {
+    pub(super) fn doubt_path(&self, context: &mut Context<'_>) {
         if let Some(connection) = &self.connection {
-            books.events.doubt(connection.path.destination);
+            context.events.doubt(connection.path.destination);
         }
     }
 
     /// Goes to ERR. Without a cause the program asked for it.
-    pub(super) fn enter_error(&mut self, cause: Option<FailureCause>, ends: Ends, books: &mut Books<'_>) {
+    pub(super) fn enter_error(&mut self, cause: Option<FailureCause>, ends: Ends, context: &mut Context<'_>) {
         if self.state != State::Error {
             let Ends { acknowledged, send, expected } = ends;
             let peer =
                 self.connection.map(|connection| (connection.path.destination, connection.destination));
             let qpn = self.identity.qpn;
             let failure = cause.map(|cause| QpFailure { qpn, cause, peer, acknowledged, send, expected });
-            alarms::on_error(failure, &self.identity, books);
+            alarms::on_error(failure, &self.identity, context);
         }
         self.state = State::Error;
     }

@@ -81,7 +81,7 @@ impl Receives {
 
 /// The context of one call: what all queue pairs of an endpoint share, lent by its `Commons` for as long as the call takes, and the
 /// time that it happens at.
-pub(crate) struct Books<'a> {
+pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) regions: &'a mut RegionTable,
     pub(crate) addresses: &'a AddressTable,

@@ -6,7 +6,7 @@ use super::posting::{CheckedRecv, CheckedSend, PostRules};
 use super::reliable::Reliable;
 use super::unreliable::{Kind, Unreliable};
 use super::{
-    Books, CompletionStatus, Identity, Modify, PostError, QpReport, RecvRequest, RtrSettings, RtsSettings,
+    CompletionStatus, Context, Identity, Modify, PostError, QpReport, RecvRequest, RtrSettings, RtsSettings,
     SendRequest, State,
 };
 use crate::congestion::Congestion;
@@ -77,7 +77,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// Returns why it can't; the queue pair is then as it was.
-    pub(crate) fn modify(&mut self, modify: Modify, books: &mut Books<'_>) -> Result<(), ControlError> {
+    pub(crate) fn modify(&mut self, modify: Modify, context: &mut Context<'_>) -> Result<(), ControlError> {
         let name = modify.name();
         let datagram = match &mut self.transport {
             Transport::Unreliable(Unreliable { kind: Kind::Datagram { queue_key, mtu }, .. }) => {
@@ -88,10 +88,10 @@ impl QueuePair {
         let common = &mut self.common;
         match (common.state, modify, datagram) {
             (_, Modify::Reset, _) => {
-                self.abandon(books.shared);
+                self.abandon(context.shared);
                 self.reset();
             }
-            (_, Modify::Error, _) => self.silence_and_fail(books),
+            (_, Modify::Error, _) => self.silence_and_fail(context),
             // Again in INIT is legal for all services, as it is in Linux.
             (State::Reset | State::Init, Modify::Init { access, partition_key }, None) => {
                 (common.access, common.partition_key) = (access, partition_key);
@@ -117,7 +117,7 @@ impl QueuePair {
             (State::ReadyToSend, Modify::Drain { notify }, _) => {
                 common.state = State::SendQueueDrained;
                 common.alarms.on_drain(notify);
-                self.look_whether_drained(books);
+                self.look_whether_drained(context);
             }
             (State::SendQueueDrained | State::SendQueueError, Modify::Resume, _) => {
                 common.state = State::ReadyToSend;
@@ -155,11 +155,11 @@ impl QueuePair {
         either!(&mut self.transport, part => part.reset());
     }
 
-    fn silence_and_fail(&mut self, books: &mut Books<'_>) {
+    fn silence_and_fail(&mut self, context: &mut Context<'_>) {
         if let Transport::Reliable(reliable) = &mut self.transport {
             reliable.silence();
         }
-        self.fail(None, CompletionStatus::Flushed, books);
+        self.fail(None, CompletionStatus::Flushed, context);
     }
 
     fn ready_to_receive(&mut self, settings: &RtrSettings) -> Result<(), ControlError> {
@@ -223,9 +223,9 @@ impl QueuePair {
         &mut self,
         cause: Option<FailureCause>,
         receive: CompletionStatus,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) {
-        either!(&mut self.transport, part => part.fail(&mut self.common, cause, receive, books));
+        either!(&mut self.transport, part => part.fail(&mut self.common, cause, receive, context));
     }
 
     /// Returns whether its completions go, or lately went, to `cq`.
@@ -329,7 +329,7 @@ impl QueuePair {
 
     /// Takes a send request in. After an error it is flushed.
     #[inline]
-    pub(crate) fn take_send(&mut self, request: CheckedSend, books: &mut Books<'_>) {
+    pub(crate) fn take_send(&mut self, request: CheckedSend, context: &mut Context<'_>) {
         let common = &mut self.common;
         match common.state {
             // A reset forgets what was posted before it.
@@ -339,13 +339,13 @@ impl QueuePair {
             }
             State::SendQueueError | State::Error => {
                 either!(&mut self.transport, part => part.post(common, request));
-                either!(&mut self.transport, part => part.flush_sends(common, CompletionStatus::Flushed, books));
+                either!(&mut self.transport, part => part.flush_sends(common, CompletionStatus::Flushed, context));
             }
         }
     }
 
     /// Takes a receive request in. After an error it is flushed.
-    pub(crate) fn take_recv(&mut self, request: CheckedRecv, books: &mut Books<'_>) {
+    pub(crate) fn take_recv(&mut self, request: CheckedRecv, context: &mut Context<'_>) {
         // A reset forgets what was posted before it.
         if self.common.state == State::Reset {
             return;
@@ -353,7 +353,7 @@ impl QueuePair {
         either!(&mut self.transport, part => part.post_recv(request));
         if self.common.state == State::Error {
             let status = CompletionStatus::Flushed;
-            either!(&mut self.transport, part => part.flush_receives(&self.common, status, books));
+            either!(&mut self.transport, part => part.flush_receives(&self.common, status, context));
         }
     }
 
@@ -363,7 +363,7 @@ impl QueuePair {
         &mut self,
         frame: &Frame<'_>,
         memory: &mut M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(), Discard> {
         let common = &mut self.common;
         match common.state {
@@ -371,8 +371,8 @@ impl QueuePair {
             State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained | State::SendQueueError => {}
         }
         common.check_partition(frame)?;
-        let taken = either!(&mut self.transport, part => part.on_packet(common, frame, memory, books));
-        self.look_whether_drained(books);
+        let taken = either!(&mut self.transport, part => part.on_packet(common, frame, memory, context));
+        self.look_whether_drained(context);
         taken
     }
 
@@ -381,16 +381,16 @@ impl QueuePair {
     pub(crate) fn poll_transmit<M: Memory>(
         &mut self,
         memory: &M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
         let common = &mut self.common;
         common.congestion.clear_hold();
-        let length = either!(&mut self.transport, part => part.poll_transmit(common, memory, books, frame));
-        self.look_whether_drained(books);
+        let length = either!(&mut self.transport, part => part.poll_transmit(common, memory, context, frame));
+        self.look_whether_drained(context);
         let length = length?;
         self.common.identification = self.common.identification.wrapping_add(1);
-        books.counters.tx_frames += 1;
+        context.counters.tx_frames += 1;
         Some(length)
     }
 
@@ -399,20 +399,20 @@ impl QueuePair {
         either!(&self.transport, part => part.poll_timeout(&self.common))
     }
 
-    /// Time has come to `books.now`.
-    pub(crate) fn on_timeout(&mut self, books: &mut Books<'_>) {
-        self.common.congestion.on_timeout(books.now);
+    /// Time has come to `context.now`.
+    pub(crate) fn on_timeout(&mut self, context: &mut Context<'_>) {
+        self.common.congestion.on_timeout(context.now);
         if let Transport::Reliable(reliable) = &mut self.transport {
-            reliable.on_timeout(&mut self.common, books);
+            reliable.on_timeout(&mut self.common, context);
         }
     }
 
     /// In SQD, what had begun may be done.
     #[inline]
-    fn look_whether_drained(&mut self, books: &mut Books<'_>) {
+    fn look_whether_drained(&mut self, context: &mut Context<'_>) {
         if self.common.state == State::SendQueueDrained && either!(&self.transport, part => part.is_drained())
         {
-            self.common.alarms.on_drained(&self.common.identity, books);
+            self.common.alarms.on_drained(&self.common.identity, context);
         }
     }
 }

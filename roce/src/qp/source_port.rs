@@ -1,3 +1,5 @@
+//! The UDP source ports by which flows take different paths.
+
 use crate::Qpn;
 use core::net::IpAddr;
 

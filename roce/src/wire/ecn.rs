@@ -1,3 +1,5 @@
+//! The ECN bits of the traffic class (RFC 3168).
+
 use super::layers::{Family, fold, locate_ip};
 
 /// The ECN field of an IP packet (RFC 3168).

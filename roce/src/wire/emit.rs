@@ -1,3 +1,5 @@
+//! Headers to bytes.
+
 use super::feedback::MAX_FEEDBACK;
 use super::header::{Bth, Header, Operation, Service};
 use super::inband::{self, IN_BAND_ROOM};

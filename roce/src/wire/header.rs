@@ -1,3 +1,5 @@
+//! The headers of all packets, as values.
+
 use super::feedback::{Feedback, Seal};
 use super::setup::Setup;
 use super::telemetry::IntHeader;

@@ -1,3 +1,5 @@
+//! The invariant CRC (IBA A17.3.3).
+
 use super::layers::{Family, Layers, UDP, UDP_LENGTH};
 use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
 use crc32fast::Hasher;

@@ -1,3 +1,5 @@
+//! Opcodes, and the headers that each of them has (IBA table 38).
+
 use super::feedback::{Feedback, MAX_FEEDBACK, SEAL_LENGTH, Seal};
 use super::header::{
     Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Feth, Header, Immediate, Operation, Reth, SendTail, Service,

@@ -1,3 +1,5 @@
+//! A path: the addresses below the BTH.
+
 use core::fmt;
 use core::net::IpAddr;
 

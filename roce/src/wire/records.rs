@@ -1,3 +1,5 @@
+//! The records of all links of a path, as feedback carries them.
+
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
 use cc::Hop;
 

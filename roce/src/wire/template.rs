@@ -1,3 +1,5 @@
+//! The headers of one path, ready to be copied.
+
 use super::emit::EmitError;
 use super::layers::{
     ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Family, Layers, UDP, UDP_LENGTH,

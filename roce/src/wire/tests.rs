@@ -1,3 +1,5 @@
+//! Tests of parsing and emitting.
+
 use super::telemetry::{HopRecord, IntHeader, Speed, stamp};
 use super::*;
 use crate::{Rkey, SrqNumber};

@@ -1,3 +1,5 @@
+//! Tests of what both sides of a run agree on.
+
 use super::super::args::{AtomicType, Connection};
 use super::super::plan::{Amount, Kind, Tool, Verb};
 use super::*;

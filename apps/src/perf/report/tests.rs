@@ -1,3 +1,5 @@
+//! Tests of the columns that a run reports.
+
 use super::*;
 use verbs::{Mtu, Qpn};
 

@@ -1,3 +1,5 @@
+//! The kernel's neighbours and routes, by netlink.
+
 use super::Address;
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};

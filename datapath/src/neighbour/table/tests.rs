@@ -1,3 +1,5 @@
+//! Tests of the neighbour table.
+
 use super::*;
 
 const A: Mac = Mac([2, 0, 0, 0, 0, 0xa]);

@@ -1,3 +1,5 @@
+//! Tests of the region table.
+
 use super::*;
 use alloc::vec::Vec;
 use proptest::prelude::*;

@@ -8,8 +8,8 @@ pub(super) use requester::{operation, run};
 
 use super::common::{Common, Connection, Ends};
 use super::{
-    Books, Changes, CheckedRecv, CheckedSend, CompletionStatus, Identity, Receives, RtrSettings, RtsSettings,
-    State,
+    Changes, CheckedRecv, CheckedSend, CompletionStatus, Context, Identity, Receives, RtrSettings,
+    RtsSettings, State,
 };
 use crate::congestion::{InFlight, Progress, Sequence, Transport};
 use crate::wheel::sooner;
@@ -86,21 +86,21 @@ impl Reliable {
         common: &mut Common,
         cause: Option<FailureCause>,
         receive: CompletionStatus,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) {
-        common.enter_error(cause, self.ends(), books);
+        common.enter_error(cause, self.ends(), context);
         let send = match cause {
             Some(FailureCause::Request(status)) => status,
             _ => CompletionStatus::Flushed,
         };
-        self.flush_sends(common, send, books);
-        self.flush_receives(common, receive, books);
+        self.flush_sends(common, send, context);
+        self.flush_receives(common, receive, context);
     }
 
     /// The oldest send request fails, and the queue pair with it.
-    fn fail_request(&mut self, common: &mut Common, status: CompletionStatus, books: &mut Books<'_>) {
+    fn fail_request(&mut self, common: &mut Common, status: CompletionStatus, context: &mut Context<'_>) {
         self.silence();
-        self.fail(common, Some(FailureCause::Request(status)), CompletionStatus::Flushed, books);
+        self.fail(common, Some(FailureCause::Request(status)), CompletionStatus::Flushed, context);
     }
 
     pub(super) fn sends(&self) -> usize {
@@ -120,28 +120,38 @@ impl Reliable {
         self.responder.post(request);
     }
 
-    pub(super) fn flush_sends(&mut self, common: &Common, status: CompletionStatus, books: &mut Books<'_>) {
-        self.requester.flush(status, books, &common.identity);
+    pub(super) fn flush_sends(
+        &mut self,
+        common: &Common,
+        status: CompletionStatus,
+        context: &mut Context<'_>,
+    ) {
+        self.requester.flush(status, context, &common.identity);
     }
 
     pub(super) fn flush_receives(
         &mut self,
         common: &Common,
         status: CompletionStatus,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) {
-        self.responder.flush(status, books, &common.identity);
+        self.responder.flush(status, context, &common.identity);
     }
 
     /// Returns what congestion control may know, at this moment.
-    fn transport<'a>(&self, common: &Common, connection: &'a Connection, books: &Books<'_>) -> Transport<'a> {
+    fn transport<'a>(
+        &self,
+        common: &Common,
+        connection: &'a Connection,
+        context: &Context<'_>,
+    ) -> Transport<'a> {
         Transport {
-            now: books.now,
+            now: context.now,
             qpn: common.identity.qpn,
             destination: connection.destination,
             partition_key: common.partition_key,
             identification: common.identification,
-            numbers: books.numbers,
+            numbers: context.numbers,
             template: &connection.template,
             is_sending: common.state == State::ReadyToSend && self.requester.in_flight() > 0,
             sequence: self.sequence(),
@@ -161,7 +171,7 @@ impl Reliable {
         common: &mut Common,
         frame: &Frame<'_>,
         memory: &mut M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(), Discard> {
         common.check_peer(frame)?;
         let receives = common.identity.receives;
@@ -170,19 +180,19 @@ impl Reliable {
             &Header::Connected { service, bth, operation } if service == receives.service() => match receives
             {
                 Receives::Own | Receives::Shared(_) | Receives::Never => {
-                    self.on_transport(common, (bth, operation, None), frame, memory, books)
+                    self.on_transport(common, (bth, operation, None), frame, memory, context)
                 }
                 Receives::Named(_) => Err(Discard::Opcode),
             },
             &Header::Extended { bth, srq, operation } if matches!(receives, Receives::Named(_)) => {
-                self.on_transport(common, (bth, operation, Some(srq)), frame, memory, books)
+                self.on_transport(common, (bth, operation, Some(srq)), frame, memory, context)
             }
             Header::SelectiveAcknowledge { bth, held, .. } => {
-                self.on_selective_acknowledge(common, *bth, *held, books)
+                self.on_selective_acknowledge(common, *bth, *held, context)
             }
             Header::CongestionNotification { .. } => {
-                books.counters.notifications_received += 1;
-                common.congestion.on_notification(books.now);
+                context.counters.notifications_received += 1;
+                common.congestion.on_notification(context.now);
                 Ok(())
             }
             Header::Connected { .. } | Header::Extended { .. } | Header::Datagram { .. } => {
@@ -192,7 +202,7 @@ impl Reliable {
             | Header::TelemetryResponse { .. }
             | Header::TelemetryNotification { .. }
             | Header::DirectResponse { .. }
-            | Header::TelemetrySetup { .. } => self.on_control(common, frame, books),
+            | Header::TelemetrySetup { .. } => self.on_control(common, frame, context),
         }
     }
 
@@ -201,11 +211,11 @@ impl Reliable {
         &mut self,
         common: &mut Common,
         frame: &Frame<'_>,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(), Discard> {
         let Some(connection) = common.connection else { return Err(Discard::QpState) };
-        let transport = self.transport(common, &connection, books);
-        if common.congestion.on_control(frame, &transport, books.counters, books.flows)? {
+        let transport = self.transport(common, &connection, context);
+        if common.congestion.on_control(frame, &transport, context.counters, context.flows)? {
             common.mark_capable();
         }
         Ok(())
@@ -219,22 +229,22 @@ impl Reliable {
         (bth, operation, srq): (Bth, Operation, Option<SrqNumber>),
         frame: &Frame<'_>,
         memory: &mut M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(), Discard> {
-        let is_marked = common.congestion.on_packet(books.now, frame);
-        books.counters.rx_marked += u64::from(is_marked);
+        let is_marked = common.congestion.on_packet(context.now, frame);
+        context.counters.rx_marked += u64::from(is_marked);
         if common.congestion.brings_telemetry(frame) {
-            self.on_telemetry(common, operation, frame, books);
+            self.on_telemetry(common, operation, frame, context);
         }
         if operation.is_answer() {
-            return self.on_answer(common, bth, operation, frame.payload, memory, books);
+            return self.on_answer(common, bth, operation, frame.payload, memory, context);
         }
         let identity = &common.identity;
         let rights = Rights { access: common.access, mtu: common.mtu() };
         let mut arrival =
-            Arrival { memory, books, identity, rights, bth, srq, is_marked, payload: frame.payload };
+            Arrival { memory, context, identity, rights, bth, srq, is_marked, payload: frame.payload };
         let outcome = self.responder.on_request(operation, &mut arrival);
-        self.conclude_request(common, outcome, books)
+        self.conclude_request(common, outcome, context)
     }
 
     #[inline(never)]
@@ -243,14 +253,14 @@ impl Reliable {
         common: &mut Common,
         operation: Operation,
         frame: &Frame<'_>,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) {
         let Some(connection) = common.connection else { return };
-        let transport = self.transport(common, &connection, books);
+        let transport = self.transport(common, &connection, context);
         if !operation.is_answer() {
             common.congestion.on_request(frame.path.udp_source);
         }
-        common.congestion.on_telemetry(frame, &transport, books.counters, books.flows);
+        common.congestion.on_telemetry(frame, &transport, context.counters, context.flows);
     }
 
     /// What a request came to.
@@ -259,21 +269,21 @@ impl Reliable {
         &mut self,
         common: &mut Common,
         outcome: Result<(), Refusal>,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(), Discard> {
         match outcome {
             Ok(()) => {
-                common.alarms.on_request(common.state, &common.identity, books);
+                common.alarms.on_request(common.state, &common.identity, context);
                 Ok(())
             }
             Err(Refusal::Drop(discard)) => Err(discard),
             Err(Refusal::Quiet { discard, receive }) => {
-                self.fail(common, Some(FailureCause::Receive(receive)), receive, books);
+                self.fail(common, Some(FailureCause::Receive(receive)), receive, context);
                 Err(discard)
             }
             Err(Refusal::Fatal { code, discard, receive }) => {
                 self.responder.refuse(code);
-                self.fail(common, Some(FailureCause::Refused(code)), receive, books);
+                self.fail(common, Some(FailureCause::Refused(code)), receive, context);
                 Err(discard)
             }
         }
@@ -286,20 +296,20 @@ impl Reliable {
         operation: Operation,
         payload: &[u8],
         memory: &mut M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(), Discard> {
         if common.state == State::ReadyToReceive {
             return Err(Discard::QpState);
         }
         let (requester, identity) = (&mut self.requester, &common.identity);
         let outcome = match operation {
-            Operation::Acknowledge(aeth) => requester.on_acknowledge(bth.psn, aeth, books, identity),
+            Operation::Acknowledge(aeth) => requester.on_acknowledge(bth.psn, aeth, context, identity),
             Operation::AtomicAcknowledge { original, .. } => {
-                requester.on_atomic_acknowledge(bth.psn, original, memory, books, identity)
+                requester.on_atomic_acknowledge(bth.psn, original, memory, context, identity)
             }
-            _ => requester.on_read_response(bth.psn, operation, payload, memory, books, identity),
+            _ => requester.on_read_response(bth.psn, operation, payload, memory, context, identity),
         };
-        self.conclude(common, outcome, bth, books)
+        self.conclude(common, outcome, bth, context)
     }
 
     fn on_selective_acknowledge(
@@ -307,7 +317,7 @@ impl Reliable {
         common: &mut Common,
         bth: Bth,
         held: u128,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(), Discard> {
         if !common.connection.is_some_and(|connection| connection.selective_repeat) {
             return Err(Discard::Opcode);
@@ -315,8 +325,8 @@ impl Reliable {
         if common.state == State::ReadyToReceive {
             return Err(Discard::QpState);
         }
-        let outcome = self.requester.on_selective_acknowledge(bth.psn, held, books, &common.identity);
-        self.conclude(common, outcome, bth, books)
+        let outcome = self.requester.on_selective_acknowledge(bth.psn, held, context, &common.identity);
+        self.conclude(common, outcome, bth, context)
     }
 
     /// What an answer came to.
@@ -325,16 +335,16 @@ impl Reliable {
         common: &mut Common,
         outcome: Result<Progress, Trouble>,
         bth: Bth,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(), Discard> {
         match outcome {
             Ok(progress) => {
-                self.on_progress(common, progress, bth.congestion & Bth::BECN != 0, books.now);
+                self.on_progress(common, progress, bth.congestion & Bth::BECN != 0, context.now);
                 Ok(())
             }
             Err(Trouble::Discard(discard)) => Err(discard),
             Err(Trouble::Fail(status)) => {
-                self.fail_request(common, status, books);
+                self.fail_request(common, status, context);
                 match status {
                     CompletionStatus::BadResponse => Err(Discard::BadResponse),
                     CompletionStatus::LocalProtection => Err(Discard::LocalProtection),
@@ -360,15 +370,15 @@ impl Reliable {
         sooner(self.requester.poll_timeout(), common.congestion.poll_timeout(is_in_flight))
     }
 
-    pub(super) fn on_timeout(&mut self, common: &mut Common, books: &mut Books<'_>) {
-        match self.requester.on_timeout(books) {
+    pub(super) fn on_timeout(&mut self, common: &mut Common, context: &mut Context<'_>) {
+        match self.requester.on_timeout(context) {
             Ok(progress) => {
                 if progress.lost {
-                    common.doubt_path(books);
+                    common.doubt_path(context);
                 }
-                self.on_progress(common, progress, false, books.now);
+                self.on_progress(common, progress, false, context.now);
             }
-            Err(Trouble::Fail(status)) => self.fail_request(common, status, books),
+            Err(Trouble::Fail(status)) => self.fail_request(common, status, context),
             Err(Trouble::Discard(_)) => {}
         }
     }

@@ -1,7 +1,7 @@
 //! The next packet of a reliable connection: answers first, then what congestion control owes, then requests.
 
 use super::super::common::{Common, Connection};
-use super::super::{Books, CompletionStatus, State, buffers};
+use super::super::{CompletionStatus, Context, State, buffers};
 use super::Reliable;
 use super::responder::Answered;
 use crate::congestion::{Brings, insert_telemetry};
@@ -29,18 +29,18 @@ impl Reliable {
         &mut self,
         common: &mut Common,
         memory: &M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        let waits = common.congestion.migrate(books.now, || self.in_flight_state(), books.counters);
+        let waits = common.congestion.migrate(context.now, || self.in_flight_state(), context.counters);
         // Few packets are anything but requests.
-        if self.responder.has_answer() || common.congestion.may_owe(books.now) {
-            let length = self.transmit_owed(common, memory, books, frame);
+        if self.responder.has_answer() || common.congestion.may_owe(context.now) {
+            let length = self.transmit_owed(common, memory, context, frame);
             if length.is_some() {
                 return length;
             }
         }
-        if waits { None } else { self.transmit_request(common, memory, books, frame) }
+        if waits { None } else { self.transmit_request(common, memory, context, frame) }
     }
 
     /// Writes what leaves before requests.
@@ -49,18 +49,18 @@ impl Reliable {
         &mut self,
         common: &mut Common,
         memory: &M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
         let connection = common.connection?;
-        let length = self.transmit_answer(common, &connection, memory, books, frame);
+        let length = self.transmit_answer(common, &connection, memory, context, frame);
         if length.is_some() || common.state == State::Error {
             return length;
         }
-        let transport = self.transport(common, &connection, books);
+        let transport = self.transport(common, &connection, context);
         let mut becomes_markable = false;
         let length =
-            common.congestion.transmit_owed(&transport, books.counters, frame, &mut becomes_markable);
+            common.congestion.transmit_owed(&transport, context.counters, frame, &mut becomes_markable);
         if becomes_markable {
             common.mark_capable();
         }
@@ -72,11 +72,11 @@ impl Reliable {
         common: &mut Common,
         connection: &Connection,
         memory: &M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
         let Answered { operation, psn, congestion, held, read } = self.responder.plan(connection.mtu)?;
-        if read.is_some() && !common.congestion.may_send(books.now) {
+        if read.is_some() && !common.congestion.may_send(context.now) {
             return None;
         }
         let mut bth = Bth { congestion, ..common.bth(connection.destination, psn) };
@@ -87,7 +87,7 @@ impl Reliable {
         {
             bth.congestion |= Bth::TELEMETRY;
             let header = Header::Connected { service, bth, operation };
-            return self.transmit_riding(common, connection, &header, report, books, frame);
+            return self.transmit_riding(common, connection, &header, report, context, frame);
         }
         let header = match (held, operation) {
             (Some(held), Operation::Acknowledge(aeth)) => {
@@ -99,7 +99,7 @@ impl Reliable {
         let qpn = common.identity.qpn;
         let written = write(&connection.template, common.identification, &header, payload, frame, |into| {
             if let Some((pd, read)) = read.filter(|(_, read)| read.length > 0) {
-                let (regions, access) = (&*books.regions, Access::REMOTE_READ);
+                let (regions, access) = (&*context.regions, Access::REMOTE_READ);
                 memory.gather(regions.remote(read.rkey, pd, qpn, read.address, read.length, access)?, into);
             }
             Ok(())
@@ -108,8 +108,8 @@ impl Reliable {
             Ok(length) => {
                 self.responder.commit();
                 if read.is_some() {
-                    books.counters.tx_payload_bytes += u64::from(payload);
-                    common.congestion.on_response_sent(books.now, length);
+                    context.counters.tx_payload_bytes += u64::from(payload);
+                    common.congestion.on_response_sent(context.now, length);
                 }
                 Some(length)
             }
@@ -117,9 +117,9 @@ impl Reliable {
             Err(Failure::Access) => {
                 self.responder.refuse_response(psn);
                 let cause = FailureCause::Refused(NakCode::RemoteAccessError);
-                self.fail(common, Some(cause), CompletionStatus::Flushed, books);
+                self.fail(common, Some(cause), CompletionStatus::Flushed, context);
                 // Now the NAK is what comes next.
-                self.transmit_answer(common, connection, memory, books, frame)
+                self.transmit_answer(common, connection, memory, context, frame)
             }
         }
     }
@@ -131,12 +131,12 @@ impl Reliable {
         connection: &Connection,
         header: &Header,
         report: Report,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        let transport = self.transport(common, connection, books);
+        let transport = self.transport(common, connection, context);
         let (opcode, bth) = (header.opcode(), header.bth());
-        let feedback = common.congestion.ride(opcode, bth, report, &transport, books.counters);
+        let feedback = common.congestion.ride(opcode, bth, report, &transport, context.counters);
         let (template, length) = (&connection.template, feedback.length() as u32);
         let written = write(template, common.identification, header, length, frame, |into| {
             feedback.write(into);
@@ -150,7 +150,7 @@ impl Reliable {
         &mut self,
         common: &mut Common,
         memory: &M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
         match common.state {
@@ -161,9 +161,9 @@ impl Reliable {
         }
         let begin = common.state == State::ReadyToSend;
         if self.requester.is_at_local()
-            && let Err(status) = self.requester.run_local(begin, books, &common.identity)
+            && let Err(status) = self.requester.run_local(begin, context, &common.identity)
         {
-            self.fail_request(common, status, books);
+            self.fail_request(common, status, context);
             return None;
         }
         let connection = common.connection.as_ref()?;
@@ -172,7 +172,7 @@ impl Reliable {
             self.requester.ask_again();
         }
         let plan = self.requester.plan(window)?;
-        if !common.congestion.may_send(books.now) {
+        if !common.congestion.may_send(context.now) {
             return None;
         }
         let mut bth = common.bth(connection.destination, plan.psn);
@@ -190,7 +190,7 @@ impl Reliable {
             Some(srq) => Header::Extended { bth, srq, operation: plan.operation },
         };
         let fill = |into: &mut [u8]| {
-            Ok(buffers::gather(memory, books.regions, common.identity.pd, plan.data, plan.offset, into)?)
+            Ok(buffers::gather(memory, context.regions, common.identity.pd, plan.data, plan.offset, into)?)
         };
         let (template, identification) =
             (common.congestion.template(&connection.template), common.identification);
@@ -203,20 +203,20 @@ impl Reliable {
                 .ok_or(Failure::Frame)
                 .and_then(|behind| write(template, identification, &header, plan.length, behind, fill))
                 .and_then(|length| {
-                    let of = (common.identity.qpn, books.numbers);
+                    let of = (common.identity.qpn, context.numbers);
                     insert_telemetry(brings, frame, length, of).map_err(|_| Failure::Frame)
                 }),
         };
         let (payload, ack_request, is_oldest) = (plan.length, plan.ack_request, plan.is_oldest);
         match written {
             Ok(length) => {
-                let number = self.requester.commit(payload, ack_request, books);
-                books.counters.tx_payload_bytes += u64::from(payload);
-                common.congestion.on_data_sent(books.now, number, payload, length);
+                let number = self.requester.commit(payload, ack_request, context);
+                context.counters.tx_payload_bytes += u64::from(payload);
+                common.congestion.on_data_sent(context.now, number, payload, length);
                 Some(length)
             }
             Err(Failure::Access) if is_oldest => {
-                self.fail_request(common, CompletionStatus::LocalProtection, books);
+                self.fail_request(common, CompletionStatus::LocalProtection, context);
                 None
             }
             // Requests before this one come to their end first; their acknowledgements lead back here.

@@ -19,22 +19,22 @@ impl Unreliable {
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Discard> {
         let length = (GRH + arrival.payload.len()) as u32;
-        let request = self.receives.front(arrival.books.shared).ok_or(Discard::ReceiverNotReady)?;
+        let request = self.receives.front(arrival.context.shared).ok_or(Discard::ReceiverNotReady)?;
         if buffers::room(&request.buffers) < length {
             return Err(Discard::LocalProtection);
         }
         let mut grh = [0; GRH];
         grh[GRH - network.len()..].copy_from_slice(network);
-        let (regions, pd) = (&*arrival.books.regions, arrival.common.identity.pd);
+        let (regions, pd) = (&*arrival.context.regions, arrival.common.identity.pd);
         let placed = buffers::place(arrival.memory, regions, pd, &request.buffers, 0, &grh).and_then(|()| {
             buffers::place(arrival.memory, regions, pd, &request.buffers, GRH as u32, arrival.payload)
         });
         if placed.is_err() {
             let status = CompletionStatus::LocalProtection;
-            self.fail(arrival.common, Some(FailureCause::Receive(status)), status, arrival.books);
+            self.fail(arrival.common, Some(FailureCause::Receive(status)), status, arrival.context);
             return Err(Discard::LocalProtection);
         }
-        let Some(request) = self.receives.pop(arrival.books.shared) else {
+        let Some(request) = self.receives.pop(arrival.context.shared) else {
             return Err(Discard::ReceiverNotReady);
         };
         self.deliver(request.id, CompletionOpcode::Recv, length, immediate, Some(source), arrival);

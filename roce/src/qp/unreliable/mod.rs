@@ -11,7 +11,7 @@ use super::common::{Common, Ends};
 use super::receive_queue::ReceiveQueue;
 use super::wqe::{self, Wqe};
 use super::{
-    Books, Changes, CheckedRecv, CheckedSend, Completion, CompletionStatus, Identity, RtrSettings, State,
+    Changes, CheckedRecv, CheckedSend, Completion, CompletionStatus, Context, Identity, RtrSettings, State,
 };
 use crate::{FailureCause, Psn};
 use alloc::collections::VecDeque;
@@ -111,25 +111,30 @@ impl Unreliable {
         common: &mut Common,
         cause: Option<FailureCause>,
         receive: CompletionStatus,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) {
-        common.enter_error(cause, self.ends(), books);
-        self.flush_sends(common, CompletionStatus::Flushed, books);
+        common.enter_error(cause, self.ends(), context);
+        self.flush_sends(common, CompletionStatus::Flushed, context);
         common.congestion.clear_hold();
-        self.flush_receives(common, receive, books);
+        self.flush_receives(common, receive, context);
     }
 
     /// Goes to SQE: nothing more is sent until the program resumes, but packets are still received (IBA 10.3.1.6).
-    fn fail_send(&mut self, common: &mut Common, status: CompletionStatus, books: &mut Books<'_>) {
+    fn fail_send(&mut self, common: &mut Common, status: CompletionStatus, context: &mut Context<'_>) {
         common.state = State::SendQueueError;
-        self.flush_sends(common, status, books);
+        self.flush_sends(common, status, context);
     }
 
-    pub(super) fn flush_sends(&mut self, common: &Common, status: CompletionStatus, books: &mut Books<'_>) {
+    pub(super) fn flush_sends(
+        &mut self,
+        common: &Common,
+        status: CompletionStatus,
+        context: &mut Context<'_>,
+    ) {
         let identity = &common.identity;
         let mut status = status;
         while let Some(wqe) = self.queue.pop_front() {
-            books.cqs.push(identity.send_cq, Completion { status, ..sent(&wqe, identity) });
+            context.cqs.push(identity.send_cq, Completion { status, ..sent(&wqe, identity) });
             status = CompletionStatus::Flushed;
         }
         self.next = self.end;

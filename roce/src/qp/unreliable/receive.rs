@@ -2,7 +2,7 @@
 
 use super::super::common::Common;
 use super::super::wqe::MAX_MESSAGE;
-use super::super::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, buffers};
+use super::super::{Completion, CompletionOpcode, CompletionStatus, Context, Identity, RecvRequest, buffers};
 use super::{Kind, Unreliable};
 use crate::srq::SharedQueues;
 use crate::wire::{Bth, Frame, Header, Immediate, Operation, Reth, SendTail, Service};
@@ -26,7 +26,7 @@ struct Part {
 pub(super) struct Arrival<'a, 'b, M> {
     pub(super) common: &'a mut Common,
     pub(super) memory: &'a mut M,
-    pub(super) books: &'a mut Books<'b>,
+    pub(super) context: &'a mut Context<'b>,
     pub(super) bth: Bth,
     pub(super) payload: &'a [u8],
 }
@@ -38,7 +38,7 @@ impl Unreliable {
         common: &mut Common,
         frame: &Frame<'_>,
         memory: &mut M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(), Discard> {
         match (self.kind, frame.header) {
             (
@@ -48,7 +48,7 @@ impl Unreliable {
                 if queue_key != ours {
                     return Err(Discard::QueueKey);
                 }
-                let mut arrival = Arrival { common, memory, books, bth, payload: frame.payload };
+                let mut arrival = Arrival { common, memory, context, bth, payload: frame.payload };
                 self.on_datagram(frame.network, source, immediate, &mut arrival)
             }
             (Kind::Datagram { .. }, _) => Err(Discard::Opcode),
@@ -56,17 +56,17 @@ impl Unreliable {
                 common.check_peer(frame)?;
                 match header {
                     Header::Connected { service: Service::Uc, bth, operation } => {
-                        let is_marked = common.congestion.on_packet(books.now, frame);
-                        books.counters.rx_marked += u64::from(is_marked);
-                        let mut arrival = Arrival { common, memory, books, bth, payload: frame.payload };
+                        let is_marked = common.congestion.on_packet(context.now, frame);
+                        context.counters.rx_marked += u64::from(is_marked);
+                        let mut arrival = Arrival { common, memory, context, bth, payload: frame.payload };
                         self.on_request(operation, &mut arrival)?;
-                        let Arrival { common, books, .. } = arrival;
-                        common.alarms.on_request(common.state, &common.identity, books);
+                        let Arrival { common, context, .. } = arrival;
+                        common.alarms.on_request(common.state, &common.identity, context);
                         Ok(())
                     }
                     Header::CongestionNotification { .. } => {
-                        books.counters.notifications_received += 1;
-                        common.congestion.on_notification(books.now);
+                        context.counters.notifications_received += 1;
+                        common.congestion.on_notification(context.now);
                         Ok(())
                     }
                     _ => Err(Discard::Opcode),
@@ -85,14 +85,14 @@ impl Unreliable {
         let is_gap = arrival.bth.psn != self.expected;
         self.expected = arrival.bth.psn.plus(1);
         if is_gap || part.begins {
-            self.abandon(arrival.books.shared);
+            self.abandon(arrival.context.shared);
         }
         if !part.begins && self.message.is_none() {
             return Err(Discard::PsnGap);
         }
         let executed = self.execute(operation, part, arrival);
         if executed.is_err() {
-            self.abandon(arrival.books.shared);
+            self.abandon(arrival.context.shared);
         }
         executed
     }
@@ -139,32 +139,32 @@ impl Unreliable {
         let (request, received) = match self.message.take() {
             Some(Message::Send { request, received }) => (request, received),
             Some(Message::Write { .. }) => return Err(Discard::Sequence),
-            None => (self.receives.borrow(arrival.books.shared).ok_or(Discard::ReceiverNotReady)?, 0),
+            None => (self.receives.borrow(arrival.context.shared).ok_or(Discard::ReceiverNotReady)?, 0),
         };
         let total = received + arrival.payload.len() as u32;
         if total > buffers::room(&request.buffers) {
             self.message = Some(Message::Send { request, received });
             return Err(Discard::LocalProtection);
         }
-        let (regions, pd) = (&*arrival.books.regions, arrival.common.identity.pd);
+        let (regions, pd) = (&*arrival.context.regions, arrival.common.identity.pd);
         let placed = buffers::place(arrival.memory, regions, pd, &request.buffers, received, arrival.payload);
         if placed.is_err() {
             self.message = Some(Message::Send { request, received });
             let status = CompletionStatus::LocalProtection;
-            self.fail(arrival.common, Some(FailureCause::Receive(status)), status, arrival.books);
+            self.fail(arrival.common, Some(FailureCause::Receive(status)), status, arrival.context);
             return Err(Discard::LocalProtection);
         }
         let immediate = match tail {
             None => {
                 self.message = Some(Message::Send { request, received: total });
-                arrival.books.counters.rx_payload_bytes += arrival.payload.len() as u64;
+                arrival.context.counters.rx_payload_bytes += arrival.payload.len() as u64;
                 return Ok(());
             }
             Some(SendTail::Immediate(immediate)) => Some(immediate),
             // An unreliable connection has no SEND with invalidate; its opcode does not parse.
             Some(SendTail::Plain | SendTail::Invalidate(_)) => None,
         };
-        self.receives.keep(arrival.books.shared);
+        self.receives.keep(arrival.context.shared);
         self.deliver(request.id, CompletionOpcode::Recv, total, immediate, None, arrival);
         Ok(())
     }
@@ -192,11 +192,11 @@ impl Unreliable {
             return Err(Discard::RemoteAccess);
         }
         let immediate = end.flatten();
-        if immediate.is_some() && self.receives.is_empty(arrival.books.shared) {
+        if immediate.is_some() && self.receives.is_empty(arrival.context.shared) {
             return Err(Discard::ReceiverNotReady);
         }
         if length > 0 {
-            let (regions, Identity { pd, qpn, .. }) = (&*arrival.books.regions, arrival.common.identity);
+            let (regions, Identity { pd, qpn, .. }) = (&*arrival.context.regions, arrival.common.identity);
             let address = reth.address.wrapping_add(u64::from(received));
             // All of the range is checked before its first byte is written.
             if begin.is_some() {
@@ -209,18 +209,18 @@ impl Unreliable {
         }
         if end.is_none() {
             self.message = Some(Message::Write { reth, received: received + length });
-            arrival.books.counters.rx_payload_bytes += u64::from(length);
+            arrival.context.counters.rx_payload_bytes += u64::from(length);
             return Ok(());
         }
         self.message = None;
         match immediate
-            .and_then(|data| self.receives.pop(arrival.books.shared).map(|request| (data, request)))
+            .and_then(|data| self.receives.pop(arrival.context.shared).map(|request| (data, request)))
         {
             Some((data, request)) => {
                 let opcode = CompletionOpcode::RecvWithWrite;
                 self.deliver(request.id, opcode, reth.length, Some(data), None, arrival);
             }
-            None => arrival.books.counters.rx_payload_bytes += u64::from(length),
+            None => arrival.context.counters.rx_payload_bytes += u64::from(length),
         }
         Ok(())
     }
@@ -246,8 +246,8 @@ impl Unreliable {
             source,
             srq: self.receives.shared(),
         };
-        arrival.books.counters.rx_payload_bytes += arrival.payload.len() as u64;
-        arrival.books.cqs.push(arrival.common.identity.recv_cq, completion);
+        arrival.context.counters.rx_payload_bytes += arrival.payload.len() as u64;
+        arrival.context.cqs.push(arrival.common.identity.recv_cq, completion);
     }
 
     /// Ends the receive in progress with `status` and all others as flushed.
@@ -255,14 +255,14 @@ impl Unreliable {
         &mut self,
         common: &Common,
         status: CompletionStatus,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
     ) {
         let identity = &common.identity;
         let mut status = status;
-        self.abandon(books.shared);
+        self.abandon(context.shared);
         while let Some(request) = self.receives.pop_own() {
             let completion = Completion::new(request.id, status, CompletionOpcode::Recv, identity.qpn);
-            books.cqs.push(identity.recv_cq, completion);
+            context.cqs.push(identity.recv_cq, completion);
             status = CompletionStatus::Flushed;
         }
     }

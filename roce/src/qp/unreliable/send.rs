@@ -3,7 +3,7 @@
 use super::super::common::Common;
 use super::super::reliable::{operation, run};
 use super::super::wqe::Position;
-use super::super::{Books, CompletionStatus, SendOperation, State, buffers};
+use super::super::{CompletionStatus, Context, SendOperation, State, buffers};
 use super::{Kind, Unreliable, sent};
 use crate::Memory;
 use crate::congestion::{Sequence, Transport};
@@ -29,32 +29,32 @@ impl Unreliable {
         &mut self,
         common: &mut Common,
         memory: &M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        self.transmit_notification(common, books, frame)
-            .or_else(|| self.transmit_request(common, memory, books, frame))
+        self.transmit_notification(common, context, frame)
+            .or_else(|| self.transmit_request(common, memory, context, frame))
     }
 
     /// Writes a congestion notification packet if one is due. Only a connection knows its peer.
     fn transmit_notification(
         &mut self,
         common: &mut Common,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        if !common.congestion.may_owe(books.now) || common.state == State::Error {
+        if !common.congestion.may_owe(context.now) || common.state == State::Error {
             return None;
         }
         let connection = common.connection?;
         let (first_sent, first_received) = (self.origin, self.expected);
         let transport = Transport {
-            now: books.now,
+            now: context.now,
             qpn: common.identity.qpn,
             destination: connection.destination,
             partition_key: common.partition_key,
             identification: common.identification,
-            numbers: books.numbers,
+            numbers: context.numbers,
             template: &connection.template,
             is_sending: false,
             sequence: Sequence {
@@ -65,14 +65,14 @@ impl Unreliable {
                 first_received,
             },
         };
-        common.congestion.transmit_notification(&transport, books.counters, frame)
+        common.congestion.transmit_notification(&transport, context.counters, frame)
     }
 
     fn transmit_request<M: Memory>(
         &mut self,
         common: &mut Common,
         memory: &M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
         match common.state {
@@ -81,49 +81,49 @@ impl Unreliable {
             State::SendQueueDrained if !self.is_drained() => {}
             _ => return None,
         }
-        if let Err(status) = self.run_local(common, books) {
-            self.fail_send(common, status, books);
+        if let Err(status) = self.run_local(common, context) {
+            self.fail_send(common, status, context);
         }
         self.queue.front()?;
-        if !common.congestion.may_send(books.now) {
+        if !common.congestion.may_send(context.now) {
             return None;
         }
-        let Some(planned) = self.plan(common, books) else {
+        let Some(planned) = self.plan(common, context) else {
             // Its address handle is gone.
-            self.fail_send(common, CompletionStatus::LocalQpOperation, books);
+            self.fail_send(common, CompletionStatus::LocalQpOperation, context);
             return None;
         };
         let Planned { header, template, offset, length, ends } = planned;
         let data = &self.queue.front()?.request.data;
         let mut draft = template.emit(common.identification, &header, length as usize, frame).ok()?;
         let pd = common.identity.pd;
-        if buffers::gather(memory, books.regions, pd, data, offset, draft.payload()).is_err() {
-            self.fail_send(common, CompletionStatus::LocalProtection, books);
+        if buffers::gather(memory, context.regions, pd, data, offset, draft.payload()).is_err() {
+            self.fail_send(common, CompletionStatus::LocalProtection, context);
             return None;
         }
         let on_wire = draft.seal();
-        books.counters.tx_payload_bytes += u64::from(length);
-        common.congestion.on_data_sent(books.now, self.next, length, on_wire);
+        context.counters.tx_payload_bytes += u64::from(length);
+        common.congestion.on_data_sent(context.now, self.next, length, on_wire);
         self.next += 1;
         let identity = &common.identity;
         if ends
             && let Some(wqe) = self.queue.pop_front()
             && (wqe.request.signalled || identity.signal_all)
         {
-            books.cqs.push(identity.send_cq, sent(&wqe, identity));
+            context.cqs.push(identity.send_cq, sent(&wqe, identity));
         }
         Some(on_wire)
     }
 
     /// Runs the requests that no packet carries, as far as they are the oldest.
-    fn run_local(&mut self, common: &Common, books: &mut Books<'_>) -> Result<(), CompletionStatus> {
+    fn run_local(&mut self, common: &Common, context: &mut Context<'_>) -> Result<(), CompletionStatus> {
         let identity = &common.identity;
         while let Some(wqe) = self.queue.front()
             && wqe.is_local()
         {
-            run(&wqe.request.operation, books, identity)?;
+            run(&wqe.request.operation, context, identity)?;
             if wqe.request.signalled || identity.signal_all {
-                books.cqs.push(identity.send_cq, sent(wqe, identity));
+                context.cqs.push(identity.send_cq, sent(wqe, identity));
             }
             self.queue.pop_front();
         }
@@ -131,12 +131,12 @@ impl Unreliable {
     }
 
     /// Returns the next packet of the oldest request; `None` if there is no way to its destination.
-    fn plan<'a>(&self, common: &'a Common, books: &'a Books<'_>) -> Option<Planned<'a>> {
+    fn plan<'a>(&self, common: &'a Common, context: &'a Context<'_>) -> Option<Planned<'a>> {
         let wqe = self.queue.front()?;
         let psn = self.psn(self.next);
         match (self.kind, wqe.request.operation, &common.connection) {
             (Kind::Datagram { queue_key, .. }, SendOperation::SendTo { to, immediate }, _) => {
-                let template = books.addresses.get(to.address, common.identity.pd)?;
+                let template = context.addresses.get(to.address, common.identity.pd)?;
                 let mut bth = common.bth(to.qpn, psn);
                 bth.solicited = wqe.request.solicited;
                 let queue_key = if to.queue_key & CONTROLLED == 0 { to.queue_key } else { queue_key };

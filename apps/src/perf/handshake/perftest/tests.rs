@@ -1,3 +1,5 @@
+//! Tests of perftest's exchange before a run.
+
 use super::*;
 use crate::perf::args::{AtomicType, Connection};
 use crate::perf::plan::Tool;

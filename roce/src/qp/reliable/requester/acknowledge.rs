@@ -1,5 +1,7 @@
+//! What acknowledgements, READ responses and NAKs do to the send queue (IBA 9.7.5).
+
 use super::super::super::wqe::{Position, Wqe};
-use super::super::super::{Books, CompletionStatus, Data, Identity, SendOperation, Sge, buffers};
+use super::super::super::{CompletionStatus, Context, Data, Identity, SendOperation, Sge, buffers};
 use super::{Progress, Requester, Trouble, WAITS, success};
 use crate::wire::{Aeth, NakCode, Operation, RnrTimer, Syndrome};
 use crate::{Discard, Memory, Psn};
@@ -16,7 +18,7 @@ impl Requester {
         &mut self,
         psn: Psn,
         aeth: Aeth,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         identity: &Identity,
     ) -> Result<Progress, Trouble> {
         let number = self.answered(psn).ok_or(STALE)?;
@@ -25,17 +27,17 @@ impl Requester {
             Syndrome::Ack { .. } => number + 1,
             Syndrome::RnrNak(_) | Syndrome::Nak(_) => number,
         };
-        let mut progress = self.acknowledge(up_to, books, identity);
+        let mut progress = self.acknowledge(up_to, context, identity);
         self.peer_has(up_to);
         if self.una < up_to {
-            progress.lost = self.implied_nak(up_to, books.now)?;
+            progress.lost = self.implied_nak(up_to, context.now)?;
             return Ok(progress);
         }
         match aeth.syndrome {
             Syndrome::Ack { .. } => {}
-            Syndrome::RnrNak(timer) => self.on_rnr_nak(timer, books)?,
+            Syndrome::RnrNak(timer) => self.on_rnr_nak(timer, context)?,
             Syndrome::Nak(NakCode::PsnSequenceError) => {
-                books.counters.naks_received += 1;
+                context.counters.naks_received += 1;
                 // Whoever answered RNR NAK may also report the packets behind as a gap. The timer is what counts.
                 if self.rnr_until.is_none() {
                     self.retry()?;
@@ -63,21 +65,21 @@ impl Requester {
         operation: Operation,
         payload: &[u8],
         memory: &mut M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         identity: &Identity,
     ) -> Result<Progress, Trouble> {
         let Some(number) = self.answered(psn) else {
             if psn.distance(self.psn(self.una)) < 0 {
-                self.wait_on(books.now);
+                self.wait_on(context.now);
             }
             return Err(STALE);
         };
-        let mut progress = self.acknowledge(number, books, identity);
+        let mut progress = self.acknowledge(number, context, identity);
         self.peer_answers(number);
         let is_early = self.una < number;
         let wqe = if is_early { self.early(number) } else { self.queue.front() };
         let Some(wqe) = wqe else {
-            progress.lost = self.implied_nak(number, books.now)?;
+            progress.lost = self.implied_nak(number, context.now)?;
             return Ok(progress);
         };
         match (wqe.request.operation, &wqe.request.data) {
@@ -86,19 +88,19 @@ impl Requester {
                     None => check_read_response(wqe, number, self.mtu, operation, payload)?,
                     Some(_) => check_length(wqe, number, self.mtu, payload)?,
                 };
-                place(sges, offset, payload, memory, books, identity)?;
+                place(sges, offset, payload, memory, context, identity)?;
             }
             // That it is done is all that there is to say.
             (SendOperation::AtomicWrite { .. } | SendOperation::Flush { .. }, _)
                 if matches!(operation, Operation::ReadResponseOnly(_)) && payload.is_empty() => {}
             _ => return Err(BAD_RESPONSE),
         }
-        books.counters.rx_payload_bytes += payload.len() as u64;
+        context.counters.rx_payload_bytes += payload.len() as u64;
         if is_early {
             self.on_early_answer(number);
-            progress.lost = self.implied_nak(number, books.now)?;
+            progress.lost = self.implied_nak(number, context.now)?;
         } else {
-            self.on_answer(number, books, identity, &mut progress);
+            self.on_answer(number, context, identity, &mut progress);
         }
         Ok(progress)
     }
@@ -109,16 +111,16 @@ impl Requester {
         psn: Psn,
         original: u64,
         memory: &mut M,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         identity: &Identity,
     ) -> Result<Progress, Trouble> {
         let number = self.answered(psn).ok_or(STALE)?;
-        let mut progress = self.acknowledge(number, books, identity);
+        let mut progress = self.acknowledge(number, context, identity);
         self.peer_answers(number);
         let is_early = self.una < number;
         let wqe = if is_early { self.early(number) } else { self.queue.front() };
         let Some(wqe) = wqe else {
-            progress.lost = self.implied_nak(number, books.now)?;
+            progress.lost = self.implied_nak(number, context.now)?;
             return Ok(progress);
         };
         let (SendOperation::FetchAdd { .. } | SendOperation::CompareSwap { .. }, Data::Buffers(sges)) =
@@ -126,18 +128,23 @@ impl Requester {
         else {
             return Err(BAD_RESPONSE);
         };
-        place(sges, 0, &original.to_ne_bytes(), memory, books, identity)?;
+        place(sges, 0, &original.to_ne_bytes(), memory, context, identity)?;
         if is_early {
             self.on_early_answer(number);
-            progress.lost = self.implied_nak(number, books.now)?;
+            progress.lost = self.implied_nak(number, context.now)?;
         } else {
-            self.on_answer(number, books, identity, &mut progress);
+            self.on_answer(number, context, identity, &mut progress);
         }
         Ok(progress)
     }
 
     /// Takes all before `up_to` as arrived, except that it stops at a READ or atomic: only their answers tell.
-    pub(super) fn acknowledge(&mut self, up_to: u64, books: &mut Books<'_>, identity: &Identity) -> Progress {
+    pub(super) fn acknowledge(
+        &mut self,
+        up_to: u64,
+        context: &mut Context<'_>,
+        identity: &Identity,
+    ) -> Progress {
         let (before, stream_before) = (self.una, self.stream_at(0, self.una));
         let mut done = 0;
         if self.una < up_to {
@@ -148,13 +155,13 @@ impl Requester {
                 if wqe.end() > self.una || wqe.is_pending() {
                     break;
                 }
-                complete(wqe, books, identity);
+                complete(wqe, context, identity);
                 done += 1;
             }
         }
         self.forget(done);
         let bytes = self.stream_at(0, self.una) - stream_before;
-        let rtt = if self.una > before { self.on_progress(before, books) } else { None };
+        let rtt = if self.una > before { self.on_progress(before, context) } else { None };
         Progress { bytes, rtt, lost: false }
     }
 
@@ -162,25 +169,25 @@ impl Requester {
     fn on_answer(
         &mut self,
         number: u64,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         identity: &Identity,
         progress: &mut Progress,
     ) {
         let before = self.una;
         self.una = number + 1;
-        self.retire_front(books, identity);
-        progress.bytes += self.absorb(books, identity);
-        progress.rtt = self.on_progress(before, books).or(progress.rtt);
+        self.retire_front(context, identity);
+        progress.bytes += self.absorb(context, identity);
+        progress.rtt = self.on_progress(before, context).or(progress.rtt);
     }
 
     /// Completes the front request where all of it is acknowledged, and the local ones behind it that have run.
-    pub(super) fn retire_front(&mut self, books: &mut Books<'_>, identity: &Identity) {
+    pub(super) fn retire_front(&mut self, context: &mut Context<'_>, identity: &Identity) {
         let mut done = 0;
         for wqe in &self.queue {
             if wqe.end() > self.una || wqe.is_pending() {
                 break;
             }
-            complete(wqe, books, identity);
+            complete(wqe, context, identity);
             if wqe.is_answered() {
                 self.outstanding_reads -= u32::from(self.next >= wqe.end());
                 self.reads_at_once = (self.reads_at_once + 1).min(self.max_reads);
@@ -201,7 +208,7 @@ impl Requester {
     }
 
     /// `una` moved on from `before`: counters and timers start again. Gives the round trip if the packet that measures it is in.
-    fn on_progress(&mut self, before: u64, books: &Books<'_>) -> Option<Duration> {
+    fn on_progress(&mut self, before: u64, context: &Context<'_>) -> Option<Duration> {
         if self.next < self.una {
             self.next = self.una;
         }
@@ -213,11 +220,11 @@ impl Requester {
         self.waits = 0;
         self.reach = self.reach.saturating_add((self.una - before) * u64::from(self.mtu));
         self.skip();
-        self.deadline = self.wait().filter(|_| self.asked > self.una).map(|wait| books.now + wait);
+        self.deadline = self.wait().filter(|_| self.asked > self.una).map(|wait| context.now + wait);
         let (number, since) = self.sample?;
         (number < self.una).then(|| {
             self.sample = None;
-            let rtt = books.now.saturating_since(since);
+            let rtt = context.now.saturating_since(since);
             self.on_round_trip(rtt);
             rtt
         })
@@ -252,8 +259,8 @@ impl Requester {
         }
     }
 
-    fn on_rnr_nak(&mut self, timer: RnrTimer, books: &mut Books<'_>) -> Result<(), Trouble> {
-        books.counters.rnr_naks_received += 1;
+    fn on_rnr_nak(&mut self, timer: RnrTimer, context: &mut Context<'_>) -> Result<(), Trouble> {
+        context.counters.rnr_naks_received += 1;
         if self.rnr_until.is_some() {
             return Ok(());
         }
@@ -264,16 +271,16 @@ impl Requester {
             left => left - 1,
         };
         self.rewind();
-        self.rnr_until = Some(books.now + timer.duration());
+        self.rnr_until = Some(context.now + timer.duration());
         Ok(())
     }
 }
 
 /// Tells of a request that is done, where it shall be told.
 #[inline]
-fn complete(wqe: &Wqe, books: &mut Books<'_>, identity: &Identity) {
+fn complete(wqe: &Wqe, context: &mut Context<'_>, identity: &Identity) {
     if wqe.request.signalled || identity.signal_all {
-        books.cqs.push(identity.send_cq, success(wqe, identity));
+        context.cqs.push(identity.send_cq, success(wqe, identity));
     }
 }
 
@@ -308,9 +315,9 @@ fn place<M: Memory>(
     offset: u32,
     payload: &[u8],
     memory: &mut M,
-    books: &Books<'_>,
+    context: &Context<'_>,
     identity: &Identity,
 ) -> Result<(), Trouble> {
-    buffers::place(memory, books.regions, identity.pd, sges, offset, payload)
+    buffers::place(memory, context.regions, identity.pd, sges, offset, payload)
         .map_err(|_| Trouble::Fail(CompletionStatus::LocalProtection))
 }

@@ -1,22 +1,22 @@
 //! Requests that no packet carries. They take no PSN, and run once, when their turn comes to be sent (IBA 10.8.3.3).
 
 use super::super::super::wqe::Wqe;
-use super::super::super::{Books, CompletionStatus, Identity, SendOperation};
+use super::super::super::{CompletionStatus, Context, Identity, SendOperation};
 use super::Requester;
 
 /// Runs a request that no packet carries.
 pub(in crate::qp) fn run(
     operation: &SendOperation,
-    books: &mut Books<'_>,
+    context: &mut Context<'_>,
     identity: &Identity,
 ) -> Result<(), CompletionStatus> {
     let Identity { pd, qpn, .. } = *identity;
     match operation {
         SendOperation::Bind(binding) => {
-            books.regions.bind(pd, qpn, binding).map_err(|_| CompletionStatus::Bind)
+            context.regions.bind(pd, qpn, binding).map_err(|_| CompletionStatus::Bind)
         }
         SendOperation::LocalInvalidate { rkey } => {
-            books.regions.invalidate(*rkey, pd, qpn).map_err(|_| CompletionStatus::LocalQpOperation)
+            context.regions.invalidate(*rkey, pd, qpn).map_err(|_| CompletionStatus::LocalQpOperation)
         }
         SendOperation::Send { .. }
         | SendOperation::SendInvalidate { .. }
@@ -42,7 +42,7 @@ impl Requester {
     pub(in crate::qp) fn run_local(
         &mut self,
         begin: bool,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         identity: &Identity,
     ) -> Result<(), CompletionStatus> {
         while let Some(wqe) = self.queue.get_mut(self.cursor)
@@ -53,14 +53,14 @@ impl Requester {
                 if !begin || fenced {
                     return Ok(());
                 }
-                match run(&wqe.request.operation, books, identity) {
+                match run(&wqe.request.operation, context, identity) {
                     Ok(()) => wqe.is_done = true,
                     Err(status) if self.cursor == 0 => return Err(status),
                     Err(_) => return Ok(()),
                 }
             }
             self.cursor += 1;
-            self.retire_front(books, identity);
+            self.retire_front(context, identity);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ mod send;
 
 use super::super::wqe::{self, Wqe};
 use super::super::{
-    AckTimeout, Books, Changes, CheckedSend, Completion, CompletionStatus, Identity, RtsSettings,
+    AckTimeout, Changes, CheckedSend, Completion, CompletionStatus, Context, Identity, RtsSettings,
     SendOperation,
 };
 use crate::congestion::Progress;
@@ -260,13 +260,13 @@ impl Requester {
     }
 
     /// Time has come to `now`.
-    pub(super) fn on_timeout(&mut self, books: &mut Books<'_>) -> Result<Progress, Trouble> {
-        let now = books.now;
+    pub(super) fn on_timeout(&mut self, context: &mut Context<'_>) -> Result<Progress, Trouble> {
+        let now = context.now;
         self.rnr_until = self.rnr_until.filter(|&until| until > now);
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return Ok(Progress::default());
         }
-        books.counters.timeouts += 1;
+        context.counters.timeouts += 1;
         self.waits = 0;
         self.retry()?;
         self.patience = (self.patience + 1).min(MOST_PATIENT);
@@ -277,11 +277,11 @@ impl Requester {
     }
 
     /// Ends the oldest request with `status` and all others as flushed.
-    pub(super) fn flush(&mut self, status: CompletionStatus, books: &mut Books<'_>, identity: &Identity) {
+    pub(super) fn flush(&mut self, status: CompletionStatus, context: &mut Context<'_>, identity: &Identity) {
         let mut status = status;
         while let Some(wqe) = self.queue.pop_front() {
             let failed = Completion { status, length: 0, ..success(&wqe, identity) };
-            books.cqs.push(identity.send_cq, failed);
+            context.cqs.push(identity.send_cq, failed);
             status = CompletionStatus::Flushed;
         }
         self.una = self.end;

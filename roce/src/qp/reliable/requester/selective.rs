@@ -4,7 +4,7 @@
 //! known to be lost it goes on where it was.
 
 use super::super::super::wqe::Wqe;
-use super::super::super::{Books, Identity};
+use super::super::super::{Context, Identity};
 use super::acknowledge::STALE;
 use super::{Progress, Requester, Trouble};
 use crate::Psn;
@@ -154,11 +154,11 @@ impl Requester {
         &mut self,
         psn: Psn,
         held: u128,
-        books: &mut Books<'_>,
+        context: &mut Context<'_>,
         identity: &Identity,
     ) -> Result<Progress, Trouble> {
         let number = self.answered(psn).ok_or(STALE)?;
-        let mut progress = self.acknowledge(number, books, identity);
+        let mut progress = self.acknowledge(number, context, identity);
         self.peer_has(number);
         let (sent, una) = (self.sent, self.una);
         let Some(selective) = &mut self.selective else { return Ok(progress) };
@@ -171,9 +171,9 @@ impl Requester {
         selective.peer.bits |= held & !1 & possible.map_or(u128::MAX, |limit| limit - 1);
         let (base, end) = (selective.peer.base, selective.peer.end());
         if una < base {
-            progress.lost |= self.answers_lost(base, books.now);
+            progress.lost |= self.answers_lost(base, context.now);
         }
-        progress.lost |= self.requests_lost(base, end, books.now);
+        progress.lost |= self.requests_lost(base, end, context.now);
         Ok(progress)
     }
 
@@ -210,7 +210,7 @@ impl Requester {
     }
 
     /// Completes what waited for the packet before it. Gives the payload bytes that this acknowledged.
-    pub(super) fn absorb(&mut self, books: &mut Books<'_>, identity: &Identity) -> u64 {
+    pub(super) fn absorb(&mut self, context: &mut Context<'_>, identity: &Identity) -> u64 {
         let mut bytes = 0;
         while let Some(selective) = &mut self.selective
             && let Some(front) = self.queue.front()
@@ -220,13 +220,13 @@ impl Requester {
                     break;
                 }
                 self.una += 1;
-                self.retire_front(books, identity);
+                self.retire_front(context, identity);
             } else {
                 let peer = selective.peer.base;
                 if self.una >= peer {
                     break;
                 }
-                bytes += self.acknowledge(peer, books, identity).bytes;
+                bytes += self.acknowledge(peer, context, identity).bytes;
             }
         }
         bytes

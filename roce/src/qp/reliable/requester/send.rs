@@ -1,5 +1,7 @@
+//! Which packet of which request is sent next.
+
 use super::super::super::wqe::{Position, Wqe};
-use super::super::super::{Books, Data, Remote, SendOperation};
+use super::super::super::{Context, Data, Remote, SendOperation};
 use super::{MAX_OUTSTANDING, Requester};
 use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Operation, Reth, SendTail};
 use crate::{Psn, SrqNumber};
@@ -79,7 +81,7 @@ impl Requester {
 
     /// The packet of [`Self::plan`] was sent. Gives its number.
     #[inline]
-    pub(in crate::qp) fn commit(&mut self, length: u32, ack_request: bool, books: &mut Books<'_>) -> u64 {
+    pub(in crate::qp) fn commit(&mut self, length: u32, ack_request: bool, context: &mut Context<'_>) -> u64 {
         let wqe = &self.queue[self.cursor];
         let number = self.next;
         let again = number < self.sent;
@@ -93,15 +95,15 @@ impl Requester {
         if ack_request {
             self.asked = self.asked.max(self.next);
             self.unasked = (0, 0);
-            self.deadline = self.deadline.or_else(|| self.wait().map(|wait| books.now + wait));
+            self.deadline = self.deadline.or_else(|| self.wait().map(|wait| context.now + wait));
             if self.sample.is_none() && !again {
-                self.sample = Some((number, books.now));
+                self.sample = Some((number, context.now));
             }
         } else {
             self.unasked = (self.unasked.0 + 1, self.unasked.1 + u64::from(length));
         }
         if again {
-            books.counters.retransmitted += 1;
+            context.counters.retransmitted += 1;
             self.skip();
         }
         number

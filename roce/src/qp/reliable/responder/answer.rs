@@ -1,3 +1,5 @@
+//! The next answer that leaves, in PSN order (IBA 9.7.5.1).
+
 use super::execute::rest;
 use super::resources::Kind;
 use super::{Answer, NO_CREDITS, Responder};

@@ -1,16 +1,18 @@
+//! Executes a request packet that passed its checks (IBA 9.7.4).
+
 use super::check::{
     check_atomic, check_flush, check_payload_right, check_range, check_room, check_write_length,
 };
 use super::resources::{Kind, Resource};
 use super::{Answer, Message, Refusal, Responder, Rights};
-use crate::qp::{Books, Completion, CompletionOpcode, CompletionStatus, Identity, buffers, wqe};
+use crate::qp::{Completion, CompletionOpcode, CompletionStatus, Context, Identity, buffers, wqe};
 use crate::wire::{Bth, Feth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
 use crate::{Access, Discard, Memory, Psn, Rkey, Slice, SrqNumber};
 
 /// What a request packet meets on its way: memory, and who asks.
 pub(in crate::qp) struct Arrival<'a, 'b, M> {
     pub(in crate::qp) memory: &'a mut M,
-    pub(in crate::qp) books: &'a mut Books<'b>,
+    pub(in crate::qp) context: &'a mut Context<'b>,
     pub(in crate::qp) identity: &'a Identity,
     pub(in crate::qp) rights: Rights,
     pub(in crate::qp) bth: Bth,
@@ -114,7 +116,7 @@ impl Responder {
         let wants_exact = arrival.bth.congestion & Bth::EXACT_ECHO != 0;
         self.echo.on_packet(arrival.is_marked, wants_exact, arrival.bth.psn);
         self.advance(1);
-        arrival.books.counters.rx_payload_bytes += arrival.payload.len() as u64;
+        arrival.context.counters.rx_payload_bytes += arrival.payload.len() as u64;
         if arrival.bth.ack_request {
             self.answer = Some(Answer::Acknowledge);
         }
@@ -122,10 +124,10 @@ impl Responder {
     }
 
     /// Packets are missing: they are asked for once, until they come (IBA 9.7.5).
-    pub(super) fn on_gap(&mut self, books: &mut Books<'_>) -> Refusal {
+    pub(super) fn on_gap(&mut self, context: &mut Context<'_>) -> Refusal {
         if !self.nak_sent {
             self.nak_sent = true;
-            books.counters.naks_sent += 1;
+            context.counters.naks_sent += 1;
             self.answer = Some(Answer::Refuse(self.expected, Syndrome::Nak(NakCode::PsnSequenceError)));
         }
         Refusal::Drop(Discard::PsnGap)
@@ -173,9 +175,9 @@ impl Responder {
         let (request, received) = match self.message.take() {
             Some(Message::Send { request, received }) => (request, received),
             // Sequence was checked: this packet begins a message.
-            _ => match self.queue.pop(arrival.books.shared) {
+            _ => match self.queue.pop(arrival.context.shared) {
                 Some(request) => (request, 0),
-                None => return Err(self.not_ready(arrival.books)),
+                None => return Err(self.not_ready(arrival.context)),
             },
         };
         let length = arrival.length();
@@ -185,8 +187,8 @@ impl Responder {
             _ => outcome,
         };
         let outcome = outcome.and_then(|()| {
-            let Arrival { memory, books, identity, payload, .. } = arrival;
-            buffers::place(*memory, books.regions, identity.pd, &request.buffers, received, payload)
+            let Arrival { memory, context, identity, payload, .. } = arrival;
+            buffers::place(*memory, context.regions, identity.pd, &request.buffers, received, payload)
                 .map_err(|_| Refusal::operational(CompletionStatus::LocalProtection))
         });
         let received = received + if outcome.is_ok() { length } else { 0 };
@@ -210,7 +212,7 @@ impl Responder {
     /// Linux has it: the packet is acknowledged as it came, the message does not count, and nothing of this packet is placed.
     fn invalidate<M>(&mut self, rkey: Rkey, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
         let Identity { pd, qpn, .. } = *arrival.identity;
-        arrival.books.regions.invalidate(rkey, pd, qpn).map_err(|error| {
+        arrival.context.regions.invalidate(rkey, pd, qpn).map_err(|error| {
             self.advance(1);
             if arrival.bth.ack_request {
                 self.answer = Some(Answer::Acknowledge);
@@ -228,10 +230,10 @@ impl Responder {
         end: Option<Option<Immediate>>,
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Refusal> {
-        let Arrival { books, identity, .. } = &*arrival;
+        let Arrival { context, identity, .. } = &*arrival;
         let (reth, received, range) = match (begin, &self.message) {
             (Some(reth), _) => {
-                let range = check_range(reth, Access::REMOTE_WRITE, books.regions, identity)?;
+                let range = check_range(reth, Access::REMOTE_WRITE, context.regions, identity)?;
                 (reth, 0, range)
             }
             (None, Some(Message::Write { reth, received })) => (*reth, *received, None),
@@ -240,15 +242,15 @@ impl Responder {
         let length = arrival.length();
         check_write_length(reth, received, length, end.is_some())?;
         if let Some(Some(_)) = end
-            && self.queue.is_empty(arrival.books.shared)
+            && self.queue.is_empty(arrival.context.shared)
         {
-            return Err(self.not_ready(arrival.books));
+            return Err(self.not_ready(arrival.context));
         }
         if length > 0 {
             let address = reth.address + u64::from(received);
             // Again for each packet: the region may be gone since the first.
             let Identity { pd, qpn, .. } = *arrival.identity;
-            let regions = &arrival.books.regions;
+            let regions = &arrival.context.regions;
             let slice = match range {
                 Some(whole) if whole.len() == length => whole,
                 _ => regions
@@ -261,7 +263,7 @@ impl Responder {
             None => self.message = Some(Message::Write { reth, received: received + length }),
             Some(immediate) => {
                 self.message = None;
-                let request = if immediate.is_some() { self.queue.pop(arrival.books.shared) } else { None };
+                let request = if immediate.is_some() { self.queue.pop(arrival.context.shared) } else { None };
                 match request {
                     Some(request) => {
                         let opcode = CompletionOpcode::RecvWithWrite;
@@ -279,8 +281,8 @@ impl Responder {
         if !self.resources.has_room() {
             return Err(Refusal::invalid(Discard::ResponderResources));
         }
-        let Arrival { books, identity, rights, bth, .. } = arrival;
-        check_range(reth, Access::REMOTE_READ, books.regions, identity)?;
+        let Arrival { context, identity, rights, bth, .. } = arrival;
+        check_range(reth, Access::REMOTE_READ, context.regions, identity)?;
         self.count_message();
         let packets = wqe::packets(reth.length, rights.mtu);
         self.resources.push(Resource::new(Kind::Read(identity.pd, reth), bth.psn, packets, self.msn));
@@ -297,9 +299,9 @@ impl Responder {
         if !self.resources.has_room() {
             return Err(Refusal::invalid(Discard::ResponderResources));
         }
-        let at = check_atomic(address, rkey, access, arrival.books.regions, arrival.identity)?;
+        let at = check_atomic(address, rkey, access, arrival.context.regions, arrival.identity)?;
         let kind = run(arrival.memory, at);
-        arrival.books.counters.rx_payload_bytes += arrival.payload.len() as u64;
+        arrival.context.counters.rx_payload_bytes += arrival.payload.len() as u64;
         self.answer_at_once(kind, arrival.bth.psn);
         Ok(())
     }
@@ -313,7 +315,7 @@ impl Responder {
         if !self.resources.has_room() {
             return Err(Refusal::invalid(Discard::ResponderResources));
         }
-        check_flush(feth, reth, arrival.books.regions, arrival.identity)?;
+        check_flush(feth, reth, arrival.context.regions, arrival.identity)?;
         arrival.memory.flush();
         self.answer_at_once(Kind::Done, arrival.bth.psn);
         Ok(())
@@ -327,10 +329,10 @@ impl Responder {
     }
 
     /// No receive is posted: the peer shall come back (IBA 9.7.5.2.8).
-    fn not_ready(&mut self, books: &mut Books<'_>) -> Refusal {
+    fn not_ready(&mut self, context: &mut Context<'_>) -> Refusal {
         // What comes behind this packet is no gap to report.
         self.nak_sent = true;
-        books.counters.rnr_naks_sent += 1;
+        context.counters.rnr_naks_sent += 1;
         self.answer = Some(Answer::Refuse(self.expected, Syndrome::RnrNak(self.min_rnr_timer)));
         Refusal::Drop(Discard::ReceiverNotReady)
     }
@@ -357,7 +359,7 @@ impl Responder {
             source: None,
             srq: self.queue.shared(),
         };
-        arrival.books.cqs.push(arrival.identity.recv_cq, completion);
+        arrival.context.cqs.push(arrival.identity.recv_cq, completion);
     }
 
     #[inline]

@@ -12,7 +12,7 @@ pub(super) use execute::Arrival;
 
 use super::super::receive_queue::ReceiveQueue;
 use super::super::{
-    Books, Changes, Completion, CompletionOpcode, CompletionStatus, Identity, RecvRequest, RtrSettings,
+    Changes, Completion, CompletionOpcode, CompletionStatus, Context, Identity, RecvRequest, RtrSettings,
 };
 use crate::congestion::Echo;
 use crate::wire::{Aeth, NakCode, Reth, RnrTimer, Syndrome};
@@ -168,15 +168,15 @@ impl Responder {
     }
 
     /// Ends the receive in progress with `status` and all others as flushed. The answers due still leave.
-    pub(super) fn flush(&mut self, status: CompletionStatus, books: &mut Books<'_>, identity: &Identity) {
+    pub(super) fn flush(&mut self, status: CompletionStatus, context: &mut Context<'_>, identity: &Identity) {
         if let Some(Message::Send { request, .. }) = self.message.take()
-            && let Some(cq) = self.queue.completes_to(identity, books.shared)
+            && let Some(cq) = self.queue.completes_to(identity, context.shared)
         {
             let srq = self.queue.shared();
-            books.cqs.push(cq, Completion { srq, ..failed(&request, status, identity) });
+            context.cqs.push(cq, Completion { srq, ..failed(&request, status, identity) });
         }
         while let Some(request) = self.queue.pop_own() {
-            books.cqs.push(identity.recv_cq, failed(&request, CompletionStatus::Flushed, identity));
+            context.cqs.push(identity.recv_cq, failed(&request, CompletionStatus::Flushed, identity));
         }
     }
 

@@ -22,7 +22,7 @@ impl Responder {
         let identity = Identity { pd: reached.pd, recv_cq: reached.cq, ..*arrival.identity };
         let mut arrival = Arrival {
             memory: &mut *arrival.memory,
-            books: &mut *arrival.books,
+            context: &mut *arrival.context,
             identity: &identity,
             rights: arrival.rights,
             bth: arrival.bth,
@@ -37,7 +37,7 @@ impl Responder {
     /// any other that this side does not have.
     fn check_named<M>(&self, number: SrqNumber, arrival: &Arrival<'_, '_, M>) -> Result<Reached, Refusal> {
         let (reached, domain) =
-            arrival.books.shared.reach(number).ok_or(Refusal::invalid(Discard::UnknownSrq))?;
+            arrival.context.shared.reach(number).ok_or(Refusal::invalid(Discard::UnknownSrq))?;
         if arrival.identity.receives != Receives::Named(domain) {
             return Err(Refusal::invalid(Discard::XrcDomain));
         }
@@ -45,7 +45,7 @@ impl Responder {
             return Err(Refusal::invalid(Discard::Sequence));
         }
         // It would be acknowledged, and nobody told (IBA 10.2.6).
-        if arrival.books.cqs.overflowed(reached.cq) {
+        if arrival.context.cqs.overflowed(reached.cq) {
             return Err(Refusal::operational(CompletionStatus::Flushed));
         }
         Ok(reached)

@@ -105,18 +105,18 @@ impl Responder {
         operation: Operation,
         arrival: &mut Arrival<'_, '_, M>,
     ) -> Result<(), Refusal> {
-        let Some(reorder) = &mut self.reorder else { return Err(self.on_gap(arrival.books)) };
+        let Some(reorder) = &mut self.reorder else { return Err(self.on_gap(arrival.context)) };
         let Arrival { bth, srq, is_marked, payload, .. } = *arrival;
         let held = reorder.hold(Early { bth, srq, operation, is_marked, length: payload.len() }, payload);
         if held == Held::Not {
-            return Err(self.on_gap(arrival.books));
+            return Err(self.on_gap(arrival.context));
         }
         // The acknowledgement says what is held. An RNR NAK that waits to be sent says more.
         self.answer = self.answer.or(Some(Answer::Acknowledge));
         if held == Held::Before {
             return Err(Refusal::Drop(Discard::Duplicate));
         }
-        arrival.books.counters.held_early += 1;
+        arrival.context.counters.held_early += 1;
         Ok(())
     }
 
@@ -152,7 +152,7 @@ impl Responder {
             let Some((early, payload)) = reorder.take() else { return Ok(()) };
             let mut next = Arrival {
                 memory: &mut *arrival.memory,
-                books: &mut *arrival.books,
+                context: &mut *arrival.context,
                 identity: arrival.identity,
                 rights: arrival.rights,
                 bth: early.bth,

@@ -1,3 +1,5 @@
+//! READs and atomics whose answers may be asked for again (IBA 9.7.5.1.5).
+
 use crate::wire::Reth;
 use crate::{PdId, Psn};
 use alloc::collections::VecDeque;

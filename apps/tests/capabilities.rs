@@ -1,0 +1,54 @@
+//! `ferroce run` hands the capabilities that it was given by setcap(8) on to its program, which then still takes injected libraries.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+/// CAP_NET_RAW, by its bit in the kernel's masks.
+const NET_RAW: u64 = 1 << 13;
+
+fn succeeds(command: &mut Command) -> bool {
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+/// The mask in a line of /proc/self/status.
+fn mask(status: &str, name: &str) -> u64 {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .unwrap_or_else(|| panic!("no {name} in {status}"));
+    u64::from_str_radix(line.trim(), 16).unwrap()
+}
+
+#[test]
+fn run_hands_on_what_it_was_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("ferroce");
+    fs::copy(assert_cmd::cargo::cargo_bin("ferroce"), &program).unwrap();
+    fs::write(folder.path().join("libibverbs.so.1"), "").unwrap();
+    for path in [folder.path(), &program] {
+        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    }
+    let given = succeeds(Command::new("setcap").arg("cap_net_raw+ep").arg(&program));
+    let nobody = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).current_dir("/");
+        command
+    };
+    if !given || !succeeds(nobody().arg("true")) {
+        return; // Not root, or without the two programs.
+    }
+    let mut run = nobody();
+    run.arg(&program).args(["run", "--", "cat", "/proc/self/status"]).env("FERROCE_LIB", folder.path());
+    let output = run.output().unwrap();
+    let (status, error) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{error}");
+    assert_eq!(mask(&status, "CapEff:") & NET_RAW, NET_RAW, "{status}");
+    assert_eq!(mask(&status, "CapAmb:"), NET_RAW, "nothing else: {status}");
+    // In secure mode the kernel would have cleared this, and the loader would ignore LD_LIBRARY_PATH.
+    let mut environment = nobody();
+    environment.arg(&program).args(["run", "--", "env"]).env("FERROCE_LIB", folder.path());
+    let environment = String::from_utf8(environment.output().unwrap().stdout).unwrap();
+    assert!(environment.contains("LD_LIBRARY_PATH="), "{environment}");
+}

@@ -222,6 +222,12 @@ impl Device {
         Ok(Self { inner: Arc::new(Inner { engine, info, rules: config.rules.clone() }) })
     }
 
+    /// Returns what the device was when it was opened, whether its core still runs or not: a forked process may ask.
+    #[must_use]
+    pub fn opened(&self) -> &DeviceInfo {
+        &self.inner.info
+    }
+
     /// What the device is.
     ///
     /// # Errors

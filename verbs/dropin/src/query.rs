@@ -112,7 +112,7 @@ pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, into: *mut 
     status(|| {
         // SAFETY: the contract of the manual page.
         let (context, into) = unsafe { (Context::from(context)?, out(into)?) };
-        *into = device_attributes(&context.device.query()?, context.configured.guid);
+        *into = device_attributes(context.device.opened(), context.configured.guid);
         Ok(())
     })
 }
@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         }
         // SAFETY: the contract of the manual page.
         let context = unsafe { Context::from(context) }?;
-        let orig_attr = device_attributes(&context.device.query()?, context.configured.guid);
+        let orig_attr = device_attributes(context.device.opened(), context.configured.guid);
         let mut whole = ibv_device_attr_ex {
             orig_attr,
             phys_port_cnt_ex: 1,

@@ -136,8 +136,19 @@ fn a_program_that_is_started_inherits_no_descriptor() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     let before = BEFORE.get_or_init(descriptors);
     let devices = std::thread::spawn(devices).join().unwrap();
-    let new = descriptors().into_iter().filter(|(fd, what)| before.get(fd) != Some(what));
-    let inherited: Vec<_> = new.filter(|(_, (_, inherits))| *inherits).collect();
-    assert!(inherited.is_empty(), "{inherited:?}");
+    let inherited = || -> Vec<_> {
+        let new = descriptors().into_iter().filter(|(fd, what)| before.get(fd) != Some(what));
+        new.filter(|(_, (_, inherits))| *inherits).collect()
+    };
+    // While a memif's link comes up, DPDK's interrupt thread opens its epoll set anew, and it is closed to others right after.
+    let mut left = inherited();
+    for _ in 0..10_000 {
+        if left.is_empty() {
+            break;
+        }
+        std::thread::yield_now();
+        left = inherited();
+    }
+    assert!(left.is_empty(), "{left:?}");
     drop(devices);
 }

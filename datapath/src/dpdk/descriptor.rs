@@ -1,8 +1,10 @@
 //! The descriptors that DPDK opens, and keeps to itself: the packet socket under an AF_PACKET port, for who sleeps until a frame
 //! comes, and all of them, which programs that this one starts must not inherit. Its memory holds every packet.
 
+use super::eal;
 use crate::fork;
 use std::os::fd::RawFd;
+use std::sync::OnceLock;
 
 /// This process's packet sockets that are bound to the interface.
 pub(super) fn packet_sockets(interface: u32) -> Vec<RawFd> {
@@ -31,7 +33,7 @@ const KINDS: [&str; 7] = [
     "/dev/vhost",
 ];
 
-/// Runs `f`, which has DPDK open descriptors, and closes them to programs that are started later.
+/// Runs `f`, which has DPDK open descriptors, and closes them to programs that are started later. The EAL runs.
 ///
 /// DPDK has no call for it, so they are those that are new. One that another thread of the program opens meanwhile is closed to them as
 /// well, if it is of these kinds.
@@ -42,9 +44,36 @@ pub(super) fn closed_on_exec<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Closes to programs that are started later what became [`inheritable`] since `before`.
+/// Closes to programs that are started later what became [`inheritable`] since `before`. The EAL runs.
+///
+/// DPDK's interrupt thread opens its epoll set anew after each change of what it listens to, often under the number that it had. What
+/// it does for the first of the two calls comes behind such a change, what it does for the second behind one that a handler made in the
+/// meantime.
 pub(in crate::dpdk) fn close_new_on_exec(before: &[RawFd]) {
-    inheritable().into_iter().filter(|fd| !before.contains(fd)).for_each(close_on_exec);
+    for _ in 0..2 {
+        eal::on_interrupt_thread(|| {});
+    }
+    let is_ours = |&fd: &RawFd| !before.contains(&fd) || is_interrupt_set(fd);
+    inheritable().into_iter().filter(is_ours).for_each(close_on_exec);
+}
+
+/// DPDK's timer, which its interrupt thread listens to as long as the process lives.
+static TIMER: OnceLock<RawFd> = OnceLock::new();
+
+/// The EAL has started; its timer is not among the descriptors of `before`.
+pub(super) fn note_timer(before: &[RawFd]) {
+    let is_timer = |&fd: &RawFd| !before.contains(&fd) && name(fd) == "anon_inode:[timerfd]";
+    if let Some(timer) = inheritable().into_iter().find(is_timer) {
+        let _ = TIMER.set(timer);
+    }
+}
+
+/// Returns whether this is the epoll set of DPDK's interrupt thread: it contains the timer (proc(5), `fdinfo`).
+fn is_interrupt_set(fd: RawFd) -> bool {
+    let Some(timer) = TIMER.get() else { return false };
+    let set = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+    let mut listened = set.lines().filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next());
+    listened.any(|target| target.parse() == Ok(*timer))
 }
 
 /// Descriptors of such kinds that a started program would inherit.

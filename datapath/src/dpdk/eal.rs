@@ -292,10 +292,13 @@ fn init(arguments: Vec<CString>) -> Result<(), EalError> {
             // SAFETY: the pointers are NUL-terminated texts that live for ever; the EAL starts once, as STATE says.
             unsafe { dpdk_sys::rte_eal_init(arguments.len() as c_int, arguments.as_mut_ptr()) }
         };
-        let (result, said) = log::complaints_of(|| descriptor::closed_on_exec(start));
+        let before = descriptor::inheritable();
+        let (result, said) = log::complaints_of(start);
         if result < 0 {
             return Err(EalError::Refused { errno: errno(), said });
         }
+        descriptor::note_timer(&before);
+        descriptor::close_new_on_exec(&before);
         remove_runtime_directory();
         Ok(())
     };

@@ -235,13 +235,11 @@ impl Work {
             let Ok(Some(message)) = Message::receive(from) else { break };
             connected |= message.kind() == CONNECTED;
             heard.note(&message, server);
-            if connected {
-                descriptor::close_new_on_exec(&before);
-            }
             if message.send(to).is_err() {
                 break;
             }
             if connected {
+                descriptor::close_new_on_exec(&before);
                 std::mem::take(&mut heard).hang(&self.bell);
             }
         }

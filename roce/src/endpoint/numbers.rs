@@ -15,20 +15,20 @@ pub(super) const MAX_QPS: u32 = 1 << BITS;
 const CORES: u8 = 1 << (24 - BITS);
 
 const ROUNDS: usize = 6;
-/// Numbers whose slots are remembered.
+/// QpNumbers whose slots are remembered.
 const RECENT: usize = 16;
 
-/// Queue pair numbers: 4 bits for the core, then 20 that are a secret permutation of slot and generation. Numbers are
+/// Queue pair numbers: 4 bits for the core, then 20 that are a secret permutation of slot and generation. QpNumbers are
 /// not guessed from one another, and a slot's next queue pair has another number.
-pub(super) struct Numbers {
+pub(super) struct QpNumbers {
     core: u8,
     slot_bits: u32,
     keys: [u32; ROUNDS],
-    /// Numbers looked up lately, with their slots: packets of a queue pair come in bursts.
+    /// QpNumbers looked up lately, with their slots: packets of a queue pair come in bursts.
     recent: [Cell<(u32, u32)>; RECENT],
 }
 
-impl Numbers {
+impl QpNumbers {
     pub(super) fn new(core: u8, slots: u32, secret: &[u8; 32]) -> Self {
         let key = |i: usize| {
             let at = i * 4;
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn every_slot_and_generation_has_its_own_number() {
-        let numbers = Numbers::new(7, 1000, &core::array::from_fn(|i| i as u8));
+        let numbers = QpNumbers::new(7, 1000, &core::array::from_fn(|i| i as u8));
         let mut seen = BTreeSet::new();
         for generation in 0..64 {
             for slot in 0..1024 {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn numbers_that_are_kept_are_not_given() {
-        let numbers = Numbers::new(0, MAX_QPS, &[9; 32]);
+        let numbers = QpNumbers::new(0, MAX_QPS, &[9; 32]);
         let refused = (0..MAX_QPS).filter(|&slot| numbers.seal(slot, 0).is_none()).count();
         assert_eq!(refused, 2);
     }

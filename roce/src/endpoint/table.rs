@@ -1,6 +1,6 @@
 //! The table of queue pairs.
 
-use super::numbers::{MAX_QPS, Numbers};
+use super::numbers::{MAX_QPS, QpNumbers};
 use crate::qp::{Identity, QueuePair};
 use crate::wire::Service;
 use crate::{ControlError, Qpn};
@@ -37,7 +37,7 @@ pub(super) struct QpTable {
     free: VecDeque<u32>,
     /// Places all whose numbers were given once more, and until when they rest, in order.
     resting: VecDeque<(Instant, u32)>,
-    numbers: Numbers,
+    numbers: QpNumbers,
     limit: u32,
 }
 
@@ -51,7 +51,7 @@ impl QpTable {
             places: Vec::new(),
             free: VecDeque::new(),
             resting: VecDeque::new(),
-            numbers: Numbers::new(core, limit, secret),
+            numbers: QpNumbers::new(core, limit, secret),
             limit,
         }
     }
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_number_rests_before_it_is_given_again() {
         // As many places as numbers, so that each place has one.
-        let numbers = Numbers::new(0, MAX_QPS, &[7; 32]);
+        let numbers = QpNumbers::new(0, MAX_QPS, &[7; 32]);
         let (places, free, resting) = (Vec::new(), VecDeque::new(), VecDeque::new());
         let mut table = QpTable { places, free, resting, numbers, limit: 2 };
         let at = |millis| Instant::ZERO + Duration::from_millis(millis);

@@ -23,7 +23,7 @@ impl Failure {
         Self { code: 2, text: text.into() }
     }
 
-    /// Nobody reads standard output any more. Exit code 141, as SIGPIPE would leave, and no word.
+    /// The reader of standard output is gone. Exits with 141, as SIGPIPE would leave, and prints nothing.
     pub fn unread() -> Self {
         Self { code: 141, text: String::new() }
     }

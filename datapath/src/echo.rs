@@ -36,7 +36,7 @@ const V6: Family = Family {
     skipped: 0,
 };
 
-/// Whether `to` answers an IP packet of `bytes` bytes that nobody may fragment, sent through `interface`.
+/// Returns whether `to` answers an IP packet of `bytes` bytes that may not be fragmented, sent through `interface`.
 ///
 /// # Errors
 /// Returns the kernel's error: `EPERM` without CAP_NET_RAW, `ENODEV` if there is no such interface, or that there is no way to the host.
@@ -66,14 +66,14 @@ pub fn echo(interface: &str, to: IpAddr, bytes: usize) -> io::Result<bool> {
     Ok(false)
 }
 
-/// A raw socket on the interface, whose packets nobody fragments and no known path MTU holds back.
+/// Opens a raw socket on the interface. Its packets are not fragmented, and no known path MTU holds them back.
 fn open(family: &Family, interface: &str) -> io::Result<UdpSocket> {
     // SAFETY: socket takes integers, and what it returns is ours if it is not negative.
     let fd = unsafe { libc::socket(family.domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, family.protocol) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened, and owned by nobody else.
+    // SAFETY: just opened, and owned by nothing else.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let (level, option) = match family.domain {
         libc::AF_INET => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),

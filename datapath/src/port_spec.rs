@@ -80,7 +80,7 @@ pub enum PortSpec {
 /// Which side of a memif or vhost-user socket a port is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SocketRole {
-    /// The client if the same user, or root, listens already; the server if nobody does.
+    /// The client if the same user, or root, listens already; the server if no process does.
     #[default]
     Auto,
     /// Listens, and takes the client's memory.

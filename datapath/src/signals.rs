@@ -8,9 +8,9 @@ use std::thread::{Builder, JoinHandle};
 pub const FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Runs `f` with all signals blocked but [`FAULTS`]. Threads that it starts keep them blocked for good, from their first instruction on.
+/// Runs `f` with all signals blocked but [`FAULTS`]. Threads that it starts keep them blocked, from their first instruction on.
 pub fn blocked<T>(f: impl FnOnce() -> T) -> T {
-    /// Gives the calling thread its own mask back, also when `f` panics.
+    /// Restores the calling thread's mask, also if `f` panics.
     struct Restore(libc::sigset_t);
     impl Drop for Restore {
         fn drop(&mut self) {

@@ -160,7 +160,7 @@ struct Acting {
     free: Instant,
 }
 
-/// What shall happen to one frame.
+/// What happens to one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Lost,

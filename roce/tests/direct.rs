@@ -57,7 +57,7 @@ fn the_queue_pair_that_talks_to_the_packets_destination_hears() {
     assert!(rate(&script) < Rate::from_gbps(5), "{}", rate(&script));
 }
 
-/// Responses that nobody here wants keep none of the others from being heard, however often they come.
+/// Responses to no queue pair do not keep others from being heard, however often they come.
 #[test]
 fn responses_to_nobody_cost_the_others_nothing() {
     let mut script = script(|_| {});

@@ -54,7 +54,7 @@ fn two_endpoints_and_two_switches_differ() {
     for (network, numbers) in [Numbers::DEFAULT, other()].into_iter().enumerate() {
         let frame = packet(Format::IntMd, numbers);
         for (at, endpoint) in endpoints.iter_mut().enumerate() {
-            // It is understood, and for nobody here.
+            // It is understood, and names no queue pair.
             let taken = if at == network { Discard::UnknownQp } else { Discard::NotRoce };
             assert_eq!(endpoint.on_frame(Instant::ZERO, &mut ram, &frame), Err(taken));
         }

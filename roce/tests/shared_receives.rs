@@ -191,7 +191,7 @@ fn fill(host: &Host, srq: SrqId) -> (u32, u32) {
     (host.endpoint.srq_report(srq).unwrap().waiting, host.endpoint.srq_room(srq))
 }
 
-/// The request of a message that is given up goes back. Nobody can have posted into its place meanwhile.
+/// The request of a message that is given up goes back. No request was posted into its place meanwhile.
 #[test]
 fn a_message_that_is_given_up_finds_its_place_free() {
     let (mut host, srq) = unreliable(4);

@@ -57,7 +57,7 @@ impl TransmitRing {
         self.next = (self.next + frames) % self.slots;
     }
 
-    /// Has the kernel send what is in the ring, as the driver does after each burst.
+    /// Asks the kernel to send what is in the ring, as the driver does after each burst.
     pub(super) fn kick(&self) {
         // SAFETY: nothing is passed but numbers. What the kernel refuses now it is asked for again.
         unsafe { libc::sendto(self.socket, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };

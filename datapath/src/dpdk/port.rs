@@ -370,7 +370,7 @@ impl Setup<'_> {
         }
     }
 
-    /// Has the port's packet socket to itself, and for all addresses if that is asked for.
+    /// Keeps the port's packet socket to this process, and listens to all addresses if the configuration says so.
     fn own(&self, socket: RawFd) {
         descriptor::keep_to_this_process(socket);
         let interface = self.prepared.interface.as_ref().filter(|_| self.config.promiscuous);

@@ -1,4 +1,4 @@
-//! Keeps DPDK's AF_PACKET driver from changing the interface, which takes CAP_NET_ADMIN, and which nobody asked for.
+//! Keeps DPDK's AF_PACKET driver from changing the interface, which needs CAP_NET_ADMIN and which a port does not need.
 //!
 //! When a port starts, DPDK has its driver set the interface's Ethernet address, to what it is, and its promiscuous mode, to off. A
 //! refusal fails the start, unless it says that the driver can't. So the calls are answered with that: by a seccomp(2) filter on a
@@ -25,7 +25,7 @@ pub(super) fn without_interface_changes<T: Send>(f: impl FnOnce() -> T + Send) -
     })
 }
 
-/// Has the kernel answer the calling thread's requests to change an interface with EOPNOTSUPP, for as long as the thread lives.
+/// Makes the kernel answer the calling thread's requests to change an interface with EOPNOTSUPP, for as long as the thread lives.
 fn refuse_changes() -> io::Result<()> {
     let [load, equal, end] = [
         libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,

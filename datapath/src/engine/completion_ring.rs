@@ -124,7 +124,7 @@ impl CqProducer {
         }
     }
 
-    /// Whether what is pushed goes nowhere: it overflowed, or nobody can poll it.
+    /// Returns whether pushed completions are lost: the ring overflowed, or its other end is gone.
     pub(super) fn is_lost(&self) -> bool {
         self.overflow.load(Ordering::Relaxed) || self.ring.is_abandoned()
     }

@@ -74,7 +74,7 @@ impl Followed {
                         return true;
                     }
                 }
-                // Nobody answers: the next timeout asks again, until the queue pair gives up.
+                // No answer: the next timeout asks again, until the queue pair fails.
                 Err(_) => {}
             }
             if rested.len() == LIMIT {

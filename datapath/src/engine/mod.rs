@@ -121,7 +121,7 @@ impl Engine {
     /// Has the core run `control` between two turns, and waits for what it gives.
     ///
     /// # Errors
-    /// Where the core has stopped, or is that of a process from which this one was forked.
+    /// Returns an error if the core has stopped, or belongs to a process from which this one was forked.
     pub fn call<R: Send + 'static>(
         &self,
         control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,

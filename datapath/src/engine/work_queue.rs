@@ -79,7 +79,7 @@ impl Unpolled {
     /// A fresh queue pair's send and receive queues.
     pub(super) fn begin(&self, slot: usize, generation: u32) -> [Place; 2] {
         [2 * slot, 2 * slot + 1].map(|index| {
-            // No plain store: what a late poller still takes away comes before it.
+            // A swap, not a store: it orders behind what a late poller still removes.
             self.counts[index].swap(u64::from(generation) << 32, Ordering::Relaxed);
             Place { index: index as u32, generation }
         })
@@ -101,7 +101,7 @@ impl Unpolled {
     pub(super) fn remove(&self, place: Place, completions: u32) {
         let Some(word) = self.counts.get(place.index as usize) else { return };
         let mut seen = word.load(Ordering::Relaxed);
-        // Completions of a queue pair that is gone count for nobody.
+        // Completions of a destroyed queue pair do not count.
         while (seen >> 32) as u32 == place.generation && seen as u32 >= completions {
             let left = seen - u64::from(completions);
             match word.compare_exchange_weak(seen, left, Ordering::Release, Ordering::Relaxed) {
@@ -338,7 +338,7 @@ mod model {
         });
     }
 
-    /// Whoever has polled a completion finds its room free, however far the core is.
+    /// A thread that has polled a completion finds its room free, however far the core is.
     #[test]
     fn what_was_polled_is_free() {
         loom::model(|| {

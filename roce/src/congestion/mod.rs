@@ -342,7 +342,7 @@ impl CongestionControl {
         self.telemetry.as_ref().is_some_and(|telemetry| telemetry.hears())
     }
 
-    /// Gives back the memory of telemetry that the peer sends no more. Returns whether there is still some.
+    /// Frees the memory of telemetry that the peer no longer sends. Returns whether there is still some.
     pub(crate) fn release_telemetry(&mut self, now: Instant) -> bool {
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.release(now);

@@ -53,7 +53,7 @@ impl Prober {
         self.last_sent = Some(now);
     }
 
-    /// Takes an answer in: once, and none older than one taken before. Gives it as an acknowledgement that counts probes.
+    /// Takes an answer in: once, and none older than one taken before. Returns it as an acknowledgement that counts probes.
     pub(super) fn on_response(&mut self, now: Instant, psn: Psn) -> Result<Ack, Discard> {
         let number = self
             .next

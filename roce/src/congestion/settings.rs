@@ -22,11 +22,11 @@ pub struct Congestion {
     pub subscribe: bool,
     /// How telemetry is laid out in probes and data.
     pub format: Format,
-    /// How the peer shall answer telemetry; [`CongestionAlgorithm::HpccReceiver`] is always told windows.
+    /// How the peer answers telemetry; [`CongestionAlgorithm::HpccReceiver`] always receives windows.
     pub reverse: Reverse,
-    /// Answers shall tell all links of the path, not only the busiest: each is then compared with its own last record, whichever
+    /// Answers report all links of the path, not only the busiest: each is then compared with its own last record, whichever
     /// was the busiest in between. Answers of more than [`Records::MOST`](crate::wire::Records::MOST) links, of links whose rate
-    /// HPCC INT has no code for, and in AECN, tell the busiest as ever ([`CongestionAlgorithm::Hpcc`] only).
+    /// HPCC INT has no code for, and in AECN, report the busiest ([`CongestionAlgorithm::Hpcc`] only).
     pub all_hops: bool,
     /// How often, at most, marked packets of the peer are answered by a congestion notification packet.
     pub notification_interval: Duration,

@@ -127,7 +127,7 @@ impl Telemetry {
             || self.format != Format::Hpcc
     }
 
-    /// Gives back the memory of telemetry that the peer sends no more.
+    /// Frees the memory of telemetry that the peer no longer sends.
     pub(super) fn release(&mut self, now: Instant) {
         if self.collector.as_ref().is_some_and(|collector| collector.is_spent(now)) {
             self.collector = None;

@@ -1,4 +1,4 @@
-//! Gives back the memory that peers' telemetry made queue pairs keep, once those peers send none any more.
+//! Frees the memory that queue pairs keep for their peers' telemetry, once those peers no longer send any.
 //!
 //! It needs no timer: frames that come drive it, a few queue pairs at a time.
 

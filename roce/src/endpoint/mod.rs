@@ -474,7 +474,7 @@ impl Endpoint {
         self.open_at(now, index).map(|(qp, context)| (index, qp, context))
     }
 
-    /// The queue pair at a place, as [`Self::open`] gives it.
+    /// Returns the queue pair at a place, as [`Self::open`] does.
     #[inline]
     fn open_at(&mut self, now: Instant, index: u32) -> Option<(&mut QueuePair, Context<'_>)> {
         let slot = self.qps.at_mut(index)?;

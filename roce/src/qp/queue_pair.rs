@@ -259,7 +259,7 @@ impl QueuePair {
         self.common.congestion.keeps_telemetry()
     }
 
-    /// Gives back the memory of telemetry that the peer sends no more. Returns whether there is still some.
+    /// Frees the memory of telemetry that the peer no longer sends. Returns whether there is still some.
     pub(crate) fn release_telemetry(&mut self, now: Instant) -> bool {
         self.common.congestion.release_telemetry(now)
     }

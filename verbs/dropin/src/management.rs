@@ -46,7 +46,7 @@ pub unsafe extern "C" fn ferroce_mad_finds(context: *mut ibv_context, peer: *con
         // SAFETY: null, or as said above.
         let (context, peer) = unsafe { (Context::from(context)?, at(peer)?) };
         let found = context.management.get().ok_or(INVALID)?.finds(ip_of(*peer));
-        // Whoever invents addresses to ask from must not fill the log.
+        // A host that invents source addresses must not fill the log.
         found.map(c_int::from).map_err(Errno::quietly)
     })
 }

@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
         let write = match advice {
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH => Some(false),
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => Some(true),
-            // What is there is reached already, and what is not shall not be fetched.
+            // Mapped pages are reached already, and others are not to be fetched.
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => None,
             _ => return Err(UNSUPPORTED),
         };

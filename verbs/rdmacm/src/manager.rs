@@ -37,7 +37,7 @@ struct Manager {
     changed: Mutex<Vec<u32>>,
     /// Ends a wait of the thread.
     wake: OwnedFd,
-    /// The process that has the thread: a forked child has not.
+    /// The process whose thread it is; a forked child has none.
     process: u32,
     parting: Mutex<Parting>,
     parted: Condvar,
@@ -140,7 +140,7 @@ pub(crate) fn join(id: &Id, connection: &mut Connection) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Has the manager's thread look at a connection: what it repeats or waits for has changed.
+/// Wakes the manager's thread for a connection: what it repeats or waits for has changed.
 pub(crate) fn look(local: u32) {
     if let Ok(manager) = manager() {
         manager.changed.lock().unwrap_or_else(PoisonError::into_inner).push(local);
@@ -201,7 +201,7 @@ impl Manager {
         unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Has the thread tell all peers, and waits until it has. A thread that cannot does not hold the process back for long.
+    /// Asks the thread to notify all peers, and waits for it. A thread that cannot does not delay the process for long.
     fn part(&self) {
         let mut parting = self.parting.lock().unwrap_or_else(PoisonError::into_inner);
         *parting = Parting::Asked;

@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 pub(crate) const PORT: u16 = 7471;
-/// How often somebody is looked for before it is given up.
+/// How often a peer is looked for before the test fails.
 pub(crate) const LOOKS: u32 = 12;
 
 /// The network: who answers, and how often each of the others was looked for.

@@ -6,7 +6,7 @@ use super::receive::Arrival;
 use crate::wire::Immediate;
 use crate::{Discard, FailureCause, Memory, Qpn};
 
-/// Where a datagram's payload begins in its receive buffers; before it stand its IPv6 header, or 20 bytes that mean nothing
+/// The offset of a datagram's payload in its receive buffers. Before it are its IPv6 header, or 20 undefined bytes
 /// and its IPv4 header (IBA A17.4.5.1).
 const GRH: usize = 40;
 

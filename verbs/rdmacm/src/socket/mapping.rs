@@ -128,7 +128,7 @@ pub unsafe extern "C" fn riomap(
             return Err(INVALID);
         }
         if protection == libc::PROT_NONE {
-            // Nobody writes it.
+            // No peer writes it.
             return socket.lock().stream().map(|_| 0);
         }
         let told = socket.wait(true, |stream| match ready(stream)? {

@@ -248,7 +248,7 @@ impl Requester {
     /// The peer streams what it was asked for in a round before: Soft-RoCE does so to the end before it looks at the request
     /// that was sent again, or is new. Asking once more meanwhile would only make the stream longer, until nothing but the
     /// past is answered; the peer is alive, so the timer starts again. A peer that answers nothing else for too long is as good as
-    /// silent, or somebody else sends in its name: then the timer fires.
+    /// silent, or another host sends in its name: then the timer fires.
     fn wait_on(&mut self, now: Instant) {
         if let (Some(wait), Some(deadline)) = (self.wait(), self.deadline)
             && self.waits < WAITS

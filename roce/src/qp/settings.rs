@@ -223,7 +223,7 @@ impl Modify {
 pub struct QpReport {
     /// State.
     pub state: State,
-    /// The algorithm that runs, as [`CongestionAlgorithm::name`] calls it; empty before RTS.
+    /// The algorithm that runs, as [`CongestionAlgorithm::name`](crate::qp::CongestionAlgorithm::name) calls it; empty before RTS.
     pub algorithm: &'static str,
     /// Payload bytes sent and not acknowledged.
     pub in_flight: u64,

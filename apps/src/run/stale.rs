@@ -1,7 +1,8 @@
 //! Removes what runs left behind whose `ferroce run --namespaces` was killed: their namespaces, the programs in these, and DPDK's empty
 //! runtime folders.
 //!
-//! A namespace belongs to the process whose number is in its name. It is stale once that process is gone, or is another program now.
+//! A namespace belongs to the process whose number is in its name. It is stale once there is no process of that number. A process in
+//! another PID namespace cannot be seen: do not share `/run/netns` with one.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +21,7 @@ pub fn sweep() {
     sweep_folders(Path::new(FOLDERS));
     let Ok(names) = fs::read_dir(NAMES) else { return };
     for name in names.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
-        if owner(&name).is_some_and(|owner| !is_ferroce(owner)) {
+        if owner(&name).is_some_and(|owner| !lives(owner)) {
             remove(&name);
         }
     }
@@ -31,7 +32,7 @@ fn sweep_folders(above: &Path) {
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
-        if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
+        if owner.is_some_and(|owner| !lives(owner)) {
             // One that is not empty stays.
             let _ = fs::remove_dir(entry.path());
         }
@@ -44,10 +45,10 @@ fn owner(name: &str) -> Option<u32> {
     (place == "switch" || place.parse::<u8>().is_ok()).then(|| owner.parse().ok())?
 }
 
-/// Whether the process lives and is a `ferroce`.
-fn is_ferroce(process: u32) -> bool {
-    let name = fs::read_to_string(format!("/proc/{process}/comm"));
-    name.is_ok_and(|name| name.trim_end().starts_with("ferroce"))
+/// Returns whether the process lives. If another process has its number by now, its namespaces stay until that one ends: better than to
+/// end the programs of a run whose binary has another name.
+fn lives(process: u32) -> bool {
+    Path::new("/proc").join(process.to_string()).exists()
 }
 
 fn remove(name: &str) {
@@ -99,9 +100,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_or_another_program_owns_nothing() {
-        assert!(is_ferroce(std::process::id()), "this test's own program");
-        assert!(!is_ferroce(u32::MAX));
-        assert!(!is_ferroce(1));
+    fn only_a_process_that_is_gone_leaves_stale_namespaces() {
+        assert!(lives(std::process::id()) && lives(1));
+        assert!(!lives(u32::MAX));
     }
 }

@@ -37,6 +37,12 @@ const MOST: u64 = 100_000;
 /// Runs every combination of values with every seed.
 pub fn run(args: &Args, read: &Read<'_>) -> Result<ExitCode, Failure> {
     let seeds = args.sweep.clone().unwrap_or(args.seed..args.seed.saturating_add(1));
+    if seeds.is_empty() {
+        return Err(Failure::usage(format!(
+            "--seed {}: a sweep needs a seed below it; choose a smaller one",
+            args.seed
+        )));
+    }
     let values = combinations(&args.vary, seeds.end - seeds.start)?;
     let table = args.out.as_deref().map(table_in).transpose()?;
     let count = (seeds.end - seeds.start) as usize;

@@ -215,7 +215,7 @@ impl Shared {
         drop(core);
         if !work && !status.stopping() && !self.wake.wait(descriptor, longest) {
             // It may stay as it is, and would then end every wait at once.
-            self.wake.wait(None, nap);
+            self.wake.wait(None, nap.min(longest));
         }
         self.mode.store(WORKING, Ordering::Relaxed);
         !work

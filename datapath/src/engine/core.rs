@@ -82,6 +82,7 @@ impl<P: PacketIo> Core<P> {
             && !self.station.may_transmit()
             && self.hairpin.is_empty()
             && self.leaving.is_empty()
+            && !self.station.follows
             && self.station.next_timer.is_none_or(|at| at > self.clock.now())
     }
 

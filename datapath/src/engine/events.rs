@@ -87,10 +87,21 @@ impl EventQueue {
 
     /// The oldest event, if there is one. One thread at a time takes events.
     pub fn take(&self) -> Option<AsyncEvent> {
+        // A count without an event is left over if the kernel could not take it back.
+        while self.is_readable() {
+            self.descriptor.take().ok()?;
+            if let Some(event) = self.told() {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    fn is_readable(&self) -> bool {
         let mut readable = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one descriptor, alive.
         let ready = unsafe { libc::poll(&raw mut readable, 1, 0) };
-        if ready > 0 { self.wait().ok() } else { None }
+        ready > 0
     }
 
     fn tell(&self, event: &AsyncEvent) {

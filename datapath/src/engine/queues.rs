@@ -155,46 +155,56 @@ impl Queues {
     /// Moves completions to their rings, and tells posters of the room that there is now. Returns how many completion queues
     /// overflowed, and whether there was anything to move.
     pub(super) fn deliver(&mut self, now: Instant, endpoint: &mut Endpoint) -> (u64, bool) {
-        let (mut overflows, mut any) = (0, false);
-        while let Some(cq) = endpoint.poll_filled_cq() {
-            any = true;
-            overflows += u64::from(self.deliver_to(now, endpoint, cq));
+        let Self { cqs, slots, unpolled, runs, served, .. } = self;
+        let (mut overflows, mut filled) = (0, endpoint.poll_filled_cq());
+        let any = filled.is_some();
+        // One move for all of them: a queue pair's two queues are told of together, and may complete to different ones.
+        let half_way = any.then(|| unpolled.begin_move());
+        while let Some(cq) = filled {
+            let producer = cqs.get_mut(cq.0 as usize).and_then(Option::as_mut);
+            overflows += u64::from(deliver_to(now, endpoint, cq, producer, slots, unpolled, runs));
+            filled = endpoint.poll_filled_cq();
         }
-        for slot in self.served.drain(..) {
-            self.slots.publish(slot, endpoint);
+        drop(half_way);
+        for slot in served.drain(..) {
+            slots.publish(slot, endpoint);
         }
         (overflows, any)
     }
+}
 
-    /// Moves the completions of one queue; `true` if it overflows by that.
-    ///
-    /// Room in the work queues is told before the completion that makes it: a program that polls it can post again. That it is not
-    /// polled yet is told before both.
-    fn deliver_to(&mut self, now: Instant, endpoint: &mut Endpoint, cq: CqId) -> bool {
-        let Self { cqs, slots, unpolled, runs, .. } = self;
-        let producer = cqs.get_mut(cq.0 as usize).and_then(Option::as_mut);
-        let Some(producer) = producer.filter(|producer| !producer.is_lost()) else {
-            endpoint.clear_cq(cq);
-            return false;
-        };
-        let (completions, room) = (endpoint.completions(cq), producer.room());
-        slots.find_runs(completions, room, runs);
-        let half_way = unpolled.begin_move();
-        for run in &*runs {
-            unpolled.add(run.place, run.length as u32);
-        }
-        for slot in runs.iter().filter_map(|run| run.slot) {
-            slots.publish(slot, endpoint);
-        }
-        drop(half_way);
-        let is_lost = !push(producer, completions, runs);
+/// Moves the completions of one queue, while the counts are moved; `true` if it overflows by that.
+///
+/// Room in the work queues is told before the completion that makes it: a program that polls it can post again. That it is not polled
+/// yet is told before both.
+fn deliver_to(
+    now: Instant,
+    endpoint: &mut Endpoint,
+    cq: CqId,
+    producer: Option<&mut CqProducer>,
+    slots: &Slots,
+    unpolled: &Unpolled,
+    runs: &mut Vec<Run>,
+) -> bool {
+    let Some(producer) = producer.filter(|producer| !producer.is_lost()) else {
         endpoint.clear_cq(cq);
-        if is_lost {
-            endpoint.overflow_cq(now, cq);
-        }
-        // More may have come in one turn than the queue holds: then the endpoint itself lost some.
-        endpoint.cq_overflowed(cq) && producer.overflow()
+        return false;
+    };
+    let (completions, room) = (endpoint.completions(cq), producer.room());
+    slots.find_runs(completions, room, runs);
+    for run in &*runs {
+        unpolled.add(run.place, run.length as u32);
     }
+    for slot in runs.iter().filter_map(|run| run.slot) {
+        slots.publish(slot, endpoint);
+    }
+    let is_lost = !push(producer, completions, runs);
+    endpoint.clear_cq(cq);
+    if is_lost {
+        endpoint.overflow_cq(now, cq);
+    }
+    // More may have come in one turn than the queue holds: then the endpoint itself lost some.
+    endpoint.cq_overflowed(cq) && producer.overflow()
 }
 
 /// Puts the completions of all runs into their ring; `false` if there are more completions.

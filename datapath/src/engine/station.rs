@@ -52,6 +52,8 @@ pub struct Station {
     /// When a timer is due next, as the last turn left it.
     pub(super) next_timer: Option<Instant>,
     pub(super) followed: Followed,
+    /// A peer that has moved has more senders than one turn changes: the next turn goes on.
+    pub(super) follows: bool,
     pub(super) management: Option<Management>,
     pub(super) mac: Mac,
     pub(super) vlan: Option<Vlan>,
@@ -79,6 +81,7 @@ impl Station {
             memory: unsafe { HostMemory::new() },
             next_timer,
             followed: Followed::default(),
+            follows: false,
             management: None,
             mac: config.mac,
             vlan: config.vlan,

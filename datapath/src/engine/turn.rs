@@ -102,11 +102,13 @@ impl Station {
 
     /// Hands out what the turn made: events, completions, room.
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
-        let told = self.tell_events();
-        let follows = self.followed.turn(now, &mut self.endpoint, &mut self.neighbours);
+        let mut told = self.tell_events();
+        self.follows = self.followed.turn(now, &mut self.endpoint, &mut self.neighbours);
         let (overflows, moved) = self.queues.deliver(now, &mut self.endpoint);
         self.counters.cq_overflows += overflows;
-        told || follows || moved
+        // A ring that overflowed on the way out raised events too.
+        told |= self.tell_events();
+        told || self.follows || moved
     }
 
     fn tell_events(&mut self) -> bool {

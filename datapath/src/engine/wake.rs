@@ -35,7 +35,8 @@ mod real {
             };
             // SAFETY: both descriptors are open, the array has two, and no signal mask is changed.
             let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, &longest, std::ptr::null()) };
-            if ready > 0 && watched[0].revents != 0 {
+            let is_signalled = ready > 0 && watched[0].revents != 0;
+            if is_signalled {
                 // Nothing to read is as well.
                 let _ = self.0.take();
             }
@@ -43,7 +44,7 @@ mod real {
             if told & !libc::POLLIN != 0 {
                 take_error(watched[1].fd);
             }
-            told == 0 || told & libc::POLLIN != 0
+            is_signalled || told == 0 || told & libc::POLLIN != 0
         }
     }
 

@@ -146,12 +146,13 @@ impl<T> Poster<T> {
             // In this order: the core counts a completion as not polled before it counts its request as done.
             let open = self.posted.wrapping_sub(self.done.0.load(Ordering::Acquire));
             let taken = open.saturating_add(self.unpolled.count(self.place));
-            if taken < self.depth {
-                return self.depth - taken;
-            }
             fence(Ordering::Acquire);
-            if moves.is_multiple_of(2) && self.unpolled.moves.load(Ordering::Relaxed) == moves {
-                return 0;
+            let is_still = moves.is_multiple_of(2) && self.unpolled.moves.load(Ordering::Relaxed) == moves;
+            match self.depth.saturating_sub(taken) {
+                room if is_still => return room,
+                0 => {}
+                // What the core counts meanwhile may be too little for more than one.
+                _ => return 1,
             }
             // The core is at it, unless the kernel took its CPU: then it needs one.
             yield_now();

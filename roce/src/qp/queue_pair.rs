@@ -276,13 +276,13 @@ impl QueuePair {
     /// Returns how many send requests fit.
     pub(crate) fn send_room(&self) -> u32 {
         let taken = either!(&self.transport, part => part.sends());
-        self.common.identity.capabilities.max_send - taken as u32
+        self.common.identity.capabilities.max_send.saturating_sub(taken as u32)
     }
 
     /// Returns how many receive requests fit.
     pub(crate) fn recv_room(&self) -> u32 {
         let taken = either!(&self.transport, part => part.receives());
-        self.common.identity.capabilities.max_recv - taken as u32
+        self.common.identity.capabilities.max_recv.saturating_sub(taken as u32)
     }
 
     /// Returns the rules for what is posted to it.

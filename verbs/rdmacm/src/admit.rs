@@ -42,7 +42,7 @@ impl Backlog {
         self.waiting.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed)
     }
 
-    fn enter(&self) {
+    pub(crate) fn enter(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -63,6 +63,8 @@ pub(crate) fn admit(
 ) -> Result<(), Errno> {
     // SAFETY: a listener in the tables is alive while they are locked.
     let heard = unsafe { &*listener };
+    // The request comes to the channel that its identifier is made for.
+    let stays = heard.stay();
     // SAFETY: as above.
     let (channel, user, ps) = unsafe { (heard.channel(), (*heard.abi()).context, (*heard.abi()).ps) };
     let child = Id::create(channel, user, ps)?;
@@ -83,7 +85,7 @@ pub(crate) fn admit(
     id.show(device, &id.lock());
     let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
     heard.backlog.enter();
-    heard.tell_more(Waiting { id: child, listener, kind, status: 0, parameters, private });
+    heard.tell_here(&stays, Waiting { id: child, listener, kind, status: 0, parameters, private });
     Ok(())
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct Channel {
 
 struct State {
     waiting: VecDeque<Waiting>,
+    /// Announcements of forgotten events that threads have read already, or that the kernel could not take back.
+    read: usize,
     end: End,
 }
 
@@ -138,7 +140,7 @@ impl Channel {
         // SAFETY: a fresh descriptor that nobody else owns.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let abi = rdma_event_channel { fd: descriptor.as_raw_fd() };
-        let state = State { waiting: VecDeque::new(), end: End::Open(descriptor) };
+        let state = State { waiting: VecDeque::new(), read: 0, end: End::Open(descriptor) };
         Ok(Box::into_raw(Box::new(Self { abi, state: Mutex::new(state) })).cast())
     }
 
@@ -174,6 +176,10 @@ impl Channel {
     /// before the lock is released: `rdma_destroy_id` either removes the event itself or waits until the program acknowledges it.
     fn told(&self) -> Option<Waiting> {
         let mut state = self.lock();
+        if state.read > 0 {
+            state.read -= 1;
+            return None;
+        }
         let event = state.waiting.pop_front()?;
         // SAFETY: an identifier is alive while one of its events waits, and its events wait until this lock is released.
         let holder = unsafe { &*event.holder() };
@@ -217,9 +223,25 @@ impl Channel {
         removed.into_iter().filter(|event| event.listener == id).map(|event| event.id).collect()
     }
 
-    /// Moves the events of an identifier to another channel.
-    pub(crate) fn move_events(&self, id: *mut Id, to: &Self) {
-        let moved = self.lock().remove(|event| event.id == id);
+    /// Moves the events of an identifier to another channel. Requests to it move too, with the identifiers that only they name and
+    /// the events of these.
+    ///
+    /// # Safety
+    /// `to` is alive, and the identifier stays in its channel meanwhile.
+    pub(crate) unsafe fn move_events(&self, id: *mut Id, to: *mut rdma_event_channel) {
+        let mut moved = self.lock().remove(|event| event.id == id || event.listener == id);
+        let children: Vec<_> =
+            moved.iter().filter(|event| event.listener == id).map(|event| event.id).collect();
+        for child in children {
+            // SAFETY: only its request names it, which the program can't take any more: nothing destroys it.
+            let child_id = unsafe { &*child };
+            let _stays = child_id.stay();
+            // SAFETY: an identifier's structure is written under its lock.
+            unsafe { (*child_id.abi()).channel = to };
+            moved.extend(self.lock().remove(|event| event.id == child));
+        }
+        // SAFETY: the caller's promise.
+        let to = unsafe { &*to.cast::<Self>() };
         moved.into_iter().for_each(|event| to.push(event));
     }
 }
@@ -232,8 +254,8 @@ impl State {
             std::mem::take(&mut self.waiting).into_iter().partition(chosen);
         self.waiting = kept;
         if let End::Open(descriptor) = &self.end {
-            // A thread that took an announcement and waits for the channel's lock finds no event, and waits again.
-            let _ = removed.iter().take_while(|_| take_back(descriptor)).count();
+            let taken_back = removed.iter().take_while(|_| take_back(descriptor)).count();
+            self.read += removed.len() - taken_back;
         }
         removed
     }

@@ -213,7 +213,7 @@ impl Id {
     }
 
     /// Keeps the identifier in its channel.
-    fn stay(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn stay(&self) -> MutexGuard<'_, ()> {
         self.telling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -223,7 +223,11 @@ impl Id {
     }
 
     pub(crate) fn tell_more(&self, event: Waiting) {
-        let _stays = self.stay();
+        self.tell_here(&self.stay(), event);
+    }
+
+    /// Tells the program in the channel in which the caller keeps the identifier.
+    pub(crate) fn tell_here(&self, _stays: &MutexGuard<'_, ()>, event: Waiting) {
         // SAFETY: an identifier's channel outlives it, or is given back once the identifier has left it.
         if let Some(channel) = unsafe { self.channel().cast::<Channel>().as_ref() } {
             channel.push(event);
@@ -315,7 +319,7 @@ impl Id {
         // SAFETY: both channels are alive; one of its own that it leaves is nobody's any more.
         unsafe {
             (*self.abi()).channel = to;
-            (*from.cast::<Channel>()).move_events(self.abi().cast(), &*to.cast());
+            (*from.cast::<Channel>()).move_events(self.abi().cast(), to);
             if was_own {
                 events::rdma_destroy_event_channel(from);
             }

@@ -20,20 +20,20 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "turn-receive",
         what: "a core's turn that receives, a message of 32",
-        budget: 1640,
+        budget: 1720,
         run: |meter| run(meter, Part::Receive),
     },
     Step {
         name: "turn-complete",
         what: "a core's turn that hears the ACK of 32",
-        budget: 4440,
+        budget: 4650,
         run: |meter| run(meter, Part::Complete),
     },
     Step { name: "poll_cq", what: "a completion polled", budget: 175, run: |meter| run(meter, Part::Poll) },
     Step {
         name: "poll_cq-empty",
         what: "a poll that finds nothing",
-        budget: 415,
+        budget: 445,
         run: |meter| run(meter, Part::Empty),
     },
 ];

@@ -32,8 +32,8 @@ pub const STEPS: &[Step] = &[
         budget: 110,
         run: |meter| doorbell(meter, 100_000),
     },
-    Step { name: "hpcc-1", what: "HPCC++ update with 1 hop", budget: 520, run: |meter| hpcc(meter, 1) },
-    Step { name: "hpcc-5", what: "HPCC++ update with 5 hops", budget: 1165, run: |meter| hpcc(meter, 5) },
+    Step { name: "hpcc-1", what: "HPCC++ update with 1 hop", budget: 605, run: |meter| hpcc(meter, 1) },
+    Step { name: "hpcc-5", what: "HPCC++ update with 5 hops", budget: 1250, run: |meter| hpcc(meter, 5) },
     Step { name: "feedback-mac", what: "the MAC of feedback, 12 bytes of content", budget: 385, run: mac },
 ];
 

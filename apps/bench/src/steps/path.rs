@@ -23,7 +23,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "responder-64",
         what: "a 64 B WRITE taken in",
-        budget: 1430,
+        budget: 1485,
         run: |meter| run(meter, 64, Part::Responder),
     },
     Step {
@@ -47,7 +47,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "ack-take",
         what: "an ACK of 32 WRITEs taken in",
-        budget: 2780,
+        budget: 2950,
         run: |meter| run(meter, 64, Part::Complete),
     },
 ];

@@ -93,6 +93,42 @@ fn events_that_move_are_announced_where_they_are() {
 }
 
 #[test]
+fn requests_move_with_their_listener() {
+    let (from, to) = (channel(), channel());
+    let (listener, child, stays) = (id(from), id(from), id(from));
+    let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
+    let parameters = Parameters::Connection(rdma_conn_param::default());
+    let request = Waiting { id: child, listener, kind, status: 0, parameters, private: Vec::new() };
+    // SAFETY: alive, as all in these tests; the listener counts the request that `taken` takes.
+    unsafe {
+        (*listener).backlog.enter();
+        (*listener).tell_more(request);
+    }
+    tell(child);
+    tell(stays);
+    // SAFETY: both channels are alive.
+    unsafe { (*listener).migrate(to) }.unwrap();
+    assert_eq!((taken(from), taken(to)), (vec![stays], vec![child, child]));
+    // SAFETY: as above.
+    assert_eq!(unsafe { (*child).channel() }, to);
+    assert!(!is_readable(from) && !is_readable(to));
+}
+
+/// A thread has read the descriptor when the event is forgotten: the announcement of the next event must not outlive it.
+#[test]
+fn an_announcement_that_was_read_for_a_forgotten_event_counts_once() {
+    let channel = channel();
+    let (gone, next) = (id(channel), id(channel));
+    tell(gone);
+    assert!(cancel::take_event(events(channel).abi.fd), "the event is announced");
+    events(channel).forget(gone);
+    tell(next);
+    assert!(events(channel).told().is_none(), "the thread that read it waits again");
+    assert_eq!(taken(channel), [next]);
+    assert!(!is_readable(channel));
+}
+
+#[test]
 fn a_connection_that_is_being_established_counts_as_held() {
     device();
     let channel = channel();

@@ -71,9 +71,10 @@ fn attempt(addresses: &[SocketAddr]) -> std::io::Result<TcpStream> {
 }
 
 /// Where a server waits for its clients.
-#[derive(Debug)]
 pub struct Reception {
     listener: TcpListener,
+    /// Connections that have not greeted yet, or whose turn has not come: a server of several clients takes one at a time.
+    waiting: VecDeque<Visitor>,
 }
 
 impl Reception {
@@ -84,7 +85,7 @@ impl Reception {
     pub fn open(port: u16) -> Result<Self, Failure> {
         let listener = listen(port)?;
         outln!("{WAITING}")?;
-        Ok(Self { listener })
+        Ok(Self { listener, waiting: VecDeque::new() })
     }
 
     /// Waits for a client that asks for what this server may do. `own` is what this server runs where the client's
@@ -93,20 +94,13 @@ impl Reception {
     /// # Errors
     /// Where waiting itself fails. A client that is refused is told why, and the wait goes on.
     pub fn accept(
-        &self,
+        &mut self,
         args: &PerfArgs,
         own: &Plan,
         idle: &mut Idle,
     ) -> Result<(Plan, Box<dyn Handshake + Send>), Failure> {
-        let mut waiting: VecDeque<Visitor> = VecDeque::new();
         loop {
-            while let Some(visitor) = self.visitor()? {
-                if waiting.len() == VISITORS {
-                    waiting.pop_front();
-                }
-                waiting.push_back(visitor);
-            }
-            if let Some(visitor) = greeted(&mut waiting) {
+            if let Some(visitor) = self.greeted()? {
                 let Visitor { control, from, .. } = visitor;
                 match meet(control, own, args, idle) {
                     Ok(met) => return Ok(met),
@@ -117,6 +111,17 @@ impl Reception {
             crate::signals::check()?;
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Takes in all connections that are there. Returns one that has greeted, if there is one; the others wait for the next call.
+    fn greeted(&mut self) -> Result<Option<Visitor>, Failure> {
+        while let Some(visitor) = self.visitor()? {
+            if self.waiting.len() == VISITORS {
+                self.waiting.pop_front();
+            }
+            self.waiting.push_back(visitor);
+        }
+        Ok(greeted(&mut self.waiting))
     }
 
     /// The next connection that is there.
@@ -222,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_silent_connection_holds_up_no_other() {
-        let reception = Reception { listener: listen(0).unwrap() };
+        let reception = Reception { listener: listen(0).unwrap(), waiting: VecDeque::new() };
         let port = reception.listener.local_addr().unwrap().port();
         let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
         let visitor =
@@ -244,6 +249,25 @@ mod tests {
         while !waiting.is_empty() {
             assert!(greeted(&mut waiting).is_none());
         }
+    }
+
+    #[test]
+    fn a_client_that_greets_while_another_is_served_is_not_lost() {
+        let mut reception = Reception { listener: listen(0).unwrap(), waiting: VecDeque::new() };
+        let port = reception.listener.local_addr().unwrap().port();
+        let clients = [(); 2].map(|()| TcpStream::connect(("127.0.0.1", port)).unwrap());
+        for mut client in &clients {
+            client.write_all(b"{}\n").unwrap();
+        }
+        let mut met: Vec<_> = (0..2)
+            .map(|_| {
+                std::iter::repeat_with(|| reception.greeted().unwrap()).find_map(|found| found).unwrap().from
+            })
+            .collect();
+        let mut ours = clients.map(|client| client.local_addr().unwrap().port());
+        ours.sort_unstable();
+        met.sort_unstable();
+        assert_eq!(met.iter().map(SocketAddr::port).collect::<Vec<_>>(), ours);
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn serve(tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
     let mut own = Plan::new(tool, args)?;
     let device = args.port.open()?;
     own.mtu = Some(own_mtu(&own, &device)?);
-    let reception = Reception::open(args.tcp_port)?;
+    let mut reception = Reception::open(args.tcp_port)?;
     let clients = (0..args.clients)
         .map(|_| reception.accept(args, &own, &mut || Ok(device.progress())))
         .collect::<Result<Vec<_>, _>>()?;

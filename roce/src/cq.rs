@@ -25,15 +25,16 @@ pub(crate) struct CompletionQueues {
     /// Places in `queues` that are free.
     free: Vec<u32>,
     limit: u32,
-    /// Queues that received completions since [`Self::take_filled`] returned them, each once.
-    filled: Vec<CqId>,
+    /// Queues that received completions since [`Self::take_filled`] returned them, each once, in the order in which they did: a program
+    /// that waits for events of several queues sees an acknowledgement's before that of the message behind it.
+    filled: VecDeque<CqId>,
     /// Queues that overflowed and whose queue pairs don't know yet, each once.
     overflowed: Vec<CqId>,
 }
 
 impl CompletionQueues {
     pub(crate) const fn new(limit: u32) -> Self {
-        Self { queues: Vec::new(), free: Vec::new(), limit, filled: Vec::new(), overflowed: Vec::new() }
+        Self { queues: Vec::new(), free: Vec::new(), limit, filled: VecDeque::new(), overflowed: Vec::new() }
     }
 
     pub(crate) fn create(&mut self, depth: u32) -> Result<CqId, ControlError> {
@@ -108,7 +109,7 @@ impl CompletionQueues {
         queue.entries.push_back(completion);
         if !queue.is_filled {
             queue.is_filled = true;
-            self.filled.push(cq);
+            self.filled.push_back(cq);
         }
     }
 
@@ -155,7 +156,7 @@ impl CompletionQueues {
     /// Returns a queue that received completions since it was returned last.
     #[inline]
     pub(crate) fn take_filled(&mut self) -> Option<CqId> {
-        let cq = self.filled.pop()?;
+        let cq = self.filled.pop_front()?;
         if let Some(queue) = self.get_mut(cq) {
             queue.is_filled = false;
         }
@@ -213,9 +214,8 @@ mod tests {
             queues.push(cqs[500], completion(id));
             queues.push(cqs[7], completion(id));
         }
-        let mut named: Vec<_> = core::iter::from_fn(|| queues.take_filled()).collect();
-        named.sort_by_key(|cq| cq.0);
-        assert_eq!(named, [cqs[7], cqs[500]]);
+        let named: Vec<_> = core::iter::from_fn(|| queues.take_filled()).collect();
+        assert_eq!(named, [cqs[500], cqs[7]], "in the order in which they were filled");
         assert!(queues.overflowed(cqs[7]) && queues.overflowed(cqs[500]) && !queues.overflowed(cqs[0]));
     }
 

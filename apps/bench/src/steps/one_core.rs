@@ -25,7 +25,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "one-core-single",
         what: "a 64 B WRITE at a time, both ends",
-        budget: 11_000,
+        budget: 11_350,
         run: |meter| run(meter, Traffic::Single64),
     },
 ];

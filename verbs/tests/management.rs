@@ -11,7 +11,9 @@ const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 fn open(port: Loopback, side: usize) -> Device {
     let address = format!("{}/24", ADDRESSES[side]).parse().unwrap();
     let own = OwnPort { name: format!("pair{side}"), mac: MACS[side] };
-    Device::open_on(port, own, &DeviceConfig::new().address(address)).unwrap()
+    // These tests say when a core runs.
+    let config = DeviceConfig::new().address(address).progress(Progress::Inline);
+    Device::open_on(port, own, &config).unwrap()
 }
 
 /// A stranger that answers no ARP is answered all the same: whoever asks can't make us wait for its Ethernet address.

@@ -2,9 +2,8 @@
 
 mod common;
 
-use common::{eal, open};
-use ferroce_datapath::engine::{CoreConfig, Engine, Idle, Progress};
-use roce::EndpointConfig;
+use common::{core_config, eal, open};
+use ferroce_datapath::engine::{Engine, Progress};
 use std::ffi::c_void;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -14,24 +13,7 @@ const MODES: [Progress; 3] = [Progress::Inline, Progress::Dedicated { core: None
 
 fn start(ring: &str, progress: Progress) -> Engine {
     let port = open(ring);
-    let config = CoreConfig {
-        name: ring.into(),
-        mac: port.info().mac,
-        vlan: None,
-        interface: None,
-        addresses: vec!["10.0.0.1/24".parse().unwrap()],
-        gateway: None,
-        progress,
-        idle: Idle::default(),
-        endpoint: EndpointConfig {
-            max_qps: 4,
-            max_cqs: 4,
-            max_regions: 4,
-            seed: [7; 32],
-            core: 0,
-            numbers: roce::wire::Numbers::DEFAULT,
-        },
-    };
+    let config = core_config(&port, "10.0.0.1/24", progress);
     // SAFETY: these tests register no memory.
     unsafe { Engine::start(port, &config).unwrap() }
 }

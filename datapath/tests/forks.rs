@@ -2,10 +2,9 @@
 
 mod common;
 
-use common::{eal, ip, open, own_network};
+use common::{core_config, eal, ip, open, own_network};
 use ferroce_datapath::dpdk::{Eal, EalConfig, EalError};
-use ferroce_datapath::engine::{CoreConfig, Engine, EventQueue, Idle, Progress};
-use roce::EndpointConfig;
+use ferroce_datapath::engine::{Engine, EventQueue, Progress};
 use std::io::{PipeWriter, Read, Write};
 use std::net::UdpSocket;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,25 +12,7 @@ use std::sync::Arc;
 
 fn start(interface: &str, progress: Progress) -> Engine {
     let port = open(interface);
-    let info = port.info().clone();
-    let config = CoreConfig {
-        name: info.name,
-        mac: info.mac,
-        vlan: None,
-        interface: info.linux_interface.map(|interface| interface.index),
-        addresses: vec!["10.9.0.1/24".parse().unwrap()],
-        gateway: None,
-        progress,
-        idle: Idle::default(),
-        endpoint: EndpointConfig {
-            max_qps: 4,
-            max_cqs: 4,
-            max_regions: 4,
-            seed: [7; 32],
-            core: 0,
-            numbers: roce::wire::Numbers::DEFAULT,
-        },
-    };
+    let config = core_config(&port, "10.9.0.1/24", progress);
     // SAFETY: these tests register no memory.
     let engine = unsafe { Engine::start(port, &config).unwrap() };
     engine.subscribe(Arc::new(EventQueue::new(|_| true).unwrap()));

@@ -2,11 +2,10 @@
 
 mod common;
 
-use common::{ip, open, own_network, wait_for_link};
+use common::{core_config, ip, open, own_network, wait_for_link};
 use ferroce_datapath::dpdk::Port;
-use ferroce_datapath::engine::{CoreConfig, Engine, EventQueue, Idle, Progress};
+use ferroce_datapath::engine::{Engine, EventQueue, Progress};
 use ferroce_datapath::signals::FAULTS;
-use roce::EndpointConfig;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -34,25 +33,7 @@ impl Drop for Devices {
 }
 
 fn engine(port: Port, progress: Progress) -> Engine {
-    let info = port.info().clone();
-    let config = CoreConfig {
-        name: info.name,
-        mac: info.mac,
-        vlan: None,
-        interface: info.linux_interface.map(|interface| interface.index),
-        addresses: vec!["10.0.0.1/24".parse().unwrap()],
-        gateway: None,
-        progress,
-        idle: Idle::default(),
-        endpoint: EndpointConfig {
-            max_qps: 4,
-            max_cqs: 4,
-            max_regions: 4,
-            seed: [7; 32],
-            core: 0,
-            numbers: roce::wire::Numbers::DEFAULT,
-        },
-    };
+    let config = core_config(&port, "10.0.0.1/24", progress);
     // SAFETY: these tests register no memory.
     let engine = unsafe { Engine::start(port, &config).unwrap() };
     engine.subscribe(Arc::new(EventQueue::new(|_| true).unwrap()));

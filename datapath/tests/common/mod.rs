@@ -2,8 +2,11 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use ferroce_datapath::dpdk::{Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig};
+use ferroce_datapath::engine::{CoreConfig, Idle, Progress};
 use ferroce_datapath::io::{Burst, PacketBuf, PacketIo};
 use ferroce_datapath::port_spec::PortSpec;
+use roce::EndpointConfig;
+use roce::wire::Numbers;
 use std::process::Command;
 
 /// Turns of a poll loop after which a frame is taken for lost.
@@ -25,6 +28,29 @@ pub fn open(spec: &str) -> Port {
 
 pub fn open_with(spec: &str, config: &PortConfig) -> Port {
     Port::open(eal(), &spec.parse().unwrap(), config).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A core with a small endpoint behind `port`, at `address`.
+pub fn core_config(port: &Port, address: &str, progress: Progress) -> CoreConfig {
+    let info = port.info().clone();
+    CoreConfig {
+        name: info.name,
+        mac: info.mac,
+        vlan: None,
+        interface: info.linux_interface.map(|interface| interface.index),
+        addresses: vec![address.parse().unwrap()],
+        gateway: None,
+        progress,
+        idle: Idle::default(),
+        endpoint: EndpointConfig {
+            max_qps: 4,
+            max_cqs: 4,
+            max_regions: 4,
+            seed: [7; 32],
+            core: 0,
+            numbers: Numbers::DEFAULT,
+        },
+    }
 }
 
 /// A broadcast frame of `len` bytes, of the EtherType for local experiments, whose bytes depend on `seed`.

@@ -56,7 +56,8 @@ fn forged(heard: &[u8], random: &mut Random, into: &mut [u8]) -> Option<usize> {
         Header::DirectResponse { bth, .. } => (Header::DirectResponse { bth, feedback }, 0),
         acknowledge => (acknowledge, feedback.length()),
     };
-    let mut draft = emit(&packet.path, packet.identification, &header, behind, into).ok()?;
+    let mut draft =
+        emit(&packet.network.path(), packet.network.identification(), &header, behind, into).ok()?;
     if behind > 0 {
         feedback.write(draft.payload());
     }

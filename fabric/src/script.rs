@@ -139,9 +139,9 @@ impl FaultRule {
         now >= self.after
             && self.until.is_none_or(|until| now < until)
             && is(&self.qp, || packet.map(|packet| packet.header.bth().destination.get()))
-            && is(&self.source, || packet.map(|packet| packet.path.source))
-            && is(&self.destination, || packet.map(|packet| packet.path.destination))
-            && is(&self.udp_source, || packet.map(|packet| packet.path.udp_source))
+            && is(&self.source, || packet.map(|packet| packet.network.source()))
+            && is(&self.destination, || packet.map(|packet| packet.network.destination()))
+            && is(&self.udp_source, || packet.map(|packet| packet.network.udp_source()))
             && self
                 .opcodes
                 .is_none_or(|set| packet.is_some_and(|packet| set.contains(packet.header.opcode())))

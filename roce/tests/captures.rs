@@ -20,9 +20,14 @@ fn captures() -> Vec<(String, Vec<Vec<u8>>)> {
 
 fn emitted(frame: &Frame<'_>, room: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; room];
-    let mut draft =
-        wire::emit(&frame.path, frame.identification, &frame.header, frame.payload.len(), &mut bytes)
-            .expect("what was parsed can be emitted");
+    let mut draft = wire::emit(
+        &frame.network.path(),
+        frame.network.identification(),
+        &frame.header,
+        frame.payload.len(),
+        &mut bytes,
+    )
+    .expect("what was parsed can be emitted");
     draft.payload().copy_from_slice(frame.payload);
     let length = draft.seal();
     bytes.truncate(length);

@@ -89,7 +89,7 @@ fn a_drained_queue_pair_takes_another_path() {
     post(&mut script, SendRequest::send(2, sge)).unwrap();
     let mut frame = [0; 2048];
     let length = script.host.endpoint.poll_transmit(script.now, &script.host.ram, &mut frame).unwrap();
-    assert_eq!(parse(&frame[..length]).unwrap().path, elsewhere);
+    assert_eq!(parse(&frame[..length]).unwrap().network.path(), elsewhere);
 }
 
 #[test]

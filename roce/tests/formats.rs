@@ -142,7 +142,7 @@ fn the_capture_is_what_is_sent() {
 fn every_packet_in_it_is_good() {
     let frames = capture::frames(File::new(FILE));
     assert!(frames.iter().all(|frame| parse(frame).is_ok()));
-    let carried: Vec<_> = frames.iter().filter_map(|frame| parse(frame).unwrap().carried).collect();
+    let carried: Vec<_> = frames.iter().filter_map(|frame| parse(frame).unwrap().network.carried()).collect();
     assert_eq!(carried.len(), 8);
     assert!(carried.iter().all(|carried| carried.read().is_some()));
 }

@@ -28,8 +28,9 @@ fn what_is_chosen_is_sent_and_understood_and_the_other_is_not() {
     {
         let [int_md, aecn] = [Format::IntMd, Format::Aecn].map(|format| packet(format, numbers));
         assert_eq!((&int_md[56..58], aecn[56]), (&port.to_be_bytes()[..], option));
-        let is_carried =
-            |frame: &[u8], numbers: Numbers| numbers.parse(frame).map(|frame| frame.carried.is_some());
+        let is_carried = |frame: &[u8], numbers: Numbers| {
+            numbers.parse(frame).map(|frame| frame.network.carried().is_some())
+        };
         assert_eq!((is_carried(&int_md, numbers), is_carried(&aecn, numbers)), (Ok(true), Ok(true)));
         assert_eq!(is_carried(&int_md, stranger), Err(Discard::NotRoce), "another port is somebody else's");
         assert_eq!(is_carried(&aecn, stranger), Ok(false), "an unknown option is skipped");

@@ -49,7 +49,7 @@ fn write(options: Options, busy: fn(usize, usize) -> f64) -> (Pair, Seen) {
     let (mut time, mut sent) = (0u64, [0.0f64; 8]);
     pair.filter = Some(Box::new(move |from, frame| {
         let packet = parse(frame).unwrap();
-        let (port, psn) = (packet.path.udp_source, packet.header.bth().psn.get());
+        let (port, psn) = (packet.network.udp_source(), packet.header.bth().psn.get());
         let mut seen = shared.borrow_mut();
         if from == 1 {
             seen.answer_ports.push(port);

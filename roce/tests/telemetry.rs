@@ -225,7 +225,7 @@ fn forged_and_replayed_feedback_is_counted_and_ignored() {
         };
         let (mut content, mut again) = ([0; MAX_FEEDBACK], vec![0; 300]);
         let length = other.write(&mut content);
-        let mut draft = emit(&packet.path, 0, &packet.header, length, &mut again).unwrap();
+        let mut draft = emit(&packet.network.path(), 0, &packet.header, length, &mut again).unwrap();
         draft.payload().copy_from_slice(&content[..length]);
         let sealed = draft.seal();
         *frame = again[..sealed].to_vec();

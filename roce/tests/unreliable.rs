@@ -184,7 +184,7 @@ fn a_write_that_announces_more_than_a_message_may_have_is_dropped() {
         let operation = Operation::WriteFirst(Reth { length: (1 << 31) + 1, ..reth });
         let mut frame = vec![0; 1024 + MAX_OVERHEAD];
         let header = Header::Connected { service, bth, operation };
-        let length = emit(&first.path, 0, &header, first.payload.len(), &mut frame).unwrap().seal();
+        let length = emit(&first.network.path(), 0, &header, first.payload.len(), &mut frame).unwrap().seal();
         frame.truncate(length);
         frame
     });
@@ -242,7 +242,7 @@ fn a_datagram_comes_with_its_ip_header_and_its_sender() {
         let came = b.received()[0];
         assert_eq!((came.id, came.opcode, came.length), (9, CompletionOpcode::Recv, 40 + 1024));
         assert_eq!((came.source, came.immediate), (Some(a.qpn), Some([9; 4])));
-        let network = parse(&frames[0]).unwrap().network;
+        let network = parse(&frames[0]).unwrap().network.ip_header();
         assert_eq!(&b.bytes(4096, 40)[40 - network.len()..], network);
         assert_eq!(b.bytes(4096 + 40, 1024), a.bytes(0, 1024));
     }

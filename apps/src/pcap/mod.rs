@@ -176,11 +176,11 @@ fn carried(reading: &Reading) -> Vec<Value> {
 
 /// The format of a packet's telemetry, where it is not HPCC INT.
 fn format(frame: &Frame<'_>) -> Option<String> {
-    frame.carried.map(|carried| carried.format().to_string())
+    frame.network.carried().map(|carried| carried.format().to_string())
 }
 
 fn records(frame: &Frame<'_>) -> Vec<Value> {
-    if let Some(telemetry) = &frame.carried {
+    if let Some(telemetry) = &frame.network.carried() {
         return telemetry.read().as_ref().map(carried).unwrap_or_default();
     }
     match (frame.header, &frame.in_band) {
@@ -196,15 +196,15 @@ fn json_line(file: &Path, number: u64, packet: &Packet<'_>, verdict: &Verdict<'_
     line.insert("frame".into(), json!(number));
     line.insert("time_ns".into(), json!(packet.time_ns));
     if let Some(frame) = verdict.frame() {
-        line.insert("source".into(), json!(frame.path.source));
-        line.insert("destination".into(), json!(frame.path.destination));
-        line.insert("udp_source".into(), json!(frame.path.udp_source));
-        line.insert("ecn".into(), json!(frame.path.traffic_class & 3));
+        line.insert("source".into(), json!(frame.network.source()));
+        line.insert("destination".into(), json!(frame.network.destination()));
+        line.insert("udp_source".into(), json!(frame.network.udp_source()));
+        line.insert("ecn".into(), json!(frame.network.traffic_class() & 3));
         line.insert("opcode".into(), json!(frame.header.opcode().0));
         line.insert("name".into(), json!(describe::name(&frame.header)));
         line.extend(describe::fields(&frame.header).into_iter().map(|(name, value)| (name.into(), value)));
         line.extend(format(frame).map(|format| ("format".into(), json!(format))));
-        let is_carried = frame.in_band.is_some() || frame.carried.is_some();
+        let is_carried = frame.in_band.is_some() || frame.network.carried().is_some();
         if is_carried || matches!(frame.header, Header::TelemetryRequest { .. }) {
             line.insert("records".into(), Value::Array(records(frame)));
         }
@@ -229,7 +229,7 @@ fn write_line(out: &mut impl Write, ns: u64, verdict: &Verdict<'_>) -> io::Resul
     let bold = Style::new().bold();
     write!(out, "{dim}{:>5}.{:09}{dim:#} ", ns / 1_000_000_000, ns % 1_000_000_000)?;
     if let Some(frame) = verdict.frame() {
-        let path = &frame.path;
+        let path = &frame.network.path();
         write!(
             out,
             "{} → {} {bold}{}{bold:#}",

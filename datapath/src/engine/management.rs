@@ -60,7 +60,7 @@ impl Management {
         let Header::Datagram { bth, queue_key: QUEUE_KEY, .. } = frame.header else { return false };
         let Ok(mad) = Mad::try_from(frame.payload) else { return true };
         if bth.destination == QUEUE_PAIR && self.inbox.len() < DEPTH {
-            let sender = Sender { ip: frame.path.source, mac: frame.path.source_mac };
+            let sender = Sender { ip: frame.network.source(), mac: frame.network.path().source_mac };
             self.inbox.push_back((sender, mad));
             self.bell.signal();
         }

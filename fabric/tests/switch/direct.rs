@@ -5,8 +5,8 @@ use ferroce_fabric::{Direct, PortConfig};
 use roce::qp::FeedbackKey;
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{
-    Bth, Feedback, Frame, Header, MAX_FEEDBACK, Mac, Numbers, Operation, Path, Report, SUBSCRIPTION_LENGTH,
-    Service, Subscription, emit, parse,
+    Bth, Feedback, Header, MAX_FEEDBACK, Mac, Numbers, Operation, Path, Report, SUBSCRIPTION_LENGTH, Service,
+    Subscription, emit, parse,
 };
 use roce::{Psn, Qpn};
 use std::net::IpAddr;
@@ -43,7 +43,8 @@ fn direct() -> Script {
 fn responses(script: &mut Script, micros: u64) -> Vec<(u32, u32, f64)> {
     let left = script.leaving(at(micros), 0);
     let read = |bytes: &Vec<u8>| {
-        let Frame { header, path, .. } = parse(bytes).expect("checksums and all");
+        let frame = parse(bytes).expect("checksums and all");
+        let (header, path) = (frame.header, frame.network.path());
         assert_eq!((path.source_mac, path.destination_mac), (Mac(station(1)), Mac(station(0))));
         let Header::DirectResponse { bth, feedback: Feedback { report, seal: None } } = header else {
             panic!("{header:?}")

@@ -123,12 +123,12 @@ impl Collector {
         let psn = frame.header.bth().psn;
         if let Header::TelemetryRequest { int, .. } = frame.header {
             self.heard = now;
-            if let Some(records) = self.alternates.of_probe(frame.path.udp_source) {
+            if let Some(records) = self.alternates.of_probe(frame.network.udp_source()) {
                 let base_rtt = self.setup.map_or(DEFAULT_T, |setup| setup.base_rtt);
                 let report = elsewhere(records, (now, base_rtt), int, frame, self.ratio_only);
                 return self.answer(Way::Response, psn, report);
             }
-            let report = match frame.carried {
+            let report = match frame.network.carried() {
                 Some(carried) => carried.read().and_then(|reading| self.on_reading(now, &reading, flows)),
                 None => self.on_records(now, int, int.records(frame.payload), flows),
             };
@@ -136,7 +136,7 @@ impl Collector {
             return self.answer(way, psn, report);
         }
         self.estimates.on_received(frame.payload.len());
-        let report = match (&frame.in_band, frame.carried) {
+        let report = match (&frame.in_band, frame.network.carried()) {
             (_, Some(carried)) => carried.read().and_then(|reading| self.on_reading(now, &reading, flows)),
             (Some(in_band), None) if in_band.int.is_subscription() => return,
             (Some(in_band), None) => self.on_records(now, in_band.int, in_band.records(), flows),

@@ -22,10 +22,13 @@ impl CongestionControl {
     /// [`Self::on_telemetry`].
     #[inline]
     pub(crate) fn brings_telemetry(&self, frame: &Frame<'_>) -> bool {
+        self.hears() || frame.brings_telemetry() || frame.header.bth().congestion & Bth::TELEMETRY != 0
+    }
+
+    /// Returns whether telemetry counts the bytes of every data packet.
+    #[inline]
+    pub(crate) fn hears(&self) -> bool {
         self.telemetry.as_ref().is_some_and(|telemetry| telemetry.hears())
-            || frame.in_band.is_some()
-            || frame.carried.is_some()
-            || frame.header.bth().congestion & Bth::TELEMETRY != 0
     }
 
     /// Takes in what a data packet or an Acknowledge brings.
@@ -38,8 +41,7 @@ impl CongestionControl {
     ) {
         let (bth, opcode) = (frame.header.bth(), frame.header.opcode());
         if !opcode.is_acknowledge() {
-            let brings = frame.in_band.is_some() || frame.carried.is_some();
-            if brings {
+            if frame.brings_telemetry() {
                 self.telemetry().collector(transport.now);
             }
             let known = self.telemetry.as_mut().and_then(|telemetry| telemetry.known_collector());

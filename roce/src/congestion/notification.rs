@@ -20,7 +20,7 @@ impl Notifier {
     /// A packet of the peer came. Gives whether it was marked. One that asks for an exact echo gets no CNP.
     #[inline]
     pub(super) fn on_packet(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
-        let is_marked = Ecn::from_traffic_class(frame.path.traffic_class) == Ecn::Ce;
+        let is_marked = Ecn::from_traffic_class(frame.network.traffic_class()) == Ecn::Ce;
         if is_marked
             && frame.header.bth().congestion & Bth::EXACT_ECHO == 0
             && self.last.is_none_or(|last| now.saturating_since(last) >= self.interval)

@@ -2,7 +2,7 @@
 
 use super::Endpoint;
 use crate::wheel::sooner;
-use crate::wire::Header;
+use crate::wire::{Header, Plain};
 use crate::{Discard, Memory};
 use cc::Instant;
 use core::time::Duration;
@@ -18,6 +18,22 @@ impl Endpoint {
     }
 
     fn take_in<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
+        if let Some(plain) = Plain::of(frame)
+            && let Some(index) = self.qps.find(plain.destination())
+            && let Some((qp, mut context)) = self.open_at(now, index)
+            && qp.expects(&plain)
+        {
+            let taken = qp.on_plain(&plain, memory, &mut context);
+            self.settle(now, index);
+            self.release_idle(now);
+            return taken;
+        }
+        self.take_any(now, memory, frame)
+    }
+
+    /// Takes in a frame of any kind.
+    #[inline(never)]
+    fn take_any<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         // The ICRC is checked here, before anything may touch memory.
         // Where it stands: it is long, and each move of it would be paid for.
         let frame = self.commons.numbers.parse(frame);
@@ -25,20 +41,16 @@ impl Endpoint {
         let destination = frame.header.bth().destination;
         let index = match &frame.header {
             // A switch names the queue pair that the packet was for: it knows no other.
-            Header::DirectResponse { .. } => self.peers.hearer(frame.path.source, destination),
+            Header::DirectResponse { .. } => self.peers.hearer(frame.network.source(), destination),
             _ => self.qps.find(destination),
         };
         let index = index.ok_or(Discard::UnknownQp)?;
         let (qp, mut context) = self.open_at(now, index).ok_or(Discard::UnknownQp)?;
         let taken = qp.on_packet(frame, memory, &mut context);
         self.settle(now, index);
-        self.watch_memory(now, index);
-        // Its answer may have been lost because the peer has moved.
-        taken.inspect_err(|&discard| {
-            if discard == Discard::Duplicate {
-                self.commons.events.doubt(frame.path.source);
-            }
-        })
+        self.watch_memory(index);
+        self.release_idle(now);
+        taken
     }
 
     /// Writes the next frame that may leave now to the start of `frame`, ICRC and all, and gives its length.

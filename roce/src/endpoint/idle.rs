@@ -23,7 +23,7 @@ pub(super) struct Keepers {
 impl Endpoint {
     /// The queue pair at this place has taken a frame in: it may keep memory now that it did not keep before.
     #[inline]
-    pub(super) fn watch_memory(&mut self, now: Instant, index: u32) {
+    pub(super) fn watch_memory(&mut self, index: u32) {
         if let Some(slot) = self.qps.at_mut(index)
             && slot.qp.keeps_telemetry()
             && !slot.is_keeper
@@ -31,13 +31,18 @@ impl Endpoint {
             slot.is_keeper = true;
             self.keepers.qpns.push_back(slot.qp.identity().qpn);
         }
+    }
+
+    /// A frame has come: it may be time to look for memory that nobody needs any more.
+    #[inline]
+    pub(super) fn release_idle(&mut self, now: Instant) {
         if !self.keepers.qpns.is_empty() && self.keepers.next_look <= now {
-            self.release_idle(now);
+            self.look(now);
         }
     }
 
     #[cold]
-    fn release_idle(&mut self, now: Instant) {
+    fn look(&mut self, now: Instant) {
         self.keepers.next_look = now + INTERVAL;
         for _ in 0..VISITS.min(self.keepers.qpns.len()) {
             let Some(qpn) = self.keepers.qpns.pop_front() else { break };

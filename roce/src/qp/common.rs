@@ -3,7 +3,7 @@
 use super::alarms::{self, Alarms};
 use super::{Context, Identity, RtrSettings, State};
 use crate::congestion::CongestionControl;
-use crate::wire::{Bth, Frame, Mac, Path, Template};
+use crate::wire::{Bth, Frame, Mac, Path, Plain, Service, Template};
 use crate::{Access, ControlError, Discard, FailureCause, Psn, QpFailure, Qpn};
 use core::net::IpAddr;
 
@@ -126,7 +126,7 @@ impl Common {
     #[inline]
     pub(super) fn check_peer(&self, frame: &Frame<'_>) -> Result<(), Discard> {
         let Some(Connection { path, .. }) = &self.connection else { return Err(Discard::QpState) };
-        if frame.path.source != path.destination || frame.path.destination != path.source {
+        if frame.network.source() != path.destination || frame.network.destination() != path.source {
             return Err(Discard::Address);
         }
         Ok(())
@@ -139,6 +139,32 @@ impl Common {
         let (ours, theirs) = (self.partition_key, frame.header.bth().partition_key);
         let is_same = (ours ^ theirs) & 0x7fff == 0 && (ours | theirs) & 0x8000 != 0;
         if is_same { Ok(()) } else { Err(Discard::PartitionKey) }
+    }
+
+    /// Returns whether a plain packet comes from the connection's peer, both are full members of one partition, and telemetry does not
+    /// count its bytes. Where this is false, the complete way tells why.
+    #[inline(always)]
+    pub(super) fn expects(&self, plain: &Plain<'_>) -> bool {
+        self.connection
+            .as_ref()
+            .is_some_and(|connection| connection.template.is_answered_by(plain.addresses()))
+            && plain.partition_key() == self.partition_key
+            && self.partition_key & 0x8000 != 0
+            && self.identity.receives.service() == Service::Rc
+            && !self.congestion.hears()
+    }
+
+    /// A packet was taken in, or not: the answer to one that comes again may have been lost because the peer has moved.
+    #[inline(always)]
+    pub(super) fn on_taken(
+        &self,
+        taken: Result<(), Discard>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Discard> {
+        if taken == Err(Discard::Duplicate) {
+            self.doubt_path(context);
+        }
+        taken
     }
 
     /// Packets are to be marked from now on.

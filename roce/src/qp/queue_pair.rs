@@ -11,7 +11,7 @@ use super::{
 };
 use crate::congestion::Congestion;
 use crate::srq::SharedQueues;
-use crate::wire::{Frame, Mac, Service};
+use crate::wire::{Frame, Mac, Plain, Service};
 use crate::{ControlError, CqId, Discard, FailureCause, Memory, Psn};
 use cc::Instant;
 use core::net::IpAddr;
@@ -357,6 +357,30 @@ impl QueuePair {
         }
     }
 
+    /// Returns whether a plain packet is one of the peer's, in a state that takes packets in, and nothing but its transport looks at it.
+    #[inline(always)]
+    pub(crate) fn expects(&self, plain: &Plain<'_>) -> bool {
+        matches!(self.common.state, State::ReadyToReceive | State::ReadyToSend)
+            && matches!(self.transport, Transport::Reliable(_))
+            && self.common.expects(plain)
+    }
+
+    /// Takes in a packet that [`Self::expects`] approved of.
+    #[inline(always)]
+    pub(crate) fn on_plain<M: Memory>(
+        &mut self,
+        plain: &Plain<'_>,
+        memory: &mut M,
+        context: &mut Context<'_>,
+    ) -> Result<(), Discard> {
+        let Self { common, transport: Transport::Reliable(reliable) } = self else {
+            return Err(Discard::Opcode);
+        };
+        let (bth, operation, payload) = plain.read()?;
+        let taken = reliable.on_transport(common, (bth, operation, None), false, payload, memory, context);
+        common.on_taken(taken, context)
+    }
+
     /// Takes in a packet whose ICRC is right and that names this queue pair.
     #[inline]
     pub(crate) fn on_packet<M: Memory>(
@@ -373,7 +397,7 @@ impl QueuePair {
         common.check_partition(frame)?;
         let taken = either!(&mut self.transport, part => part.on_packet(common, frame, memory, context));
         self.look_whether_drained(context);
-        taken
+        self.common.on_taken(taken, context)
     }
 
     /// Writes the next packet that may leave.

@@ -1,10 +1,8 @@
 //! Where the layers of a frame are, from Ethernet to the BTH. [`parse`](super::parse) and every switch begin here.
 
 use super::format::{Carried, Numbers, below};
-use super::path::{Mac, Path, Vlan};
 use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
 use crate::Discard;
-use core::net::IpAddr;
 
 pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
 pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -34,7 +32,6 @@ impl Family {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layers {
     pub family: Family,
-    pub vlan: bool,
     pub ip: usize,
     pub udp: usize,
     pub bth: usize,
@@ -77,8 +74,8 @@ impl Layers {
 
     /// The same of the most frequent kind, IPv4 without a tag, options and telemetry: all places are known. `None` where it is of
     /// another kind, or anything is wrong with it. INT's port is never RoCEv2's.
-    #[inline]
-    fn locate_plain(frame: &[u8]) -> Option<Self> {
+    #[inline(always)]
+    pub fn locate_plain(frame: &[u8]) -> Option<Self> {
         const UDP_AT: usize = ETHERNET_LENGTH + 20;
         const BTH_AT: usize = UDP_AT + UDP_LENGTH;
         let head: &[u8; BTH_AT + BTH_LENGTH + ICRC_LENGTH] = frame.first_chunk()?;
@@ -93,7 +90,7 @@ impl Layers {
             && (head.len()..=frame.len()).contains(&end)
             && usize::from(short(UDP_AT + 4)) == length - 20;
         let (ip, udp, bth) = (ETHERNET_LENGTH, UDP_AT, BTH_AT);
-        is_plain.then_some(Self { family: Family::V4, vlan: false, ip, udp, bth, end, carried: None })
+        is_plain.then_some(Self { family: Family::V4, ip, udp, bth, end, carried: None })
     }
 
     fn locate_any(frame: &[u8], numbers: Numbers) -> Result<Self, Discard> {
@@ -106,8 +103,7 @@ impl Layers {
         if end > frame.len() {
             return Err(Discard::Truncated);
         }
-        let vlan = ip > ETHERNET_LENGTH;
-        let mut layers = Self { family, vlan, ip, udp, bth: udp + UDP_LENGTH, end, carried: None };
+        let mut layers = Self { family, ip, udp, bth: udp + UDP_LENGTH, end, carried: None };
         if protocol != UDP || layers.port(frame)? != ROCE_PORT {
             layers = below::find(&frame[..end], layers, protocol, numbers)?;
         }
@@ -134,6 +130,12 @@ impl Layers {
             Some(Carried::Ifa) => self.bth - self.udp - UDP_LENGTH,
             _ => 0,
         }
+    }
+
+    /// Where a VLAN tag's control information is.
+    #[inline]
+    pub const fn vlan(&self) -> Option<usize> {
+        if self.ip > ETHERNET_LENGTH { Some(ETHERNET_LENGTH) } else { None }
     }
 
     /// Bytes between the IP header and UDP.
@@ -168,52 +170,6 @@ impl Layers {
         match fold(pseudo + sum(&frame[self.udp..self.udp + UDP_LENGTH]) + sum(&frame[content..self.end])) {
             0xffff => Ok(()),
             _ => Err(Discard::UdpHeader),
-        }
-    }
-
-    /// The headers below the BTH and the IPv4 identification.
-    #[inline]
-    pub fn path(&self, frame: &[u8]) -> Result<(Path, u16), Discard> {
-        let udp_source = u16::from_be_bytes(*chunk(frame, self.udp)?);
-        let vlan = match self.vlan {
-            true => Some(Vlan(u16::from_be_bytes(*chunk(frame, ETHERNET_LENGTH)?))),
-            false => None,
-        };
-        let path = Path {
-            source_mac: Mac(*chunk(frame, 6)?),
-            destination_mac: Mac(*chunk(frame, 0)?),
-            vlan,
-            source: IpAddr::from([0; 4]),
-            destination: IpAddr::from([0; 4]),
-            udp_source,
-            traffic_class: 0,
-            hop_limit: 0,
-            flow_label: 0,
-        };
-        match self.family {
-            Family::V4 => {
-                let ip: &[u8; 20] = chunk(frame, self.ip)?;
-                let path = Path {
-                    source: IpAddr::from([ip[12], ip[13], ip[14], ip[15]]),
-                    destination: IpAddr::from([ip[16], ip[17], ip[18], ip[19]]),
-                    traffic_class: ip[1],
-                    hop_limit: ip[8],
-                    ..path
-                };
-                Ok((path, u16::from_be_bytes([ip[4], ip[5]])))
-            }
-            Family::V6 => {
-                let word = u32::from_be_bytes(*chunk(frame, self.ip)?);
-                let path = Path {
-                    source: IpAddr::from(*chunk::<16>(frame, self.ip + 8)?),
-                    destination: IpAddr::from(*chunk::<16>(frame, self.ip + 24)?),
-                    traffic_class: (word >> 20) as u8,
-                    hop_limit: chunk::<1>(frame, self.ip + 7)?[0],
-                    flow_label: word & 0xf_ffff,
-                    ..path
-                };
-                Ok((path, 0))
-            }
         }
     }
 }
@@ -263,8 +219,9 @@ pub(super) const fn fold(mut sum: u64) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Bth, Header, Operation, Path, Service, emit};
+    use crate::wire::{Bth, Header, Mac, Operation, Path, Service, emit};
     use crate::{Psn, Qpn};
+    use core::net::IpAddr;
 
     /// A frame with each of its header bytes changed in each way that matters, and cut short.
     #[test]

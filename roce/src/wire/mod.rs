@@ -7,6 +7,7 @@ mod ecn;
 mod emit;
 mod feedback;
 pub mod format;
+mod frame;
 mod header;
 mod icrc;
 mod inband;
@@ -15,6 +16,7 @@ mod inband_tests;
 mod layers;
 mod opcode;
 mod path;
+mod plain;
 mod records;
 mod setup;
 mod subscription;
@@ -29,6 +31,7 @@ pub use ecn::{Ecn, ecn, mark_ce, traffic_class};
 pub use emit::{Draft, EmitError, emit};
 pub use feedback::{Feedback, MAX_FEEDBACK, Report, SEAL_LENGTH, Seal};
 pub use format::{Format, Numbers, Reading};
+pub use frame::{Frame, Network};
 pub use header::{
     Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Feth, Header, Immediate, NakCode, Operation, Reth, RnrTimer,
     SendTail, Service, Syndrome,
@@ -36,6 +39,7 @@ pub use header::{
 pub use inband::{IN_BAND_ROOM, InBand};
 pub use opcode::{Opcode, Shape};
 pub use path::{Mac, Mtu, Path, Vlan};
+pub(crate) use plain::Plain;
 pub use records::Records;
 pub use setup::{Reverse, SETUP_LENGTH, Setup, Tells};
 pub use subscription::{SUBSCRIPTION_LENGTH, Subscription};
@@ -59,25 +63,6 @@ pub const MAX_IN_BAND: usize = 4 + IN_BAND_ROOM as usize * telemetry::RECORD_LEN
 
 const BTH_LENGTH: usize = 12;
 const ICRC_LENGTH: usize = 4;
-
-/// A good packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
-    /// The headers below the BTH, as the packet carries them: `source` is who sent it.
-    pub path: Path,
-    /// IPv4 identification; 0 with IPv6.
-    pub identification: u16,
-    /// BTH and extension headers.
-    pub header: Header,
-    /// Telemetry behind the BTH that a data packet brings.
-    pub in_band: Option<InBand<'a>>,
-    /// Telemetry below the BTH, in one of the other formats.
-    pub carried: Option<format::Telemetry<'a>>,
-    /// The IP header: 20 or 40 bytes.
-    pub network: &'a [u8],
-    /// What follows them, without pad.
-    pub payload: &'a [u8],
-}
 
 /// Takes a frame apart, from its Ethernet header to its last byte (without the Ethernet FCS).
 ///
@@ -137,19 +122,16 @@ fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
     let (bth, rest, _) = split(frame, layers)?;
     let (in_band, rest) = inband::split(bth[0], bth[4], rest)?;
     let (header, payload) = parse_transport(bth, rest)?;
-    let (path, identification) = layers.path(frame)?;
-    let network = &frame[layers.ip..layers.ip + layers.family.header_length()];
-    let carried = format::Telemetry::of(frame, layers);
-    Ok(Frame { path, identification, header, network, in_band, carried, payload })
+    Ok(Frame { network: Network { bytes: frame, layers: *layers }, header, in_band, payload })
 }
 
+/// The BTH but for its opcode, and how many bytes of pad it announces.
 #[inline(always)]
-fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Header, &'a [u8]), Discard> {
+fn read_bth(bytes: &[u8; BTH_LENGTH]) -> Result<(Bth, usize), Discard> {
     // By words: bytes put together one by one would cost a fifth of all that parsing does.
     let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let [first, second, third] = [word(0), word(4), word(8)];
-    let [opcode, flags, ..] = first.to_be_bytes();
-    let congestion = (second >> 24) as u8;
+    let flags = (first >> 16) as u8;
     if flags & 0x0f != 0 {
         return Err(Discard::TransportVersion);
     }
@@ -157,27 +139,43 @@ fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Head
         solicited: flags & 0x80 != 0,
         migration: flags & 0x40 != 0,
         partition_key: first as u16,
-        congestion,
+        congestion: (second >> 24) as u8,
         destination: Qpn::new(second & 0xff_ffff),
         ack_request: third >> 31 != 0,
         psn: Psn::new(third & 0xff_ffff),
     };
-    let pad = usize::from(flags >> 4 & 3);
-    let shape = Opcode(opcode).shape().ok_or(Discard::Opcode)?;
-    let (header, rest) = opcode::read(Opcode(opcode), bth, rest)?;
+    Ok((bth, usize::from(flags >> 4 & 3)))
+}
+
+/// The payload of a packet whose extension headers `rest` follows: `rest` without its pad.
+#[inline(always)]
+fn payload(may_follow: bool, pad: usize, rest: &[u8]) -> Result<&[u8], Discard> {
     let length = rest.len().checked_sub(pad).ok_or(Discard::Truncated)?;
-    // Behind an Acknowledge, feedback.
-    let payload = shape.payload || Opcode(opcode).is_acknowledge() && congestion & Bth::TELEMETRY != 0;
-    if !rest.len().is_multiple_of(4) || (length > 0 || pad > 0) && !payload {
+    if !rest.len().is_multiple_of(4) || !rest.is_empty() && !may_follow {
         return Err(Discard::Length);
     }
-    if length > if shape.payload { MAX_PAYLOAD } else { MAX_FEEDBACK } {
+    if length > MAX_PAYLOAD {
+        return Err(Discard::Oversized);
+    }
+    Ok(&rest[..length])
+}
+
+#[inline(always)]
+fn parse_transport<'a>(bytes: &[u8; BTH_LENGTH], rest: &'a [u8]) -> Result<(Header, &'a [u8]), Discard> {
+    let opcode = Opcode(bytes[0]);
+    let (bth, pad) = read_bth(bytes)?;
+    let shape = opcode.shape().ok_or(Discard::Opcode)?;
+    let (header, rest) = opcode::read(opcode, bth, rest)?;
+    // Behind an Acknowledge, feedback.
+    let may_follow = shape.payload || opcode.is_acknowledge() && bth.congestion & Bth::TELEMETRY != 0;
+    let payload = payload(may_follow, pad, rest)?;
+    if !shape.payload && payload.len() > MAX_FEEDBACK {
         return Err(Discard::Oversized);
     }
     if let Header::TelemetryRequest { int, .. } = header {
-        int.check(&rest[..length])?;
+        int.check(payload)?;
     }
-    Ok((header, &rest[..length]))
+    Ok((header, payload))
 }
 
 /// The destination QPN of a frame that looks like RoCEv2, without a check of its checksums: enough to tell whose

@@ -216,7 +216,7 @@ impl Operation {
 }
 
 /// Extension headers, front to back.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
     #[inline]
@@ -252,7 +252,7 @@ impl Reader<'_> {
     }
 
     #[inline(always)]
-    fn operation(&mut self, code: u8) -> Result<Operation, Discard> {
+    pub(super) fn operation(&mut self, code: u8) -> Result<Operation, Discard> {
         Ok(match code {
             0 => Operation::SendFirst,
             1 => Operation::SendMiddle,

@@ -59,7 +59,7 @@ impl Subscription {
         let layers = Layers::locate(frame, numbers).ok()?;
         let [opcode, _, key_high, key_low, congestion, to_high, to_middle, to_low, _, psn @ ..] =
             *chunk::<BTH_LENGTH>(frame, layers.bth).ok()?;
-        let (path, _) = layers.path(frame).ok()?;
+        let path = super::Network { bytes: frame, layers }.path();
         let destination = Qpn::new(u32::from_be_bytes([0, to_high, to_middle, to_low]));
         let by_class = class == Some(path.traffic_class >> 2) && inband::is_data(super::Opcode(opcode));
         let by_flag = || {

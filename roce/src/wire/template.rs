@@ -76,13 +76,26 @@ impl Template {
         is_new
     }
 
+    /// Returns whether IPv4 packets between these addresses, the source first, come from where this path leads.
+    #[inline(always)]
+    pub(crate) fn is_answered_by(&self, [source, destination]: [u32; 2]) -> bool {
+        // At one of two places: with a tag or without.
+        let both = |ip: usize| u64::from_be_bytes(core::array::from_fn(|n| self.bytes[ip + 12 + n]));
+        let ours = if usize::from(self.ip) == ETHERNET_LENGTH {
+            both(ETHERNET_LENGTH)
+        } else {
+            both(ETHERNET_LENGTH + VLAN_LENGTH)
+        };
+        self.family == Family::V4 && ours == u64::from(destination) << 32 | u64::from(source)
+    }
+
     /// Where the layers of a packet are that carries `length` bytes after its BTH.
     #[inline]
     pub(super) const fn layers(&self, length: usize) -> Layers {
         let (ip, udp) = (self.ip as usize, self.udp as usize);
         let bth = udp + UDP_LENGTH;
         let end = bth + BTH_LENGTH + length;
-        Layers { family: self.family, vlan: ip > ETHERNET_LENGTH, ip, udp, bth, end, carried: None }
+        Layers { family: self.family, ip, udp, bth, end, carried: None }
     }
 
     /// Writes the headers of a packet with these layers. `frame` has room for it.

@@ -3,7 +3,7 @@
 use super::telemetry::{HopRecord, IntHeader, Speed, stamp};
 use super::*;
 use crate::{Rkey, SrqNumber};
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 use proptest::prelude::*;
 use std::vec;
 use std::vec::Vec;
@@ -11,8 +11,9 @@ use std::vec::Vec;
 const HEADERS_AT_MOST: usize = MAX_OVERHEAD;
 
 fn bth() -> impl Strategy<Value = Bth> {
-    (any::<(bool, bool, u16, u8, u32, bool, u32)>()).prop_map(
-        |(solicited, migration, partition_key, congestion, destination, ack_request, psn)| Bth {
+    let congestion = prop_oneof![Just(0), any::<u8>()];
+    (any::<(bool, bool, u16, u32, bool, u32)>(), congestion).prop_map(
+        |((solicited, migration, partition_key, destination, ack_request, psn), congestion)| Bth {
             solicited,
             migration,
             partition_key,
@@ -186,12 +187,33 @@ proptest! {
         let frame = emitted(&path, identification, &header, &payload);
         let ip = 14 + if path.vlan.is_some() { 4 } else { 0 };
         let network = &frame[ip..ip + if path.source.is_ipv4() { 20 } else { 40 }];
-        prop_assert_eq!(
-            parse(&frame),
-            Ok(Frame { path, identification, header, network, in_band: None, carried: None, payload: &payload })
-        );
+        let parsed = parse(&frame).expect("a legal packet");
+        prop_assert_eq!((parsed.network.path(), parsed.network.identification(), parsed.network.ip_header()), (path, identification, network));
+        prop_assert_eq!((parsed.header, parsed.payload), (header, &payload[..]));
+        prop_assert!(!parsed.brings_telemetry());
         prop_assert_eq!(parse_unverified(&frame), parse(&frame));
         prop_assert_eq!(destination(&frame), Some(header.bth().destination));
+    }
+
+    #[test]
+    fn a_plain_packet_reads_the_same_both_ways(
+        (path, id) in path(), (header, payload) in packet(), place in any::<prop::sample::Index>(), change in prop_oneof![Just(0), any::<u8>()],
+    ) {
+        let mut frame = emitted(&path, id, &header, &payload);
+        let place = place.index(frame.len());
+        frame[place] ^= change;
+        if let Some(plain) = Plain::of(&frame) {
+            let connected = |(bth, operation, payload)| (Header::Connected { service: Service::Rc, bth, operation }, payload);
+            prop_assert_eq!(plain.read().map(connected), parse(&frame).map(|frame| (frame.header, frame.payload)));
+            if let Ok(frame) = parse(&frame) {
+                prop_assert_eq!(plain.destination(), header.bth().destination);
+                prop_assert_eq!(plain.partition_key(), header.bth().partition_key);
+                prop_assert_eq!(plain.addresses().map(|bits| IpAddr::from(Ipv4Addr::from_bits(bits))), [frame.network.source(), frame.network.destination()]);
+            }
+        } else if let Header::Connected { service: Service::Rc, bth, .. } = header {
+            let is_usual = change == 0 && path.vlan.is_none() && path.source.is_ipv4() && path.traffic_class & 3 != 3 && bth.congestion == 0;
+            prop_assert!(!is_usual, "the complete way is for what is rare");
+        }
     }
 
     #[test]
@@ -288,7 +310,7 @@ proptest! {
         prop_assert_eq!(mark_ce(&mut frame), before != Ecn::NotCapable);
         let traffic_class = path.traffic_class | if before == Ecn::NotCapable { 0 } else { 3 };
         let got = parse(&frame).expect("checksums follow");
-        prop_assert_eq!(got.path, Path { traffic_class, ..path });
+        prop_assert_eq!(got.network.path(), Path { traffic_class, ..path });
     }
 }
 

@@ -180,12 +180,12 @@ impl Reliable {
             &Header::Connected { service, bth, operation } if service == receives.service() => match receives
             {
                 Receives::Own | Receives::Shared(_) | Receives::Never => {
-                    self.on_transport(common, (bth, operation, None), frame, memory, context)
+                    self.on_data(common, (bth, operation, None), frame, memory, context)
                 }
                 Receives::Named(_) => Err(Discard::Opcode),
             },
             &Header::Extended { bth, srq, operation } if matches!(receives, Receives::Named(_)) => {
-                self.on_transport(common, (bth, operation, Some(srq)), frame, memory, context)
+                self.on_data(common, (bth, operation, Some(srq)), frame, memory, context)
             }
             Header::SelectiveAcknowledge { bth, held, .. } => {
                 self.on_selective_acknowledge(common, *bth, *held, context)
@@ -221,9 +221,9 @@ impl Reliable {
         Ok(())
     }
 
-    /// A request or an answer.
-    #[inline]
-    fn on_transport<M: Memory>(
+    /// A request or an answer, which may be marked and bring telemetry.
+    #[inline(never)]
+    fn on_data<M: Memory>(
         &mut self,
         common: &mut Common,
         (bth, operation, srq): (Bth, Operation, Option<SrqNumber>),
@@ -236,13 +236,26 @@ impl Reliable {
         if common.congestion.brings_telemetry(frame) {
             self.on_telemetry(common, operation, frame, context);
         }
+        self.on_transport(common, (bth, operation, srq), is_marked, frame.payload, memory, context)
+    }
+
+    /// A request or an answer.
+    #[inline(always)]
+    pub(super) fn on_transport<M: Memory>(
+        &mut self,
+        common: &mut Common,
+        (bth, operation, srq): (Bth, Operation, Option<SrqNumber>),
+        is_marked: bool,
+        payload: &[u8],
+        memory: &mut M,
+        context: &mut Context<'_>,
+    ) -> Result<(), Discard> {
         if operation.is_answer() {
-            return self.on_answer(common, bth, operation, frame.payload, memory, context);
+            return self.on_answer(common, bth, operation, payload, memory, context);
         }
         let identity = &common.identity;
         let rights = Rights { access: common.access, mtu: common.mtu() };
-        let mut arrival =
-            Arrival { memory, context, identity, rights, bth, srq, is_marked, payload: frame.payload };
+        let mut arrival = Arrival { memory, context, identity, rights, bth, srq, is_marked, payload };
         let outcome = self.responder.on_request(operation, &mut arrival);
         self.conclude_request(common, outcome, context)
     }
@@ -258,7 +271,7 @@ impl Reliable {
         let Some(connection) = common.connection else { return };
         let transport = self.transport(common, &connection, context);
         if !operation.is_answer() {
-            common.congestion.on_request(frame.path.udp_source);
+            common.congestion.on_request(frame.network.udp_source());
         }
         common.congestion.on_telemetry(frame, &transport, context.counters, context.flows);
     }

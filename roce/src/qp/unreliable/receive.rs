@@ -49,7 +49,7 @@ impl Unreliable {
                     return Err(Discard::QueueKey);
                 }
                 let mut arrival = Arrival { common, memory, context, bth, payload: frame.payload };
-                self.on_datagram(frame.network, source, immediate, &mut arrival)
+                self.on_datagram(frame.network.ip_header(), source, immediate, &mut arrival)
             }
             (Kind::Datagram { .. }, _) => Err(Discard::Opcode),
             (Kind::Connected, header) => {

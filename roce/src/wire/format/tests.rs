@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::wire::inband_tests::path;
-use crate::wire::{Bth, Frame, Header, Operation, Service, emit, parse, verify};
+use crate::wire::{Bth, Header, Operation, Service, emit, parse, verify};
 use crate::{Psn, Qpn};
 use cc::Counter;
 use proptest::prelude::*;
@@ -58,7 +58,8 @@ fn stamped(frame: &mut [u8], length: usize, port: &PortState) -> Option<usize> {
 fn reading(frame: &[u8]) -> Reading {
     parse(frame)
         .expect("telemetry is outside the ICRC")
-        .carried
+        .network
+        .carried()
         .expect("it is there")
         .read()
         .expect("it is ours")
@@ -264,7 +265,7 @@ fn foreign_namespaces_instructions_and_name_spaces_are_left_alone() {
         }
         let start = region(&frame[..length]).as_ptr() as usize - frame.as_ptr() as usize;
         frame[start + at] ^= 0x80;
-        let carried = parse(&frame[..length]).expect("the packet itself is good").carried;
+        let carried = parse(&frame[..length]).expect("the packet itself is good").network.carried();
         assert_eq!(carried.and_then(|carried| carried.read()), None, "{format}");
         if format != Format::Ifa {
             let before = frame.clone();
@@ -290,7 +291,7 @@ fn options_that_must_not_be_skipped_are_not() {
     let (mut frame, length) = inserted(Format::Aecn, true, &[1; 8]);
     frame[54 + 2] = 0x05;
     assert!(
-        parse(&frame[..length]).is_ok_and(|frame| frame.carried.is_none()),
+        parse(&frame[..length]).is_ok_and(|frame| frame.network.carried().is_none()),
         "router alert may be skipped"
     );
     frame[54 + 2] = 0xc2;
@@ -331,8 +332,8 @@ proptest! {
         for port in &ports {
             length = stamped(&mut frame, length, port).unwrap_or(length);
         }
-        let Frame { payload: got, path: from, .. } = parse(&frame[..length]).expect("telemetry is outside the ICRC");
-        prop_assert_eq!((got, from), (&payload[..], path(v6)));
+        let parsed = parse(&frame[..length]).expect("telemetry is outside the ICRC");
+        prop_assert_eq!((parsed.payload, parsed.network.path()), (&payload[..], path(v6)));
         match reading(&frame[..length]) {
             Reading::Hops(hops) => {
                 prop_assert_eq!(usize::from(hops.count()), ports.len().min(HOPS.into()));
@@ -364,7 +365,7 @@ proptest! {
         frame[14 + at % (length - 14)] ^= 1 << bit;
         if let Ok(parsed) = parse(&frame[..length]) {
             prop_assert_eq!(parsed.payload, &[3; 64]);
-            let _ = parsed.carried.and_then(|carried| carried.read());
+            let _ = parsed.network.carried().and_then(|carried| carried.read());
         }
         let before = verify(&frame[..length]);
         let after = stamped(&mut frame, length, &port(9)).unwrap_or(length);

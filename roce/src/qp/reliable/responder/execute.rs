@@ -38,6 +38,7 @@ impl<M> Arrival<'_, '_, M> {
 
 impl Responder {
     /// A request packet: checked, then executed. Whatever check fails, nothing of it was written.
+    #[inline(always)]
     pub(in crate::qp) fn on_request<M: Memory>(
         &mut self,
         operation: Operation,
@@ -53,7 +54,7 @@ impl Responder {
     }
 
     /// The packet that is expected.
-    #[inline]
+    #[inline(always)]
     pub(super) fn execute<M: Memory>(
         &mut self,
         operation: Operation,
@@ -66,7 +67,7 @@ impl Responder {
     }
 
     /// As whoever `arrival` says that this side is.
-    #[inline]
+    #[inline(always)]
     pub(super) fn execute_here<M: Memory>(
         &mut self,
         operation: Operation,

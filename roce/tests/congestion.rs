@@ -7,8 +7,8 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 use roce::qp::{CompletionStatus, CongestionAlgorithm, Remote, SendRequest, Sge};
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
-use roce::wire::{Feedback, Header, MAX_OVERHEAD, Mtu, Report};
-use roce::{Access, Discard, Memory, Slice};
+use roce::wire::{Feedback, Header, MAX_OVERHEAD, Mtu, Report, parse};
+use roce::{Access, Discard, Memory, Outbox, Slice};
 
 const REMOTE: Remote = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
 
@@ -67,33 +67,69 @@ fn a_slow_flow_does_not_time_out_between_acknowledgements() {
     assert_eq!(pair.hosts[0].endpoint.counters().timeouts, 0);
 }
 
+/// A second queue pair of the script's host; its first PSN is 5.
+fn second(script: &mut Script, options: &Options) -> roce::Qpn {
+    let host = &mut script.host;
+    let init = host.init(options);
+    let first = host.qpn;
+    host.qpn = host.endpoint.create_qp(Instant::ZERO, init).unwrap();
+    host.ready_to_receive(path(2, 1), roce::Qpn::new(0x4711), PSN, options);
+    host.ready_to_send(&Options { send_psn: 5, ..*options });
+    core::mem::replace(&mut host.qpn, first)
+}
+
 /// Round robin: a long message doesn't hold back a short one of another queue pair.
 #[test]
 fn queue_pairs_take_turns() {
     let options = Options { congestion: open_window(), ..Options::default() };
     let mut script = Script::new(options);
-    let second = {
-        let host = &mut script.host;
-        let init = roce::qp::QpInit {
-            service: roce::wire::Service::Rc,
-            pd: host.pd,
-            send_cq: host.send_cq,
-            recv_cq: host.recv_cq,
-            capabilities: options.capabilities,
-            signal_all: true,
-            srq: None,
-        };
-        let first = host.qpn;
-        host.qpn = host.endpoint.create_qp(Instant::ZERO, init).unwrap();
-        host.ready_to_receive(path(2, 1), roce::Qpn::new(0x4711), PSN, &options);
-        host.ready_to_send(&Options { send_psn: 5, ..options });
-        core::mem::replace(&mut host.qpn, first)
-    };
+    let second = second(&mut script, &options);
     post_write(&mut script, 1, 5000);
     let from = script.host.sge(0, 1024);
     script.host.endpoint.post_send(script.now, second, SendRequest::write(1, from, REMOTE)).unwrap();
     let psns: Vec<_> = script.drain().iter().map(|(psn, _)| *psn).collect();
     assert_eq!(psns, [PSN, 5, PSN + 1, PSN + 2, PSN + 3, PSN + 4]);
+}
+
+/// Room for some frames.
+struct Frames {
+    room: Vec<u8>,
+    left: usize,
+    written: Vec<Vec<u8>>,
+}
+
+impl Outbox for Frames {
+    fn room(&mut self) -> Option<&mut [u8]> {
+        (self.left > 0).then_some(&mut self.room[..])
+    }
+
+    fn commit(&mut self, length: usize) {
+        self.left -= 1;
+        self.written.push(self.room[..length].to_vec());
+    }
+}
+
+/// In a burst, a turn is 8 KiB of frames, here eight; what has no room in one burst leaves in the next.
+#[test]
+fn a_turn_in_a_burst_is_some_packets_long() {
+    let options = Options { congestion: open_window(), ..Options::default() };
+    let mut script = Script::new(options);
+    let second = second(&mut script, &options);
+    post_write(&mut script, 1, 20 * 1024);
+    let from = script.host.sge(0, 20 * 1024);
+    script.host.endpoint.post_send(script.now, second, SendRequest::write(1, from, REMOTE)).unwrap();
+    let mut burst = |left| {
+        let mut frames = Frames { room: vec![0; 1024 + MAX_OVERHEAD], left, written: Vec::new() };
+        script.host.endpoint.transmit(script.now, &script.host.ram, &mut frames);
+        let psn = |frame: &Vec<u8>| parse(frame).unwrap().header.bth().psn.get();
+        frames.written.iter().map(psn).collect::<Vec<_>>()
+    };
+    let of = |first: u32, numbers: core::ops::Range<u32>| numbers.map(move |n| first + n);
+    let first: Vec<_> = of(PSN, 0..8).chain(of(5, 0..8)).chain(of(PSN, 8..12)).collect();
+    assert_eq!(burst(20), first);
+    let rest: Vec<_> = of(5, 8..16).chain(of(PSN, 12..20)).chain(of(5, 16..20)).collect();
+    assert_eq!(burst(100), rest);
+    assert_eq!(burst(100), []);
 }
 
 const BASE_RTT: Duration = Duration::from_micros(10);

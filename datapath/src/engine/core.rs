@@ -5,6 +5,7 @@ use super::station::Station;
 use crate::clock::Clock;
 use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo};
 use crate::prefetch;
+use roce::Outbox;
 use roce::wire::Mac;
 use std::time::Duration;
 
@@ -139,26 +140,51 @@ impl<P: PacketIo> Core<P> {
 
     /// Fills up the burst with frames that may leave now.
     fn fill(&mut self, now: cc::Instant) -> usize {
-        let mut filled = 0;
         if !self.station.may_transmit() {
-            return filled;
+            return 0;
         }
-        while !self.leaving.is_full() && !self.hairpin.is_full() {
-            let Some(mut buffer) = self.spare.take().or_else(|| self.port.alloc()) else {
-                self.station.counters.pool_dry += 1;
-                break;
-            };
-            buffer.set_len(buffer.capacity());
-            let Some(length) = self.station.poll_transmit(now, &mut buffer) else {
-                self.spare = Some(buffer);
-                break;
-            };
-            buffer.set_len(length);
-            filled += 1;
-            let to_us = buffer.starts_with(&self.mac.0);
-            if to_us { &mut self.hairpin } else { &mut self.leaving }.push(buffer);
+        let before = self.leaving.len() + self.hairpin.len();
+        let Self { port, mac, leaving, hairpin, spare, .. } = self;
+        let mut filling = Filling { port, mac, leaving, hairpin, spare, is_dry: false };
+        self.station.transmit(now, &mut filling);
+        self.station.counters.pool_dry += u64::from(filling.is_dry);
+        self.leaving.len() + self.hairpin.len() - before
+    }
+}
+
+/// A core's burst, while it is filled.
+struct Filling<'a, P: PacketIo> {
+    port: &'a mut P,
+    mac: &'a Mac,
+    leaving: &'a mut Burst<P::Buf>,
+    hairpin: &'a mut Burst<P::Buf>,
+    spare: &'a mut Option<P::Buf>,
+    /// The port's pool had no buffer.
+    is_dry: bool,
+}
+
+impl<P: PacketIo> Outbox for Filling<'_, P> {
+    #[inline]
+    fn room(&mut self) -> Option<&mut [u8]> {
+        if self.leaving.is_full() || self.hairpin.is_full() {
+            return None;
         }
-        filled
+        if self.spare.is_none() {
+            *self.spare = self.port.alloc();
+            match self.spare {
+                Some(buffer) => buffer.set_len(buffer.capacity()),
+                None => self.is_dry = true,
+            }
+        }
+        self.spare.as_deref_mut()
+    }
+
+    #[inline]
+    fn commit(&mut self, length: usize) {
+        let Some(mut buffer) = self.spare.take() else { return };
+        buffer.set_len(length);
+        let is_ours = buffer.starts_with(&self.mac.0);
+        if is_ours { &mut *self.hairpin } else { &mut *self.leaving }.push(buffer);
     }
 }
 

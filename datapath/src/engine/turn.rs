@@ -6,6 +6,7 @@ use super::station::Station;
 use super::vlan;
 use crate::neighbour;
 use cc::Instant;
+use roce::Outbox;
 use roce::wire::{Mac, Vlan};
 
 impl Station {
@@ -54,15 +55,15 @@ impl Station {
         true
     }
 
-    /// Writes the next frame that may leave now, and gives its length.
-    pub(super) fn poll_transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<usize> {
-        if self.has_control_frames() {
-            let length = self.transmit_control(frame);
-            if length.is_some() {
-                return length;
-            }
+    /// Writes the frames that may leave now, as many as have room.
+    pub(super) fn transmit(&mut self, now: Instant, out: &mut impl Outbox) {
+        while self.has_control_frames()
+            && let Some(frame) = out.room()
+        {
+            let Some(length) = self.transmit_control(frame) else { break };
+            out.commit(length);
         }
-        self.endpoint.poll_transmit(now, &self.memory, frame)
+        self.endpoint.transmit(now, &self.memory, out);
     }
 
     fn transmit_control(&mut self, frame: &mut [u8]) -> Option<usize> {
@@ -76,7 +77,7 @@ impl Station {
         self.neighbours.may_transmit() || self.management.as_ref().is_some_and(Management::may_transmit)
     }
 
-    /// Whether [`Self::poll_transmit`] may have a frame: `false` is sure.
+    /// Whether [`Self::transmit`] may have a frame: `false` is sure.
     #[inline]
     pub(super) fn may_transmit(&self) -> bool {
         self.endpoint.is_asked() || self.has_control_frames()

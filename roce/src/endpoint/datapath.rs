@@ -1,11 +1,16 @@
 //! Frames in and out, timers, and whose turn it is.
 
 use super::Endpoint;
+use super::burst::{Outbox, Single};
+use crate::qp::Sent;
 use crate::wheel::sooner;
 use crate::wire::{Header, Plain};
 use crate::{Discard, Memory};
 use cc::Instant;
 use core::time::Duration;
+
+/// Bytes of frames that a queue pair sends in one turn, while others wait for theirs; its last frame may go beyond.
+const QUANTUM: u64 = 8 * 1024;
 
 impl Endpoint {
     /// Takes in one Ethernet frame. Answers leave by [`Self::poll_transmit`].
@@ -59,36 +64,40 @@ impl Endpoint {
     /// Queue pairs with something to send take turns, a packet each; who owes a peer an answer has the first turn.
     #[inline]
     pub fn poll_transmit<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
-        // Most turns find nobody.
-        if !self.is_asked() {
-            return None;
-        }
-        if self.link.is_some_and(|link| link.free_at > now) {
-            return None;
-        }
-        let length = self.next_frame(now, memory, frame)?;
-        if let Some(link) = &mut self.link {
-            link.free_at = now + link.rate.time_for(length as u64);
-        }
-        Some(length)
+        let mut single = Single::new(frame);
+        self.transmit(now, memory, &mut single);
+        single.length()
     }
 
-    fn next_frame<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
-        while let Some(index) = self.next_turn() {
-            let Some(slot) = self.qps.at_mut(index) else { continue };
-            let length = slot.qp.poll_transmit(memory, &mut self.commons.context(now), frame);
-            slot.is_ready = length.is_some();
-            match length {
-                None => self.rearm(now, index),
-                Some(_) if self.ready.is_empty() && self.alone.is_none() => self.alone = Some(index),
-                Some(_) => self.ready.push_back(index),
-            }
-            self.spread_overflow(now);
-            if length.is_some() {
-                return length;
-            }
+    /// Writes frames that may leave now, as many as there are and have room, as [`Self::poll_transmit`] does one. A queue pair's turn
+    /// is 8 KiB long.
+    #[inline]
+    pub fn transmit<M: Memory, O: Outbox>(&mut self, now: Instant, memory: &M, out: &mut O) {
+        // Most turns find nobody.
+        while self.is_asked()
+            && self.link.is_none_or(|link| link.free_at <= now)
+            && out.room().is_some()
+            && let Some(index) = self.next_turn()
+        {
+            self.take_turn(now, memory, index, out);
         }
-        None
+    }
+
+    fn take_turn<M: Memory, O: Outbox>(&mut self, now: Instant, memory: &M, index: u32, out: &mut O) {
+        let Some(slot) = self.qps.at_mut(index) else { return };
+        // On a link of its own rate, one frame after the other.
+        let quantum = if self.link.is_some() { 1 } else { QUANTUM };
+        let Sent { bytes, has_more } = slot.qp.transmit(memory, &mut self.commons.context(now), out, quantum);
+        slot.is_ready = has_more;
+        match has_more {
+            false => self.rearm(now, index),
+            true if self.ready.is_empty() && self.alone.is_none() => self.alone = Some(index),
+            true => self.ready.push_back(index),
+        }
+        if let Some(link) = &mut self.link {
+            link.free_at = now + link.rate.time_for(bytes);
+        }
+        self.spread_overflow(now);
     }
 
     /// Whose turn it is to send.

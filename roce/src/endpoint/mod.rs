@@ -1,5 +1,6 @@
 //! One poll-mode core's queue pairs, completion queues and regions, and who of them sends next.
 
+mod burst;
 mod commons;
 mod datapath;
 mod idle;
@@ -21,6 +22,7 @@ use crate::{
     Access, Counters, Lkey, Qpn, Region, Rkey, SrqId, SrqInit, SrqReport, TimingWheel, WindowKind, XrcdId,
 };
 use alloc::collections::VecDeque;
+pub use burst::Outbox;
 use cc::{ConfigError, Instant, Rate};
 use commons::Commons;
 use core::net::IpAddr;

@@ -27,7 +27,7 @@ pub use settings::{AckTimeout, Capabilities, Modify, QpInit, QpReport, RtrSettin
 pub use source_port::{udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow};
 
 pub(crate) use common::Peer;
-pub(crate) use queue_pair::QueuePair;
+pub(crate) use queue_pair::{QueuePair, Sent};
 
 use crate::address::AddressTable;
 use crate::cq::CompletionQueues;

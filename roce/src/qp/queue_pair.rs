@@ -12,7 +12,7 @@ use super::{
 use crate::congestion::Congestion;
 use crate::srq::SharedQueues;
 use crate::wire::{Frame, Mac, Plain, Service};
-use crate::{ControlError, CqId, Discard, FailureCause, Memory, Psn};
+use crate::{ControlError, CqId, Discard, FailureCause, Memory, Outbox, Psn};
 use cc::Instant;
 use core::net::IpAddr;
 
@@ -24,6 +24,14 @@ pub(super) const MAX_RD_ATOMIC: u8 = 16;
 pub(crate) struct QueuePair {
     common: Common,
     transport: Transport,
+}
+
+/// What a queue pair sent in one turn.
+pub(crate) struct Sent {
+    /// Bytes of its frames.
+    pub(crate) bytes: u64,
+    /// It may have more to send now.
+    pub(crate) has_more: bool,
 }
 
 /// The part that its service decides.
@@ -400,22 +408,34 @@ impl QueuePair {
         self.common.on_taken(taken, context)
     }
 
-    /// Writes the next packet that may leave.
+    /// Writes packets that may leave, until `quantum` bytes have.
     #[inline]
-    pub(crate) fn poll_transmit<M: Memory>(
+    pub(crate) fn transmit<M: Memory, O: Outbox>(
         &mut self,
         memory: &M,
         context: &mut Context<'_>,
-        frame: &mut [u8],
-    ) -> Option<usize> {
+        out: &mut O,
+        quantum: u64,
+    ) -> Sent {
         let common = &mut self.common;
         common.congestion.clear_hold();
-        let length = either!(&mut self.transport, part => part.poll_transmit(common, memory, context, frame));
+        let mut sent = Sent { bytes: 0, has_more: true };
+        while sent.bytes < quantum
+            && let Some(frame) = out.room()
+        {
+            let length =
+                either!(&mut self.transport, part => part.poll_transmit(common, memory, context, frame));
+            let Some(length) = length else {
+                sent.has_more = false;
+                break;
+            };
+            out.commit(length);
+            sent.bytes += length as u64;
+            common.identification = common.identification.wrapping_add(1);
+            context.counters.tx_frames += 1;
+        }
         self.look_whether_drained(context);
-        let length = length?;
-        self.common.identification = self.common.identification.wrapping_add(1);
-        context.counters.tx_frames += 1;
-        Some(length)
+        sent
     }
 
     /// Returns when time alone changes something.

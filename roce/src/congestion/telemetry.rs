@@ -45,6 +45,7 @@ impl Brings {
 ///
 /// # Errors
 /// Returns an error if `frame` is too short.
+#[inline]
 pub(crate) fn insert_telemetry(
     brings: Brings,
     frame: &mut [u8],

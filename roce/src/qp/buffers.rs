@@ -19,7 +19,7 @@ fn stretches(buffers: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = 
 }
 
 /// Copies bytes from `offset` on out of the message into a packet.
-#[inline]
+#[inline(always)]
 pub(super) fn gather<M: Memory>(
     memory: &M,
     regions: &RegionTable,

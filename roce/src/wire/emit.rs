@@ -77,7 +77,7 @@ impl Draft<'_> {
     }
 
     /// Writes pad and ICRC, and gives the frame's length.
-    #[inline]
+    #[inline(always)]
     pub fn seal(self) -> usize {
         let Layers { end, .. } = self.layers;
         if !self.payload_length.is_multiple_of(4) {
@@ -128,16 +128,23 @@ impl Template {
         payload_length: usize,
         frame: &'f mut [u8],
     ) -> Result<Draft<'f>, EmitError> {
-        let opcode = header.opcode();
-        match header {
-            // Every operation is one of a reliable connection, and may come without a payload.
-            Header::Connected { service: Service::Rc, operation, .. }
-                if payload_length == 0 || operation.has_payload() && payload_length <= MAX_PAYLOAD => {}
-            _ => check(header, opcode, payload_length)?,
-        }
         let bth = header.bth();
+        let (opcode, extensions) = match header {
+            // Every operation is one of a reliable connection, and may come without a payload.
+            Header::Connected { service: Service::Rc, operation, .. } => {
+                let (code, shape) = operation.shape();
+                if payload_length > 0 && !(shape.payload && payload_length <= MAX_PAYLOAD) {
+                    check(header, Opcode(code), payload_length)?;
+                }
+                (Opcode(code), shape.extensions())
+            }
+            _ => {
+                check(header, header.opcode(), payload_length)?;
+                (header.opcode(), header.extension_length())
+            }
+        };
         let in_band = if inband::is_flagged(opcode.0, bth.congestion) { MAX_IN_BAND } else { 0 };
-        let extensions = in_band + header.extension_length();
+        let extensions = in_band + extensions;
         let layers = self.layers(extensions + payload_length.next_multiple_of(4) + ICRC_LENGTH);
         let (payload, end) = (layers.bth + BTH_LENGTH + extensions, layers.end);
         if frame.len() < end {

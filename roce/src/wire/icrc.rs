@@ -26,6 +26,7 @@ const ON_STACK: usize = 2 * LEAST;
 ///
 /// The first bytes are copied, masked and summed on the stack, behind as many zeros as make whole folds: zeros leave an
 /// empty register empty. Its initial value is the same as its bits in the first four bytes.
+#[inline]
 pub(super) fn compute(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     let plain = layers.carried.is_none() && layers.before_udp() == 0;
     if layers.family == Family::V4
@@ -40,7 +41,7 @@ pub(super) fn compute(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
 
 /// The same of the most frequent packets, IPv4 of at most [`LEAST`] bytes with nothing hidden: all places are known, and masked 16
 /// at a time.
-#[inline(always)]
+#[inline(never)]
 pub(super) fn short(packet: &[u8]) -> Option<u32> {
     match packet.len() {
         HALF..=LEAST => Some(fold::<LEAST, HALF>(packet)),

@@ -22,11 +22,13 @@ pub struct Shape {
     pub payload: bool,
     /// By the top three bits of an opcode.
     services: u8,
+    /// Bytes of the extension headers, without an XRCETH; 0 where they differ.
+    extensions: u8,
 }
 
 #[inline]
-const fn shape(name: &'static str, payload: bool, services: u8) -> Shape {
-    Shape { name, payload, services }
+const fn shape(name: &'static str, payload: bool, services: u8, extensions: u8) -> Shape {
+    Shape { name, payload, services, extensions }
 }
 
 const NONE: u8 = 0;
@@ -36,45 +38,45 @@ const ALL: u8 = RC_UC | Service::Ud.bit();
 
 /// By the low five bits (IBA table 38, annexes A14 and A19). 21 and 24 to 27 are reserved.
 static OPERATIONS: [Shape; 30] = [
-    shape("SEND First", true, RC_UC),
-    shape("SEND Middle", true, RC_UC),
-    shape("SEND Last", true, RC_UC),
-    shape("SEND Last with Immediate", true, RC_UC),
-    shape("SEND Only", true, ALL),
-    shape("SEND Only with Immediate", true, ALL),
-    shape("RDMA WRITE First", true, RC_UC),
-    shape("RDMA WRITE Middle", true, RC_UC),
-    shape("RDMA WRITE Last", true, RC_UC),
-    shape("RDMA WRITE Last with Immediate", true, RC_UC),
-    shape("RDMA WRITE Only", true, RC_UC),
-    shape("RDMA WRITE Only with Immediate", true, RC_UC),
-    shape("RDMA READ Request", false, RC),
-    shape("RDMA READ response First", true, RC),
-    shape("RDMA READ response Middle", true, RC),
-    shape("RDMA READ response Last", true, RC),
-    shape("RDMA READ response Only", true, RC),
-    shape("Acknowledge", false, RC),
-    shape("ATOMIC Acknowledge", false, RC),
-    shape("CmpSwap", false, RC),
-    shape("FetchAdd", false, RC),
-    shape("reserved", false, NONE),
-    shape("SEND Last with Invalidate", true, RC),
-    shape("SEND Only with Invalidate", true, RC),
-    shape("reserved", false, NONE),
-    shape("reserved", false, NONE),
-    shape("reserved", false, NONE),
-    shape("reserved", false, NONE),
-    shape("FLUSH", false, RC),
-    shape("ATOMIC WRITE", true, RC),
+    shape("SEND First", true, RC_UC, 0),
+    shape("SEND Middle", true, RC_UC, 0),
+    shape("SEND Last", true, RC_UC, 0),
+    shape("SEND Last with Immediate", true, RC_UC, 4),
+    shape("SEND Only", true, ALL, 0),
+    shape("SEND Only with Immediate", true, ALL, 4),
+    shape("RDMA WRITE First", true, RC_UC, 16),
+    shape("RDMA WRITE Middle", true, RC_UC, 0),
+    shape("RDMA WRITE Last", true, RC_UC, 0),
+    shape("RDMA WRITE Last with Immediate", true, RC_UC, 4),
+    shape("RDMA WRITE Only", true, RC_UC, 16),
+    shape("RDMA WRITE Only with Immediate", true, RC_UC, 20),
+    shape("RDMA READ Request", false, RC, 16),
+    shape("RDMA READ response First", true, RC, 4),
+    shape("RDMA READ response Middle", true, RC, 0),
+    shape("RDMA READ response Last", true, RC, 4),
+    shape("RDMA READ response Only", true, RC, 4),
+    shape("Acknowledge", false, RC, 4),
+    shape("ATOMIC Acknowledge", false, RC, 12),
+    shape("CmpSwap", false, RC, 28),
+    shape("FetchAdd", false, RC, 28),
+    shape("reserved", false, NONE, 0),
+    shape("SEND Last with Invalidate", true, RC, 4),
+    shape("SEND Only with Invalidate", true, RC, 4),
+    shape("reserved", false, NONE, 0),
+    shape("reserved", false, NONE, 0),
+    shape("reserved", false, NONE, 0),
+    shape("reserved", false, NONE, 0),
+    shape("FLUSH", false, RC, 20),
+    shape("ATOMIC WRITE", true, RC, 16),
 ];
 
-static NOTIFICATION: Shape = shape("CNP", false, NONE);
-static REQUEST: Shape = shape("Telemetry Request", true, NONE);
-static RESPONSE: Shape = shape("Telemetry Response", false, NONE);
-static FEEDBACK: Shape = shape("Telemetry Notification", false, NONE);
-static SETUP: Shape = shape("Telemetry Setup", false, NONE);
-static DIRECT: Shape = shape("Direct Response", false, NONE);
-static SELECTIVE: Shape = shape("Selective Acknowledge", false, NONE);
+static NOTIFICATION: Shape = shape("CNP", false, NONE, 0);
+static REQUEST: Shape = shape("Telemetry Request", true, NONE, 0);
+static RESPONSE: Shape = shape("Telemetry Response", false, NONE, 0);
+static FEEDBACK: Shape = shape("Telemetry Notification", false, NONE, 0);
+static SETUP: Shape = shape("Telemetry Setup", false, NONE, 0);
+static DIRECT: Shape = shape("Direct Response", false, NONE, 0);
+static SELECTIVE: Shape = shape("Selective Acknowledge", false, NONE, 0);
 
 /// 8 bits reserved, 24 of the shared receive queue's number (IBA annex A14).
 const XRCETH_LENGTH: usize = 4;
@@ -182,7 +184,22 @@ impl Service {
     }
 }
 
+impl Shape {
+    /// Bytes of the extension headers of an operation, without an XRCETH.
+    #[inline]
+    pub(super) const fn extensions(&self) -> usize {
+        self.extensions as usize
+    }
+}
+
 impl Operation {
+    /// Returns the low five bits of its opcode, and what they mean.
+    #[inline]
+    pub(super) fn shape(&self) -> (u8, &'static Shape) {
+        let code = self.code();
+        (code, &OPERATIONS[usize::from(code)])
+    }
+
     #[inline]
     const fn code(&self) -> u8 {
         match self {
@@ -359,7 +376,7 @@ impl Writer<'_> {
         self.at += N;
     }
 
-    #[inline]
+    #[inline(always)]
     fn reth(&mut self, reth: &Reth) {
         // In one piece, whose room is checked once.
         let mut packed = [0; 16];
@@ -480,11 +497,10 @@ impl Writer<'_> {
 
 impl Header {
     /// Bytes of the extension headers.
-    #[inline]
-    pub(super) const fn extension_length(&self) -> usize {
+    pub(super) fn extension_length(&self) -> usize {
         match self {
-            Self::Connected { operation, .. } => operation.extension_length(),
-            Self::Extended { operation, .. } => XRCETH_LENGTH + operation.extension_length(),
+            Self::Connected { operation, .. } => operation.shape().1.extensions(),
+            Self::Extended { operation, .. } => XRCETH_LENGTH + operation.shape().1.extensions(),
             Self::Datagram { immediate: None, .. } => 8,
             Self::Datagram { immediate: Some(_), .. } => 12,
             Self::CongestionNotification { .. } => NOTIFICATION_RESERVED,
@@ -495,60 +511,6 @@ impl Header {
             Self::TelemetrySetup { seal: None, .. } => SETUP_LENGTH,
             Self::TelemetrySetup { seal: Some(_), .. } => SETUP_LENGTH + SEAL_LENGTH,
             Self::SelectiveAcknowledge { .. } => 20,
-        }
-    }
-}
-
-impl Operation {
-    /// Whether its packets may bring a payload in every service that has it.
-    #[inline]
-    pub(super) const fn has_payload(&self) -> bool {
-        match self {
-            Self::SendFirst
-            | Self::SendMiddle
-            | Self::SendLast(_)
-            | Self::SendOnly(_)
-            | Self::WriteFirst(_)
-            | Self::WriteMiddle
-            | Self::WriteLast(_)
-            | Self::WriteOnly(..)
-            | Self::ReadResponseFirst(_)
-            | Self::ReadResponseMiddle
-            | Self::ReadResponseLast(_)
-            | Self::ReadResponseOnly(_)
-            | Self::AtomicWrite(_) => true,
-            Self::ReadRequest(_)
-            | Self::Acknowledge(_)
-            | Self::AtomicAcknowledge { .. }
-            | Self::CompareSwap(_)
-            | Self::FetchAdd(_)
-            | Self::Flush(..) => false,
-        }
-    }
-
-    #[inline]
-    const fn extension_length(&self) -> usize {
-        match self {
-            Self::SendFirst
-            | Self::SendMiddle
-            | Self::SendLast(SendTail::Plain)
-            | Self::SendOnly(SendTail::Plain)
-            | Self::WriteMiddle
-            | Self::WriteLast(None)
-            | Self::ReadResponseMiddle => 0,
-            Self::SendLast(_)
-            | Self::SendOnly(_)
-            | Self::WriteLast(Some(_))
-            | Self::ReadResponseFirst(_)
-            | Self::ReadResponseLast(_)
-            | Self::ReadResponseOnly(_)
-            | Self::Acknowledge(_) => 4,
-            Self::AtomicAcknowledge { .. } => 12,
-            Self::WriteFirst(_) | Self::WriteOnly(_, None) | Self::ReadRequest(_) | Self::AtomicWrite(_) => {
-                16
-            }
-            Self::WriteOnly(_, Some(_)) | Self::Flush(..) => 20,
-            Self::CompareSwap(_) | Self::FetchAdd(_) => 28,
         }
     }
 }

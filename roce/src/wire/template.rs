@@ -11,6 +11,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The longest: Ethernet with a VLAN tag, IPv6, UDP.
 const ROOM: usize = ETHERNET_LENGTH + VLAN_LENGTH + 40 + UDP_LENGTH;
+/// The same with IPv4. No packet is shorter: a BTH and an ICRC follow.
+const V4_ROOM: usize = ETHERNET_LENGTH + VLAN_LENGTH + 20 + UDP_LENGTH;
 
 /// Everything below the BTH as one path's packets have it. What differs from packet to packet, the lengths, the IPv4
 /// identification and its checksum, is filled in by [`emit`](Self::emit).
@@ -99,29 +101,42 @@ impl Template {
     }
 
     /// Writes the headers of a packet with these layers. `frame` has room for it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(&self, layers: &Layers, identification: u16, frame: &mut [u8]) {
         let Layers { ip, udp, bth, end, .. } = *layers;
-        match frame[..end].first_chunk_mut() {
-            // A copy of known length; what follows the headers overwrites what is too much.
-            Some(start) => *start = self.bytes,
-            None => frame[..bth].copy_from_slice(&self.bytes[..bth]),
-        }
+        let udp_length = (end - udp) as u16;
         match self.family {
             Family::V4 => {
-                let length = (end - ip) as u16;
-                // Three words: folded twice, nothing is left over.
-                let sum = u32::from(self.sum) + u32::from(length) + u32::from(identification);
-                let sum = (sum & 0xffff) + (sum >> 16);
-                let sum = (sum & 0xffff) + (sum >> 16);
-                let both = u32::from(length) << 16 | u32::from(identification);
-                let header = &mut frame[ip..ip + 20];
-                header[2..6].copy_from_slice(&both.to_be_bytes());
-                header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+                // The places are known, but for a tag. BTH and ICRC make the packet long enough.
+                let Some(start) = frame.first_chunk_mut() else { return };
+                match self.ip as usize {
+                    ETHERNET_LENGTH => self.write_v4::<ETHERNET_LENGTH>(udp_length, identification, start),
+                    _ => {
+                        self.write_v4::<{ ETHERNET_LENGTH + VLAN_LENGTH }>(udp_length, identification, start)
+                    }
+                }
             }
-            Family::V6 => frame[ip + 4..ip + 6].copy_from_slice(&((end - udp) as u16).to_be_bytes()),
+            Family::V6 => {
+                frame[..bth].copy_from_slice(&self.bytes[..bth]);
+                frame[ip + 4..ip + 6].copy_from_slice(&udp_length.to_be_bytes());
+                frame[udp + 4..udp + 6].copy_from_slice(&udp_length.to_be_bytes());
+            }
         }
-        frame[udp + 4..udp + 6].copy_from_slice(&((end - udp) as u16).to_be_bytes());
+    }
+
+    /// Writes the headers of an IPv4 packet whose IP header is at `IP`; what follows the headers overwrites what is too much.
+    #[inline(always)]
+    fn write_v4<const IP: usize>(&self, udp_length: u16, identification: u16, start: &mut [u8; V4_ROOM]) {
+        start.copy_from_slice(&self.bytes[..V4_ROOM]);
+        let length = u32::from(udp_length) + 20;
+        // Three words: folded twice, nothing is left over.
+        let sum = u32::from(self.sum) + length + u32::from(identification);
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let both = length << 16 | u32::from(identification);
+        start[IP + 2..IP + 6].copy_from_slice(&both.to_be_bytes());
+        start[IP + 10..IP + 12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        start[IP + 24..IP + 26].copy_from_slice(&udp_length.to_be_bytes());
     }
 }
 

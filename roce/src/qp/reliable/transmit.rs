@@ -194,19 +194,13 @@ impl Reliable {
         };
         let (template, identification) =
             (common.congestion.template(&connection.template), common.identification);
-        let written = match brings {
-            Brings::Nothing | Brings::InBand => {
-                write(template, identification, &header, plan.length, frame, fill)
-            }
-            Brings::Format(_) | Brings::Subscription => frame
-                .get_mut(brings.inserted()..)
-                .ok_or(Failure::Frame)
-                .and_then(|behind| write(template, identification, &header, plan.length, behind, fill))
-                .and_then(|length| {
-                    let of = (common.identity.qpn, context.numbers);
-                    insert_telemetry(brings, frame, length, of).map_err(|_| Failure::Frame)
-                }),
+        let written = match frame.get_mut(brings.inserted()..) {
+            Some(behind) => write(template, identification, &header, plan.length, behind, fill),
+            None => Err(Failure::Frame),
         };
+        let of = (common.identity.qpn, context.numbers);
+        let written = written
+            .and_then(|length| insert_telemetry(brings, frame, length, of).map_err(|_| Failure::Frame));
         let (payload, ack_request, is_oldest) = (plan.length, plan.ack_request, plan.is_oldest);
         match written {
             Ok(length) => {

@@ -188,6 +188,7 @@ fn rate(window: f64) -> f64 {
 /// How loaded the links are changes every 500 packets.
 const LOADS: [f64; 6] = [0.4, 1.0, 1.3, 0.9, 0.2, 1.1];
 
+/// rtgwg-00 4.2, line by line.
 #[test]
 fn a_sender_does_what_section_4_2_says() {
     for (seed, max_stage) in [(1, 5), (2, 0), (3, 1), (4, 5)] {
@@ -229,6 +230,7 @@ fn a_sender_does_what_section_4_2_says() {
     }
 }
 
+/// rtgwg-00 6.3.2, line by line.
 #[test]
 fn a_receiver_does_what_section_6_3_2_says() {
     let mut draft = Draft::new(5);

@@ -140,6 +140,7 @@ fn is_answered(socket: &UdpSocket, family: &Family, id: u16, length: usize) -> i
 mod tests {
     use super::*;
 
+    /// RFC 792, RFC 4443: echo and its reply.
     #[test]
     fn this_host_echoes_what_its_loopback_carries() {
         for ip in ["127.0.0.1", "::1"] {
@@ -154,6 +155,7 @@ mod tests {
         assert!(echo("nosuchif0", IpAddr::from([127, 0, 0, 1]), 100).is_err());
     }
 
+    /// RFC 1071.
     #[test]
     fn the_checksum_is_that_of_rfc_1071() {
         assert_eq!(checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);

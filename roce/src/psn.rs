@@ -55,6 +55,7 @@ impl fmt::Display for Psn {
 mod tests {
     use super::*;
 
+    /// IBA 9.7.1, 9.7.2: what lies ahead, across the end of the 24 bits too.
     #[test]
     fn distance_goes_both_ways_round_the_circle() {
         let last = Psn::new(Psn::CIRCLE - 1);
@@ -64,6 +65,7 @@ mod tests {
         assert_eq!(Psn::new(1 << 23).distance(Psn::new(0)), -(1 << 23));
     }
     /// Every distance, from origins on both sides of each place where a bit or the sign wraps.
+    /// IBA 9.7.2: half the circle is ahead, half is behind.
     #[test]
     fn every_distance_is_what_was_gone() {
         const HALF: i32 = 1 << 23;

@@ -37,6 +37,7 @@ fn emitted(frame: &Frame<'_>, room: usize) -> Vec<u8> {
 /// The prober sent this one with a transport version of 1, to see that it draws no answer.
 const REFUSED: (&str, usize, Discard) = ("probe_rxe_k61", 98, Discard::TransportVersion);
 
+/// IBA 9.2, 9.3.2, 9.3.3, 9.3.4, A17: headers as another implementation writes them.
 #[test]
 fn every_frame_parses_and_is_emitted_byte_for_byte() {
     let captures = captures();
@@ -96,6 +97,7 @@ fn a_window_is_used_and_taken_back() {
     assert!(matches!(operations[10], Operation::SendOnly(Invalidate(_))), "one of its own");
 }
 
+/// IBA 9.3.5.
 #[test]
 fn an_atomic_is_asked_and_answered() {
     let frames = connected("rc_fetch_add");

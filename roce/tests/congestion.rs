@@ -144,6 +144,7 @@ fn hpcc() -> Options {
     }
 }
 
+/// rtgwg-00 6.2.1: requests for telemetry, once a round trip.
 #[test]
 fn probes_run_only_while_data_is_in_flight_and_survive_loss() {
     let mut pair = Pair::connect(hpcc());
@@ -198,6 +199,7 @@ fn a_full_link_lowers_the_rate() {
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
 }
 
+/// rtgwg-00 7.1.
 #[test]
 fn a_telemetry_response_nobody_asked_for_is_refused() {
     let mut script = Script::new(hpcc());

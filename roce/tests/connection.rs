@@ -21,6 +21,7 @@ fn remote(pair: &Pair, host: usize, offset: u64) -> Remote {
 
 const LENGTHS: [u32; 9] = [0, 1, 3, 255, 256, 257, 4096, 4097, 100_001];
 
+/// IBA 9.7.4: a message is cut at the path MTU.
 #[test]
 fn send_write_and_read_carry_every_length_at_every_mtu() {
     for mtu in Mtu::ALL {
@@ -141,6 +142,7 @@ fn lists_of_buffers_and_inline_data_arrive_as_one_message() {
     assert_eq!(pair.hosts[1].received().iter().map(|c| c.length).collect::<Vec<_>>(), [4006, 6]);
 }
 
+/// IBA 9.7.1: PSNs go round.
 #[test]
 fn psns_wrap_within_a_message() {
     let options = Options { mtu: Mtu::M256, send_psn: Psn::CIRCLE - 5, ..Options::default() };
@@ -171,6 +173,7 @@ fn unsignalled_requests_complete_silently() {
     assert_eq!(pair.hosts[0].endpoint.send_room(pair.hosts[0].qpn), 128);
 }
 
+/// IBA 10.8.3.3: a fence.
 #[test]
 fn reads_beyond_the_limit_wait_and_a_fence_waits_for_reads() {
     let options = Options { max_rd_atomic: 1, max_dest_rd_atomic: 1, ..Options::default() };

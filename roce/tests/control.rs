@@ -25,6 +25,7 @@ fn init(host: &Host) -> QpInit {
     }
 }
 
+/// IBA 10.3.1: from RESET by INIT and RTR to RTS, and no other way.
 #[test]
 fn states_follow_in_their_order() {
     let options = Options::default();
@@ -86,6 +87,7 @@ fn a_completion_queue_in_use_stays() {
     assert_eq!(host.endpoint.destroy_cq(cq), Err(ControlError::NoCq(cq)));
 }
 
+/// IBA 10.2.6: an overflow is an error of the queue and of all that complete into it.
 #[test]
 fn a_completion_queue_that_overflows_ends_its_queue_pairs() {
     let mut pair = Pair::connect(Options { cq_depth: 3, ..Options::default() });
@@ -107,6 +109,7 @@ fn a_completion_queue_that_overflows_ends_its_queue_pairs() {
     assert_eq!(pair.hosts[0].sent().iter().map(|c| c.id).collect::<Vec<_>>(), [0, 1, 2]);
 }
 
+/// IBA 9.4: a message has 2^31 bytes at most.
 #[test]
 fn requests_that_can_not_be_are_not_taken() {
     let options = Options {

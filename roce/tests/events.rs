@@ -1,4 +1,4 @@
-//! What no completion tells: who is told of it, when, and how often.
+//! What no completion tells: who is told of it, when, and how often (IBA 11.6.3).
 
 use crate::harness::script::{PEER, PSN, SEND, Script, ack};
 use crate::harness::{Host, Options, path};
@@ -44,6 +44,7 @@ fn the_first_packet_in_rtr_establishes_the_communication() {
     assert_eq!(events(&mut script.host), []);
 }
 
+/// IBA 10.3.1.5: SQD ends what has begun, and says so.
 #[test]
 fn a_queue_is_drained_when_what_had_begun_is_acknowledged() {
     for notify in [true, false] {

@@ -33,6 +33,7 @@ fn run(pair: &mut Pair, request: SendRequest) -> CompletionStatus {
     pair.hosts[0].sent()[0].status
 }
 
+/// IBA 11.2.8.1: a region's first byte has the address that its owner chose.
 #[test]
 fn both_sides_go_by_the_regions_own_addresses() {
     for origins in [[0, 0], [0x10_0000, 8], [0, BASE * 2]] {

@@ -39,6 +39,7 @@ fn outcomes(script: &mut Script) -> Vec<(u64, CompletionStatus)> {
     script.host.sent().iter().map(|completion| (completion.id, completion.status)).collect()
 }
 
+/// IBA 9.7.5.2, 9.7.6: one acknowledgement retires all requests up to its PSN.
 #[test]
 fn an_acknowledgement_covers_all_before_it() {
     let mut script = script();
@@ -52,6 +53,7 @@ fn an_acknowledgement_covers_all_before_it() {
     assert_eq!(outcomes(&mut script), [(1, ok), (2, ok)]);
 }
 
+/// IBA 9.7.2, 9.7.6: an answer ahead of what was sent is no answer.
 #[test]
 fn acknowledgements_of_what_was_never_sent_change_nothing() {
     let mut script = script();
@@ -131,6 +133,7 @@ fn a_response_that_is_not_what_was_asked_for_ends_the_queue_pair() {
     }
 }
 
+/// IBA 11.6.2: each NAK has its completion status; what is behind is flushed.
 #[test]
 fn a_refusal_ends_its_request_and_flushes_the_rest() {
     for (code, status) in [
@@ -156,6 +159,7 @@ fn a_refusal_ends_its_request_and_flushes_the_rest() {
     }
 }
 
+/// IBA 9.7.5.2.8: an RNR NAK names the wait.
 #[test]
 fn a_receiver_that_is_not_ready_is_waited_for() {
     let mut script = Script::new(Options { rnr_retry: 2, ..Options::default() });
@@ -178,6 +182,7 @@ fn a_receiver_that_is_not_ready_is_waited_for() {
     assert_eq!(script.host.endpoint.counters().rnr_naks_received, 3);
 }
 
+/// IBA 9.7.6.1.3: the timeout, the retries, the error.
 #[test]
 fn silence_is_retried_and_then_given_up() {
     let mut script = Script::new(Options { retry_count: 3, ..Options::default() });
@@ -229,6 +234,7 @@ fn progress_gives_all_retries_back() {
     assert_eq!(script.state(), State::ReadyToSend);
 }
 
+/// IBA 10.7, 11.6.2: completions keep the order of requests, also where one fails here.
 #[test]
 fn a_bad_local_buffer_fails_after_what_came_before() {
     let mut script = script();

@@ -28,6 +28,7 @@ fn syndrome(code: NakCode) -> Syndrome {
 
 const ACK: Syndrome = Syndrome::Ack { credits: 31 };
 
+/// IBA 9.7.5.1.2: one acknowledgement answers several packets; IBA 9.7.7.2: it counts no credits.
 #[test]
 fn acknowledgements_are_coalesced() {
     let mut script = script();
@@ -38,6 +39,7 @@ fn acknowledgements_are_coalesced() {
     assert_eq!(script.drain(), [(PSN + 9, ack(10))]);
 }
 
+/// IBA 9.7.5.2.8: a gap is reported once.
 #[test]
 fn a_gap_gets_one_nak_and_the_packets_behind_it_none() {
     let mut script = script();
@@ -57,6 +59,7 @@ fn a_gap_gets_one_nak_and_the_packets_behind_it_none() {
     assert_eq!(script.host.bytes(0, 1), [5]);
 }
 
+/// IBA 9.7.5.1: a duplicate is answered and not executed.
 #[test]
 fn duplicates_of_send_and_write_are_acknowledged_and_not_executed() {
     let mut script = script();
@@ -76,6 +79,7 @@ fn duplicates_of_send_and_write_are_acknowledged_and_not_executed() {
     assert_eq!(script.send(behind - 1, write, &[9]), Err(Discard::PsnGap));
 }
 
+/// IBA 9.7.5.1.5: a READ that comes again is executed anew.
 #[test]
 fn a_duplicate_read_goes_on_where_the_peer_asks() {
     let mut script = script();
@@ -102,6 +106,7 @@ fn a_duplicate_read_goes_on_where_the_peer_asks() {
     assert_eq!(script.drain(), []);
 }
 
+/// IBA 9.7.5.1.5: an atomic that comes again is answered with what it found.
 #[test]
 fn a_duplicate_atomic_is_answered_from_memory() {
     let mut script = script();
@@ -115,6 +120,7 @@ fn a_duplicate_atomic_is_answered_from_memory() {
     assert_eq!(script.host.bytes(8, 8), 42u64.to_ne_bytes());
 }
 
+/// IBA 9.7.5.1: answers leave in the order of their PSNs.
 #[test]
 fn an_acknowledgement_waits_for_the_read_before_it() {
     let mut script = script();
@@ -316,6 +322,7 @@ fn more_reads_than_agreed_are_an_invalid_request() {
     assert_eq!(aeth(answers[2].1), syndrome(NakCode::InvalidRequest));
 }
 
+/// IBA 9.6.1.1, 9.6.1.1.3: another partition, another sender, another queue pair.
 #[test]
 fn strangers_are_not_heard() {
     let mut script = script();

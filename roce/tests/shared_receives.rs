@@ -66,6 +66,7 @@ fn send(pair: &mut Pair, qpn: Qpn, id: u64, length: u32) {
     pair.post(0, request);
 }
 
+/// IBA 10.2.9: the queue pairs take requests in the order of their messages.
 #[test]
 fn whoever_comes_first_takes_the_next_request() {
     let (mut pair, srq, [a, b]) = shared(Options::default());
@@ -96,6 +97,7 @@ fn a_dry_queue_answers_not_ready_until_somebody_posts() {
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
 }
 
+/// IBA 10.2.9.1: the limit's event disarms it.
 #[test]
 fn falling_below_the_limit_is_told_once() {
     let (mut pair, srq, [a, b]) = shared(Options::default());

@@ -184,6 +184,7 @@ const KEYED: fn(&mut Congestion) = |congestion| {
     congestion.feedback_key = Some(FeedbackKey([9; 16]));
 };
 
+/// rtgwg-00 9.1.
 #[test]
 fn sealed_feedback_works_like_any() {
     let (_, share, pair) = transfer(hpcc(KEYED));
@@ -198,6 +199,7 @@ fn sealed_feedback_works_like_any() {
 }
 
 /// What an attacker on the path can do with a good ICRC: change feedback, send its own, send what it heard again.
+/// rtgwg-00 9.1: feedback is authenticated, and good once.
 #[test]
 fn forged_and_replayed_feedback_is_counted_and_ignored() {
     let mut pair = Pair::connect(hpcc(KEYED));

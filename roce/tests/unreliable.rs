@@ -130,6 +130,7 @@ fn a_write_arrives_and_a_reader_is_refused() {
     assert_eq!(refused, Err(PostError::Service { qpn: a.qpn }));
 }
 
+/// IBA 9.8.2.2.3: a message that lacks a packet is dropped whole.
 #[test]
 fn a_missing_packet_takes_its_message_with_it_and_the_receive_request_waits() {
     for missing in 0..3 {
@@ -191,6 +192,7 @@ fn a_write_that_announces_more_than_a_message_may_have_is_dropped() {
     assert_eq!(arrive(&mut b, &frame.unwrap()), Err(Discard::Length));
 }
 
+/// IBA 10.3.1.6: SQE.
 #[test]
 fn a_send_from_memory_that_is_not_ours_stops_sending_but_not_receiving() {
     let [mut a, mut b] = connections();
@@ -210,6 +212,7 @@ fn a_send_from_memory_that_is_not_ours_stops_sending_but_not_receiving() {
     assert_eq!(sent(&mut a).len(), 1);
 }
 
+/// IBA 10.3.1.5: SQD.
 #[test]
 fn a_drained_queue_ends_what_has_begun() {
     let [mut a, _] = connections();
@@ -226,6 +229,7 @@ fn a_drained_queue_ends_what_has_begun() {
     assert_eq!(sent(&mut a).len(), 1);
 }
 
+/// IBA 9.8.3, 11.4.1.2, A17.4.5.1: 40 bytes stand before the payload; an IPv4 header in the last 20 of them.
 #[test]
 fn a_datagram_comes_with_its_ip_header_and_its_sender() {
     let v6 = |last: u16| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last]);
@@ -248,6 +252,7 @@ fn a_datagram_comes_with_its_ip_header_and_its_sender() {
     }
 }
 
+/// IBA 9.6.1.1.3: the queue key; IBA 10.2.5: a key with its top bit set stands for the sender's own.
 #[test]
 fn a_datagram_of_another_key_or_without_room_is_dropped() {
     let ([mut a, mut b], address) = datagrams();
@@ -279,6 +284,34 @@ fn a_datagram_of_another_key_or_without_room_is_dropped() {
     receive(&mut b, 11, 0, 140);
     assert_eq!(arrive(&mut b, &frame), Ok(()), "a controlled key stands for the sender's own");
     assert_eq!(b.received()[0].id, 11);
+}
+
+/// IBA 10.9.3: two limited members of a partition do not talk to each other.
+#[test]
+fn one_of_two_members_of_a_partition_is_a_full_one() {
+    let other = Err(Discard::PartitionKey);
+    for (ours, theirs, outcome) in
+        [(0x7fff, 0x7fff, other), (0x7fff, 0xffff, Ok(())), (0x7fff, 0xfffe, other)]
+    {
+        let ([mut a, mut b], address) = datagrams();
+        for (host, partition_key) in [(&mut a, ours), (&mut b, theirs)] {
+            for modify in [
+                Modify::Reset,
+                Modify::InitDatagram { queue_key: KEY, partition_key },
+                Modify::ReadyToReceiveDatagrams { mtu: Mtu::M1024 },
+                Modify::ReadyToSendDatagrams {
+                    send_psn: Psn::new(7),
+                    congestion: Congestion::new(Options::default().congestion),
+                },
+            ] {
+                host.endpoint.modify_qp(NOW, host.qpn, modify).unwrap();
+            }
+        }
+        receive(&mut b, 1, 0, 140);
+        let to = Datagram { address, qpn: b.qpn, queue_key: KEY };
+        post(&mut a, |a| SendRequest::send_to(1, a.sge(0, 100), to));
+        assert_eq!(arrive(&mut b, &sent(&mut a)[0]), outcome, "{theirs:#x}");
+    }
 }
 
 #[test]

@@ -324,6 +324,7 @@ mod tests {
         assert!(wrong.to_string().contains("more than twice"), "{wrong}");
     }
 
+    /// IBA table 35, 9.4: which service has which operation, and how long a message may be.
     #[test]
     fn what_does_not_fit_the_tool_is_refused() {
         for (tool, line, part) in [

@@ -220,6 +220,7 @@ mod tests {
         path
     }
 
+    /// rtgwg-00 7.1: the hop with the highest normalised in-flight bytes.
     #[test]
     fn a_responder_reports_the_busiest_hop() {
         let mut records = PathRecords::new();

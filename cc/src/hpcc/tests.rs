@@ -133,6 +133,7 @@ fn a_response_with_one_hop_is_compared_with_that_hop() {
     assert_eq!(hpcc.last_update_seq(), 21);
 }
 
+/// rtgwg-00 6.1.3: the path's identifier changes with the path.
 #[test]
 fn another_path_only_records() {
     let mut hpcc = started();
@@ -238,6 +239,7 @@ fn loss_and_plain_acknowledgements_leave_the_state() {
     assert_eq!(state(&hpcc), before);
 }
 
+/// rtgwg-00 5: the parameters.
 #[test]
 fn a_parameter_out_of_its_limits_is_refused_by_name() {
     let good = config();
@@ -258,6 +260,7 @@ fn a_parameter_out_of_its_limits_is_refused_by_name() {
     ));
 }
 
+/// rtgwg-00 5: the rule of thumb for the additive increase.
 #[test]
 fn the_increase_shares_the_headroom_among_the_flows() {
     let config =

@@ -136,6 +136,7 @@ mod tests {
         }
     }
 
+    /// IBA 13.4.2, 13.5.1: 256 bytes, from queue pair 1 to queue pair 1.
     #[test]
     fn a_datagram_arrives_as_it_was_sent() {
         for (source, destination) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
@@ -166,6 +167,7 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| there.receive()).count(), DEPTH);
     }
 
+    /// IBA 9.2.1, 10.2.5, 10.5.5: what is no UD SEND Only to queue pair 1 by its well-known key.
     #[test]
     fn other_frames_are_left_to_others() {
         let mut management = management();

@@ -218,6 +218,7 @@ mod tests {
         (unpolled, place)
     }
 
+    /// IBA 10.8: a request is outstanding until its completion is polled.
     #[test]
     fn a_queue_is_full_until_requests_are_done_not_until_they_are_taken() {
         let (unpolled, place) = fresh();

@@ -88,6 +88,7 @@ mod tests {
         assert!(reaches("fd00::1/64", "fe80::1") && !reaches("fd00::1/0", "10.0.0.1"));
     }
 
+    /// RFC 4291.
     #[test]
     fn an_eui_64_has_its_universal_bit_flipped() {
         let mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);

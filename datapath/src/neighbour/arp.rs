@@ -67,6 +67,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// RFC 826.
         #[test]
         fn what_is_emitted_parses_to_the_same(reply: bool, mut mac: [u8; 6], to: [u8; 6], ips: [[u8; 4]; 2]) {
             mac[0] &= !1;

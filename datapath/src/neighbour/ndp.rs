@@ -188,6 +188,7 @@ mod tests {
     }
 
     proptest! {
+        /// RFC 4861 4.3, 4.4.
         #[test]
         fn what_is_emitted_parses_to_the_same(
             source in unicast(), destination in unicast(), target in unicast(), message in message(), mac in mac(),
@@ -203,6 +204,7 @@ mod tests {
         }
 
         /// The checksum sees every flipped bit of the message and of the addresses.
+        /// RFC 4443 2.3, RFC 4861 7.1.1, 7.1.2: a wrong checksum.
         #[test]
         fn a_flipped_bit_is_seen(message in message(), mac in mac(), bit in 0..8_usize, at in 22..78_usize) {
             let ndp = Ndp { source: Ipv6Addr::LOCALHOST, destination: Ipv6Addr::LOCALHOST, target: Ipv6Addr::LOCALHOST, message };
@@ -226,6 +228,7 @@ mod tests {
         }
     }
 
+    /// RFC 4861 7.1.1, 7.1.2: the hop limit is 255.
     #[test]
     fn what_a_router_passed_on_is_refused() {
         let ndp = Ndp {
@@ -240,6 +243,7 @@ mod tests {
         assert_eq!(Ndp::parse(&frame[..length]), Err(Malformed));
     }
 
+    /// RFC 4291 2.7.1, RFC 2464 7.
     #[test]
     fn groups_have_their_own_addresses() {
         let (group, mac) = solicited_node("fe80::5054:ff:fe12:3456".parse().unwrap());

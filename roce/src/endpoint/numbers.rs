@@ -112,6 +112,7 @@ mod tests {
         }
     }
 
+    /// IBA 3.5.3: the numbers of the management queue pairs and of multicast are not given.
     #[test]
     fn numbers_that_are_kept_are_not_given() {
         let numbers = QpNumbers::new(0, MAX_QPS, &[9; 32]);

@@ -315,6 +315,7 @@ mod tests {
         }
     }
 
+    /// IBA 10.7: what is posted without data needs no buffer.
     #[test]
     fn operations_without_data_take_any() {
         let flush = SendRequest::flush(0, REMOTE, u32::MAX, Feth::new(true, false, false));

@@ -215,6 +215,7 @@ mod tests {
 
     /// Whatever ways there are for packets of different lengths, here and in the CPU's multiplication: of 16 bytes, of 64 from
     /// 128 on, of 128 from 256, of 256 from 2,048.
+    /// IBA A17.3.3, 9.2.
     #[test]
     fn every_length_has_its_icrc() {
         let lengths = (40..=600).chain([1000, 1024, 2047, 2048]).chain(2080..2112).chain(4144..=4172);
@@ -231,6 +232,7 @@ mod tests {
         }
     }
 
+    /// IBA A17.3.3: what stands for the link header.
     #[test]
     fn the_link_header_is_eight_bytes_of_ones() {
         assert_eq!(by_bits(&[0xff; 8]), !LINK_HEADER);

@@ -110,6 +110,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// rtgwg-00 6.3.1: the flow's parameters.
         #[test]
         fn a_setup_survives_the_wire(nanos: u32, rates: [u64; 3], eta: u32, max_stage: u32, asked in 0usize..7) {
             let setup = Setup {

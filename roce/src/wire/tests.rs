@@ -270,6 +270,7 @@ proptest! {
         }
     }
 
+    /// rtgwg-00 6.1: each switch adds a record.
     #[test]
     fn switches_stamp_until_the_room_is_full(
         (path, id) in path(), bth in bth(), room in 0..=15u8,
@@ -302,6 +303,7 @@ proptest! {
         prop_assert_eq!(frame, before);
     }
 
+    /// RFC 3168 and RFC 1624: the mark, and the IPv4 checksum after it.
     #[test]
     fn a_marked_packet_is_the_same_but_for_ce((path, id) in path(), (header, payload) in packet()) {
         let mut frame = emitted(&path, id, &header, &payload);
@@ -314,6 +316,7 @@ proptest! {
     }
 }
 
+/// IBA table 43, table 46.
 #[test]
 fn every_syndrome_is_itself_or_reserved() {
     let legal: Vec<u8> = (0..=255).filter(|&code| Syndrome::from_code(code).is_some()).collect();
@@ -323,6 +326,7 @@ fn every_syndrome_is_itself_or_reserved() {
     }
 }
 
+/// IBA table 45.
 #[test]
 fn rnr_timers_are_those_of_iba_table_45() {
     let micros = |code| RnrTimer::new(code).duration().as_micros();
@@ -332,6 +336,7 @@ fn rnr_timers_are_those_of_iba_table_45() {
     assert_eq!(RnrTimer::at_least(core::time::Duration::from_secs(9)).code(), 0);
 }
 
+/// IBA table 38.
 #[test]
 fn opcodes_are_those_of_iba_table_38() {
     let known: Vec<u8> = (0..=255).filter(|&code| Opcode(code).shape().is_some()).collect();
@@ -342,6 +347,7 @@ fn opcodes_are_those_of_iba_table_38() {
     assert_eq!(known, expected.collect::<Vec<u8>>());
 }
 
+/// rtgwg-00 Figure 4, 6.1: rate, time, bytes sent and queue of a port.
 #[test]
 fn a_hop_record_lies_as_in_figure_4() {
     // 1 Gb/s is 9; 0x123456 ns; 0x789ab × 128 bytes; 0xcdef × 80 bytes.

@@ -495,7 +495,7 @@ pub fn raw_reth(reth: Reth, payload: &[u8]) -> Vec<u8> {
     [&reth.address.to_be_bytes()[..], &key, &reth.length.to_be_bytes(), payload].concat()
 }
 
-/// IBA 9.6.1.1, 9.2: what isn't a packet of this version at all is dropped in silence.
+/// IBA 9.6.1.1, 9.2, 9.2.4: what isn't a packet of this version at all is dropped in silence.
 fn malformed(keys: &Keys) -> Vec<Row> {
     let silent = |name, raw, discard| Row {
         name,

@@ -140,3 +140,19 @@ pub extern "C" fn ibv_rate_to_mbps(rate: c_int) -> c_int {
 pub extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
     RATES.iter().find(|(.., found)| *found == mbps).map_or(0, |(code, ..)| *code)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// IBA 9.11: every rate has one code, one multiple and one speed, and leads back to itself.
+    #[test]
+    fn rates_lead_there_and_back() {
+        for (code, multiple, mbps) in RATES {
+            assert_eq!((ibv_rate_to_mult(code), ibv_rate_to_mbps(code)), (multiple, mbps));
+            assert_eq!((mult_to_ibv_rate(multiple), mbps_to_ibv_rate(mbps)), (code, code));
+        }
+        assert_eq!((ibv_rate_to_mbps(2), ibv_rate_to_mbps(3), ibv_rate_to_mbps(15)), (2500, 10_000, 103_125));
+        assert_eq!((ibv_rate_to_mult(99), mult_to_ibv_rate(99)), (-1, 0));
+    }
+}

@@ -359,6 +359,7 @@ pub unsafe extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8
 mod tests {
     use super::*;
 
+    /// IBA A17.5.
     #[test]
     fn addresses_are_gids_and_back() {
         for ip in ["10.0.0.1", "fe80::1", "2001:db8::7"] {

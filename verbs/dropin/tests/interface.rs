@@ -30,6 +30,7 @@ fn null_is_refused_where_an_object_should_be() {
     }
 }
 
+/// IBA 10.6.3.1: a peer's right to write needs the owner's.
 #[test]
 fn memory_is_checked_when_it_is_registered() {
     let objects = Objects::new();

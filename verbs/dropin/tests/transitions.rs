@@ -57,6 +57,7 @@ fn rights_given_on_the_way_to_rtr_and_rts_count() {
     assert_eq!(write(&objects), REFUSED);
 }
 
+/// IBA 11.2.5.2.
 #[test]
 fn a_drained_queue_pair_takes_what_a_running_one_does_not() {
     let objects = Objects::new();

@@ -20,7 +20,7 @@ const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 /// Addresses that are asked for; who has been asked for longest makes room.
 const ASKED: usize = 1024;
-/// A datagram to the discard port (RFC 863) makes the kernel look its receiver up.
+/// A datagram to the discard port makes the kernel look its receiver up.
 const DISCARD: u16 = 9;
 
 /// An interface's addresses, routes and neighbours, read by rtnetlink on the control path.

@@ -29,6 +29,7 @@ fn carry(now: Instant, from: &mut Neighbours, to: &mut Neighbours) {
     }
 }
 
+/// RFC 826, RFC 4861.
 #[test]
 fn two_hosts_find_each_other_by_arp_and_by_neighbour_discovery() {
     for (ours, theirs) in [("10.0.0.1/24", "10.0.0.2/24"), ("fd00::1/64", "fd00::2/64")] {
@@ -42,6 +43,7 @@ fn two_hosts_find_each_other_by_arp_and_by_neighbour_discovery() {
     }
 }
 
+/// RFC 4861 10: MAX_MULTICAST_SOLICIT, RETRANS_TIMER.
 #[test]
 fn who_does_not_answer_is_asked_three_times() {
     let mut a = host(A, &["10.0.0.1/24"]);
@@ -187,6 +189,7 @@ fn what_is_set_is_not_asked_for() {
     assert!(frames(&mut a).is_empty());
 }
 
+/// RFC 5227 3.
 #[test]
 fn who_probes_for_a_taken_address_is_told() {
     let mut a = host(A, &["fd00::1/64"]);

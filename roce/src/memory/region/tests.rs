@@ -58,6 +58,7 @@ fn a_changed_region_keeps_its_keys_and_nothing_else() {
     assert_eq!(table.change(region.lkey, PD, &wanted), Err(ControlError::NoRegion(region.lkey)));
 }
 
+/// IBA 10.6.3: local and remote keys are two things.
 #[test]
 fn a_local_key_is_no_remote_key() {
     let mut table = table(1024);

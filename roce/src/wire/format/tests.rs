@@ -75,6 +75,7 @@ fn region(frame: &[u8]) -> &[u8] {
 }
 
 /// P4 INT v2.1, 5.6 and 5.7: shim, header, one hop's metadata.
+/// RFC 4727 6: the port is one for experiments.
 #[test]
 fn int_md_stands_as_its_figures_say() {
     let (mut frame, length) = inserted(Format::IntMd, false, &[1; 8]);
@@ -127,6 +128,7 @@ fn ioam_stands_as_its_figures_say() {
 }
 
 /// draft-kumar-ippm-ifa: header, metadata header, one hop of 32 bytes.
+/// RFC 3692: the protocol number is one for experiments.
 #[test]
 fn ifa_stands_as_its_figures_say() {
     let (mut frame, length) = inserted(Format::Ifa, false, &[1; 8]);
@@ -150,6 +152,7 @@ fn ifa_stands_as_its_figures_say() {
 }
 
 /// draft-shi-ippm-advanced-ecn-00, Figure 2 and Table 1.
+/// RFC 4727 3.6: the option's type is one for experiments.
 #[test]
 fn aecn_stands_as_its_figures_say() {
     let (mut frame, length) = inserted(Format::Aecn, true, &[1; 8]);
@@ -256,6 +259,7 @@ fn linux_as_an_ioam_node_tells_queue_and_microseconds() {
     );
 }
 
+/// RFC 9197 4.3: a namespace that a node does not know is none of its business.
 #[test]
 fn foreign_namespaces_instructions_and_name_spaces_are_left_alone() {
     for (format, at) in [(Format::IntMd, 8), (Format::Ioam, 9), (Format::Ifa, 4)] {
@@ -275,6 +279,7 @@ fn foreign_namespaces_instructions_and_name_spaces_are_left_alone() {
     }
 }
 
+/// RFC 8200 4.3: the header stands behind IPv6's own.
 #[test]
 fn hop_by_hop_options_need_ipv6() {
     for format in [Format::Ioam, Format::Aecn] {
@@ -286,6 +291,7 @@ fn hop_by_hop_options_need_ipv6() {
     assert!("ebpf".parse::<Format>().is_err());
 }
 
+/// RFC 8200 4.2, RFC 9486 4: an option's type says whether it may be skipped.
 #[test]
 fn options_that_must_not_be_skipped_are_not() {
     let (mut frame, length) = inserted(Format::Aecn, true, &[1; 8]);

@@ -129,3 +129,10 @@ fn a_place_that_is_taken_is_refused_as_linux_refuses_it() {
     listen(one).unwrap();
     assert_eq!(listen(other), TAKEN, "one listens at a time");
 }
+
+/// IBA A11.2: a port's service begins with the port space's prefix.
+#[test]
+fn a_service_is_its_port_space_and_port() {
+    assert_eq!(service(RDMA_PS_TCP, 7174), 0x0106_1c06);
+    assert_eq!(service(RDMA_PS_UDP, 7174), 0x0111_1c06);
+}

@@ -48,6 +48,7 @@ fn sent(peer: IpAddr) -> Vec<(Kind, u32)> {
     to_it.map(|(_, mad)| (message::kind(mad).unwrap(), message::ids(mad).0)).collect()
 }
 
+/// IBA 12.6.10, 12.9.8.4: the connection rests before its identifiers mean another.
 #[test]
 fn the_queue_pair_ends_with_its_connection() {
     let mut server = Server::new();
@@ -63,6 +64,7 @@ fn the_queue_pair_ends_with_its_connection() {
         let mad = message::message(kind, 1, REMOTE, local);
         server.takes(peer, &mad);
         assert_eq!(event(&server), Some(RDMA_CM_EVENT_DISCONNECTED));
+        assert!(id.lock().time_wait.is_some(), "its identifiers rest");
         assert!(id.lock().pending.is_none(), "it is repeated no more");
         assert_eq!(network().ended.iter().filter(|ended| **ended == qpn).count(), 1);
         server.takes(peer, &mad);
@@ -167,6 +169,7 @@ impl Dice {
     }
 }
 
+/// IBA 12.9.7: what comes in which state.
 #[test]
 fn whatever_peers_say_each_message_has_one_answer_at_most_and_events_are_bounded() {
     let mut server = Server::new();

@@ -21,6 +21,7 @@ fn mads(file: &[u8]) -> Vec<Mad> {
     mads
 }
 
+/// IBA 12.6.2, 12.6.5, 12.7.31, 13.4.3, A11.4.3.
 #[test]
 fn a_request_of_linux_is_read_and_written_again() {
     let theirs = captured()[0];
@@ -42,6 +43,7 @@ fn a_request_of_linux_is_read_and_written_again() {
     assert_eq!(ours, theirs);
 }
 
+/// IBA 12.6.8, 12.7.31.
 #[test]
 fn a_reply_of_linux_is_read_and_written_again() {
     let theirs = captured()[1];
@@ -72,6 +74,7 @@ fn xrc_is_another_service() {
     assert_eq!(read_reply(&reply, true), side);
 }
 
+/// IBA 12.6, 12.6.10.
 #[test]
 fn the_other_messages_of_linux_are_written_alike() {
     let all = captured();
@@ -84,6 +87,7 @@ fn the_other_messages_of_linux_are_written_alike() {
     assert_eq!(message(Kind::DisconnectReply, transaction, server, client), all[4]);
 }
 
+/// IBA 12.11.1, 12.11.2, 12.11.2.2.
 #[test]
 fn the_question_for_a_queue_pair_and_its_answer_are_as_linux_has_them() {
     // First Linux answered, then it asked.
@@ -116,5 +120,22 @@ fn any_bytes_are_read_or_refused() {
         let mad: Mad = std::array::from_fn(|n| (n as u8).wrapping_mul(31) ^ seed);
         let _ = (kind(&mad), Request::read(&mad), read_reply(&mad, true), read_reject(&mad));
         let _ = (ServiceRequest::read(&mad), ServiceReply::read(&mad));
+    }
+}
+
+/// IBA 12.6.7, 12.6.7.2: what is rejected, why, and by whom it is known.
+#[test]
+fn a_rejection_says_why() {
+    let guid = [1, 2, 3, 4, 5, 6, 7, 8];
+    for (reason, code, words) in [
+        (Reason::Timeout, 4, [0x80, 0x10]),
+        (Reason::InvalidService, 8, [0; 2]),
+        (Reason::InvalidMtu, 26, [0; 2]),
+        (Reason::Consumer, 28, [0; 2]),
+    ] {
+        let mad = reject(9, 2, 3, reason, guid);
+        assert_eq!((kind(&mad), ids(&mad), read_reject(&mad)), (Some(Kind::Reject), (2, 3), code));
+        assert_eq!(mad[BODY + 8..BODY + 10], words);
+        assert_eq!(mad[BODY + 12..BODY + 20] == guid, reason == Reason::Timeout);
     }
 }

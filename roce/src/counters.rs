@@ -72,6 +72,8 @@ discards! {
     RemoteAccess = "access not allowed",
     /// A local buffer is too small or not allowed.
     LocalProtection = "local buffer error",
+    /// Registered memory that the application unmapped, or whose file it shortened.
+    Vanished = "registered memory that is no longer mapped",
     /// No receive request is posted; an RNR NAK says so.
     ReceiverNotReady = "no receive posted",
     /// An XRCETH that names no shared receive queue of an XRC domain (IBA annex A14).

@@ -8,7 +8,7 @@ use core::time::Duration;
 use roce::qp::{CompletionStatus, CongestionAlgorithm, Remote, SendRequest, Sge};
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{Feedback, Header, MAX_OVERHEAD, Mtu, Report, parse};
-use roce::{Access, Discard, Memory, Outbox, Slice};
+use roce::{Access, AccessError, Discard, Memory, Outbox, Slice};
 
 const REMOTE: Remote = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
 
@@ -226,18 +226,21 @@ struct Counting {
 }
 
 impl Memory for Counting {
-    fn place(&mut self, to: Slice, bytes: &[u8]) {
+    fn place(&mut self, to: Slice, bytes: &[u8]) -> Result<(), AccessError> {
         assert_eq!(to.address(), BASE + self.placed);
         self.placed += bytes.len() as u64;
+        Ok(())
     }
 
-    fn gather(&self, _from: Slice, _into: &mut [u8]) {}
+    fn gather(&self, _from: Slice, _into: &mut [u8]) -> Result<(), AccessError> {
+        Ok(())
+    }
 
-    fn fetch_add(&mut self, _at: Slice, _add: u64) -> u64 {
+    fn fetch_add(&mut self, _at: Slice, _add: u64) -> Result<u64, AccessError> {
         unreachable!()
     }
 
-    fn compare_swap(&mut self, _at: Slice, _compare: u64, _swap: u64) -> u64 {
+    fn compare_swap(&mut self, _at: Slice, _compare: u64, _swap: u64) -> Result<u64, AccessError> {
         unreachable!()
     }
 }

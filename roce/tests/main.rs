@@ -38,6 +38,7 @@ mod telemetry;
 mod told;
 mod unreliable;
 mod upgrade;
+mod vanished;
 mod windows;
 mod xrc;
 mod xrc_packets;

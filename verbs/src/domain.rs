@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 const PAGE: usize = 4096;
 
+/// What who registers memory promises.
+const MAPPED: &str = "a region's memory is mapped while the region lives";
+
 /// A protection domain: its queue pairs reach its regions, and no others.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
@@ -170,10 +173,13 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// Where the range leaves the region; nothing is copied then.
+    ///
+    /// # Panics
+    /// Panics if the memory was unmapped since it was registered.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), BoundsError> {
         let from = self.check(offset, into.len())?;
         // SAFETY: checked to lie in the region, which is valid for reads while `self` lives.
-        unsafe { copy_out(from, into) };
+        unsafe { copy_out(from, into) }.expect(MAPPED);
         Ok(())
     }
 
@@ -181,10 +187,13 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// Where the range leaves the region; nothing is copied then.
+    ///
+    /// # Panics
+    /// Panics if the memory was unmapped since it was registered.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), BoundsError> {
         let to = self.check(offset, bytes.len())?;
         // SAFETY: checked to lie in the region, which is valid for writes while `self` lives.
-        unsafe { copy_in(to, bytes) };
+        unsafe { copy_in(to, bytes) }.expect(MAPPED);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use roce::qp::{
     RtsSettings, SendRequest, Sge,
 };
 use roce::wire::{MAX_OVERHEAD, Mac, Mtu, Path, RnrTimer, Service};
-use roce::{Access, CqId, Endpoint, EndpointConfig, Memory, Psn, Qpn, Region, Slice};
+use roce::{Access, AccessError, CqId, Endpoint, EndpointConfig, Memory, Psn, Qpn, Region, Slice};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -28,17 +28,19 @@ impl Ram {
 }
 
 impl Memory for Ram {
-    fn place(&mut self, to: Slice, bytes: &[u8]) {
+    fn place(&mut self, to: Slice, bytes: &[u8]) -> Result<(), AccessError> {
         self.0[Self::range(to)].copy_from_slice(bytes);
+        Ok(())
     }
-    fn gather(&self, from: Slice, into: &mut [u8]) {
+    fn gather(&self, from: Slice, into: &mut [u8]) -> Result<(), AccessError> {
         into.copy_from_slice(&self.0[Self::range(from)]);
+        Ok(())
     }
-    fn fetch_add(&mut self, _: Slice, _: u64) -> u64 {
-        0
+    fn fetch_add(&mut self, _: Slice, _: u64) -> Result<u64, AccessError> {
+        Ok(0)
     }
-    fn compare_swap(&mut self, _: Slice, _: u64, _: u64) -> u64 {
-        0
+    fn compare_swap(&mut self, _: Slice, _: u64, _: u64) -> Result<u64, AccessError> {
+        Ok(0)
     }
 }
 

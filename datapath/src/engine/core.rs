@@ -3,6 +3,7 @@
 use super::control::Inbox;
 use super::station::Station;
 use crate::clock::Clock;
+use crate::host_memory::faults;
 use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo};
 use crate::prefetch;
 use roce::Outbox;
@@ -31,6 +32,8 @@ pub(super) struct Core<P: PacketIo> {
     stuck: u32,
     /// The port's descriptor tells of frames.
     listens: bool,
+    /// When the core looks next whether the program has set a handler for faults.
+    look: cc::Instant,
     /// Last, so that it outlives the buffers above.
     port: P,
 }
@@ -64,6 +67,7 @@ impl<P: PacketIo> Core<P> {
             spare: None,
             stuck: 0,
             listens: false,
+            look: cc::Instant::ZERO,
             port,
         }
     }
@@ -91,6 +95,10 @@ impl<P: PacketIo> Core<P> {
     fn work(&mut self) -> bool {
         let now = self.clock.now();
         let mut work = self.control(now);
+        if work || now >= self.look {
+            faults::renew();
+            self.look = now + faults::PERIOD;
+        }
         work |= self.station.take_posts(now);
         work |= self.take_in(now);
         work |= self.station.on_timeout(now);
@@ -190,6 +198,7 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
 
 impl<P: PacketIo> Turn for Core<P> {
     fn attach(&mut self) {
+        faults::hear();
         self.port.attach();
     }
 

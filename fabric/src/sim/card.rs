@@ -7,7 +7,9 @@ use roce::qp::{
     SendRequest, Sge, udp_source_port,
 };
 use roce::wire::{Format, Mac, Mtu, Path, RnrTimer, Service};
-use roce::{Access, ControlError, CqId, Endpoint, EndpointConfig, Memory, PdId, Psn, Qpn, Region, Slice};
+use roce::{
+    Access, AccessError, ControlError, CqId, Endpoint, EndpointConfig, Memory, PdId, Psn, Qpn, Region, Slice,
+};
 use std::net::IpAddr;
 
 /// Where every host's one region begins; it is as long as any request.
@@ -24,18 +26,21 @@ pub(super) struct Counted {
 }
 
 impl Memory for Counted {
-    fn place(&mut self, to: Slice, _: &[u8]) {
+    fn place(&mut self, to: Slice, _: &[u8]) -> Result<(), AccessError> {
         self.placed += u64::from(to.len());
+        Ok(())
     }
 
-    fn gather(&self, _: Slice, _: &mut [u8]) {}
-
-    fn fetch_add(&mut self, _: Slice, _: u64) -> u64 {
-        0
+    fn gather(&self, _: Slice, _: &mut [u8]) -> Result<(), AccessError> {
+        Ok(())
     }
 
-    fn compare_swap(&mut self, _: Slice, _: u64, _: u64) -> u64 {
-        0
+    fn fetch_add(&mut self, _: Slice, _: u64) -> Result<u64, AccessError> {
+        Ok(0)
+    }
+
+    fn compare_swap(&mut self, _: Slice, _: u64, _: u64) -> Result<u64, AccessError> {
+        Ok(0)
     }
 }
 

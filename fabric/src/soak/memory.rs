@@ -1,7 +1,7 @@
 //! The memory of the soak's hosts, in which every access is checked.
 
 use datapath::io::PacketBuf;
-use roce::{Memory, Slice};
+use roce::{AccessError, Memory, Slice};
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,20 +31,22 @@ impl Ram {
 }
 
 impl Memory for Ram {
-    fn place(&mut self, to: Slice, bytes: &[u8]) {
+    fn place(&mut self, to: Slice, bytes: &[u8]) -> Result<(), AccessError> {
         self.0[Self::range(to)].copy_from_slice(bytes);
+        Ok(())
     }
 
-    fn gather(&self, from: Slice, into: &mut [u8]) {
+    fn gather(&self, from: Slice, into: &mut [u8]) -> Result<(), AccessError> {
         into.copy_from_slice(&self.0[Self::range(from)]);
+        Ok(())
     }
 
-    fn fetch_add(&mut self, at: Slice, add: u64) -> u64 {
-        self.word(at, |word| word.wrapping_add(add))
+    fn fetch_add(&mut self, at: Slice, add: u64) -> Result<u64, AccessError> {
+        Ok(self.word(at, |word| word.wrapping_add(add)))
     }
 
-    fn compare_swap(&mut self, at: Slice, compare: u64, swap: u64) -> u64 {
-        self.word(at, |word| if word == compare { swap } else { word })
+    fn compare_swap(&mut self, at: Slice, compare: u64, swap: u64) -> Result<u64, AccessError> {
+        Ok(self.word(at, |word| if word == compare { swap } else { word }))
     }
 }
 

@@ -46,19 +46,24 @@ impl Slice {
 
 /// Registered memory. The application may write it at any moment, so no implementation may form a Rust
 /// reference over it; bytes are copied in and out.
+///
+/// # Errors
+/// Each access returns [`AccessError::Vanished`] if the memory is registered but no longer there: the application unmapped it, or
+/// shortened the file behind it. Some of its bytes may have been written.
+#[allow(clippy::missing_errors_doc)]
 pub trait Memory {
     /// Writes `bytes` to `to`; the lengths are equal.
-    fn place(&mut self, to: Slice, bytes: &[u8]);
+    fn place(&mut self, to: Slice, bytes: &[u8]) -> Result<(), AccessError>;
     /// Reads `from` into `into`; the lengths are equal.
-    fn gather(&self, from: Slice, into: &mut [u8]);
+    fn gather(&self, from: Slice, into: &mut [u8]) -> Result<(), AccessError>;
     /// Writes 8 aligned bytes at once, after all that was placed before (IBA annex A19: ATOMIC WRITE).
-    fn store(&mut self, at: Slice, bytes: [u8; 8]) {
-        self.place(at, &bytes);
+    fn store(&mut self, at: Slice, bytes: [u8; 8]) -> Result<(), AccessError> {
+        self.place(at, &bytes)
     }
     /// When it returns, all that was placed before is seen by everyone (IBA annex A19: FLUSH to global visibility).
     fn flush(&mut self) {}
     /// Adds `add` to the 8-byte integer at `at`, wrapping, in host byte order; gives what was there before.
-    fn fetch_add(&mut self, at: Slice, add: u64) -> u64;
+    fn fetch_add(&mut self, at: Slice, add: u64) -> Result<u64, AccessError>;
     /// Stores `swap` at `at` where `compare` stands there; gives what was there before.
-    fn compare_swap(&mut self, at: Slice, compare: u64, swap: u64) -> u64;
+    fn compare_swap(&mut self, at: Slice, compare: u64, swap: u64) -> Result<u64, AccessError>;
 }

@@ -40,14 +40,14 @@ pub(super) fn gather<M: Memory>(
                 && !into.is_empty()
             {
                 let (address, length) = (sge.address.wrapping_add(offset.into()), into.len() as u32);
-                memory.gather(regions.local(sge.lkey, pd, address, length, Access::LOCAL_READ)?, into);
-                return Ok(());
+                let slice = regions.local(sge.lkey, pd, address, length, Access::LOCAL_READ)?;
+                return memory.gather(slice, into);
             }
             let mut at = 0;
             for sge in stretches(buffers, offset, into.len() as u32) {
                 let slice = regions.local(sge.lkey, pd, sge.address, sge.length, Access::LOCAL_READ)?;
                 let length = sge.length as usize;
-                memory.gather(slice, &mut into[at..at + length]);
+                memory.gather(slice, &mut into[at..at + length])?;
                 at += length;
             }
         }
@@ -55,8 +55,8 @@ pub(super) fn gather<M: Memory>(
     Ok(())
 }
 
-/// Copies a packet's bytes to the message's place `offset` in `buffers`: all of them, or none when a buffer is not
-/// allowed. The caller has checked that they fit.
+/// Copies a packet's bytes to the message's place `offset` in `buffers`: all of them, or none if a buffer is not
+/// allowed, or some if the memory of one is gone. The caller has checked that they fit.
 pub(super) fn place<M: Memory>(
     memory: &mut M,
     regions: &RegionTable,
@@ -75,7 +75,7 @@ pub(super) fn place<M: Memory>(
     let mut at = 0;
     for sge in stretches(buffers, offset, length) {
         let end = at + sge.length as usize;
-        memory.place(check(sge)?, &bytes[at..end]);
+        memory.place(check(sge)?, &bytes[at..end])?;
         at = end;
     }
     Ok(())

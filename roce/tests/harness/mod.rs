@@ -15,7 +15,9 @@ use roce::qp::{
     RtsSettings, Sge,
 };
 use roce::wire::{Mac, Mtu, Path, RnrTimer, Service};
-use roce::{Access, CqId, Endpoint, EndpointConfig, Lkey, Memory, PdId, Psn, Qpn, Region, Slice};
+use roce::{
+    Access, AccessError, CqId, Endpoint, EndpointConfig, Lkey, Memory, PdId, Psn, Qpn, Region, Slice,
+};
 use std::collections::BTreeMap;
 
 /// SplitMix64.
@@ -43,7 +45,7 @@ impl Random {
 /// Where a host's memory begins in its address space.
 pub const BASE: u64 = 0x7000_0000_0000;
 
-/// A host's memory.
+/// A host's memory. What is cut off from it has vanished.
 pub struct Ram(pub Vec<u8>);
 
 impl Ram {
@@ -52,28 +54,30 @@ impl Ram {
         from..from + at.len() as usize
     }
 
-    fn word(&mut self, at: Slice, change: impl FnOnce(u64) -> u64) -> u64 {
-        let range = Self::range(at);
-        let before = u64::from_ne_bytes(self.0[range.clone()].try_into().unwrap());
-        self.0[range].copy_from_slice(&change(before).to_ne_bytes());
-        before
+    fn word(&mut self, at: Slice, change: impl FnOnce(u64) -> u64) -> Result<u64, AccessError> {
+        let word = self.0.get_mut(Self::range(at)).ok_or(AccessError::Vanished)?;
+        let before = u64::from_ne_bytes((&*word).try_into().unwrap());
+        word.copy_from_slice(&change(before).to_ne_bytes());
+        Ok(before)
     }
 }
 
 impl Memory for Ram {
-    fn place(&mut self, to: Slice, bytes: &[u8]) {
-        self.0[Self::range(to)].copy_from_slice(bytes);
+    fn place(&mut self, to: Slice, bytes: &[u8]) -> Result<(), AccessError> {
+        self.0.get_mut(Self::range(to)).ok_or(AccessError::Vanished)?.copy_from_slice(bytes);
+        Ok(())
     }
 
-    fn gather(&self, from: Slice, into: &mut [u8]) {
-        into.copy_from_slice(&self.0[Self::range(from)]);
+    fn gather(&self, from: Slice, into: &mut [u8]) -> Result<(), AccessError> {
+        into.copy_from_slice(self.0.get(Self::range(from)).ok_or(AccessError::Vanished)?);
+        Ok(())
     }
 
-    fn fetch_add(&mut self, at: Slice, add: u64) -> u64 {
+    fn fetch_add(&mut self, at: Slice, add: u64) -> Result<u64, AccessError> {
         self.word(at, |word| word.wrapping_add(add))
     }
 
-    fn compare_swap(&mut self, at: Slice, compare: u64, swap: u64) -> u64 {
+    fn compare_swap(&mut self, at: Slice, compare: u64, swap: u64) -> Result<u64, AccessError> {
         self.word(at, |word| if word == compare { swap } else { word })
     }
 }

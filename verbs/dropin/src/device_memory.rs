@@ -98,8 +98,8 @@ unsafe extern "C" fn copy_to(dm: *mut ibv_dm, offset: u64, from: *const c_void, 
             return if length == 0 { Ok(()) } else { Err(INVALID) };
         }
         // SAFETY: the part lies in the memory; the program has `length` bytes.
-        unsafe { copy_in(to, std::slice::from_raw_parts(from.cast(), length)) };
-        Ok(())
+        unsafe { copy_in(to, std::slice::from_raw_parts(from.cast(), length)) }
+            .map_err(|_| Errno(libc::EFAULT))
     })
 }
 
@@ -112,8 +112,8 @@ unsafe extern "C" fn copy_from(into: *mut c_void, dm: *mut ibv_dm, offset: u64, 
             return if length == 0 { Ok(()) } else { Err(INVALID) };
         }
         // SAFETY: the part lies in the memory; the program has room for `length` bytes.
-        unsafe { copy_out(from, std::slice::from_raw_parts_mut(into.cast(), length)) };
-        Ok(())
+        unsafe { copy_out(from, std::slice::from_raw_parts_mut(into.cast(), length)) }
+            .map_err(|_| Errno(libc::EFAULT))
     })
 }
 

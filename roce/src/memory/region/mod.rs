@@ -80,6 +80,9 @@ pub enum AccessError {
     /// The region does not allow this kind of access.
     #[error("the memory region does not allow this access")]
     Access,
+    /// The region's memory is no longer mapped.
+    #[error("the memory region is registered, but its memory is no longer mapped")]
+    Vanished,
 }
 
 impl AccessError {
@@ -91,6 +94,7 @@ impl AccessError {
             Self::UnknownKey | Self::ProtectionDomain => Discard::RemoteKey,
             Self::Range => Discard::RemoteRange,
             Self::Access => Discard::RemoteAccess,
+            Self::Vanished => Discard::Vanished,
         }
     }
 }

@@ -100,7 +100,8 @@ impl Reliable {
         let written = write(&connection.template, common.identification, &header, payload, frame, |into| {
             if let Some((pd, read)) = read.filter(|(_, read)| read.length > 0) {
                 let (regions, access) = (&*context.regions, Access::REMOTE_READ);
-                memory.gather(regions.remote(read.rkey, pd, qpn, read.address, read.length, access)?, into);
+                let slice = regions.remote(read.rkey, pd, qpn, read.address, read.length, access)?;
+                memory.gather(slice, into)?;
             }
             Ok(())
         });

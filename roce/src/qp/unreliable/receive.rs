@@ -205,7 +205,8 @@ impl Unreliable {
                 whole.map_err(|error| error.discard())?;
             }
             let slice = regions.remote(reth.rkey, pd, qpn, address, length, Access::REMOTE_WRITE);
-            arrival.memory.place(slice.map_err(|error| error.discard())?, arrival.payload);
+            let placed = slice.and_then(|slice| arrival.memory.place(slice, arrival.payload));
+            placed.map_err(|error| error.discard())?;
         }
         if end.is_none() {
             self.message = Some(Message::Write { reth, received: received + length });

@@ -7,7 +7,7 @@ use super::resources::{Kind, Resource};
 use super::{Answer, Message, Refusal, Responder, Rights};
 use crate::qp::{Completion, CompletionOpcode, CompletionStatus, Context, Identity, buffers, wqe};
 use crate::wire::{Bth, Feth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
-use crate::{Access, Discard, Memory, Psn, Rkey, Slice, SrqNumber};
+use crate::{Access, AccessError, Discard, Memory, Psn, Rkey, Slice, SrqNumber};
 
 /// What a request packet meets on its way: memory, and who asks.
 pub(in crate::qp) struct Arrival<'a, 'b, M> {
@@ -88,13 +88,13 @@ impl Responder {
             Operation::CompareSwap(eth) => {
                 let place = (eth.address, eth.rkey, Access::REMOTE_ATOMIC);
                 return self.on_atomic(place, arrival, |memory: &mut M, at| {
-                    Kind::Atomic(memory.compare_swap(at, eth.operands.compare, eth.operands.swap))
+                    memory.compare_swap(at, eth.operands.compare, eth.operands.swap).map(Kind::Atomic)
                 });
             }
             Operation::FetchAdd(eth) => {
                 let place = (eth.address, eth.rkey, Access::REMOTE_ATOMIC);
                 return self.on_atomic(place, arrival, |memory: &mut M, at| {
-                    Kind::Atomic(memory.fetch_add(at, eth.operands.add))
+                    memory.fetch_add(at, eth.operands.add).map(Kind::Atomic)
                 });
             }
             Operation::AtomicWrite(reth) => {
@@ -102,8 +102,7 @@ impl Responder {
                 // The payload's length was checked.
                 let word = *arrival.payload.first_chunk().ok_or(Refusal::invalid(Discard::Length))?;
                 return self.on_atomic(place, arrival, |memory: &mut M, at| {
-                    memory.store(at, word);
-                    Kind::Done
+                    memory.store(at, word).map(|()| Kind::Done)
                 });
             }
             Operation::Flush(feth, reth) => return self.on_flush(feth, reth, arrival),
@@ -258,7 +257,8 @@ impl Responder {
                     .remote(reth.rkey, pd, qpn, address, length, Access::REMOTE_WRITE)
                     .map_err(|error| Refusal::access(error.discard()))?,
             };
-            arrival.memory.place(slice, arrival.payload);
+            let placed = arrival.memory.place(slice, arrival.payload);
+            placed.map_err(|error| Refusal::access(error.discard()))?;
         }
         match end {
             None => self.message = Some(Message::Write { reth, received: received + length }),
@@ -295,13 +295,13 @@ impl Responder {
         &mut self,
         (address, rkey, access): (u64, Rkey, Access),
         arrival: &mut Arrival<'_, '_, M>,
-        run: impl FnOnce(&mut M, Slice) -> Kind,
+        run: impl FnOnce(&mut M, Slice) -> Result<Kind, AccessError>,
     ) -> Result<(), Refusal> {
         if !self.resources.has_room() {
             return Err(Refusal::invalid(Discard::ResponderResources));
         }
         let at = check_atomic(address, rkey, access, arrival.context.regions, arrival.identity)?;
-        let kind = run(arrival.memory, at);
+        let kind = run(arrival.memory, at).map_err(|error| Refusal::access(error.discard()))?;
         arrival.context.counters.rx_payload_bytes += arrival.payload.len() as u64;
         self.answer_at_once(kind, arrival.bth.psn);
         Ok(())

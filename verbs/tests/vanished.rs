@@ -1,0 +1,286 @@
+//! Registered memory that the program unmaps, protects, or cuts off by shortening the file behind it: what uses it fails, here or at
+//! the peer, and all else goes on. And whose the signals are by which that is found out.
+
+mod common;
+
+use common::*;
+use ferroce_verbs::*;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::ptr::{null, null_mut};
+
+const LENGTH: usize = 1 << 16;
+/// Where a message begins: one page of it stays, the others go.
+const AT: usize = 4096;
+const BYTES: u32 = 12_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Unmap,
+    Protect,
+    Shorten,
+}
+
+/// Pages of a file, of which all but the first two may go.
+struct Pages {
+    start: *mut u8,
+    file: File,
+}
+
+impl Pages {
+    fn new() -> Self {
+        // SAFETY: a new file, mapped where the kernel likes.
+        unsafe {
+            let file = File::from_raw_fd(libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC));
+            file.set_len(LENGTH as u64).unwrap();
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let start = libc::mmap(null_mut(), LENGTH, rights, libc::MAP_SHARED, file.as_raw_fd(), 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            Self { start: start.cast(), file }
+        }
+    }
+
+    fn register(&self, pd: &ProtectionDomain) -> MemoryRegion {
+        // SAFETY: mapped now; when it goes, nothing else comes to its place while the region lives.
+        unsafe { MemoryRegion::register_raw(pd, self.start, LENGTH, Access::ALL) }.unwrap()
+    }
+
+    fn vanish(&self, way: Way) {
+        let (rest, length) = (self.start.wrapping_add(2 * 4096).cast(), LENGTH - 2 * 4096);
+        // SAFETY: nobody has a reference into the pages.
+        let result = unsafe {
+            match way {
+                Way::Unmap => libc::munmap(rest, length),
+                Way::Protect => libc::mprotect(rest, length, libc::PROT_NONE),
+                Way::Shorten => libc::ftruncate(self.file.as_raw_fd(), 2 * 4096),
+            }
+        };
+        assert_eq!(result, 0);
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: what is left of the mapping; nobody uses it any more.
+        unsafe { libc::munmap(self.start.cast(), LENGTH) };
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Write,
+    Read,
+    Send,
+    FetchAdd,
+    CompareSwap,
+    AtomicWrite,
+}
+
+const VERBS: [Verb; 6] =
+    [Verb::Write, Verb::Read, Verb::Send, Verb::FetchAdd, Verb::CompareSwap, Verb::AtomicWrite];
+
+/// A second connection between the same devices, with memory of its own.
+fn another(a: &Side, b: &Side) -> (Side, Side) {
+    let make = |side: &Side| common::side(&side.device, 4096, Capabilities::default(), 64);
+    let (mut a, mut b) = (make(a), make(b));
+    connect(&mut a, &mut b, &ConnectOptions::default());
+    (a, b)
+}
+
+/// One request whose memory at one side vanished before it was posted. Returns how it ended, and the receive if there was one.
+fn ends(progress: Progress, way: Way, verb: Verb, loser: usize) -> [Option<CompletionStatus>; 2] {
+    let (mut a, mut b) = connected(progress, 4096);
+    let (mut c, d) = another(&a, &b);
+    let pages = [Pages::new(), Pages::new()];
+    let regions = [pages[0].register(&a.pd), pages[1].register(&b.pd)];
+    b.qp.post_recv(RecvRequest::new(2, regions[1].sge(AT, BYTES).unwrap())).unwrap();
+    pages[loser].vanish(way);
+    let (sge, word) = (regions[0].sge(AT, BYTES).unwrap(), regions[0].sge(2 * 4096 + 8, 8).unwrap());
+    let (remote, remote_word) = (regions[1].remote().at(AT as u64), regions[1].remote().at(2 * 4096 + 8));
+    let request = match verb {
+        Verb::Write => SendRequest::write(1, sge, remote),
+        Verb::Read => SendRequest::read(1, sge, remote),
+        Verb::Send => SendRequest::send(1, sge),
+        Verb::FetchAdd => SendRequest::fetch_add(1, word, remote_word, 1),
+        Verb::CompareSwap => SendRequest::compare_swap(1, word, remote_word, 0, 1),
+        Verb::AtomicWrite => SendRequest::atomic_write(1, word, remote_word),
+    };
+    a.qp.post_send(request).unwrap();
+    let sent = next(&mut a.send_cq, &b.device).status;
+    assert_eq!(a.qp.query().unwrap().state, State::Error, "{way:?} {verb:?} {loser}");
+    let received = (loser == 1).then(|| next(&mut b.recv_cq, &a.device).status);
+    // All else goes on.
+    c.qp.post_send(SendRequest::write(3, Data::inline(b"goes on"), d.region.remote().at(0))).unwrap();
+    success(&mut c.send_cq, &d.device);
+    assert_eq!(contents(&d.region, 0, 7), b"goes on");
+    // While the pages' place is still theirs.
+    drop((regions, a, b, c, d));
+    [Some(sent), received]
+}
+
+/// Whose memory it is says what fails; the peer hears of no more than a refusal.
+#[test]
+fn a_request_whose_memory_vanished_fails_and_all_else_goes_on() {
+    use CompletionStatus::{Flushed, LocalProtection, RemoteAccess, RemoteOperation};
+    for way in [Way::Unmap, Way::Protect, Way::Shorten] {
+        for verb in VERBS {
+            // What is unmapped must not become another thread's stack: no threads then.
+            for progress in [Progress::Inline, Progress::Dedicated { core: None }] {
+                if way == Way::Unmap && progress != Progress::Inline {
+                    continue;
+                }
+                let what = format!("{way:?} {verb:?} {progress:?}");
+                assert_eq!(ends(progress, way, verb, 0), [Some(LocalProtection), None], "{what}");
+                let (sent, received) = match verb {
+                    Verb::Send => (RemoteOperation, LocalProtection),
+                    _ => (RemoteAccess, Flushed),
+                };
+                assert_eq!(ends(progress, way, verb, 1), [Some(sent), Some(received)], "{what}");
+            }
+        }
+    }
+}
+
+/// What a program that was started again by [`child`] does, and how it has to end.
+const PROGRAMS: [(&str, fn(), Ending); 6] = [
+    ("no handler", no_handler, Ending::Signal(libc::SIGSEGV)),
+    ("a handler before the device", before, Ending::Code(42)),
+    ("a handler after the device", after, Ending::Code(42)),
+    ("a handler that passes on what it does not know", passes_on, Ending::Signal(libc::SIGBUS)),
+    ("a signal that another process sends", sent, Ending::Signal(libc::SIGSEGV)),
+    ("handlers after the device is closed", closed, Ending::Code(43)),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Code(i32),
+    Signal(i32),
+}
+
+#[test]
+fn the_programs_faults_are_the_programs() {
+    for (name, _, ending) in PROGRAMS {
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        let done =
+            program.args(["--exact", "child", "--nocapture"]).env("FERROCE_FAULTS", name).output().unwrap();
+        let status: ExitStatus = done.status;
+        let found = status.code().map_or_else(|| Ending::Signal(status.signal().unwrap()), Ending::Code);
+        assert_eq!(found, ending, "{name}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+/// Nothing, unless it was started by the test above.
+#[test]
+fn child() {
+    let Ok(wanted) = std::env::var("FERROCE_FAULTS") else { return };
+    let (_, program, _) = PROGRAMS.into_iter().find(|(name, ..)| *name == wanted).unwrap();
+    program();
+}
+
+/// A peer's WRITE to memory that is gone, which must be survived.
+fn survive() {
+    let ended = ends(Progress::Inline, Way::Shorten, Verb::Write, 1);
+    assert_eq!(ended[0], Some(CompletionStatus::RemoteAccess));
+}
+
+/// The program's own mistake.
+fn fault() {
+    let pages = Pages::new();
+    pages.vanish(Way::Protect);
+    // SAFETY: it is meant to fault.
+    unsafe { pages.start.add(3 * 4096).write_volatile(1) };
+    std::process::exit(1);
+}
+
+extern "C" fn leave(_: libc::c_int) {
+    // SAFETY: it ends the process here.
+    unsafe { libc::_exit(42) };
+}
+
+fn set(signal: libc::c_int, handler: usize, flags: libc::c_int) -> libc::sigaction {
+    // SAFETY: all-zero bytes are an action.
+    unsafe {
+        let (mut action, mut old): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
+        (action.sa_sigaction, action.sa_flags) = (handler, flags);
+        assert_eq!(libc::sigaction(signal, &action, &mut old), 0);
+        old
+    }
+}
+
+fn handler_of(signal: libc::c_int) -> usize {
+    // SAFETY: all-zero bytes are an action, which is written to.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        assert_eq!(libc::sigaction(signal, null(), &mut action), 0);
+        action.sa_sigaction
+    }
+}
+
+fn no_handler() {
+    let _device = devices(Progress::Inline);
+    survive();
+    fault();
+}
+
+fn before() {
+    set(libc::SIGSEGV, leave as *const () as usize, 0);
+    let _device = devices(Progress::Inline);
+    survive();
+    fault();
+}
+
+fn after() {
+    let device = devices(Progress::Inline);
+    set(libc::SIGSEGV, leave as *const () as usize, 0);
+    set(libc::SIGBUS, leave as *const () as usize, 0);
+    device[0].core_counters().unwrap();
+    survive();
+    fault();
+}
+
+static OLD: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+extern "C" fn pass(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+    // SAFETY: what sigaction said.
+    let old: Handler = unsafe { std::mem::transmute(OLD.load(std::sync::atomic::Ordering::Relaxed)) };
+    old(signal, info, context);
+}
+
+fn passes_on() {
+    let device = devices(Progress::Inline);
+    let old = set(libc::SIGBUS, pass as *const () as usize, libc::SA_SIGINFO);
+    OLD.store(old.sa_sigaction, std::sync::atomic::Ordering::Relaxed);
+    // Ours is called by the program's now.
+    survive();
+    device[0].core_counters().unwrap();
+    // And the program's by ours.
+    survive();
+    let pages = Pages::new();
+    pages.vanish(Way::Shorten);
+    // SAFETY: it is meant to fault.
+    unsafe { pages.start.add(3 * 4096).write_volatile(1) };
+}
+
+fn sent() {
+    set(libc::SIGBUS, libc::SIG_IGN, 0);
+    // Not std's handler, which takes a signal that is sent for a fault.
+    set(libc::SIGSEGV, libc::SIG_DFL, 0);
+    let _device = devices(Progress::Inline);
+    // SAFETY: signals to this process.
+    unsafe {
+        libc::raise(libc::SIGBUS);
+        libc::raise(libc::SIGSEGV);
+    }
+}
+
+fn closed() {
+    set(libc::SIGSEGV, leave as *const () as usize, 0);
+    let first = handler_of(libc::SIGBUS);
+    survive();
+    assert_eq!(handler_of(libc::SIGSEGV), leave as *const () as usize);
+    assert_eq!(handler_of(libc::SIGBUS), first);
+    std::process::exit(43);
+}

@@ -44,6 +44,8 @@ struct Draft {
     inc_stage: u32,
     last_update_seq: u64,
     last_update_time: f64,
+    answered_at: f64,
+    queueing: f64,
     L: Option<[Link; LINKS]>,
     max_stage: u32,
 }
@@ -59,6 +61,8 @@ impl Draft {
             inc_stage: 0,
             last_update_seq,
             last_update_time,
+            answered_at: 0.0,
+            queueing: 0.0,
             L: None,
             max_stage,
         }
@@ -121,10 +125,17 @@ impl Draft {
             return false;
         };
         let U = self.measure_inflight(int, &L);
-        let is_due = now > self.last_update_time + T;
+        // Not T alone: cc/README.md, table of deviations. Each queue's time is a whole number of ns, rounded up.
+        let queueing: f64 = int.iter().map(|link| (link.qlen / B).ceil()).sum();
+        let shorter = std::mem::replace(&mut self.queueing, queueing).min(queueing);
+        let has_passed = now > self.last_update_time + T;
+        if !has_passed && self.answered_at > 0.0 {
+            self.answered_at = self.answered_at.max(now + shorter);
+        }
+        let is_due = has_passed && now > self.answered_at;
         self.W = self.compute_wind(U, is_due);
         if is_due {
-            self.last_update_time = now;
+            (self.last_update_time, self.answered_at) = (now, now + T + shorter);
         }
         is_due
     }
@@ -249,5 +260,5 @@ fn a_receiver_does_what_section_6_3_2_says() {
             assert!((window as f64 - draft.W).abs() <= 1.0, "packet {packet}: {window} {}", draft.W);
         }
     }
-    assert!(windows > 300, "{windows}");
+    assert!(windows > 200, "{windows}");
 }

@@ -135,6 +135,19 @@ impl Hpcc {
         Rate::from_bps(share as u64).max(min_rate)
     }
 
+    /// Below what a flow does not go at a link of `bandwidth` that it shares with others: `eta` of its share of it, less the longer
+    /// the link's queue is, and nothing if the flow is alone.
+    fn share(&self, bandwidth: Rate, flows: NonZeroU32) -> Rate {
+        if flows.get() < 2 {
+            return Rate::from_bps(0);
+        }
+        let drains = ((4.0 - self.utilisation) / 2.0).clamp(0.0, 1.0);
+        let HpccConfig { line_rate, target_utilisation, .. } = self.config;
+        let share = bandwidth.min(line_rate).as_bps() as f64 * target_utilisation * drains;
+        // A float's cast to an integer stops at the integer's ends.
+        Rate::from_bps((share / f64::from(flows.get())) as u64)
+    }
+
     /// Lines 22 to 26, with what was measured. Not below `floor`.
     fn react(&mut self, ack: &Ack, busiest: Inflight, floor: Rate) {
         self.smooth(busiest);

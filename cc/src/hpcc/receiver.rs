@@ -5,6 +5,7 @@ use super::records::Heard;
 use super::{Hpcc, HpccConfig, Inflight};
 use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate, limits};
 use core::num::NonZeroU32;
+use core::time::Duration;
 
 /// The receiver's side: it computes a flow's window from the telemetry that its packets bring.
 ///
@@ -14,6 +15,10 @@ pub struct RxHpcc {
     hpcc: Hpcc,
     /// `lastUpdateTime`; none before the first telemetry.
     last_update: Option<Instant>,
+    /// When packets come that were sent by the last window: after `T`, and behind what waited when they came to the queues.
+    answered_at: Option<Instant>,
+    /// How long the path's queues take to drain, by the last telemetry.
+    queueing: Duration,
     /// The last switch on the path, as far as telemetry has shown.
     last_hop: HopIndex,
     /// What its link carries.
@@ -27,7 +32,14 @@ impl RxHpcc {
     /// A parameter out of its limits.
     pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
         let (last_hop, last_capacity) = (0, config.line_rate);
-        Ok(Self { hpcc: Hpcc::new(config)?, last_update: None, last_hop, last_capacity })
+        Ok(Self {
+            hpcc: Hpcc::new(config)?,
+            last_update: None,
+            answered_at: None,
+            queueing: Duration::ZERO,
+            last_hop,
+            last_capacity,
+        })
     }
 
     /// The algorithm's state.
@@ -37,16 +49,18 @@ impl RxHpcc {
     }
 
     /// `NewINT`: a packet brought telemetry. Gives the window, in payload bytes, when it is time to send it: once
-    /// per `T`.
+    /// per round trip: `T` and the time in which the path's queues drain.
     ///
-    /// `flows` is how many flows this receiver takes in at the moment ([`ActiveFlows`]). Where the last switch is the
-    /// busiest they share its link, and `W_ai` is an eighth of that link's headroom divided by them; elsewhere it is the
+    /// `flows` is how many flows this receiver takes in at the moment ([`ActiveFlows`]). If the last switch is the
+    /// busiest they share its link, and `W_ai` is half of that link's headroom divided by them; elsewhere it is the
     /// configured one.
     pub fn on_telemetry(&mut self, now: Instant, path: &PathTelemetry, flows: NonZeroU32) -> Option<u64> {
         let base_rtt = self.hpcc.config.base_rtt;
         let heard = self.hpcc.records.hear(now, path, base_rtt);
-        if let Some((index, hop)) = path.hops().last() {
+        let mut queueing = Duration::ZERO;
+        for (index, hop) in path.hops() {
             (self.last_hop, self.last_capacity) = (index, hop.bandwidth);
+            queueing = queueing.saturating_add(hop.bandwidth.time_for(hop.queue));
         }
         let (busiest, inflight) = match heard {
             Heard::Measured(busiest, inflight) => (busiest, inflight),
@@ -56,7 +70,7 @@ impl RxHpcc {
             }
             Heard::NewPath | Heard::Nothing => return None,
         };
-        self.react(now, busiest, inflight, flows)
+        self.react(now, (busiest, inflight), queueing, flows)
     }
 
     /// As [`on_telemetry`](Self::on_telemetry), where the switches computed the busiest link's in-flight share; it counts as
@@ -66,43 +80,78 @@ impl RxHpcc {
             self.last_update = Some(now);
             return None;
         }
-        self.react(now, self.last_hop, inflight, flows)
+        // What is in flight beyond what the link and T hold waits; a link that is full and no more is taken to have no queue.
+        let excess = (inflight.utilisation - 1.0).clamp(0.0, Inflight::MOST);
+        let queueing = self.hpcc.config.base_rtt.mul_f64(excess);
+        self.react(now, (self.last_hop, inflight), queueing, flows)
     }
 
     fn react(
         &mut self,
         now: Instant,
-        busiest: HopIndex,
-        inflight: Inflight,
+        (busiest, inflight): (HopIndex, Inflight),
+        queueing: Duration,
         flows: NonZeroU32,
     ) -> Option<u64> {
         let base_rtt = self.hpcc.config.base_rtt;
-        let due = self.last_update.is_none_or(|last| now.saturating_since(last) > base_rtt);
+        // The shorter of two, as in line 5: one forged record must not stop the window.
+        let shorter = core::mem::replace(&mut self.queueing, queueing).min(queueing);
+        let drained_at = now + shorter.min(base_rtt.saturating_mul(LONGEST_QUEUE));
+        let has_passed = self.last_update.is_none_or(|last| now.saturating_since(last) > base_rtt);
+        if !has_passed {
+            self.answered_at = self.answered_at.map(|at| at.max(drained_at));
+        }
+        let due = has_passed && self.answered_at.is_none_or(|at| now > at);
         self.update(busiest, inflight, flows, due);
         due.then(|| {
             self.last_update = Some(now);
+            self.answered_at = Some(drained_at + base_rtt);
             self.hpcc.window()
         })
     }
 
     fn update(&mut self, busiest: HopIndex, inflight: Inflight, flows: NonZeroU32, due: bool) {
-        let configured = self.hpcc.config.additive_increase;
-        if busiest == self.last_hop {
-            let HpccConfig { line_rate, target_utilisation, .. } = self.hpcc.config;
-            let capacity = self.last_capacity.min(line_rate);
-            let increase = HpccConfig::additive_increase(capacity, target_utilisation, flows);
-            self.hpcc.config.additive_increase = Rate::from_bps(increase.as_bps() / SHARE);
-        }
         self.hpcc.smooth(inflight);
-        self.hpcc.compute_rate(due, self.hpcc.config.min_rate);
-        self.hpcc.config.additive_increase = configured;
+        if busiest != self.last_hop {
+            return self.hpcc.compute_rate(due, self.hpcc.config.min_rate);
+        }
+        let at_last_hop = self.at_last_hop(flows);
+        let least = self.hpcc.share(self.last_capacity, flows).max(at_last_hop.min_rate);
+        let configured = core::mem::replace(&mut self.hpcc.config, at_last_hop);
+        self.hpcc.compute_rate(due, least);
+        self.hpcc.config = configured;
+    }
+
+    /// The parameters while the last link is the busiest, of which the receiver knows how many flows share it: `W_ai` is theirs, and a
+    /// flow with more than its share does not grow faster than a sender that knows no N, and yields.
+    fn at_last_hop(&self, flows: NonZeroU32) -> HpccConfig {
+        let mut config = self.hpcc.config;
+        let capacity = self.last_capacity.min(config.line_rate);
+        let measured = HpccConfig::additive_increase(capacity, config.target_utilisation, flows).as_bps();
+        let measured = Rate::from_bps(measured / SHARE);
+        let shares =
+            self.hpcc.rate.as_bps() as f64 * f64::from(flows.get()) / capacity.as_bps().max(1) as f64;
+        if flows.get() > 1 && shares > 1.0 {
+            config.additive_increase = measured.min(config.additive_increase);
+            config.target_utilisation *= 1.0 - YIELD * (shares - 1.0).min(1.0);
+        } else {
+            config.additive_increase = measured;
+        }
+        config
     }
 }
 
+/// Round trips that a queue takes to drain at most: what so many first windows leave. More is not believed, or one forged record would
+/// freeze the window.
+const LONGEST_QUEUE: u32 = 256;
+
 /// The part of the headroom that all flows' increases together take in a round trip. With N as it is and all of the headroom
-/// the link settles at U = eta / (1 - (1 - eta) / eta) = 1, with a queue for ever; and what is increased is seen in U, which
-/// is smoothed over T, some two round trips later.
-const SHARE: u64 = 8;
+/// the link settles at U = eta / (1 - (1 - eta) / eta) = 1, with a queue for ever.
+const SHARE: u64 = 2;
+
+/// By how much of eta a flow with twice its share aims lower. Without it who is paced by the receiver takes two and a half times
+/// what a sender-based flow beside it does, if both have a small `W_ai`.
+const YIELD: f64 = 0.05;
 
 /// The sender's side: it keeps to the window that the receiver computes, within its own bounds.
 #[derive(Clone, Copy, Debug)]
@@ -189,7 +238,7 @@ impl ActiveFlows {
 
     /// A packet of the flow that `mark` belongs to came. A period ends with the first packet after `length`; it should
     /// be some round trips, so that a slow flow is seen in each.
-    pub fn on_packet(&mut self, now: Instant, length: core::time::Duration, mark: &mut FlowMark) {
+    pub fn on_packet(&mut self, now: Instant, length: Duration, mark: &mut FlowMark) {
         if now.saturating_since(self.since) >= length {
             self.before =
                 if now.saturating_since(self.since) >= length.saturating_mul(2) { 0 } else { self.now };
@@ -258,10 +307,13 @@ mod tests {
         assert_eq!(rx.on_telemetry(at(3080), &path(0, 2080, 203, 0), ONE), None);
         assert_eq!(rx.hpcc().reference_rate(), Rate::from_gbps(100));
         assert_eq!(rx.on_telemetry(at(5160), &path(0, 4160, 406, 0), ONE), None, "T has not passed");
-        let window = rx.on_telemetry(at(5161), &path(0, 4161, 407, 90_000), ONE).unwrap();
+        let window = rx.on_telemetry(at(5161), &path(0, 4161, 407, 0), ONE).unwrap();
         assert_eq!(window, rx.hpcc().window());
         assert_eq!(rx.on_telemetry(at(7000), &path(0, 6000, 600, 90_000), ONE), None);
-        assert!(rx.on_telemetry(at(9322), &path(0, 8322, 813, 90_000), ONE).unwrap() < window);
+        // 90,000 bytes take 7.2 us: packets sent by the window come behind them.
+        assert_eq!(rx.on_telemetry(at(9321), &path(0, 8321, 813, 90_000), ONE), None);
+        assert_eq!(rx.on_telemetry(at(16_521), &path(0, 15_521, 1516, 90_000), ONE), None);
+        assert!(rx.on_telemetry(at(16_522), &path(0, 15_522, 1516, 90_000), ONE).unwrap() < window);
     }
 
     /// rtgwg-00 6.3.2: N is measured, and counts where the last hop is the congestion point.
@@ -271,13 +323,14 @@ mod tests {
             let mut rx = RxHpcc::new(config()).unwrap();
             let flows = NonZeroU32::new(flows).unwrap();
             rx.on_telemetry(at(0), &path(busy, 0, 0, 60_000), flows);
-            rx.on_telemetry(at(4161), &path(busy, 4161, 406, 60_000), flows).unwrap();
+            // 60,000 bytes drain in 4.8 us.
+            rx.on_telemetry(at(8961), &path(busy, 8961, 875, 60_000), flows).unwrap();
             let low = rx.hpcc().rate().as_bps();
-            rx.on_telemetry(at(8322), &path(busy, 8322, 500, 0), flows).unwrap();
+            rx.on_telemetry(at(17_922), &path(busy, 17_922, 1100, 0), flows).unwrap();
             rx.hpcc().rate().as_bps() - low
         };
-        assert!(grown(1, 1).abs_diff(625_000_000) <= 1, "an eighth of the headroom");
-        assert!(grown(1, 10).abs_diff(62_500_000) <= 1);
+        assert!(grown(1, 1).abs_diff(2_500_000_000) <= 1, "half of the headroom");
+        assert_eq!(grown(1, 10), 50_000_000, "with more than its share: no more than configured");
         assert_eq!(grown(0, 10), 50_000_000, "not the last hop: as configured");
     }
 

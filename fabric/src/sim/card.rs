@@ -1,10 +1,10 @@
 //! A host that is an endpoint of the product.
 
-use super::setup::{LONGEST, Setup};
+use super::setup::LONGEST;
 use cc::Instant;
 use roce::qp::{
-    AckTimeout, Capabilities, CompletionStatus, Modify, QpInit, QpReport, Remote, RtrSettings, RtsSettings,
-    SendRequest, Sge, udp_source_port,
+    AckTimeout, Capabilities, CompletionStatus, Congestion, Modify, QpInit, QpReport, Remote, RtrSettings,
+    RtsSettings, SendRequest, Sge, udp_source_port,
 };
 use roce::wire::{Format, Mac, Mtu, Path, RnrTimer, Service};
 use roce::{
@@ -118,15 +118,15 @@ impl Card {
         (now, mtu): (Instant, Mtu),
         ours: Qpn,
         (peer, theirs): (&Self, Qpn),
-        setup: &Setup,
+        congestion: Congestion,
         dscp: u8,
     ) -> Result<(), ControlError> {
         let path = Path {
             udp_source: udp_source_port(ours, theirs),
             traffic_class: dscp << 2 | ECT,
             ..Path::new(
-                (self.mac(), self.address(setup.congestion.format)),
-                (peer.mac(), peer.address(setup.congestion.format)),
+                (self.mac(), self.address(congestion.format)),
+                (peer.mac(), peer.address(congestion.format)),
             )
         };
         let receive = RtrSettings {
@@ -144,7 +144,7 @@ impl Card {
             retry_count: 7,
             rnr_retry: 7,
             max_rd_atomic: 1,
-            congestion: setup.congestion,
+            congestion,
         };
         let init = Modify::Init { access: Access::ALL, partition_key: 0xffff };
         for modify in [init, Modify::ReadyToReceive(receive), Modify::ReadyToSend(send)] {

@@ -55,7 +55,8 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
             Card::new(number as u32, flows, setup.seed)
                 .map_err(|error| SetupError::Failed { flow: 0, why: error.to_string() })
         };
-        let telemetry = MAX_IN_BAND.max(setup.congestion.format.longest());
+        let rival = setup.rival.map_or(0, |(_, congestion)| congestion.format.longest());
+        let telemetry = MAX_IN_BAND.max(setup.congestion.format.longest()).max(rival);
         Ok(Self {
             setup,
             mtu,
@@ -166,11 +167,11 @@ impl<'a> Endpoints<'a> {
         let Ok([a, b]) = self.cards.get_disjoint_mut(ends) else {
             return Err("a flow has two hosts".into());
         };
-        let (setup, mtu) = (self.setup, self.mtu);
+        let (congestion, mtu) = (self.setup.congestion_of(spec), self.mtu);
         let mut make = || -> Result<(Qpn, Qpn), ControlError> {
             let (source, destination) = (a.create_qp(now, pieces as u32)?, b.create_qp(now, 1)?);
-            a.connect((now, mtu), source, (b, destination), setup, spec.dscp)?;
-            b.connect((now, mtu), destination, (a, source), setup, spec.dscp)?;
+            a.connect((now, mtu), source, (b, destination), congestion, spec.dscp)?;
+            b.connect((now, mtu), destination, (a, source), congestion, spec.dscp)?;
             Ok((source, destination))
         };
         let (source, destination) = make().map_err(|error| error.to_string())?;

@@ -103,6 +103,8 @@ pub struct Setup {
     pub hosts: Hosts,
     /// How every flow is paced. The model takes no more of it than the algorithm.
     pub congestion: Congestion,
+    /// Flows of this DSCP, 0 to 63, are paced by this instead: who meets whom on a link. Endpoints only.
+    pub rival: Option<(u8, Congestion)>,
     /// Marking, if any: bytes for a link of 100 Gb/s, others in proportion.
     pub red: Option<Red>,
     /// A class of its own for packets of some DSCP, at every switch port.
@@ -183,6 +185,7 @@ impl Setup {
             conventions: Conventions::FERROCE,
             hosts: Hosts::Endpoints,
             congestion,
+            rival: None,
             red: None,
             second_class: None,
             tell_sojourn: false,
@@ -217,7 +220,11 @@ impl Setup {
         if let Some(Red { from, to, .. }) = self.red.filter(|red| red.from > red.to) {
             return Err(SetupError::Red { from, to });
         }
-        self.algorithm().build().map(drop).map_err(|error| SetupError::Algorithm(error.to_string()))?;
+        let algorithms = [Some(self.congestion), self.rival.map(|(_, congestion)| congestion)];
+        for congestion in algorithms.into_iter().flatten() {
+            let fits = congestion.algorithm.build().map(drop);
+            fits.map_err(|error| SetupError::Algorithm(error.to_string()))?;
+        }
         if self.linux_ioam && self.congestion.format != Format::Ioam {
             return Err(SetupError::LinuxIoam);
         }
@@ -226,6 +233,7 @@ impl Setup {
             Hosts::Model if matches!(self.algorithm(), AlgorithmConfig::HpccReceiver(_)) => {
                 Err(SetupError::Model { what: "HPCC++ at the receiver (hpcc-rx)" })
             }
+            Hosts::Model if self.rival.is_some() => Err(SetupError::Model { what: "second algorithm" }),
             Hosts::Model if self.direct.is_some() => Err(SetupError::Model { what: "direct responses" }),
             Hosts::Model if self.deaf || self.lie != Probability::NEVER => {
                 Err(SetupError::Model { what: "hosts that lie or are deaf" })
@@ -255,7 +263,14 @@ impl Setup {
         Ok(())
     }
 
-    /// What every sender runs.
+    /// How a flow is paced.
+    pub(super) fn congestion_of(&self, flow: &Flow) -> Congestion {
+        self.rival
+            .filter(|(dscp, _)| *dscp == flow.dscp)
+            .map_or(self.congestion, |(_, congestion)| congestion)
+    }
+
+    /// What every sender runs that is no rival.
     pub(super) const fn algorithm(&self) -> &AlgorithmConfig {
         &self.congestion.algorithm
     }

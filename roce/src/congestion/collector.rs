@@ -303,9 +303,8 @@ impl Collector {
             }
             Watch::Records(records) => records,
         };
-        if self.setup.is_some_and(|setup| setup.tells == Tells::Flows) {
-            flows.on_packet(now, count_over(base_rtt), &mut self.mark);
-        }
+        // Whoever counts the flows of this receiver counts all of them, also those that are paced without the count.
+        flows.on_packet(now, count_over(base_rtt), &mut self.mark);
         if self.ratio_only {
             return ratio(records, now, path, base_rtt).map(Said::Report);
         }

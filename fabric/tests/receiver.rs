@@ -1,0 +1,73 @@
+//! HPCC++ at the receiver on the product's endpoints: `cargo test --release -p ferroce-fabric --test receiver -- --nocapture` prints
+//! the figures.
+
+use cc::{AlgorithmConfig, HpccConfig, Rate};
+use ferroce_fabric::sim::{Flow, Sampling, Setup, Topology, run, window};
+use roce::qp::Congestion;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const LINE: Rate = Rate::from_gbps(100);
+
+fn config() -> HpccConfig {
+    let config = HpccConfig::new(LINE, Duration::from_nanos(4400), NonZeroU32::new(100).unwrap());
+    HpccConfig { min_rate: Rate::from_mbps(20), ..config }
+}
+
+fn in_band(algorithm: AlgorithmConfig) -> Congestion {
+    Congestion { in_band: Some(NonZeroU32::MIN), ..Congestion::new(algorithm) }
+}
+
+/// So many hosts write to one more, all at once, for as long as it is looked at.
+fn incast(senders: u32, congestion: Congestion) -> Setup {
+    let flow = |source| Flow {
+        source,
+        destination: senders,
+        bytes: 1 << 30,
+        start: Duration::ZERO,
+        is_incast: false,
+        dscp: 0,
+    };
+    let sampling = Sampling { every: Duration::from_micros(5), host: senders, flows: senders as usize };
+    let topology = Topology::star(senders as usize + 1, LINE, Duration::from_micros(1));
+    let setup = Setup::new(topology, (0..senders).map(flow).collect(), congestion);
+    Setup { sampling: Some(sampling), jitter: Duration::from_nanos(100), ..setup }
+}
+
+/// Gb/s on the wire, Jain's index, and the queue's mean, 95th and 99th percentile and maximum, in a part of a run.
+fn between(millis: [u64; 2], setup: &Setup) -> (f64, f64, [f64; 4]) {
+    let [from, until] = millis.map(Duration::from_millis);
+    let outcome = run(&Setup { limit: until, ..setup.clone() }, &mut |_, _, _| {}).unwrap();
+    window(&outcome.series, from, until).unwrap()
+}
+
+/// Line 29 counts real round trips: while a queue stands, they are longer than T, and a reference that moves every T answers the same
+/// queue several times.
+#[test]
+fn an_incast_of_any_size_stays_busy_and_fair() {
+    for (senders, millis) in [(16, [1, 4]), (64, [2, 6]), (256, [5, 15])] {
+        let incast = incast(senders, in_band(AlgorithmConfig::HpccReceiver(config())));
+        let (busy, jain, queue) = between(millis, &incast);
+        println!("{senders}: {busy:.1} Gb/s, Jain {jain:.3}, queue {queue:.0?}");
+        assert!(busy >= 90.0 && jain >= 0.97, "{senders} senders: {busy} Gb/s, Jain {jain}");
+    }
+}
+
+/// Half of the flows are paced by their receiver, half by themselves, by the same settings.
+#[test]
+fn both_ends_algorithms_share_a_link_fairly() {
+    for (senders, expected) in [(2, 1), (2, 2), (2, 100), (4, 1), (16, 16)] {
+        let config = HpccConfig::new(LINE, Duration::from_nanos(4400), NonZeroU32::new(expected).unwrap());
+        let mut incast = incast(senders, in_band(AlgorithmConfig::HpccReceiver(config)));
+        for flow in incast.flows.iter_mut().step_by(2) {
+            flow.dscp = 1;
+        }
+        incast.rival = Some((1, in_band(AlgorithmConfig::Hpcc(config))));
+        let (busy, jain, _) = between([10, 15], &incast);
+        println!("{senders} of both, {expected} expected: {busy:.1} Gb/s, Jain {jain:.3}");
+        assert!(
+            busy >= 90.0 && jain >= 0.95,
+            "{senders} senders, {expected} expected: {busy} Gb/s, Jain {jain}"
+        );
+    }
+}

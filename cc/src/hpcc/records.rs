@@ -146,7 +146,7 @@ impl PathRecords {
 enum Comparison {
     /// It was stamped before the record, and overtaken on its way.
     Late,
-    /// They can't be told apart: too many bytes may lie between, or no time, or the link has no capacity.
+    /// They can't be told apart: no time lies between, or the link has no capacity.
     Unknown,
     Measured(Inflight),
 }
@@ -157,8 +157,11 @@ fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: f64) -> Comparison 
     let elapsed = now.as_nanos().saturating_sub(last.heard.as_nanos());
     // The counter shows a distance modulo its period: our own clock says whether that is the true one. In floats, since 128 bits are
     // slow and a rounding of half a period is none that matters.
+    let queue = hop.queue.min(last.queue.into()) as f64;
+    let bytes_per_nano = hop.bandwidth.as_bps() as f64 / 8e9;
     if hop.bandwidth.as_bps() as f64 * elapsed as f64 > hop.tx_bytes.period() as f64 * 4e9 {
-        return Comparison::Unknown;
+        let utilisation = (queue / (bytes_per_nano * base_rtt) + UNMEASURED).min(Inflight::MOST);
+        return Comparison::Measured(Inflight { utilisation, interval: elapsed });
     }
     let interval = match between(hop.time.with(last.time), hop.time, elapsed) {
         Some(interval) => interval,
@@ -167,16 +170,18 @@ fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: f64) -> Comparison 
     if interval == 0 || hop.bandwidth.as_bps() == 0 {
         return Comparison::Unknown;
     }
-    let bytes_per_nano = hop.bandwidth.as_bps() as f64 / 8e9;
     let tx_rate = hop.tx_bytes.since(hop.tx_bytes.with(last.tx_bytes)) as f64 / interval as f64;
     let may_have_wrapped = elapsed > hop.time.period() / 2;
     if may_have_wrapped && tx_rate > bytes_per_nano * FASTER_THAN_POSSIBLE {
         return Comparison::Unknown;
     }
-    let queue = hop.queue.min(last.queue.into()) as f64;
     let utilisation = queue / (bytes_per_nano * base_rtt) + tx_rate / bytes_per_nano;
     Comparison::Measured(Inflight { utilisation: utilisation.min(Inflight::MOST), interval })
 }
+
+/// `txRate / B` of a link whose byte counter may have gone round: between 0 and 1, and its queue tells if it is full. It must be below
+/// eta: a flow whose packets are so far apart that none of them can be measured would never grow again.
+const UNMEASURED: f64 = 0.5;
 
 /// A link that seems to send so many times what it can was measured over another number of the clock's periods.
 const FASTER_THAN_POSSIBLE: f64 = 1.25;

@@ -30,6 +30,15 @@ impl Instant {
     }
 }
 
+impl Instant {
+    /// The point `time` later; the end of the range if that is beyond it.
+    #[must_use]
+    #[inline]
+    pub(crate) fn after(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(time)))
+    }
+}
+
 /// As many as fit, in 64 bits throughout: this is asked several times a packet.
 #[inline]
 fn nanos(time: Duration) -> u64 {
@@ -41,8 +50,8 @@ impl Add<Duration> for Instant {
 
     /// Stops at the end of the range rather than wrapping: a timer too far away never fires.
     #[inline]
-    fn add(self, after: Duration) -> Self {
-        Self(self.0.saturating_add(nanos(after)))
+    fn add(self, time: Duration) -> Self {
+        self.after(time)
     }
 }
 

@@ -35,8 +35,8 @@ pub struct Hpcc {
     variant: Variant,
 }
 
-/// The draft, or what the variant `hpcc-fair` adds to it: while the busiest hop is the receiver's own link, a flow does not go
-/// below (nearly) its share of it.
+/// The draft, or what the variant `hpcc-fair` adds to it: a target that falls with the flow's own rate, and while the busiest hop is the
+/// receiver's own link, a flow does not go below (nearly) its share of it.
 #[derive(Clone, Copy, Debug)]
 enum Variant {
     Draft,
@@ -123,16 +123,13 @@ impl Hpcc {
     }
 
     /// The rate below which `hop`'s in-flight bytes do not bring a flow: the lowest rate; of the variant `hpcc-fair` at the receiver's
-    /// own link, `eta` of its share of it.
+    /// own link, [`share`](Self::share).
     fn least(&self, hop: HopIndex, path: &PathTelemetry) -> Rate {
-        let HpccConfig { min_rate, line_rate, target_utilisation, .. } = self.config;
+        let min_rate = self.config.min_rate;
         let Variant::Fair(Some(link)) = self.variant else { return min_rate };
         let bandwidth = path.hops().find(|(index, _)| *index == hop && link.hop == hop);
         let Some((_, &Hop { bandwidth, .. })) = bandwidth else { return min_rate };
-        let share =
-            bandwidth.min(line_rate).as_bps() as f64 * target_utilisation / f64::from(link.flows.get());
-        // A float's cast to an integer stops at the integer's ends.
-        Rate::from_bps(share as u64).max(min_rate)
+        self.share(bandwidth, link.flows).max(min_rate)
     }
 
     /// Below what a flow does not go at a link of `bandwidth` that it shares with others: `eta` of its share of it, less the longer
@@ -146,6 +143,18 @@ impl Hpcc {
         let share = bandwidth.min(line_rate).as_bps() as f64 * target_utilisation * drains;
         // A float's cast to an integer stops at the integer's ends.
         Rate::from_bps((share / f64::from(flows.get())) as u64)
+    }
+
+    /// `eta`. Of the variant `hpcc-fair` it falls with the flow's own rate, by `SPAN` over a thousandth of the line rate: of two flows on
+    /// one link the faster aims lower, until both are as fast.
+    #[inline]
+    fn target(&self) -> f64 {
+        let eta = self.config.target_utilisation;
+        if !self.is_fair() {
+            return eta;
+        }
+        let below = self.config.line_rate.as_bps() as f64 / self.reference_rate.as_bps().max(1) as f64;
+        (eta + SPAN * ((log2(below) / DOUBLINGS).clamp(0.0, 1.0) - 0.5)).min(1.0)
     }
 
     /// Lines 22 to 26, with what was measured. Not below `floor`.
@@ -166,7 +175,8 @@ impl Hpcc {
 
     /// Lines 11 to 20, `ComputeWind`, on rates.
     fn compute_rate(&mut self, update_reference: bool, floor: Rate) {
-        let HpccConfig { target_utilisation: eta, max_stage, additive_increase, .. } = self.config;
+        let HpccConfig { max_stage, additive_increase, .. } = self.config;
+        let eta = self.target();
         let (base, inc_stage) = if self.utilisation >= eta || self.inc_stage >= max_stage {
             // A float's cast to an integer stops at the integer's ends: U = 0 gives the line rate below.
             ((self.reference_rate.as_bps() as f64 / (self.utilisation / eta)) as u64, 0)
@@ -180,6 +190,17 @@ impl Hpcc {
             self.inc_stage = inc_stage;
         }
     }
+}
+
+/// By how much the target of a flow of `hpcc-fair` at line rate is below that of one at 2^-[`DOUBLINGS`] of it.
+const SPAN: f64 = 0.08;
+const DOUBLINGS: f64 = 10.0;
+
+/// The logarithm of a normal number above 0, straight between powers of two: as good as the exact one to tell faster from slower.
+fn log2(number: f64) -> f64 {
+    const MANTISSA: f64 = (1_u64 << 52) as f64;
+    const BIAS: f64 = 1023.0;
+    number.to_bits() as f64 / MANTISSA - BIAS
 }
 
 impl CongestionController for Hpcc {

@@ -96,7 +96,7 @@ impl RxHpcc {
         let base_rtt = self.hpcc.config.base_rtt;
         // The shorter of two, as in line 5: one forged record must not stop the window.
         let shorter = core::mem::replace(&mut self.queueing, queueing).min(queueing);
-        let drained_at = now + shorter.min(base_rtt.saturating_mul(LONGEST_QUEUE));
+        let drained_at = now.after(shorter.min(base_rtt.saturating_mul(LONGEST_QUEUE)));
         let has_passed = self.last_update.is_none_or(|last| now.saturating_since(last) > base_rtt);
         if !has_passed {
             self.answered_at = self.answered_at.map(|at| at.max(drained_at));
@@ -105,7 +105,7 @@ impl RxHpcc {
         self.update(busiest, inflight, flows, due);
         due.then(|| {
             self.last_update = Some(now);
-            self.answered_at = Some(drained_at + base_rtt);
+            self.answered_at = Some(drained_at.after(base_rtt));
             self.hpcc.window()
         })
     }
@@ -220,13 +220,19 @@ impl CongestionController for HpccReceiver {
 pub struct FlowMark(u64);
 
 /// How many flows a receiver takes in: those that sent in the present period or, if more, in the one before.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct ActiveFlows {
     /// Counts periods from 1.
     period: u64,
     since: Instant,
     now: u32,
     before: u32,
+}
+
+impl Default for ActiveFlows {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl ActiveFlows {
@@ -348,7 +354,7 @@ mod tests {
 
     #[test]
     fn flows_are_counted_while_they_send() {
-        let mut active = ActiveFlows::new();
+        let mut active = ActiveFlows::default();
         let mut marks = [FlowMark::default(); 3];
         let mut arrive = |micros: u64, flow: usize| {
             active.on_packet(at(micros * 1000), Duration::from_micros(10), &mut marks[flow]);

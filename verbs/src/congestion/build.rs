@@ -159,13 +159,13 @@ impl CongestionChoice {
     fn hpcc(&self) -> Result<HpccConfig, ChoiceError> {
         let line_rate = self.line_rate()?;
         let base_rtt = self.base_rtt()?;
-        // The variant's defaults are what its figures were measured with (cc/README.md).
-        let (eta, max_stage) = match self.cc {
-            Some(CcName::HpccFair) => (0.93, 0),
-            _ => (HpccConfig::DEFAULT_TARGET_UTILISATION, HpccConfig::DEFAULT_MAX_STAGE),
+        // The variant is fair without W_AI (cc/README.md).
+        let (max_stage, growth) = match self.cc {
+            Some(CcName::HpccFair) => (0, 0.0),
+            _ => (HpccConfig::DEFAULT_MAX_STAGE, 1.0),
         };
-        let eta = self.eta.unwrap_or(eta);
-        let headroom = line_rate.as_bps() as f64 * (1.0 - eta);
+        let eta = self.eta.unwrap_or(HpccConfig::DEFAULT_TARGET_UTILISATION);
+        let headroom = line_rate.as_bps() as f64 * (1.0 - eta) * growth;
         let increase = headroom / f64::from(self.flows.unwrap_or(NonZeroU32::MIN).get());
         Ok(HpccConfig {
             base_rtt,

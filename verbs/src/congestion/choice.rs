@@ -70,9 +70,9 @@ settings! {
         flag: "cc-min-rate", value: "RATE", algorithms: PACED, example: "1M", default: "1M",
         accepts: "a rate from 1 bit/s to the line rate",
     }
-    "The share of a link to aim at. With `hpcc-fair` also the part of its share below which a flow does not go."
+    "The share of a link to aim at. With `hpcc-fair` it falls with the flow's own rate, from 0.04 above to 0.04 below."
     eta: Option<f64>, |text| word::<f64>(text).filter(|&eta| eta > 0.0 && eta <= 1.0), {
-        flag: "cc-eta", value: "SHARE", algorithms: TELEMETRY, example: "0.95", default: "0.95; hpcc-fair 0.93",
+        flag: "cc-eta", value: "SHARE", algorithms: TELEMETRY, example: "0.95", default: "0.95",
         accepts: "a share above 0 and at most 1",
     }
     "Additive increases before a multiplicative one; 0 reclaims bandwidth faster."
@@ -82,7 +82,7 @@ settings! {
     }
     "Flows to expect on a link: W_AI = W_init (1 - eta) / flows."
     flows: Option<NonZeroU32>, |text| word::<NonZeroU32>(text).filter(|flows| flows.get() <= 1_000_000), {
-        flag: "cc-flows", value: "COUNT", algorithms: TELEMETRY, example: "100", default: "1",
+        flag: "cc-flows", value: "COUNT", algorithms: &[Hpcc, HpccRx, Auto], example: "100", default: "1",
         accepts: "a number from 1 to 1000000",
     }
     "Runs DCTCP only if the first round trip is shorter than this, else a fixed window."

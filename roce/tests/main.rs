@@ -5,6 +5,7 @@ extern crate ferroce_roce as roce;
 mod all_hops;
 mod allocation;
 mod atomic_write_flush;
+mod blind_data;
 mod bounds;
 mod captures;
 mod changes;

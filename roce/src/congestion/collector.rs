@@ -151,6 +151,15 @@ impl Collector {
         self.answer(way, psn, report);
     }
 
+    /// A packet without telemetry came; a request tells the UDP source port of the path that requests take.
+    #[inline]
+    pub(super) fn on_plain(&mut self, request_from: Option<u16>, payload: usize) {
+        if let Some(port) = request_from {
+            self.on_request(port);
+        }
+        self.estimates.on_received(payload);
+    }
+
     /// Whether nothing of it is worth its memory any more: the peer has sent no telemetry for a while, and never agreed on any.
     pub(super) fn is_spent(&self, now: Instant) -> bool {
         self.setup.is_none() && self.is_idle(now)

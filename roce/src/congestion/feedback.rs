@@ -7,7 +7,7 @@ use super::upgrade::Seen;
 use super::{CongestionControl, Transport};
 use crate::wire::{Bth, Feedback, Frame, Header, MAX_FEEDBACK, Opcode, Report, SETUP_LENGTH, Seal, Setup};
 use crate::{Counters, Discard};
-use cc::{Ack, ActiveFlows, CongestionController, Inflight, Instant, ReceiverLink};
+use cc::{Ack, ActiveFlows, CongestionController, Inflight, ReceiverLink};
 
 impl CongestionControl {
     /// A request of the peer came: another UDP source port than before is another path.
@@ -22,13 +22,18 @@ impl CongestionControl {
     /// [`Self::on_telemetry`].
     #[inline]
     pub(crate) fn brings_telemetry(&self, frame: &Frame<'_>) -> bool {
-        self.hears() || frame.brings_telemetry() || frame.header.bth().congestion & Bth::TELEMETRY != 0
+        self.telemetry.as_ref().is_some_and(|telemetry| telemetry.hears())
+            || frame.brings_telemetry()
+            || frame.header.bth().congestion & Bth::TELEMETRY != 0
     }
 
-    /// Returns whether telemetry counts the bytes of every data packet.
+    /// A packet came that brings no telemetry and is not marked. What answers the peer's telemetry counts its bytes, and learns from
+    /// requests which path they take.
     #[inline]
-    pub(crate) fn hears(&self) -> bool {
-        self.telemetry.as_ref().is_some_and(|telemetry| telemetry.hears())
+    pub(crate) fn on_plain(&mut self, is_request: bool, udp_source: u16, payload: usize) {
+        if let Some(collector) = self.telemetry.as_mut().and_then(|telemetry| telemetry.known_collector()) {
+            collector.on_plain(is_request.then_some(udp_source), payload);
+        }
     }
 
     /// Takes in what a data packet or an Acknowledge brings.
@@ -111,7 +116,11 @@ impl CongestionControl {
             counters.probe_responses += 1;
             return Ok(false);
         }
-        let ack = telemetry.prober.on_response(transport.now, bth.psn)?;
+        let mut ack = telemetry.prober.on_response(transport.now, bth.psn)?;
+        if !telemetry.prober.is_alone() {
+            // Probes and packets are counted together, or a reference would be kept for as long as the other count is behind.
+            (ack.seq, ack.next) = (ack.seq + transport.sequence.next, ack.next + transport.sequence.next);
+        }
         counters.probe_responses += 1;
         let hops = feedback.report.hops();
         let becomes_markable =
@@ -147,7 +156,7 @@ impl CongestionControl {
             | Report::Ratio { .. } => transport.sequence.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1,
         };
         counters.feedback_received += 1;
-        self.on_report(&ack_of(transport, seq), feedback.report);
+        self.on_report(&self.ack_of(transport, seq), feedback.report);
         Ok(())
     }
 
@@ -168,8 +177,16 @@ impl CongestionControl {
         }
         let seq = transport.sequence.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1;
         counters.feedback_received += 1;
-        self.on_report(&ack_of(transport, seq), feedback.report);
+        self.on_report(&self.ack_of(transport, seq), feedback.report);
         Ok(())
+    }
+
+    /// Returns an acknowledgement of no bytes, for telemetry about packet `seq - 1`.
+    fn ack_of(&self, transport: &Transport<'_>, seq: u64) -> Ack {
+        let prober = self.telemetry.as_ref().map(|telemetry| &telemetry.prober);
+        let probes = prober.filter(|prober| !prober.is_alone()).map_or(0, |prober| prober.sent());
+        let next = transport.sequence.next + probes;
+        Ack { now: transport.now, seq: seq + probes, next, acked_bytes: 0, ce_bytes: 0, rtt: None }
     }
 
     fn on_report(&mut self, ack: &Ack, report: Report) {
@@ -265,12 +282,6 @@ impl Telemetry {
         let sealed = Sealed::new(Opcode::TELEMETRY_SETUP, transport.qpn, bth, first);
         self.seals.seal(&sealed, &setup.pack())
     }
-}
-
-/// Returns an acknowledgement of no bytes, for telemetry about packet `seq - 1`.
-const fn ack_of(transport: &Transport<'_>, seq: u64) -> Ack {
-    let now: Instant = transport.now;
-    Ack { now, seq, next: transport.sequence.next, acked_bytes: 0, ce_bytes: 0, rtt: None }
 }
 
 /// Returns a report as it is on the wire.

@@ -230,7 +230,7 @@ impl CongestionControl {
     pub(crate) fn poll_timeout(&self, is_sending: bool) -> Option<Instant> {
         let algorithm = self.flow.as_ref().and_then(|flow| flow.algorithm().poll_timeout());
         let telemetry = match &self.telemetry {
-            Some(telemetry) if is_sending => telemetry.due_at(),
+            Some(telemetry) if is_sending || telemetry.prober.is_blind() => telemetry.due_at(),
             _ => None,
         };
         sooner(sooner(self.paced_until, algorithm), telemetry)
@@ -259,10 +259,16 @@ impl CongestionControl {
         }
     }
 
-    /// A READ response left: it is paced, and held by no window.
+    /// A frame of data left that nobody acknowledges, a READ's response or an unreliable packet: it is paced, held by no window, and
+    /// probes tell how it fares.
     #[inline]
-    pub(crate) fn on_response_sent(&mut self, now: Instant, frame: usize) {
+    pub(crate) fn on_blind_data_sent(&mut self, now: Instant, payload: u32, frame: usize) {
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.prober.on_blind_data();
+        }
         if let Some(flow) = &mut self.flow {
+            // It has no number that an acknowledgement could name.
+            flow.algorithm_mut().on_send(now, 0, payload);
             flow.on_wire(now, frame);
         }
     }

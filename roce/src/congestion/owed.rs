@@ -3,7 +3,7 @@
 use super::collector::Way;
 use super::pacing::Flow;
 use super::prober::PROBE_ROOM;
-use super::telemetry::{Brings, insert_telemetry};
+use super::telemetry::{Brings, Telemetry, insert_telemetry};
 use super::upgrade::Seen;
 use super::{CongestionControl, Transport};
 use crate::wire::telemetry::IntHeader;
@@ -76,9 +76,14 @@ impl CongestionControl {
         write(transport, &header, frame)
     }
 
+    /// Returns the telemetry of a queue pair whose data is on its way.
+    fn sending_telemetry(&mut self, transport: &Transport<'_>) -> Option<&mut Telemetry> {
+        self.telemetry.as_deref_mut().filter(|telemetry| transport.is_sending || telemetry.prober.is_blind())
+    }
+
     /// Tells the peer how to answer telemetry, while data is in flight and it has not confirmed.
     fn transmit_setup(&mut self, transport: &Transport<'_>, frame: &mut [u8]) -> Option<usize> {
-        let telemetry = self.telemetry.as_mut().filter(|_| transport.is_sending)?;
+        let telemetry = self.sending_telemetry(transport)?;
         telemetry.sampler.setup_due_at().filter(|&at| at <= transport.now)?;
         let setup = telemetry.sampler.setup()?;
         let bth = transport.bth(Psn::new(0));
@@ -94,7 +99,7 @@ impl CongestionControl {
         counters: &mut Counters,
         frame: &mut [u8],
     ) -> Option<usize> {
-        let telemetry = self.telemetry.as_mut().filter(|_| transport.is_sending)?;
+        let telemetry = self.sending_telemetry(transport)?;
         let paths = telemetry.paths.as_mut().filter(|paths| paths.due_at() <= transport.now)?;
         let template = paths.on_probe(transport.now, telemetry.prober.sent());
         let written = write_probe(transport, telemetry.prober.psn(), telemetry.format, &template, frame);
@@ -111,7 +116,7 @@ impl CongestionControl {
         frame: &mut [u8],
         becomes_markable: &mut bool,
     ) -> Option<usize> {
-        let telemetry = self.telemetry.as_mut().filter(|_| transport.is_sending)?;
+        let telemetry = self.sending_telemetry(transport)?;
         telemetry.prober.due_at().filter(|&at| at <= transport.now)?;
         let template = telemetry.template().unwrap_or(transport.template);
         let length = write_probe(transport, telemetry.prober.psn(), telemetry.format, template, frame)?;

@@ -14,6 +14,10 @@ const SHORTEST_INTERVAL: Duration = Duration::from_micros(1);
 #[derive(Debug, Default)]
 pub(super) struct Prober {
     interval: Option<Duration>,
+    /// The same for data that nobody acknowledges, where telemetry in data tells of the rest.
+    blind_interval: Option<Duration>,
+    /// Data that nobody acknowledges has left since the last probe: the response to a READ, or the packets of an unreliable connection.
+    is_blind: bool,
     /// The next probe's number. Numbers never wrap here; their low 24 bits travel as a PSN.
     next: u64,
     /// Answers below this number are old.
@@ -22,15 +26,39 @@ pub(super) struct Prober {
 }
 
 impl Prober {
-    /// A probe every so often, but not all the time.
-    pub(super) fn new(interval: Option<Duration>) -> Self {
-        Self { interval: interval.map(|interval| interval.max(SHORTEST_INTERVAL)), ..Self::default() }
+    /// A probe every so often, but not all the time. Without an `interval`, `blind_interval` counts for data that nobody acknowledges.
+    pub(super) fn new(interval: Option<Duration>, blind_interval: Option<Duration>) -> Self {
+        let [interval, blind_interval] = [interval, blind_interval]
+            .map(|interval| interval.map(|interval| interval.max(SHORTEST_INTERVAL)));
+        Self { interval, blind_interval, ..Self::default() }
+    }
+
+    /// Returns whether it ever sends a probe.
+    pub(super) const fn is_used(&self) -> bool {
+        self.interval.is_some() || self.blind_interval.is_some()
+    }
+
+    /// Returns whether telemetry comes by probes alone.
+    pub(super) const fn is_alone(&self) -> bool {
+        self.interval.is_some()
+    }
+
+    /// Returns whether data that nobody acknowledges wants a probe, whatever else is in flight.
+    #[inline]
+    pub(super) const fn is_blind(&self) -> bool {
+        self.is_blind
+    }
+
+    /// Data left that nobody acknowledges: the next probe tells how it fares.
+    #[inline]
+    pub(super) const fn on_blind_data(&mut self) {
+        self.is_blind = self.is_used();
     }
 
     /// When the next probe may leave while data is in flight. A lost probe doesn't stop the next.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
-        let interval = self.interval?;
+        let interval = self.interval.or(self.blind_interval.filter(|_| self.is_blind))?;
         Some(self.last_sent.map_or(Instant::ZERO, |last| last + interval))
     }
 
@@ -50,6 +78,7 @@ impl Prober {
 
     pub(super) fn on_sent(&mut self, now: Instant) {
         self.next += 1;
+        self.is_blind = false;
         self.last_sent = Some(now);
     }
 

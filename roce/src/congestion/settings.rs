@@ -12,7 +12,8 @@ pub use cc::AlgorithmConfig as CongestionAlgorithm;
 pub struct Congestion {
     /// What computes window and rate.
     pub algorithm: CongestionAlgorithm,
-    /// Send telemetry requests this often while data is in flight (rtgwg-00 6.2.1: once a round trip); 1 µs at least.
+    /// Send telemetry requests this often while data is in flight (rtgwg-00 6.2.1: once a round trip); 1 µs at least. With HPCC++,
+    /// READ responses and unreliable connections are probed once a base round trip if this is `None`.
     pub probe_interval: Option<Duration>,
     /// Every how many data packets carry telemetry (HPCC++ only). They take [`MAX_IN_BAND`](crate::wire::MAX_IN_BAND)
     /// bytes more on the wire, or what [`Format::longest`] says, and only towards a peer that said that it knows them.
@@ -79,6 +80,12 @@ impl Congestion {
             paths: None,
             feedback_key: None,
         }
+    }
+
+    /// The same for a service without acknowledgements, behind which feedback on telemetry in data would come: probes tell all.
+    pub(crate) fn for_unacknowledged_data(&self) -> Self {
+        let base_rtt = self.algorithm.as_hpcc().map(|hpcc| hpcc.base_rtt);
+        Self { probe_interval: self.probe_interval.or(base_rtt), in_band: None, subscribe: false, ..*self }
     }
 
     /// With a telemetry request this often while data is in flight.

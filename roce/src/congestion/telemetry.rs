@@ -106,7 +106,10 @@ impl Telemetry {
         let telemetry = Self {
             format,
             ratio_only,
-            prober: Prober::new(settings.probe_interval),
+            prober: Prober::new(
+                settings.probe_interval,
+                settings.algorithm.as_hpcc().map(|hpcc| hpcc.base_rtt),
+            ),
             sampler,
             collector,
             seals: Seals::new(settings.feedback_key),
@@ -118,7 +121,7 @@ impl Telemetry {
 
     /// Returns whether any of it is needed: this side uses telemetry, or the peer has sent some.
     pub(super) fn is_used(&self) -> bool {
-        self.prober.due_at().is_some()
+        self.prober.is_used()
             || self.sampler.is_used()
             || self.seals.is_used()
             || self.paths.is_some()

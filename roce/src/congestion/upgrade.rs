@@ -39,7 +39,7 @@ impl CongestionControl {
         if !is_better {
             // The path does not answer: no more probes.
             let goes_on = !matches!(when, When::TelemetryAnswered);
-            telemetry.prober = Prober::new(settings.probe_interval.filter(|_| goes_on));
+            telemetry.prober = Prober::new(settings.probe_interval.filter(|_| goes_on), None);
             return false;
         }
         // Its parameters were checked on the way to RTS.

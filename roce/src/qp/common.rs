@@ -141,8 +141,8 @@ impl Common {
         if is_same { Ok(()) } else { Err(Discard::PartitionKey) }
     }
 
-    /// Returns whether a plain packet comes from the connection's peer, both are full members of one partition, and telemetry does not
-    /// count its bytes. Where this is false, the complete way tells why.
+    /// Returns whether a plain packet comes from the connection's peer, and both are full members of one partition. Where this is
+    /// false, the complete way tells why.
     #[inline(always)]
     pub(super) fn expects(&self, plain: &Plain<'_>) -> bool {
         self.connection
@@ -151,7 +151,6 @@ impl Common {
             && plain.partition_key() == self.partition_key
             && self.partition_key & 0x8000 != 0
             && self.identity.receives.service() == Service::Rc
-            && !self.congestion.hears()
     }
 
     /// A packet was taken in, or not: the answer to one that comes again may have been lost because the peer has moved.

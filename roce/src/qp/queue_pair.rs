@@ -195,8 +195,11 @@ impl QueuePair {
     fn begin_to_send(&mut self, send_psn: Psn, settings: &Congestion) -> Result<(), ControlError> {
         let Common { congestion, connection, identity, .. } = &mut self.common;
         let path = connection.as_ref().map(|connection| connection.path);
-        let telemetered = path.filter(|_| matches!(self.transport, Transport::Reliable(_)));
-        congestion.start(settings, identity.qpn, telemetered.as_ref())?;
+        let settings = match self.transport {
+            Transport::Reliable(_) => settings,
+            Transport::Unreliable(_) => &settings.for_unacknowledged_data(),
+        };
+        congestion.start(settings, identity.qpn, path.as_ref())?;
         if settings.algorithm.wants_ecn() {
             self.common.mark_capable();
         }
@@ -385,6 +388,7 @@ impl QueuePair {
             return Err(Discard::Opcode);
         };
         let (bth, operation, payload) = plain.read()?;
+        common.congestion.on_plain(!operation.is_answer(), plain.udp_source(), payload.len());
         let taken = reliable.on_transport(common, (bth, operation, None), false, payload, memory, context);
         common.on_taken(taken, context)
     }

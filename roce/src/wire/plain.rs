@@ -55,6 +55,11 @@ impl<'a> Plain<'a> {
     }
 
     #[inline(always)]
+    pub(crate) fn udp_source(&self) -> u16 {
+        (self.word(UDP) >> 16) as u16
+    }
+
+    #[inline(always)]
     pub(crate) fn partition_key(&self) -> u16 {
         self.word(BTH) as u16
     }

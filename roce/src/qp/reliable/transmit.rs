@@ -110,7 +110,7 @@ impl Reliable {
                 self.responder.commit();
                 if read.is_some() {
                     context.counters.tx_payload_bytes += u64::from(payload);
-                    common.congestion.on_response_sent(context.now, length);
+                    common.congestion.on_blind_data_sent(context.now, payload, length);
                 }
                 Some(length)
             }

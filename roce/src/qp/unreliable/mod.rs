@@ -45,6 +45,8 @@ pub(super) struct Unreliable {
     /// The first PSN sent.
     pub(super) origin: Psn,
     receives: ReceiveQueue,
+    /// The first PSN of the connection that comes.
+    first_received: Psn,
     /// The PSN that is expected, and the message that has begun.
     expected: Psn,
     message: Option<Message>,
@@ -67,8 +69,8 @@ impl Unreliable {
     }
 
     const fn with(kind: Kind, queue: VecDeque<Wqe>, receives: ReceiveQueue) -> Self {
-        let (origin, expected) = (Psn::new(0), Psn::new(0));
-        Self { kind, queue, next: 0, end: 0, origin, receives, expected, message: None }
+        let [origin, first_received, expected] = [Psn::new(0); 3];
+        Self { kind, queue, next: 0, end: 0, origin, receives, first_received, expected, message: None }
     }
 
     /// Forgets everything; the queues keep their room.
@@ -85,7 +87,7 @@ impl Unreliable {
     }
 
     pub(super) const fn ready_to_receive(&mut self, settings: &RtrSettings) {
-        self.expected = settings.receive_psn;
+        (self.first_received, self.expected) = (settings.receive_psn, settings.receive_psn);
     }
 
     pub(super) fn change(&mut self, changes: &Changes) {

@@ -58,6 +58,7 @@ impl Unreliable {
                     Header::Connected { service: Service::Uc, bth, operation } => {
                         let is_marked = common.congestion.on_packet(context.now, frame);
                         context.counters.rx_marked += u64::from(is_marked);
+                        self.on_telemetry(common, frame, context);
                         let mut arrival = Arrival { common, memory, context, bth, payload: frame.payload };
                         self.on_request(operation, &mut arrival)?;
                         let Arrival { common, context, .. } = arrival;
@@ -69,10 +70,42 @@ impl Unreliable {
                         common.congestion.on_notification(context.now);
                         Ok(())
                     }
-                    _ => Err(Discard::Opcode),
+                    Header::TelemetryRequest { .. }
+                    | Header::TelemetryResponse { .. }
+                    | Header::TelemetryNotification { .. }
+                    | Header::DirectResponse { .. }
+                    | Header::TelemetrySetup { .. } => self.on_control(common, frame, context),
+                    Header::Connected { .. }
+                    | Header::Extended { .. }
+                    | Header::Datagram { .. }
+                    | Header::SelectiveAcknowledge { .. } => Err(Discard::Opcode),
                 }
             }
         }
+    }
+
+    /// What answers the peer's telemetry counts every data packet.
+    fn on_telemetry(&self, common: &mut Common, frame: &Frame<'_>, context: &mut Context<'_>) {
+        if let Some(connection) = common.connection.filter(|_| common.congestion.brings_telemetry(frame)) {
+            let transport = self.transport(common, &connection, context);
+            common.congestion.on_request(frame.network.udp_source());
+            common.congestion.on_telemetry(frame, &transport, context.counters, context.flows);
+        }
+    }
+
+    /// A packet that carries nothing but congestion control.
+    fn on_control(
+        &self,
+        common: &mut Common,
+        frame: &Frame<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Discard> {
+        let connection = common.connection.ok_or(Discard::QpState)?;
+        let transport = self.transport(common, &connection, context);
+        if common.congestion.on_control(frame, &transport, context.counters, context.flows)? {
+            common.mark_capable();
+        }
+        Ok(())
     }
 
     /// A packet of a connection. One that is missing takes its whole message with it (IBA 9.8.2.2.3).

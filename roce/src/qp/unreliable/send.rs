@@ -1,6 +1,6 @@
 //! The next packet of an unreliable queue pair: a congestion notification first, then requests.
 
-use super::super::common::Common;
+use super::super::common::{Common, Connection};
 use super::super::reliable::{operation, run};
 use super::super::wqe::Position;
 use super::super::{CompletionStatus, Context, SendOperation, State, buffers};
@@ -32,12 +32,12 @@ impl Unreliable {
         context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        self.transmit_notification(common, context, frame)
+        self.transmit_owed(common, context, frame)
             .or_else(|| self.transmit_request(common, memory, context, frame))
     }
 
-    /// Writes a congestion notification packet if one is due. Only a connection knows its peer.
-    fn transmit_notification(
+    /// Writes what congestion control owes the peer. Only a connection knows its peer.
+    fn transmit_owed(
         &mut self,
         common: &mut Common,
         context: &mut Context<'_>,
@@ -47,8 +47,25 @@ impl Unreliable {
             return None;
         }
         let connection = common.connection?;
-        let (first_sent, first_received) = (self.origin, self.expected);
-        let transport = Transport {
+        let transport = self.transport(common, &connection, context);
+        let mut becomes_markable = false;
+        let length =
+            common.congestion.transmit_owed(&transport, context.counters, frame, &mut becomes_markable);
+        if becomes_markable {
+            common.mark_capable();
+        }
+        length
+    }
+
+    /// Returns what congestion control may know, at this moment. Nothing is ever acknowledged: probes tell how data fares.
+    pub(super) fn transport<'a>(
+        &self,
+        common: &Common,
+        connection: &'a Connection,
+        context: &Context<'_>,
+    ) -> Transport<'a> {
+        let (first_sent, first_received) = (self.origin, self.first_received);
+        Transport {
             now: context.now,
             qpn: common.identity.qpn,
             destination: connection.destination,
@@ -64,8 +81,7 @@ impl Unreliable {
                 first_sent,
                 first_received,
             },
-        };
-        common.congestion.transmit_notification(&transport, context.counters, frame)
+        }
     }
 
     fn transmit_request<M: Memory>(
@@ -103,7 +119,7 @@ impl Unreliable {
         }
         let on_wire = draft.seal();
         context.counters.tx_payload_bytes += u64::from(length);
-        common.congestion.on_data_sent(context.now, self.next, length, on_wire);
+        common.congestion.on_blind_data_sent(context.now, length, on_wire);
         self.next += 1;
         let identity = &common.identity;
         if ends

@@ -1,0 +1,105 @@
+//! Data that nobody acknowledges, READ responses and the packets of unreliable connections: probes tell how it fares.
+
+use crate::harness::{BASE, Host, Options, Pair};
+use cc::{HpccConfig, Instant, Rate};
+use core::cell::Cell;
+use core::num::NonZeroU32;
+use core::time::Duration;
+use roce::qp::{CompletionStatus, CongestionAlgorithm, QpInit, QpReport, Remote, SendRequest};
+use roce::wire::telemetry::{HopRecord, Speed, stamp};
+use roce::wire::{Header, Service, parse};
+use std::rc::Rc;
+
+const BASE_RTT: Duration = Duration::from_micros(10);
+const LENGTH: u32 = 200_000;
+
+fn hpcc() -> Options {
+    let config = HpccConfig::new(Rate::from_gbps(10), BASE_RTT, NonZeroU32::new(4).unwrap());
+    Options {
+        congestion: CongestionAlgorithm::Hpcc(config),
+        probe_interval: Some(BASE_RTT),
+        ack_timeout: 14,
+        ..Options::default()
+    }
+}
+
+/// What leaves `sender` passes a switch whose link of 1 Gb/s is always busy, with a queue of 100 kB. Returns the count of its probes.
+fn full_link(pair: &mut Pair, sender: usize) -> Rc<Cell<u64>> {
+    let speed = Speed::from_rate(Rate::from_gbps(1)).unwrap();
+    let probes = Rc::new(Cell::new(0));
+    let count = Rc::clone(&probes);
+    pair.filter = Some(Box::new(move |from, frame| {
+        let is_probe = matches!(parse(frame).unwrap().header, Header::TelemetryRequest { .. });
+        if from == sender && is_probe {
+            let time = count.get() * BASE_RTT.as_nanos() as u64;
+            assert!(stamp(frame, 3, HopRecord::new(speed, time, time / 8, 100_000)));
+            count.set(count.get() + 1);
+        }
+        true
+    }));
+    probes
+}
+
+fn is_slowed([before, after]: [&QpReport; 2]) -> bool {
+    let [before, after] = [before, after].map(|report| report.rate.unwrap().as_bps());
+    after * 4 < before
+}
+
+fn read(mut pair: Pair) -> (Pair, u64) {
+    let probes = full_link(&mut pair, 1);
+    let before = pair.reports();
+    let into = pair.hosts[0].sge(0, LENGTH);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::read(1, into, remote));
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
+    let after = pair.reports();
+    assert!(is_slowed([&before[1].unwrap(), &after[1].unwrap()]), "{after:?}");
+    (pair, probes.get())
+}
+
+#[test]
+fn a_full_link_slows_the_responses_of_a_read() {
+    let (pair, probes) = read(Pair::connect(hpcc()));
+    // A round trip each, and one more behind the last response: nothing goes on for ever.
+    let took = pair.now.saturating_since(Instant::ZERO);
+    assert!(u128::from(probes) <= took.as_nanos() / BASE_RTT.as_nanos() + 1, "{probes} in {took:?}");
+}
+
+/// Responses carry no telemetry, and no acknowledgement would bring its answer: probes take its place.
+#[test]
+fn responses_are_probed_where_requests_carry_telemetry() {
+    let adjust: fn(&mut _) =
+        |congestion: &mut roce::qp::Congestion| congestion.in_band = Some(NonZeroU32::MIN);
+    let options = Options { probe_interval: None, adjust, ..hpcc() };
+    let (mut pair, probes) = read(Pair::connect(options));
+    assert!(probes > 2);
+    // The other way, where all is acknowledged, nobody probes.
+    let sent = |pair: &Pair| pair.hosts[0].endpoint.counters().probes_sent;
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    let from = pair.hosts[0].sge(0, LENGTH);
+    pair.post(0, SendRequest::write(2, from, remote));
+    pair.run(Duration::from_secs(1));
+    assert_eq!(sent(&pair), 0);
+}
+
+#[test]
+fn a_full_link_slows_an_unreliable_connection() {
+    let options = hpcc();
+    let hosts = [1, 2].map(|core| {
+        let mut host = Host::new(core, &options);
+        let init = QpInit { service: Service::Uc, ..host.init(&options) };
+        host.qpn = host.endpoint.create_qp(Instant::ZERO, init).unwrap();
+        host
+    });
+    let mut pair = Pair::of(hosts, options);
+    let probes = full_link(&mut pair, 0);
+    let before = pair.reports();
+    let from = pair.hosts[0].sge(0, LENGTH);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(1, from, remote));
+    pair.run(Duration::from_secs(1));
+    assert!(probes.get() > 2);
+    assert!(is_slowed([&before[0].unwrap(), &pair.reports()[0].unwrap()]), "{:?}", pair.reports());
+    assert_eq!(pair.hosts[1].endpoint.counters().rx_payload_bytes, u64::from(LENGTH));
+}

@@ -260,6 +260,8 @@ mod model {
             rung > 0
         }
 
+        fn give_up(&mut self, _reason: &str) {}
+
         fn idle_time(&self) -> Option<Duration> {
             None
         }

@@ -44,6 +44,8 @@ pub(super) trait Turn: Send {
     fn attach(&mut self);
     /// Does what there is to do now, in bounded time; tells whether there was anything.
     fn turn(&mut self) -> bool;
+    /// After a panic, whose message is `reason`: fails all queue pairs and hands out their completions.
+    fn give_up(&mut self, reason: &str);
     /// How long nothing will happen by itself.
     fn idle_time(&self) -> Option<Duration>;
     /// Whether something waits for the port, which no descriptor and no timer tells of.
@@ -214,6 +216,10 @@ impl<P: PacketIo> Turn for Core<P> {
         let turns = if work { &mut counters.busy_turns } else { &mut counters.idle_turns };
         *turns += 1;
         work
+    }
+
+    fn give_up(&mut self, reason: &str) {
+        self.station.give_up(self.clock.now(), reason);
     }
 
     fn idle_time(&self) -> Option<Duration> {

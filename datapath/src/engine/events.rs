@@ -16,6 +16,8 @@ pub enum AsyncEvent {
     PortUp,
     /// The port's link went down.
     PortDown,
+    /// A defect ended the core: its queue pairs have completed in error, and every call returns why.
+    CoreFailed,
 }
 
 type Filter = Box<dyn Fn(&AsyncEvent) -> bool + Send + Sync>;
@@ -159,6 +161,8 @@ impl Subscribers {
             }
             AsyncEvent::PortUp => tracing::info!("{port}: link up"),
             AsyncEvent::PortDown => tracing::warn!("{port}: link down"),
+            // Its cause was logged.
+            AsyncEvent::CoreFailed => {}
             AsyncEvent::Transport(
                 Event::CommunicationEstablished(_)
                 | Event::SendQueueDrained(_)

@@ -52,9 +52,9 @@ impl Running<'_> {
         match catch_unwind(AssertUnwindSafe(turn)) {
             Ok(work) => work,
             Err(panic) => {
-                // What a broken core still does when dropped must not take the caller down either.
-                let _ = catch_unwind(AssertUnwindSafe(|| *self.0 = None));
-                status.end(Some(&*panic));
+                if let Some(core) = self.0.take() {
+                    status.end_of(core, &*panic);
+                }
                 false
             }
         }

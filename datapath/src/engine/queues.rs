@@ -120,6 +120,12 @@ impl Queues {
         Slot { index, generation: *generation, doorbells, unpolled }
     }
 
+    /// The queue pairs that programs have.
+    pub(super) fn queue_pairs(&self) -> Vec<Qpn> {
+        let queues = self.slots.all.iter().flatten();
+        queues.filter_map(|queue| if let Queue::Pair(pair) = queue { Some(pair.qpn) } else { None }).collect()
+    }
+
     pub(super) fn disconnect_qp(&mut self, qpn: Qpn) {
         self.slots.remove_pair(qpn);
     }

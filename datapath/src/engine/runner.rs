@@ -37,14 +37,21 @@ impl Status {
         self.stop.load(Ordering::Relaxed)
     }
 
-    pub(super) fn end(&self, panic: Option<&(dyn Any + Send)>) {
-        if let Some(panic) = panic {
-            let said = panic.downcast_ref::<String>().map(String::as_str);
-            let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            // Only the first reason counts.
-            let _ = self.reason.set(format!("a defect of ferroce: its core panicked: {said}"));
-        }
+    pub(super) fn end(&self) {
         self.stopped.store(true, Ordering::Release);
+    }
+
+    /// As [`end`](Self::end), after a panic: the core's queue pairs complete in error before it is dropped.
+    pub(super) fn end_of(&self, mut core: Box<dyn Turn>, panic: &(dyn Any + Send)) {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        let reason = format!("a defect of ferroce: its core panicked: {said}");
+        // What a broken core still does must not take the caller down either.
+        let _ = catch_unwind(AssertUnwindSafe(|| core.give_up(&reason)));
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(core)));
+        // Only the first reason counts.
+        let _ = self.reason.set(reason);
+        self.end();
     }
 }
 
@@ -74,9 +81,16 @@ impl Runner {
             if let Some(cpu) = pin {
                 core_affinity::set_for_current(cpu);
             }
+            let mut core = core;
+            let result = catch_unwind(AssertUnwindSafe(|| run(&mut core, &status.stop, idle)));
             // The core is dropped before its end is told: what it held is then free.
-            let result = catch_unwind(AssertUnwindSafe(|| run(core, &status.stop, idle)));
-            status.end(result.as_ref().err().map(AsRef::as_ref));
+            match result {
+                Ok(()) => {
+                    drop(core);
+                    status.end();
+                }
+                Err(panic) => status.end_of(Box::new(core), &*panic),
+            }
         };
         let thread = signals::spawn("ferroce-core", body).map_err(no_thread)?;
         Ok(Self::Dedicated(Some(thread)))
@@ -123,7 +137,7 @@ fn find_cpu(core: usize) -> Result<core_affinity::CoreId, StartError> {
     })
 }
 
-fn run(mut core: impl Turn, stop: &AtomicBool, idle: Idle) {
+fn run(core: &mut impl Turn, stop: &AtomicBool, idle: Idle) {
     core.attach();
     let mut idle_turns = 0_u32;
     while !stop.load(Ordering::Relaxed) {
@@ -136,7 +150,7 @@ fn run(mut core: impl Turn, stop: &AtomicBool, idle: Idle) {
             Idle::Busy => std::hint::spin_loop(),
             Idle::Yield { .. } if idle_turns < SPIN_TURNS => std::hint::spin_loop(),
             Idle::Yield { .. } if idle_turns < SPIN_TURNS + YIELD_TURNS => std::thread::yield_now(),
-            Idle::Yield { longest_sleep } => nap(&core, longest_sleep),
+            Idle::Yield { longest_sleep } => nap(core, longest_sleep),
         }
     }
 }

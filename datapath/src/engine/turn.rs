@@ -7,7 +7,9 @@ use super::vlan;
 use crate::neighbour;
 use cc::Instant;
 use roce::Outbox;
+use roce::qp::Modify;
 use roce::wire::{Mac, Vlan};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Station {
     /// Whether something was posted: `false` is sure.
@@ -110,6 +112,19 @@ impl Station {
         // A ring that overflowed on the way out raised events too.
         told |= self.tell_events();
         told || self.follows || moved
+    }
+
+    /// After a defect: fails all queue pairs and hands out their completions. Each step may panic too, and the others are done still.
+    pub(super) fn give_up(&mut self, now: Instant, reason: &str) {
+        tracing::error!("{}: {reason}; its queue pairs end in error, other devices go on", self.name);
+        let attempt = |step: &mut dyn FnMut()| _ = catch_unwind(AssertUnwindSafe(step));
+        for qpn in self.queues.queue_pairs() {
+            attempt(&mut || _ = self.endpoint.modify_qp(now, qpn, Modify::Error));
+        }
+        // What was posted and not taken yet is flushed too.
+        attempt(&mut || _ = self.take_posts(now));
+        attempt(&mut || _ = self.deliver(now));
+        attempt(&mut || self.subscribers.tell(&self.name, AsyncEvent::CoreFailed));
     }
 
     fn tell_events(&mut self) -> bool {

@@ -1,0 +1,122 @@
+//! A defect in a core: its queue pairs complete in error, the cause is logged, and other devices go on.
+
+mod common;
+
+use common::*;
+use datapath::io::{Burst, Caps};
+use ferroce_verbs::*;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A port that breaks when it is told to.
+struct Fragile {
+    port: Loopback,
+    broken: Arc<AtomicBool>,
+}
+
+impl PacketIo for Fragile {
+    type Buf = <Loopback as PacketIo>::Buf;
+
+    fn receive(&mut self, into: &mut Burst<Self::Buf>) {
+        assert!(!self.broken.load(Ordering::Relaxed), "the port broke");
+        self.port.receive(into);
+    }
+
+    fn alloc(&mut self) -> Option<Self::Buf> {
+        self.port.alloc()
+    }
+
+    fn transmit(&mut self, from: &mut Burst<Self::Buf>) {
+        self.port.transmit(from);
+    }
+
+    fn caps(&self) -> Caps {
+        self.port.caps()
+    }
+}
+
+/// All that is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A side alone, connected to a peer that never answers, on a port that breaks.
+fn fragile(progress: Progress, name: &str) -> (Side, Arc<AtomicBool>, Loopback) {
+    let (port, other) = pair(256, FRAME);
+    let broken = Arc::new(AtomicBool::new(false));
+    let config = DeviceConfig::new().address("10.0.0.1/24".parse().unwrap()).progress(progress);
+    let own = OwnPort { name: name.to_owned(), mac: MACS[0] };
+    let device = Device::open_on(Fragile { port, broken: broken.clone() }, own, &config).unwrap();
+    let peer = "10.0.0.2".parse().unwrap();
+    device.set_neighbour(peer, MACS[1]).unwrap();
+    let mut side = side(&device, 4096, Capabilities::default(), 64);
+    let to = QpEndpoint { ip: peer, ..side.qp.endpoint() };
+    side.qp.connect(&to, &ConnectOptions::default()).unwrap();
+    (side, broken, other)
+}
+
+/// The next completion, or why none will come.
+fn next_of(cq: &mut CompletionQueue) -> Result<Completion, PollError> {
+    loop {
+        if let Some(completion) = cq.poll_one()? {
+            return Ok(completion);
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_core_that_panics_completes_its_queue_pairs_in_error_and_says_why() {
+    let log = Log::default();
+    let writer = log.clone();
+    let lines = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    tracing::subscriber::set_global_default(lines).unwrap();
+    for (progress, name) in [
+        (Progress::Inline, "inline0"),
+        (Progress::Dedicated { core: None }, "dedicated0"),
+        (Progress::Adaptive, "adaptive0"),
+    ] {
+        let (mut side, broken, _other) = fragile(progress, name);
+        let (mut c, mut d) = connected(progress, 4096);
+        let events = side.device.events().unwrap();
+        for id in 0..3 {
+            side.qp.post_recv(RecvRequest::new(id, side.region.sge(0, 64).unwrap())).unwrap();
+        }
+        for id in 10..13 {
+            side.qp
+                .post_send(SendRequest::write(id, Data::inline(b"lost"), side.region.remote().at(0)))
+                .unwrap();
+        }
+        broken.store(true, Ordering::Relaxed);
+        for id in 10..13 {
+            let sent = next_of(&mut side.send_cq).unwrap();
+            assert_eq!((sent.id, sent.status), (id, CompletionStatus::Flushed), "{progress:?}");
+        }
+        for id in 0..3 {
+            let received = next_of(&mut side.recv_cq).unwrap();
+            assert_eq!((received.id, received.status), (id, CompletionStatus::Flushed), "{progress:?}");
+        }
+        let error = next_of(&mut side.send_cq).unwrap_err().to_string();
+        assert!(error.contains("the port broke"), "{error}");
+        let told: Vec<_> = std::iter::from_fn(|| events.told()).collect();
+        assert_eq!(told.last(), Some(&AsyncEvent::CoreFailed), "{progress:?}: {told:?}");
+        let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let line = logged.lines().find(|line| line.contains(&format!("{name}: a defect"))).unwrap();
+        assert!(line.contains("ERROR") && line.contains("the port broke"), "{line}");
+
+        c.qp.post_send(SendRequest::write(1, Data::inline(b"goes on"), d.region.remote().at(0))).unwrap();
+        success(&mut c.send_cq, &d.device);
+        assert_eq!(contents(&d.region, 0, 7), b"goes on");
+        assert!(d.recv_cq.poll_one().unwrap().is_none());
+    }
+}

@@ -1,12 +1,14 @@
 //! Queue pairs that choose their algorithm by what they see of the path.
 
 use crate::harness::{BASE, Options, Pair};
-use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
+use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Instant, Rate};
+use core::cell::Cell;
 use core::num::NonZeroU32;
 use core::time::Duration;
 use roce::qp::{CompletionStatus, Congestion, CongestionAlgorithm, Remote, SendRequest, Upgrade, When};
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{Ecn, Header, ecn, parse};
+use std::rc::Rc;
 
 const RTT: Duration = Duration::from_micros(10);
 
@@ -91,4 +93,53 @@ fn a_short_round_trip_brings_dctcp() {
     near.run(Duration::from_millis(1));
     let mut far = Pair::connect(below(Duration::from_micros(1)));
     assert_eq!(algorithm_after(&mut far), "fixed");
+}
+
+/// Posts WRITEs until `end`, and gives the algorithm that runs then.
+fn write_until(pair: &mut Pair, end: Instant) -> &'static str {
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    while pair.now < end {
+        let from = pair.hosts[0].sge(0, 10_000);
+        pair.post(0, SendRequest::write(1, from, remote));
+        pair.step();
+        pair.run_until((pair.now + RTT).min(end));
+        pair.hosts[0].sent();
+    }
+    pair.reports()[0].unwrap().algorithm
+}
+
+/// A switch is restarted without telemetry, and later with it: HPCC++ neither keeps its last rate for ever nor stays away.
+#[test]
+fn telemetry_that_ends_is_missed_and_comes_back() {
+    type Adjust = fn(&mut Congestion);
+    let in_band: Adjust = |congestion| congestion.in_band = NonZeroU32::new(2);
+    for (name, probe_interval, adjust) in
+        [("probes", Some(RTT), (|_| {}) as Adjust), ("in band", None, in_band)]
+    {
+        let config = HpccConfig::new(line(), RTT, NonZeroU32::MIN);
+        let congestion = CongestionAlgorithm::Hpcc(config);
+        let options = Options { congestion, probe_interval, adjust, ack_timeout: 14, ..Options::default() };
+        let mut pair = Pair::connect(options);
+        let stamps = Rc::new(Cell::new(true));
+        let (asked, mut time) = (Rc::clone(&stamps), 0);
+        pair.filter = Some(Box::new(move |from, frame| {
+            time += 1000;
+            if from == 0 && asked.get() {
+                stamp(frame, 1, HopRecord::new(Speed::from_code(12).unwrap(), time, time, 0));
+            }
+            true
+        }));
+        let mut now = Instant::ZERO;
+        let mut after = |pair: &mut Pair, round_trips: u32, with: bool| {
+            stamps.set(with);
+            now = now + RTT * round_trips;
+            write_until(pair, now)
+        };
+        // Setup and first telemetry included.
+        assert_eq!(after(&mut pair, 100, true), "hpcc", "{name}");
+        assert_eq!(after(&mut pair, 20, false), "dcqcn", "{name}");
+        assert_eq!(after(&mut pair, 500, false), "dcqcn", "{name}");
+        assert_eq!(after(&mut pair, 20, true), "hpcc", "{name}");
+        assert_eq!(after(&mut pair, 500, true), "hpcc", "{name}");
+    }
 }

@@ -190,6 +190,10 @@ impl CongestionControl {
     }
 
     fn on_report(&mut self, ack: &Ack, report: Report) {
+        // Of no hops: a path whose switches stamp nothing.
+        if report.hops() != Some(0) {
+            self.hear_telemetry();
+        }
         let Some(flow) = &mut self.flow else { return };
         let algorithm = flow.algorithm_mut();
         match report {

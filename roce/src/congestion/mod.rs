@@ -7,6 +7,7 @@ mod alternates;
 mod collector;
 mod echo;
 mod estimate;
+mod fallback;
 mod feedback;
 mod notification;
 mod owed;
@@ -251,7 +252,7 @@ impl CongestionControl {
     #[inline]
     pub(crate) fn on_data_sent(&mut self, now: Instant, number: u64, payload: u32, frame: usize) {
         if let Some(telemetry) = &mut self.telemetry {
-            telemetry.on_data_sent();
+            telemetry.on_data_sent(now);
         }
         if let Some(flow) = &mut self.flow {
             flow.algorithm_mut().on_send(now, number, payload);
@@ -287,6 +288,8 @@ impl CongestionControl {
             Some(rtt) if self.telemetry.is_some() => self.consider(Seen::RoundTrip(rtt), sequence),
             _ => false,
         };
+        let misses = progress.rtt.is_some_and(|rtt| self.miss_telemetry(now - rtt));
+        let becomes_markable = becomes_markable || misses;
         let Some(flow) = &mut self.flow else { return becomes_markable };
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.on_acknowledged(progress.bytes);

@@ -121,6 +121,9 @@ impl CongestionControl {
         let template = telemetry.template().unwrap_or(transport.template);
         let length = write_probe(transport, telemetry.prober.psn(), telemetry.format, template, frame)?;
         telemetry.prober.on_sent(transport.now);
+        if let Some(fallback) = &mut telemetry.fallback {
+            fallback.on_asked(transport.now);
+        }
         counters.probes_sent += 1;
         let sent = Seen::Probes(telemetry.prober.sent());
         *becomes_markable |= self.consider(sent, &transport.sequence);

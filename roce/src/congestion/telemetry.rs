@@ -1,6 +1,7 @@
 //! A queue pair's use of telemetry: what it asks for, what it answers, and the paths that it chooses from.
 
 use super::collector::Collector;
+use super::fallback::Fallback;
 use super::paths::Paths;
 use super::prober::Prober;
 use super::sampler::Sampler;
@@ -75,6 +76,8 @@ pub(super) struct Telemetry {
     pub(super) paths: Option<Box<Paths>>,
     /// The settings asked for on the way to RTS, as long as a better algorithm may come of them.
     pub(super) upgrade: Option<Box<Congestion>>,
+    /// If the algorithm computes with telemetry.
+    pub(super) fallback: Option<Fallback>,
 }
 
 impl Default for Telemetry {
@@ -88,6 +91,7 @@ impl Default for Telemetry {
             seals: Seals::default(),
             paths: None,
             upgrade: None,
+            fallback: None,
         }
     }
 }
@@ -115,6 +119,7 @@ impl Telemetry {
             seals: Seals::new(settings.feedback_key),
             paths,
             upgrade,
+            fallback: Fallback::new(settings.algorithm, None),
         };
         telemetry.is_used().then_some(telemetry)
     }
@@ -194,7 +199,12 @@ impl Telemetry {
     }
 
     #[inline]
-    pub(super) fn on_data_sent(&mut self) {
+    pub(super) fn on_data_sent(&mut self, now: Instant) {
+        if self.sampler.is_due()
+            && let Some(fallback) = &mut self.fallback
+        {
+            fallback.on_asked(now);
+        }
         self.sampler.on_data_sent();
     }
 

@@ -1,5 +1,6 @@
 //! A better algorithm takes over once its condition is seen to hold.
 
+use super::fallback::Fallback;
 use super::pacing::Flow;
 use super::prober::Prober;
 use super::sampler::Sampler;
@@ -45,6 +46,7 @@ impl CongestionControl {
         // Its parameters were checked on the way to RTS.
         let Ok(algorithm) = to.build() else { return false };
         telemetry.sampler = Sampler::new(&to, &settings);
+        telemetry.fallback = Fallback::new(to, Some(settings.algorithm));
         if let Some(flow) = &mut self.flow {
             let mut better = Flow::new(algorithm);
             // So that it knows what is on the way.

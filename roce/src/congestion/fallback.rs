@@ -1,0 +1,85 @@
+//! Telemetry that ends while data still arrives, as behind a switch that was restarted without it: an algorithm that computes with it
+//! would keep its last rate for ever. DCQCN takes its place, or the algorithm that ran before an upgrade, until telemetry comes back.
+
+use super::pacing::Flow;
+use super::{CongestionAlgorithm, CongestionControl};
+use cc::{DcqcnConfig, Instant};
+use core::time::Duration;
+
+/// Telemetry is missed once data was acknowledged that left so many base round trips after telemetry was asked for in vain.
+const PATIENCE: u32 = 12;
+
+/// Whether an algorithm hears the telemetry that it computes with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fallback {
+    /// Computes with telemetry.
+    preferred: CongestionAlgorithm,
+    /// Takes its place.
+    substitute: CongestionAlgorithm,
+    base_rtt: Duration,
+    /// When telemetry was asked for first, since the last came.
+    asked_at: Option<Instant>,
+    is_in_place: bool,
+}
+
+impl Fallback {
+    /// Returns the fallback of an algorithm; `None` if it does not compute with telemetry. The substitute is DCQCN where none is named.
+    /// A receiver that computes is silent as long as the queue takes that it has seen, so it is not missed.
+    pub(super) fn new(
+        preferred: CongestionAlgorithm,
+        substitute: Option<CongestionAlgorithm>,
+    ) -> Option<Self> {
+        let (CongestionAlgorithm::Hpcc(hpcc) | CongestionAlgorithm::HpccFair(hpcc)) = preferred else {
+            return None;
+        };
+        let dcqcn = || CongestionAlgorithm::Dcqcn(DcqcnConfig::new(hpcc.line_rate, None));
+        let (substitute, base_rtt) = (substitute.unwrap_or_else(dcqcn), hpcc.base_rtt);
+        Some(Self { preferred, substitute, base_rtt, asked_at: None, is_in_place: false })
+    }
+
+    /// A packet left that asks for telemetry.
+    #[inline]
+    pub(super) fn on_asked(&mut self, now: Instant) {
+        self.asked_at.get_or_insert(now);
+    }
+
+    /// Returns whether data that left at `sent` should have brought telemetry long ago.
+    fn misses(&self, sent: Instant) -> bool {
+        !self.is_in_place && self.asked_at.is_some_and(|asked| sent > asked + self.base_rtt * PATIENCE)
+    }
+}
+
+impl CongestionControl {
+    /// Data that left at `sent` was acknowledged. Where telemetry is missed, the substitute takes over. Returns whether packets are to
+    /// be marked from now on.
+    #[inline]
+    pub(super) fn miss_telemetry(&mut self, sent: Instant) -> bool {
+        let Some(telemetry) = &mut self.telemetry else { return false };
+        let Some(fallback) = telemetry.fallback.as_mut().filter(|fallback| fallback.misses(sent)) else {
+            return false;
+        };
+        fallback.is_in_place = true;
+        let substitute = fallback.substitute;
+        self.run(&substitute);
+        substitute.wants_ecn()
+    }
+
+    /// Telemetry came. If it was missed, the algorithm that computes with it runs again, as new.
+    pub(super) fn hear_telemetry(&mut self) {
+        let Some(fallback) = self.telemetry.as_mut().and_then(|telemetry| telemetry.fallback.as_mut()) else {
+            return;
+        };
+        fallback.asked_at = None;
+        if core::mem::take(&mut fallback.is_in_place) {
+            let preferred = fallback.preferred;
+            self.run(&preferred);
+        }
+    }
+
+    /// Begins anew with this algorithm, whose parameters were checked on the way to RTS.
+    fn run(&mut self, algorithm: &CongestionAlgorithm) {
+        if let Ok(algorithm) = algorithm.build() {
+            self.flow = Some(Flow::new(algorithm));
+        }
+    }
+}

@@ -302,27 +302,31 @@ impl QueuePair {
     /// # Errors
     /// Where the queue is full, the request passes a limit, or the queue pair is not connected. Nothing of it was done.
     pub fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
-        let result = self.push_send(request);
+        let result = match self.refusal() {
+            None => self.rings.push_send(request),
+            Some(error) => Err(error),
+        };
         // After a refusal too: a full queue's poster waits for the core to say what is done.
         self.ring_doorbell();
         self.device.engine.attend();
         result
     }
 
+    #[inline]
     fn ring_doorbell(&self) {
         self.rings.ring_doorbell();
         self.device.engine.posted();
     }
 
-    fn push_send(&mut self, request: SendRequest) -> Result<(), PostError> {
+    /// Why it takes no send requests in the state that it is in.
+    #[inline]
+    fn refusal(&self) -> Option<PostError> {
         match self.state {
-            State::ReadyToSend | State::SendQueueDrained | State::SendQueueError | State::Error => {
-                self.rings.push_send(request)
-            }
+            State::ReadyToSend | State::SendQueueDrained | State::SendQueueError | State::Error => None,
             // An XRC target never sends, whatever its state.
-            _ if self.is_target() => Err(PostError::Service { qpn: self.qpn() }),
+            _ if self.is_target() => Some(PostError::Service { qpn: self.qpn() }),
             state @ (State::Reset | State::Init | State::ReadyToReceive) => {
-                Err(PostError::State { qpn: self.qpn(), state })
+                Some(PostError::State { qpn: self.qpn(), state })
             }
         }
     }
@@ -336,8 +340,11 @@ impl QueuePair {
         requests: impl IntoIterator<Item = SendRequest>,
     ) -> Result<usize, PostListError> {
         let mut posted = 0;
-        let result =
-            requests.into_iter().try_for_each(|request| self.push_send(request).inspect(|()| posted += 1));
+        let refusal = self.refusal();
+        let result = requests.into_iter().try_for_each(|request| {
+            refusal.map_or(Ok(()), Err)?;
+            self.rings.push_send(request).inspect(|()| posted += 1)
+        });
         self.ring_doorbell();
         result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }

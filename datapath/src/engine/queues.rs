@@ -148,10 +148,17 @@ impl Queues {
             match &mut slots.all[slot] {
                 None => return,
                 Some(Queue::Pair(QpQueues { qpn, send, recv, .. })) => {
-                    endpoint.take_posts(now, *qpn, recv.take(), send.take());
+                    // Receives first: a send may be answered by a message that needs one.
+                    recv.take(|requests| endpoint.take_recvs(now, *qpn, requests));
+                    send.take(|requests| endpoint.take_sends(now, *qpn, requests));
                 }
                 Some(Queue::Shared(SrqQueues { srq, recv })) => {
-                    recv.take().for_each(|request| endpoint.take_srq_recv(*srq, request));
+                    recv.take(|requests| {
+                        requests
+                            .into_iter()
+                            .flatten()
+                            .for_each(|request| endpoint.take_srq_recv(*srq, request.take()));
+                    });
                 }
             }
             served.push(slot);

@@ -38,10 +38,17 @@ impl QpRings {
     ///
     /// # Errors
     /// Returns the rule that the request breaks, or `QueueFull` while as many requests as the queue is deep are not done.
-    #[inline]
+    #[inline(always)]
     pub fn push_send(&mut self, request: SendRequest) -> Result<(), PostError> {
-        let Self { send, rules, .. } = self;
-        rules.send.check_into(request, |checked| send.push(checked))
+        match self.rules.send.check_single(&request) {
+            Some(checked) => self.send.push(checked),
+            None => self.push_other(request),
+        }
+    }
+
+    #[inline(never)]
+    fn push_other(&mut self, request: SendRequest) -> Result<(), PostError> {
+        self.send.push(self.rules.send.check(request)?)
     }
 
     /// Checks a receive request and puts it into the ring.

@@ -4,6 +4,7 @@ use super::Endpoint;
 use crate::qp::{CheckedRecv, CheckedSend, PostError, PostRules, RecvRequest, RecvRules, SendRequest};
 use crate::{Qpn, SrqId};
 use cc::Instant;
+use core::slice::from_mut;
 
 impl Endpoint {
     /// Takes in a send request.
@@ -12,8 +13,8 @@ impl Endpoint {
     /// Why it was not taken; nothing of it was done.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, request: SendRequest) -> Result<(), PostError> {
         let (index, qp, mut context) = self.open(now, qpn).ok_or(PostError::NoQp { qpn })?;
-        let checked = qp.check_send(request)?;
-        qp.take_send(checked, &mut context);
+        let mut checked = qp.check_send(request)?;
+        qp.take_sends(from_mut(&mut checked), &mut context);
         self.settle(now, index);
         Ok(())
     }
@@ -31,32 +32,27 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The rules by which requests for a queue pair are checked before [`Self::take_posts`]. A change of its state may change them.
+    /// The rules by which requests for a queue pair are checked before [`Self::take_sends`]. A change of its state may change them.
     #[must_use]
     pub fn post_rules(&self, qpn: Qpn) -> Option<PostRules> {
         self.qps.get(qpn).map(|slot| slot.qp.post_rules())
     }
 
-    /// Takes in all requests that `receives` and `sends` return. They were checked: by [`Self::post_rules`], for room, and for the
-    /// state. None is refused; those of a queue pair that was reset or destroyed since are forgotten.
-    pub fn take_posts(
-        &mut self,
-        now: Instant,
-        qpn: Qpn,
-        receives: impl Iterator<Item = CheckedRecv>,
-        sends: impl Iterator<Item = CheckedSend>,
-    ) {
-        let Some((index, qp, mut context)) = self.open(now, qpn) else {
-            receives.for_each(drop);
-            sends.for_each(drop);
-            return;
-        };
-        // Receives first: a send may be answered by a message that needs one.
-        for request in receives {
-            qp.take_recv(request, &mut context);
+    /// Takes in receive requests, in two parts, that were checked by [`Self::post_rules`], for room, and for the state. None is refused;
+    /// those of a queue pair that was reset or destroyed since are forgotten. They are read where they lie, and left without buffers.
+    pub fn take_recvs(&mut self, now: Instant, qpn: Qpn, requests: [&mut [CheckedRecv]; 2]) {
+        let Some((index, qp, mut context)) = self.open(now, qpn) else { return };
+        for request in requests.into_iter().flatten() {
+            qp.take_recv(request.take(), &mut context);
         }
-        for request in sends {
-            qp.take_send(request, &mut context);
+        self.settle(now, index);
+    }
+
+    /// Takes in send requests, as [`Self::take_recvs`] does.
+    pub fn take_sends(&mut self, now: Instant, qpn: Qpn, requests: [&mut [CheckedSend]; 2]) {
+        let Some((index, qp, mut context)) = self.open(now, qpn) else { return };
+        for part in requests {
+            qp.take_sends(part, &mut context);
         }
         self.settle(now, index);
     }

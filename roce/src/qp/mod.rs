@@ -10,6 +10,7 @@ mod queue_pair;
 mod receive_queue;
 mod reliable;
 mod request;
+mod send_queue;
 mod settings;
 mod source_port;
 mod unreliable;

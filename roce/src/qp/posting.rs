@@ -5,6 +5,7 @@ use super::wqe::MAX_MESSAGE;
 use super::{Data, Identity, PostError, Receives, RecvRequest, SendOperation, SendRequest};
 use crate::Qpn;
 use crate::wire::Service;
+use core::mem;
 
 /// A send request that its queue pair's [`SendRules`] allow; only they create one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,12 @@ pub struct CheckedRecv(pub(super) RecvRequest);
 impl CheckedRecv {
     pub(crate) fn into_request(self) -> RecvRequest {
         self.0
+    }
+
+    /// Takes the request out, and leaves one without buffers.
+    #[inline]
+    pub fn take(&mut self) -> Self {
+        Self(RecvRequest { id: self.0.id, buffers: mem::take(&mut self.0.buffers) })
     }
 }
 
@@ -118,30 +125,28 @@ impl SendRules {
     ///
     /// # Errors
     /// Returns the first rule that the request breaks.
-    pub fn check(&self, request: SendRequest) -> Result<CheckedSend, PostError> {
-        self.check_into(request, Ok)
-    }
-
-    /// Checks a request and hands what passes to `take`, which need not move it a second time.
-    ///
-    /// # Errors
-    /// As [`check`](Self::check), and those of `take`.
-    #[inline]
-    pub fn check_into<R>(
-        &self,
-        mut request: SendRequest,
-        take: impl FnOnce(CheckedSend) -> Result<R, PostError>,
-    ) -> Result<R, PostError> {
+    pub fn check(&self, mut request: SendRequest) -> Result<CheckedSend, PostError> {
         let length = self.length(&request)?;
         if length.is_none() {
             // What such a request says of data means nothing, as in rdma-core.
             request.data = Data::empty();
         }
-        take(CheckedSend { request, length: length.unwrap_or(0) })
+        Ok(CheckedSend { request, length: length.unwrap_or(0) })
+    }
+
+    /// Checks a request of one buffer, as nearly all are, and copies it without the room for others; `None` if it has another number,
+    /// or breaks a rule.
+    #[inline(always)]
+    #[must_use]
+    pub fn check_single(&self, request: &SendRequest) -> Option<CheckedSend> {
+        let Data::Buffers(buffers) = &request.data else { return None };
+        let [only] = **buffers else { return None };
+        let length = self.length(request).ok()??;
+        Some(CheckedSend { request: SendRequest { data: Data::from(only), ..*request }, length })
     }
 
     /// Returns the bytes of a message that is allowed; `None` for an operation without data.
-    #[inline]
+    #[inline(always)]
     fn length(&self, request: &SendRequest) -> Result<Option<u32>, PostError> {
         let (services, moves) = request.operation.demands();
         if services & self.services == 0 {

@@ -338,20 +338,16 @@ impl QueuePair {
         }
     }
 
-    /// Takes a send request in. After an error it is flushed.
-    #[inline]
-    pub(crate) fn take_send(&mut self, request: CheckedSend, context: &mut Context<'_>) {
+    /// Takes send requests in. After an error they are flushed.
+    pub(crate) fn take_sends(&mut self, requests: &mut [CheckedSend], context: &mut Context<'_>) {
         let common = &mut self.common;
-        match common.state {
-            // A reset forgets what was posted before it.
-            State::Reset | State::Init | State::ReadyToReceive => {}
-            State::ReadyToSend | State::SendQueueDrained => {
-                either!(&mut self.transport, part => part.post(common, request));
-            }
-            State::SendQueueError | State::Error => {
-                either!(&mut self.transport, part => part.post(common, request));
-                either!(&mut self.transport, part => part.flush_sends(common, CompletionStatus::Flushed, context));
-            }
+        // A reset forgets what was posted before it.
+        if let State::Reset | State::Init | State::ReadyToReceive = common.state {
+            return;
+        }
+        either!(&mut self.transport, part => requests.iter_mut().for_each(|request| part.post(common, request)));
+        if let State::SendQueueError | State::Error = common.state {
+            either!(&mut self.transport, part => part.flush_sends(common, CompletionStatus::Flushed, context));
         }
     }
 

@@ -126,6 +126,23 @@ impl SendOperation {
         }
     }
 
+    /// Whether the peer answers it with data, or with an answer of its own kind.
+    pub(crate) const fn is_answered(&self) -> bool {
+        match self {
+            Self::Send { .. }
+            | Self::SendInvalidate { .. }
+            | Self::SendTo { .. }
+            | Self::Write { .. }
+            | Self::Bind(_)
+            | Self::LocalInvalidate { .. } => false,
+            Self::Read { .. }
+            | Self::FetchAdd { .. }
+            | Self::CompareSwap { .. }
+            | Self::AtomicWrite { .. }
+            | Self::Flush { .. } => true,
+        }
+    }
+
     /// Whether no packet carries it.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, Self::Bind(_) | Self::LocalInvalidate { .. })

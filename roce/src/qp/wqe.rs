@@ -1,6 +1,6 @@
 //! A send request in its queue, and the packets that it takes.
 
-use super::{CompletionOpcode, SendOperation, SendRequest};
+use super::{CompletionOpcode, Data, SendOperation, SendRequest};
 
 /// Bytes of the longest message (IBA 9.7.4.1.6).
 pub(super) const MAX_MESSAGE: u32 = 1 << 31;
@@ -56,34 +56,26 @@ pub(super) struct Wqe {
 }
 
 impl Wqe {
+    /// A request that asks for nothing.
+    pub(super) fn new() -> Self {
+        let request = SendRequest::send(0, Data::empty());
+        let (is_done, is_answered, is_local) = (false, false, false);
+        Self { request, length: 0, first: 0, packets: 0, stream: 0, is_done, is_answered, is_local }
+    }
+
+    /// Says which packets the request takes, whose other parts were set, and returns the payload bytes that it sends.
+    #[inline]
+    pub(super) fn begin(&mut self, first: u64, packets: u32, stream: u64) -> u32 {
+        let operation = &self.request.operation;
+        (self.is_answered, self.is_local) = (operation.is_answered(), operation.is_local());
+        (self.first, self.packets, self.stream) = (first, packets, stream);
+        self.is_done = false;
+        self.sends()
+    }
+
     /// The number after the last packet's.
     pub(super) const fn end(&self) -> u64 {
         self.first + self.packets as u64
-    }
-
-    #[inline]
-    pub(super) const fn new(
-        request: SendRequest,
-        length: u32,
-        first: u64,
-        packets: u32,
-        stream: u64,
-    ) -> Self {
-        let is_answered = match request.operation {
-            SendOperation::Send { .. }
-            | SendOperation::SendInvalidate { .. }
-            | SendOperation::SendTo { .. }
-            | SendOperation::Write { .. }
-            | SendOperation::Bind(_)
-            | SendOperation::LocalInvalidate { .. } => false,
-            SendOperation::Read { .. }
-            | SendOperation::FetchAdd { .. }
-            | SendOperation::CompareSwap { .. }
-            | SendOperation::AtomicWrite { .. }
-            | SendOperation::Flush { .. } => true,
-        };
-        let is_local = request.operation.is_local();
-        Self { request, length, first, packets, stream, is_done: false, is_answered, is_local }
     }
 
     /// Whether the peer answers with data: such a request is done by its answer, not by an acknowledgement.
@@ -131,7 +123,7 @@ impl Wqe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qp::{Data, Remote};
+    use crate::qp::Remote;
     use crate::{Lkey, Rkey};
 
     #[test]
@@ -141,7 +133,8 @@ mod tests {
         let remote = Remote { address: 0, rkey: Rkey::new(1) };
         let packets = packets(length, 256);
         assert_eq!(packets, 1 << 23);
-        let wqe = Wqe::new(SendRequest::write(1, Data::from(sge), remote), length, 5, packets, 7);
+        let mut wqe = Wqe { request: SendRequest::write(1, sge, remote), length, ..Wqe::new() };
+        assert_eq!(wqe.begin(5, packets, 7), length);
         assert_eq!(wqe.offset(wqe.end() - 1, 256), length - 256);
         assert_eq!(wqe.stream_at(wqe.end(), 256), 7 + (1 << 31));
         assert_eq!(Position::of(packets - 1, packets), Position::Last);

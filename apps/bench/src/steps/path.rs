@@ -91,9 +91,9 @@ impl Bench {
         list.map(|request| rules.check(request).expect("within the limits")).collect()
     }
 
-    fn post(&mut self, list: &mut Vec<CheckedSend>) {
+    fn post(&mut self, list: &mut [CheckedSend]) {
         let Host { endpoint, qps, .. } = &mut self.a;
-        endpoint.take_posts(self.now, qps[0], std::iter::empty(), list.drain(..));
+        endpoint.take_sends(self.now, qps[0], [list, &mut []]);
     }
 }
 

@@ -112,7 +112,7 @@ impl Reliable {
     }
 
     #[inline]
-    pub(super) fn post(&mut self, common: &Common, request: CheckedSend) {
+    pub(super) fn post(&mut self, common: &Common, request: &mut CheckedSend) {
         self.requester.post(request, common.identity.capabilities.max_send);
     }
 

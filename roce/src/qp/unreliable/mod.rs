@@ -9,6 +9,7 @@ mod send;
 
 use super::common::{Common, Ends};
 use super::receive_queue::ReceiveQueue;
+use super::send_queue::SendQueue;
 use super::wqe::{self, Wqe};
 use super::{
     Changes, CheckedRecv, CheckedSend, Completion, CompletionStatus, Context, Identity, RtrSettings, State,
@@ -37,7 +38,7 @@ pub(super) enum Kind {
 pub(super) struct Unreliable {
     pub(super) kind: Kind,
     /// Send requests that have not left whole, oldest first.
-    queue: VecDeque<Wqe>,
+    queue: SendQueue,
     /// The next packet's number.
     next: u64,
     /// One more than the last packet of the last request.
@@ -64,11 +65,10 @@ impl Unreliable {
     }
 
     fn new(identity: &Identity, kind: Kind) -> Self {
-        let queue = VecDeque::with_capacity(identity.capabilities.max_send as usize);
-        Self::with(kind, queue, ReceiveQueue::new(identity))
+        Self::with(kind, SendQueue::new(), ReceiveQueue::new(identity))
     }
 
-    const fn with(kind: Kind, queue: VecDeque<Wqe>, receives: ReceiveQueue) -> Self {
+    const fn with(kind: Kind, queue: SendQueue, receives: ReceiveQueue) -> Self {
         let [origin, first_received, expected] = [Psn::new(0); 3];
         Self { kind, queue, next: 0, end: 0, origin, receives, first_received, expected, message: None }
     }
@@ -135,8 +135,8 @@ impl Unreliable {
     ) {
         let identity = &common.identity;
         let mut status = status;
-        while let Some(wqe) = self.queue.pop_front() {
-            context.cqs.push(identity.send_cq, Completion { status, ..sent(&wqe, identity) });
+        while let Some(wqe) = self.queue.pop() {
+            context.cqs.push(identity.send_cq, Completion { status, ..sent(wqe, identity) });
             status = CompletionStatus::Flushed;
         }
         self.next = self.end;
@@ -151,16 +151,17 @@ impl Unreliable {
         self.receives.len() + usize::from(begun)
     }
 
-    pub(super) fn post(&mut self, common: &Common, CheckedSend { request, length }: CheckedSend) {
+    pub(super) fn post(&mut self, common: &Common, checked: &mut CheckedSend) {
         // Before RTR nothing is sent, whatever its packets are.
         let mtu = match self.kind {
             Kind::Connected => common.mtu(),
             Kind::Datagram { mtu, .. } => mtu,
         };
-        let packets = if request.operation.is_local() { 0 } else { wqe::packets(length, mtu.max(256)) };
-        let wqe = Wqe::new(request, length, self.end, packets, 0);
-        self.end = wqe.end();
-        self.queue.push_back(wqe);
+        let wqe = self.queue.push(checked, common.identity.capabilities.max_send);
+        let is_local = wqe.request.operation.is_local();
+        let packets = if is_local { 0 } else { wqe::packets(wqe.length, mtu.max(256)) };
+        wqe.begin(self.end, packets, 0);
+        self.end += u64::from(packets);
     }
 
     pub(super) fn post_recv(&mut self, CheckedRecv(request): CheckedRecv) {

@@ -123,10 +123,10 @@ impl Unreliable {
         self.next += 1;
         let identity = &common.identity;
         if ends
-            && let Some(wqe) = self.queue.pop_front()
+            && let Some(wqe) = self.queue.pop()
             && (wqe.request.signalled || identity.signal_all)
         {
-            context.cqs.push(identity.send_cq, sent(&wqe, identity));
+            context.cqs.push(identity.send_cq, sent(wqe, identity));
         }
         Some(on_wire)
     }
@@ -141,7 +141,7 @@ impl Unreliable {
             if wqe.request.signalled || identity.signal_all {
                 context.cqs.push(identity.send_cq, sent(wqe, identity));
             }
-            self.queue.pop_front();
+            self.queue.pop();
         }
         Ok(())
     }

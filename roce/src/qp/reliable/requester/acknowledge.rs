@@ -148,7 +148,7 @@ impl Requester {
         let (before, stream_before) = (self.una, self.stream_at(0, self.una));
         let mut done = 0;
         if self.una < up_to {
-            for wqe in &self.queue {
+            for wqe in self.queue.iter() {
                 if !wqe.is_answered() {
                     self.una = self.una.max(wqe.end().min(up_to));
                 }
@@ -183,7 +183,7 @@ impl Requester {
     /// Completes the front request where all of it is acknowledged, and the local ones behind it that have run.
     pub(super) fn retire_front(&mut self, context: &mut Context<'_>, identity: &Identity) {
         let mut done = 0;
-        for wqe in &self.queue {
+        for wqe in self.queue.iter() {
             if wqe.end() > self.una || wqe.is_pending() {
                 break;
             }
@@ -197,14 +197,11 @@ impl Requester {
         self.forget(done);
     }
 
-    /// Takes the oldest `done` requests out, where they stand: a request is long, and moving it costs more than all else that
-    /// its acknowledgement does.
+    /// Forgets the oldest `done` requests.
     #[inline]
     fn forget(&mut self, done: usize) {
-        if done > 0 {
-            self.queue.drain(..done);
-            self.cursor = self.cursor.saturating_sub(done);
-        }
+        self.queue.forget(done);
+        self.cursor = self.cursor.saturating_sub(done);
     }
 
     /// `una` moved on from `before`: counters and timers start again. Gives the round trip if the packet that measures it is in.

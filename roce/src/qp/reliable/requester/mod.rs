@@ -5,6 +5,7 @@ mod local;
 mod selective;
 mod send;
 
+use super::super::send_queue::SendQueue;
 use super::super::wqe::{self, Wqe};
 use super::super::{
     AckTimeout, Changes, CheckedSend, Completion, CompletionStatus, Context, Identity, RtsSettings,
@@ -13,7 +14,6 @@ use super::super::{
 use crate::congestion::Progress;
 use crate::{Discard, Psn};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use cc::Instant;
 use core::time::Duration;
 use selective::Selective;
@@ -45,7 +45,7 @@ pub(super) enum Trouble {
 #[derive(Debug)]
 pub(super) struct Requester {
     /// Requests not yet done, oldest first. The front one holds `una`.
-    queue: VecDeque<Wqe>,
+    queue: SendQueue,
     /// Index of the request that holds `next`; the queue's length where all is sent.
     cursor: usize,
     /// The oldest packet not yet acknowledged.
@@ -99,7 +99,7 @@ pub(super) struct Requester {
 impl Requester {
     pub(super) const fn new() -> Self {
         Self {
-            queue: VecDeque::new(),
+            queue: SendQueue::new(),
             cursor: 0,
             una: 0,
             next: 0,
@@ -164,13 +164,11 @@ impl Requester {
         *self = Self { queue, ..Self::new() };
     }
 
-    /// Appends a request that was checked. The first makes room for `most`: many queue pairs never have one.
+    /// Appends a request that was checked. The first makes room for `most`.
     #[inline]
-    pub(super) fn post(&mut self, CheckedSend { request, length }: CheckedSend, most: u32) {
-        if self.queue.capacity() == 0 {
-            self.queue.reserve_exact(most as usize);
-        }
-        let packets = match request.operation {
+    pub(super) fn post(&mut self, checked: &mut CheckedSend, most: u32) {
+        let wqe = self.queue.push(checked, most);
+        let packets = match wqe.request.operation {
             SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,
             SendOperation::FetchAdd { .. }
             | SendOperation::CompareSwap { .. }
@@ -180,13 +178,11 @@ impl Requester {
             | SendOperation::SendInvalidate { .. }
             | SendOperation::SendTo { .. }
             | SendOperation::Write { .. }
-            | SendOperation::Read { .. } => wqe::packets(length, self.mtu),
+            | SendOperation::Read { .. } => wqe::packets(wqe.length, self.mtu),
         };
-        let (first, stream) = (self.end, self.stream_end);
-        let wqe = Wqe::new(request, length, first, packets, stream);
-        self.end = wqe.end();
-        self.stream_end += u64::from(wqe.sends());
-        self.queue.push_back(wqe);
+        let sends = wqe.begin(self.end, packets, self.stream_end);
+        self.end += u64::from(packets);
+        self.stream_end += u64::from(sends);
     }
 
     /// The next packet is not the first of a request that was never sent.
@@ -279,8 +275,8 @@ impl Requester {
     /// Ends the oldest request with `status` and all others as flushed.
     pub(super) fn flush(&mut self, status: CompletionStatus, context: &mut Context<'_>, identity: &Identity) {
         let mut status = status;
-        while let Some(wqe) = self.queue.pop_front() {
-            let failed = Completion { status, length: 0, ..success(&wqe, identity) };
+        while let Some(wqe) = self.queue.pop() {
+            let failed = Completion { status, length: 0, ..success(wqe, identity) };
             context.cqs.push(identity.send_cq, failed);
             status = CompletionStatus::Flushed;
         }

@@ -272,7 +272,7 @@ impl Requester {
     fn misses(&self, from: u64, end: u64) -> bool {
         let Some(selective) = &self.selective else { return false };
         let index = self.queue.partition_point(|wqe| wqe.end() <= from);
-        let behind = self.queue.range(index..).take_while(|wqe| wqe.first < end);
+        let behind = self.queue.iter().skip(index).take_while(|wqe| wqe.first < end);
         behind.into_iter().any(|wqe| selective.missing(wqe, from.max(wqe.first), end).is_some())
     }
 
@@ -306,7 +306,7 @@ impl Requester {
             return;
         }
         let limit = selective.limit.min(self.sent);
-        let found = self.queue.range(self.cursor..).take_while(|wqe| wqe.first < limit);
+        let found = self.queue.iter().skip(self.cursor).take_while(|wqe| wqe.first < limit);
         let found = found.into_iter().find_map(|wqe| selective.missing(wqe, self.next.max(wqe.first), limit));
         self.seek(found.unwrap_or(self.sent));
     }
@@ -323,7 +323,7 @@ impl Requester {
     fn seek(&mut self, number: u64) {
         self.next = number;
         self.cursor = self.queue.partition_point(|wqe| wqe.end() <= number && !wqe.is_pending());
-        let before = self.queue.range(..self.cursor);
+        let before = self.queue.iter().take(self.cursor);
         self.outstanding_reads = before.filter(|wqe| wqe.is_answered()).count() as u32;
     }
 }

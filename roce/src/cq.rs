@@ -10,7 +10,7 @@ pub(crate) const MAX_CQ_DEPTH: u32 = 1 << 22;
 
 /// One completion queue. It holds exactly `depth` completions; one more and it is in error for good (IBA 10.2.6).
 struct CompletionQueue {
-    entries: VecDeque<Completion>,
+    entries: Vec<Completion>,
     depth: usize,
     overflowed: bool,
     /// Uses by queue pairs: one that sends and receives to it counts twice.
@@ -39,7 +39,7 @@ impl CompletionQueues {
 
     pub(crate) fn create(&mut self, depth: u32) -> Result<CqId, ControlError> {
         let depth = checked(depth)?;
-        let entries = VecDeque::with_capacity(depth);
+        let entries = Vec::with_capacity(depth);
         let queue = CompletionQueue { entries, depth, overflowed: false, users: 0, is_filled: false };
         if let Some(index) = self.free.pop() {
             self.queues[index as usize] = Some(queue);
@@ -106,7 +106,7 @@ impl CompletionQueues {
             self.overflow(cq);
             return;
         }
-        queue.entries.push_back(completion);
+        queue.entries.push(completion);
         if !queue.is_filled {
             queue.is_filled = true;
             self.filled.push_back(cq);
@@ -124,22 +124,18 @@ impl CompletionQueues {
 
     pub(crate) fn poll(&mut self, cq: CqId, into: &mut dyn FnMut(&Completion) -> bool) -> usize {
         let Some(queue) = self.get_mut(cq) else { return 0 };
-        let mut taken = 0;
-        while let Some(completion) = queue.entries.pop_front() {
-            taken += 1;
-            if !into(&completion) {
-                break;
-            }
-        }
-        taken
+        let last = queue.entries.iter().position(|completion| !into(completion));
+        queue.entries.drain(..last.map_or(queue.entries.len(), |last| last + 1)).len()
     }
 
-    /// Returns the completions that wait, oldest first, in two parts.
-    pub(crate) fn waiting(&self, cq: CqId) -> [&[Completion]; 2] {
-        self.get(cq).map_or([&[]; 2], |queue| queue.entries.as_slices().into())
+    /// Returns the completions that wait, oldest first.
+    #[inline]
+    pub(crate) fn waiting(&self, cq: CqId) -> &[Completion] {
+        self.get(cq).map_or(&[], |queue| &queue.entries)
     }
 
     /// Forgets the completions that wait.
+    #[inline]
     pub(crate) fn clear(&mut self, cq: CqId) {
         if let Some(queue) = self.get_mut(cq) {
             queue.entries.clear();
@@ -163,6 +159,7 @@ impl CompletionQueues {
         Some(cq)
     }
 
+    #[inline]
     pub(crate) fn overflowed(&self, cq: CqId) -> bool {
         self.get(cq).is_some_and(|queue| queue.overflowed)
     }

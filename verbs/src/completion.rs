@@ -2,7 +2,7 @@
 
 use crate::device::Inner;
 use crate::{Completion, Error, PollError};
-use datapath::engine::{CqRing, Notifier, Station};
+use datapath::engine::{CqRing, Notifier, Station, Stopped};
 use roce::{CqId, Qpn};
 use std::sync::Arc;
 
@@ -42,48 +42,41 @@ impl CompletionQueue {
         &self.handle
     }
 
-    /// Runs a turn of an inline core, unless there are completions already: then its turn comes when they are taken, or after
-    /// [`POLLS_WITHOUT_TURN`] of such polls.
-    fn progress(&mut self) {
-        if self.ring.waiting() > 0 && self.without_turn < POLLS_WITHOUT_TURN {
-            self.without_turn += 1;
-        } else {
-            self.without_turn = 0;
-            self.handle.device.engine.progress();
-        }
-    }
-
     /// Moves up to `into.len()` completions out, oldest first, and gives how many. Never waits. With an inline core
     /// it runs one turn first where there are none yet.
     ///
     /// # Errors
     /// Where the queue overflowed (once what it holds has been polled), or the core has stopped.
     pub fn poll(&mut self, into: &mut [Completion]) -> Result<usize, PollError> {
-        self.progress();
-        let count = self.ring.pop_into(into);
-        if count == 0 && !into.is_empty() {
-            self.check()?;
-        }
-        Ok(count)
+        let most = into.len();
+        let mut free = into.iter_mut();
+        self.poll_each(most, |completion| {
+            if let Some(free) = free.next() {
+                *free = *completion;
+            }
+        })
     }
 
-    /// Hands up to `most` completions to `take`, oldest first, and gives how many. Otherwise as [`poll`](Self::poll).
+    /// Hands up to `most` completions to `take`, oldest first, and returns how many. Their work queues have room for other requests
+    /// when it returns. Otherwise as [`poll`](Self::poll).
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
-    pub fn poll_each(&mut self, most: usize, mut take: impl FnMut(Completion)) -> Result<usize, PollError> {
-        self.progress();
-        let mut count = 0;
-        while count < most
-            && let Some(completion) = self.ring.pop()
-        {
-            take(completion);
-            count += 1;
+    #[inline]
+    pub fn poll_each(&mut self, most: usize, mut take: impl FnMut(&Completion)) -> Result<usize, PollError> {
+        let mut found = self.ring.pop_each(most, &mut take);
+        if found > 0 && self.without_turn < POLLS_WITHOUT_TURN {
+            self.without_turn += 1;
+            return Ok(found);
         }
-        if count == 0 && most > 0 {
+        self.without_turn = 0;
+        if self.handle.device.engine.progress() {
+            found += self.ring.pop_each(most - found, &mut take);
+        }
+        if found == 0 && most > 0 {
             self.check()?;
         }
-        Ok(count)
+        Ok(found)
     }
 
     /// The next completion, if there is one.
@@ -91,19 +84,18 @@ impl CompletionQueue {
     /// # Errors
     /// As [`poll`](Self::poll).
     pub fn poll_one(&mut self) -> Result<Option<Completion>, PollError> {
-        self.progress();
-        match self.ring.pop() {
-            Some(completion) => Ok(Some(completion)),
-            None => self.check().map(|()| None),
-        }
+        let mut next = None;
+        self.poll_each(1, |completion| next = Some(*completion))?;
+        Ok(next)
     }
 
     /// Why nothing more will come, if that is so.
+    #[inline]
     fn check(&self) -> Result<(), PollError> {
         if self.ring.overflowed() {
             return Err(PollError::Overflow { depth: self.ring.depth() });
         }
-        self.handle.device.engine.check().map_err(|stopped| PollError::CoreStopped(stopped.to_string()))
+        self.handle.device.engine.check().map_err(core_stopped)
     }
 
     /// Polls until there is a completion, giving the CPU up between polls.
@@ -164,6 +156,11 @@ impl CompletionQueue {
     pub fn depth(&self) -> u32 {
         self.ring.depth()
     }
+}
+
+#[cold]
+fn core_stopped(stopped: Stopped) -> PollError {
+    PollError::CoreStopped(stopped.to_string())
 }
 
 impl Drop for CompletionQueue {

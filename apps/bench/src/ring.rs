@@ -59,7 +59,7 @@ impl End {
     /// Takes what completes: how many receives, how many others.
     pub(crate) fn poll(&mut self) -> Result<(u64, u64), String> {
         let (mut arrived, mut done, mut failed) = (0, 0, None);
-        let take = |completion: verbs::Completion| match (completion.status, completion.opcode) {
+        let take = |completion: &verbs::Completion| match (completion.status, completion.opcode) {
             (CompletionStatus::Success, CompletionOpcode::Recv) => arrived += 1,
             (CompletionStatus::Success, _) => done += 1,
             (status, _) => failed = failed.or(Some(status)),

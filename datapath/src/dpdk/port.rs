@@ -186,6 +186,13 @@ impl Port {
         self.pool.in_use() - self.stock.len() as u32
     }
 
+    #[cold]
+    fn drop_odd_buffers(&mut self, from: &mut Burst<Mbuf>) {
+        let before = from.len();
+        from.retain(|frame| frame.is_plain());
+        self.counters.odd_buffer += (before - from.len()) as u64;
+    }
+
     /// Drops what no driver would send, so that the rest of the burst gets past it.
     #[cold]
     fn drop_bad_lengths(&mut self, from: &mut Burst<Mbuf>) {
@@ -214,16 +221,13 @@ impl PacketIo for Port {
             unsafe { dpdk::ferroce_rx_burst(id, QUEUE, free.add(had).cast(), room as u16) }
         };
         let came = self.relay.as_ref().map_or_else(burst, |relay| relay.gate().pass(burst));
-        if came == 0 {
-            return;
+        if came > 0 {
+            // SAFETY: the driver wrote `came` ≤ `room` buffers there and gave them away.
+            unsafe { into.set_len(had + usize::from(came)) };
+            if into[had..].iter().any(|frame| !frame.is_plain()) {
+                self.drop_odd_buffers(into);
+            }
         }
-        // SAFETY: the driver wrote `came` ≤ `room` buffers there and gave them away.
-        unsafe { into.set_len(had + usize::from(came)) };
-        let before = into.len();
-        if into[had..].iter().any(|frame| !frame.is_plain()) {
-            into.retain(|frame| frame.is_plain());
-        }
-        self.counters.odd_buffer += (before - into.len()) as u64;
     }
 
     fn alloc(&mut self) -> Option<Mbuf> {

@@ -248,8 +248,6 @@ mod model {
     }
 
     impl Turn for Answers {
-        fn attach(&mut self) {}
-
         fn turn(&mut self) -> bool {
             // As the doorbells do it.
             if self.rung.load(Ordering::Relaxed) == 0 {

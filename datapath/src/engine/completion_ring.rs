@@ -3,7 +3,7 @@
 use super::notify::Notifier;
 use super::work_queue::{Place, Unpolled};
 use roce::Qpn;
-use roce::qp::Completion;
+use roce::qp::{Completion, CompletionStatus};
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,33 +25,29 @@ pub struct CqRing {
 }
 
 impl CqRing {
-    /// Takes out the oldest completion.
-    #[inline]
-    pub fn pop(&mut self) -> Option<Completion> {
-        let Entry { completion, place } = self.ring.pop().ok()?;
-        self.unpolled.remove(place, 1);
-        Some(completion)
-    }
-
-    /// Moves completions out, oldest first, as long as there is room in `into`, and returns how many.
-    #[inline]
-    pub fn pop_into(&mut self, into: &mut [Completion]) -> usize {
-        // Completions of one work queue often come together: its count is changed once for them.
+    /// Hands up to `most` of the completions that are there to `take`, oldest first, and returns how many. The room that they make in
+    /// their work queues is free when this returns.
+    #[inline(always)]
+    pub fn pop_each(&mut self, most: usize, take: &mut impl FnMut(&Completion)) -> usize {
+        let most = most.min(self.ring.slots());
+        // Completions of one work queue often come together: its count is changed once for them, when their own places are free.
         let (mut last, mut run) = (Place::NONE, 0);
-        let mut taken = 0;
-        while let Some(free) = into.get_mut(taken)
-            && let Ok(Entry { completion, place }) = self.ring.pop()
-        {
-            *free = completion;
-            taken += 1;
-            if place != last {
+        for _ in 0..most {
+            let Ok(Entry { completion, place }) = self.ring.peek() else { break };
+            take(completion);
+            if *place != last && run > 0 {
                 self.unpolled.remove(last, run);
-                (last, run) = (place, 0);
+                run = 0;
             }
+            last = *place;
             run += 1;
+            // It was just read.
+            let _ = self.ring.pop();
         }
-        self.unpolled.remove(last, run);
-        taken
+        if run > 0 {
+            self.unpolled.remove(last, run);
+        }
+        most
     }
 
     /// Removes the completions of one queue pair. `producer` is the ring's other end.
@@ -109,18 +105,23 @@ impl CqProducer {
         self.notifier = Some(notifier);
     }
 
-    /// Completions were pushed, one of them solicited or an error if `solicited`.
-    pub(super) fn notify(&self, solicited: bool) {
+    /// These were pushed.
+    #[inline]
+    pub(super) fn notify(&self, completions: &[Completion]) {
         if let Some(notifier) = &self.notifier {
-            notifier.completions_came(solicited);
+            let counts = |one: &Completion| one.solicited || one.status != CompletionStatus::Success;
+            notifier.completions_came(completions.iter().any(counts));
         }
     }
 
-    /// Puts a completion in, of the work queue at `place`. One that finds no room is lost, and the queue overflows.
+    /// Puts completions of the work queue at `place` in. If they find no room they are lost, and the queue overflows.
     #[inline]
-    pub(super) fn push(&mut self, completion: Completion, place: Place) {
-        if self.ring.push(Entry { completion, place }).is_err() {
-            self.overflow();
+    pub(super) fn push(&mut self, completions: &[Completion], place: Place) {
+        match self.ring.write_chunk_uninit(completions.len()) {
+            Ok(chunk) => {
+                chunk.fill_from_iter(completions.iter().map(|&completion| Entry { completion, place }));
+            }
+            Err(_) => _ = self.overflow(),
         }
     }
 
@@ -165,7 +166,7 @@ pub(super) fn completion_queue(depth: u32, unpolled: Arc<Unpolled>) -> (CqRing, 
 mod tests {
     use super::*;
     use roce::Qpn;
-    use roce::qp::{CompletionOpcode, CompletionStatus};
+    use roce::qp::CompletionOpcode;
 
     fn completion(id: u64) -> Completion {
         Completion::new(id, CompletionStatus::Success, CompletionOpcode::Send, Qpn::new(1))
@@ -174,14 +175,16 @@ mod tests {
     #[test]
     fn a_completion_queue_holds_its_depth_and_says_when_more_came() {
         let (mut ring, mut producer) = completion_queue(2, Arc::new(Unpolled::new(1)));
-        producer.push(completion(1), Place::NONE);
+        producer.push(&[completion(1)], Place::NONE);
         assert_eq!(producer.room(), 1);
-        producer.push(completion(2), Place::NONE);
+        producer.push(&[completion(2)], Place::NONE);
         assert!(!ring.overflowed());
-        producer.push(completion(3), Place::NONE);
+        producer.push(&[completion(3)], Place::NONE);
         assert!(ring.overflowed() && producer.is_lost());
         assert!(!producer.overflow(), "it is said once");
-        assert_eq!([ring.pop(), ring.pop(), ring.pop()].map(|c| c.map(|c| c.id)), [Some(1), Some(2), None]);
+        let mut ids = Vec::new();
+        assert_eq!(ring.pop_each(8, &mut |completion| ids.push(completion.id)), 2);
+        assert_eq!(ids, [1, 2]);
     }
 
     #[test]
@@ -189,19 +192,19 @@ mod tests {
         let unpolled = Arc::new(Unpolled::new(1));
         let (mut ring, mut producer) = completion_queue(8, unpolled.clone());
         let [send, recv] = unpolled.begin(0, 1);
-        let mut into = [completion(99); 8];
         for round in 0..20 {
+            let mut ids = Vec::new();
+            let mut take = |completion: &Completion| ids.push(completion.id - round);
             for (id, place) in [send, send, recv, Place::NONE, send, recv].into_iter().enumerate() {
                 unpolled.add(place, 1);
-                producer.push(completion(round + id as u64), place);
+                producer.push(&[completion(round + id as u64)], place);
             }
-            assert_eq!(ring.pop_into(&mut into[..4]), 4);
+            assert_eq!(ring.pop_each(4, &mut take), 4);
             assert_eq!([send, recv].map(|place| unpolled.count(place)), [1, 1], "what is left");
-            assert_eq!(ring.pop_into(&mut into[4..]), 2);
-            let ids: Vec<_> = into[..6].iter().map(|completion| completion.id - round).collect();
+            assert_eq!(ring.pop_each(4, &mut take), 2);
             assert_eq!(ids, [0, 1, 2, 3, 4, 5]);
             assert_eq!([send, recv].map(|place| unpolled.count(place)), [0, 0]);
         }
-        assert_eq!((ring.pop_into(&mut into), ring.pop_into(&mut [])), (0, 0));
+        assert_eq!(ring.pop_each(4, &mut |_| panic!("there is none")), 0);
     }
 }

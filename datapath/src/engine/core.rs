@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::host_memory::faults;
 use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo};
 use crate::prefetch;
+use cc::Instant;
 use roce::Outbox;
 use roce::wire::Mac;
 use std::time::Duration;
@@ -15,6 +16,8 @@ const TRANSMIT_BUDGET: usize = 2 * BURST;
 
 /// Turns in which the port takes nothing, after which what waits for it keeps nobody awake: its peer may be gone for good.
 const PATIENCE: u32 = 4096;
+
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// A port with all that its one thread owns.
 pub(super) struct Core<P: PacketIo> {
@@ -28,20 +31,22 @@ pub(super) struct Core<P: PacketIo> {
     hairpin: Burst<P::Buf>,
     /// A buffer that was got for a frame that did not come.
     spare: Option<P::Buf>,
+    /// When a timer is due next, as the last turn with work left it.
+    next_timer: Option<Instant>,
+    /// Until then nothing happens but what comes from outside: frames, posts, commands. 0 if the last turn left something to do.
+    rests_until: Instant,
     /// Turns in a row in which something waited for the port and nothing left.
     stuck: u32,
     /// The port's descriptor tells of frames.
     listens: bool,
     /// When the core looks next whether the program has set a handler for faults.
-    look: cc::Instant,
+    look: Instant,
     /// Last, so that it outlives the buffers above.
     port: P,
 }
 
 /// A core of any port.
 pub(super) trait Turn: Send {
-    /// The calling thread runs the core from now on.
-    fn attach(&mut self);
     /// Does what there is to do now, in bounded time; tells whether there was anything.
     fn turn(&mut self) -> bool;
     /// After a panic, whose message is `reason`: fails all queue pairs and hands out their completions.
@@ -67,50 +72,56 @@ impl<P: PacketIo> Core<P> {
             leaving: Burst::new(),
             hairpin: Burst::new(),
             spare: None,
+            next_timer: None,
+            rests_until: Instant::ZERO,
             stuck: 0,
             listens: false,
-            look: cc::Instant::ZERO,
+            look: Instant::ZERO,
             port,
         }
     }
 
-    fn control(&mut self, now: cc::Instant) -> bool {
+    fn control(&mut self, now: Instant) -> bool {
         let Some(command) = self.inbox.take() else { return false };
         command(&mut self.station, now);
         true
     }
 
-    /// Whether anything happened since the last turn, or may happen in this one: an idle turn ends here, after a few loads.
+    /// Whether nothing happened since the last turn: an idle turn ends here, after a few loads.
     #[inline]
     fn is_idle(&self) -> bool {
         self.received.is_empty()
             && !self.station.has_posts()
             && !self.inbox.is_filled()
-            && !self.station.may_transmit()
-            && self.hairpin.is_empty()
-            && self.leaving.is_empty()
-            && !self.station.follows
-            && self.station.next_timer.is_none_or(|at| at > self.clock.now())
+            && self.clock.now() < self.rests_until
     }
 
     #[inline(never)]
     fn work(&mut self) -> bool {
+        faults::hear();
+        // Any thread may come; what it keeps of the port's pool makes its turns twice as fast.
+        self.port.attach();
         let now = self.clock.now();
-        let mut work = self.control(now);
+        let mut work = self.inbox.is_filled() && self.control(now);
         if work || now >= self.look {
             faults::renew();
             self.look = now + faults::PERIOD;
         }
         work |= self.station.take_posts(now);
         work |= self.take_in(now);
-        work |= self.station.on_timeout(now);
+        // What this turn has set is due later.
+        if self.next_timer.is_some_and(|at| at <= now) {
+            work |= self.station.on_timeout(now);
+        }
         work |= self.transmit(now);
         work |= self.station.deliver(now);
-        self.station.next_timer = self.station.poll_timeout();
+        self.next_timer = self.station.poll_timeout();
+        let rests = self.hairpin.is_empty() && self.leaving.is_empty() && !self.station.has_more();
+        self.rests_until = if rests { self.next_timer.unwrap_or(NEVER) } else { Instant::ZERO };
         work
     }
 
-    fn take_in(&mut self, now: cc::Instant) -> bool {
+    fn take_in(&mut self, now: Instant) -> bool {
         let any = !self.received.is_empty() || !self.hairpin.is_empty();
         for frame in &self.hairpin {
             self.station.on_frame(now, frame);
@@ -128,7 +139,7 @@ impl<P: PacketIo> Core<P> {
         any
     }
 
-    fn transmit(&mut self, now: cc::Instant) -> bool {
+    fn transmit(&mut self, now: Instant) -> bool {
         let mut sent = 0;
         while sent < TRANSMIT_BUDGET {
             let before = sent;
@@ -149,7 +160,7 @@ impl<P: PacketIo> Core<P> {
     }
 
     /// Fills up the burst with frames that may leave now.
-    fn fill(&mut self, now: cc::Instant) -> usize {
+    fn fill(&mut self, now: Instant) -> usize {
         if !self.station.may_transmit() {
             return 0;
         }
@@ -199,11 +210,6 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
 }
 
 impl<P: PacketIo> Turn for Core<P> {
-    fn attach(&mut self) {
-        faults::hear();
-        self.port.attach();
-    }
-
     fn turn(&mut self) -> bool {
         self.port.receive(&mut self.received);
         let work = if self.is_idle() {
@@ -223,7 +229,7 @@ impl<P: PacketIo> Turn for Core<P> {
     }
 
     fn idle_time(&self) -> Option<Duration> {
-        self.station.next_timer.map(|at| at.saturating_since(self.clock.now()))
+        self.next_timer.map(|at| at.saturating_since(self.clock.now()))
     }
 
     fn waits_for_port(&self) -> bool {

@@ -10,13 +10,13 @@ pub const MAX_SLOTS: usize = 64 * 64 * 64;
 
 /// Which queue pairs have posts. A hundred thousand idle ones cost one load a turn.
 ///
-/// The poster first puts its request into the ring, then sets the slot's bit, then the word's bit in the summary, then, where
-/// there are several words of summaries, that word's bit at the top. The core clears in the opposite order and then empties
-/// the ring, so a request is never left in a ring without a bit.
+/// The poster first puts its request into the ring, then sets the slot's bit, then the word's bit one level above, then that word's
+/// bit, up to the top. The core clears in the opposite order and then empties the ring, so a request is never left in a ring without a
+/// bit.
 #[derive(Debug)]
 pub struct Doorbells {
-    /// A bit for each word of summaries; with a single one it is not used.
     top: AtomicU64,
+    /// Between the top and the words, if there are more words than the top has bits.
     summaries: Box<[AtomicU64]>,
     words: Box<[AtomicU64]>,
 }
@@ -27,28 +27,27 @@ impl Doorbells {
         assert!(slots <= MAX_SLOTS, "{slots} queue pairs: a core has at most {MAX_SLOTS}");
         let words = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         let bits = slots.div_ceil(64);
-        Self { top: AtomicU64::new(0), summaries: words(bits.div_ceil(64).max(1)), words: words(bits) }
+        let summaries = if bits > 64 { bits.div_ceil(64) } else { 0 };
+        Self { top: AtomicU64::new(0), summaries: words(summaries), words: words(bits) }
     }
 
     /// Says that the slot's rings have something new.
+    #[inline]
     pub fn ring(&self, slot: usize) {
-        let word = slot / 64;
+        let mut word = slot / 64;
         self.words[word].fetch_or(1 << (slot % 64), Ordering::Release);
-        self.summaries[word / 64].fetch_or(1 << (word % 64), Ordering::Release);
-        if self.summaries.len() > 1 {
-            self.top.fetch_or(1 << (word / 64), Ordering::Release);
+        if let Some(summary) = self.summaries.get(word / 64) {
+            summary.fetch_or(1 << (word % 64), Ordering::Release);
+            word /= 64;
         }
+        self.top.fetch_or(1 << word, Ordering::Release);
     }
 
     /// Whether a bell rang since the last time: `false` is sure.
     #[inline]
     #[must_use]
     pub fn are_rung(&self) -> bool {
-        let first = match &*self.summaries {
-            [only] => only,
-            _ => &self.top,
-        };
-        first.load(Ordering::Relaxed) != 0
+        self.top.load(Ordering::Relaxed) != 0
     }
 
     /// Calls `serve` for each slot that rang since the last time; tells whether any did.
@@ -57,23 +56,16 @@ impl Doorbells {
         if !self.are_rung() {
             return false;
         }
-        if self.summaries.len() == 1 {
-            return self.take_summary(0, &mut serve);
-        }
-        let mut any = false;
-        for summary in bits(self.top.swap(0, Ordering::Acquire)) {
-            any |= self.take_summary(summary, &mut serve);
-        }
-        any
-    }
-
-    fn take_summary(&self, summary: usize, serve: &mut impl FnMut(usize)) -> bool {
-        if self.summaries[summary].load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        for word in bits(self.summaries[summary].swap(0, Ordering::Acquire)) {
-            let word = summary * 64 + word;
+        let mut take_word = |word: usize| {
             bits(self.words[word].swap(0, Ordering::Acquire)).for_each(|bit| serve(word * 64 + bit));
+        };
+        for place in bits(self.top.swap(0, Ordering::Acquire)) {
+            match self.summaries.get(place) {
+                None => take_word(place),
+                Some(summary) => {
+                    bits(summary.swap(0, Ordering::Acquire)).for_each(|word| take_word(place * 64 + word));
+                }
+            }
         }
         true
     }

@@ -183,11 +183,13 @@ impl Engine {
 
     /// Runs one turn of an inline or adaptive core, for who polls; tells whether there was anything to do. Does nothing
     /// where a thread of its own runs the core, or another caller does so now.
+    #[inline(always)]
     pub fn progress(&self) -> bool {
         !self.process.is_parent() && self.runner.poll(&self.status)
     }
 
     /// After a doorbell: an adaptive core whose thread sleeps takes the posts at once. Others see them by themselves.
+    #[inline]
     pub fn posted(&self) {
         if let Some(adaptive) = self.adaptive() {
             adaptive.posted(&self.status);
@@ -195,6 +197,7 @@ impl Engine {
     }
 
     /// After a single post: an inline core runs a turn, since the caller may have posted its last request and never poll again.
+    #[inline]
     pub fn attend(&self) {
         if let runner::Runner::Inline(_) = &*self.runner {
             self.progress();
@@ -208,6 +211,7 @@ impl Engine {
         }
     }
 
+    #[inline]
     fn adaptive(&self) -> Option<&adaptive::Adaptive> {
         match &*self.runner {
             runner::Runner::Adaptive(adaptive) if !self.process.is_parent() => Some(adaptive),
@@ -219,12 +223,17 @@ impl Engine {
     ///
     /// # Errors
     /// `Stopped`, with the reason.
+    #[inline]
     pub fn check(&self) -> Result<(), Stopped> {
-        self.check_process()?;
-        if self.status.stopped() { Err(self.stopped()) } else { Ok(()) }
+        if self.process.is_parent() || self.status.stopped() {
+            self.check_process()?;
+            return Err(self.stopped());
+        }
+        Ok(())
     }
 
     /// In a child, no thread runs the core, and its locks stay as they were.
+    #[cold]
     fn check_process(&self) -> Result<(), Stopped> {
         if self.process.is_parent() {
             let reason = "it runs in the process that this one was forked from; open devices after the fork";
@@ -234,6 +243,7 @@ impl Engine {
     }
 
     /// Waits until the core has let go of everything: who gets this error may free registered memory.
+    #[cold]
     fn stopped(&self) -> Stopped {
         while !self.status.stopped() {
             std::thread::yield_now();

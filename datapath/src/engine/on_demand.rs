@@ -21,6 +21,7 @@ impl OnDemand {
     }
 
     /// The core, unless another thread runs it now.
+    #[inline]
     pub(super) fn try_take(&self) -> Option<Running<'_>> {
         match self.0.try_lock() {
             Ok(core) => Some(Running(core)),
@@ -42,14 +43,10 @@ impl OnDemand {
 
 impl Running<'_> {
     /// Runs one turn; `false` when there was nothing to do, or the core has stopped.
+    #[inline]
     pub(super) fn turn(&mut self, status: &Status) -> bool {
         let Some(core) = self.0.as_mut() else { return false };
-        let turn = || {
-            // Any thread may come; what it keeps of the port's pool makes its turns twice as fast.
-            core.attach();
-            core.turn()
-        };
-        match catch_unwind(AssertUnwindSafe(turn)) {
+        match catch_unwind(AssertUnwindSafe(|| core.turn())) {
             Ok(work) => work,
             Err(panic) => {
                 if let Some(core) = self.0.take() {

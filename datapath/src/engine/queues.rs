@@ -7,7 +7,7 @@ use super::qpn_hash::ByQpn;
 use super::rings::{self, QpQueues, QpRings, Slot, SrqQueues, SrqRings};
 use super::work_queue::{Place, Unpolled};
 use cc::Instant;
-use roce::qp::{Completion, CompletionOpcode, CompletionStatus, PostRules, QpInit, RecvRules};
+use roce::qp::{Completion, CompletionOpcode, PostRules, QpInit, RecvRules};
 use roce::{ControlError, CqId, Endpoint, Qpn, SrqId};
 use std::sync::Arc;
 
@@ -69,8 +69,8 @@ impl Queues {
         ring: &mut CqRing,
         depth: u32,
     ) -> Result<(), ControlError> {
-        let held: usize = endpoint.completions(cq).iter().map(|part| part.len()).sum();
-        let waiting = ring.waiting() + held + self.slots.outstanding_sends(cq, endpoint);
+        let waiting =
+            ring.waiting() + endpoint.completions(cq).len() + self.slots.outstanding_sends(cq, endpoint);
         let producer = self.producer(cq).ok_or(ControlError::NoCq(cq))?;
         if waiting > depth as usize {
             return Err(ControlError::CqFull { cq, waiting, depth: depth as usize });
@@ -203,35 +203,31 @@ fn deliver_to(
         endpoint.clear_cq(cq);
         return false;
     };
-    let (completions, room) = (endpoint.completions(cq), producer.room());
-    slots.find_runs(completions, room, runs);
-    for run in &*runs {
-        unpolled.add(run.place, run.length as u32);
+    let all = endpoint.completions(cq);
+    let (fit, lost) = all.split_at(all.len().min(producer.room()));
+    let is_lost = !lost.is_empty();
+    runs.clear();
+    for run in fit.chunk_by(are_of_one_queue) {
+        let (slot, place) = slots.place(&run[0]);
+        unpolled.add(place, run.len() as u32);
+        runs.push(Run { slot, place, length: run.len() });
     }
-    for slot in runs.iter().filter_map(|run| run.slot) {
-        slots.publish(slot, endpoint);
+    let mut left = fit;
+    for &Run { slot, place, length } in &*runs {
+        if let Some(slot) = slot {
+            slots.publish(slot, endpoint);
+        }
+        let (run, behind) = left.split_at(length);
+        producer.push(run, place);
+        left = behind;
     }
-    let is_lost = !push(producer, completions, runs);
+    producer.notify(fit);
     endpoint.clear_cq(cq);
     if is_lost {
         endpoint.overflow_cq(now, cq);
     }
     // More may have come in one turn than the queue holds: then the endpoint itself lost some.
     endpoint.cq_overflowed(cq) && producer.overflow()
-}
-
-/// Puts the completions of all runs into their ring; `false` if there are more completions.
-fn push(producer: &mut CqProducer, completions: [&[Completion]; 2], runs: &[Run]) -> bool {
-    let mut left = completions.into_iter().flatten();
-    let mut solicited = false;
-    for run in runs {
-        for completion in left.by_ref().take(run.length) {
-            solicited |= completion.solicited || completion.status != CompletionStatus::Success;
-            producer.push(*completion, run.place);
-        }
-    }
-    producer.notify(solicited);
-    left.next().is_none()
 }
 
 /// A queue of programs, as a doorbell has it.
@@ -325,18 +321,7 @@ impl Slots {
         }
     }
 
-    /// Finds whose completions these are, the first `most` of them.
-    fn find_runs(&self, completions: [&[Completion]; 2], most: usize, runs: &mut Vec<Run>) {
-        let [first, second] = completions;
-        let first = &first[..most.min(first.len())];
-        let second = &second[..(most - first.len()).min(second.len())];
-        runs.clear();
-        for run in [first, second].into_iter().flat_map(|part| part.chunk_by(are_of_one_queue)) {
-            let (slot, place) = self.place(&run[0]);
-            runs.push(Run { slot, place, length: run.len() });
-        }
-    }
-
+    /// Finds whose completion this is.
     fn place(&self, completion: &Completion) -> (Option<usize>, Place) {
         let slot = match completion.srq {
             Some(srq) => self.of_shared.get(srq.0 as usize).copied().flatten(),

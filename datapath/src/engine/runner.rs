@@ -25,6 +25,7 @@ pub(super) struct Status {
 }
 
 impl Status {
+    #[inline]
     pub(super) fn stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
@@ -97,6 +98,7 @@ impl Runner {
     }
 
     /// Runs one turn where that is the caller's to do, who polls. `false` when nothing was done here.
+    #[inline]
     pub(super) fn poll(&self, status: &Status) -> bool {
         match self {
             Self::Inline(core) => core.try_take().is_some_and(|mut core| core.turn(status)),
@@ -138,7 +140,6 @@ fn find_cpu(core: usize) -> Result<core_affinity::CoreId, StartError> {
 }
 
 fn run(core: &mut impl Turn, stop: &AtomicBool, idle: Idle) {
-    core.attach();
     let mut idle_turns = 0_u32;
     while !stop.load(Ordering::Relaxed) {
         if core.turn() {

@@ -49,8 +49,6 @@ pub struct Station {
     pub counters: CoreCounters,
     pub(super) queues: Queues,
     pub(super) memory: HostMemory,
-    /// When a timer is due next, as the last turn left it.
-    pub(super) next_timer: Option<Instant>,
     pub(super) followed: Followed,
     /// A peer that has moved has more senders than one turn changes: the next turn goes on.
     pub(super) follows: bool,
@@ -71,7 +69,6 @@ impl Station {
         config: &CoreConfig,
         subscribers: Arc<Subscribers>,
     ) -> Self {
-        let next_timer = neighbours.poll_timeout();
         Self {
             endpoint,
             neighbours,
@@ -79,7 +76,6 @@ impl Station {
             queues: Queues::new(config.endpoint.max_qps as usize),
             // SAFETY: the slices come from `endpoint`, whose regions the caller keeps valid.
             memory: unsafe { HostMemory::new() },
-            next_timer,
             followed: Followed::default(),
             follows: false,
             management: None,

@@ -79,6 +79,12 @@ impl Station {
         self.neighbours.may_transmit() || self.management.as_ref().is_some_and(Management::may_transmit)
     }
 
+    /// Whether the next turn has something to do, whatever comes.
+    #[inline]
+    pub(super) fn has_more(&self) -> bool {
+        self.follows || self.may_transmit()
+    }
+
     /// Whether [`Self::transmit`] may have a frame: `false` is sure.
     #[inline]
     pub(super) fn may_transmit(&self) -> bool {
@@ -108,9 +114,11 @@ impl Station {
         let mut told = self.tell_events();
         self.follows = self.followed.turn(now, &mut self.endpoint, &mut self.neighbours);
         let (overflows, moved) = self.queues.deliver(now, &mut self.endpoint);
-        self.counters.cq_overflows += overflows;
-        // A ring that overflowed on the way out raised events too.
-        told |= self.tell_events();
+        if overflows > 0 {
+            self.counters.cq_overflows += overflows;
+            // They raised events too.
+            told |= self.tell_events();
+        }
         told || self.follows || moved
     }
 

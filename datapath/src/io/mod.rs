@@ -46,7 +46,7 @@ pub trait PacketIo: Send {
     /// What a frame comes in.
     type Buf: PacketBuf;
 
-    /// The calling thread, one that only does this, runs the port from now on.
+    /// The calling thread is about to use the port. Called again and again.
     fn attach(&mut self) {}
     /// Appends received frames to `into`, as many as wait and fit; never waits itself.
     fn receive(&mut self, into: &mut Burst<Self::Buf>);

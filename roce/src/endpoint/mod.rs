@@ -212,9 +212,10 @@ impl Endpoint {
         self.commons.cqs.poll(cq, into)
     }
 
-    /// Returns the completions that wait in a queue, oldest first, in two parts.
+    /// Returns the completions that wait in a queue, oldest first.
+    #[inline]
     #[must_use]
-    pub fn completions(&self, cq: CqId) -> [&[Completion]; 2] {
+    pub fn completions(&self, cq: CqId) -> &[Completion] {
         self.commons.cqs.waiting(cq)
     }
 

@@ -35,7 +35,7 @@ impl Cq {
     /// Hands up to `most` completions to `take`, as programs read them.
     pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(ibv_wc)) -> Result<(), Errno> {
         let mut queue = self.queue.lock();
-        let found = queue.poll_each(most, |completion| take(work_completion(&completion)));
+        let found = queue.poll_each(most, |completion| take(work_completion(completion)));
         drop(queue);
         let found = found.map_err(|error| {
             tracing::error!("{error}");

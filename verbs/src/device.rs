@@ -131,7 +131,7 @@ impl Device {
     /// Where the port can't be opened, or the configuration does not fit it.
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
         let name = config.port.clone().ok_or(crate::ConfigError::NoPort)?;
-        let failed = |reason: String| Error::Port { port: name.clone(), reason };
+        let failed = |reason: String| Error::port(&name, reason);
         let spec: PortSpec = name.parse().map_err(|error| failed(format!("{error}")))?;
         let pci = if let PortSpec::Pci(address) = &spec { vec![address.clone()] } else { Vec::new() };
         let eal = Eal::start(&EalConfig { pci, ..EalConfig::for_buffers(config.buffers) });
@@ -204,8 +204,7 @@ impl Device {
         // SAFETY: regions are registered by `MemoryRegion` alone. It frees memory of its own only after the core let go of
         // it, and has its caller promise the same for foreign memory.
         let engine = unsafe { Engine::start(port, &core) };
-        let engine =
-            engine.map_err(|error| Error::Port { port: facts.name.clone(), reason: error.to_string() })?;
+        let engine = engine.map_err(|error| Error::port(&facts.name, error.to_string()))?;
         if let Some(rate) = config.link_rate {
             engine.call(move |station, _| station.endpoint.set_link_rate(Some(rate)))?;
         }
@@ -283,7 +282,7 @@ impl Device {
     /// Where there are more than 1024, or the core has stopped.
     pub fn set_neighbour(&self, ip: IpAddr, mac: Mac) -> Result<(), Error> {
         let set = self.inner.engine.call(move |station, _| station.neighbours.set(ip, mac))?;
-        set.map_err(|error| Error::Port { port: self.inner.info.port.clone(), reason: error.to_string() })
+        set.map_err(|error| Error::port(&self.inner.info.port, error.to_string()))
     }
 
     /// Runs one turn of an [`Inline`](crate::Progress::Inline) core, for a program that waits for something else
@@ -302,7 +301,7 @@ fn addresses(facts: &PortFacts, config: &DeviceConfig) -> Result<Vec<Address>, E
         let from_mac = Address { ip: link_local(facts.mac).into(), prefix: 64 };
         return Ok([vec![from_mac], configured].concat());
     };
-    let failed = |error: std::io::Error| Error::Port { port: facts.name.clone(), reason: error.to_string() };
+    let failed = |error: std::io::Error| Error::port(&facts.name, error.to_string());
     let present =
         Kernel::open(interface, config.numbers).and_then(|kernel| kernel.addresses()).map_err(failed)?;
     if let Some(missing) = configured.iter().find(|ours| !present.iter().any(|there| there.ip == ours.ip)) {

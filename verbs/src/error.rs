@@ -35,7 +35,9 @@ pub enum Error {
     Mtu { given: u32, limit: u32, port: String },
     #[error("{0}")]
     Bounds(#[from] BoundsError),
-    #[error("a region of {length} bytes can't be allocated")]
+    #[error(
+        "a region of {length} bytes: the system has no memory for it; take a smaller one, or raise `ulimit -v`"
+    )]
     OutOfMemory { length: usize },
     #[error("{what} belongs to another device")]
     OtherDevice { what: &'static str },
@@ -68,6 +70,19 @@ fn remedy(error: &ControlError) -> &'static str {
 impl Error {
     pub(crate) fn value(what: &'static str, value: impl ToString, limit: String) -> Self {
         Self::Value { what, value: value.to_string(), limit }
+    }
+
+    /// Why a port does not work, with the remedy if one of the process's limits is the cause: neither the system nor DPDK names it.
+    pub(crate) fn port(port: &str, mut reason: String) -> Self {
+        for (said, remedy) in [
+            ("Too many open files", "; raise the limit of open files, `ulimit -n`"),
+            ("Cannot allocate memory", "; free memory, or raise the limits `ulimit -v` and `ulimit -l`"),
+        ] {
+            if reason.contains(said) {
+                reason += remedy;
+            }
+        }
+        Self::Port { port: port.to_owned(), reason }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Fixed, Hpcc, HpccConfig,
-    HpccReceiver, Inflight, Instant, PathTelemetry, Rate, ReceiverLink,
+    HpccReceiver, Inflight, Instant, PathTelemetry, PowerTcp, Rate, ReceiverLink, Swift, SwiftConfig,
 };
 
 /// Which algorithm, with its parameters.
@@ -22,10 +22,14 @@ pub enum AlgorithmConfig {
     HpccFair(HpccConfig),
     /// HPCC++, computed at the receiver (rtgwg-00 6.3.2).
     HpccReceiver(HpccConfig),
+    /// PowerTCP, by HPCC++'s telemetry and parameters.
+    PowerTcp(HpccConfig),
     /// DCTCP (draft-bensley-tcpm-dctcp-01).
     Dctcp(DctcpConfig),
     /// DCQCN, for hardware peers.
     Dcqcn(DcqcnConfig),
+    /// Control by delay, as Swift's.
+    Swift(SwiftConfig),
 }
 
 impl AlgorithmConfig {
@@ -41,6 +45,8 @@ impl AlgorithmConfig {
             Self::HpccReceiver(config) => Algorithm::HpccReceiver(HpccReceiver::new(config)?),
             Self::Dctcp(config) => Algorithm::Dctcp(Dctcp::new(config)?),
             Self::Dcqcn(config) => Algorithm::Dcqcn(Dcqcn::new(config)?),
+            Self::PowerTcp(config) => Algorithm::PowerTcp(PowerTcp::new(config)?),
+            Self::Swift(config) => Algorithm::Swift(Swift::new(config)?),
         })
     }
 
@@ -49,7 +55,12 @@ impl AlgorithmConfig {
     pub const fn wants_ecn(&self) -> bool {
         match self {
             Self::Dctcp(_) | Self::Dcqcn(_) => true,
-            Self::Fixed { .. } | Self::Hpcc(_) | Self::HpccFair(_) | Self::HpccReceiver(_) => false,
+            Self::Fixed { .. }
+            | Self::Hpcc(_)
+            | Self::HpccFair(_)
+            | Self::HpccReceiver(_)
+            | Self::PowerTcp(_)
+            | Self::Swift(_) => false,
         }
     }
 
@@ -58,24 +69,29 @@ impl AlgorithmConfig {
     pub const fn line_rate(&self) -> Option<Rate> {
         match self {
             Self::Fixed { .. } => None,
-            Self::Hpcc(config) | Self::HpccFair(config) | Self::HpccReceiver(config) => {
-                Some(config.line_rate)
-            }
+            Self::Hpcc(config)
+            | Self::HpccFair(config)
+            | Self::HpccReceiver(config)
+            | Self::PowerTcp(config) => Some(config.line_rate),
+            Self::Swift(config) => Some(config.line_rate),
             Self::Dctcp(config) => Some(config.line_rate),
             Self::Dcqcn(config) => Some(config.line_rate),
         }
     }
 
-    /// The parameters of HPCC++, wherever it is computed.
+    /// The parameters of HPCC++, wherever it is computed, and of PowerTCP: of those that need telemetry.
     #[must_use]
     pub const fn as_hpcc(&self) -> Option<&HpccConfig> {
         match self {
-            Self::Hpcc(config) | Self::HpccFair(config) | Self::HpccReceiver(config) => Some(config),
-            Self::Fixed { .. } | Self::Dctcp(_) | Self::Dcqcn(_) => None,
+            Self::Hpcc(config)
+            | Self::HpccFair(config)
+            | Self::HpccReceiver(config)
+            | Self::PowerTcp(config) => Some(config),
+            Self::Fixed { .. } | Self::Dctcp(_) | Self::Dcqcn(_) | Self::Swift(_) => None,
         }
     }
 
-    /// Its name: `fixed`, `hpcc`, `hpcc-fair`, `hpcc-rx`, `dctcp` or `dcqcn`.
+    /// Its name: `fixed`, `hpcc`, `hpcc-fair`, `hpcc-rx`, `powertcp`, `dctcp`, `dcqcn` or `swift`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -85,6 +101,8 @@ impl AlgorithmConfig {
             Self::HpccReceiver(_) => "hpcc-rx",
             Self::Dctcp(_) => "dctcp",
             Self::Dcqcn(_) => "dcqcn",
+            Self::PowerTcp(_) => "powertcp",
+            Self::Swift(_) => "swift",
         }
     }
 }
@@ -103,6 +121,10 @@ pub enum Algorithm {
     Dctcp(Dctcp),
     /// DCQCN.
     Dcqcn(Dcqcn),
+    /// PowerTCP.
+    PowerTcp(PowerTcp),
+    /// Control by delay.
+    Swift(Swift),
 }
 
 impl Algorithm {
@@ -116,6 +138,8 @@ impl Algorithm {
             Self::HpccReceiver(_) => "hpcc-rx",
             Self::Dctcp(_) => "dctcp",
             Self::Dcqcn(_) => "dcqcn",
+            Self::PowerTcp(_) => "powertcp",
+            Self::Swift(_) => "swift",
         }
     }
 
@@ -124,7 +148,12 @@ impl Algorithm {
     pub const fn as_hpcc(&self) -> Option<&Hpcc> {
         match self {
             Self::Hpcc(hpcc) => Some(hpcc),
-            Self::Fixed(_) | Self::HpccReceiver(_) | Self::Dctcp(_) | Self::Dcqcn(_) => None,
+            Self::Fixed(_)
+            | Self::HpccReceiver(_)
+            | Self::Dctcp(_)
+            | Self::Dcqcn(_)
+            | Self::PowerTcp(_)
+            | Self::Swift(_) => None,
         }
     }
 }
@@ -137,6 +166,8 @@ macro_rules! delegate {
             Algorithm::HpccReceiver($controller) => $call,
             Algorithm::Dctcp($controller) => $call,
             Algorithm::Dcqcn($controller) => $call,
+            Algorithm::PowerTcp($controller) => $call,
+            Algorithm::Swift($controller) => $call,
         }
     };
 }

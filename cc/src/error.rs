@@ -22,6 +22,8 @@ pub enum ConfigError {
     Gain(f64),
     /// An interval is not between 1 ns and 1 s.
     Interval { what: &'static str, interval: Duration },
+    /// A delay is above 1 s.
+    Delay { what: &'static str, interval: Duration },
     /// A byte counter of 0.
     ByteCounter,
     /// A window of 0 bytes never sends.
@@ -58,6 +60,7 @@ impl fmt::Display for ConfigError {
             Self::Interval { what, interval } => {
                 write!(f, "{what} is {interval:?}: it must be from 1ns to 1s")
             }
+            Self::Delay { what, interval } => write!(f, "{what} is {interval:?}: it must be at most 1s"),
             Self::ByteCounter => f.write_str(
                 "byte counter is 0: it must be at least 1; leave it out to raise by the timer alone",
             ),

@@ -12,7 +12,9 @@ mod error;
 mod fixed;
 mod hpcc;
 mod limits;
+mod powertcp;
 mod rate;
+mod swift;
 mod telemetry;
 mod time;
 
@@ -24,7 +26,9 @@ pub use fixed::Fixed;
 pub use hpcc::{
     ActiveFlows, FlowMark, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, ReceiverLink, RxHpcc,
 };
+pub use powertcp::PowerTcp;
 pub use rate::Rate;
+pub use swift::{Swift, SwiftConfig};
 pub use telemetry::{Counter, Hop, HopIndex, MAX_HOPS, PathTelemetry};
 pub use time::Instant;
 

@@ -4,7 +4,7 @@ extern crate ferroce_cc as cc;
 
 use cc::{
     Ack, AlgorithmConfig, CongestionController, Counter, DcqcnConfig, DctcpConfig, Hop, HpccConfig, Inflight,
-    Instant, MAX_HOPS, PathTelemetry, Rate, ReceiverLink, RxHpcc,
+    Instant, MAX_HOPS, PathTelemetry, Rate, ReceiverLink, RxHpcc, SwiftConfig,
 };
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -47,6 +47,19 @@ fn hpcc() -> impl Strategy<Value = (Bounds, HpccConfig)> {
     })
 }
 
+fn swift() -> impl Strategy<Value = (Bounds, AlgorithmConfig)> {
+    let delay = || (0u64..=1_000_000_000).prop_map(Duration::from_nanos);
+    (bounds(), 1e-9f64..=1.0, delay(), delay(), any::<u64>()).prop_map(
+        |(at, gain, hop_delay, flow_delay, any)| {
+            let Bounds { line_rate, min_rate, base_rtt } = at;
+            let additive_increase = Rate::from_bps(any % (line_rate.as_bps() + 1));
+            let config =
+                SwiftConfig { base_rtt, line_rate, min_rate, hop_delay, flow_delay, additive_increase, gain };
+            (at, AlgorithmConfig::Swift(config))
+        },
+    )
+}
+
 fn dctcp() -> impl Strategy<Value = (Bounds, AlgorithmConfig)> {
     (bounds(), 1e-9f64..=1.0, any::<u64>()).prop_map(|(at, gain, any)| {
         let Bounds { line_rate, min_rate, base_rtt } = at;
@@ -85,6 +98,8 @@ fn any_controller() -> impl Strategy<Value = (Bounds, AlgorithmConfig)> {
         hpcc().prop_map(|(at, config)| (at, AlgorithmConfig::Hpcc(config))),
         hpcc().prop_map(|(at, config)| (at, AlgorithmConfig::HpccFair(config))),
         hpcc().prop_map(|(at, config)| (at, AlgorithmConfig::HpccReceiver(config))),
+        hpcc().prop_map(|(at, config)| (at, AlgorithmConfig::PowerTcp(config))),
+        swift(),
         dctcp(),
         dcqcn(),
     ]
@@ -162,7 +177,7 @@ proptest! {
         let mut now = Instant::ZERO;
         for (after, event) in events {
             now = now + Duration::from_nanos(after);
-            let ack = |seq, next, acked_bytes, ce_bytes| Ack { now, seq, next, acked_bytes, ce_bytes, rtt: None };
+            let ack = |seq, next, acked_bytes, ce_bytes| Ack { now, seq, next, acked_bytes, ce_bytes, rtt: seq.is_multiple_of(2).then(|| Duration::from_nanos(seq)) };
             match event {
                 Event::Send(pn, bytes) => controller.on_send(now, pn, bytes),
                 Event::Telemetry(seq, next, path) => controller.on_telemetry(&ack(seq, next, 0, 0), &path),

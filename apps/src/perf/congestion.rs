@@ -148,6 +148,13 @@ fn algorithm(algorithm: &CongestionAlgorithm) -> String {
         CongestionAlgorithm::Dcqcn(dcqcn) => {
             format!("DCQCN, line rate {}, g {}", dcqcn.line_rate, dcqcn.gain)
         }
+        CongestionAlgorithm::Swift(swift) => {
+            format!("swift, T {:?}, line rate {}, beta {}", swift.base_rtt, swift.line_rate, swift.gain)
+        }
+        CongestionAlgorithm::PowerTcp(hpcc) => format!(
+            "PowerTCP, T {:?}, line rate {}, eta {}, beta {}",
+            hpcc.base_rtt, hpcc.line_rate, hpcc.target_utilisation, hpcc.additive_increase
+        ),
         CongestionAlgorithm::Hpcc(hpcc)
         | CongestionAlgorithm::HpccFair(hpcc)
         | CongestionAlgorithm::HpccReceiver(hpcc) => format!(

@@ -48,7 +48,7 @@ pub struct Args {
     /// The VLAN whose frames the port sends and takes, 1 to 4094; its addresses are those of --ip
     #[arg(long, value_name = "ID", env = "FERROCE_VLAN", conflicts_with = "namespaces", value_parser = clap::value_parser!(u16).range(1..=4094))]
     vlan: Option<u16>,
-    /// Congestion control of queue pairs: fixed, hpcc, hpcc-fair, hpcc-rx, dctcp, dcqcn or auto, then keys of a rule in ferroce.toml,
+    /// Congestion control of queue pairs: fixed, hpcc, hpcc-fair, hpcc-rx, powertcp, dctcp, dcqcn, swift or auto, then keys of a rule in ferroce.toml,
     /// as in hpcc,line_rate=1G,base_rtt=2ms
     #[arg(long, value_name = "NAME[,KEY=VALUE...]", env = "FERROCE_CC")]
     cc: Option<String>,

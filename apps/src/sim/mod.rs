@@ -1,8 +1,11 @@
 //! `ferroce sim`: hosts, links and switches in virtual time. A run, its files and its report; sweeps over seeds and parameters.
 
+mod arena;
+mod arena_page;
 mod compare;
 mod figures;
 mod output;
+mod parts;
 mod plot;
 mod report;
 mod scenario;
@@ -13,8 +16,10 @@ use crate::input;
 use compare::Ours;
 use fabric::sim::{self, Hosts, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
+use parts::{Kind, Part, Shard};
 use scenario::Scenario;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -34,10 +39,14 @@ A flow list is a CSV file with the columns src,dst,bytes,start_ns; hosts are num
 
 Examples:
   ferroce sim fabric/scenarios/incast-16.toml --seed 7 --out results
-  ferroce sim fabric/scenarios/reference/two-to-one.toml --sweep 1..13 --vary max_stage=0,5 --compare reference")]
+  ferroce sim fabric/scenarios/reference/two-to-one.toml --sweep 1..13 --vary max_stage=0,5 --compare reference
+  ferroce sim fabric/scenarios/incast-16.toml --sweep 1..1001 --shard 3/16 --out parts    (a job of many)
+  ferroce sim --merge parts/*.json --out results
+  ferroce sim --arena --out results")]
 pub struct Args {
     /// The scenario
-    scenario: PathBuf,
+    #[arg(required_unless_present_any = ["arena", "merge"])]
+    scenario: Option<PathBuf>,
     /// Flows from this CSV file instead of the scenario's
     #[arg(long, value_name = "FILE")]
     flows: Option<PathBuf>,
@@ -59,6 +68,34 @@ pub struct Args {
     /// Run with each of these values of a key of `congestion`; may be given again
     #[arg(long, value_name = "KEY=V1,V2")]
     vary: Vec<String>,
+    /// Run every algorithm in every scenario of the arena, as model and as endpoints, and write arena.html and arena.json
+    #[arg(long, requires = "out", conflicts_with_all = ["scenario", "flows", "vary", "compare", "json"])]
+    arena: bool,
+    /// Run the Ith of N parts of a sweep or of the arena, and leave a file for --merge
+    #[arg(long, value_name = "I/N", requires = "out", conflicts_with_all = ["compare", "json"])]
+    shard: Option<Shard>,
+    /// Put the files of all shards together: what one run without --shard writes
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["scenario", "arena", "shard", "sweep", "vary", "flows",
+        "compare", "json"])]
+    merge: Vec<PathBuf>,
+}
+
+impl Args {
+    /// The scenario's file.
+    fn file(&self) -> Result<&Path, Failure> {
+        self.scenario.as_deref().ok_or_else(|| Failure::usage("name a scenario, or --arena"))
+    }
+
+    /// What tells a scenario, and flows from elsewhere, from others.
+    fn fingerprint(&self) -> Result<String, Failure> {
+        let files = [Some(self.file()?), self.flows.as_deref()];
+        let read = |file: &Path| {
+            let wrong = |error: std::io::Error| Failure::usage(format!("{}: {error}", file.display()));
+            fs::read(file).map(|bytes| format!("{:016x}", parts::digest(&bytes))).map_err(wrong)
+        };
+        let digests = files.into_iter().flatten().map(read).collect::<Result<Vec<_>, _>>()?;
+        Ok(format!("{} {}", env!("CARGO_PKG_VERSION"), digests.join(" ")))
+    }
 }
 
 /// Runs the tool.
@@ -66,12 +103,23 @@ pub struct Args {
 /// # Errors
 /// A scenario that can't be read or run, or results that can't be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let name = args.scenario.display().to_string();
-    let text = input::text(&args.scenario).map_err(|error| Failure::usage(format!("{name}: {error}")))?;
+    if !args.merge.is_empty() {
+        let part = Part::merge(&args.merge)?;
+        return match part.kind {
+            Kind::Sweep => sweep::merged(&part, args.out.as_deref()),
+            Kind::Arena => arena::merged(&part, args.out.as_deref()),
+        };
+    }
+    if args.arena {
+        return arena::run(args);
+    }
+    let file = args.file()?;
+    let name = file.display().to_string();
+    let text = input::text(file).map_err(|error| Failure::usage(format!("{name}: {error}")))?;
     let read = |seed: u64, vary: &[(String, String)]| {
         scenario::read(&name, &text, args.flows.as_deref(), seed, vary)
     };
-    if args.sweep.is_some() || !args.vary.is_empty() {
+    if args.sweep.is_some() || !args.vary.is_empty() || args.shard.is_some() {
         return sweep::run(args, &read);
     }
     let scenario = read(args.seed, &[])?;

@@ -15,7 +15,7 @@ const STEP: usize = 10;
 /// The end of the last part of the table by length.
 const LONGEST: u64 = 1_000_000_000;
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222}\
+pub const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222}\
     table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}\
     td:first-child,th:first-child{text-align:left}.out{background:#fdd}h1{font-size:1.5em;margin-bottom:0}h2{font-size:1.15em;\
     margin:2em 0 0}p{margin:.4em 0}.lead{font-size:1.1em}.legend span{margin-right:1.2em;white-space:nowrap}.legend i{display:inline-block;\
@@ -97,7 +97,7 @@ fn tiles(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> String {
     format!("<div class=tiles>{tiles}</div>")
 }
 
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
 

@@ -13,6 +13,7 @@ use roce::qp::Congestion;
 use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
+use verbs::CongestionChoice;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -370,10 +371,14 @@ fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<C
             parts.push(format!("{key}={value}"));
         }
     }
-    // What is HPCC++'s own says nothing to the others.
-    if matches!(parts[0].as_str(), "dctcp" | "dcqcn") {
-        let keys = ["flows", "max_stage", "eta", "telemetry", "format", "feedback"];
-        parts.retain(|part| part.split('=').next().is_none_or(|key| !keys.contains(&key)));
+    // What is one algorithm's own says nothing to another that takes its place.
+    if let Some(name) = vary.iter().any(|(key, _)| key == "cc").then(|| parts[0].parse().ok()).flatten() {
+        let is_used = |part: &String| {
+            let setting =
+                CongestionChoice::SETTINGS.iter().find(|setting| part.split('=').next() == Some(setting.key));
+            setting.is_none_or(|setting| setting.algorithms.contains(&name))
+        };
+        parts.retain(is_used);
     }
     let congestion = verbs::parse_congestion(&parts.join(","))?;
     let algorithm = match (congestion.algorithm, compat) {

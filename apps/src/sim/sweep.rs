@@ -3,19 +3,17 @@
 use super::Args;
 use super::compare::{self, Ours};
 use super::figures::{self, SizeRow};
+use super::parts::{self, Kind, Part};
 use super::scenario::Scenario;
 use super::simulate;
 use crate::failure::Failure;
 use crate::output::{OutFile, unwritten};
 use fabric::sim::Steady;
+use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 /// Keys of `congestion` with their values.
 type Vary = Vec<(String, String)>;
@@ -44,28 +42,29 @@ pub fn run(args: &Args, read: &Read<'_>) -> Result<ExitCode, Failure> {
         )));
     }
     let values = combinations(&args.vary, seeds.end - seeds.start)?;
-    let table = args.out.as_deref().map(table_in).transpose()?;
     let count = (seeds.end - seeds.start) as usize;
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let job = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(vary) = values.get(job / count) else { return };
-                    let run = one(vary, seeds.start + (job % count) as u64, read);
-                    if run.is_err() {
-                        // What stops one run stops the sweep.
-                        next.store(values.len() * count, Ordering::Relaxed);
-                    }
-                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(run);
-                }
-            });
-        }
-    });
-    let runs = done.into_inner().unwrap_or_default().into_iter().collect::<Result<Vec<_>, _>>()?;
+    let (jobs, of) = (values.len() * count, format!("{} {seeds:?} {:?}", args.fingerprint()?, args.vary));
+    let work = |job: usize| one(&values[job / count], seeds.start + (job % count) as u64, read);
+    if let (Some(shard), Some(folder)) = (args.shard, &args.out) {
+        let done = parts::run(jobs, Some(shard), |job| work(job).map(|run| Value::from(row(&run))))?;
+        let part = Part { kind: Kind::Sweep, of, jobs, done: done.into_iter().collect() };
+        return part.written(folder, shard);
+    }
+    let table = args.out.as_deref().map(table_in).transpose()?;
+    let runs = parts::run(jobs, None, work)?.into_iter().map(|(_, run)| run).collect();
     show(args, table, runs)
+}
+
+/// The table of a sweep that ran in parts.
+pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
+    let rows = part.done.values().map(Value::as_str).collect::<Option<Vec<_>>>();
+    let rows = rows.ok_or_else(|| Failure::usage("--merge: a part whose rows are no text"))?;
+    let text = header() + &rows.concat();
+    match folder {
+        Some(folder) => table_in(folder)?.write(&text)?,
+        None => out!("{text}")?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `sweep.csv` in the folder, which is made.
@@ -111,19 +110,24 @@ fn combinations(vary: &[String], seeds: u64) -> Result<Vec<Vary>, Failure> {
     Ok(all)
 }
 
-fn show(args: &Args, table: Option<OutFile>, mut runs: Vec<Run>) -> Result<ExitCode, Failure> {
-    runs.sort_by(|a, b| (&a.name, a.seed).cmp(&(&b.name, b.seed)));
-    let mut text = format!("parameters,seed,slowdown_p50,slowdown_p99,{}\n", Steady::NAMES.join(","));
-    for run in &runs {
-        let all = run.ours.rows.first();
-        let [p50, p99] = [all.map(|row| row.p50), all.map(|row| row.p99)].map(Option::unwrap_or_default);
-        let _ = write!(text, "\"{}\",{},{p50:.4},{p99:.4}", run.name, run.seed);
-        let steady = run.ours.steady.unwrap_or([f64::NAN; 11]);
-        steady.iter().for_each(|value| {
-            let _ = write!(text, ",{value:.4}");
-        });
-        text.push('\n');
-    }
+fn header() -> String {
+    format!("parameters,seed,slowdown_p50,slowdown_p99,{}\n", Steady::NAMES.join(","))
+}
+
+/// A run's line of the table.
+fn row(run: &Run) -> String {
+    let all = run.ours.rows.first();
+    let [p50, p99] = [all.map(|row| row.p50), all.map(|row| row.p99)].map(Option::unwrap_or_default);
+    let mut text = format!("\"{}\",{},{p50:.4},{p99:.4}", run.name, run.seed);
+    run.ours.steady.unwrap_or([f64::NAN; 11]).iter().for_each(|value| {
+        let _ = write!(text, ",{value:.4}");
+    });
+    text + "\n"
+}
+
+/// Runs come in the order of the values and of the seeds.
+fn show(args: &Args, table: Option<OutFile>, runs: Vec<Run>) -> Result<ExitCode, Failure> {
+    let text = header() + &runs.iter().map(row).collect::<String>();
     match table {
         Some(file) => file.write(&text)?,
         None => out!("{text}")?,

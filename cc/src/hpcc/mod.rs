@@ -11,7 +11,7 @@ pub use records::{Inflight, PathRecords};
 
 use crate::{Ack, ConfigError, CongestionController, Hop, HopIndex, Instant, PathTelemetry, Rate, limits};
 use core::num::NonZeroU32;
-use records::Heard;
+pub(crate) use records::{Heard, Signal};
 
 /// HPCC++ computed at the sender (rtgwg-00 4.2).
 ///

@@ -41,9 +41,18 @@ impl Inflight {
     pub const MOST: f64 = 4096.0;
 }
 
+/// What is measured of a link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Signal {
+    /// `u'`: the bytes that link and queue hold (line 5).
+    Inflight,
+    /// PowerTCP's: the bytes that arrive in a second, by those that link and queue hold.
+    Power,
+}
+
 /// What telemetry was worth beside the records.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Heard {
+pub(crate) enum Heard {
     /// Nothing was heard before.
     FirstPath,
     /// The path changed: the old records are gone.
@@ -110,7 +119,20 @@ impl PathRecords {
     }
 
     /// Lines 1 to 7, and line 27's `L = ack.L`.
+    #[inline]
     pub(super) fn hear(&mut self, now: Instant, path: &PathTelemetry, base_rtt: Duration) -> Heard {
+        self.hear_as(Signal::Inflight, now, path, base_rtt)
+    }
+
+    /// The same, by another signal.
+    #[inline]
+    pub(crate) fn hear_as(
+        &mut self,
+        signal: Signal,
+        now: Instant,
+        path: &PathTelemetry,
+        base_rtt: Duration,
+    ) -> Heard {
         let before = self.path_id.replace(path.path_id());
         if before != Some(path.path_id()) {
             self.heard = 0;
@@ -120,7 +142,7 @@ impl PathRecords {
         for (index, hop) in path.hops() {
             let Some(record) = self.records.get_mut(usize::from(index)) else { continue };
             let last = (self.heard & 1 << index != 0).then_some(*record);
-            match last.map_or(Comparison::Unknown, |last| compare(&last, hop, now, base_rtt)) {
+            match last.map_or(Comparison::Unknown, |last| compare(signal, &last, hop, now, base_rtt)) {
                 Comparison::Late => continue,
                 Comparison::Unknown => {}
                 // Lines 6 and 7.
@@ -153,7 +175,7 @@ enum Comparison {
 
 /// Lines 4 and 5 for one hop.
 #[inline]
-fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: f64) -> Comparison {
+fn compare(signal: Signal, last: &Record, hop: &Hop, now: Instant, base_rtt: f64) -> Comparison {
     let elapsed = now.as_nanos().saturating_sub(last.heard.as_nanos());
     // The counter shows a distance modulo its period: our own clock says whether that is the true one. In floats, since 128 bits are
     // slow and a rounding of half a period is none that matters.
@@ -175,7 +197,14 @@ fn compare(last: &Record, hop: &Hop, now: Instant, base_rtt: f64) -> Comparison 
     if may_have_wrapped && tx_rate > bytes_per_nano * FASTER_THAN_POSSIBLE {
         return Comparison::Unknown;
     }
-    let utilisation = queue / (bytes_per_nano * base_rtt) + tx_rate / bytes_per_nano;
+    let utilisation = match signal {
+        Signal::Inflight => queue / (bytes_per_nano * base_rtt) + tx_rate / bytes_per_nano,
+        Signal::Power => {
+            let grown = (hop.queue as f64 - f64::from(last.queue)) / interval as f64;
+            let arrives = (tx_rate + grown).max(0.0) / bytes_per_nano;
+            arrives * (hop.queue as f64 / (bytes_per_nano * base_rtt) + 1.0)
+        }
+    };
     Comparison::Measured(Inflight { utilisation: utilisation.min(Inflight::MOST), interval })
 }
 

@@ -93,7 +93,8 @@ impl<'a> Hosts<'a> for Model<'a> {
                 continue;
             }
             let size = payload + self.setup.header();
-            let packet = Packet { flow, size, payload, seq: sender.next, ..Packet::default() };
+            let packet =
+                Packet { flow, size, payload, seq: sender.next, sent: network.now, ..Packet::default() };
             sender.sent(network.now, payload, size, self.setup);
             self.hosts[host as usize].turn = place;
             let place = network.parcels.take();
@@ -209,7 +210,8 @@ impl<'a> Model<'a> {
             sender.algorithm.on_loss(instant);
         }
         let ce_bytes = if packet.is_marked { acked_bytes } else { 0 };
-        let ack = Ack { now: instant, seq: packet.seq, next: sender.next, acked_bytes, ce_bytes, rtt: None };
+        let rtt = Some(Duration::from_nanos((now - packet.sent) / 1000));
+        let ack = Ack { now: instant, seq: packet.seq, next: sender.next, acked_bytes, ce_bytes, rtt };
         if packet.is_marked {
             sender.algorithm.on_congestion_notification(instant);
         }

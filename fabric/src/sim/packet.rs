@@ -56,6 +56,8 @@ pub(super) struct Packet {
     pub(super) seq: u64,
     /// Payload bytes; 0 for an acknowledgement.
     pub(super) payload: u32,
+    /// When the data left its host, ps.
+    pub(super) sent: u64,
     pub(super) is_ack: bool,
     /// A gap: the sender goes back.
     pub(super) is_nak: bool,

@@ -41,7 +41,9 @@ impl Sampler {
         let (config, reverse, tells) = match algorithm {
             AlgorithmConfig::HpccFair(config) => (config, reverse, Tells::Flows),
             AlgorithmConfig::Hpcc(config) if all_hops => (config, reverse, Tells::All),
-            AlgorithmConfig::Hpcc(config) if every.is_some() || reverse != Reverse::Ack || subscribe => {
+            AlgorithmConfig::Hpcc(config) | AlgorithmConfig::PowerTcp(config)
+                if every.is_some() || reverse != Reverse::Ack || subscribe =>
+            {
                 (config, reverse, Tells::Busiest)
             }
             AlgorithmConfig::HpccReceiver(config) => (config, Reverse::Window, Tells::Busiest),

@@ -4,7 +4,7 @@ use super::choice::CongestionChoice;
 use super::names::{CcName, TelemetryMode};
 use super::setting::ChoiceError;
 use crate::connect::DEFAULT_CONGESTION;
-use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
+use cc::{DcqcnConfig, DctcpConfig, HpccConfig, PowerTcp, Rate, SwiftConfig};
 use roce::qp::{Congestion, CongestionAlgorithm, PathChoice, Reverse, Upgrade, When};
 use roce::wire::Format;
 use std::num::NonZeroU32;
@@ -22,6 +22,8 @@ impl CongestionChoice {
             CcName::Hpcc => Congestion::new(CongestionAlgorithm::Hpcc(self.hpcc()?)),
             CcName::HpccFair => Congestion::new(CongestionAlgorithm::HpccFair(self.hpcc()?)),
             CcName::HpccRx => Congestion::new(CongestionAlgorithm::HpccReceiver(self.hpcc()?)),
+            CcName::PowerTcp => Congestion::new(CongestionAlgorithm::PowerTcp(self.hpcc()?)),
+            CcName::Swift => Congestion::new(CongestionAlgorithm::Swift(self.swift()?)),
             CcName::Dctcp => self.dctcp()?,
             CcName::Dcqcn => Congestion::new(CongestionAlgorithm::Dcqcn(self.dcqcn()?)),
             CcName::Auto => {
@@ -64,7 +66,8 @@ impl CongestionChoice {
     }
 
     fn takes_telemetry(&self) -> bool {
-        matches!(self.cc, Some(CcName::Hpcc | CcName::HpccFair | CcName::HpccRx | CcName::Auto))
+        let name = self.name();
+        matches!(name, CcName::Hpcc | CcName::HpccFair | CcName::HpccRx | CcName::PowerTcp | CcName::Auto)
     }
 
     fn name(&self) -> CcName {
@@ -160,13 +163,14 @@ impl CongestionChoice {
         let line_rate = self.line_rate()?;
         let base_rtt = self.base_rtt()?;
         // The variant is fair without W_AI (cc/README.md).
-        let (max_stage, growth) = match self.cc {
-            Some(CcName::HpccFair) => (0, 0.0),
-            _ => (HpccConfig::DEFAULT_MAX_STAGE, 1.0),
+        let (max_stage, growth, flows) = match self.cc {
+            Some(CcName::HpccFair) => (0, 0.0, 1),
+            Some(CcName::PowerTcp) => (0, 1.0, PowerTcp::DEFAULT_FLOWS),
+            _ => (HpccConfig::DEFAULT_MAX_STAGE, 1.0, 1),
         };
         let eta = self.eta.unwrap_or(HpccConfig::DEFAULT_TARGET_UTILISATION);
         let headroom = line_rate.as_bps() as f64 * (1.0 - eta) * growth;
-        let increase = headroom / f64::from(self.flows.unwrap_or(NonZeroU32::MIN).get());
+        let increase = headroom / f64::from(self.flows.map_or(flows, NonZeroU32::get));
         Ok(HpccConfig {
             base_rtt,
             line_rate,
@@ -190,6 +194,12 @@ impl CongestionChoice {
                 Congestion { upgrade, ..DEFAULT_CONGESTION }
             }
         })
+    }
+
+    fn swift(&self) -> Result<SwiftConfig, ChoiceError> {
+        let line_rate = self.line_rate()?;
+        let min_rate = self.min_rate(line_rate);
+        Ok(SwiftConfig { min_rate, ..SwiftConfig::new(line_rate, self.base_rtt()?) })
     }
 
     fn dcqcn(&self) -> Result<DcqcnConfig, ChoiceError> {
@@ -218,13 +228,15 @@ mod tests {
             (CcName::Hpcc, "hpcc"),
             (CcName::HpccFair, "hpcc-fair"),
             (CcName::HpccRx, "hpcc-rx"),
+            (CcName::PowerTcp, "powertcp"),
+            (CcName::Swift, "swift"),
             (CcName::Dctcp, "dctcp"),
             (CcName::Dcqcn, "dcqcn"),
             (CcName::Auto, "dcqcn"),
         ] {
             let congestion = choice(cc).build().unwrap();
             assert_eq!(congestion.algorithm.name(), algorithm);
-            let probes = matches!(cc, CcName::Hpcc | CcName::HpccFair | CcName::HpccRx | CcName::Auto);
+            let probes = !matches!(cc, CcName::Dctcp | CcName::Dcqcn | CcName::Swift);
             assert_eq!(congestion.probe_interval.is_some(), probes, "{cc:?}");
         }
         let auto = choice(CcName::Auto).build().unwrap();
@@ -249,7 +261,7 @@ mod tests {
         let blind = CongestionChoice { format: Some(Format::Ifa), ..choice(CcName::Dctcp) };
         assert_eq!(
             blind.build().unwrap_err().as_flags(),
-            "--format ifa: --cc dctcp has no use for it; choose --cc hpcc, hpcc-fair, hpcc-rx or auto, or leave it out"
+            "--format ifa: --cc dctcp has no use for it; choose --cc hpcc, hpcc-fair, hpcc-rx, powertcp or auto, or leave it out"
         );
         assert_eq!((congestion.in_band, congestion.probe_interval), (NonZeroU32::new(4), None));
         assert_eq!(congestion.reverse, Reverse::Notification);

@@ -13,11 +13,11 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-use CcName::{Auto, Dcqcn, Dctcp, Fixed, Hpcc, HpccFair, HpccRx};
+use CcName::{Auto, Dcqcn, Dctcp, Fixed, Hpcc, HpccFair, HpccRx, PowerTcp, Swift};
 
-const ALL: &[CcName] = &[Fixed, Hpcc, HpccFair, HpccRx, Dctcp, Dcqcn, Auto];
-const PACED: &[CcName] = &[Hpcc, HpccFair, HpccRx, Dctcp, Dcqcn, Auto];
-const TELEMETRY: &[CcName] = &[Hpcc, HpccFair, HpccRx, Auto];
+const ALL: &[CcName] = &[Fixed, Hpcc, HpccFair, HpccRx, PowerTcp, Dctcp, Dcqcn, Swift, Auto];
+const PACED: &[CcName] = &[Hpcc, HpccFair, HpccRx, PowerTcp, Dctcp, Dcqcn, Swift, Auto];
+const TELEMETRY: &[CcName] = &[Hpcc, HpccFair, HpccRx, PowerTcp, Auto];
 
 /// A field for each setting, and the table of them.
 macro_rules! settings {
@@ -48,7 +48,7 @@ settings! {
     "The algorithm that computes window and rate; `auto` is hpcc if switches answer probes, else dcqcn."
     cc: Option<CcName>, word::<CcName>, {
         flag: "cc", value: "ALGORITHM", algorithms: ALL, example: "hpcc", default: "fixed",
-        accepts: "one of fixed, hpcc, hpcc-fair, hpcc-rx, dctcp, dcqcn, auto",
+        accepts: "one of fixed, hpcc, hpcc-fair, hpcc-rx, powertcp, dctcp, dcqcn, swift, auto",
     }
     "Bytes in flight on a queue pair."
     window: Option<u64>, |text| parse_bytes(text).ok().filter(|&bytes| bytes > 0), {
@@ -77,12 +77,12 @@ settings! {
     }
     "Additive increases before a multiplicative one; 0 reclaims bandwidth faster."
     max_stage: Option<u32>, word::<u32>, {
-        flag: "cc-max-stage", value: "COUNT", algorithms: TELEMETRY, example: "5", default: "5; hpcc-fair 0",
+        flag: "cc-max-stage", value: "COUNT", algorithms: &[Hpcc, HpccFair, HpccRx, Auto], example: "5", default: "5; hpcc-fair 0",
         accepts: "a number from 0",
     }
     "Flows to expect on a link: W_AI = W_init (1 - eta) / flows."
     flows: Option<NonZeroU32>, |text| word::<NonZeroU32>(text).filter(|flows| flows.get() <= 1_000_000), {
-        flag: "cc-flows", value: "COUNT", algorithms: &[Hpcc, HpccRx, Auto], example: "100", default: "1",
+        flag: "cc-flows", value: "COUNT", algorithms: &[Hpcc, HpccRx, PowerTcp, Auto], example: "100", default: "1; powertcp 33",
         accepts: "a number from 1 to 1000000",
     }
     "Runs DCTCP only if the first round trip is shorter than this, else a fixed window."
@@ -97,7 +97,7 @@ settings! {
     }
     "The time between probes while data is in flight."
     probe_interval: Option<Duration>, |text| time(text, Duration::from_micros(1)..=Duration::MAX), {
-        flag: "probe-interval", value: "TIME", algorithms: ALL, example: "100us", default: "base_rtt; fixed, dctcp, dcqcn never",
+        flag: "probe-interval", value: "TIME", algorithms: ALL, example: "100us", default: "base_rtt; fixed, dctcp, dcqcn, swift never",
         accepts: "a time from 1us",
     }
     "The layout of telemetry in packets, also of the probes of several paths. ioam and aecn need IPv6."
@@ -122,7 +122,7 @@ settings! {
     }
     "Paths to choose from by UDP source port, probed in turns; needs switches that write telemetry."
     paths: Option<u8>, |text| word::<u8>(text).filter(|paths| (1..=PathChoice::MOST).contains(paths)), {
-        flag: "paths", value: "COUNT", algorithms: &[Fixed, Hpcc, HpccFair, Dctcp, Dcqcn, Auto], example: "4",
+        flag: "paths", value: "COUNT", algorithms: &[Fixed, Hpcc, HpccFair, PowerTcp, Dctcp, Dcqcn, Swift, Auto], example: "4",
         default: "1", accepts: "a number from 1 to 8",
     }
     "Tells the peer no more of its path than how busy it is."

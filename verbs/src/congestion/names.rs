@@ -16,23 +16,29 @@ pub enum CcName {
     HpccFair,
     /// HPCC++ at the receiver.
     HpccRx,
+    /// PowerTCP by HPCC++'s telemetry.
+    PowerTcp,
     /// DCTCP.
     Dctcp,
     /// DCQCN.
     Dcqcn,
+    /// Control by delay, as Swift's.
+    Swift,
     /// HPCC++ if probes come back with telemetry, DCQCN if none does.
     Auto,
 }
 
 impl CcName {
     /// Every name as it is written.
-    pub const ALL: [(&'static str, Self); 7] = [
+    pub const ALL: [(&'static str, Self); 9] = [
         ("fixed", Self::Fixed),
         ("hpcc", Self::Hpcc),
         ("hpcc-fair", Self::HpccFair),
         ("hpcc-rx", Self::HpccRx),
+        ("powertcp", Self::PowerTcp),
         ("dctcp", Self::Dctcp),
         ("dcqcn", Self::Dcqcn),
+        ("swift", Self::Swift),
         ("auto", Self::Auto),
     ];
 }

@@ -1,0 +1,281 @@
+//! Every algorithm in every scenario, as model and as endpoints, with the same columns for each: `ferroce sim --arena`.
+
+use super::Args;
+use super::figures::{self, quantile};
+use super::parts::{self, Kind, Part};
+use super::scenario::{self, Scenario};
+use super::{arena_page, simulate};
+use crate::failure::Failure;
+use crate::output::{OutFile, unwritten};
+use cc::AlgorithmConfig;
+use fabric::sim::{Conventions, Hosts, Outcome, Row};
+use fabric::{Probability, Red};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The scenarios, by their files' names in `fabric/scenarios`.
+const SCENARIOS: [(&str, &str); 8] = [
+    ("two-to-one", include_str!("../../../fabric/scenarios/two-to-one.toml")),
+    ("fairness", include_str!("../../../fabric/scenarios/fairness.toml")),
+    ("long-short", include_str!("../../../fabric/scenarios/long-short.toml")),
+    ("incast-16", include_str!("../../../fabric/scenarios/incast-16.toml")),
+    ("incast-256", include_str!("../../../fabric/scenarios/incast-256.toml")),
+    ("parking-lot", include_str!("../../../fabric/scenarios/parking-lot.toml")),
+    ("leaf-spine", include_str!("../../../fabric/scenarios/leaf-spine.toml")),
+    ("fat-tree", include_str!("../../../fabric/scenarios/fat-tree.toml")),
+];
+
+/// The algorithms, by their names in `congestion`.
+const ALGORITHMS: [&str; 7] = ["hpcc", "hpcc-fair", "hpcc-rx", "powertcp", "swift", "dctcp", "dcqcn"];
+
+const HOSTS: [(&str, Hosts); 2] = [("model", Hosts::Model), ("endpoints", Hosts::Endpoints)];
+
+/// Points of a cell's lines.
+const POINTS: usize = 250;
+/// Over so long the least that the bottleneck carried is looked for, ns.
+const DIP: u64 = 10_000;
+
+/// The columns, and what they are in.
+pub const COLUMNS: [(&str, &str); 14] = [
+    ("carried", "Gb/s on the bottleneck in the steady state"),
+    ("least", "Gb/s, the least in any 10 µs until the first flow ends"),
+    ("Jain", "of what was acknowledged in the steady state"),
+    ("queue p50", "bytes at the bottleneck in the steady state"),
+    ("queue p99", "the same"),
+    ("peak", "bytes, the longest queue of any port"),
+    ("mean", "µs, completion"),
+    ("all", "µs, until the last flow ended"),
+    ("slowdown p50", "times longer than alone"),
+    ("slowdown p99", "the same"),
+    ("short p99", "slowdown of flows below 30 kB"),
+    ("middle p99", "slowdown of 300 kB to 1 MB"),
+    ("long p99", "slowdown from 1 MB"),
+    ("lost", "packets dropped"),
+];
+
+/// A run of an algorithm in a scenario. Figures are text, so that JSON leaves them as they are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cell {
+    pub scenario: String,
+    pub hosts: String,
+    pub algorithm: String,
+    pub seed: u64,
+    /// Why it did not run.
+    pub refused: Option<String>,
+    /// In the order of [`COLUMNS`]; empty if the scenario has none.
+    pub figures: Vec<String>,
+    /// Time in ns, bytes that wait, and Mb/s that the bottleneck carried since the point before.
+    pub line: Vec<[u64; 3]>,
+}
+
+/// One run.
+struct Job {
+    scenario: usize,
+    hosts: usize,
+    algorithm: usize,
+    seed: u64,
+}
+
+fn jobs(seeds: std::ops::Range<u64>) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for scenario in 0..SCENARIOS.len() {
+        for hosts in 0..HOSTS.len() {
+            for algorithm in 0..ALGORITHMS.len() {
+                jobs.extend(seeds.clone().map(|seed| Job { scenario, hosts, algorithm, seed }));
+            }
+        }
+    }
+    jobs
+}
+
+/// Seeds of one arena at most.
+const SEEDS: u64 = 1000;
+
+/// Runs the arena or a shard of it.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let Some(folder) = args.out.as_deref() else {
+        return Err(Failure::usage("--arena: say where to with --out FOLDER"));
+    };
+    let seeds = args.sweep.clone().unwrap_or(args.seed..args.seed.saturating_add(1));
+    let count = seeds.end.saturating_sub(seeds.start);
+    if !(1..=SEEDS).contains(&count) {
+        return Err(Failure::usage(format!("--sweep: {count} seeds; the arena takes 1 to {SEEDS}")));
+    }
+    fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
+    let texts = SCENARIOS.map(|(_, text)| text).concat();
+    let of = format!("{} {:016x} {seeds:?}", env!("CARGO_PKG_VERSION"), parts::digest(texts.as_bytes()));
+    let jobs = jobs(seeds);
+    let done = parts::run(jobs.len(), args.shard, |job| {
+        serde_json::to_value(cell(&jobs[job])?).map_err(|error| Failure::run(error.to_string()))
+    })?;
+    let part = Part { kind: Kind::Arena, of, jobs: jobs.len(), done: done.into_iter().collect() };
+    match args.shard {
+        Some(shard) => part.written(folder, shard),
+        None => merged(&part, Some(folder)),
+    }
+}
+
+/// Writes the page and the table of all runs.
+pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
+    let folder =
+        folder.ok_or_else(|| Failure::usage("--merge: say where the page goes with --out FOLDER"))?;
+    let cells = part.done.values().map(|cell| serde_json::from_value(cell.clone()));
+    let cells: Vec<Cell> = cells.collect::<Result<_, _>>().map_err(|error| {
+        Failure::usage(format!("--merge: a part whose jobs are no runs of the arena: {error}"))
+    })?;
+    fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
+    let page = OutFile::open(&folder.join("arena.html"))?;
+    let table = OutFile::open(&folder.join("arena.json"))?;
+    page.write(&arena_page::page(&cells)?)?;
+    let text = serde_json::to_string_pretty(&cells).map_err(|error| Failure::run(error.to_string()))?;
+    table.write(&(text + "\n"))?;
+    outln!("{} runs in {}", cells.len(), folder.join("arena.html").display())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The scenario as a job runs it.
+fn read(job: &Job) -> Result<Scenario, Failure> {
+    let (name, text) = SCENARIOS[job.scenario];
+    let vary = [("cc".to_owned(), ALGORITHMS[job.algorithm].to_owned())];
+    let mut scenario = scenario::read(name, text, None, job.seed, &vary)?;
+    let setup = &mut scenario.setup;
+    (setup.hosts, setup.conventions) = (HOSTS[job.hosts].1, Conventions::FERROCE);
+    let marks = |from, to, most| Probability::new(most).map(|most| Red { from, to, most });
+    setup.red = match setup.congestion.algorithm {
+        // What the authors of HPCC have their switches mark.
+        AlgorithmConfig::Dctcp(_) => marks(300_000, 300_000, 1.0),
+        AlgorithmConfig::Dcqcn(_) => marks(400_000, 1_600_000, 0.2),
+        _ => None,
+    };
+    Ok(scenario)
+}
+
+fn cell(job: &Job) -> Result<Cell, Failure> {
+    let scenario = read(job)?;
+    let mut cell = Cell {
+        scenario: SCENARIOS[job.scenario].0.into(),
+        hosts: HOSTS[job.hosts].0.into(),
+        algorithm: ALGORITHMS[job.algorithm].into(),
+        seed: job.seed,
+        refused: None,
+        figures: Vec::new(),
+        line: Vec::new(),
+    };
+    let is_receivers = matches!(scenario.setup.congestion.algorithm, AlgorithmConfig::HpccReceiver(_));
+    if is_receivers && scenario.setup.hosts == Hosts::Model {
+        cell.refused = Some("the model of hosts has no receiver that computes".into());
+        return Ok(cell);
+    }
+    let outcome = simulate(&scenario, false)?;
+    cell.figures = figures(&scenario, &outcome);
+    cell.line = line(&outcome.series);
+    Ok(cell)
+}
+
+/// The figures of a run, in the order of [`COLUMNS`].
+fn figures(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
+    let number = |value: f64, places: usize| {
+        if value.is_finite() { format!("{value:.places$}") } else { String::new() }
+    };
+    let steady = figures::steady(scenario, outcome);
+    let of_steady = |of: fn(&fabric::sim::Steady) -> f64| steady.as_ref().map_or(f64::NAN, of);
+    let times: Vec<f64> = outcome.finished.iter().map(|flow| flow.time.as_nanos() as f64 / 1e3).collect();
+    let slowdown = |low: u64, high: u64, share: f64| {
+        let bytes = |flow: usize| scenario.setup.flows[flow].bytes;
+        let mut of: Vec<f64> = outcome
+            .finished
+            .iter()
+            .filter(|flow| (low..high).contains(&bytes(flow.flow)))
+            .map(fabric::sim::Finished::slowdown)
+            .collect();
+        of.sort_by(f64::total_cmp);
+        quantile(&of, share)
+    };
+    vec![
+        number(of_steady(|steady| steady.utilisation_gbps), 2),
+        number(least(outcome), 1),
+        number(of_steady(|steady| steady.jain), 4),
+        number(median(outcome), 0),
+        number(of_steady(|steady| steady.queue[2]), 0),
+        outcome.queue_max.to_string(),
+        number(times.iter().sum::<f64>() / times.len() as f64, 1),
+        number(outcome.time.as_nanos() as f64 / 1e3, 1),
+        number(slowdown(0, u64::MAX, 0.5), 3),
+        number(slowdown(0, u64::MAX, 0.99), 3),
+        number(slowdown(0, 30_000, 0.99), 3),
+        number(slowdown(300_000, 1_000_000, 0.99), 3),
+        number(slowdown(1_000_000, u64::MAX, 0.99), 3),
+        outcome.dropped.to_string(),
+    ]
+}
+
+/// The rows between the last start and the first end, of which the steady state has all but the first 100 µs, and the least's.
+fn until_first_end(outcome: &Outcome, begin: u64) -> Vec<&Row> {
+    let end = outcome.finished.iter().map(|flow| (flow.start + flow.time).as_nanos() as u64).min();
+    let end = end.unwrap_or_default().saturating_sub(5_000);
+    outcome.series.iter().filter(|row| (begin..end).contains(&row.time)).collect()
+}
+
+/// The least that the bottleneck carried in any [`DIP`], Gb/s.
+fn least(outcome: &Outcome) -> f64 {
+    let rows = until_first_end(outcome, DIP);
+    let step = match rows[..] {
+        [first, second, ..] => (DIP / (second.time - first.time).max(1)) as usize,
+        _ => return f64::NAN,
+    };
+    let carried = |pair: &[&Row]| {
+        let (first, last) = (pair[0], pair[step]);
+        (last.tx_bytes - first.tx_bytes) as f64 * 8.0 / (last.time - first.time) as f64
+    };
+    rows.windows(step + 1).map(carried).fold(f64::NAN, f64::min)
+}
+
+/// The median of the bottleneck's queue in the steady state, bytes.
+fn median(outcome: &Outcome) -> f64 {
+    let begin = outcome.finished.iter().map(|flow| flow.start.as_nanos() as u64).max().unwrap_or_default();
+    let mut queues: Vec<f64> =
+        until_first_end(outcome, begin + 100_000).iter().map(|row| row.queue as f64).collect();
+    queues.sort_by(f64::total_cmp);
+    quantile(&queues, 0.5)
+}
+
+/// The series in at most [`POINTS`] points: the longest queue of each stretch, and what was carried in it.
+fn line(series: &[Row]) -> Vec<[u64; 3]> {
+    let step = series.len().div_ceil(POINTS).max(1);
+    let point = |rows: &[Row]| {
+        let (first, last) = (&rows[0], &rows[rows.len() - 1]);
+        let queue = rows.iter().map(|row| row.queue).max().unwrap_or_default();
+        let mbps = (last.tx_bytes - first.tx_bytes) * 8000 / (last.time - first.time).max(1);
+        [last.time, queue, mbps]
+    };
+    series.chunks(step).filter(|rows| rows.len() > 1).map(point).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_can_be_read_for_every_algorithm() {
+        for job in jobs(1..2) {
+            let scenario = read(&job).unwrap();
+            assert_eq!(scenario.setup.congestion.algorithm.name(), ALGORITHMS[job.algorithm]);
+            assert_eq!(scenario.setup.red.is_some(), scenario.setup.congestion.algorithm.wants_ecn());
+        }
+    }
+
+    #[test]
+    fn a_run_has_all_figures_of_its_columns() {
+        let cell = cell(&Job { scenario: 2, hosts: 0, algorithm: 0, seed: 1 }).unwrap();
+        assert_eq!((cell.figures.len(), cell.scenario.as_str()), (COLUMNS.len(), "long-short"));
+        let empty = |at: usize| cell.figures[at].is_empty();
+        assert!(empty(10) && empty(11), "no flow is so short");
+        assert!((0..10).all(|at| !empty(at)), "{:?}", cell.figures);
+        assert!((100..=POINTS).contains(&cell.line.len()));
+        let text = serde_json::to_string(&cell).unwrap();
+        assert_eq!(serde_json::from_str::<Cell>(&text).unwrap(), cell);
+    }
+}

@@ -1,0 +1,176 @@
+//! PowerTCP: rates follow the product of a link's arrival rate and what it holds (Addanki et al., NSDI 2022).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
+use crate::hpcc::{Heard, Signal};
+use crate::{
+    Ack, ConfigError, CongestionController, HpccConfig, Inflight, Instant, PathRecords, PathTelemetry, Rate,
+    limits,
+};
+
+/// PowerTCP with in-band telemetry (section 3.3, algorithm 1), with HPCC++'s parameters; `max_stage` has no meaning.
+///
+/// The state is kept as rates: the window is what the rate carries in a base round trip.
+#[derive(Clone, Copy, Debug)]
+pub struct PowerTcp {
+    config: HpccConfig,
+    records: PathRecords,
+    /// The smoothed power of the busiest link as a share of that of a full link without a queue.
+    power: f64,
+    rate: Rate,
+    /// The rate a round trip ago, when the packet that is acknowledged was sent.
+    before: Rate,
+    /// Acknowledgements above it end a round trip.
+    round_ends: u64,
+}
+
+/// `gamma`: how much of a computed window counts at once.
+const GAMMA: f64 = 0.9;
+
+impl PowerTcp {
+    /// The authors' `beta` at 100 Gb/s, 150 Mb/s, as a share of the line rate's headroom: of so many flows.
+    pub const DEFAULT_FLOWS: u32 = 33;
+
+    /// Creates a flow at line rate that has heard nothing yet.
+    ///
+    /// # Errors
+    /// Returns [`ConfigError`] if a parameter is out of its limits.
+    pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let (rate, before) = (config.line_rate, config.line_rate);
+        Ok(Self { config, records: PathRecords::new(), power: 1.0, rate, before, round_ends: 0 })
+    }
+
+    /// Returns what it was made with.
+    #[must_use]
+    pub const fn config(&self) -> &HpccConfig {
+        &self.config
+    }
+
+    /// Returns the smoothed power of the busiest link, 1 for a full link without a queue.
+    #[must_use]
+    pub const fn power(&self) -> f64 {
+        self.power
+    }
+
+    /// `norm_power`'s smoothing, then `update_window` and `update_old`.
+    fn react(&mut self, ack: &Ack, busiest: Inflight) {
+        let HpccConfig { base_rtt, line_rate, min_rate, target_utilisation, additive_increase, .. } =
+            self.config;
+        let weight = (busiest.interval as f64 / limits::nanos(base_rtt)).min(1.0);
+        self.power = (1.0 - weight) * self.power + weight * busiest.utilisation;
+        let [before, rate, increase] =
+            [self.before, self.rate, additive_increase].map(|rate| rate.as_bps() as f64);
+        // A power of 0 gives the line rate below.
+        let computed = before / (self.power / target_utilisation) + increase;
+        let rate = GAMMA * computed.min(line_rate.as_bps() as f64) + (1.0 - GAMMA) * rate;
+        // A float's cast to an integer stops at the integer's ends.
+        self.rate = Rate::from_bps(rate as u64).clamp(min_rate, line_rate);
+        if ack.seq > self.round_ends {
+            (self.before, self.round_ends) = (self.rate, ack.next);
+        }
+    }
+}
+
+impl CongestionController for PowerTcp {
+    fn on_send(&mut self, _now: Instant, _pn: u64, _bytes: u32) {}
+
+    fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
+        match self.records.hear_as(Signal::Power, ack.now, path, self.config.base_rtt) {
+            Heard::FirstPath => self.round_ends = ack.next,
+            Heard::NewPath | Heard::Nothing => {}
+            Heard::Measured(_, busiest) => self.react(ack, busiest),
+        }
+    }
+
+    /// A share of what a link holds stands for its power: where its queue does not change, both are the same.
+    fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
+        if self.round_ends == 0 {
+            self.round_ends = ack.next;
+            return;
+        }
+        self.react(ack, *busiest);
+    }
+
+    fn on_path_change(&mut self) {
+        self.records = PathRecords::new();
+    }
+
+    fn on_ack(&mut self, _ack: &Ack) {}
+    fn on_congestion_notification(&mut self, _now: Instant) {}
+    fn on_loss(&mut self, _now: Instant) {}
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn on_timeout(&mut self, _now: Instant) {}
+
+    #[inline]
+    fn window(&self) -> u64 {
+        limits::window(self.config.initial_window(), self.rate, self.config.line_rate)
+    }
+
+    #[inline]
+    fn pacing_rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Counter, Hop};
+    use core::num::NonZeroU32;
+    use core::time::Duration;
+
+    const LINE: Rate = Rate::from_gbps(100);
+    const T: u64 = 4160;
+
+    fn hear(flow: &mut PowerTcp, nanos: u64, sent: u64, queue: u64) {
+        let mut path = PathTelemetry::new(1);
+        let (time, tx_bytes) = (Counter::of::<64, 1>(nanos), Counter::of::<64, 1>(sent));
+        path.set(0, Hop { bandwidth: LINE, time, tx_bytes, queue });
+        let (now, seq) = (Instant::from_nanos(nanos), nanos);
+        let ack = Ack { now, seq, next: seq + T, acked_bytes: 1000, ce_bytes: 0, rtt: None };
+        flow.on_telemetry(&ack, &path);
+    }
+
+    fn flow() -> PowerTcp {
+        PowerTcp::new(HpccConfig::new(LINE, Duration::from_nanos(T), NonZeroU32::new(100).unwrap())).unwrap()
+    }
+
+    /// Power is (dq/dt + txRate) (q + B T) / (B^2 T).
+    #[test]
+    fn a_queue_that_grows_has_more_power_than_one_that_stands_and_one_that_falls_less() {
+        let power = |before: u64, after: u64| {
+            let mut flow = flow();
+            hear(&mut flow, 10_000, 0, before);
+            hear(&mut flow, 10_000 + T, 52_000, after);
+            flow.power()
+        };
+        assert!((power(0, 0) - 1.0).abs() < 1e-9);
+        assert!((power(52_000, 52_000) - 2.0).abs() < 1e-9);
+        assert!(
+            (power(0, 52_000) - 4.0).abs() < 1e-9,
+            "twice the link's rate arrives, and twice what it holds is there"
+        );
+        assert!(power(52_000, 0).abs() < 1e-9, "nothing arrives");
+    }
+
+    #[test]
+    fn the_window_follows_the_power_from_that_of_a_round_trip_ago() {
+        let mut flow = flow();
+        hear(&mut flow, 10_000, 0, 52_000);
+        hear(&mut flow, 10_000 + T, 52_000, 52_000);
+        let once = 0.9 * (100e9 / (2.0 / 0.95) + 50e6) + 0.1 * 100e9;
+        assert!((flow.pacing_rate().unwrap().as_bps() as f64 - once).abs() < 2.0);
+        // Half of the round trip later it is computed from the same window again.
+        hear(&mut flow, 10_000 + T + T / 2, 78_000, 52_000);
+        let again = 0.9 * (100e9 / (2.0 / 0.95) + 50e6) + 0.1 * once;
+        assert!((flow.pacing_rate().unwrap().as_bps() as f64 - again).abs() < 2.0);
+        for _ in 0..20 {
+            let bounds = flow.config().min_rate..=LINE;
+            assert!(bounds.contains(&flow.pacing_rate().unwrap()) && flow.window() <= 52_000);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Control by delay, as Swift does it: a target for the round trip, with a part for hops and one for flows (SIGCOMM 2020).
+
+use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
+use core::time::Duration;
+
+/// The parameters of [`Swift`] (Kumar et al., SIGCOMM 2020, sections 3.1, 3.5 and 3.6).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SwiftConfig {
+    /// The round trip of the idle path. 1 ns to [`crate::HpccConfig::MAX_BASE_RTT`].
+    pub base_rtt: Duration,
+    /// A flow starts at it and never goes above. At most [`crate::HpccConfig::MAX_LINE_RATE`].
+    pub line_rate: Rate,
+    /// The rate below which a flow never falls. Above 0, at most the line rate.
+    pub min_rate: Rate,
+    /// What a flow at line rate may wait at the hops of its path, beyond the base round trip. At most 1 s.
+    pub hop_delay: Duration,
+    /// What a flow of one packet in flight may wait beyond that; less with the root of its window. At most 1 s.
+    pub flow_delay: Duration,
+    /// What a round trip below the target adds. At most the line rate.
+    pub additive_increase: Rate,
+    /// `beta`: what part of the excess over the target a cut takes. Above 0, at most 1.
+    pub gain: f64,
+}
+
+/// `max_mdf`: the most that one cut takes.
+const MOST_CUT: f64 = 0.5;
+/// A packet's payload, in which the scaling by flows counts windows.
+const PACKET: u64 = 1024;
+/// Windows of so many packets have nothing of the flows' part of the target.
+const LARGEST: f64 = 100.0;
+
+impl SwiftConfig {
+    /// `beta` of the paper.
+    pub const DEFAULT_GAIN: f64 = 0.8;
+
+    /// Targets in proportion to the path's round trip: a quarter of it for the hops, twice of it for a flow of one packet. A
+    /// round trip adds 1024 bytes. The lowest rate is a thousandth of the line rate.
+    #[must_use]
+    pub fn new(line_rate: Rate, base_rtt: Duration) -> Self {
+        let increase = u128::from(PACKET) * 8_000_000_000 / base_rtt.as_nanos().max(1);
+        Self {
+            base_rtt,
+            line_rate,
+            min_rate: Rate::from_bps((line_rate.as_bps() / 1000).max(1)),
+            hop_delay: base_rtt / 4,
+            flow_delay: base_rtt.saturating_mul(2),
+            additive_increase: Rate::from_bps(u64::try_from(increase).unwrap_or(u64::MAX)).min(line_rate),
+            gain: Self::DEFAULT_GAIN,
+        }
+    }
+
+    /// What the line rate carries in one base round trip, in bytes; at least 1.
+    #[must_use]
+    pub fn initial_window(&self) -> u64 {
+        limits::initial_window(self.line_rate, self.base_rtt)
+    }
+
+    /// Whether a controller can work with these.
+    ///
+    /// # Errors
+    /// Returns the first parameter that is out of its limits, with the limit.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        limits::base_rtt(self.base_rtt)?;
+        limits::rates(self.line_rate, self.min_rate)?;
+        for (what, interval) in [("hop delay", self.hop_delay), ("flow delay", self.flow_delay)] {
+            if interval > Duration::from_secs(1) {
+                return Err(ConfigError::Delay { what, interval });
+            }
+        }
+        limits::gain(self.gain)?;
+        limits::increase(self.additive_increase, self.line_rate)
+    }
+}
+
+/// A window that grows while round trips stay below a target, and shrinks with how far they are above it. It needs nothing of the
+/// network.
+#[derive(Clone, Copy, Debug)]
+pub struct Swift {
+    config: SwiftConfig,
+    rate: Rate,
+    /// Acknowledgements above it may cut again: a cut once a round trip.
+    cut_until: u64,
+    next: u64,
+}
+
+impl Swift {
+    /// Creates a flow at line rate.
+    ///
+    /// # Errors
+    /// Returns [`ConfigError`] if a parameter is out of its limits.
+    pub fn new(config: SwiftConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self { config, rate: config.line_rate, cut_until: 0, next: 0 })
+    }
+
+    /// Returns what it was made with.
+    #[must_use]
+    pub const fn config(&self) -> &SwiftConfig {
+        &self.config
+    }
+
+    /// Returns the round trip that the flow aims at with its present window: the base round trip, what it may wait at hops, and
+    /// more the smaller the window, so that flows of unequal windows become equal, and many of them have room for a packet each.
+    #[must_use]
+    pub fn target(&self) -> Duration {
+        let window = self.config.initial_window() as f64 * self.rate.as_bps() as f64
+            / self.config.line_rate.as_bps() as f64;
+        let (root, largest) = (root_of(window / PACKET as f64).max(1.0), root_of(LARGEST));
+        let share = ((1.0 / root - 1.0 / largest) / (1.0 - 1.0 / largest)).clamp(0.0, 1.0);
+        let flows = limits::nanos(self.config.flow_delay) * share;
+        // A float's cast to an integer stops at the integer's ends.
+        let fixed = self.config.base_rtt.saturating_add(self.config.hop_delay);
+        fixed.saturating_add(Duration::from_nanos(flows as u64))
+    }
+
+    fn cut(&mut self, by: f64, seq: u64, next: u64) {
+        if seq <= self.cut_until && self.cut_until > 0 {
+            return;
+        }
+        self.rate = limits::reduce(self.rate, by.min(MOST_CUT), self.config.min_rate);
+        self.cut_until = next;
+    }
+}
+
+/// The square root of a number from 0 to 2^40, to a thousandth.
+fn root_of(number: f64) -> f64 {
+    // A float's cast to an integer stops at the integer's ends.
+    ((number * 1e6) as u64).isqrt() as f64 / 1000.0
+}
+
+impl CongestionController for Swift {
+    fn on_send(&mut self, _now: Instant, _pn: u64, _bytes: u32) {}
+    fn on_telemetry(&mut self, _ack: &Ack, _path: &PathTelemetry) {}
+
+    fn on_ack(&mut self, ack: &Ack) {
+        self.next = ack.next;
+        let Some(rtt) = ack.rtt else { return };
+        let target = self.target();
+        if rtt < target {
+            // A window of acknowledgements adds the increase once.
+            let share = f64::from(ack.acked_bytes) / self.window() as f64;
+            let more = self.config.additive_increase.as_bps() as f64 * share.min(1.0);
+            let rate = self.rate.as_bps().saturating_add(more as u64);
+            self.rate = Rate::from_bps(rate).clamp(self.config.min_rate, self.config.line_rate);
+        } else {
+            let excess = 1.0 - limits::nanos(target) / limits::nanos(rtt).max(1.0);
+            self.cut(self.config.gain * excess, ack.seq, ack.next);
+        }
+    }
+
+    fn on_congestion_notification(&mut self, _now: Instant) {}
+
+    /// The most that a cut takes, at most once a round trip.
+    fn on_loss(&mut self, _now: Instant) {
+        self.cut(MOST_CUT, self.next, self.next);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn on_timeout(&mut self, _now: Instant) {}
+
+    #[inline]
+    fn window(&self) -> u64 {
+        limits::window(self.config.initial_window(), self.rate, self.config.line_rate)
+    }
+
+    #[inline]
+    fn pacing_rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Duration = Duration::from_micros(4);
+
+    fn flow() -> Swift {
+        Swift::new(SwiftConfig::new(Rate::from_gbps(100), T)).unwrap()
+    }
+
+    fn answer(flow: &mut Swift, seq: u64, rtt: Duration) {
+        let now = Instant::from_nanos(seq * 100);
+        flow.on_ack(&Ack { now, seq, next: seq + 50, acked_bytes: 1024, ce_bytes: 0, rtt: Some(rtt) });
+    }
+
+    #[test]
+    fn a_late_answer_cuts_once_a_round_trip_and_at_most_by_half() {
+        let mut flow = flow();
+        let target = flow.target();
+        answer(&mut flow, 1, 2 * target);
+        assert_eq!(flow.pacing_rate(), Some(Rate::from_gbps(60)), "0.8 of the half that is too much");
+        answer(&mut flow, 51, 2 * target);
+        assert_eq!(flow.pacing_rate(), Some(Rate::from_gbps(60)), "sent before the cut");
+        answer(&mut flow, 52, 100 * target);
+        assert_eq!(flow.pacing_rate(), Some(Rate::from_gbps(30)));
+    }
+
+    #[test]
+    fn a_window_of_answers_in_time_adds_a_packet() {
+        let mut flow = flow();
+        (0..3).for_each(|round| answer(&mut flow, 100 * round + 1, Duration::from_millis(1)));
+        let before = flow.window();
+        let packets = before.div_ceil(1024);
+        (0..packets).for_each(|packet| answer(&mut flow, 400 + packet, T));
+        assert!((flow.window() - before).abs_diff(1024) < 200, "{before} B, then {}", flow.window());
+    }
+
+    #[test]
+    fn the_target_grows_as_the_window_shrinks() {
+        let mut flow = flow();
+        let mut before = flow.target();
+        assert!(before > T + T / 4 && before < T + T / 2, "{before:?}");
+        for round in 0..6 {
+            answer(&mut flow, 1000 * round + 1, Duration::from_millis(1));
+            assert!(flow.target() > before, "{before:?}");
+            before = flow.target();
+        }
+        (6..20).for_each(|round| answer(&mut flow, 1000 * round + 1, Duration::from_secs(1)));
+        assert_eq!(flow.target(), T + T / 4 + 2 * T, "a packet or less");
+        assert_eq!(flow.pacing_rate(), Some(Rate::from_mbps(100)), "and no lower");
+    }
+
+    #[test]
+    fn a_parameter_out_of_its_limits_is_named() {
+        let config =
+            SwiftConfig { hop_delay: Duration::from_secs(2), ..SwiftConfig::new(Rate::from_gbps(1), T) };
+        let error = Swift::new(config).map(|_| ()).unwrap_err();
+        assert!(matches!(error, ConfigError::Delay { what: "hop delay", .. }), "{error}");
+        assert!(
+            Swift::new(SwiftConfig { gain: f64::NAN, ..SwiftConfig::new(Rate::from_gbps(1), T) }).is_err()
+        );
+    }
+}

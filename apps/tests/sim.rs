@@ -47,6 +47,38 @@ fn traces_are_what_they_were() {
     }
 }
 
+/// Three machines run a sweep together: what is merged is what one of them writes alone.
+#[test]
+fn merged_shards_are_the_unsplit_sweep_to_the_byte() {
+    let out = tempfile::tempdir().unwrap();
+    let sweep = |more: &[&str], folder: &str| {
+        let mut run = ferroce();
+        run.arg("sim").arg(fabric("scenarios/reference/long-short.toml"));
+        run.args(["--sweep", "1..5", "--vary", "max_stage=5,0"])
+            .args(more)
+            .arg("--out")
+            .arg(out.path().join(folder));
+        run.assert()
+    };
+    sweep(&[], "whole").success();
+    for shard in ["1/3", "2/3", "3/3"] {
+        sweep(&["--shard", shard], "parts").success();
+    }
+    let part = |index: usize| out.path().join(format!("parts/sweep.{index}-of-3.json"));
+    let merge = |parts: &[usize]| {
+        let mut run = ferroce();
+        run.args(["sim", "--merge"]).args(parts.iter().map(|&index| part(index)));
+        run.arg("--out").arg(out.path().join("merged")).assert()
+    };
+    let lacking = merge(&[1, 3]).failure();
+    let said = String::from_utf8(lacking.get_output().stderr.clone()).unwrap();
+    assert!(said.contains("5 of 8 jobs are there, and job 1 is not"), "{said}");
+    merge(&[3, 1, 2]).success();
+    let read = |folder: &str| fs::read_to_string(out.path().join(folder).join("sweep.csv")).unwrap();
+    assert_eq!(read("whole"), read("merged"));
+    assert_eq!(read("whole").lines().count(), 9);
+}
+
 #[test]
 fn a_sweep_runs_every_seed_with_every_value() {
     let mut run = ferroce();

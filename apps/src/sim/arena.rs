@@ -278,4 +278,28 @@ mod tests {
         let text = serde_json::to_string(&cell).unwrap();
         assert_eq!(serde_json::from_str::<Cell>(&text).unwrap(), cell);
     }
+
+    #[test]
+    fn merged_shards_are_the_unsplit_page_to_the_byte() {
+        let folder = tempfile::tempdir().unwrap();
+        let done: Vec<_> = (0..3)
+            .map(|job| cell(&Job { scenario: 2, hosts: 0, algorithm: job, seed: 1 }).unwrap())
+            .map(|cell| serde_json::to_value(cell).unwrap())
+            .collect();
+        let part = |jobs: &[usize]| Part {
+            kind: Kind::Arena,
+            of: "x".into(),
+            jobs: 3,
+            done: jobs.iter().map(|&job| (job, done[job].clone())).collect(),
+        };
+        let read = |name: &str| {
+            ["arena.html", "arena.json"].map(|file| fs::read(folder.path().join(name).join(file)).unwrap())
+        };
+        merged(&part(&[0, 1, 2]), Some(&folder.path().join("whole"))).unwrap();
+        let shard = |jobs, shard: &str| part(jobs).write(folder.path(), shard.parse().unwrap()).unwrap();
+        let files = [shard(&[1], "2/2"), shard(&[0, 2], "1/2")];
+        merged(&Part::merge(&files).unwrap(), Some(&folder.path().join("parts"))).unwrap();
+        assert_eq!(read("whole"), read("parts"));
+        assert!(read("whole")[0].len() > 10_000);
+    }
 }

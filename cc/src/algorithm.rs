@@ -109,7 +109,6 @@ impl AlgorithmConfig {
 
 /// Any congestion controller, held inline in its queue pair.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation and a cache miss per queue pair")]
 pub enum Algorithm {
     /// A constant window.
     Fixed(Fixed),

@@ -7,6 +7,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
+impl From<OwnedFd> for EventFd {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+}
+
 impl EventFd {
     /// A count of 0. `flags` are those of eventfd(2): `EFD_NONBLOCK`, `EFD_SEMAPHORE`, or 0.
     ///

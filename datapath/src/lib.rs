@@ -18,4 +18,5 @@ pub mod machine;
 pub mod neighbour;
 pub mod port_spec;
 mod prefetch;
+pub mod siblings;
 pub mod signals;

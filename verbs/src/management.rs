@@ -2,17 +2,15 @@
 
 use crate::device::Inner;
 use crate::{Device, Error};
-use datapath::engine::{Mad, Station};
+use datapath::engine::{MAD_UDP_SOURCE, Mad, Station};
 use datapath::event_fd::EventFd;
+use datapath::siblings::Siblings;
 use roce::Qpn;
 use roce::qp::Modify;
 use roce::wire::{Mac, Path};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-
-/// UDP source port of management datagrams: what Linux takes for queue pair 1 to queue pair 1.
-const UDP_SOURCE: u16 = 0xd872;
 
 /// A device's queue pair 1, while somebody uses it. Its descriptor becomes readable with each datagram.
 #[derive(Debug)]
@@ -43,6 +41,9 @@ impl Device {
         if !self.inner.engine.call(move |station, _| station.open_management(rings))? {
             return Err(Error::Management);
         }
+        if let Some(siblings) = self.inner.engine.siblings() {
+            siblings.manage(true);
+        }
         Ok(ManagementPort { device: self.inner.clone(), bell })
     }
 }
@@ -62,7 +63,7 @@ impl ManagementPort {
             return Err(Error::Family { port: info.port.clone(), family, peer: to });
         }
         let Some(destination_mac) = self.way_to(to)? else { return Ok(Sent::Asking) };
-        let path = Path { destination_mac, udp_source: UDP_SOURCE, ..info.path(source, to, 0) };
+        let path = Path { destination_mac, udp_source: MAD_UDP_SOURCE, ..info.path(source, to, 0) };
         let taken = self.device.engine.call(move |station, _| station.send_mad(path, mad))?;
         // It leaves at the end of the turn that took it, and this is another turn: the process may end now.
         self.device.engine.call(|_, _| ())?;
@@ -87,6 +88,12 @@ impl ManagementPort {
     /// Where nobody answered, there is no way there, or the core has stopped.
     pub fn finds(&self, peer: IpAddr) -> Result<bool, Error> {
         Ok(self.device.engine.look_up(peer)?.is_some())
+    }
+
+    /// The other processes of the device's interface, where it is on one: all have the interface's queue pair 1.
+    #[must_use]
+    pub fn siblings(&self) -> Option<&Siblings> {
+        self.device.engine.siblings()
     }
 
     /// Takes a queue pair of this device to the error state, by its number: its connection has ended.
@@ -117,6 +124,9 @@ impl AsRawFd for ManagementPort {
 
 impl Drop for ManagementPort {
     fn drop(&mut self) {
+        if let Some(siblings) = self.siblings() {
+            siblings.manage(false);
+        }
         // A core that has stopped has closed it.
         let _ = self.device.engine.call(|station, _| station.close_management());
     }

@@ -60,8 +60,8 @@ struct Shared {
 }
 
 impl Adaptive {
-    pub(super) fn start(core: impl Turn + 'static, status: &Arc<Status>) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(core)?);
+    pub(super) fn start(core: impl Turn + 'static, status: &Arc<Status>, wake: Wake) -> io::Result<Self> {
+        let shared = Arc::new(Shared::new(core, wake));
         let (here, there) = (shared.clone(), status.clone());
         let body = move || {
             end_sleeps_in_time();
@@ -124,9 +124,9 @@ fn end_sleeps_in_time() {
 }
 
 impl Shared {
-    fn new(core: impl Turn + 'static) -> io::Result<Self> {
+    fn new(core: impl Turn + 'static, wake: Wake) -> Self {
         let (polls, mode) = (AtomicU64::new(0), AtomicU32::new(WORKING));
-        Ok(Self { core: OnDemand::new(core), polls, mode, wake: Wake::new()? })
+        Self { core: OnDemand::new(core), polls, mode, wake }
     }
 
     /// Ends the thread's wait if it waits in `mode`; only the first to see it does.
@@ -282,7 +282,8 @@ mod model {
         model.preemption_bound = Some(3);
         model.check(move || {
             let (rung, served) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-            let shared = Shared::new(Answers { rung: rung.clone(), served: served.clone() }).unwrap();
+            let shared =
+                Shared::new(Answers { rung: rung.clone(), served: served.clone() }, Wake::new().unwrap());
             let adaptive = Arc::new(Adaptive { shared: Arc::new(shared), thread: None });
             let stop = Arc::new(AtomicU32::new(0));
             let sleeper = {

@@ -100,6 +100,8 @@ pub enum StartError {
     TooManyQps { given: u32, limit: usize },
     #[error("a thread for the core of port {port}: {error}")]
     Thread { port: String, error: std::io::Error },
+    #[error("port {port}: {error}")]
+    Siblings { port: String, error: crate::siblings::JoinError },
     #[error("port {port} shares a Linux interface, whose neighbours can't be read: {error}")]
     Netlink { port: String, error: std::io::Error },
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) type Command = Box<dyn FnOnce(&mut Station, cc::Instant) + Send>;
 
 /// The callers' end.
+#[derive(Clone)]
 pub(super) struct Commands {
     sender: Sender<Command>,
     /// Commands sent, counted round 2³²: each after it is in the channel.

@@ -1,13 +1,13 @@
 //! A core: a port, its station, and the turns that move packets between them.
 
 use super::control::Inbox;
+use super::filling::Filling;
 use super::station::Station;
 use crate::clock::Clock;
 use crate::host_memory::faults;
-use crate::io::{BURST, Bell, Burst, PacketBuf, PacketIo};
+use crate::io::{BURST, Bell, Burst, PacketIo};
 use crate::prefetch;
 use cc::Instant;
-use roce::Outbox;
 use roce::wire::Mac;
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub(super) struct Core<P: PacketIo> {
     leaving: Burst<P::Buf>,
     /// Frames to our own address: a port does not hear itself.
     hairpin: Burst<P::Buf>,
+    /// A frame to another process of the interface, whose ring has no room yet, and the process's slot. What comes later waits behind.
+    aside: Option<(u8, P::Buf)>,
     /// A buffer that was got for a frame that did not come.
     spare: Option<P::Buf>,
     /// When a timer is due next, as the last turn with work left it.
@@ -71,6 +73,7 @@ impl<P: PacketIo> Core<P> {
             received: Burst::new(),
             leaving: Burst::new(),
             hairpin: Burst::new(),
+            aside: None,
             spare: None,
             next_timer: None,
             rests_until: Instant::ZERO,
@@ -116,7 +119,8 @@ impl<P: PacketIo> Core<P> {
         work |= self.transmit(now);
         work |= self.station.deliver(now);
         self.next_timer = self.station.poll_timeout();
-        let rests = self.hairpin.is_empty() && self.leaving.is_empty() && !self.station.has_more();
+        let nothing_waits = self.hairpin.is_empty() && self.leaving.is_empty() && self.aside.is_none();
+        let rests = nothing_waits && !self.station.has_more();
         self.rests_until = if rests { self.next_timer.unwrap_or(NEVER) } else { Instant::ZERO };
         work
     }
@@ -144,6 +148,9 @@ impl<P: PacketIo> Core<P> {
         while sent < TRANSMIT_BUDGET {
             let before = sent;
             sent += self.fill(now);
+            if let Some(lanes) = &mut self.station.lanes {
+                lanes.publish();
+            }
             let waiting = self.leaving.len();
             if waiting > 0 {
                 self.port.transmit(&mut self.leaving);
@@ -154,63 +161,39 @@ impl<P: PacketIo> Core<P> {
             }
         }
         // What the port or its pool has no room for yet comes by no timer and no descriptor: no time to sleep.
-        let waits = !self.leaving.is_empty() || self.station.endpoint.may_transmit();
+        let waits = !self.leaving.is_empty() || self.aside.is_some() || self.station.endpoint.may_transmit();
         self.stuck = if sent == 0 && waits { self.stuck.saturating_add(1) } else { 0 };
         sent > 0 || (waits && self.stuck < PATIENCE)
     }
 
     /// Fills up the burst with frames that may leave now.
     fn fill(&mut self, now: Instant) -> usize {
-        if !self.station.may_transmit() {
+        if self.aside.is_none() && !self.station.may_transmit() {
             return 0;
         }
-        let before = self.leaving.len() + self.hairpin.len();
-        let Self { port, mac, leaving, hairpin, spare, .. } = self;
-        let mut filling = Filling { port, mac, leaving, hairpin, spare, is_dry: false };
+        // Apart from the station, which writes the frames.
+        let mut lanes = self.station.lanes.take();
+        let Self { port, mac, leaving, hairpin, aside, spare, .. } = self;
+        let waiting = aside.take();
+        let (lanes_here, filled, is_dry) = (&mut lanes, 0, false);
+        let mut filling =
+            Filling { now, port, mac, leaving, hairpin, aside, spare, lanes: lanes_here, filled, is_dry };
+        if let Some((slot, frame)) = waiting {
+            filling.send_aside(slot, frame);
+        }
         self.station.transmit(now, &mut filling);
-        self.station.counters.pool_dry += u64::from(filling.is_dry);
-        self.leaving.len() + self.hairpin.len() - before
-    }
-}
-
-/// A core's burst, while it is filled.
-struct Filling<'a, P: PacketIo> {
-    port: &'a mut P,
-    mac: &'a Mac,
-    leaving: &'a mut Burst<P::Buf>,
-    hairpin: &'a mut Burst<P::Buf>,
-    spare: &'a mut Option<P::Buf>,
-    /// The port's pool had no buffer.
-    is_dry: bool,
-}
-
-impl<P: PacketIo> Outbox for Filling<'_, P> {
-    #[inline]
-    fn room(&mut self) -> Option<&mut [u8]> {
-        if self.leaving.is_full() || self.hairpin.is_full() {
-            return None;
-        }
-        if self.spare.is_none() {
-            *self.spare = self.port.alloc();
-            match self.spare {
-                Some(buffer) => buffer.set_len(buffer.capacity()),
-                None => self.is_dry = true,
-            }
-        }
-        self.spare.as_deref_mut()
-    }
-
-    #[inline]
-    fn commit(&mut self, length: usize) {
-        let Some(mut buffer) = self.spare.take() else { return };
-        buffer.set_len(length);
-        let is_ours = buffer.starts_with(&self.mac.0);
-        if is_ours { &mut *self.hairpin } else { &mut *self.leaving }.push(buffer);
+        let Filling { filled, is_dry, .. } = filling;
+        self.station.lanes = lanes;
+        self.station.counters.pool_dry += u64::from(is_dry);
+        filled
     }
 }
 
 impl<P: PacketIo> Turn for Core<P> {
     fn turn(&mut self) -> bool {
+        if let Some(lanes) = &mut self.station.lanes {
+            lanes.receive(&mut self.received, || self.port.alloc());
+        }
         self.port.receive(&mut self.received);
         let work = if self.is_idle() {
             self.stuck = 0;
@@ -240,6 +223,9 @@ impl<P: PacketIo> Turn for Core<P> {
         // Again, since the peer may be another.
         if on || self.listens {
             self.port.listen(on);
+        }
+        if let Some(lanes) = &self.station.lanes {
+            lanes.listen(on);
         }
         self.listens = on;
     }

@@ -17,6 +17,8 @@ pub type Mad = [u8; MAD_LENGTH];
 /// The general services' queue pair and its well-known key (IBA 10.2.5, 10.5.5).
 const QUEUE_PAIR: Qpn = Qpn::new(1);
 const QUEUE_KEY: u32 = 0x8001_0000;
+/// UDP source port of management datagrams: what Linux takes for queue pair 1 to queue pair 1.
+pub const MAD_UDP_SOURCE: u16 = 0xd872;
 /// Datagrams that wait in each direction at most; who sends repeats what is lost.
 const DEPTH: usize = 256;
 
@@ -27,20 +29,20 @@ struct Sender {
     mac: Mac,
 }
 
-/// The management queue pair of a port.
+/// The management queue pair of a port. Without a bell it sends, and takes nothing in.
 pub(super) struct Management {
     inbox: VecDeque<(Sender, Mad)>,
     outbox: VecDeque<(Path, Mad)>,
     /// Of the datagram that was received last.
     asker: Option<Sender>,
     /// Counts up for each datagram that came.
-    bell: Arc<EventFd>,
+    bell: Option<Arc<EventFd>>,
     psn: Psn,
     identification: u16,
 }
 
 impl Management {
-    pub(super) fn new(bell: Arc<EventFd>) -> Self {
+    pub(super) fn new(bell: Option<Arc<EventFd>>) -> Self {
         Self {
             inbox: VecDeque::with_capacity(DEPTH),
             outbox: VecDeque::with_capacity(DEPTH),
@@ -51,18 +53,21 @@ impl Management {
         }
     }
 
+    /// Whether it takes datagrams in.
+    pub(super) fn is_open(&self) -> bool {
+        self.bell.is_some()
+    }
+
     /// Takes a frame in; `false` where it is not for this queue pair.
     pub(super) fn on_frame(&mut self, frame: &[u8]) -> bool {
-        if !is_for_management(frame) {
-            return false;
-        }
+        let Some(bell) = self.bell.as_ref().filter(|_| is_for_management(frame)) else { return false };
         let Ok(frame) = wire::parse(frame) else { return false };
         let Header::Datagram { bth, queue_key: QUEUE_KEY, .. } = frame.header else { return false };
         let Ok(mad) = Mad::try_from(frame.payload) else { return true };
         if bth.destination == QUEUE_PAIR && self.inbox.len() < DEPTH {
             let sender = Sender { ip: frame.network.source(), mac: frame.network.path().source_mac };
             self.inbox.push_back((sender, mad));
-            self.bell.signal();
+            bell.signal();
         }
         true
     }
@@ -123,7 +128,7 @@ mod tests {
     use roce::wire::Mac;
 
     fn management() -> Management {
-        Management::new(Arc::new(EventFd::new(0).unwrap()))
+        Management::new(Some(Arc::new(EventFd::new(0).unwrap())))
     }
 
     fn path(source: &str, destination: &str) -> Path {

@@ -11,6 +11,7 @@ mod control;
 mod core;
 mod doorbell;
 mod events;
+mod filling;
 mod follow;
 mod link;
 mod management;
@@ -20,6 +21,7 @@ mod qpn_hash;
 mod queues;
 mod rings;
 mod runner;
+mod siblings;
 mod station;
 #[cfg(test)]
 mod tests;
@@ -32,7 +34,7 @@ pub use completion_ring::CqRing;
 pub use config::{CoreConfig, Idle, Progress, ProgressError, ResolveError, StartError, Stopped};
 pub use doorbell::{Doorbells, MAX_SLOTS};
 pub use events::{AsyncEvent, EventQueue};
-pub use management::{MAD_LENGTH, Mad};
+pub use management::{MAD_LENGTH, MAD_UDP_SOURCE, Mad};
 pub use notify::Notifier;
 pub use rings::{QpRings, SrqRings};
 pub use station::{CoreCounters, Station};
@@ -41,6 +43,7 @@ use crate::clock::Clock;
 use crate::fork::Process;
 use crate::io::PacketIo;
 use crate::neighbour::{Asked, Kernel, Neighbours, Unresolved};
+use crate::siblings::Siblings;
 use crossbeam::channel::{Receiver, TryRecvError, bounded};
 use roce::Endpoint;
 use roce::wire::Mac;
@@ -64,7 +67,9 @@ pub struct Engine {
     process: Process,
     runner: ManuallyDrop<runner::Runner>,
     status: Arc<runner::Status>,
-    kernel: Option<Kernel>,
+    kernel: Option<Arc<Kernel>>,
+    /// The interface's other processes, where the port is on one.
+    siblings: ManuallyDrop<Option<Siblings>>,
     interface: Option<u32>,
     subscribers: Arc<events::Subscribers>,
     /// From the first subscriber on.
@@ -91,7 +96,10 @@ impl Engine {
         let interface = config.interface.filter(|_| config.vlan.is_none());
         let kernel = interface.map(|index| Kernel::open(index, config.endpoint.numbers)).transpose();
         let kernel = kernel.map_err(|error| StartError::Netlink { port: config.name.clone(), error })?;
-        let kernel = kernel.map(Kernel::without_ours);
+        let kernel = kernel.map(|kernel| Arc::new(kernel.without_ours()));
+        let mut siblings = siblings::join(config)?;
+        let mut endpoint = config.endpoint;
+        endpoint.core = siblings.as_ref().map_or(endpoint.core, Siblings::slot);
         let neighbours = match kernel {
             Some(_) => Neighbours::kernels(config.mac, &config.addresses),
             None => Neighbours::own(config.mac, &config.addresses, config.gateway),
@@ -99,11 +107,18 @@ impl Engine {
         let (commands, inbox) = control::channel();
         let subscribers = Arc::new(events::Subscribers::default());
         // SAFETY: passed on to the caller.
-        let station =
-            unsafe { Station::new(Endpoint::new(config.endpoint), neighbours, config, subscribers.clone()) };
+        let mut station =
+            unsafe { Station::new(Endpoint::new(endpoint), neighbours, config, subscribers.clone()) };
+        station.lanes = siblings.as_ref().map(|siblings| Box::new(siblings.lanes()));
         let core = core::Core::new(port, Clock::new(), config.mac, station, inbox);
         let status = Arc::new(runner::Status::default());
-        let runner = runner::Runner::start(core, config, &status)?;
+        let bell = siblings.as_ref().map(Siblings::bell).transpose();
+        let bell = bell.map_err(|error| siblings::failed(config, error.into()))?;
+        let runner = runner::Runner::start(core, config, &status, bell)?;
+        if let Some(siblings) = &mut siblings {
+            let watched = siblings::watch(siblings, config, &commands, kernel.clone());
+            watched.map_err(|error| siblings::failed(config, error.into()))?;
+        }
         Ok(Self {
             name: config.name.clone(),
             mac: config.mac,
@@ -112,6 +127,7 @@ impl Engine {
             runner: ManuallyDrop::new(runner),
             status,
             kernel,
+            siblings: ManuallyDrop::new(siblings),
             interface: config.interface,
             subscribers,
             link: ManuallyDrop::default(),
@@ -149,6 +165,13 @@ impl Engine {
                 Err(TryRecvError::Empty) => std::thread::yield_now(),
             }
         }
+    }
+
+    /// The interface's other processes; `None` where the port is not on an interface, or belongs to a process from which this one was
+    /// forked.
+    #[must_use]
+    pub fn siblings(&self) -> Option<&Siblings> {
+        self.siblings.as_ref().filter(|_| !self.process.is_parent())
     }
 
     /// Has `queue` told of what happens from now on. The first subscriber has a thread watch the link of the port's Linux
@@ -313,6 +336,7 @@ impl Drop for Engine {
         unsafe {
             ManuallyDrop::drop(&mut self.runner);
             ManuallyDrop::drop(&mut self.link);
+            ManuallyDrop::drop(&mut self.siblings);
         }
     }
 }

@@ -4,6 +4,8 @@ use super::adaptive::Adaptive;
 use super::config::{CoreConfig, Idle, Progress, StartError};
 use super::core::Turn;
 use super::on_demand::OnDemand;
+use super::wake::Wake;
+use crate::event_fd::EventFd;
 use crate::signals;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,16 +66,20 @@ pub(super) enum Runner {
 }
 
 impl Runner {
+    /// `bell` ends a sleep of the core.
     pub(super) fn start(
         core: impl Turn + 'static,
         config: &CoreConfig,
         status: &Arc<Status>,
+        bell: Option<EventFd>,
     ) -> Result<Self, StartError> {
         let no_thread = |error| StartError::Thread { port: config.name.clone(), error };
         let pin = match config.progress {
             Progress::Inline => return Ok(Self::Inline(OnDemand::new(core))),
             Progress::Adaptive => {
-                return Adaptive::start(core, status).map(Self::Adaptive).map_err(no_thread);
+                let wake = bell.map_or_else(Wake::new, |bell| Ok(bell.into()));
+                let started = wake.and_then(|wake| Adaptive::start(core, status, wake));
+                return started.map(Self::Adaptive).map_err(no_thread);
             }
             Progress::Dedicated { core } => core.map(find_cpu).transpose()?,
         };

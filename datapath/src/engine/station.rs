@@ -11,6 +11,7 @@ use super::rings::{QpRings, SrqRings};
 use crate::event_fd::EventFd;
 use crate::host_memory::HostMemory;
 use crate::neighbour::Neighbours;
+use crate::siblings::Lanes;
 use cc::Instant;
 use roce::qp::QpInit;
 use roce::wire::{Mac, Path, Vlan};
@@ -53,6 +54,8 @@ pub struct Station {
     /// A peer that has moved has more senders than one turn changes: the next turn goes on.
     pub(super) follows: bool,
     pub(super) management: Option<Management>,
+    /// To and from the interface's other processes, where the port is on one.
+    pub(super) lanes: Option<Box<Lanes>>,
     pub(super) mac: Mac,
     pub(super) vlan: Option<Vlan>,
     pub(super) subscribers: Arc<Subscribers>,
@@ -79,6 +82,7 @@ impl Station {
             followed: Followed::default(),
             follows: false,
             management: None,
+            lanes: None,
             mac: config.mac,
             vlan: config.vlan,
             subscribers,
@@ -194,9 +198,9 @@ impl Station {
 
     /// Opens queue pair 1; each management datagram that comes adds 1 to `bell`, an eventfd. `false` where it is open.
     pub fn open_management(&mut self, bell: Arc<EventFd>) -> bool {
-        let free = self.management.is_none();
+        let free = self.management.as_ref().is_none_or(|management| !management.is_open());
         if free {
-            self.management = Some(Management::new(bell));
+            self.management = Some(Management::new(Some(bell)));
         }
         free
     }
@@ -209,6 +213,12 @@ impl Station {
     /// Sends a management datagram; `false` where queue pair 1 is not open, or too many wait.
     pub fn send_mad(&mut self, path: Path, mad: Mad) -> bool {
         self.management.as_mut().is_some_and(|management| management.send(path, mad))
+    }
+
+    /// Sends a management datagram in the name of a process that died, whether queue pair 1 is open or not.
+    pub(super) fn part(&mut self, path: Path, mad: Mad) {
+        // A peer that is told nothing finds out by itself.
+        self.management.get_or_insert_with(|| Management::new(None)).send(path, mad);
     }
 
     /// The oldest management datagram that came, and who sent it.

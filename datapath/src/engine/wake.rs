@@ -13,6 +13,12 @@ mod real {
     #[derive(Debug)]
     pub struct Wake(EventFd);
 
+    impl From<EventFd> for Wake {
+        fn from(bell: EventFd) -> Self {
+            Self(bell)
+        }
+    }
+
     impl Wake {
         pub fn new() -> io::Result<Self> {
             EventFd::new(libc::EFD_NONBLOCK).map(Self)
@@ -104,6 +110,12 @@ mod model {
     use loom::sync::Notify;
 
     pub struct Wake(Notify);
+
+    impl From<crate::event_fd::EventFd> for Wake {
+        fn from(_: crate::event_fd::EventFd) -> Self {
+            Self(Notify::new())
+        }
+    }
 
     impl Wake {
         pub fn new() -> io::Result<Self> {

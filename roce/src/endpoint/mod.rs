@@ -55,7 +55,8 @@ pub struct EndpointConfig {
     pub max_regions: u32,
     /// Unpredictable: keys, queue pair numbers and initial PSNs are drawn from it.
     pub seed: [u8; 32],
-    /// 0 to 15: the top 4 bits of every queue pair's number, so that any core sees whose a packet is.
+    /// 0 to 63: the top 6 bits of every queue pair's number, so that any core of a device, and any process of an interface, sees
+    /// whose a packet is.
     pub core: u8,
     /// The numbers that the network uses for telemetry formats without registered ones.
     pub numbers: Numbers,

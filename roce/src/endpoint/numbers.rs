@@ -4,7 +4,7 @@ use crate::Qpn;
 use core::cell::Cell;
 
 /// A number's low bits, which one core's queue pairs share; above them stands the core.
-const BITS: u32 = 20;
+const BITS: u32 = 18;
 const HALF: u32 = BITS / 2;
 const HALF_MASK: u32 = (1 << HALF) - 1;
 
@@ -18,7 +18,7 @@ const ROUNDS: usize = 6;
 /// QpNumbers whose slots are remembered.
 const RECENT: usize = 16;
 
-/// Queue pair numbers: 4 bits for the core, then 20 that are a secret permutation of slot and generation. QpNumbers are
+/// Queue pair numbers: 6 bits for the core, then 18 that are a secret permutation of slot and generation. QpNumbers are
 /// not guessed from one another, and a slot's next queue pair has another number.
 pub(super) struct QpNumbers {
     core: u8,

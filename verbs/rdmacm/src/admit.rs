@@ -103,12 +103,15 @@ pub(crate) fn on_request(
         // It comes again: the reply does too, by its own clock.
         return Ok(());
     }
+    let Some(listener) = tables.listener(request.service, request.destination.ip(), false) else {
+        if device.answers_for(request.service, request.destination.ip()) {
+            let reason = Reason::InvalidService;
+            answer(device, from, &message::reject(transaction, 0, remote, reason, device.guid));
+        }
+        return Ok(());
+    };
     let reject = |reason| {
         answer(device, from, &message::reject(transaction, 0, remote, reason, device.guid));
-    };
-    let Some(listener) = tables.listener(request.service, request.destination.ip(), false) else {
-        reject(Reason::InvalidService);
-        return Ok(());
     };
     // SAFETY: a listener in the tables is alive while they are locked.
     let heard = unsafe { &*listener };

@@ -290,6 +290,7 @@ fn reply(id: &Id, wanted: Option<&rdma_conn_param>, data: &[u8]) -> Result<(), E
         return Err(INVALID);
     }
     connection.state = State::ReplySent;
+    device()?.remember(&connection);
     begin(&mut connection, mad, TRIES)
 }
 

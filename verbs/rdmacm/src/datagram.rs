@@ -108,7 +108,11 @@ pub(crate) fn on_request(
         }
         return Ok(());
     }
-    let Some(listener) = tables.listener(request.service, request.destination.ip(), true) else {
+    let at = request.destination.ip();
+    let Some(listener) = tables.listener(request.service, at, true) else {
+        if !device.answers_for(request.service, at) {
+            return Ok(());
+        }
         let mut mad = message::message(Kind::ServiceReply, transaction, remote, 0);
         let status = ServiceStatus::NotSupported as u8;
         ServiceReply { status, qpn: 0, service: request.service, qkey: 0 }.write(&mut mad);

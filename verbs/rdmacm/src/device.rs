@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::address;
 use crate::errno::{Errno, INVALID, last, made, verb};
 use crate::message::Mad;
+use crate::siblings::Siblings;
 use std::ffi::{CStr, c_int, c_void};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -43,6 +44,7 @@ pub(crate) struct Device {
     /// Active path MTU code.
     pub(crate) mtu: u8,
     pub(crate) calls: Calls,
+    pub(crate) siblings: Option<Siblings>,
 }
 
 // SAFETY: the context is libibverbs', which any thread may use, and is never closed.
@@ -64,7 +66,7 @@ pub(crate) fn device() -> Result<&'static Device, Errno> {
 }
 
 /// A function of this project's libibverbs.
-fn function(name: &CStr) -> Result<*mut c_void, Errno> {
+pub(crate) fn function(name: &CStr) -> Result<*mut c_void, Errno> {
     // SAFETY: a NUL-terminated name.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     if found.is_null() { Err(Errno(libc::ENOSYS)) } else { Ok(found) }
@@ -102,7 +104,9 @@ impl Device {
         if descriptor < 0 {
             return Err(last());
         }
-        Ok(Self { context, guid, descriptor, gids, mtu, calls })
+        // SAFETY: the context is open, and its queue pair 1 too.
+        let siblings = unsafe { Siblings::of(context) }?;
+        Ok(Self { context, guid, descriptor, gids, mtu, calls, siblings })
     }
 
     /// Sends a datagram to a peer's address from one of ours.

@@ -31,6 +31,7 @@ mod message;
 mod pretend;
 mod queue_pair;
 mod shared;
+mod siblings;
 mod socket;
 mod strangers;
 mod tables;

@@ -11,6 +11,7 @@ use crate::errno::{Errno, last, status};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
 use crate::message::{self, Kind, Mad, Reason, ServiceStatus};
+use crate::siblings::Held;
 use crate::strangers::Strangers;
 use crate::tables::{Place, Tables};
 use std::net::IpAddr;
@@ -122,12 +123,19 @@ pub(crate) fn free_port() -> Result<u16, Errno> {
 
 /// Takes a service at a place for `id`.
 pub(crate) fn take(id: &Id, service: u64, place: Place) -> Result<(), Errno> {
-    manager()?.lock().take(id, service, place)
+    hold(&place.held(service, false), |tables| tables.take(id, service, place))
 }
 
 /// Has `id` be told of requests for a service at a place.
 pub(crate) fn listen(id: &Id, service: u64, place: Place) -> Result<(), Errno> {
-    manager()?.lock().listen(id, service, place)
+    hold(&place.held(service, true), |tables| tables.listen(id, service, place))
+}
+
+/// Takes a service before all other processes, and then before all other identifiers of this one.
+fn hold(held: &Held, take: impl FnOnce(&mut Tables) -> Result<(), Errno>) -> Result<(), Errno> {
+    let (device, manager) = (device()?, manager()?);
+    device.claim(held)?;
+    take(&mut manager.lock()).inspect_err(|_| device.release(held))
 }
 
 /// Gives `id` a communication id, and has its messages repeated.
@@ -151,7 +159,10 @@ pub(crate) fn look(local: u32) {
 /// Nothing is told to `id` any more, and its peer is told that it is gone.
 pub(crate) fn leave(id: &Id) {
     let Ok(manager) = manager() else { return };
-    manager.lock().remove(id);
+    let held = manager.lock().remove(id);
+    if let Ok(device) = device() {
+        held.iter().for_each(|held| device.release(held));
+    }
     let mut connection = id.lock();
     if id.is_datagram() {
         if connection.state == State::RequestCame {
@@ -162,6 +173,7 @@ pub(crate) fn leave(id: &Id) {
     }
     if let Ok(device) = device() {
         connection.part(device);
+        device.forget(connection.local);
     }
 }
 
@@ -279,6 +291,7 @@ fn end(device: &Device, id: &Id, connection: &mut Connection) {
     connection.pending = None;
     connection.state = State::Closed;
     connection.time_wait = Some(Instant::now() + TIME_WAIT);
+    device.forget(connection.local);
     id.tell(RDMA_CM_EVENT_DISCONNECTED, 0);
     if let Some(qpn) = connection.queue_pair.take() {
         device.end(qpn);
@@ -307,7 +320,7 @@ pub(crate) fn take_in(
         _ => {}
     }
     let Some(id) = addressee(tables, from, mad).filter(|id| !id.is_datagram()) else {
-        if kind == Kind::DisconnectRequest {
+        if kind == Kind::DisconnectRequest && device.answers_to(receiver) {
             let reply = message::message(Kind::DisconnectReply, message::transaction(mad), receiver, sender);
             answer(device, from, &reply);
         }
@@ -324,6 +337,7 @@ pub(crate) fn take_in(
             connection.theirs = message::read_reply(mad, connection.ours.xrc);
             connection.pending = None;
             connection.state = State::ReplyCame;
+            device.remember(&connection);
             tell(id, &connection, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, message::private_data(mad, kind));
         }
         (Kind::Reply, State::Established) => {

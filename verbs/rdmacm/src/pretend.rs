@@ -85,6 +85,7 @@ pub(crate) fn device() -> &'static Device {
         gids: vec![ours().ip(), "fe80::1".parse().unwrap(), "fd00::1".parse().unwrap()],
         mtu: 5,
         calls: Calls { send, finds, receive, end },
+        siblings: None,
     })
 }
 

@@ -6,11 +6,12 @@ mod tests;
 
 use crate::abi::*;
 use crate::address;
-use crate::device::Device;
+use crate::device::{Device, device};
 use crate::errno::Errno;
 use crate::id::{Connection, Id, State, service};
 use crate::manager::{give_up, random};
 use crate::message::Mad;
+use crate::siblings::Held;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::Instant;
@@ -48,6 +49,11 @@ impl Place {
     /// Returns the place of an identifier that is bound to `at`. An IPv4 address is never one of IPv6.
     pub(crate) fn new(at: IpAddr, connection: &Connection) -> Self {
         Self { at, family_only: at.is_ipv4() || connection.family_only, shared: connection.shares_port }
+    }
+
+    /// Returns the place of a service, as other processes are told of it.
+    pub(crate) fn held(&self, service: u64, listens: bool) -> Held {
+        Held { service, at: self.at, family_only: self.family_only, shared: self.shared && !listens, listens }
     }
 
     /// Returns the error, as Linux has it, if one program cannot have both places.
@@ -106,7 +112,7 @@ impl Tables {
     /// Returns a new communication id of `id`.
     pub(crate) fn insert(&mut self, id: &Id) -> Result<u32, Errno> {
         loop {
-            let local = random()?;
+            let local = device()?.communication_id(random()?);
             if local != 0 && !self.ids.contains_key(&local) {
                 self.ids.insert(local, id.abi().cast());
                 return Ok(local);
@@ -121,7 +127,8 @@ impl Tables {
         Ok(local)
     }
 
-    pub(crate) fn remove(&mut self, id: &Id) {
+    /// Removes an identifier. Returns the services that it had.
+    pub(crate) fn remove(&mut self, id: &Id) -> Vec<Held> {
         let connection = id.lock();
         let (local, remote) = (connection.local, connection.remote);
         let service = service(id.port_space(), connection.source.map_or(0, |source| source.port()));
@@ -134,13 +141,16 @@ impl Tables {
                 self.asked.remove(&asked);
             }
         }
-        for places in [&mut self.listeners, &mut self.bound] {
+        let mut held = Vec::new();
+        for (places, listens) in [(&mut self.listeners, true), (&mut self.bound, false)] {
             let Some(taken) = places.get_mut(&service) else { continue };
-            taken.retain(|(_, other)| *other != id.abi().cast());
+            let its = taken.extract_if(.., |(_, other)| *other == id.abi().cast());
+            held.extend(its.map(|(place, _)| place.held(service, listens)));
             if taken.is_empty() {
                 places.remove(&service);
             }
         }
+        held
     }
 
     pub(crate) fn find(&self, local: u32) -> Option<&Id> {
@@ -157,7 +167,11 @@ impl Tables {
     pub(crate) fn part(&self, device: &Device) {
         let connections =
             self.ids.keys().filter_map(|local| self.find(*local)).filter(|id| !id.is_datagram());
-        connections.for_each(|id| id.lock().part(device));
+        connections.for_each(|id| {
+            let connection = id.lock();
+            connection.part(device);
+            device.forget(connection.local);
+        });
     }
 
     /// Returns the listener to a service at an address of ours, for connections or for datagrams: the one whose place is the

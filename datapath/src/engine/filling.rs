@@ -1,0 +1,76 @@
+//! A core's burst while it is filled: frames for the port, for this process itself, and for others of the interface.
+
+use crate::io::{Burst, PacketBuf, PacketIo};
+use crate::siblings::{Lanes, Pushed, Way};
+use cc::Instant;
+use roce::Outbox;
+use roce::wire::Mac;
+
+/// Where a core writes frames that leave.
+pub(super) struct Filling<'a, P: PacketIo> {
+    pub(super) now: Instant,
+    pub(super) port: &'a mut P,
+    pub(super) mac: &'a Mac,
+    pub(super) leaving: &'a mut Burst<P::Buf>,
+    pub(super) hairpin: &'a mut Burst<P::Buf>,
+    pub(super) aside: &'a mut Option<(u8, P::Buf)>,
+    pub(super) spare: &'a mut Option<P::Buf>,
+    /// The other processes of the interface, if there may be any.
+    pub(super) lanes: &'a mut Option<Box<Lanes>>,
+    /// Frames written.
+    pub(super) filled: usize,
+    /// The port's pool had no buffer.
+    pub(super) is_dry: bool,
+}
+
+impl<P: PacketIo> Outbox for Filling<'_, P> {
+    #[inline]
+    fn room(&mut self) -> Option<&mut [u8]> {
+        if self.leaving.is_full() || self.hairpin.is_full() || self.aside.is_some() {
+            return None;
+        }
+        if self.spare.is_none() {
+            *self.spare = self.port.alloc();
+            self.is_dry = self.spare.is_none();
+        }
+        let buffer = self.spare.as_mut()?;
+        buffer.set_len(buffer.capacity());
+        Some(buffer)
+    }
+
+    #[inline]
+    fn commit(&mut self, length: usize) {
+        let Some(mut buffer) = self.spare.take() else { return };
+        buffer.set_len(length);
+        self.filled += 1;
+        if buffer.starts_with(&self.mac.0) {
+            self.keep_here(buffer);
+        } else {
+            self.leaving.push(buffer);
+        }
+    }
+}
+
+impl<P: PacketIo> Filling<'_, P> {
+    /// Delivers a frame to our own address: to this process, to another one of the interface, or to all.
+    fn keep_here(&mut self, frame: P::Buf) {
+        let way = self.lanes.as_mut().map(|lanes| (lanes.way(&frame), lanes));
+        match way {
+            Some((Way::Sibling(slot), _)) => self.send_aside(slot, frame),
+            Some((Way::All, lanes)) => {
+                lanes.push_to_all(&frame);
+                self.hairpin.push(frame);
+            }
+            Some((Way::Own, _)) | None => self.hairpin.push(frame),
+        }
+    }
+
+    /// Gives a frame to another process of the interface, or keeps it aside until that has room.
+    pub(super) fn send_aside(&mut self, slot: u8, frame: P::Buf) {
+        let Some(lanes) = self.lanes else { return };
+        match lanes.push(slot, &frame, self.now) {
+            Pushed::Done => *self.spare = Some(frame),
+            Pushed::Full => *self.aside = Some((slot, frame)),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What a core does about the other processes of its interface.
+
+use super::config::{CoreConfig, StartError};
+use super::control::Commands;
+use super::management::MAD_UDP_SOURCE;
+use super::station::Station;
+use crate::event_fd::EventFd;
+use crate::neighbour::{Asked, Kernel};
+use crate::siblings::{Events, Farewell, JoinError, Member, Siblings};
+use roce::wire::{Mac, Path, Vlan};
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often, and how far apart, a peer of a process that died is looked for.
+const LOOKS: u32 = 3;
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Takes part in the port's interface, where it is on one.
+pub(super) fn join(config: &CoreConfig) -> Result<Option<Siblings>, StartError> {
+    config.interface.map(Siblings::join).transpose().map_err(|error| failed(config, error))
+}
+
+pub(super) fn failed(config: &CoreConfig, error: JoinError) -> StartError {
+    StartError::Siblings { port: config.name.clone(), error }
+}
+
+/// Has the core know of siblings that come and go.
+pub(super) fn watch(
+    siblings: &mut Siblings,
+    config: &CoreConfig,
+    commands: &Commands,
+    kernel: Option<Arc<Kernel>>,
+) -> io::Result<()> {
+    let bell = siblings.bell()?;
+    let commands = commands.clone();
+    siblings.watch(Box::new(Tells { commands, bell, kernel, mac: config.mac, vlan: config.vlan }))
+}
+
+struct Tells {
+    commands: Commands,
+    /// Ends a sleep of the core.
+    bell: EventFd,
+    kernel: Option<Arc<Kernel>>,
+    mac: Mac,
+    vlan: Option<Vlan>,
+}
+
+impl Tells {
+    fn send(&self, command: impl FnOnce(&mut Station) + Send + 'static) {
+        // A core that has stopped needs to know nothing more.
+        self.commands.send(Box::new(move |station, _| command(station)));
+        self.bell.signal();
+    }
+
+    /// The Ethernet address of a peer, where the kernel knows it: it sent frames a moment ago.
+    fn find(&self, peer: IpAddr) -> Option<Mac> {
+        let kernel = self.kernel.as_ref()?;
+        for _ in 0..LOOKS {
+            match kernel.resolve(peer, self.mac) {
+                Ok(Asked::Known(mac)) => return Some(mac),
+                Ok(Asked::Asking) => std::thread::sleep(LOOK),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+}
+
+impl Events for Tells {
+    fn joined(&self, slot: u8, member: Arc<Member>) {
+        self.send(move |station| {
+            if let Some(lanes) = &mut station.lanes {
+                lanes.add(slot, member);
+            }
+        });
+    }
+
+    fn left(&self, slot: u8) {
+        self.send(move |station| {
+            if let Some(lanes) = &mut station.lanes {
+                lanes.remove(slot);
+            }
+        });
+    }
+
+    fn died(&self, farewell: Farewell) {
+        let (found, vlan, mac) = (self.find(farewell.destination), self.vlan, self.mac);
+        self.send(move |station| {
+            let Farewell { source, destination, mad, .. } = farewell;
+            let Some(to) = found.or_else(|| station.neighbours.last_known(destination)) else { return };
+            let path = Path::new((mac, source), (to, destination));
+            station.part(Path { vlan, udp_source: MAD_UDP_SOURCE, ..path }, mad);
+        });
+    }
+}

@@ -1,0 +1,86 @@
+//! What a process's peers are told when it dies: a datagram for each of its connections, ready to be sent by another process.
+
+use super::memory::{FAREWELL, FAREWELLS, Head, Own};
+use crate::engine::{MAD_LENGTH, Mad};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::Ordering;
+
+/// A datagram that ends a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Farewell {
+    /// The connection's communication id.
+    pub id: u32,
+    /// The address of ours that it is sent from.
+    pub source: IpAddr,
+    /// The peer's.
+    pub destination: IpAddr,
+    /// The datagram.
+    pub mad: Mad,
+}
+
+impl Farewell {
+    fn to_bytes(&self) -> [u8; FAREWELL - 8] {
+        let mut bytes = [0; FAREWELL - 8];
+        let octets = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        bytes[..4].copy_from_slice(&self.id.to_le_bytes());
+        bytes[8..24].copy_from_slice(&octets(self.source));
+        bytes[24..40].copy_from_slice(&octets(self.destination));
+        bytes[40..40 + MAD_LENGTH].copy_from_slice(&self.mad);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; FAREWELL - 8]) -> Option<Self> {
+        let ip = |at: usize| {
+            let octets: [u8; 16] = *bytes.get(at..)?.first_chunk()?;
+            Some(IpAddr::V6(Ipv6Addr::from(octets)).to_canonical())
+        };
+        Some(Self {
+            id: u32::from_le_bytes(*bytes.first_chunk()?),
+            source: ip(8)?,
+            destination: ip(24)?,
+            mad: *bytes.get(40..)?.first_chunk()?,
+        })
+    }
+}
+
+/// All that a process has, whether it is alive or not.
+pub(super) fn of(head: &Head) -> Vec<Farewell> {
+    let used = (head.farewells_used().load(Ordering::Acquire) as usize).min(FAREWELLS);
+    let there = |at: &usize| head.farewell_state(*at).load(Ordering::Acquire) != 0;
+    (0..used).filter(there).filter_map(|at| Farewell::from_bytes(&head.farewell(at))).collect()
+}
+
+/// Which entries this process uses. Connections beyond the table's end have no farewell: their peers find out by themselves.
+#[derive(Debug, Default)]
+pub(super) struct Farewells {
+    places: HashMap<u32, usize>,
+    free: Vec<usize>,
+}
+
+impl Farewells {
+    pub(super) fn remember(&mut self, own: &Own, farewell: &Farewell) {
+        let head = own.head();
+        let used = head.farewells_used().load(Ordering::Relaxed) as usize;
+        let known = self.places.get(&farewell.id).copied();
+        let Some(at) = known.or_else(|| self.free.pop()).or((used < FAREWELLS).then_some(used)) else {
+            return;
+        };
+        head.farewell_state(at).store(0, Ordering::Release);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        own.write_farewell(at, &farewell.to_bytes());
+        head.farewell_state(at).store(1, Ordering::Release);
+        head.farewells_used().store(used.max(at + 1) as u32, Ordering::Release);
+        self.places.insert(farewell.id, at);
+    }
+
+    pub(super) fn forget(&mut self, own: &Own, id: u32) {
+        if let Some(at) = self.places.remove(&id) {
+            own.head().farewell_state(at).store(0, Ordering::Release);
+            self.free.push(at);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Frames from process to process of one interface: a ring each way, which its sender alone writes.
+//!
+//! The sender counts the bytes that it put in, and the receiver, in memory of its own, those that it took out. Either may die between
+//! any two instructions: the other sees counters that stand still.
+
+use super::memory::{Own, RING, Theirs};
+use super::{MEMBERS, Member};
+use crate::io::{BURST, Burst, PacketBuf};
+use cc::Instant;
+use roce::{Qpn, wire};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+/// Bits of a queue pair's number below the slot.
+const QPN_BITS: u32 = 18;
+const QUEUE_PAIR_1: u32 = 1;
+/// What a frame begins with: its length, rounded up to this with the rest of the header.
+const HEADER: usize = 8;
+/// A length that says that the ring goes on at its start.
+const SKIP: u32 = u32::MAX;
+/// How long a sender waits for a receiver that takes nothing. Then its frames are dropped, as a switch drops them, until it goes on.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// It is in the ring, or dropped.
+    Done,
+    /// There is no room: try again.
+    Full,
+}
+
+/// Where a frame to the interface's own address goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// To this process.
+    Own,
+    /// To the process in this slot.
+    Sibling(u8),
+    /// To all: each has a queue pair 1.
+    All,
+}
+
+/// The rings between this process and one sibling.
+struct Lane {
+    slot: u8,
+    member: Arc<Member>,
+    /// Bytes that were put in, as far as siblings know, and in all.
+    published: u64,
+    sent: u64,
+    /// Bytes that the sibling took out, as it was seen last.
+    left: u64,
+    /// Bytes that were taken out of the sibling's ring.
+    taken: u64,
+    /// The sibling has its counters ready for this process.
+    ready: bool,
+    /// Since when a frame waits for room.
+    waits: Option<Instant>,
+    /// The receiver takes nothing: frames are dropped until it does.
+    stalled: bool,
+}
+
+/// All rings of a process, as its core has them.
+pub(crate) struct Lanes {
+    own: Arc<Own>,
+    slot: u8,
+    lanes: Vec<Lane>,
+    /// Where in `lanes` a slot's is.
+    places: [u8; MEMBERS],
+    /// Which lane is read first: each in turn.
+    first: usize,
+}
+
+const NOWHERE: u8 = u8::MAX;
+
+impl Lanes {
+    pub(super) fn new(own: Arc<Own>, slot: u8) -> Self {
+        Self { own, slot, lanes: Vec::with_capacity(MEMBERS), places: [NOWHERE; MEMBERS], first: 0 }
+    }
+
+    /// A sibling is there.
+    pub(crate) fn add(&mut self, slot: u8, member: Arc<Member>) {
+        self.remove(slot);
+        let head = self.own.head();
+        head.sent(slot).store(0, Ordering::Relaxed);
+        head.taken(slot).store(0, Ordering::Relaxed);
+        head.meant_for(slot).store(member.identity, Ordering::Release);
+        self.places[usize::from(slot)] = self.lanes.len() as u8;
+        let (published, sent, left, taken) = (0, 0, 0, 0);
+        let (ready, waits, stalled) = (false, None, false);
+        self.lanes.push(Lane { slot, member, published, sent, left, taken, ready, waits, stalled });
+    }
+
+    /// A sibling has gone.
+    pub(crate) fn remove(&mut self, slot: u8) {
+        self.lanes.retain(|lane| lane.slot != slot);
+        self.places = [NOWHERE; MEMBERS];
+        for (at, lane) in self.lanes.iter().enumerate() {
+            self.places[usize::from(lane.slot)] = at as u8;
+        }
+    }
+
+    /// The core sleeps from now on, or no longer: siblings ring its bell meanwhile. The caller looks once more before it sleeps.
+    pub(crate) fn listen(&self, on: bool) {
+        self.own.head().sleeping().store(on.into(), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether a sibling has sent something, or waits for a lane.
+    #[inline]
+    #[cfg(test)]
+    pub(crate) fn has_news(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.waiting(self.slot) > 0)
+    }
+
+    /// Whose a frame to the interface's own address is, by its queue pair's number.
+    pub(crate) fn way(&self, frame: &[u8]) -> Way {
+        if self.lanes.is_empty() {
+            return Way::Own;
+        }
+        match wire::destination(frame).map(Qpn::get) {
+            None | Some(QUEUE_PAIR_1) => Way::All,
+            Some(number) => {
+                let slot = (number >> QPN_BITS) as u8;
+                // A process that has gone needs no answer: this one's endpoint counts the frame.
+                if self.is_sibling(slot) { Way::Sibling(slot) } else { Way::Own }
+            }
+        }
+    }
+
+    /// Whether a slot is a sibling's.
+    #[inline]
+    pub(crate) fn is_sibling(&self, slot: u8) -> bool {
+        self.places[usize::from(slot) % MEMBERS] != NOWHERE
+    }
+
+    /// Puts a frame into the ring to a sibling. Siblings see it after [`publish`](Self::publish).
+    pub(crate) fn push(&mut self, slot: u8, frame: &[u8], now: Instant) -> Pushed {
+        let Some(lane) = self.lanes.get_mut(usize::from(self.places[usize::from(slot) % MEMBERS])) else {
+            return Pushed::Done;
+        };
+        if lane.put(&self.own, self.slot, frame) {
+            (lane.waits, lane.stalled) = (None, false);
+            return Pushed::Done;
+        }
+        if lane.stalled {
+            return Pushed::Done;
+        }
+        let since = *lane.waits.get_or_insert(now);
+        lane.stalled = now.saturating_since(since) > PATIENCE;
+        if lane.stalled {
+            lane.waits = None;
+            return Pushed::Done;
+        }
+        Pushed::Full
+    }
+
+    /// Puts a frame into the rings to all siblings that have room.
+    pub(crate) fn push_to_all(&mut self, frame: &[u8]) {
+        for lane in &mut self.lanes {
+            lane.put(&self.own, self.slot, frame);
+        }
+    }
+
+    /// Shows siblings what was put in, and wakes those that sleep.
+    pub(crate) fn publish(&mut self) {
+        for lane in self.lanes.iter_mut().filter(|lane| lane.sent != lane.published) {
+            lane.published = lane.sent;
+            self.own.head().sent(lane.slot).store(lane.sent, Ordering::Release);
+            lane.wake();
+        }
+    }
+
+    /// Takes frames that siblings sent, as many as there is room and buffers for.
+    pub(crate) fn receive<B: PacketBuf>(
+        &mut self,
+        into: &mut Burst<B>,
+        mut alloc: impl FnMut() -> Option<B>,
+    ) {
+        let count = self.lanes.len();
+        for at in 0..count {
+            let Some(lane) = self.lanes.get_mut((self.first + at) % count) else { return };
+            let before = lane.taken;
+            let waited = lane.waiting(self.slot);
+            lane.take(self.slot, into, &mut alloc);
+            if lane.taken != before {
+                self.own.head().taken(lane.slot).store(lane.taken, Ordering::Release);
+                // Its sender may wait for room.
+                if waited > RING as u64 / 2 {
+                    lane.wake();
+                }
+            }
+        }
+        self.first = self.first.wrapping_add(1);
+    }
+}
+
+impl Lane {
+    /// Bytes that wait in the sibling's ring.
+    #[inline]
+    fn waiting(&self, own: u8) -> u64 {
+        let head = self.member.memory.head();
+        if !self.ready && head.meant_for(own).load(Ordering::Acquire) != self.member.known_as {
+            return 0;
+        }
+        head.sent(own).load(Ordering::Relaxed).wrapping_sub(self.taken)
+    }
+
+    /// Wakes the sibling's core if it sleeps.
+    fn wake(&self) {
+        // The counter first, then the flag; a core that falls asleep goes the other way round.
+        fence(Ordering::SeqCst);
+        if self.member.memory.head().sleeping().load(Ordering::Relaxed) != 0 {
+            self.member.bell.signal();
+        }
+    }
+
+    /// Puts a frame in, where there is room.
+    fn put(&mut self, own: &Own, from: u8, frame: &[u8]) -> bool {
+        if !self.is_ready(from) {
+            return false;
+        }
+        let place = (self.sent % RING as u64) as usize;
+        let record = (HEADER + frame.len()).next_multiple_of(HEADER);
+        let skipped = if record > RING - place { RING - place } else { 0 };
+        let need = (skipped + record) as u64;
+        if record > RING / 2 {
+            // No port has such frames.
+            return true;
+        }
+        if self.sent - self.left + need > RING as u64 {
+            self.left = self.member.memory.head().taken(from).load(Ordering::Acquire).min(self.sent);
+            if self.sent - self.left + need > RING as u64 {
+                return false;
+            }
+        }
+        let place = if skipped > 0 {
+            own.write_ring(self.slot, place, &SKIP.to_le_bytes());
+            0
+        } else {
+            place
+        };
+        own.write_ring(self.slot, place, &(frame.len() as u32).to_le_bytes());
+        own.write_ring(self.slot, place + HEADER, frame);
+        self.sent += need;
+        true
+    }
+
+    /// Whether the sibling counts for this process, and not for one that had its slot before.
+    #[inline]
+    fn is_ready(&mut self, from: u8) -> bool {
+        if !self.ready {
+            let head = self.member.memory.head();
+            let own = self.member.known_as;
+            self.ready = head.meant_for(from).load(Ordering::Acquire) == own;
+        }
+        self.ready
+    }
+
+    fn take<B: PacketBuf>(&mut self, own: u8, into: &mut Burst<B>, alloc: &mut impl FnMut() -> Option<B>) {
+        if !self.is_ready(own) {
+            return;
+        }
+        let theirs: &Theirs = &self.member.memory;
+        let sent = theirs.head().sent(own).load(Ordering::Acquire);
+        // The rest of the burst is the port's.
+        while self.taken != sent && into.len() < BURST / 2 {
+            let waits = sent.wrapping_sub(self.taken);
+            let place = (self.taken % RING as u64) as usize;
+            let mut length = [0; 4];
+            theirs.read_ring(place, &mut length);
+            let length = u32::from_le_bytes(length);
+            if length == SKIP && (RING - place) as u64 <= waits {
+                self.taken += (RING - place) as u64;
+                continue;
+            }
+            let record = (HEADER + length as usize).next_multiple_of(HEADER);
+            if waits > RING as u64 || record as u64 > waits || record > RING - place {
+                // No sender of this project writes such a ring. Its frames are lost; it may go on.
+                self.taken = sent;
+                return;
+            }
+            let Some(mut buffer) = alloc() else { return };
+            if length as usize <= buffer.capacity() {
+                buffer.set_len(length as usize);
+                theirs.read_ring(place + HEADER, &mut buffer);
+                into.push(buffer);
+            }
+            self.taken += record as u64;
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! The memory by which processes of one interface see each other: each writes its own, and maps the others' for reading alone.
+//!
+//! It is a sealed memfd of a fixed size, so that no process can shorten it under another. What a sibling writes there is read by copies
+//! and atomic loads, and believed only within its bounds.
+
+use super::MEMBERS;
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// What the memory begins with: the layout below. A sibling of another version is refused.
+const LAYOUT: u64 = 0x4652_5349_424c_0001;
+const PAGE: usize = 4096;
+
+/// Bytes of a lane's counters: two cache lines, as CPUs fetch pairs.
+const LANE: usize = 128;
+/// Bytes of an entry of the table of claims, and the number of entries.
+pub(super) const CLAIM: usize = 64;
+pub(super) const CLAIMS: usize = 4096;
+/// Bytes of an entry of the table of farewells, and the number of entries.
+pub(super) const FAREWELL: usize = 320;
+pub(super) const FAREWELLS: usize = 16_384;
+/// Bytes of the ring to one sibling: enough for a sibling that the scheduler keeps waiting, and small enough for a cache.
+pub(super) const RING: usize = 512 << 10;
+
+const LANES_AT: usize = PAGE;
+const CLAIMS_AT: usize = LANES_AT + MEMBERS * LANE;
+const FAREWELLS_AT: usize = CLAIMS_AT + CLAIMS * CLAIM;
+const RINGS_AT: usize = (FAREWELLS_AT + FAREWELLS * FAREWELL).next_multiple_of(PAGE);
+const LENGTH: usize = RINGS_AT + MEMBERS * RING;
+
+/// A mapping, unmapped when dropped.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the memory is reached by atomics and copies, from any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(fd: BorrowedFd<'_>, protection: libc::c_int, at: usize, length: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping, where the kernel has room; the file is as long, which the caller checked.
+        let start = unsafe {
+            let at = at as libc::off_t;
+            libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd.as_raw_fd(), at)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Self { start, length })
+    }
+
+    /// The address of `length` bytes at an offset.
+    fn at(&self, offset: usize, length: usize) -> *mut u8 {
+        assert!(offset <= self.length && length <= self.length - offset, "offset {offset} + {length}");
+        // SAFETY: within the mapping, as was just checked.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: mapped as long as `self`, aligned as all offsets of the layout are, and reached by atomics alone.
+        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
+    }
+
+    fn long(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
+    }
+
+    fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        let from = self.at(offset, into.len());
+        // SAFETY: mapped bytes; the destination is the caller's own. What a sibling writes meanwhile shows as other bytes.
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nobody uses it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast::<c_void>(), self.length) };
+    }
+}
+
+/// What both sides read of a process's memory.
+#[derive(Debug)]
+pub(super) struct Head(Mapping);
+
+impl Head {
+    /// Differs between any two processes that ever shared the interface.
+    pub(super) fn identity(&self) -> &AtomicU64 {
+        self.0.long(8)
+    }
+
+    /// Not 0 while the process's core sleeps, or is about to, and wants to be woken.
+    pub(super) fn sleeping(&self) -> &AtomicU32 {
+        self.0.word(128)
+    }
+
+    /// Not 0 while the process has a connection manager.
+    pub(super) fn manages(&self) -> &AtomicU32 {
+        self.0.word(256)
+    }
+
+    /// Entries of the tables of claims and of farewells that were ever used: the others need no look.
+    pub(super) fn claims_used(&self) -> &AtomicU32 {
+        self.0.word(260)
+    }
+
+    pub(super) fn farewells_used(&self) -> &AtomicU32 {
+        self.0.word(264)
+    }
+
+    /// Which process the counters of the lane to and from `slot` are meant for.
+    pub(super) fn meant_for(&self, slot: u8) -> &AtomicU64 {
+        self.0.long(lane(slot))
+    }
+
+    /// Bytes that were ever put into the ring to `slot`.
+    pub(super) fn sent(&self, slot: u8) -> &AtomicU64 {
+        self.0.long(lane(slot) + 8)
+    }
+
+    /// Bytes that were ever taken out of the ring from `slot`, which is that process's.
+    pub(super) fn taken(&self, slot: u8) -> &AtomicU64 {
+        self.0.long(lane(slot) + 64)
+    }
+
+    /// The state of a claim's entry, and its number, which differs with each claim.
+    pub(super) fn claim_state(&self, at: usize) -> &AtomicU64 {
+        self.0.long(CLAIMS_AT + at.min(CLAIMS - 1) * CLAIM)
+    }
+
+    pub(super) fn claim(&self, at: usize) -> [u8; CLAIM - 8] {
+        let mut bytes = [0; CLAIM - 8];
+        self.0.copy_out(CLAIMS_AT + at.min(CLAIMS - 1) * CLAIM + 8, &mut bytes);
+        bytes
+    }
+
+    /// The state of a farewell's entry: not 0 where there is one.
+    pub(super) fn farewell_state(&self, at: usize) -> &AtomicU64 {
+        self.0.long(FAREWELLS_AT + at.min(FAREWELLS - 1) * FAREWELL)
+    }
+
+    pub(super) fn farewell(&self, at: usize) -> [u8; FAREWELL - 8] {
+        let mut bytes = [0; FAREWELL - 8];
+        self.0.copy_out(FAREWELLS_AT + at.min(FAREWELLS - 1) * FAREWELL + 8, &mut bytes);
+        bytes
+    }
+}
+
+fn lane(slot: u8) -> usize {
+    LANES_AT + usize::from(slot) % MEMBERS * LANE
+}
+
+/// This process's own memory.
+#[derive(Debug)]
+pub(super) struct Own {
+    head: Head,
+    file: OwnedFd,
+}
+
+impl Own {
+    pub(super) fn new(identity: u64) -> io::Result<Self> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a NUL-terminated name and plain flags.
+        let file = unsafe { libc::memfd_create(c"ferroce-siblings".as_ptr(), flags) };
+        if file < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let file = unsafe { OwnedFd::from_raw_fd(file) };
+        // SAFETY: a plain length for a descriptor of ours.
+        if unsafe { libc::ftruncate(file.as_raw_fd(), LENGTH as libc::off_t) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mapping = Mapping::new(file.as_fd(), libc::PROT_READ | libc::PROT_WRITE, 0, LENGTH)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+        // SAFETY: plain numbers for a descriptor of ours.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let head = Head(mapping);
+        head.identity().store(identity, std::sync::atomic::Ordering::Relaxed);
+        head.0.long(0).store(LAYOUT, std::sync::atomic::Ordering::Release);
+        Ok(Self { head, file })
+    }
+
+    pub(super) fn head(&self) -> &Head {
+        &self.head
+    }
+
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Writes into the ring to `slot`, within its bounds.
+    pub(super) fn write_ring(&self, slot: u8, at: usize, bytes: &[u8]) {
+        assert!(at <= RING && bytes.len() <= RING - at, "{at} + {}", bytes.len());
+        self.write(RINGS_AT + usize::from(slot) % MEMBERS * RING + at, bytes);
+    }
+
+    pub(super) fn write_claim(&self, at: usize, bytes: &[u8; CLAIM - 8]) {
+        self.write(CLAIMS_AT + at.min(CLAIMS - 1) * CLAIM + 8, bytes);
+    }
+
+    pub(super) fn write_farewell(&self, at: usize, bytes: &[u8; FAREWELL - 8]) {
+        self.write(FAREWELLS_AT + at.min(FAREWELLS - 1) * FAREWELL + 8, bytes);
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        let to = self.head.0.at(offset, bytes.len());
+        // SAFETY: within this process's own mapping, which it alone writes, one thread at a time for each part: the core its rings,
+        // and the tables under their lock. Siblings read it once a counter or a state says so.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+}
+
+/// A sibling's memory, for reading.
+#[derive(Debug)]
+pub(super) struct Theirs {
+    head: Head,
+    /// Its ring to this process.
+    ring: Mapping,
+    file: OwnedFd,
+}
+
+impl Theirs {
+    /// Maps a sibling's memory, with its ring to `slot`.
+    ///
+    /// # Errors
+    /// Returns an error if it is not sealed, not as long as the layout, of another layout, or cannot be mapped.
+    pub(super) fn new(file: OwnedFd, slot: u8) -> io::Result<Self> {
+        let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, why);
+        // SAFETY: asks for the seals of a descriptor of ours.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(wrong("its memory is not sealed"));
+        }
+        // SAFETY: all-zero bytes are a legal stat, and there is room for it.
+        let length = unsafe {
+            let mut status: libc::stat = std::mem::zeroed();
+            libc::fstat(file.as_raw_fd(), &mut status);
+            status.st_size
+        };
+        if usize::try_from(length) != Ok(LENGTH) {
+            return Err(wrong("its memory has another length"));
+        }
+        let head = Head(Mapping::new(file.as_fd(), libc::PROT_READ, 0, RINGS_AT)?);
+        if head.0.long(0).load(std::sync::atomic::Ordering::Acquire) != LAYOUT {
+            return Err(wrong("its memory has another layout"));
+        }
+        let at = RINGS_AT + usize::from(slot) % MEMBERS * RING;
+        let ring = Mapping::new(file.as_fd(), libc::PROT_READ, at, RING)?;
+        Ok(Self { head, ring, file })
+    }
+
+    pub(super) fn head(&self) -> &Head {
+        &self.head
+    }
+
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Copies bytes of the ring, within its bounds.
+    pub(super) fn read_ring(&self, at: usize, into: &mut [u8]) {
+        self.ring.copy_out(at, into);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_sibling_reads_what_was_written_and_cannot_write() {
+        let own = Own::new(7).unwrap();
+        let file = own.file().try_clone_to_owned().unwrap();
+        let theirs = Theirs::new(file, 3).unwrap();
+        own.write_ring(3, RING - 4, &[1, 2, 3, 4]);
+        own.head().sent(3).store(9, Ordering::Release);
+        let mut read = [0; 4];
+        theirs.read_ring(RING - 4, &mut read);
+        assert_eq!((read, theirs.head().sent(3).load(Ordering::Acquire)), ([1, 2, 3, 4], 9));
+        assert_eq!(theirs.head().identity().load(Ordering::Relaxed), 7);
+        let writable = Mapping::new(own.file(), libc::PROT_READ | libc::PROT_WRITE, 0, PAGE);
+        assert_eq!(writable.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        // SAFETY: a plain length for a descriptor of ours.
+        assert_eq!(unsafe { libc::ftruncate(own.file().as_raw_fd(), 0) }, -1, "its length is sealed");
+    }
+
+    #[test]
+    fn memory_that_could_shrink_is_refused() {
+        // SAFETY: a NUL-terminated name and plain flags.
+        let file = unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let file = unsafe { OwnedFd::from_raw_fd(file) };
+        assert!(Theirs::new(file.try_clone().unwrap(), 0).unwrap_err().to_string().contains("sealed"));
+        // SAFETY: plain numbers for a descriptor of ours.
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+        assert!(Theirs::new(file, 0).unwrap_err().to_string().contains("length"));
+    }
+}

@@ -1,0 +1,120 @@
+//! What processes of one interface say to each other over their socket.
+
+use super::claims::Claim;
+use super::socket::MESSAGE;
+
+/// What each message begins with. Another version begins otherwise.
+const VERSION: u32 = 0x4652_5301;
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// To the owner, from a new process, or from one that had `slot` of an earlier owner. Memory, bell and life line go with it.
+    Hello { slot: Option<u8> },
+    /// The answer, after all siblings.
+    Welcome { slot: u8 },
+    /// The answer to a process that cannot take part.
+    Refused(Refusal),
+    /// A process takes part. Its memory, bell and life line go with it.
+    Joined { slot: u8 },
+    /// A process takes part no longer.
+    Left { slot: u8 },
+    /// May the sender have this service? The number tells its claims apart.
+    Claim { number: u64, claim: Claim },
+    /// The answer: 0, or an errno.
+    Claimed { number: u64, errno: u8 },
+}
+
+/// Why the owner takes no further process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The process belongs to another user than the owner, who is this one.
+    User(u32),
+    /// All slots are taken, or were until a moment ago.
+    Full,
+    /// The process's slot is another's, or its memory is not as it must be.
+    Wrong,
+}
+
+impl Message {
+    pub(super) fn to_bytes(self) -> [u8; MESSAGE] {
+        let mut bytes = [0; MESSAGE];
+        bytes[..4].copy_from_slice(&VERSION.to_le_bytes());
+        let (kind, value, number) = match self {
+            Self::Hello { slot } => (1, slot.map_or(u32::MAX, u32::from), 0),
+            Self::Welcome { slot } => (2, slot.into(), 0),
+            Self::Refused(Refusal::User(user)) => (3, user, 0),
+            Self::Refused(Refusal::Full) => (4, 0, 0),
+            Self::Refused(Refusal::Wrong) => (5, 0, 0),
+            Self::Joined { slot } => (6, slot.into(), 0),
+            Self::Left { slot } => (7, slot.into(), 0),
+            Self::Claim { number, claim } => {
+                bytes[24..48].copy_from_slice(&claim.to_bytes());
+                (8, 0, number)
+            }
+            Self::Claimed { number, errno } => (9, errno.into(), number),
+        };
+        bytes[4] = kind;
+        bytes[8..12].copy_from_slice(&value.to_le_bytes());
+        bytes[16..24].copy_from_slice(&number.to_le_bytes());
+        bytes
+    }
+
+    /// `None` of another version, or of what is no message.
+    pub(super) fn from_bytes(bytes: &[u8; MESSAGE]) -> Option<Self> {
+        let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
+        if word(0)? != VERSION {
+            return None;
+        }
+        let value = word(8)?;
+        let number = bytes.get(16..)?.first_chunk().map(|long| u64::from_le_bytes(*long))?;
+        let slot = u8::try_from(value).ok().filter(|slot| usize::from(*slot) < super::MEMBERS);
+        Some(match bytes[4] {
+            1 => Self::Hello { slot },
+            2 => Self::Welcome { slot: slot? },
+            3 => Self::Refused(Refusal::User(value)),
+            4 => Self::Refused(Refusal::Full),
+            5 => Self::Refused(Refusal::Wrong),
+            6 => Self::Joined { slot: slot? },
+            7 => Self::Left { slot: slot? },
+            8 => Self::Claim { number, claim: Claim::from_bytes(bytes.get(24..)?.first_chunk()?) },
+            9 => Self::Claimed { number, errno: value as u8 },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_message_is_read_as_it_was_written() {
+        let at = "fd00::7".parse().unwrap();
+        let claim = Claim { service: 0x0106_1d2f, at, family_only: true, shared: false, listens: true };
+        for message in [
+            Message::Hello { slot: None },
+            Message::Hello { slot: Some(63) },
+            Message::Welcome { slot: 3 },
+            Message::Refused(Refusal::User(1000)),
+            Message::Refused(Refusal::Full),
+            Message::Refused(Refusal::Wrong),
+            Message::Joined { slot: 0 },
+            Message::Left { slot: 5 },
+            Message::Claim { number: 1 << 40, claim },
+            Message::Claimed { number: 9, errno: 98 },
+        ] {
+            assert_eq!(Message::from_bytes(&message.to_bytes()), Some(message));
+        }
+    }
+
+    #[test]
+    fn strange_bytes_are_no_message() {
+        let good = Message::Joined { slot: 1 }.to_bytes();
+        for (at, byte) in [(0, 9), (4, 0), (4, 77), (8, 64), (9, 1)] {
+            let mut bad = good;
+            bad[at] = byte;
+            assert_eq!(Message::from_bytes(&bad), None, "{at}");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Processes that share an interface, as they would share a NIC.
+//!
+//! They meet at an abstract socket, one for each interface of a network namespace. The process that has its name is the *owner*: it
+//! gives each process a slot, and decides who has a service. A slot is the top of a process's queue pair numbers and communication ids,
+//! so these never collide and name their process. All else stands in memory that each process writes and all others read
+//! ([`memory`]): frames for siblings, claims, and what to tell peers when the process is no more. So the owner holds nothing that
+//! another could not go on from, and when it dies, whoever takes its name next is the owner.
+//!
+//! One thread of each process watches the others, and does nothing while none comes, goes or asks.
+
+mod claims;
+mod farewells;
+mod join;
+mod lanes;
+mod memory;
+mod message;
+mod owner;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use claims::Claim;
+pub use farewells::Farewell;
+pub use join::JoinError;
+pub(crate) use lanes::{Lanes, Pushed, Way};
+
+use crate::event_fd::EventFd;
+use crate::{fork, signals};
+use claims::Claimed;
+use farewells::Farewells;
+use memory::{Own, Theirs};
+use message::Message;
+use owner::Owner;
+use socket::Socket;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Processes that share an interface at most: as many as a queue pair's number tells apart.
+pub const MEMBERS: usize = 64;
+
+/// How long a process waits for the owner's word, and how often it asks again.
+const ANSWER_MS: i32 = 500;
+const TRIES: u32 = 4;
+
+/// Bits of a communication id below the slot.
+const ID_BITS: u32 = 26;
+
+/// Another process of the interface, as this one sees it.
+#[derive(Debug)]
+pub(crate) struct Member {
+    memory: Theirs,
+    /// Ends a sleep of its core.
+    bell: EventFd,
+    /// Hangs up when the process is no more.
+    life: OwnedFd,
+    /// What tells it from processes that had its slot before, and this process from those that had this one's.
+    identity: u64,
+    known_as: u64,
+}
+
+impl Member {
+    fn new(descriptors: Vec<OwnedFd>, own_slot: u8, known_as: u64) -> io::Result<Self> {
+        let descriptors: [OwnedFd; 3] =
+            descriptors.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+        let [memory, bell, life] = descriptors;
+        let memory = Theirs::new(memory, own_slot)?;
+        let identity = memory.head().identity().load(std::sync::atomic::Ordering::Relaxed);
+        Ok(Self { memory, bell: bell.into(), life, identity, known_as })
+    }
+
+    fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [self.memory.file(), self.bell.as_fd(), self.life.as_fd()]
+    }
+
+    fn is_alive(&self) -> bool {
+        let mut watched = libc::pollfd { fd: self.life.as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: one descriptor, which is open.
+        unsafe { libc::poll(&mut watched, 1, 0) <= 0 }
+    }
+}
+
+/// What a process does about its siblings.
+pub(crate) trait Events: Send {
+    /// A sibling is there.
+    fn joined(&self, slot: u8, member: Arc<Member>);
+    /// A sibling has gone.
+    fn left(&self, slot: u8);
+    /// A process has died, and this one tells its peers.
+    fn died(&self, farewell: Farewell);
+}
+
+/// A process's part in its interface. Dropped, the process takes no part any more: to its siblings it has died.
+pub struct Siblings {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// The socket's name.
+    name: String,
+    slot: u8,
+    /// What keeps the slot from all others: the kernel lets one process have a name.
+    _held: Socket,
+    own: Arc<Own>,
+    identity: u64,
+    /// Ends a sleep of this process's core.
+    bell: EventFd,
+    /// Both ends of what hangs up with this process.
+    life: (OwnedFd, fork::Own),
+    /// Ends a wait of the thread for good.
+    stop: EventFd,
+    state: Mutex<State>,
+}
+
+/// What changes.
+struct State {
+    members: [Option<Arc<Member>>; MEMBERS],
+    /// Slots of processes that have gone, and until when they rest.
+    resting: Vec<(Instant, u8)>,
+    role: Role,
+    claimed: Claimed,
+    farewells: Farewells,
+    events: Option<Box<dyn Events>>,
+}
+
+enum Role {
+    Owner(Owner),
+    /// Connected to the owner.
+    Sibling(Socket),
+    /// There is no owner, for a moment.
+    Nobody,
+}
+
+impl Siblings {
+    /// The process's slot.
+    #[must_use]
+    pub fn slot(&self) -> u8 {
+        self.shared.slot
+    }
+
+    /// The core's end.
+    pub(crate) fn lanes(&self) -> Lanes {
+        Lanes::new(self.shared.own.clone(), self.shared.slot)
+    }
+
+    /// What ends a sleep of the process's core: siblings signal it when they have sent something.
+    ///
+    /// # Errors
+    /// Returns an error if the process has no descriptor left.
+    pub(crate) fn bell(&self) -> io::Result<EventFd> {
+        self.shared.bell.try_clone()
+    }
+
+    /// Watches the siblings from now on. `events` learns of those that are there, too.
+    ///
+    /// # Errors
+    /// Returns an error if the system gives no thread.
+    pub(crate) fn watch(&mut self, events: Box<dyn Events>) -> io::Result<()> {
+        let mut state = self.shared.lock();
+        for (slot, member) in state.present() {
+            events.joined(slot, member.clone());
+        }
+        state.events = Some(events);
+        drop(state);
+        self.run()
+    }
+
+    /// Answers siblings from now on, and tells nobody of them: for a process without a core.
+    ///
+    /// # Errors
+    /// Returns an error if the system gives no thread.
+    pub fn run(&mut self) -> io::Result<()> {
+        let shared = self.shared.clone();
+        self.thread = Some(signals::spawn("ferroce-sibling", move || watch::run(&shared))?);
+        Ok(())
+    }
+
+    /// Takes a service.
+    ///
+    /// # Errors
+    /// Returns the errno: `EADDRINUSE` or `EADDRNOTAVAIL` if another process has it, `ENOBUFS` if this one has too many, or
+    /// `ETIMEDOUT` if the owner does not answer.
+    pub fn claim(&self, claim: &Claim) -> io::Result<()> {
+        let shared = &*self.shared;
+        let mut state = shared.lock();
+        let asked = state.claimed.ask(&shared.own, claim);
+        let (at, number) = asked.ok_or(io::Error::from_raw_os_error(libc::ENOBUFS))?;
+        let errno = (0..TRIES).find_map(|_| shared.ask(&mut state, claim, number)).unwrap_or(libc::ETIMEDOUT);
+        state.claimed.decided(&shared.own, at, number, errno);
+        if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
+    }
+
+    /// Gives up what [`claim`](Self::claim) took, once.
+    pub fn release(&self, claim: &Claim) {
+        self.shared.lock().claimed.release(&self.shared.own, claim);
+    }
+
+    /// This process has a connection manager, or no longer.
+    pub fn manage(&self, on: bool) {
+        self.shared.own.head().manages().store(on.into(), std::sync::atomic::Ordering::Release);
+    }
+
+    /// Whether this process answers a request for a service that it does not listen to: no other process listens either, and of all
+    /// connection managers this one answers for all.
+    #[must_use]
+    pub fn answers_for(&self, service: u64, at: IpAddr) -> bool {
+        let mut state = self.shared.catch_up();
+        let elsewhere = |head| claims::hears(head, service, at);
+        !state.present().any(|(_, member)| elsewhere(member.memory.head()))
+            && self.shared.is_first(&mut state)
+    }
+
+    /// Whether this process answers a message to a communication id that it does not know.
+    #[must_use]
+    pub fn answers_to(&self, id: u32) -> bool {
+        let slot = (id >> ID_BITS) as u8;
+        let mut state = self.shared.catch_up();
+        slot == self.shared.slot
+            || state.members[usize::from(slot)].is_none() && self.shared.is_first(&mut state)
+    }
+
+    /// Has a peer told of the end of a connection, by its communication id, if this process dies.
+    pub fn remember(&self, farewell: &Farewell) {
+        self.shared.lock().farewells.remember(&self.shared.own, farewell);
+    }
+
+    /// Ends what [`remember`](Self::remember) began.
+    pub fn forget(&self, id: u32) {
+        self.shared.lock().farewells.forget(&self.shared.own, id);
+    }
+}
+
+impl Drop for Siblings {
+    fn drop(&mut self) {
+        self.shared.stop.signal();
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to give back.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [self.own.file(), self.bell.as_fd(), self.life.0.as_fd()]
+    }
+
+    /// The state, with all that the owner has said so far.
+    fn catch_up(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        self.step(&mut state);
+        state
+    }
+
+    /// Asks for a service; gives 0 or an errno, or nothing if the owner must be asked again.
+    fn ask(&self, state: &mut State, claim: &Claim, number: u64) -> Option<i32> {
+        let State { members, role, .. } = state;
+        match role {
+            Role::Owner(owner) => {
+                let others = living(members);
+                let all = others.chain([(self.slot, self.own.head())]);
+                return Some(owner.granted.decide((self.slot, number), claim, all));
+            }
+            Role::Sibling(socket) => {
+                let question = Message::Claim { number, claim: *claim };
+                if socket.send(&question.to_bytes(), &[]).is_ok()
+                    && let Some(errno) = self.answer(state, number)
+                {
+                    return Some(errno);
+                }
+            }
+            Role::Nobody => {}
+        }
+        self.regain(state);
+        None
+    }
+
+    /// Waits for the owner's word on a claim. What else it says meanwhile is taken in.
+    fn answer(&self, state: &mut State, number: u64) -> Option<i32> {
+        let until = Instant::now() + Duration::from_millis(ANSWER_MS as u64);
+        while Instant::now() < until {
+            let Role::Sibling(socket) = &state.role else { return None };
+            socket.wait(ANSWER_MS);
+            match socket.receive() {
+                Ok((bytes, descriptors)) => match Message::from_bytes(&bytes) {
+                    Some(Message::Claimed { number: n, errno }) if n == number => return Some(errno.into()),
+                    other => self.take_in(state, other, descriptors),
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Whether this process answers what is nobody's: of all that have a connection manager, the one with the lowest slot.
+    fn is_first(&self, state: &mut State) -> bool {
+        let manages =
+            |member: &Member| member.memory.head().manages().load(std::sync::atomic::Ordering::Acquire) != 0;
+        !state.present().any(|(slot, member)| slot < self.slot && manages(member))
+    }
+}
+
+fn present(members: &[Option<Arc<Member>>; MEMBERS]) -> impl Iterator<Item = (u8, &Arc<Member>)> {
+    members.iter().enumerate().filter_map(|(slot, member)| Some((slot as u8, member.as_ref()?)))
+}
+
+/// The memory of those that are alive, whether the others are buried yet or not.
+fn living(members: &[Option<Arc<Member>>; MEMBERS]) -> impl Iterator<Item = (u8, &memory::Head)> {
+    let alive = present(members).filter(|(_, member)| member.is_alive());
+    alive.map(|(slot, member)| (slot, member.memory.head()))
+}
+
+impl State {
+    /// The other processes that are there.
+    fn present(&self) -> impl Iterator<Item = (u8, &Arc<Member>)> {
+        present(&self.members)
+    }
+}
+
+impl std::fmt::Debug for Siblings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Siblings").field("name", &self.shared.name).field("slot", &self.shared.slot).finish()
+    }
+}

@@ -1,0 +1,168 @@
+//! The owner: it introduces processes to each other, gives them their slots, and decides who has a service.
+
+use super::claims::Granted;
+use super::message::{Message, Refusal};
+use super::socket::Socket;
+use super::{MEMBERS, Member, Role, Shared, State, living};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Instant;
+
+/// What the owner has beside what all processes have.
+pub(super) struct Owner {
+    listener: Socket,
+    connections: Vec<Connection>,
+    pub(super) granted: Granted,
+}
+
+/// A process that has connected, and its slot once it said hello.
+struct Connection {
+    socket: Socket,
+    slot: Option<u8>,
+}
+
+impl Owner {
+    pub(super) fn new(listener: Socket, granted: Granted) -> Self {
+        Self { listener, connections: Vec::new(), granted }
+    }
+
+    /// What to wait for.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
+        let connections = self.connections.iter().map(|it| it.socket.as_raw_fd());
+        connections.chain([self.listener.as_raw_fd()])
+    }
+
+    /// Tells all, but the process in slot `but`. One that takes nothing more is given up, and comes back.
+    fn tell(&mut self, message: Message, descriptors: &[BorrowedFd<'_>], but: u8) {
+        let hears = |it: &mut Connection| {
+            it.slot.is_none_or(|slot| slot == but) || it.socket.send(&message.to_bytes(), descriptors).is_ok()
+        };
+        self.connections.retain_mut(hears);
+    }
+
+    fn accept(&mut self) {
+        // SAFETY: takes nothing and cannot fail.
+        let us = unsafe { libc::geteuid() };
+        while let Ok(socket) = self.listener.accept() {
+            if socket.peer().is_ok_and(|peer| peer.user == us) {
+                self.connections.push(Connection { socket, slot: None });
+            } else {
+                // Heard or not, it is closed.
+                let _ = socket.send(&Message::Refused(Refusal::User(us)).to_bytes(), &[]);
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Takes in what the siblings ask, and buries those that have died.
+    pub(super) fn serve(&self, state: &mut State) {
+        for slot in state.dead() {
+            tracing::debug!("{}: the process in slot {slot} has ended", self.name);
+            state.bury(slot);
+            if let Role::Owner(owner) = &mut state.role {
+                owner.connections.retain(|it| it.slot != Some(slot));
+                owner.tell(Message::Left { slot }, &[], slot);
+            }
+        }
+        if let Role::Owner(owner) = &mut state.role {
+            owner.accept();
+        }
+        let mut at = 0;
+        loop {
+            let Role::Owner(owner) = &mut state.role else { return };
+            // Out of the list while it is served, which may tell all others.
+            if at >= owner.connections.len() {
+                return;
+            }
+            let mut connection = owner.connections.swap_remove(at);
+            let stays = self.attend(state, &mut connection);
+            if let (true, Role::Owner(owner)) = (stays, &mut state.role) {
+                owner.connections.push(connection);
+                let last = owner.connections.len() - 1;
+                owner.connections.swap(at.min(last), last);
+                at += 1;
+            }
+        }
+    }
+
+    /// Serves one connection; `false` if it has ended.
+    fn attend(&self, state: &mut State, connection: &mut Connection) -> bool {
+        loop {
+            let (bytes, descriptors) = match connection.socket.receive() {
+                Ok(came) => came,
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            };
+            let answered = match (Message::from_bytes(&bytes), connection.slot) {
+                (Some(Message::Hello { slot }), None) => {
+                    match self.admit(state, slot, descriptors, &connection.socket) {
+                        Ok(slot) => {
+                            connection.slot = Some(slot);
+                            Ok(())
+                        }
+                        Err(why) => {
+                            let _ = connection.socket.send(&Message::Refused(why).to_bytes(), &[]);
+                            return false;
+                        }
+                    }
+                }
+                (Some(Message::Claim { number, claim }), Some(slot)) => {
+                    let State { members, role: Role::Owner(owner), .. } = state else { return false };
+                    let others = living(members);
+                    let all = others.chain([(self.slot, self.own.head())]);
+                    let errno = owner.granted.decide((slot, number), &claim, all) as u8;
+                    connection.socket.send(&Message::Claimed { number, errno }.to_bytes(), &[])
+                }
+                _ => return false,
+            };
+            if answered.is_err() {
+                return false;
+            }
+        }
+    }
+
+    /// A process says hello: it learns of all others, and they of it. They do first: whoever is told a slot may rely on it that the
+    /// next owner knows of it.
+    fn admit(
+        &self,
+        state: &mut State,
+        wanted: Option<u8>,
+        descriptors: Vec<OwnedFd>,
+        socket: &Socket,
+    ) -> Result<u8, Refusal> {
+        let member = Member::new(descriptors, self.slot, self.identity).map_err(|_| Refusal::Wrong)?;
+        let slot = match wanted {
+            Some(slot) => slot,
+            None => self.free_slot(state).ok_or(Refusal::Full)?,
+        };
+        let known = state.members[usize::from(slot)].as_ref();
+        if slot == self.slot || known.is_some_and(|known| known.identity != member.identity) {
+            return Err(Refusal::Wrong);
+        }
+        if known.is_none() {
+            if let Role::Owner(owner) = &mut state.role {
+                owner.tell(Message::Joined { slot }, &member.descriptors(), slot);
+            }
+            state.add(slot, member);
+        }
+        let introduced = || -> io::Result<()> {
+            socket.send(&Message::Joined { slot: self.slot }.to_bytes(), &self.descriptors())?;
+            for (there, member) in state.present().filter(|(there, _)| *there != slot) {
+                socket.send(&Message::Joined { slot: there }.to_bytes(), &member.descriptors())?;
+            }
+            socket.send(&Message::Welcome { slot }.to_bytes(), &[])
+        };
+        introduced().map_err(|_| Refusal::Wrong)?;
+        Ok(slot)
+    }
+
+    /// A slot that no process has, or had a moment ago: any, so that it is not the last one's even if nobody remembers that.
+    pub(super) fn free_slot(&self, state: &State) -> Option<u8> {
+        let now = Instant::now();
+        let rests = |slot: u8| state.resting.iter().any(|&(until, resting)| resting == slot && until > now);
+        let is_free =
+            |slot: &u8| *slot != self.slot && state.members[usize::from(*slot)].is_none() && !rests(*slot);
+        let start = super::join::random_slot();
+        (0..MEMBERS as u8).map(|n| (start + n) % MEMBERS as u8).find(is_free)
+    }
+}

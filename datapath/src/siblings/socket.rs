@@ -1,0 +1,189 @@
+//! The socket by which processes of one interface meet: abstract, so that it belongs to a network namespace and leaves no file.
+
+use crate::fork::Own;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Bytes of a message, and descriptors that go with one at most.
+pub(super) const MESSAGE: usize = 64;
+pub(super) const DESCRIPTORS: usize = 3;
+
+/// Room for the descriptors of a message, aligned as their header is.
+#[repr(C, align(8))]
+struct Ancillary([u8; 64]);
+
+/// A listening socket, or one end of a connection.
+#[derive(Debug)]
+pub(super) struct Socket(Own);
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) user: u32,
+    /// 0 for a process of another PID namespace.
+    pub(super) process: i32,
+}
+
+impl Socket {
+    fn new() -> io::Result<Self> {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: plain numbers.
+        owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+    }
+
+    /// Takes a name and listens; `AddrInUse` where another process has it.
+    pub(super) fn listen(name: &str) -> io::Result<Self> {
+        let socket = Self::hold(name)?;
+        // SAFETY: plain numbers.
+        check(unsafe { libc::listen(socket.as_raw_fd(), 64) })?;
+        Ok(socket)
+    }
+
+    /// Takes a name, and does nothing with it: no other process has it meanwhile.
+    pub(super) fn hold(name: &str) -> io::Result<Self> {
+        let socket = Self::new()?;
+        let (address, length) = address(name)?;
+        // SAFETY: the address is as long as said.
+        check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+        Ok(socket)
+    }
+
+    /// Connects to a name; `ConnectionRefused` where nobody has it.
+    pub(super) fn connect(name: &str) -> io::Result<Self> {
+        let socket = Self::new()?;
+        let (address, length) = address(name)?;
+        // SAFETY: the address is as long as said.
+        check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+        Ok(socket)
+    }
+
+    /// The next connection, without a wait.
+    pub(super) fn accept(&self) -> io::Result<Self> {
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: no address is asked for.
+        let fd =
+            unsafe { libc::accept4(self.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+        owned(fd)
+    }
+
+    /// Who connected, or listens.
+    pub(super) fn peer(&self) -> io::Result<Peer> {
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        // SAFETY: there is room for the structure.
+        check(unsafe {
+            libc::getsockopt(self.as_raw_fd(), level, name, (&raw mut peer).cast(), &mut length)
+        })?;
+        Ok(Peer { user: peer.uid, process: peer.pid })
+    }
+
+    /// Sends a message with descriptors, without a wait.
+    pub(super) fn send(&self, message: &[u8; MESSAGE], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut bytes = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: MESSAGE };
+        let mut room = Ancillary([0; 64]);
+        let length =
+            std::mem::size_of_val(descriptors.get(..descriptors.len().min(DESCRIPTORS)).unwrap_or(&[]));
+        // SAFETY: all-zero bytes are an empty message.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        (header.msg_iov, header.msg_iovlen) = (&raw mut bytes, 1);
+        if length > 0 {
+            header.msg_control = (&raw mut room).cast();
+            // SAFETY: the room is larger than the header and three descriptors; a descriptor is borrowed as its number.
+            unsafe {
+                header.msg_controllen = libc::CMSG_SPACE(length as u32) as usize;
+                let first = libc::CMSG_FIRSTHDR(&header);
+                (*first).cmsg_level = libc::SOL_SOCKET;
+                (*first).cmsg_type = libc::SCM_RIGHTS;
+                (*first).cmsg_len = libc::CMSG_LEN(length as u32) as usize;
+                std::ptr::copy_nonoverlapping(
+                    descriptors.as_ptr().cast::<u8>(),
+                    libc::CMSG_DATA(first),
+                    length,
+                );
+            }
+        }
+        // SAFETY: the header names what lives through the call.
+        let sent =
+            unsafe { libc::sendmsg(self.as_raw_fd(), &header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// The next message with its descriptors, without a wait; `UnexpectedEof` where the other end has closed.
+    pub(super) fn receive(&self) -> io::Result<([u8; MESSAGE], Vec<OwnedFd>)> {
+        let (mut message, mut room) = ([0; MESSAGE], Ancillary([0; 64]));
+        let mut bytes = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: MESSAGE };
+        // SAFETY: all-zero bytes are an empty message.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        (header.msg_iov, header.msg_iovlen) = (&raw mut bytes, 1);
+        (header.msg_control, header.msg_controllen) = ((&raw mut room).cast(), size_of::<Ancillary>());
+        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        // SAFETY: the header names room that lives through the call.
+        let came = unsafe { libc::recvmsg(self.as_raw_fd(), &mut header, flags) };
+        if came < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let descriptors = descriptors(&header);
+        match came as usize {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            MESSAGE => Ok((message, descriptors)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Waits until a message or the end of the connection is there, or for so many ms.
+    pub(super) fn wait(&self, most: i32) -> bool {
+        let mut watched = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, which is open.
+        unsafe { libc::poll(&mut watched, 1, most) > 0 }
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// The descriptors that came with a message.
+fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut found = Vec::new();
+    // SAFETY: the kernel filled the header and its room, and each descriptor in it is this process's from now on.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(header);
+        while let Some(part) = next.as_ref() {
+            if part.cmsg_level == libc::SOL_SOCKET && part.cmsg_type == libc::SCM_RIGHTS {
+                let length = part.cmsg_len - libc::CMSG_LEN(0) as usize;
+                let data = libc::CMSG_DATA(next).cast::<RawFd>();
+                for at in 0..length / size_of::<RawFd>() {
+                    found.push(OwnedFd::from_raw_fd(data.add(at).read_unaligned()));
+                }
+            }
+            next = libc::CMSG_NXTHDR(header, next);
+        }
+    }
+    found
+}
+
+/// The address of an abstract name: it begins with a NUL, and ends without one.
+fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: all-zero bytes are an address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let room = address.sun_path.get_mut(1..=name.len()).ok_or(io::ErrorKind::InvalidInput)?;
+    for (to, from) in room.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let length = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    Ok((address, length as libc::socklen_t))
+}
+
+fn owned(fd: RawFd) -> io::Result<Socket> {
+    check(fd)?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }.into()))
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,273 @@
+//! Processes of one interface, played by the threads of one: dropping a process's part is its death.
+
+use super::*;
+use crate::io::{Burst, LoopbackBuf, PacketIo, pair};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Longer than any test may take.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What a process was told.
+#[derive(Debug)]
+enum Told {
+    Joined(u8, Arc<Member>),
+    Left(u8),
+    Died(Box<Farewell>),
+}
+
+struct Tells(Sender<Told>);
+
+impl Events for Tells {
+    fn joined(&self, slot: u8, member: Arc<Member>) {
+        let _ = self.0.send(Told::Joined(slot, member));
+    }
+
+    fn left(&self, slot: u8) {
+        let _ = self.0.send(Told::Left(slot));
+    }
+
+    fn died(&self, farewell: Farewell) {
+        let _ = self.0.send(Told::Died(Box::new(farewell)));
+    }
+}
+
+struct Process {
+    siblings: Siblings,
+    told: Receiver<Told>,
+    lanes: Lanes,
+}
+
+impl Process {
+    fn new(name: &str) -> Self {
+        let mut siblings = Siblings::join_at(name.into()).unwrap();
+        let (tells, told) = channel();
+        siblings.watch(Box::new(Tells(tells))).unwrap();
+        let lanes = siblings.lanes();
+        Self { siblings, told, lanes }
+    }
+
+    /// Hears of `count` siblings that come.
+    fn meets(&mut self, count: usize) {
+        for _ in 0..count {
+            match self.told.recv_timeout(LONG).unwrap() {
+                Told::Joined(slot, member) => self.lanes.add(slot, member),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn hears_end_of(&mut self, gone: u8) {
+        match self.told.recv_timeout(LONG).unwrap() {
+            Told::Left(slot) => assert_eq!(slot, gone),
+            other => panic!("{other:?}"),
+        }
+        self.lanes.remove(gone);
+    }
+}
+
+/// A name for each test.
+fn name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("ferroce/test/{}/{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn processes<const N: usize>(name: &str) -> [Process; N] {
+    let mut processes = std::array::from_fn(|_| Process::new(name));
+    for process in &mut processes {
+        process.meets(N - 1);
+    }
+    processes
+}
+
+fn claim(port: u64) -> Claim {
+    let at = "10.0.0.1".parse().unwrap();
+    Claim { service: 0x0106_0000 | port, at, family_only: false, shared: false, listens: true }
+}
+
+fn errno(result: io::Result<()>) -> i32 {
+    result.map_or_else(|error| error.raw_os_error().unwrap(), |()| 0)
+}
+
+fn farewell(slot: u8) -> Farewell {
+    let [source, destination] = ["10.0.0.1", "fd00::2"].map(|ip| ip.parse().unwrap());
+    Farewell { id: u32::from(slot) << ID_BITS | 5, source, destination, mad: [slot; 256] }
+}
+
+#[test]
+fn each_process_has_a_slot_of_its_own_and_knows_all_others() {
+    let name = name();
+    let all: [Process; 5] = processes(&name);
+    let mut slots: Vec<_> = all.iter().map(|process| process.siblings.slot()).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len(), 5, "{slots:?}");
+    for process in &all {
+        assert!(
+            slots.iter().all(|&slot| { process.lanes.is_sibling(slot) == (slot != process.siblings.slot()) })
+        );
+    }
+}
+
+#[test]
+fn a_service_is_one_process_s_and_who_does_not_listen_leaves_requests_to_who_does() {
+    let [one, other] = &processes(&name());
+    let (one, other) = (&one.siblings, &other.siblings);
+    let at = "10.0.0.1".parse().unwrap();
+    one.manage(true);
+    other.manage(true);
+    assert_eq!(errno(one.claim(&claim(7471))), 0);
+    assert_eq!(errno(other.claim(&claim(7471))), libc::EADDRINUSE);
+    assert_eq!(errno(other.claim(&claim(7472))), 0);
+    assert_eq!(errno(one.claim(&claim(7472))), libc::EADDRINUSE);
+    // The request is in the other's hands.
+    assert!(!one.answers_for(0x0106_0000 | 7472, at) && !other.answers_for(0x0106_0000 | 7471, at));
+    // Nobody listens: exactly one says so.
+    let nobody = 0x0106_0000 | 7473;
+    assert!(one.answers_for(nobody, at) != other.answers_for(nobody, at));
+    other.release(&claim(7472));
+    assert!(one.answers_for(0x0106_0000 | 7472, at) != other.answers_for(0x0106_0000 | 7472, at));
+    assert_eq!(errno(one.claim(&claim(7472))), 0);
+    // Messages to a process's own identifiers are its own; a dead one's are answered by one.
+    assert!(!one.answers_to(farewell(other.slot()).id) && other.answers_to(farewell(other.slot()).id));
+    let nobodys = (0..64).find(|slot| ![one.slot(), other.slot()].contains(slot)).unwrap();
+    assert!(one.answers_to(farewell(nobodys).id) != other.answers_to(farewell(nobodys).id));
+}
+
+#[test]
+fn when_the_owner_dies_another_goes_on_with_all_that_was_granted() {
+    let name = name();
+    let [owner, mut second, mut third] = processes(&name);
+    let gone = owner.siblings.slot();
+    assert_eq!(errno(second.siblings.claim(&claim(1))), 0);
+    assert_eq!(errno(owner.siblings.claim(&claim(2))), 0);
+    owner.siblings.remember(&farewell(gone));
+    owner.siblings.remember(&Farewell { id: 9, ..farewell(gone) });
+    owner.siblings.forget(9);
+    drop(owner);
+    second.hears_end_of(gone);
+    third.hears_end_of(gone);
+    // Its peers are told once, by one of the two.
+    let told = |process: &Process| match process.told.recv_timeout(LONG) {
+        Ok(Told::Died(last)) => Some(*last),
+        _ => None,
+    };
+    // A new process joins the new owner, and so all that was under way before is over.
+    let fourth = Process::new(&name);
+    let is_owner = |process: &Process| matches!(process.siblings.shared.lock().role, Role::Owner(_));
+    let owners: Vec<_> = [&second, &third, &fourth].into_iter().filter(|process| is_owner(process)).collect();
+    let [next] = owners[..] else { panic!("{} owners", owners.len()) };
+    assert_eq!(told(next), Some(farewell(gone)));
+    let slots = [&second, &third].map(|process| process.siblings.slot());
+    assert!(!slots.contains(&fourth.siblings.slot()) && fourth.siblings.slot() != gone);
+    assert_eq!(errno(third.siblings.claim(&claim(1))), libc::EADDRINUSE, "the second has it still");
+    assert_eq!(errno(fourth.siblings.claim(&claim(1))), libc::EADDRINUSE);
+    assert_eq!(errno(fourth.siblings.claim(&claim(2))), 0, "the first had it");
+    assert_eq!(errno(second.siblings.claim(&claim(2))), libc::EADDRINUSE);
+}
+
+#[test]
+fn a_slot_rests_when_its_process_has_gone() {
+    let name = name();
+    let [mut owner, other] = processes(&name);
+    let gone = other.siblings.slot();
+    drop(other);
+    owner.hears_end_of(gone);
+    let state = owner.siblings.shared.lock();
+    let given: Vec<_> = (0..1000).filter_map(|_| owner.siblings.shared.free_slot(&state)).collect();
+    assert_eq!(given.len(), 1000);
+    assert!(!given.contains(&gone) && !given.contains(&owner.siblings.slot()));
+}
+
+#[test]
+fn a_slot_that_the_kernel_knows_is_taken_is_not_taken_twice() {
+    let name = name();
+    let owner = Process::new(&name);
+    // An owner that forgot them all.
+    let held: Vec<_> =
+        (0..MEMBERS as u8 - 2).filter_map(|slot| Socket::hold(&format!("{name}/{slot}")).ok()).collect();
+    let next = Process::new(&name);
+    assert!(next.siblings.slot() >= MEMBERS as u8 - 2 || held.len() < MEMBERS - 2);
+    assert_ne!(next.siblings.slot(), owner.siblings.slot());
+}
+
+/// Sends frames of all lengths through a ring many times round, in bursts, and expects each, whole, in order.
+#[test]
+fn frames_reach_a_sibling_whole_and_in_order() {
+    let name = name();
+    let [mut one, mut other] = processes(&name);
+    let (mut port, _far) = pair(64, 9000);
+    let to = other.siblings.slot();
+    let now = cc::Instant::ZERO;
+    let frame = |n: usize| vec![n as u8; 60 + n * 37 % 4200];
+    let (mut sent, mut came) = (0, 0);
+    let mut burst: Burst<LoopbackBuf> = Burst::new();
+    while came < 3000 {
+        while sent < 3000 && one.lanes.push(to, &frame(sent), now) == Pushed::Done {
+            sent += 1;
+        }
+        assert!(!other.lanes.has_news() || came > 0 || sent == 0, "nothing is seen before it is published");
+        one.lanes.publish();
+        assert!(other.lanes.has_news());
+        other.lanes.receive(&mut burst, || port.alloc());
+        assert!(!burst.is_empty());
+        for buffer in burst.drain(..) {
+            assert!(buffer[..] == frame(came)[..], "frame {came}");
+            came += 1;
+        }
+    }
+    assert!(!other.lanes.has_news());
+}
+
+#[test]
+fn a_sibling_that_takes_nothing_is_waited_for_and_then_passed_over() {
+    let name = name();
+    let [mut one, other] = processes(&name);
+    let to = other.siblings.slot();
+    let at = |ms| cc::Instant::ZERO + Duration::from_millis(ms);
+    let frame = [7; 4096];
+    while one.lanes.push(to, &frame, at(0)) == Pushed::Done {}
+    assert_eq!(one.lanes.push(to, &frame, at(20)), Pushed::Full);
+    assert_eq!(one.lanes.push(to, &frame, at(21)), Pushed::Done, "dropped");
+    assert_eq!(one.lanes.push(to, &frame, at(22)), Pushed::Done, "and the next at once");
+    assert_eq!(one.lanes.push(other.siblings.slot() ^ 1, &frame, at(22)), Pushed::Done, "nobody is there");
+}
+
+#[test]
+fn a_process_in_the_slot_of_another_gets_nothing_that_was_meant_for_it() {
+    let name = name();
+    let [mut one, mut other] = processes(&name);
+    let to = other.siblings.slot();
+    assert_eq!(one.lanes.push(to, &[1; 100], cc::Instant::ZERO), Pushed::Done);
+    one.lanes.publish();
+    assert!(other.lanes.has_news());
+    // The same slot, later, is another process's.
+    let identity = other.siblings.shared.own.head().identity();
+    identity.store(identity.load(Ordering::Relaxed) ^ 2, Ordering::Relaxed);
+    let known: Vec<_> = other.siblings.shared.lock().present().map(|(slot, _)| slot).collect();
+    assert_eq!(known, [one.siblings.slot()]);
+    let again = Member::new(
+        other.siblings.shared.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect(),
+        one.siblings.slot(),
+        one.siblings.shared.identity,
+    );
+    one.lanes.add(to, Arc::new(again.unwrap()));
+    other.lanes.add(one.siblings.slot(), other.siblings.shared.lock().present().next().unwrap().1.clone());
+    assert!(!other.lanes.has_news(), "what was sent was for the first");
+}
+
+#[test]
+fn a_sleeping_core_is_woken_by_what_comes_and_by_room() {
+    let [mut one, other] = processes(&name());
+    let to = other.siblings.slot();
+    let bell = other.siblings.bell().unwrap();
+    one.lanes.push(to, &[1; 100], cc::Instant::ZERO);
+    one.lanes.publish();
+    assert!(bell.take().is_err(), "it is awake");
+    other.lanes.listen(true);
+    one.lanes.push(to, &[1; 100], cc::Instant::ZERO);
+    one.lanes.publish();
+    bell.take().expect("it sleeps");
+    one.lanes.publish();
+    assert!(bell.take().is_err(), "there is no more news");
+}

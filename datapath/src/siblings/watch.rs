@@ -1,0 +1,165 @@
+//! The thread that watches the siblings, and what it does when they come and go.
+
+use super::message::Message;
+use super::owner::Owner;
+use super::socket::Socket;
+use super::{Member, Role, Shared, State, claims, farewells, present};
+use roce::QPN_REST;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between two looks for an owner, and how many looks are taken at a time.
+const LOOK: Duration = Duration::from_micros(500);
+const LOOKS: u32 = 40;
+
+/// Until the process takes no part any more.
+pub(super) fn run(shared: &Shared) {
+    let mut descriptors: Vec<RawFd> = Vec::new();
+    loop {
+        let mut state = shared.lock();
+        shared.step(&mut state);
+        descriptors.clear();
+        descriptors.push(shared.stop.as_raw_fd());
+        match &state.role {
+            Role::Owner(owner) => {
+                descriptors.extend(owner.descriptors());
+                descriptors.extend(state.present().map(|(_, member)| member.life.as_raw_fd()));
+            }
+            Role::Sibling(socket) => descriptors.push(socket.as_raw_fd()),
+            Role::Nobody => {}
+        }
+        let longest = if matches!(state.role, Role::Nobody) { 1 } else { -1 };
+        drop(state);
+        if waits(&descriptors, longest) {
+            return;
+        }
+    }
+}
+
+/// Until one of the descriptors has news, or for so many ms; `true` if it is the first. A descriptor that is closed meanwhile is that
+/// of another, at worst, and costs a look.
+fn waits(descriptors: &[RawFd], longest: i32) -> bool {
+    let watch = |&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut watched: Vec<_> = descriptors.iter().map(watch).collect();
+    // SAFETY: the array is as long as said.
+    unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, longest) };
+    watched.first().is_none_or(|stop| stop.revents != 0)
+}
+
+impl Shared {
+    /// Takes in all that has come, without a wait for more.
+    pub(super) fn step(&self, state: &mut State) {
+        match &mut state.role {
+            Role::Owner(_) => self.serve(state),
+            Role::Sibling(_) => self.hear(state),
+            Role::Nobody => self.regain(state),
+        }
+    }
+
+    /// What the owner says.
+    fn hear(&self, state: &mut State) {
+        loop {
+            let Role::Sibling(socket) = &state.role else { return };
+            match socket.receive() {
+                Ok((bytes, descriptors)) => self.take_in(state, Message::from_bytes(&bytes), descriptors),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // It has died, or has given this process up.
+                Err(_) => return self.regain(state),
+            }
+        }
+    }
+
+    pub(super) fn take_in(&self, state: &mut State, message: Option<Message>, descriptors: Vec<OwnedFd>) {
+        match message {
+            Some(Message::Joined { slot }) if slot != self.slot => {
+                match Member::new(descriptors, self.slot, self.identity) {
+                    Ok(member) => state.add(slot, member),
+                    Err(error) => tracing::warn!("{}: the process in slot {slot}: {error}", self.name),
+                }
+            }
+            Some(Message::Left { slot }) => state.remove(slot),
+            // The new owner has buried some before it could tell this process.
+            Some(Message::Welcome { .. }) => state.remove_dead(),
+            Some(Message::Refused(why)) => {
+                tracing::error!("{}: refused by the new owner: {why:?}", self.name)
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the owner's place, or finds out who has.
+    pub(super) fn regain(&self, state: &mut State) {
+        state.role = Role::Nobody;
+        for _ in 0..LOOKS {
+            match Socket::listen(&self.name) {
+                Ok(listener) => {
+                    let heads = present(&state.members).map(|(slot, member)| (slot, member.memory.head()));
+                    let granted = claims::Granted::after_takeover(heads);
+                    state.role = Role::Owner(Owner::new(listener, granted));
+                    tracing::debug!("{}: slot {} is the owner now", self.name, self.slot);
+                    return self.serve(state);
+                }
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                    tracing::error!("{}: {error}", self.name);
+                    return;
+                }
+                Err(_) => {}
+            }
+            let hello = Message::Hello { slot: Some(self.slot) }.to_bytes();
+            if let Ok(socket) = Socket::connect(&self.name)
+                && socket.send(&hello, &self.descriptors()).is_ok()
+            {
+                state.role = Role::Sibling(socket);
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+impl State {
+    pub(super) fn add(&mut self, slot: u8, member: Member) {
+        let place = &mut self.members[usize::from(slot)];
+        if place.as_ref().is_some_and(|known| known.identity == member.identity) {
+            return;
+        }
+        let member = Arc::new(member);
+        *place = Some(member.clone());
+        if let Some(events) = &self.events {
+            events.joined(slot, member);
+        }
+    }
+
+    pub(super) fn remove(&mut self, slot: u8) {
+        let now = Instant::now();
+        self.resting.retain(|(until, _)| *until > now);
+        if self.members[usize::from(slot)].take().is_some() {
+            self.resting.push((now + QPN_REST, slot));
+            if let Some(events) = &self.events {
+                events.left(slot);
+            }
+        }
+    }
+
+    fn remove_dead(&mut self) {
+        for slot in self.dead() {
+            self.remove(slot);
+        }
+    }
+
+    /// The slots of processes that have died.
+    pub(super) fn dead(&self) -> Vec<u8> {
+        self.present().filter(|(_, member)| !member.is_alive()).map(|(slot, _)| slot).collect()
+    }
+
+    /// A process has died: the owner tells its peers.
+    pub(super) fn bury(&mut self, slot: u8) {
+        let Some(member) = self.members[usize::from(slot)].clone() else { return };
+        self.remove(slot);
+        if let Some(events) = &self.events {
+            farewells::of(member.memory.head()).into_iter().for_each(|farewell| events.died(farewell));
+        }
+    }
+}

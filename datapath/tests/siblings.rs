@@ -1,0 +1,154 @@
+//! Processes that share an interface: real ones, of other users, in other networks, and killed.
+
+mod common;
+
+use common::{core_config, ip, open, own_network};
+use ferroce_datapath::engine::{Engine, MAD_LENGTH, Progress};
+use ferroce_datapath::event_fd::EventFd;
+use ferroce_datapath::siblings::{Claim, Siblings};
+use roce::wire::Path;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::thread;
+
+/// Turns of a poll loop after which a frame is taken for lost.
+const TURNS: u32 = 1_000_000;
+
+fn claim(port: u64) -> Claim {
+    let at = "10.9.0.1".parse().unwrap();
+    Claim { service: 0x0106_0000 | port, at, family_only: false, shared: false, listens: true }
+}
+
+fn errno(result: std::io::Result<()>) -> i32 {
+    result.map_or_else(|error| error.raw_os_error().unwrap(), |()| 0)
+}
+
+fn join(interface: u32) -> Siblings {
+    let mut siblings = Siblings::join(interface).unwrap();
+    siblings.run().unwrap();
+    siblings
+}
+
+/// A process that takes part in an interface, claims a service, says so, and waits to be killed.
+fn process(interface: u32, port: u64) -> libc::pid_t {
+    let (mut hears, mut says) = std::io::pipe().unwrap();
+    // SAFETY: the child only does what is below, and is killed.
+    let id = unsafe { libc::fork() };
+    assert!(id >= 0);
+    if id == 0 {
+        // SAFETY: a plain number: the child never outlives the test.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let siblings = join(interface);
+        let _ = says.write_all(&[u8::from(siblings.claim(&claim(port)).is_ok())]);
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    drop(says);
+    let mut worked = [0];
+    hears.read_exact(&mut worked).unwrap();
+    assert_eq!(worked, [1]);
+    id
+}
+
+fn kill(process: libc::pid_t) {
+    let mut status = 0;
+    // SAFETY: a child of this process, which is there until it is waited for.
+    unsafe {
+        libc::kill(process, libc::SIGKILL);
+        assert_eq!(libc::waitpid(process, &mut status, 0), process);
+    }
+}
+
+#[test]
+fn a_killed_owner_is_followed_by_another_and_its_services_are_free() {
+    own_network();
+    let first = process(7, 1);
+    let ours = join(7);
+    let third = process(7, 3);
+    assert_eq!(errno(ours.claim(&claim(1))), libc::EADDRINUSE);
+    assert_eq!(errno(ours.claim(&claim(2))), 0);
+    kill(first);
+    assert_eq!(errno(ours.claim(&claim(1))), 0, "the owner died with it");
+    assert_eq!(errno(ours.claim(&claim(3))), libc::EADDRINUSE, "this one is alive");
+    kill(third);
+    assert_eq!(errno(ours.claim(&claim(3))), 0);
+    let fourth = process(7, 4);
+    assert_eq!(errno(ours.claim(&claim(4))), libc::EADDRINUSE);
+    kill(fourth);
+}
+
+#[test]
+fn another_user_is_refused_in_one_line_that_says_who_and_what_to_do() {
+    own_network();
+    let first = join(7);
+    let refused = thread::spawn(|| {
+        // SAFETY: changes the credentials of this thread alone, which ends with the test.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        assert_eq!(changed, 0, "these tests run as root");
+        Siblings::join(7).unwrap_err().to_string()
+    });
+    let said = refused.join().unwrap();
+    let process = std::process::id().to_string();
+    for words in ["user 0", "user 65534", &process, "run as that user"] {
+        assert!(said.contains(words) && !said.contains('\n'), "{said}");
+    }
+    first.claim(&claim(1)).unwrap();
+}
+
+#[test]
+fn networks_and_interfaces_keep_apart() {
+    own_network();
+    let first = join(7);
+    first.claim(&claim(1)).unwrap();
+    join(8).claim(&claim(1)).unwrap();
+    let elsewhere = || {
+        own_network();
+        errno(join(7).claim(&claim(1)))
+    };
+    assert_eq!(thread::spawn(elsewhere).join().unwrap(), 0);
+    assert_eq!(errno(join(7).claim(&claim(1))), libc::EADDRINUSE);
+}
+
+fn start(progress: Progress) -> Engine {
+    let port = open("siblings0");
+    let config = core_config(&port, "10.9.0.1/24", progress);
+    // SAFETY: these tests register no memory.
+    unsafe { Engine::start(port, &config).unwrap() }
+}
+
+/// A datagram from one engine's queue pair 1 to the interface's own address, which no wire carries.
+fn carry(from: &Engine, to: &Engine, mac: roce::wire::Mac, byte: u8) -> bool {
+    let address = "10.9.0.1".parse().unwrap();
+    let path = Path { udp_source: 0xd872, ..Path::new((mac, address), (mac, address)) };
+    assert!(from.call(move |station, _| station.send_mad(path, [byte; MAD_LENGTH])).unwrap());
+    (0..TURNS).any(|_| {
+        from.progress();
+        to.progress();
+        let came = to.call(|station, _| station.receive_mad()).unwrap();
+        thread::yield_now();
+        came == Some((address, [byte; MAD_LENGTH]))
+    })
+}
+
+#[test]
+fn frames_to_the_host_itself_reach_the_sibling_and_their_numbers_never_meet() {
+    own_network();
+    ip("link add siblings0 mtu 4200 type veth peer name siblings1");
+    ip("addr add 10.9.0.1/24 dev siblings0");
+    ip("link set siblings0 up");
+    ip("link set siblings1 up");
+    let mac = ferroce_datapath::linux::interface("siblings0").unwrap().mac;
+    for progress in [Progress::Inline, Progress::Adaptive, Progress::Dedicated { core: None }] {
+        let engines = [start(progress), start(progress)];
+        for engine in &engines {
+            let bell = Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
+            assert!(engine.call(move |station, _| station.open_management(bell)).unwrap());
+        }
+        let [one, other] = &engines;
+        assert!(carry(one, other, mac, 1) && carry(other, one, mac, 2), "{progress:?}");
+        let [one, other] = engines.each_ref().map(|engine| engine.siblings().unwrap().slot());
+        assert_ne!(one, other);
+    }
+}

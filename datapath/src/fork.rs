@@ -4,8 +4,13 @@
 //! ended. So the child gives up those that are [`Own`] before `fork` returns there.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// How long a child waits for a lock that one of its own threads may have: longer than a port takes to open.
+const TRIES: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The number of forks between this process and the one that loaded the library.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -33,6 +38,21 @@ impl Process {
     pub fn is_parent(self) -> bool {
         self.0 != GENERATION.load(Ordering::Relaxed)
     }
+}
+
+/// Locks what the parent may have had locked in another thread when it forked: `None` in a child where it is never unlocked.
+pub fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    if GENERATION.load(Ordering::Relaxed) == 0 {
+        return Some(mutex.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    for _ in 0..TRIES {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+        }
+    }
+    None
 }
 
 /// Runs in the child, where only what is async-signal-safe may be called: other threads may have held any lock.

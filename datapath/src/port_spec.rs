@@ -77,6 +77,23 @@ pub enum PortSpec {
     Eal(String),
 }
 
+impl PortSpec {
+    /// Whether a port's peer, or its device, maps DPDK's memory.
+    #[must_use]
+    pub fn shares_memory(&self) -> bool {
+        matches!(
+            self,
+            Self::Memif { zero_copy: true, .. } | Self::Virtio { .. } | Self::Pci(_) | Self::Eal(_)
+        )
+    }
+
+    /// Whether a forked child can open such a port: it needs none of DPDK's threads, which stay with the parent.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn opens_in_children(&self) -> bool {
+        matches!(self, Self::Interface(_) | Self::Ring { .. } | Self::Null | Self::Pcap { .. })
+    }
+}
+
 /// Which side of a memif or vhost-user socket a port is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SocketRole {

@@ -134,7 +134,11 @@ impl Device {
         let failed = |reason: String| Error::port(&name, reason);
         let spec: PortSpec = name.parse().map_err(|error| failed(format!("{error}")))?;
         let pci = if let PortSpec::Pci(address) = &spec { vec![address.clone()] } else { Vec::new() };
-        let eal = Eal::start(&EalConfig { pci, ..EalConfig::for_buffers(config.buffers) });
+        let eal = Eal::start(&EalConfig {
+            pci,
+            shared: spec.shares_memory(),
+            ..EalConfig::for_buffers(config.buffers)
+        });
         let eal = eal.map_err(|error| failed(error.to_string()))?;
         let port_config = PortConfig { buffers: config.buffers, ..PortConfig::default() };
         let port = Port::open(eal, &spec, &port_config).map_err(|error| failed(error.to_string()))?;
@@ -225,6 +229,12 @@ impl Device {
     #[must_use]
     pub fn opened(&self) -> &DeviceInfo {
         &self.inner.info
+    }
+
+    /// Whether the device belongs to a process from which this one was forked: it can be closed here, and no more.
+    #[must_use]
+    pub fn is_inherited(&self) -> bool {
+        self.inner.engine.is_inherited()
     }
 
     /// What the device is.

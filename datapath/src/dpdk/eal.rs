@@ -1,12 +1,12 @@
 //! DPDK's environment: once in a process, with hugepages or without, as any user.
 
-use super::{descriptor, log};
-use crate::fork::Process;
+use super::{descriptor, log, private_memory};
+use crate::fork::{self, Process};
 use crate::{machine, signals};
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 /// The EAL numbers at most this many cores (RTE_MAX_LCORE).
 const MAX_CORES: usize = dpdk_sys::RTE_MAX_LCORE as usize;
@@ -32,11 +32,13 @@ pub struct EalConfig {
     pub hugepages: Hugepages,
     /// PCI addresses (`0000:01:00.0`) of the NICs to take; with none, DPDK leaves the PCI bus alone.
     pub pci: Vec<String>,
+    /// A port's peer may map that memory. Without such a peer, and without hugepages, a forked child can open ports too.
+    pub shared: bool,
 }
 
 impl Default for EalConfig {
     fn default() -> Self {
-        Self { memory_mb: 512, hugepages: Hugepages::Auto, pci: Vec::new() }
+        Self { memory_mb: 512, hugepages: Hugepages::Auto, pci: Vec::new(), shared: true }
     }
 }
 
@@ -96,9 +98,9 @@ pub enum EalError {
     /// An earlier start failed, and DPDK takes only one in a process.
     #[error("DPDK failed to start earlier in this process, and can't be started twice: {0}")]
     Before(Box<EalError>),
-    /// DPDK runs in the parent, with which this process shares DPDK's memory.
+    /// DPDK runs in the parent, with which this process shares DPDK's memory: hugepages, or those of a port whose peer maps them.
     #[error(
-        "DPDK runs in the process that this one was forked from; open the first device after the fork, or start a program"
+        "DPDK runs in the process that this one was forked from, in memory that both share; open the first device after the fork, or start a program"
     )]
     Forked,
     /// The system gives no thread to start DPDK on.
@@ -108,7 +110,8 @@ pub enum EalError {
 
 enum State {
     NotStarted,
-    /// With these settings, in hugepages or not, in this process or one from which this one was forked.
+    /// With these settings, in hugepages or not, in this process or one from which this one was forked. Memory that is not shared
+    /// goes to a child as a copy.
     Running(EalConfig, bool, Process),
     Failed(EalError),
 }
@@ -127,10 +130,16 @@ impl Eal {
     /// # Errors
     /// See [`EalError`].
     pub fn start(config: &EalConfig) -> Result<Self, EalError> {
-        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*state {
-            State::Running(_, _, process) if process.is_parent() => return Err(EalError::Forked),
-            State::Running(running, huge, _) => return suits(running, *huge, config).map(|()| Self(())),
+        let mut state = fork::lock(&STATE).ok_or(EalError::Forked)?;
+        match &mut *state {
+            State::Running(running, _, process) if process.is_parent() && running.shared => {
+                return Err(EalError::Forked);
+            }
+            State::Running(running, huge, process) => {
+                suits(running, *huge, config)?;
+                *process = Process::this();
+                return Ok(Self(()));
+            }
             State::Failed(why) => return Err(EalError::Before(Box::new(why.clone()))),
             State::NotStarted => {}
         }
@@ -138,7 +147,9 @@ impl Eal {
         let huge = check(config)?;
         match init(command_line(config, huge)?) {
             Ok(()) => {
-                *state = State::Running(config.clone(), huge, Process::this());
+                let shared = huge || config.shared || !becomes_private();
+                let config = EalConfig { shared, ..config.clone() };
+                *state = State::Running(config, huge, Process::this());
                 Ok(Self(()))
             }
             Err(error) => {
@@ -195,6 +206,15 @@ pub(super) fn words(errno: c_int) -> String {
     unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno.abs())) }.to_string_lossy().into_owned()
 }
 
+/// Takes DPDK's memory from all other processes; `false` where that fails, which only forked children notice.
+fn becomes_private() -> bool {
+    let taken = private_memory::take();
+    if let Err(error) = &taken {
+        tracing::debug!("forked processes cannot open ports: {error}");
+    }
+    taken.is_ok()
+}
+
 /// Whether DPDK as it runs has what another device wants.
 fn suits(running: &EalConfig, huge: bool, wanted: &EalConfig) -> Result<(), EalError> {
     let refused = |has: String, wants: String, remedy| Err(EalError::Running { has, wants, remedy });
@@ -210,6 +230,11 @@ fn suits(running: &EalConfig, huge: bool, wanted: &EalConfig) -> Result<(), EalE
         let [has, wants] = [running, wanted].map(|config| format!("{} MiB of memory", config.memory_mb));
         let remedy = "open the device that wants most first, or take fewer buffers";
         return refused(format!("with {has}"), wants, remedy);
+    }
+    if wanted.shared && !running.shared {
+        let remedy = "open the port whose peer maps it first, or in a process of its own";
+        let has = "with memory that is this process's own".to_owned();
+        return refused(has, "memory that a peer can map".to_owned(), remedy);
     }
     let kind = |huge| if huge { "hugepages" } else { "ordinary pages" };
     let wants = match wanted.hugepages {
@@ -292,6 +317,7 @@ fn init(arguments: Vec<CString>) -> Result<(), EalError> {
             // SAFETY: the pointers are NUL-terminated texts that live for ever; the EAL starts once, as STATE says.
             unsafe { dpdk_sys::rte_eal_init(arguments.len() as c_int, arguments.as_mut_ptr()) }
         };
+        let _ = STARTED_IN.set(Process::this());
         let before = descriptor::inheritable();
         let (result, said) = log::complaints_of(start);
         if result < 0 {
@@ -321,8 +347,19 @@ fn remove_runtime_directory() {
     }
 }
 
-/// Runs `f` on DPDK's interrupt thread, between its handlers, and waits for it.
+/// The process that has DPDK's interrupt thread.
+static STARTED_IN: OnceLock<Process> = OnceLock::new();
+
+/// Whether DPDK was started in a process from which this one was forked.
+pub(super) fn is_forked() -> bool {
+    STARTED_IN.get().is_some_and(|process| process.is_parent())
+}
+
+/// Runs `f` on DPDK's interrupt thread, between its handlers, and waits for it. A forked child has no such thread, and no handlers.
 pub(super) fn on_interrupt_thread(f: impl FnOnce() + Send) {
+    if is_forked() {
+        return f();
+    }
     /// The closure, and where to tell that it ran.
     struct Call<'a> {
         f: Option<Box<dyn FnOnce() + Send + 'a>>,

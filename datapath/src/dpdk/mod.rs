@@ -13,6 +13,7 @@ mod packet_ring;
 mod pool;
 mod port;
 mod prepare;
+mod private_memory;
 mod self_test;
 mod unprivileged;
 mod vhost;

@@ -113,7 +113,11 @@ impl Port {
     /// # Errors
     /// What is missing or doesn't fit, with the remedy: see [`PortError`].
     pub fn open(eal: Eal, spec: &PortSpec, config: &PortConfig) -> Result<Self, PortError> {
-        let setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_parent = || PortError::Forked { port: spec.to_string() };
+        if eal::is_forked() && !spec.opens_in_children() {
+            return Err(in_parent());
+        }
+        let setup = fork::lock(&SETUP).ok_or_else(in_parent)?;
         // Drivers start threads too.
         let make = || signals::blocked(|| Self::make(eal, spec, config));
         let (mut port, started) = descriptor::closed_on_exec(make)?;
@@ -398,6 +402,10 @@ impl Setup<'_> {
         let device = match self.spec {
             PortSpec::Ring { name, end } => return self.ring(name, *end),
             PortSpec::Pci(_) | PortSpec::Eal(_) => driver,
+            // A memif's and a tap's driver read no more than a number there.
+            PortSpec::Interface(_) => {
+                format!("{driver}{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+            }
             _ => format!("{driver}{}", NEXT.fetch_add(1, Ordering::Relaxed)),
         };
         let whole = if arguments.is_empty() { device.clone() } else { format!("{device},{arguments}") };

@@ -42,6 +42,10 @@ pub enum PortError {
     Pool { buffers: u32, room: usize, why: String },
     #[error("port `{port}` doesn't open: {step} fails ({errno}): {said}")]
     Driver { port: String, step: &'static str, errno: String, said: String },
+    #[error(
+        "port `{port}` can't be opened in a process forked from one with a device, where DPDK's threads and locks stay; start a program"
+    )]
+    Forked { port: String },
     #[error("port `{port}` doesn't carry frames of {bytes} bytes: {why}")]
     SelfTest { port: String, bytes: usize, why: String },
 }

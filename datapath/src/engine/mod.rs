@@ -167,6 +167,12 @@ impl Engine {
         }
     }
 
+    /// Whether the core runs in a process from which this one was forked.
+    #[must_use]
+    pub fn is_inherited(&self) -> bool {
+        self.process.is_parent()
+    }
+
     /// The interface's other processes; `None` where the port is not on an interface, or belongs to a process from which this one was
     /// forked.
     #[must_use]

@@ -36,7 +36,7 @@ impl Context {
         device: *mut ibv_device,
     ) -> Result<*mut ibv_context, Errno> {
         let opened = configured.open()?;
-        let events = AsyncEvents::new(&opened).inspect_err(|_| configured.close())?;
+        let events = AsyncEvents::new(&opened).inspect_err(|_| configured.close(&opened))?;
         let abi = verbs_context { context: table(device, events.descriptor()), ..extended() };
         let (management, device_memory) = (OnceLock::new(), AtomicUsize::new(0));
         let context = live::give(Self { abi, device: opened, configured, management, events, device_memory });
@@ -50,9 +50,9 @@ impl Context {
         let whole = Self::around(context)?;
         // SAFETY: the program gives it up.
         let context = unsafe { live::take(whole) }?;
-        let configured = context.configured;
+        let (configured, device) = (context.configured, context.device.clone());
         drop(context);
-        configured.close();
+        configured.close(&device);
         Ok(())
     }
 

@@ -77,16 +77,23 @@ impl Configured {
     pub(crate) fn open(&self) -> Result<Device, Errno> {
         let mut open = self.open.lock();
         let device = match &open.device {
-            Some(device) => device.clone(),
-            None => Device::open(&self.config).inspect_err(|error| tracing::error!("{error}"))?,
+            Some(device) if !device.is_inherited() => device.clone(),
+            // A forked process opens its own, whatever its parent had.
+            _ => Device::open(&self.config).inspect_err(|error| tracing::error!("{error}"))?,
         };
+        if open.device.as_ref().is_some_and(Device::is_inherited) {
+            open.contexts = 0;
+        }
         open.device = Some(device.clone());
         open.contexts += 1;
         Ok(device)
     }
 
-    /// Ends a part that [`open`](Self::open) began.
-    pub(crate) fn close(&self) {
+    /// Ends a part that [`open`](Self::open) began. Parts in the device of a parent process are not this one's.
+    pub(crate) fn close(&self, device: &Device) {
+        if device.is_inherited() {
+            return;
+        }
         let mut open = self.open.lock();
         open.contexts = open.contexts.saturating_sub(1);
         if open.contexts == 0 {

@@ -4,11 +4,11 @@ use crate::abi::*;
 use crate::address;
 use crate::errno::{Errno, INVALID, last, made, verb};
 use crate::message::Mad;
+use crate::process::PerProcess;
 use crate::siblings::Siblings;
 use std::ffi::{CStr, c_int, c_void};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::OnceLock;
 
 /// What became of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,17 +52,17 @@ unsafe impl std::marker::Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-static DEVICE: OnceLock<Result<Device, Errno>> = OnceLock::new();
+static DEVICE: PerProcess<Result<Device, Errno>> = PerProcess::new();
 
 /// Takes the place of the device that there would be.
 #[cfg(test)]
 pub(crate) fn pretend(device: Device) -> &'static Device {
-    DEVICE.get_or_init(|| Ok(device)).as_ref().unwrap()
+    DEVICE.cell().get_or_init(|| Ok(device)).as_ref().unwrap()
 }
 
 /// The device; `ENODEV` where there is none.
 pub(crate) fn device() -> Result<&'static Device, Errno> {
-    DEVICE.get_or_init(Device::open).as_ref().map_err(|errno| *errno)
+    DEVICE.cell().get_or_init(Device::open).as_ref().map_err(|errno| *errno)
 }
 
 /// A function of this project's libibverbs.

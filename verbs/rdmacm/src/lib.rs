@@ -29,6 +29,7 @@ mod manager;
 mod message;
 #[cfg(test)]
 mod pretend;
+mod process;
 mod queue_pair;
 mod shared;
 mod siblings;

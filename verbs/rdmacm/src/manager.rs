@@ -11,12 +11,13 @@ use crate::errno::{Errno, last, status};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
 use crate::message::{self, Kind, Mad, Reason, ServiceStatus};
+use crate::process::PerProcess;
 use crate::siblings::Held;
 use crate::strangers::Strangers;
 use crate::tables::{Place, Tables};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The first of the ports that programs get when they don't ask for one.
@@ -53,7 +54,7 @@ enum Parting {
     Done,
 }
 
-static MANAGER: OnceLock<Result<Manager, Errno>> = OnceLock::new();
+static MANAGER: PerProcess<Result<Manager, Errno>> = PerProcess::new();
 
 /// The manager, with its thread.
 fn manager() -> Result<&'static Manager, Errno> {
@@ -68,7 +69,7 @@ fn manager() -> Result<&'static Manager, Errno> {
         let wake = unsafe { OwnedFd::from_raw_fd(wake) };
         let body = move || {
             // The thread begins before the cell is filled.
-            if let Ok(manager) = MANAGER.wait() {
+            if let Ok(manager) = MANAGER.cell().wait() {
                 manager.run(device);
             }
         };
@@ -79,14 +80,14 @@ fn manager() -> Result<&'static Manager, Errno> {
         unsafe { libc::atexit(at_exit) };
         Ok(Manager::new(wake))
     };
-    MANAGER.get_or_init(start).as_ref().map_err(|errno| *errno)
+    MANAGER.cell().get_or_init(start).as_ref().map_err(|errno| *errno)
 }
 
 /// Connections of a process that ends are ended, as Linux ends them when it closes the process's files. The manager's thread does it:
 /// the thread that exits may have lost its thread-local storage.
 extern "C" fn at_exit() {
     status(|| {
-        let Some(Ok(manager)) = MANAGER.get() else { return Ok(()) };
+        let Some(Ok(manager)) = MANAGER.cell().get() else { return Ok(()) };
         if manager.process == std::process::id() {
             manager.part();
         }

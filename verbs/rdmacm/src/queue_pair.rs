@@ -5,9 +5,9 @@ use crate::connect;
 use crate::device::device;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, made, out, status};
 use crate::id::Id;
+use crate::process::PerProcess;
 use crate::xrc;
 use std::ffi::c_int;
-use std::sync::OnceLock;
 
 /// The domain of those who bring none, kept for the process's life as the device is.
 struct DefaultDomain(*mut ibv_pd);
@@ -18,13 +18,13 @@ unsafe impl Send for DefaultDomain {}
 unsafe impl Sync for DefaultDomain {}
 
 pub(crate) fn default_domain() -> Result<*mut ibv_pd, Errno> {
-    static DOMAIN: OnceLock<Result<DefaultDomain, Errno>> = OnceLock::new();
+    static DOMAIN: PerProcess<Result<DefaultDomain, Errno>> = PerProcess::new();
     let make = || {
         let context = device()?.context;
         // SAFETY: the context is open.
         made(unsafe { ibv_alloc_pd(context) }).map(DefaultDomain)
     };
-    DOMAIN.get_or_init(make).as_ref().map(|domain| domain.0).map_err(|errno| *errno)
+    DOMAIN.cell().get_or_init(make).as_ref().map(|domain| domain.0).map_err(|errno| *errno)
 }
 
 /// A completion queue with a channel of its own.

@@ -4,10 +4,10 @@ use crate::abi::*;
 use crate::device::device;
 use crate::errno::{Errno, UNSUPPORTED, made};
 use crate::id::Id;
+use crate::process::PerProcess;
 use crate::queue_pair;
 use std::mem::offset_of;
 use std::ptr::null_mut;
-use std::sync::OnceLock;
 
 /// The verbs that the headers call by the context.
 fn verbs() -> Result<&'static verbs_context, Errno> {
@@ -25,7 +25,7 @@ unsafe impl Send for DefaultDomain {}
 unsafe impl Sync for DefaultDomain {}
 
 fn default_domain() -> Result<*mut ibv_xrcd, Errno> {
-    static DOMAIN: OnceLock<Result<DefaultDomain, Errno>> = OnceLock::new();
+    static DOMAIN: PerProcess<Result<DefaultDomain, Errno>> = PerProcess::new();
     let make = || {
         let open = verbs()?.open_xrcd.ok_or(UNSUPPORTED)?;
         let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
@@ -33,7 +33,7 @@ fn default_domain() -> Result<*mut ibv_xrcd, Errno> {
         // SAFETY: the context is open.
         made(unsafe { open(device()?.context, &mut wanted) }).map(DefaultDomain)
     };
-    DOMAIN.get_or_init(make).as_ref().map(|domain| domain.0).map_err(|errno| *errno)
+    DOMAIN.cell().get_or_init(make).as_ref().map(|domain| domain.0).map_err(|errno| *errno)
 }
 
 /// Makes a target; what it is asked for beside its kind it has no use for.

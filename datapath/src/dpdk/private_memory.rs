@@ -1,0 +1,77 @@
+//! DPDK's memory made this process's own, so that a forked child has a copy of it and can open ports.
+//!
+//! Without hugepages DPDK maps a memfd, for peers that map it too (a memif's zero-copy peer, a vhost-user back end). Where no port has
+//! such a peer, private pages take its place right after DPDK's start: the kernel copies them for a child when either side writes.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What DPDK calls its memory, in `/proc/self/maps`.
+const NAME: &str = "/memfd:nohuge";
+
+/// Puts private pages in the place of DPDK's memory. DPDK has started, and no port is open.
+///
+/// # Errors
+/// Returns an error if the memory is not found, or the system has none left. Then it is as it was.
+pub(super) fn take() -> io::Result<()> {
+    let missing = || io::Error::new(io::ErrorKind::NotFound, "DPDK's memory is not where it was expected");
+    let (start, length) = mapping().ok_or_else(missing)?;
+    let file = file().ok_or_else(missing)?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, where the kernel has room.
+    let copy =
+        unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if copy == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    for (at, count) in written(file, length) {
+        // SAFETY: both mappings are `length` bytes long, which the file is too, and only DPDK's start has written the first.
+        unsafe {
+            let from = std::ptr::with_exposed_provenance::<u8>(start + at);
+            std::ptr::copy_nonoverlapping(from, copy.cast::<u8>().add(at), count);
+        }
+    }
+    let place = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start);
+    // SAFETY: the copy has the same length and bytes, and no thread uses the memory: no port is open.
+    let moved =
+        unsafe { libc::mremap(copy, length, length, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, place) };
+    if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Where the memory is, and how long: one mapping.
+fn mapping() -> Option<(usize, usize)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let mut found = maps.lines().filter(|line| line.contains(NAME)).filter_map(|line| {
+        let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+        let [start, end] = [start, end].map(|address| usize::from_str_radix(address, 16).ok());
+        Some((start?, end? - start?))
+    });
+    let one = found.next()?;
+    found.next().is_none().then_some(one)
+}
+
+/// The descriptor of the memory, which DPDK keeps open.
+fn file() -> Option<BorrowedFd<'static>> {
+    let open = std::fs::read_dir("/proc/self/fd").ok()?;
+    let mut numbers = open.flatten().filter_map(|entry| {
+        let target = std::fs::read_link(entry.path()).ok()?;
+        target.to_str()?.starts_with(NAME).then(|| entry.file_name().to_str()?.parse().ok())?
+    });
+    // SAFETY: DPDK never closes it.
+    numbers.next().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// The parts of a file that were written, each with its length.
+fn written(file: BorrowedFd<'_>, length: usize) -> Vec<(usize, usize)> {
+    let seek = |from: usize, whence| {
+        // SAFETY: plain numbers; nobody reads by the descriptor's position.
+        usize::try_from(unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, whence) }).ok()
+    };
+    let (mut parts, mut at) = (Vec::new(), 0);
+    while let Some(start) = seek(at, libc::SEEK_DATA).filter(|start| *start < length) {
+        let end = seek(start, libc::SEEK_HOLE).unwrap_or(length).min(length);
+        parts.push((start, end - start));
+        at = end;
+    }
+    parts
+}

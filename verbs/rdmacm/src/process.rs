@@ -1,0 +1,54 @@
+//! What a process has once, and what a forked child has anew: the device, its manager, and the domains of those who bring none.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
+
+/// Forks of forks that have their own. Later ones have what the last of these had.
+const DEEPEST: usize = 16;
+
+/// The number of forks between this process and the one that loaded the library.
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A value that each process makes for itself. A child never waits for a thread of its parent that was making one.
+pub(crate) struct PerProcess<T>([OnceLock<T>; DEEPEST]);
+
+impl<T> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self([const { OnceLock::new() }; DEEPEST])
+    }
+
+    /// The calling process's.
+    pub(crate) fn cell(&self) -> &OnceLock<T> {
+        static WATCH: Once = Once::new();
+        // SAFETY: the function is there as long as the library is. Out of memory, children have what their parent had.
+        WATCH.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
+        &self.0[GENERATION.load(Ordering::Relaxed).min(DEEPEST - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::c_int;
+
+    #[test]
+    fn a_child_has_its_own() {
+        static VALUE: PerProcess<u32> = PerProcess::new();
+        assert_eq!(*VALUE.cell().get_or_init(|| 1), 1);
+        // SAFETY: the child only looks at the cell, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let own = VALUE.cell().get().is_none() && *VALUE.cell().get_or_init(|| 2) == 2;
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(c_int::from(!own)) };
+        }
+        let mut status = -1;
+        // SAFETY: there is room for the status of a child of this process.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!((status, *VALUE.cell().get().unwrap()), (0, 1));
+    }
+}

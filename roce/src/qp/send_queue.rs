@@ -154,7 +154,7 @@ mod tests {
     fn push(queue: &mut SendQueue, id: u64) {
         let remote = Remote { address: 0, rkey: Rkey::new(1) };
         // Some own memory.
-        let data = Data::inline(&[id as u8; 100][..if id % 3 == 0 { 100 } else { 8 }]);
+        let data = Data::inline(&[id as u8; 100][..if id.is_multiple_of(3) { 100 } else { 8 }]);
         let mut checked = CheckedSend { request: SendRequest::write(id, data.clone(), remote), length: 0 };
         let wqe = queue.push(&mut checked, 16);
         assert_eq!((wqe.request.id, &wqe.request.data), (id, &data));

@@ -1,6 +1,7 @@
 //! An egress port: its queues, its shaper, and the time at which each frame leaves.
 
 use crate::classes::{ClassId, Queued, Queues, SecondClass};
+use crate::shares::Shares;
 use crate::statistics::Statistics;
 use cc::{Instant, Rate};
 use datapath::io::PacketBuf;
@@ -16,6 +17,8 @@ pub(crate) struct Snapshot {
     pub(crate) tx_bytes: u64,
     /// Bytes that wait behind it, in its class.
     pub(crate) queue: u64,
+    /// The two as telemetry tells them: of two classes, each in units of the whole link.
+    pub(crate) told: (u64, u64),
     /// How long it has waited.
     pub(crate) sojourn: Duration,
 }
@@ -40,6 +43,7 @@ pub(crate) struct Egress<B> {
     free: Instant,
     rest: u64,
     tx_bytes: u64,
+    shares: Option<Shares>,
     pub(crate) statistics: Statistics,
 }
 
@@ -60,6 +64,7 @@ impl<B: PacketBuf> Egress<B> {
             free: Instant::ZERO,
             rest: 0,
             tx_bytes: 0,
+            shares: rate.zip(second).map(|(rate, second)| Shares::new(rate, second)),
             statistics: Statistics::new(limit, Instant::ZERO),
         }
     }
@@ -122,8 +127,13 @@ impl<B: PacketBuf> Egress<B> {
             let Some((class, Queued { mut buf, ready })) = self.waiting.take(time) else { return };
             let (tx_bytes, queue) = (self.tx_bytes, self.waiting.bytes(class));
             let sojourn = time.saturating_since(ready);
-            leave(&mut buf, Snapshot { time, tx_bytes, queue, sojourn });
+            let shares = self.shares.as_mut();
+            let told = shares.map_or((tx_bytes, queue), |shares| shares.told(time, class, queue));
+            leave(&mut buf, Snapshot { time, tx_bytes, queue, told, sojourn });
             let bytes = buf.len() as u64;
+            if let Some(shares) = &mut self.shares {
+                shares.left(time, class, bytes);
+            }
             self.tx_bytes += bytes;
             self.released_bytes += bytes;
             self.released.push_back(buf);

@@ -30,6 +30,7 @@ mod report;
 mod runner;
 mod script;
 mod series;
+mod shares;
 pub mod sim;
 pub mod soak;
 mod stations;

@@ -416,8 +416,8 @@ impl<B: PacketBuf> Port<B> {
                 port: *place,
                 rate,
                 time: at.time.as_nanos(),
-                tx_bytes: at.tx_bytes,
-                queue: if *tell_sojourn { rate.bytes_in(at.sojourn) } else { at.queue },
+                tx_bytes: at.told.0,
+                queue: if *tell_sojourn { rate.bytes_in(at.sojourn) } else { at.told.1 },
                 sojourn: at.sojourn.as_nanos() as u64,
                 load,
             };

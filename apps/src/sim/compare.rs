@@ -192,11 +192,16 @@ fn sizes(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compar
         for row in &rows {
             let at = |name| column(&header, row, name);
             let (Some(low), Some(high)) = (at("size_lo"), at("size_hi")) else { continue };
-            let same = |ours: &&SizeRow| (ours.low, ours.high) == (low as u64, high as u64);
+            // Without a column for it, a table is about flows that are no incast's.
+            let place = header.iter().position(|column| column == "type");
+            let kind = place.and_then(|place| row.get(place)).unwrap_or("bg");
+            let same =
+                |ours: &&SizeRow| ours.kind() == kind && (ours.low, ours.high) == (low as u64, high as u64);
             let Some(ours) = ours.rows.iter().find(same) else { continue };
             for (name, ours) in [("p50", ours.p50), ("p95", ours.p95), ("p99", ours.p99)] {
                 let Some(theirs) = at(name) else { continue };
-                let name = format!("slowdown {name}, {low} to {high} B");
+                let of = if kind == "bg" { "" } else { ", incast" };
+                let name = format!("slowdown {name}{of}, {low} to {high} B");
                 compared.push(Compared { name, ours, theirs, band: theirs * SHARE });
             }
         }

@@ -28,6 +28,8 @@ const EDGES: [u64; 17] = [
 /// Slowdowns of flows of some lengths.
 #[derive(Clone, Copy, Debug)]
 pub struct SizeRow {
+    /// Of flows of incasts on top of other traffic; of the others, if not.
+    pub is_incast: bool,
     pub low: u64,
     pub high: u64,
     pub count: usize,
@@ -47,13 +49,22 @@ pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[low] + (sorted[high] - sorted[low]) * part
 }
 
-/// Slowdowns by length: all first, then each part that has flows.
+impl SizeRow {
+    /// What the reference calls its flows.
+    pub const fn kind(&self) -> &'static str {
+        if self.is_incast { "incast" } else { "bg" }
+    }
+}
+
+/// Slowdowns by length: all first, then each part that has flows; the same of incasts' flows behind those of all others.
 pub fn by_size(scenario: &Scenario, outcome: &Outcome) -> Vec<SizeRow> {
     let whole = [(EDGES[0], EDGES[16])];
     let parts = EDGES.windows(2).map(|edges| (edges[0], edges[1]));
-    let row = |(low, high): (u64, u64)| {
+    let row = |(is_incast, (low, high)): (bool, (u64, u64))| {
         let bytes = |flow: usize| scenario.setup.flows[flow].bytes;
-        let of = outcome.finished.iter().filter(|flow| (low..high).contains(&bytes(flow.flow)));
+        let kind = |flow: usize| scenario.setup.flows[flow].is_incast == is_incast;
+        let of = outcome.finished.iter();
+        let of = of.filter(|flow| kind(flow.flow) && (low..high).contains(&bytes(flow.flow)));
         let (mut slowdowns, mut micros) = (Vec::new(), 0.0);
         for flow in of {
             slowdowns.push(flow.slowdown());
@@ -63,17 +74,23 @@ pub fn by_size(scenario: &Scenario, outcome: &Outcome) -> Vec<SizeRow> {
         let count = slowdowns.len();
         let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| quantile(&slowdowns, share));
         let mean = slowdowns.iter().sum::<f64>() / count as f64;
-        SizeRow { low, high, count, p50, p95, p99, mean, mean_fct_us: micros / count as f64 }
+        SizeRow { is_incast, low, high, count, p50, p95, p99, mean, mean_fct_us: micros / count as f64 }
     };
-    whole.into_iter().chain(parts).map(row).filter(|row| row.count > 0).collect()
+    let ranges: Vec<_> = whole.into_iter().chain(parts).collect();
+    let kinds = [false, true].into_iter().flat_map(|kind| ranges.iter().map(move |&range| (kind, range)));
+    kinds.map(row).filter(|row| row.count > 0).collect()
 }
 
 /// Slowdowns by length, as text.
 pub fn table(rows: &[SizeRow]) -> String {
-    let mut text = format!("{:>21} {:>7} {:>8} {:>8} {:>8}\n", "bytes", "flows", "p50", "p95", "p99");
+    let mut text = format!("{:>28} {:>7} {:>8} {:>8} {:>8}\n", "bytes", "flows", "p50", "p95", "p99");
     for row in rows {
         let SizeRow { low, high, count, p50, p95, p99, .. } = row;
-        let _ = writeln!(text, "{low:>10} {high:>10} {count:>7} {p50:>8.3} {p95:>8.3} {p99:>8.3}");
+        let _ = writeln!(
+            text,
+            "{:<6} {low:>10} {high:>10} {count:>7} {p50:>8.3} {p95:>8.3} {p99:>8.3}",
+            row.kind()
+        );
     }
     text
 }

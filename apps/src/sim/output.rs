@@ -64,10 +64,14 @@ fn fct(scenario: &Scenario, outcome: &Outcome) -> String {
 }
 
 fn slowdown(rows: &[SizeRow]) -> String {
-    let mut text = String::from("size_lo,size_hi,n,p50,p95,p99,mean,mean_fct_us\n");
+    let mut text = String::from("type,size_lo,size_hi,n,p50,p95,p99,mean,mean_fct_us\n");
     for row in rows {
-        let SizeRow { low, high, count, p50, p95, p99, mean, mean_fct_us } = row;
-        let _ = writeln!(text, "{low},{high},{count},{p50:.4},{p95:.4},{p99:.4},{mean:.4},{mean_fct_us:.3}");
+        let SizeRow { low, high, count, p50, p95, p99, mean, mean_fct_us, .. } = row;
+        let _ = writeln!(
+            text,
+            "{},{low},{high},{count},{p50:.4},{p95:.4},{p99:.4},{mean:.4},{mean_fct_us:.3}",
+            row.kind()
+        );
     }
     text
 }

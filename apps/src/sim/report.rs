@@ -166,7 +166,7 @@ fn plots(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> Result<Str
         )?;
     }
     // The first row is of all lengths.
-    let sizes = rows.get(1..).unwrap_or_default();
+    let sizes: Vec<&SizeRow> = rows.iter().skip(1).filter(|row| !row.is_incast).collect();
     if sizes.len() > 1 {
         let middle = |row: &SizeRow| {
             let high = if row.high < LONGEST { row.high } else { row.low * 3 };
@@ -243,11 +243,12 @@ fn slowdowns(rows: &[SizeRow]) -> String {
     let mut text = String::from(
         "<h2>How many times longer than alone</h2><table><tr><th>length<th>flows<th>p50<th>p95<th>p99<th>mean",
     );
-    for SizeRow { low, high, count, p50, p95, p99, mean, .. } in rows {
+    for row in rows {
+        let SizeRow { low, high, count, p50, p95, p99, mean, .. } = row;
         let _ = write!(
             text,
             "<tr><td>{}<td>{count}<td>{p50:.3}<td>{p95:.3}<td>{p99:.3}<td>{mean:.3}",
-            range(*low, *high)
+            range(*low, *high) + if row.is_incast { ", incast" } else { "" }
         );
     }
     text + "</table>"

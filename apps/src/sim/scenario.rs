@@ -156,9 +156,11 @@ struct FlowText {
     dscp: u8,
 }
 
-/// A row of a flow list, as in the reference: bytes, and the start in ns.
+/// A row of a flow list, as in the reference: bytes, and the start in ns; flows of an incast have a port of their own.
 #[derive(Deserialize)]
 struct Row {
+    #[serde(default)]
+    dport: u32,
     src: u32,
     dst: u32,
     bytes: u64,
@@ -166,7 +168,7 @@ struct Row {
 }
 
 const fn buffer() -> u64 {
-    32_000_000
+    32 << 20
 }
 
 const fn one() -> u32 {
@@ -277,6 +279,8 @@ pub fn read(
     Ok(Scenario { setup, reference, first_host: text.first_host })
 }
 
+/// The destination port of an incast's flows in flow lists of the authors; others have 100.
+const INCAST_PORT: u32 = 200;
 /// The longest time in a scenario: virtual time counts ps in 64 bits.
 const LONGEST: Duration = Duration::from_secs(100_000);
 /// Flows of one run at most.
@@ -468,13 +472,13 @@ fn list(file: &Path, first: u32) -> Result<Vec<Flow>, Failure> {
     let (mut flows, mut record) = (Vec::new(), StringRecord::new());
     while table.read(&mut record).map_err(wrong)? {
         let refused = |why: String| failed(format!("line {}: {why}", flows.len() + 2));
-        let Row { src, dst, bytes, start_ns } = record.deserialize(Some(&header)).map_err(wrong)?;
+        let Row { dport, src, dst, bytes, start_ns } = record.deserialize(Some(&header)).map_err(wrong)?;
         let start = virtual_time(Duration::from_nanos(start_ns))
             .map_err(|why| refused(format!("start_ns {start_ns}: {why}")))?;
         if flows.len() == FLOWS {
             return Err(refused(format!("more than {FLOWS} flows: a run has at most so many")));
         }
-        flows.push(spec(src, dst, bytes, start, first));
+        flows.push(Flow { is_incast: dport == INCAST_PORT, ..spec(src, dst, bytes, start, first) });
     }
     Ok(flows)
 }

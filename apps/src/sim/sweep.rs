@@ -141,6 +141,11 @@ fn show(args: &Args, table: Option<OutFile>, runs: Vec<Run>) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether two runs' rows are about the same flows.
+fn same_row(one: &SizeRow, other: &SizeRow) -> bool {
+    (one.is_incast, one.low, one.high) == (other.is_incast, other.low, other.high)
+}
+
 /// The mean of each figure.
 fn mean(runs: &[Run]) -> Ours {
     let count = runs.len() as f64;
@@ -149,9 +154,7 @@ fn mean(runs: &[Run]) -> Ours {
     let has_all = runs.iter().all(|run| run.ours.steady.is_some());
     let row = |row: &SizeRow| {
         let of = |figure: fn(&SizeRow) -> f64| {
-            let same = |run: &Run| {
-                run.ours.rows.iter().find(|other| other.low == row.low && other.high == row.high).map(figure)
-            };
+            let same = |run: &Run| run.ours.rows.iter().find(|other| same_row(other, row)).map(figure);
             let values: Vec<f64> = runs.iter().filter_map(same).collect();
             values.iter().sum::<f64>() / values.len() as f64
         };

@@ -75,6 +75,8 @@ impl<'a, P: Parcel> Network<'a, P> {
     pub(super) fn new(setup: &'a Setup, stamps: bool) -> Result<Self, SetupError> {
         let ports = ports(setup);
         let routes = Routes::new(&setup.topology, &ports)?;
+        // Hosts' ports come first.
+        let host = ports.first().map_or(Rate::default(), |port| port.rate);
         let mut first_ports = vec![u32::MAX; setup.topology.switches()];
         let mut headrooms = vec![Vec::new(); setup.topology.switches()];
         for (id, port) in ports.iter().enumerate() {
@@ -83,9 +85,10 @@ impl<'a, P: Parcel> Network<'a, P> {
             *first = (*first).min(id as u32);
             let round = 2.0 * port.delay as f64 * port.rate.as_bps() as f64 / 8e12;
             let rounds = setup.pfc.map_or(0.0, |pfc| pfc.headroom);
-            headrooms[switch as usize].push((round * rounds) as u64);
+            let share = setup.pfc.map_or(1.0, |pfc| pfc.share_of(port.rate, host));
+            headrooms[switch as usize].push(((round * rounds) as u64, share));
         }
-        let buffer = |rooms: Vec<u64>| SharedBuffer::new(setup.buffer, setup.pfc, rooms.into_iter());
+        let buffer = |rooms: Vec<(u64, f64)>| SharedBuffer::new(setup.buffer, setup.pfc, rooms.into_iter());
         let mut random = Random::new(setup.seed);
         let jitter = picos(setup.jitter) / 1000 + 1;
         let begun = setup.flows.iter().map(|flow| {
@@ -200,6 +203,9 @@ impl<'a, P: Parcel> Network<'a, P> {
         if self.parcels.get(packet).is_looked_at() {
             self.mark_and_stamp(switch, port, packet, class, instant.saturating_since(ready));
         }
+        if let Some(shares) = &mut self.ports[port as usize].shares {
+            shares.left(instant, class, self.parcels.get(packet).size().into());
+        }
         let free_at = self.transmit(port, packet);
         if goes_on {
             self.tell_pause(ingress, false);
@@ -231,7 +237,8 @@ impl<'a, P: Parcel> Network<'a, P> {
             return;
         }
         let tx_bytes = place.tx_bytes;
-        let at = Snapshot { time, tx_bytes, queue, sojourn };
+        let told = place.shares.as_mut().map_or((tx_bytes, queue), |shares| shares.told(time, class, queue));
+        let at = Snapshot { time, tx_bytes, queue, told, sojourn };
         let size = u64::from(parcel.size());
         let load = place.load.as_mut().map_or_else(Load::default, |load| load.on_departure(&at, size));
         parcel.stamp(&PortState {
@@ -239,8 +246,8 @@ impl<'a, P: Parcel> Network<'a, P> {
             port: place.place,
             rate: place.rate,
             time: time.as_nanos(),
-            tx_bytes,
-            queue: if self.setup.tell_sojourn { place.rate.bytes_in(sojourn) } else { queue },
+            tx_bytes: told.0,
+            queue: if self.setup.tell_sojourn { place.rate.bytes_in(sojourn) } else { told.1 },
             sojourn: sojourn.as_nanos() as u64,
             load,
         });

@@ -7,6 +7,7 @@ use crate::classes::{Length, Queues};
 use crate::direct::Told;
 use crate::load::LoadMeter;
 use crate::marking::Marker;
+use crate::shares::Shares;
 use cc::Rate;
 use roce::wire::Numbers;
 use std::collections::HashMap;
@@ -46,6 +47,8 @@ pub(super) struct Port {
     pub(super) load: Option<LoadMeter>,
     /// Whom it tells of congestion at once.
     pub(super) told: Option<Told>,
+    /// What telemetry tells each of two classes.
+    pub(super) shares: Option<Shares>,
     pub(super) bytes: u64,
     pub(super) tx_bytes: u64,
     pub(super) is_paused: bool,
@@ -77,6 +80,7 @@ impl Port {
             free_at: 0,
             look_at: None,
             queue: Queues::new(0, setup.second_class),
+            shares: setup.second_class.map(|second| Shares::new(rate, second)),
             bytes: 0,
             tx_bytes: 0,
             is_paused: false,

@@ -63,7 +63,8 @@ impl Conventions {
 /// Priority flow control: a switch that is short of buffer pauses who fills it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pfc {
-    /// A port may take this share of what is free before its peer is paused.
+    /// A port may take this share of what is free before its peer is paused: a port as fast as the hosts' links. One of twice the
+    /// rate may take twice as much, and so on up to all of it, as the authors of HPCC have it.
     pub share: f64,
     /// It goes on once it is so many bytes below.
     pub resume: u64,
@@ -73,6 +74,12 @@ pub struct Pfc {
 
 impl Pfc {
     const DEFAULT: Self = Self { share: 0.125, resume: 3000, headroom: 1.5 };
+
+    /// The share of a port of `rate` in a network whose hosts have links of `host`.
+    pub(super) fn share_of(&self, rate: Rate, host: Rate) -> f64 {
+        let doublings = rate.as_bps().checked_div(host.as_bps()).unwrap_or(1).max(1).ilog2();
+        (0..doublings).fold(self.share, |share, _| if share < 1.0 { (2.0 * share).min(1.0) } else { share })
+    }
 }
 
 impl Default for Pfc {
@@ -177,7 +184,7 @@ pub(super) const LONGEST: u64 = 1 << 30;
 const PIECES: u64 = 64;
 
 impl Setup {
-    /// The product as it ships: endpoints, switches with 32 MB of buffer and PFC, no marks, one class, seed 1, at most a second.
+    /// The product as it ships: endpoints, switches with 32 MiB of buffer and PFC, no marks, one class, seed 1, at most a second.
     #[must_use]
     pub const fn new(topology: Topology, flows: Vec<Flow>, congestion: Congestion) -> Self {
         Self {
@@ -193,7 +200,7 @@ impl Setup {
             linux_ioam: false,
             lie: Probability::NEVER,
             deaf: false,
-            buffer: 32_000_000,
+            buffer: 32 << 20,
             pfc: Some(Pfc::DEFAULT),
             flows,
             jitter: Duration::ZERO,

@@ -11,6 +11,8 @@ struct Ingress {
     bytes: u64,
     headroom_used: u64,
     headroom: u64,
+    /// Of what is free, what it may take.
+    share: f64,
     is_pausing: bool,
 }
 
@@ -35,20 +37,22 @@ pub(super) struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// `headrooms` are the bytes that may still come, by port, after a pause was sent.
-    pub(super) fn new(size: u64, pfc: Option<Pfc>, headrooms: impl Iterator<Item = u64>) -> Self {
-        let port =
-            |headroom| Ingress { headroom: if pfc.is_some() { headroom } else { 0 }, ..Ingress::default() };
-        let ports: Vec<_> = headrooms.map(port).collect();
+    /// For each port, the bytes that may still come after a pause was sent, and the share of what is free that it may take.
+    pub(super) fn new(size: u64, pfc: Option<Pfc>, ports: impl Iterator<Item = (u64, f64)>) -> Self {
+        let port = |(headroom, share)| {
+            let headroom = if pfc.is_some() { headroom } else { 0 };
+            Ingress { headroom, share, ..Ingress::default() }
+        };
+        let ports: Vec<_> = ports.map(port).collect();
         let headroom = ports.iter().map(|port| port.headroom).sum();
         Self { size, used: 0, shared: 0, pfc, ports, headroom }
     }
 
-    /// What one port may hold of the shared part.
-    fn threshold(&self) -> u64 {
+    /// What a port may hold of the shared part.
+    fn threshold(&self, port: usize) -> u64 {
         let own = self.headroom + RESERVE * self.ports.len() as u64;
         let free = self.size.saturating_sub(own).saturating_sub(self.shared);
-        (free as f64 * self.pfc.map_or(1.0, |pfc| pfc.share)) as u64
+        (free as f64 * self.ports[port].share) as u64
     }
 
     const fn shared_of(bytes: u64) -> u64 {
@@ -56,7 +60,7 @@ impl SharedBuffer {
     }
 
     pub(super) fn take(&mut self, port: usize, size: u64) -> Taken {
-        let threshold = self.threshold();
+        let threshold = self.threshold(port);
         let at = &mut self.ports[port];
         let fits = Self::shared_of(at.bytes + size) <= threshold && self.used + size <= self.size;
         if !fits && at.headroom_used + size > at.headroom {
@@ -89,7 +93,7 @@ impl SharedBuffer {
         if !self.ports[port].is_pausing {
             return false;
         }
-        let (threshold, resume) = (self.threshold(), self.pfc.map_or(0, |pfc| pfc.resume));
+        let (threshold, resume) = (self.threshold(port), self.pfc.map_or(0, |pfc| pfc.resume));
         let at = &mut self.ports[port];
         let shared = Self::shared_of(at.bytes);
         let goes_on = at.headroom_used == 0 && (shared == 0 || shared + resume <= threshold);
@@ -104,7 +108,7 @@ mod tests {
 
     #[test]
     fn without_pfc_what_does_not_fit_is_dropped() {
-        let mut buffer = SharedBuffer::new(20_000, None, [0, 0].into_iter());
+        let mut buffer = SharedBuffer::new(20_000, None, [(0, 1.0); 2].into_iter());
         let taken = (0..30).filter(|_| buffer.take(0, 1000) == Taken::Yes).count();
         assert!((10..=20).contains(&taken), "{taken}: half of what is free, and its own");
         assert_eq!(buffer.take(1, 1000), Taken::Yes, "the other port has its own");
@@ -113,9 +117,27 @@ mod tests {
         assert_eq!((buffer.used, buffer.shared), (0, 0));
     }
 
+    /// The authors' shares: an eighth for ports as fast as the hosts', half for four times that, and no more than all.
+    #[test]
+    fn a_faster_port_may_hold_more() {
+        let host = cc::Rate::from_gbps(100);
+        let share = |gbps| Pfc::default().share_of(cc::Rate::from_gbps(gbps), host);
+        assert_eq!(
+            [25, 100, 199, 200, 400, 800, 3200].map(share),
+            [0.125, 0.125, 0.125, 0.25, 0.5, 1.0, 1.0]
+        );
+        let ports = [100, 400].map(|gbps| (0, share(gbps)));
+        let held = |port| {
+            let mut buffer = SharedBuffer::new(1_000_000, Some(Pfc::default()), ports.into_iter());
+            (0..1000).filter(|_| buffer.take(port, 1000) != Taken::No).count()
+        };
+        // A share of what is free is s / (1 + s) of all.
+        assert_eq!([0, 1].map(held), [114, 335]);
+    }
+
     #[test]
     fn with_pfc_nothing_is_lost_within_the_headroom() {
-        let mut buffer = SharedBuffer::new(100_000, Some(Pfc::default()), [10_000; 2].into_iter());
+        let mut buffer = SharedBuffer::new(100_000, Some(Pfc::default()), [(10_000, 0.125); 2].into_iter());
         let mut taken = 0;
         while buffer.take(0, 1000) == Taken::Yes {
             taken += 1;

@@ -1,0 +1,70 @@
+//! Deficit round robin protects a class that is paced by telemetry, whatever the other class does:
+//! `cargo test --release -p ferroce-fabric --test classes -- --nocapture` prints the figures.
+
+use cc::{AlgorithmConfig, DcqcnConfig, HpccConfig, Rate};
+use ferroce_fabric::sim::{Flow, Sampling, Setup, Topology, run, window};
+use ferroce_fabric::{Probability, Red, SecondClass};
+use roce::qp::Congestion;
+use std::num::{NonZeroU8, NonZeroU32};
+use std::time::Duration;
+
+const LINE: Rate = Rate::from_gbps(100);
+const T: Duration = Duration::from_nanos(4400);
+
+fn hpcc() -> Congestion {
+    let config = HpccConfig::new(LINE, T, NonZeroU32::new(2).unwrap());
+    Congestion { in_band: Some(NonZeroU32::MIN), ..Congestion::new(AlgorithmConfig::Hpcc(config)) }
+}
+
+/// Gb/s of payload of the second class, guaranteed 75 of 100, whose two flows run HPCC++, and of the other class, paced by `other`.
+fn carried(other: Option<Congestion>, others: u32) -> [f64; 2] {
+    let host = 2 + others;
+    let flow = |source| Flow {
+        source,
+        destination: host,
+        bytes: 1 << 30,
+        start: Duration::ZERO,
+        is_incast: false,
+        dscp: if source < 2 { 46 } else { 0 },
+    };
+    let flows: Vec<_> = (0..host).map(flow).collect();
+    let weights = [1, 3].map(|weight| NonZeroU8::new(weight).unwrap());
+    let [from, until] = [2, 5].map(Duration::from_millis);
+    let topology = Topology::star(host as usize + 1, LINE, Duration::from_micros(1));
+    let setup = Setup {
+        rival: Some((46, hpcc())),
+        second_class: Some(SecondClass { dscp: 46, weights }),
+        red: Some(Red { from: 100_000, to: 400_000, most: Probability::new(0.2).unwrap() }),
+        sampling: Some(Sampling { every: Duration::from_micros(5), host, flows: flows.len() }),
+        limit: until,
+        ..Setup::new(topology, flows, other.unwrap_or_else(hpcc))
+    };
+    let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+    assert!(window(&outcome.series, from, until).is_some());
+    let at = |time: Duration| {
+        outcome.series.iter().find(|row| row.time >= time.as_nanos() as u64 - 5_000).unwrap()
+    };
+    let (first, last) = (at(from), at(until));
+    let gbps = |flows: std::ops::Range<usize>| {
+        let bytes: u64 = flows.map(|flow| last.acked[flow] - first.acked[flow]).sum();
+        bytes as f64 * 8.0 / (last.time - first.time) as f64
+    };
+    [gbps(0..2), gbps(2..host as usize)]
+}
+
+#[test]
+fn a_class_gets_its_guarantee_whatever_the_other_does() {
+    let fixed = Congestion::new(AlgorithmConfig::Fixed { window: 1 << 18, rate: None });
+    let dcqcn = Congestion::new(AlgorithmConfig::Dcqcn(DcqcnConfig::new(LINE, Some(T))));
+    for (name, other) in [("a fixed window", Some(fixed)), ("DCQCN", Some(dcqcn)), ("HPCC++", None)] {
+        for others in [1, 4] {
+            let [ours, theirs] = carried(other, others);
+            println!("{ours:.1} Gb/s beside {others} of {name} with {theirs:.1}");
+            // 1024 of 1126 bytes are payload.
+            assert!(ours >= 0.95 * 75.0 * 1024.0 / 1126.0, "{ours} Gb/s beside {others} of {name}");
+        }
+    }
+    let [ours, _] = carried(None, 0);
+    println!("{ours:.1} Gb/s alone");
+    assert!(ours >= 82.0, "{ours} Gb/s alone");
+}

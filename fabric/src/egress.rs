@@ -1,4 +1,5 @@
 //! An egress port: its queues, its shaper, and the time at which each frame leaves.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::classes::{ClassId, Queued, Queues, SecondClass};
 use crate::shares::Shares;
@@ -85,6 +86,10 @@ impl<B: PacketBuf> Egress<B> {
     }
 
     /// Frames inside, fetched or not.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "bytes of frames that are held, and rates above 0, in 64 or 128 bits"
+    )]
     pub(crate) fn frames(&self) -> usize {
         self.released.len() + self.waiting.frames()
     }
@@ -95,6 +100,10 @@ impl<B: PacketBuf> Egress<B> {
 
     /// Whether a frame of `bytes` has room. A class's bound counts what waits for the link. What has left it and
     /// isn't fetched may be as much again: then the port behind has stopped.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "bytes of frames that are held, and rates above 0, in 64 or 128 bits"
+    )]
     pub(crate) fn admits(&self, class: ClassId, bytes: u64) -> Result<(), Refused> {
         if self.waiting.bytes(class) + bytes > self.limit {
             return Err(Refused::QueueFull);
@@ -115,6 +124,10 @@ impl<B: PacketBuf> Egress<B> {
 
     /// Lets all frames go whose start lies at or before `now`. `leave` sees each with the port's state at its start, and may
     /// make it longer: what it is then, the link carries.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "bytes of frames that are held, and rates above 0, in 64 or 128 bits"
+    )]
     pub(crate) fn advance(&mut self, now: Instant, mut leave: impl FnMut(&mut B, Snapshot)) {
         // Before a link without a rate nothing waits, however late somebody looks.
         let shaped = self.rate.is_some();
@@ -142,6 +155,10 @@ impl<B: PacketBuf> Egress<B> {
     }
 
     /// The next frame that has left.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "bytes of frames that are held, and rates above 0, in 64 or 128 bits"
+    )]
     pub(crate) fn fetch(&mut self) -> Option<B> {
         let buf = self.released.pop_front()?;
         self.released_bytes -= buf.len() as u64;
@@ -156,6 +173,10 @@ impl<B: PacketBuf> Egress<B> {
         self.waiting.ready().map(|ready| self.free.max(ready))
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "bytes of frames that are held, and rates above 0, in 64 or 128 bits"
+    )]
     fn occupy(&mut self, start: Instant, bytes: u64) {
         let Some(rate) = self.rate else {
             self.free = start;

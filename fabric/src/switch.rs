@@ -1,4 +1,5 @@
 //! The switch: frames from one port to another, with queues, marks and telemetry.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::classes::SecondClass;
 use crate::counters::PortCounters;
@@ -177,6 +178,7 @@ impl<B: PacketBuf> Switch<B> {
     ///
     /// # Panics
     /// Where there is no port `from`.
+    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
     pub fn on_frame(
         &mut self,
         now: Instant,
@@ -216,6 +218,7 @@ impl<B: PacketBuf> Switch<B> {
     ///
     /// # Panics
     /// Where there is no such port.
+    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -291,12 +294,14 @@ impl<B: PacketBuf> Switch<B> {
     }
 
     /// What a port counted, and how long its link was busy, since the statistics began.
+    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
     pub(crate) fn totals(&self, port: PortId) -> (PortCounters, Duration) {
         let port = &self.ports[usize::from(port.0)];
         (port.counters, port.egress.statistics.busy_time())
     }
 
     /// For how long a port's queue had which length, bytes and nanoseconds, since this was asked last; nothing the first time.
+    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
     pub(crate) fn queue_times(&mut self, now: Instant, port: PortId) -> Vec<(u64, u64)> {
         self.turn(now);
         let id = self.id;
@@ -314,6 +319,7 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
     fn enqueue(&mut self, to: PortId, buf: B) {
         let port = &mut self.ports[usize::from(to.0)];
         port.advance(self.now, self.id);
@@ -323,6 +329,7 @@ impl<B: PacketBuf> Switch<B> {
     }
 
     /// Tells the sender of a frame that came by `from` and subscribes, where `to` is congested.
+    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
     fn respond(
         &mut self,
         from: PortId,
@@ -342,6 +349,7 @@ impl<B: PacketBuf> Switch<B> {
         self.enqueue(from, answer);
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
     fn flood(&mut self, from: PortId, buf: B, alloc: &mut impl FnMut(PortId) -> Option<B>) {
         let last = match (self.ports.len() as u16 - 1, from.0) {
             (0, _) => {

@@ -1,6 +1,7 @@
 //! Queue pair 1: management datagrams between ports (IBA 13.5.1), by which connection managers talk.
 //!
 //! A core without a connection manager has none, and drops what comes. What a peer can make us hold is bounded.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::event_fd::EventFd;
 use roce::wire::{self, Bth, Header, Mac, Path};
@@ -112,6 +113,7 @@ impl Management {
 }
 
 /// A look at opcode and destination where they stand without VLAN tags and IP options: data packets pass at this cost.
+#[expect(clippy::arithmetic_side_effects, reason = "a place in the frame and 8 bytes")]
 fn is_for_management(frame: &[u8]) -> bool {
     let bth = match (frame.get(12..14), frame.get(14)) {
         (Some([0x08, 0x00]), Some(0x45)) => 42,

@@ -1,4 +1,5 @@
 //! What a turn does to the station: frames in and out, timers, completions.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::events::AsyncEvent;
 use super::management::Management;
@@ -24,6 +25,7 @@ impl Station {
     }
 
     /// Takes one frame in.
+    #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     pub(super) fn on_frame(&mut self, now: Instant, frame: &[u8]) {
         if !is_for(self.mac, frame) {
             self.counters.not_for_us += 1;
@@ -46,6 +48,7 @@ impl Station {
     }
 
     /// Takes an untagged frame in that is no queue pair's; `false` where it is.
+    #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     fn take_control(&mut self, now: Instant, frame: &[u8]) -> bool {
         if !neighbour::is_resolution(frame) {
             return self.management.as_mut().is_some_and(|management| management.on_frame(frame));
@@ -110,6 +113,7 @@ impl Station {
     }
 
     /// Hands out what the turn made: events, completions, room.
+    #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
         let mut told = self.tell_events();
         self.follows = self.followed.turn(now, &mut self.endpoint, &mut self.neighbours);
@@ -147,6 +151,7 @@ impl Station {
 
 /// To our address, or to a group (the first byte's lowest bit). What has no whole address is for the endpoint to
 /// count as truncated.
+#[expect(clippy::indexing_slicing, reason = "of six bytes")]
 fn is_for(mac: Mac, frame: &[u8]) -> bool {
     frame.get(..6).is_none_or(|to| to == mac.0 || to[0] & 1 == 1)
 }

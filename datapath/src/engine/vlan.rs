@@ -1,4 +1,5 @@
 //! 802.1Q tags of frames that no queue pair makes or takes: address resolution and management know nothing of them.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use roce::wire::Vlan;
 
@@ -17,6 +18,7 @@ pub(super) fn tag(frame: &[u8]) -> Option<Vlan> {
 }
 
 /// A tagged frame without its tag, or as much of it as there is `room` for: enough to see what it holds.
+#[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "`tag` found the tag there")]
 pub(super) fn without<'a>(frame: &[u8], room: &'a mut [u8; ROOM]) -> &'a [u8] {
     let rest = &frame[ADDRESSES + LENGTH..];
     let length = rest.len().min(ROOM - ADDRESSES);
@@ -26,6 +28,11 @@ pub(super) fn without<'a>(frame: &[u8], room: &'a mut [u8; ROOM]) -> &'a [u8] {
 }
 
 /// Puts a tag into the frame of `length` bytes that `frame` begins with, and gives the length that it then has.
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the core's own frame, in a buffer of the port's"
+)]
 pub(super) fn insert(vlan: Vlan, frame: &mut [u8], length: usize) -> usize {
     frame.copy_within(ADDRESSES..length, ADDRESSES + LENGTH);
     frame[ADDRESSES..][..2].copy_from_slice(&TYPE);

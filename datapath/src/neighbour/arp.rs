@@ -1,4 +1,5 @@
 //! The address resolution protocol for IPv4 over Ethernet (RFC 826).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{ARP_TYPE, ETHERNET, Malformed};
 use roce::wire::Mac;
@@ -26,6 +27,7 @@ pub(super) struct Arp {
 }
 
 impl Arp {
+    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "of 28 bytes")]
     pub(super) fn parse(frame: &[u8]) -> Result<Self, Malformed> {
         let body: &[u8; 28] = frame.get(ETHERNET..).and_then(<[u8]>::first_chunk).ok_or(Malformed)?;
         if body[..6] != KIND {

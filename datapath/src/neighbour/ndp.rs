@@ -1,4 +1,5 @@
 //! Neighbour discovery for IPv6: solicitations and advertisements (RFC 4861).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{ETHERNET, ICMPV6, IPV6_TYPE, Malformed};
 use roce::wire::Mac;
@@ -39,6 +40,7 @@ pub(super) struct Ndp {
 
 impl Ndp {
     /// Checks all that RFC 4861 7.1.1 and 7.1.2 ask for.
+    #[expect(clippy::indexing_slicing, reason = "24 bytes were found to be there")]
     pub(super) fn parse(frame: &[u8]) -> Result<Self, Malformed> {
         let ip: &[u8; 40] = frame.get(ETHERNET..).and_then(<[u8]>::first_chunk).ok_or(Malformed)?;
         let length = usize::from(u16::from_be_bytes([ip[4], ip[5]]));
@@ -79,6 +81,7 @@ impl Ndp {
     }
 
     /// Writes the frame, and gives its length.
+    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "into FRAME bytes")]
     pub(super) fn emit(&self, from: Mac, to: Mac, frame: &mut [u8; FRAME]) -> usize {
         frame.fill(0);
         frame[..6].copy_from_slice(&to.0);
@@ -127,6 +130,11 @@ pub(super) fn multicast(group: Ipv6Addr) -> Mac {
 }
 
 /// The first Ethernet address in the options; every option must have a length.
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "`length` was found to be there"
+)]
 fn option(mut options: &[u8], kind: u8) -> Result<Option<Mac>, Malformed> {
     let mut found = None;
     while !options.is_empty() {
@@ -147,6 +155,11 @@ fn option(mut options: &[u8], kind: u8) -> Result<Option<Mac>, Malformed> {
 }
 
 /// RFC 4443 2.3: over a pseudo header too. 0 over a message that holds its right checksum.
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "a pair has a byte at least; 64 KiB of 16-bit words fit 32 bits"
+)]
 fn checksum(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> u16 {
     let words = source.segments().into_iter().chain(destination.segments());
     let mut sum: u32 = words.map(u32::from).sum::<u32>() + body.len() as u32 + u32::from(ICMPV6);

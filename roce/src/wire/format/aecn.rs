@@ -1,5 +1,6 @@
 //! Advanced ECN (draft-shi-ippm-advanced-ecn-00) as an IPv6 hop-by-hop option: a byte for each kind of information, which
 //! each switch raises to its own value, or adds its own to. The draft gives neither the option's type nor the units.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{Numbers, PortState, hop_by_hop};
 use crate::wire::layers::Layers;
@@ -59,6 +60,7 @@ const OPERATIONS: [Operation; KINDS] =
     [Operation::Max, Operation::Max, Operation::Max, Operation::Add, Operation::Add];
 
 /// See [`Format::insert`](super::Format::insert).
+#[expect(clippy::indexing_slicing, reason = "into room of INSERTED bytes")]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers) {
     let options = hop_by_hop::open(frame, layers, INSERTED);
     let (option, after) = options.split_at_mut(OPTION_LENGTH);
@@ -79,6 +81,7 @@ fn present(bitmap: u8) -> impl Iterator<Item = usize> {
 }
 
 /// See [`super::stamp`]; `data` is the option's. Only the kinds that the sender asks for are there.
+#[expect(clippy::indexing_slicing, reason = "`kinds` found the header; a kind is below KINDS")]
 pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
     let Some(kinds) = kinds(data) else { return false };
     let own = port.load.bytes();
@@ -93,6 +96,7 @@ pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
 
 /// What the path is like, by the option's data; kinds that were not asked for are 0.
 #[must_use]
+#[expect(clippy::indexing_slicing, reason = "`kinds` found the header; a kind is below KINDS")]
 pub fn load(data: &[u8]) -> Option<Load> {
     let kinds = kinds(data)?;
     let mut all = [0; KINDS];

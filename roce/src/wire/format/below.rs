@@ -1,5 +1,6 @@
 //! Finds telemetry below a packet's BTH: hop-by-hop options, IFA's headers, INT-MD's shim. Only packets come here that are not UDP to
 //! RoCEv2's port right behind their IP header.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{Carried, Numbers, hop_by_hop, ifa, int_md};
 use crate::Discard;
@@ -7,6 +8,7 @@ use crate::wire::ROCE_PORT;
 use crate::wire::layers::{Family, Layers, UDP, UDP_LENGTH, chunk};
 
 /// Moves UDP and BTH of `layers`, which are those of a plain packet, to where they are. `protocol` is what follows the IP header.
+#[expect(clippy::arithmetic_side_effects, reason = "each length was found to lie in the packet")]
 pub fn find(
     packet: &[u8],
     mut layers: Layers,

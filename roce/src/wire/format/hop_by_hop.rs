@@ -1,4 +1,5 @@
 //! IPv6's hop-by-hop options (RFC 8200 4.2, 4.3), as far as telemetry needs them.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{Carried, Numbers, ioam};
 use crate::Discard;
@@ -16,6 +17,11 @@ const PAD_N: u8 = 1;
 const UNKNOWN: u8 = 0xc0;
 
 /// How long the header at `at` is, and which telemetry it holds; the first, if several.
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "lengths of 8 bits each; `at` stays below the end that was checked"
+)]
 pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Option<Carried>), Discard> {
     let [_, units] = *chunk(packet, at)?;
     let length = (usize::from(units) + 1) * 8;
@@ -48,6 +54,11 @@ pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Opt
 
 /// Moves Ethernet's and IPv6's header of a packet at `gap` to the front and writes a hop-by-hop header of `gap` bytes
 /// behind them; gives it without its first two bytes, zeroed.
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the sender's own packet, with `gap` bytes of room"
+)]
 pub fn open<'a>(frame: &'a mut [u8], layers: &Layers, gap: usize) -> &'a mut [u8] {
     let at = layers.ip + layers.family.header_length();
     frame.copy_within(gap..gap + at, 0);

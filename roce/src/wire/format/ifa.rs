@@ -1,6 +1,7 @@
 //! IFA 2.0 (draft-kumar-ippm-ifa): a header between IP and UDP, and behind UDP's header, which knows nothing of it, the
 //! metadata: a header, then 32 bytes from each switch, the newest first. The 32 bytes are those of local name space 1, in
 //! which switches tell transmitted bytes.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{HopReading, Hops, PortState, grow, word, write_words};
 use crate::Discard;
@@ -50,6 +51,7 @@ pub fn next_header(header: &[u8; HEADER_LENGTH]) -> Result<u8, Discard> {
 }
 
 /// Bytes of metadata and its header at `at`.
+#[expect(clippy::arithmetic_side_effects, reason = "8 bits of words behind a place in the packet")]
 pub fn metadata_length(packet: &[u8], at: usize) -> Result<usize, Discard> {
     let [_, _, _, words] = *chunk::<METADATA_HEADER_LENGTH>(packet, at)?;
     let length = METADATA_HEADER_LENGTH + usize::from(words) * 4;
@@ -57,6 +59,11 @@ pub fn metadata_length(packet: &[u8], at: usize) -> Result<usize, Discard> {
 }
 
 /// See [`Format::insert`](super::Format::insert).
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the sender's own packet, with INSERTED bytes of room"
+)]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
     let network_end = layers.ip + layers.family.header_length();
     let udp = network_end + HEADER_LENGTH;
@@ -80,6 +87,11 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
 }
 
 /// See [`super::stamp`].
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the headers were found to be there, and the room is checked first"
+)]
 pub(in crate::wire) fn stamp(
     frame: &mut [u8],
     length: usize,
@@ -118,6 +130,7 @@ pub(in crate::wire) fn stamp(
 }
 
 /// Metadata header and metadata.
+#[expect(clippy::arithmetic_side_effects, reason = "20 bits of seconds in ns stay below 2^51")]
 pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
     let (metadata, rest) = bytes.get(METADATA_HEADER_LENGTH..)?.as_chunks::<HOP_LENGTH>();
     if !rest.is_empty() {

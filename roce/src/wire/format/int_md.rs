@@ -1,5 +1,6 @@
 //! P4 INT-MD v2.1 over UDP: a shim and a header between UDP and the BTH; each switch pushes its metadata behind the
 //! header, so the newest comes first.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{HopReading, Hops, Numbers, PortState, add, from_kbps, grow, to_kbps, word, write_words};
 use crate::Discard;
@@ -35,6 +36,7 @@ const HOP_WORDS: u32 = HOP_LENGTH as u32 / 4;
 const ASKED: [u32; 2] = [(INSTRUCTIONS as u32) << 16 | DOMAIN as u32, (DOMAIN_INSTRUCTIONS as u32) << 16];
 
 /// Bytes of shim, header and metadata at `at`, which UDP's port says are there.
+#[expect(clippy::arithmetic_side_effects, reason = "8 bits of words behind a place in the packet")]
 pub fn length(packet: &[u8], at: usize) -> Result<usize, Discard> {
     let [kind, words, port @ ..] = *chunk::<SHIM_LENGTH>(packet, at)?;
     let length = SHIM_LENGTH + usize::from(words) * 4;
@@ -45,6 +47,11 @@ pub fn length(packet: &[u8], at: usize) -> Result<usize, Discard> {
 }
 
 /// See [`Format::insert`](super::Format::insert).
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the sender's own packet, with INSERTED bytes of room"
+)]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers) {
     let at = layers.udp + UDP_LENGTH;
     frame.copy_within(INSERTED..INSERTED + at, 0);
@@ -59,6 +66,11 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Number
 }
 
 /// See [`super::stamp`].
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the headers were found to be there, and the room is checked first"
+)]
 pub(in crate::wire) fn stamp(
     frame: &mut [u8],
     length: usize,

@@ -1,5 +1,6 @@
 //! IOAM's pre-allocated trace (RFC 9197 4.4) as an IPv6 hop-by-hop option (RFC 9486 3): the sender leaves room, each
 //! switch writes its part of it, from the tail on.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{HopReading, Hops, PortState, from_kbps, hop_by_hop, to_kbps, word, write_words};
 use crate::wire::layers::Layers;
@@ -40,6 +41,7 @@ pub const fn is_trace(data: &[u8]) -> bool {
 }
 
 /// See [`Format::insert`](super::Format::insert).
+#[expect(clippy::indexing_slicing, reason = "into room of INSERTED bytes")]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
     let options = hop_by_hop::open(frame, layers, INSERTED);
     let (before, options) = options.split_at_mut(BEFORE);
@@ -59,6 +61,7 @@ struct Trace<'a> {
 }
 
 impl<'a> Trace<'a> {
+    #[expect(clippy::indexing_slicing, reason = "the header was found to be there")]
     fn of(data: &'a [u8]) -> Option<Self> {
         let header = data.get(2..HEADER_LENGTH)?;
         let (first, kind) = (word(header, 0)?, word(header, 1)?);
@@ -79,6 +82,11 @@ pub(in crate::wire) enum Node {
 }
 
 /// See [`super::stamp`]; `data` is the option's.
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "`Trace::of` found that what remains fits"
+)]
 pub(in crate::wire) fn stamp(data: &mut [u8], hop_limit: u8, port: &PortState, by: Node) -> bool {
     let Some(Trace { head, .. }) = Trace::of(data) else { return false };
     let remaining = head & REMAINING;
@@ -120,6 +128,7 @@ pub(in crate::wire) fn read(data: &[u8]) -> Option<Hops> {
     Some(hops)
 }
 
+#[expect(clippy::arithmetic_side_effects, reason = "32 bits of seconds in ns stay below 2^62")]
 fn read_node(node: &[u8; NODE_LENGTH]) -> Option<HopReading> {
     let micros = u64::from(word(node, 1)?) * 1_000_000 + u64::from(word(node, 2)?);
     let wide = u64::from(word(node, 5)?) << 32 | u64::from(word(node, 6)?);

@@ -55,7 +55,7 @@ unsafe impl Sync for Device {}
 static DEVICE: PerProcess<Result<Device, Errno>> = PerProcess::new();
 
 /// Takes the place of the device that there would be.
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) fn pretend(device: Device) -> &'static Device {
     DEVICE.cell().get_or_init(|| Ok(device)).as_ref().unwrap()
 }

@@ -24,10 +24,12 @@ mod early;
 mod endpoint;
 mod errno;
 mod events;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod id;
 mod manager;
 mod message;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod pretend;
 mod process;
 mod queue_pair;

@@ -134,6 +134,7 @@ impl Server {
         take_in(device(), &mut self.tables, &mut self.strangers, from, mad);
     }
 
+    #[cfg(test)]
     pub(crate) fn hears(&mut self, from: IpAddr, id: u32) {
         self.takes(from, &request(from, id));
     }
@@ -145,6 +146,7 @@ impl Server {
     }
 
     /// Whom the program is told of.
+    #[cfg(test)]
     pub(crate) fn told(&self) -> Vec<*mut Id> {
         let mut told = Vec::new();
         // SAFETY: the channel is alive; the listener holds the events until they are given back.

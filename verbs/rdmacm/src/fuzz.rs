@@ -1,0 +1,161 @@
+//! Peers of any kind before a server: what a fuzzer, or a test by seed, has them say and in which order.
+
+use crate::abi::*;
+use crate::events::{next_now, rdma_ack_cm_event, rdma_destroy_event_channel};
+use crate::id::{Connection, Id, Pending, State};
+use crate::message::{self, Kind, Mad, Side};
+use crate::pretend::{PORT, Server, network, ours, request};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+const KINDS: [Kind; 8] = [
+    Kind::Request,
+    Kind::Reject,
+    Kind::Reply,
+    Kind::ReadyToUse,
+    Kind::DisconnectRequest,
+    Kind::DisconnectReply,
+    Kind::ServiceRequest,
+    Kind::ServiceReply,
+];
+
+const STATES: [State; 7] = [
+    State::RequestSent,
+    State::RequestCame,
+    State::ReplySent,
+    State::ReplyCame,
+    State::Established,
+    State::DisconnectSent,
+    State::Closed,
+];
+
+/// The peers: two that answer, and one that nobody finds.
+const PEERS: [[u8; 4]; 3] = [[10, 9, 0, 1], [10, 9, 0, 2], [10, 9, 0, 3]];
+
+/// The queue pair of every connection.
+const QUEUE_PAIR: u32 = 0x901;
+
+/// Plays what `bytes` say. The server must give each message one answer at most, hold no more events than its backlog and its
+/// connections allow, and let all of it be destroyed.
+///
+/// # Panics
+/// Panics if it does not.
+pub fn run(bytes: &[u8]) {
+    let peers = PEERS.map(IpAddr::from);
+    {
+        let mut network = network();
+        network.there.extend(&peers[..2]);
+        // Tests beside this one have peers and queue pairs of their own.
+        network.sent.retain(|(to, _)| !peers.contains(to));
+        network.ended.retain(|qpn| *qpn != QUEUE_PAIR);
+    }
+    let mut server = Server::new();
+    let mut ids: Vec<*mut Id> = Vec::new();
+    let mut known = vec![0, 1];
+    let mut bytes = bytes.iter().copied();
+    let mut messages = 0;
+    let mut now = Instant::now();
+    while let Some(step) = bytes.next() {
+        let mut byte = || bytes.next().unwrap_or_default();
+        let peer = peers[usize::from(byte()) % 3];
+        match step % 8 {
+            0 => {
+                let state = STATES[usize::from(byte()) % STATES.len()];
+                let id = connection(&mut server, peer, state);
+                // SAFETY: destroyed below only.
+                known.push(unsafe { &*id }.lock().local);
+                ids.push(id);
+            }
+            1 => {
+                now += Duration::from_millis(u64::from(byte()) * 16);
+                server.looks(now);
+                // A stranger that has been found is answered then.
+                messages += usize::from(u8::MAX);
+            }
+            2 => take_events(&server, &mut ids, &mut known),
+            3 => {
+                server.takes(peer, &request(peer, byte().into()));
+                messages += 1;
+            }
+            _ => {
+                let kind = KINDS[usize::from(byte()) % KINDS.len()];
+                let receiver = known[usize::from(byte()) % known.len()];
+                let mut mad: Mad = message::message(kind, byte().into(), byte().into(), receiver);
+                for _ in 0..byte() % 16 {
+                    mad[24 + usize::from(byte()) % 232] = byte();
+                }
+                server.takes(peer, &mad);
+                messages += 1;
+            }
+        }
+    }
+    let answers = network().sent.iter().filter(|(to, _)| peers.contains(to)).count();
+    assert!(answers <= messages, "{answers} answers to {messages} messages");
+    end(server, ids, known);
+}
+
+/// A connection of the server's in any state.
+fn connection(server: &mut Server, peer: IpAddr, state: State) -> *mut Id {
+    let id = Id::create(server.channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
+    // SAFETY: made right here.
+    let made = unsafe { &*id };
+    *made.lock() = Connection {
+        state,
+        source: Some(ours()),
+        destination: Some(SocketAddr::new(peer, PORT)),
+        remote: 3,
+        theirs: Side { qpn: 0x99, ..Side::default() },
+        queue_pair: Some(QUEUE_PAIR),
+        pending: Some(Pending::new([0; 256], Instant::now(), Duration::from_secs(1), 3)),
+        ..Default::default()
+    };
+    made.lock().local = server.tables.insert_asked(made, (peer, 3, false)).unwrap_or_default();
+    id
+}
+
+/// The program takes its events, and keeps the identifiers of requests.
+fn take_events(server: &Server, ids: &mut Vec<*mut Id>, known: &mut Vec<u32>) {
+    // SAFETY: the channel is alive, each event is given back once, and its identifier lives until the end.
+    unsafe {
+        while let Some(event) = next_now(server.channel) {
+            if (*event).event == RDMA_CM_EVENT_CONNECT_REQUEST {
+                let id: *mut Id = (*event).id.cast();
+                known.push((*id).lock().local);
+                ids.push(id);
+            }
+            rdma_ack_cm_event(event);
+        }
+    }
+}
+
+/// Nothing holds an identifier any more: all can be destroyed.
+fn end(server: Server, mut ids: Vec<*mut Id>, mut known: Vec<u32>) {
+    take_events(&server, &mut ids, &mut known);
+    let Server { tables, strangers, channel, listener } = server;
+    drop((tables, strangers));
+    ids.push(listener);
+    for id in ids {
+        // SAFETY: nobody uses them: the tables are gone, and no event names them.
+        unsafe { Id::destroy(id) };
+    }
+    // SAFETY: no identifier is in it.
+    unsafe { rdma_destroy_event_channel(channel) };
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn whatever_peers_say_in_any_order_all_can_be_destroyed() {
+        let mut seed = 1_u64;
+        for _ in 0..500 {
+            let bytes: Vec<u8> = (0..300)
+                .map(|_| {
+                    seed =
+                        seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    (seed >> 56) as u8
+                })
+                .collect();
+            super::run(&bytes);
+        }
+    }
+}

@@ -74,9 +74,25 @@ impl CompletionQueue {
             found += self.ring.pop_each(most - found, &mut take);
         }
         if found == 0 && most > 0 {
-            self.check()?;
+            if let Err(error) = self.check() {
+                return self.poll_last(most, &mut take, error);
+            }
         }
         Ok(found)
+    }
+
+    /// A core that stops hands out completions before: they are there when it says so, and `error` comes after them.
+    #[cold]
+    fn poll_last(
+        &mut self,
+        most: usize,
+        take: &mut impl FnMut(&Completion),
+        error: PollError,
+    ) -> Result<usize, PollError> {
+        match self.ring.pop_each(most, take) {
+            0 => Err(error),
+            found => Ok(found),
+        }
     }
 
     /// The next completion, if there is one.

@@ -1,6 +1,7 @@
 //! A work queue between an application and its core: a ring, and the count of what is outstanding.
 
 use roce::qp::PostError;
+use rtrb::chunks::ReadChunk;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::fmt;
 use std::sync::Arc;
@@ -164,6 +165,16 @@ impl<T> Poster<T> {
     }
 }
 
+/// Requests that the core takes. Their places are free afterwards, and also if the core dies meanwhile: none is taken twice.
+struct Taken<'a, T>(Option<ReadChunk<'a, T>>);
+
+impl<T> Drop for Taken<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(ReadChunk::commit_all);
+    }
+}
+
 /// The core's end of one work queue.
 #[derive(Debug)]
 pub(super) struct WorkQueue<T> {
@@ -182,11 +193,13 @@ impl<T> WorkQueue<T> {
         let waiting = ring.slots();
         // There are so many: a chunk of them is never refused.
         if waiting > 0
-            && let Ok(mut chunk) = ring.read_chunk(waiting)
+            && let Ok(chunk) = ring.read_chunk(waiting)
         {
             *handled = handled.wrapping_add(waiting as u32);
-            take(chunk.as_mut_slices().into());
-            chunk.commit_all();
+            let mut taken = Taken(Some(chunk));
+            if let Some(chunk) = &mut taken.0 {
+                take(chunk.as_mut_slices().into());
+            }
         }
     }
 
@@ -276,6 +289,21 @@ mod tests {
         });
         assert!(std::panic::catch_unwind(dies).is_err());
         assert_eq!(poster.push(2), Err(PostError::QueueFull { limit: 1 }));
+    }
+
+    #[test]
+    fn a_core_that_dies_while_it_takes_requests_takes_none_twice() {
+        let (unpolled, place) = fresh();
+        let (mut poster, mut queue) = work_queue::<u64>(4, unpolled, place);
+        assert_eq!((poster.push(1), poster.push(2)), (Ok(()), Ok(())));
+        let dies = std::panic::AssertUnwindSafe(|| {
+            queue.take(|_| std::panic::resume_unwind(Box::new("a defect")));
+        });
+        assert!(std::panic::catch_unwind(dies).is_err());
+        assert_eq!(poster.push(3), Ok(()));
+        let mut taken = Vec::new();
+        queue.take(|parts| taken.extend(parts.into_iter().flatten().map(|request| *request)));
+        assert_eq!(taken, [3]);
     }
 
     #[test]

@@ -215,7 +215,7 @@ mod tests {
         let (first, second) = (write(part("a", &[0, 2]), "1/2"), write(part("a", &[1]), "2/2"));
         assert_eq!(Part::merge(&[second.clone(), first.clone()]).unwrap().done.len(), 3);
         let said = |files: &[PathBuf]| Part::merge(files).unwrap_err().to_string();
-        assert!(said(&[first.clone()]).contains("2 of 3 jobs are there, and job 1 is not"));
+        assert!(said(std::slice::from_ref(&first)).contains("2 of 3 jobs are there, and job 1 is not"));
         assert!(said(&[first.clone(), write(part("b", &[1]), "1/3")]).contains("of another run"));
         let other = Part { done: BTreeMap::from([(0, Value::from(9))]), ..part("a", &[]) };
         assert!(said(&[first, write(other, "2/3")]).contains("job 0 came out otherwise"));

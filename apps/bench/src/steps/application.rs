@@ -8,7 +8,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "post_send",
         what: "a request posted, of 32",
-        budget: 225,
+        budget: 130,
         run: |meter| run(meter, Part::Post),
     },
     Step {
@@ -29,11 +29,11 @@ pub const STEPS: &[Step] = &[
         budget: 4650,
         run: |meter| run(meter, Part::Complete),
     },
-    Step { name: "poll_cq", what: "a completion polled", budget: 175, run: |meter| run(meter, Part::Poll) },
+    Step { name: "poll_cq", what: "a completion polled", budget: 156, run: |meter| run(meter, Part::Poll) },
     Step {
         name: "poll_cq-empty",
         what: "a poll that finds nothing",
-        budget: 445,
+        budget: 328,
         run: |meter| run(meter, Part::Empty),
     },
 ];

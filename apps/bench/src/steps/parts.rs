@@ -17,19 +17,19 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "doorbell-1",
         what: "a bell rung and found, of 1",
-        budget: 85,
+        budget: 73,
         run: |meter| doorbell(meter, 1),
     },
     Step {
         name: "doorbell-1k",
         what: "a bell rung and found, of 1,000",
-        budget: 85,
+        budget: 73,
         run: |meter| doorbell(meter, 1000),
     },
     Step {
         name: "doorbell-100k",
         what: "a bell rung and found, of 100,000",
-        budget: 110,
+        budget: 92,
         run: |meter| doorbell(meter, 100_000),
     },
     Step { name: "hpcc-1", what: "HPCC++ update with 1 hop", budget: 605, run: |meter| hpcc(meter, 1) },

@@ -11,7 +11,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "post",
         what: "a request taken by the endpoint, of 32",
-        budget: 175,
+        budget: 120,
         run: |meter| run(meter, 64, Part::Post),
     },
     Step {

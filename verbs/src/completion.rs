@@ -73,10 +73,11 @@ impl CompletionQueue {
         if self.handle.device.engine.progress() {
             found += self.ring.pop_each(most - found, &mut take);
         }
-        if found == 0 && most > 0 {
-            if let Err(error) = self.check() {
-                return self.poll_last(most, &mut take, error);
-            }
+        if found == 0
+            && most > 0
+            && let Err(error) = self.check()
+        {
+            return self.poll_last(most, &mut take, error);
         }
         Ok(found)
     }

@@ -28,6 +28,8 @@ pub struct CoreCounters {
     pub idle_turns: u64,
     /// Frames to another Ethernet address.
     pub not_for_us: u64,
+    /// Frames to other processes of the interface.
+    pub siblings: u64,
     /// Frames of another VLAN than the port's, or tagged where the port has none.
     pub other_vlan: u64,
     /// ARP and neighbour discovery packets taken in.

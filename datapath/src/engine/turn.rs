@@ -31,6 +31,10 @@ impl Station {
             self.counters.not_for_us += 1;
             return;
         }
+        if self.lanes.as_ref().is_some_and(|lanes| lanes.is_siblings(frame)) {
+            self.counters.siblings += 1;
+            return;
+        }
         let tag = vlan::tag(frame);
         // A tag with identifier 0 tells a priority, and belongs to no VLAN.
         if tag.map_or(0, Vlan::id) != self.vlan.map_or(0, Vlan::id) {

@@ -15,6 +15,8 @@ use std::time::Duration;
 /// Bits of a queue pair's number below the slot.
 const QPN_BITS: u32 = 18;
 const QUEUE_PAIR_1: u32 = 1;
+/// Opcodes from here on are no architecture's (IBA 9.2.1).
+const FIRST_OWN_OPCODE: u8 = 0xc0;
 /// What a frame begins with: its length, rounded up to this with the rest of the header.
 const HEADER: usize = 8;
 /// A length that says that the ring goes on at its start.
@@ -127,6 +129,22 @@ impl Lanes {
                 if self.is_sibling(slot) { Way::Sibling(slot) } else { Way::Own }
             }
         }
+    }
+
+    /// Whether a frame that came is for a sibling's queue pair: the port delivers it to all processes. A direct response names a queue
+    /// pair of the peer's, which says nothing.
+    #[inline]
+    pub(crate) fn is_siblings(&self, frame: &[u8]) -> bool {
+        if self.lanes.is_empty() {
+            return false;
+        }
+        let bth = match (frame.get(12..14), frame.get(14)) {
+            (Some([0x08, 0x00]), Some(0x45)) => 42,
+            (Some([0x86, 0xdd]), _) => 62,
+            _ => return false,
+        };
+        let has_own_opcode = frame.get(bth).is_none_or(|opcode| *opcode >= FIRST_OWN_OPCODE);
+        !has_own_opcode && matches!(self.way(frame), Way::Sibling(_))
     }
 
     /// Whether a slot is a sibling's.

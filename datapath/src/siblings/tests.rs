@@ -257,6 +257,41 @@ fn a_process_in_the_slot_of_another_gets_nothing_that_was_meant_for_it() {
 }
 
 #[test]
+fn frames_of_siblings_are_told_from_our_own_before_they_are_checked() {
+    let [one, other] = processes(&name());
+    let frame = |slot: u8, header: fn(roce::wire::Bth) -> roce::wire::Header| {
+        use roce::wire::{Bth, Mac, Path, emit};
+        let address = "10.9.0.1".parse().unwrap();
+        let path = Path::new((Mac([2; 6]), address), (Mac([2; 6]), address));
+        let bth = Bth::new(roce::Qpn::new(u32::from(slot) << 18 | 7), roce::Psn::new(1));
+        let mut frame = vec![0; 200];
+        let length = emit(&path, 0, &header(bth), 0, &mut frame).unwrap().seal();
+        frame.truncate(length);
+        frame
+    };
+    let write = |bth| {
+        use roce::wire::{Header, Operation, Service};
+        Header::Connected { service: Service::Rc, bth, operation: Operation::WriteMiddle }
+    };
+    let (ours, theirs) = (one.siblings.slot(), other.siblings.slot());
+    let nobodys = (0..64).find(|slot| ![ours, theirs].contains(slot)).unwrap();
+    assert_eq!(
+        [ours, theirs, nobodys].map(|slot| one.lanes.is_siblings(&frame(slot, write))),
+        [false, true, false]
+    );
+    assert_eq!(one.lanes.way(&frame(theirs, write)), Way::Sibling(theirs));
+    assert_eq!(one.lanes.way(&frame(ours, write)), Way::Own);
+    // A direct response's number is a peer's.
+    let mut direct = frame(theirs, write);
+    direct[42] = 0xc4;
+    assert!(!one.lanes.is_siblings(&direct));
+    let whole = frame(theirs, write);
+    for cut in 0..whole.len() {
+        assert!(!one.lanes.is_siblings(&whole[..cut]), "{cut} bytes of {}", whole.len());
+    }
+}
+
+#[test]
 fn a_sleeping_core_is_woken_by_what_comes_and_by_room() {
     let [mut one, other] = processes(&name());
     let to = other.siblings.slot();

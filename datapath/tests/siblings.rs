@@ -87,8 +87,12 @@ fn another_user_is_refused_in_one_line_that_says_who_and_what_to_do() {
         // SAFETY: changes the credentials of this thread alone, which ends with the test.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         assert_eq!(changed, 0, "these tests run as root");
-        Siblings::join(7).unwrap_err().to_string()
+        let early = Siblings::check_user(7).unwrap_err().to_string();
+        assert_eq!(Siblings::join(7).unwrap_err().to_string(), early);
+        early
     });
+    Siblings::check_user(7).expect("this user has it");
+    Siblings::check_user(8).expect("nobody has it");
     let said = refused.join().unwrap();
     let process = std::process::id().to_string();
     for words in ["user 0", "user 65534", &process, "run as that user"] {

@@ -7,6 +7,7 @@ use datapath::engine::{CoreConfig, CoreCounters, Engine};
 use datapath::io::PacketIo;
 use datapath::neighbour::{Address, Kernel, link_local};
 use datapath::port_spec::PortSpec;
+use datapath::siblings::Siblings;
 use roce::qp::Capabilities;
 use roce::wire::{MAX_OVERHEAD, Mac, Mtu, Path, Vlan};
 use roce::{Counters, EndpointConfig};
@@ -133,6 +134,12 @@ impl Device {
         let name = config.port.clone().ok_or(crate::ConfigError::NoPort)?;
         let failed = |reason: String| Error::port(&name, reason);
         let spec: PortSpec = name.parse().map_err(|error| failed(format!("{error}")))?;
+        // Before what a port needs fails for reasons that say less.
+        if let PortSpec::Interface(interface) = &spec
+            && let Ok(interface) = datapath::linux::interface(interface)
+        {
+            Siblings::check_user(interface.index).map_err(|error| failed(error.to_string()))?;
+        }
         let pci = if let PortSpec::Pci(address) = &spec { vec![address.clone()] } else { Vec::new() };
         let eal = Eal::start(&EalConfig {
             pci,

@@ -47,6 +47,19 @@ pub(super) fn random_slot() -> u8 {
     (random() % MEMBERS as u64) as u8
 }
 
+/// The name by which the processes of an interface meet.
+fn interface_name(interface: u32) -> String {
+    format!("ferroce/interface/{interface}")
+}
+
+/// All processes of an interface belong to one user.
+fn check_peer(peer: Peer) -> Result<(), JoinError> {
+    let Peer { user: theirs, process } = peer;
+    // SAFETY: takes nothing and cannot fail.
+    let ours = unsafe { libc::geteuid() };
+    if theirs == ours { Ok(()) } else { Err(JoinError::User { theirs, ours, process }) }
+}
+
 /// The name that the process in a slot holds.
 fn slot_name(name: &str, slot: u8) -> String {
     format!("{name}/{slot}")
@@ -76,7 +89,17 @@ impl Siblings {
     /// # Errors
     /// See [`JoinError`].
     pub fn join(interface: u32) -> Result<Self, JoinError> {
-        Self::join_at(format!("ferroce/interface/{interface}"))
+        Self::join_at(interface_name(interface))
+    }
+
+    /// Finds out, before a port is opened on it, whether another user has the interface of this index.
+    ///
+    /// # Errors
+    /// Returns [`JoinError::User`] if so.
+    pub fn check_user(interface: u32) -> Result<(), JoinError> {
+        let owner = Socket::connect(&interface_name(interface)).and_then(|socket| socket.peer());
+        // Nobody is there, or there is no saying.
+        owner.map_or(Ok(()), check_peer)
     }
 
     pub(super) fn join_at(name: String) -> Result<Self, JoinError> {
@@ -160,12 +183,9 @@ impl Candidate {
     }
 
     fn ask(&self, socket: Socket, until: Instant) -> Result<Option<Place>, JoinError> {
-        let Peer { user, process } = socket.peer()?;
-        // SAFETY: takes nothing and cannot fail.
-        let ours = unsafe { libc::geteuid() };
-        if user != ours {
-            return Err(JoinError::User { theirs: user, ours, process });
-        }
+        let peer = socket.peer()?;
+        check_peer(peer)?;
+        let Peer { user: ours, process } = peer;
         let descriptors = [self.own.file(), self.bell.as_fd(), self.life.0.as_fd()];
         if socket.send(&Message::Hello { slot: None }.to_bytes(), &descriptors).is_err() {
             return Ok(None);

@@ -5,7 +5,7 @@ use cc::{Instant, Rate};
 use std::time::Duration;
 
 /// Bytes that the link carries in the time over which the other class's rate is counted.
-const WINDOW: u64 = 64 << 10;
+const WINDOW: u64 = 256 << 10;
 /// Parts of a byte that the scaled counters keep.
 const FRACTION: u64 = 1 << 16;
 
@@ -22,8 +22,8 @@ pub(crate) struct Shares {
     since: Instant,
     /// By class: bytes since then.
     sent: [u64; 2],
-    /// By class: bit/s in the window before.
-    used: [u64; 2],
+    /// By class: bit/s in each of the two windows before, the last first.
+    used: [[u64; 2]; 2],
     /// By class: bytes since the beginning, scaled, in parts of a byte.
     scaled: [u64; 2],
 }
@@ -46,14 +46,16 @@ impl Shares {
             window: rate.time_for(WINDOW),
             since: Instant::ZERO,
             sent: [0; 2],
-            used: [0; 2],
+            used: [[0; 2]; 2],
             scaled: [0; 2],
         }
     }
 
     /// What the class can send, bit/s; above 0.
     fn of(&self, class: usize) -> u64 {
-        self.guarantees[class].max(self.rate.as_bps().saturating_sub(self.used[1 - class])).max(1)
+        // The more of two windows: what both believe to be free, both would take.
+        let other = self.used[1 - class];
+        self.guarantees[class].max(self.rate.as_bps().saturating_sub(other[0].max(other[1]))).max(1)
     }
 
     /// A frame of a class starts to leave behind which so much waits in its class. Returns the scaled `txBytes`, without this frame,
@@ -82,7 +84,9 @@ impl Shares {
             return;
         }
         let nanos = elapsed.as_nanos().max(1);
-        self.used = self.sent.map(|bytes| (u128::from(bytes) * 8_000_000_000 / nanos) as u64);
+        for (used, bytes) in self.used.iter_mut().zip(self.sent) {
+            *used = [(u128::from(bytes) * 8_000_000_000 / nanos) as u64, used[0]];
+        }
         (self.sent, self.since) = ([0; 2], now);
     }
 }

@@ -116,7 +116,10 @@ impl RxHpcc {
             return self.hpcc.compute_rate(due, self.hpcc.config.min_rate);
         }
         let at_last_hop = self.at_last_hop(flows);
-        let least = self.hpcc.share(self.last_capacity, flows).max(at_last_hop.min_rate);
+        // A float's cast to an integer stops at the integer's ends.
+        let part = (1.0 - ROOM / f64::from(flows.get())).max(FLOOR);
+        let floor = (self.hpcc.share(self.last_capacity, flows).as_bps() as f64 * part) as u64;
+        let least = Rate::from_bps(floor).max(at_last_hop.min_rate);
         let configured = core::mem::replace(&mut self.hpcc.config, at_last_hop);
         self.hpcc.compute_rate(due, least);
         self.hpcc.config = configured;
@@ -148,6 +151,11 @@ const LONGEST_QUEUE: u32 = 256;
 /// The part of the headroom that all flows' increases together take in a round trip. With N as it is and all of the headroom
 /// the link settles at U = eta / (1 - (1 - eta) / eta) = 1, with a queue for ever.
 const SHARE: u64 = 2;
+
+/// What the floors of all flows leave open, as a part of one flow's share, so that few flows can cut; and the least that a floor is.
+/// Many flows that see the same queue cut together, and their floors keep the link busy.
+const ROOM: f64 = 1.2;
+const FLOOR: f64 = 0.85;
 
 /// By how much of eta a flow with twice its share aims lower. Without it who is paced by the receiver takes two and a half times
 /// what a sender-based flow beside it does, if both have a small `W_ai`.

@@ -38,7 +38,7 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
         Some(buffer)
     }
 
-    #[inline]
+    #[inline(always)]
     fn commit(&mut self, length: usize) {
         let Some(mut buffer) = self.spare.take() else { return };
         buffer.set_len(length);
@@ -53,6 +53,7 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
 
 impl<P: PacketIo> Filling<'_, P> {
     /// Delivers a frame to our own address: to this process, to another one of the interface, or to all.
+    #[inline(never)]
     fn keep_here(&mut self, frame: P::Buf) {
         let way = self.lanes.as_mut().map(|lanes| (lanes.way(&frame), lanes));
         match way {

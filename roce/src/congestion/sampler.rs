@@ -97,12 +97,13 @@ impl Sampler {
         self.subscribe && self.handshake.is_some_and(|handshake| handshake.is_heard)
     }
 
-    /// A data packet left; with an INT header where one was due.
-    pub(super) fn on_data_sent(&mut self) {
-        self.left = match self.left {
-            0 if self.is_due() => self.every.map_or(0, |every| every.get() - 1),
-            left => left.saturating_sub(1),
-        };
+    /// A data packet left. Returns whether it brought an INT header, as it did where one was due.
+    #[inline]
+    pub(super) fn on_data_sent(&mut self) -> bool {
+        let Some(every) = self.every else { return false };
+        let was_due = self.is_due();
+        self.left = if was_due { every.get() - 1 } else { self.left.saturating_sub(1) };
+        was_due
     }
 }
 

@@ -200,12 +200,11 @@ impl Telemetry {
 
     #[inline]
     pub(super) fn on_data_sent(&mut self, now: Instant) {
-        if self.sampler.is_due()
+        if self.sampler.on_data_sent()
             && let Some(fallback) = &mut self.fallback
         {
             fallback.on_asked(now);
         }
-        self.sampler.on_data_sent();
     }
 
     #[inline]

@@ -14,26 +14,26 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "turn-send",
         what: "a core's turn that sends, a message of 32",
-        budget: 1730,
+        budget: 1445,
         run: |meter| run(meter, Part::Send),
     },
     Step {
         name: "turn-receive",
         what: "a core's turn that receives, a message of 32",
-        budget: 1720,
+        budget: 1335,
         run: |meter| run(meter, Part::Receive),
     },
     Step {
         name: "turn-complete",
         what: "a core's turn that hears the ACK of 32",
-        budget: 4650,
+        budget: 3905,
         run: |meter| run(meter, Part::Complete),
     },
-    Step { name: "poll_cq", what: "a completion polled", budget: 156, run: |meter| run(meter, Part::Poll) },
+    Step { name: "poll_cq", what: "a completion polled", budget: 155, run: |meter| run(meter, Part::Poll) },
     Step {
         name: "poll_cq-empty",
         what: "a poll that finds nothing",
-        budget: 328,
+        budget: 330,
         run: |meter| run(meter, Part::Empty),
     },
 ];

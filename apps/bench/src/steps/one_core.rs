@@ -7,13 +7,13 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "one-core-64",
         what: "a 64 B WRITE, both ends, of 32",
-        budget: 3910,
+        budget: 3260,
         run: |meter| run(meter, Traffic::Write64),
     },
     Step {
         name: "one-core-4k",
         what: "a 4 KiB WRITE, both ends, of 32",
-        budget: 8900,
+        budget: 8470,
         run: |meter| run(meter, Traffic::Write4k),
     },
     Step {

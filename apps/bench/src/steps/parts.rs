@@ -12,29 +12,29 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub const STEPS: &[Step] = &[
-    Step { name: "wheel-insert", what: "a timer set, among 100,000", budget: 125, run: insert },
-    Step { name: "wheel-expire", what: "a timer fired, among 100,000", budget: 240, run: expire },
+    Step { name: "wheel-insert", what: "a timer set, among 100,000", budget: 120, run: insert },
+    Step { name: "wheel-expire", what: "a timer fired, among 100,000", budget: 230, run: expire },
     Step {
         name: "doorbell-1",
         what: "a bell rung and found, of 1",
-        budget: 73,
+        budget: 75,
         run: |meter| doorbell(meter, 1),
     },
     Step {
         name: "doorbell-1k",
         what: "a bell rung and found, of 1,000",
-        budget: 73,
+        budget: 75,
         run: |meter| doorbell(meter, 1000),
     },
     Step {
         name: "doorbell-100k",
         what: "a bell rung and found, of 100,000",
-        budget: 92,
+        budget: 90,
         run: |meter| doorbell(meter, 100_000),
     },
-    Step { name: "hpcc-1", what: "HPCC++ update with 1 hop", budget: 605, run: |meter| hpcc(meter, 1) },
-    Step { name: "hpcc-5", what: "HPCC++ update with 5 hops", budget: 1250, run: |meter| hpcc(meter, 5) },
-    Step { name: "feedback-mac", what: "the MAC of feedback, 12 bytes of content", budget: 385, run: mac },
+    Step { name: "hpcc-1", what: "HPCC++ update with 1 hop", budget: 635, run: |meter| hpcc(meter, 1) },
+    Step { name: "hpcc-5", what: "HPCC++ update with 5 hops", budget: 1340, run: |meter| hpcc(meter, 5) },
+    Step { name: "feedback-mac", what: "the MAC of feedback, 12 bytes of content", budget: 365, run: mac },
 ];
 
 const TIMERS: u32 = 100_000;

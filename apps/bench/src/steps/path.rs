@@ -17,37 +17,37 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "requester-64",
         what: "a 64 B WRITE made",
-        budget: 1395,
+        budget: 1360,
         run: |meter| run(meter, 64, Part::Requester),
     },
     Step {
         name: "responder-64",
         what: "a 64 B WRITE taken in",
-        budget: 1485,
+        budget: 1080,
         run: |meter| run(meter, 64, Part::Responder),
     },
     Step {
         name: "requester-4k",
         what: "a 4 KiB WRITE made",
-        budget: 3920,
+        budget: 3940,
         run: |meter| run(meter, 4096, Part::Requester),
     },
     Step {
         name: "responder-4k",
         what: "a 4 KiB WRITE taken in",
-        budget: 3950,
+        budget: 3715,
         run: |meter| run(meter, 4096, Part::Responder),
     },
     Step {
         name: "ack-make",
         what: "an ACK made, for 32 WRITEs",
-        budget: 1335,
+        budget: 1440,
         run: |meter| run(meter, 64, Part::Acknowledge),
     },
     Step {
         name: "ack-take",
         what: "an ACK of 32 WRITEs taken in",
-        budget: 2950,
+        budget: 2210,
         run: |meter| run(meter, 64, Part::Complete),
     },
 ];

@@ -1,9 +1,9 @@
 //! Registered memory as the owning process sees it.
 //!
 //! The application may read and write registered memory at any moment, as it may with memory that a NIC's DMA engine uses. So no
-//! Rust reference is ever formed over it: [`routines`] move bytes by instructions that are opaque to the compiler, never by plain
+//! Rust reference is ever formed over it: `routines` move bytes by instructions that are opaque to the compiler, never by plain
 //! loads and stores that it could reason about. What a racing copy yields is unspecified bytes, nothing worse. The application may
-//! also unmap it, or shorten the file behind it: on x86-64 the access then returns an error, by way of [`faults`].
+//! also unmap it, or shorten the file behind it: on x86-64 the access then returns an error, by way of `faults`.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) mod faults;

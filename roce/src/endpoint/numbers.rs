@@ -15,16 +15,16 @@ pub(super) const MAX_QPS: u32 = 1 << BITS;
 const CORES: u8 = 1 << (24 - BITS);
 
 const ROUNDS: usize = 6;
-/// QpNumbers whose slots are remembered.
+/// Numbers whose slots are remembered.
 const RECENT: usize = 16;
 
-/// Queue pair numbers: 6 bits for the core, then 18 that are a secret permutation of slot and generation. QpNumbers are
+/// Queue pair numbers: 6 bits for the core, then 18 that are a secret permutation of slot and generation. Numbers are
 /// not guessed from one another, and a slot's next queue pair has another number.
 pub(super) struct QpNumbers {
     core: u8,
     slot_bits: u32,
     keys: [u32; ROUNDS],
-    /// QpNumbers looked up lately, with their slots: packets of a queue pair come in bursts.
+    /// Numbers looked up lately, with their slots: packets of a queue pair come in bursts.
     recent: [Cell<(u32, u32)>; RECENT],
 }
 

@@ -62,7 +62,7 @@ pub trait CongestionController {
     fn on_send(&mut self, now: Instant, pn: u64, bytes: u32);
     /// Telemetry came back. Called before [`on_ack`](Self::on_ack) where one packet brings both.
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry);
-    /// The receiver measured the busiest hop and says no more than how busy it is (rtgwg-00 9.1). Only [`Hpcc`] listens.
+    /// The receiver measured the busiest hop and says no more than how busy it is (rtgwg-00 9.1). [`Hpcc`] and [`PowerTcp`] listen.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         let _ = (ack, busiest);
     }

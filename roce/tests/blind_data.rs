@@ -5,7 +5,7 @@ use cc::{HpccConfig, Instant, Rate};
 use core::cell::Cell;
 use core::num::NonZeroU32;
 use core::time::Duration;
-use roce::qp::{CompletionStatus, CongestionAlgorithm, QpInit, QpReport, Remote, SendRequest};
+use roce::qp::{CompletionStatus, CongestionAlgorithm, Modify, QpInit, QpReport, Remote, SendRequest};
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{Header, Service, parse};
 use std::rc::Rc;
@@ -83,16 +83,18 @@ fn responses_are_probed_where_requests_carry_telemetry() {
     assert_eq!(sent(&pair), 0);
 }
 
+/// A host whose queue pair is an unreliable connection.
+fn unreliable(core: u8, options: &Options) -> Host {
+    let mut host = Host::new(core, options);
+    let init = QpInit { service: Service::Uc, ..host.init(options) };
+    host.qpn = host.endpoint.create_qp(Instant::ZERO, init).unwrap();
+    host
+}
+
 #[test]
 fn a_full_link_slows_an_unreliable_connection() {
     let options = hpcc();
-    let hosts = [1, 2].map(|core| {
-        let mut host = Host::new(core, &options);
-        let init = QpInit { service: Service::Uc, ..host.init(&options) };
-        host.qpn = host.endpoint.create_qp(Instant::ZERO, init).unwrap();
-        host
-    });
-    let mut pair = Pair::of(hosts, options);
+    let mut pair = Pair::of([1, 2].map(|core| unreliable(core, &options)), options);
     let probes = full_link(&mut pair, 0);
     let before = pair.reports();
     let from = pair.hosts[0].sge(0, LENGTH);
@@ -102,4 +104,19 @@ fn a_full_link_slows_an_unreliable_connection() {
     assert!(probes.get() > 2);
     assert!(is_slowed([&before[0].unwrap(), &pair.reports()[0].unwrap()]), "{:?}", pair.reports());
     assert_eq!(pair.hosts[1].endpoint.counters().rx_payload_bytes, u64::from(LENGTH));
+}
+
+/// In ERR nothing is owed any more: no timer runs, whatever a probe was due for.
+#[test]
+fn an_unreliable_connection_that_failed_keeps_no_timer() {
+    let options = hpcc();
+    let mut pair = Pair::of([1, 2].map(|core| unreliable(core, &options)), options);
+    let from = pair.hosts[0].sge(0, LENGTH);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(1, from, remote));
+    pair.step();
+    let (now, qpn) = (pair.now, pair.hosts[0].qpn);
+    pair.hosts[0].endpoint.modify_qp(now, qpn, Modify::Error).unwrap();
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.hosts[0].endpoint.poll_timeout(), None);
 }

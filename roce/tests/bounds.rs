@@ -134,9 +134,7 @@ fn transfer(congestion: Congestion, v6: bool, seed: u64) -> (u64, Rate) {
         let report = pair.reports()[0].unwrap();
         let (rate, window) = (report.rate.unwrap(), report.window);
         assert!((LEAST..=LINE).contains(&rate), "{rate}: {congestion:?}, seed {seed}");
-        // Where nothing of it can be understood, DCQCN takes over, which has no window.
-        let is_bounded = (1..=most).contains(&window) || report.algorithm == "dcqcn";
-        assert!(is_bounded, "{window} B: {congestion:?}, seed {seed}");
+        assert!((1..=most).contains(&window), "{window} B: {congestion:?}, seed {seed}");
         slowest = slowest.min(rate);
     }
     let counters = pair.hosts[0].endpoint.counters();

@@ -99,7 +99,7 @@ fn a_short_round_trip_brings_dctcp() {
 fn write_until(pair: &mut Pair, end: Instant) -> &'static str {
     let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
     while pair.now < end {
-        let from = pair.hosts[0].sge(0, 10_000);
+        let from = pair.hosts[0].sge(0, 4_000);
         pair.post(0, SendRequest::write(1, from, remote));
         pair.step();
         pair.run_until((pair.now + RTT).min(end));
@@ -141,5 +141,35 @@ fn telemetry_that_ends_is_missed_and_comes_back() {
         assert_eq!(after(&mut pair, 500, false), "dcqcn", "{name}");
         assert_eq!(after(&mut pair, 20, true), "hpcc", "{name}");
         assert_eq!(after(&mut pair, 500, true), "hpcc", "{name}");
+    }
+}
+
+/// The answer to a message's last probe is lost, and nothing is sent for a second: that is no end of telemetry.
+#[test]
+fn one_answer_that_is_lost_before_a_pause_is_not_missed() {
+    let congestion = CongestionAlgorithm::Hpcc(HpccConfig::new(line(), RTT, NonZeroU32::MIN));
+    let options = Options { congestion, probe_interval: Some(RTT), ack_timeout: 14, ..Options::default() };
+    let mut pair = Pair::connect(options);
+    let mut time = 0;
+    let answers = Rc::new(Cell::new(true));
+    let answered = Rc::clone(&answers);
+    pair.filter = Some(Box::new(move |from, frame| {
+        time += 1000;
+        if from == 0 {
+            stamp(frame, 1, HopRecord::new(Speed::from_code(12).unwrap(), time, time, 0));
+        }
+        answered.get() || !matches!(parse(frame).unwrap().header, Header::TelemetryResponse { .. })
+    }));
+    let end = Instant::ZERO + RTT * 100;
+    assert_eq!(write_until(&mut pair, end), "hpcc");
+    answers.set(false);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    for pause in 0..3 {
+        let from = pair.hosts[0].sge(0, 100);
+        pair.post(0, SendRequest::write(pause, from, remote));
+        pair.run(Duration::from_secs(1));
+        answers.set(true);
+        pair.now = pair.now + Duration::from_secs(1);
+        assert_eq!(pair.reports()[0].unwrap().algorithm, "hpcc", "after {pause} pauses");
     }
 }

@@ -1,5 +1,6 @@
-//! Telemetry that ends while data still arrives, as behind a switch that was restarted without it: an algorithm that computes with it
-//! would keep its last rate for ever. DCQCN takes its place, or the algorithm that ran before an upgrade, until telemetry comes back.
+//! Telemetry that ends while data is still acknowledged, as behind a switch that was restarted without it: an algorithm that computes
+//! with it would keep its last rate for ever. DCQCN takes its place, or the algorithm that ran before an upgrade, until telemetry comes
+//! back. Acknowledgements show what is missed, so a sender of nothing but READ responses or unreliable packets keeps its rate.
 
 use super::pacing::Flow;
 use super::{CongestionAlgorithm, CongestionControl};
@@ -8,6 +9,8 @@ use core::time::Duration;
 
 /// Telemetry is missed once data was acknowledged that left so many base round trips after telemetry was asked for in vain.
 const PATIENCE: u32 = 12;
+/// And once it was asked for so often: a single answer that is lost, and a pause, are nothing.
+const ASKED: u32 = 3;
 
 /// Whether an algorithm hears the telemetry that it computes with.
 #[derive(Clone, Copy, Debug)]
@@ -17,35 +20,42 @@ pub(super) struct Fallback {
     /// Takes its place.
     substitute: CongestionAlgorithm,
     base_rtt: Duration,
-    /// When telemetry was asked for first, since the last came.
+    /// When telemetry was asked for first, since the last came, and how often.
     asked_at: Option<Instant>,
+    asked: u32,
     is_in_place: bool,
 }
 
 impl Fallback {
-    /// Returns the fallback of an algorithm; `None` if it does not compute with telemetry. The substitute is DCQCN where none is named.
+    /// Returns the fallback of an algorithm; `None` if it does not compute with telemetry of the path. The substitute is DCQCN where none is named.
     /// A receiver that computes is silent as long as the queue takes that it has seen, so it is not missed.
     pub(super) fn new(
         preferred: CongestionAlgorithm,
         substitute: Option<CongestionAlgorithm>,
     ) -> Option<Self> {
-        let (CongestionAlgorithm::Hpcc(hpcc) | CongestionAlgorithm::HpccFair(hpcc)) = preferred else {
+        let (CongestionAlgorithm::Hpcc(hpcc)
+        | CongestionAlgorithm::HpccFair(hpcc)
+        | CongestionAlgorithm::PowerTcp(hpcc)) = preferred
+        else {
             return None;
         };
-        let dcqcn = || CongestionAlgorithm::Dcqcn(DcqcnConfig::new(hpcc.line_rate, None));
+        let dcqcn = || CongestionAlgorithm::Dcqcn(DcqcnConfig::new(hpcc.line_rate, Some(hpcc.base_rtt)));
         let (substitute, base_rtt) = (substitute.unwrap_or_else(dcqcn), hpcc.base_rtt);
-        Some(Self { preferred, substitute, base_rtt, asked_at: None, is_in_place: false })
+        Some(Self { preferred, substitute, base_rtt, asked_at: None, asked: 0, is_in_place: false })
     }
 
     /// A packet left that asks for telemetry.
     #[inline]
     pub(super) fn on_asked(&mut self, now: Instant) {
         self.asked_at.get_or_insert(now);
+        self.asked = self.asked.saturating_add(1);
     }
 
     /// Returns whether data that left at `sent` should have brought telemetry long ago.
     fn misses(&self, sent: Instant) -> bool {
-        !self.is_in_place && self.asked_at.is_some_and(|asked| sent > asked + self.base_rtt * PATIENCE)
+        !self.is_in_place
+            && self.asked >= ASKED
+            && self.asked_at.is_some_and(|asked| sent > asked + self.base_rtt * PATIENCE)
     }
 }
 
@@ -69,7 +79,7 @@ impl CongestionControl {
         let Some(fallback) = self.telemetry.as_mut().and_then(|telemetry| telemetry.fallback.as_mut()) else {
             return;
         };
-        fallback.asked_at = None;
+        (fallback.asked_at, fallback.asked) = (None, 0);
         if core::mem::take(&mut fallback.is_in_place) {
             let preferred = fallback.preferred;
             self.run(&preferred);

@@ -117,7 +117,7 @@ impl CongestionControl {
             return Ok(false);
         }
         let mut ack = telemetry.prober.on_response(transport.now, bth.psn)?;
-        if !telemetry.prober.is_alone() {
+        if !telemetry.is_by_probes() {
             // Probes and packets are counted together, or a reference would be kept for as long as the other count is behind.
             (ack.seq, ack.next) = (ack.seq + transport.sequence.next, ack.next + transport.sequence.next);
         }
@@ -183,8 +183,8 @@ impl CongestionControl {
 
     /// Returns an acknowledgement of no bytes, for telemetry about packet `seq - 1`.
     fn ack_of(&self, transport: &Transport<'_>, seq: u64) -> Ack {
-        let prober = self.telemetry.as_ref().map(|telemetry| &telemetry.prober);
-        let probes = prober.filter(|prober| !prober.is_alone()).map_or(0, |prober| prober.sent());
+        let mixed = self.telemetry.as_ref().filter(|telemetry| !telemetry.is_by_probes());
+        let probes = mixed.map_or(0, |telemetry| telemetry.prober.sent());
         let next = transport.sequence.next + probes;
         Ack { now: transport.now, seq: seq + probes, next, acked_bytes: 0, ce_bytes: 0, rtt: None }
     }

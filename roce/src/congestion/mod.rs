@@ -35,6 +35,7 @@ use alloc::boxed::Box;
 use cc::{Algorithm, CongestionController, Instant};
 use core::net::IpAddr;
 use core::time::Duration;
+use fallback::Fallback;
 use notification::Notifier;
 use pacing::Flow;
 use telemetry::Telemetry;
@@ -160,10 +161,9 @@ impl CongestionControl {
     pub(crate) fn hears_switches(&self) -> bool {
         let asked = self.telemetry.as_ref().and_then(|telemetry| telemetry.upgrade.as_ref());
         let upgrade = asked.and_then(|asked| asked.upgrade);
-        matches!(self.algorithm(), Some(Algorithm::Hpcc(_)))
-            || upgrade.is_some_and(|upgrade| {
-                matches!(upgrade.to, CongestionAlgorithm::Hpcc(_) | CongestionAlgorithm::HpccFair(_))
-            })
+        let waits = self.telemetry.as_ref().is_some_and(|telemetry| telemetry.fallback.is_some());
+        let computes = |algorithm: &CongestionAlgorithm| Fallback::new(*algorithm, None).is_some();
+        waits || upgrade.is_some_and(|upgrade| computes(&upgrade.to))
     }
 
     /// Returns the algorithm that runs; none before RTS.
@@ -248,11 +248,20 @@ impl CongestionControl {
 
     // What was sent, acknowledged, heard, lost.
 
-    /// A data packet left: its number, its payload bytes, and the bytes of the whole frame.
+    /// A data packet left: its number, its payload bytes, the bytes of the whole frame, and what it brought.
     #[inline]
-    pub(crate) fn on_data_sent(&mut self, now: Instant, number: u64, payload: u32, frame: usize) {
+    pub(crate) fn on_data_sent(
+        &mut self,
+        now: Instant,
+        number: u64,
+        payload: u32,
+        frame: usize,
+        brings: Brings,
+    ) {
         if let Some(telemetry) = &mut self.telemetry {
-            telemetry.on_data_sent(now);
+            // What asks for data is answered by data, which no feedback rides behind.
+            let asks = payload > 0 && matches!(brings, Brings::InBand | Brings::Format(_));
+            telemetry.on_data_sent(now, asks);
         }
         if let Some(flow) = &mut self.flow {
             flow.algorithm_mut().on_send(now, number, payload);

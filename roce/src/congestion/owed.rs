@@ -19,7 +19,7 @@ impl CongestionControl {
     }
 
     /// Writes a congestion notification packet if one is due: BECN set, PSN 0 (IBA A17.9.3).
-    pub(crate) fn transmit_notification(
+    fn transmit_notification(
         &mut self,
         transport: &Transport<'_>,
         counters: &mut Counters,

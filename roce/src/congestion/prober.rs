@@ -10,6 +10,11 @@ pub(super) const PROBE_ROOM: u8 = 8;
 /// Between two probes: more of them would leave no room for what they measure.
 const SHORTEST_INTERVAL: Duration = Duration::from_micros(1);
 
+/// Probes without an answer after which the peer most likely answers none: more than there are on their way on the longest path. And
+/// the least time between two from then on.
+const UNANSWERED: u64 = 256;
+const SELDOM: Duration = Duration::from_millis(100);
+
 /// Probes sent, answers awaited.
 #[derive(Debug, Default)]
 pub(super) struct Prober {
@@ -38,8 +43,8 @@ impl Prober {
         self.interval.is_some() || self.blind_interval.is_some()
     }
 
-    /// Returns whether telemetry comes by probes alone.
-    pub(super) const fn is_alone(&self) -> bool {
+    /// Returns whether probes leave for acknowledged data too.
+    pub(super) const fn is_regular(&self) -> bool {
         self.interval.is_some()
     }
 
@@ -55,10 +60,23 @@ impl Prober {
         self.is_blind = self.is_used();
     }
 
-    /// When the next probe may leave while data is in flight. A lost probe doesn't stop the next.
+    /// The algorithm is another, and with it the time between probes of data that nobody acknowledges.
+    pub(super) fn on_algorithm(&mut self, blind_interval: Option<Duration>) {
+        self.blind_interval = blind_interval.map(|interval| interval.max(SHORTEST_INTERVAL));
+    }
+
+    /// When the next probe may leave while data is in flight. A lost probe doesn't stop the next; a peer that answers none is seldom
+    /// asked about data that it does not acknowledge.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
-        let interval = self.interval.or(self.blind_interval.filter(|_| self.is_blind))?;
+        let interval = match self.interval {
+            Some(interval) if !self.is_blind => interval,
+            interval => {
+                let interval = interval.or(self.blind_interval.filter(|_| self.is_blind))?;
+                let is_answered = self.next - self.awaited < UNANSWERED;
+                if is_answered { interval } else { interval.max(SELDOM) }
+            }
+        };
         Some(self.last_sent.map_or(Instant::ZERO, |last| last + interval))
     }
 

@@ -54,6 +54,11 @@ impl Sampler {
         Self { handshake: Some(handshake), every, subscribe, left: 0 }
     }
 
+    /// Returns whether data packets bring telemetry, or ask switches for theirs.
+    pub(super) const fn asks_with_data(&self) -> bool {
+        self.every.is_some() || self.subscribe
+    }
+
     /// Returns whether it has anything to ask for.
     pub(super) const fn is_used(&self) -> bool {
         self.handshake.is_some()
@@ -97,13 +102,12 @@ impl Sampler {
         self.subscribe && self.handshake.is_some_and(|handshake| handshake.is_heard)
     }
 
-    /// A data packet left. Returns whether it brought an INT header, as it did where one was due.
+    /// A data packet left; with an INT header if one was due and had room.
     #[inline]
-    pub(super) fn on_data_sent(&mut self) -> bool {
-        let Some(every) = self.every else { return false };
-        let was_due = self.is_due();
-        self.left = if was_due { every.get() - 1 } else { self.left.saturating_sub(1) };
-        was_due
+    pub(super) fn on_data_sent(&mut self) {
+        if let Some(every) = self.every {
+            self.left = if self.is_due() { every.get() - 1 } else { self.left.saturating_sub(1) };
+        }
     }
 }
 

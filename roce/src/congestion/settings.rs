@@ -85,7 +85,13 @@ impl Congestion {
     /// The same for a service without acknowledgements, behind which feedback on telemetry in data would come: probes tell all.
     pub(crate) fn for_unacknowledged_data(&self) -> Self {
         let base_rtt = self.algorithm.as_hpcc().map(|hpcc| hpcc.base_rtt);
-        Self { probe_interval: self.probe_interval.or(base_rtt), in_band: None, subscribe: false, ..*self }
+        Self {
+            probe_interval: self.probe_interval.or(base_rtt),
+            in_band: None,
+            subscribe: false,
+            paths: None,
+            ..*self
+        }
     }
 
     /// With a telemetry request this often while data is in flight.

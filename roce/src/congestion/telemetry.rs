@@ -124,6 +124,11 @@ impl Telemetry {
         telemetry.is_used().then_some(telemetry)
     }
 
+    /// Returns whether probes alone bring telemetry, so that their numbers are all that counts.
+    pub(super) const fn is_by_probes(&self) -> bool {
+        self.prober.is_regular() && !self.sampler.asks_with_data()
+    }
+
     /// Returns whether any of it is needed: this side uses telemetry, or the peer has sent some.
     pub(super) fn is_used(&self) -> bool {
         self.prober.is_used()
@@ -199,10 +204,9 @@ impl Telemetry {
     }
 
     #[inline]
-    pub(super) fn on_data_sent(&mut self, now: Instant) {
-        if self.sampler.on_data_sent()
-            && let Some(fallback) = &mut self.fallback
-        {
+    pub(super) fn on_data_sent(&mut self, now: Instant, asks: bool) {
+        self.sampler.on_data_sent();
+        if asks && let Some(fallback) = &mut self.fallback {
             fallback.on_asked(now);
         }
     }

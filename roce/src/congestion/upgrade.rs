@@ -46,6 +46,7 @@ impl CongestionControl {
         // Its parameters were checked on the way to RTS.
         let Ok(algorithm) = to.build() else { return false };
         telemetry.sampler = Sampler::new(&to, &settings);
+        telemetry.prober.on_algorithm(to.as_hpcc().map(|hpcc| hpcc.base_rtt));
         telemetry.fallback = Fallback::new(to, Some(settings.algorithm));
         if let Some(flow) = &mut self.flow {
             let mut better = Flow::new(algorithm);

@@ -48,7 +48,7 @@ impl Endpoint {
         self.settle(now, index);
     }
 
-    /// Takes in send requests, as [`Self::take_recvs`] does.
+    /// Takes in send requests, as [`Self::take_recvs`] does. Their places are left with data that no longer counts.
     pub fn take_sends(&mut self, now: Instant, qpn: Qpn, requests: [&mut [CheckedSend]; 2]) {
         let Some((index, qp, mut context)) = self.open(now, qpn) else { return };
         for part in requests {

@@ -153,9 +153,14 @@ impl Reliable {
             identification: common.identification,
             numbers: context.numbers,
             template: &connection.template,
-            is_sending: common.state == State::ReadyToSend && self.requester.in_flight() > 0,
+            is_sending: self.is_sending(common),
             sequence: self.sequence(),
         }
+    }
+
+    /// Returns whether data is in flight, and more may follow.
+    fn is_sending(&self, common: &Common) -> bool {
+        common.state == State::ReadyToSend && self.requester.in_flight() > 0
     }
 
     fn sequence(&self) -> Sequence {
@@ -379,8 +384,7 @@ impl Reliable {
             // The answers before a NAK may still be paced.
             return common.congestion.paced_until();
         }
-        let is_in_flight = self.requester.in_flight() > 0;
-        sooner(self.requester.poll_timeout(), common.congestion.poll_timeout(is_in_flight))
+        sooner(self.requester.poll_timeout(), common.congestion.poll_timeout(self.is_sending(common)))
     }
 
     pub(super) fn on_timeout(&mut self, common: &mut Common, context: &mut Context<'_>) {

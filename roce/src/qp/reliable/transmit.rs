@@ -207,7 +207,7 @@ impl Reliable {
             Ok(length) => {
                 let number = self.requester.commit(payload, ack_request, context);
                 context.counters.tx_payload_bytes += u64::from(payload);
-                common.congestion.on_data_sent(context.now, number, payload, length);
+                common.congestion.on_data_sent(context.now, number, payload, length, brings);
                 Some(length)
             }
             Err(Failure::Access) if is_oldest => {

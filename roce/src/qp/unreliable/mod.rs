@@ -169,7 +169,16 @@ impl Unreliable {
     }
 
     pub(super) fn poll_timeout(&self, common: &Common) -> Option<Instant> {
-        common.congestion.poll_timeout(false)
+        match common.state {
+            // Nothing is owed any more.
+            State::Error => common.congestion.paced_until(),
+            State::Reset
+            | State::Init
+            | State::ReadyToReceive
+            | State::ReadyToSend
+            | State::SendQueueDrained
+            | State::SendQueueError => common.congestion.poll_timeout(false),
+        }
     }
 
     fn psn(&self, number: u64) -> Psn {

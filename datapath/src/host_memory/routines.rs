@@ -81,7 +81,7 @@ ferroce_memory_sixteens:
     ret
     .cfi_endproc
 
-    # Fewer than 16 bytes, by at most two moves: an aligned word is written at once.
+    # Fewer than 16 bytes, by at most two moves. A word is written once: a program may wait for it, and change it as soon as it is there.
     .p2align 5
 ferroce_memory_few:
     .cfi_startproc
@@ -89,7 +89,9 @@ ferroce_memory_few:
     jb 4f
     mov rax, [rsi]
     mov rcx, [rsi + rdx - 8]
+    je 8f
     mov [rdi], rax
+8:
     mov [rdi + rdx - 8], rcx
     xor eax, eax
     ret
@@ -98,7 +100,9 @@ ferroce_memory_few:
     jb 5f
     mov eax, [rsi]
     mov ecx, [rsi + rdx - 4]
+    je 8f
     mov [rdi], eax
+8:
     mov [rdi + rdx - 4], ecx
     xor eax, eax
     ret
@@ -107,7 +111,9 @@ ferroce_memory_few:
     jb 6f
     movzx eax, word ptr [rsi]
     movzx ecx, word ptr [rsi + rdx - 2]
+    je 8f
     mov [rdi], ax
+8:
     mov [rdi + rdx - 2], cx
     xor eax, eax
     ret

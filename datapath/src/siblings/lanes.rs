@@ -281,10 +281,15 @@ impl Lane {
             return;
         }
         let theirs: &Theirs = &self.member.memory;
-        let sent = theirs.head().sent(own).load(Ordering::Acquire);
+        // Whatever stands there: records begin at whole headers, and no more than a ring waits.
+        let sent = theirs.head().sent(own).load(Ordering::Acquire) & !(HEADER as u64 - 1);
         // The rest of the burst is the port's.
         while self.taken != sent && into.len() < BURST / 2 {
             let waits = sent.wrapping_sub(self.taken);
+            if waits > RING as u64 {
+                self.taken = sent;
+                return;
+            }
             let place = (self.taken % RING as u64) as usize;
             let mut length = [0; 4];
             theirs.read_ring(place, &mut length);
@@ -294,7 +299,7 @@ impl Lane {
                 continue;
             }
             let record = (HEADER + length as usize).next_multiple_of(HEADER);
-            if waits > RING as u64 || record as u64 > waits || record > RING - place {
+            if record as u64 > waits || record > RING - place {
                 // No sender of this project writes such a ring. Its frames are lost; it may go on.
                 self.taken = sent;
                 return;

@@ -45,6 +45,8 @@ pub const MEMBERS: usize = 64;
 
 /// How long a process waits for the owner's word, and how often it asks again.
 const ANSWER_MS: i32 = 500;
+/// Between two tries of what failed and would fail again at once.
+const PAUSE: Duration = Duration::from_millis(100);
 const TRIES: u32 = 4;
 
 /// Bits of a communication id below the slot.

@@ -3,7 +3,7 @@
 use super::claims::Granted;
 use super::message::{Message, Refusal};
 use super::socket::Socket;
-use super::{MEMBERS, Member, Role, Shared, State, living};
+use super::{MEMBERS, Member, PAUSE, Role, Shared, State, living};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Instant;
@@ -43,7 +43,17 @@ impl Owner {
     fn accept(&mut self) {
         // SAFETY: takes nothing and cannot fail.
         let us = unsafe { libc::geteuid() };
-        while let Ok(socket) = self.listener.accept() {
+        loop {
+            let socket = match self.listener.accept() {
+                Ok(socket) => socket,
+                Err(error) => {
+                    if error.kind() != io::ErrorKind::WouldBlock {
+                        // No descriptor is left, and the connection stays: not all the time.
+                        std::thread::sleep(PAUSE);
+                    }
+                    return;
+                }
+            };
             if socket.peer().is_ok_and(|peer| peer.user == us) {
                 self.connections.push(Connection { socket, slot: None });
             } else {
@@ -131,6 +141,13 @@ impl Shared {
         socket: &Socket,
     ) -> Result<u8, Refusal> {
         let member = Member::new(descriptors, self.slot, self.identity).map_err(|_| Refusal::Wrong)?;
+        if wanted.is_none() {
+            // An earlier try of the same process came to nothing: it never held the slot that it was given.
+            let earlier = state.present().find(|(_, known)| known.identity == member.identity);
+            if let Some(slot) = earlier.map(|(slot, _)| slot) {
+                state.dismiss(slot);
+            }
+        }
         let slot = match wanted {
             Some(slot) => slot,
             None => self.free_slot(state).ok_or(Refusal::Full)?,
@@ -139,7 +156,8 @@ impl Shared {
         if slot == self.slot || known.is_some_and(|known| known.identity != member.identity) {
             return Err(Refusal::Wrong);
         }
-        if known.is_none() {
+        let is_new = known.is_none();
+        if is_new {
             if let Role::Owner(owner) = &mut state.role {
                 owner.tell(Message::Joined { slot }, &member.descriptors(), slot);
             }
@@ -152,7 +170,12 @@ impl Shared {
             }
             socket.send(&Message::Welcome { slot }.to_bytes(), &[])
         };
-        introduced().map_err(|_| Refusal::Wrong)?;
+        if introduced().is_err() {
+            if is_new {
+                state.dismiss(slot);
+            }
+            return Err(Refusal::Wrong);
+        }
         Ok(slot)
     }
 
@@ -164,5 +187,16 @@ impl Shared {
             |slot: &u8| *slot != self.slot && state.members[usize::from(*slot)].is_none() && !rests(*slot);
         let start = super::join::random_slot();
         (0..MEMBERS as u8).map(|n| (start + n) % MEMBERS as u8).find(is_free)
+    }
+}
+
+impl State {
+    /// The process in a slot is there no more, without a farewell to its peers: it never had any.
+    fn dismiss(&mut self, slot: u8) {
+        self.remove(slot);
+        if let Role::Owner(owner) = &mut self.role {
+            owner.connections.retain(|it| it.slot != Some(slot));
+            owner.tell(Message::Left { slot }, &[], slot);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::message::Message;
 use super::owner::Owner;
 use super::socket::Socket;
-use super::{Member, Role, Shared, State, claims, farewells, present};
+use super::{Member, PAUSE, Role, Shared, State, claims, farewells, present};
 use roce::QPN_REST;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -83,7 +83,9 @@ impl Shared {
             // The new owner has buried some before it could tell this process.
             Some(Message::Welcome { .. }) => state.remove_dead(),
             Some(Message::Refused(why)) => {
-                tracing::error!("{}: refused by the new owner: {why:?}", self.name)
+                tracing::error!("{}: refused by the new owner: {why:?}", self.name);
+                // It would be again at once.
+                std::thread::sleep(PAUSE);
             }
             _ => {}
         }

@@ -394,7 +394,7 @@ pub(super) const RATIO_ONE: f64 = (1u32 << 20) as f64;
 
 /// Over what time flows are counted: some round trips, so that a slow one is seen in each.
 fn count_over(base_rtt: Duration) -> Duration {
-    (8 * base_rtt).clamp(Duration::from_micros(100), Duration::from_millis(10))
+    (8 * base_rtt).clamp(Duration::from_micros(100), Duration::from_millis(200))
 }
 
 /// What a setup says, unchecked.

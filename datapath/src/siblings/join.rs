@@ -9,7 +9,7 @@ use super::socket::{Peer, Socket};
 use super::{MEMBERS, Member, Role, Shared, Siblings, State};
 use crate::event_fd::EventFd;
 use std::hash::{BuildHasher, RandomState};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -151,6 +151,12 @@ impl Candidate {
                     None if is_last => return Err(JoinError::Full),
                     None => {}
                 },
+                // No descriptor is left, or no memory: no time mends that.
+                Err(error)
+                    if !matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::WouldBlock) =>
+                {
+                    return Err(error.into());
+                }
                 // Where processes are left, one of them is the owner in a moment: it knows more than this one.
                 Err(_) if self.is_alone() => {
                     if let Some(place) = self.own_place()? {
@@ -173,11 +179,15 @@ impl Candidate {
     fn own_place(&self) -> Result<Option<Place>, JoinError> {
         let listener = match Socket::listen(&self.name) {
             Ok(listener) => listener,
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let slot = random_slot();
-        let Ok(held) = Socket::hold(&slot_name(&self.name, slot)) else { return Ok(None) };
+        let held = match Socket::hold(&slot_name(&self.name, slot)) {
+            Ok(held) => held,
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         let role = Role::Owner(Owner::new(listener, Granted::default()));
         Ok(Some(Place { slot, held, role, members: Vec::new() }))
     }
@@ -198,7 +208,7 @@ impl Candidate {
             }
             let (bytes, descriptors) = match socket.receive() {
                 Ok(came) => came,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
                 Err(_) => return Ok(None),
             };
             match Message::from_bytes(&bytes) {

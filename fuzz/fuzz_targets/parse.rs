@@ -15,15 +15,18 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(frame) = wire::parse_unverified(bytes) else { return };
     // What is emitted has room for a fixed number of hops, and none of them is there yet.
     // Nor are there options of no telemetry.
-    let has_options = frame.network.len() == 40 && frame.network[6] != 17;
-    if frame.in_band.is_some() || frame.carried.is_some() || has_options {
+    let network = frame.network;
+    let has_options = network.ip_header().len() == 40 && network.ip_header()[6] != 17;
+    if frame.in_band.is_some() || network.carried().is_some() || has_options {
         return;
     }
     let mut again = vec![0; wire::MAX_OVERHEAD + wire::MAX_PAYLOAD];
-    let mut draft =
-        wire::emit(&frame.path, frame.identification, &frame.header, frame.payload.len(), &mut again)
-            .expect("what was parsed can be emitted");
+    let (path, identification) = (network.path(), network.identification());
+    let mut draft = wire::emit(&path, identification, &frame.header, frame.payload.len(), &mut again)
+        .expect("what was parsed can be emitted");
     draft.payload().copy_from_slice(frame.payload);
     let length = draft.seal();
-    assert_eq!(wire::parse(&again[..length]), Ok(frame));
+    let emitted = wire::parse(&again[..length]).expect("what was emitted is good");
+    assert_eq!((emitted.network.path(), emitted.network.identification()), (path, identification));
+    assert_eq!((emitted.header, emitted.in_band, emitted.payload), (frame.header, None, frame.payload));
 });

@@ -73,16 +73,17 @@ impl Error {
     }
 
     /// Why a port does not work, with the remedy if one of the process's limits is the cause: neither the system nor DPDK names it.
-    pub(crate) fn port(port: &str, mut reason: String) -> Self {
-        for (said, remedy) in [
-            ("Too many open files", "; raise the limit of open files, `ulimit -n`"),
-            ("Cannot allocate memory", "; free memory, or raise the limits `ulimit -v` and `ulimit -l`"),
-        ] {
-            if reason.contains(said) {
-                reason += remedy;
-            }
-        }
-        Self::Port { port: port.to_owned(), reason }
+    pub(crate) fn port(port: &str, reason: String) -> Self {
+        const FILES: &str = "; raise the limit of open files, `ulimit -n`";
+        const MEMORY: &str = "; free memory, or raise the limits `ulimit -v` and `ulimit -l`";
+        // The last is the dynamic linker's, of a library that EAL loads.
+        let remedies = [
+            ("Too many open files", FILES),
+            ("Cannot allocate memory", MEMORY),
+            ("failed to map segment", MEMORY),
+        ];
+        let remedy = remedies.iter().find(|(said, _)| reason.contains(said)).map_or("", |(_, remedy)| remedy);
+        Self::Port { port: port.to_owned(), reason: reason + remedy }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::address;
 use crate::device::{Calls, Device, pretend};
 use crate::errno::set;
-use crate::events::{rdma_ack_cm_event, rdma_create_event_channel};
+use crate::events::rdma_create_event_channel;
 use crate::id::{Connection, Id, State, service};
 use crate::manager::take_in;
 use crate::message::{self, Kind, Mad, Request, Side};
@@ -156,7 +156,7 @@ impl Server {
                 assert_eq!((*event).event, RDMA_CM_EVENT_CONNECT_REQUEST);
                 assert_eq!((*event).listen_id, self.listener.cast());
                 told.push((*event).id.cast());
-                rdma_ack_cm_event(event);
+                crate::events::rdma_ack_cm_event(event);
             }
         }
         told

@@ -11,6 +11,7 @@ use crate::errno::{Errno, INVALID, out, status};
 use crate::events::{self, Channel, Held, Parameters, Waiting};
 use crate::manager;
 use crate::message::{self, Kind, Mad, Side};
+use crate::process::Process;
 use crate::queue_pair;
 use crate::strangers;
 use crate::tables::Place;
@@ -32,6 +33,8 @@ pub(crate) struct Id {
     telling: Mutex<()>,
     /// It has a channel of its own: calls wait for their events.
     synchronous: AtomicBool,
+    /// Whose it is; a forked process inherits the memory only.
+    pub(crate) process: Process,
 }
 
 #[cfg(test)]
@@ -246,7 +249,8 @@ impl Id {
         let abi = rdma_cm_id { channel, context: user, ps, qp_type, ..Default::default() };
         let connection = Mutex::new(Connection::default());
         let (held, backlog, telling) = (Held::default(), Backlog::default(), Mutex::default());
-        let id = Self { abi: UnsafeCell::new(abi), connection, held, backlog, telling, synchronous };
+        let process = Process::this();
+        let id = Self { abi: UnsafeCell::new(abi), connection, held, backlog, telling, synchronous, process };
         Ok(Box::into_raw(Box::new(id)))
     }
 

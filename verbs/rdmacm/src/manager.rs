@@ -11,7 +11,7 @@ use crate::errno::{Errno, last, status};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
 use crate::message::{self, Kind, Mad, Reason, ServiceStatus};
-use crate::process::PerProcess;
+use crate::process::{PerProcess, Process};
 use crate::siblings::Held;
 use crate::strangers::Strangers;
 use crate::tables::{Place, Tables};
@@ -157,8 +157,12 @@ pub(crate) fn look(local: u32) {
     }
 }
 
-/// Nothing is told to `id` any more, and its peer is told that it is gone.
+/// Nothing is told to `id` any more, and its peer is told that it is gone. A forked process's copy of an identifier goes unheard: the
+/// connection is its parent's.
 pub(crate) fn leave(id: &Id) {
+    if id.process != Process::this() {
+        return;
+    }
     let Ok(manager) = manager() else { return };
     let held = manager.lock().remove(id);
     if let Ok(device) = device() {

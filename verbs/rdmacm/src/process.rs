@@ -13,6 +13,26 @@ unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Tells a process from those that are forked from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process(usize);
+
+impl Process {
+    /// The calling process.
+    pub(crate) fn this() -> Self {
+        static WATCH: Once = Once::new();
+        // SAFETY: the function is there as long as the library is. Out of memory, children have what their parent had.
+        WATCH.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
+        Self(GENERATION.load(Ordering::Relaxed))
+    }
+
+    /// A process that the calling one is not.
+    #[cfg(test)]
+    pub(crate) fn other() -> Self {
+        Self(usize::MAX)
+    }
+}
+
 /// A value that each process makes for itself. A child never waits for a thread of its parent that was making one.
 pub(crate) struct PerProcess<T>([OnceLock<T>; DEEPEST]);
 
@@ -23,10 +43,7 @@ impl<T> PerProcess<T> {
 
     /// The calling process's.
     pub(crate) fn cell(&self) -> &OnceLock<T> {
-        static WATCH: Once = Once::new();
-        // SAFETY: the function is there as long as the library is. Out of memory, children have what their parent had.
-        WATCH.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
-        &self.0[GENERATION.load(Ordering::Relaxed).min(DEEPEST - 1)]
+        &self.0[Process::this().0.min(DEEPEST - 1)]
     }
 }
 

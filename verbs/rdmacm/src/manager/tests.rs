@@ -12,9 +12,22 @@ const REMOTE: u32 = 0x77;
 
 /// A connection to `peer` in the server's tables.
 fn connection(server: &mut Server, peer: IpAddr, state: State, qpn: u32) -> &'static Id {
+    connection_of(Process::this(), server, peer, state, qpn)
+}
+
+fn connection_of(
+    process: Process,
+    server: &mut Server,
+    peer: IpAddr,
+    state: State,
+    qpn: u32,
+) -> &'static Id {
     let id = Id::create(server.channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
-    // SAFETY: no test destroys its identifiers.
-    let id = unsafe { &*id };
+    // SAFETY: it was made right here, and no test destroys its identifiers.
+    let id = unsafe {
+        (*id).process = process;
+        &*id
+    };
     *id.lock() = Connection {
         state,
         source: Some(ours()),
@@ -115,6 +128,16 @@ fn peers_are_told_when_the_process_ends() {
     sent.sort_by_key(order);
     expected.sort_by_key(order);
     assert_eq!(sent, expected);
+}
+
+#[test]
+fn a_forked_process_ends_no_connection_of_its_parent() {
+    let mut server = Server::new();
+    let peer: IpAddr = [10, 3, 0, 7].into();
+    for (process, told) in [(Process::other(), 0), (Process::this(), 1)] {
+        leave(connection_of(process, &mut server, peer, State::Established, 0x341));
+        assert_eq!(sent(peer).len(), told);
+    }
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! Settings of a device: built in code, read from the environment, or from `ferroce.toml`.
 
-use crate::congestion::{
-    CongestionRule, RuleError, RuleText, feedback_key_from_env, feedback_key_from_file, rule_from_text,
-};
-use crate::{implicit, log};
+use crate::congestion::{CongestionRule, feedback_key_from_env, rule_from_text};
+use crate::{config_file, implicit, log};
 use cc::Rate;
 use datapath::engine::{Idle, MAX_SLOTS, Progress, ProgressError};
 use datapath::neighbour;
@@ -53,6 +51,13 @@ pub enum ConfigError {
     File { place: String, reason: String },
     #[error("address {0:?}: write 10.0.0.1, 10.0.0.1/24 or fd00::1/64")]
     Address(String),
+    #[error(
+        "FERROCE_IP has the addresses of one device, and there are {devices}; \
+         give each its own in ferroce.toml: [[device]] with port = \"...\" and ip = [\"...\"]"
+    )]
+    AddressesOfSeveral { devices: usize },
+    #[error("port `{0}` is named twice; a port has one device")]
+    PortTwice(String),
     #[error("MTU {0}: it is one of 256, 512, 1024, 2048, 4096")]
     Mtu(u32),
     #[error("VLAN {0:?}: it is 1 to 4094")]
@@ -131,19 +136,29 @@ impl DeviceConfig {
     /// # Errors
     /// Returns [`ConfigError`] if the file or a value can't be read.
     pub fn from_env() -> Result<Self, ConfigError> {
-        log::start_if_asked_for();
-        match std::env::var_os("FERROCE_CONFIG") {
-            Some(file) => Self::from_env_over(Path::new(&file)),
-            None => implicit::read(Path::new(implicit::FILE))?.with_env(),
-        }
+        Self::all_from_env().map(first)
     }
 
-    /// As [`from_env`](Self::from_env), over `file` whatever `FERROCE_CONFIG` names.
+    /// As [`from_env`](Self::from_env), for every device: `FERROCE_PORT` may name several ports (`eth0,eth1`; between others a semicolon), and a
+    /// file may have a list of ports or `[[device]]` tables. There is at least one; its port may be unset.
     ///
     /// # Errors
     /// Returns [`ConfigError`] if the file or a value can't be read.
-    pub fn from_env_over(file: &Path) -> Result<Self, ConfigError> {
-        Self::from_file(file)?.with_env()
+    pub fn all_from_env() -> Result<Vec<Self>, ConfigError> {
+        log::start_if_asked_for();
+        let configs = match std::env::var_os("FERROCE_CONFIG") {
+            Some(file) => Self::all_from_file(Path::new(&file))?,
+            None => implicit::read(Path::new(implicit::FILE))?,
+        };
+        with_env(configs)
+    }
+
+    /// As [`all_from_env`](Self::all_from_env), over `file` whatever `FERROCE_CONFIG` names.
+    ///
+    /// # Errors
+    /// Returns [`ConfigError`] if the file or a value can't be read.
+    pub fn all_from_env_over(file: &Path) -> Result<Vec<Self>, ConfigError> {
+        with_env(Self::all_from_file(file)?)
     }
 
     /// The file that [`from_env`](Self::from_env) reads: the one that `FERROCE_CONFIG` names, or a `ferroce.toml` in the current folder
@@ -154,6 +169,7 @@ impl DeviceConfig {
         named.or_else(|| implicit::is_read(Path::new(implicit::FILE)).then(|| implicit::FILE.into()))
     }
 
+    /// What the environment says of every device.
     fn with_env(self) -> Result<Self, ConfigError> {
         let mut config = self;
         if let Ok(text) = std::env::var("FERROCE_CC") {
@@ -165,9 +181,6 @@ impl DeviceConfig {
         let int_port =
             int_port.map(|text| text.parse().map_err(|_| ConfigError::IntPort(text))).transpose()?;
         config.set_numbers(int_port, std::env::var("FERROCE_AECN_OPTION").ok().as_deref())?;
-        if let Ok(port) = std::env::var("FERROCE_PORT") {
-            config.port = Some(port);
-        }
         if let Ok(text) = std::env::var("FERROCE_VLAN") {
             let id = text.parse().map_err(|_| ConfigError::Vlan(text))?;
             config = config.vlan(id)?;
@@ -179,14 +192,15 @@ impl DeviceConfig {
             let most = text.parse().map_err(|_| ConfigError::QueuePairsText(text))?;
             config = config.queue_pairs(most)?;
         }
-        if let Ok(addresses) = std::env::var("FERROCE_IP") {
-            config.addresses = addresses.split(',').map(|a| a.trim().parse()).collect::<Result<_, _>>()?;
-        }
         Ok(config)
     }
 
     /// Where one is given, the other is what it was, or its default.
-    fn set_numbers(&mut self, int_port: Option<u16>, aecn_option: Option<&str>) -> Result<(), ConfigError> {
+    pub(crate) fn set_numbers(
+        &mut self,
+        int_port: Option<u16>,
+        aecn_option: Option<&str>,
+    ) -> Result<(), ConfigError> {
         let before = self.numbers;
         let option = aecn_option
             .map(|text| parse_option_type(text).map_err(|_| ConfigError::AecnOption(text.to_owned())));
@@ -201,14 +215,22 @@ impl DeviceConfig {
     /// # Errors
     /// Returns [`ConfigError`] if the file or a value can't be read; the message names both.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        Self::all_from_file(path).map(first)
+    }
+
+    /// As [`from_file`](Self::from_file), for every device of the file. There is at least one.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file).
+    pub fn all_from_file(path: &Path) -> Result<Vec<Self>, ConfigError> {
         let file = File::open(path).map_err(|error| ConfigError::file(path, error))?;
         Self::read(file, path)
     }
 
     /// Reads an open file whose name is `path`.
-    pub(crate) fn read(file: File, path: &Path) -> Result<Self, ConfigError> {
+    pub(crate) fn read(file: File, path: &Path) -> Result<Vec<Self>, ConfigError> {
         let text = implicit::text_of(file).map_err(|error| ConfigError::file(path, error))?;
-        text.parse().map_err(|error| match error {
+        config_file::devices(&text).map_err(|error| match error {
             ConfigError::File { reason, .. } => ConfigError::file(path, reason),
             other => other,
         })
@@ -327,6 +349,47 @@ impl DeviceConfig {
     }
 }
 
+/// The first device's settings.
+fn first(configs: Vec<DeviceConfig>) -> DeviceConfig {
+    configs.into_iter().next().unwrap_or_default()
+}
+
+/// The ports of a list: `eth0,eth1`. A port with a colon may have commas of its own, so a semicolon ends it: `memif:/run/a.sock,server;eth1`.
+pub fn port_list(text: &str) -> Vec<&str> {
+    let pieces = text.split(';').flat_map(|piece| match piece.contains(':') {
+        true => vec![piece],
+        false => piece.split(',').collect(),
+    });
+    pieces.map(str::trim).filter(|port| !port.is_empty()).collect()
+}
+
+/// Two devices can't have one port.
+pub(crate) fn each_port_once(configs: &[DeviceConfig]) -> Result<(), ConfigError> {
+    let ports = || configs.iter().filter_map(DeviceConfig::port);
+    let twice = ports().enumerate().find(|(at, port)| ports().take(*at).any(|before| before == *port));
+    twice.map_or(Ok(()), |(_, port)| Err(ConfigError::PortTwice(port.to_owned())))
+}
+
+/// Puts the environment before what a file says. A port keeps its own table of the file; another has the first one's settings.
+fn with_env(configs: Vec<DeviceConfig>) -> Result<Vec<DeviceConfig>, ConfigError> {
+    let mut configs = configs;
+    if let Ok(text) = std::env::var("FERROCE_PORT") {
+        let named = |port: &str| configs.iter().find(|config| config.port() == Some(port)).cloned();
+        let other = |port: &str| configs.first().cloned().unwrap_or_default().port_named(port);
+        let listed = port_list(&text);
+        configs = listed.iter().map(|port| named(port).unwrap_or_else(|| other(port))).collect();
+        each_port_once(&configs)?;
+    }
+    configs = configs.into_iter().map(DeviceConfig::with_env).collect::<Result<_, _>>()?;
+    if let Ok(addresses) = std::env::var("FERROCE_IP") {
+        let [config] = configs.as_mut_slice() else {
+            return Err(ConfigError::AddressesOfSeveral { devices: configs.len() });
+        };
+        config.addresses = addresses.split(',').map(|a| a.trim().parse()).collect::<Result<_, _>>()?;
+    }
+    Ok(configs)
+}
+
 impl FromStr for Address {
     type Err = ConfigError;
 
@@ -349,60 +412,6 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// Reads the `ferroce.toml` format: `port`, `ip` (a list), `gateway`, `vlan`, `progress`, `idle`, `mtu`, `buffers`,
-/// `queue_pairs`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), and `[[congestion]]` rules.
-impl FromStr for DeviceConfig {
-    type Err = ConfigError;
-
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let file: Text = toml::from_str(text).map_err(|error| ConfigError::File {
-            place: "ferroce.toml".into(),
-            reason: one_line(text, &error),
-        })?;
-        let mut config = Self { port: file.port, gateway: file.gateway, ..Self::default() };
-        config.addresses = file.ip.iter().map(|a| a.parse()).collect::<Result<_, _>>()?;
-        if let Some(bytes) = file.mtu {
-            config.mtu =
-                Some(Mtu::ALL.into_iter().find(|m| m.bytes() == bytes).ok_or(ConfigError::Mtu(bytes))?);
-        }
-        config.vlan = file.vlan.map(vlan).transpose()?;
-        if let Some(text) = file.progress {
-            config.progress = Some(text.parse()?);
-        }
-        config.idle = match file.idle.as_deref() {
-            Some("busy") => Idle::Busy,
-            Some("yield") | None => Idle::default(),
-            Some(other) => return Err(ConfigError::Idle(other.to_owned())),
-        };
-        if let Some(given) = file.buffers {
-            if !(256..=1 << 20).contains(&given) {
-                return Err(ConfigError::Buffers { given });
-            }
-            config.buffers = given;
-        }
-        if let Some(most) = file.queue_pairs {
-            config = config.queue_pairs(most)?;
-        }
-        if let Some(text) = &file.link_rate {
-            let wrong = |reason| ConfigError::LinkRate { text: text.clone(), reason };
-            config.link_rate = Some(crate::parse_rate(text).map_err(wrong)?);
-        }
-        let key = match &file.feedback_key_file {
-            Some(path) => Some(feedback_key_from_file(Path::new(path))?),
-            None => feedback_key_from_env()?,
-        };
-        config.set_numbers(file.int_port, file.aecn_option.as_deref())?;
-        for (number, rule) in (1..).zip(&file.congestion) {
-            let rule = rule.build(key).map_err(|RuleError { offset, reason }| {
-                let line = line_of(text, offset);
-                ConfigError::Rule { number, reason: format!("line {line}: {reason}") }
-            })?;
-            config.rules.push(rule);
-        }
-        Ok(config)
-    }
-}
-
 /// A type of an IPv6 option: `0x3e` or `62`.
 ///
 /// # Errors
@@ -415,39 +424,8 @@ pub fn parse_option_type(text: &str) -> Result<u8, String> {
     number.map_err(|_| format!("`{text}` is no option type; write 0x3e or 62"))
 }
 
-/// What is wrong and in which line, without the excerpt of several lines.
-fn one_line(text: &str, error: &toml::de::Error) -> String {
-    let line = line_of(text, error.span().map_or(0, |span| span.start));
-    format!("line {line}: {}", error.message().replace('\n', "; "))
-}
-
-fn line_of(text: &str, offset: usize) -> usize {
-    text.get(..offset).unwrap_or_default().matches('\n').count() + 1
-}
-
-fn vlan(id: u16) -> Result<Vlan, ConfigError> {
+pub(crate) fn vlan(id: u16) -> Result<Vlan, ConfigError> {
     if (1..=4094).contains(&id) { Ok(Vlan(id)) } else { Err(ConfigError::Vlan(id.to_string())) }
-}
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Text {
-    port: Option<String>,
-    #[serde(default)]
-    ip: Vec<String>,
-    gateway: Option<IpAddr>,
-    vlan: Option<u16>,
-    progress: Option<String>,
-    idle: Option<String>,
-    mtu: Option<u32>,
-    buffers: Option<u32>,
-    queue_pairs: Option<u32>,
-    link_rate: Option<String>,
-    feedback_key_file: Option<String>,
-    int_port: Option<u16>,
-    aecn_option: Option<String>,
-    #[serde(default)]
-    congestion: Vec<RuleText>,
 }
 
 #[cfg(test)]
@@ -490,6 +468,18 @@ mod tests {
         let files = blocks.filter_map(|rest| rest.split("```").next()).filter(|block| block.contains("cc ="));
         let rules: Vec<_> = files.map(|file| file.parse::<DeviceConfig>().unwrap().rules.len()).collect();
         assert_eq!(rules, [1, 2]);
+    }
+
+    #[test]
+    fn ports_are_listed_in_one_text() {
+        for (text, ports) in [
+            ("eth0", &["eth0"][..]),
+            ("eth0,eth1", &["eth0", "eth1"]),
+            ("memif:/run/a.sock,server", &["memif:/run/a.sock,server"]),
+            ("memif:/run/a.sock,server; eth0,eth1;", &["memif:/run/a.sock,server", "eth0", "eth1"]),
+        ] {
+            assert_eq!(port_list(text), ports);
+        }
     }
 
     #[test]

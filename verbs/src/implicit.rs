@@ -24,17 +24,20 @@ const NAME_IT: &str = "name it by FERROCE_CONFIG or --config to use it all the s
 ///
 /// # Errors
 /// Returns [`ConfigError`] if the file is the caller's or root's and can't be read or understood.
-pub(crate) fn read(path: &Path) -> Result<DeviceConfig, ConfigError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<DeviceConfig>, ConfigError> {
+    let nothing = || Ok(vec![DeviceConfig::default()]);
     match open(path) {
-        Ok(None) => Ok(DeviceConfig::default()),
+        Ok(None) => nothing(),
         Ok(Some(file)) => {
-            let (config, ignored) = without_files_of_its_choice(DeviceConfig::read(file, path)?, path);
-            ignored.iter().for_each(|line| report(line));
-            Ok(config)
+            let configs = DeviceConfig::read(file, path)?.into_iter();
+            let (configs, ignored): (_, Vec<_>) =
+                configs.map(|config| without_files_of_its_choice(config, path)).unzip();
+            ignored.iter().flatten().for_each(|line| report(line));
+            Ok(configs)
         }
         Err(why) => {
             report(&why);
-            Ok(DeviceConfig::default())
+            nothing()
         }
     }
 }
@@ -148,7 +151,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for (mode, port) in [(0o600, Some("veth0")), (0o644, Some("veth0")), (0o664, None), (0o646, None)] {
             let path = file(folder.path(), "port = 'veth0'", mode);
-            assert_eq!(read(&path).unwrap().port(), port, "{mode:o}");
+            assert_eq!(read(&path).unwrap()[0].port(), port, "{mode:o}");
         }
         let path = file(folder.path(), "port = 'veth0'", 0o666);
         let why = open(&path).unwrap_err();
@@ -162,14 +165,14 @@ mod tests {
         if chown(&path, Some(65534), None).is_err() {
             return; // Only root can make a stranger's file.
         }
-        assert_eq!(read(&path).unwrap().port(), None);
+        assert_eq!(read(&path).unwrap()[0].port(), None);
         assert!(open(&path).unwrap_err().contains("belongs to user 65534"));
         let (target, link) = (folder.path().join("mine"), folder.path().join("link"));
         fs::write(&target, "port = 'veth0'").unwrap();
         symlink(&target, &link).unwrap();
-        assert_eq!(read(&link).unwrap().port(), Some("veth0"));
+        assert_eq!(read(&link).unwrap()[0].port(), Some("veth0"));
         std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
-        assert_eq!(read(&link).unwrap().port(), None);
+        assert_eq!(read(&link).unwrap()[0].port(), None);
     }
 
     #[test]
@@ -177,7 +180,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for port in ["pcap:,/etc/passwd", "pcap:eth0", "eal:net_pcap0,tx_pcap=/etc/passwd"] {
             let path = file(folder.path(), &format!("port = '{port}'\nmtu = 1024"), 0o644);
-            let config = read(&path).unwrap();
+            let config = &read(&path).unwrap()[0];
             assert_eq!((config.port(), config.mtu.is_some()), (None, true), "{port}");
             assert_eq!(DeviceConfig::from_file(&path).unwrap().port(), Some(port), "named");
         }
@@ -186,9 +189,9 @@ mod tests {
     #[test]
     fn what_is_no_file_or_has_no_end_is_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(read(&folder.path().join("nothing")).unwrap(), DeviceConfig::default());
-        assert_eq!(read(folder.path()).unwrap(), DeviceConfig::default());
-        assert_eq!(read(Path::new("/dev/zero")).unwrap(), DeviceConfig::default());
+        assert_eq!(read(&folder.path().join("nothing")).unwrap(), [DeviceConfig::default()]);
+        assert_eq!(read(folder.path()).unwrap(), [DeviceConfig::default()]);
+        assert_eq!(read(Path::new("/dev/zero")).unwrap(), [DeviceConfig::default()]);
         let error = DeviceConfig::from_file(Path::new("/dev/zero")).unwrap_err().to_string();
         assert!(error.contains("/dev/zero") && error.contains("1048576"), "{error}");
     }

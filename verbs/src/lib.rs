@@ -51,6 +51,7 @@ mod address;
 mod channel;
 mod completion;
 mod config;
+mod config_file;
 mod congestion;
 mod connect;
 mod device;
@@ -73,7 +74,7 @@ mod xrc;
 pub use address::{AddressHandle, AddressOptions};
 pub use channel::CompletionChannel;
 pub use completion::CompletionQueue;
-pub use config::{Address, ConfigError, DeviceConfig, parse_option_type};
+pub use config::{Address, ConfigError, DeviceConfig, parse_option_type, port_list};
 pub use congestion::{
     CcName, ChoiceError, CongestionChoice, CongestionRule, KeyError, Prefix, Setting, TelemetryMode,
     feedback_key_from_env, feedback_key_from_file, parse_bytes, parse_congestion, parse_duration, parse_rate,

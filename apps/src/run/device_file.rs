@@ -1,5 +1,5 @@
 //! What UCX looks for before it takes a device: a character device of its name in `/dev/infiniband`, which it may read and
-//! write and never opens. In a mount namespace of the program's own, so that nothing but an empty folder is left behind.
+//! write and never opens. There is one for each of eight devices. In a mount namespace of the program's own, so that nothing but an empty folder is left behind.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -9,7 +9,9 @@ use std::path::Path;
 const PLACE: &str = r#"
 place() {
   mkdir -p /dev/infiniband && mount -t tmpfs -o mode=755,size=64k ferroce /dev/infiniband &&
-  : >/dev/infiniband/ferroce0 && mount --bind /dev/null /dev/infiniband/ferroce0
+  for number in 0 1 2 3 4 5 6 7; do
+    : >/dev/infiniband/ferroce$number && mount --bind /dev/null /dev/infiniband/ferroce$number || return
+  done
 }
 place 2>/dev/null || case "$*" in *ucx*)
   echo "ferroce run: UCX finds no device without /dev/infiniband/ferroce0; remedy, as root:" \

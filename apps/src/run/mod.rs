@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use verbs::{ConfigError, CongestionRule, DeviceConfig};
+use verbs::{Address, ConfigError, CongestionRule, DeviceConfig, port_list};
 
 /// The command line of `ferroce run`.
 #[derive(Debug, clap::Args)]
@@ -39,7 +39,7 @@ to ferroce, which hands it on: setcap cap_net_raw,cap_ipc_lock+ep $(command -v f
 
 The libraries are built by `scripts/dropin`. FERROCE_LOG=info logs to standard error what they do.")]
 pub struct Args {
-    /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0 [default: as ferroce.toml says]
+    /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0; several are several devices: eth0,eth1 [default: as ferroce.toml says]
     #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT", conflicts_with = "namespaces")]
     port: Option<String>,
     /// Our address, where the kernel gives the port none: 10.0.0.1/24,fd00::1/64
@@ -111,23 +111,32 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 /// What the program would only find out when it opens its device.
 fn check(args: &Args) -> Result<(), Failure> {
     let wrong = |wrong: &dyn std::fmt::Display| Failure::usage(wrong.to_string());
-    let mut config = match &args.config {
-        Some(file) => DeviceConfig::from_file(file).map_err(|error| wrong(&error))?,
-        None => DeviceConfig::new(),
+    let configs = match &args.config {
+        Some(file) => DeviceConfig::all_from_file(file).map_err(|error| wrong(&error))?,
+        None => vec![DeviceConfig::new()],
     };
     if let Some(text) = &args.cc {
         text.parse::<CongestionRule>().map_err(|why| wrong(&format!("--cc {text}: {why}")))?;
     }
+    let ports = match &args.port {
+        Some(ports) => port_list(ports),
+        None => configs.iter().filter_map(DeviceConfig::port).collect(),
+    };
     if let Some(addresses) = &args.ip {
+        if ports.len() > 1 {
+            return Err(wrong(&ConfigError::AddressesOfSeveral { devices: ports.len() }));
+        }
         for address in addresses.split(',') {
-            config = config.address(address.trim().parse().map_err(|error: ConfigError| wrong(&error))?);
+            let _: Address = address.trim().parse().map_err(|error: ConfigError| wrong(&error))?;
         }
     }
     if let Some(most) = args.queue_pairs {
-        config = config.queue_pairs(most).map_err(|error| wrong(&error))?;
+        DeviceConfig::new().queue_pairs(most).map_err(|error| wrong(&error))?;
     }
-    let port = args.port.as_deref().or(config.port());
-    port.map(str::parse::<PortSpec>).transpose().map_err(|error| wrong(&error)).map(drop)
+    for port in ports {
+        port.parse::<PortSpec>().map_err(|error| wrong(&error))?;
+    }
+    Ok(())
 }
 
 /// What the libraries read from the program's environment.

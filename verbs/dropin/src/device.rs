@@ -14,8 +14,10 @@ use verbs::{Device, DeviceConfig, Progress};
 /// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: a RoCE device is one of these too.
 const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;
+/// Devices are called this and their number, from 0 on.
+const NAME: &str = "ferroce";
 
-/// The one device of a process: the port that the configuration names.
+/// A device of the process: a port that the configuration names.
 pub(crate) struct Configured {
     abi: ibv_device,
     config: DeviceConfig,
@@ -34,35 +36,37 @@ struct Opened {
     contexts: usize,
 }
 
-static CONFIGURED: OnceLock<Option<Configured>> = OnceLock::new();
+static CONFIGURED: OnceLock<Vec<Configured>> = OnceLock::new();
 
-/// The device, if the configuration names one. Read once in a process: devices keep their addresses.
-fn configured() -> Option<&'static Configured> {
+/// The devices that the configuration names. Read once in a process: devices keep their addresses.
+fn configured() -> &'static [Configured] {
     let read = || {
         log::start();
-        let config = match DeviceConfig::from_env() {
-            Ok(config) => config,
+        let configs = match DeviceConfig::all_from_env() {
+            Ok(configs) => configs,
             Err(error) => {
                 tracing::error!("no device: {error}");
-                return None;
+                return Vec::new();
             }
         };
-        if config.port().is_none() {
+        let named = configs.into_iter().filter(|config| config.port().is_some());
+        let devices: Vec<_> = named.enumerate().map(|(at, config)| Configured::new(at, config)).collect();
+        if devices.is_empty() {
             tracing::warn!("no device: {}", verbs::ConfigError::NoPort);
-            return None;
         }
-        Some(Configured::new(config))
+        devices
     };
-    CONFIGURED.get_or_init(read).as_ref()
+    CONFIGURED.get_or_init(read)
 }
 
 impl Configured {
-    fn new(config: DeviceConfig) -> Self {
+    fn new(at: usize, config: DeviceConfig) -> Self {
+        let name = format!("{NAME}{at}");
         let mut abi = ibv_device { node_type: NODE_CA, transport_type: TRANSPORT_IB, ..Default::default() };
-        put(&mut abi.name, "ferroce0");
-        put(&mut abi.dev_name, "ferroce0");
-        put(&mut abi.dev_path, "/sys/class/infiniband_verbs/ferroce0");
-        put(&mut abi.ibdev_path, "/sys/class/infiniband/ferroce0");
+        put(&mut abi.name, &name);
+        put(&mut abi.dev_name, &name);
+        put(&mut abi.dev_path, &format!("/sys/class/infiniband_verbs/{name}"));
+        put(&mut abi.ibdev_path, &format!("/sys/class/infiniband/{name}"));
         let guid = guid(&config);
         // Nobody knows whether a program polls or waits.
         let config = config.progress_by_default(Progress::Adaptive);
@@ -120,22 +124,23 @@ fn guid(config: &DeviceConfig) -> [u8; 8] {
         return [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
     }
     let mut hasher = DefaultHasher::new();
-    (port, std::env::var("FERROCE_IP").unwrap_or_default()).hash(&mut hasher);
+    let named = config.settings().into_iter().filter(|(key, _)| ["port", "ip"].contains(key));
+    named.for_each(|(_, value)| value.hash(&mut hasher));
     let mut guid = hasher.finish().to_be_bytes();
     guid[0] = guid[0] & 0xfc | 2;
     guid
 }
 
-/// The configured device, if `device` is its address.
-fn known(device: *const ibv_device) -> Option<&'static Configured> {
-    configured().filter(|ours| std::ptr::eq(ours.as_abi(), device))
+/// The configured device whose address is `device`, and its number.
+fn known(device: *const ibv_device) -> Option<(usize, &'static Configured)> {
+    configured().iter().enumerate().find(|(_, ours)| std::ptr::eq(ours.as_abi(), device))
 }
 
 /// `ibv_get_device_list(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ibv_device {
     object(|| {
-        let devices: Vec<_> = configured().map(Configured::as_abi).into_iter().collect();
+        let devices: Vec<_> = configured().iter().map(Configured::as_abi).collect();
         // SAFETY: null, or room for a number.
         if let Some(number) = unsafe { number.as_mut() } {
             *number = devices.len() as c_int;
@@ -172,20 +177,20 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const 
 /// `ibv_get_device_guid(3)`: in network byte order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    known(device).map_or(0, |device| u64::from_ne_bytes(device.guid))
+    known(device).map_or(0, |(_, device)| u64::from_ne_bytes(device.guid))
 }
 
 /// `ibv_get_device_index(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    if known(device).is_some() { 0 } else { -1 }
+    known(device).map_or(-1, |(at, _)| at as c_int)
 }
 
 /// `ibv_open_device(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     object(|| {
-        let configured = known(device).ok_or(Errno(libc::ENODEV))?;
+        let (_, configured) = known(device).ok_or(Errno(libc::ENODEV))?;
         Context::open(configured, device)
     })
 }
@@ -212,7 +217,9 @@ unsafe fn read_sysfs(
     }
     // SAFETY: texts, as the caller promises.
     let [folder, file] = [folder, file].map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy());
-    let own = folder.ends_with("/ferroce0").then(|| attribute(&file)).flatten();
+    let name = folder.rsplit('/').next().unwrap_or_default();
+    let number = name.strip_prefix(NAME).and_then(|number| number.parse::<usize>().ok());
+    let own = number.filter(|&number| number < configured().len()).and_then(|_| attribute(&file));
     let text = match own {
         Some(text) => text.into_bytes(),
         None => std::fs::read(format!("{folder}/{file}"))

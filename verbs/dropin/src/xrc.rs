@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::completion::Cq;
 use crate::context::Context;
+use crate::device::Configured;
 use crate::domain::Pd;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, object, out, status};
 use crate::live;
@@ -27,9 +28,16 @@ pub(crate) struct Xrcd {
     pub(crate) users: AtomicUsize,
 }
 
-/// A file, whatever it is called: device and inode.
+/// A file, whatever it is called: device and inode. It stands for one domain of each RDMA device.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct File(u64, u64);
+struct File {
+    of: *const Configured,
+    device: u64,
+    inode: u64,
+}
+
+// SAFETY: the pointer is only compared.
+unsafe impl Send for File {}
 
 /// What the contexts of this process share: domains by the file that names them, targets by their number.
 struct Shared {
@@ -43,14 +51,14 @@ fn shared() -> Guard<'static, Shared> {
     SHARED.lock()
 }
 
-fn file_of(descriptor: c_int) -> Result<File, Errno> {
+fn file_of(context: &Context, descriptor: c_int) -> Result<File, Errno> {
     // SAFETY: all zeros is such a structure, and the kernel fills it.
     let mut found: libc::stat = unsafe { zeroed() };
     // SAFETY: there is room for it.
     if unsafe { libc::fstat(descriptor, &mut found) } != 0 {
         return Err(Errno(libc::EBADF));
     }
-    Ok(File(found.st_dev, found.st_ino))
+    Ok(File { of: context.configured, device: found.st_dev, inode: found.st_ino })
 }
 
 /// `ibv_open_xrcd(3)`: who opens it by the same file has the same domain. A descriptor of -1 is a domain of its own.
@@ -60,7 +68,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 ) -> *mut ibv_xrcd {
     object(|| {
         // SAFETY: the contract of the manual page.
-        let (device, wanted) = unsafe { (&Context::from(context)?.device, at(wanted)?) };
+        let (owner, wanted) = unsafe { (Context::from(context)?, at(wanted)?) };
         let needed = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
         if wanted.comp_mask & needed != needed {
             return Err(INVALID);
@@ -68,7 +76,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         if wanted.comp_mask & !needed != 0 {
             return Err(UNSUPPORTED);
         }
-        let file = (wanted.fd != -1).then(|| file_of(wanted.fd)).transpose()?;
+        let file = (wanted.fd != -1).then(|| file_of(owner, wanted.fd)).transpose()?;
         let mut shared = shared();
         let known = shared.domains.iter_mut().find(|(by, ..)| Some(*by) == file);
         let domain = match (known, file) {
@@ -79,11 +87,11 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             }
             (None, Some(_)) if wanted.oflags & libc::O_CREAT == 0 => return Err(Errno(libc::EAGAIN)),
             (None, Some(file)) => {
-                let domain = device.xrc_domain()?;
+                let domain = owner.device.xrc_domain()?;
                 shared.domains.push((file, domain.clone(), 1));
                 domain
             }
-            (None, None) => device.xrc_domain()?,
+            (None, None) => owner.device.xrc_domain()?,
         };
         let abi = ibv_xrcd { context };
         Ok(live::give(Xrcd { abi, domain, file, users: AtomicUsize::new(0) }).cast())

@@ -1,6 +1,6 @@
 //! Addresses as C has them.
 
-use crate::errno::{Errno, INVALID};
+use crate::errno::{Errno, INVALID, last};
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -74,4 +74,36 @@ pub(crate) fn is_any(ip: IpAddr) -> bool {
 /// The address that a GID is.
 pub(crate) fn ip(gid: [u8; 16]) -> IpAddr {
     IpAddr::from(gid).to_canonical()
+}
+/// The leading bits that two addresses of one family have in common.
+pub(crate) fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
+    match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        _ => 0,
+    }
+}
+
+/// The address that the kernel's routes choose towards `peer`. No packet is sent.
+pub(crate) fn kernel_source(peer: IpAddr) -> Result<IpAddr, Errno> {
+    let family = if peer.is_ipv4() { AF_INET } else { AF_INET6 };
+    // By system calls: a program may have put its own functions in the place of libc's, with this library behind them.
+    // SAFETY: socket takes plain numbers; all-zero bytes are an address with room for either family, and the length says so; the
+    // descriptor is this function's.
+    unsafe {
+        let socket = libc::syscall(libc::SYS_socket, family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if socket < 0 {
+            return Err(last());
+        }
+        let mut place: libc::sockaddr_storage = std::mem::zeroed();
+        let mut length = size_of_val(&place) as libc::socklen_t;
+        let at = &raw mut place;
+        // Any port will do.
+        write(at.cast(), SocketAddr::new(peer, 9));
+        let asked = libc::syscall(libc::SYS_connect, socket, at, length) == 0
+            && libc::syscall(libc::SYS_getsockname, socket, at, &raw mut length) == 0;
+        let source = if asked { read(at.cast()).map(|source| source.ip()) } else { Err(last()) };
+        libc::syscall(libc::SYS_close, socket);
+        source
+    }
 }

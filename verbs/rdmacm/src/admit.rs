@@ -74,7 +74,7 @@ pub(crate) fn admit(
     unsafe { (*id.abi()).qp_type = (*heard.abi()).qp_type };
     let asked = (connection.addresses()?.1, connection.remote, heard.is_datagram());
     *id.lock() = connection;
-    match tables.insert_asked(id, asked) {
+    match tables.insert_asked(device, id, asked) {
         Ok(local) => id.lock().local = local,
         Err(errno) => {
             // SAFETY: nobody has seen it.
@@ -82,7 +82,7 @@ pub(crate) fn admit(
             return Err(errno);
         }
     }
-    id.show(device, &id.lock());
+    id.show(Some(device), &id.lock());
     let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
     heard.backlog.enter();
     heard.tell_here(&stays, Waiting { id: child, listener, kind, status: 0, parameters, private });

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::address;
 use crate::datagram::{self, QKEY};
-use crate::device::{Sent, check_mtu, device};
+use crate::device::{Sent, check_mtu, device_of};
 use crate::errno::{Errno, INVALID, status, verb};
 use crate::events::Waiting;
 use crate::id::{Connection, Id, Pending, State, service};
@@ -67,7 +67,7 @@ fn attributes(connection: &Connection, state: ibv_qp_state) -> Result<(ibv_qp_at
             attributes.ah_attr.is_global = 1;
             attributes.ah_attr.port_num = 1;
             attributes.ah_attr.grh.dgid = ibv_gid { raw: address::gid(destination) };
-            attributes.ah_attr.grh.sgid_index = device()?.gid_index(source)?;
+            attributes.ah_attr.grh.sgid_index = device_of(source)?.gid_index(source)?;
             attributes.ah_attr.grh.hop_limit = 64;
             attributes.path_mtu = connection.mtu.into();
             attributes.dest_qp_num = connection.theirs.qpn;
@@ -164,7 +164,7 @@ pub(crate) fn begin(connection: &mut Connection, mad: Mad, tries: u8) -> Result<
     let (source, destination) = connection.addresses()?;
     let now = Instant::now();
     let mut pending = Pending::new(mad, now, INTERVAL, tries);
-    if device()?.send(source, destination, &mad)? == Sent::Asking {
+    if device_of(source)?.send(source, destination, &mad)? == Sent::Asking {
         pending.put_off(now);
     }
     connection.pending = Some(pending);
@@ -179,7 +179,7 @@ fn request(
     wanted: Option<&rdma_conn_param>,
     data: &[u8],
 ) -> Result<(), Errno> {
-    let device = device()?;
+    let device = connection.device()?;
     let (Some(source), Some(destination)) = (connection.source, connection.destination) else {
         return Err(INVALID);
     };
@@ -257,7 +257,7 @@ fn establish(id: &Id) -> Result<(), Errno> {
         message::message(Kind::ReadyToUse, connection.transaction, connection.local, connection.remote);
     connection.state = State::Established;
     // Lost, the reply comes again.
-    device()?.send(source, destination, &ready).map(drop)
+    device_of(source)?.send(source, destination, &ready).map(drop)
 }
 
 /// `rdma_establish(3)`: for a program that brings its own queue pair.
@@ -285,12 +285,13 @@ fn reply(id: &Id, wanted: Option<&rdma_conn_param>, data: &[u8]) -> Result<(), E
     modify(id, IBV_QPS_RTS)?;
     let mut connection = id.lock_in(State::RequestCame)?;
     let mut mad = message::message(Kind::Reply, connection.transaction, connection.local, connection.remote);
-    message::write_reply(&mut mad, &connection.ours, device()?.guid);
+    let device = connection.device()?;
+    message::write_reply(&mut mad, &connection.ours, device.guid);
     if !message::put_private_data(&mut mad, Kind::Reply, data) {
         return Err(INVALID);
     }
     connection.state = State::ReplySent;
-    device()?.remember(&connection);
+    device.remember(&connection);
     begin(&mut connection, mad, TRIES)
 }
 
@@ -333,13 +334,14 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
             return Ok(());
         }
         let Connection { transaction, local, remote, .. } = *connection;
-        let mut mad = message::reject(transaction, local, remote, Reason::Consumer, device()?.guid);
+        let device = connection.device()?;
+        let mut mad = message::reject(transaction, local, remote, Reason::Consumer, device.guid);
         if !message::put_private_data(&mut mad, Kind::Reject, data) {
             return Err(INVALID);
         }
         let (source, destination) = connection.addresses()?;
         connection.state = State::Closed;
-        device()?.send(source, destination, &mad).map(drop)
+        device.send(source, destination, &mad).map(drop)
     })
 }
 

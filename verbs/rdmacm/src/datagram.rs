@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::address;
 use crate::admit;
 use crate::connect::{TRIES, begin};
-use crate::device::{Device, device};
+use crate::device::{Device, device_of};
 use crate::errno::{Errno, INVALID};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State, service};
@@ -54,7 +54,7 @@ pub(crate) fn answer(
         return Err(INVALID);
     }
     // Lost, the question comes again.
-    let _ = device()?.send(source, destination, &mad)?;
+    let _ = device_of(source)?.send(source, destination, &mad)?;
     connection.answer = Some(Box::new(mad));
     Ok(())
 }

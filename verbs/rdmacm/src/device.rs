@@ -1,14 +1,17 @@
-//! The process's device, opened once and kept, as librdmacm does it.
+//! The process's devices, opened once and kept, as librdmacm does it.
 
 use crate::abi::*;
 use crate::address;
 use crate::errno::{Errno, INVALID, last, made, verb};
 use crate::message::Mad;
 use crate::process::PerProcess;
+use crate::queue_pair::DefaultDomain;
 use crate::siblings::Siblings;
+use crate::xrc::DefaultXrcDomain;
 use std::ffi::{CStr, c_int, c_void};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::sync::OnceLock;
 
 /// What became of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,9 @@ pub(crate) struct Device {
     pub(crate) mtu: u8,
     pub(crate) calls: Calls,
     pub(crate) siblings: Option<Siblings>,
+    /// The domains of those who bring none.
+    pub(crate) domain: OnceLock<Result<DefaultDomain, Errno>>,
+    pub(crate) xrc_domain: OnceLock<Result<DefaultXrcDomain, Errno>>,
 }
 
 // SAFETY: the context is libibverbs', which any thread may use, and is never closed.
@@ -52,17 +58,51 @@ unsafe impl std::marker::Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-static DEVICE: PerProcess<Result<Device, Errno>> = PerProcess::new();
+static DEVICES: PerProcess<Result<Vec<Device>, Errno>> = PerProcess::new();
 
-/// Takes the place of the device that there would be.
+/// Take the place of the devices that there would be.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn pretend(device: Device) -> &'static Device {
-    DEVICE.cell().get_or_init(|| Ok(device)).as_ref().unwrap()
+pub(crate) fn pretend(devices: impl IntoIterator<Item = Device>) -> &'static [Device] {
+    DEVICES.cell().get_or_init(|| Ok(devices.into_iter().collect())).as_ref().unwrap()
 }
 
-/// The device; `ENODEV` where there is none.
-pub(crate) fn device() -> Result<&'static Device, Errno> {
-    DEVICE.cell().get_or_init(Device::open).as_ref().map_err(|errno| *errno)
+/// All devices, of which there is one at least; `ENODEV` where there is none.
+pub(crate) fn devices() -> Result<&'static [Device], Errno> {
+    DEVICES.cell().get_or_init(Device::open_all).as_deref().map_err(|errno| *errno)
+}
+
+/// The device that has an address.
+pub(crate) fn device_of(ours: IpAddr) -> Result<&'static Device, Errno> {
+    let has = |device: &&Device| device.gids.contains(&ours);
+    devices()?.iter().find(has).ok_or(Errno(libc::EADDRNOTAVAIL))
+}
+
+/// The device that leads to a peer, with our address there and the peer's: that of the peer's own address, or of the address that the
+/// kernel's routes choose, or else of the one that has most leading bits in common with the peer's.
+pub(crate) fn route(peer: IpAddr) -> Result<(&'static Device, IpAddr, IpAddr), Errno> {
+    let devices = devices()?;
+    let leads = |device: &'static Device| {
+        let to = device.destination(peer)?;
+        Ok((device, device.address_towards(to)?, to))
+    };
+    if let [only] = devices {
+        return leads(only);
+    }
+    let mut ways = devices.iter().filter_map(|device| leads(device).ok());
+    if address::is_any(peer) {
+        return ways.next().ok_or(Errno(libc::ENODEV));
+    }
+    if let Ok(device) = device_of(peer) {
+        return leads(device);
+    }
+    if let Ok(from) = address::kernel_source(peer)
+        && let Ok(device) = device_of(from)
+    {
+        return Ok((device, from, peer));
+    }
+    // Of equals, the first.
+    let nearest = ways.rev().max_by_key(|(_, from, to)| address::common_bits(*from, *to));
+    nearest.ok_or(Errno(libc::ENETUNREACH))
 }
 
 /// A function of this project's libibverbs.
@@ -73,7 +113,26 @@ pub(crate) fn function(name: &CStr) -> Result<*mut c_void, Errno> {
 }
 
 impl Device {
-    fn open() -> Result<Self, Errno> {
+    /// Opens all devices of libibverbs. One that can't be opened is left out, if there are others.
+    fn open_all() -> Result<Vec<Self>, Errno> {
+        // SAFETY: the list is null or ends with null, and is freed once.
+        unsafe {
+            let list = made(ibv_get_device_list(std::ptr::null_mut()))?;
+            let places = (0..).map(|at| *list.add(at)).take_while(|device| !device.is_null());
+            let (opened, failed): (Vec<_>, Vec<_>) =
+                places.map(|device| Self::open(device)).partition(Result::is_ok);
+            ibv_free_device_list(list);
+            let opened: Vec<_> = opened.into_iter().flatten().collect();
+            match (opened.is_empty(), failed.into_iter().find_map(Result::err)) {
+                (true, errno) => Err(errno.unwrap_or(Errno(libc::ENODEV))),
+                (false, _) => Ok(opened),
+            }
+        }
+    }
+
+    /// # Safety
+    /// The device is one of the list, which has not been freed.
+    unsafe fn open(device: *mut ibv_device) -> Result<Self, Errno> {
         let [open, send, finds, receive, end] = [
             c"ferroce_mad_open",
             c"ferroce_mad_send",
@@ -90,7 +149,9 @@ impl Device {
             let end = std::mem::transmute::<*mut c_void, End>(end?);
             (std::mem::transmute::<*mut c_void, Open>(open?), Calls { send, finds, receive, end })
         };
-        let (context, guid) = first_device()?;
+        // SAFETY: the caller's promise.
+        let (context, guid) =
+            unsafe { (made(ibv_open_device(device))?, ibv_get_device_guid(device).to_ne_bytes()) };
         // SAFETY: the context was opened right here; the structures have room for what is written.
         let (descriptor, mtu, gids) = unsafe {
             let mut port = ibv_port_attr::default();
@@ -106,7 +167,8 @@ impl Device {
         }
         // SAFETY: the context is open, and its queue pair 1 too.
         let siblings = unsafe { Siblings::of(context) }?;
-        Ok(Self { context, guid, descriptor, gids, mtu, calls, siblings })
+        let (domain, xrc_domain) = (OnceLock::new(), OnceLock::new());
+        Ok(Self { context, guid, descriptor, gids, mtu, calls, siblings, domain, xrc_domain })
     }
 
     /// Sends a datagram to a peer's address from one of ours.
@@ -170,22 +232,6 @@ impl Device {
 
 fn is_link_local(ip: &IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
-}
-
-/// Opens the only device that there is.
-fn first_device() -> Result<(*mut ibv_context, [u8; 8]), Errno> {
-    // SAFETY: the list is null or ends with null, and is freed once.
-    unsafe {
-        let list = made(ibv_get_device_list(std::ptr::null_mut()))?;
-        let device = *list;
-        let opened = if device.is_null() {
-            Err(Errno(libc::ENODEV))
-        } else {
-            made(ibv_open_device(device)).map(|context| (context, ibv_get_device_guid(device).to_ne_bytes()))
-        };
-        ibv_free_device_list(list);
-        opened
-    }
 }
 
 /// A program's own path MTU is `EINVAL` above the port's.

@@ -4,7 +4,7 @@
 mod tests;
 
 use crate::abi::*;
-use crate::device::device;
+use crate::device::devices;
 use crate::errno::{Errno, INVALID, out, status};
 use crate::events;
 use crate::id::{Id, rdma_bind_addr, rdma_destroy_id, rdma_resolve_addr, rdma_resolve_route};
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn rdma_create_ep(
     wanted: *mut ibv_qp_init_attr,
 ) -> c_int {
     status(|| {
-        device()?;
+        devices()?;
         // SAFETY: the contract of the manual page.
         unsafe {
             let (place, info) = (out(id)?, *out(info)?);
@@ -244,15 +244,15 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut rdma_cm_id, id: *mut *m
 /// `rdma_get_devices(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
-    let device = device();
-    // SAFETY: null, or room for a number; calloc takes any sizes, and the list has room for two.
+    let devices = devices().unwrap_or_default();
+    // SAFETY: null, or room for a number; calloc takes any sizes, and the list has room for all and the null that ends it.
     unsafe {
         if let Some(count) = count.as_mut() {
-            *count = c_int::from(device.is_ok());
+            *count = devices.len() as c_int;
         }
-        let list = libc::calloc(2, size_of::<*mut ibv_context>()).cast::<*mut ibv_context>();
-        if let (false, Ok(device)) = (list.is_null(), device) {
-            list.write(device.context);
+        let list = libc::calloc(devices.len() + 1, size_of::<*mut ibv_context>()).cast::<*mut ibv_context>();
+        if !list.is_null() {
+            devices.iter().enumerate().for_each(|(at, device)| list.add(at).write(device.context));
         }
         list
     }

@@ -109,7 +109,8 @@ fn connection(server: &mut Server, peer: IpAddr, state: State) -> *mut Id {
         pending: Some(Pending::new([0; 256], Instant::now(), Duration::from_secs(1), 3)),
         ..Default::default()
     };
-    made.lock().local = server.tables.insert_asked(made, (peer, 3, false)).unwrap_or_default();
+    made.lock().local =
+        server.tables.insert_asked(crate::pretend::device(), made, (peer, 3, false)).unwrap_or_default();
     id
 }
 

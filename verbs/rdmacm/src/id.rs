@@ -6,7 +6,7 @@ mod tests;
 use crate::abi::*;
 use crate::address;
 use crate::admit::Backlog;
-use crate::device::{Device, device};
+use crate::device::{Device, device_of, devices, route};
 use crate::errno::{Errno, INVALID, out, status};
 use crate::events::{self, Channel, Held, Parameters, Waiting};
 use crate::manager;
@@ -254,16 +254,27 @@ impl Id {
         Ok(Box::into_raw(Box::new(id)))
     }
 
+    /// The device that it is on; before that shows, the first.
+    pub(crate) fn device(&self) -> Result<&'static Device, Errno> {
+        // SAFETY: the identifier is alive, and nobody writes the field meanwhile.
+        let context = unsafe { (*self.abi()).verbs };
+        let devices = devices()?;
+        let its = devices.iter().find(|device| device.context == context);
+        its.or(devices.first()).ok_or(Errno(libc::ENODEV))
+    }
+
     /// Shows the program device and addresses.
-    pub(crate) fn show(&self, device: &Device, connection: &Connection) {
+    pub(crate) fn show(&self, device: Option<&Device>, connection: &Connection) {
         // SAFETY: the program reads what it was told is there; the unions have room for either family.
         unsafe {
             let abi = self.abi();
-            (*abi).verbs = device.context;
+            (*abi).verbs = device.map_or(std::ptr::null_mut(), |device| device.context);
             (*abi).port_num = 1;
-            if (*abi).pd.is_null() {
+            if let Some(device) = device
+                && (*abi).pd.is_null()
+            {
                 // Where there is none, a queue pair says so.
-                (*abi).pd = queue_pair::default_domain().unwrap_or(std::ptr::null_mut());
+                (*abi).pd = queue_pair::default_domain(device).unwrap_or(std::ptr::null_mut());
             }
             let addresses = &raw mut (*abi).route.addr;
             if let Some(source) = connection.source {
@@ -365,7 +376,7 @@ pub unsafe extern "C" fn rdma_create_id(
         if ![RDMA_PS_TCP, RDMA_PS_UDP, RDMA_PS_IB].contains(&ps) {
             return Err(INVALID);
         }
-        device()?;
+        devices()?;
         // SAFETY: the contract of the manual page.
         unsafe { *out(id)? = Id::create(channel, user, ps)?.cast() };
         Ok(())
@@ -393,28 +404,18 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma
 }
 
 /// Takes an address of ours; the unspecified one stands for all, and port 0 for any that is free.
-fn bind(id: &Id, device: &Device, wanted: SocketAddr) -> Result<(), Errno> {
+fn bind(id: &Id, wanted: SocketAddr) -> Result<(), Errno> {
     let mut connection = id.lock();
     if connection.state != State::Idle {
         return Err(INVALID);
     }
-    let any = address::is_any(wanted.ip());
-    if !any {
-        device.gid_index(wanted.ip())?;
-    }
+    // With the unspecified address, which device it will be shows with a connection.
+    let device = if address::is_any(wanted.ip()) { None } else { Some(device_of(wanted.ip())?) };
     let port = if wanted.port() == 0 { manager::free_port()? } else { wanted.port() };
     manager::take(id, service(id.port_space(), port), Place::new(wanted.ip(), &connection))?;
     connection.source = Some(SocketAddr::new(wanted.ip(), port));
     connection.state = State::Bound;
     id.show(device, &connection);
-    if any {
-        // Which device it will be shows with a connection.
-        // SAFETY: the program reads it after this call.
-        unsafe {
-            (*id.abi()).verbs = std::ptr::null_mut();
-            (*id.abi()).pd = std::ptr::null_mut();
-        }
-    }
     Ok(())
 }
 
@@ -424,7 +425,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, source: *mut sockad
     status(|| {
         // SAFETY: the contract of the manual page.
         let (id, source) = unsafe { (Id::from(id)?, address::read(source.cast())?) };
-        bind(id, device()?, source)
+        bind(id, source)
     })
 }
 
@@ -439,23 +440,28 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     status(|| {
         // SAFETY: the contract of the manual page.
         let (id, destination) = unsafe { (Id::from(id)?, address::read(destination.cast())?) };
-        let device = device()?;
         if !source.is_null() && id.lock().state == State::Idle {
             // SAFETY: the contract of the manual page.
-            bind(id, device, unsafe { address::read(source.cast()) }?)?;
+            bind(id, unsafe { address::read(source.cast()) }?)?;
         }
         let mut connection = id.lock();
         if !matches!(connection.state, State::Idle | State::Bound) {
             return Err(INVALID);
         }
-        let destination = SocketAddr::new(device.destination(destination.ip())?, destination.port());
         let bound = connection.source.filter(|source| !address::is_any(source.ip()));
-        let from = bound.map_or_else(|| device.address_towards(destination.ip()), |bound| Ok(bound.ip()))?;
+        let (device, from, to) = match bound.map(|bound| bound.ip()) {
+            None => route(destination.ip())?,
+            Some(bound) => {
+                let device = device_of(bound)?;
+                (device, bound, device.destination(destination.ip())?)
+            }
+        };
+        let destination = SocketAddr::new(to, destination.port());
         let port = connection.source.map_or_else(manager::free_port, |source| Ok(source.port()))?;
         connection.source = Some(SocketAddr::new(from, port));
         connection.destination = Some(destination);
         connection.state = State::AddressResolved;
-        id.show(device, &connection);
+        id.show(Some(device), &connection);
         drop(connection);
         id.tell(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
         // SAFETY: the identifier is alive.
@@ -481,7 +487,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
             hop_limit: 64,
             numb_path: 1,
             pkey: 0xffff_u16.to_be(),
-            mtu: device()?.mtu,
+            mtu: device_of(source)?.mtu,
             ..Default::default()
         };
         // SAFETY: the memory is calloc's, as large as the record, and freed with the identifier.
@@ -508,7 +514,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
         if id.lock().state == State::Idle {
-            bind(id, device()?, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+            bind(id, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
         }
         let mut connection = id.lock();
         if connection.state != State::Bound {

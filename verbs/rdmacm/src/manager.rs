@@ -6,8 +6,8 @@ mod tests;
 use crate::abi::*;
 use crate::admit;
 use crate::datagram;
-use crate::device::{Device, Sent, device};
-use crate::errno::{Errno, last, status};
+use crate::device::{Device, Sent, device_of, devices};
+use crate::errno::{Errno, INVALID, last, status};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
 use crate::message::{self, Kind, Mad, Reason, ServiceStatus};
@@ -58,7 +58,7 @@ static MANAGER: PerProcess<Result<Manager, Errno>> = PerProcess::new();
 
 /// The manager, with its thread.
 fn manager() -> Result<&'static Manager, Errno> {
-    let device = device()?;
+    let devices = devices()?;
     let start = || {
         // SAFETY: eventfd takes plain numbers.
         let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -70,7 +70,7 @@ fn manager() -> Result<&'static Manager, Errno> {
         let body = move || {
             // The thread begins before the cell is filled.
             if let Ok(manager) = MANAGER.cell().wait() {
-                manager.run(device);
+                manager.run(devices);
             }
         };
         let thread = std::thread::Builder::new().name("ferroce-cm".into());
@@ -134,9 +134,19 @@ pub(crate) fn listen(id: &Id, service: u64, place: Place) -> Result<(), Errno> {
 
 /// Takes a service before all other processes, and then before all other identifiers of this one.
 fn hold(held: &Held, take: impl FnOnce(&mut Tables) -> Result<(), Errno>) -> Result<(), Errno> {
-    let (device, manager) = (device()?, manager()?);
-    device.claim(held)?;
-    take(&mut manager.lock()).inspect_err(|_| device.release(held))
+    let manager = manager()?;
+    let places = held.devices()?;
+    for (at, device) in places.clone().enumerate() {
+        device
+            .claim(held)
+            .inspect_err(|_| places.clone().take(at).for_each(|device| device.release(held)))?;
+    }
+    take(&mut manager.lock()).inspect_err(|_| release(held))
+}
+
+/// Gives up what [`hold`] took before other processes.
+fn release(held: &Held) {
+    held.devices().into_iter().flatten().for_each(|device| device.release(held));
 }
 
 /// Gives `id` a communication id, and has its messages repeated.
@@ -144,8 +154,8 @@ pub(crate) fn join(id: &Id, connection: &mut Connection) -> Result<(), Errno> {
     if connection.local != 0 {
         return Ok(());
     }
-    let mut tables = manager()?.lock();
-    connection.local = tables.insert(id)?;
+    let device = connection.device()?;
+    connection.local = manager()?.lock().insert(device, id)?;
     Ok(())
 }
 
@@ -165,9 +175,7 @@ pub(crate) fn leave(id: &Id) {
     }
     let Ok(manager) = manager() else { return };
     let held = manager.lock().remove(id);
-    if let Ok(device) = device() {
-        held.iter().for_each(|held| device.release(held));
-    }
+    held.iter().for_each(release);
     let mut connection = id.lock();
     if id.is_datagram() {
         if connection.state == State::RequestCame {
@@ -176,15 +184,19 @@ pub(crate) fn leave(id: &Id) {
         }
         return;
     }
-    if let Ok(device) = device() {
-        connection.part(device);
-        device.forget(connection.local);
-    }
+    connection.part();
 }
 
 impl Connection {
+    /// The device of its own address.
+    pub(crate) fn device(&self) -> Result<&'static Device, Errno> {
+        device_of(self.source.ok_or(INVALID)?.ip())
+    }
+
     /// Tells the peer that this side gives the connection up, if the peer waits for this side.
-    pub(crate) fn part(&self, device: &Device) {
+    pub(crate) fn part(&self) {
+        let Ok(device) = self.device() else { return };
+        device.forget(self.local);
         let Self { transaction, local, remote, .. } = *self;
         let reject = |reason| message::reject(transaction, local, remote, reason, device.guid);
         let farewell = match self.state {
@@ -227,9 +239,9 @@ impl Manager {
     }
 
     /// Tells all peers if the process ends.
-    fn part_if_asked(&self, device: &Device) {
+    fn part_if_asked(&self) {
         if *self.parting.lock().unwrap_or_else(PoisonError::into_inner) == Parting::Asked {
-            self.lock().part(device);
+            self.lock().part();
             *self.parting.lock().unwrap_or_else(PoisonError::into_inner) = Parting::Done;
             self.parted.notify_all();
         }
@@ -239,36 +251,40 @@ impl Manager {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, device: &Device) {
-        let mut strangers = Strangers::default();
+    fn run(&self, devices: &[Device]) {
+        let mut strangers: Vec<_> = devices.iter().map(|_| Strangers::default()).collect();
+        let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let descriptors = devices.iter().map(|device| device.descriptor);
+        let mut watched: Vec<_> = descriptors.chain([self.wake.as_raw_fd()]).map(watch).collect();
         loop {
-            self.part_if_asked(device);
-            for (from, mad) in std::iter::from_fn(|| device.receive()).take(BATCH) {
-                take_in(device, &mut self.lock(), &mut strangers, from, &mad);
+            self.part_if_asked();
+            for (device, strangers) in devices.iter().zip(&mut strangers) {
+                for (from, mad) in std::iter::from_fn(|| device.receive()).take(BATCH) {
+                    take_in(device, &mut self.lock(), strangers, from, &mad);
+                }
+                for (from, mad) in strangers.look(device, Instant::now()) {
+                    take_in(device, &mut self.lock(), strangers, from, &mad);
+                }
             }
-            for (from, mad) in strangers.look(device, Instant::now()) {
-                take_in(device, &mut self.lock(), &mut strangers, from, &mad);
-            }
-            let next = [self.repeat(device), strangers.next()].into_iter().flatten().min();
+            let next = strangers.iter().filter_map(Strangers::next).chain(self.repeat()).min();
             let wait =
                 next.map_or(-1, |next| next.saturating_duration_since(Instant::now()).as_millis() as i32 + 1);
-            let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let mut watched = [watch(device.descriptor), watch(self.wake.as_raw_fd())];
             let mut count = [0_u8; 8];
-            // SAFETY: both descriptors are open, and the arrays are as long as said.
+            // SAFETY: the descriptors are open, and the arrays are as long as said.
             unsafe {
-                libc::poll(watched.as_mut_ptr(), 2, wait);
+                libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, wait);
                 libc::read(self.wake.as_raw_fd(), count.as_mut_ptr().cast(), count.len());
             }
         }
     }
 
     /// Repeats the messages that are due. Returns when the next is due.
-    fn repeat(&self, device: &Device) -> Option<Instant> {
+    fn repeat(&self) -> Option<Instant> {
         let changed = std::mem::take(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner));
-        let due = self.lock().due(device, Instant::now(), changed);
+        let due = self.lock().due(Instant::now(), changed);
         for due in due {
-            match device.send(due.source, due.destination, &due.mad) {
+            let device = device_of(due.source);
+            match device.and_then(|device| device.send(due.source, due.destination, &due.mad)) {
                 Ok(Sent::Left) => {}
                 Ok(Sent::Asking) => self.lock().put_off(&due),
                 Err(errno) => self.lock().not_found(&due, errno),
@@ -279,12 +295,12 @@ impl Manager {
 }
 
 /// The peer doesn't answer.
-pub(crate) fn give_up(device: &Device, id: &Id, connection: &mut Connection) {
+pub(crate) fn give_up(id: &Id, connection: &mut Connection) {
     connection.pending = None;
     let (kind, status) = match connection.state {
         State::RequestSent => (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
         State::ReplySent => (RDMA_CM_EVENT_CONNECT_ERROR, -libc::ETIMEDOUT),
-        _ => return end(device, id, connection),
+        _ => return end(id, connection),
     };
     connection.state = State::Closed;
     id.tell(kind, status);
@@ -292,14 +308,14 @@ pub(crate) fn give_up(device: &Device, id: &Id, connection: &mut Connection) {
 
 /// The connection has ended, and rests before its identifiers may mean another (IBA 12.9.8.4). Its queue pair ends too: the peer's
 /// has, and what is still to be acknowledged would only be repeated.
-fn end(device: &Device, id: &Id, connection: &mut Connection) {
+fn end(id: &Id, connection: &mut Connection) {
     connection.pending = None;
     connection.state = State::Closed;
     connection.time_wait = Some(Instant::now() + TIME_WAIT);
-    device.forget(connection.local);
     id.tell(RDMA_CM_EVENT_DISCONNECTED, 0);
-    if let Some(qpn) = connection.queue_pair.take() {
-        device.end(qpn);
+    if let Ok(device) = connection.device() {
+        device.forget(connection.local);
+        connection.queue_pair.take().into_iter().for_each(|qpn| device.end(qpn));
     }
     look(connection.local);
 }
@@ -355,7 +371,7 @@ pub(crate) fn take_in(
             connection.state = State::Established;
             tell(id, &connection, RDMA_CM_EVENT_ESTABLISHED, 0, message::private_data(mad, kind));
         }
-        (Kind::Reject, State::DisconnectSent) => end(device, id, &mut connection),
+        (Kind::Reject, State::DisconnectSent) => end(id, &mut connection),
         (
             Kind::Reject,
             state @ (State::RequestSent | State::RequestCame | State::ReplySent | State::ReplyCame),
@@ -378,10 +394,10 @@ pub(crate) fn take_in(
                 state,
                 State::Established | State::ReplySent | State::ReplyCame | State::DisconnectSent
             ) {
-                end(device, id, &mut connection);
+                end(id, &mut connection);
             }
         }
-        (Kind::DisconnectReply, State::DisconnectSent) => end(device, id, &mut connection),
+        (Kind::DisconnectReply, State::DisconnectSent) => end(id, &mut connection),
         // Repeated, or out of its order: answered before, or never.
         _ => {}
     }

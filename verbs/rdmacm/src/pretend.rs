@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 pub(crate) const PORT: u16 = 7471;
@@ -78,15 +78,24 @@ pub(crate) fn ours() -> SocketAddr {
 }
 
 pub(crate) fn device() -> &'static Device {
-    pretend(Device {
-        context: std::ptr::null_mut(),
-        guid: [1; 8],
+    &devices()[0]
+}
+
+/// The device of most tests, and one in another network.
+pub(crate) fn devices() -> &'static [Device] {
+    let gids = vec![ours().ip(), "fe80::1".parse().unwrap(), "fd00::1".parse().unwrap()];
+    pretend([(gids, 1), (vec![[10, 9, 0, 1].into()], 2)].map(|(gids, number)| Device {
+        // Only compared.
+        context: std::ptr::without_provenance_mut(number),
+        guid: [number as u8; 8],
         descriptor: -1,
-        gids: vec![ours().ip(), "fe80::1".parse().unwrap(), "fd00::1".parse().unwrap()],
+        gids,
         mtu: 5,
         calls: Calls { send, finds, receive, end },
         siblings: None,
-    })
+        domain: OnceLock::new(),
+        xrc_domain: OnceLock::new(),
+    }))
 }
 
 /// The first message of a connection.

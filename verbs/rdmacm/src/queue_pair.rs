@@ -2,29 +2,24 @@
 
 use crate::abi::*;
 use crate::connect;
-use crate::device::device;
+use crate::device::Device;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, made, out, status};
 use crate::id::Id;
-use crate::process::PerProcess;
 use crate::xrc;
 use std::ffi::c_int;
 
 /// The domain of those who bring none, kept for the process's life as the device is.
-struct DefaultDomain(*mut ibv_pd);
+pub(crate) struct DefaultDomain(*mut ibv_pd);
 
 // SAFETY: libibverbs' objects may be used from any thread.
 unsafe impl Send for DefaultDomain {}
 // SAFETY: as above.
 unsafe impl Sync for DefaultDomain {}
 
-pub(crate) fn default_domain() -> Result<*mut ibv_pd, Errno> {
-    static DOMAIN: PerProcess<Result<DefaultDomain, Errno>> = PerProcess::new();
-    let make = || {
-        let context = device()?.context;
-        // SAFETY: the context is open.
-        made(unsafe { ibv_alloc_pd(context) }).map(DefaultDomain)
-    };
-    DOMAIN.cell().get_or_init(make).as_ref().map(|domain| domain.0).map_err(|errno| *errno)
+pub(crate) fn default_domain(device: &Device) -> Result<*mut ibv_pd, Errno> {
+    // SAFETY: the context is open.
+    let make = || made(unsafe { ibv_alloc_pd(device.context) }).map(DefaultDomain);
+    device.domain.get_or_init(make).as_ref().map(|domain| domain.0).map_err(|errno| *errno)
 }
 
 /// A completion queue with a channel of its own.
@@ -32,7 +27,7 @@ pub(crate) fn default_domain() -> Result<*mut ibv_pd, Errno> {
 /// # Safety
 /// The identifier's device is open.
 unsafe fn queue(id: &Id, depth: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
-    let context = device()?.context;
+    let context = id.device()?.context;
     // SAFETY: the context is open; the channel is given back where the queue can't be made.
     unsafe {
         let channel = made(ibv_create_comp_channel(context))?;
@@ -62,14 +57,14 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
     if !id.qp().is_null() {
         return Err(INVALID);
     }
-    let pd = if pd.is_null() { default_domain()? } else { pd };
+    let pd = if pd.is_null() { default_domain(id.device()?)? } else { pd };
     let mut attributes = *wanted;
     // SAFETY: the identifier is alive, and its fields are this call's to fill.
     unsafe {
         let abi = id.abi();
         (*abi).pd = pd;
         if attributes.qp_type == IBV_QPT_XRC_RECV {
-            (*abi).qp = xrc::create_target(&attributes)?;
+            (*abi).qp = xrc::create_target(id, &attributes)?;
             return make_ready(id).inspect_err(|_| destroy(id));
         }
         if attributes.send_cq.is_null() {

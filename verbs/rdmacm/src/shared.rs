@@ -16,7 +16,7 @@ unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_srq_init_attr) -> Re
         if !(*abi).srq.is_null() {
             return Err(INVALID);
         }
-        let pd = if pd.is_null() { default_domain()? } else { pd };
+        let pd = if pd.is_null() { default_domain(id.device()?)? } else { pd };
         (*abi).srq = made(ibv_create_srq(pd, wanted))?;
         (*abi).pd = pd;
     }
@@ -35,7 +35,7 @@ unsafe fn create_named(id: &Id, wanted: &ibv_srq_init_attr_ex) -> Result<(), Err
             return Err(INVALID);
         }
         let given = if wanted.comp_mask & IBV_SRQ_INIT_ATTR_PD != 0 { wanted.pd } else { (*abi).pd };
-        let pd = if given.is_null() { default_domain()? } else { given };
+        let pd = if given.is_null() { default_domain(id.device()?)? } else { given };
         (*abi).srq = xrc::create_srq(id, pd, wanted)?;
         (*abi).pd = pd;
     }

@@ -3,7 +3,7 @@
 
 use crate::abi::ibv_context;
 use crate::address;
-use crate::device::{Device, function};
+use crate::device::{Device, device_of, devices, function};
 use crate::errno::{Errno, last};
 use crate::id::Connection;
 use crate::message::Mad;
@@ -69,6 +69,15 @@ impl Siblings {
             };
             Ok((slot < SLOTS).then_some(siblings))
         }
+    }
+}
+
+impl Held {
+    /// The devices whose other processes may have it too: all, where the address is the unspecified one.
+    pub(crate) fn devices(&self) -> Result<impl Iterator<Item = &'static Device> + Clone, Errno> {
+        let all = devices()?;
+        let one = if address::is_any(self.at) { None } else { Some(device_of(self.at)?) };
+        Ok(all.iter().filter(move |device| one.is_none_or(|one| std::ptr::eq(one, *device))))
     }
 }
 

@@ -6,7 +6,7 @@ mod tests;
 
 use crate::abi::*;
 use crate::address;
-use crate::device::{Device, device};
+use crate::device::Device;
 use crate::errno::Errno;
 use crate::id::{Connection, Id, State, service};
 use crate::manager::{give_up, random};
@@ -110,9 +110,9 @@ impl Tables {
     }
 
     /// Returns a new communication id of `id`.
-    pub(crate) fn insert(&mut self, id: &Id) -> Result<u32, Errno> {
+    pub(crate) fn insert(&mut self, device: &Device, id: &Id) -> Result<u32, Errno> {
         loop {
-            let local = device()?.communication_id(random()?);
+            let local = device.communication_id(random()?);
             if local != 0 && !self.ids.contains_key(&local) {
                 self.ids.insert(local, id.abi().cast());
                 return Ok(local);
@@ -121,8 +121,8 @@ impl Tables {
     }
 
     /// As [`insert`](Self::insert), for an identifier that a peer's request made.
-    pub(crate) fn insert_asked(&mut self, id: &Id, asked: Asked) -> Result<u32, Errno> {
-        let local = self.insert(id)?;
+    pub(crate) fn insert_asked(&mut self, device: &Device, id: &Id, asked: Asked) -> Result<u32, Errno> {
+        let local = self.insert(device, id)?;
         self.asked.insert(asked, local);
         Ok(local)
     }
@@ -164,13 +164,12 @@ impl Tables {
     }
 
     /// Tells the peers of all connections that this side gives them up.
-    pub(crate) fn part(&self, device: &Device) {
+    pub(crate) fn part(&self) {
         let connections =
             self.ids.keys().filter_map(|local| self.find(*local)).filter(|id| !id.is_datagram());
         connections.for_each(|id| {
             let connection = id.lock();
-            connection.part(device);
-            device.forget(connection.local);
+            connection.part();
         });
     }
 
@@ -185,13 +184,13 @@ impl Tables {
     }
 
     /// Returns the messages that are to be sent again now. `changed` are connections whose timers have changed.
-    pub(crate) fn due(&mut self, device: &Device, now: Instant, changed: Vec<u32>) -> Vec<Due> {
+    pub(crate) fn due(&mut self, now: Instant, changed: Vec<u32>) -> Vec<Due> {
         let (mut look, mut due) = (changed, Vec::new());
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
             look.extend(self.timers.pop_first().map(|(_, local)| local));
         }
         for local in look {
-            if let Some(next) = self.look(device, local, now, &mut due) {
+            if let Some(next) = self.look(local, now, &mut due) {
                 self.timers.insert((next, local));
             }
         }
@@ -199,7 +198,7 @@ impl Tables {
     }
 
     /// Looks at one connection. Returns when the next look is.
-    fn look(&self, device: &Device, local: u32, now: Instant, due: &mut Vec<Due>) -> Option<Instant> {
+    fn look(&self, local: u32, now: Instant, due: &mut Vec<Due>) -> Option<Instant> {
         let id = self.find(local)?;
         let mut connection = id.lock();
         if connection.time_wait.is_some_and(|until| until <= now) {
@@ -211,7 +210,7 @@ impl Tables {
             && pending.next <= now
         {
             if pending.left == 0 {
-                give_up(device, id, &mut connection);
+                give_up(id, &mut connection);
             } else {
                 pending.left -= 1;
                 pending.next = now + pending.interval;

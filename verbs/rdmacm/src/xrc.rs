@@ -1,56 +1,55 @@
 //! XRC: targets and shared receive queues in a domain of the library's own, as librdmacm has it.
 
 use crate::abi::*;
-use crate::device::device;
+use crate::device::Device;
 use crate::errno::{Errno, UNSUPPORTED, made};
 use crate::id::Id;
-use crate::process::PerProcess;
 use crate::queue_pair;
 use std::mem::offset_of;
 use std::ptr::null_mut;
 
 /// The verbs that the headers call by the context.
-fn verbs() -> Result<&'static verbs_context, Errno> {
-    let whole = device()?.context.cast::<u8>().wrapping_sub(offset_of!(verbs_context, context));
+fn verbs(device: &Device) -> &'static verbs_context {
+    let whole = device.context.cast::<u8>().wrapping_sub(offset_of!(verbs_context, context));
     // SAFETY: libibverbs' contexts stand in such a structure, and this one is never closed.
-    Ok(unsafe { &*whole.cast() })
+    unsafe { &*whole.cast() }
 }
 
 /// The domain of those who bring none, kept for the process's life as the device is.
-struct DefaultDomain(*mut ibv_xrcd);
+pub(crate) struct DefaultXrcDomain(*mut ibv_xrcd);
 
 // SAFETY: libibverbs' objects may be used from any thread.
-unsafe impl Send for DefaultDomain {}
+unsafe impl Send for DefaultXrcDomain {}
 // SAFETY: as above.
-unsafe impl Sync for DefaultDomain {}
+unsafe impl Sync for DefaultXrcDomain {}
 
-fn default_domain() -> Result<*mut ibv_xrcd, Errno> {
-    static DOMAIN: PerProcess<Result<DefaultDomain, Errno>> = PerProcess::new();
+fn default_domain(device: &Device) -> Result<*mut ibv_xrcd, Errno> {
     let make = || {
-        let open = verbs()?.open_xrcd.ok_or(UNSUPPORTED)?;
+        let open = verbs(device).open_xrcd.ok_or(UNSUPPORTED)?;
         let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
         let mut wanted = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
         // SAFETY: the context is open.
-        made(unsafe { open(device()?.context, &mut wanted) }).map(DefaultDomain)
+        made(unsafe { open(device.context, &mut wanted) }).map(DefaultXrcDomain)
     };
-    DOMAIN.cell().get_or_init(make).as_ref().map(|domain| domain.0).map_err(|errno| *errno)
+    device.xrc_domain.get_or_init(make).as_ref().map(|domain| domain.0).map_err(|errno| *errno)
 }
 
 /// Makes a target; what it is asked for beside its kind it has no use for.
 ///
 /// # Safety
 /// The attributes' context is any.
-pub(crate) unsafe fn create_target(wanted: &ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+pub(crate) unsafe fn create_target(id: &Id, wanted: &ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+    let device = id.device()?;
     let mut attributes = ibv_qp_init_attr_ex {
         qp_context: wanted.qp_context,
         qp_type: IBV_QPT_XRC_RECV,
         comp_mask: IBV_QP_INIT_ATTR_XRCD,
-        xrcd: default_domain()?,
+        xrcd: default_domain(device)?,
         ..Default::default()
     };
-    let create = verbs()?.create_qp_ex.ok_or(UNSUPPORTED)?;
+    let create = verbs(device).create_qp_ex.ok_or(UNSUPPORTED)?;
     // SAFETY: the context is open, the domain alive.
-    made(unsafe { create(device()?.context, &mut attributes) })
+    made(unsafe { create(device.context, &mut attributes) })
 }
 
 /// Makes a shared receive queue of an XRC domain for `id`, with a completion queue where none is named.
@@ -62,6 +61,7 @@ pub(crate) unsafe fn create_srq(
     pd: *mut ibv_pd,
     wanted: &ibv_srq_init_attr_ex,
 ) -> Result<*mut ibv_srq, Errno> {
+    let device = id.device()?;
     let has = |part| wanted.comp_mask & part != 0;
     let mut attributes = ibv_srq_init_attr_ex {
         srq_context: wanted.srq_context,
@@ -77,13 +77,13 @@ pub(crate) unsafe fn create_srq(
         ..Default::default()
     };
     if attributes.xrcd.is_null() {
-        attributes.xrcd = default_domain()?;
+        attributes.xrcd = default_domain(device)?;
     }
     if attributes.cq.is_null() {
         // SAFETY: the identifier is alive, and its fields are this call's to fill.
         attributes.cq = unsafe { queue_pair::receive_queue(id, wanted.attr.max_wr) }?;
     }
-    let create = verbs()?.create_srq_ex.ok_or(UNSUPPORTED)?;
+    let create = verbs(device).create_srq_ex.ok_or(UNSUPPORTED)?;
     // SAFETY: the context is open, and the rest is alive.
-    made(unsafe { create(device()?.context, &mut attributes) })
+    made(unsafe { create(device.context, &mut attributes) })
 }

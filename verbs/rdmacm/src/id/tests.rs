@@ -3,6 +3,7 @@
 use super::*;
 use crate::events::{next_now, rdma_ack_cm_event, rdma_create_event_channel};
 use crate::pretend::{device, ours};
+use crate::siblings::Held;
 use std::ptr::null_mut;
 
 fn id() -> *mut rdma_cm_id {
@@ -135,4 +136,41 @@ fn a_place_that_is_taken_is_refused_as_linux_refuses_it() {
 fn a_service_is_its_port_space_and_port() {
     assert_eq!(service(RDMA_PS_TCP, 7174), 0x0106_1c06);
     assert_eq!(service(RDMA_PS_UDP, 7174), 0x0111_1c06);
+}
+
+/// The address decides: of the program's own where it names one, or else what leads to the peer.
+#[test]
+fn an_identifier_is_on_the_device_of_its_address() {
+    for (bound, to, device) in [
+        (None, "10.9.0.7:1", 1),
+        (None, "10.0.0.7:1", 0),
+        (Some("10.9.0.1:7031"), "10.0.0.7:1", 1),
+        (None, "10.9.0.1:1", 1),
+    ] {
+        let id = id();
+        bound.into_iter().for_each(|bound| bind(id, bound).unwrap());
+        // SAFETY: the identifier is alive.
+        at(to, |to| unsafe { rdma_resolve_addr(id, null_mut(), to, 100) }).unwrap();
+        let device = &crate::pretend::devices()[device];
+        // SAFETY: the identifier is alive.
+        assert_eq!(unsafe { (*id).verbs }, device.context, "{bound:?} to {to}");
+        assert!(device.gids.contains(&addresses(id).0), "{bound:?} to {to}");
+    }
+    assert_eq!(bind(id(), "10.8.0.1:7031"), UNAVAILABLE);
+}
+
+/// Who listens at every address hears each device, and holds its port on each.
+#[test]
+fn a_service_at_every_address_is_held_on_every_device() {
+    let devices = crate::pretend::devices();
+    let held = |at: &str| Held {
+        service: 1,
+        at: at.parse().unwrap(),
+        family_only: false,
+        shared: false,
+        listens: true,
+    };
+    assert_eq!(held("0.0.0.0").devices().unwrap().count(), devices.len());
+    assert!(held("10.9.0.1").devices().unwrap().all(|device| std::ptr::eq(device, &devices[1])));
+    assert!(held("10.8.0.1").devices().is_err());
 }

@@ -32,7 +32,7 @@ fn connection_of(process: Process, server: &mut Server, peer: IpAddr, state: Sta
         pending: Some(Pending::new([0; 256], Instant::now(), Duration::from_secs(1), 3)),
         ..Default::default()
     };
-    let local = server.tables.insert_asked(id, (peer, REMOTE, false)).unwrap();
+    let local = server.tables.insert_asked(crate::pretend::device(), id, (peer, REMOTE, false)).unwrap();
     id.lock().local = local;
     id
 }
@@ -116,7 +116,7 @@ fn peers_are_told_when_the_process_ends() {
         let local = connection(&mut server, peer, state, 0x321).lock().local;
         expected.extend(told.map(|kind| (kind, local)));
     }
-    server.tables.part(crate::pretend::device());
+    server.tables.part();
     let mut sent = sent(peer);
     let order = |(kind, local): &(Kind, u32)| (*kind as u16, *local);
     sent.sort_by_key(order);

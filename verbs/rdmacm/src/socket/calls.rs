@@ -7,7 +7,7 @@ use super::{Phase, SOCKETS, Socket, socket};
 use crate::abi::*;
 use crate::address;
 use crate::connect::rdma_reject;
-use crate::device::device;
+use crate::device::devices;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, last, number, out, status};
 use crate::events::{self, Channel};
 use crate::id::{Id, rdma_bind_addr, rdma_listen, rdma_resolve_addr, rdma_resolve_route};
@@ -31,7 +31,7 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
         if !matches!(domain, libc::AF_INET | libc::AF_INET6) || !stream {
             return Err(UNSUPPORTED);
         }
-        device()?;
+        devices()?;
         let channel = Channel::create()?;
         let id = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP).inspect_err(|_| {
             // SAFETY: made right above.

@@ -7,7 +7,6 @@ use super::sender::{CONTROLS, LIST, Sender, Write};
 use super::wire::{Greeting, Mapping, Message, Target};
 use crate::abi::*;
 use crate::connect::{rdma_accept, rdma_connect};
-use crate::device::device;
 use crate::errno::{Errno, INVALID, last, made};
 use crate::events;
 use crate::id::Id;
@@ -74,7 +73,8 @@ impl Stream {
     /// # Safety
     /// The identifier is alive, has an event channel of its own, and is the stream's from now on.
     unsafe fn new(id: *mut Id, sizes: &Sizes, link: Link) -> Result<Self, Errno> {
-        let device = device()?;
+        // SAFETY: the caller's promise.
+        let device = unsafe { (*id).device() }?;
         let receives = u32::from(sizes.receive_queue) + CONTROLS;
         let sends = u32::from(sizes.send_queue) + CONTROLS;
         // SAFETY: the context is open; what is made is given back where the rest can't be.
@@ -134,7 +134,7 @@ impl Stream {
         // SAFETY: the caller's promise; the domain is kept for the process's life.
         unsafe {
             queue_pair::create(&*id, std::ptr::null_mut(), &mut wanted)?;
-            let pd = queue_pair::default_domain()?;
+            let pd = queue_pair::default_domain((*id).device()?)?;
             let register = |length, access| Registered::new(pd, length, access);
             let table = usize::from(sizes.mappings) * Mapping::SIZE;
             let list = register(LIST * Target::SIZE + table, REMOTE)?;
@@ -322,8 +322,9 @@ impl Stream {
     /// # Safety
     /// The memory is the program's until it is unmapped, or the socket closed.
     pub(super) unsafe fn map(&mut self, start: *mut c_void, length: usize, offset: u64) -> Result<(), Errno> {
+        let pd = queue_pair::default_domain(self.id().device()?)?;
         // SAFETY: the caller's promise; the domain is kept for the process's life.
-        let write = unsafe { self.mappings.add(queue_pair::default_domain()?, start, length, offset) }?;
+        let write = unsafe { self.mappings.add(pd, start, length, offset) }?;
         // SAFETY: as in `control`.
         let told = self.sender.announce(&write, &mut |write| unsafe { post(&*self.id, write) });
         told.inspect_err(|_| self.link = Link::Down)

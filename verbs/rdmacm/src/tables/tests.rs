@@ -20,7 +20,7 @@ fn establish(server: &mut Server, peer: IpAddr) -> u32 {
     let id = unsafe { &*id };
     let (source, destination) = (Some(ours()), Some(SocketAddr::new(peer, 40_000)));
     *id.lock() = Connection { state: State::Established, source, destination, ..Default::default() };
-    let local = server.tables.insert(id).unwrap();
+    let local = server.tables.insert(device(), id).unwrap();
     id.lock().local = local;
     local
 }
@@ -39,8 +39,8 @@ fn a_request_or_a_timer_locks_only_its_own_connection() {
         let pending = Pending::new([0; 256], now, Duration::from_millis(1), 3);
         server.tables.find(local).unwrap().lock().pending = Some(pending);
         let timer = locks(|| {
-            assert!(server.tables.due(device(), now, vec![local]).is_empty());
-            assert_eq!(server.tables.due(device(), now + Duration::from_millis(1), vec![]).len(), 1);
+            assert!(server.tables.due(now, vec![local]).is_empty());
+            assert_eq!(server.tables.due(now + Duration::from_millis(1), vec![]).len(), 1);
         });
         let id: *const Id = server.tables.find(local).unwrap();
         // SAFETY: no test destroys its identifiers.

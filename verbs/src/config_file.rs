@@ -1,0 +1,222 @@
+//! `ferroce.toml`: its keys, and the devices that it configures.
+
+use crate::config::{ConfigError, DeviceConfig, each_port_once, vlan};
+use crate::congestion::{RuleError, RuleText, feedback_key_from_env, feedback_key_from_file};
+use datapath::engine::Idle;
+use roce::wire::Mtu;
+use std::net::IpAddr;
+use std::path::Path;
+use std::str::FromStr;
+
+/// What a file says: of all devices, and in `[[device]]` of one.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    port: Option<Ports>,
+    #[serde(default)]
+    ip: Vec<String>,
+    gateway: Option<IpAddr>,
+    vlan: Option<u16>,
+    progress: Option<String>,
+    idle: Option<String>,
+    mtu: Option<u32>,
+    buffers: Option<u32>,
+    queue_pairs: Option<u32>,
+    link_rate: Option<String>,
+    feedback_key_file: Option<String>,
+    int_port: Option<u16>,
+    aecn_option: Option<String>,
+    #[serde(default)]
+    congestion: Vec<RuleText>,
+    #[serde(default)]
+    device: Vec<DeviceText>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(untagged, expecting = "a port is a text, or a list of texts")]
+enum Ports {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// What one device has, or has otherwise than the others.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceText {
+    port: Option<String>,
+    #[serde(default)]
+    ip: Vec<String>,
+    gateway: Option<IpAddr>,
+    vlan: Option<u16>,
+    progress: Option<String>,
+    idle: Option<String>,
+    mtu: Option<u32>,
+    buffers: Option<u32>,
+    queue_pairs: Option<u32>,
+    link_rate: Option<String>,
+}
+
+impl DeviceText {
+    /// Puts what is said here before `config`.
+    fn over(self, mut config: DeviceConfig) -> Result<DeviceConfig, ConfigError> {
+        config.port = self.port.or(config.port);
+        config.gateway = self.gateway.or(config.gateway);
+        if !self.ip.is_empty() {
+            config.addresses = self.ip.iter().map(|a| a.parse()).collect::<Result<_, _>>()?;
+        }
+        if let Some(bytes) = self.mtu {
+            config.mtu =
+                Some(Mtu::ALL.into_iter().find(|m| m.bytes() == bytes).ok_or(ConfigError::Mtu(bytes))?);
+        }
+        if let Some(id) = self.vlan {
+            config.vlan = Some(vlan(id)?);
+        }
+        if let Some(text) = self.progress {
+            config.progress = Some(text.parse()?);
+        }
+        config.idle = match self.idle.as_deref() {
+            None => config.idle,
+            Some("busy") => Idle::Busy,
+            Some("yield") => Idle::default(),
+            Some(other) => return Err(ConfigError::Idle(other.to_owned())),
+        };
+        if let Some(given) = self.buffers {
+            if !(256..=1 << 20).contains(&given) {
+                return Err(ConfigError::Buffers { given });
+            }
+            config.buffers = given;
+        }
+        if let Some(most) = self.queue_pairs {
+            config = config.queue_pairs(most)?;
+        }
+        if let Some(text) = self.link_rate {
+            let rate = crate::parse_rate(&text);
+            config.link_rate = Some(rate.map_err(|reason| ConfigError::LinkRate { text, reason })?);
+        }
+        Ok(config)
+    }
+}
+
+/// Reads the devices of a file, of which there is at least one: those of `[[device]]`, or of the list `port`, or the only one.
+///
+/// # Errors
+/// Returns [`ConfigError`] for what can't be read, and what contradicts itself.
+pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
+    let file: Text = toml::from_str(text).map_err(|error| wrong(one_line(text, &error)))?;
+    let mut all = DeviceConfig::default();
+    let key = match &file.feedback_key_file {
+        Some(path) => Some(feedback_key_from_file(Path::new(path))?),
+        None => feedback_key_from_env()?,
+    };
+    all.set_numbers(file.int_port, file.aecn_option.as_deref())?;
+    for (number, rule) in (1..).zip(&file.congestion) {
+        let rule = rule.build(key).map_err(|RuleError { offset, reason }| {
+            let line = line_of(text, offset);
+            ConfigError::Rule { number, reason: format!("line {line}: {reason}") }
+        })?;
+        all.rules.push(rule);
+    }
+    let ports = match file.port {
+        None => Vec::new(),
+        Some(Ports::One(port)) => vec![port],
+        Some(Ports::Several(ports)) => ports,
+    };
+    if !file.device.is_empty() && (!ports.is_empty() || !file.ip.is_empty()) {
+        return Err(wrong("port and ip stand beside [[device]]; write them into its tables".into()));
+    }
+    if ports.len() > 1 && !file.ip.is_empty() {
+        return Err(wrong(format!(
+            "ip stands beside {} ports; give each a [[device]] table with its own",
+            ports.len()
+        )));
+    }
+    let common = DeviceText {
+        port: None,
+        ip: file.ip,
+        gateway: file.gateway,
+        vlan: file.vlan,
+        progress: file.progress,
+        idle: file.idle,
+        mtu: file.mtu,
+        buffers: file.buffers,
+        queue_pairs: file.queue_pairs,
+        link_rate: file.link_rate,
+    };
+    let all = common.over(all)?;
+    let configs: Vec<_> = match (file.device.is_empty(), ports.is_empty()) {
+        (true, true) => vec![all],
+        (true, false) => ports.into_iter().map(|port| all.clone().port_named(port)).collect(),
+        (false, _) => {
+            file.device.into_iter().map(|device| device.over(all.clone())).collect::<Result<_, _>>()?
+        }
+    };
+    let nameless = (1..).zip(&configs).find(|(_, config)| configs.len() > 1 && config.port().is_none());
+    if let Some((number, _)) = nameless {
+        return Err(wrong(format!("device {number} names no port; write port = \"...\" into its table")));
+    }
+    each_port_once(&configs)?;
+    Ok(configs)
+}
+
+fn wrong(reason: String) -> ConfigError {
+    ConfigError::File { place: "ferroce.toml".into(), reason }
+}
+
+/// Reads the `ferroce.toml` format: `port` (one, or a list), `ip` (a list), `gateway`, `vlan`, `progress`, `idle`, `mtu`, `buffers`,
+/// `queue_pairs`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), `[[congestion]]` rules, and `[[device]]`
+/// tables with those of the first ten that a device has otherwise. Of several devices, the first.
+impl FromStr for DeviceConfig {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        devices(text).map(|configs| configs.into_iter().next().unwrap_or_default())
+    }
+}
+
+/// What is wrong and in which line, without the excerpt of several lines.
+fn one_line(text: &str, error: &toml::de::Error) -> String {
+    let line = line_of(text, error.span().map_or(0, |span| span.start));
+    format!("line {line}: {}", error.message().replace('\n', "; "))
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.get(..offset).unwrap_or_default().matches('\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(text: &str) -> Vec<Option<String>> {
+        devices(text).unwrap().iter().map(|config| config.port().map(str::to_owned)).collect()
+    }
+
+    #[test]
+    fn a_list_of_ports_or_tables_are_several_devices() {
+        let named = |names: &[&str]| names.iter().map(|name| Some((*name).to_owned())).collect::<Vec<_>>();
+        assert_eq!(ports("mtu = 1024"), [None]);
+        assert_eq!(ports("port = ['eth0', 'eth1']"), named(&["eth0", "eth1"]));
+        let text = "mtu = 1024\n[[device]]\nport = 'eth0'\n[[device]]\nport = 'memif:/run/x.sock'\nip = ['10.0.0.1/24']\nmtu = 4096";
+        assert_eq!(ports(text), named(&["eth0", "memif:/run/x.sock"]));
+        let configs = devices(text).unwrap();
+        assert_eq!(configs[0], DeviceConfig::on("eth0").mtu(Mtu::M1024));
+        let second = DeviceConfig::on("memif:/run/x.sock").address("10.0.0.1/24".parse().unwrap());
+        assert_eq!(configs[1], second.mtu(Mtu::M4096));
+    }
+
+    #[test]
+    fn devices_that_contradict_each_other_are_refused() {
+        for (text, part) in [
+            ("port = [1]", "line 1: a port is a text, or a list of texts"),
+            ("port = 'eth0'\n[[device]]\nport = 'eth1'", "write them into its tables"),
+            ("port = ['eth0', 'eth1']\nip = ['10.0.0.1']", "ip stands beside 2 ports"),
+            ("port = ['eth0', 'eth0']", "`eth0` is named twice"),
+            ("[[device]]\nport = 'eth0'\n[[device]]\nmtu = 1024", "device 2 names no port"),
+            ("[[device]]\ncolour = 'red'", "colour"),
+            ("[[device]]\nport = 'eth0'\nmtu = 1500", "1500"),
+        ] {
+            let error = devices(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,10 +1,10 @@
 //! A host that is an endpoint of the product.
 
-use super::setup::LONGEST;
+use super::setup::{LONGEST, Verb};
 use cc::Instant;
 use roce::qp::{
-    AckTimeout, Capabilities, CompletionStatus, Congestion, Modify, QpInit, QpReport, Remote, RtrSettings,
-    RtsSettings, SendRequest, Sge, udp_source_port,
+    AckTimeout, Capabilities, CompletionOpcode, CompletionStatus, Congestion, Modify, QpInit, QpReport,
+    RecvRequest, Remote, RtrSettings, RtsSettings, SendRequest, Sge, udp_source_port,
 };
 use roce::wire::{Format, Mac, Mtu, Path, RnrTimer, Service};
 use roce::{
@@ -44,6 +44,24 @@ impl Memory for Counted {
     }
 }
 
+/// What both ends of a connection agree on, and when they do.
+pub(super) struct Link {
+    pub(super) now: Instant,
+    pub(super) mtu: Mtu,
+    pub(super) dscp: u8,
+    pub(super) selective_repeat: bool,
+}
+
+/// A request that ended.
+pub(super) struct Ended {
+    pub(super) flow: u32,
+    pub(super) status: CompletionStatus,
+    pub(super) is_receive: bool,
+}
+
+/// READs that may be outstanding, as the tools ask for.
+const READS: u8 = 16;
+
 /// A host: an endpoint and what it needs.
 pub(super) struct Card {
     pub(super) endpoint: Endpoint,
@@ -55,8 +73,8 @@ pub(super) struct Card {
 }
 
 impl Card {
-    /// A host that will have `flows` connections.
-    pub(super) fn new(number: u32, flows: u32, seed: u64) -> Result<Self, ControlError> {
+    /// A host that will have `flows` connections, each with up to `depth` requests.
+    pub(super) fn new(number: u32, flows: u32, depth: u32, seed: u64) -> Result<Self, ControlError> {
         let mut secret = [0; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
         secret[8..12].copy_from_slice(&number.to_le_bytes());
@@ -70,7 +88,7 @@ impl Card {
         };
         let mut endpoint = Endpoint::new(config);
         let pd = endpoint.create_pd();
-        let cq = endpoint.create_cq(flows.max(1) * 2)?;
+        let cq = endpoint.create_cq((flows.max(1) + depth) * 2)?;
         let region = endpoint.register(pd, BASE, LONGEST, Access::ALL)?;
         Ok(Self { endpoint, memory: Counted::default(), number, pd, cq, region })
     }
@@ -98,8 +116,13 @@ impl Card {
     }
 
     pub(super) fn create_qp(&mut self, now: Instant, requests: u32) -> Result<Qpn, ControlError> {
-        let capabilities =
-            Capabilities { max_send: requests, max_recv: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+        let capabilities = Capabilities {
+            max_send: requests,
+            max_recv: requests,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+        };
         let init = QpInit {
             service: Service::Rc,
             pd: self.pd,
@@ -115,11 +138,10 @@ impl Card {
     /// To RTS, towards the peer's queue pair.
     pub(super) fn connect(
         &mut self,
-        (now, mtu): (Instant, Mtu),
+        &Link { now, mtu, dscp, selective_repeat }: &Link,
         ours: Qpn,
         (peer, theirs): (&Self, Qpn),
         congestion: Congestion,
-        dscp: u8,
     ) -> Result<(), ControlError> {
         let path = Path {
             udp_source: udp_source_port(ours, theirs),
@@ -134,16 +156,16 @@ impl Card {
             destination: theirs,
             mtu,
             receive_psn: Psn::new(0),
-            max_dest_rd_atomic: 1,
+            max_dest_rd_atomic: READS,
             min_rnr_timer: RnrTimer::new(1),
-            selective_repeat: false,
+            selective_repeat,
         };
         let send = RtsSettings {
             send_psn: Psn::new(0),
             ack_timeout: PATIENCE,
             retry_count: 7,
             rnr_retry: 7,
-            max_rd_atomic: 1,
+            max_rd_atomic: READS,
             congestion,
         };
         let init = Modify::Init { access: Access::ALL, partition_key: 0xffff };
@@ -153,18 +175,22 @@ impl Card {
         Ok(())
     }
 
-    /// Posts a WRITE of `bytes` to `peer`'s memory.
-    pub(super) fn write(
+    /// Posts a request of some bytes, about `peer`'s memory where the verb has one.
+    pub(super) fn post(
         &mut self,
         now: Instant,
         qpn: Qpn,
         flow: u32,
-        bytes: u32,
+        (verb, bytes): (Verb, u32),
         peer: Region,
     ) -> Result<(), String> {
         let sge = Sge { address: BASE, length: bytes, lkey: self.region.lkey };
         let to = Remote { address: BASE, rkey: peer.rkey };
-        let request = SendRequest::write(flow.into(), sge, to);
+        let request = match verb {
+            Verb::Write => SendRequest::write(flow.into(), sge, to),
+            Verb::Read => SendRequest::read(flow.into(), sge, to),
+            Verb::Send => SendRequest::send(flow.into(), sge),
+        };
         self.endpoint.post_send(now, qpn, request).map_err(|error| error.to_string())
     }
 
@@ -172,13 +198,21 @@ impl Card {
         self.region
     }
 
-    /// The next request that ended: its flow, and how.
-    pub(super) fn ended(&mut self) -> Option<(u32, CompletionStatus)> {
+    /// Posts a receive for a flow's next SEND.
+    pub(super) fn receive(&mut self, qpn: Qpn, flow: u32) -> Result<(), String> {
+        let sge = Sge { address: BASE, length: LONGEST as u32, lkey: self.region.lkey };
+        let request = RecvRequest { id: flow.into(), buffers: [sge].into_iter().collect() };
+        self.endpoint.post_recv(qpn, request).map_err(|error| error.to_string())
+    }
+
+    /// The next request that ended.
+    pub(super) fn ended(&mut self) -> Option<Ended> {
         let mut ended = None;
         self.endpoint.poll_cq(self.cq, &mut |completion| {
             let is_first = ended.is_none();
             if is_first {
-                ended = Some((completion.id as u32, completion.status));
+                let is_receive = completion.opcode == CompletionOpcode::Recv;
+                ended = Some(Ended { flow: completion.id as u32, status: completion.status, is_receive });
             }
             is_first
         });

@@ -1,14 +1,17 @@
 //! Hosts as the product's endpoints, each behind a card that sends one frame at a time.
 
-use super::card::Card;
+use super::card::{Card, Ended, Link};
 use super::engine::{Hosts, Progress};
 use super::frame::Frame;
 use super::network::Network as AnyNetwork;
-use super::setup::{LONGEST, Setup, SetupError};
+use super::setup::{Requests, Setup, SetupError, Verb};
 use cc::Instant;
 use roce::qp::CompletionStatus;
 use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD, Mtu};
-use roce::{ControlError, Endpoint, Psn, Qpn};
+use roce::{ControlError, Discard, Endpoint, Psn, Qpn};
+use std::collections::VecDeque;
+use std::mem;
+use std::time::Duration;
 
 type Network<'a> = AnyNetwork<'a, Frame>;
 
@@ -16,8 +19,10 @@ type Network<'a> = AnyNetwork<'a, Frame>;
 struct Running {
     source: Qpn,
     destination: Qpn,
-    /// Requests that have not ended.
-    left: u32,
+    /// Bytes of requests that were not posted yet.
+    unposted: u64,
+    /// When the requests that have not ended were posted (ps), oldest first.
+    posted: VecDeque<u64>,
 }
 
 enum Flow {
@@ -52,7 +57,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
             ends[flow.destination as usize] += 1;
         }
         let card = |(number, &flows): (usize, &u32)| {
-            Card::new(number as u32, flows, setup.seed)
+            Card::new(number as u32, flows, setup.requests.depth, setup.seed)
                 .map_err(|error| SetupError::Failed { flow: 0, why: error.to_string() })
         };
         let rival = setup.rival.map_or(0, |(_, congestion)| congestion.format.longest());
@@ -84,8 +89,8 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         if endpoint.poll_timeout().is_some_and(|at| at <= instant) {
             endpoint.on_timeout(instant);
         }
-        while let Some((flow, status)) = self.cards[host as usize].ended() {
-            self.ended(network, flow, status);
+        while let Some(ended) = self.cards[host as usize].ended() {
+            self.ended(network, &ended);
         }
         if network.ports[host as usize].is_paused {
             return self.sleep(network, host);
@@ -144,11 +149,20 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
             return "it does not run".into();
         };
         let source = self.cards[spec.source as usize].report(running.source);
-        format!("{source:?}, {:?}", self.cards[spec.destination as usize].report(running.destination))
+        let left = running.posted.len();
+        format!(
+            "{left} requests have not ended and {} bytes were not posted; {source:?}, {:?}",
+            running.unposted,
+            self.cards[spec.destination as usize].report(running.destination)
+        )
     }
 
     fn retransmitted(&self) -> u64 {
         self.cards.iter().map(|card| card.endpoint.counters().retransmitted).sum()
+    }
+
+    fn doubled(&self) -> u64 {
+        self.cards.iter().map(|card| card.endpoint.counters().discarded(Discard::Duplicate)).sum()
     }
 
     fn memory() -> [usize; 2] {
@@ -159,48 +173,80 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
 }
 
 impl<'a> Endpoints<'a> {
-    /// Two queue pairs, connected, and what the flow asks of them.
+    /// Two queue pairs, connected, and as many requests as may be outstanding.
     fn connect(&mut self, now: Instant, flow: u32) -> Result<Running, String> {
         let spec = &self.setup.flows[flow as usize];
-        let pieces = spec.bytes.div_ceil(LONGEST);
         let ends = [spec.source as usize, spec.destination as usize];
         let Ok([a, b]) = self.cards.get_disjoint_mut(ends) else {
             return Err("a flow has two hosts".into());
         };
+        let Requests { verb, depth, selective_repeat, .. } = self.setup.requests;
         let (congestion, mtu) = (self.setup.congestion_of(spec), self.mtu);
         let mut make = || -> Result<(Qpn, Qpn), ControlError> {
-            let (source, destination) = (a.create_qp(now, pieces as u32)?, b.create_qp(now, 1)?);
-            a.connect((now, mtu), source, (b, destination), congestion, spec.dscp)?;
-            b.connect((now, mtu), destination, (a, source), congestion, spec.dscp)?;
+            let (source, destination) = (a.create_qp(now, depth)?, b.create_qp(now, depth)?);
+            let link = |dscp| Link { now, mtu, dscp, selective_repeat };
+            a.connect(&link(spec.dscp), source, (b, destination), congestion)?;
+            b.connect(&link(spec.dscp), destination, (a, source), congestion)?;
             Ok((source, destination))
         };
         let (source, destination) = make().map_err(|error| error.to_string())?;
-        let mut left = spec.bytes;
-        while left > 0 {
-            let bytes = left.min(LONGEST);
-            a.write(now, source, flow, bytes as u32, b.region())?;
-            left -= bytes;
+        if verb == Verb::Send {
+            (0..depth).try_for_each(|_| b.receive(destination, flow))?;
         }
-        Ok(Running { source, destination, left: pieces as u32 })
+        let mut running = Running { source, destination, unposted: spec.bytes, posted: VecDeque::new() };
+        while running.posted.len() < depth as usize && running.unposted > 0 {
+            self.post(&mut running, now, flow)?;
+        }
+        Ok(running)
+    }
+
+    /// Posts the next request of a flow.
+    fn post(&mut self, running: &mut Running, now: Instant, flow: u32) -> Result<(), String> {
+        let spec = &self.setup.flows[flow as usize];
+        let region = self.cards[spec.destination as usize].region();
+        let Requests { verb, bytes, .. } = self.setup.requests;
+        let bytes = running.unposted.min(bytes.into());
+        self.cards[spec.source as usize].post(now, running.source, flow, (verb, bytes as u32), region)?;
+        running.unposted -= bytes;
+        running.posted.push_back(picos(now));
+        Ok(())
     }
 
     /// A request of a flow ended.
-    fn ended(&mut self, network: &mut Network<'a>, flow: u32, status: CompletionStatus) {
+    fn ended(&mut self, network: &mut Network<'a>, ended: &Ended) {
+        let flow = ended.flow;
         let Flow::Runs(running) = &mut self.flows[flow as usize] else { return };
-        if status != CompletionStatus::Success {
-            network.failed = Some((flow, status.to_string()));
+        if ended.status != CompletionStatus::Success {
+            network.failed = Some((flow, ended.status.to_string()));
             return;
         }
-        running.left -= 1;
-        if running.left > 0 {
+        let (now, spec) = (network.instant(), &self.setup.flows[flow as usize]);
+        if ended.is_receive {
+            let posted = self.cards[spec.destination as usize].receive(running.destination, flow);
+            network.failed = posted.err().map(|why| (flow, why));
             return;
         }
+        let since = running.posted.pop_front().unwrap_or(network.now);
+        network.latencies.push(Duration::from_nanos(network.now.saturating_sub(since) / 1000));
+        if running.unposted == 0 && running.posted.is_empty() {
+            return self.finish(network, flow);
+        }
+        if running.unposted > 0
+            && let Flow::Runs(mut running) = mem::replace(&mut self.flows[flow as usize], Flow::Waits)
+        {
+            network.failed = self.post(&mut running, now, flow).err().map(|why| (flow, why));
+            self.flows[flow as usize] = Flow::Runs(running);
+        }
+    }
+
+    /// All requests of a flow have ended.
+    fn finish(&mut self, network: &mut Network<'a>, flow: u32) {
         let spec = &self.setup.flows[flow as usize];
+        let Flow::Runs(running) = mem::replace(&mut self.flows[flow as usize], Flow::Ended) else { return };
         for (host, qpn) in [(spec.source, running.source), (spec.destination, running.destination)] {
             let gone = self.cards[host as usize].endpoint.destroy_qp(network.instant(), qpn);
             debug_assert!(gone.is_ok(), "a queue pair of a running flow: {gone:?}");
         }
-        self.flows[flow as usize] = Flow::Ended;
         network.finish(flow);
     }
 

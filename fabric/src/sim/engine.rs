@@ -43,6 +43,10 @@ pub(super) trait Hosts<'a>: Sized {
     fn state(&self, flow: u32) -> String;
     /// Packets sent more than once so far.
     fn retransmitted(&self) -> u64;
+    /// Packets that came to a receiver that had them.
+    fn doubled(&self) -> u64 {
+        0
+    }
     /// Bytes that a running flow and a host take.
     fn memory() -> [usize; 2];
 }
@@ -95,7 +99,7 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
 
     fn outcome(mut self) -> Outcome {
         self.network.close();
-        let Network { finished, counts, now, trace, parcels, queues, .. } = self.network;
+        let Network { finished, counts, now, trace, parcels, queues, latencies, .. } = self.network;
         Outcome {
             finished,
             events: counts.events,
@@ -104,6 +108,9 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             time: Duration::from_nanos(now / 1000),
             trace,
             queue_max: counts.queue_max,
+            latencies,
+            doubled: self.hosts.doubled(),
+            lost: counts.lost,
             dropped: counts.dropped,
             marked: counts.marked,
             told: counts.told,

@@ -28,7 +28,7 @@ mod traffic;
 
 pub use measure::{Row, Series};
 pub use outcome::{Finished, Outcome};
-pub use setup::{Conventions, Flow, Hosts, Pfc, Sampling, Setup, SetupError};
+pub use setup::{Conventions, Flow, Hosts, Pfc, Requests, Sampling, Setup, SetupError, Verb};
 pub use steady::{Steady, window};
 pub use topology::Topology;
 pub use traffic::{Incast, SizeDistribution, poisson};

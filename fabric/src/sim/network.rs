@@ -34,6 +34,7 @@ pub(super) struct Counts {
     pub(super) events: u64,
     pub(super) packets: u64,
     pub(super) dropped: u64,
+    pub(super) lost: u64,
     pub(super) marked: u64,
     pub(super) told: u64,
     pub(super) lied: u64,
@@ -59,6 +60,8 @@ pub(super) struct Network<'a, P> {
     hashes: Vec<u64>,
     pub(super) queues: Queues,
     pub(super) finished: Vec<Finished>,
+    /// Of requests that ended.
+    pub(super) latencies: Vec<Duration>,
     /// The first flow that failed, and why.
     pub(super) failed: Option<(u32, String)>,
     pub(super) counts: Counts,
@@ -119,6 +122,7 @@ impl<'a, P: Parcel> Network<'a, P> {
             hashes,
             queues: Queues::default(),
             finished: Vec::new(),
+            latencies: Vec::new(),
             failed: None,
             counts: Counts::default(),
             trace: 0xcbf2_9ce4_8422_2325,
@@ -180,9 +184,26 @@ impl<'a, P: Parcel> Network<'a, P> {
         place.free_at = self.now + place.serialisation(size, whole);
         place.tx_bytes += u64::from(size);
         let (free_at, delay, peer) = (place.free_at, place.delay, place.peer);
-        self.counts.packets += u64::from(place.switch.is_none());
-        self.push(free_at + delay, Event::Arrive { port: peer, packet });
+        if place.switch.is_none() {
+            self.counts.packets += 1;
+            if self.setup.loss.happens(&mut self.dice) {
+                self.counts.lost += 1;
+                self.parcels.give_back(packet);
+                return free_at;
+            }
+        }
+        let detour = if self.ports[port as usize].switch.is_none() { self.detour() } else { 0 };
+        self.push(free_at + delay + detour, Event::Arrive { port: peer, packet });
         free_at
+    }
+
+    /// How much longer than the shortest path the one is that a host's next frame takes.
+    fn detour(&mut self) -> u64 {
+        const PATHS: u64 = 4;
+        match picos(self.setup.spread) {
+            0 => 0,
+            spread => self.dice.below(PATHS) * spread / (PATHS - 1),
+        }
     }
 
     /// A switch's port sends what may leave now.

@@ -41,6 +41,12 @@ pub struct Outcome {
     pub trace: u64,
     /// The longest queue of any switch port, bytes.
     pub queue_max: u64,
+    /// How long each request of an endpoint took, from its post to its completion, in the order of completion.
+    pub latencies: Vec<Duration>,
+    /// Packets that a receiver had already: sent again without need, or because their acknowledgement was lost. Endpoints only.
+    pub doubled: u64,
+    /// Frames lost on links.
+    pub lost: u64,
     /// Packets dropped by switches.
     pub dropped: u64,
     /// Packets marked.

@@ -25,11 +25,35 @@ pub struct Flow {
     pub dscp: u8,
 }
 
+/// What the requests of a flow of endpoints are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// The source writes into the destination's memory.
+    Write,
+    /// The source reads from the destination's memory: data goes from the flow's destination to its source.
+    Read,
+    /// The source sends; the destination always has a receive posted for each request that is outstanding.
+    Send,
+}
+
+/// How endpoints cut a flow into requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requests {
+    /// What they are.
+    pub verb: Verb,
+    /// Bytes of each, 1 to 2^30; the last may be shorter.
+    pub bytes: u32,
+    /// Requests that are outstanding at once, at least 1.
+    pub depth: u32,
+    /// Both ends agreed on selective repeat.
+    pub selective_repeat: bool,
+}
+
 /// What stands at the ends of the links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosts {
     /// The product: a [`roce::Endpoint`] each, behind a card that sends one frame at a time. Frames are real, to the ICRC; what
-    /// they carry only counts. Every flow is a WRITE on a connection of its own.
+    /// they carry only counts. Every flow has a connection of its own.
     Endpoints,
     /// A model of them, for speed: packets are descriptors, each is acknowledged and brings telemetry, and who misses one goes back
     /// to it.
@@ -122,6 +146,12 @@ pub struct Setup {
     pub direct: Option<Direct>,
     /// Switches write IOAM as stock Linux does: as a packet comes in, the queue and the time in µs, and no `txBytes`.
     pub linux_ioam: bool,
+    /// What the requests of all flows are. Endpoints only.
+    pub requests: Requests,
+    /// How often a frame is lost on the link that its host sends it to, whatever it carries. Endpoints only.
+    pub loss: Probability,
+    /// Each frame takes one of four paths by chance; the last is longer by this than the first, the others lie between. Endpoints only.
+    pub spread: Duration,
     /// How often what a host tells a sender of its path is something else.
     pub lie: Probability,
     /// Hosts take in nothing that only Ferroce knows, probes above all: as if the peers of all flows were none.
@@ -170,6 +200,8 @@ pub enum SetupError {
     Mtu { payload: u32 },
     #[error("the model of hosts has no {what}: run endpoints")]
     Model { what: &'static str },
+    #[error("requests of {bytes} bytes, {depth} at once: 1 to 2^30 bytes, 1 to 4096 requests")]
+    Requests { bytes: u32, depth: u32 },
     #[error("telemetry as Linux stamps it is IOAM: choose format=ioam")]
     LinuxIoam,
     #[error("flow {flow} does not end, and nothing more happens: {state}")]
@@ -182,6 +214,12 @@ pub enum SetupError {
 pub(super) const LONGEST: u64 = 1 << 30;
 /// Requests of one flow.
 const PIECES: u64 = 64;
+
+impl Requests {
+    /// WRITEs as long as they may be, go-back-N.
+    pub const WRITES: Self =
+        Self { verb: Verb::Write, bytes: LONGEST as u32, depth: PIECES as u32, selective_repeat: false };
+}
 
 impl Setup {
     /// The product as it ships: endpoints, switches with 32 MiB of buffer and PFC, no marks, one class, seed 1, at most a second.
@@ -198,6 +236,9 @@ impl Setup {
             tell_sojourn: false,
             direct: None,
             linux_ioam: false,
+            requests: Requests::WRITES,
+            loss: Probability::NEVER,
+            spread: Duration::ZERO,
             lie: Probability::NEVER,
             deaf: false,
             buffer: 32 << 20,
@@ -227,6 +268,10 @@ impl Setup {
         if let Some(Red { from, to, .. }) = self.red.filter(|red| red.from > red.to) {
             return Err(SetupError::Red { from, to });
         }
+        let Requests { bytes, depth, .. } = self.requests;
+        if bytes == 0 || u64::from(bytes) > LONGEST || !(1..=4096).contains(&depth) {
+            return Err(SetupError::Requests { bytes, depth });
+        }
         let algorithms = [Some(self.congestion), self.rival.map(|(_, congestion)| congestion)];
         for congestion in algorithms.into_iter().flatten() {
             let fits = congestion.algorithm.build().map(drop);
@@ -242,6 +287,9 @@ impl Setup {
             }
             Hosts::Model if self.rival.is_some() => Err(SetupError::Model { what: "second algorithm" }),
             Hosts::Model if self.direct.is_some() => Err(SetupError::Model { what: "direct responses" }),
+            Hosts::Model if self.loss != Probability::NEVER || self.spread > Duration::ZERO => {
+                Err(SetupError::Model { what: "loss or spread" })
+            }
             Hosts::Model if self.deaf || self.lie != Probability::NEVER => {
                 Err(SetupError::Model { what: "hosts that lie or are deaf" })
             }

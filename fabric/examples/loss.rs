@@ -1,0 +1,184 @@
+//! What loss costs: goodput over the clean wire's, with go-back-N and selective repeat, for each verb and two packet sizes, in the
+//! simulator. `ci/loss` runs it. Arguments: `--check` fails when a figure is below its floor; `--document FILE` writes the tables
+//! between the page's marks.
+
+use cc::{AlgorithmConfig, HpccConfig, Rate};
+use ferroce_fabric::Probability;
+use ferroce_fabric::sim::{Conventions, Flow, Outcome, Requests, Setup, Topology, Verb, run};
+use roce::qp::Congestion;
+use std::fmt::Write;
+use std::num::NonZeroU32;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const LINE: Rate = Rate::from_gbps(100);
+/// Two links a way: a round trip of 10 µs on an idle path.
+const HOP: Duration = Duration::from_nanos(2500);
+const MESSAGE: u32 = 64 * 1024;
+const LOSSES: [f64; 4] = [0.0, 0.001, 0.01, 0.05];
+const VERBS: [(Verb, &str); 3] = [(Verb::Write, "WRITE"), (Verb::Read, "READ"), (Verb::Send, "SEND")];
+const MTUS: [u32; 2] = [1024, 4096];
+const SEEDS: u64 = 3;
+/// Bytes of a run. Requests in flight at once are as many as the tools post.
+const BYTES: u64 = 24 << 20;
+const DEPTH: u32 = 128;
+/// Messages of a run that has one at a time.
+const SINGLES: u64 = 600;
+
+/// What must be reached, by loss: go-back-N, then selective repeat.
+const FLOORS: [[f64; 4]; 2] = [[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]];
+/// The longest p99 of one message at 1 % loss, over the clean median.
+const CEILING: f64 = f64::INFINITY;
+
+#[derive(Clone, Copy)]
+struct Cell {
+    verb: Verb,
+    mtu: u32,
+    selective_repeat: bool,
+    is_hpcc: bool,
+}
+
+fn congestion(is_hpcc: bool, mtu: u32) -> Congestion {
+    if !is_hpcc {
+        return Congestion::new(AlgorithmConfig::Fixed { window: 512 << 10, rate: None });
+    }
+    let frames = LINE.time_for(u64::from(mtu) + 102) * 2;
+    let rtt = HOP * 4 + frames;
+    let config = HpccConfig::new(LINE, rtt, NonZeroU32::new(100).unwrap_or(NonZeroU32::MIN));
+    Congestion {
+        in_band: Some(NonZeroU32::MIN),
+        probe_interval: Some(rtt),
+        ..Congestion::new(AlgorithmConfig::Hpcc(config))
+    }
+}
+
+fn simulate(cell: Cell, loss: f64, bytes: u64, depth: u32, seed: u64) -> Result<Outcome, String> {
+    let Cell { verb, mtu, selective_repeat, is_hpcc } = cell;
+    let flow = Flow { source: 0, destination: 1, bytes, start: Duration::ZERO, is_incast: false, dscp: 0 };
+    let topology = Topology::star(2, LINE, HOP);
+    let setup = Setup {
+        conventions: Conventions { payload: mtu, ..Conventions::FERROCE },
+        requests: Requests { verb, bytes: MESSAGE, depth, selective_repeat },
+        loss: Probability::new(loss).unwrap_or_default(),
+        seed,
+        limit: Duration::from_secs(20),
+        ..Setup::new(topology, vec![flow], congestion(is_hpcc, mtu))
+    };
+    let outcome =
+        run(&setup, &mut |_, _, _| {}).map_err(|error| format!("loss {loss}, seed {seed}: {error}"))?;
+    if outcome.finished.is_empty() { Err("it does not end".into()) } else { Ok(outcome) }
+}
+
+/// Gb/s of payload, the mean of some seeds, and the share of packets sent again that the receiver had already.
+fn goodput(cell: Cell, loss: f64) -> Result<(f64, f64), String> {
+    let (mut time, mut again, mut doubled) = (Duration::ZERO, 0, 0);
+    let seeds = if loss == 0.0 { 1 } else { SEEDS };
+    for seed in 1..=seeds {
+        let outcome = simulate(cell, loss, BYTES, DEPTH, seed)?;
+        time += outcome.time;
+        again += outcome.retransmitted;
+        doubled += outcome.doubled;
+    }
+    let gbps = (seeds * BYTES * 8) as f64 / time.as_nanos() as f64;
+    Ok((gbps, if again == 0 { 0.0 } else { doubled as f64 / again as f64 }))
+}
+
+/// The time within which a share of messages ends that are sent one at a time, µs.
+fn quantile(cell: Cell, loss: f64, share: f64) -> Result<f64, String> {
+    let outcome = simulate(cell, loss, SINGLES * u64::from(MESSAGE), 1, 1)?;
+    let mut times = outcome.latencies;
+    times.sort_unstable();
+    Ok(times[((times.len() - 1) as f64 * share) as usize].as_nanos() as f64 / 1e3)
+}
+
+/// The tables, and what missed its floor.
+fn tables() -> Result<(String, Vec<String>), String> {
+    let (mut page, mut misses) = (String::new(), Vec::new());
+    let _ = writeln!(
+        page,
+        "| | clean, Gb/s | 0.1 % | 1 % | 5 % | p99 at 1 % over clean p50 |\n|---|---|---|---|---|---|"
+    );
+    for is_hpcc in [false, true] {
+        for (verb, name) in VERBS {
+            for mtu in MTUS {
+                for selective_repeat in [false, true] {
+                    let cell = Cell { verb, mtu, selective_repeat, is_hpcc };
+                    let way = if selective_repeat { "selective repeat" } else { "go-back-N" };
+                    let pace = if is_hpcc { "HPCC++" } else { "512 KiB" };
+                    let what = format!("{name}, MTU {mtu}, {way}, {pace}");
+                    row(&what, cell, &mut page, &mut misses).map_err(|why| format!("{what}: {why}"))?;
+                }
+            }
+        }
+    }
+    Ok((page, misses))
+}
+
+fn row(what: &str, cell: Cell, page: &mut String, misses: &mut Vec<String>) -> Result<(), String> {
+    let (clean, _) = goodput(cell, 0.0)?;
+    let mut line = format!("| {what} | {clean:.1}");
+    let mut needless = 0.0_f64;
+    let floors = FLOORS[usize::from(cell.selective_repeat)];
+    for (loss, floor) in LOSSES.into_iter().zip(floors).skip(1) {
+        let (gbps, doubled) = goodput(cell, loss).unwrap_or_else(|why| {
+            misses.push(format!("{what}: {why}"));
+            (0.0, 0.0)
+        });
+        let share = gbps / clean;
+        let _ = write!(line, " | {share:.3}");
+        needless = needless.max(doubled);
+        if share < floor {
+            misses.push(format!(
+                "{what}, {} % lost: {share:.3} of the clean goodput, below {floor}",
+                loss * 100.0
+            ));
+        }
+    }
+    let ratio = quantile(cell, 0.01, 0.99).unwrap_or(f64::INFINITY) / quantile(cell, 0.0, 0.5)?;
+    if cell.selective_repeat && ratio > CEILING {
+        misses.push(format!("{what}: p99 at 1 % loss is {ratio:.2} times the clean p50, above {CEILING}"));
+    }
+    let _ = writeln!(line, " | {ratio:.1} |");
+    println!("{} needless {needless:.2}", line.trim_end());
+    page.push_str(&line);
+    Ok(())
+}
+
+/// Writes `page` between the marks of a document.
+fn document(file: &str, page: &str) -> Result<(), String> {
+    const MARKS: [&str; 2] = ["<!-- loss -->\n", "<!-- /loss -->"];
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let (before, rest) =
+        text.split_once(MARKS[0]).ok_or(format!("{file}: no mark {}", MARKS[0].trim_end()))?;
+    let (_, after) = rest.split_once(MARKS[1]).ok_or(format!("{file}: no mark {}", MARKS[1]))?;
+    let text = [before, MARKS[0], page, MARKS[1], after].concat();
+    std::fs::write(file, text).map_err(|error| format!("{file}: {error}"))
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (checks, file) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => (false, None),
+        ["--check"] => (true, None),
+        ["--document", file] => (false, Some(file)),
+        _ => {
+            eprintln!("loss: {}: unknown arguments; use --check or --document FILE", arguments.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    let outcome = tables().and_then(|(page, misses)| match file {
+        Some(file) => document(file, &page).map(|()| misses),
+        None => Ok(misses),
+    });
+    match outcome {
+        Ok(misses) if checks && !misses.is_empty() => {
+            eprintln!("{}", misses.join("\n"));
+            ExitCode::FAILURE
+        }
+        Ok(_) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("loss: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

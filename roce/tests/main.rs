@@ -40,6 +40,7 @@ mod told;
 mod unreliable;
 mod upgrade;
 mod vanished;
+mod waiting;
 mod windows;
 mod xrc;
 mod xrc_packets;

@@ -175,9 +175,20 @@ impl<P: PacketIo> Core<P> {
         let mut lanes = self.station.lanes.take();
         let Self { port, mac, leaving, hairpin, aside, spare, .. } = self;
         let waiting = aside.take();
-        let (lanes_here, filled, is_dry) = (&mut lanes, 0, false);
-        let mut filling =
-            Filling { now, port, mac, leaving, hairpin, aside, spare, lanes: lanes_here, filled, is_dry };
+        let is_backed_up = !leaving.is_empty();
+        let mut filling = Filling {
+            now,
+            port,
+            mac,
+            leaving,
+            hairpin,
+            aside,
+            spare,
+            lanes: &mut lanes,
+            filled: 0,
+            is_dry: false,
+            is_backed_up,
+        };
         if let Some((slot, frame)) = waiting {
             filling.send_aside(slot, frame);
         }

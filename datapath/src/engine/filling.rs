@@ -4,6 +4,7 @@ use crate::io::{Burst, PacketBuf, PacketIo};
 use crate::siblings::{Lanes, Pushed, Way};
 use cc::Instant;
 use roce::Outbox;
+use roce::qp::Waiting;
 use roce::wire::Mac;
 
 /// Where a core writes frames that leave.
@@ -21,6 +22,8 @@ pub(super) struct Filling<'a, P: PacketIo> {
     pub(super) filled: usize,
     /// The port's pool had no buffer.
     pub(super) is_dry: bool,
+    /// The port did not take all of the burst before.
+    pub(super) is_backed_up: bool,
 }
 
 impl<P: PacketIo> Outbox for Filling<'_, P> {
@@ -36,6 +39,14 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
         let buffer = self.spare.as_mut()?;
         buffer.set_len(buffer.capacity());
         Some(buffer)
+    }
+
+    fn why_full(&self) -> Waiting {
+        match (self.is_dry, self.is_backed_up) {
+            (true, _) => Waiting::Pool,
+            (false, true) => Waiting::Port,
+            (false, false) => Waiting::Turn,
+        }
     }
 
     #[inline(always)]

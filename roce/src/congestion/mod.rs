@@ -198,6 +198,11 @@ impl CongestionControl {
         self.flow.as_ref().map(|flow| flow.algorithm().window())
     }
 
+    /// Returns the last and the shortest round trip; `None` before the first.
+    pub(crate) fn round_trip(&self) -> Option<(Duration, Duration)> {
+        self.flow.as_ref()?.round_trip()
+    }
+
     // What rides along with data?
 
     /// Returns the congestion byte of a data packet's BTH.

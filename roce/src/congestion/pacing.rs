@@ -22,12 +22,14 @@ pub(super) struct Flow {
     data_bits: u8,
     /// When the bytes sent so far have passed at the pacing rate.
     free_at: Instant,
+    /// The last and the shortest round trip in ns, those above 1 s as 4.3 s; 0 before the first.
+    round_trip: (u32, u32),
 }
 
 impl Flow {
     pub(super) const fn new(algorithm: Algorithm) -> Self {
         let data_bits = if matches!(algorithm, Algorithm::Dctcp(_)) { Bth::EXACT_ECHO } else { 0 };
-        Self { algorithm, data_bits, free_at: Instant::ZERO }
+        Self { algorithm, data_bits, free_at: Instant::ZERO, round_trip: (0, 0) }
     }
 
     /// The congestion byte of data packets' BTHs: how the peer shall echo marks.
@@ -38,6 +40,12 @@ impl Flow {
     /// When the next packet may leave; it may now where that is not later.
     pub(super) const fn free_at(&self) -> Instant {
         self.free_at
+    }
+
+    pub(super) fn round_trip(&self) -> Option<(Duration, Duration)> {
+        let (last, least) = self.round_trip;
+        let nanos = |nanos: u32| Duration::from_nanos(nanos.into());
+        (last > 0).then(|| (nanos(last), nanos(least)))
     }
 
     pub(super) const fn algorithm(&self) -> &Algorithm {
@@ -78,6 +86,11 @@ impl Flow {
         is_marked: bool,
         rtt: Option<Duration>,
     ) {
+        if let Some(rtt) = rtt {
+            let last = if rtt.as_secs() == 0 { rtt.subsec_nanos().max(1) } else { u32::MAX };
+            let (before, least) = self.round_trip;
+            self.round_trip = (last, if before == 0 { last } else { least.min(last) });
+        }
         let acked_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let ce_bytes = if is_marked { acked_bytes } else { 0 };
         self.algorithm.on_ack(&Ack { now, seq: una, next, acked_bytes, ce_bytes, rtt });

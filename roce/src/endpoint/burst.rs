@@ -1,5 +1,7 @@
 //! Where frames that leave are written.
 
+use crate::qp::Waiting;
+
 /// Room for frames, one after the other, until there is no more.
 pub trait Outbox {
     /// Returns room for the next frame: MTU + [`MAX_OVERHEAD`](crate::wire::MAX_OVERHEAD) bytes. Without a [`Self::commit`] between,
@@ -8,6 +10,11 @@ pub trait Outbox {
 
     /// The first `length` bytes of the room are a frame.
     fn commit(&mut self, length: usize);
+
+    /// Returns what a queue pair with more to send waits for, once there is no room.
+    fn why_full(&self) -> Waiting {
+        Waiting::Turn
+    }
 }
 
 /// Room for one frame.

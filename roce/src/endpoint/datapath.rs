@@ -2,7 +2,7 @@
 
 use super::Endpoint;
 use super::burst::{Outbox, Single};
-use crate::qp::Sent;
+use crate::qp::{Sent, Waiting};
 use crate::wheel::sooner;
 use crate::wire::{Header, Plain};
 use crate::{Discard, Memory};
@@ -89,6 +89,13 @@ impl Endpoint {
         let quantum = if self.link.is_some() { 1 } else { QUANTUM };
         let Sent { bytes, has_more } = slot.qp.transmit(memory, &mut self.commons.context(now), out, quantum);
         slot.is_ready = has_more;
+        let waits_for = match has_more {
+            false => slot.qp.waits_for(),
+            true if self.link.is_some() => Waiting::Port,
+            true if out.room().is_none() => out.why_full(),
+            true => Waiting::Turn,
+        };
+        slot.account.enter(now, waits_for);
         match has_more {
             false => self.rearm(now, index),
             true if self.ready.is_empty() && self.alone.is_none() => self.alone = Some(index),
@@ -149,6 +156,7 @@ impl Endpoint {
             && !slot.is_ready
         {
             slot.is_ready = true;
+            slot.account.ask(now);
             // An acknowledgement that waits behind others' data keeps its peer's window closed.
             let queue = if slot.qp.owes_answer() { &mut self.answering } else { &mut self.ready };
             queue.push_back(index);

@@ -5,6 +5,7 @@ mod commons;
 mod datapath;
 mod idle;
 mod numbers;
+mod observe;
 mod peers;
 mod posting;
 mod redirect;
@@ -15,7 +16,7 @@ use crate::event::{Event, FailureCause};
 use crate::memory::KeySpace;
 use crate::qp::{
     Capabilities, Completion, CompletionStatus, Context, Identity, Modify, QpInit, QpReport, QueuePair,
-    Receives,
+    Receives, WaitingTimes,
 };
 use crate::wire::{Numbers, Service};
 use crate::{
@@ -28,6 +29,7 @@ use commons::Commons;
 use core::net::IpAddr;
 use core::time::Duration;
 use idle::Keepers;
+pub use observe::Observation;
 use peers::{Known, Peers};
 pub use table::QPN_REST;
 use table::QpTable;
@@ -133,6 +135,8 @@ pub struct Endpoint {
     next_pd: u32,
     peers: Peers,
     keepers: Keepers,
+    /// What queue pairs that are gone waited for.
+    gone: WaitingTimes,
 }
 
 /// The link behind a port that has none of its own.
@@ -161,6 +165,7 @@ impl Endpoint {
             next_pd: 0,
             peers: Peers::default(),
             keepers: Keepers::default(),
+            gone: WaitingTimes::default(),
         }
     }
 
@@ -439,6 +444,7 @@ impl Endpoint {
     /// There is none of this number.
     pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> Result<(), ControlError> {
         let (index, mut slot) = self.qps.remove(now, qpn).ok_or(ControlError::NoQp(qpn))?;
+        self.gone.add(&slot.account.at(now));
         self.commons.events.forget(|event| event.qpn() == Some(qpn));
         self.wheel.cancel(index);
         self.peers.update(index, Known::of(&slot.qp), Known::default());

@@ -1,7 +1,7 @@
 //! The table of queue pairs.
 
 use super::numbers::{MAX_QPS, QpNumbers};
-use crate::qp::{Identity, QueuePair};
+use crate::qp::{Account, Identity, QueuePair};
 use crate::wire::Service;
 use crate::{ControlError, Qpn};
 use alloc::boxed::Box;
@@ -19,6 +19,8 @@ pub(super) struct Slot {
     pub(super) is_keeper: bool,
     /// When its timer is set to; it may be earlier than need be, never later.
     pub(super) armed: Option<Instant>,
+    /// What it waited for.
+    pub(super) account: Account,
 }
 
 struct Place {
@@ -81,7 +83,8 @@ impl QpTable {
                 continue;
             };
             let qp = QueuePair::new(service, make(qpn));
-            place.slot = Some(Box::new(Slot { qp, is_ready: false, is_keeper: false, armed: None }));
+            let account = Account::new(now);
+            place.slot = Some(Box::new(Slot { qp, is_ready: false, is_keeper: false, armed: None, account }));
             return Ok(qpn);
         }
         Err(ControlError::Limit { what: "queue pairs", limit: self.limit })
@@ -117,6 +120,10 @@ impl QpTable {
         let index = self.numbers.slot(qpn);
         let slot = self.places.get(index as usize)?.slot.as_deref()?;
         (slot.qp.identity().qpn == qpn).then_some(index)
+    }
+
+    pub(super) fn at(&self, index: u32) -> Option<&Slot> {
+        self.places.get(index as usize)?.slot.as_deref()
     }
 
     pub(super) fn at_mut(&mut self, index: u32) -> Option<&mut Slot> {

@@ -14,6 +14,7 @@ mod send_queue;
 mod settings;
 mod source_port;
 mod unreliable;
+mod waiting;
 mod wqe;
 
 pub use crate::congestion::{Congestion, CongestionAlgorithm, FeedbackKey, PathChoice, Upgrade, When};
@@ -26,9 +27,11 @@ pub use request::{
 };
 pub use settings::{AckTimeout, Capabilities, Modify, QpInit, QpReport, RtrSettings, RtsSettings, State};
 pub use source_port::{udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow};
+pub use waiting::{Waiting, WaitingTimes};
 
 pub(crate) use common::Peer;
 pub(crate) use queue_pair::{QueuePair, Sent};
+pub(crate) use waiting::Account;
 
 use crate::address::AddressTable;
 use crate::cq::CompletionQueues;

@@ -5,6 +5,7 @@ use super::common::{Common, Connection, Peer};
 use super::posting::{CheckedRecv, CheckedSend, PostRules};
 use super::reliable::Reliable;
 use super::unreliable::{Kind, Unreliable};
+use super::waiting::Waiting;
 use super::{
     CompletionStatus, Context, Identity, Modify, PostError, QpReport, RecvRequest, RtrSettings, RtsSettings,
     SendRequest, State,
@@ -43,7 +44,7 @@ enum Transport {
 }
 
 /// An idle queue pair takes little: a host has many.
-const _: () = assert!(size_of::<QueuePair>() <= 1472);
+const _: () = assert!(size_of::<QueuePair>() <= 1488);
 
 macro_rules! either {
     ($transport:expr, $part:ident => $call:expr) => {
@@ -68,6 +69,15 @@ impl QueuePair {
         &self.common.identity
     }
 
+    /// Returns the service of its packets.
+    pub(crate) fn service(&self) -> Service {
+        match &self.transport {
+            Transport::Reliable(_) => self.common.identity.receives.service(),
+            Transport::Unreliable(Unreliable { kind: Kind::Connected, .. }) => Service::Uc,
+            Transport::Unreliable(Unreliable { kind: Kind::Datagram { .. }, .. }) => Service::Ud,
+        }
+    }
+
     pub(crate) fn report(&self) -> QpReport {
         let (in_flight, ends) = match &self.transport {
             Transport::Reliable(reliable) => (reliable.in_flight(), reliable.ends()),
@@ -75,6 +85,10 @@ impl QueuePair {
         };
         QpReport {
             in_flight,
+            acknowledged_psn: ends.acknowledged,
+            outstanding: either!(&self.transport, part => part.sends()) as u32,
+            receives: either!(&self.transport, part => part.receives()) as u32,
+            round_trip: self.common.congestion.round_trip(),
             send_psn: ends.send,
             expected_psn: ends.expected,
             ..QpReport::new(self.common.state, self.common.congestion.algorithm())
@@ -436,6 +450,18 @@ impl QueuePair {
         }
         self.look_whether_drained(context);
         sent
+    }
+
+    /// Returns what it waits for, having nothing more to send now.
+    #[inline]
+    pub(crate) fn waits_for(&self) -> Waiting {
+        if self.common.congestion.paced_until().is_some() {
+            return Waiting::Pacing;
+        }
+        match &self.transport {
+            Transport::Reliable(reliable) => reliable.waits_for(&self.common),
+            Transport::Unreliable(_) => Waiting::Idle,
+        }
     }
 
     /// Returns when time alone changes something.

@@ -234,6 +234,14 @@ pub struct QpReport {
     /// How full the path's busiest link is, as telemetry says and HPCC++ smooths it (`U`): 1 where it is as full as it may
     /// be without a queue, and before the first telemetry. `None` with algorithms that compute none.
     pub utilisation: Option<f64>,
+    /// The last round trip that an acknowledgement measured, and the shortest since RTS; `None` before the first.
+    pub round_trip: Option<(Duration, Duration)>,
+    /// Send requests that are not done.
+    pub outstanding: u32,
+    /// Receive requests that wait in the queue pair's own queue.
+    pub receives: u32,
+    /// The last PSN that the peer acknowledged; one before the first if it acknowledged none.
+    pub acknowledged_psn: Psn,
     /// The next PSN to send for the first time.
     pub send_psn: Psn,
     /// The next PSN expected.
@@ -250,6 +258,10 @@ impl QpReport {
             window: algorithm.map_or(0, CongestionController::window),
             rate: algorithm.and_then(CongestionController::pacing_rate),
             utilisation: algorithm.and_then(Algorithm::as_hpcc).map(Hpcc::utilisation),
+            round_trip: None,
+            outstanding: 0,
+            receives: 0,
+            acknowledged_psn: Psn::new(0),
             send_psn: Psn::new(0),
             expected_psn: Psn::new(0),
         }

@@ -9,7 +9,7 @@ pub(super) use requester::{operation, run};
 use super::common::{Common, Connection, Ends};
 use super::{
     Changes, CheckedRecv, CheckedSend, CompletionStatus, Context, Identity, Receives, RtrSettings,
-    RtsSettings, State,
+    RtsSettings, State, Waiting,
 };
 use crate::congestion::{InFlight, Progress, Sequence, Transport};
 use crate::wheel::sooner;
@@ -73,6 +73,12 @@ impl Reliable {
 
     pub(super) fn lately_completed_to(&self) -> Option<CqId> {
         self.responder.lately_completed_to()
+    }
+
+    /// Returns what requests wait for that the pacer does not hold back.
+    #[inline]
+    pub(super) fn waits_for(&self, common: &Common) -> Waiting {
+        self.requester.waits_for(common.congestion.window().unwrap_or(0))
     }
 
     /// Drops all answers that are due.

@@ -4,6 +4,7 @@ mod acknowledge;
 mod local;
 mod selective;
 mod send;
+mod waiting;
 
 use super::super::send_queue::SendQueue;
 use super::super::wqe::{self, Wqe};
@@ -90,6 +91,8 @@ pub(super) struct Requester {
     rnr_until: Option<Instant>,
     /// An implied NAK was acted upon and nothing moved since: answers of the round before say nothing new.
     recovering: bool,
+    /// One more than the last packet that was sent before the last loss: until it is acknowledged, the loss is not made up for.
+    recovers_to: u64,
     /// The packet whose round trip is being measured.
     sample: Option<(u64, Instant)>,
     /// With selective repeat; few have it, and it is large.
@@ -124,6 +127,7 @@ impl Requester {
             reach: u64::MAX,
             rnr_until: None,
             recovering: false,
+            recovers_to: 0,
             sample: None,
             selective: None,
         }
@@ -297,6 +301,7 @@ impl Requester {
         }
         self.retries_left =
             self.retries_left.checked_sub(1).ok_or(Trouble::Fail(CompletionStatus::RetryExceeded))?;
+        self.recovers_to = self.sent;
         self.rewind();
         Ok(())
     }

@@ -1,0 +1,36 @@
+//! What a requester with nothing to send now waits for.
+
+use super::super::super::Waiting;
+use super::{MAX_OUTSTANDING, Requester};
+
+impl Requester {
+    /// Returns what holds the next packet back beside the pacer; `window` is the congestion controller's.
+    #[inline]
+    pub(in crate::qp) fn waits_for(&self, window: u64) -> Waiting {
+        if self.queue.len() == 0 {
+            return Waiting::Idle;
+        }
+        if self.rnr_until.is_some() {
+            return Waiting::ReceiverNotReady;
+        }
+        if self.patience > 0 {
+            return Waiting::Silence;
+        }
+        if self.una < self.recovers_to {
+            return Waiting::Recovery;
+        }
+        match self.queue.get(self.cursor) {
+            None => Waiting::Answer,
+            Some(wqe) if wqe.is_local() => Waiting::Fence,
+            Some(_) if self.in_flight() >= self.within_reach(window).max(1) => Waiting::Window,
+            Some(wqe) if wqe.request.fence && self.next == wqe.first && self.outstanding_reads > 0 => {
+                Waiting::Fence
+            }
+            Some(wqe) if !wqe.is_answered() => Waiting::Window,
+            Some(wqe) if wqe.end() - self.una > MAX_OUTSTANDING => Waiting::Window,
+            Some(_) if self.outstanding_reads >= self.reads_at_once => Waiting::Reads,
+            // What the READs bring back would not fit into the window.
+            Some(_) => Waiting::Window,
+        }
+    }
+}

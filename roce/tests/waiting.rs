@@ -1,0 +1,170 @@
+//! What queue pairs wait for: the states sum to the elapsed time whatever happens, and each cause has its state.
+
+use crate::harness::{BASE, Faults, Options, Pair, paced};
+use cc::{Instant, Rate};
+use core::time::Duration;
+use proptest::prelude::*;
+use roce::Observation;
+use roce::qp::{Capabilities, CongestionAlgorithm, Remote, SendRequest, Waiting};
+
+const WINDOW: u64 = 4096;
+
+fn fixed(window: u64) -> CongestionAlgorithm {
+    CongestionAlgorithm::Fixed { window, rate: None }
+}
+
+fn remote(pair: &Pair, offset: u64) -> Remote {
+    Remote { address: BASE + offset, rkey: pair.hosts[1].region.rkey }
+}
+
+fn write(pair: &mut Pair, id: u64, length: u32) {
+    let (from, to) = (pair.hosts[0].sge(0, length), remote(pair, 0));
+    pair.post(0, SendRequest::write(id, from, to));
+}
+
+fn read(pair: &mut Pair, id: u64, length: u32) {
+    let (into, from) = (pair.hosts[0].sge(0, length), remote(pair, 0));
+    pair.post(0, SendRequest::read(id, into, from));
+}
+
+fn observe(pair: &Pair, host: usize) -> Observation {
+    let (mut seen, more) = pair.hosts[host].endpoint.observe(pair.now, 0, 16);
+    assert_eq!((seen.len(), more), (1, None));
+    seen.remove(0)
+}
+
+/// The state with most of the time since the queue pair was created, but for idleness.
+fn most(pair: &Pair) -> Waiting {
+    let waited = observe(pair, 0).waited;
+    let busy = Waiting::ALL.iter().copied().filter(|&state| state != Waiting::Idle);
+    busy.max_by_key(|&state| waited.nanos(state)).unwrap()
+}
+
+fn after(options: Options, begin: impl FnOnce(&mut Pair), time: Duration) -> Pair {
+    let mut pair = Pair::connect(options);
+    begin(&mut pair);
+    while pair.now < Instant::ZERO + time && pair.step() {}
+    pair
+}
+
+const SHORT: Duration = Duration::from_micros(400);
+
+#[test]
+fn a_small_window_is_what_it_waits_for() {
+    let options = Options { congestion: fixed(WINDOW), ..Options::default() };
+    let pair = after(options, |pair| write(pair, 1, 1 << 19), SHORT);
+    assert_eq!(most(&pair), Waiting::Window);
+    assert_eq!(observe(&pair, 0).report.window, WINDOW);
+}
+
+#[test]
+fn a_slow_pace_is_what_it_waits_for() {
+    let options = Options { congestion: paced(1 << 30, Rate::from_mbps(500)), ..Options::default() };
+    assert_eq!(most(&after(options, |pair| write(pair, 1, 1 << 19), SHORT)), Waiting::Pacing);
+}
+
+#[test]
+fn a_receiver_without_a_receive_is_what_it_waits_for() {
+    let options = Options { rnr_timer: 14, ..Options::default() };
+    let send = |pair: &mut Pair| {
+        let sge = pair.hosts[0].sge(0, 64);
+        pair.post(0, SendRequest::send(1, sge));
+    };
+    assert_eq!(most(&after(options, send, SHORT)), Waiting::ReceiverNotReady);
+}
+
+#[test]
+fn a_peer_that_answers_nothing_is_silent() {
+    let begin = |pair: &mut Pair| {
+        pair.filter = Some(Box::new(|_, _| false));
+        write(pair, 1, 64);
+    };
+    assert_eq!(most(&after(Options::default(), begin, 4 * SHORT)), Waiting::Silence);
+}
+
+#[test]
+fn the_limit_of_reads_is_what_it_waits_for() {
+    let begin = |pair: &mut Pair| (0..60).for_each(|id| read(pair, id, 64));
+    let options = Options { max_rd_atomic: 1, ..Options::default() };
+    assert_eq!(most(&after(options, begin, SHORT)), Waiting::Reads);
+}
+
+#[test]
+fn a_fence_is_what_it_waits_for() {
+    let begin = |pair: &mut Pair| {
+        for id in 0..20 {
+            read(pair, id, 64);
+            let (from, to) = (pair.hosts[0].sge(0, 64), remote(pair, 0));
+            pair.post(0, SendRequest::write(id, from, to).fenced());
+        }
+    };
+    assert_eq!(most(&after(Options::default(), begin, SHORT)), Waiting::Fence);
+}
+
+#[test]
+fn one_request_at_a_time_waits_for_the_answer() {
+    let pair = after(Options::default(), |pair| write(pair, 1, 64), SHORT);
+    assert_eq!(most(&pair), Waiting::Answer);
+    let round_trip = Duration::from_micros(10);
+    assert_eq!(observe(&pair, 0).report.round_trip, Some((round_trip, round_trip)));
+    assert_eq!(observe(&pair, 0).waiting, Waiting::Idle);
+}
+
+/// A lost packet: between the NAK and the end of what was sent again.
+#[test]
+fn a_loss_is_recovered_from() {
+    let begin = |pair: &mut Pair| {
+        let mut count = 0;
+        pair.filter = Some(Box::new(move |from, _| {
+            count += u64::from(from == 0);
+            from != 0 || count % 8 != 3
+        }));
+        write(pair, 1, 1 << 19);
+    };
+    let options = Options { congestion: fixed(8192), ..Options::default() };
+    assert_eq!(most(&after(options, begin, SHORT)), Waiting::Recovery);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Whatever is posted and lost: the states of each queue pair sum to its age, and an endpoint's to those of all that it had.
+    #[test]
+    fn the_states_sum_to_the_elapsed_time(
+        seed in any::<u64>(),
+        loss in 0..200u64,
+        window in prop_oneof![Just(1u64), Just(5000), Just(1 << 20)],
+        reads in 1..4u8,
+        posts in proptest::collection::vec((0..3u8, 0..20_000u32, 0..300_000u64), 1..40),
+    ) {
+        let capabilities = Capabilities { max_send: 64, ..Capabilities::default() };
+        let options = Options { congestion: fixed(window), max_rd_atomic: reads, capabilities, ..Options::default() };
+        let mut pair = Pair::connect(options);
+        pair.random.0 = seed;
+        pair.faults = Faults { loss, ..Faults::default() };
+        for (id, &(kind, length, pause)) in posts.iter().enumerate() {
+            match kind {
+                0 => write(&mut pair, id as u64, length),
+                1 => read(&mut pair, id as u64, length),
+                _ => {
+                    let sge = pair.hosts[0].sge(0, length);
+                    pair.post(0, SendRequest::send(id as u64, sge));
+                }
+            }
+            if kind == 2 && pause % 2 == 0 {
+                let sge = pair.hosts[1].sge(0, 20_000);
+                pair.receive(1, id as u64, sge);
+            }
+            let until = pair.now + Duration::from_nanos(pause);
+            pair.run_until(until);
+            for host in 0..2 {
+                let now = pair.now.as_nanos();
+                prop_assert_eq!(observe(&pair, host).waited.total(), now);
+                prop_assert_eq!(pair.hosts[host].endpoint.waited(pair.now).total(), now);
+            }
+        }
+        let (now, qpn) = (pair.now, pair.hosts[0].qpn);
+        pair.hosts[0].endpoint.destroy_qp(now, qpn).unwrap();
+        prop_assert_eq!(pair.hosts[0].endpoint.waited(now).total(), now.as_nanos());
+    }
+}

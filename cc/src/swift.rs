@@ -78,6 +78,8 @@ impl SwiftConfig {
 pub struct Swift {
     config: SwiftConfig,
     rate: Rate,
+    /// Bytes acknowledged since the last round trip was measured: not every acknowledgement measures one.
+    acked: u64,
     /// Acknowledgements above it may cut again: a cut once a round trip.
     cut_until: u64,
     next: u64,
@@ -90,7 +92,7 @@ impl Swift {
     /// Returns [`ConfigError`] if a parameter is out of its limits.
     pub fn new(config: SwiftConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        Ok(Self { config, rate: config.line_rate, cut_until: 0, next: 0 })
+        Ok(Self { config, rate: config.line_rate, acked: 0, cut_until: 0, next: 0 })
     }
 
     /// Returns what it was made with.
@@ -134,12 +136,14 @@ impl CongestionController for Swift {
 
     fn on_ack(&mut self, ack: &Ack) {
         self.next = ack.next;
+        self.acked = self.acked.saturating_add(u64::from(ack.acked_bytes));
         let Some(rtt) = ack.rtt else { return };
+        let acked = core::mem::take(&mut self.acked);
         let target = self.target();
         if rtt < target {
             // A window of acknowledgements adds the increase once.
-            let share = f64::from(ack.acked_bytes) / self.window() as f64;
-            let more = self.config.additive_increase.as_bps() as f64 * share.min(1.0);
+            let share = acked as f64 / self.window() as f64;
+            let more = self.config.additive_increase.as_bps() as f64 * share;
             let rate = self.rate.as_bps().saturating_add(more as u64);
             self.rate = Rate::from_bps(rate).clamp(self.config.min_rate, self.config.line_rate);
         } else {
@@ -207,6 +211,32 @@ mod tests {
         let packets = before.div_ceil(1024);
         (0..packets).for_each(|packet| answer(&mut flow, 400 + packet, T));
         assert!((flow.window() - before).abs_diff(1024) < 200, "{before} B, then {}", flow.window());
+    }
+
+    #[test]
+    fn acknowledgements_that_measure_no_round_trip_count_with_the_next_that_does() {
+        let (mut each, mut seldom) = (flow(), flow());
+        for flow in [&mut each, &mut seldom] {
+            (0..3).for_each(|round| answer(flow, 100 * round + 1, Duration::from_millis(1)));
+        }
+        for packet in 0..8 {
+            answer(&mut each, 400 + packet, T);
+            let ack = Ack {
+                now: Instant::from_nanos(1),
+                seq: 400 + packet,
+                next: 450 + packet,
+                acked_bytes: 1024,
+                ce_bytes: 0,
+                rtt: None,
+            };
+            seldom.on_ack(&Ack { rtt: (packet == 7).then_some(T), ..ack });
+        }
+        assert!(
+            seldom.window().abs_diff(each.window()) < 200,
+            "{} B and {} B",
+            seldom.window(),
+            each.window()
+        );
     }
 
     #[test]

@@ -179,8 +179,8 @@ fn a_bottleneck_that_moves_is_measured_at_once() {
 type Kinds = Rc<RefCell<BTreeMap<u8, u32>>>;
 
 /// Two switches, the second of 1 Gb/s and always busy.
-fn transfer(adjust: fn(&mut Congestion)) -> (Kinds, f64, Pair) {
-    let mut pair = Pair::connect(hpcc(adjust));
+fn transfer(options: Options) -> (Kinds, f64, Pair) {
+    let mut pair = Pair::connect(options);
     let kinds = Kinds::default();
     let count = Rc::clone(&kinds);
     let slow = Speed::from_rate(Rate::from_gbps(1)).unwrap();
@@ -239,7 +239,7 @@ fn whoever_asks_is_told_all_hops_and_paced_by_them() {
         },
     ];
     for (way, adjust) in ways.into_iter().enumerate() {
-        let (kinds, share, pair) = transfer(adjust);
+        let (kinds, share, pair) = transfer(hpcc(adjust));
         let kinds = kinds.borrow();
         let of = |kind| kinds.get(&kind).copied().unwrap_or(0);
         assert!(share < 0.25, "way {way}: {share}");
@@ -248,8 +248,21 @@ fn whoever_asks_is_told_all_hops_and_paced_by_them() {
             assert_eq!(host.endpoint.counters().discarded(Discard::ForgedFeedback), 0);
         }
     }
-    let (kinds, _, _) = transfer(|congestion| congestion.in_band = Some(NonZeroU32::MIN));
+    let (kinds, _, _) = transfer(hpcc(|congestion| congestion.in_band = Some(NonZeroU32::MIN)));
     assert_eq!(kinds.borrow().get(&6), None, "who does not ask hears of the busiest");
+}
+
+/// The hop of the highest power need not be the busiest, so PowerTCP's sender compares all of them.
+#[test]
+fn powertcp_is_told_all_hops_without_asking_for_them() {
+    let probing = hpcc(|congestion| congestion.probe_interval = Some(BASE_RTT));
+    let CongestionAlgorithm::Hpcc(config) = probing.congestion else { panic!("not HPCC++") };
+    let options = Options { congestion: CongestionAlgorithm::PowerTcp(config), ..probing };
+    let (kinds, share, _) = transfer(options);
+    let kinds = kinds.borrow();
+    let of = |kind| kinds.get(&kind).copied().unwrap_or(0);
+    assert!(share < 0.25, "{share}");
+    assert!(of(6) >= 5 && of(0) <= 2 && of(3) == 1, "{kinds:?}");
 }
 
 /// Ratios are about the time between two packets. Those that no Acknowledge has taken along count together with the next.

@@ -286,10 +286,11 @@ impl Collector {
     fn on_inflight(&mut self, now: Instant, share: u32, flows: &mut ActiveFlows) -> Option<Report> {
         let (since, base_rtt) = self.periods(now);
         let interval = u32::try_from(since.min(base_rtt).as_nanos()).unwrap_or(u32::MAX);
+        // Flows that are paced without the count are counted too: they take their share of the link.
+        flows.on_packet(now, count_over(base_rtt), &mut self.mark);
         let Watch::Window(receiver) = &mut self.watch else {
             return Some(Report::Ratio { path_id: 0, utilisation: share, interval });
         };
-        flows.on_packet(now, count_over(base_rtt), &mut self.mark);
         let inflight = Inflight { utilisation: f64::from(share) / RATIO_ONE, interval: interval.into() };
         receiver.on_inflight(now, inflight, flows.count()).map(Report::Window)
     }
@@ -406,5 +407,21 @@ fn config(setup: &Setup) -> HpccConfig {
         target_utilisation: f64::from(setup.target_utilisation) / ETA_ONE,
         max_stage: setup.max_stage,
         additive_increase: Rate::from_bps(setup.additive_increase),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A receiver that computes divides its link by all flows, also those whose senders compute.
+    #[test]
+    fn senders_that_compute_by_shares_are_counted_too() {
+        let (mut flows, now) = (ActiveFlows::new(), Instant::from_nanos(1_000_000));
+        for expected in 1..=3 {
+            let report = Collector::new(now).on_inflight(now, 1 << 19, &mut flows);
+            assert!(matches!(report, Some(Report::Ratio { .. })), "{report:?}");
+            assert_eq!(flows.count().get(), expected);
+        }
     }
 }

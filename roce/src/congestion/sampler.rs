@@ -41,9 +41,9 @@ impl Sampler {
         let (config, reverse, tells) = match algorithm {
             AlgorithmConfig::HpccFair(config) => (config, reverse, Tells::Flows),
             AlgorithmConfig::Hpcc(config) if all_hops => (config, reverse, Tells::All),
-            AlgorithmConfig::Hpcc(config) | AlgorithmConfig::PowerTcp(config)
-                if every.is_some() || reverse != Reverse::Ack || subscribe =>
-            {
+            // The hop of the highest power need not be the busiest, and only the sender compares by power.
+            AlgorithmConfig::PowerTcp(config) => (config, reverse, Tells::All),
+            AlgorithmConfig::Hpcc(config) if every.is_some() || reverse != Reverse::Ack || subscribe => {
                 (config, reverse, Tells::Busiest)
             }
             AlgorithmConfig::HpccReceiver(config) => (config, Reverse::Window, Tells::Busiest),

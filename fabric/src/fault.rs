@@ -138,6 +138,17 @@ impl<B: PacketBuf> FaultLine<B> {
         Self { script: Script::new(rules), ..self }
     }
 
+    /// Puts `rules` in the place of the script's. A rule that stays as it is keeps its counts; frames that wait on the link come out
+    /// when they would have.
+    pub fn change_rules(&mut self, rules: impl Iterator<Item = FaultRule>) {
+        self.script.change(rules);
+    }
+
+    /// Each rule's name, how many frames fitted it, and how many suffered.
+    pub fn rule_counts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
+        self.script.counts()
+    }
+
     /// How often [`push`](Self::push) may be called now: each may put a frame and its copy on the link.
     #[must_use]
     pub fn room(&self) -> usize {

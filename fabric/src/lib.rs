@@ -43,7 +43,7 @@ pub use direct::Direct;
 pub use fault::{FaultConfig, FaultLine, Probability};
 pub use faulty::Faulty;
 pub use marking::Red;
-pub use report::{PortReport, QueueReport, Report};
+pub use report::{PortReport, QueueReport, Report, RuleReport};
 pub use runner::{Rest, Runner};
 pub use script::{FaultAction, FaultRule, Opcodes};
 pub use series::{Interval, Series};

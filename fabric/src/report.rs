@@ -43,6 +43,17 @@ pub struct PortReport {
     pub queue: QueueReport,
 }
 
+/// What a rule of a script has done since it came, at all ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RuleReport {
+    /// The rule's name.
+    pub name: String,
+    /// Frames that the rule fits.
+    pub fitted: u64,
+    /// Frames among them that suffered.
+    pub happened: u64,
+}
+
 /// A switch since its statistics began.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -56,4 +67,6 @@ pub struct Report {
     pub stations_refused: u64,
     /// The ports, in the order of the configuration.
     pub ports: Vec<PortReport>,
+    /// The rules of the script of faults.
+    pub rules: Vec<RuleReport>,
 }

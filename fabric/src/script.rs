@@ -67,6 +67,8 @@ pub enum FaultAction {
 /// One rule of a script. What is `None` fits every frame. A rule about RoCEv2 fits only frames that are RoCEv2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultRule {
+    /// The rule's name in reports. A rule that stays when others change keeps its counts if its name and all else are the same.
+    pub name: String,
     /// The port by which the frame leaves.
     pub port: Option<PortId>,
     /// From when on, since the switch began.
@@ -98,6 +100,7 @@ impl FaultRule {
     #[must_use]
     pub const fn of(action: FaultAction) -> Self {
         Self {
+            name: String::new(),
             port: None,
             after: Duration::ZERO,
             until: None,
@@ -155,9 +158,18 @@ impl FaultRule {
 /// What a rule has done so far.
 struct Acting {
     rule: FaultRule,
+    /// Frames that fitted.
+    fitted: u64,
+    /// Frames that suffered.
     happened: u64,
     /// When the link of [`FaultAction::Rate`] is free again.
     free: Instant,
+}
+
+impl Acting {
+    const fn new(rule: FaultRule) -> Self {
+        Self { rule, fitted: 0, happened: 0, free: Instant::ZERO }
+    }
 }
 
 /// What happens to one frame.
@@ -179,7 +191,23 @@ pub(crate) struct Script(Vec<Acting>);
 
 impl Script {
     pub(crate) fn new(rules: impl Iterator<Item = FaultRule>) -> Self {
-        Self(rules.map(|rule| Acting { rule, happened: 0, free: Instant::ZERO }).collect())
+        Self(rules.map(Acting::new).collect())
+    }
+
+    /// Puts `rules` in the place of those before. What stays keeps its counts.
+    pub(crate) fn change(&mut self, rules: impl Iterator<Item = FaultRule>) {
+        let mut before = std::mem::take(&mut self.0);
+        self.0 = rules
+            .map(|rule| match before.iter().position(|acting| acting.rule == rule) {
+                Some(place) => before.swap_remove(place),
+                None => Acting::new(rule),
+            })
+            .collect();
+    }
+
+    /// How many frames fitted each rule, and how many suffered.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
+        self.0.iter().map(|Acting { rule, fitted, happened, .. }| (rule.name.as_str(), *fitted, *happened))
     }
 
     /// Decides what happens to a frame that would come out at `due`.
@@ -195,7 +223,8 @@ impl Script {
         let packet = parse_unverified(frame).ok();
         let since = now.saturating_since(Instant::ZERO);
         let acting = self.0.iter_mut().find(|acting| acting.rule.fits(since, packet.as_ref()))?;
-        let Acting { rule, happened, free } = acting;
+        let Acting { rule, fitted, happened, free } = acting;
+        *fitted += 1;
         if rule.count.is_some_and(|count| *happened >= count) || !rule.probability.happens(random) {
             return None;
         }

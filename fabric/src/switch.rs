@@ -8,7 +8,7 @@ use crate::egress::{Egress, Refused, Snapshot};
 use crate::fault::{FaultConfig, FaultLine, copy_of};
 use crate::load::LoadMeter;
 use crate::marking::{Marker, Red};
-use crate::report::{PortReport, Report};
+use crate::report::{PortReport, Report, RuleReport};
 use crate::script::FaultRule;
 use crate::stations::Stations;
 use cc::{Instant, Rate};
@@ -125,6 +125,8 @@ struct Port<B> {
     place: u16,
     /// Of a link that has a rate.
     load: Option<LoadMeter>,
+    faults: FaultConfig,
+    /// Of a port with faults.
     link: Option<FaultLine<B>>,
     marker: Marker,
     told: Option<Told>,
@@ -148,7 +150,7 @@ pub struct Switch<B> {
 }
 
 impl<B: PacketBuf> Switch<B> {
-    /// Makes a switch. This is the only place that allocates.
+    /// Makes a switch. Only this and [`change_rules`](Self::change_rules) allocate.
     ///
     /// # Errors
     /// A [`ConfigError`] where a value is out of its range.
@@ -252,6 +254,37 @@ impl<B: PacketBuf> Switch<B> {
         self.ports.iter().filter_map(Port::poll_timeout).min()
     }
 
+    /// Puts `rules` in the place of the script's, between two frames. A rule that stays as it is keeps its counts; frames that
+    /// wait on a link come out when they would have.
+    pub fn change_rules(&mut self, rules: &[FaultRule]) {
+        for port in &mut self.ports {
+            let place = PortId(port.place);
+            let rules = rules.iter().filter(|rule| rule.port.is_none_or(|port| port == place));
+            if port.link.is_none() && rules.clone().next().is_some() {
+                port.link = Some(FaultLine::new(port.faults));
+            }
+            if let Some(link) = &mut port.link {
+                link.change_rules(rules.cloned());
+            }
+        }
+    }
+
+    /// What each rule has done at all ports, by name.
+    #[must_use]
+    pub fn rule_reports(&self) -> Vec<RuleReport> {
+        let mut reports: Vec<RuleReport> = Vec::new();
+        let links = self.ports.iter().filter_map(|port| port.link.as_ref());
+        for (name, fitted, happened) in links.flat_map(FaultLine::rule_counts) {
+            if let Some(report) = reports.iter_mut().find(|report| report.name == name) {
+                report.fitted += fitted;
+                report.happened += happened;
+            } else {
+                reports.push(RuleReport { name: name.to_owned(), fitted, happened });
+            }
+        }
+        reports
+    }
+
     /// Ports of this switch.
     pub fn ports(&self) -> impl Iterator<Item = PortId> + use<B> {
         (0..self.ports.len() as u16).map(PortId)
@@ -276,6 +309,7 @@ impl<B: PacketBuf> Switch<B> {
             stations: self.stations.len(now),
             stations_refused: self.stations.refused(),
             ports: self.ports.iter_mut().map(|port| port.report(now, id)).collect(),
+            rules: self.rule_reports(),
         }
     }
 
@@ -400,6 +434,7 @@ impl<B: PacketBuf> Port<B> {
                 LoadMeter::new(rate, config.load_period, config.queue_bytes, config.ecn_threshold)
             }),
             egress: Egress::new(config.rate, config.queue_bytes, config.queue_frames, config.second_class),
+            faults,
             link: (faults.any() || rules.clone().next().is_some())
                 .then(|| FaultLine::new(faults).with_rules(rules.cloned())),
             marker: Marker::new(config.red, config.ecn_threshold, !seed),

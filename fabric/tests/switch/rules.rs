@@ -157,3 +157,34 @@ fn a_rule_of_a_port_leaves_the_other_direction_alone() {
     let report = script.switch.report(at(4));
     assert_eq!(report.ports.iter().map(|port| port.faults.lost).collect::<Vec<_>>(), [0, 1]);
 }
+
+#[test]
+fn rules_change_between_two_frames_and_those_that_stay_keep_their_counts() {
+    let named = |name: &str, rule: FaultRule| FaultRule { name: name.into(), ..rule };
+    let of_7 = named("seven", FaultRule { qp: Some(7), count: Some(2), ..drop_rule() });
+    let of_8 = named("eight", FaultRule { qp: Some(8), port: Some(PortId(1)), ..drop_rule() });
+    let ports = vec![PortConfig::default(); 2];
+    let config = SwitchConfig { ports, ..SwitchConfig::default() };
+    let mut script = Script { switch: Switch::new(&config).unwrap() };
+    let passes = |script: &mut Script, time, qp| {
+        script.send(at(time), 0, &write(qp, 1));
+        script.leaving(at(time), 1).len()
+    };
+    assert_eq!(passes(&mut script, 1, 7), 1);
+    script.switch.change_rules(std::slice::from_ref(&of_7));
+    assert_eq!((passes(&mut script, 2, 7), passes(&mut script, 3, 8)), (0, 1));
+    script.switch.change_rules(&[of_8, of_7.clone()]);
+    let lost_again: Vec<_> = (4..7).map(|time| passes(&mut script, time, 7)).collect();
+    assert_eq!(lost_again, [0, 1, 1], "of the two frames that the rule loses one was lost before");
+    assert_eq!(passes(&mut script, 8, 8), 0);
+    let counts = |script: &Script| -> Vec<(String, u64, u64)> {
+        let reports = script.switch.rule_reports();
+        reports.into_iter().map(|rule| (rule.name, rule.fitted, rule.happened)).collect()
+    };
+    let mut both = counts(&script);
+    both.sort();
+    assert_eq!(both, [("eight".into(), 1, 1), ("seven".into(), 4, 2)]);
+    script.switch.change_rules(&[]);
+    assert_eq!((passes(&mut script, 9, 7), passes(&mut script, 10, 8)), (1, 1));
+    assert_eq!(counts(&script), []);
+}

@@ -3,6 +3,7 @@
 use assert_cmd::Command;
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 /// A capture of Ethernet frames, all at time zero.
@@ -105,4 +106,66 @@ fn a_report_that_cannot_be_written_is_told_before_the_switch_starts() {
         .code(1);
     let error = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
     assert!(error.contains("/nonexistent/report.json"), "{error}");
+}
+
+/// What `ferroce switch ctl SOCKET` prints, or the error that it ends with.
+fn ctl(socket: &Path, words: &[&str]) -> Result<Value, String> {
+    let mut command = Command::cargo_bin("ferroce").unwrap();
+    let output = command.args(["switch", "ctl"]).arg(socket).args(words).arg("--json").output().unwrap();
+    match output.status.success() {
+        true => Ok(serde_json::from_slice(&output.stdout).unwrap()),
+        false => Err(String::from_utf8(output.stderr).unwrap()),
+    }
+}
+
+#[test]
+fn faults_change_while_the_switch_runs_and_a_refused_change_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let start = write("start.toml", "[[fault]]\nname = 'first'\nqp = 7\naction = 'drop'\n");
+    let more = write("more.toml", "[[fault]]\nqp = 8\nuntil = '300s'\naction = 'black-hole'\n");
+    let wrong =
+        write("wrong.toml", "[[fault]]\nqp = 9\naction = 'drop'\n\n[[fault]]\nqp = 10\naction = 'burn'\n");
+    let empty = write("empty.toml", "");
+    let socket = folder.path().join("control");
+    let mut switch = std::process::Command::new(assert_cmd::cargo::cargo_bin("ferroce"))
+        .args(["switch", "--port", "null", "--port", "ring:ctl", "--duration", "60s", "--faults", &start])
+        .arg("--control")
+        .arg(&socket)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(switch.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("switching between"), "{line}");
+
+    let names = |faults: &Value| -> Vec<String> {
+        faults.as_array().unwrap().iter().map(|fault| fault["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let listed = ctl(&socket, &["list"]).unwrap();
+    assert_eq!(names(&listed), ["first"]);
+    assert_eq!((&listed[0]["keys"]["qp"], &listed[0]["fitted"]), (&Value::from("7"), &Value::from(0)));
+    let added = ctl(&socket, &["add", &more]).unwrap();
+    assert_eq!(names(&added), ["first", "fault-1"]);
+    assert_eq!(added[1]["state"], "active");
+    for (words, says) in [
+        (["add", wrong.as_str()], "wrong.toml, line 7: action = \"burn\": not one of drop"),
+        (["replace", &wrong], "wrong.toml, line 7: action"),
+        (["add", &more], "more.toml, line 2: this fault and fault-1, which runs, fit the same packets"),
+        (["remove", "second"], "second: no fault of this name runs; name one of first, fault-1"),
+    ] {
+        let refused = ctl(&socket, &words).unwrap_err();
+        assert!(refused.contains(says) && refused.lines().count() == 1, "{words:?}: {refused}");
+        assert_eq!(ctl(&socket, &["list"]).unwrap(), added, "{words:?}");
+    }
+    assert_eq!(names(&ctl(&socket, &["remove", "first"]).unwrap()), ["fault-1"]);
+    assert_eq!(names(&ctl(&socket, &["replace", &empty]).unwrap()), [""; 0]);
+    switch.kill().unwrap();
+    switch.wait().unwrap();
+    let refused = ctl(&socket, &["list"]).unwrap_err();
+    assert!(refused.contains("start a switch with --control"), "{refused}");
 }

@@ -1,15 +1,13 @@
-//! Reads a script of faults for `ferroce switch --faults FILE`. Everything is checked before the first frame: an error names
-//! file, line, key and value, what is wrong and what to write.
+//! Reads a script of faults for `ferroce switch --faults FILE` and `ferroce switch ctl`. Everything is checked before the first
+//! frame: an error names line, key and value, what is wrong and what to write.
 
-use crate::failure::Failure;
-use crate::{input, units};
+use crate::units;
 use datapath::port_spec::PortSpec;
 use fabric::{FaultAction, FaultRule, Opcodes, PortId, Probability};
 use roce::wire::Opcode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::time::Duration;
 use toml::{Spanned, Value};
 
@@ -26,39 +24,48 @@ struct File {
 /// What is wrong, and how many bytes of the file are before it.
 type Wrong = (usize, String);
 
-/// Reads the rules of a file. `ports` are those of the switch.
-///
-/// # Errors
-/// Returns the first thing that is wrong, with its line.
-pub fn read(file: &Path, ports: &[PortSpec]) -> Result<Vec<FaultRule>, Failure> {
-    let place = file.display();
-    let text = input::text(file)
-        .map_err(|error| Failure::usage(format!("--faults {place}: {error}; name a readable file")))?;
-    rules(&text, ports).map_err(|(line, reason)| Failure::usage(format!("{place}, line {line}: {reason}")))
+/// A rule with its place in the script.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault {
+    /// The line of its first key.
+    pub line: usize,
+    /// The keys as they were written.
+    pub keys: BTreeMap<String, String>,
+    /// What they say. The name is empty where none was written.
+    pub rule: FaultRule,
 }
 
-/// The rules, or a line and what is wrong there.
-fn rules(text: &str, ports: &[PortSpec]) -> Result<Vec<FaultRule>, (usize, String)> {
+/// Reads the rules of a script. `ports` are those of the switch.
+///
+/// # Errors
+/// Returns the first thing that is wrong, and its line.
+pub fn read(text: &str, ports: &[PortSpec]) -> Result<Vec<Fault>, (usize, String)> {
     let line = |offset: usize| 1 + text.get(..offset).unwrap_or_default().matches('\n').count();
     let file: File = toml::from_str(text).map_err(|error| {
         (line(error.span().map_or(0, |span| span.start)), error.message().replace('\n', "; "))
     })?;
-    let mut rules: Vec<(usize, FaultRule)> = Vec::new();
+    let mut faults: Vec<Fault> = Vec::new();
     for table in &file.fault {
         let first = table.get_ref().keys().map(|key| key.span().start).min();
         let start = first.unwrap_or(table.span().start);
         let rule = Draft::of(table.get_ref(), ports)
             .and_then(|draft| draft.rule(start))
             .map_err(|(offset, reason)| (line(offset), reason))?;
-        if let Some((other, _)) = rules.iter().find(|(_, earlier)| earlier.overlaps(&rule)) {
-            let reason = format!(
-                "this fault and that of line {other} fit the same packets; tell them apart by port, time, qp, opcode, psn or flow"
-            );
+        if let Some(Fault { line: other, .. }) = faults.iter().find(|earlier| earlier.rule.overlaps(&rule)) {
+            let reason = format!("this fault and that of line {other} fit the same packets; {TELL_APART}");
             return Err((line(start), reason));
         }
-        rules.push((line(start), rule));
+        let keys = table.get_ref().iter().map(|(key, value)| (key.get_ref().clone(), written(value)));
+        faults.push(Fault { line: line(start), keys: keys.collect(), rule });
     }
-    Ok(rules.into_iter().map(|(_, rule)| rule).collect())
+    Ok(faults)
+}
+
+/// What to do about two faults that fit the same packets.
+pub const TELL_APART: &str = "tell them apart by port, time, qp, opcode, psn or flow";
+
+fn written(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// A rule whose keys have been read, each with its place.
@@ -84,7 +91,7 @@ impl Draft {
             places: BTreeMap::new(),
         };
         for (key, value) in table {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let text = written(value);
             let (name, offset) = (key.get_ref(), key.span().start);
             draft.set(name, &text, ports).map_err(|reason| (offset, reason))?;
             draft.places.insert(name.clone(), offset);
@@ -101,6 +108,10 @@ impl Draft {
         let number = |most: u32| number(text).filter(|&number| number <= most);
         let address = || text.parse().map_err(|_| not("an IP address", "\"10.0.0.1\""));
         match key {
+            "name" => {
+                let accepts = "1 to 64 letters, digits and hyphens, a letter first";
+                rule.name = name(text).ok_or_else(|| not(accepts, "\"lost-acks\""))?;
+            }
             "port" => rule.port = Some(port(text, ports)?),
             "after" => rule.after = time()?,
             "until" => rule.until = Some(time()?),
@@ -190,7 +201,8 @@ impl Draft {
 }
 
 /// The keys of a fault.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
+    "name",
     "port",
     "after",
     "until",
@@ -229,6 +241,14 @@ fn port(text: &str, ports: &[PortSpec]) -> Result<PortId, String> {
     })
 }
 
+/// `lost-acks`.
+fn name(text: &str) -> Option<String> {
+    let fits = text.len() <= 64
+        && text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-');
+    fits.then(|| text.to_owned())
+}
+
 /// `17` or `0x11`.
 fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
@@ -259,7 +279,8 @@ mod tests {
 
     fn read(text: &str) -> Result<Vec<FaultRule>, String> {
         let ports = ["a", "b"].map(|name| PortSpec::Interface(name.into()));
-        rules(text, &ports).map_err(|(line, reason)| format!("line {line}: {reason}"))
+        let faults = super::read(text, &ports).map_err(|(line, reason)| format!("line {line}: {reason}"))?;
+        Ok(faults.into_iter().map(|fault| fault.rule).collect())
     }
 
     #[test]
@@ -302,7 +323,7 @@ action = 'pause'
         let page = include_str!("../../../docs/reference/faults.md");
         let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
         let ports = ["s0", "s1"].map(|name| PortSpec::Interface(name.into()));
-        assert_eq!(rules(example, &ports).unwrap().len(), 3);
+        assert_eq!(super::read(example, &ports).unwrap().len(), 3);
         for (action, ..) in ACTIONS {
             assert!(page.contains(&format!("| `{action}` |")), "{action}");
         }
@@ -312,15 +333,31 @@ action = 'pause'
     }
 
     #[test]
+    fn the_scenarios_are_scripts_of_faults_that_bear_their_names() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fabric/scenarios/faults");
+        let mut scenarios = 0;
+        for file in std::fs::read_dir(folder).unwrap() {
+            let path = file.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let faults = super::read(&text, &[]).unwrap();
+            assert_eq!(faults[0].rule.name, path.file_stem().unwrap().to_str().unwrap());
+            assert!(text.contains("\n# traffic: "), "{}", path.display());
+            scenarios += 1;
+        }
+        assert!(scenarios >= 10, "{scenarios}");
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_its_line_and_the_remedy() {
         for (text, says) in [
             ("colour = 1", "line 1: unknown field `colour`"),
             (
                 "[[fault]]\naction = 'drop'\ncolour = 1",
-                "line 3: colour: no such key; a fault has port, after",
+                "line 3: colour: no such key; a fault has name, port, after",
             ),
             ("[[fault]]\naction = 'burn'", "line 2: action = \"burn\": not one of drop, duplicate"),
             ("[[fault]]\nqp = 1", "line 2: action: missing"),
+            ("[[fault]]\naction = 'drop'\nname = '7 of 9'", "line 3: name = \"7 of 9\": not 1 to 64 letters"),
             (
                 "[[fault]]\naction = 'drop'\nport = 'c'",
                 "line 3: port = \"c\": no port of this switch; write one of a, b",

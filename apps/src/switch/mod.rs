@@ -1,7 +1,10 @@
 //! `ferroce switch`: a learning Ethernet switch between DPDK ports, with shaped egress and in-band telemetry.
 
+mod control;
+mod ctl;
 mod faults;
 mod links;
+mod rules;
 mod series;
 mod settings;
 mod show;
@@ -9,9 +12,10 @@ mod show;
 use crate::failure::Failure;
 use crate::units;
 use cc::{Instant, Rate};
+use control::{Bound, Control};
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::port_spec::PortSpec;
-use fabric::{Direct, Probability, Red, Rest, Runner, SecondClass, Switch};
+use fabric::{Direct, Probability, Red, Rest, Runner, SecondClass, Switch, SwitchConfig};
 use links::Links;
 use series::Recorder;
 use settings::EgressRate;
@@ -26,7 +30,10 @@ use std::time::Duration;
 
 /// The command line of `ferroce switch`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
 Signals: SIGUSR1 ends a phase: its report goes to the --json file, and the statistics begin anew. SIGINT or \
 SIGTERM ends the switch: the last phase is printed and written. In the file, `phase` counts from 0 and `final` \
 says whether the switch has ended; the file is replaced in one step, never half written.
@@ -39,7 +46,8 @@ Linux interfaces: take veth ends that hold no address. Their peers must send fra
 filled in and segments beyond the MTU.
 
 Example: two senders, and a receiver behind a 200 Mb/s port
-  ferroce switch --port s0 --port s1 --port s2 --egress-rate s2=200M --queue 1M --json report.json")]
+  ferroce switch --port s0 --port s1 --port s2 --egress-rate s2=200M --queue 1M --json report.json"
+)]
 pub struct Args {
     /// A port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, ... Once for each, two at least
     #[arg(short, long = "port", value_name = "PORT", required = true, num_args = 1)]
@@ -112,8 +120,20 @@ pub struct Args {
     /// Length of such an interval
     #[arg(long, value_name = "TIME", default_value = "10ms", requires = "series", value_parser = settings::interval)]
     series_interval: Duration,
+    /// Take changes of the faults on this Unix socket: `ferroce switch ctl`
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
     #[command(flatten)]
     faults: Faults,
+    #[command(subcommand)]
+    tool: Option<Tool>,
+}
+
+/// What is done to a switch that runs.
+#[derive(Debug, clap::Subcommand)]
+enum Tool {
+    /// Show and change the faults of a switch that runs
+    Ctl(ctl::Args),
 }
 
 /// What the links behind the ports do to frames that leave.
@@ -154,13 +174,21 @@ struct Faults {
 /// # Errors
 /// Where a flag contradicts another, or a port can't be opened.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if let Some(Tool::Ctl(args)) = &args.tool {
+        return ctl::run(args);
+    }
     let config = settings::switch_config(args)?;
+    let rules = settings::rules(args)?;
+    let config = SwitchConfig { rules: rules.for_switch(), ..config };
     let switch = Switch::new(&config).map_err(|wrong| Failure::usage(wrong.to_string()))?;
     settings::warn_of_untold_rates(&config);
     let signals = Signals::listen()?;
     let names: Vec<_> = args.ports.iter().map(PortSpec::to_string).collect();
     let Showing { reports, thread } = Show::start(names.clone(), args.json.clone())?;
+    let bound = args.control.as_deref().map(Bound::at).transpose()?;
     let ports = open(args)?;
+    let begin = std::time::Instant::now();
+    let control = bound.map(|bound| bound.serve(rules, begin));
     outln!("{}", show::opening(args))?;
     let mut turns = Turns {
         reports,
@@ -170,11 +198,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         signals,
         waiting: None,
         links: Links::of(&args.ports),
+        control,
         ended: None,
     };
     let stop = Arc::clone(&turns.signals.stop);
     let mut runner = Runner::new(switch, ports).resting(args.sleep.map_or(Rest::Awake, Rest::Asleep));
-    let begin = std::time::Instant::now();
     let clock = || Instant::ZERO + begin.elapsed();
     turns.next = Instant::ZERO + turns.interval.unwrap_or_default();
     let recording = args
@@ -248,6 +276,7 @@ struct Turns {
     /// A phase's report that the printer had no room for yet.
     waiting: Option<Message>,
     links: Links,
+    control: Option<Control>,
     /// Why the switch ends by itself.
     ended: Option<Failure>,
 }
@@ -260,6 +289,9 @@ impl Turns {
         if let Err(why) = self.links.check(now) {
             self.ended.get_or_insert(why);
             self.signals.stop.store(true, Ordering::Relaxed);
+        }
+        if let Some(control) = &self.control {
+            control.after(switch);
         }
         if let Some(message) = self.waiting.take() {
             self.hand_over(message);

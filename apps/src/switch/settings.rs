@@ -1,6 +1,7 @@
 //! From flags to the switch's configuration.
 
-use super::{Args, faults};
+use super::Args;
+use super::rules::{Rules, Script};
 use crate::failure::Failure;
 use crate::units;
 use cc::Rate;
@@ -110,6 +111,16 @@ fn told(args: &Args) -> Result<Option<Direct>, Failure> {
     Ok(Some(Direct { dscp: args.direct_dscp, key, epoch, ..direct }))
 }
 
+/// The rules of the script of faults, if one is named.
+///
+/// # Errors
+/// Returns a failure that names file and line if the script is wrong.
+pub fn rules(args: &Args) -> Result<Rules, Failure> {
+    let none = Rules::none(&args.ports);
+    let Some(file) = &args.faults.script else { return Ok(none) };
+    none.with(&Script::open(file)?, Duration::ZERO).map_err(Failure::usage)
+}
+
 /// What the flags say together.
 ///
 /// # Errors
@@ -129,8 +140,6 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
             "--egress-rate names `{port}`, which is no --port of this switch"
         )));
     }
-    let script = args.faults.script.as_deref();
-    let rules = script.map_or(Ok(Vec::new()), |file| faults::read(file, &args.ports))?;
     let direct = told(args)?;
     let ports = args.ports.iter().map(|port| PortConfig { direct, ..port_config(args, port) }).collect();
     Ok(SwitchConfig {
@@ -138,7 +147,6 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
         ports,
         station_age: args.age,
         numbers: numbers(args)?,
-        rules,
         ..SwitchConfig::default()
     })
 }

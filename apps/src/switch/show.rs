@@ -4,7 +4,7 @@
 use super::Args;
 use crate::failure::Failure;
 use cc::Rate;
-use fabric::{PortReport, Report};
+use fabric::{PortReport, Report, RuleReport};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -52,6 +52,7 @@ struct File<'a> {
     stations: usize,
     stations_refused: u64,
     ports: Vec<FilePort<'a>>,
+    rules: &'a [RuleReport],
 }
 
 #[derive(Serialize)]
@@ -173,6 +174,9 @@ impl Show {
                 let _ = writeln!(text, "{name}: {}", told.join(", "));
             }
         }
+        for RuleReport { name, fitted, happened } in &report.rules {
+            let _ = writeln!(text, "fault {name}: fitted {fitted}, hurt {happened}");
+        }
         text
     }
 
@@ -201,6 +205,7 @@ impl Show {
             stations: report.stations,
             stations_refused: report.stations_refused,
             ports: ports.map(|(port, report)| FilePort { port, report }).collect(),
+            rules: &report.rules,
         };
         let text = serde_json::to_string_pretty(&content)
             .map_err(|error| Failure::run(format!("the report has no JSON form: {error}")))?;

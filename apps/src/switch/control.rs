@@ -1,0 +1,229 @@
+//! The switch's side of `ferroce switch ctl`: a Unix socket on which a thread of its own reads requests and checks them, so that only
+//! rules that are right reach the switch's thread. Each connection carries one request and its answer, each a line of JSON.
+
+use super::rules::{Rules, Running, Script};
+use crate::failure::Failure;
+use datapath::io::PacketBuf;
+use fabric::{FaultRule, RuleReport, Switch};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The longest request and the longest answer, bytes.
+pub const LONGEST: u64 = 4 << 20;
+/// How long a client may take for its request; others wait.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a client asks for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// The rules that run.
+    List,
+    /// Adds those of a script.
+    Add(Script),
+    /// Puts those of a script in the place of all.
+    Replace(Script),
+    /// Removes the one of this name.
+    Remove(String),
+}
+
+/// The rules that run after a request, or why it was refused.
+pub type Answer = Result<Vec<Line>, String>;
+
+/// A rule that runs, and what it has done. Its keys stay as they are.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// Its name.
+    pub name: String,
+    /// Its keys as they were written, but for the name.
+    pub keys: BTreeMap<String, String>,
+    /// The file that it came from.
+    pub file: String,
+    /// The line in that file.
+    pub line: usize,
+    /// `waiting`, `active` or `over`, by its times.
+    pub state: String,
+    /// Frames that it fits.
+    pub fitted: u64,
+    /// Frames among them that suffered.
+    pub happened: u64,
+}
+
+/// What the thread asks of the switch: what its rules have done, after a change if there is one.
+struct Ask {
+    change: Option<Vec<FaultRule>>,
+    counts: SyncSender<Vec<RuleReport>>,
+}
+
+/// The socket, removed when the switch ends.
+struct Socket(PathBuf);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // It may have been removed by hand.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A socket on which nothing is read yet.
+pub struct Bound {
+    listener: UnixListener,
+    socket: Socket,
+}
+
+impl Bound {
+    /// Takes the socket's place in the file system. Only the switch's own user may connect.
+    ///
+    /// # Errors
+    /// Returns a failure if another switch listens there, another kind of file is there, or the folder takes no socket.
+    pub fn at(path: &Path) -> Result<Self, Failure> {
+        let wrong =
+            |what: &dyn std::fmt::Display| Failure::run(format!("--control {}: {what}", path.display()));
+        if let Ok(found) = fs::symlink_metadata(path) {
+            if !found.file_type().is_socket() {
+                return Err(wrong(&"a file that is no socket; name another place"));
+            }
+            if UnixStream::connect(path).is_ok() {
+                return Err(wrong(&"another switch listens there; name another place"));
+            }
+            // A switch that was killed left it.
+            fs::remove_file(path).map_err(|error| wrong(&error))?;
+        }
+        let remedy = |error: io::Error| {
+            wrong(&format!("{error}; name a place of at most 107 bytes that takes a socket"))
+        };
+        let listener = UnixListener::bind(path).map_err(remedy)?;
+        let socket = Socket(path.to_owned());
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(|error| wrong(&error))?;
+        Ok(Self { listener, socket })
+    }
+
+    /// Starts the thread. `begin` is the switch's time 0.
+    pub fn serve(self, rules: Rules, begin: Instant) -> Control {
+        let Self { listener, socket } = self;
+        let (asks, receiver) = channel();
+        let mut desk = Desk { rules, begin, asks };
+        // It ends with the process.
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                // A client that has gone away is not waited for.
+                let _ = desk.serve(client);
+            }
+        });
+        Control { asks: receiver, _socket: socket }
+    }
+}
+
+/// Requests that wait for the switch.
+pub struct Control {
+    asks: Receiver<Ask>,
+    _socket: Socket,
+}
+
+impl Control {
+    /// Does what was asked since the turn before. Does not wait.
+    pub fn after<B: PacketBuf>(&self, switch: &mut Switch<B>) {
+        while let Ok(Ask { change, counts }) = self.asks.try_recv() {
+            if let Some(rules) = change {
+                switch.change_rules(&rules);
+            }
+            let _ = counts.try_send(switch.rule_reports());
+        }
+    }
+}
+
+/// The thread's state.
+struct Desk {
+    rules: Rules,
+    begin: Instant,
+    asks: Sender<Ask>,
+}
+
+impl Desk {
+    fn serve(&mut self, client: UnixStream) -> io::Result<()> {
+        client.set_read_timeout(Some(PATIENCE))?;
+        client.set_write_timeout(Some(PATIENCE))?;
+        let mut line = String::new();
+        BufReader::new(&client).take(LONGEST).read_line(&mut line)?;
+        let answer = match serde_json::from_str(&line) {
+            Ok(request) => self.answer(request),
+            Err(_) if line.len() as u64 == LONGEST => {
+                Err(format!("a request of more than {LONGEST} bytes; write a shorter script"))
+            }
+            Err(error) => Err(format!("not a request: {error}; use ferroce switch ctl of the same version")),
+        };
+        let mut text = serde_json::to_vec(&answer)?;
+        text.push(b'\n');
+        (&client).write_all(&text)
+    }
+
+    fn answer(&mut self, request: Request) -> Answer {
+        let now = self.begin.elapsed();
+        let changed = match &request {
+            Request::List => None,
+            Request::Add(script) => Some(self.rules.with(script, now)?),
+            Request::Replace(script) => Some(self.rules.replaced(script, now)?),
+            Request::Remove(name) => Some(self.rules.without(name)?),
+        };
+        let (counts, counted) = sync_channel(1);
+        let ended = |_| "the switch is about to end; nothing has changed".to_owned();
+        self.asks
+            .send(Ask { change: changed.as_ref().map(Rules::for_switch), counts })
+            .map_err(|error| ended(error.to_string()))?;
+        let counts = counted.recv().map_err(|error| ended(error.to_string()))?;
+        self.rules = changed.unwrap_or_else(|| self.rules.clone());
+        Ok(self.rules.running().iter().map(|running| line(running, &counts, now)).collect())
+    }
+}
+
+fn line(Running { file, fault }: &Running, counts: &[RuleReport], now: Duration) -> Line {
+    let rule = &fault.rule;
+    let count = counts.iter().find(|count| count.name == rule.name);
+    let state = match rule.until {
+        Some(until) if until <= now => "over",
+        _ if rule.after > now => "waiting",
+        _ => "active",
+    };
+    let mut keys = fault.keys.clone();
+    keys.remove("name");
+    Line {
+        name: rule.name.clone(),
+        keys,
+        file: file.clone(),
+        line: fault.line,
+        state: state.to_owned(),
+        fitted: count.map_or(0, |count| count.fitted),
+        happened: count.map_or(0, |count| count.happened),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_is_taken_is_refused_and_a_dead_socket_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), "text").unwrap();
+        let refused = |path: &Path| Bound::at(path).map(|_| ()).unwrap_err().to_string();
+        assert!(refused(&at("file")).contains("no socket"));
+        assert_eq!(fs::read_to_string(at("file")).unwrap(), "text");
+        drop(UnixListener::bind(at("dead")).unwrap());
+        let bound = Bound::at(&at("dead")).unwrap();
+        assert_eq!(fs::metadata(at("dead")).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(refused(&at("dead")).contains("another switch listens"));
+        drop(bound);
+        assert!(!at("dead").exists());
+        assert!(refused(&at("none/here")).contains("107 bytes"));
+        assert!(refused(&at(&"x".repeat(108))).contains("107 bytes"));
+    }
+}

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::perf::PerfArgs;
-use crate::{config, doctor, info, pcap, replay, run, sim, soak, switch};
+use crate::{config, doctor, info, manual, pcap, replay, run, sim, soak, switch};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -90,6 +90,8 @@ pub enum Command {
     AtomicLat(PerfArgs),
     /// Run an unmodified RDMA program on Ferroce, on this host or on several made for it
     Run(run::Args),
+    /// Print the variables that make unmodified RDMA programs use Ferroce
+    Env(run::environment::Args),
     /// Show devices, ports, GIDs, limits and counters
     #[command(after_help = INFO)]
     Info(info::Args),
@@ -113,6 +115,9 @@ pub enum Command {
         /// For which shell.
         shell: Shell,
     },
+    /// Write the man pages and the reference of commands into a folder
+    #[command(hide = true)]
+    Manual(manual::Args),
 }
 
 /// Writes the completions of `shell` to standard output.

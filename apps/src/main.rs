@@ -11,6 +11,7 @@ mod doctor;
 mod failure;
 mod info;
 mod input;
+mod manual;
 mod pcap;
 mod perf;
 mod port;
@@ -48,7 +49,9 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Soak(args) => soak::run(&args),
         Command::Switch(args) => switch::run(&args),
         Command::Completions { shell } => cli::completions(shell).map(|()| ExitCode::SUCCESS),
+        Command::Manual(args) => manual::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Env(args) => run::environment::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),

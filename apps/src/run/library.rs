@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 const LIBRARY: &str = "libibverbs.so.1";
 
-/// The folder that `FERROCE_LIB` names, or `dropin` beside this program, or `lib/ferroce` beside its folder.
+/// Returns the folder that `FERROCE_LIB` names, or `dropin` beside this program, or else the installed one: `ferroce` in `lib`, or in
+/// `lib`'s folder of this architecture, where Debian's package has it.
 ///
 /// # Errors
-/// Where none of them has the library.
+/// Returns a failure if none of them contains the library.
 pub fn folder() -> Result<PathBuf, Failure> {
     let mut looked = Vec::new();
     if let Some(folder) = std::env::var_os("FERROCE_LIB") {
@@ -17,24 +18,37 @@ pub fn folder() -> Result<PathBuf, Failure> {
     } else if let Ok(program) = std::env::current_exe()
         && let Some(beside) = program.parent()
     {
-        looked.extend([beside.join("dropin"), beside.join("../lib/ferroce")]);
+        looked.push(beside.join("dropin"));
+        looked.extend(installed(&beside.join("../lib")));
     }
     let found = looked.iter().find(|folder| folder.join(LIBRARY).is_file());
     found.cloned().ok_or_else(|| {
         let looked: Vec<_> = looked.iter().map(|folder| folder.display().to_string()).collect();
         let looked = looked.join(" or ");
         Failure::run(format!(
-            "no {LIBRARY} in {looked}; build it by scripts/dropin, or name its folder by FERROCE_LIB"
+            "no {LIBRARY} in {looked}; install the package ferroce-ibverbs, build it by scripts/dropin, or name its folder by FERROCE_LIB"
         ))
     })
 }
 
-/// The loader's search path with `folder` first.
+/// Where packages install the libraries below `lib`.
+fn installed(lib: &Path) -> [PathBuf; 2] {
+    // As dpkg-architecture names it: `x86_64-linux-gnu`.
+    let architecture = format!("{}-linux-gnu", std::env::consts::ARCH);
+    // A path without `..`: it is printed, and stays in the program's environment.
+    let lib = lib.canonicalize().unwrap_or_else(|_| lib.to_owned());
+    [lib.join(architecture).join("ferroce"), lib.join("ferroce")]
+}
+
+/// Returns the loader's search path with `folder` first, and only there.
 pub fn search_path(folder: &Path) -> OsString {
     let mut path = folder.as_os_str().to_owned();
-    if let Some(others) = std::env::var_os("LD_LIBRARY_PATH").filter(|others| !others.is_empty()) {
+    let others = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    for other in
+        std::env::split_paths(&others).filter(|other| !other.as_os_str().is_empty() && other != folder)
+    {
         path.push(":");
-        path.push(others);
+        path.push(other);
     }
     path
 }

@@ -1,22 +1,21 @@
 //! `ferroce run`: unmodified RDMA programs on the drop-in libraries.
 
 mod device_file;
+pub mod environment;
 mod hosts;
 mod library;
 mod ranks;
+mod settings;
 mod stale;
 
 use crate::failure::Failure;
 use crate::{signals, units};
 use cc::Rate;
 use datapath::capabilities;
-use datapath::port_spec::PortSpec;
 use hosts::{Hosts, Link};
-use std::ffi::OsString;
+use settings::Settings;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use verbs::{Address, ConfigError, CongestionRule, DeviceConfig, port_list};
 
 /// The command line of `ferroce run`.
 #[derive(Debug, clap::Args)]
@@ -37,30 +36,15 @@ With --namespaces each rank has a host of its own. In PROGRAM and ARGS, {rank} i
 Without root: a port on a Linux interface needs CAP_NET_RAW. A program that is given it by setcap ignores injected libraries, so give it \
 to ferroce, which hands it on: setcap cap_net_raw,cap_ipc_lock+ep $(command -v ferroce). Everybody who may execute that file then has it.
 
-The libraries are built by `scripts/dropin`. FERROCE_LOG=info logs to standard error what they do.")]
+The libraries come with the package ferroce-ibverbs, or from `scripts/dropin`. FERROCE_LOG=info logs to standard error what they do. \
+`ferroce env` prepares a shell instead, so that programs in it need no wrapper.")]
 pub struct Args {
-    /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0; several are several devices: eth0,eth1 [default: as ferroce.toml says]
-    #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT", conflicts_with = "namespaces")]
-    port: Option<String>,
-    /// Our address, where the kernel gives the port none: 10.0.0.1/24,fd00::1/64
-    #[arg(long, value_name = "ADDRESS", env = "FERROCE_IP", conflicts_with = "namespaces")]
-    ip: Option<String>,
-    /// The VLAN whose frames the port sends and takes, 1 to 4094; its addresses are those of --ip
-    #[arg(long, value_name = "ID", env = "FERROCE_VLAN", conflicts_with = "namespaces", value_parser = clap::value_parser!(u16).range(1..=4094))]
-    vlan: Option<u16>,
-    /// Congestion control of queue pairs: fixed, hpcc, hpcc-fair, hpcc-rx, powertcp, dctcp, dcqcn, swift or auto, then keys of a rule in ferroce.toml,
-    /// as in hpcc,line_rate=1G,base_rtt=2ms
-    #[arg(long, value_name = "NAME[,KEY=VALUE...]", env = "FERROCE_CC")]
-    cc: Option<String>,
-    /// Settings from this file [default: ferroce.toml in this folder, if there is one]
-    #[arg(long, value_name = "FILE", env = "FERROCE_CONFIG")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    settings: Settings,
     /// Make so many connected hosts on this machine and run the command in each; as root
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=16))]
+    #[arg(short, long, value_name = "N", conflicts_with_all = ["port", "ip", "vlan"], value_parser = clap::value_parser!(u8).range(2..=16))]
     namespaces: Option<u8>,
-    /// Queue pairs that the device may have, and as many completion queues [default: 1024]
-    #[arg(long, value_name = "N", env = "FERROCE_QUEUE_PAIRS")]
-    queue_pairs: Option<u32>,
     /// With --namespaces: the links' MTU
     #[arg(long, value_name = "BYTES", default_value_t = 4200, value_parser = clap::value_parser!(u16).range(576..=9000))]
     mtu: u16,
@@ -81,9 +65,8 @@ pub struct Args {
 /// # Errors
 /// Where the libraries or the program are missing, or the hosts can't be made.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    check(args)?;
+    let settings = args.settings.variables()?;
     let libraries = library::folder()?;
-    let settings = settings(args)?;
     if let Some(count) = args.namespaces {
         signals::listen()?;
         let link = match args.rate {
@@ -106,52 +89,4 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     // Returns only where it failed.
     let error = command.exec();
     Err(Failure::program(program, &error))
-}
-
-/// What the program would only find out when it opens its device.
-fn check(args: &Args) -> Result<(), Failure> {
-    let wrong = |wrong: &dyn std::fmt::Display| Failure::usage(wrong.to_string());
-    let configs = match &args.config {
-        Some(file) => DeviceConfig::all_from_file(file).map_err(|error| wrong(&error))?,
-        None => vec![DeviceConfig::new()],
-    };
-    if let Some(text) = &args.cc {
-        text.parse::<CongestionRule>().map_err(|why| wrong(&format!("--cc {text}: {why}")))?;
-    }
-    let ports = match &args.port {
-        Some(ports) => port_list(ports),
-        None => configs.iter().filter_map(DeviceConfig::port).collect(),
-    };
-    if let Some(addresses) = &args.ip {
-        if ports.len() > 1 {
-            return Err(wrong(&ConfigError::AddressesOfSeveral { devices: ports.len() }));
-        }
-        for address in addresses.split(',') {
-            let _: Address = address.trim().parse().map_err(|error: ConfigError| wrong(&error))?;
-        }
-    }
-    if let Some(most) = args.queue_pairs {
-        DeviceConfig::new().queue_pairs(most).map_err(|error| wrong(&error))?;
-    }
-    for port in ports {
-        port.parse::<PortSpec>().map_err(|error| wrong(&error))?;
-    }
-    Ok(())
-}
-
-/// What the libraries read from the program's environment.
-fn settings(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
-    let mut settings: Vec<(_, OsString)> = Vec::new();
-    for (name, value) in [("FERROCE_PORT", &args.port), ("FERROCE_IP", &args.ip), ("FERROCE_CC", &args.cc)] {
-        settings.extend(value.as_ref().map(|value| (name, value.into())));
-    }
-    settings.extend(args.queue_pairs.map(|most| ("FERROCE_QUEUE_PAIRS", most.to_string().into())));
-    settings.extend(args.vlan.map(|vlan| ("FERROCE_VLAN", vlan.to_string().into())));
-    if let Some(file) = &args.config {
-        let file =
-            file.canonicalize().map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-        settings.push(("FERROCE_CONFIG", file.into()));
-    }
-    settings.extend(device_file::setting());
-    Ok(settings)
 }

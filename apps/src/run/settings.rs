@@ -1,0 +1,89 @@
+//! The settings that `ferroce run` and `ferroce env` hand to the libraries of a program, by variables of its environment.
+
+use super::device_file;
+use crate::failure::Failure;
+use datapath::port_spec::PortSpec;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use verbs::{Address, ConfigError, CongestionRule, DeviceConfig, port_list};
+
+/// The flags.
+#[derive(Debug, clap::Args)]
+pub struct Settings {
+    /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0; several are several devices: eth0,eth1 [default: as ferroce.toml says]
+    #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT")]
+    port: Option<String>,
+    /// Our address, where the kernel gives the port none: 10.0.0.1/24,fd00::1/64
+    #[arg(long, value_name = "ADDRESS", env = "FERROCE_IP")]
+    ip: Option<String>,
+    /// The VLAN whose frames the port sends and takes, 1 to 4094; its addresses are those of --ip
+    #[arg(long, value_name = "ID", env = "FERROCE_VLAN", value_parser = clap::value_parser!(u16).range(1..=4094))]
+    vlan: Option<u16>,
+    /// Congestion control of queue pairs: fixed, hpcc, hpcc-fair, hpcc-rx, powertcp, dctcp, dcqcn, swift or auto, then keys of a rule in ferroce.toml,
+    /// as in hpcc,line_rate=1G,base_rtt=2ms
+    #[arg(long, value_name = "NAME[,KEY=VALUE...]", env = "FERROCE_CC")]
+    cc: Option<String>,
+    /// Settings from this file [default: ferroce.toml in this folder, if there is one]
+    #[arg(long, value_name = "FILE", env = "FERROCE_CONFIG")]
+    config: Option<PathBuf>,
+    /// Queue pairs that the device may have, and as many completion queues [default: 1024]
+    #[arg(long, value_name = "N", env = "FERROCE_QUEUE_PAIRS")]
+    queue_pairs: Option<u32>,
+}
+
+impl Settings {
+    /// Refuses a setting that the libraries would refuse.
+    fn check(&self) -> Result<(), Failure> {
+        let wrong = |wrong: &dyn std::fmt::Display| Failure::usage(wrong.to_string());
+        let configs = match &self.config {
+            Some(file) => DeviceConfig::all_from_file(file).map_err(|error| wrong(&error))?,
+            None => vec![DeviceConfig::new()],
+        };
+        if let Some(text) = &self.cc {
+            text.parse::<CongestionRule>().map_err(|why| wrong(&format!("--cc {text}: {why}")))?;
+        }
+        let ports = match &self.port {
+            Some(ports) => port_list(ports),
+            None => configs.iter().filter_map(DeviceConfig::port).collect(),
+        };
+        if let Some(addresses) = &self.ip {
+            if ports.len() > 1 {
+                return Err(wrong(&ConfigError::AddressesOfSeveral { devices: ports.len() }));
+            }
+            for address in addresses.split(',') {
+                let _: Address = address.trim().parse().map_err(|error: ConfigError| wrong(&error))?;
+            }
+        }
+        if let Some(most) = self.queue_pairs {
+            DeviceConfig::new().queue_pairs(most).map_err(|error| wrong(&error))?;
+        }
+        for port in ports {
+            port.parse::<PortSpec>().map_err(|error| wrong(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the variables that the libraries read, with their values.
+    ///
+    /// # Errors
+    /// Returns a usage failure if a setting is wrong: the program itself would report it only when it opens its device.
+    pub fn variables(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
+        self.check()?;
+        let mut settings: Vec<(_, OsString)> = Vec::new();
+        for (name, value) in
+            [("FERROCE_PORT", &self.port), ("FERROCE_IP", &self.ip), ("FERROCE_CC", &self.cc)]
+        {
+            settings.extend(value.as_ref().map(|value| (name, value.into())));
+        }
+        settings.extend(self.queue_pairs.map(|most| ("FERROCE_QUEUE_PAIRS", most.to_string().into())));
+        settings.extend(self.vlan.map(|vlan| ("FERROCE_VLAN", vlan.to_string().into())));
+        if let Some(file) = &self.config {
+            let file = file
+                .canonicalize()
+                .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+            settings.push(("FERROCE_CONFIG", file.into()));
+        }
+        settings.extend(device_file::setting());
+        Ok(settings)
+    }
+}

@@ -1,0 +1,53 @@
+//! `eval "$(ferroce env)"` prepares a shell, whatever the values contain.
+
+use assert_cmd::cargo::cargo_bin;
+use std::process::Command;
+
+/// What `script` prints in a POSIX shell, in which `$ferroce` is the tool, whose libraries are in a folder of an awkward name.
+fn shell(script: &str) -> String {
+    let above = tempfile::tempdir().unwrap();
+    let folder = above.path().join("it's a $(folder)");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("libibverbs.so.1"), "").unwrap();
+    let mut sh = Command::new("sh");
+    sh.args(["-euc", script]).env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+    sh.env("ferroce", cargo_bin("ferroce")).env("FERROCE_LIB", &folder).env("FOLDER", &folder);
+    let output = sh.current_dir(above.path()).output().unwrap();
+    assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_shell_is_prepared() {
+    let said = shell(
+        r#"eval "$("$ferroce" env --port eth0 --ip 10.0.0.1/24 --cc hpcc,line_rate=1G,base_rtt=2ms)"
+           [ "$LD_LIBRARY_PATH" = "$FOLDER" ] && echo "$FERROCE_PORT $FERROCE_IP $FERROCE_CC""#,
+    );
+    assert_eq!(said, "eth0 10.0.0.1/24 hpcc,line_rate=1G,base_rtt=2ms\n");
+}
+
+#[test]
+fn twice_is_as_good_as_once_and_other_folders_stay() {
+    let said = shell(
+        r#"export LD_LIBRARY_PATH=/opt/other
+           eval "$("$ferroce" env)"; eval "$("$ferroce" env)"
+           [ "$LD_LIBRARY_PATH" = "$FOLDER:/opt/other" ] && echo same"#,
+    );
+    assert_eq!(said, "same\n");
+}
+
+#[test]
+fn plain_lines_are_for_files() {
+    let said =
+        shell(r#""$ferroce" env --plain --port eth0 | grep -v UCX; echo "LD_LIBRARY_PATH=$FOLDER" >&2"#);
+    assert!(
+        said.starts_with("LD_LIBRARY_PATH=/") && said.ends_with("$(folder)\nFERROCE_PORT=eth0\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_wrong_setting_prepares_nothing() {
+    let said = shell(r#""$ferroce" env --cc bogus && echo prepared || echo "status $?""#);
+    assert_eq!(said, "status 2\n");
+}

@@ -1,0 +1,45 @@
+//! The man pages are complete, and `docs/reference/commands.md` is what the command line is.
+
+use std::fs;
+use std::path::Path;
+
+fn pages() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut ferroce = assert_cmd::Command::cargo_bin("ferroce").unwrap();
+    // Help names the values of variables, which are not part of the reference.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FERROCE_")) {
+        ferroce.env_remove(name);
+    }
+    ferroce.arg("manual").arg(folder.path()).assert().success();
+    folder
+}
+
+#[test]
+fn every_command_has_a_page_with_its_examples() {
+    let folder = pages();
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    let main = read("ferroce.1");
+    for command in ["write-bw", "run", "env", "doctor", "switch", "completions"] {
+        assert!(main.contains(&format!("ferroce\\-{}(1)", command.replace('-', "\\-"))), "{command}: {main}");
+        assert!(read(&format!("ferroce-{command}.1")).starts_with(".ie"), "{command}");
+    }
+    assert!(!folder.path().join("ferroce-manual.1").exists() && !main.contains("manual"), "{main}");
+    assert!(read("ferroce-write-bw.1").contains("memif:/tmp/x.sock,server"));
+    assert!(
+        read("ferroce.h.3").contains("ferroce_set_congestion") && read("ferroce.toml.5").contains("base_rtt")
+    );
+}
+
+#[test]
+fn the_reference_of_commands_is_what_they_are() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/commands.md");
+    let page = fs::read_to_string(pages().path().join("commands.md")).unwrap();
+    if std::env::var_os("FERROCE_WRITE_REFERENCE").is_some() {
+        fs::write(&file, &page).unwrap();
+    }
+    let written = fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        written == page,
+        "docs/reference/commands.md is out of date: run FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce --test manual"
+    );
+}

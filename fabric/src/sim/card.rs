@@ -209,12 +209,9 @@ impl Card {
     pub(super) fn ended(&mut self) -> Option<Ended> {
         let mut ended = None;
         self.endpoint.poll_cq(self.cq, &mut |completion| {
-            let is_first = ended.is_none();
-            if is_first {
-                let is_receive = completion.opcode == CompletionOpcode::Recv;
-                ended = Some(Ended { flow: completion.id as u32, status: completion.status, is_receive });
-            }
-            is_first
+            let is_receive = completion.opcode == CompletionOpcode::Recv;
+            ended = Some(Ended { flow: completion.id as u32, status: completion.status, is_receive });
+            false
         });
         ended
     }

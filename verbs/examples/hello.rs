@@ -8,7 +8,10 @@
 //! cargo run --release -p ferroce-verbs --example hello -- 127.0.0.1   # writes
 //! ```
 
-use ferroce_verbs::*;
+use ferroce_verbs::{
+    Access, ConnectOptions, Device, DeviceConfig, MemoryRegion, Progress, QpEndpoint, RemoteBuffer,
+    SendRequest,
+};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -38,8 +41,7 @@ fn wait_for_greeting(device: &Device, mut stream: TcpStream) -> Result<(), Box<d
     let completions = device.create_cq(16)?;
     let mut qp = domain.queue_pair(&completions, &completions).build()?;
 
-    let remote = memory.remote();
-    writeln!(stream, "{}\n{} {}", qp.endpoint(), remote.address, remote.rkey)?;
+    writeln!(stream, "{}\n{}", qp.endpoint(), memory.remote())?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let peer: QpEndpoint = lines.next().ok_or("the client left")??.parse()?;
     qp.connect(&peer, &ConnectOptions::default())?;
@@ -61,17 +63,15 @@ fn greet(device: &Device, mut stream: TcpStream) -> Result<(), Box<dyn Error>> {
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let mut line = || lines.next().ok_or("the server left")?.map_err(Box::<dyn Error>::from);
     let peer: QpEndpoint = line()?.parse()?;
-    let memory = line()?;
-    let (address, rkey) = memory.split_once(' ').ok_or("the server's memory is not an address and a key")?;
-    let there = Remote { address: address.parse()?, rkey: Rkey::new(rkey.parse()?) };
+    let memory: RemoteBuffer = line()?.parse()?;
     writeln!(stream, "{}", qp.endpoint())?;
     qp.connect(&peer, &ConnectOptions::default())?;
     line()?;
 
     buffer.write(0, GREETING)?;
-    qp.post_send(SendRequest::write(1, buffer.sge(0, GREETING.len() as u32)?, there))?;
-    let completion = completions.wait()?;
-    println!("request {}: {}", completion.id, completion.status);
+    qp.post_send(SendRequest::write(1, buffer.sge(0, GREETING.len() as u32)?, memory.at(0)))?;
+    let completion = completions.wait()?.ok()?;
+    println!("request {} is done", completion.id);
     writeln!(stream, "written")?;
     Ok(())
 }

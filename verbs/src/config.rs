@@ -42,6 +42,7 @@ pub struct DeviceConfig {
 /// What is wrong with a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum ConfigError {
     #[error(
         "no port is named: set FERROCE_PORT, or port = \"...\" in ferroce.toml, such as veth0, tap:rdma0 or memif:/run/x.sock"

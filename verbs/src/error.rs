@@ -68,6 +68,12 @@ fn remedy(error: &ControlError) -> &'static str {
 }
 
 impl Error {
+    /// Returns what to do about the error, if its message says so: what follows the first semicolon.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        self.to_string().split_once("; ").map(|(_, remedy)| remedy.to_owned())
+    }
+
     pub(crate) fn value(what: &'static str, value: impl ToString, limit: String) -> Self {
         Self::Value { what, value: value.to_string(), limit }
     }
@@ -113,6 +119,7 @@ pub struct PostListError {
 /// Why a completion queue can't be polled any more.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum PollError {
     #[error(
         "completion queue overflow: more than {depth} completions were not polled; its queue pairs are in the error state"
@@ -120,4 +127,16 @@ pub enum PollError {
     Overflow { depth: u32 },
     #[error("{0}")]
     CoreStopped(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_is_what_the_message_ends_with() {
+        let error = Error::GidIndex { index: 3, count: 2 };
+        assert_eq!(error.remedy().unwrap(), "`ferroce info --port` lists them");
+        assert_eq!(Error::OtherDevice { what: "the queue" }.remedy(), None);
+    }
 }

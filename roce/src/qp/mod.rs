@@ -5,6 +5,7 @@ mod buffers;
 mod build;
 mod changes;
 mod common;
+mod outcome;
 mod posting;
 mod queue_pair;
 mod receive_queue;
@@ -20,6 +21,7 @@ mod wqe;
 pub use crate::congestion::{Congestion, CongestionAlgorithm, FeedbackKey, PathChoice, Upgrade, When};
 pub use crate::wire::Reverse;
 pub use changes::Changes;
+pub use outcome::RequestFailed;
 pub use posting::{CheckedRecv, CheckedSend, PostRules, RecvRules, SendRules};
 pub use request::{
     Completion, CompletionOpcode, CompletionStatus, Data, Datagram, PostError, RecvRequest, Remote,

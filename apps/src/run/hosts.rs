@@ -171,7 +171,7 @@ fn ip(arguments: &[&str]) -> Result<(), Failure> {
 fn command(program: &str, arguments: &[&str]) -> Result<(), Failure> {
     let done = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let done = done.map_err(|error| {
-        Failure::run(format!("`{program}` can't be run: {error}; apt-get install iproute2 ethtool"))
+        Failure::run(format!("`{program}` can't be run: {error}; apt-get install iproute2 ethtool procps"))
     })?;
     if done.status.success() {
         return Ok(());
@@ -179,5 +179,26 @@ fn command(program: &str, arguments: &[&str]) -> Result<(), Failure> {
     let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
     let line = format!("{program} {}", arguments.join(" "));
     let status = done.status;
-    Err(Failure::run(format!("`{line}` fails ({status}): {said}; hosts on this machine need root")))
+    let remedy = remedy(&said);
+    Err(Failure::run(format!("`{line}` fails ({status}): {said}; {remedy}")))
+}
+
+/// What to do about a command that failed and said so.
+fn remedy(said: &str) -> &'static str {
+    if said.contains("No such file") {
+        "apt-get install iproute2 ethtool procps"
+    } else {
+        "hosts on this machine need root"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_no_lack_of_rights() {
+        assert!(remedy("exec of \"ethtool\" failed: No such file or directory").contains("apt-get install"));
+        assert!(remedy("Operation not permitted").contains("root"));
+    }
 }

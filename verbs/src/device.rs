@@ -1,7 +1,7 @@
 //! A device: a port, its addresses, and the engine that runs it.
 
-use crate::gid;
 use crate::{CompletionQueue, CongestionRule, DeviceConfig, Error, ProtectionDomain};
+use crate::{gid, observe};
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::engine::{CoreConfig, CoreCounters, Engine};
 use datapath::io::PacketIo;
@@ -113,6 +113,12 @@ impl DeviceInfo {
             traffic_class,
             ..Path::new((self.mac, source), (Mac::default(), destination))
         }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        observe::withdraw();
     }
 }
 
@@ -229,7 +235,9 @@ impl Device {
             speed_mbps,
             limits,
         };
-        Ok(Self { inner: Arc::new(Inner { engine, info, rules: config.rules.clone() }) })
+        let inner = Arc::new(Inner { engine, info, rules: config.rules.clone() });
+        observe::publish(&inner);
+        Ok(Self { inner })
     }
 
     /// Returns what the device was when it was opened, whether its core still runs or not: a forked process may ask.

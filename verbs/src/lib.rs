@@ -64,6 +64,7 @@ mod implicit;
 mod log;
 mod management;
 mod modify;
+pub mod observe;
 mod queue_pair;
 mod remote_buffer;
 mod settings;
@@ -102,7 +103,8 @@ pub use roce::qp::{
     AckTimeout, Capabilities, Changes, Completion, CompletionOpcode, CompletionStatus, Congestion,
     CongestionAlgorithm, Data, Datagram, FeedbackKey, Modify, PathChoice, PostError, QpReport, RecvRequest,
     Remote, RequestFailed, Reverse, RtrSettings, RtsSettings, SendOperation, SendRequest, Sge, State,
-    Upgrade, When, udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow,
+    Upgrade, Waiting, WaitingTimes, When, udp_source_port, udp_source_port_of_datagrams,
+    udp_source_port_of_flow,
 };
 pub use roce::wire::format::{Numbers, NumbersError};
 pub use roce::wire::{Feth, Format, Mac, Mtu, NakCode, Path, RnrTimer, Service, Vlan};

@@ -16,6 +16,7 @@ mod follow;
 mod link;
 mod management;
 mod notify;
+mod observe;
 mod on_demand;
 mod qpn_hash;
 mod queues;
@@ -36,6 +37,7 @@ pub use doorbell::{Doorbells, MAX_SLOTS};
 pub use events::{AsyncEvent, EventQueue};
 pub use management::{MAD_LENGTH, MAD_UDP_SOURCE, Mad};
 pub use notify::Notifier;
+pub use observe::Observed;
 pub use rings::{QpRings, SrqRings};
 pub use station::{CoreCounters, Station};
 

@@ -126,6 +126,15 @@ impl Queues {
         queues.filter_map(|queue| if let Queue::Pair(pair) = queue { Some(pair.qpn) } else { None }).collect()
     }
 
+    /// Completions of a queue pair's send requests that the program has not polled.
+    pub(super) fn unpolled_sends(&self, qpn: Qpn) -> u32 {
+        let slot = self.slots.of_pairs.get(&qpn.get()).and_then(|&slot| self.slots.all[slot].as_ref());
+        match slot {
+            Some(Queue::Pair(queues)) => self.unpolled.count(queues.send.place),
+            Some(Queue::Shared(_)) | None => 0,
+        }
+    }
+
     pub(super) fn disconnect_qp(&mut self, qpn: Qpn) {
         self.slots.remove_pair(qpn);
     }

@@ -1,0 +1,32 @@
+//! What an observer sees of a core: its queue pairs, and which of them wait for the program to poll.
+
+use super::station::Station;
+use cc::Instant;
+use roce::Observation;
+
+/// A queue pair as an observer sees it.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// What the endpoint knows.
+    pub queue_pair: Observation,
+    /// Completions of its send requests that the program has not polled.
+    pub unpolled: u32,
+}
+
+impl Station {
+    /// Returns up to `most` queue pairs at `now`, and the place to go on at; `None` once there are no more. The first place is 0.
+    ///
+    /// A queue pair with nothing posted whose completions are not polled waits for that from now on.
+    pub fn observe(&mut self, now: Instant, from: u32, most: usize) -> (Vec<Observed>, Option<u32>) {
+        let (seen, more) = self.endpoint.observe(now, from, most);
+        let unpolled = |queue_pair: &Observation| self.queues.unpolled_sends(queue_pair.qpn);
+        let seen: Vec<_> = seen
+            .into_iter()
+            .map(|queue_pair| Observed { unpolled: unpolled(&queue_pair), queue_pair })
+            .collect();
+        for Observed { queue_pair, unpolled } in &seen {
+            self.endpoint.note_unpolled(now, queue_pair.qpn, *unpolled > 0);
+        }
+        (seen, more)
+    }
+}

@@ -1,0 +1,88 @@
+//! The folder of the sockets: `$XDG_RUNTIME_DIR/ferroce`, or `/run/ferroce` of root.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why there is no folder to use.
+#[derive(Debug, Error)]
+pub enum FolderError {
+    /// No place that belongs to the user.
+    #[error("no folder for sockets: XDG_RUNTIME_DIR is not set to a folder of user {0}; set it")]
+    Nowhere(u32),
+    /// The system refused it.
+    #[error("{path}: {error}; remove it, or set XDG_RUNTIME_DIR to another folder")]
+    Refused {
+        /// The folder.
+        path: PathBuf,
+        /// The system's reason.
+        error: std::io::Error,
+    },
+    /// Another user could have put sockets there.
+    #[error("{path}: it has mode {mode:o} and owner {owner}, instead of 700 and {user}; remove it")]
+    Open {
+        /// The folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+        /// Its owner.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
+    },
+}
+
+pub(super) fn user() -> u32 {
+    // SAFETY: it takes nothing and can't fail.
+    unsafe { libc::geteuid() }
+}
+
+fn is_of(path: &Path, user: u32) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == user)
+}
+
+/// Returns the folder of this user's sockets, whether it exists or not.
+///
+/// # Errors
+/// Returns [`FolderError::Nowhere`] if a user other than root has no runtime folder.
+pub fn folder() -> Result<PathBuf, FolderError> {
+    let user = user();
+    let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let usual = PathBuf::from(format!("/run/user/{user}"));
+    match [named, Some(usual)].into_iter().flatten().find(|path| path.is_absolute() && is_of(path, user)) {
+        Some(runtime) => Ok(runtime.join("ferroce")),
+        None if user == 0 => Ok("/run/ferroce".into()),
+        None => Err(FolderError::Nowhere(user)),
+    }
+}
+
+/// Returns the folder, which is created if need be.
+pub(super) fn create() -> Result<PathBuf, FolderError> {
+    let path = folder()?;
+    let refused = |error| FolderError::Refused { path: path.clone(), error };
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(refused(error)),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&path).map_err(refused)?;
+    let (mode, owner, user) = (found.mode() & 0o777, found.uid(), user());
+    if !found.is_dir() || mode & 0o77 != 0 || owner != user {
+        return Err(FolderError::Open { path, mode, owner, user });
+    }
+    Ok(path)
+}
+
+/// Returns the folders that an observer looks into: the user's own, and for root those of all users.
+pub(super) fn readable() -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = folder().into_iter().collect();
+    if user() == 0 {
+        let users = fs::read_dir("/run/user").into_iter().flatten().flatten();
+        all.extend(users.map(|user| user.path().join("ferroce")));
+        all.push("/run/ferroce".into());
+    }
+    all.retain(|path| path.is_dir());
+    all.sort();
+    all.dedup();
+    all
+}

@@ -1,0 +1,139 @@
+//! The process's end of the socket, and the thread that sleeps there while a device is open.
+
+use super::{folder, status::ProcessStatus};
+use crate::device::Inner;
+use datapath::fork::{self, Own, Process};
+use datapath::signals;
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long an observer that does not read is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The pause after a connection that the system could not accept.
+const PAUSE: Duration = Duration::from_millis(100);
+
+type Devices = Arc<Mutex<Vec<Weak<Inner>>>>;
+
+/// A process has one, while a device is open.
+static SERVER: Mutex<Option<Server>> = Mutex::new(None);
+
+struct Server {
+    process: Process,
+    devices: Devices,
+    listener: Arc<UnixListener>,
+    /// Forked children close their copy of the listener.
+    _own: Own,
+    path: PathBuf,
+    thread: JoinHandle<()>,
+}
+
+/// Shows `device` to observers. If there is no place for the socket, the process runs on unseen.
+pub(crate) fn publish(device: &Arc<Inner>) {
+    let Some(mut server) = fork::lock(&SERVER) else { return };
+    if server.as_ref().is_some_and(|server| server.process.is_parent()) {
+        // The thread and the socket are the parent's.
+        std::mem::forget(server.take());
+    }
+    if server.is_none() {
+        match Server::start() {
+            Ok(started) => *server = Some(started),
+            Err(reason) => {
+                tracing::debug!("{}: observers can't attach: {reason}", device.info.port);
+                return;
+            }
+        }
+    }
+    if let Some(server) = &*server
+        && let Some(mut devices) = fork::lock(&server.devices)
+    {
+        devices.push(Arc::downgrade(device));
+    }
+}
+
+/// A device was closed. With the last one the socket goes.
+pub(crate) fn withdraw() {
+    let ended = {
+        let Some(mut server) = fork::lock(&SERVER) else { return };
+        let is_last = server.as_ref().is_some_and(|server| {
+            !server.process.is_parent()
+                && fork::lock(&server.devices).is_some_and(|mut devices| {
+                    devices.retain(|device| device.strong_count() > 0);
+                    devices.is_empty()
+                })
+        });
+        if is_last { server.take() } else { None }
+    };
+    if let Some(server) = ended {
+        server.stop();
+    }
+}
+
+impl Server {
+    fn start() -> Result<Self, String> {
+        let folder = folder::create().map_err(|error| error.to_string())?;
+        let path = folder.join(format!("{}.sock", std::process::id()));
+        // An earlier process of this number left it.
+        let _ = fs::remove_file(&path);
+        let failed = |error: io::Error| format!("{}: {error}", path.display());
+        let listener = UnixListener::bind(&path).map_err(failed)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        let listener = Arc::new(listener);
+        let own = Own::from(OwnedFd::from(listener.try_clone().map_err(failed)?));
+        fork::give_up(listener.as_raw_fd());
+        let devices = Devices::default();
+        let (there, shown) = (listener.clone(), devices.clone());
+        let thread = signals::spawn("ferroce-observe", move || serve(&there, &shown)).map_err(failed)?;
+        Ok(Self { process: Process::this(), devices, listener, _own: own, path, thread })
+    }
+
+    fn stop(self) {
+        let _ = fs::remove_file(&self.path);
+        // SAFETY: the descriptor is open. The thread's accept returns by it.
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
+        fork::keep(self.listener.as_raw_fd());
+        // The observer's thread may be the one that closes the last device.
+        if self.thread.thread().id() != std::thread::current().id() {
+            let _ = self.thread.join();
+        }
+    }
+}
+
+fn serve(listener: &UnixListener, devices: &Devices) {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => answer(stream, devices),
+            // The listener was shut down.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return,
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn answer(mut stream: UnixStream, devices: &Devices) {
+    let allowed = peer_user(&stream).is_ok_and(|user| user == 0 || user == folder::user());
+    if !allowed || stream.set_write_timeout(Some(PATIENCE)).is_err() {
+        return;
+    }
+    let Some(devices) = fork::lock(devices).map(|devices| devices.clone()) else { return };
+    let devices: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
+    let Ok(report) = serde_json::to_vec(&ProcessStatus::of(&devices)) else { return };
+    // An observer that is gone has no use for the rest.
+    let _ = stream.write_all(&report);
+}
+
+fn peer_user(stream: &UnixStream) -> io::Result<u32> {
+    super::client::credentials(stream).map(|peer| peer.uid)
+}
+
+/// Removes a socket that no process listens on.
+pub(super) fn remove_stale(path: &Path) {
+    let _ = fs::remove_file(path);
+}

@@ -1,0 +1,238 @@
+//! The report of a process, as it travels through its socket.
+
+use crate::device::Inner;
+use datapath::engine::{CoreCounters, Observed, Stopped};
+use roce::qp::{Waiting, WaitingTimes};
+use roce::{Counters, Discard, Observation};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The version of this report; an observer reads its own only.
+pub const FORMAT: u32 = 1;
+
+/// Queue pairs that a core is asked for between two of its turns.
+const AT_ONCE: usize = 64;
+
+/// A process with open devices.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// [`FORMAT`] of the process.
+    pub format: u32,
+    /// Its version of Ferroce.
+    pub version: String,
+    /// Its identifier.
+    pub pid: u32,
+    /// Its command line.
+    pub command: String,
+    /// Its open devices.
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// A device at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// The port's name.
+    pub port: String,
+    /// What drives it.
+    pub driver: String,
+    /// Its addresses.
+    pub addresses: Vec<String>,
+    /// Its speed in Mb/s, if the port knows it.
+    pub speed_mbps: Option<u32>,
+    /// Why its core has stopped; all below is empty then.
+    pub stopped: Option<String>,
+    /// The moment, in ns since the core's clock began.
+    pub now: u64,
+    /// The endpoint's counters, by the names of [`named_counters`].
+    pub counters: BTreeMap<String, u64>,
+    /// Dropped packets by reason; those that occurred.
+    pub discards: BTreeMap<String, u64>,
+    /// What the core counted beside packets of queue pairs.
+    pub core: BTreeMap<String, u64>,
+    /// ns in each state ([`Waiting::name`]), of all queue pairs that the device had.
+    pub waited: BTreeMap<String, u64>,
+    /// Its queue pairs.
+    pub queue_pairs: Vec<QueuePairStatus>,
+}
+
+/// The peer of a queue pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its address.
+    pub address: String,
+    /// Its queue pair's number.
+    pub qpn: u32,
+}
+
+/// A queue pair at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct QueuePairStatus {
+    /// Its number.
+    pub qpn: u32,
+    /// Its service: RC, UC, UD, XRC.
+    pub service: String,
+    /// Its state.
+    pub state: String,
+    /// Where its packets go; `None` without a connection.
+    pub peer: Option<PeerStatus>,
+    /// The congestion control algorithm; empty before RTS.
+    pub algorithm: String,
+    /// Its window, bytes.
+    pub window: u64,
+    /// Payload bytes sent and not acknowledged.
+    pub in_flight: u64,
+    /// Its pacing rate, bit/s.
+    pub rate_bps: Option<u64>,
+    /// How full the path's busiest link is; 1 is full without a queue.
+    pub utilisation: Option<f64>,
+    /// The last measured round trip, ns.
+    pub round_trip: Option<u64>,
+    /// The shortest one, ns.
+    pub shortest_round_trip: Option<u64>,
+    /// The next PSN to send.
+    pub send_psn: u32,
+    /// The last PSN that the peer acknowledged.
+    pub acknowledged_psn: u32,
+    /// Send requests that are not done.
+    pub outstanding: u32,
+    /// Receive requests that wait in its own queue.
+    pub receives: u32,
+    /// Completions of send requests that the program has not polled.
+    pub unpolled: u32,
+    /// What it waits for now ([`Waiting::name`]).
+    pub waiting: String,
+    /// ns in each state since it was created.
+    pub waited: BTreeMap<String, u64>,
+}
+
+/// Name, words, value of each counter but the discards.
+#[must_use]
+pub fn named_counters(counters: &Counters) -> [(&'static str, &'static str, u64); 19] {
+    [
+        ("rx_frames", "frames received", counters.rx_frames),
+        ("tx_frames", "frames sent", counters.tx_frames),
+        ("rx_payload_bytes", "payload bytes received", counters.rx_payload_bytes),
+        ("tx_payload_bytes", "payload bytes sent", counters.tx_payload_bytes),
+        ("retransmitted", "data packets retransmitted", counters.retransmitted),
+        ("timeouts", "acknowledgement timeouts", counters.timeouts),
+        ("naks_sent", "NAKs sent", counters.naks_sent),
+        ("naks_received", "NAKs received", counters.naks_received),
+        ("held_early", "early packets held", counters.held_early),
+        ("rnr_naks_sent", "RNR NAKs sent", counters.rnr_naks_sent),
+        ("rnr_naks_received", "RNR NAKs received", counters.rnr_naks_received),
+        ("probes_sent", "probes sent", counters.probes_sent),
+        ("probe_responses", "probe responses", counters.probe_responses),
+        ("feedback_sent", "telemetry answers sent", counters.feedback_sent),
+        ("feedback_received", "telemetry answers received", counters.feedback_received),
+        ("path_moves", "moves to another path", counters.path_moves),
+        ("rx_marked", "packets marked CE", counters.rx_marked),
+        ("cnps_sent", "CNPs sent", counters.notifications_sent),
+        ("cnps_received", "CNPs received", counters.notifications_received),
+    ]
+}
+
+fn core_counters(counters: &CoreCounters) -> BTreeMap<String, u64> {
+    let named = [
+        ("busy_turns", counters.busy_turns),
+        ("idle_turns", counters.idle_turns),
+        ("not_for_us", counters.not_for_us),
+        ("other_processes", counters.siblings),
+        ("other_vlan", counters.other_vlan),
+        ("neighbour_packets", counters.neighbour_packets),
+        ("neighbour_malformed", counters.neighbour_malformed),
+        ("pool_dry", counters.pool_dry),
+        ("cq_overflows", counters.cq_overflows),
+    ];
+    named.into_iter().map(|(name, value)| (name.into(), value)).collect()
+}
+
+fn times(waited: &WaitingTimes) -> BTreeMap<String, u64> {
+    Waiting::ALL.iter().map(|&state| (state.name().into(), waited.nanos(state))).collect()
+}
+
+impl ProcessStatus {
+    /// Asks the cores of `devices`.
+    pub(super) fn of(devices: &[std::sync::Arc<Inner>]) -> Self {
+        let words = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+        let words = String::from_utf8_lossy(&words);
+        Self {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            command: words.trim_end_matches('\0').replace('\0', " "),
+            devices: devices.iter().map(|device| DeviceStatus::of(device)).collect(),
+        }
+    }
+}
+
+impl DeviceStatus {
+    fn of(device: &Inner) -> Self {
+        let mut status = Self {
+            port: device.info.port.clone(),
+            driver: device.info.driver.clone(),
+            addresses: device.info.gids.iter().map(ToString::to_string).collect(),
+            speed_mbps: device.info.speed_mbps,
+            stopped: None,
+            now: 0,
+            counters: BTreeMap::new(),
+            discards: BTreeMap::new(),
+            core: BTreeMap::new(),
+            waited: BTreeMap::new(),
+            queue_pairs: Vec::new(),
+        };
+        if let Err(stopped) = status.ask(device) {
+            status.stopped = Some(stopped.to_string());
+        }
+        status
+    }
+
+    fn ask(&mut self, device: &Inner) -> Result<(), Stopped> {
+        let (mut from, mut observed) = (Some(0), Vec::new());
+        while let Some(place) = from {
+            let (seen, more) =
+                device.engine.call(move |station, now| station.observe(now, place, AT_ONCE))?;
+            observed.extend(seen);
+            from = more;
+        }
+        let (now, counters, core, waited) = device.engine.call(|station, now| {
+            let endpoint = &station.endpoint;
+            (now, endpoint.counters().clone(), station.counters, endpoint.waited(now))
+        })?;
+        self.now = now.as_nanos();
+        let named = named_counters(&counters).into_iter();
+        self.counters = named.map(|(name, _, value)| (name.into(), value)).collect();
+        let reasons = Discard::ALL.iter().map(|&reason| (reason.to_string(), counters.discarded(reason)));
+        self.discards = reasons.filter(|(_, count)| *count > 0).collect();
+        self.core = core_counters(&core);
+        self.waited = times(&waited);
+        self.queue_pairs = observed.iter().map(QueuePairStatus::of).collect();
+        Ok(())
+    }
+}
+
+impl QueuePairStatus {
+    fn of(observed: &Observed) -> Self {
+        let Observation { qpn, service, peer, report, waiting, waited, .. } = &observed.queue_pair;
+        let nanos = |time: std::time::Duration| time.as_nanos() as u64;
+        Self {
+            qpn: qpn.get(),
+            service: format!("{service:?}").to_uppercase(),
+            state: format!("{:?}", report.state),
+            peer: peer.map(|(address, qpn)| PeerStatus { address: address.to_string(), qpn: qpn.get() }),
+            algorithm: report.algorithm.into(),
+            window: report.window,
+            in_flight: report.in_flight,
+            rate_bps: report.rate.map(cc::Rate::as_bps),
+            utilisation: report.utilisation.filter(|utilisation| utilisation.is_finite()),
+            round_trip: report.round_trip.map(|(last, _)| nanos(last)),
+            shortest_round_trip: report.round_trip.map(|(_, shortest)| nanos(shortest)),
+            send_psn: report.send_psn.get(),
+            acknowledged_psn: report.acknowledged_psn.get(),
+            outstanding: report.outstanding,
+            receives: report.receives,
+            unpolled: observed.unpolled,
+            waiting: waiting.name().into(),
+            waited: times(waited),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! A process with open devices can be observed, and leaves nothing behind when it closes them.
+
+use ferroce_verbs::observe::{AttachError, find, folder, read};
+use ferroce_verbs::{Device, DeviceConfig, Mac, OwnPort, Progress, pair};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+
+/// All in one test: the folder is the process's.
+#[test]
+fn open_devices_report_and_closed_ones_leave_nothing() {
+    let runtime = tempfile::tempdir().unwrap();
+    // SAFETY: no other thread runs yet that reads the environment.
+    unsafe { std::env::set_var("XDG_RUNTIME_DIR", runtime.path()) };
+    let (pid, folder) = (std::process::id(), folder().unwrap());
+    assert_eq!(folder, runtime.path().join("ferroce"));
+    assert!(matches!(read(pid), Err(AttachError::NotFerroce(_))));
+
+    let (left, right) = pair(64, 2048);
+    let open = |port, name: &str, last| {
+        let config = DeviceConfig::new().address(format!("10.0.0.{last}/24").parse().unwrap());
+        let own = OwnPort { name: name.into(), mac: Mac([2, 0, 0, 0, 0, last]) };
+        Device::open_on(port, own, &config.progress(Progress::Inline)).unwrap()
+    };
+    let (here, there) = (open(left, "here", 1), open(right, "there", 2));
+    let socket = folder.join(format!("{pid}.sock"));
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&folder), mode(&socket)), (0o700, 0o600));
+
+    let domain = here.allocate_pd().unwrap();
+    let cq = here.create_cq(4).unwrap();
+    let qp = domain.queue_pair(&cq, &cq).build().unwrap();
+    let status = read(pid).unwrap();
+    let ports: Vec<&str> = status.devices.iter().map(|device| device.port.as_str()).collect();
+    assert_eq!((status.pid, ports), (pid, vec!["here", "there"]));
+    let [observed] = status.devices[0].queue_pairs.as_slice() else { panic!("one queue pair") };
+    assert_eq!(
+        (observed.qpn, observed.waiting.as_str(), observed.peer.clone()),
+        (qp.qpn().get(), "idle", None)
+    );
+    assert!(observed.waited["idle"] > 0);
+    assert_eq!(observed.waited.values().sum::<u64>(), observed.waited["idle"]);
+
+    // A process that was killed has left its socket.
+    let stale = folder.join("4194303.sock");
+    drop(UnixListener::bind(&stale).unwrap());
+    assert_eq!(find(), [pid]);
+    assert!(!stale.exists() && socket.exists());
+    assert!(matches!(read(4_194_305), Err(AttachError::NoProcess(_))));
+
+    // Another process under this name is no answer.
+    let foreign = UnixListener::bind(folder.join("1.sock")).unwrap();
+    assert!(read(1).is_err());
+    drop(foreign);
+
+    drop((qp, cq, domain, here, there));
+    assert!(!socket.exists());
+    assert!(matches!(read(pid), Err(AttachError::NotFerroce(_))));
+    assert!(find().is_empty());
+}

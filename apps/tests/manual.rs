@@ -1,4 +1,4 @@
-//! The man pages are complete, and `docs/reference/commands.md` is what the command line is.
+//! The man pages are complete, and the generated pages of `docs/reference` are what the code is.
 
 use std::fs;
 use std::path::Path;
@@ -31,15 +31,18 @@ fn every_command_has_a_page_with_its_examples() {
 }
 
 #[test]
-fn the_reference_of_commands_is_what_they_are() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/commands.md");
-    let page = fs::read_to_string(pages().path().join("commands.md")).unwrap();
-    if std::env::var_os("FERROCE_WRITE_REFERENCE").is_some() {
-        fs::write(&file, &page).unwrap();
+fn the_reference_is_what_the_code_is() {
+    let pages = pages();
+    for name in ["commands.md", "ferroce-toml.md"] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference").join(name);
+        let page = fs::read_to_string(pages.path().join(name)).unwrap();
+        if std::env::var_os("FERROCE_WRITE_REFERENCE").is_some() {
+            fs::write(&file, &page).unwrap();
+        }
+        let written = fs::read_to_string(&file).unwrap_or_default();
+        assert!(
+            written == page,
+            "docs/reference/{name} is out of date: run FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce --test manual"
+        );
     }
-    let written = fs::read_to_string(&file).unwrap_or_default();
-    assert!(
-        written == page,
-        "docs/reference/commands.md is out of date: run FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce --test manual"
-    );
 }

@@ -57,6 +57,15 @@ const KEYS: [(&str, &str, &str); 13] = [
     ("aecn_option", "FERROCE_AECN_OPTION", "The type of AECN's IPv6 option in the whole network."),
 ];
 
+const ABOUT: &str = "Tools and libraries read ferroce.toml in the working folder, or the file that FERROCE_CONFIG or --config names. A variable \
+         of the environment overrides the file, and a flag overrides both. An unknown key is an error. A file that was found, not \
+         named, is ignored with a warning if another user could have written it. `ferroce config` shows the settings in effect, and \
+         where each comes from.";
+
+const RULES: &str = "Each [[congestion]] table is a rule. Rules are tried in the file's order, and the first that fits a queue pair decides. \
+         If none fits, a fixed window of 512 KiB applies. FERROCE_CC contains one rule in one line, such as \
+         hpcc,line_rate=25G,base_rtt=20us; it is tried first.";
+
 const EXAMPLE: &str = r#"port = "eth0"
 progress = "adaptive"
 
@@ -95,33 +104,49 @@ fn key(roff: &mut Roff, name: &str, text: &str) {
     roff.text(vec![roman(text)]);
 }
 
-/// `ferroce.toml(5)`.
-pub fn toml() -> Vec<u8> {
-    let mut roff = begin("FERROCE.TOML", "5", "ferroce.toml - settings of Ferroce's tools and libraries");
-    roff.control("SH", ["DESCRIPTION"]);
-    roff.text(vec![roman(
-        "Tools and libraries read ferroce.toml in the working folder, or the file that FERROCE_CONFIG or --config names. A variable \
-         of the environment overrides the file, and a flag overrides both. An unknown key is an error. A file that was found, not \
-         named, is ignored with a warning if another user could have written it. `ferroce config` shows the settings in effect, and \
-         where each comes from.",
-    )]);
-    roff.control("SH", ["DEVICE"]);
+/// Each key of a device with what it sets, its default and its variable.
+fn keys() -> impl Iterator<Item = (&'static str, String)> {
     let defaults = DeviceConfig::new().settings();
-    for (name, variable, what) in KEYS {
+    KEYS.into_iter().map(move |(name, variable, what)| {
         let default = defaults.iter().find(|(key, _)| *key == name).and_then(|(_, value)| value.as_deref());
         let default = default.map(|value| format!(" The default is {value}.")).unwrap_or_default();
         let variable = match variable {
             "" => String::new(),
             variable => format!(" The variable is {variable}."),
         };
-        key(&mut roff, name, &format!("{what}{default}{variable}"));
+        (name, format!("{what}{default}{variable}"))
+    })
+}
+
+/// `docs/reference/ferroce-toml.md`.
+pub fn reference() -> Vec<u8> {
+    let mut page = "# ferroce.toml\n\nThis page is written by `FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce --test manual`; \
+                    `man ferroce.toml` says the same.\n\n"
+        .to_owned();
+    page += ABOUT;
+    page += "\n\n```toml\n";
+    page += EXAMPLE;
+    page += "```\n\n## Keys of the device\n\n";
+    for (name, text) in keys() {
+        page += &format!("- `{name}`: {text}\n");
+    }
+    page += "\n## Congestion control\n\n";
+    page += RULES;
+    page += " [Settings of congestion control](congestion.md) lists the keys.\n";
+    page.into_bytes()
+}
+
+/// `ferroce.toml(5)`.
+pub fn toml() -> Vec<u8> {
+    let mut roff = begin("FERROCE.TOML", "5", "ferroce.toml - settings of Ferroce's tools and libraries");
+    roff.control("SH", ["DESCRIPTION"]);
+    roff.text(vec![roman(ABOUT)]);
+    roff.control("SH", ["DEVICE"]);
+    for (name, text) in keys() {
+        key(&mut roff, name, &text);
     }
     roff.control("SH", ["CONGESTION CONTROL"]);
-    roff.text(vec![roman(
-        "Each [[congestion]] table is a rule. Rules are tried in the file's order, and the first that fits a queue pair decides. \
-         If none fits, a fixed window of 512 KiB applies. FERROCE_CC contains one rule in one line, such as \
-         hpcc,line_rate=25G,base_rtt=20us; it is tried first.",
-    )]);
+    roff.text(vec![roman(RULES)]);
     key(&mut roff, "peer", "An address prefix: the rule fits peers in it.");
     key(&mut roff, "qp", "RC, UC, UD or XRC: the rule fits queue pairs of this service.");
     key(

@@ -1,4 +1,4 @@
-//! `ferroce manual`: the man pages and the command line's reference page, written from the code. Packages call it; `--help` does not show it.
+//! `ferroce manual`: the man pages and the reference pages, written from the code. Packages call it; `--help` does not show it.
 
 mod commands;
 mod files;
@@ -26,6 +26,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut pages = commands::pages(&command);
     pages.push(("ferroce.toml.5".into(), files::toml()));
     pages.push(("ferroce.h.3".into(), files::header()));
+    pages.push(("ferroce-toml.md".into(), files::reference()));
     pages.push(("commands.md".into(), commands::reference(&command)));
     for (name, text) in pages {
         let path = args.folder.join(name);

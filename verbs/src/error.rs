@@ -82,8 +82,10 @@ impl Error {
     pub(crate) fn port(port: &str, reason: String) -> Self {
         const FILES: &str = "; raise the limit of open files, `ulimit -n`";
         const MEMORY: &str = "; free memory, or raise the limits `ulimit -v` and `ulimit -l`";
+        const RINGS: &str = "; raise the limit of locked memory to 16 MiB: `ulimit -l 16384`, or for a container --ulimit memlock=-1";
         // The last is the dynamic linker's, of a library that EAL loads.
         let remedies = [
+            ("mmap failed on AF_PACKET socket", RINGS),
             ("Too many open files", FILES),
             ("Cannot allocate memory", MEMORY),
             ("failed to map segment", MEMORY),
@@ -132,6 +134,13 @@ pub enum PollError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rings_beyond_the_limit_of_locked_memory_name_it() {
+        let said = "net_af_packet0: call to mmap failed on AF_PACKET socket for eth0:Resource temporarily unavailable";
+        let error = Error::port("eth0", said.into());
+        assert!(error.remedy().unwrap().contains("ulimit -l"), "{error}");
+    }
 
     #[test]
     fn the_remedy_is_what_the_message_ends_with() {

@@ -46,6 +46,8 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Programmers of libibverbs find each call's name in [`from_c`].
 
 mod address;
 mod channel;
@@ -59,6 +61,7 @@ mod domain;
 mod effective;
 mod error;
 mod event;
+pub mod from_c;
 mod gid;
 mod implicit;
 mod log;

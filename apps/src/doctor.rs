@@ -34,7 +34,7 @@ fn check(name: &str, status: Status, found: impl Into<String>, remedy: Option<&s
 /// Looks at the machine, the port and the way to a peer. Exit code 1 where something would keep a run from working.
 ///
 /// # Errors
-/// Where the command line names no legal port.
+/// Returns a failure if the command line names no legal port.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut checks = if args.port.names_a_port()? { of_port(args)? } else { machine::checks(&[]) };
     if args.json {

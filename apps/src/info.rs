@@ -27,7 +27,7 @@ pub struct Args {
 /// Shows the port, or without one the interfaces that could be one.
 ///
 /// # Errors
-/// Where the port can't be opened.
+/// Returns a failure if the port can't be opened.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if !args.port.names_a_port()? {
         return show_interfaces(args.json).map(|()| ExitCode::SUCCESS);

@@ -76,7 +76,7 @@ impl PortArgs {
     /// Whether a flag, the environment or a file names a port.
     ///
     /// # Errors
-    /// Where the file is wrong.
+    /// Returns a failure if the file is wrong.
     pub fn names_a_port(&self) -> Result<bool, Failure> {
         Ok(self.settings()?.port().is_some())
     }
@@ -84,7 +84,7 @@ impl PortArgs {
     /// The device's settings: flags and environment before the file.
     ///
     /// # Errors
-    /// Where the file is wrong or no port is named.
+    /// Returns a failure if the file is wrong or no port is named.
     pub fn device_config(&self) -> Result<DeviceConfig, Failure> {
         let config = self.settings()?;
         if config.port().is_none() {

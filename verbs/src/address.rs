@@ -41,7 +41,7 @@ impl ProtectionDomain {
     /// Finds the way to `destination`. Waits for the neighbour's answer, 3 s at most.
     ///
     /// # Errors
-    /// Where it can't be reached, the device has no such GID, one handle too many, or the core has stopped.
+    /// Returns an error if it can't be reached, the device has no such GID, one handle too many, or the core has stopped.
     pub fn address(&self, destination: IpAddr, options: &AddressOptions) -> Result<AddressHandle, Error> {
         let info = &self.device.info;
         let index = options.gid_index.unwrap_or_else(|| info.gid_towards(destination));

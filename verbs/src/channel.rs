@@ -18,7 +18,7 @@ impl Device {
     /// Makes a channel.
     ///
     /// # Errors
-    /// Where the process has no descriptor left.
+    /// Returns an error if the process has no descriptor left.
     pub fn create_channel(&self) -> Result<CompletionChannel, Error> {
         let descriptor = EventFd::new(libc::EFD_SEMAPHORE);
         let descriptor = descriptor.map_err(|error| Error::Descriptor(error.to_string()))?;
@@ -53,7 +53,7 @@ impl CompletionQueue {
     /// Has the queue ring on `channel` when it is armed, for good.
     ///
     /// # Errors
-    /// Where the core has stopped.
+    /// Returns an error if the core has stopped.
     pub fn ring_on(&mut self, channel: &CompletionChannel) -> Result<(), Error> {
         let notifier = Arc::new(Notifier::new(channel.descriptor.clone()));
         let (id, bell) = (self.handle.id, notifier.clone());

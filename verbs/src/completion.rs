@@ -46,7 +46,7 @@ impl CompletionQueue {
     /// it runs one turn first where there are none yet.
     ///
     /// # Errors
-    /// Where the queue overflowed (once what it holds has been polled), or the core has stopped.
+    /// Returns an error if the queue overflowed (once what it holds has been polled), or the core has stopped.
     pub fn poll(&mut self, into: &mut [Completion]) -> Result<usize, PollError> {
         let most = into.len();
         let mut free = into.iter_mut();

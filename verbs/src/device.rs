@@ -135,7 +135,7 @@ impl Device {
     /// Opens the port that `config` names and starts its core.
     ///
     /// # Errors
-    /// Where the port can't be opened, or the configuration does not fit it.
+    /// Returns an error if the port can't be opened, or the configuration does not fit it.
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
         let name = config.port.clone().ok_or(crate::ConfigError::NoPort)?;
         let failed = |reason: String| Error::port(&name, reason);
@@ -170,7 +170,7 @@ impl Device {
     /// a port's name and buffers is not used.
     ///
     /// # Errors
-    /// Where the configuration does not fit the port.
+    /// Returns an error if the configuration does not fit the port.
     pub fn open_on<P: PacketIo + 'static>(
         port: P,
         own: OwnPort,
@@ -255,7 +255,7 @@ impl Device {
     /// What the device is.
     ///
     /// # Errors
-    /// Where the core has stopped.
+    /// Returns an error if the core has stopped.
     pub fn query(&self) -> Result<DeviceInfo, Error> {
         self.inner.engine.check()?;
         Ok(self.inner.info.clone())
@@ -264,7 +264,7 @@ impl Device {
     /// What was counted since it was opened, by reason for what was dropped.
     ///
     /// # Errors
-    /// Where the core has stopped.
+    /// Returns an error if the core has stopped.
     pub fn counters(&self) -> Result<Counters, Error> {
         Ok(self.inner.engine.call(|station, _| station.endpoint.counters().clone())?)
     }
@@ -272,7 +272,7 @@ impl Device {
     /// What the core counted beside packets of queue pairs.
     ///
     /// # Errors
-    /// Where the core has stopped.
+    /// Returns an error if the core has stopped.
     pub fn core_counters(&self) -> Result<CoreCounters, Error> {
         Ok(self.inner.engine.call(|station, _| station.counters)?)
     }
@@ -286,7 +286,7 @@ impl Device {
     /// Makes a protection domain.
     ///
     /// # Errors
-    /// Where the core has stopped.
+    /// Returns an error if the core has stopped.
     pub fn allocate_pd(&self) -> Result<ProtectionDomain, Error> {
         let pd = self.inner.engine.call(|station, _| station.endpoint.create_pd())?;
         Ok(ProtectionDomain { device: self.inner.clone(), pd })
@@ -296,7 +296,7 @@ impl Device {
     /// [`max_cq_depth`](DeviceLimits::max_cq_depth).
     ///
     /// # Errors
-    /// Where a limit is passed or the core has stopped.
+    /// Returns an error if a limit is passed or the core has stopped.
     pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, Error> {
         CompletionQueue::new(self.inner.clone(), depth)
     }
@@ -304,7 +304,7 @@ impl Device {
     /// Names a neighbour's Ethernet address for good, so that nobody is asked for it.
     ///
     /// # Errors
-    /// Where there are more than 1024, or the core has stopped.
+    /// Returns an error if there are more than 1024, or the core has stopped.
     pub fn set_neighbour(&self, ip: IpAddr, mac: Mac) -> Result<(), Error> {
         let set = self.inner.engine.call(move |station, _| station.neighbours.set(ip, mac))?;
         set.map_err(|error| Error::port(&self.inner.info.port, error.to_string()))

@@ -50,7 +50,7 @@ impl MemoryRegion {
     /// Allocates `length` zeroed bytes, page-aligned, and registers them.
     ///
     /// # Errors
-    /// Where there is no memory, a limit is passed, or the core has stopped.
+    /// Returns an error if there is no memory, a limit is passed, or the core has stopped.
     pub fn alloc(pd: &ProtectionDomain, length: usize, access: Access) -> Result<Self, Error> {
         let none = Error::OutOfMemory { length };
         // Never of no bytes, so that the allocation is one; registering refuses such a region.
@@ -74,7 +74,7 @@ impl MemoryRegion {
     /// reference to them may be in use while the peer or a posted request may touch them.
     ///
     /// # Errors
-    /// Where the address is null, a limit is passed or the core has stopped.
+    /// Returns an error if the address is null, a limit is passed or the core has stopped.
     pub unsafe fn register_raw(
         pd: &ProtectionDomain,
         address: *mut u8,
@@ -172,7 +172,7 @@ impl MemoryRegion {
     /// Copies bytes out, from `offset` on.
     ///
     /// # Errors
-    /// Where the range leaves the region; nothing is copied then.
+    /// Returns an error if the range leaves the region; nothing is copied then.
     ///
     /// # Panics
     /// Panics if the memory was unmapped since it was registered.
@@ -186,7 +186,7 @@ impl MemoryRegion {
     /// Copies bytes in, from `offset` on.
     ///
     /// # Errors
-    /// Where the range leaves the region; nothing is copied then.
+    /// Returns an error if the range leaves the region; nothing is copied then.
     ///
     /// # Panics
     /// Panics if the memory was unmapped since it was registered.
@@ -200,7 +200,7 @@ impl MemoryRegion {
     /// One byte as it stands now: cheap enough to spin on while a peer WRITEs it.
     ///
     /// # Errors
-    /// Where `offset` leaves the region.
+    /// Returns an error if `offset` leaves the region.
     pub fn byte(&self, offset: usize) -> Result<u8, BoundsError> {
         let at = self.check(offset, 1)?;
         // SAFETY: checked to lie in the region; a byte is always aligned.
@@ -210,7 +210,7 @@ impl MemoryRegion {
     /// A buffer for a work request.
     ///
     /// # Errors
-    /// Where the range leaves the region.
+    /// Returns an error if the range leaves the region.
     pub fn sge(&self, offset: usize, length: u32) -> Result<Sge, BoundsError> {
         let address = self.address_of(offset, length as usize)?;
         Ok(Sge { address, length, lkey: self.region.lkey })
@@ -224,7 +224,7 @@ impl MemoryRegion {
     /// Memory windows that are bound to it now.
     ///
     /// # Errors
-    /// Where the core has stopped.
+    /// Returns an error if the core has stopped.
     pub fn windows(&self) -> Result<u32, Error> {
         let lkey = self.region.lkey;
         Ok(self.device.engine.call(move |station, _| station.endpoint.windows_of(lkey))??)

@@ -19,7 +19,7 @@ impl Device {
     /// Events from now on. Each call's result hears all of them.
     ///
     /// # Errors
-    /// Where the process has no descriptor left.
+    /// Returns an error if the process has no descriptor left.
     pub fn events(&self) -> Result<Events, Error> {
         self.events_where(|_| true)
     }
@@ -27,7 +27,7 @@ impl Device {
     /// Events that `filter` lets pass. The core calls it, seldom, so it must call neither the device nor these events.
     ///
     /// # Errors
-    /// Where the process has no descriptor left.
+    /// Returns an error if the process has no descriptor left.
     pub fn events_where(
         &self,
         filter: impl Fn(&AsyncEvent) -> bool + Send + Sync + 'static,

@@ -33,7 +33,7 @@ impl Device {
     /// Opens queue pair 1.
     ///
     /// # Errors
-    /// Where it is open already, the process has no descriptor left, or the core has stopped.
+    /// Returns an error if it is open already, the process has no descriptor left, or the core has stopped.
     pub fn open_management(&self) -> Result<ManagementPort, Error> {
         let bell = EventFd::new(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE);
         let bell = Arc::new(bell.map_err(|error| Error::Descriptor(error.to_string()))?);
@@ -53,7 +53,7 @@ impl ManagementPort {
     /// is answered the way that it came; anybody else's Ethernet address must be known, or is asked for.
     ///
     /// # Errors
-    /// Where the peer can't be reached, there is no such GID, too many wait, or the core has stopped.
+    /// Returns an error if the peer can't be reached, there is no such GID, too many wait, or the core has stopped.
     pub fn send(&self, gid: usize, to: IpAddr, mad: Mad) -> Result<Sent, Error> {
         let info = &self.device.info;
         let count = info.gids.len();
@@ -85,7 +85,7 @@ impl ManagementPort {
     /// a wait. Whoever invents the address that a datagram comes from never gets so far.
     ///
     /// # Errors
-    /// Where nobody answered, there is no way there, or the core has stopped.
+    /// Returns an error if the peer does not answer, there is no route, or the core has stopped.
     pub fn finds(&self, peer: IpAddr) -> Result<bool, Error> {
         Ok(self.device.engine.look_up(peer)?.is_some())
     }
@@ -108,7 +108,7 @@ impl ManagementPort {
     /// The oldest datagram that came, and who sent it.
     ///
     /// # Errors
-    /// Where the core has stopped.
+    /// Returns an error if the core has stopped.
     pub fn receive(&self) -> Result<Option<(IpAddr, Mad)>, Error> {
         // Nothing to read is as well.
         let _ = self.bell.take();

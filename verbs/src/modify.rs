@@ -11,7 +11,7 @@ impl Device {
     /// The Ethernet address to which packets for `address` go. Waits for the answer, 3 s at most.
     ///
     /// # Errors
-    /// Where nobody answers, there is no route, or the core has stopped.
+    /// Returns an error if the peer does not answer, there is no route, or the core has stopped.
     pub fn resolve(&self, address: IpAddr) -> Result<Mac, Error> {
         Ok(self.inner.engine.resolve(address)?)
     }

@@ -113,7 +113,7 @@ impl QueuePairBuilder {
     /// Makes the queue pair, in INIT: receives may be posted.
     ///
     /// # Errors
-    /// Where a limit is passed, the device has no such GID, or the core has stopped.
+    /// Returns an error if a limit is passed, the device has no such GID, or the core has stopped.
     pub fn build(self) -> Result<QueuePair, Error> {
         let (access, queue_key, partition_key) = (self.access, self.queue_key, self.partition_key);
         let init = match self.service {
@@ -265,7 +265,7 @@ impl QueuePair {
     /// before its own `connect` returned is answered.
     ///
     /// # Errors
-    /// Where the peer can't be reached, an option is out of its range, or the queue pair was connected before.
+    /// Returns an error if the peer can't be reached, an option is out of its range, or the queue pair was connected before.
     pub fn connect(&mut self, remote: &QpEndpoint, options: &ConnectOptions) -> Result<(), Error> {
         if self.state != State::Init {
             return Err(Error::NotInInit { qpn: self.qpn(), state: self.state });
@@ -284,7 +284,7 @@ impl QueuePair {
     /// sends; without one, as the device's rules say that name no peer.
     ///
     /// # Errors
-    /// Where it is a connection's, or did so before.
+    /// Returns an error if the queue pair is a connection's, or was opened before.
     pub fn open(&mut self, congestion: Option<Congestion>) -> Result<(), Error> {
         let congestion = congestion.unwrap_or(DEFAULT_CONGESTION);
         self.modify(Modify::ReadyToReceiveDatagrams { mtu: self.device.info.mtu })?;
@@ -300,7 +300,7 @@ impl QueuePair {
     /// Hands one send request to the core.
     ///
     /// # Errors
-    /// Where the queue is full, the request passes a limit, or the queue pair is not connected. Nothing of it was done.
+    /// Returns an error if the queue is full, the request passes a limit, or the queue pair is not connected. Nothing of it was done.
     pub fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
         let result = match self.refusal() {
             None => self.rings.push_send(request),
@@ -352,7 +352,7 @@ impl QueuePair {
     /// Hands one receive request to the core.
     ///
     /// # Errors
-    /// Where the queue is full or the request passes a limit. Nothing of it was done.
+    /// Returns an error if the queue is full or the request passes a limit. Nothing of it was done.
     pub fn post_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
         let result = self.push_recv(request);
         self.ring_doorbell();
@@ -384,7 +384,7 @@ impl QueuePair {
     /// What the queue pair says of itself.
     ///
     /// # Errors
-    /// Where the core has stopped.
+    /// Returns an error if the core has stopped.
     pub fn query(&self) -> Result<QpReport, Error> {
         let qpn = self.qpn();
         let report = self.device.engine.call(move |station, _| station.endpoint.report(qpn))?;
@@ -394,7 +394,7 @@ impl QueuePair {
     /// To the error state: everything outstanding is flushed.
     ///
     /// # Errors
-    /// Where the core has stopped.
+    /// Returns an error if the core has stopped.
     pub fn fail(&mut self) -> Result<(), Error> {
         self.modify(Modify::Error)
     }

@@ -28,7 +28,7 @@ impl ProtectionDomain {
     /// Makes a shared receive queue for `depth` requests of up to `max_sge` buffers.
     ///
     /// # Errors
-    /// Where a limit is passed, or the core has stopped.
+    /// Returns an error if a limit is passed, or the core has stopped.
     pub fn shared_receive_queue(&self, depth: u32, max_sge: u32) -> Result<SharedReceiveQueue, Error> {
         SharedReceiveQueue::new(&self.device, SrqInit { pd: self.pd, depth, max_sge, xrc: None }, None)
     }
@@ -62,7 +62,7 @@ impl SharedReceiveQueue {
     /// Hands one receive request to the core, for whichever queue pair comes first.
     ///
     /// # Errors
-    /// Where the queue is full or the request passes a limit. Nothing of it was done.
+    /// Returns an error if the queue is full or the request passes a limit. Nothing of it was done.
     pub fn post_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
         let result = self.rings.push_recv(request);
         // After a refusal too: a full queue's poster waits for the core to say what is done.
@@ -95,7 +95,7 @@ impl SharedReceiveQueue {
     /// What the queue says of itself.
     ///
     /// # Errors
-    /// Where the core has stopped.
+    /// Returns an error if the core has stopped.
     pub fn query(&self) -> Result<SrqReport, Error> {
         let id = self.handle.id;
         let report = self.handle.device.engine.call(move |station, _| station.endpoint.srq_report(id))?;

@@ -20,7 +20,7 @@ impl ProtectionDomain {
     /// Makes a memory window that is bound to nothing.
     ///
     /// # Errors
-    /// Where a limit is passed, or the core has stopped.
+    /// Returns an error if a limit is passed, or the core has stopped.
     pub fn memory_window(&self, kind: WindowKind) -> Result<MemoryWindow, Error> {
         let pd = self.pd;
         let rkey = self.device.engine.call(move |station, _| station.endpoint.create_window(pd, kind))??;
@@ -45,7 +45,7 @@ impl MemoryWindow {
     /// [`Access::WINDOWS`], and [`Access::LOCAL_WRITE`] where the peer may write.
     ///
     /// # Errors
-    /// Where the range leaves the region; the key stays as it was.
+    /// Returns an error if the range leaves the region; the key stays as it was.
     pub fn binding(
         &mut self,
         region: &MemoryRegion,

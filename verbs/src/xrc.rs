@@ -35,7 +35,7 @@ impl Device {
     /// Makes an XRC domain.
     ///
     /// # Errors
-    /// Where there is one too many, or the core has stopped.
+    /// Returns an error if there is one too many, or the core has stopped.
     pub fn xrc_domain(&self) -> Result<XrcDomain, Error> {
         let device = self.inner.clone();
         let id = device.engine.call(|station, _| station.endpoint.create_xrcd())??;
@@ -68,7 +68,7 @@ impl ProtectionDomain {
     /// the keys of requests that name the queue are those of this protection domain.
     ///
     /// # Errors
-    /// Where a limit is passed, domain or queue are another device's, or the core has stopped.
+    /// Returns an error if a limit is passed, domain or queue are another device's, or the core has stopped.
     pub fn xrc_receive_queue(
         &self,
         domain: &XrcDomain,
@@ -118,7 +118,7 @@ impl TargetBuilder {
     /// Makes the target, in INIT. It is connected as any queue pair, and posts nothing.
     ///
     /// # Errors
-    /// Where the device has no such GID, there is one queue pair too many, or the core has stopped.
+    /// Returns an error if the device has no such GID, there is one queue pair too many, or the core has stopped.
     pub fn build(self) -> Result<QueuePair, Error> {
         let (access, partition_key) = (self.access, self.partition_key);
         let mut qp = self.build_reset()?;

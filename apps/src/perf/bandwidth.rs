@@ -71,7 +71,7 @@ struct Driver<'a> {
 /// Sends as `run` says and waits for the last completion.
 ///
 /// # Errors
-/// Where a request is refused or fails.
+/// Returns a failure if a request is refused or fails.
 pub fn send(link: &mut Link, run: Run) -> Result<Bandwidth, Failure> {
     let templates =
         (0..link.qps.len()).map(|qp| link.request(qp, run.size)).collect::<Result<Vec<_>, _>>()?;

@@ -23,7 +23,7 @@ struct Player<'a> {
 /// Where a WRITE's arrival shows: its last byte, cleared before both sides start.
 ///
 /// # Errors
-/// Where the size does not fit the region.
+/// Returns a failure if the size does not fit the region.
 pub fn prepare(link: &Link, verb: Verb, size: u64) -> Result<(), Failure> {
     if verb == Verb::Write {
         let last = last_byte(size);
@@ -37,7 +37,7 @@ pub fn prepare(link: &Link, verb: Verb, size: u64) -> Result<(), Failure> {
 /// The client's side: times every exchange.
 ///
 /// # Errors
-/// Where a request is refused or fails.
+/// Returns a failure if a request is refused or fails.
 pub fn measure(link: &mut Link, verb: Verb, size: u64, amount: Amount) -> Result<Latency, Failure> {
     let mut latencies = Latencies::new(if matches!(verb, Verb::Write | Verb::Send) { 2 } else { 1 });
     let mut player = Player::new(link, verb, size)?;
@@ -71,7 +71,7 @@ pub fn measure(link: &mut Link, verb: Verb, size: u64, amount: Amount) -> Result
 /// The server's side: answers until the client is through, and gives what the client says of it.
 ///
 /// # Errors
-/// Where a request is refused or fails, or the control connection breaks.
+/// Returns a failure if a request is refused or fails, or the control connection breaks.
 pub fn answer(
     link: &mut Link,
     handshake: &mut dyn Handshake,
@@ -98,7 +98,7 @@ pub fn answer(
 /// The server's side where the client doesn't tell when it is through: answers as many as it was told to, and times them.
 ///
 /// # Errors
-/// Where a request is refused or fails.
+/// Returns a failure if a request is refused or fails.
 pub fn answer_counted(
     link: &mut Link,
     handshake: &mut dyn Handshake,

@@ -98,7 +98,7 @@ impl Link {
     /// Makes queue pairs and memory on `device`.
     ///
     /// # Errors
-    /// Where a limit is passed or memory lacks.
+    /// Returns a failure if a limit is passed or memory lacks.
     pub fn new(
         device: Device,
         plan: &Plan,
@@ -170,7 +170,7 @@ impl Link {
     /// Connects every queue pair and posts the receives.
     ///
     /// # Errors
-    /// Where the peer can't be reached, or its memory is smaller than ours.
+    /// Returns a failure if the peer can't be reached, or its memory is smaller than ours.
     pub fn connect(
         &mut self,
         peer: &Side,
@@ -236,7 +236,7 @@ impl Link {
     /// A request of `size` bytes on queue pair `qp`; its id and signalling are the caller's.
     ///
     /// # Errors
-    /// Where the range leaves the region.
+    /// Returns a failure if the range leaves the region.
     pub fn request(&self, qp: usize, size: u64) -> Result<SendRequest, Failure> {
         let length = u32::try_from(size).map_err(|_| Failure::usage("-s: a message has at most 2 GiB"))?;
         let there = self.remote.at(self.inbound(qp) as u64);
@@ -287,7 +287,7 @@ impl Link {
     /// Takes SENDs that arrived and posts as many receives again; gives how many.
     ///
     /// # Errors
-    /// Where a receive failed.
+    /// Returns a failure if a receive failed.
     pub fn receive(&mut self) -> Result<usize, Failure> {
         if !self.receives {
             return Ok(0);
@@ -327,7 +327,7 @@ impl Link {
     /// Keeps things going while this side waits for the control connection. Gives whether there was work.
     ///
     /// # Errors
-    /// Where a receive failed.
+    /// Returns a failure if a receive failed.
     pub fn idle(&mut self) -> Result<bool, Failure> {
         let received = self.receive()?;
         Ok(self.device.progress() || received > 0)
@@ -385,7 +385,7 @@ impl Link {
     /// Takes send completions without looking at more than their success.
     ///
     /// # Errors
-    /// Where one failed.
+    /// Returns a failure if one failed.
     pub fn drain(&mut self) -> Result<usize, Failure> {
         let mut batch = [blank(&self.qps[0]); BATCH];
         let count = self.send_cq.poll(&mut batch).map_err(failed)?;

@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Connects to the server, which may start a little later than the client.
 ///
 /// # Errors
-/// Where the name is unknown or nobody answers in time.
+/// Returns a failure if the name is unknown or no address answers in time.
 pub fn connect(host: &str, port: u16, tool: Tool) -> Result<Control, Failure> {
     let addresses = resolve(host, port)?;
     let since = Instant::now();
@@ -81,7 +81,7 @@ impl Reception {
     /// Opens for clients, and says so.
     ///
     /// # Errors
-    /// Where the port can't be listened on.
+    /// Returns a failure if the port can't be listened on.
     pub fn open(port: u16) -> Result<Self, Failure> {
         let listener = listen(port)?;
         outln!("{WAITING}")?;
@@ -92,7 +92,7 @@ impl Reception {
     /// language has no words for it.
     ///
     /// # Errors
-    /// Where waiting itself fails. A client that is refused is told why, and the wait goes on.
+    /// Returns a failure if waiting itself fails. A client that is refused is told why, and the wait goes on.
     pub fn accept(
         &mut self,
         args: &PerfArgs,

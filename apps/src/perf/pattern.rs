@@ -13,7 +13,7 @@ pub fn seed(plan: u64, size: u64, qp: usize, from_client: bool) -> u64 {
 /// Fills `length` bytes at `offset` and gives their checksum.
 ///
 /// # Errors
-/// Where the range leaves the region.
+/// Returns a failure if the range leaves the region.
 pub fn fill(memory: &MemoryRegion, offset: usize, length: usize, seed: u64) -> Result<u64, BoundsError> {
     let mut sum = Checksum::default();
     let mut chunk = vec![0; CHUNK.min(length)];
@@ -29,7 +29,7 @@ pub fn fill(memory: &MemoryRegion, offset: usize, length: usize, seed: u64) -> R
 /// The checksum of what stands there.
 ///
 /// # Errors
-/// Where the range leaves the region.
+/// Returns a failure if the range leaves the region.
 pub fn checksum(memory: &MemoryRegion, offset: usize, length: usize) -> Result<u64, BoundsError> {
     let mut sum = Checksum::default();
     let mut chunk = vec![0; CHUNK.min(length)];
@@ -44,7 +44,7 @@ pub fn checksum(memory: &MemoryRegion, offset: usize, length: usize) -> Result<u
 /// The first byte that is not the pattern's.
 ///
 /// # Errors
-/// Where the range leaves the region.
+/// Returns a failure if the range leaves the region.
 pub fn first_difference(
     memory: &MemoryRegion,
     offset: usize,

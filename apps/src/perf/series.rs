@@ -39,7 +39,7 @@ impl Series {
     /// Makes the file.
     ///
     /// # Errors
-    /// Where it can't be made.
+    /// Returns a failure if it can't be made.
     pub fn create(file: &Path) -> Result<Self, Failure> {
         let writer = csv::Writer::from_path(file).map_err(|error| failed(file, error))?;
         Ok(Self { file: file.to_owned(), writer, next: Instant::now() })
@@ -49,7 +49,7 @@ impl Series {
     /// completed.
     ///
     /// # Errors
-    /// Where the core has stopped, or the disk is full.
+    /// Returns a failure if the core has stopped, or the disk is full.
     pub fn note(&mut self, link: &Link, each: impl Fn(usize) -> (bool, u64)) -> Result<(), Failure> {
         let now = Instant::now();
         if now < self.next {
@@ -74,7 +74,7 @@ impl Series {
     /// Writes what is still to be written.
     ///
     /// # Errors
-    /// Where the disk is full.
+    /// Returns a failure if the disk is full.
     pub fn end(mut self) -> Result<(), Failure> {
         self.writer.flush().map_err(|error| failed(&self.file, error))
     }

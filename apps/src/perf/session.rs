@@ -39,7 +39,7 @@ impl<'a> Session<'a> {
     /// Makes this side's queue pairs and memory.
     ///
     /// # Errors
-    /// Where the port does not carry the MTU, or a limit is passed.
+    /// Returns a failure if the port does not carry the MTU, or a limit is passed.
     pub fn new(device: Device, args: &'a PerfArgs, plan: Plan) -> Result<Self, Failure> {
         let json = args.output.json_path().as_deref().map(OutFile::open).transpose()?;
         let is_client = args.host.is_some();

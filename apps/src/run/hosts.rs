@@ -36,7 +36,7 @@ impl Hosts {
     /// Makes `count` hosts with links of `mtu`.
     ///
     /// # Errors
-    /// Where `ip` is missing or refused: it takes root.
+    /// Returns a failure if `ip` is missing or refused: it takes root.
     pub fn make(count: u8, mtu: u16, link: Link) -> Result<Self, Failure> {
         stale::sweep();
         // From here on what was made is removed, also where the rest can't be.

@@ -36,7 +36,7 @@ struct Rank {
 /// Runs `command` in each host until all have ended; gives the first failing rank's exit code.
 ///
 /// # Errors
-/// Where the program can't be started, or a signal came.
+/// Returns a failure if the program can't be started, or a signal came.
 pub fn run(
     hosts: &Hosts,
     libraries: &Path,

@@ -50,7 +50,7 @@ impl Control {
     /// Sends all of `bytes`.
     ///
     /// # Errors
-    /// Where the connection broke, or the other side takes nothing for too long.
+    /// Returns a failure if the connection broke, or the other side takes nothing for too long.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let mut rest = bytes;
         let since = Instant::now();
@@ -71,7 +71,7 @@ impl Control {
     /// Takes in what has come; `false` where there was nothing.
     ///
     /// # Errors
-    /// Where the other side closed, or the connection broke.
+    /// Returns a failure if the other side closed, or the connection broke.
     pub fn take_in(&mut self) -> Result<bool, Failure> {
         let mut chunk = [0; 4096];
         loop {

@@ -48,7 +48,7 @@ impl Pingpong {
     /// Speaks on `control`; both sides run `plan`.
     ///
     /// # Errors
-    /// Where the plan is no ping-pong of SENDs.
+    /// Returns a failure if the plan is no ping-pong of SENDs.
     pub fn new(control: Control, plan: Plan, is_client: bool) -> Result<Self, Failure> {
         let is_pingpong = plan.tool.verb == Verb::Send && plan.tool.kind == Kind::Latency;
         if !is_pingpong || plan.sizes.len() > 1 || !matches!(plan.amount, Amount::Messages(_)) {

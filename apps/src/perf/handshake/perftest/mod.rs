@@ -112,7 +112,7 @@ impl Perftest {
     /// Speaks on `control`; both sides run `plan`.
     ///
     /// # Errors
-    /// Where the plan has what stock perftest does not.
+    /// Returns a failure if the plan has what stock perftest does not.
     pub fn new(control: Control, plan: Plan, is_client: bool) -> Result<Self, Failure> {
         let refusal = if plan.sizes.len() > 1 {
             "-a is not supported with stock perftest; give one -s on both sides"

@@ -1,5 +1,5 @@
--- What tshark and Wireshark don't know of Ferroce's packets: telemetry as HPCC INT, INT-MD, IFA and AECN, and the opcodes from
--- 0xC0 on. IOAM they read themselves.
+-- What tshark and Wireshark don't know of Ferroce's packets: telemetry as HPCC INT, INT-MD, IFA, AECN and CSIG, and the opcodes
+-- from 0xC0 on. IOAM they read themselves.
 --
 --   tshark -X lua_script:scripts/ferroce.lua -r capture.pcap -V
 --
@@ -23,6 +23,7 @@ local hpcc = Proto("hpcc", "HPCC INT")
 local int_md = Proto("int_md", "P4 INT-MD")
 local ifa = Proto("ifa", "IFA 2.0")
 local aecn = Proto("aecn", "Advanced ECN")
+local csig = Proto("csig", "CSIG")
 
 -- A protocol's fields, by their names.
 local function fields(proto, list)
@@ -110,6 +111,14 @@ local AECN = fields(aecn, {
   queue = ProtoField.uint8("aecn.queue", "Queue utilization (1/128, max)"),
   delay = ProtoField.uint8("aecn.delay", "Queue delay (us, sum)"),
   congested = ProtoField.uint8("aecn.congested", "Congested hops (sum)"),
+})
+
+local SIGNALS = { [0] = "min(ABW)", "min(ABW/C)", "max(per-hop delay)" }
+local CSIG = fields(csig, {
+  signal = ProtoField.uint8("csig.t", "Signal", base.DEC, SIGNALS),
+  value = ProtoField.uint32("csig.s", "Value"),
+  locator = ProtoField.uint16("csig.lm", "Locator", base.HEX),
+  ethertype = ProtoField.uint16("csig.type", "Type", base.HEX),
 })
 
 local function record(tvb, tree)
@@ -296,6 +305,26 @@ function aecn_after.dissector(_, _, tree)
   end
 end
 register_postdissector(aecn_after)
+
+-- The TPID is read already. Compact: T 3, R 1, S 5, LM 7; wide: LM 16, T 4, S 20, R 8.
+local ethertypes = DissectorTable.get("ethertype")
+local function tag(tvb, pinfo, tree, length)
+  if tvb:len() < length + 2 then return 0 end
+  local part, data = tree:add(csig, tvb(0, length + 2)), tvb(0, length)
+  local first, value, locator = 0, data:bitfield(4, 5), data:bitfield(9, 7)
+  if length == 6 then first, value, locator = 16, data:bitfield(20, 20), data:bitfield(0, 16) end
+  part:add(CSIG.signal, data, data:bitfield(first, length == 6 and 4 or 3))
+  part:add(CSIG.value, data, value)
+  part:add(CSIG.locator, data, locator)
+  part:add(CSIG.ethertype, tvb(length, 2))
+  ethertypes:try(tvb(length, 2):uint(), tvb(length + 2):tvb(), pinfo, tree)
+  return tvb:len()
+end
+function csig.dissector(tvb, pinfo, tree) return tag(tvb, pinfo, tree, 2) end
+local csig_wide = Proto("csig_wide", "CSIG, wide")
+function csig_wide.dissector(tvb, pinfo, tree) return tag(tvb, pinfo, tree, 6) end
+ethertypes:add(0x9900, csig)
+ethertypes:add(0x9901, csig_wide)
 
 local udp = DissectorTable.get("udp.port")
 udp:add(4791, ferroce)

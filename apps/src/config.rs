@@ -27,7 +27,7 @@ pub struct Args {
 }
 
 /// Variables, by the key of a file that they go before.
-const VARIABLES: [(&str, &str); 8] = [
+const VARIABLES: [(&str, &str); 9] = [
     ("port", "FERROCE_PORT"),
     ("ip", "FERROCE_IP"),
     ("vlan", "FERROCE_VLAN"),
@@ -35,6 +35,7 @@ const VARIABLES: [(&str, &str); 8] = [
     ("queue_pairs", "FERROCE_QUEUE_PAIRS"),
     ("int_port", "FERROCE_INT_PORT"),
     ("aecn_option", "FERROCE_AECN_OPTION"),
+    ("csig_tpid", "FERROCE_CSIG_TPID"),
     ("congestion", "FERROCE_CC"),
 ];
 

@@ -156,13 +156,17 @@ fn records_of_every_format_are_told() {
     let (code, out, _) = pcap(&["--json", file.to_str().expect("UTF-8")], b"");
     assert_eq!(code, 0);
     let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    for format in ["int-md", "ioam", "ifa", "aecn"] {
+    for format in ["int-md", "ioam", "ifa", "aecn", "csig", "csig-wide"] {
         let told = lines.iter().filter(|line| line["format"] == format);
         let records: Vec<&Value> =
             told.flat_map(|line| line["records"].as_array().expect("an array")).collect();
         assert!(!records.is_empty(), "{format}");
         for record in records {
-            let says = if format == "aecn" { &record["utilisation"] } else { &record["queue_bytes"] };
+            let says = match format {
+                "aecn" => &record["utilisation"],
+                "csig" | "csig-wide" => &record["available"],
+                _ => &record["queue_bytes"],
+            };
             assert!(says.as_f64().is_some_and(|number| number > 0.0), "{format}: {record}");
         }
     }

@@ -84,9 +84,14 @@ fn frames() -> Vec<Vec<u8>> {
         packet(Format::Hpcc, false, &data(Bth::TELEMETRY), &[0xaa; 16]),
         packet(Format::Hpcc, true, &probe(8), &[0; 64]),
     ];
-    for (format, v6) in
-        [(Format::IntMd, false), (Format::Ioam, true), (Format::Ifa, false), (Format::Aecn, true)]
-    {
+    for (format, v6) in [
+        (Format::IntMd, false),
+        (Format::Ioam, true),
+        (Format::Ifa, false),
+        (Format::Aecn, true),
+        (Format::Csig, false),
+        (Format::CsigWide, true),
+    ] {
         frames.push(packet(format, v6, &data(0), &[0xaa; 16]));
         frames.push(packet(format, true, &probe(0), &[]));
     }

@@ -79,6 +79,8 @@ pub enum ConfigError {
     Numbers(#[from] NumbersError),
     #[error("AECN option {0:?}: write it as 0x3e or 62")]
     AecnOption(String),
+    #[error("CSIG TPID {0:?}: write it as 0x9900 or 39168")]
+    CsigTpid(String),
     #[error("INT port {0:?}: it is a UDP port")]
     IntPort(String),
     #[error("{given} buffers: it is 256 to 1048576")]
@@ -182,6 +184,9 @@ impl DeviceConfig {
         let int_port =
             int_port.map(|text| text.parse().map_err(|_| ConfigError::IntPort(text))).transpose()?;
         config.set_numbers(int_port, std::env::var("FERROCE_AECN_OPTION").ok().as_deref())?;
+        if let Ok(text) = std::env::var("FERROCE_CSIG_TPID") {
+            config.set_csig_tpid(&text)?;
+        }
         if let Ok(text) = std::env::var("FERROCE_VLAN") {
             let id = text.parse().map_err(|_| ConfigError::Vlan(text))?;
             config = config.vlan(id)?;
@@ -207,7 +212,13 @@ impl DeviceConfig {
             .map(|text| parse_option_type(text).map_err(|_| ConfigError::AecnOption(text.to_owned())));
         let (port, option) =
             (int_port.unwrap_or(before.int_port()), option.transpose()?.unwrap_or(before.aecn_option()));
-        self.numbers = Numbers::new(port, option)?;
+        self.numbers = Numbers::new(port, option)?.with_csig_tpid(before.csig_tpid())?;
+        Ok(())
+    }
+
+    pub(crate) fn set_csig_tpid(&mut self, text: &str) -> Result<(), ConfigError> {
+        let tpid = parse_ethertype(text).map_err(|_| ConfigError::CsigTpid(text.to_owned()))?;
+        self.numbers = self.numbers.with_csig_tpid(tpid)?;
         Ok(())
     }
 
@@ -425,6 +436,18 @@ pub fn parse_option_type(text: &str) -> Result<u8, String> {
     number.map_err(|_| format!("`{text}` is no option type; write 0x3e or 62"))
 }
 
+/// An EtherType: `0x9900` or `39168`.
+///
+/// # Errors
+/// Returns an error if `text` is no number of 16 bits.
+pub fn parse_ethertype(text: &str) -> Result<u16, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u16::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    number.map_err(|_| format!("`{text}` is no EtherType; write 0x9900 or 39168"))
+}
+
 pub(crate) fn vlan(id: u16) -> Result<Vlan, ConfigError> {
     if (1..=4094).contains(&id) { Ok(Vlan(id)) } else { Err(ConfigError::Vlan(id.to_string())) }
 }
@@ -438,10 +461,15 @@ mod tests {
         let numbers = |text: &str| text.parse::<DeviceConfig>().map(|config| config.numbers);
         assert_eq!(numbers("int_port = 5000"), Ok(Numbers::new(5000, 0x3e).unwrap()));
         assert_eq!(numbers("aecn_option = '0x3f'"), Ok(Numbers::new(1021, 0x3f).unwrap()));
+        assert_eq!(numbers("csig_tpid = '0x88b5'"), Ok(Numbers::DEFAULT.with_csig_tpid(0x88b5).unwrap()));
         assert_eq!(numbers(""), Ok(Numbers::DEFAULT));
-        for (text, says) in
-            [("int_port = 4791", "4791"), ("aecn_option = '0x31'", "IOAM"), ("aecn_option = 'x'", "0x3e")]
-        {
+        for (text, says) in [
+            ("int_port = 4791", "4791"),
+            ("aecn_option = '0x31'", "IOAM"),
+            ("aecn_option = 'x'", "0x3e"),
+            ("csig_tpid = '0x0800'", "0x0800"),
+            ("csig_tpid = 'x'", "0x9900"),
+        ] {
             assert!(numbers(text).unwrap_err().to_string().contains(says), "{text}");
         }
     }

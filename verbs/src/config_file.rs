@@ -26,6 +26,7 @@ struct Text {
     feedback_key_file: Option<String>,
     int_port: Option<u16>,
     aecn_option: Option<String>,
+    csig_tpid: Option<String>,
     #[serde(default)]
     congestion: Vec<RuleText>,
     #[serde(default)]
@@ -109,6 +110,9 @@ pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
         None => feedback_key_from_env()?,
     };
     all.set_numbers(file.int_port, file.aecn_option.as_deref())?;
+    if let Some(text) = &file.csig_tpid {
+        all.set_csig_tpid(text)?;
+    }
     for (number, rule) in (1..).zip(&file.congestion) {
         let rule = rule.build(key).map_err(|RuleError { offset, reason }| {
             let line = line_of(text, offset);
@@ -163,7 +167,7 @@ fn wrong(reason: String) -> ConfigError {
 }
 
 /// Reads the `ferroce.toml` format: `port` (one, or a list), `ip` (a list), `gateway`, `vlan`, `progress`, `idle`, `mtu`, `buffers`,
-/// `queue_pairs`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), `[[congestion]]` rules, and `[[device]]`
+/// `queue_pairs`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), `csig_tpid` (`"0x9900"`), `[[congestion]]` rules, and `[[device]]`
 /// tables with those of the first ten that a device has otherwise. Of several devices, the first.
 impl FromStr for DeviceConfig {
     type Err = ConfigError;

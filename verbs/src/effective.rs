@@ -31,6 +31,7 @@ impl DeviceConfig {
             ("link_rate", self.link_rate.map(|rate| rate.to_string())),
             ("int_port", Some(numbers.int_port().to_string())),
             ("aecn_option", Some(format!("{:#04x}", numbers.aecn_option()))),
+            ("csig_tpid", Some(format!("{:#06x}", numbers.csig_tpid()))),
         ]
     }
 
@@ -64,6 +65,7 @@ mod tests {
             ("queue_pairs", "9"),
             ("int_port", "1021"),
             ("aecn_option", "0x3f"),
+            ("csig_tpid", "0x9900"),
         ] {
             assert_eq!(shown[key].as_deref(), Some(value), "{key}");
         }

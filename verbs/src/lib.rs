@@ -78,7 +78,7 @@ mod xrc;
 pub use address::{AddressHandle, AddressOptions};
 pub use channel::CompletionChannel;
 pub use completion::CompletionQueue;
-pub use config::{Address, ConfigError, DeviceConfig, parse_option_type, port_list};
+pub use config::{Address, ConfigError, DeviceConfig, parse_ethertype, parse_option_type, port_list};
 pub use congestion::{
     CcName, ChoiceError, CongestionChoice, CongestionRule, KeyError, Prefix, Setting, TelemetryMode,
     feedback_key_from_env, feedback_key_from_file, parse_bytes, parse_congestion, parse_duration, parse_rate,

@@ -10,6 +10,7 @@ use anstyle::{AnsiColor, Style};
 use cc::Rate;
 use reader::{Packet, Reader};
 use roce::Discard;
+use roce::wire::format::csig::Signal;
 use roce::wire::format::{HopReading, Reading};
 use roce::wire::telemetry::HopRecord;
 use roce::wire::{self, Frame, Header};
@@ -171,6 +172,10 @@ fn carried(reading: &Reading) -> Vec<Value> {
     match reading {
         Reading::Hops(hops) => hops.iter().map(hop).collect(),
         Reading::Inflight(share) => vec![json!({ "utilisation": f64::from(*share) / f64::from(1 << 20) })],
+        Reading::Signal(Signal::Available(share)) => {
+            vec![json!({ "available": f64::from(*share) / f64::from(1 << 20) })]
+        }
+        Reading::Signal(Signal::Delay(nanos)) => vec![json!({ "delay_ns": nanos })],
     }
 }
 

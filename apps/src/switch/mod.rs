@@ -88,7 +88,10 @@ pub struct Args {
     /// Type of AECN's hop-by-hop option
     #[arg(long, value_name = "TYPE", env = "FERROCE_AECN_OPTION", default_value = "0x3e", value_parser = settings::option_type)]
     aecn_option: u8,
-    /// The flows' base round trip, over which load is counted for AECN and direct responses
+    /// EtherType of CSIG's compact tag; the wide tag has the next
+    #[arg(long, value_name = "TYPE", env = "FERROCE_CSIG_TPID", default_value = "0x9900", value_parser = settings::ethertype)]
+    csig_tpid: u16,
+    /// The flows' base round trip, over which load is counted for AECN, CSIG and direct responses
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
     load_period: Duration,
     /// Sleep for up to TIME while nothing moves, for a core that others need: frames that come meanwhile wait for it

@@ -93,12 +93,22 @@ pub fn option_type(text: &str) -> Result<u8, String> {
     verbs::parse_option_type(text)
 }
 
+/// `0x9900` or `39168`.
+///
+/// # Errors
+/// Returns an error if `text` is no number of 16 bits.
+pub fn ethertype(text: &str) -> Result<u16, String> {
+    verbs::parse_ethertype(text)
+}
+
 /// The numbers that the network has for what no registry numbers.
 ///
 /// # Errors
 /// One of them means something else.
 fn numbers(args: &Args) -> Result<Numbers, Failure> {
-    Numbers::new(args.int_port, args.aecn_option).map_err(|wrong| Failure::usage(wrong.to_string()))
+    Numbers::new(args.int_port, args.aecn_option)
+        .and_then(|numbers| numbers.with_csig_tpid(args.csig_tpid))
+        .map_err(|wrong| Failure::usage(wrong.to_string()))
 }
 
 /// How senders are told of congestion at once, with the key that seals it.

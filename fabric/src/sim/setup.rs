@@ -343,7 +343,7 @@ impl Setup {
 
     /// Whether packets ask how loaded links are.
     pub(super) fn asks_for_load(&self) -> bool {
-        let asks = self.congestion.format == Format::Aecn || self.direct.is_some();
+        let asks = self.congestion.format.tells_load() || self.direct.is_some();
         self.hosts == Hosts::Endpoints && asks
     }
 

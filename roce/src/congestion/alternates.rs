@@ -2,6 +2,7 @@
 
 use super::collector::ratio;
 use super::paths::PathChoice;
+use super::signals::Signals;
 use crate::wire::format::{Hops, Reading};
 use crate::wire::telemetry::IntHeader;
 use crate::wire::{Frame, Report};
@@ -78,6 +79,12 @@ pub(super) fn elsewhere(
     let hops = match carried.read()? {
         Reading::Hops(hops) => hops,
         Reading::Inflight(utilisation) => {
+            let interval = u32::try_from(base_rtt.as_nanos()).unwrap_or(u32::MAX);
+            return Some(Report::Ratio { path_id: 0, utilisation, interval });
+        }
+        // A probe brings one of two: it takes both to say how busy the path is.
+        Reading::Signal(signal) => {
+            let utilisation = Signals::default().hear(signal, base_rtt)?;
             let interval = u32::try_from(base_rtt.as_nanos()).unwrap_or(u32::MAX);
             return Some(Report::Ratio { path_id: 0, utilisation, interval });
         }

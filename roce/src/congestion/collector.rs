@@ -3,6 +3,7 @@
 use super::alternates::{Alternates, elsewhere};
 use super::estimate::Estimates;
 use super::sampler::ETA_ONE;
+use super::signals::Signals;
 use crate::wire::format::{Hops, Reading};
 use crate::wire::telemetry::{HopRecord, IntHeader, MAX_HOPS};
 use crate::wire::{Frame, Header, Records, Report, Reverse, Setup, Tells};
@@ -78,6 +79,8 @@ pub(super) struct Collector {
     alternates: Alternates,
     /// What switches leave out.
     estimates: Estimates,
+    /// Of which a packet brings one.
+    signals: Signals,
 }
 
 impl Collector {
@@ -94,6 +97,7 @@ impl Collector {
             responses: [None; PROBES],
             alternates: Alternates::default(),
             estimates: Estimates::default(),
+            signals: Signals::default(),
         }
     }
 
@@ -236,6 +240,11 @@ impl Collector {
         let hops = match reading {
             Reading::Hops(hops) => hops,
             Reading::Inflight(share) => return self.on_inflight(now, *share, flows),
+            Reading::Signal(signal) => {
+                let base_rtt = self.setup.map_or(DEFAULT_T, |setup| setup.base_rtt);
+                let share = self.signals.hear(*signal, base_rtt)?;
+                return self.on_inflight(now, share, flows);
+            }
         };
         let path_id = hops.path_id();
         let path = self.completed(hops);

@@ -17,6 +17,7 @@ mod prober;
 mod sampler;
 mod seal;
 mod settings;
+mod signals;
 mod telemetry;
 mod upgrade;
 

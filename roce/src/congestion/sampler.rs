@@ -1,7 +1,7 @@
 //! Telemetry in data packets, and the setup that asks the receiver for its answers.
 
 use super::settings::Congestion;
-use crate::wire::{Reverse, Setup, Tells};
+use crate::wire::{Format, Reverse, Setup, Tells};
 use cc::{AlgorithmConfig, HpccConfig, Instant};
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -37,13 +37,17 @@ pub(super) struct Sampler {
 impl Sampler {
     /// Of a queue pair that runs `algorithm`, and was asked for the rest.
     pub(super) fn new(algorithm: &AlgorithmConfig, asked: &Congestion) -> Self {
-        let &Congestion { in_band: every, reverse, subscribe, all_hops, .. } = asked;
+        let &Congestion { in_band: every, reverse, subscribe, all_hops, format, .. } = asked;
+        // A wait is a share of T, which the receiver must be told.
+        let is_delay = matches!(format, Format::Csig | Format::CsigWide);
         let (config, reverse, tells) = match algorithm {
             AlgorithmConfig::HpccFair(config) => (config, reverse, Tells::Flows),
             AlgorithmConfig::Hpcc(config) if all_hops => (config, reverse, Tells::All),
             // The hop of the highest power need not be the busiest, and only the sender compares by power.
             AlgorithmConfig::PowerTcp(config) => (config, reverse, Tells::All),
-            AlgorithmConfig::Hpcc(config) if every.is_some() || reverse != Reverse::Ack || subscribe => {
+            AlgorithmConfig::Hpcc(config)
+                if every.is_some() || reverse != Reverse::Ack || subscribe || is_delay =>
+            {
                 (config, reverse, Tells::Busiest)
             }
             AlgorithmConfig::HpccReceiver(config) => (config, Reverse::Window, Tells::Busiest),

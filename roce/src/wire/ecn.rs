@@ -1,6 +1,6 @@
 //! The ECN bits of the traffic class (RFC 3168).
 
-use super::layers::{Family, fold, locate_ip};
+use super::layers::{Family, fold, locate_class};
 
 /// The ECN field of an IP packet (RFC 3168).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ pub fn ecn(frame: &[u8]) -> Option<Ecn> {
 /// The traffic class (DSCP 6, ECN 2) of any IP packet in an Ethernet frame; `None` if it holds none.
 #[must_use]
 pub fn traffic_class(frame: &[u8]) -> Option<u8> {
-    let (family, ip) = locate_ip(frame).ok()?;
+    let (family, ip) = locate_class(frame)?;
     let bytes: &[u8; 2] = frame.get(ip..)?.first_chunk()?;
     Some(match family {
         Family::V4 => bytes[1],
@@ -53,7 +53,7 @@ pub fn mark_ce(frame: &mut [u8]) -> bool {
         Some(Ecn::Ce) => return true,
         Some(Ecn::Ect0 | Ecn::Ect1) => {}
     }
-    let Ok((family, ip)) = locate_ip(frame) else { return false };
+    let Some((family, ip)) = locate_class(frame) else { return false };
     match (family, frame.get_mut(ip..)) {
         (Family::V4, Some(header)) if header.len() >= 12 => {
             let before = u16::from_be_bytes([header[0], header[1]]);

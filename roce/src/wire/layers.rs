@@ -1,6 +1,6 @@
 //! Where the layers of a frame are, from Ethernet to the BTH. [`parse`](super::parse) and every switch begin here.
 
-use super::format::{Carried, Numbers, below};
+use super::format::{Carried, Numbers, below, csig};
 use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
 use crate::Discard;
 
@@ -27,7 +27,7 @@ impl Family {
     }
 }
 
-/// Where the layers of a frame start; `end` is where its IP packet ends. Between IP and UDP, and between UDP and BTH,
+/// Where the layers of a frame start; `end` is where its IP packet ends. Before IP, between IP and UDP, and between UDP and BTH,
 /// telemetry may stand that switches read and write ([`Carried`]). Plain frames have none; the others take a pass more ([`below`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layers {
@@ -45,20 +45,45 @@ pub(super) fn chunk<const N: usize>(frame: &[u8], at: usize) -> Result<&[u8; N],
     frame.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Discard::Truncated)
 }
 
-/// Whose IP packet a frame holds, and where it starts.
+/// Whose IP packet a frame holds, where it starts, and the length of CSIG's tag before it, if there is one.
 #[inline]
-pub(super) fn locate_ip(frame: &[u8]) -> Result<(Family, usize), Discard> {
+fn locate_ip(frame: &[u8], numbers: Numbers) -> Result<(Family, usize, Option<usize>), Discard> {
     let mut at = ETHERNET_LENGTH;
     let mut ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
     if ethertype == ETHERTYPE_VLAN {
         at += VLAN_LENGTH;
         ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
     }
-    match ethertype {
-        ETHERTYPE_IPV4 => Ok((Family::V4, at)),
-        ETHERTYPE_IPV6 => Ok((Family::V6, at)),
-        _ => Err(Discard::EtherType),
+    let tag = csig::length_of(ethertype, numbers);
+    if let Some(length) = tag {
+        at += length;
+        ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
     }
+    Ok((family_of(ethertype).ok_or(Discard::EtherType)?, at, tag))
+}
+
+const fn family_of(ethertype: u16) -> Option<Family> {
+    match ethertype {
+        ETHERTYPE_IPV4 => Some(Family::V4),
+        ETHERTYPE_IPV6 => Some(Family::V6),
+        _ => None,
+    }
+}
+
+/// Whose IP packet a frame holds, and where it starts, whatever tag of CSIG's lengths is before it: what looks at traffic classes alone
+/// knows no network's numbers.
+#[inline]
+pub(super) fn locate_class(frame: &[u8]) -> Option<(Family, usize)> {
+    let ethertype = |at| chunk(frame, at).ok().map(|bytes| u16::from_be_bytes(*bytes));
+    let vlan = if ethertype(ETHERNET_LENGTH - 2)? == ETHERTYPE_VLAN { VLAN_LENGTH } else { 0 };
+    let found = |at: usize| Some((family_of(ethertype(at - 2)?)?, at));
+    let at = ETHERNET_LENGTH + vlan;
+    let tagged = |length: usize| {
+        let (family, ip) = found(at + length)?;
+        let version = if family == Family::V4 { 4 } else { 6 };
+        (frame.get(ip)? >> 4 == version).then_some((family, ip))
+    };
+    found(at).or_else(|| tagged(csig::COMPACT)).or_else(|| tagged(csig::WIDE))
 }
 
 impl Layers {
@@ -94,7 +119,7 @@ impl Layers {
     }
 
     fn locate_any(frame: &[u8], numbers: Numbers) -> Result<Self, Discard> {
-        let (family, ip) = locate_ip(frame)?;
+        let (family, ip, tag) = locate_ip(frame, numbers)?;
         let (length, protocol) = match family {
             Family::V4 => ipv4_length(chunk(frame, ip)?)?,
             Family::V6 => ipv6_length(chunk(frame, ip)?)?,
@@ -109,6 +134,12 @@ impl Layers {
         }
         if end < layers.bth + BTH_LENGTH + ICRC_LENGTH {
             return Err(Discard::Truncated);
+        }
+        if let Some(length) = tag {
+            if layers.carried.is_some() {
+                return Err(Discard::Telemetry);
+            }
+            layers.carried = Some(Carried::Csig(length as u8));
         }
         let told = usize::from(u16::from_be_bytes(*chunk(frame, layers.udp + 4)?));
         if told != end - layers.udp - layers.outside_udp() {
@@ -135,7 +166,11 @@ impl Layers {
     /// Where a VLAN tag's control information is.
     #[inline]
     pub const fn vlan(&self) -> Option<usize> {
-        if self.ip > ETHERNET_LENGTH { Some(ETHERNET_LENGTH) } else { None }
+        let tag = match self.carried {
+            Some(Carried::Csig(length)) => length as usize,
+            _ => 0,
+        };
+        if self.ip > ETHERNET_LENGTH + tag { Some(ETHERNET_LENGTH) } else { None }
     }
 
     /// Bytes between the IP header and UDP.

@@ -113,7 +113,7 @@ impl CongestionChoice {
         if self.line_rate.is_some() && alone {
             return of("line_rate", "no algorithm is named that uses it; add {cc=hpcc}");
         }
-        if self.all_hops && self.format == Some(Format::Aecn) {
+        if self.all_hops && self.format.is_some_and(Format::tells_load) {
             return of(
                 "all_hops",
                 "{format=aecn} carries the path's highest share and no hops; leave {all_hops} out",

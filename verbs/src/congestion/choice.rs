@@ -103,7 +103,7 @@ settings! {
     "The layout of telemetry in packets, also of the probes of several paths. ioam and aecn need IPv6."
     format: Option<Format>, word::<Format>, {
         flag: "format", value: "FORMAT", algorithms: TELEMETRY, example: "int-md", default: "hpcc",
-        accepts: "one of hpcc, int-md, ioam, ifa, aecn",
+        accepts: "one of hpcc, int-md, ioam, ifa, aecn, csig, csig-wide",
     }
     "How the peer answers telemetry: behind acknowledgements, by notifications, or with hpcc-rx by windows."
     feedback: Option<Reverse>, reverse, {

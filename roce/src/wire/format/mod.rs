@@ -1,4 +1,4 @@
-//! Telemetry in the layouts of others: INT-MD, IOAM, IFA and AECN, beside the HPCC INT header of rtgwg-00.
+//! Telemetry in the layouts of others: INT-MD, IOAM, IFA, AECN and CSIG, beside the HPCC INT header of rtgwg-00.
 //!
 //! Each file here is one layout: what a sender inserts, what a switch writes, what a receiver reads. All stand below the
 //! BTH, where the ICRC counts them as absent, and tell themselves what they are, so a receiver needs no setting.
@@ -6,6 +6,7 @@
 
 pub mod aecn;
 pub(super) mod below;
+pub mod csig;
 mod hop_by_hop;
 mod ifa;
 mod int_md;
@@ -41,25 +42,37 @@ pub enum Format {
     Ifa,
     /// Advanced ECN, in an IPv6 hop-by-hop option.
     Aecn,
+    /// CSIG's compact tag, 4 bytes before IP.
+    Csig,
+    /// CSIG's wide tag, 8 bytes.
+    CsigWide,
 }
 
 impl Format {
     /// Every format by its name.
-    pub const ALL: [(&'static str, Self); 5] = [
+    pub const ALL: [(&'static str, Self); 7] = [
         ("hpcc", Self::Hpcc),
         ("int-md", Self::IntMd),
         ("ioam", Self::Ioam),
         ("ifa", Self::Ifa),
         ("aecn", Self::Aecn),
+        ("csig", Self::Csig),
+        ("csig-wide", Self::CsigWide),
     ];
 
     /// Whether it can go along with packets to `address`: hop-by-hop options are IPv6's.
     #[must_use]
     pub const fn fits(self, address: IpAddr) -> bool {
         match self {
-            Self::Hpcc | Self::IntMd | Self::Ifa => true,
+            Self::Hpcc | Self::IntMd | Self::Ifa | Self::Csig | Self::CsigWide => true,
             Self::Ioam | Self::Aecn => address.is_ipv6(),
         }
+    }
+
+    /// Whether switches write how loaded they are, by their own measure, rather than what counters say.
+    #[must_use]
+    pub const fn tells_load(self) -> bool {
+        matches!(self, Self::Aecn | Self::Csig | Self::CsigWide)
     }
 
     /// Bytes that a sender inserts below the BTH.
@@ -71,6 +84,8 @@ impl Format {
             Self::Ioam => ioam::INSERTED,
             Self::Ifa => ifa::INSERTED,
             Self::Aecn => aecn::INSERTED,
+            Self::Csig => csig::COMPACT,
+            Self::CsigWide => csig::WIDE,
         }
     }
 
@@ -80,7 +95,7 @@ impl Format {
         match self {
             Self::IntMd => int_md::INSERTED + HOPS as usize * int_md::HOP_LENGTH,
             Self::Ifa => ifa::INSERTED + HOPS as usize * ifa::HOP_LENGTH,
-            Self::Hpcc | Self::Ioam | Self::Aecn => self.inserted(),
+            Self::Hpcc | Self::Ioam | Self::Aecn | Self::Csig | Self::CsigWide => self.inserted(),
         }
     }
 
@@ -103,6 +118,8 @@ impl Format {
             Self::Ioam | Self::Aecn if layers.family == Family::V4 => return Err(Discard::IpHeader),
             Self::Ioam => ioam::insert(frame, &layers),
             Self::Aecn => aecn::insert(frame, &layers, numbers),
+            Self::Csig => csig::insert(frame, &layers, numbers, false),
+            Self::CsigWide => csig::insert(frame, &layers, numbers, true),
         }
         Ok(gap + length)
     }
@@ -120,7 +137,9 @@ impl FromStr for Format {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let found = Self::ALL.into_iter().find(|(name, _)| *name == text);
-        found.map(|(_, format)| format).ok_or("a format is one of hpcc, int-md, ioam, ifa, aecn")
+        found
+            .map(|(_, format)| format)
+            .ok_or("a format is one of hpcc, int-md, ioam, ifa, aecn, csig, csig-wide")
     }
 }
 
@@ -135,14 +154,18 @@ pub(super) enum Carried {
     /// The option's data: from, to.
     Ioam(u16, u16),
     Aecn(u16, u16),
+    /// The tag's length.
+    Csig(u8),
 }
 
 impl Carried {
-    /// Where it stands: the option's data, or all between UDP and BTH.
+    /// Where it stands: the option's or the tag's data, or all between UDP and BTH.
     fn span(self, layers: &Layers) -> Range<usize> {
         match self {
             Self::IntMd | Self::Ifa => layers.udp + UDP_LENGTH..layers.bth,
             Self::Ioam(from, to) | Self::Aecn(from, to) => from.into()..to.into(),
+            // Behind the TPID, before IP's EtherType.
+            Self::Csig(length) => layers.ip - usize::from(length)..layers.ip - 2,
         }
     }
 }
@@ -162,6 +185,8 @@ impl<'a> Telemetry<'a> {
             Carried::Ifa => Format::Ifa,
             Carried::Ioam(..) => Format::Ioam,
             Carried::Aecn(..) => Format::Aecn,
+            Carried::Csig(length) if usize::from(length) == csig::COMPACT => Format::Csig,
+            Carried::Csig(_) => Format::CsigWide,
         };
         Some(Self { format, bytes: frame.get(carried.span(layers))? })
     }
@@ -181,6 +206,7 @@ impl<'a> Telemetry<'a> {
             Format::Ioam => ioam::read(self.bytes).map(Reading::Hops),
             Format::Ifa => ifa::read(self.bytes).map(Reading::Hops),
             Format::Aecn => aecn::read(self.bytes).map(Reading::Inflight),
+            Format::Csig | Format::CsigWide => csig::read(self.bytes).map(Reading::Signal),
         }
     }
 }
@@ -231,7 +257,7 @@ impl Request {
         match self.layers.carried {
             Some(Carried::IntMd) => int_md::HOP_LENGTH,
             Some(Carried::Ifa) => ifa::HOP_LENGTH,
-            Some(Carried::Ioam(..) | Carried::Aecn(..)) | None => 0,
+            Some(Carried::Ioam(..) | Carried::Aecn(..) | Carried::Csig(_)) | None => 0,
         }
     }
 
@@ -254,6 +280,7 @@ impl Request {
                 ioam::stamp(frame.get_mut(span)?, hop_limit, port, ioam::Node::Ferroce).then_some(length)
             }
             Carried::Aecn(..) => aecn::stamp(frame.get_mut(span)?, port).then_some(length),
+            Carried::Csig(_) => csig::stamp(frame.get_mut(span)?, port).then_some(length),
         }
     }
 

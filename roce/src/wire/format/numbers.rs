@@ -1,15 +1,16 @@
-//! The two numbers that no registry has given yet. A network has one of each: every switch and host of it must have the same. Two
+//! The three numbers that no registry has given yet. A network has one of each: every switch and host of it must have the same. Two
 //! devices of one process may be in different networks, so the numbers are part of a device's configuration.
 
 use crate::Discard;
 use crate::wire::layers::Layers;
 use crate::wire::{Frame, ROCE_PORT, read, verify_at};
 
-/// What a network takes for INT-MD and for AECN.
+/// What a network takes for INT-MD, for AECN and for CSIG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
     int_port: u16,
     aecn_option: u8,
+    csig_tpid: u16,
 }
 
 /// A number that can't be taken, and why.
@@ -22,6 +23,10 @@ pub enum NumbersError {
         "AECN option {0:#04x}: its top three bits are 001 (skipped where it is unknown, may change on the way), so 0x20 to 0x3f, and 0x31 is IOAM's"
     )]
     AecnOption(u8),
+    #[error(
+        "CSIG TPID {0:#06x}: it and the next are EtherTypes from 0x0600 on that mean nothing else; ARP, IPv4, IPv6 and VLAN tags have theirs"
+    )]
+    CsigTpid(u16),
 }
 
 impl Default for Numbers {
@@ -31,10 +36,11 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// UDP port 1021, the first of those for experiments (RFC 4727 6), and option 0x3E, for experiments (RFC 4727 3.6).
-    pub const DEFAULT: Self = Self { int_port: 1021, aecn_option: 0x3e };
+    /// UDP port 1021, the first of those for experiments (RFC 4727 6), option 0x3E, for experiments (RFC 4727 3.6), and TPID 0x9900, as in
+    /// public switch code.
+    pub const DEFAULT: Self = Self { int_port: 1021, aecn_option: 0x3e, csig_tpid: 0x9900 };
 
-    /// UDP's destination port of packets with an INT shim, and the type of AECN's hop-by-hop option.
+    /// UDP's destination port of packets with an INT shim, and the type of AECN's hop-by-hop option. CSIG's TPID is the default.
     ///
     /// # Errors
     /// One of them means something else.
@@ -45,7 +51,29 @@ impl Numbers {
         if aecn_option >> 5 != 1 || aecn_option == super::ioam::OPTION {
             return Err(NumbersError::AecnOption(aecn_option));
         }
-        Ok(Self { int_port, aecn_option })
+        Ok(Self { int_port, aecn_option, ..Self::DEFAULT })
+    }
+
+    /// With this EtherType of CSIG's compact tag; the wide tag has the next.
+    ///
+    /// # Errors
+    /// Returns [`NumbersError::CsigTpid`] if one of them means something else.
+    pub const fn with_csig_tpid(self, csig_tpid: u16) -> Result<Self, NumbersError> {
+        // ARP, IPv4, 802.1Q, IPv6, 802.1ad; and the number before each.
+        let is_taken = matches!(
+            csig_tpid,
+            0x0800 | 0x0805 | 0x0806 | 0x07ff | 0x8100 | 0x80ff | 0x86dd | 0x86dc | 0x88a8 | 0x88a7
+        );
+        if csig_tpid < 0x0600 || csig_tpid == u16::MAX || is_taken {
+            return Err(NumbersError::CsigTpid(csig_tpid));
+        }
+        Ok(Self { csig_tpid, ..self })
+    }
+
+    /// The EtherType of CSIG's compact tag.
+    #[must_use]
+    pub const fn csig_tpid(self) -> u16 {
+        self.csig_tpid
     }
 
     /// The UDP port.

@@ -1,6 +1,7 @@
 //! What a receiver reads from telemetry, whatever its format.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
+use super::csig::Signal;
 use crate::wire::telemetry::MAX_HOPS;
 use cc::{Counter, Hop, Rate};
 
@@ -12,6 +13,8 @@ pub enum Reading {
     Hops(Hops),
     /// The highest in-flight share of the path's links, in units of 2^-20: the switches computed it.
     Inflight(u32),
+    /// One of the signals that make up such a share.
+    Signal(Signal),
 }
 
 /// What one switch told. What the layout, or the switch, does not tell is none.

@@ -11,7 +11,8 @@ use std::vec::Vec;
 
 /// How long a frame's buffer is; what is behind the frame is room to grow.
 const BUFFER: usize = 1600;
-const OTHERS: [Format; 4] = [Format::IntMd, Format::Ioam, Format::Ifa, Format::Aecn];
+const OTHERS: [Format; 6] =
+    [Format::IntMd, Format::Ioam, Format::Ifa, Format::Aecn, Format::Csig, Format::CsigWide];
 
 /// A WRITE packet with `payload`, at `gap` in a buffer; and its length.
 fn plain(v6: bool, payload: &[u8], gap: usize) -> (Vec<u8>, usize) {
@@ -71,6 +72,7 @@ fn region(frame: &[u8]) -> &[u8] {
     match layers.carried.unwrap() {
         Carried::IntMd | Carried::Ifa => &frame[layers.udp + UDP_LENGTH..layers.bth],
         Carried::Ioam(..) | Carried::Aecn(..) => &frame[layers.ip + 40..layers.udp],
+        Carried::Csig(length) => &frame[layers.ip - 2 - usize::from(length)..layers.ip],
     }
 }
 
@@ -188,7 +190,9 @@ fn told(format: Format, of: &PortState) -> HopReading {
         Format::IntMd => (Counter::of::<64, 1>(of.time), Counter::of::<32, 1>(of.tx_bytes & 0xffff_ffff)),
         Format::Ioam => (Counter::of::<32, 1>(of.time), Counter::of::<54, 1>(of.tx_bytes)),
         Format::Ifa => (Counter::of::<32, 1>(of.time), Counter::of::<32, 1>(of.tx_bytes & 0xffff_ffff)),
-        Format::Hpcc | Format::Aecn => unreachable!("not of hops of these formats"),
+        Format::Hpcc | Format::Aecn | Format::Csig | Format::CsigWide => {
+            unreachable!("not of hops of these formats")
+        }
     };
     HopReading { bandwidth: Some(of.rate), time, tx_bytes: Some(tx_bytes), queue: of.queue }
 }
@@ -279,6 +283,39 @@ fn foreign_namespaces_instructions_and_name_spaces_are_left_alone() {
     }
 }
 
+/// draft-ravi-ippm-csig-01: the tag is behind a VLAN's, and before the EtherType of IP. Packets ask for two signals in turns.
+#[test]
+fn csig_stands_between_ethernet_and_ip() {
+    for (v6, (format, tpid)) in [false, true]
+        .into_iter()
+        .flat_map(|v6| [(Format::Csig, 0x9900_u16), (Format::CsigWide, 0x9901)].map(|tag| (v6, tag)))
+    {
+        let (before, plain_length) = plain(v6, &[1; 8], 0);
+        let ip = Layers::locate(&before[..plain_length], Numbers::DEFAULT).unwrap().ip;
+        let (mut frame, length) = inserted(format, v6, &[1; 8]);
+        assert_eq!(frame[..ip - 2], before[..ip - 2], "{format}");
+        assert_eq!(frame[ip - 2..ip], tpid.to_be_bytes(), "{format}");
+        assert_eq!(frame[ip - 2 + format.inserted()..length], before[ip - 2..plain_length], "{format}");
+        // PSN 1: the longest wait. The wide tag's locator comes first.
+        let tag = |frame: &[u8]| frame[ip..ip - 2 + format.inserted()].to_vec();
+        let is_wide = format == Format::CsigWide;
+        assert_eq!(tag(&frame), if is_wide { vec![0, 0, 0x20, 0, 0, 0] } else { vec![0x40, 0] });
+        assert_eq!(stamped(&mut frame, length, &port(5)), Some(length));
+        // 6.4 µs are 25 times 256 ns, and 64 ns doubled less than 7 times.
+        let expected = if is_wide { vec![0x10, 5, 0x20, 0, 0x19, 0] } else { vec![0x43, 0x85] };
+        assert_eq!(tag(&frame), expected, "{format}");
+        let told = if is_wide { 6_400 } else { 96 << 6 };
+        assert_eq!(reading(&frame[..length]), Reading::Signal(csig::Signal::Delay(told)));
+        let other = Numbers::DEFAULT.with_csig_tpid(0x88b5).unwrap();
+        assert_eq!(other.parse(&frame[..length]), Err(Discard::EtherType), "another network's");
+        let class = crate::wire::traffic_class(&frame[..length]);
+        assert_eq!(class, crate::wire::traffic_class(&before[..plain_length]), "classes need no numbers");
+    }
+    for tpid in [0x05ff, 0x0800, 0x07ff, 0x8100, 0x86dc, 0xffff] {
+        assert_eq!(Numbers::DEFAULT.with_csig_tpid(tpid), Err(NumbersError::CsigTpid(tpid)));
+    }
+}
+
 /// RFC 8200 4.3: the header stands behind IPv6's own.
 #[test]
 fn hop_by_hop_options_need_ipv6() {
@@ -340,6 +377,11 @@ proptest! {
         }
         let parsed = parse(&frame[..length]).expect("telemetry is outside the ICRC");
         prop_assert_eq!((parsed.payload, parsed.network.path()), (&payload[..], path(v6)));
+        let is_csig = matches!(format, Format::Csig | Format::CsigWide);
+        if is_csig && ports.is_empty() {
+            prop_assert_eq!(parsed.network.carried().and_then(|carried| carried.read()), None);
+            return Ok(());
+        }
         match reading(&frame[..length]) {
             Reading::Hops(hops) => {
                 prop_assert_eq!(usize::from(hops.count()), ports.len().min(HOPS.into()));
@@ -353,6 +395,14 @@ proptest! {
             Reading::Inflight(share) => {
                 let most = ports.iter().map(|port| port.load.inflight).max().unwrap_or(0);
                 prop_assert_eq!(share, u32::from(most) << 13);
+            }
+            Reading::Signal(csig::Signal::Available(share)) => {
+                let most = ports.iter().map(|port| port.load.inflight.min(128)).max().unwrap_or(0);
+                prop_assert!(share.abs_diff((128 - u32::from(most)) << 13) <= 4 << 13);
+            }
+            Reading::Signal(csig::Signal::Delay(nanos)) => {
+                let most = ports.iter().map(|port| port.sojourn).max().unwrap_or(0);
+                prop_assert!(nanos <= most * 3 / 2 && nanos + 256 >= most * 3 / 4, "{} of {}", nanos, most);
             }
         }
     }

@@ -1,0 +1,55 @@
+//! Signals of CSIG's tags, of which a packet brings one, as the in-flight share that HPCC++ computes with.
+
+use crate::wire::format::csig::Signal;
+use core::time::Duration;
+
+/// A share of 1, in 2^-20.
+const ONE: u32 = 1 << 20;
+
+/// The last signals of a path.
+#[derive(Debug, Default)]
+pub(super) struct Signals {
+    /// The share of the busiest link that is in use, in 2^-20; at most 1.
+    used: Option<u32>,
+    /// The longest wait at a hop, in ns.
+    waited: u64,
+}
+
+impl Signals {
+    /// Takes a signal in. Returns the path's in-flight share in 2^-20 if the signal says something of it: while the busiest link has
+    /// room, what it uses; else 1 and the longest wait as a share of `base_rtt`.
+    pub(super) fn hear(&mut self, signal: Signal, base_rtt: Duration) -> Option<u32> {
+        match signal {
+            Signal::Available(share) => self.used = Some(ONE.saturating_sub(share)),
+            Signal::Delay(nanos) => {
+                self.waited = nanos;
+                self.used.filter(|&used| used == ONE)?;
+            }
+        }
+        let used = self.used?;
+        if used < ONE {
+            return Some(used);
+        }
+        let base_rtt = base_rtt.as_nanos().max(1);
+        let queue = u128::from(self.waited) * u128::from(ONE) / base_rtt;
+        Some(u32::try_from(queue).unwrap_or(u32::MAX).saturating_add(ONE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_counts_where_nothing_is_left() {
+        let (mut signals, base_rtt) = (Signals::default(), Duration::from_micros(10));
+        let mut hear = |signal| signals.hear(signal, base_rtt);
+        assert_eq!(hear(Signal::Delay(5_000)), None, "how busy the link is, nobody has said");
+        assert_eq!(hear(Signal::Available(ONE / 4)), Some(3 * ONE / 4));
+        assert_eq!(hear(Signal::Delay(2_500)), None, "packets that meet by chance wait too");
+        assert_eq!(hear(Signal::Available(0)), Some(ONE + ONE / 4));
+        assert_eq!(hear(Signal::Delay(10_000)), Some(2 * ONE));
+        assert_eq!(hear(Signal::Delay(u64::MAX)), Some(u32::MAX));
+        assert_eq!(hear(Signal::Available(ONE)), Some(0));
+    }
+}

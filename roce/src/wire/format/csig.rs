@@ -1,0 +1,263 @@
+//! CSIG (draft-ravi-ippm-csig-01): a tag between the Ethernet header and IP that names one signal; each switch compares it with its own
+//! and writes that if it is worse. No EtherType is assigned: the network has one for the tag of 4 bytes, and the next for that of 8.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
+use super::{Numbers, PortState, aecn};
+use crate::wire::BTH_LENGTH;
+use crate::wire::layers::Layers;
+
+/// `{TPID 16, T 3, R 1, S 5, LM 7}`.
+pub const COMPACT: usize = 4;
+/// `{TPID 16, LM 16, T 4, S 20, R 8}`.
+pub const WIDE: usize = 8;
+
+/// `T`: min(ABW/C), and max(per-hop delay).
+const AVAILABLE: u32 = 1;
+const DELAY: u32 = 2;
+
+/// The largest `S`.
+const COMPACT_MOST: u32 = 0x1f;
+const WIDE_MOST: u32 = 0xf_ffff;
+
+/// What a tag reports of its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// The least share of a link that is available, in 2^-20. Bytes that wait count as used.
+    Available(u32),
+    /// The longest time that the packet waited at a hop, in ns.
+    Delay(u64),
+}
+
+/// A tag's fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fields {
+    kind: u32,
+    value: u32,
+    /// Names the switch that wrote the value; 0 for none.
+    locator: u32,
+}
+
+impl Fields {
+    /// Reads the 2 or 6 bytes behind the TPID.
+    fn read(data: &[u8]) -> Option<(Self, bool)> {
+        match data {
+            &[a, b] => {
+                let word = u32::from(u16::from_be_bytes([a, b]));
+                Some((
+                    Self { kind: word >> 13, value: word >> 7 & COMPACT_MOST, locator: word & 0x7f },
+                    false,
+                ))
+            }
+            [a, b, rest @ ..] => {
+                let word = u32::from_be_bytes(*rest.first_chunk()?);
+                let locator = u32::from(u16::from_be_bytes([*a, *b]));
+                Some((Self { kind: word >> 28, value: word >> 8 & WIDE_MOST, locator }, true))
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes them over what [`read`](Self::read) read; the reserved bits stay 0.
+    fn write(self, data: &mut [u8]) {
+        let Self { kind, value, locator } = self;
+        if let [a, b] = data {
+            [*a, *b] = ((kind << 13 | value << 7 | locator) as u16).to_be_bytes();
+        } else if let Some((first, rest)) = data.split_first_chunk_mut::<2>() {
+            *first = (locator as u16).to_be_bytes();
+            if let Some(word) = rest.first_chunk_mut() {
+                *word = (kind << 28 | value << 8).to_be_bytes();
+            }
+        }
+    }
+}
+
+/// The value that says nothing yet: any switch's replaces it.
+const fn unset(kind: u32, is_wide: bool) -> u32 {
+    match (kind, is_wide) {
+        (AVAILABLE, false) => COMPACT_MOST,
+        (AVAILABLE, true) => WIDE_MOST,
+        _ => 0,
+    }
+}
+
+/// See [`Format::insert`](super::Format::insert). Packets ask for the two signals in turns, by the parity of the ones in their PSN: of
+/// packets that are any power of two apart, at most two in a row ask for the same.
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the sender's own packet, with room for the tag before it"
+)]
+pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers, is_wide: bool) {
+    let (length, tpid) =
+        if is_wide { (WIDE, numbers.csig_tpid() + 1) } else { (COMPACT, numbers.csig_tpid()) };
+    // Where the EtherType of IP is: behind a VLAN's tag, if there is one.
+    let at = layers.ip - 2;
+    let psn = &frame[length + layers.bth + BTH_LENGTH - 3..length + layers.bth + BTH_LENGTH];
+    let ones: u32 = psn.iter().map(|byte| byte.count_ones()).sum();
+    let kind = if ones & 1 == 0 { AVAILABLE } else { DELAY };
+    frame.copy_within(length..length + at, 0);
+    frame[at..at + 2].copy_from_slice(&tpid.to_be_bytes());
+    let fields = Fields { kind, value: unset(kind, is_wide), locator: 0 };
+    let data = &mut frame[at + 2..at + length];
+    data.fill(0);
+    fields.write(data);
+}
+
+/// Returns how long the tag is that begins with this EtherType, if it is one.
+#[inline]
+pub(in crate::wire) const fn length_of(ethertype: u16, numbers: Numbers) -> Option<usize> {
+    let tpid = numbers.csig_tpid();
+    match ethertype.wrapping_sub(tpid) {
+        0 => Some(COMPACT),
+        1 => Some(WIDE),
+        _ => None,
+    }
+}
+
+/// See [`super::stamp`]; `data` is what follows the TPID. Other signals than the two stay as they are.
+pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
+    let Some((fields, is_wide)) = Fields::read(data) else { return false };
+    let own = match fields.kind {
+        AVAILABLE => available(port.load.inflight, is_wide),
+        DELAY => delay(port.sojourn, is_wide),
+        _ => return false,
+    };
+    let is_worse = if fields.kind == AVAILABLE { own < fields.value } else { own > fields.value };
+    if is_worse || fields.locator == 0 {
+        let switch = u32::from(port.switch);
+        let locator = if is_wide { 0x1000 | switch & 0xfff } else { (switch & 0x7f).max(1) };
+        Fields { value: own, locator, ..fields }.write(data);
+    }
+    true
+}
+
+/// Half of 1/128 in 2^-20: the share in use is told rounded down, and meant is the middle of its step.
+const HALF: u32 = 1 << 12;
+
+/// What a link has left, in 1/128: the largest is an idle link's.
+fn left(inflight: u8) -> u32 {
+    (aecn::ONE as u32).saturating_sub(inflight.into())
+}
+
+/// `S` of what a link has left. The compact one has steps of 1/128 up to an eighth, of 1/16 beyond: the rates that matter are those of
+/// nearly full links.
+fn available(inflight: u8, is_wide: bool) -> u32 {
+    match left(inflight) {
+        left if is_wide => (left << 13).saturating_sub(HALF),
+        left @ ..=16 => left,
+        left => left.saturating_add(119) >> 3,
+    }
+}
+
+/// `S` of a delay of so many ns. The compact one is how often 64 ns double in it, the wide one counts 256 ns.
+fn delay(nanos: u64, is_wide: bool) -> u32 {
+    if is_wide {
+        return u32::try_from(nanos >> 8).unwrap_or(WIDE_MOST).min(WIDE_MOST);
+    }
+    u64::BITS.saturating_sub((nanos >> 6).leading_zeros()).min(COMPACT_MOST)
+}
+
+/// Returns the signal, by what follows the TPID; `None` if no switch wrote one that is known.
+#[must_use]
+pub fn read(data: &[u8]) -> Option<Signal> {
+    let (Fields { kind, value, locator }, is_wide) = Fields::read(data)?;
+    if locator == 0 {
+        return None;
+    }
+    match (kind, is_wide) {
+        (AVAILABLE, true) => Some(Signal::Available(value)),
+        // The middle of its step.
+        (AVAILABLE, false) if value <= 16 => Some(Signal::Available((value << 13).saturating_sub(HALF))),
+        (AVAILABLE, false) => Some(Signal::Available((value << 3).saturating_sub(115).min(128) << 13)),
+        (DELAY, true) => Some(Signal::Delay(u64::from(value) << 8)),
+        (DELAY, false) => Some(Signal::Delay(value.checked_sub(1).map_or(0, |doubled| 96 << doubled))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::format::aecn::Load;
+    use cc::Rate;
+
+    fn port(switch: u16, inflight: u8, sojourn: u64) -> PortState {
+        let load = Load { inflight, ..Load::default() };
+        let rate = Rate::from_gbps(100);
+        PortState { switch, port: 1, rate, time: 1, tx_bytes: 2, queue: 3, sojourn, load }
+    }
+
+    /// Two tags of public switch code, without their TPID.
+    #[test]
+    fn fields_are_where_others_have_them() {
+        for (mut bytes, kind, value, locator) in [([0x2b, 0x85], 1, 0x17, 5), ([0x28, 0x42], 1, 0x10, 0x42)] {
+            let fields = Fields { kind, value, locator };
+            assert_eq!(Fields::read(&bytes), Some((fields, false)));
+            bytes.fill(0);
+            fields.write(&mut bytes);
+            assert_eq!(u16::from_be_bytes(bytes), (kind << 13 | value << 7 | locator) as u16);
+            assert_eq!(Fields::read(&bytes), Some((fields, false)));
+        }
+        let wide = [0x12, 0x34, 0x10, 0x00, 0x80, 0x00];
+        let fields = Fields { kind: 1, value: 0x80, locator: 0x1234 };
+        assert_eq!(Fields::read(&wide), Some((fields, true)));
+        let mut written = [0; 6];
+        fields.write(&mut written);
+        assert_eq!(written, wide);
+        assert_eq!(Fields::read(&[0; 3]), None);
+        assert_eq!(Fields::read(&[]), None);
+    }
+
+    /// The worst of three switches stays, with its name, whatever is asked for.
+    #[test]
+    fn a_switch_replaces_what_is_better() {
+        for is_wide in [false, true] {
+            for (kind, worst) in [(AVAILABLE, 2), (DELAY, 3)] {
+                let mut data = [0; 6];
+                let data = &mut data[..if is_wide { 6 } else { 2 }];
+                Fields { kind, value: unset(kind, is_wide), locator: 0 }.write(data);
+                assert_eq!(read(data), None, "no switch has told");
+                for port in [port(1, 64, 0), port(2, 120, 1000), port(3, 100, 50_000)] {
+                    assert!(stamp(data, &port));
+                }
+                let (fields, _) = Fields::read(data).unwrap();
+                assert_eq!(fields.locator & 0xff, worst);
+                let signal = read(data).unwrap();
+                match signal {
+                    Signal::Available(share) => assert_eq!(share, (8 << 13) - HALF),
+                    Signal::Delay(nanos) => assert!((30_000..=75_000).contains(&nanos), "{nanos}"),
+                }
+            }
+        }
+        let mut other = [0x60, 0];
+        assert!(!stamp(&mut other, &port(1, 1, 1)), "a queue's depth is not ours to tell");
+        assert_eq!((other, read(&other)), ([0x60, 0], None));
+    }
+
+    /// What is written is read within a step, and an idle link's value is not that of no switch.
+    #[test]
+    fn what_is_told_is_read_within_a_step() {
+        for is_wide in [false, true] {
+            let mut before = None;
+            for inflight in 0..=u8::MAX {
+                let mut data = [0; 6];
+                let data = &mut data[..if is_wide { 6 } else { 2 }];
+                Fields { kind: AVAILABLE, value: unset(AVAILABLE, is_wide), locator: 0 }.write(data);
+                assert!(stamp(data, &port(0, inflight, 0)));
+                let Some(Signal::Available(share)) = read(data) else { panic!("{inflight}") };
+                let step = if is_wide || left(inflight) <= 16 { 1 } else { 4 };
+                assert!(share.abs_diff(left(inflight) << 13) <= step << 13, "{inflight}: {share}");
+                assert!(before.is_none_or(|before| share <= before), "{inflight}");
+                before = Some(share);
+            }
+        }
+        for nanos in [0, 63, 64, 100, 1_000, 1_000_000, 4_000_000_000] {
+            let value = delay(nanos, false);
+            let mut data = [0; 2];
+            Fields { kind: DELAY, value, locator: 1 }.write(&mut data);
+            let Some(Signal::Delay(told)) = read(&data) else { panic!("{nanos}") };
+            assert!(told <= nanos * 3 / 2 && told + 64 >= nanos * 3 / 4, "{nanos}: {told}");
+        }
+        assert_eq!((delay(u64::MAX, false), delay(u64::MAX, true)), (COMPACT_MOST, WIDE_MOST));
+    }
+}

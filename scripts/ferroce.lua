@@ -53,6 +53,7 @@ local FERROCE = fields(ferroce, {
   reverse = ProtoField.uint8("ferroce.setup.reverse", "Answers", base.DEC, WAYS),
   base_rtt = ProtoField.uint32("ferroce.setup.base_rtt", "T (ns)"),
   line_rate = ProtoField.uint64("ferroce.setup.line_rate", "Line rate (bit/s)"),
+  ahead = ProtoField.uint8("ferroce.ahead", "Stretches of 64 PSNs before what is held"),
   held = ProtoField.bytes("ferroce.held", "Held beyond the PSN (bits)"),
   msn = ProtoField.uint24("ferroce.msn", "MSN"),
 })
@@ -194,6 +195,7 @@ end
 
 local function selective(tvb, tree)
   if tvb:len() < 20 then return end
+  tree:add(FERROCE.ahead, tvb(0, 1))
   tree:add(FERROCE.msn, tvb(1, 3))
   tree:add(FERROCE.held, tvb(4, 16))
 end

@@ -144,8 +144,8 @@ fn endpoints_and_the_model_agree() {
         };
         let (end, their_end) = (last(&endpoints), last(&model));
         println!(
-            "{name:<12}endpoints: mean {ours:>7.1} us, all {end:>7.1} us, peak {:>6} B; model: {theirs:>7.1}, {their_end:>7.1}, {:>6}",
-            endpoints.queue_max, model.queue_max
+            "{name:<12}endpoints: mean {ours:>7.1} us, all {end:>7.1} us, peak {:>6} B, {} sent again; model: {theirs:>7.1}, {their_end:>7.1}, {:>6}",
+            endpoints.queue_max, endpoints.retransmitted, model.queue_max
         );
         if (ours / theirs - 1.0).abs() > band || (end / their_end - 1.0).abs() > 0.05 {
             apart.push(name);

@@ -206,7 +206,8 @@ fn faults_reach_every_kind_of_recovery() {
             reached.iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
         }
     }
-    assert!(reached.iter().all(|&count| count > 20), "{reached:?}");
+    // Most of what is lost is found before the timeout.
+    assert!(reached.iter().all(|&count| count > 5), "{reached:?}");
 }
 
 /// A window of one packet, and the acknowledgement of a packet that was already sent again, and lost.

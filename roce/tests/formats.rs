@@ -125,7 +125,12 @@ fn frames() -> Vec<Vec<u8>> {
             None,
         ),
         packet(Format::Hpcc, false, &Header::TelemetrySetup { bth: bth(0, 0), setup, seal: None }, &[]),
-        packet(Format::Hpcc, false, &Header::SelectiveAcknowledge { bth: bth(0, 5), msn: 1, held: 6 }, &[]),
+        packet(
+            Format::Hpcc,
+            false,
+            &Header::SelectiveAcknowledge { bth: bth(0, 5), msn: 1, ahead: 0, held: 6 },
+            &[],
+        ),
     ]);
     frames
 }

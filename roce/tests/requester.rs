@@ -343,7 +343,7 @@ fn losses_halve_the_reads_that_are_asked_for_at_a_time() {
     assert_eq!(script.send(PSN, only, &[1; 10]), Ok(()));
     assert_eq!(psns(&mut script), [PSN + 2, PSN + 3]);
     script.wait(TIMEOUT + Duration::from_micros(1));
-    assert_eq!(psns(&mut script), [PSN + 1], "half of three");
+    assert_eq!(psns(&mut script), [PSN + 1], "one packet after a timeout");
     assert_eq!(script.send(PSN + 1, only, &[1; 10]), Ok(()));
     assert_eq!(psns(&mut script), [PSN + 2, PSN + 3]);
 }
@@ -400,7 +400,9 @@ fn a_peer_that_answers_nothing_but_the_past_is_given_up() {
         asked += psns(&mut script).len();
         assert_ne!(script.send(PSN, only, &[1; 10]), Ok(()));
     }
-    assert_eq!(asked, 3, "each retry was spent");
+    // A round trip was measured: what is silent for longer is asked more often than retries are spent.
+    assert!(asked > 3, "asked {asked} times");
+    assert_eq!(script.host.endpoint.counters().timeouts, 3, "each retry was spent");
     let ends: Vec<_> = script.host.sent().iter().map(|completion| completion.status).collect();
     assert_eq!(ends, [CompletionStatus::Success, CompletionStatus::RetryExceeded]);
 }

@@ -55,8 +55,9 @@ pub fn fields(header: &Header) -> Vec<Field> {
             fields.push(("line_rate_bps", json!(setup.line_rate)));
             seal_field(seal.as_ref(), &mut fields);
         }
-        Header::SelectiveAcknowledge { msn, held, .. } => {
+        Header::SelectiveAcknowledge { msn, ahead, held, .. } => {
             fields.push(("msn", json!(msn)));
+            fields.push(("ahead", json!(ahead)));
             fields.push(("held", json!(format!("{held:#b}"))));
         }
     }

@@ -420,7 +420,9 @@ pub enum Header {
         bth: Bth,
         /// Messages completed by the responder, 24 bits.
         msn: u32,
-        /// Bit `i`: the packet `i` PSNs further on is there. Bit 0 is not set.
+        /// How many times 64 PSNs behind `bth.psn` the packets begin that `held` is about.
+        ahead: u8,
+        /// Bit `i`: the packet `64 * ahead + i` PSNs further on is there. The one that is missing is not.
         held: u128,
     },
 }

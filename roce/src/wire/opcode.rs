@@ -338,9 +338,9 @@ pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u
         Opcode::TELEMETRY_SETUP => reader.setup(bth)?,
         Opcode::DIRECT_RESPONSE => Header::DirectResponse { bth, feedback: reader.feedback()? },
         Opcode::SELECTIVE_ACKNOWLEDGE => {
-            let [_reserved, msn @ ..] = reader.take::<4>()?;
+            let [ahead, msn @ ..] = reader.take::<4>()?;
             let msn = u32::from_be_bytes([0, msn[0], msn[1], msn[2]]);
-            Header::SelectiveAcknowledge { bth, msn, held: u128::from_be_bytes(reader.take()?) }
+            Header::SelectiveAcknowledge { bth, msn, ahead, held: u128::from_be_bytes(reader.take()?) }
         }
         _ => match opcode.service().ok_or(Discard::Opcode)? {
             Service::Ud => {
@@ -459,8 +459,8 @@ impl Writer<'_> {
                 }
             }
             Header::CongestionNotification { .. } => self.put([0; NOTIFICATION_RESERVED]),
-            Header::SelectiveAcknowledge { msn, held, .. } => {
-                self.put((msn & 0xff_ffff).to_be_bytes());
+            Header::SelectiveAcknowledge { msn, ahead, held, .. } => {
+                self.put((u32::from(*ahead) << 24 | msn & 0xff_ffff).to_be_bytes());
                 self.put(held.to_be_bytes());
             }
             Header::TelemetryRequest { int, .. } => self.put(int.pack()),

@@ -140,8 +140,9 @@ fn packet() -> impl Strategy<Value = (Header, Vec<u8>)> {
             (Header::TelemetryRequest { bth, int }, vec![0; int.room_bytes()])
         }),
         response().prop_map(|header| (header, Vec::new())),
-        (bth(), 0..1u32 << 24, any::<u128>())
-            .prop_map(|(bth, msn, held)| (Header::SelectiveAcknowledge { bth, msn, held }, Vec::new())),
+        (bth(), 0..1u32 << 24, any::<u8>(), any::<u128>()).prop_map(|(bth, msn, ahead, held)| {
+            (Header::SelectiveAcknowledge { bth, msn, ahead, held }, Vec::new())
+        }),
     ]
 }
 

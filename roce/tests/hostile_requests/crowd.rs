@@ -207,7 +207,7 @@ fn control(script: &Script) -> Vec<Case> {
             Header::DirectResponse { bth: stray(0x10_0003), feedback: feedback(ratio) },
         ),
         ("congestion notification", Header::CongestionNotification { bth }),
-        ("selective acknowledgement", Header::SelectiveAcknowledge { bth, msn: 0, held: 2 }),
+        ("selective acknowledgement", Header::SelectiveAcknowledge { bth, msn: 0, ahead: 0, held: 2 }),
         ("XRC SEND", Header::Extended { bth, srq: SrqNumber::new(7), operation: SEND }),
         (
             "UD SEND to nobody",

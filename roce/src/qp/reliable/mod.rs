@@ -2,6 +2,7 @@
 
 mod requester;
 mod responder;
+mod ring;
 mod transmit;
 
 pub(super) use requester::{operation, run};
@@ -198,8 +199,8 @@ impl Reliable {
             &Header::Extended { bth, srq, operation } if matches!(receives, Receives::Named(_)) => {
                 self.on_data(common, (bth, operation, Some(srq)), frame, memory, context)
             }
-            Header::SelectiveAcknowledge { bth, held, .. } => {
-                self.on_selective_acknowledge(common, *bth, *held, context)
+            Header::SelectiveAcknowledge { bth, ahead, held, .. } => {
+                self.on_selective_acknowledge(common, *bth, (*ahead, *held), context)
             }
             Header::CongestionNotification { .. } => {
                 context.counters.notifications_received += 1;
@@ -340,7 +341,7 @@ impl Reliable {
         &mut self,
         common: &mut Common,
         bth: Bth,
-        held: u128,
+        held: (u8, u128),
         context: &mut Context<'_>,
     ) -> Result<(), Discard> {
         if !common.connection.is_some_and(|connection| connection.selective_repeat) {
@@ -396,7 +397,7 @@ impl Reliable {
     pub(super) fn on_timeout(&mut self, common: &mut Common, context: &mut Context<'_>) {
         match self.requester.on_timeout(context) {
             Ok(progress) => {
-                if progress.lost {
+                if progress.lost && self.requester.is_unanswered() {
                     common.doubt_path(context);
                 }
                 self.on_progress(common, progress, false, context.now);

@@ -90,8 +90,8 @@ impl Reliable {
             return self.transmit_riding(common, connection, &header, report, context, frame);
         }
         let header = match (held, operation) {
-            (Some(held), Operation::Acknowledge(aeth)) => {
-                Header::SelectiveAcknowledge { bth, msn: aeth.msn, held }
+            (Some((ahead, held)), Operation::Acknowledge(aeth)) => {
+                Header::SelectiveAcknowledge { bth, msn: aeth.msn, ahead, held }
             }
             _ => Header::Connected { service, bth, operation },
         };
@@ -170,7 +170,7 @@ impl Reliable {
         let connection = common.connection.as_ref()?;
         let window = self.requester.within_reach(common.congestion.window()?);
         if self.requester.is_mute(window) {
-            self.requester.ask_again();
+            self.requester.ask_again(context.now);
         }
         let plan = self.requester.plan(window)?;
         if !common.congestion.may_send(context.now) {

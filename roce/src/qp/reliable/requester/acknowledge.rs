@@ -40,7 +40,7 @@ impl Requester {
                 context.counters.naks_received += 1;
                 // Whoever answered RNR NAK may also report the packets behind as a gap. The timer is what counts.
                 if self.rnr_until.is_none() {
-                    self.retry()?;
+                    self.retry(context.now)?;
                     progress.lost = true;
                 }
             }
@@ -97,8 +97,7 @@ impl Requester {
         }
         context.counters.rx_payload_bytes += payload.len() as u64;
         if is_early {
-            self.on_early_answer(number);
-            progress.lost = self.implied_nak(number, context.now)?;
+            progress.lost |= self.on_early_answer(number, context.now);
         } else {
             self.on_answer(number, context, identity, &mut progress);
         }
@@ -130,8 +129,7 @@ impl Requester {
         };
         place(sges, 0, &original.to_ne_bytes(), memory, context, identity)?;
         if is_early {
-            self.on_early_answer(number);
-            progress.lost = self.implied_nak(number, context.now)?;
+            progress.lost |= self.on_early_answer(number, context.now);
         } else {
             self.on_answer(number, context, identity, &mut progress);
         }
@@ -159,10 +157,13 @@ impl Requester {
                 done += 1;
             }
         }
+        if self.una > before && self.selective.is_some() {
+            self.settle(before);
+        }
         self.forget(done);
         let bytes = self.stream_at(0, self.una) - stream_before;
-        let rtt = if self.una > before { self.on_progress(before, context) } else { None };
-        Progress { bytes, rtt, lost: false }
+        let (rtt, lost) = if self.una > before { self.on_progress(before, context) } else { (None, false) };
+        Progress { bytes, rtt, lost }
     }
 
     /// The answer for packet `number`, the oldest, is in its place.
@@ -177,7 +178,9 @@ impl Requester {
         self.una = number + 1;
         self.retire_front(context, identity);
         progress.bytes += self.absorb(context, identity);
-        progress.rtt = self.on_progress(before, context).or(progress.rtt);
+        let (rtt, lost) = self.on_progress(before, context);
+        progress.rtt = rtt.or(progress.rtt);
+        progress.lost |= lost;
     }
 
     /// Completes the front request where all of it is acknowledged, and the local ones behind it that have run.
@@ -204,8 +207,9 @@ impl Requester {
         self.cursor = self.cursor.saturating_sub(done);
     }
 
-    /// `una` moved on from `before`: counters and timers start again. Gives the round trip if the packet that measures it is in.
-    fn on_progress(&mut self, before: u64, context: &Context<'_>) -> Option<Duration> {
+    /// `una` moved on from `before`: counters and timers start again. Returns the round trip if the packet that measures it is in, and
+    /// whether there is a loss that congestion control has not heard of.
+    fn on_progress(&mut self, before: u64, context: &Context<'_>) -> (Option<Duration>, bool) {
         if self.next < self.una {
             self.next = self.una;
         }
@@ -216,28 +220,37 @@ impl Requester {
         self.patience = 0;
         self.waits = 0;
         self.reach = self.reach.saturating_add((self.una - before) * u64::from(self.mtu));
-        self.skip();
-        self.deadline = self.wait().filter(|_| self.asked > self.una).map(|wait| context.now + wait);
-        let (number, since) = self.sample?;
-        (number < self.una).then(|| {
-            self.sample = None;
-            let rtt = context.now.saturating_since(since);
-            self.on_round_trip(rtt);
-            rtt
-        })
+        self.run = self.run.saturating_add(u32::try_from(self.una - before).unwrap_or(u32::MAX));
+        let rtt = self.take_sample(context.now);
+        let is_asked = self.asked > self.una;
+        self.deadline = self.wait().filter(|_| is_asked).map(|wait| context.now + wait);
+        self.probe_at = self.probe_wait().filter(|_| is_asked).map(|wait| context.now + wait);
+        let lost = self.selective.is_some() && self.after_progress(context.now);
+        (rtt, lost)
     }
 
     /// An answer came for a packet behind a READ or atomic whose own answer is missing: that was lost
     /// (IBA 9.7.5.1: an implied NAK). Gives whether it is news.
     fn implied_nak(&mut self, number: u64, now: Instant) -> Result<bool, Trouble> {
         if self.selective.is_some() {
-            return Ok(self.answers_lost(number, now));
+            self.answers_missing(number, now);
+            return Ok(self.detect(now));
+        }
+        // Answers of one round come in their order: one that goes back begins the next round, whose first was lost as well.
+        let is_next_round = self.recovering && number < self.ahead;
+        self.ahead = number;
+        if is_next_round {
+            // This costs no retry: only the timer ends what never moves.
+            let deadline = self.deadline;
+            self.go_back(now);
+            (self.deadline, self.ahead) = (deadline, 0);
+            return Ok(true);
         }
         if self.recovering {
             self.wait_on(now);
             return Ok(false);
         }
-        self.retry()?;
+        self.retry(now)?;
         self.recovering = true;
         Ok(true)
     }
@@ -254,6 +267,7 @@ impl Requester {
             self.waits += 1;
             self.deadline = Some(now + wait);
         }
+        self.probe_at = self.probe_at.and(self.probe_wait()).map(|wait| now + wait);
     }
 
     fn on_rnr_nak(&mut self, timer: RnrTimer, context: &mut Context<'_>) -> Result<(), Trouble> {
@@ -267,7 +281,13 @@ impl Requester {
             7 => 7,
             left => left - 1,
         };
-        self.rewind();
+        if self.selective.is_some() {
+            self.lose_refused(context.now);
+            self.deadline = None;
+            self.probe_at = None;
+        } else {
+            self.rewind();
+        }
         self.rnr_until = Some(context.now + timer.duration());
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! The sending side of a reliable connection: send queue, go-back-N, retries (IBA 9.7.5, 9.7.6).
 
 mod acknowledge;
+mod holes;
 mod local;
+mod round_trip;
 mod selective;
 mod send;
 mod waiting;
@@ -13,14 +15,17 @@ use super::super::{
     SendOperation,
 };
 use crate::congestion::Progress;
+use crate::wheel::sooner;
 use crate::{Discard, Psn};
 use alloc::boxed::Box;
 use cc::Instant;
+use core::num::NonZeroU32;
 use core::time::Duration;
-use selective::Selective;
+use holes::Selective;
+use round_trip::RoundTrip;
 
 pub(in crate::qp) use local::run;
-pub(in crate::qp) use send::operation;
+pub(in crate::qp) use send::{Plan, operation};
 
 /// Half the circle: PSNs that may be outstanding, or new and old can't be told apart (IBA 9.7.2).
 const MAX_OUTSTANDING: u64 = 1 << 23;
@@ -31,6 +36,12 @@ const MOST_PATIENT: u8 = 2;
 /// Answers about the past start the retry timer again so often, each when a quarter of it has passed: 16 times the time that an answer
 /// may take, at the least.
 const WAITS: u8 = 64;
+
+/// Doublings of the time after which something is asked for again that was not answered.
+const MOST_PROBES: u8 = 6;
+
+/// Packets that go-back-N sends at once after a loss, at the least.
+const FEWEST: u64 = 8;
 
 /// How an incoming packet, or time, ends a queue pair or itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,15 +95,28 @@ pub(super) struct Requester {
     waits: u8,
     /// Timeouts in a row, [`MOST_PATIENT`] at most.
     patience: u8,
-    /// Bytes that may be in flight after a timeout: one packet, and as many more as come to be acknowledged. A peer that drops
-    /// what it has no time for would drop it again if all of it came at once, and those of its other queue pairs with it.
+    /// Bytes that may be in flight after a loss, with go-back-N, and as many more as come to be acknowledged. After a timeout it is one
+    /// packet: a peer that drops what it has no time for would drop it again if all of it came at once, and those of its other queue
+    /// pairs with it. After another loss it is twice what came between losses lately: what is sent behind that is sent in vain.
     reach: u64,
+    /// Packets acknowledged since the last loss, with go-back-N.
+    run: u32,
+    /// What that came to lately, smoothed.
+    bears: Option<NonZeroU32>,
+    /// When something is asked for again because nothing was answered for as long as two round trips take.
+    probe_at: Option<Instant>,
+    /// How often it was, since a round trip was measured: each time the wait is twice as long.
+    probes: u8,
+    /// The round trip, once one was measured.
+    trip: Option<RoundTrip>,
     /// The peer has no receive posted: until then nothing is sent.
     rnr_until: Option<Instant>,
     /// An implied NAK was acted upon and nothing moved since: answers of the round before say nothing new.
     recovering: bool,
     /// One more than the last packet that was sent before the last loss: until it is acknowledged, the loss is not made up for.
     recovers_to: u64,
+    /// The last answer that came too early, with go-back-N.
+    ahead: u64,
     /// The packet whose round trip is being measured.
     sample: Option<(u64, Instant)>,
     /// With selective repeat; few have it, and it is large.
@@ -125,9 +149,15 @@ impl Requester {
             waits: 0,
             patience: 0,
             reach: u64::MAX,
+            run: 0,
+            bears: None,
+            probe_at: None,
+            probes: 0,
+            trip: None,
             rnr_until: None,
             recovering: false,
             recovers_to: 0,
+            ahead: 0,
             sample: None,
             selective: None,
         }
@@ -191,7 +221,9 @@ impl Requester {
 
     /// The next packet is not the first of a request that was never sent.
     pub(super) fn has_begun(&self) -> bool {
-        self.next < self.sent || self.queue.get(self.cursor).is_some_and(|wqe| wqe.first < self.next)
+        self.next < self.sent
+            || self.is_repeating()
+            || self.queue.get(self.cursor).is_some_and(|wqe| wqe.first < self.next)
     }
 
     /// The window that there is while a timeout is not forgotten.
@@ -204,22 +236,41 @@ impl Requester {
     /// ask: nobody would ever speak again, not even a timer.
     #[inline]
     pub(super) fn is_mute(&self, window: u64) -> bool {
-        self.asked <= self.una && self.una < self.next && self.in_flight() >= window.max(1)
+        self.asked <= self.una
+            && self.una < self.next
+            && self.in_flight() >= window.max(1)
+            && !self.is_repeating()
     }
 
     /// Sends again from the oldest packet on, without a loss: a window's last packet asks.
     #[cold]
-    pub(super) fn ask_again(&mut self) {
-        self.rewind();
+    pub(super) fn ask_again(&mut self, now: Instant) {
+        if self.selective.is_some() {
+            self.lose_all(now);
+        } else {
+            self.rewind();
+        }
+    }
+
+    /// Returns whether something waits to be sent again, with selective repeat.
+    #[inline]
+    fn is_repeating(&self) -> bool {
+        self.selective.as_ref().is_some_and(|selective| selective.has_lost())
+    }
+
+    /// Returns whether a whole timeout has passed since something was acknowledged.
+    pub(super) const fn is_unanswered(&self) -> bool {
+        self.patience > 0
     }
 
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Payload bytes sent and not acknowledged.
+    /// Payload bytes sent and not acknowledged; with selective repeat without those that the peer holds or that are lost.
     pub(super) fn in_flight(&self) -> u64 {
-        self.stream_at(self.cursor, self.next) - self.stream_at(0, self.una)
+        let sent = self.stream_at(self.cursor, self.next) - self.stream_at(0, self.una);
+        self.selective.as_ref().map_or(sent, |selective| sent - selective.away_bytes().min(sent))
     }
 
     /// The oldest packet not acknowledged, the next to send, and one more than the highest ever sent.
@@ -235,7 +286,7 @@ impl Requester {
     /// Whether all that was sent will be acknowledged without another packet, and nothing is sent again: here new packets
     /// can wait.
     pub(super) const fn all_is_asked_for(&self) -> bool {
-        self.next == self.sent && self.asked == self.sent
+        self.next == self.sent && self.asked == self.sent && self.probes == 0
     }
 
     /// The last PSN that was acknowledged; one before the first where none was.
@@ -255,20 +306,26 @@ impl Requester {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        // While a receiver is not ready nothing is outstanding, so only one of the two is set.
-        self.rnr_until.or(self.deadline)
+        // While a receiver is not ready nothing is sent, and nothing is outstanding.
+        let due = self.selective.as_ref().and_then(|selective| selective.due());
+        self.rnr_until.or_else(|| sooner(sooner(self.deadline, self.probe_at), due))
     }
 
     /// Time has come to `now`.
     pub(super) fn on_timeout(&mut self, context: &mut Context<'_>) -> Result<Progress, Trouble> {
         let now = context.now;
         self.rnr_until = self.rnr_until.filter(|&until| until > now);
-        if self.deadline.is_none_or(|deadline| deadline > now) {
+        if self.rnr_until.is_some() {
             return Ok(Progress::default());
+        }
+        if self.deadline.is_none_or(|deadline| deadline > now) {
+            let probes = self.probe_at.is_some_and(|at| at <= now) && self.ask(now);
+            let lost = self.detect(now) || probes;
+            return Ok(Progress { lost, ..Progress::default() });
         }
         context.counters.timeouts += 1;
         self.waits = 0;
-        self.retry()?;
+        self.retry(now)?;
         self.patience = (self.patience + 1).min(MOST_PATIENT);
         if self.selective.is_none() {
             self.reach = self.mtu.into();
@@ -292,33 +349,87 @@ impl Requester {
         self.deadline = None;
         self.rnr_until = None;
         self.sample = None;
+        self.probe_at = None;
+        self.selective = None;
     }
 
     /// Goes back to the oldest packet, if a retry is left: the retry counter counts rounds without progress.
-    fn retry(&mut self) -> Result<(), Trouble> {
+    fn retry(&mut self, now: Instant) -> Result<(), Trouble> {
         if self.outstanding_reads > 0 && self.selective.is_none() {
-            self.reads_at_once = (self.reads_at_once / 2).max(1);
+            self.reads_at_once = (self.reads_at_once / 2).max(2).min(self.max_reads);
         }
         self.retries_left =
             self.retries_left.checked_sub(1).ok_or(Trouble::Fail(CompletionStatus::RetryExceeded))?;
-        self.recovers_to = self.sent;
-        self.rewind();
+        self.go_back(now);
         Ok(())
+    }
+
+    /// Sends again what may be lost: all from the oldest packet on, or all that is missing.
+    fn go_back(&mut self, now: Instant) {
+        self.recovers_to = self.sent;
+        if self.selective.is_some() {
+            self.lose_all(now);
+            self.deadline = None;
+        } else {
+            let bears = self.bears.map_or(self.run, |bears| bears.get() - bears.get() / 4 + self.run / 4);
+            (self.bears, self.run) = (NonZeroU32::new(bears), 0);
+            self.reach = (2 * u64::from(bears)).max(FEWEST) * u64::from(self.mtu);
+            self.rewind();
+        }
+    }
+
+    /// Nothing was answered for two round trips: asks again. This costs no retry, and the timer of the retries goes on. Returns whether
+    /// something counts as lost.
+    fn ask(&mut self, now: Instant) -> bool {
+        self.probes = (self.probes + 1).min(MOST_PROBES);
+        self.probe_at = None;
+        if self.una == self.sent {
+            return false;
+        }
+        if self.selective.is_some() {
+            self.probe(now);
+            self.probe_at = self.probe_wait().map(|wait| now + wait);
+            return false;
+        }
+        let deadline = self.deadline;
+        self.go_back(now);
+        self.deadline = deadline;
+        true
+    }
+
+    /// How long nothing may be answered until something is asked for again: never longer than the timeout.
+    fn probe_wait(&self) -> Option<Duration> {
+        // With go-back-N asking means sending all again: only what is surely lost is worth that.
+        let doublings = self.probes + u8::from(self.selective.is_none());
+        let wait = self.trip?.patience() * (1 << doublings);
+        Some(self.wait().map_or(wait, |timeout| timeout.min(wait)))
+    }
+
+    /// The packet that measures the round trip may be acknowledged. Returns the round trip if it is.
+    fn take_sample(&mut self, now: Instant) -> Option<Duration> {
+        let (number, since) = self.sample?;
+        let is_there =
+            number < self.una || self.selective.as_ref().is_some_and(|selective| selective.has(number));
+        if !is_there {
+            return None;
+        }
+        self.sample = None;
+        self.probes = 0;
+        let rtt = now.saturating_since(since);
+        self.trip = Some(RoundTrip::measured(self.trip, rtt));
+        Some(rtt)
     }
 
     fn rewind(&mut self) {
         self.next = self.una;
         self.cursor = 0;
         self.outstanding_reads = 0;
-        // What the peer has is not sent again, but still owes its answer.
-        if self.selective.is_none() {
-            self.asked = self.una;
-        }
+        self.asked = self.una;
         self.unasked = (0, 0);
         self.deadline = None;
+        self.probe_at = None;
         // A packet that is sent again measures nothing: its acknowledgement may be of either (Karn).
         self.sample = None;
-        self.go_over_all();
     }
 
     fn psn(&self, number: u64) -> Psn {

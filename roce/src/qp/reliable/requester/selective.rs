@@ -1,228 +1,246 @@
-//! Selective repeat at the sender: what the peer has, which of its answers came early, and what is therefore sent again.
+//! Selective repeat at the sender: what is missing is found by what came behind it and by time, and only that is sent again.
 //!
-//! After a loss `next` goes back as it does in go-back-N, but over what the peer has it jumps, and from the end of what is
-//! known to be lost it goes on where it was.
+//! `next` never goes back. A packet is lost once something that was sent behind it has been at the peer for as long as packets may be
+//! late here (RFC 8985: RACK; [`Selective::reordering`]), and lost again a round trip after its repetition. If nothing at all comes for
+//! two round trips, the last packet is sent again, and the answer says what is missing (RFC 8985 7: a tail loss probe).
 
-use super::super::super::wqe::Wqe;
+use super::super::super::wqe::{Position, Wqe};
 use super::super::super::{Context, Identity};
+use super::super::ring::SPAN;
 use super::acknowledge::STALE;
-use super::{Progress, Requester, Trouble};
+use super::holes::{Hole, Missing};
+use super::send::operation;
+use super::{Plan, Progress, Requester, Trouble};
 use crate::Psn;
 use cc::Instant;
 use core::time::Duration;
 
-/// What a peer has: all packets before a number, and some of those behind it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Peer {
-    base: u64,
-    /// Bit `i`: packet `base + i`.
-    bits: u128,
+/// Bytes of packets that a peer must be able to hold behind one that is missing.
+pub(super) const HELD: u64 = 1 << 20;
+
+/// How late a packet may be while no round trip was measured.
+const LATE: Duration = Duration::from_micros(20);
+
+/// What is missing of `wqe` from `from` to before `end`: its request packets, or its answers if the peer has executed its request.
+fn missing_of(
+    wqe: &Wqe,
+    mtu: u32,
+    is_executed: bool,
+    from: u64,
+    end: u64,
+) -> impl DoubleEndedIterator<Item = Missing> {
+    let (first, last) = match (wqe.is_answered(), is_executed) {
+        (false, _) | (true, true) => (from.max(wqe.first), end.min(wqe.end())),
+        // The request is one packet, whatever it asks for.
+        (true, false) => (from.max(wqe.first), end.min(wqe.first + 1)),
+    };
+    (first..last.max(first)).map(move |number| Missing {
+        number,
+        bytes: bytes_of(wqe, number, mtu),
+        is_answer: wqe.is_answered() && is_executed,
+    })
 }
 
-impl Peer {
-    fn advance_to(&mut self, base: u64) {
-        let by = u32::try_from(base.saturating_sub(self.base)).unwrap_or(u32::MAX);
-        self.bits = self.bits.checked_shr(by).unwrap_or(0);
-        self.base = self.base.max(base);
-        // Not the next one, or it would have gone on: a packet that was held and met no receive is given up.
-        self.bits &= !1;
-    }
-
-    fn has(&self, number: u64) -> bool {
-        match number.checked_sub(self.base) {
-            None => true,
-            Some(bit) => bit < 128 && self.bits & 1 << bit != 0,
-        }
-    }
-
-    /// One more than the highest.
-    const fn end(&self) -> u64 {
-        self.base + (u128::BITS - self.bits.leading_zeros()) as u64
-    }
-}
-
-/// More than the clock's grain, for paths without delay.
-const SHORTEST: Duration = Duration::from_micros(1);
-
-/// Answers that may come early: those to 1 MiB of READs at the usual MTU.
-const EARLY: u64 = 1024;
-
-/// Answers to READs and atomics that came early and are in their place, by number modulo [`EARLY`].
-#[derive(Debug)]
-struct Arrived {
-    base: u64,
-    bits: [u64; (EARLY / 64) as usize],
-}
-
-impl Arrived {
-    const fn new() -> Self {
-        Self { base: 0, bits: [0; (EARLY / 64) as usize] }
-    }
-
-    const fn place(number: u64) -> (usize, u64) {
-        ((number % EARLY / 64) as usize, 1 << (number % 64))
-    }
-
-    fn advance_to(&mut self, base: u64) {
-        for number in self.base..base.min(self.base + EARLY) {
-            let (word, bit) = Self::place(number);
-            self.bits[word] &= !bit;
-        }
-        self.base = self.base.max(base);
-    }
-
-    fn may_have(&self, number: u64) -> bool {
-        (self.base..self.base + EARLY).contains(&number)
-    }
-
-    fn has(&self, number: u64) -> bool {
-        let (word, bit) = Self::place(number);
-        self.may_have(number) && self.bits[word] & bit != 0
-    }
-
-    fn set(&mut self, number: u64) {
-        let (word, bit) = Self::place(number);
-        self.bits[word] |= bit;
-    }
-}
-
-/// What was sent again, until something that was sent later arrives.
-#[derive(Clone, Copy, Debug, Default)]
-struct Round {
-    /// All that was missing below was sent again.
-    resent: u64,
-    /// What was sent since then for the first time.
-    since: u64,
-    /// When.
-    at: Instant,
-}
-
-/// What a sender knows of a peer that takes packets out of order.
-#[derive(Debug)]
-pub(super) struct Selective {
-    peer: Peer,
-    arrived: Arrived,
-    /// Below it `next` goes over what was sent before.
-    limit: u64,
-    requests: Round,
-    answers: Round,
-    /// The longest round trip that was measured lately.
-    rtt: Option<Duration>,
-}
-
-impl Selective {
-    pub(super) const fn new() -> Self {
-        const NONE: Round = Round { resent: 0, since: 0, at: Instant::ZERO };
-        Self {
-            peer: Peer { base: 0, bits: 0 },
-            arrived: Arrived::new(),
-            limit: 0,
-            requests: NONE,
-            answers: NONE,
-            rtt: None,
-        }
-    }
-
-    /// The first packet of `wqe`, from `number` on and before `limit`, that must be sent again.
-    fn missing(&self, wqe: &Wqe, number: u64, limit: u64) -> Option<u64> {
-        let end = wqe.end().min(limit);
-        if !wqe.is_answered() {
-            return (number.max(self.peer.base)..end).find(|&number| !self.peer.has(number));
-        }
-        if wqe.first < self.peer.base {
-            // The peer answered, and some of it is missing.
-            return (number..end).find(|&number| !self.arrived.has(number));
-        }
-        (number < end && !self.peer.has(wqe.first)).then_some(number)
-    }
+/// Payload bytes of packet `number` that the window counts.
+fn bytes_of(wqe: &Wqe, number: u64, mtu: u32) -> u32 {
+    (wqe.stream_at(number + 1, mtu) - wqe.stream_at(number, mtu)) as u32
 }
 
 impl Requester {
-    /// The number after what the next packet of `wqe`, a READ or atomic, asks for.
-    pub(super) fn asks_until(&self, wqe: &Wqe) -> u64 {
-        match &self.selective {
-            Some(selective) if self.next < selective.limit && wqe.first < selective.peer.base => {
-                let end = wqe.end().min(selective.limit);
-                (self.next + 1..end).find(|&number| selective.arrived.has(number)).unwrap_or(end)
-            }
-            _ => wqe.end(),
-        }
-    }
-
-    /// A Selective Acknowledge packet: all before `psn` arrived, `psn` did not, and what `held` marks did.
+    /// A Selective Acknowledge packet: all before `psn` arrived, `psn` did not, and of the 128 from `psn` and `64 * ahead` on those did
+    /// that `held` marks.
     pub(in crate::qp) fn on_selective_acknowledge(
         &mut self,
         psn: Psn,
-        held: u128,
+        (ahead, held): (u8, u128),
         context: &mut Context<'_>,
         identity: &Identity,
     ) -> Result<Progress, Trouble> {
         let number = self.answered(psn).ok_or(STALE)?;
+        let from = number + 64 * u64::from(ahead);
+        self.check_claim(number, from, held)?;
         let mut progress = self.acknowledge(number, context, identity);
         self.peer_has(number);
-        let (sent, una) = (self.sent, self.una);
         let Some(selective) = &mut self.selective else { return Ok(progress) };
-        if number < selective.peer.base {
+        if number < selective.base {
             // Overtaken by a newer one.
             return Ok(progress);
         }
-        // What the peer holds it keeps. It can hold nothing that was not sent, and not what it says it lacks.
-        let possible = u32::try_from(sent - number).ok().and_then(|count| 1u128.checked_shl(count));
-        selective.peer.bits |= held & !1 & possible.map_or(u128::MAX, |limit| limit - 1);
-        let (base, end) = (selective.peer.base, selective.peer.end());
-        if una < base {
-            progress.lost |= self.answers_lost(base, context.now);
+        selective.gives_up();
+        let before = selective.heard().max(number);
+        self.take_claim(from, held);
+        progress.rtt = self.take_sample(context.now).or(progress.rtt);
+        let heard = self.selective.as_ref().map_or(before, |selective| selective.heard());
+        if number < heard {
+            self.misses(number, number + 1, context.now);
         }
-        progress.lost |= self.requests_lost(base, end, context.now);
+        self.misses(before, heard, context.now);
+        if self.una < number {
+            self.answers_missing(number, context.now);
+        }
+        self.probe_at = self.probe_wait().filter(|_| self.una < self.sent).map(|wait| context.now + wait);
+        progress.lost |= self.after_progress(context.now);
         Ok(progress)
     }
 
-    /// The peer has all before `number`.
-    pub(super) fn peer_has(&mut self, number: u64) {
-        if let Some(selective) = &mut self.selective {
-            selective.peer.advance_to(number);
+    /// Checks what a peer says that it holds: packets that were sent, and that only it could hold.
+    fn check_claim(&self, number: u64, from: u64, held: u128) -> Result<(), Trouble> {
+        let end = from + u64::from(u128::BITS - held.leading_zeros());
+        let is_sent = held == 0 || end <= self.sent && end <= self.una + SPAN;
+        let lacks_its_own = from == number && held & 1 != 0;
+        if is_sent && !lacks_its_own { Ok(()) } else { Err(STALE) }
+    }
+
+    /// Notes what the peer holds of the 128 packets from `from` on.
+    fn take_claim(&mut self, from: u64, held: u128) {
+        let Self { selective: Some(selective), queue, mtu, .. } = self else { return };
+        let mut new = held & !selective.held(from);
+        while new != 0 {
+            let number = from + u64::from(new.trailing_zeros());
+            new &= new - 1;
+            let index = queue.partition_point(|wqe| wqe.end() <= number);
+            let Some(wqe) = queue.get(index) else { return };
+            // Of a READ's numbers only the first is a packet of ours.
+            if !wqe.is_answered() || number == wqe.first {
+                selective.holds(number);
+                selective.goes_away(number, bytes_of(wqe, number, *mtu));
+            }
         }
+    }
+
+    /// Request packets from `from` to before `to` that the peer lacks are missing.
+    fn misses(&mut self, from: u64, to: u64, now: Instant) {
+        let late = self.lateness();
+        let Self { selective: Some(selective), queue, mtu, .. } = self else { return };
+        let index = queue.partition_point(|wqe| wqe.end() <= from);
+        for wqe in queue.iter().skip(index).take_while(|wqe| wqe.first < to) {
+            for missing in missing_of(wqe, *mtu, false, from, to) {
+                if !selective.has(missing.number) {
+                    selective.misses(missing, now + late);
+                }
+            }
+        }
+    }
+
+    /// Answers to READs and atomics that should have come before that to packet `end` are missing.
+    pub(super) fn answers_missing(&mut self, end: u64, now: Instant) {
+        let (late, una) = (self.lateness(), self.una);
+        let Self { selective: Some(selective), queue, mtu, trip, .. } = self else { return };
+        if selective.has_holes() {
+            // A request that is there now may lack its answer.
+            selective.fill(una, now, trip.map(|trip| trip.shortest()));
+        }
+        let from = selective.answered().max(una);
+        let end = end.min(una + SPAN);
+        let index = queue.partition_point(|wqe| wqe.end() <= from);
+        for wqe in queue.iter().skip(index).take_while(|wqe| wqe.first < end).filter(|wqe| wqe.is_answered())
+        {
+            for missing in missing_of(wqe, *mtu, true, from, end) {
+                if !selective.has_arrived(missing.number) {
+                    selective.misses(missing, now + late);
+                }
+            }
+        }
+        selective.answers_until(end);
+    }
+
+    /// Something was acknowledged, or arrived early. Returns whether there is a loss that congestion control has not heard of.
+    pub(super) fn after_progress(&mut self, now: Instant) -> bool {
+        let Self { selective: Some(selective), una, trip, .. } = self else { return false };
+        selective.acknowledged(*una);
+        if !selective.has_holes() {
+            return false;
+        }
+        selective.fill(*una, now, trip.map(|trip| trip.shortest()));
+        self.detect(now)
+    }
+
+    /// Finds what is lost by now. Returns whether congestion control has not heard of it.
+    pub(super) fn detect(&mut self, now: Instant) -> bool {
+        let Some(selective) = &mut self.selective else { return false };
+        let is_news = selective.detect(now, self.sent);
+        if selective.has_lost() {
+            // A packet that is sent again measures nothing (Karn).
+            self.sample = self.sample.filter(|&(number, _)| selective.has(number));
+        }
+        if is_news {
+            self.recovers_to = self.sent;
+        }
+        is_news
+    }
+
+    /// How much later than what was sent behind it a packet may come.
+    fn lateness(&self) -> Duration {
+        match (&self.trip, &self.selective) {
+            (Some(trip), Some(selective)) => selective.reordering(trip.smoothed(), trip.shortest()),
+            _ => LATE,
+        }
+    }
+
+    /// The peer has all before `number`.
+    #[inline]
+    pub(super) fn peer_has(&mut self, number: u64) {
+        let Self { selective: Some(selective), queue, mtu, una, .. } = self else { return };
+        if *una < number && selective.base < number {
+            // An answer is missing before it: what the peer has behind that is not in flight any more.
+            let from = selective.base.max(*una);
+            let index = queue.partition_point(|wqe| wqe.end() <= from);
+            for wqe in queue.iter().skip(index).take_while(|wqe| wqe.first < number) {
+                if !wqe.is_answered() {
+                    for missing in missing_of(wqe, *mtu, true, from, number) {
+                        selective.goes_away(missing.number, missing.bytes);
+                    }
+                }
+            }
+        }
+        selective.advance_to(number);
     }
 
     /// The peer answers the request that holds `number`, so it has that request and all before it.
     pub(super) fn peer_answers(&mut self, number: u64) {
+        if self.selective.is_none() {
+            return;
+        }
         let index = self.queue.partition_point(|wqe| wqe.end() <= number);
         if let Some(end) = self.queue.get(index).map(Wqe::end) {
             self.peer_has(end);
         }
     }
 
-    /// The early answer `number` is about this request; `None` where it is too early to be kept.
+    /// The early answer `number` is about this request; `None` if it is too early to be kept.
     pub(super) fn early(&self, number: u64) -> Option<&Wqe> {
         let selective = self.selective.as_ref()?;
         let index = self.queue.partition_point(|wqe| wqe.end() <= number);
-        let near = number - self.una < EARLY && !selective.arrived.has(number);
+        let near = number - self.una < SPAN && !selective.has_arrived(number);
         self.queue.get(index).filter(|_| near)
     }
 
-    /// The early answer `number` is in its place.
-    pub(super) fn on_early_answer(&mut self, number: u64) {
+    /// The early answer `number` is in its place. Returns whether it shows a loss that congestion control has not heard of.
+    pub(super) fn on_early_answer(&mut self, number: u64, now: Instant) -> bool {
         let una = self.una;
         if let Some(selective) = &mut self.selective {
-            selective.arrived.advance_to(una);
-            selective.arrived.set(number);
+            selective.acknowledged(una);
+            selective.arrives(number);
         }
+        self.answers_missing(number, now);
+        self.probe_at = self.probe_wait().map(|wait| now + wait);
+        self.after_progress(now)
     }
 
-    /// Completes what waited for the packet before it. Gives the payload bytes that this acknowledged.
+    /// Completes what waited for the packet before it. Returns the payload bytes that this acknowledged.
     pub(super) fn absorb(&mut self, context: &mut Context<'_>, identity: &Identity) -> u64 {
         let mut bytes = 0;
         while let Some(selective) = &mut self.selective
             && let Some(front) = self.queue.front()
         {
             if front.is_answered() {
-                if !selective.arrived.has(self.una) {
+                if !selective.has_arrived(self.una) {
                     break;
                 }
                 self.una += 1;
                 self.retire_front(context, identity);
             } else {
-                let peer = selective.peer.base;
+                let peer = selective.base;
                 if self.una >= peer {
                     break;
                 }
@@ -232,98 +250,125 @@ impl Requester {
         bytes
     }
 
-    /// Answers from `una` to before `end` should have come. Gives whether that is news.
-    pub(super) fn answers_lost(&mut self, end: u64, now: Instant) -> bool {
-        let Some(selective) = &self.selective else { return false };
-        let mut round = selective.answers;
-        let lost = self.lost(&mut round, self.una, end, now);
-        if let Some(selective) = &mut self.selective {
-            selective.answers = round;
+    /// Packets from `before` on are acknowledged: what was not in flight of them counts no more. Their requests are still there.
+    pub(super) fn settle(&mut self, before: u64) {
+        let Self { selective: Some(selective), queue, mtu, una, .. } = self else { return };
+        if selective.away_bytes() == 0 {
+            return;
         }
-        lost
-    }
-
-    fn requests_lost(&mut self, base: u64, end: u64, now: Instant) -> bool {
-        let Some(selective) = &self.selective else { return false };
-        let mut round = selective.requests;
-        let lost = self.lost(&mut round, base, end, now);
-        if let Some(selective) = &mut self.selective {
-            selective.requests = round;
+        for wqe in queue.iter().take_while(|wqe| wqe.first < *una).filter(|wqe| !wqe.is_answered()) {
+            for number in before.max(wqe.first)..wqe.end().min(*una) {
+                selective.comes_back(number, bytes_of(wqe, number, *mtu));
+            }
         }
-        lost
-    }
-
-    /// Packet `end - 1` is there, and some from `base` on are not: they are sent again, unless they just were.
-    fn lost(&mut self, round: &mut Round, base: u64, end: u64, now: Instant) -> bool {
-        // Something that was sent after them arrived before them, or a round trip has passed: they were lost again.
-        let in_time = self.selective.as_ref().and_then(|selective| selective.rtt);
-        let in_time = in_time.is_none_or(|rtt| now < round.at + rtt + rtt / 4 + SHORTEST);
-        let again = round.resent > base && (end > round.since || !in_time);
-        let from = if again { base } else { round.resent.max(base) };
-        if self.rnr_until.is_some() || !self.misses(from, end) {
-            return false;
-        }
-        let news = again || round.resent <= base;
-        *round = Round { resent: end, since: self.sent, at: now };
-        self.go_over(from, end, now);
-        news
-    }
-
-    fn misses(&self, from: u64, end: u64) -> bool {
-        let Some(selective) = &self.selective else { return false };
-        let index = self.queue.partition_point(|wqe| wqe.end() <= from);
-        let behind = self.queue.iter().skip(index).take_while(|wqe| wqe.first < end);
-        behind.into_iter().any(|wqe| selective.missing(wqe, from.max(wqe.first), end).is_some())
-    }
-
-    /// Sends again what is missing from `from` to before `end`.
-    fn go_over(&mut self, from: u64, end: u64, now: Instant) {
-        let is_going = self.next < self.sent;
-        let from = if is_going { self.next.min(from) } else { from };
-        if let Some(selective) = &mut self.selective {
-            selective.limit = if is_going { selective.limit.max(end) } else { end };
-        }
-        self.sample = None;
-        // A timer that runs goes on: whatever a peer says, without progress it fires, and only that costs a retry.
-        self.deadline = self.deadline.or(self.wait().map(|wait| now + wait));
-        self.seek(from);
-        self.skip();
     }
 
     /// Sends again all that is missing.
-    pub(super) fn go_over_all(&mut self) {
-        let sent = self.sent;
+    pub(super) fn lose_all(&mut self, now: Instant) {
+        let Self { selective: Some(selective), queue, mtu, una, sent, .. } = self else { return };
+        let end = (*sent).min(*una + SPAN);
+        for wqe in queue.iter().take_while(|wqe| wqe.first < end) {
+            let is_executed = wqe.first < selective.base;
+            for missing in missing_of(wqe, *mtu, is_executed, *una, end) {
+                let is_there = if missing.is_answer {
+                    selective.has_arrived(missing.number)
+                } else {
+                    selective.has(missing.number)
+                };
+                if !is_there {
+                    selective.loses(missing, now);
+                }
+            }
+        }
+        self.sample = None;
+    }
+
+    /// The peer lacks the oldest packet, and perhaps had it before: it met no receive. What it holds behind that it keeps.
+    pub(super) fn lose_refused(&mut self, now: Instant) {
         if let Some(selective) = &mut self.selective {
-            selective.limit = sent;
-            self.skip();
+            selective.gives_up();
+        }
+        self.lose_all(now);
+    }
+
+    /// Nothing has come for too long: sends the last packet again that may be missing. The answer says what else is.
+    pub(super) fn probe(&mut self, now: Instant) {
+        if self.is_repeating() {
+            // The window is full of what is lost as well.
+            return self.lose_all(now);
+        }
+        let Self { selective: Some(selective), queue, mtu, una, sent, cursor, .. } = self else { return };
+        let end = (*sent).min(*una + SPAN);
+        for index in (0..=*cursor).rev() {
+            let Some(wqe) = queue.get(index).filter(|wqe| wqe.first < end) else { continue };
+            let is_executed = wqe.first < selective.base;
+            let missing = missing_of(wqe, *mtu, is_executed, *una, end).rev().find(|missing| {
+                !if missing.is_answer {
+                    selective.has_arrived(missing.number)
+                } else {
+                    selective.has(missing.number)
+                }
+            });
+            if let Some(missing) = missing {
+                selective.loses(missing, now);
+                self.sample = None;
+                return;
+            }
         }
     }
 
-    /// Moves `next` on to what is missing; behind the limit, to what was never sent.
-    pub(super) fn skip(&mut self) {
-        let Some(selective) = &self.selective else { return };
-        if self.next >= self.sent {
-            return;
+    /// The packet that is sent again next, if the window allows.
+    #[cold]
+    pub(super) fn plan_again(&self, hole: Hole, window: u64) -> Option<Plan<'_>> {
+        let number = hole.number;
+        if self.rnr_until.is_some() || self.in_flight() >= window.max(1) {
+            return None;
         }
-        let limit = selective.limit.min(self.sent);
-        let found = self.queue.iter().skip(self.cursor).take_while(|wqe| wqe.first < limit);
-        let found = found.into_iter().find_map(|wqe| selective.missing(wqe, self.next.max(wqe.first), limit));
-        self.seek(found.unwrap_or(self.sent));
+        let index = self.queue.partition_point(|wqe| wqe.end() <= number);
+        let wqe = self.queue.get(index)?;
+        let offset = wqe.offset(number, self.mtu);
+        let length = if wqe.is_fetched() { 0 } else { (wqe.length - offset).min(self.mtu) };
+        let position = Position::of((number - wqe.first) as u32, wqe.packets);
+        let ends = wqe.is_answered() || matches!(position, Position::Last | Position::Only);
+        Some(Plan {
+            operation: operation(wqe, position, offset, wqe.offset(self.until(hole, wqe), self.mtu))?,
+            psn: self.psn(number),
+            srq: wqe.request.srq,
+            // What is sent again says at once whether it came.
+            ack_request: true,
+            solicited: ends && wqe.request.solicited,
+            data: &wqe.request.data,
+            offset,
+            length,
+            is_oldest: index == 0,
+        })
     }
 
-    /// A round trip was measured.
-    pub(super) fn on_round_trip(&mut self, rtt: Duration) {
+    /// The number behind what the repetition of `hole` sends or asks for.
+    fn until(&self, hole: Hole, wqe: &Wqe) -> u64 {
+        match (&self.selective, wqe.is_answered()) {
+            (Some(selective), true) if hole.is_answer => selective.stretch(hole.number, wqe.end()),
+            (_, true) => wqe.end(),
+            (_, false) => hole.number + 1,
+        }
+    }
+
+    /// The packet of [`Self::plan_again`] was sent.
+    #[cold]
+    pub(super) fn commit_again(&mut self, hole: Hole, context: &mut Context<'_>) -> u64 {
+        let now = context.now;
+        let index = self.queue.partition_point(|wqe| wqe.end() <= hole.number);
+        let until = self.queue.get(index).map_or(hole.number + 1, |wqe| self.until(hole, wqe));
+        let until = if hole.is_answer { until } else { hole.number + 1 };
+        let wait = self.trip.map_or(LATE, |trip| trip.smoothed()) + self.lateness();
+        // Without a round trip that was measured nothing says how long it takes: the timer does.
+        let wait = if self.trip.is_none() { self.wait().unwrap_or(LATE) } else { wait };
         if let Some(selective) = &mut self.selective {
-            // Of a queue that has just emptied the longer round trips may still be on their way.
-            let before = selective.rtt.unwrap_or(Duration::ZERO);
-            selective.rtt = Some(rtt.max(before - before / 8));
+            selective.resends(hole.number, until, now, now + wait);
         }
-    }
-
-    fn seek(&mut self, number: u64) {
-        self.next = number;
-        self.cursor = self.queue.partition_point(|wqe| wqe.end() <= number && !wqe.is_pending());
-        let before = self.queue.iter().take(self.cursor);
-        self.outstanding_reads = before.filter(|wqe| wqe.is_answered()).count() as u32;
+        self.deadline = self.deadline.or(self.wait().map(|wait| now + wait));
+        self.probe_at = self.probe_wait().map(|wait| now + wait);
+        context.counters.retransmitted += 1;
+        hole.number
     }
 }

@@ -2,6 +2,9 @@
 
 use super::super::super::wqe::{Position, Wqe};
 use super::super::super::{Context, Data, Remote, SendOperation};
+use super::super::ring::SPAN;
+use super::holes::Hole;
+use super::selective::HELD;
 use super::{MAX_OUTSTANDING, Requester};
 use crate::wire::{AtomicEth, CompareSwap, FetchAdd, Operation, Reth, SendTail};
 use crate::{Psn, SrqNumber};
@@ -34,14 +37,20 @@ impl Requester {
     /// The next packet that the send queue, the window and the peer's limits allow now.
     #[inline]
     pub(in crate::qp) fn plan(&self, window: u64) -> Option<Plan<'_>> {
+        if let Some(hole) = self.first_lost() {
+            return self.plan_again(hole, window);
+        }
         let wqe = self.queue.get(self.cursor).filter(|wqe| !wqe.is_local())?;
         let in_flight = self.in_flight();
         if self.rnr_until.is_some() || in_flight >= window.max(1) || !self.is_admitted(wqe, window) {
             return None;
         }
+        if self.next > self.una && !self.is_holdable(in_flight, 0, 0) {
+            return None;
+        }
         let offset = wqe.offset(self.next, self.mtu);
         let length = if wqe.is_fetched() { 0 } else { (wqe.length - offset).min(self.mtu) };
-        let until = if wqe.is_answered() { self.asks_until(wqe) } else { self.next + 1 };
+        let until = if wqe.is_answered() { wqe.end() } else { self.next + 1 };
         let position = Position::of((self.next - wqe.first) as u32, wqe.packets);
         let ends = wqe.is_answered() || matches!(position, Position::Last | Position::Only);
         let bytes = u64::from(length);
@@ -51,8 +60,7 @@ impl Requester {
             // The last packet that the window or the circle admits must ask, or nobody would ever speak again.
             || in_flight + bytes >= window
             || self.next + 1 - self.una >= MAX_OUTSTANDING
-            // What is sent again one by one says at once whether it came.
-            || self.selective.is_some() && self.next < self.sent;
+            || !self.is_holdable(in_flight, 1, bytes);
         Some(Plan {
             operation: operation(wqe, position, offset, wqe.offset(until, self.mtu))?,
             psn: self.psn(self.next),
@@ -66,6 +74,26 @@ impl Requester {
         })
     }
 
+    /// The first hole that waits to be sent again.
+    #[inline]
+    fn first_lost(&self) -> Option<Hole> {
+        self.selective.as_ref()?.first_lost()
+    }
+
+    /// With selective repeat, whether a peer can hold what is sent and not acknowledged, if `more` packets of `bytes` join it.
+    #[inline]
+    fn is_holdable(&self, in_flight: u64, more: u64, bytes: u64) -> bool {
+        self.selective.as_ref().is_none_or(|selective| {
+            self.next - self.una + more < SPAN && in_flight + selective.away_bytes() + bytes < HELD
+        })
+    }
+
+    /// Packets before `end` that are neither acknowledged nor came early as answers.
+    fn awaited(&self, end: u64) -> u64 {
+        let in_place = self.selective.as_ref().map_or(0, |selective| selective.arrived_count());
+        (end - self.una).saturating_sub(in_place)
+    }
+
     /// Whether the limits beside the window let `wqe` go on: outstanding READs, and what they bring back, the fence, half the
     /// circle. Whatever the window, one READ may be under way.
     #[inline]
@@ -74,7 +102,7 @@ impl Requester {
         let reads = !wqe.is_answered()
             || self.outstanding_reads == 0
             || self.outstanding_reads < self.reads_at_once
-                && (end - self.una).saturating_mul(u64::from(self.mtu)) <= window;
+                && self.awaited(end).saturating_mul(u64::from(self.mtu)) <= window;
         let fence = wqe.request.fence && self.next == wqe.first && self.outstanding_reads > 0;
         reads && !fence && end - self.una <= MAX_OUTSTANDING
     }
@@ -82,11 +110,14 @@ impl Requester {
     /// The packet of [`Self::plan`] was sent. Gives its number.
     #[inline]
     pub(in crate::qp) fn commit(&mut self, length: u32, ack_request: bool, context: &mut Context<'_>) -> u64 {
+        if let Some(hole) = self.first_lost() {
+            return self.commit_again(hole, context);
+        }
         let wqe = &self.queue[self.cursor];
         let number = self.next;
         let again = number < self.sent;
         let (end, is_answered) = (wqe.end(), wqe.is_answered());
-        self.next = if is_answered { self.asks_until(wqe) } else { number + 1 };
+        self.next = if is_answered { end } else { number + 1 };
         if self.next == end {
             self.cursor += 1;
             self.outstanding_reads += u32::from(is_answered);
@@ -96,6 +127,7 @@ impl Requester {
             self.asked = self.asked.max(self.next);
             self.unasked = (0, 0);
             self.deadline = self.deadline.or_else(|| self.wait().map(|wait| context.now + wait));
+            self.probe_at = self.probe_at.or_else(|| self.probe_wait().map(|wait| context.now + wait));
             if self.sample.is_none() && !again {
                 self.sample = Some((number, context.now));
             }
@@ -104,7 +136,6 @@ impl Requester {
         }
         if again {
             context.counters.retransmitted += 1;
-            self.skip();
         }
         number
     }

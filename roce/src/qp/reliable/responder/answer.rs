@@ -15,7 +15,7 @@ pub(in crate::qp) struct Answered {
     /// The BTH's congestion byte.
     pub(in crate::qp) congestion: u8,
     /// What came early and is held (selective repeat): then `psn` is what is missing, and `operation` is not said.
-    pub(in crate::qp) held: Option<u128>,
+    pub(in crate::qp) held: Option<(u8, u128)>,
     /// Which bytes of registered memory a READ response carries; each packet checks the region anew, as it may be
     /// gone since the request came.
     pub(in crate::qp) read: Option<(PdId, Reth)>,
@@ -40,7 +40,7 @@ impl Responder {
             }
             return self.answer.map(|answer| match answer {
                 Answer::Acknowledge => {
-                    let held = self.reorder.as_ref().map(|reorder| reorder.held()).filter(|&held| held != 0);
+                    let held = self.reorder.as_ref().and_then(|reorder| reorder.report());
                     Answered {
                         operation: Operation::Acknowledge(self.aeth(ack)),
                         psn: if held.is_some() { self.expected } else { self.expected.plus(Psn::CIRCLE - 1) },
@@ -104,7 +104,12 @@ impl Responder {
         if self.echo.due().is_some() {
             self.echo.on_boundary_sent();
         } else {
-            self.answer = None;
+            // What is held is told 128 packets at a time.
+            let is_told = self.answer != Some(Answer::Acknowledge)
+                || self.reorder.as_mut().is_none_or(|reorder| reorder.reported());
+            if is_told {
+                self.answer = None;
+            }
             self.echo.on_acknowledged();
         }
     }

@@ -125,9 +125,7 @@ impl Responder {
         self.first = settings.receive_psn;
         self.min_rnr_timer = settings.min_rnr_timer;
         self.resources = Resources::new(settings.max_dest_rd_atomic, settings.selective_repeat);
-        self.reorder = settings
-            .selective_repeat
-            .then(|| Box::new(Reorder::new(settings.receive_psn, settings.mtu.bytes())));
+        self.reorder = settings.selective_repeat.then(|| Box::new(Reorder::new(settings.receive_psn)));
     }
 
     pub(super) fn change(&mut self, changes: &Changes) {

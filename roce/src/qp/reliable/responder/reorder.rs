@@ -2,15 +2,15 @@
 //!
 //! They are executed in their order, each as if it had come just then, so nothing that a request does can be seen early.
 
+use super::super::ring::{Ring, SPAN};
 use super::{Answer, Arrival, Refusal, Responder};
 use crate::qp::wqe;
 use crate::wire::{Bth, Operation, Reth};
 use crate::{Discard, Memory, Psn, SrqNumber};
-use alloc::boxed::Box;
-use alloc::vec;
+use alloc::vec::Vec;
 
-/// How far ahead a packet may be to be held: as far as a bitmap of 128 bits tells.
-const SPAN: u32 = u128::BITS;
+/// Payload bytes that a queue pair holds at most, each payload rounded up to a power of two.
+const MOST_HELD: usize = 2 << 20;
 
 /// A packet that came early, but for its payload.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,8 @@ struct Early {
     operation: Operation,
     is_marked: bool,
     length: usize,
+    /// Where its payload is among those of its size.
+    place: u32,
 }
 
 /// Whether a packet was taken.
@@ -27,74 +29,190 @@ struct Early {
 enum Held {
     Now,
     Before,
-    /// It is too far ahead, or too long.
+    /// It is too far ahead, or there is no room.
     Not,
 }
 
-/// The packets held, and room for as many as there may be.
+/// Payloads of up to so many bytes, each in a place of its own.
+#[derive(Debug, Default)]
+struct Payloads {
+    bytes: Vec<u8>,
+    free: Vec<u32>,
+}
+
+/// The packets held. Memory grows with what is held, and is kept.
 #[derive(Debug)]
 pub(super) struct Reorder {
     /// The packet that is missing.
     base: Psn,
-    /// Bit `i`: packet `base + i` is here.
-    held: u128,
-    /// By PSN modulo [`SPAN`].
-    packets: Box<[Option<Early>]>,
-    payloads: Box<[u8]>,
-    mtu: usize,
+    /// Which packets are here.
+    held: Ring,
+    count: u32,
+    /// One more than the farthest packet that was ever held, as a distance from `base`.
+    end: u32,
+    /// Packets by PSN modulo their number, a power of two.
+    packets: Vec<Option<Early>>,
+    /// Payloads of up to 64 B, 128 B, 256 B and so on to 4 KiB.
+    payloads: [Payloads; 7],
+    /// Bytes of them all.
+    taken: usize,
+    /// Stretches of 64 PSNs, by their place in the ring, of which something came that the peer was not told.
+    untold: u64,
+}
+
+fn number(psn: Psn) -> u64 {
+    psn.get().into()
+}
+
+/// The index of the payloads of `length`, and the bytes of each.
+fn class(length: usize) -> (usize, usize) {
+    let size = length.next_power_of_two().max(64);
+    (size.trailing_zeros() as usize - 6, size)
 }
 
 impl Reorder {
-    pub(super) fn new(base: Psn, mtu: u32) -> Self {
+    pub(super) fn new(base: Psn) -> Self {
         Self {
             base,
-            held: 0,
-            packets: vec![None; SPAN as usize].into_boxed_slice(),
-            payloads: vec![0; (SPAN * mtu) as usize].into_boxed_slice(),
-            mtu: mtu as usize,
+            held: Ring::new(),
+            count: 0,
+            end: 0,
+            packets: Vec::new(),
+            payloads: Default::default(),
+            taken: 0,
+            untold: 0,
         }
     }
 
-    /// Bit `i`: the packet `i` after the one that is missing is here.
-    pub(super) const fn held(&self) -> u128 {
-        self.held
+    /// What a Selective Acknowledge says: how many times 64 PSNs from the missing packet on, and which of the 128 packets there are
+    /// here. `None` if nothing is held.
+    pub(super) fn report(&self) -> Option<(u8, u128)> {
+        if self.count == 0 {
+            return None;
+        }
+        let ahead = self.ahead();
+        Some((ahead, self.held.window(number(self.base) + 64 * u64::from(ahead))))
     }
 
-    fn slot(psn: Psn) -> usize {
-        (psn.get() % SPAN) as usize
+    /// The first stretch behind the missing packet that has news.
+    fn ahead(&self) -> u8 {
+        let turned = self.untold.rotate_right((number(self.base) / 64 % 64) as u32);
+        // Stretches are aligned in the ring, and what is told begins with the missing packet: up to 63 before the stretch.
+        if turned == 0 { 0 } else { (turned.trailing_zeros().saturating_sub(1)) as u8 }
+    }
+
+    /// What [`Self::report`] says is on its way. Returns whether that is all.
+    pub(super) fn reported(&mut self) -> bool {
+        let from = number(self.base) + 64 * u64::from(self.ahead());
+        // The last of three stretches is told in part only if the first is.
+        let stretches = if from.is_multiple_of(64) { 2 } else { 3 };
+        for stretch in 0..stretches {
+            let last = from + 127;
+            let begins = (from / 64 + stretch) * 64;
+            if begins + 63 <= last {
+                self.untold &= !(1 << (begins / 64 % 64));
+            }
+        }
+        self.untold == 0 || self.count == 0
     }
 
     /// All before `expected` was executed.
     fn advance_to(&mut self, expected: Psn) {
         let by = u32::try_from(expected.distance(self.base)).unwrap_or(0);
-        self.held = self.held.checked_shr(by).unwrap_or(0);
+        if by == 0 {
+            return;
+        }
+        let (from, to) = (number(self.base), number(self.base) + u64::from(by));
+        if self.count > 0 {
+            // Of the PSNs of a READ's answer only the first is a request's: what a peer sent with the others is never executed.
+            (0..by.min(self.end)).for_each(|ahead| self.forget(self.base.plus(ahead)));
+        }
+        for stretch in (from / 64)..(to / 64).min(from / 64 + 64) {
+            self.untold &= !(1 << (stretch % 64));
+        }
+        self.end = self.end.saturating_sub(by);
         self.base = expected;
     }
 
+    fn slot(&self, psn: Psn) -> usize {
+        psn.get() as usize & (self.packets.len() - 1)
+    }
+
+    /// Room for `count` packets from `base` on.
+    fn grow(&mut self, count: usize) {
+        if count <= self.packets.len() {
+            return;
+        }
+        let size = count.next_power_of_two().max(64);
+        let mut packets = core::mem::take(&mut self.packets);
+        self.packets.resize(size, None);
+        for early in packets.drain(..).flatten() {
+            let slot = self.slot(early.bth.psn);
+            self.packets[slot] = Some(early);
+        }
+    }
+
+    /// A place for a payload, and the payload in it. `None` if too much is held already.
+    fn keep(&mut self, payload: &[u8]) -> Option<u32> {
+        let (class, size) = class(payload.len());
+        let payloads = self.payloads.get_mut(class)?;
+        let place = match payloads.free.pop() {
+            Some(place) => place,
+            None if self.taken + size <= MOST_HELD => {
+                let place = (payloads.bytes.len() / size) as u32;
+                payloads.bytes.resize(payloads.bytes.len() + size, 0);
+                self.taken += size;
+                place
+            }
+            None => return None,
+        };
+        payloads.bytes[place as usize * size..][..payload.len()].copy_from_slice(payload);
+        Some(place)
+    }
+
     fn hold(&mut self, early: Early, payload: &[u8]) -> Held {
-        let ahead = u32::try_from(early.bth.psn.distance(self.base)).unwrap_or(SPAN);
-        if ahead >= SPAN || payload.len() > self.mtu {
+        let psn = early.bth.psn;
+        let ahead = u32::try_from(psn.distance(self.base)).unwrap_or(u32::MAX);
+        if u64::from(ahead) >= SPAN {
             return Held::Not;
         }
-        if self.held & 1 << ahead != 0 {
+        self.untold |= 1 << (number(psn) / 64 % 64);
+        if self.held.has(number(psn)) {
             return Held::Before;
         }
-        self.held |= 1 << ahead;
-        let slot = Self::slot(early.bth.psn);
-        self.packets[slot] = Some(early);
-        self.payloads[slot * self.mtu..][..payload.len()].copy_from_slice(payload);
+        let Some(place) = self.keep(payload) else { return Held::Not };
+        self.held.set(number(psn));
+        self.count += 1;
+        self.end = self.end.max(ahead + 1);
+        self.grow(self.end as usize);
+        let slot = self.slot(psn);
+        self.packets[slot] = Some(Early { place, ..early });
         Held::Now
+    }
+
+    /// Gives up a packet, if it is here.
+    fn forget(&mut self, psn: Psn) {
+        if self.held.clear(number(psn)) {
+            self.count -= 1;
+            let slot = self.slot(psn);
+            if let Some(early) = self.packets[slot].take() {
+                self.payloads[class(early.length).0].free.push(early.place);
+            }
+        }
     }
 
     /// The packet at `base`, if it is here; then it is not any more.
     fn take(&mut self) -> Option<(Early, &[u8])> {
-        if self.held & 1 == 0 {
+        if !self.held.clear(number(self.base)) {
             return None;
         }
-        self.held &= !1;
-        let slot = Self::slot(self.base);
+        self.count -= 1;
+        let slot = self.slot(self.base);
         let early = self.packets[slot].take()?;
-        Some((early, &self.payloads[slot * self.mtu..][..early.length]))
+        let (class, size) = class(early.length);
+        let payloads = &mut self.payloads[class];
+        payloads.free.push(early.place);
+        Some((early, &payloads.bytes[early.place as usize * size..][..early.length]))
     }
 }
 
@@ -107,7 +225,11 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let Some(reorder) = &mut self.reorder else { return Err(self.on_gap(arrival.context)) };
         let Arrival { bth, srq, is_marked, payload, .. } = *arrival;
-        let held = reorder.hold(Early { bth, srq, operation, is_marked, length: payload.len() }, payload);
+        if payload.len() > arrival.rights.mtu as usize {
+            return Err(self.on_gap(arrival.context));
+        }
+        let early = Early { bth, srq, operation, is_marked, length: payload.len(), place: 0 };
+        let held = reorder.hold(early, payload);
         if held == Held::Not {
             return Err(self.on_gap(arrival.context));
         }

@@ -71,7 +71,7 @@ struct Repeat {
 }
 
 /// Stretches that may wait. A peer that asks for more at once asks again when nothing comes.
-const MAX_REPEATS: usize = 16;
+const MAX_REPEATS: usize = 64;
 
 /// The next packet of an answer.
 #[derive(Clone, Copy, Debug)]

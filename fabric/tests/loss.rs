@@ -1,0 +1,98 @@
+//! What loss and reordering do to the product's endpoints in the simulator, at 100 Gb/s over a round trip of 10 µs. `ci/loss` holds more.
+
+use cc::{AlgorithmConfig, HpccConfig, Rate};
+use ferroce_fabric::Probability;
+use ferroce_fabric::sim::{
+    Conventions, Flow, Outcome, Requests, Sampling, Setup, Topology, Verb, run, window,
+};
+use roce::qp::Congestion;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const LINE: Rate = Rate::from_gbps(100);
+const HOP: Duration = Duration::from_nanos(2500);
+const MTU: u32 = 4096;
+const BYTES: u64 = 8 << 20;
+
+fn fixed() -> Congestion {
+    Congestion::new(AlgorithmConfig::Fixed { window: 512 << 10, rate: None })
+}
+
+fn setup(flows: Vec<Flow>, congestion: Congestion, verb: Verb, selective_repeat: bool) -> Setup {
+    Setup {
+        conventions: Conventions { payload: MTU, ..Conventions::FERROCE },
+        requests: Requests { verb, bytes: 64 << 10, depth: 128, selective_repeat },
+        ..Setup::new(Topology::star(3, LINE, HOP), flows, congestion)
+    }
+}
+
+fn flow(source: u32, bytes: u64) -> Flow {
+    Flow { source, destination: 2, bytes, start: Duration::ZERO, is_incast: false, dscp: 0 }
+}
+
+fn outcome(setup: &Setup) -> Outcome {
+    let outcome = run(setup, &mut |_, _, _| {}).unwrap();
+    assert_eq!(outcome.finished.len(), setup.flows.len());
+    outcome
+}
+
+fn lossy(setup: &Setup, loss: f64, seed: u64) -> Outcome {
+    outcome(&Setup { loss: Probability::new(loss).unwrap(), seed, ..setup.clone() })
+}
+
+/// A hundredth of all frames is lost, requests, answers and acknowledgements alike.
+#[test]
+fn selective_repeat_keeps_nine_tenths_of_the_goodput_at_one_percent_loss() {
+    for verb in [Verb::Write, Verb::Read, Verb::Send] {
+        let setup = setup(vec![flow(0, BYTES)], fixed(), verb, true);
+        let (clean, lost) = (outcome(&setup), lossy(&setup, 0.01, 1));
+        assert_eq!(clean.retransmitted, 0);
+        assert!(lost.lost > 10, "{lost:?}");
+        let share = clean.time.as_secs_f64() / lost.time.as_secs_f64();
+        assert!(share > 0.9, "{verb:?}: {share}");
+    }
+}
+
+#[test]
+fn go_back_n_keeps_four_tenths() {
+    for verb in [Verb::Write, Verb::Read, Verb::Send] {
+        let setup = setup(vec![flow(0, BYTES)], fixed(), verb, false);
+        let share = outcome(&setup).time.as_secs_f64() / lossy(&setup, 0.01, 1).time.as_secs_f64();
+        assert!(share > 0.4, "{verb:?}: {share}");
+    }
+}
+
+/// Four paths, the longest by a round trip longer than the shortest.
+#[test]
+fn what_comes_late_by_less_than_a_round_trip_is_not_sent_again() {
+    for verb in [Verb::Write, Verb::Send] {
+        for micros in [1, 5, 10] {
+            let spread = Duration::from_micros(micros);
+            let outcome = outcome(&Setup { spread, ..setup(vec![flow(0, BYTES)], fixed(), verb, true) });
+            assert_eq!((outcome.retransmitted, outcome.doubled), (0, 0), "{verb:?}, {micros} µs");
+        }
+    }
+}
+
+/// Two senders on one link; of their data, their probes and the answers to both a hundredth is lost.
+#[test]
+fn hpcc_keeps_its_queue_while_one_percent_is_lost() {
+    let config = HpccConfig::new(LINE, Duration::from_nanos(10_700), NonZeroU32::new(100).unwrap());
+    let congestion = Congestion {
+        in_band: Some(NonZeroU32::MIN),
+        probe_interval: Some(Duration::from_nanos(10_700)),
+        ..Congestion::new(AlgorithmConfig::Hpcc(config))
+    };
+    let flows = vec![flow(0, 4 * BYTES), flow(1, 4 * BYTES)];
+    let sampling = Some(Sampling { every: Duration::from_micros(1), host: 2, flows: 2 });
+    let setup = Setup { sampling, ..setup(flows, congestion, Verb::Write, true) };
+    let (clean, lost) = (lossy(&setup, 0.0, 1), lossy(&setup, 0.01, 1));
+    for outcome in [&clean, &lost] {
+        // From when both have found their share.
+        let (begin, end) = (Duration::from_millis(1), Duration::from_millis(4));
+        let (carried, jain, [_, _, p99, _]) = window(&outcome.series, begin, end).unwrap();
+        println!("{carried:.1} Gb/s, Jain {jain:.2}, p99 {p99} B, {} lost", outcome.lost);
+        assert!(p99 <= 3.0 * 4200.0, "p99 of the queue: {p99} B");
+        assert!(carried > 80.0, "{carried} Gb/s");
+    }
+}

@@ -1,0 +1,303 @@
+//! What a sender knows of a peer that takes packets out of order: what the peer has, what is missing, and since when.
+
+use super::super::ring::{Ring, SPAN};
+use crate::wheel::sooner;
+use alloc::vec::Vec;
+use cc::Instant;
+use core::time::Duration;
+
+/// Losses in a row without a packet that was only late, after which packets are expected in their order.
+const CALM: u8 = 8;
+
+/// A packet that is missing although something behind it has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hole {
+    pub(super) number: u64,
+    /// Payload bytes that the window counts while it is in flight: none of an answer.
+    pub(super) bytes: u32,
+    /// An answer of the peer, not a request.
+    pub(super) is_answer: bool,
+    /// It waits to be sent or asked for again.
+    pub(super) is_lost: bool,
+    /// If it does not come until then it is lost.
+    due: Instant,
+    /// When it was sent or asked for again.
+    resent: Option<Instant>,
+}
+
+/// A packet that has not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Missing {
+    pub(super) number: u64,
+    /// Payload bytes that the window counts while it is in flight: none of an answer.
+    pub(super) bytes: u32,
+    /// An answer of the peer, not a request.
+    pub(super) is_answer: bool,
+}
+
+/// What a sender knows of its peer.
+#[derive(Debug)]
+pub(super) struct Selective {
+    /// The peer has executed all requests before this packet.
+    pub(super) base: u64,
+    /// Request packets that the peer holds, from `base` on.
+    held: Ring,
+    /// One more than the highest of them that there ever was.
+    heard: u64,
+    /// Answers to READs and atomics that came early and are in their place.
+    arrived: Ring,
+    arrived_from: u64,
+    arrived_count: u64,
+    /// One more than the highest answer that came early.
+    answered: u64,
+    /// Request packets that are not acknowledged and not in flight either: the peer holds them, or they are lost.
+    away: Ring,
+    away_bytes: u64,
+    /// By number.
+    holes: Vec<Hole>,
+    /// How many of them are lost.
+    lost: usize,
+    /// The next moment at which one of them becomes lost.
+    due: Option<Instant>,
+    /// What was sent before this packet belongs to losses that congestion control was told of.
+    reported: u64,
+    /// Losses since a packet was late, up to [`CALM`].
+    calm: u8,
+}
+
+impl Selective {
+    pub(super) const fn new() -> Self {
+        Self {
+            base: 0,
+            held: Ring::new(),
+            heard: 0,
+            arrived: Ring::new(),
+            arrived_from: 0,
+            arrived_count: 0,
+            answered: 0,
+            away: Ring::new(),
+            away_bytes: 0,
+            holes: Vec::new(),
+            lost: 0,
+            due: None,
+            reported: 0,
+            calm: 0,
+        }
+    }
+
+    /// The peer has all before `number`.
+    pub(super) fn advance_to(&mut self, number: u64) {
+        if number > self.base {
+            self.held.clear_range(self.base, number);
+            // Not the next one, as far as one can tell: its acknowledgement is what is waited for, or it met no receive.
+            self.held.clear(number);
+            self.base = number;
+        }
+    }
+
+    /// The oldest packet not acknowledged is `una`.
+    pub(super) fn acknowledged(&mut self, una: u64) {
+        if self.arrived_count > 0 {
+            self.arrived_count -= self.arrived.clear_range(self.arrived_from, una);
+        }
+        self.arrived_from = una;
+    }
+
+    /// Returns whether the peer has request packet `number`.
+    pub(super) fn has(&self, number: u64) -> bool {
+        number < self.base || number < self.base + SPAN && self.held.has(number)
+    }
+
+    /// Returns which packets of the 128 from `from` on the peer holds.
+    pub(super) fn held(&self, from: u64) -> u128 {
+        self.held.window(from)
+    }
+
+    /// The peer holds request packet `number`.
+    pub(super) fn holds(&mut self, number: u64) {
+        self.held.set(number);
+        self.heard = self.heard.max(number + 1);
+    }
+
+    /// The peer lacks packet `base`, even if it had said that it holds it: it met no receive, and was given up.
+    pub(super) fn gives_up(&mut self) {
+        self.held.clear(self.base);
+    }
+
+    /// Returns the highest request packet that the peer was heard to hold, and one.
+    pub(super) const fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    /// Returns the highest answer that came early, and one.
+    pub(super) const fn answered(&self) -> u64 {
+        self.answered
+    }
+
+    /// Returns whether answer `number` came early.
+    pub(super) fn has_arrived(&self, number: u64) -> bool {
+        (self.arrived_from..self.arrived_from + SPAN).contains(&number) && self.arrived.has(number)
+    }
+
+    /// Answer `number` came early.
+    pub(super) fn arrives(&mut self, number: u64) {
+        self.arrived_count += u64::from(self.arrived.set(number));
+    }
+
+    /// Answers before `end` should have come.
+    pub(super) fn answers_until(&mut self, end: u64) {
+        self.answered = self.answered.max(end);
+    }
+
+    /// Returns how many answers came early.
+    pub(super) const fn arrived_count(&self) -> u64 {
+        self.arrived_count
+    }
+
+    /// Returns the payload bytes that are not acknowledged, and not in flight either.
+    pub(super) const fn away_bytes(&self) -> u64 {
+        self.away_bytes
+    }
+
+    /// Request packet `number` of so many payload bytes is not in flight any more.
+    pub(super) fn goes_away(&mut self, number: u64, bytes: u32) {
+        if bytes > 0 && self.away.set(number) {
+            self.away_bytes += u64::from(bytes);
+        }
+    }
+
+    /// It is in flight again, or acknowledged.
+    pub(super) fn comes_back(&mut self, number: u64, bytes: u32) {
+        if bytes > 0 && self.away.clear(number) {
+            self.away_bytes -= u64::from(bytes);
+        }
+    }
+
+    /// How long a packet may be late behind others: a round trip, until losses show that nothing is late here.
+    pub(super) fn reordering(&self, smoothed: Duration, shortest: Duration) -> Duration {
+        if self.calm == CALM { shortest / 4 } else { smoothed }
+    }
+
+    /// Returns when the next missing packet becomes lost.
+    #[inline]
+    pub(super) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Returns whether something waits to be sent again.
+    #[inline]
+    pub(super) const fn has_lost(&self) -> bool {
+        self.lost > 0
+    }
+
+    #[inline]
+    pub(super) const fn has_holes(&self) -> bool {
+        !self.holes.is_empty()
+    }
+
+    /// Returns the first hole that waits to be sent again.
+    pub(super) fn first_lost(&self) -> Option<Hole> {
+        if self.lost == 0 { None } else { self.holes.iter().find(|hole| hole.is_lost).copied() }
+    }
+
+    /// Returns the number behind a stretch of lost answers that begins at `from`, before `end`.
+    pub(super) fn stretch(&self, from: u64, end: u64) -> u64 {
+        let begin = self.holes.partition_point(|hole| hole.number < from);
+        let behind = self.holes[begin..].iter().zip(from..end);
+        from + behind.take_while(|(hole, at)| hole.number == *at && hole.is_answer && hole.is_lost).count()
+            as u64
+    }
+
+    /// A packet is missing, and is lost at `due` if it does not come.
+    pub(super) fn misses(&mut self, missing: Missing, due: Instant) {
+        let Missing { number, bytes, is_answer } = missing;
+        let at = self.holes.partition_point(|hole| hole.number < number);
+        if self.holes.get(at).is_none_or(|hole| hole.number != number) {
+            self.holes.insert(at, Hole { number, bytes, is_answer, is_lost: false, due, resent: None });
+            self.due = sooner(self.due, Some(due));
+        }
+    }
+
+    /// A packet is lost.
+    pub(super) fn loses(&mut self, missing: Missing, now: Instant) {
+        self.misses(missing, now);
+        let Missing { number, bytes, is_answer } = missing;
+        let at = self.holes.partition_point(|hole| hole.number < number);
+        if let Some(hole) = self.holes.get_mut(at) {
+            self.lost += usize::from(!hole.is_lost);
+            (hole.is_lost, hole.is_answer) = (true, is_answer);
+            self.goes_away(number, bytes);
+        }
+    }
+
+    /// Finds what has become lost by `now`. Returns whether congestion control is to be told; `sent` is the next packet that was never
+    /// sent.
+    pub(super) fn detect(&mut self, now: Instant, sent: u64) -> bool {
+        if self.due.is_none_or(|due| due > now) {
+            return false;
+        }
+        let (mut due, mut is_news) = (None, false);
+        for at in 0..self.holes.len() {
+            let hole = self.holes[at];
+            if hole.is_lost {
+                continue;
+            }
+            if hole.due > now {
+                due = sooner(due, Some(hole.due));
+                continue;
+            }
+            self.holes[at].is_lost = true;
+            self.lost += 1;
+            is_news |= hole.number >= self.reported;
+            self.goes_away(hole.number, hole.bytes);
+        }
+        self.due = due;
+        if is_news {
+            self.reported = sent;
+        }
+        is_news
+    }
+
+    /// What was lost from `from` to before `to` was sent again, and is lost again at `due`.
+    pub(super) fn resends(&mut self, from: u64, to: u64, now: Instant, due: Instant) {
+        let begin = self.holes.partition_point(|hole| hole.number < from);
+        for at in begin..self.holes.len() {
+            let hole = &mut self.holes[at];
+            if hole.number >= to {
+                break;
+            }
+            self.lost -= usize::from(hole.is_lost);
+            (hole.is_lost, hole.resent, hole.due) = (false, Some(now), due);
+            let Hole { number, bytes, .. } = *hole;
+            self.comes_back(number, bytes);
+        }
+        self.due = sooner(self.due, Some(due));
+    }
+
+    /// Forgets the holes that are filled: all before `una` is acknowledged.
+    pub(super) fn fill(&mut self, una: u64, now: Instant, shortest: Option<Duration>) {
+        let Self { holes, lost, calm, held, base, arrived, arrived_from, .. } = self;
+        let soon = shortest.map_or(Duration::ZERO, |rtt| rtt * 3 / 4);
+        let has = |hole: &Hole| {
+            hole.number < una
+                || if hole.is_answer {
+                    hole.number < *arrived_from + SPAN && arrived.has(hole.number)
+                } else {
+                    hole.number < *base || held.has(hole.number)
+                }
+        };
+        holes.retain(|hole| {
+            if !has(hole) {
+                return true;
+            }
+            *lost -= usize::from(hole.is_lost);
+            // What comes sooner after its repetition than a round trip was only late.
+            let was_late = hole.resent.is_none_or(|at| now < at + soon);
+            *calm = if was_late { 0 } else { (*calm + 1).min(CALM) };
+            false
+        });
+        if holes.is_empty() {
+            self.due = None;
+        }
+    }
+}

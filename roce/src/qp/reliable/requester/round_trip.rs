@@ -1,0 +1,69 @@
+//! The round trip as a requester measures it, and how long it waits before it asks whether something was lost (RFC 6298).
+
+use core::num::NonZeroU32;
+use core::time::Duration;
+
+/// The shortest wait: round trips of paths without delay are as long as a poll loop's pauses.
+const SHORTEST: Duration = Duration::from_micros(20);
+
+/// A smoothed round trip and its variation, in ns: up to 4 s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RoundTrip {
+    smoothed: u32,
+    variation: u32,
+    shortest: NonZeroU32,
+}
+
+const fn nanos(nanos: u32) -> Duration {
+    Duration::from_nanos(nanos as u64)
+}
+
+impl RoundTrip {
+    /// Takes in a measurement (RFC 6298 2.2, 2.3).
+    pub(super) fn measured(before: Option<Self>, rtt: Duration) -> Self {
+        let rtt = u32::try_from(rtt.as_nanos()).unwrap_or(u32::MAX);
+        let rounded = NonZeroU32::new(rtt).unwrap_or(NonZeroU32::MIN);
+        let Some(Self { smoothed, variation, shortest }) = before else {
+            return Self { smoothed: rtt, variation: rtt / 2, shortest: rounded };
+        };
+        let off = smoothed.abs_diff(rtt);
+        Self {
+            smoothed: smoothed - smoothed / 8 + rtt / 8,
+            variation: variation - variation / 4 + off / 4,
+            shortest: shortest.min(rounded),
+        }
+    }
+
+    pub(super) const fn smoothed(&self) -> Duration {
+        nanos(self.smoothed)
+    }
+
+    pub(super) const fn shortest(&self) -> Duration {
+        nanos(self.shortest.get())
+    }
+
+    /// Returns after which time without an answer something is asked for again: two round trips at the least, as RFC 8985 7.2 has it
+    /// for a probe, and 20 µs.
+    pub(super) fn patience(&self) -> Duration {
+        (self.smoothed() + self.smoothed().max(nanos(self.variation) * 4)).max(SHORTEST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 6298 2.2 and 2.3 by hand.
+    #[test]
+    fn it_follows_what_is_measured() {
+        let micros = Duration::from_micros;
+        let first = RoundTrip::measured(None, micros(80));
+        assert_eq!((first.smoothed(), first.patience()), (micros(80), micros(240)));
+        let second = RoundTrip::measured(Some(first), micros(160));
+        assert_eq!((second.smoothed(), second.patience()), (micros(90), micros(290)));
+        let near = (0..100).fold(None, |before, _| Some(RoundTrip::measured(before, micros(1)))).unwrap();
+        assert_eq!((near.patience(), near.shortest()), (SHORTEST, micros(1)));
+        let far = (0..100).fold(None, |before, _| Some(RoundTrip::measured(before, micros(100)))).unwrap();
+        assert!((micros(200)..micros(201)).contains(&far.patience()), "{far:?}");
+    }
+}

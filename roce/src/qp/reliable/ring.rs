@@ -1,0 +1,96 @@
+//! A bitmap over packet numbers that follows a moving window.
+
+/// Packets that a window of selective repeat may span: numbers from its base to before its base and this.
+pub(super) const SPAN: u64 = 4096;
+
+const WORDS: usize = (SPAN / 64) as usize;
+
+/// One bit for each packet of a window of [`SPAN`] numbers, by number modulo [`SPAN`]. Bits outside the window are clear; the owner
+/// knows where the window begins.
+#[derive(Debug)]
+pub(super) struct Ring([u64; WORDS]);
+
+impl Ring {
+    pub(super) const fn new() -> Self {
+        Self([0; WORDS])
+    }
+
+    const fn place(number: u64) -> (usize, u64) {
+        ((number % SPAN / 64) as usize, 1 << (number % 64))
+    }
+
+    /// Returns the bit of a number in the window.
+    pub(super) const fn has(&self, number: u64) -> bool {
+        let (word, bit) = Self::place(number);
+        self.0[word] & bit != 0
+    }
+
+    /// Sets a bit. Returns whether it was clear.
+    pub(super) const fn set(&mut self, number: u64) -> bool {
+        let (word, bit) = Self::place(number);
+        let is_new = self.0[word] & bit == 0;
+        self.0[word] |= bit;
+        is_new
+    }
+
+    /// Clears a bit. Returns whether it was set.
+    pub(super) const fn clear(&mut self, number: u64) -> bool {
+        let (word, bit) = Self::place(number);
+        let was = self.0[word] & bit != 0;
+        self.0[word] &= !bit;
+        was
+    }
+
+    /// Clears the bits of `from` to before `to`. Returns how many were set.
+    pub(super) fn clear_range(&mut self, from: u64, to: u64) -> u64 {
+        if to.saturating_sub(from) >= SPAN {
+            let count = self.0.iter().map(|word| u64::from(word.count_ones())).sum();
+            self.0 = [0; WORDS];
+            return count;
+        }
+        let (mut at, mut count) = (from, 0);
+        while at < to {
+            let bits = (64 - at % 64).min(to - at);
+            let mask = (u64::MAX >> (64 - bits)) << (at % 64);
+            let word = &mut self.0[Self::place(at).0];
+            count += u64::from((*word & mask).count_ones());
+            *word &= !mask;
+            at += bits;
+        }
+        count
+    }
+
+    /// Returns 128 bits: bit `i` is that of `from + i`.
+    pub(super) fn window(&self, from: u64) -> u128 {
+        let word = |index: u64| u128::from(self.0[Self::place(from + 64 * index).0]);
+        let low = word(0) | word(1) << 64;
+        match from % 64 {
+            0 => low,
+            shift => low >> shift | word(2) << (128 - shift),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_a_bitmap_that_goes_round() {
+        let mut ring = Ring::new();
+        for number in [SPAN - 70, SPAN - 1, SPAN, SPAN + 1, SPAN + 57] {
+            assert!(!ring.has(number) && ring.set(number) && !ring.set(number) && ring.has(number));
+        }
+        for from in SPAN - 70..SPAN + 70 {
+            let window = ring.window(from);
+            for bit in 0..128 {
+                assert_eq!(window & 1 << bit != 0, ring.has(from + bit), "{from} and {bit}");
+            }
+        }
+        assert_eq!(ring.clear_range(SPAN - 70, SPAN), 2);
+        assert!(!ring.has(SPAN - 1) && ring.has(SPAN));
+        assert!(ring.clear(SPAN) && !ring.clear(SPAN));
+        assert_eq!(ring.clear_range(5, 5), 0);
+        assert_eq!(ring.clear_range(0, SPAN), 2);
+    }
+}

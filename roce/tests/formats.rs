@@ -153,6 +153,6 @@ fn every_packet_in_it_is_good() {
     let frames = capture::frames(File::new(FILE));
     assert!(frames.iter().all(|frame| parse(frame).is_ok()));
     let carried: Vec<_> = frames.iter().filter_map(|frame| parse(frame).unwrap().network.carried()).collect();
-    assert_eq!(carried.len(), 8);
+    assert_eq!(carried.len(), 12);
     assert!(carried.iter().all(|carried| carried.read().is_some()));
 }

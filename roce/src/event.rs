@@ -92,12 +92,40 @@ impl fmt::Display for FailureCause {
     }
 }
 
+/// A queue pair's congestion control lost its telemetry, or has it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CongestionChange {
+    /// The queue pair's number.
+    pub qpn: Qpn,
+    /// The algorithm that runs from now on, by its name.
+    pub algorithm: &'static str,
+    /// Telemetry is missed; else it is back.
+    pub is_missed: bool,
+}
+
+/// One line for a log.
+impl fmt::Display for CongestionChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = if self.is_missed { "no telemetry comes back" } else { "telemetry comes back again" };
+        write!(f, "QP {}: {why}, congestion control is {} from now on", self.qpn, self.algorithm)
+    }
+}
+
 /// Events that nobody took yet, oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Events {
     queue: VecDeque<Event>,
     lost: u64,
     doubted: VecDeque<IpAddr>,
+    changes: VecDeque<CongestionChange>,
+}
+
+impl Default for Events {
+    /// Room for all changes: while packets come and go, nothing is allocated.
+    fn default() -> Self {
+        let changes = VecDeque::with_capacity(Self::CHANGES);
+        Self { queue: VecDeque::new(), lost: 0, doubted: VecDeque::new(), changes }
+    }
 }
 
 impl Events {
@@ -105,6 +133,8 @@ impl Events {
     const LIMIT: usize = 1 << 16;
     /// Peers that wait to be told of: more are told of the next time that they don't answer.
     const DOUBTS: usize = 64;
+    /// Changes that wait to be told: what is beyond is not told.
+    const CHANGES: usize = 64;
 
     pub(crate) fn push(&mut self, event: Event) {
         if self.queue.len() < Self::LIMIT {
@@ -133,6 +163,17 @@ impl Events {
 
     pub(crate) fn pop_doubt(&mut self) -> Option<IpAddr> {
         self.doubted.pop_front()
+    }
+
+    #[cold]
+    pub(crate) fn change(&mut self, change: CongestionChange) {
+        if self.changes.len() < Self::CHANGES {
+            self.changes.push_back(change);
+        }
+    }
+
+    pub(crate) fn pop_change(&mut self) -> Option<CongestionChange> {
+        self.changes.pop_front()
     }
 
     pub(crate) const fn lost(&self) -> u64 {

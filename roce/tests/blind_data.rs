@@ -106,6 +106,32 @@ fn a_full_link_slows_an_unreliable_connection() {
     assert_eq!(pair.hosts[1].endpoint.counters().rx_payload_bytes, u64::from(LENGTH));
 }
 
+/// Nothing is acknowledged: probes that come back unwritten, and those that never do, show that HPCC++ hears nothing.
+#[test]
+fn an_unreliable_connection_without_telemetry_goes_by_marks() {
+    for answers in [true, false] {
+        let options = hpcc();
+        let mut pair = Pair::of([1, 2].map(|core| unreliable(core, &options)), options);
+        pair.filter = Some(Box::new(move |_, frame| {
+            answers || !matches!(parse(frame).unwrap().header, Header::TelemetryRequest { .. })
+        }));
+        let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+        for id in 0..8 {
+            let from = pair.hosts[0].sge(0, LENGTH);
+            pair.post(0, SendRequest::write(id, from, remote));
+            pair.run(Duration::from_secs(1));
+        }
+        assert_eq!(pair.reports()[0].unwrap().algorithm, "dcqcn", "answers: {answers}");
+        if !answers {
+            assert_eq!(
+                pair.hosts[0].endpoint.counters().probes_sent,
+                20,
+                "no more to a peer that knows none"
+            );
+        }
+    }
+}
+
 /// In ERR nothing is owed any more: no timer runs, whatever a probe was due for.
 #[test]
 fn an_unreliable_connection_that_failed_keeps_no_timer() {

@@ -141,6 +141,18 @@ fn telemetry_that_ends_is_missed_and_comes_back() {
         assert_eq!(after(&mut pair, 500, false), "dcqcn", "{name}");
         assert_eq!(after(&mut pair, 20, true), "hpcc", "{name}");
         assert_eq!(after(&mut pair, 500, true), "hpcc", "{name}");
+        let told: Vec<_> = std::iter::from_fn(|| pair.hosts[0].endpoint.poll_congestion_change())
+            .map(|told| told.to_string())
+            .collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(
+            told[0].ends_with("no telemetry comes back, congestion control is dcqcn from now on"),
+            "{told:?}"
+        );
+        assert!(
+            told[1].ends_with("telemetry comes back again, congestion control is hpcc from now on"),
+            "{told:?}"
+        );
     }
 }
 

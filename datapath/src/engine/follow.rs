@@ -35,6 +35,9 @@ impl Followed {
         endpoint: &mut Endpoint,
         neighbours: &mut Neighbours,
     ) -> bool {
+        while let Some(change) = endpoint.poll_congestion_change() {
+            tracing::info!("{change}");
+        }
         while let Some(peer) = endpoint.poll_doubted() {
             self.doubt(now, peer, neighbours);
         }

@@ -1,6 +1,7 @@
 //! Telemetry that ends while data is still acknowledged, as behind a switch that was restarted without it: an algorithm that computes
 //! with it would keep its last rate for ever. DCQCN takes its place, or the algorithm that ran before an upgrade, until telemetry comes
-//! back. Acknowledgements show what is missed, so a sender of nothing but READ responses or unreliable packets keeps its rate.
+//! back. Acknowledgements show what is missed, and so do answers to probes in which no switch has written. A sender of nothing but READ
+//! responses or unreliable packets, whose peer answers no probe at all, keeps the substitute.
 
 use super::pacing::Flow;
 use super::{CongestionAlgorithm, CongestionControl};
@@ -24,6 +25,8 @@ pub(super) struct Fallback {
     asked_at: Option<Instant>,
     asked: u32,
     is_in_place: bool,
+    /// The algorithm is another than was reported last.
+    is_news: bool,
 }
 
 impl Fallback {
@@ -41,7 +44,8 @@ impl Fallback {
         };
         let dcqcn = || CongestionAlgorithm::Dcqcn(DcqcnConfig::new(hpcc.line_rate, Some(hpcc.base_rtt)));
         let (substitute, base_rtt) = (substitute.unwrap_or_else(dcqcn), hpcc.base_rtt);
-        Some(Self { preferred, substitute, base_rtt, asked_at: None, asked: 0, is_in_place: false })
+        let (asked_at, asked, is_in_place, is_news) = (None, 0, false, false);
+        Some(Self { preferred, substitute, base_rtt, asked_at, asked, is_in_place, is_news })
     }
 
     /// A packet left that asks for telemetry.
@@ -49,6 +53,16 @@ impl Fallback {
     pub(super) fn on_asked(&mut self, now: Instant) {
         self.asked_at.get_or_insert(now);
         self.asked = self.asked.saturating_add(1);
+    }
+
+    /// The peer has confirmed the setup: only from now on telemetry is asked for.
+    pub(super) const fn on_ready(&mut self) {
+        (self.asked_at, self.asked) = (None, 0);
+    }
+
+    /// Returns whether the algorithm has changed, and nobody was told.
+    pub(super) const fn is_news(&self) -> bool {
+        self.is_news
     }
 
     /// Returns whether data that left at `sent` should have brought telemetry long ago.
@@ -60,15 +74,20 @@ impl Fallback {
 }
 
 impl CongestionControl {
-    /// Data that left at `sent` was acknowledged. Where telemetry is missed, the substitute takes over. Returns whether packets are to
-    /// be marked from now on.
+    /// Data, or a probe, that left at `sent` was acknowledged. If telemetry is missed, the substitute takes over. Returns whether packets
+    /// are to be marked from now on.
     #[inline]
     pub(super) fn miss_telemetry(&mut self, sent: Instant) -> bool {
         let Some(telemetry) = &mut self.telemetry else { return false };
-        let Some(fallback) = telemetry.fallback.as_mut().filter(|fallback| fallback.misses(sent)) else {
-            return false;
-        };
-        fallback.is_in_place = true;
+        let is_missed = telemetry.fallback.as_ref().is_some_and(|fallback| fallback.misses(sent));
+        is_missed && self.substitute()
+    }
+
+    /// The substitute takes over, if it has not. Returns whether packets are to be marked from now on.
+    pub(super) fn substitute(&mut self) -> bool {
+        let fallback = self.telemetry.as_mut().and_then(|telemetry| telemetry.fallback.as_mut());
+        let Some(fallback) = fallback.filter(|fallback| !fallback.is_in_place) else { return false };
+        (fallback.is_in_place, fallback.is_news) = (true, true);
         let substitute = fallback.substitute;
         self.run(&substitute);
         substitute.wants_ecn()
@@ -81,9 +100,18 @@ impl CongestionControl {
         };
         (fallback.asked_at, fallback.asked) = (None, 0);
         if core::mem::take(&mut fallback.is_in_place) {
+            fallback.is_news = true;
             let preferred = fallback.preferred;
             self.run(&preferred);
         }
+    }
+
+    /// Returns what has changed since this was asked last: the algorithm that runs now, and whether it is the one without telemetry.
+    pub(crate) fn take_news(&mut self) -> Option<(&'static str, bool)> {
+        let fallback = self.telemetry.as_mut().and_then(|telemetry| telemetry.fallback.as_mut())?;
+        let is_in_place = fallback.is_in_place;
+        let algorithm = if is_in_place { fallback.substitute } else { fallback.preferred };
+        core::mem::take(&mut fallback.is_news).then(|| (algorithm.name(), is_in_place))
     }
 
     /// Begins anew with this algorithm, whose parameters were checked on the way to RTS.

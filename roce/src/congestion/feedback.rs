@@ -110,6 +110,7 @@ impl CongestionControl {
     ) -> Result<bool, Discard> {
         let telemetry = self.telemetry.as_mut().ok_or(Discard::Telemetry)?;
         telemetry.check_seal(bth, Opcode::TELEMETRY_RESPONSE, feedback, transport)?;
+        telemetry.prober.on_heard();
         if let Some(paths) = &mut telemetry.paths
             && paths.on_response(transport.now, bth.psn, feedback.report)
         {
@@ -117,6 +118,7 @@ impl CongestionControl {
             return Ok(false);
         }
         let mut ack = telemetry.prober.on_response(transport.now, bth.psn)?;
+        telemetry.sampler.on_answer();
         if !telemetry.is_by_probes() {
             // Probes and packets are counted together, or a reference would be kept for as long as the other count is behind.
             (ack.seq, ack.next) = (ack.seq + transport.sequence.next, ack.next + transport.sequence.next);
@@ -126,7 +128,8 @@ impl CongestionControl {
         let becomes_markable =
             hops.is_some_and(|hops| self.consider(Seen::Telemetry(hops), &transport.sequence));
         self.on_report(&ack, feedback.report);
-        Ok(becomes_markable)
+        let misses = hops == Some(0) && self.miss_telemetry(transport.now - ack.rtt.unwrap_or_default());
+        Ok(becomes_markable || misses)
     }
 
     /// Feedback about a packet of ours.
@@ -140,11 +143,15 @@ impl CongestionControl {
     ) -> Result<(), Discard> {
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.check_seal(bth, opcode, feedback, transport)?;
+            telemetry.prober.on_heard();
         }
         let seq = match feedback.report {
             Report::Ready => {
                 if let Some(telemetry) = &mut self.telemetry {
                     telemetry.sampler.on_ready();
+                    if let Some(fallback) = &mut telemetry.fallback {
+                        fallback.on_ready();
+                    }
                 }
                 return Ok(());
             }

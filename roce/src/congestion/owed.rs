@@ -89,6 +89,9 @@ impl CongestionControl {
         let bth = transport.bth(Psn::new(0));
         let seal = telemetry.seal_setup(&bth, setup, transport);
         telemetry.sampler.on_setup_sent(transport.now);
+        if let Some(fallback) = &mut telemetry.fallback {
+            fallback.on_asked(transport.now);
+        }
         write(transport, &Header::TelemetrySetup { bth, setup, seal }, frame)
     }
 
@@ -125,8 +128,11 @@ impl CongestionControl {
             fallback.on_asked(transport.now);
         }
         counters.probes_sent += 1;
+        // Nothing else tells of data that nobody acknowledges.
+        let is_given_up = telemetry.prober.is_given_up() && !transport.is_sending;
         let sent = Seen::Probes(telemetry.prober.sent());
         *becomes_markable |= self.consider(sent, &transport.sequence);
+        *becomes_markable |= is_given_up && self.substitute();
         Some(length)
     }
 

@@ -15,6 +15,9 @@ const SHORTEST_INTERVAL: Duration = Duration::from_micros(1);
 const UNANSWERED: u64 = 256;
 const SELDOM: Duration = Duration::from_millis(100);
 
+/// Probes to a peer that has never answered one.
+const UNHEARD: u64 = 20;
+
 /// Probes sent, answers awaited.
 #[derive(Debug, Default)]
 pub(super) struct Prober {
@@ -28,6 +31,8 @@ pub(super) struct Prober {
     /// Answers below this number are old.
     awaited: u64,
     last_sent: Option<Instant>,
+    /// The peer has told something of the network.
+    is_heard: bool,
 }
 
 impl Prober {
@@ -65,10 +70,25 @@ impl Prober {
         self.blind_interval = blind_interval.map(|interval| interval.max(SHORTEST_INTERVAL));
     }
 
+    /// Returns whether the peer has answered none of so many probes that it gets no more.
+    #[inline]
+    pub(super) const fn is_given_up(&self) -> bool {
+        !self.is_heard && self.next >= UNHEARD
+    }
+
+    /// The peer knows telemetry.
+    #[inline]
+    pub(super) const fn on_heard(&mut self) {
+        self.is_heard = true;
+    }
+
     /// When the next probe may leave while data is in flight. A lost probe doesn't stop the next; a peer that answers none is seldom
     /// asked about data that it does not acknowledge.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
+        if self.is_given_up() {
+            return None;
+        }
         let interval = match self.interval {
             Some(interval) if !self.is_blind => interval,
             interval => {

@@ -6,11 +6,10 @@ use cc::{AlgorithmConfig, HpccConfig, Instant};
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-/// How often a setup is sent in quick succession. From then on the peer most likely knows none, and is asked now and then.
+/// How often a setup is sent to a peer that gives no sign of knowing any.
 const SETUP_ATTEMPTS: u8 = 20;
-/// The shortest time between two of them, and the time between two later ones.
+/// The shortest time between two of them.
 const SETUP_INTERVAL: Duration = Duration::from_micros(500);
-const LATER_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Tells the peer how to answer, until it says that it heard.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +70,8 @@ impl Sampler {
     /// When the setup may leave, while data is in flight.
     #[inline]
     pub(super) fn setup_due_at(&self) -> Option<Instant> {
-        self.handshake.as_ref().filter(|handshake| !handshake.is_heard).map(|handshake| handshake.next_at)
+        let waits = |handshake: &&Handshake| !handshake.is_heard && handshake.attempts < SETUP_ATTEMPTS;
+        self.handshake.as_ref().filter(waits).map(|handshake| handshake.next_at)
     }
 
     pub(super) fn setup(&self) -> Option<Setup> {
@@ -82,8 +82,14 @@ impl Sampler {
         if let Some(handshake) = &mut self.handshake {
             handshake.attempts = handshake.attempts.saturating_add(1);
             let interval = (2 * handshake.setup.base_rtt).max(SETUP_INTERVAL);
-            let is_later = handshake.attempts >= SETUP_ATTEMPTS;
-            handshake.next_at = now + if is_later { interval.max(LATER_INTERVAL) } else { interval };
+            handshake.next_at = now + interval;
+        }
+    }
+
+    /// The peer knows telemetry: setups that it did not confirm were lost.
+    pub(super) const fn on_answer(&mut self) {
+        if let Some(handshake) = &mut self.handshake {
+            handshake.attempts = 0;
         }
     }
 

@@ -226,6 +226,7 @@ impl Telemetry {
             || due(self.prober.due_at())
             || due(self.sampler.setup_due_at())
             || self.paths.is_some()
+            || self.fallback.as_ref().is_some_and(Fallback::is_news)
     }
 
     /// Returns when telemetry has something to send while data is in flight.

@@ -16,6 +16,12 @@ impl Endpoint {
         self.commons.events.pop_doubt()
     }
 
+    /// Returns the oldest change of a queue pair's congestion control that was not told yet: its telemetry ended, or came back. At most
+    /// 64 wait, more are not told.
+    pub fn poll_congestion_change(&mut self) -> Option<crate::CongestionChange> {
+        self.commons.events.pop_change()
+    }
+
     /// Sends all packets for `peer`, of queue pairs and by address handles, to this Ethernet address from now on.
     ///
     /// Looks only at those that send to another one, and changes at most [`Self::REDIRECTS`] of them. Returns how many it changed: after

@@ -4,7 +4,7 @@ use super::alarms::{self, Alarms};
 use super::{Context, Identity, RtrSettings, State};
 use crate::congestion::CongestionControl;
 use crate::wire::{Bth, Frame, Mac, Path, Plain, Service, Template};
-use crate::{Access, ControlError, Discard, FailureCause, Psn, QpFailure, Qpn};
+use crate::{Access, CongestionChange, ControlError, Discard, FailureCause, Psn, QpFailure, Qpn};
 use core::net::IpAddr;
 
 /// Where the peer is, from RTR on.
@@ -172,6 +172,14 @@ impl Common {
         if let Some(connection) = &mut self.connection {
             connection.mark_capable();
             self.congestion.on_path(&connection.path);
+        }
+    }
+
+    /// Reports that the algorithm of congestion control has changed, if it has.
+    pub(super) fn tell_congestion_change(&mut self, context: &mut Context<'_>) {
+        if let Some((algorithm, is_missed)) = self.congestion.take_news() {
+            let qpn = self.identity.qpn;
+            context.events.change(CongestionChange { qpn, algorithm, is_missed });
         }
     }
 

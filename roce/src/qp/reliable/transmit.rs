@@ -64,6 +64,7 @@ impl Reliable {
         if becomes_markable {
             common.mark_capable();
         }
+        common.tell_congestion_change(context);
         length
     }
 

@@ -54,6 +54,7 @@ impl Unreliable {
         if becomes_markable {
             common.mark_capable();
         }
+        common.tell_congestion_change(context);
         length
     }
 

@@ -12,7 +12,7 @@ use crate::random::Random;
 use crate::switch::write;
 use cc::Instant;
 use datapath::io::PacketBuf;
-use roce::wire::format::{PortState, Request};
+use roce::wire::format::{PortState, Request, csig};
 use roce::wire::{MAX_FEEDBACK, MAX_OVERHEAD, Numbers, Subscription, mark_ce, traffic_class};
 use std::ops::{Deref, DerefMut};
 
@@ -77,6 +77,15 @@ fn five_tuple(frame: &[u8]) -> u64 {
     const UDP: u8 = 17;
     /// IFA's header stands before UDP, 4 bytes.
     const IFA: usize = 4;
+    // CSIG's tag stands before the EtherType of IP, and its fields change from packet to packet.
+    let tpid = Numbers::DEFAULT.csig_tpid();
+    let ethertype = frame.get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+    let tag = match ethertype.wrapping_sub(tpid) {
+        0 => csig::COMPACT,
+        1 => csig::WIDE,
+        _ => 0,
+    };
+    let frame = frame.get(tag..).unwrap_or_default();
     let byte = |at: usize| frame.get(at).copied().unwrap_or_default();
     let word = |at: usize| [0, 1, 2, 3].map(|index| byte(at + index));
     let (source, destination, udp) = if frame.get(12..14) == Some(&IPV6) {

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::perf::PerfArgs;
-use crate::{config, doctor, info, manual, pcap, replay, run, sim, soak, switch};
+use crate::{config, doctor, info, manual, metrics, pcap, replay, run, sim, soak, switch, why};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -52,7 +52,23 @@ const INFO: &str = "\
 Examples:
   ferroce info                       Linux interfaces that can be ports
   ferroce info --port veth0          its GIDs, path MTU and limits
-  ferroce info --port veth0 --json --counters";
+  ferroce info --port veth0 --json
+  ferroce info --counters            what running processes counted";
+
+const WHY: &str = "\
+Examples:
+  ferroce why                        every process of this user, also unmodified programs; of all users as root
+  ferroce why 1234 --for 5           one process, watched for 5 s
+  ferroce why 1234 --qp 4660 --json  one queue pair, for scripts
+
+Of two causes, the one that took longer comes first. Nothing is installed in the process, and it is not stopped.";
+
+const METRICS: &str = "\
+Examples:
+  ferroce metrics                              print them once
+  ferroce metrics --listen 127.0.0.1:9464      for Prometheus to scrape http://127.0.0.1:9464/metrics
+
+docs/observing.md lists the names; docs/grafana.json is a dashboard of them.";
 
 const DOCTOR: &str = "\
 Examples:
@@ -100,6 +116,12 @@ pub enum Command {
     /// Say what this machine lacks, and the remedy
     #[command(after_help = DOCTOR)]
     Doctor(doctor::Args),
+    /// Say what the queue pairs of running processes wait for, and the remedy
+    #[command(after_help = WHY)]
+    Why(why::Args),
+    /// Show what running processes counted, as OpenMetrics for Prometheus
+    #[command(after_help = METRICS)]
+    Metrics(metrics::Args),
     /// Decode RoCEv2 and telemetry in a capture, and verify each ICRC
     Pcap(pcap::Args),
     /// Drive HPCC++ with recorded traces and compare each state

@@ -1,14 +1,15 @@
 //! `ferroce info`: what a port is.
 
-use crate::counters::{self, Shown};
 use crate::failure::Failure;
 use crate::port::PortArgs;
+use crate::why;
 use datapath::linux;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::process::ExitCode;
-use verbs::{Counters, DeviceInfo};
+use verbs::DeviceInfo;
+use verbs::observe::{DeviceStatus, ProcessStatus};
 
 /// The command line of `ferroce info`.
 #[derive(Clone, Debug, clap::Args)]
@@ -19,7 +20,7 @@ pub struct Args {
     /// As JSON
     #[arg(long)]
     pub json: bool,
-    /// Also what was counted, by reason for what was dropped
+    /// What running processes counted, by reason for what was dropped; with --port on this port only
     #[arg(long)]
     pub counters: bool,
 }
@@ -29,22 +30,24 @@ pub struct Args {
 /// # Errors
 /// Returns a failure if the port can't be opened.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if args.counters {
+        return show_counters(args).map(|()| ExitCode::SUCCESS);
+    }
     if !args.port.names_a_port()? {
         return show_interfaces(args.json).map(|()| ExitCode::SUCCESS);
     }
     let device = args.port.open()?;
     let failed = |error: verbs::Error| Failure::run(error.to_string());
     let info = device.query().map_err(failed)?;
-    let counters = if args.counters { Some(device.counters().map_err(failed)?) } else { None };
     if args.json {
-        outln!("{:#}", as_json(&info, counters.as_ref()))?;
+        outln!("{:#}", as_json(&info))?;
     } else {
-        out!("{}", as_text(&info, counters.as_ref()))?;
+        out!("{}", as_text(&info))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn as_text(info: &DeviceInfo, counters: Option<&Counters>) -> String {
+fn as_text(info: &DeviceInfo) -> String {
     let mut text = String::new();
     let limits = &info.limits;
     let speed = info.speed_mbps.map_or("unknown".into(), |mbps| format!("{mbps} Mb/s"));
@@ -71,11 +74,6 @@ fn as_text(info: &DeviceInfo, counters: Option<&Counters>) -> String {
     for (index, gid) in info.gids.iter().enumerate() {
         let _ = writeln!(text, "{index:>3}  {:<40} {}", gid.to_string(), gid_type(*gid));
     }
-    if let Some(counters) = counters {
-        let shown = Shown(counters).to_string();
-        let _ =
-            write!(text, "\ncounters\n{}", if shown.is_empty() { " nothing counted yet\n" } else { &shown });
-    }
     text
 }
 
@@ -87,7 +85,7 @@ fn gid_type(gid: IpAddr) -> &'static str {
     }
 }
 
-fn as_json(info: &DeviceInfo, counters: Option<&Counters>) -> Value {
+fn as_json(info: &DeviceInfo) -> Value {
     let limits = &info.limits;
     json!({
         "port": info.port,
@@ -107,8 +105,45 @@ fn as_json(info: &DeviceInfo, counters: Option<&Counters>) -> Value {
             "max_inline": limits.max_inline,
             "max_rd_atomic": limits.max_rd_atomic,
         },
-        "counters": counters.map(counters::json),
     })
+}
+
+/// Shows the counters of the devices that processes have open, on the named port or on all.
+fn show_counters(args: &Args) -> Result<(), Failure> {
+    let port = args.port.checked()?.port().map(str::to_owned);
+    let (processes, _) = why::processes(None)?;
+    let is_named = |device: &DeviceStatus| port.as_ref().is_none_or(|port| *port == device.port);
+    let devices: Vec<(&ProcessStatus, &DeviceStatus)> = processes
+        .iter()
+        .flat_map(|process| process.devices.iter().map(move |device| (process, device)))
+        .filter(|(_, device)| is_named(device))
+        .collect();
+    if let (true, Some(port)) = (devices.is_empty(), &port) {
+        return Err(Failure::run(format!(
+            "port {port}: no running process has it open; start one, or leave --port out"
+        )));
+    }
+    if args.json {
+        let counters = devices.iter().map(|(process, device)| {
+            json!({
+                "process": process.pid, "command": process.command, "port": device.port, "counters": device.counters,
+                "discards": device.discards, "core": device.core,
+            })
+        });
+        return outln!("{:#}", json!({ "devices": counters.collect::<Vec<_>>() }));
+    }
+    devices.iter().try_for_each(|(process, device)| {
+        out!("process {} ({}), port {}\n{}", process.pid, process.command, device.port, counted(device))
+    })
+}
+
+/// What a device counted; what is zero is left out.
+fn counted(device: &DeviceStatus) -> String {
+    let named =
+        device.counters.iter().chain(&device.core).map(|(name, value)| (name.replace('_', " "), *value));
+    let dropped = device.discards.iter().map(|(reason, value)| (format!("dropped, {reason}"), *value));
+    let counted = named.chain(dropped).filter(|(_, value)| *value > 0);
+    counted.map(|(name, value)| format!(" {name:<27}: {value}\n")).collect()
 }
 
 /// Linux interfaces: what `--port` takes without further set-up.
@@ -166,21 +201,19 @@ mod tests {
 
     #[test]
     fn every_gid_has_its_index_and_type() {
-        let text = as_text(&info(), Some(&Counters::default()));
+        let text = as_text(&info());
         assert!(text.contains("VLAN               5\npath MTU           1024 B\n"), "{text}");
         assert!(text.contains("\n  0  10.0.0.1                                 RoCE v2, IPv4\n"), "{text}");
         assert!(
             text.contains("\n  1  fe80::1                                  RoCE v2, IPv6 link-local\n"),
             "{text}"
         );
-        assert!(text.ends_with("nothing counted yet\n"), "{text}");
     }
 
     #[test]
     fn json_says_the_same() {
-        let json = as_json(&info(), None);
+        let json = as_json(&info());
         assert_eq!(json["gids"], json!(["10.0.0.1", "fe80::1"]));
         assert_eq!(json["limits"]["max_qps"], 1024);
-        assert!(json["counters"].is_null());
     }
 }

@@ -12,6 +12,7 @@ mod failure;
 mod info;
 mod input;
 mod manual;
+mod metrics;
 mod pcap;
 mod perf;
 mod port;
@@ -22,6 +23,7 @@ mod sim;
 mod soak;
 mod switch;
 mod units;
+mod why;
 
 use clap::Parser;
 use cli::{Cli, Command};
@@ -55,6 +57,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Config(args) => config::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Metrics(args) => metrics::run(&args),
+        Command::Why(args) => why::run(&args),
         Command::WriteBw(args) => perf::run(tool(Verb::Write, Kind::Bandwidth), &args),
         Command::WriteLat(args) => perf::run(tool(Verb::Write, Kind::Latency), &args),
         Command::SendBw(args) => perf::run(tool(Verb::Send, Kind::Bandwidth), &args),

@@ -1,0 +1,35 @@
+//! `ferroce metrics`: what running processes counted, as OpenMetrics, printed once or served over HTTP.
+
+mod serve;
+mod text;
+
+use crate::failure::Failure;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use verbs::observe;
+
+/// The command line of `ferroce metrics`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Serve http://ADDRESS/metrics, such as 127.0.0.1:9464, until a signal ends it; without it, print once
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+}
+
+/// Prints the metrics, or serves them.
+///
+/// # Errors
+/// Returns a failure if the address can't be listened on.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    match args.listen {
+        None => out!("{}", collect())?,
+        Some(address) => serve::run(address)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the metrics of all processes that can be observed. Those that end meanwhile are left out.
+fn collect() -> String {
+    let processes: Vec<_> = observe::find().into_iter().filter_map(|pid| observe::read(pid).ok()).collect();
+    text::exposition(&processes)
+}

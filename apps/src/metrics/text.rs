@@ -1,0 +1,165 @@
+//! The exposition: names of Linux' `hw_counters` as node_exporter has them, and Ferroce's own beside them.
+
+use std::fmt::Write;
+use verbs::observe::{DeviceStatus, ProcessStatus, QueuePairStatus};
+
+/// Counters under node_exporter's names: `node_infiniband_` NAME, what it is, and the counter whose value it has.
+/// Port data is in bytes; payload only, since headers are not counted.
+const INFINIBAND: [(&str, &str, &str); 11] = [
+    ("port_data_received_bytes", "Payload bytes received", "rx_payload_bytes"),
+    ("port_data_transmitted_bytes", "Payload bytes sent", "tx_payload_bytes"),
+    ("port_packets_received", "Frames received", "rx_frames"),
+    ("port_packets_transmitted", "Frames sent", "tx_frames"),
+    ("out_of_sequence", "NAKs for a sequence gap sent", "naks_sent"),
+    ("packet_seq_err", "NAKs for a sequence gap received", "naks_received"),
+    ("local_ack_timeout_err", "Acknowledgement timeouts", "timeouts"),
+    ("rnr_nak_retry_err", "RNR NAKs received", "rnr_naks_received"),
+    ("np_cnp_sent", "Congestion notification packets sent", "cnps_sent"),
+    ("rp_cnp_handled", "Congestion notification packets received", "cnps_received"),
+    ("np_ecn_marked_roce_packets", "Packets that came with the mark CE", "rx_marked"),
+];
+
+type Gauge = (&'static str, &'static str, fn(&QueuePairStatus) -> Option<f64>);
+
+/// What a queue pair's congestion control does now: `ferroce_queue_pair_` NAME.
+const GAUGES: [Gauge; 6] = [
+    ("window_bytes", "Bytes that may be in flight", |pair| Some(pair.window as f64)),
+    ("in_flight_bytes", "Payload bytes sent and not acknowledged", |pair| Some(pair.in_flight as f64)),
+    ("pacing_rate_bits_per_second", "Pacing rate", |pair| pair.rate_bps.map(|bps| bps as f64)),
+    ("round_trip_seconds", "Last measured round trip", |pair| pair.round_trip.map(seconds)),
+    ("path_utilisation_ratio", "How full the path's busiest link is", |pair| pair.utilisation),
+    ("unpolled_completions", "Completions of sends that were not polled", |pair| Some(pair.unpolled.into())),
+];
+
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+/// Returns the metrics of `processes` in OpenMetrics' text format.
+pub fn exposition(processes: &[ProcessStatus]) -> String {
+    let mut text = String::new();
+    let devices: Vec<(String, &DeviceStatus)> = processes
+        .iter()
+        .flat_map(|process| process.devices.iter().map(move |device| (process.pid, device)))
+        .map(|(pid, device)| {
+            (format!("device=\"{}\",port=\"1\",pid=\"{pid}\"", escape(&device.port)), device)
+        })
+        .collect();
+    for (name, help, counter) in INFINIBAND {
+        let values = devices.iter().map(|(labels, device)| (labels.clone(), count(device, counter)));
+        family(&mut text, &format!("node_infiniband_{name}"), help, "counter", values);
+    }
+    let own = processes.iter().flat_map(|process| &process.devices).next();
+    for name in own.into_iter().flat_map(|device| device.counters.keys().chain(device.core.keys())) {
+        let values = devices.iter().map(|(labels, device)| (labels.clone(), count(device, name)));
+        family(&mut text, &format!("ferroce_{name}"), &name.replace('_', " "), "counter", values);
+    }
+    let dropped = devices.iter().flat_map(|(labels, device)| {
+        device
+            .discards
+            .iter()
+            .map(move |(why, count)| (format!("{labels},reason=\"{}\"", escape(why)), *count as f64))
+    });
+    family(&mut text, "ferroce_dropped", "Packets dropped, by reason", "counter", dropped);
+    let waited = devices.iter().flat_map(|(labels, device)| {
+        device
+            .waited
+            .iter()
+            .map(move |(state, nanos)| (format!("{labels},state=\"{state}\""), seconds(*nanos)))
+    });
+    family(
+        &mut text,
+        "ferroce_waited_seconds",
+        "Time of queue pairs in each waiting state",
+        "counter",
+        waited,
+    );
+    for (name, help, value) in GAUGES {
+        let values = devices.iter().flat_map(|(labels, device)| {
+            device.queue_pairs.iter().filter_map(move |pair| {
+                Some((
+                    format!("{labels},qpn=\"{}\",algorithm=\"{}\"", pair.qpn, pair.algorithm),
+                    value(pair)?,
+                ))
+            })
+        });
+        family(&mut text, &format!("ferroce_queue_pair_{name}"), help, "gauge", values);
+    }
+    text.push_str("# EOF\n");
+    text
+}
+
+fn count(device: &DeviceStatus, name: &str) -> f64 {
+    device.counters.get(name).or_else(|| device.core.get(name)).copied().unwrap_or(0) as f64
+}
+
+/// A metric family; one without values is left out.
+fn family(
+    text: &mut String,
+    name: &str,
+    help: &str,
+    kind: &str,
+    values: impl Iterator<Item = (String, f64)>,
+) {
+    let mut values = values.peekable();
+    if values.peek().is_none() {
+        return;
+    }
+    let suffix = if kind == "counter" { "_total" } else { "" };
+    // A family's unit is the end of its name (OpenMetrics 1.0, "Unit").
+    let _ = writeln!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}");
+    for (labels, value) in values {
+        let _ = writeln!(text, "{name}{suffix}{{{labels}}} {value}");
+    }
+}
+
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process() -> ProcessStatus {
+        serde_json::from_value(serde_json::json!({
+            "format": 1, "version": "0", "pid": 7, "command": "x",
+            "devices": [{
+                "port": "ve\"th", "driver": "d", "addresses": [], "speed_mbps": null, "stopped": null, "now": 9,
+                "counters": {"timeouts": 3}, "discards": {"wrong ICRC": 2}, "core": {"pool_dry": 1},
+                "waited": {"window": 1_500_000_000_u64},
+                "queue_pairs": [{
+                    "qpn": 5, "service": "RC", "state": "ReadyToSend", "peer": null, "algorithm": "fixed", "window": 4096,
+                    "in_flight": 0, "rate_bps": null, "utilisation": null, "round_trip": 2000, "shortest_round_trip": 1000,
+                    "send_psn": 0, "acknowledged_psn": 0, "outstanding": 0, "receives": 0, "unpolled": 0,
+                    "waiting": "idle", "waited": {},
+                }],
+            }],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn each_name_has_its_value_and_labels_are_escaped() {
+        let text = exposition(&[process()]);
+        let device = "device=\"ve\\\"th\",port=\"1\",pid=\"7\"";
+        for line in [
+            format!("node_infiniband_local_ack_timeout_err_total{{{device}}} 3\n"),
+            format!("ferroce_pool_dry_total{{{device}}} 1\n"),
+            format!("ferroce_dropped_total{{{device},reason=\"wrong ICRC\"}} 2\n"),
+            format!("ferroce_waited_seconds_total{{{device},state=\"window\"}} 1.5\n"),
+            format!(
+                "ferroce_queue_pair_round_trip_seconds{{{device},qpn=\"5\",algorithm=\"fixed\"}} 0.000002\n"
+            ),
+        ] {
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        assert!(!text.contains("pacing_rate"), "a family without values is left out");
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn nothing_to_observe_is_an_empty_exposition() {
+        assert_eq!(exposition(&[]), "# EOF\n");
+    }
+}

@@ -1,0 +1,272 @@
+//! What held a queue pair back, by how long it did, with the evidence and the remedy.
+
+use super::difference::{Difference, rate, time};
+use serde_json::{Value, json};
+
+/// A thread without a CPU for this part of the time is a cause.
+const STARVED: f64 = 0.4;
+
+/// One cause.
+pub struct Cause {
+    /// As [`Waiting::name`](verbs::Waiting::name), or `cpu-starved`.
+    pub name: String,
+    /// How long, ns.
+    pub nanos: u64,
+    /// The part of the time watched: 0 to 1.
+    pub share: f64,
+    /// The sentence.
+    pub says: String,
+    /// What shows it.
+    pub evidence: Vec<String>,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl Cause {
+    /// Returns the cause as `--json` prints it.
+    pub fn json(&self) -> Value {
+        json!({
+            "cause": self.name, "nanoseconds": self.nanos, "share": self.share, "says": self.says,
+            "evidence": self.evidence, "remedy": self.remedy,
+        })
+    }
+}
+
+/// Returns the causes, the longest first; those below a percent are left out unless there is no other.
+pub fn ranked(difference: &Difference<'_>) -> Vec<Cause> {
+    let mut causes: Vec<Cause> = difference
+        .waited
+        .iter()
+        .filter(|(_, nanos)| **nanos > 0)
+        .map(|(name, nanos)| cause(name, *nanos, difference))
+        .collect();
+    causes.sort_by_key(|cause| std::cmp::Reverse(cause.nanos));
+    let worth: usize = causes.iter().filter(|cause| cause.share >= 0.01).count();
+    causes.truncate(worth.max(1));
+    let starved = difference.starved as f64 / difference.elapsed as f64;
+    let first = causes.first().map_or("idle", |cause| cause.name.as_str());
+    if starved >= STARVED && first != "idle" {
+        // A core without a CPU is late with answers and turns. What else holds a queue pair back does so on any CPU.
+        let place = usize::from(!matches!(first, "answer" | "turn"));
+        causes.insert(place, cause("cpu-starved", difference.starved.min(difference.elapsed), difference));
+    }
+    causes
+}
+
+fn cause(name: &str, nanos: u64, difference: &Difference<'_>) -> Cause {
+    let (says, evidence, remedy) = words(name, difference);
+    Cause {
+        name: name.into(),
+        nanos,
+        share: nanos as f64 / difference.elapsed as f64,
+        says,
+        evidence: evidence.into_iter().flatten().collect(),
+        remedy,
+    }
+}
+
+type Words = (String, Vec<Option<String>>, String);
+
+fn words(name: &str, difference: &Difference<'_>) -> Words {
+    match name {
+        "pacing" | "window" | "read-limit" | "fence" => allowed(name, difference),
+        "receiver-not-ready" | "loss-recovery" | "silence" | "answer" => peer(name, difference),
+        _ => host(name, difference),
+    }
+}
+
+fn counted(difference: &Difference<'_>, name: &str, words: &str) -> Option<String> {
+    Some(difference.counted(name))
+        .filter(|count| *count > 0)
+        .map(|count| format!("{count} {words} on this device"))
+}
+
+/// What the queue pair's own settings, and the congestion control, allow.
+fn allowed(name: &str, difference: &Difference<'_>) -> Words {
+    let pair = difference.pair;
+    let (algorithm, window) = (&pair.algorithm, pair.window);
+    match name {
+        "pacing" => {
+            let pace = pair.rate_bps.map_or("its rate".into(), |bps| rate(bps as f64));
+            let full =
+                pair.utilisation.map(|part| format!("the path's busiest link is {:.0} % full", part * 100.0));
+            (
+                format!("It was paced by {algorithm} at {pace}."),
+                vec![
+                    full,
+                    counted(difference, "cnps_received", "CNPs"),
+                    counted(difference, "rx_marked", "CE marks"),
+                ],
+                "if links are full, send less over them; if not, raise the rate of --cc".into(),
+            )
+        }
+        "window" => {
+            let bound = pair.round_trip.map(|trip| {
+                format!(
+                    "{window} B each {} are {}",
+                    time(trip),
+                    rate(window as f64 * 8e9 / trip.max(1) as f64)
+                )
+            });
+            (
+                format!("It waited for room in the window of {algorithm}: {window} B may be in flight."),
+                vec![Some(format!("{} B are in flight", pair.in_flight)), bound],
+                "raise the window to link rate x round trip: --cc fixed,window=BYTES".into(),
+            )
+        }
+        "read-limit" => (
+            "It had as many READs and atomics outstanding as the peer allows.".into(),
+            vec![Some(format!("{} requests are posted", pair.outstanding)), difference.round_trips()],
+            "raise max_rd_atomic here and max_dest_rd_atomic at the peer (up to 16), or read more at once"
+                .into(),
+        ),
+        _ => (
+            "A fenced request waited for the READs and atomics before it.".into(),
+            vec![difference.round_trips()],
+            "fence only requests that use what a READ brings".into(),
+        ),
+    }
+}
+
+/// What the peer and the path do.
+fn peer(name: &str, difference: &Difference<'_>) -> Words {
+    let pair = difference.pair;
+    let peer = pair.peer.as_ref().map_or("the peer".into(), |peer| peer.address.clone());
+    let acknowledged = format!(
+        "the last acknowledged PSN is {}, the next to send is {}",
+        pair.acknowledged_psn, pair.send_psn
+    );
+    match name {
+        "receiver-not-ready" => (
+            format!("{peer} had no receive posted, and asked to wait."),
+            vec![counted(difference, "rnr_naks_received", "RNR NAKs"), Some(acknowledged)],
+            format!("post receives earlier and more of them at {peer}; lower its min_rnr_timer"),
+        ),
+        "loss-recovery" => (
+            "It sent again what was lost on the way.".into(),
+            vec![
+                counted(difference, "retransmitted", "packets sent again"),
+                counted(difference, "naks_received", "NAKs"),
+                counted(difference, "timeouts", "acknowledgement timeouts"),
+            ],
+            "find the drops: ethtool -S and tc -s qdisc on both hosts, counters of the switches".into(),
+        ),
+        "silence" => (
+            format!("{peer} has answered nothing since an acknowledgement timeout."),
+            vec![counted(difference, "timeouts", "acknowledgement timeouts"), Some(acknowledged)],
+            format!("check that the process at {peer} runs, and the path: ping -M do -s MTU {peer}"),
+        ),
+        _ => (
+            format!("All that is posted had left, and the answer of {peer} was on its way."),
+            vec![difference.round_trips(), Some(format!("{} requests are outstanding", pair.outstanding))],
+            "keep more requests outstanding; if the round trip is long, look at the peer's CPU and the path"
+                .into(),
+        ),
+    }
+}
+
+/// What this host does.
+fn host(name: &str, difference: &Difference<'_>) -> Words {
+    let pair = difference.pair;
+    match name {
+        "idle" => (
+            "Nothing was posted: it waited for the program.".into(),
+            vec![Some(format!("{} receives are posted", pair.receives))],
+            "post the next requests before the last ones are done".into(),
+        ),
+        "completions-unpolled" => (
+            "Its completions waited for the program to poll.".into(),
+            vec![Some(format!("{} completions of sends are not polled", pair.unpolled))],
+            "poll the completion queue more often, or in a thread of its own".into(),
+        ),
+        "cpu-starved" => (
+            format!("A thread of the process was ready and had no CPU for {}.", time(difference.starved)),
+            vec![Some("schedstat in /proc/PID/task".into())],
+            "give the core a CPU of its own: progress = \"dedicated:CPU\", taskset for the others".into(),
+        ),
+        "turn" => (
+            "It could send, and the core had other things to do.".into(),
+            vec![Some(format!(
+                "{} busy turns, {} idle ones",
+                difference.counted("busy_turns"),
+                difference.counted("idle_turns")
+            ))],
+            "the core is the limit: use larger requests, or spread queue pairs over processes".into(),
+        ),
+        "port-full" => (
+            "The port took no more frames.".into(),
+            vec![],
+            "the port is the limit: see its speed in ferroce info, and whether its peer takes frames".into(),
+        ),
+        "pool-dry" => (
+            "The port had no free packet buffer.".into(),
+            vec![counted(difference, "pool_dry", "times without a buffer")],
+            "raise buffers in ferroce.toml".into(),
+        ),
+        other => (format!("It waited for {other}."), vec![], "see docs/observing.md".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use verbs::observe::{DeviceStatus, QueuePairStatus};
+
+    /// A device whose only queue pair waited so many ms in each state.
+    fn device(waited: &[(&str, u64)]) -> DeviceStatus {
+        let waited: serde_json::Map<String, Value> =
+            waited.iter().map(|(state, millis)| ((*state).into(), (millis * 1_000_000).into())).collect();
+        serde_json::from_value(json!({
+            "port": "p", "driver": "d", "addresses": [], "speed_mbps": null, "stopped": null, "now": 0,
+            "counters": {"rnr_naks_received": 12}, "discards": {}, "core": {}, "waited": {},
+            "queue_pairs": [{
+                "qpn": 5, "service": "RC", "state": "ReadyToSend", "peer": {"address": "10.0.0.2", "qpn": 6}, "algorithm": "fixed",
+                "window": 4096, "in_flight": 0, "rate_bps": null, "utilisation": null, "round_trip": null,
+                "shortest_round_trip": null, "send_psn": 9, "acknowledged_psn": 7, "outstanding": 1, "receives": 0, "unpolled": 0,
+                "waiting": "window", "waited": waited,
+            }],
+        }))
+        .unwrap()
+    }
+
+    fn names(before: &[(&str, u64)], after: &[(&str, u64)], starved: Duration) -> Vec<String> {
+        let (before, after) = (device(before), device(after));
+        let pair: &QueuePairStatus = &after.queue_pairs[0];
+        let difference = Difference::new(Some(&before), &after, pair, starved);
+        ranked(&difference).into_iter().map(|cause| cause.name).collect()
+    }
+
+    #[test]
+    fn the_longest_of_the_time_watched_comes_first() {
+        let (before, after) =
+            ([("idle", 5000), ("window", 10)], [("idle", 5100), ("window", 910), ("turn", 5)]);
+        assert_eq!(names(&before, &after, Duration::ZERO), ["window", "idle"]);
+    }
+
+    #[test]
+    fn a_core_without_a_cpu_is_first_if_answers_are_late_and_second_otherwise() {
+        let starved = Duration::from_millis(600);
+        assert_eq!(names(&[], &[("answer", 1000)], starved), ["cpu-starved", "answer"]);
+        assert_eq!(names(&[], &[("window", 1000)], starved), ["window", "cpu-starved"]);
+        assert_eq!(names(&[], &[("idle", 1000)], starved), ["idle"]);
+    }
+
+    #[test]
+    fn every_state_has_a_sentence_and_a_remedy() {
+        let after = device(&[("window", 1)]);
+        let difference = Difference::new(None, &after, &after.queue_pairs[0], Duration::ZERO);
+        for state in verbs::Waiting::ALL {
+            let cause = cause(state.name(), 1, &difference);
+            assert!(
+                cause.says.ends_with('.') && cause.says != format!("It waited for {}.", cause.name),
+                "{}",
+                cause.says
+            );
+            assert!(!cause.remedy.contains("docs/"), "{}: {}", cause.name, cause.remedy);
+        }
+        let (says, evidence, _) = words("receiver-not-ready", &difference);
+        assert!(says.starts_with("10.0.0.2 had no receive posted"), "{says}");
+        assert_eq!(evidence[0].as_deref(), Some("12 RNR NAKs on this device"));
+    }
+}

@@ -1,0 +1,77 @@
+//! What changed between two reports of a queue pair.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+use verbs::observe::{DeviceStatus, QueuePairStatus};
+
+/// What a queue pair and its device did while they were watched.
+pub struct Difference<'a> {
+    /// The queue pair at the end.
+    pub pair: &'a QueuePairStatus,
+    /// ns watched.
+    pub elapsed: u64,
+    /// ns in each state.
+    pub waited: BTreeMap<String, u64>,
+    /// ns that the process's most unlucky thread had no CPU.
+    pub starved: u64,
+    /// Counters of the device.
+    counters: BTreeMap<String, u64>,
+    core: BTreeMap<String, u64>,
+}
+
+impl<'a> Difference<'a> {
+    pub fn new(
+        before: Option<&DeviceStatus>,
+        after: &DeviceStatus,
+        pair: &'a QueuePairStatus,
+        starved: Duration,
+    ) -> Self {
+        let nothing = BTreeMap::new();
+        // A queue pair that is new is watched from its creation on.
+        let earlier = before.and_then(|device| device.queue_pairs.iter().find(|one| one.qpn == pair.qpn));
+        let waited = minus(&pair.waited, earlier.map_or(&nothing, |earlier| &earlier.waited));
+        Self {
+            pair,
+            elapsed: waited.values().sum::<u64>().max(1),
+            waited,
+            starved: starved.as_nanos() as u64,
+            counters: minus(&after.counters, before.map_or(&nothing, |device| &device.counters)),
+            core: minus(&after.core, before.map_or(&nothing, |device| &device.core)),
+        }
+    }
+
+    /// Returns by how much a counter of the device grew.
+    pub fn counted(&self, name: &str) -> u64 {
+        self.counters.get(name).or_else(|| self.core.get(name)).copied().unwrap_or(0)
+    }
+
+    /// Returns the last round trip and the shortest, as text.
+    pub fn round_trips(&self) -> Option<String> {
+        let (last, shortest) = (self.pair.round_trip?, self.pair.shortest_round_trip?);
+        Some(format!("the last round trip took {}, the shortest {}", time(last), time(shortest)))
+    }
+}
+
+fn minus(after: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let earlier = |name: &String| before.get(name).copied().unwrap_or(0);
+    after.iter().map(|(name, value)| (name.clone(), value.saturating_sub(earlier(name)))).collect()
+}
+
+/// Returns a time as people read it.
+pub fn time(nanos: u64) -> String {
+    match nanos {
+        0..1_000 => format!("{nanos} ns"),
+        1_000..1_000_000 => format!("{:.1} us", nanos as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", nanos as f64 / 1e6),
+        _ => format!("{:.2} s", nanos as f64 / 1e9),
+    }
+}
+
+/// Returns a rate as people read it.
+pub fn rate(bps: f64) -> String {
+    match bps {
+        ..1e6 => format!("{:.1} kb/s", bps / 1e3),
+        ..1e9 => format!("{:.1} Mb/s", bps / 1e6),
+        _ => format!("{:.2} Gb/s", bps / 1e9),
+    }
+}

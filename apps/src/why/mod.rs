@@ -1,0 +1,190 @@
+//! `ferroce why`: what the queue pairs of running processes wait for, in plain sentences.
+
+mod cause;
+mod difference;
+mod starvation;
+
+use crate::failure::Failure;
+use crate::{signals, units};
+use cause::Cause;
+use difference::Difference;
+use serde_json::{Value, json};
+use starvation::Starvation;
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use verbs::observe::{self, ProcessStatus};
+
+/// Between two looks at whether a signal came.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Queue pairs and causes of each that fit a screen.
+const SHOWN: usize = 8;
+const CAUSES: usize = 3;
+
+/// The command line of `ferroce why`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The process; without it all that can be observed
+    pub pid: Option<u32>,
+    /// This queue pair only
+    #[arg(long, value_name = "NUMBER")]
+    pub qp: Option<u32>,
+    /// How long to watch, in s, or with a unit: 500ms
+    #[arg(long = "for", value_name = "TIME", default_value = "1", value_parser = units::seconds)]
+    pub time: Duration,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What held a queue pair back.
+pub struct Answer {
+    process: u32,
+    command: String,
+    port: String,
+    qpn: u32,
+    peer: String,
+    state: String,
+    causes: Vec<Cause>,
+}
+
+/// Watches the processes, and says what they waited for.
+///
+/// # Errors
+/// Returns a failure if the process, or the queue pair, can't be observed.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let (all, numbers) = processes(args.pid)?;
+    let before: Vec<(ProcessStatus, Starvation)> = all.into_iter().map(watch).collect();
+    wait(args.time)?;
+    let mut answers = Vec::new();
+    for (before, starvation) in &before {
+        let after = match observe::read(before.pid) {
+            Ok(after) => after,
+            // Of many, one may end; of one, that is the answer.
+            Err(error) if args.pid.is_some() => return Err(Failure::run(error.to_string())),
+            Err(_) => continue,
+        };
+        answers.extend(explain(before, &after, starvation.since()));
+    }
+    if let Some(wanted) = args.qp {
+        answers.retain(|answer| answer.qpn == wanted);
+        if answers.is_empty() {
+            return Err(Failure::run(format!(
+                "queue pair {wanted}: no observed process has it; `ferroce why` without --qp shows those that there are"
+            )));
+        }
+    }
+    answers.sort_by_key(Answer::idle_nanos);
+    match args.json {
+        true => outln!("{:#}", as_json(&answers, args.time))?,
+        false => out!("{}", as_text(&answers, &numbers, args.time))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn watch(status: ProcessStatus) -> (ProcessStatus, Starvation) {
+    let starvation = Starvation::of(status.pid);
+    (status, starvation)
+}
+
+/// Returns the reports of the process, or of all.
+///
+/// # Errors
+/// Returns a failure if there is none.
+pub fn processes(pid: Option<u32>) -> Result<(Vec<ProcessStatus>, Vec<u32>), Failure> {
+    if let Some(pid) = pid {
+        let status = observe::read(pid).map_err(|error| Failure::run(error.to_string()))?;
+        return Ok((vec![status], vec![pid]));
+    }
+    let numbers = observe::find();
+    let mut all = Vec::new();
+    for &pid in &numbers {
+        match observe::read(pid) {
+            Ok(status) => all.push(status),
+            Err(error) => note!("{error}"),
+        }
+    }
+    if all.is_empty() {
+        return Err(Failure::run(
+            "no process with an open Ferroce device of this user; start one, or run this as its user or as root",
+        ));
+    }
+    Ok((all, numbers))
+}
+
+fn wait(time: Duration) -> Result<(), Failure> {
+    signals::listen()?;
+    let end = Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        signals::check()?;
+        std::thread::sleep(left.min(LOOK));
+    }
+    Ok(())
+}
+
+impl Answer {
+    fn idle_nanos(&self) -> u64 {
+        self.causes.iter().find(|cause| cause.name == "idle").map_or(0, |cause| cause.nanos)
+    }
+}
+
+/// Returns what each queue pair waited for between two reports of a process; `starved` is the time that its threads had no CPU.
+fn explain(before: &ProcessStatus, after: &ProcessStatus, starved: Duration) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for device in &after.devices {
+        let earlier = before.devices.iter().find(|one| one.port == device.port);
+        for pair in &device.queue_pairs {
+            let difference = Difference::new(earlier, device, pair, starved);
+            let peer = pair.peer.as_ref();
+            answers.push(Answer {
+                process: after.pid,
+                command: after.command.clone(),
+                port: device.port.clone(),
+                qpn: pair.qpn,
+                peer: peer.map_or("none".into(), |peer| format!("{} QP {}", peer.address, peer.qpn)),
+                state: pair.state.clone(),
+                causes: cause::ranked(&difference),
+            });
+        }
+    }
+    answers
+}
+
+fn as_json(answers: &[Answer], time: Duration) -> Value {
+    let queue_pairs: Vec<Value> = answers
+        .iter()
+        .map(|answer| {
+            let causes: Vec<Value> = answer.causes.iter().map(Cause::json).collect();
+            json!({
+                "process": answer.process, "command": answer.command, "port": answer.port, "qpn": answer.qpn,
+                "peer": answer.peer, "state": answer.state, "causes": causes,
+            })
+        })
+        .collect();
+    json!({ "seconds": time.as_secs_f64(), "queue_pairs": queue_pairs })
+}
+
+fn as_text(answers: &[Answer], processes: &[u32], time: Duration) -> String {
+    let mut text = String::new();
+    for answer in answers.iter().take(SHOWN) {
+        let Answer { process, command, port, qpn, peer, state, causes } = answer;
+        let command: String = command.chars().take(60).collect();
+        let _ = writeln!(text, "process {process} ({command}), port {port}, QP {qpn}, peer {peer}, {state}");
+        for (rank, cause) in causes.iter().take(CAUSES).enumerate() {
+            let _ = writeln!(text, "  {}. {:>3.0} %  {}", rank + 1, cause.share * 100.0, cause.says);
+            cause.evidence.iter().for_each(|evidence| _ = writeln!(text, "            seen: {evidence}"));
+            let _ = writeln!(text, "            do:   {}", cause.remedy);
+        }
+        text.push('\n');
+    }
+    let (left, seconds) = (answers.len().saturating_sub(SHOWN), time.as_secs_f64());
+    if left > 0 {
+        let _ = writeln!(text, "and {left} queue pairs that waited less; --qp NUMBER shows one, --json all");
+    }
+    if answers.is_empty() {
+        let _ = writeln!(text, "{} processes, and none has a queue pair", processes.len());
+    }
+    let _ = writeln!(text, "watched for {seconds:.1} s");
+    text
+}

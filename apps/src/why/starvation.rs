@@ -1,0 +1,49 @@
+//! How long a process's threads were ready to run and had no CPU, as the kernel counts it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+/// ns that each thread of a process has waited for a CPU so far.
+pub struct Starvation {
+    pid: u32,
+    waited: BTreeMap<u32, u64>,
+}
+
+impl Starvation {
+    /// Reads `/proc/PID/task/*/schedstat`; what can't be read counts as nothing.
+    pub fn of(pid: u32) -> Self {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let waited = tasks.filter_map(|task| {
+            let thread = task.file_name().to_str()?.parse().ok()?;
+            Some((thread, waited(&fs::read_to_string(task.path().join("schedstat")).ok()?)?))
+        });
+        Self { pid, waited: waited.collect() }
+    }
+
+    /// Returns what the thread that has waited longest has waited since.
+    pub fn since(&self) -> Duration {
+        let now = Self::of(self.pid);
+        let each = now.waited.iter().map(|(thread, waited)| {
+            waited.saturating_sub(self.waited.get(thread).copied().unwrap_or(*waited))
+        });
+        Duration::from_nanos(each.max().unwrap_or(0))
+    }
+}
+
+/// The second number: time spent on a run queue, ns (Documentation/scheduler/sched-stats.rst).
+fn waited(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_number_is_the_wait() {
+        assert_eq!(waited("120 340 7\n"), Some(340));
+        assert_eq!(waited("120"), None);
+        assert!(Starvation::of(0).since().is_zero());
+    }
+}

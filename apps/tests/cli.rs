@@ -44,6 +44,7 @@ fn wrong_flags_name_the_remedy() {
         ("doctor --peer 10.0.0.1", &["--port"]),
         ("completions basic", &["bash", "zsh", "fish"]),
         ("info --config /nonexistent.toml", &["/nonexistent.toml"]),
+        ("run --namespaces 2 --port lo -- true", &["--port lo", "leave out --port"]),
     ] {
         let error = refused(line, 2);
         for part in parts {

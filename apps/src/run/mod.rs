@@ -43,7 +43,7 @@ pub struct Args {
     #[allow(missing_docs)]
     settings: Settings,
     /// Make so many connected hosts on this machine and run the command in each; as root
-    #[arg(short, long, value_name = "N", conflicts_with_all = ["port", "ip", "vlan"], value_parser = clap::value_parser!(u8).range(2..=16))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=16))]
     namespaces: Option<u8>,
     /// With --namespaces: the links' MTU
     #[arg(long, value_name = "BYTES", default_value_t = 4200, value_parser = clap::value_parser!(u16).range(576..=9000))]
@@ -65,6 +65,9 @@ pub struct Args {
 /// # Errors
 /// Returns a failure if the libraries or the program are missing, or the hosts can't be made.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if args.namespaces.is_some() {
+        args.settings.check_for_namespaces()?;
+    }
     let settings = args.settings.variables()?;
     let libraries = library::folder()?;
     if let Some(count) = args.namespaces {

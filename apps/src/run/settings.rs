@@ -32,6 +32,28 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Refuses a port or an address for hosts that `--namespaces` creates, which have their own. Values of variables, such as those of a
+    /// shell that `ferroce env` prepared, are not meant for these hosts and are passed over.
+    ///
+    /// # Errors
+    /// Returns a usage failure that names the flag.
+    pub fn check_for_namespaces(&self) -> Result<(), Failure> {
+        let vlan = self.vlan.map(|vlan| vlan.to_string());
+        for (flag, variable, value) in [
+            ("--port", "FERROCE_PORT", self.port.as_deref()),
+            ("--ip", "FERROCE_IP", self.ip.as_deref()),
+            ("--vlan", "FERROCE_VLAN", vlan.as_deref()),
+        ] {
+            if let Some(value) = given(value, std::env::var(variable).ok().as_deref()) {
+                let own = "the hosts of --namespaces have their own";
+                return Err(Failure::usage(format!(
+                    "{flag} {value}: {own}; leave out {flag} or --namespaces"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses a setting that the libraries would refuse.
     fn check(&self) -> Result<(), Failure> {
         let wrong = |wrong: &dyn std::fmt::Display| Failure::usage(wrong.to_string());
@@ -85,5 +107,22 @@ impl Settings {
         }
         settings.extend(device_file::setting());
         Ok(settings)
+    }
+}
+
+/// A flag's value, unless it comes from the variable.
+fn given<'a>(value: Option<&'a str>, variable: Option<&str>) -> Option<&'a str> {
+    value.filter(|value| Some(*value) != variable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prepared_shell_may_make_hosts_and_a_flag_may_not_name_their_port() {
+        assert_eq!(given(Some("eth0"), Some("eth0")), None);
+        assert_eq!(given(Some("eth0"), Some("eth1")), Some("eth0"));
+        assert_eq!([given(Some("eth0"), None), given(None, Some("eth0"))], [Some("eth0"), None]);
     }
 }

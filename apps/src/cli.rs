@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::perf::PerfArgs;
-use crate::{config, doctor, info, manual, metrics, pcap, replay, run, sim, soak, switch, why};
+use crate::{config, doctor, info, manual, metrics, pcap, replay, run, sim, soak, switch, top, why};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -122,6 +122,8 @@ pub enum Command {
     /// Show what running processes counted, as OpenMetrics for Prometheus
     #[command(after_help = METRICS)]
     Metrics(metrics::Args),
+    /// Show the queue pairs of running processes, live
+    Top(top::Args),
     /// Decode RoCEv2 and telemetry in a capture, and verify each ICRC
     Pcap(pcap::Args),
     /// Drive HPCC++ with recorded traces and compare each state

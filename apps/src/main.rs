@@ -22,6 +22,7 @@ mod signals;
 mod sim;
 mod soak;
 mod switch;
+mod top;
 mod units;
 mod why;
 
@@ -58,6 +59,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Metrics(args) => metrics::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Why(args) => why::run(&args),
         Command::WriteBw(args) => perf::run(tool(Verb::Write, Kind::Bandwidth), &args),
         Command::WriteLat(args) => perf::run(tool(Verb::Write, Kind::Latency), &args),

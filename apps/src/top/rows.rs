@@ -1,0 +1,264 @@
+//! What `ferroce top` shows: a row for each queue pair, and the payload rate of all.
+
+use crate::failure::Failure;
+use crate::why;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, VecDeque};
+use verbs::observe::{ProcessStatus, QueuePairStatus};
+
+/// Updates that the sparkline shows.
+const HISTORY: usize = 120;
+
+/// PSNs go round at 2^24.
+const CIRCLE: u32 = 1 << 24;
+
+/// A column, by which rows may be sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    Pid,
+    Port,
+    QueuePair,
+    Peer,
+    Waiting,
+    Packets,
+    Window,
+    InFlight,
+    RoundTrip,
+}
+
+impl Column {
+    /// Every column, from left to right.
+    pub const ALL: [Self; 9] = [
+        Self::Pid,
+        Self::Port,
+        Self::QueuePair,
+        Self::Peer,
+        Self::Waiting,
+        Self::Packets,
+        Self::Window,
+        Self::InFlight,
+        Self::RoundTrip,
+    ];
+
+    /// Returns its heading.
+    pub const fn heading(self) -> &'static str {
+        match self {
+            Self::Pid => "PID",
+            Self::Port => "PORT",
+            Self::QueuePair => "QP",
+            Self::Peer => "PEER",
+            Self::Waiting => "WAITS FOR",
+            Self::Packets => "PKT/S",
+            Self::Window => "WINDOW",
+            Self::InFlight => "IN FLIGHT",
+            Self::RoundTrip => "RTT us",
+        }
+    }
+
+    /// Returns the column `by` places to the right, round.
+    fn moved(self, by: usize) -> Self {
+        Self::ALL[(self as usize + by) % Self::ALL.len()]
+    }
+
+    pub fn next(self) -> Self {
+        self.moved(1)
+    }
+
+    pub fn previous(self) -> Self {
+        self.moved(Self::ALL.len() - 1)
+    }
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    pid: u32,
+    port: String,
+    qpn: u32,
+    peer: String,
+    waiting: String,
+    /// The part of the time that it waited so, %.
+    share: u64,
+    packets: u64,
+    window: u64,
+    in_flight: u64,
+    round_trip: u64,
+}
+
+impl Row {
+    /// Returns the cell of `column`.
+    pub fn cell(&self, column: Column) -> String {
+        match column {
+            Column::Pid => self.pid.to_string(),
+            Column::Port => self.port.clone(),
+            Column::QueuePair => self.qpn.to_string(),
+            Column::Peer => self.peer.clone(),
+            Column::Waiting => format!("{} {} %", self.waiting, self.share),
+            Column::Packets => self.packets.to_string(),
+            Column::Window => self.window.to_string(),
+            Column::InFlight => self.in_flight.to_string(),
+            Column::RoundTrip => format!("{:.1}", self.round_trip as f64 / 1e3),
+        }
+    }
+
+    fn compare(&self, other: &Self, column: Column) -> Ordering {
+        match column {
+            Column::Pid => self.pid.cmp(&other.pid),
+            Column::Port => self.port.cmp(&other.port),
+            Column::QueuePair => self.qpn.cmp(&other.qpn),
+            Column::Peer => self.peer.cmp(&other.peer),
+            Column::Waiting => (&self.waiting, self.share).cmp(&(&other.waiting, other.share)),
+            Column::Packets => self.packets.cmp(&other.packets),
+            Column::Window => self.window.cmp(&other.window),
+            Column::InFlight => self.in_flight.cmp(&other.in_flight),
+            Column::RoundTrip => self.round_trip.cmp(&other.round_trip),
+        }
+    }
+}
+
+/// All rows, and how they are shown.
+pub struct Rows {
+    pid: Option<u32>,
+    pub column: Column,
+    is_descending: bool,
+    pub all: Vec<Row>,
+    /// The first row shown.
+    pub first: usize,
+    /// Payload sent since the update before, kb/s, the newest last.
+    pub rates: VecDeque<u64>,
+    pub processes: usize,
+    before: BTreeMap<u32, ProcessStatus>,
+}
+
+impl Rows {
+    pub fn new(pid: Option<u32>) -> Self {
+        let (all, rates, before) = (Vec::new(), VecDeque::new(), BTreeMap::new());
+        Self { pid, column: Column::Packets, is_descending: true, all, first: 0, rates, processes: 0, before }
+    }
+
+    /// Asks the processes.
+    ///
+    /// # Errors
+    /// Returns a failure if there is none; then nothing is shown.
+    pub fn update(&mut self) -> Result<(), Failure> {
+        let processes = why::processes(self.pid).map(|(processes, _)| processes);
+        self.take(processes.as_deref().unwrap_or_default());
+        processes.map(drop)
+    }
+
+    fn take(&mut self, processes: &[ProcessStatus]) {
+        let (mut all, mut kilobits) = (Vec::new(), 0);
+        for process in processes {
+            let before = self.before.get(&process.pid);
+            for device in &process.devices {
+                let earlier =
+                    before.and_then(|before| before.devices.iter().find(|one| one.port == device.port));
+                let nanos = earlier.map_or(0, |earlier| device.now.saturating_sub(earlier.now)).max(1);
+                let sent =
+                    |counters: &BTreeMap<String, u64>| counters.get("tx_payload_bytes").copied().unwrap_or(0);
+                if let Some(earlier) = earlier {
+                    let bytes = sent(&device.counters).saturating_sub(sent(&earlier.counters));
+                    kilobits += (bytes as f64 * 8e6 / nanos as f64) as u64;
+                }
+                all.extend(device.queue_pairs.iter().map(|pair| {
+                    let earlier = earlier
+                        .and_then(|earlier| earlier.queue_pairs.iter().find(|one| one.qpn == pair.qpn));
+                    row(process.pid, &device.port, earlier, pair, nanos)
+                }));
+            }
+        }
+        self.all = all;
+        self.rates.push_back(kilobits);
+        self.rates.drain(..self.rates.len().saturating_sub(HISTORY));
+        self.processes = processes.len();
+        self.before = processes.iter().map(|process| (process.pid, process.clone())).collect();
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        let (column, is_descending) = (self.column, self.is_descending);
+        self.all.sort_by(|one, other| {
+            let order = one.compare(other, column);
+            if is_descending { order.reverse() } else { order }
+        });
+        self.first = self.first.min(self.all.len().saturating_sub(1));
+    }
+
+    pub fn sort_by(&mut self, column: Column) {
+        self.column = column;
+        self.sort();
+    }
+
+    pub fn invert(&mut self) {
+        self.is_descending = !self.is_descending;
+        self.sort();
+    }
+
+    pub fn scroll(&mut self, by: isize) {
+        self.first = self.first.saturating_add_signed(by).min(self.all.len().saturating_sub(1));
+    }
+}
+
+fn row(pid: u32, port: &str, before: Option<&QueuePairStatus>, pair: &QueuePairStatus, nanos: u64) -> Row {
+    let since = |state: &String| before.and_then(|before| before.waited.get(state)).copied().unwrap_or(0);
+    let waited = pair.waited.iter().map(|(state, time)| (state, time.saturating_sub(since(state))));
+    let total: u64 = waited.clone().map(|(_, time)| time).sum();
+    let (waiting, longest) = waited.max_by_key(|(_, time)| *time).unwrap_or((&pair.waiting, 0));
+    let psns = before.map_or(0, |before| pair.send_psn.wrapping_sub(before.send_psn) % CIRCLE);
+    Row {
+        pid,
+        port: port.into(),
+        qpn: pair.qpn,
+        peer: pair.peer.as_ref().map_or("-".into(), |peer| peer.address.clone()),
+        waiting: waiting.clone(),
+        share: longest * 100 / total.max(1),
+        packets: (f64::from(psns) * 1e9 / nanos as f64) as u64,
+        window: pair.window,
+        in_flight: pair.in_flight,
+        round_trip: pair.round_trip.unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn process(now: u64, psn: u32, window: u64) -> ProcessStatus {
+        let pair = |qpn: u32, psn: u32| {
+            json!({
+                "qpn": qpn, "service": "RC", "state": "ReadyToSend", "peer": null, "algorithm": "fixed", "window": 4096,
+                "in_flight": 0, "rate_bps": null, "utilisation": null, "round_trip": 2000, "shortest_round_trip": 1000,
+                "send_psn": psn, "acknowledged_psn": 0, "outstanding": 0, "receives": 0, "unpolled": 0,
+                "waiting": "idle", "waited": {"window": window, "idle": now - window},
+            })
+        };
+        serde_json::from_value(json!({
+            "format": 1, "version": "0", "pid": 7, "command": "x",
+            "devices": [{
+                "port": "p", "driver": "d", "addresses": [], "speed_mbps": null, "stopped": null, "now": now,
+                "counters": {"tx_payload_bytes": now}, "discards": {}, "core": {}, "waited": {},
+                "queue_pairs": [pair(5, 3), pair(6, psn)],
+            }],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn rows_tell_what_changed_and_are_sorted() {
+        let mut rows = Rows::new(None);
+        rows.take(&[process(1_000_000_000, CIRCLE - 10, 0)]);
+        rows.take(&[process(2_000_000_000, 90, 750_000_000)]);
+        let cells =
+            |row: &Row| [Column::QueuePair, Column::Packets, Column::Waiting].map(|column| row.cell(column));
+        assert_eq!(cells(&rows.all[0]), ["6", "100", "window 75 %"]);
+        assert_eq!(rows.rates, [0, 8_000_000]);
+        rows.invert();
+        assert_eq!(rows.all[0].cell(Column::QueuePair), "5");
+        rows.scroll(9);
+        assert_eq!(rows.first, 1);
+        rows.take(&[]);
+        assert_eq!((rows.first, rows.all.len()), (0, 0));
+        assert_eq!(Column::Pid.previous(), Column::RoundTrip);
+    }
+}

@@ -1,0 +1,34 @@
+//! How `ferroce top` looks: a sparkline of the payload rate, the table, the keys.
+
+use super::{Column, Rows};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Style, Stylize};
+use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
+
+/// Draws all of it.
+pub fn draw(frame: &mut Frame<'_>, rows: &Rows) {
+    let parts = Layout::vertical([Constraint::Length(4), Constraint::Min(1), Constraint::Length(1)]);
+    let [above, middle, below] = parts.areas(frame.area());
+    let newest = rows.rates.back().copied().unwrap_or(0) as f64 / 1e3;
+    let title = format!(
+        "ferroce: {} processes, {} queue pairs, {newest:.1} Mb/s of payload",
+        rows.processes,
+        rows.all.len()
+    );
+    let rates: Vec<u64> = rows.rates.iter().copied().collect();
+    frame.render_widget(Sparkline::default().block(Block::bordered().title(title)).data(rates), above);
+    let heading = Column::ALL.map(|column| {
+        let cell = Cell::from(column.heading());
+        if column == rows.column {
+            cell.style(Style::new().reversed().bold())
+        } else {
+            cell.style(Style::new().bold())
+        }
+    });
+    let widths = [8, 12, 8, 16, 28, 10, 10, 10, 10].map(Constraint::Max);
+    let lines =
+        rows.all.iter().skip(rows.first).map(|row| Row::new(Column::ALL.map(|column| row.cell(column))));
+    frame.render_widget(Table::new(lines, widths).header(Row::new(heading)), middle);
+    frame.render_widget(Paragraph::new("q quit   < > sort by   I invert   up down scroll").dim(), below);
+}

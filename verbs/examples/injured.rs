@@ -6,7 +6,10 @@
 //! ```
 
 use datapath::io::{Burst, Caps};
-use ferroce_verbs::*;
+use ferroce_verbs::{
+    Access, AckTimeout, BoundsError, Congestion, CongestionAlgorithm, ConnectOptions, Device, DeviceConfig,
+    Loopback, Mac, MemoryRegion, OwnPort, PacketIo, Progress, SendRequest, pair,
+};
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -133,7 +133,7 @@ impl Events {
     const LIMIT: usize = 1 << 16;
     /// Peers that wait to be told of: more are told of the next time that they don't answer.
     const DOUBTS: usize = 64;
-    /// Changes that wait to be told: what is beyond is not told.
+    /// Changes that wait to be told: beyond that the oldest is dropped.
     const CHANGES: usize = 64;
 
     pub(crate) fn push(&mut self, event: Event) {
@@ -153,6 +153,11 @@ impl Events {
         self.queue.retain(|event| !gone(event));
     }
 
+    /// The queue pair is gone: its number may come to be another's.
+    pub(crate) fn forget_changes(&mut self, qpn: Qpn) {
+        self.changes.retain(|change| change.qpn != qpn);
+    }
+
     /// What leaves for this address may not arrive. Who waits already is told once.
     #[cold]
     pub(crate) fn doubt(&mut self, peer: IpAddr) {
@@ -167,9 +172,11 @@ impl Events {
 
     #[cold]
     pub(crate) fn change(&mut self, change: CongestionChange) {
-        if self.changes.len() < Self::CHANGES {
-            self.changes.push_back(change);
+        // The newest count.
+        if self.changes.len() == Self::CHANGES {
+            self.changes.pop_front();
         }
+        self.changes.push_back(change);
     }
 
     pub(crate) fn pop_change(&mut self) -> Option<CongestionChange> {

@@ -175,6 +175,10 @@ fn no_more_bytes_are_held_than_two_mebibytes() {
     assert_eq!(script.send(PSN, write, &FULL), Ok(()));
     // Places are used again.
     assert_eq!(script.send(PSN + 2050, write, &FULL), Ok(()));
+    // Also by payloads of another length.
+    assert_eq!(script.send(PSN + 2049, write, &FULL), Ok(()));
+    let short = Operation::WriteOnly(script.reth(0, 8), None);
+    assert_eq!(script.send(PSN + 2052, short, &FULL[..8]), Ok(()));
 }
 
 #[test]

@@ -175,7 +175,7 @@ fn a_peer_that_knows_no_telemetry_gets_plain_packets() {
         let from = pair.hosts[0].sge(0, LENGTH);
         pair.post(0, SendRequest::write(id, from, remote));
         pair.run(Duration::from_secs(2));
-        pair.now = pair.now + Duration::from_millis(5);
+        pair.now = pair.now + Duration::from_millis(500);
     }
     assert_eq!(*counted.borrow(), 20);
     assert_eq!(pair.reports()[0].unwrap().algorithm, "dcqcn");

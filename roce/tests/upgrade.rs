@@ -74,7 +74,9 @@ fn without_telemetry_dcqcn_stays_and_probing_ends() {
             answers || !matches!(parse(frame).unwrap().header, Header::TelemetryRequest { .. })
         }));
         assert_eq!(algorithm_after(&mut pair), "dcqcn");
-        assert_eq!(pair.hosts[0].endpoint.counters().probes_sent, 20);
+        // The first eight follow each other at once, and there are 20 at most.
+        let probes = pair.hosts[0].endpoint.counters().probes_sent;
+        assert!((8..=20).contains(&probes), "{probes}");
     }
 }
 

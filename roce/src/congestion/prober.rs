@@ -18,6 +18,12 @@ const SELDOM: Duration = Duration::from_millis(100);
 /// Probes to a peer that has never answered one.
 const UNHEARD: u64 = 20;
 
+/// The time between two of so many questions that nobody has answered: from the eighth on each is twice the one before, so that an
+/// outage at the beginning of a connection does not use them up.
+pub(super) fn later(interval: Duration, unanswered: u64) -> Duration {
+    interval * (1 << unanswered.saturating_sub(8).min(12))
+}
+
 /// Probes sent, answers awaited.
 #[derive(Debug, Default)]
 pub(super) struct Prober {
@@ -82,6 +88,11 @@ impl Prober {
         self.is_heard = true;
     }
 
+    /// Probes that a peer has not answered that never answered any.
+    const fn unheard(&self) -> u64 {
+        if self.is_heard { 0 } else { self.next }
+    }
+
     /// When the next probe may leave while data is in flight. A lost probe doesn't stop the next; a peer that answers none is seldom
     /// asked about data that it does not acknowledge.
     #[inline]
@@ -90,7 +101,7 @@ impl Prober {
             return None;
         }
         let interval = match self.interval {
-            Some(interval) if !self.is_blind => interval,
+            Some(interval) if !self.is_blind => later(interval, self.unheard()),
             interval => {
                 let interval = interval.or(self.blind_interval.filter(|_| self.is_blind))?;
                 let is_answered = self.next - self.awaited < UNANSWERED;

@@ -1,5 +1,6 @@
 //! Telemetry in data packets, and the setup that asks the receiver for its answers.
 
+use super::prober::later;
 use super::settings::Congestion;
 use crate::wire::{Format, Reverse, Setup, Tells};
 use cc::{AlgorithmConfig, HpccConfig, Instant};
@@ -82,7 +83,7 @@ impl Sampler {
         if let Some(handshake) = &mut self.handshake {
             handshake.attempts = handshake.attempts.saturating_add(1);
             let interval = (2 * handshake.setup.base_rtt).max(SETUP_INTERVAL);
-            handshake.next_at = now + interval;
+            handshake.next_at = now + later(interval, handshake.attempts.into());
         }
     }
 

@@ -446,6 +446,7 @@ impl Endpoint {
         let (index, mut slot) = self.qps.remove(now, qpn).ok_or(ControlError::NoQp(qpn))?;
         self.gone.add(&slot.account.at(now));
         self.commons.events.forget(|event| event.qpn() == Some(qpn));
+        self.commons.events.forget_changes(qpn);
         self.wheel.cancel(index);
         self.peers.update(index, Known::of(&slot.qp), Known::default());
         self.commons.regions.release_queue_pair(qpn);

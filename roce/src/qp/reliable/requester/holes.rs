@@ -190,6 +190,12 @@ impl Selective {
         self.lost > 0
     }
 
+    /// Returns whether packet `number` waits to be sent again.
+    pub(super) fn is_lost(&self, number: u64) -> bool {
+        let at = self.holes.partition_point(|hole| hole.number < number);
+        self.holes.get(at).is_some_and(|hole| hole.number == number && hole.is_lost)
+    }
+
     #[inline]
     pub(super) const fn has_holes(&self) -> bool {
         !self.holes.is_empty()

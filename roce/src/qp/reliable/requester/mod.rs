@@ -319,9 +319,10 @@ impl Requester {
             return Ok(Progress::default());
         }
         if self.deadline.is_none_or(|deadline| deadline > now) {
-            let probes = self.probe_at.is_some_and(|at| at <= now) && self.ask(now);
-            let lost = self.detect(now) || probes;
-            return Ok(Progress { lost, ..Progress::default() });
+            if self.probe_at.is_some_and(|at| at <= now) {
+                self.ask(now);
+            }
+            return Ok(Progress { lost: self.detect(now), ..Progress::default() });
         }
         context.counters.timeouts += 1;
         self.waits = 0;
@@ -378,23 +379,24 @@ impl Requester {
         }
     }
 
-    /// Nothing was answered for two round trips: asks again. This costs no retry, and the timer of the retries goes on. Returns whether
-    /// something counts as lost.
-    fn ask(&mut self, now: Instant) -> bool {
+    /// Nothing was answered for as long as [`Self::probe_wait`] says: asks again, by one packet. This costs no retry, the timer of the
+    /// retries goes on, and nothing counts as lost: the peer may only be slow.
+    fn ask(&mut self, now: Instant) {
         self.probes = (self.probes + 1).min(MOST_PROBES);
         self.probe_at = None;
         if self.una == self.sent {
-            return false;
+            return;
         }
         if self.selective.is_some() {
             self.probe(now);
             self.probe_at = self.probe_wait().map(|wait| now + wait);
-            return false;
+            return;
         }
         let deadline = self.deadline;
-        self.go_back(now);
+        self.recovers_to = self.sent;
+        self.rewind();
+        self.reach = self.mtu.into();
         self.deadline = deadline;
-        true
     }
 
     /// How long nothing may be answered until something is asked for again: never longer than the timeout.

@@ -20,6 +20,8 @@ pub(super) const HELD: u64 = 1 << 20;
 
 /// How late a packet may be while no round trip was measured.
 const LATE: Duration = Duration::from_micros(20);
+/// After which time a packet that was sent again counts as lost again, if neither a round trip nor a timer says how long it takes.
+const UNKNOWN: Duration = Duration::from_millis(100);
 
 /// What is missing of `wqe` from `from` to before `end`: its request packets, or its answers if the peer has executed its request.
 fn missing_of(
@@ -161,7 +163,7 @@ impl Requester {
         let is_news = selective.detect(now, self.sent);
         if selective.has_lost() {
             // A packet that is sent again measures nothing (Karn).
-            self.sample = self.sample.filter(|&(number, _)| selective.has(number));
+            self.sample = self.sample.filter(|&(number, _)| !selective.is_lost(number));
         }
         if is_news {
             self.recovers_to = self.sent;
@@ -362,7 +364,10 @@ impl Requester {
         let until = if hole.is_answer { until } else { hole.number + 1 };
         let wait = self.trip.map_or(LATE, |trip| trip.smoothed()) + self.lateness();
         // Without a round trip that was measured nothing says how long it takes: the timer does.
-        let wait = if self.trip.is_none() { self.wait().unwrap_or(LATE) } else { wait };
+        let wait = if self.trip.is_none() { self.wait().unwrap_or(UNKNOWN) } else { wait };
+        // It asks, and what answers it tells of all that was sent before.
+        self.asked = self.asked.max(self.next);
+        self.unasked = (0, 0);
         if let Some(selective) = &mut self.selective {
             selective.resends(hole.number, until, now, now + wait);
         }

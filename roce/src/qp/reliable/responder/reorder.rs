@@ -103,15 +103,10 @@ impl Reorder {
 
     /// What [`Self::report`] says is on its way. Returns whether that is all.
     pub(super) fn reported(&mut self) -> bool {
-        let from = number(self.base) + 64 * u64::from(self.ahead());
-        // The last of three stretches is told in part only if the first is.
-        let stretches = if from.is_multiple_of(64) { 2 } else { 3 };
-        for stretch in 0..stretches {
-            let last = from + 127;
-            let begins = (from / 64 + stretch) * 64;
-            if begins + 63 <= last {
-                self.untold &= !(1 << (begins / 64 % 64));
-            }
+        // A report has 128 packets. If they begin within a stretch, that one and the next are told to their ends, the third is not.
+        let first = (number(self.base) + 64 * u64::from(self.ahead())) / 64;
+        for stretch in [first, first + 1] {
+            self.untold &= !(1 << (stretch % 64));
         }
         self.untold == 0 || self.count == 0
     }
@@ -152,9 +147,25 @@ impl Reorder {
         }
     }
 
+    /// Gives the memory of lengths that nothing is held of to the others.
+    #[cold]
+    fn give_back(&mut self) {
+        for (class, payloads) in self.payloads.iter_mut().enumerate() {
+            let size = 64 << class;
+            if payloads.free.len() * size == payloads.bytes.len() {
+                self.taken -= payloads.bytes.len();
+                *payloads = Payloads::default();
+            }
+        }
+    }
+
     /// A place for a payload, and the payload in it. `None` if too much is held already.
     fn keep(&mut self, payload: &[u8]) -> Option<u32> {
         let (class, size) = class(payload.len());
+        let has_place = self.payloads.get(class).is_some_and(|payloads| !payloads.free.is_empty());
+        if !has_place && self.taken + size > MOST_HELD {
+            self.give_back();
+        }
         let payloads = self.payloads.get_mut(class)?;
         let place = match payloads.free.pop() {
             Some(place) => place,

@@ -167,10 +167,14 @@ pub(crate) fn look(local: u32) {
     }
 }
 
-/// Nothing is told to `id` any more, and its peer is told that it is gone. A forked process's copy of an identifier goes unheard: the
-/// connection is its parent's.
+/// Nothing is told to `id` any more, and its peer is told that it is gone. A forked process's copy of an identifier goes unheard, unless
+/// it was used there: the connection is its parent's.
 pub(crate) fn leave(id: &Id) {
-    if id.process != Process::this() {
+    let is_used_here = || match MANAGER.cell().get() {
+        Some(Ok(manager)) => manager.lock().has(id),
+        Some(Err(_)) | None => false,
+    };
+    if id.process != Process::this() && !is_used_here() {
         return;
     }
     let Ok(manager) = manager() else { return };

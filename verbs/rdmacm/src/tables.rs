@@ -153,6 +153,13 @@ impl Tables {
         held
     }
 
+    /// Whether `id` is here, with a communication id or with a service.
+    pub(crate) fn has(&self, id: &Id) -> bool {
+        let places = [&self.listeners, &self.bound].into_iter().flat_map(|places| places.values()).flatten();
+        let with_services = places.map(|(_, other)| *other);
+        self.ids.values().copied().chain(with_services).any(|other| std::ptr::eq(other, id))
+    }
+
     pub(crate) fn find(&self, local: u32) -> Option<&Id> {
         // SAFETY: an identifier in the tables is alive while they are locked.
         self.ids.get(&local).map(|id| unsafe { &**id })

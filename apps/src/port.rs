@@ -34,18 +34,10 @@ pub struct PortArgs {
 impl PortArgs {
     /// The settings, with or without a port.
     fn settings(&self) -> Result<DeviceConfig, Failure> {
-        let configs = match &self.config {
-            Some(file) => DeviceConfig::all_from_env_over(file),
-            None => DeviceConfig::all_from_env(),
-        }
-        .map_err(|wrong| Failure::usage(wrong.to_string()))?;
-        // The tools use one device: the one that is named, or the first.
-        let port = self.port.as_deref().and_then(|ports| verbs::port_list(ports).into_iter().next());
-        let named = port.and_then(|port| configs.iter().find(|config| config.port() == Some(port)));
-        let mut config = named.or(configs.first()).cloned().unwrap_or_default();
-        if let Some(port) = port {
-            config = config.port_named(port);
-        }
+        let configs = DeviceConfig::all_from(self.config.as_deref(), self.port.as_deref())
+            .map_err(|wrong| Failure::usage(wrong.to_string()))?;
+        // The tools use one device: the first.
+        let mut config = configs.into_iter().next().unwrap_or_default();
         if !self.ip.is_empty() {
             config = config.addresses(self.ip.iter().copied());
         }

@@ -53,7 +53,7 @@ pub enum ConfigError {
     #[error("address {0:?}: write 10.0.0.1, 10.0.0.1/24 or fd00::1/64")]
     Address(String),
     #[error(
-        "FERROCE_IP has the addresses of one device, and there are {devices}; \
+        "`ip` and FERROCE_IP have the addresses of one device, and there are {devices}; \
          give each its own in ferroce.toml: [[device]] with port = \"...\" and ip = [\"...\"]"
     )]
     AddressesOfSeveral { devices: usize },
@@ -148,20 +148,29 @@ impl DeviceConfig {
     /// # Errors
     /// Returns [`ConfigError`] if the file or a value can't be read.
     pub fn all_from_env() -> Result<Vec<Self>, ConfigError> {
-        log::start_if_asked_for();
-        let configs = match std::env::var_os("FERROCE_CONFIG") {
-            Some(file) => Self::all_from_file(Path::new(&file))?,
-            None => implicit::read(Path::new(implicit::FILE))?,
-        };
-        with_env(configs)
+        Self::all_from(None, None)
     }
 
-    /// As [`all_from_env`](Self::all_from_env), over `file` whatever `FERROCE_CONFIG` names.
+    /// As [`all_from_env`](Self::all_from_env), with a file instead of the one that `FERROCE_CONFIG` names, and with ports instead of those
+    /// of `FERROCE_PORT`, if they are given.
     ///
     /// # Errors
     /// Returns [`ConfigError`] if the file or a value can't be read.
-    pub fn all_from_env_over(file: &Path) -> Result<Vec<Self>, ConfigError> {
-        with_env(Self::all_from_file(file)?)
+    pub fn all_from(file: Option<&Path>, ports: Option<&str>) -> Result<Vec<Self>, ConfigError> {
+        let configs = match file {
+            Some(file) => Self::all_from_file(file)?,
+            None => Self::all_from_files()?,
+        };
+        with_env(configs, ports)
+    }
+
+    /// What the file says that is read without a flag.
+    fn all_from_files() -> Result<Vec<Self>, ConfigError> {
+        log::start_if_asked_for();
+        match std::env::var_os("FERROCE_CONFIG") {
+            Some(file) => Self::all_from_file(Path::new(&file)),
+            None => implicit::read(Path::new(implicit::FILE)),
+        }
     }
 
     /// The file that [`from_env`](Self::from_env) reads: the one that `FERROCE_CONFIG` names, or a `ferroce.toml` in the current folder
@@ -382,15 +391,35 @@ pub(crate) fn each_port_once(configs: &[DeviceConfig]) -> Result<(), ConfigError
     twice.map_or(Ok(()), |(_, port)| Err(ConfigError::PortTwice(port.to_owned())))
 }
 
-/// Puts the environment before what a file says. A port keeps its own table of the file; another has the first one's settings.
-fn with_env(configs: Vec<DeviceConfig>) -> Result<Vec<DeviceConfig>, ConfigError> {
+/// Takes the devices of `ports` instead of those of a file. A port keeps its own table of the file. Another has what all have, without the
+/// addresses of one.
+fn of_ports(configs: Vec<DeviceConfig>, ports: &[&str]) -> Result<Vec<DeviceConfig>, ConfigError> {
+    let common = match configs.as_slice() {
+        [only] => only.clone(),
+        several => {
+            let first = several.first().cloned().unwrap_or_default();
+            DeviceConfig { addresses: Vec::new(), gateway: None, vlan: None, ..first }
+        }
+    };
+    let named = |port: &str| configs.iter().find(|config| config.port() == Some(port)).cloned();
+    let listed: Vec<_> =
+        ports.iter().map(|port| named(port).unwrap_or_else(|| common.clone().port_named(*port))).collect();
+    let addresses =
+        |config: &DeviceConfig| !config.addresses.is_empty() && config.addresses == common.addresses;
+    if listed.iter().filter(|config| addresses(config)).count() > 1 {
+        return Err(ConfigError::AddressesOfSeveral { devices: listed.len() });
+    }
+    each_port_once(&listed)?;
+    Ok(listed)
+}
+
+/// Puts the environment before what a file says, and `ports` before both. An empty `FERROCE_PORT` says nothing.
+fn with_env(configs: Vec<DeviceConfig>, ports: Option<&str>) -> Result<Vec<DeviceConfig>, ConfigError> {
     let mut configs = configs;
-    if let Ok(text) = std::env::var("FERROCE_PORT") {
-        let named = |port: &str| configs.iter().find(|config| config.port() == Some(port)).cloned();
-        let other = |port: &str| configs.first().cloned().unwrap_or_default().port_named(port);
-        let listed = port_list(&text);
-        configs = listed.iter().map(|port| named(port).unwrap_or_else(|| other(port))).collect();
-        each_port_once(&configs)?;
+    let variable = std::env::var("FERROCE_PORT").ok();
+    let listed = ports.or(variable.as_deref()).map(port_list).unwrap_or_default();
+    if !listed.is_empty() {
+        configs = of_ports(configs, &listed)?;
     }
     configs = configs.into_iter().map(DeviceConfig::with_env).collect::<Result<_, _>>()?;
     if let Ok(addresses) = std::env::var("FERROCE_IP") {
@@ -497,6 +526,23 @@ mod tests {
         let files = blocks.filter_map(|rest| rest.split("```").next()).filter(|block| block.contains("cc ="));
         let rules: Vec<_> = files.map(|file| file.parse::<DeviceConfig>().unwrap().rules.len()).collect();
         assert_eq!(rules, [1, 2]);
+    }
+
+    #[test]
+    fn a_port_has_its_own_table_or_what_all_have() {
+        let text = "mtu = 1024\n[[device]]\nport = 'eth0'\nip = ['10.0.0.1/24']\n[[device]]\nport = 'eth1'\nmtu = 4096";
+        let file = || config_file::devices(text).unwrap();
+        let found = of_ports(file(), &["eth1", "eth9"]).unwrap();
+        assert_eq!(
+            found,
+            [DeviceConfig::on("eth1").mtu(Mtu::M4096), DeviceConfig::on("eth9").mtu(Mtu::M1024)]
+        );
+        assert_eq!(of_ports(file(), &["eth0"]).unwrap(), [file()[0].clone()]);
+        let one = || config_file::devices("ip = ['10.0.0.1/24']").unwrap();
+        let error = of_ports(one(), &["eth0", "eth1"]).unwrap_err();
+        assert_eq!(error, ConfigError::AddressesOfSeveral { devices: 2 });
+        assert_eq!(of_ports(one(), &["eth0"]).unwrap()[0].addresses.len(), 1);
+        assert_eq!(of_ports(one(), &["a", "a"]).unwrap_err(), ConfigError::AddressesOfSeveral { devices: 2 });
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub fn exposition(processes: &[ProcessStatus]) -> String {
         device
             .waited
             .iter()
-            .map(move |(state, nanos)| (format!("{labels},state=\"{state}\""), seconds(*nanos)))
+            .map(move |(state, nanos)| (format!("{labels},state=\"{}\"", escape(state)), seconds(*nanos)))
     });
     family(
         &mut text,
@@ -78,7 +78,7 @@ pub fn exposition(processes: &[ProcessStatus]) -> String {
         let values = devices.iter().flat_map(|(labels, device)| {
             device.queue_pairs.iter().filter_map(move |pair| {
                 Some((
-                    format!("{labels},qpn=\"{}\",algorithm=\"{}\"", pair.qpn, pair.algorithm),
+                    format!("{labels},qpn=\"{}\",algorithm=\"{}\"", pair.qpn, escape(&pair.algorithm)),
                     value(pair)?,
                 ))
             })
@@ -106,7 +106,6 @@ fn family(
         return;
     }
     let suffix = if kind == "counter" { "_total" } else { "" };
-    // A family's unit is the end of its name (OpenMetrics 1.0, "Unit").
     let _ = writeln!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}");
     for (labels, value) in values {
         let _ = writeln!(text, "{name}{suffix}{{{labels}}} {value}");

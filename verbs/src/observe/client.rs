@@ -2,6 +2,7 @@
 
 use super::{FORMAT, ProcessStatus, folder, server};
 use serde::Deserialize;
+use serde_json::Value;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd;
@@ -126,7 +127,22 @@ pub fn read(pid: u32) -> Result<ProcessStatus, AttachError> {
     if head.format != FORMAT {
         return Err(AttachError::Version { pid, found: head.format, version: head.version });
     }
-    serde_json::from_slice(&report).map_err(|_| AttachError::Ended(pid))
+    let mut report: Value = serde_json::from_slice(&report).map_err(|_| AttachError::Ended(pid))?;
+    make_plain(&mut report);
+    serde_json::from_value(report).map_err(|_| AttachError::Ended(pid))
+}
+
+/// Another user's process may say anything: nothing of it reaches a terminal but printable characters, and no key but words.
+fn make_plain(report: &mut Value) {
+    match report {
+        Value::String(text) => *text = text.replace(char::is_control, " "),
+        Value::Array(values) => values.iter_mut().for_each(make_plain),
+        Value::Object(fields) => {
+            fields.retain(|key, _| !key.contains(char::is_control) && !key.contains(['"', '{', '}']));
+            fields.values_mut().for_each(make_plain);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 fn receive(pid: u32, mut stream: UnixStream) -> Result<Vec<u8>, AttachError> {
@@ -151,7 +167,7 @@ fn receive(pid: u32, mut stream: UnixStream) -> Result<Vec<u8>, AttachError> {
     }
 }
 
-/// Why there is nobody to connect to.
+/// Returns why no process listens there.
 fn why_not(pid: u32) -> AttachError {
     use std::os::unix::fs::MetadataExt;
     match fs::metadata(format!("/proc/{pid}")) {
@@ -178,4 +194,17 @@ pub(super) fn credentials(stream: &UnixStream) -> io::Result<libc::ucred> {
         )
     };
     if outcome == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_says_of_itself_is_printable() {
+        let mut report =
+            serde_json::json!({"command": "a\u{1b}[2Jb", "x\n": 1, "counters": {"a\"} 1": 2, "sent": 3}});
+        make_plain(&mut report);
+        assert_eq!(report, serde_json::json!({"command": "a [2Jb", "counters": {"sent": 3}}));
+    }
 }

@@ -69,10 +69,11 @@ pub(crate) fn withdraw() {
                     devices.is_empty()
                 })
         });
-        if is_last { server.take() } else { None }
+        // Before another device can publish a socket of the same name.
+        server.take_if(|server| is_last && server.close())
     };
     if let Some(server) = ended {
-        server.stop();
+        server.join();
     }
 }
 
@@ -90,15 +91,24 @@ impl Server {
         fork::give_up(listener.as_raw_fd());
         let devices = Devices::default();
         let (there, shown) = (listener.clone(), devices.clone());
-        let thread = signals::spawn("ferroce-observe", move || serve(&there, &shown)).map_err(failed)?;
+        let thread = signals::spawn("ferroce-observe", move || serve(&there, &shown)).map_err(|error| {
+            fork::keep(listener.as_raw_fd());
+            let _ = fs::remove_file(&path);
+            failed(error)
+        })?;
         Ok(Self { process: Process::this(), devices, listener, _own: own, path, thread })
     }
 
-    fn stop(self) {
+    /// Ends the socket, and with it the thread. Returns `true`.
+    fn close(&self) -> bool {
         let _ = fs::remove_file(&self.path);
         // SAFETY: the descriptor is open. The thread's accept returns by it.
         unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
         fork::keep(self.listener.as_raw_fd());
+        true
+    }
+
+    fn join(self) {
         // The observer's thread may be the one that closes the last device.
         if self.thread.thread().id() != std::thread::current().id() {
             let _ = self.thread.join();
@@ -124,7 +134,10 @@ fn answer(mut stream: UnixStream, devices: &Devices) {
     }
     let Some(devices) = fork::lock(devices).map(|devices| devices.clone()) else { return };
     let devices: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
-    let Ok(report) = serde_json::to_vec(&ProcessStatus::of(&devices)) else { return };
+    let report = serde_json::to_vec(&ProcessStatus::of(&devices));
+    // However slowly the observer reads, the program closes its devices when it likes.
+    drop(devices);
+    let Ok(report) = report else { return };
     // An observer that is gone has no use for the rest.
     let _ = stream.write_all(&report);
 }

@@ -5,11 +5,11 @@ use clap_mangen::roff::{Roff, bold, roman};
 use verbs::{CongestionChoice, DeviceConfig};
 
 /// The keys of a device: variable, what the key sets. Defaults come from [`DeviceConfig`].
-const KEYS: [(&str, &str, &str); 13] = [
+const KEYS: [(&str, &str, &str); 14] = [
     (
         "port",
         "FERROCE_PORT",
-        "The port: a Linux interface, tap:NAME, memif:SOCKET, or another form that `ferroce info` lists.",
+        "The port: a Linux interface, tap:NAME, memif:SOCKET, or another form that `ferroce info` lists. A list names several devices; the variable separates them by commas, or by a semicolon after a port with a colon.",
     ),
     (
         "ip",
@@ -55,12 +55,20 @@ const KEYS: [(&str, &str, &str); 13] = [
     ),
     ("int_port", "FERROCE_INT_PORT", "The UDP port of INT-MD in the whole network."),
     ("aecn_option", "FERROCE_AECN_OPTION", "The type of AECN's IPv6 option in the whole network."),
+    (
+        "csig_tpid",
+        "FERROCE_CSIG_TPID",
+        "The EtherType of CSIG's compact tag in the whole network. The wide tag has the next one.",
+    ),
 ];
 
 const ABOUT: &str = "Tools and libraries read ferroce.toml in the working folder, or the file that FERROCE_CONFIG or --config names. A variable \
          of the environment overrides the file, and a flag overrides both. An unknown key is an error. A file that was found, not \
          named, is ignored with a warning if another user could have written it. `ferroce config` shows the settings in effect, and \
          where each comes from.";
+
+const DEVICES: &str = "Each [[device]] table is a device. It names its port, and any of the keys from ip to link_rate, which then override those of the \
+         whole file.";
 
 const RULES: &str = "Each [[congestion]] table is a rule. Rules are tried in the file's order, and the first that fits a queue pair decides. \
          If none fits, a fixed window of 512 KiB applies. FERROCE_CC contains one rule in one line, such as \
@@ -130,7 +138,9 @@ pub fn reference() -> Vec<u8> {
     for (name, text) in keys() {
         page += &format!("- `{name}`: {text}\n");
     }
-    page += "\n## Congestion control\n\n";
+    page += "\n## Several devices\n\n";
+    page += DEVICES;
+    page += "\n\n## Congestion control\n\n";
     page += RULES;
     page += " [Settings of congestion control](congestion.md) lists the keys.\n";
     page.into_bytes()
@@ -145,6 +155,8 @@ pub fn toml() -> Vec<u8> {
     for (name, text) in keys() {
         key(&mut roff, name, &text);
     }
+    roff.control("SH", ["SEVERAL DEVICES"]);
+    roff.text(vec![roman(DEVICES)]);
     roff.control("SH", ["CONGESTION CONTROL"]);
     roff.text(vec![roman(RULES)]);
     key(&mut roff, "peer", "An address prefix: the rule fits peers in it.");

@@ -14,7 +14,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "turn-send",
         what: "a core's turn that sends, a message of 32",
-        budget: 1445,
+        budget: 1545,
         run: |meter| run(meter, Part::Send),
     },
     Step {
@@ -26,7 +26,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "turn-complete",
         what: "a core's turn that hears the ACK of 32",
-        budget: 3905,
+        budget: 4255,
         run: |meter| run(meter, Part::Complete),
     },
     Step { name: "poll_cq", what: "a completion polled", budget: 155, run: |meter| run(meter, Part::Poll) },

@@ -17,7 +17,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "requester-64",
         what: "a 64 B WRITE made",
-        budget: 1360,
+        budget: 1460,
         run: |meter| run(meter, 64, Part::Requester),
     },
     Step {
@@ -41,13 +41,13 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "ack-make",
         what: "an ACK made, for 32 WRITEs",
-        budget: 1440,
+        budget: 1655,
         run: |meter| run(meter, 64, Part::Acknowledge),
     },
     Step {
         name: "ack-take",
         what: "an ACK of 32 WRITEs taken in",
-        budget: 2210,
+        budget: 2400,
         run: |meter| run(meter, 64, Part::Complete),
     },
 ];

@@ -35,31 +35,31 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "codec-hpcc",
         what: "HPCC INT: asked for, stamped, read",
-        budget: 1065,
+        budget: 1160,
         run: |meter| codec(meter, Format::Hpcc),
     },
     Step {
         name: "codec-int-md",
         what: "INT-MD: asked for, stamped, read",
-        budget: 1645,
+        budget: 1740,
         run: |meter| codec(meter, Format::IntMd),
     },
     Step {
         name: "codec-ioam",
         what: "IOAM: asked for, stamped, read",
-        budget: 1850,
+        budget: 2065,
         run: |meter| codec(meter, Format::Ioam),
     },
     Step {
         name: "codec-ifa",
         what: "IFA: asked for, stamped, read",
-        budget: 1650,
+        budget: 1750,
         run: |meter| codec(meter, Format::Ifa),
     },
     Step {
         name: "codec-aecn",
         what: "AECN: asked for, stamped, read",
-        budget: 1545,
+        budget: 1730,
         run: |meter| codec(meter, Format::Aecn),
     },
 ];

@@ -43,7 +43,7 @@ fn open_devices_report_and_closed_ones_leave_nothing() {
     // A process that was killed has left its socket.
     let stale = folder.join("4194303.sock");
     drop(UnixListener::bind(&stale).unwrap());
-    assert_eq!(find(), [pid]);
+    assert!(find().contains(&pid));
     assert!(!stale.exists() && socket.exists());
     assert!(matches!(read(4_194_305), Err(AttachError::NoProcess(_))));
 
@@ -53,7 +53,9 @@ fn open_devices_report_and_closed_ones_leave_nothing() {
     drop(foreign);
 
     drop((qp, cq, domain, here, there));
-    assert!(!socket.exists());
+    // An observer that is being answered holds the devices until it is.
+    let mut looks = std::iter::repeat_with(std::thread::yield_now).take(1_000_000);
+    assert!(looks.any(|()| !socket.exists()));
     assert!(matches!(read(pid), Err(AttachError::NotFerroce(_))));
-    assert!(find().is_empty());
+    assert!(!find().contains(&pid));
 }

@@ -33,6 +33,13 @@ fn serve(folder: &Path, tcp_port: &str, tool: &str) -> Server {
     Server(child.unwrap())
 }
 
+/// Whether no packet was discarded but repetitions: a machine that pauses makes the sender ask again.
+fn discards_nothing(json: &serde_json::Value) -> bool {
+    json["ferroce"]["counters"]["discards"]
+        .as_object()
+        .is_some_and(|discards| discards.keys().all(|why| why == "duplicate PSN"))
+}
+
 /// Runs `tool` with the client's `flags`; gives the client's output and its JSON.
 fn run(tool: &str, flags: &str) -> (String, Value) {
     let folder = tempfile::tempdir().unwrap();
@@ -63,7 +70,7 @@ fn bandwidth_of_every_verb_arrives_intact() {
         assert_eq!(json["results"]["n_iterations"], 600, "{tool}: {json}");
         assert!(json["results"]["BW_average"].as_f64().unwrap() > 0.0, "{tool}: {json}");
         assert!(json["ferroce"]["congestion"]["window_bytes"].as_u64().unwrap() > 0, "{tool}: {json}");
-        assert_eq!(json["ferroce"]["counters"]["discards"], serde_json::json!({}), "{tool}: {json}");
+        assert!(discards_nothing(&json), "{tool}: {json}");
     }
 }
 
@@ -128,7 +135,7 @@ fn queue_pairs_join_by_phases_and_are_recorded() {
         file.display()
     );
     let (_, json) = run("write-bw", &flags);
-    assert_eq!(json["ferroce"]["counters"]["discards"], serde_json::json!({}), "{json}");
+    assert!(discards_nothing(&json), "{json}");
     let mut series = csv::Reader::from_path(file).unwrap();
     let columns = ["seconds", "qp", "active", "rate_bps", "window", "in_flight", "bytes"];
     assert_eq!(series.headers().unwrap(), columns.as_slice());

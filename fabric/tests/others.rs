@@ -111,7 +111,7 @@ fn with_a_key_only_what_is_sealed_is_heard() {
     assert!(busy >= 9.0 && p99 <= 3.0, "{busy} Gb/s, {p99} packets");
 }
 
-/// `auto` where nothing answers at all: 20 probes, and then DCQCN by the switch's marks.
+/// `auto` where nothing answers at all: 20 probes at most, and then DCQCN by the switch's marks.
 #[test]
 fn auto_among_hosts_that_know_no_probes_is_dcqcn() {
     let fallback = CongestionAlgorithm::Dcqcn(DcqcnConfig::new(LINE, Some(RTT)));
@@ -122,6 +122,7 @@ fn auto_among_hosts_that_know_no_probes_is_dcqcn() {
     let outcome = outcome(&Setup { deaf: true, red: Some(red), ..incast(2, auto) });
     let slowest = outcome.series.iter().flat_map(|row| &row.rates).filter(|rate| **rate > 0).min().unwrap();
     println!("{} probes unheard, {} marked, slowest {slowest}", outcome.unheard, outcome.marked);
-    assert_eq!(outcome.unheard, 2 * 20);
+    // Of each host, the last of them far apart.
+    assert!((2 * 8..=2 * 20).contains(&outcome.unheard), "{}", outcome.unheard);
     assert!(outcome.marked > 0 && *slowest < LINE.as_bps() * 3 / 4, "{} {slowest}", outcome.marked);
 }

@@ -111,7 +111,8 @@ fn as_json(info: &DeviceInfo) -> Value {
 /// Shows the counters of the devices that processes have open, on the named port or on all.
 fn show_counters(args: &Args) -> Result<(), Failure> {
     let port = args.port.checked()?.port().map(str::to_owned);
-    let (processes, _) = why::processes(None)?;
+    let (processes, silent) = why::processes(None)?;
+    silent.iter().for_each(|error| note!("{error}"));
     let is_named = |device: &DeviceStatus| port.as_ref().is_none_or(|port| *port == device.port);
     let devices: Vec<(&ProcessStatus, &DeviceStatus)> = processes
         .iter()

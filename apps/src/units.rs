@@ -17,6 +17,11 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Returns a number of things in words: `1 process`, `2 processes`.
+pub fn counted(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

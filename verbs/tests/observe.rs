@@ -1,9 +1,10 @@
 //! A process with open devices can be observed, and leaves nothing behind when it closes them.
 
-use ferroce_verbs::observe::{AttachError, find, folder, read};
+use ferroce_verbs::observe::{AttachError, folder, read, read_all};
 use ferroce_verbs::{Device, DeviceConfig, Mac, OwnPort, Progress, pair};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 /// All in one test: the folder is the process's.
 #[test]
@@ -43,7 +44,8 @@ fn open_devices_report_and_closed_ones_leave_nothing() {
     // A process that was killed has left its socket.
     let stale = folder.join("4194303.sock");
     drop(UnixListener::bind(&stale).unwrap());
-    assert!(find().contains(&pid));
+    let is_seen = || read_all().iter().any(|report| report.as_ref().is_ok_and(|status| status.pid == pid));
+    assert!(is_seen());
     assert!(!stale.exists() && socket.exists());
     assert!(matches!(read(4_194_305), Err(AttachError::NoProcess(_))));
 
@@ -52,10 +54,18 @@ fn open_devices_report_and_closed_ones_leave_nothing() {
     assert!(read(1).is_err());
     drop(foreign);
 
+    // A process that accepts none has a full backlog at last: what connects then waits no longer than it is patient.
+    let stopped = UnixListener::bind(folder.join("2.sock")).unwrap();
+    // SAFETY: the descriptor is open.
+    assert_eq!(unsafe { libc::listen(stopped.as_raw_fd(), 0) }, 0);
+    let _full = UnixStream::connect(folder.join("2.sock")).unwrap();
+    assert!(matches!(read(2), Err(AttachError::Silent(2))));
+    drop(stopped);
+
     drop((qp, cq, domain, here, there));
     // An observer that is being answered holds the devices until it is.
     let mut looks = std::iter::repeat_with(std::thread::yield_now).take(1_000_000);
     assert!(looks.any(|()| !socket.exists()));
     assert!(matches!(read(pid), Err(AttachError::NotFerroce(_))));
-    assert!(!find().contains(&pid));
+    assert!(!is_seen());
 }

@@ -30,6 +30,6 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 /// Returns the metrics of all processes that can be observed. Those that end meanwhile are left out.
 fn collect() -> String {
-    let processes: Vec<_> = observe::find().into_iter().filter_map(|pid| observe::read(pid).ok()).collect();
+    let processes: Vec<_> = observe::read_all().into_iter().flatten().collect();
     text::exposition(&processes)
 }

@@ -34,7 +34,9 @@ pub struct Args {
 /// Returns a failure if there is no terminal, it is too small, or the process can't be observed.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        return Err(Failure::run("standard output: it is no terminal; use ferroce why --json"));
+        return Err(Failure::run(
+            "ferroce top needs a terminal, and standard input or output is not one; use ferroce why --json",
+        ));
     }
     let (columns, lines) = terminal::size().map_err(|error| failed(&error))?;
     if columns < LEAST.0 || lines < LEAST.1 {

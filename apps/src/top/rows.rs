@@ -127,13 +127,25 @@ pub struct Rows {
     /// Payload sent since the update before, kb/s, the newest last.
     pub rates: VecDeque<u64>,
     pub processes: usize,
+    /// Processes that did not answer the last update.
+    pub silent: usize,
     before: BTreeMap<u32, ProcessStatus>,
 }
 
 impl Rows {
     pub fn new(pid: Option<u32>) -> Self {
         let (all, rates, before) = (Vec::new(), VecDeque::new(), BTreeMap::new());
-        Self { pid, column: Column::Packets, is_descending: true, all, first: 0, rates, processes: 0, before }
+        Self {
+            pid,
+            column: Column::Packets,
+            is_descending: true,
+            all,
+            first: 0,
+            rates,
+            processes: 0,
+            silent: 0,
+            before,
+        }
     }
 
     /// Asks the processes.
@@ -141,9 +153,10 @@ impl Rows {
     /// # Errors
     /// Returns a failure if there is none; then nothing is shown.
     pub fn update(&mut self) -> Result<(), Failure> {
-        let processes = why::processes(self.pid).map(|(processes, _)| processes);
-        self.take(processes.as_deref().unwrap_or_default());
-        processes.map(drop)
+        let (processes, silent) = why::processes(self.pid).inspect_err(|_| self.take(&[]))?;
+        self.take(&processes);
+        self.silent = silent.len();
+        Ok(())
     }
 
     fn take(&mut self, processes: &[ProcessStatus]) {
@@ -151,8 +164,7 @@ impl Rows {
         for process in processes {
             let before = self.before.get(&process.pid);
             for device in &process.devices {
-                let earlier =
-                    before.and_then(|before| before.devices.iter().find(|one| one.port == device.port));
+                let earlier = before.and_then(|before| before.device(&device.port));
                 let nanos = earlier.map_or(0, |earlier| device.now.saturating_sub(earlier.now)).max(1);
                 let sent =
                     |counters: &BTreeMap<String, u64>| counters.get("tx_payload_bytes").copied().unwrap_or(0);
@@ -161,8 +173,7 @@ impl Rows {
                     kilobits += (bytes as f64 * 8e6 / nanos as f64) as u64;
                 }
                 all.extend(device.queue_pairs.iter().map(|pair| {
-                    let earlier = earlier
-                        .and_then(|earlier| earlier.queue_pairs.iter().find(|one| one.qpn == pair.qpn));
+                    let earlier = earlier.and_then(|earlier| earlier.queue_pair(pair.qpn));
                     row(process.pid, &device.port, earlier, pair, nanos)
                 }));
             }

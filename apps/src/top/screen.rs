@@ -1,6 +1,7 @@
 //! How `ferroce top` looks: a sparkline of the payload rate, the table, the keys.
 
 use super::{Column, Rows};
+use crate::units::counted;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
@@ -11,10 +12,11 @@ pub fn draw(frame: &mut Frame<'_>, rows: &Rows) {
     let parts = Layout::vertical([Constraint::Length(4), Constraint::Min(1), Constraint::Length(1)]);
     let [above, middle, below] = parts.areas(frame.area());
     let newest = rows.rates.back().copied().unwrap_or(0) as f64 / 1e3;
+    let silent = if rows.silent > 0 { format!(" ({} not answering)", rows.silent) } else { String::new() };
     let title = format!(
-        "ferroce: {} processes, {} queue pairs, {newest:.1} Mb/s of payload",
-        rows.processes,
-        rows.all.len()
+        "ferroce: {}{silent}, {}, {newest:.1} Mb/s of payload",
+        counted(rows.processes, "process", "processes"),
+        counted(rows.all.len(), "queue pair", "queue pairs")
     );
     let rates: Vec<u64> = rows.rates.iter().copied().collect();
     frame.render_widget(Sparkline::default().block(Block::bordered().title(title)).data(rates), above);

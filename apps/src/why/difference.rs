@@ -28,7 +28,7 @@ impl<'a> Difference<'a> {
     ) -> Self {
         let nothing = BTreeMap::new();
         // A queue pair that is new is watched from its creation on.
-        let earlier = before.and_then(|device| device.queue_pairs.iter().find(|one| one.qpn == pair.qpn));
+        let earlier = before.and_then(|device| device.queue_pair(pair.qpn));
         let waited = minus(&pair.waited, earlier.map_or(&nothing, |earlier| &earlier.waited));
         Self {
             pair,

@@ -13,7 +13,7 @@ use starvation::Starvation;
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use verbs::observe::{self, ProcessStatus};
+use verbs::observe::{self, AttachError, ProcessStatus};
 
 /// Between two looks at whether a signal came.
 const LOOK: Duration = Duration::from_millis(50);
@@ -54,7 +54,8 @@ pub struct Answer {
 /// # Errors
 /// Returns a failure if the process, or the queue pair, can't be observed.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let (all, numbers) = processes(args.pid)?;
+    let (all, silent) = processes(args.pid)?;
+    silent.iter().for_each(|error| note!("{error}"));
     let before: Vec<(ProcessStatus, Starvation)> = all.into_iter().map(watch).collect();
     wait(args.time)?;
     let mut answers = Vec::new();
@@ -78,7 +79,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     answers.sort_by_key(Answer::idle_nanos);
     match args.json {
         true => outln!("{:#}", as_json(&answers, args.time))?,
-        false => out!("{}", as_text(&answers, &numbers, args.time))?,
+        false => out!("{}", as_text(&answers, before.len(), args.time))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -88,29 +89,26 @@ fn watch(status: ProcessStatus) -> (ProcessStatus, Starvation) {
     (status, starvation)
 }
 
-/// Returns the reports of the process, or of all.
+/// Returns the reports of the process, or of all, and why others did not answer.
 ///
 /// # Errors
-/// Returns a failure if there is none.
-pub fn processes(pid: Option<u32>) -> Result<(Vec<ProcessStatus>, Vec<u32>), Failure> {
-    if let Some(pid) = pid {
-        let status = observe::read(pid).map_err(|error| Failure::run(error.to_string()))?;
-        return Ok((vec![status], vec![pid]));
-    }
-    let numbers = observe::find();
-    let mut all = Vec::new();
-    for &pid in &numbers {
-        match observe::read(pid) {
-            Ok(status) => all.push(status),
-            Err(error) => note!("{error}"),
+/// Returns a failure if there is no report.
+pub fn processes(pid: Option<u32>) -> Result<(Vec<ProcessStatus>, Vec<AttachError>), Failure> {
+    let reports = pid.map_or_else(observe::read_all, |pid| vec![observe::read(pid)]);
+    let (mut found, mut silent) = (Vec::new(), Vec::new());
+    for report in reports {
+        match report {
+            Ok(status) => found.push(status),
+            Err(error) => silent.push(error),
         }
     }
-    if all.is_empty() {
-        return Err(Failure::run(
+    match (found.is_empty(), silent.first()) {
+        (false, _) => Ok((found, silent)),
+        (true, Some(error)) => Err(Failure::run(error.to_string())),
+        (true, None) => Err(Failure::run(
             "no process with an open Ferroce device of this user; start one, or run this as its user or as root",
-        ));
+        )),
     }
-    Ok((all, numbers))
 }
 
 fn wait(time: Duration) -> Result<(), Failure> {
@@ -133,7 +131,7 @@ impl Answer {
 fn explain(before: &ProcessStatus, after: &ProcessStatus, starved: Duration) -> Vec<Answer> {
     let mut answers = Vec::new();
     for device in &after.devices {
-        let earlier = before.devices.iter().find(|one| one.port == device.port);
+        let earlier = before.device(&device.port);
         for pair in &device.queue_pairs {
             let difference = Difference::new(earlier, device, pair, starved);
             let peer = pair.peer.as_ref();
@@ -165,7 +163,7 @@ fn as_json(answers: &[Answer], time: Duration) -> Value {
     json!({ "seconds": time.as_secs_f64(), "queue_pairs": queue_pairs })
 }
 
-fn as_text(answers: &[Answer], processes: &[u32], time: Duration) -> String {
+fn as_text(answers: &[Answer], processes: usize, time: Duration) -> String {
     let mut text = String::new();
     for answer in answers.iter().take(SHOWN) {
         let Answer { process, command, port, qpn, peer, state, causes } = answer;
@@ -183,7 +181,11 @@ fn as_text(answers: &[Answer], processes: &[u32], time: Duration) -> String {
         let _ = writeln!(text, "and {left} queue pairs that waited less; --qp NUMBER shows one, --json all");
     }
     if answers.is_empty() {
-        let _ = writeln!(text, "{} processes, and none has a queue pair", processes.len());
+        let _ = writeln!(
+            text,
+            "{}, and none has a queue pair",
+            units::counted(processes, "process", "processes")
+        );
     }
     let _ = writeln!(text, "watched for {seconds:.1} s");
     text

@@ -1,21 +1,24 @@
 //! The observer's end: which processes there are, and what one of them reports.
 
-use super::{FORMAT, ProcessStatus, folder, server};
+use super::{FORMAT, ProcessStatus, folder};
 use serde::Deserialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The longest report: 65,536 queue pairs of 1 KiB each.
-const LONGEST: u64 = 64 << 20;
+/// The longest report: 262,144 queue pairs of 1 KiB each.
+const LONGEST: usize = 256 << 20;
 
 /// Why a process can't be observed.
 #[derive(Debug, Error)]
@@ -53,6 +56,9 @@ pub enum AttachError {
     /// It listens and does not answer.
     #[error("process {0}: it does not answer within 3 s; if it is stopped, continue it: kill -CONT {0}")]
     Silent(u32),
+    /// Its report is longer than one of 262,144 queue pairs.
+    #[error("process {0}: its report is longer than 256 MiB; it has more queue pairs than can be observed")]
+    TooLong(u32),
     /// It ended while it was read.
     #[error("process {0}: it ended while it was read; start it again")]
     Ended(u32),
@@ -66,6 +72,13 @@ pub enum AttachError {
     },
 }
 
+impl AttachError {
+    /// Whether no process listens that could be observed.
+    const fn is_absence(&self) -> bool {
+        matches!(self, Self::NoProcess(_) | Self::NotFerroce(_) | Self::OtherUser { .. })
+    }
+}
+
 /// What every format begins with.
 #[derive(Deserialize)]
 struct Head {
@@ -73,14 +86,22 @@ struct Head {
     version: String,
 }
 
-/// Returns the processes that can be observed, by number. Sockets of processes that are gone are removed.
+/// Returns what each process with a socket that this user can reach reports of itself, by number. All are asked at once, each over one
+/// connection. Sockets of processes that are gone are removed.
 #[must_use]
-pub fn find() -> Vec<u32> {
-    let mut found: Vec<u32> =
-        folder::readable().iter().flat_map(|folder| sockets(folder)).map(|(pid, _)| pid).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+pub fn read_all() -> Vec<Result<ProcessStatus, AttachError>> {
+    let sockets: BTreeMap<u32, PathBuf> =
+        folder::readable().iter().rev().flat_map(|folder| sockets(folder)).collect();
+    thread::scope(|scope| {
+        let begin = |pid, path| thread::Builder::new().spawn_scoped(scope, move || ask(pid, path));
+        let asked: Vec<_> = sockets.iter().map(|(&pid, path)| (pid, begin(pid, path))).collect();
+        let reports = asked.into_iter().map(|(pid, asked)| match asked {
+            Ok(asked) => asked.join().unwrap_or(Err(AttachError::Ended(pid))),
+            Err(error) => Err(AttachError::System { pid, error }),
+        });
+        // A socket that no process listens on is no process.
+        reports.filter(|report| !matches!(report, Err(error) if error.is_absence())).collect()
+    })
 }
 
 fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
@@ -90,20 +111,7 @@ fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
         let pid = path.file_name()?.to_str()?.strip_suffix(".sock")?.parse().ok()?;
         Some((pid, path))
     });
-    sockets.filter(|(_, path)| is_listened_to(path)).collect()
-}
-
-/// Whether a process listens; if not, the socket is removed.
-fn is_listened_to(path: &Path) -> bool {
-    match UnixStream::connect(path) {
-        Ok(_) => true,
-        Err(error) => {
-            if error.kind() == ErrorKind::ConnectionRefused {
-                server::remove_stale(path);
-            }
-            false
-        }
-    }
+    sockets.collect()
 }
 
 /// Returns what process `pid` reports of itself.
@@ -113,9 +121,20 @@ fn is_listened_to(path: &Path) -> bool {
 pub fn read(pid: u32) -> Result<ProcessStatus, AttachError> {
     let name = format!("{pid}.sock");
     let path = folder::readable().into_iter().map(|folder| folder.join(&name)).find(|path| path.exists());
-    let stream = match path.map(UnixStream::connect) {
-        Some(Ok(stream)) => stream,
-        Some(Err(_)) | None => return Err(why_not(pid)),
+    path.map_or_else(|| Err(why_not(pid)), |path| ask(pid, &path))
+}
+
+/// Asks the process `pid`, which listens at `path`. If none listens there, the socket is removed.
+fn ask(pid: u32, path: &Path) -> Result<ProcessStatus, AttachError> {
+    let stream = match connect(path) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(AttachError::Silent(pid)),
+        Err(error) => {
+            if error.kind() == ErrorKind::ConnectionRefused {
+                let _ = fs::remove_file(path);
+            }
+            return Err(why_not(pid));
+        }
     };
     let peer = credentials(&stream).map_err(|error| AttachError::System { pid, error })?;
     // Anything with this name may listen: the kernel knows who does.
@@ -145,6 +164,36 @@ fn make_plain(report: &mut Value) {
     }
 }
 
+/// Connects within [`PATIENCE`]: a stopped process may have a full backlog, for which [`UnixStream::connect`] waits without end.
+///
+/// # Errors
+/// Returns [`ErrorKind::WouldBlock`] when the time is up, and what the system says otherwise.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    // SAFETY: a structure of zeros is an address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let path = path.as_os_str().as_bytes();
+    // The last byte stays 0.
+    if path.len() >= address.sun_path.len() {
+        return Err(ErrorKind::InvalidFilename.into());
+    }
+    address.sun_path.iter_mut().zip(path).for_each(|(to, &from)| *to = from as libc::c_char);
+    // SAFETY: no memory is passed.
+    let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was opened above, and nothing else owns it.
+    let stream = unsafe { UnixStream::from_raw_fd(socket) };
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let length = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address is initialized and `length` long.
+    match unsafe { libc::connect(socket, (&raw const address).cast(), length) } {
+        0 => Ok(stream),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn receive(pid: u32, mut stream: UnixStream) -> Result<Vec<u8>, AttachError> {
     let end = Instant::now() + PATIENCE;
     let (mut report, mut part) = (Vec::new(), vec![0; 1 << 16]);
@@ -155,7 +204,7 @@ fn receive(pid: u32, mut stream: UnixStream) -> Result<Vec<u8>, AttachError> {
         }
         match stream.read(&mut part) {
             Ok(0) => return Ok(report),
-            Ok(_) if report.len() as u64 > LONGEST => return Err(AttachError::Silent(pid)),
+            Ok(_) if report.len() > LONGEST => return Err(AttachError::TooLong(pid)),
             Ok(read) => report.extend_from_slice(&part[..read]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {

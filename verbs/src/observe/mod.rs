@@ -8,7 +8,7 @@ mod folder;
 mod server;
 mod status;
 
-pub use client::{AttachError, find, read};
+pub use client::{AttachError, read, read_all};
 pub use folder::{FolderError, folder};
 pub use status::{DeviceStatus, FORMAT, PeerStatus, ProcessStatus, QueuePairStatus, named_counters};
 

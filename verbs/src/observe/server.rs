@@ -1,15 +1,15 @@
 //! The process's end of the socket, and the thread that sleeps there while a device is open.
 
-use super::{folder, status::ProcessStatus};
+use super::{client, folder, status::ProcessStatus};
 use crate::device::Inner;
-use datapath::fork::{self, Own, Process};
+use datapath::fork::{self, Process};
 use datapath::signals;
 use std::fs;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -29,8 +29,6 @@ struct Server {
     process: Process,
     devices: Devices,
     listener: Arc<UnixListener>,
-    /// Forked children close their copy of the listener.
-    _own: Own,
     path: PathBuf,
     thread: JoinHandle<()>,
 }
@@ -69,8 +67,9 @@ pub(crate) fn withdraw() {
                     devices.is_empty()
                 })
         });
+        let ended = server.take_if(|_| is_last);
         // Before another device can publish a socket of the same name.
-        server.take_if(|server| is_last && server.close())
+        ended.inspect(Server::close)
     };
     if let Some(server) = ended {
         server.join();
@@ -87,7 +86,6 @@ impl Server {
         let listener = UnixListener::bind(&path).map_err(failed)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
         let listener = Arc::new(listener);
-        let own = Own::from(OwnedFd::from(listener.try_clone().map_err(failed)?));
         fork::give_up(listener.as_raw_fd());
         let devices = Devices::default();
         let (there, shown) = (listener.clone(), devices.clone());
@@ -96,16 +94,15 @@ impl Server {
             let _ = fs::remove_file(&path);
             failed(error)
         })?;
-        Ok(Self { process: Process::this(), devices, listener, _own: own, path, thread })
+        Ok(Self { process: Process::this(), devices, listener, path, thread })
     }
 
-    /// Ends the socket, and with it the thread. Returns `true`.
-    fn close(&self) -> bool {
+    /// Ends the socket, and with it the thread.
+    fn close(&self) {
         let _ = fs::remove_file(&self.path);
         // SAFETY: the descriptor is open. The thread's accept returns by it.
         unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
         fork::keep(self.listener.as_raw_fd());
-        true
     }
 
     fn join(self) {
@@ -128,7 +125,7 @@ fn serve(listener: &UnixListener, devices: &Devices) {
 }
 
 fn answer(mut stream: UnixStream, devices: &Devices) {
-    let allowed = peer_user(&stream).is_ok_and(|user| user == 0 || user == folder::user());
+    let allowed = client::credentials(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == folder::user());
     if !allowed || stream.set_write_timeout(Some(PATIENCE)).is_err() {
         return;
     }
@@ -140,13 +137,4 @@ fn answer(mut stream: UnixStream, devices: &Devices) {
     let Ok(report) = report else { return };
     // An observer that is gone has no use for the rest.
     let _ = stream.write_all(&report);
-}
-
-fn peer_user(stream: &UnixStream) -> io::Result<u32> {
-    super::client::credentials(stream).map(|peer| peer.uid)
-}
-
-/// Removes a socket that no process listens on.
-pub(super) fn remove_stale(path: &Path) {
-    let _ = fs::remove_file(path);
 }

@@ -151,6 +151,12 @@ fn times(waited: &WaitingTimes) -> BTreeMap<String, u64> {
 }
 
 impl ProcessStatus {
+    /// Returns its device of `port`.
+    #[must_use]
+    pub fn device(&self, port: &str) -> Option<&DeviceStatus> {
+        self.devices.iter().find(|device| device.port == port)
+    }
+
     /// Asks the cores of `devices`.
     pub(super) fn of(devices: &[std::sync::Arc<Inner>]) -> Self {
         let words = std::fs::read("/proc/self/cmdline").unwrap_or_default();
@@ -166,6 +172,12 @@ impl ProcessStatus {
 }
 
 impl DeviceStatus {
+    /// Returns its queue pair `qpn`.
+    #[must_use]
+    pub fn queue_pair(&self, qpn: u32) -> Option<&QueuePairStatus> {
+        self.queue_pairs.iter().find(|pair| pair.qpn == qpn)
+    }
+
     fn of(device: &Inner) -> Self {
         let mut status = Self {
             port: device.info.port.clone(),

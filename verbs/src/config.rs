@@ -371,7 +371,7 @@ impl DeviceConfig {
 }
 
 /// The first device's settings.
-fn first(configs: Vec<DeviceConfig>) -> DeviceConfig {
+pub(crate) fn first(configs: Vec<DeviceConfig>) -> DeviceConfig {
     configs.into_iter().next().unwrap_or_default()
 }
 

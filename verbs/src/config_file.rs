@@ -1,6 +1,6 @@
 //! `ferroce.toml`: its keys, and the devices that it configures.
 
-use crate::config::{ConfigError, DeviceConfig, each_port_once, vlan};
+use crate::config::{ConfigError, DeviceConfig, each_port_once, first, vlan};
 use crate::congestion::{RuleError, RuleText, feedback_key_from_env, feedback_key_from_file};
 use datapath::engine::Idle;
 use roce::wire::Mtu;
@@ -173,7 +173,7 @@ impl FromStr for DeviceConfig {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        devices(text).map(|configs| configs.into_iter().next().unwrap_or_default())
+        devices(text).map(first)
     }
 }
 

@@ -5,9 +5,7 @@ use crate::address;
 use crate::errno::{Errno, INVALID, last, made, verb};
 use crate::message::Mad;
 use crate::process::PerProcess;
-use crate::queue_pair::DefaultDomain;
 use crate::siblings::Siblings;
-use crate::xrc::DefaultXrcDomain;
 use std::ffi::{CStr, c_int, c_void};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -37,6 +35,25 @@ pub(crate) struct Calls {
     pub(crate) end: End,
 }
 
+/// An object of libibverbs for those who bring none, kept for the process's life as the device is.
+pub(crate) struct Kept<T>(OnceLock<Result<*mut T, Errno>>);
+
+// SAFETY: libibverbs' objects may be used from any thread.
+unsafe impl<T> std::marker::Send for Kept<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Kept<T> {}
+
+impl<T> Kept<T> {
+    pub(crate) const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// The object, which `make` makes for the first who asks.
+    pub(crate) fn get_or_make(&self, make: impl FnOnce() -> Result<*mut T, Errno>) -> Result<*mut T, Errno> {
+        *self.0.get_or_init(make)
+    }
+}
+
 /// The device with its queue pair 1.
 pub(crate) struct Device {
     pub(crate) context: *mut ibv_context,
@@ -48,9 +65,8 @@ pub(crate) struct Device {
     pub(crate) mtu: u8,
     pub(crate) calls: Calls,
     pub(crate) siblings: Option<Siblings>,
-    /// The domains of those who bring none.
-    pub(crate) domain: OnceLock<Result<DefaultDomain, Errno>>,
-    pub(crate) xrc_domain: OnceLock<Result<DefaultXrcDomain, Errno>>,
+    pub(crate) domain: Kept<ibv_pd>,
+    pub(crate) xrc_domain: Kept<ibv_xrcd>,
 }
 
 // SAFETY: the context is libibverbs', which any thread may use, and is never closed.
@@ -167,7 +183,7 @@ impl Device {
         }
         // SAFETY: the context is open, and its queue pair 1 too.
         let siblings = unsafe { Siblings::of(context) }?;
-        let (domain, xrc_domain) = (OnceLock::new(), OnceLock::new());
+        let (domain, xrc_domain) = (Kept::new(), Kept::new());
         Ok(Self { context, guid, descriptor, gids, mtu, calls, siblings, domain, xrc_domain })
     }
 

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::address;
-use crate::device::{Calls, Device, pretend};
+use crate::device::{Calls, Device, Kept, pretend};
 use crate::errno::set;
 use crate::events::rdma_create_event_channel;
 use crate::id::{Connection, Id, State, service};
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 pub(crate) const PORT: u16 = 7471;
@@ -93,8 +93,8 @@ pub(crate) fn devices() -> &'static [Device] {
         mtu: 5,
         calls: Calls { send, finds, receive, end },
         siblings: None,
-        domain: OnceLock::new(),
-        xrc_domain: OnceLock::new(),
+        domain: Kept::new(),
+        xrc_domain: Kept::new(),
     }))
 }
 

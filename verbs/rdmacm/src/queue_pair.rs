@@ -8,18 +8,9 @@ use crate::id::Id;
 use crate::xrc;
 use std::ffi::c_int;
 
-/// The domain of those who bring none, kept for the process's life as the device is.
-pub(crate) struct DefaultDomain(*mut ibv_pd);
-
-// SAFETY: libibverbs' objects may be used from any thread.
-unsafe impl Send for DefaultDomain {}
-// SAFETY: as above.
-unsafe impl Sync for DefaultDomain {}
-
 pub(crate) fn default_domain(device: &Device) -> Result<*mut ibv_pd, Errno> {
     // SAFETY: the context is open.
-    let make = || made(unsafe { ibv_alloc_pd(device.context) }).map(DefaultDomain);
-    device.domain.get_or_init(make).as_ref().map(|domain| domain.0).map_err(|errno| *errno)
+    device.domain.get_or_make(|| made(unsafe { ibv_alloc_pd(device.context) }))
 }
 
 /// A completion queue with a channel of its own.

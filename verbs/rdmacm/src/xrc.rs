@@ -15,23 +15,14 @@ fn verbs(device: &Device) -> &'static verbs_context {
     unsafe { &*whole.cast() }
 }
 
-/// The domain of those who bring none, kept for the process's life as the device is.
-pub(crate) struct DefaultXrcDomain(*mut ibv_xrcd);
-
-// SAFETY: libibverbs' objects may be used from any thread.
-unsafe impl Send for DefaultXrcDomain {}
-// SAFETY: as above.
-unsafe impl Sync for DefaultXrcDomain {}
-
 fn default_domain(device: &Device) -> Result<*mut ibv_xrcd, Errno> {
-    let make = || {
+    device.xrc_domain.get_or_make(|| {
         let open = verbs(device).open_xrcd.ok_or(UNSUPPORTED)?;
         let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
         let mut wanted = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
         // SAFETY: the context is open.
-        made(unsafe { open(device.context, &mut wanted) }).map(DefaultXrcDomain)
-    };
-    device.xrc_domain.get_or_init(make).as_ref().map(|domain| domain.0).map_err(|errno| *errno)
+        made(unsafe { open(device.context, &mut wanted) })
+    })
 }
 
 /// Makes a target; what it is asked for beside its kind it has no use for.

@@ -1,5 +1,6 @@
 //! Rates in bit/s, and the time that bytes take at them.
 
+use crate::Instant;
 use core::fmt;
 use core::time::Duration;
 
@@ -36,18 +37,30 @@ impl Rate {
     #[must_use]
     #[inline]
     pub fn time_for(self, bytes: u64) -> Duration {
+        self.nanos_for(bytes).map_or(Duration::MAX, Duration::from_nanos)
+    }
+
+    /// Returns when `bytes` have passed at this rate that begin at `start`: never at rate 0.
+    #[must_use]
+    #[inline]
+    pub fn passed_at(self, start: Instant, bytes: u64) -> Instant {
+        Instant::from_nanos(start.as_nanos().saturating_add(self.nanos_for(bytes).unwrap_or(u64::MAX)))
+    }
+
+    /// Rounded up; `None` at rate 0.
+    #[inline]
+    fn nanos_for(self, bytes: u64) -> Option<u64> {
         if self.0 == 0 {
-            return Duration::MAX;
+            return None;
         }
         // Twice 10⁹ bytes fit 64 bits: no packet needs the long division.
-        let nanos = match bytes.checked_mul(8_000_000_000) {
+        Some(match bytes.checked_mul(8_000_000_000) {
             Some(product) => product.div_ceil(self.0),
             None => {
                 let nanos = (u128::from(bytes) * 8_000_000_000).div_ceil(u128::from(self.0));
                 u64::try_from(nanos).unwrap_or(u64::MAX)
             }
-        };
-        Duration::from_nanos(nanos)
+        })
     }
 
     /// Bytes that pass in `time` at this rate, rounded down.
@@ -103,6 +116,9 @@ mod tests {
         assert_eq!(Rate::from_gbps(100).time_for(1000), Duration::from_nanos(80));
         assert_eq!(Rate::from_gbps(100).bytes_in(Duration::from_nanos(4160)), 52_000);
         assert_eq!(Rate::default().time_for(1), Duration::MAX);
+        let start = Instant::from_nanos(7);
+        assert_eq!(Rate::from_gbps(100).passed_at(start, 1000), start + Duration::from_nanos(80));
+        assert_eq!(Rate::default().passed_at(start, 1), Instant::from_nanos(u64::MAX));
         // On both sides of what 64 bits hold.
         assert_eq!(Rate::from_gbps(8).time_for(2_305_843_009), Duration::from_nanos(2_305_843_009));
         assert_eq!(Rate::from_gbps(8).time_for(2_305_843_010), Duration::from_nanos(2_305_843_010));

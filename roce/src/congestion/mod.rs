@@ -181,6 +181,15 @@ impl CongestionControl {
         self.paced_until.is_none()
     }
 
+    /// The queue pair's turn to send begins: what the algorithm allows is asked for once, for all packets of it.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self) {
+        self.clear_hold();
+        if let Some(flow) = &mut self.flow {
+            flow.begin_turn();
+        }
+    }
+
     /// Forgets that the pacer held a packet back: the queue pair asks again, or has nothing more to send.
     #[inline]
     pub(crate) const fn clear_hold(&mut self) {
@@ -193,10 +202,10 @@ impl CongestionControl {
         self.paced_until
     }
 
-    /// Returns the bytes that may be in flight; none before RTS.
+    /// Returns the bytes that may be in flight in this turn; none before RTS.
     #[inline]
     pub(crate) fn window(&self) -> Option<u64> {
-        self.flow.as_ref().map(|flow| flow.algorithm().window())
+        self.flow.as_ref().map(Flow::window)
     }
 
     /// Returns the last and the shortest round trip; `None` before the first.

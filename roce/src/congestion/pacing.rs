@@ -1,7 +1,7 @@
 //! The pacer: the algorithm's rate as a token bucket.
 
 use crate::wire::Bth;
-use cc::{Ack, Algorithm, CongestionController, Instant};
+use cc::{Ack, Algorithm, CongestionController, Instant, Rate};
 use core::time::Duration;
 
 /// A queue pair that could not send in time may catch up by this much at once. The pollers pause now and then; without
@@ -20,6 +20,9 @@ pub(super) struct Flow {
     algorithm: Algorithm,
     /// The congestion byte of data packets' BTHs.
     data_bits: u8,
+    /// The bytes that may be in flight and the pacing rate, as they were when the queue pair's turn to send began.
+    window: u64,
+    rate: Option<Rate>,
     /// When the bytes sent so far have passed at the pacing rate.
     free_at: Instant,
     /// The last and the shortest round trip in ns, those above 1 s as 4.3 s; 0 before the first.
@@ -27,9 +30,22 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) const fn new(algorithm: Algorithm) -> Self {
+    pub(super) fn new(algorithm: Algorithm) -> Self {
         let data_bits = if matches!(algorithm, Algorithm::Dctcp(_)) { Bth::EXACT_ECHO } else { 0 };
-        Self { algorithm, data_bits, free_at: Instant::ZERO, round_trip: (0, 0) }
+        let (window, rate) = (algorithm.window(), algorithm.pacing_rate());
+        Self { algorithm, data_bits, window, rate, free_at: Instant::ZERO, round_trip: (0, 0) }
+    }
+
+    /// Asks the algorithm what holds for the packets of the turn that begins.
+    #[inline]
+    pub(super) fn begin_turn(&mut self) {
+        (self.window, self.rate) = (self.algorithm.window(), self.algorithm.pacing_rate());
+    }
+
+    /// Returns the bytes that may be in flight.
+    #[inline]
+    pub(super) const fn window(&self) -> u64 {
+        self.window
     }
 
     /// The congestion byte of data packets' BTHs: how the peer shall echo marks.
@@ -57,24 +73,30 @@ impl Flow {
     }
 
     /// `bytes` on the wire are leaving.
+    #[inline]
     pub(super) fn on_wire(&mut self, now: Instant, bytes: usize) {
-        let Some(rate) = self.algorithm.pacing_rate() else {
+        let Some(rate) = self.rate else {
             self.free_at = now;
             return;
         };
         // Who is no later than the shortest catch-up needs not know how long it is.
         if self.free_at < now - SHORTEST_CATCH_UP {
-            let burst =
-                if matches!(self.algorithm, Algorithm::Fixed(_)) { FIXED_BURST } else { COMPUTED_BURST };
-            let catch_up = rate.time_for(burst).clamp(SHORTEST_CATCH_UP, LONGEST_CATCH_UP);
-            self.free_at = self.free_at.max(now - catch_up);
+            self.catch_up(now, rate);
         }
-        self.free_at = self.free_at + rate.time_for(bytes as u64);
+        self.free_at = rate.passed_at(self.free_at, bytes as u64);
+    }
+
+    #[cold]
+    fn catch_up(&mut self, now: Instant, rate: Rate) {
+        let burst = if matches!(self.algorithm, Algorithm::Fixed(_)) { FIXED_BURST } else { COMPUTED_BURST };
+        let catch_up = rate.time_for(burst).clamp(SHORTEST_CATCH_UP, LONGEST_CATCH_UP);
+        self.free_at = self.free_at.max(now - catch_up);
     }
 
     /// From now on packets take another path.
     pub(super) fn on_path_change(&mut self) {
         self.algorithm.on_path_change();
+        self.begin_turn();
     }
 
     /// Acknowledged data, all of it marked or none. Counts in packets.

@@ -432,7 +432,7 @@ impl QueuePair {
         quantum: u64,
     ) -> Sent {
         let common = &mut self.common;
-        common.congestion.clear_hold();
+        common.congestion.begin_turn();
         let mut sent = Sent { bytes: 0, has_more: true };
         while sent.bytes < quantum
             && let Some(frame) = out.room()

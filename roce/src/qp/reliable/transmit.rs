@@ -161,19 +161,22 @@ impl Reliable {
             State::SendQueueDrained if self.requester.has_begun() => {}
             _ => return None,
         }
-        let begin = common.state == State::ReadyToSend;
-        if self.requester.is_at_local()
-            && let Err(status) = self.requester.run_local(begin, context, &common.identity)
-        {
-            self.fail_request(common, status, context);
-            return None;
-        }
         let connection = common.connection.as_ref()?;
         let window = self.requester.within_reach(common.congestion.window()?);
         if self.requester.is_mute(window) {
             self.requester.ask_again(context.now);
         }
-        let plan = self.requester.plan(window)?;
+        let plan = match self.requester.plan(window) {
+            None if self.requester.is_at_local() => {
+                let begin = common.state == State::ReadyToSend;
+                if let Err(status) = self.requester.run_local(begin, context, &common.identity) {
+                    self.fail_request(common, status, context);
+                    return None;
+                }
+                self.requester.plan(window)
+            }
+            plan => plan,
+        }?;
         if !common.congestion.may_send(context.now) {
             return None;
         }
@@ -231,11 +234,10 @@ fn write(
     frame: &mut [u8],
     fill: impl FnOnce(&mut [u8]) -> Result<(), Failure>,
 ) -> Result<usize, Failure> {
-    let draft = template.emit_here(identification, header, payload as usize, frame);
-    let mut draft = draft.map_err(|error| {
-        debug_assert!(false, "{error}");
-        Failure::Frame
-    })?;
+    let Ok(mut draft) = template.emit_here(identification, header, payload as usize, frame) else {
+        debug_assert!(false, "a packet that was planned can be written");
+        return Err(Failure::Frame);
+    };
     fill(draft.payload())?;
     Ok(draft.seal())
 }

@@ -269,7 +269,13 @@ impl Requester {
 
     /// Payload bytes sent and not acknowledged; with selective repeat without those that the peer holds or that are lost.
     pub(super) fn in_flight(&self) -> u64 {
-        let sent = self.stream_at(self.cursor, self.next) - self.stream_at(0, self.una);
+        self.in_flight_of(self.stream_at(self.cursor, self.next))
+    }
+
+    /// The same if `sent` payload bytes were sent since the connection began.
+    #[inline]
+    fn in_flight_of(&self, sent: u64) -> u64 {
+        let sent = sent - self.stream_at(0, self.una);
         self.selective.as_ref().map_or(sent, |selective| sent - selective.away_bytes().min(sent))
     }
 
@@ -451,6 +457,7 @@ impl Requester {
         self.origin
     }
 
+    #[inline]
     fn stream_at(&self, index: usize, number: u64) -> u64 {
         self.queue.get(index).map_or(self.stream_end, |wqe| wqe.stream_at(number, self.mtu))
     }

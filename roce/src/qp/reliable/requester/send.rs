@@ -41,7 +41,7 @@ impl Requester {
             return self.plan_again(hole, window);
         }
         let wqe = self.queue.get(self.cursor).filter(|wqe| !wqe.is_local())?;
-        let in_flight = self.in_flight();
+        let in_flight = self.in_flight_of(wqe.stream_at(self.next, self.mtu));
         if self.rnr_until.is_some() || in_flight >= window.max(1) || !self.is_admitted(wqe, window) {
             return None;
         }

@@ -62,12 +62,14 @@ impl HostMemory {
 }
 
 impl Memory for HostMemory {
+    #[inline]
     fn place(&mut self, to: Slice, bytes: &[u8]) -> Result<(), AccessError> {
         assert_eq!(to.len() as usize, bytes.len(), "a slice is as long as what is put there");
         // SAFETY: the slice lies in a live region (`new`'s contract), and its length is `bytes`'.
         self.checked(to, unsafe { routines::copy(pointer(to), bytes.as_ptr(), bytes.len()) })
     }
 
+    #[inline]
     fn gather(&self, from: Slice, into: &mut [u8]) -> Result<(), AccessError> {
         assert_eq!(from.len() as usize, into.len(), "a slice is as long as what is taken there");
         // SAFETY: as in `place`.

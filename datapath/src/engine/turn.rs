@@ -52,16 +52,22 @@ impl Station {
     }
 
     /// Takes an untagged frame in that is no queue pair's; `false` where it is.
-    #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
+    #[inline]
     fn take_control(&mut self, now: Instant, frame: &[u8]) -> bool {
-        if !neighbour::is_resolution(frame) {
-            return self.management.as_mut().is_some_and(|management| management.on_frame(frame));
+        if neighbour::is_resolution(frame) {
+            self.take_resolution(now, frame);
+            return true;
         }
+        self.management.as_mut().is_some_and(|management| management.on_frame(frame))
+    }
+
+    #[cold]
+    #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
+    fn take_resolution(&mut self, now: Instant, frame: &[u8]) {
         self.counters.neighbour_packets += 1;
         if self.neighbours.on_frame(now, frame).is_err() {
             self.counters.neighbour_malformed += 1;
         }
-        true
     }
 
     /// Writes the frames that may leave now, as many as have room.

@@ -26,6 +26,7 @@ pub struct Malformed;
 
 /// Whether a frame is ARP or ICMPv6 neighbour discovery, rather than data.
 #[must_use]
+#[inline]
 pub fn is_resolution(frame: &[u8]) -> bool {
     match frame.get(12..ETHERNET) {
         Some(kind) if kind == ARP_TYPE => true,

@@ -32,16 +32,20 @@ impl Echo {
     pub(crate) fn on_packet(&mut self, is_marked: bool, wants_exact: bool, psn: Psn) {
         let is_marked = is_marked && wants_exact;
         if is_marked != self.is_marked {
-            if self.unacknowledged > 0 {
-                if self.waiting.len() == MAX_WAITING {
-                    self.waiting.remove(0);
-                }
-                self.waiting.push(Boundary { up_to: psn.plus(Psn::CIRCLE - 1), is_marked: self.is_marked });
-            }
-            self.is_marked = is_marked;
-            self.unacknowledged = 0;
+            self.on_change(is_marked, psn);
         }
         self.unacknowledged = self.unacknowledged.saturating_add(1);
+    }
+
+    fn on_change(&mut self, is_marked: bool, psn: Psn) {
+        if self.unacknowledged > 0 {
+            if self.waiting.len() == MAX_WAITING {
+                self.waiting.remove(0);
+            }
+            self.waiting.push(Boundary { up_to: psn.plus(Psn::CIRCLE - 1), is_marked: self.is_marked });
+        }
+        self.is_marked = is_marked;
+        self.unacknowledged = 0;
     }
 
     #[inline]

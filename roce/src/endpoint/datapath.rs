@@ -151,6 +151,7 @@ impl Endpoint {
     }
 
     /// Something happened to a queue pair: it may have something to send, and when it has not, another time to wake up.
+    #[inline]
     pub(super) fn settle(&mut self, now: Instant, index: u32) {
         if let Some(slot) = self.qps.at_mut(index)
             && !slot.is_ready

@@ -268,8 +268,13 @@ impl Reliable {
         let identity = &common.identity;
         let rights = Rights { access: common.access, mtu: common.mtu() };
         let mut arrival = Arrival { memory, context, identity, rights, bth, srq, is_marked, payload };
-        let outcome = self.responder.on_request(operation, &mut arrival);
-        self.conclude_request(common, outcome, context)
+        match self.responder.on_request(operation, &mut arrival) {
+            Ok(()) => {
+                common.alarms.on_request(common.state, &common.identity, context);
+                Ok(())
+            }
+            Err(refusal) => Err(self.conclude_refused(common, refusal, context)),
+        }
     }
 
     #[inline(never)]
@@ -288,28 +293,23 @@ impl Reliable {
         common.congestion.on_telemetry(frame, &transport, context.counters, context.flows);
     }
 
-    /// What a request came to.
-    #[inline]
-    fn conclude_request(
+    /// What a request that was refused comes to.
+    fn conclude_refused(
         &mut self,
         common: &mut Common,
-        outcome: Result<(), Refusal>,
+        refusal: Refusal,
         context: &mut Context<'_>,
-    ) -> Result<(), Discard> {
-        match outcome {
-            Ok(()) => {
-                common.alarms.on_request(common.state, &common.identity, context);
-                Ok(())
-            }
-            Err(Refusal::Drop(discard)) => Err(discard),
-            Err(Refusal::Quiet { discard, receive }) => {
+    ) -> Discard {
+        match refusal {
+            Refusal::Drop(discard) => discard,
+            Refusal::Quiet { discard, receive } => {
                 self.fail(common, Some(FailureCause::Receive(receive)), receive, context);
-                Err(discard)
+                discard
             }
-            Err(Refusal::Fatal { code, discard, receive }) => {
+            Refusal::Fatal { code, discard, receive } => {
                 self.responder.refuse(code);
                 self.fail(common, Some(FailureCause::Refused(code)), receive, context);
-                Err(discard)
+                discard
             }
         }
     }

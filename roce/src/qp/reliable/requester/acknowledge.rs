@@ -146,16 +146,16 @@ impl Requester {
         let (before, stream_before) = (self.una, self.stream_at(0, self.una));
         let mut done = 0;
         if self.una < up_to {
-            for wqe in self.queue.iter() {
+            let mut una = self.una;
+            let is_done = |wqe: &&Wqe| {
                 if !wqe.is_answered() {
-                    self.una = self.una.max(wqe.end().min(up_to));
+                    una = una.max(wqe.end().min(up_to));
                 }
-                if wqe.end() > self.una || wqe.is_pending() {
-                    break;
-                }
-                complete(wqe, context, identity);
-                done += 1;
-            }
+                wqe.end() <= una && !wqe.is_pending()
+            };
+            let retired = self.queue.iter().take_while(is_done);
+            done = retired.inspect(|wqe| complete(wqe, context, identity)).count();
+            self.una = una;
         }
         if self.una > before && self.selective.is_some() {
             self.settle(before);

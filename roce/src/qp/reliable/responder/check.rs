@@ -8,7 +8,7 @@ use crate::{Access, Discard, RegionTable, Rkey, Slice};
 
 impl Responder {
     /// First, middle and last come in this order, and nothing else comes between (IBA 9.7.4.1.2).
-    #[inline]
+    #[inline(always)]
     pub(super) fn check_sequence(&self, operation: Operation) -> Result<(), Refusal> {
         let fits = match operation {
             Operation::SendMiddle | Operation::SendLast(_) => {
@@ -26,13 +26,13 @@ impl Responder {
 /// A packet's payload fits its opcode: full where more follow, at least a byte at the end of several, none in requests
 /// without data (IBA 9.7.4.1.6). And the queue pair allows its peer this kind of access; where it does not, the request
 /// is invalid rather than out of bounds, as it is with Linux.
-#[inline]
+#[inline(always)]
 pub(super) fn check_payload_right(operation: Operation, length: u32, rights: Rights) -> Result<(), Refusal> {
     check_payload(operation, length, rights.mtu)?;
     check_right(operation, rights.access)
 }
 
-#[inline]
+#[inline(always)]
 fn check_payload(operation: Operation, length: u32, mtu: u32) -> Result<(), Refusal> {
     if length > mtu {
         return Err(Refusal::invalid(Discard::Oversized));
@@ -50,7 +50,7 @@ fn check_payload(operation: Operation, length: u32, mtu: u32) -> Result<(), Refu
     if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Length)) }
 }
 
-#[inline]
+#[inline(always)]
 fn check_right(operation: Operation, access: Access) -> Result<(), Refusal> {
     let needs = match operation {
         Operation::WriteFirst(_) | Operation::WriteOnly(..) | Operation::AtomicWrite(_) => {
@@ -70,7 +70,7 @@ fn check_right(operation: Operation, access: Access) -> Result<(), Refusal> {
 
 /// An RDMA range lies in its region, and the region allows the access. No bytes need no region (IBA 9.7.4.1.4). Gives
 /// the range.
-#[inline]
+#[inline(always)]
 pub(super) fn check_range(
     reth: Reth,
     access: Access,
@@ -90,7 +90,7 @@ pub(super) fn check_range(
 }
 
 /// A WRITE brings exactly the bytes that it announced (IBA 9.7.4.1.6).
-#[inline]
+#[inline(always)]
 pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: bool) -> Result<(), Refusal> {
     let total = u64::from(received) + u64::from(length);
     let announced = u64::from(reth.length);

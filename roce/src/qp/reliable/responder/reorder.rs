@@ -7,6 +7,7 @@ use super::{Answer, Arrival, Refusal, Responder};
 use crate::qp::wqe;
 use crate::wire::{Bth, Operation, Reth};
 use crate::{Discard, Memory, Psn, SrqNumber};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// Payload bytes that a queue pair holds at most, each payload rounded up to a power of two.
@@ -264,8 +265,19 @@ impl Responder {
     }
 
     /// What was missing has come: executes what waited for it.
+    #[inline]
     pub(super) fn catch_up<M: Memory>(&mut self, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
-        let Some(mut reorder) = self.reorder.take() else { return Ok(()) };
+        match self.reorder.take() {
+            None => Ok(()),
+            Some(reorder) => self.catch_up_with(reorder, arrival),
+        }
+    }
+
+    fn catch_up_with<M: Memory>(
+        &mut self,
+        mut reorder: Box<Reorder>,
+        arrival: &mut Arrival<'_, '_, M>,
+    ) -> Result<(), Refusal> {
         let outcome = self.execute_held(&mut reorder, arrival);
         self.reorder = Some(reorder);
         match outcome {

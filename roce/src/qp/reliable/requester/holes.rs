@@ -9,14 +9,20 @@ use core::time::Duration;
 /// Losses in a row without a packet that was only late, after which packets are expected in their order.
 const CALM: u8 = 8;
 
-/// A packet that is missing although something behind it has come.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Hole {
+/// A packet whose arrival is in question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Missing {
     pub(super) number: u64,
     /// Payload bytes that the window counts while it is in flight: none of an answer.
     pub(super) bytes: u32,
     /// An answer of the peer, not a request.
     pub(super) is_answer: bool,
+}
+
+/// A packet that is missing although something behind it has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hole {
+    pub(super) missing: Missing,
     /// It waits to be sent or asked for again.
     pub(super) is_lost: bool,
     /// If it does not come until then it is lost.
@@ -25,14 +31,10 @@ pub(super) struct Hole {
     resent: Option<Instant>,
 }
 
-/// A packet that has not come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Missing {
-    pub(super) number: u64,
-    /// Payload bytes that the window counts while it is in flight: none of an answer.
-    pub(super) bytes: u32,
-    /// An answer of the peer, not a request.
-    pub(super) is_answer: bool,
+impl Hole {
+    pub(super) const fn number(&self) -> u64 {
+        self.missing.number
+    }
 }
 
 /// What a sender knows of its peer.
@@ -139,6 +141,11 @@ impl Selective {
         (self.arrived_from..self.arrived_from + SPAN).contains(&number) && self.arrived.has(number)
     }
 
+    /// Returns whether a packet that is not acknowledged has come: an answer here, or a request at the peer.
+    pub(super) fn is_there(&self, missing: Missing) -> bool {
+        if missing.is_answer { self.has_arrived(missing.number) } else { self.has(missing.number) }
+    }
+
     /// Answer `number` came early.
     pub(super) fn arrives(&mut self, number: u64) {
         self.arrived_count += u64::from(self.arrived.set(number));
@@ -159,15 +166,15 @@ impl Selective {
         self.away_bytes
     }
 
-    /// Request packet `number` of so many payload bytes is not in flight any more.
-    pub(super) fn goes_away(&mut self, number: u64, bytes: u32) {
+    /// A packet is not in flight any more.
+    pub(super) fn goes_away(&mut self, Missing { number, bytes, .. }: Missing) {
         if bytes > 0 && self.away.set(number) {
             self.away_bytes += u64::from(bytes);
         }
     }
 
     /// It is in flight again, or acknowledged.
-    pub(super) fn comes_back(&mut self, number: u64, bytes: u32) {
+    pub(super) fn comes_back(&mut self, Missing { number, bytes, .. }: Missing) {
         if bytes > 0 && self.away.clear(number) {
             self.away_bytes -= u64::from(bytes);
         }
@@ -192,8 +199,8 @@ impl Selective {
 
     /// Returns whether packet `number` waits to be sent again.
     pub(super) fn is_lost(&self, number: u64) -> bool {
-        let at = self.holes.partition_point(|hole| hole.number < number);
-        self.holes.get(at).is_some_and(|hole| hole.number == number && hole.is_lost)
+        let at = self.holes.partition_point(|hole| hole.number() < number);
+        self.holes.get(at).is_some_and(|hole| hole.number() == number && hole.is_lost)
     }
 
     #[inline]
@@ -208,32 +215,39 @@ impl Selective {
 
     /// Returns the number behind a stretch of lost answers that begins at `from`, before `end`.
     pub(super) fn stretch(&self, from: u64, end: u64) -> u64 {
-        let begin = self.holes.partition_point(|hole| hole.number < from);
+        let begin = self.holes.partition_point(|hole| hole.number() < from);
         let behind = self.holes[begin..].iter().zip(from..end);
-        from + behind.take_while(|(hole, at)| hole.number == *at && hole.is_answer && hole.is_lost).count()
-            as u64
+        from + behind
+            .take_while(|(hole, at)| hole.number() == *at && hole.missing.is_answer && hole.is_lost)
+            .count() as u64
     }
 
-    /// A packet is missing, and is lost at `due` if it does not come.
+    /// A packet is missing unless it is there, and is lost at `due` if it does not come.
     pub(super) fn misses(&mut self, missing: Missing, due: Instant) {
-        let Missing { number, bytes, is_answer } = missing;
-        let at = self.holes.partition_point(|hole| hole.number < number);
-        if self.holes.get(at).is_none_or(|hole| hole.number != number) {
-            self.holes.insert(at, Hole { number, bytes, is_answer, is_lost: false, due, resent: None });
+        if self.is_there(missing) {
+            return;
+        }
+        let number = missing.number;
+        let at = self.holes.partition_point(|hole| hole.number() < number);
+        if self.holes.get(at).is_none_or(|hole| hole.number() != number) {
+            self.holes.insert(at, Hole { missing, is_lost: false, due, resent: None });
             self.due = sooner(self.due, Some(due));
         }
     }
 
-    /// A packet is lost.
-    pub(super) fn loses(&mut self, missing: Missing, now: Instant) {
+    /// A packet is lost unless it is there. Returns whether it is lost.
+    pub(super) fn loses(&mut self, missing: Missing, now: Instant) -> bool {
+        if self.is_there(missing) {
+            return false;
+        }
         self.misses(missing, now);
-        let Missing { number, bytes, is_answer } = missing;
-        let at = self.holes.partition_point(|hole| hole.number < number);
+        let at = self.holes.partition_point(|hole| hole.number() < missing.number);
         if let Some(hole) = self.holes.get_mut(at) {
             self.lost += usize::from(!hole.is_lost);
-            (hole.is_lost, hole.is_answer) = (true, is_answer);
-            self.goes_away(number, bytes);
+            (hole.is_lost, hole.missing) = (true, missing);
+            self.goes_away(missing);
         }
+        true
     }
 
     /// Finds what has become lost by `now`. Returns whether congestion control is to be told; `sent` is the next packet that was never
@@ -254,8 +268,8 @@ impl Selective {
             }
             self.holes[at].is_lost = true;
             self.lost += 1;
-            is_news |= hole.number >= self.reported;
-            self.goes_away(hole.number, hole.bytes);
+            is_news |= hole.number() >= self.reported;
+            self.goes_away(hole.missing);
         }
         self.due = due;
         if is_news {
@@ -266,43 +280,36 @@ impl Selective {
 
     /// What was lost from `from` to before `to` was sent again, and is lost again at `due`.
     pub(super) fn resends(&mut self, from: u64, to: u64, now: Instant, due: Instant) {
-        let begin = self.holes.partition_point(|hole| hole.number < from);
+        let begin = self.holes.partition_point(|hole| hole.number() < from);
         for at in begin..self.holes.len() {
             let hole = &mut self.holes[at];
-            if hole.number >= to {
+            if hole.number() >= to {
                 break;
             }
             self.lost -= usize::from(hole.is_lost);
             (hole.is_lost, hole.resent, hole.due) = (false, Some(now), due);
-            let Hole { number, bytes, .. } = *hole;
-            self.comes_back(number, bytes);
+            let missing = hole.missing;
+            self.comes_back(missing);
         }
         self.due = sooner(self.due, Some(due));
     }
 
     /// Forgets the holes that are filled: all before `una` is acknowledged.
     pub(super) fn fill(&mut self, una: u64, now: Instant, shortest: Option<Duration>) {
-        let Self { holes, lost, calm, held, base, arrived, arrived_from, .. } = self;
         let soon = shortest.map_or(Duration::ZERO, |rtt| rtt * 3 / 4);
-        let has = |hole: &Hole| {
-            hole.number < una
-                || if hole.is_answer {
-                    hole.number < *arrived_from + SPAN && arrived.has(hole.number)
-                } else {
-                    hole.number < *base || held.has(hole.number)
-                }
-        };
+        let mut holes = core::mem::take(&mut self.holes);
         holes.retain(|hole| {
-            if !has(hole) {
+            if hole.number() >= una && !self.is_there(hole.missing) {
                 return true;
             }
-            *lost -= usize::from(hole.is_lost);
+            self.lost -= usize::from(hole.is_lost);
             // What comes sooner after its repetition than a round trip was only late.
             let was_late = hole.resent.is_none_or(|at| now < at + soon);
-            *calm = if was_late { 0 } else { (*calm + 1).min(CALM) };
+            self.calm = if was_late { 0 } else { (self.calm + 1).min(CALM) };
             false
         });
-        if holes.is_empty() {
+        self.holes = holes;
+        if !self.has_holes() {
             self.due = None;
         }
     }

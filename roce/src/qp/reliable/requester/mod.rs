@@ -62,7 +62,7 @@ pub(super) struct Requester {
     cursor: usize,
     /// The oldest packet not yet acknowledged.
     una: u64,
-    /// The next packet to send. Goes back to `una` when something was lost.
+    /// The next packet to send. With go-back-N it goes back to `una` when something was lost; with selective repeat it never does.
     next: u64,
     /// One more than the highest packet ever sent. This, not `next`, bounds what a peer may acknowledge: after
     /// `next` went back, packets of the round before may still be acknowledged, and refusing that would livelock a

@@ -37,15 +37,15 @@ fn missing_of(
         (true, false) => (from.max(wqe.first), end.min(wqe.first + 1)),
     };
     (first..last.max(first)).map(move |number| Missing {
-        number,
-        bytes: bytes_of(wqe, number, mtu),
         is_answer: wqe.is_answered() && is_executed,
+        ..packet_of(wqe, number, mtu)
     })
 }
 
-/// Payload bytes of packet `number` that the window counts.
-fn bytes_of(wqe: &Wqe, number: u64, mtu: u32) -> u32 {
-    (wqe.stream_at(number + 1, mtu) - wqe.stream_at(number, mtu)) as u32
+/// Request packet `number`.
+fn packet_of(wqe: &Wqe, number: u64, mtu: u32) -> Missing {
+    let bytes = (wqe.stream_at(number + 1, mtu) - wqe.stream_at(number, mtu)) as u32;
+    Missing { number, bytes, is_answer: false }
 }
 
 impl Requester {
@@ -105,7 +105,7 @@ impl Requester {
             // Of a READ's numbers only the first is a packet of ours.
             if !wqe.is_answered() || number == wqe.first {
                 selective.holds(number);
-                selective.goes_away(number, bytes_of(wqe, number, *mtu));
+                selective.goes_away(packet_of(wqe, number, *mtu));
             }
         }
     }
@@ -117,9 +117,7 @@ impl Requester {
         let index = queue.partition_point(|wqe| wqe.end() <= from);
         for wqe in queue.iter().skip(index).take_while(|wqe| wqe.first < to) {
             for missing in missing_of(wqe, *mtu, false, from, to) {
-                if !selective.has(missing.number) {
-                    selective.misses(missing, now + late);
-                }
+                selective.misses(missing, now + late);
             }
         }
     }
@@ -138,9 +136,7 @@ impl Requester {
         for wqe in queue.iter().skip(index).take_while(|wqe| wqe.first < end).filter(|wqe| wqe.is_answered())
         {
             for missing in missing_of(wqe, *mtu, true, from, end) {
-                if !selective.has_arrived(missing.number) {
-                    selective.misses(missing, now + late);
-                }
+                selective.misses(missing, now + late);
             }
         }
         selective.answers_until(end);
@@ -190,7 +186,7 @@ impl Requester {
             for wqe in queue.iter().skip(index).take_while(|wqe| wqe.first < number) {
                 if !wqe.is_answered() {
                     for missing in missing_of(wqe, *mtu, true, from, number) {
-                        selective.goes_away(missing.number, missing.bytes);
+                        selective.goes_away(missing);
                     }
                 }
             }
@@ -260,7 +256,7 @@ impl Requester {
         }
         for wqe in queue.iter().take_while(|wqe| wqe.first < *una).filter(|wqe| !wqe.is_answered()) {
             for number in before.max(wqe.first)..wqe.end().min(*una) {
-                selective.comes_back(number, bytes_of(wqe, number, *mtu));
+                selective.comes_back(packet_of(wqe, number, *mtu));
             }
         }
     }
@@ -272,14 +268,7 @@ impl Requester {
         for wqe in queue.iter().take_while(|wqe| wqe.first < end) {
             let is_executed = wqe.first < selective.base;
             for missing in missing_of(wqe, *mtu, is_executed, *una, end) {
-                let is_there = if missing.is_answer {
-                    selective.has_arrived(missing.number)
-                } else {
-                    selective.has(missing.number)
-                };
-                if !is_there {
-                    selective.loses(missing, now);
-                }
+                selective.loses(missing, now);
             }
         }
         self.sample = None;
@@ -304,15 +293,8 @@ impl Requester {
         for index in (0..=*cursor).rev() {
             let Some(wqe) = queue.get(index).filter(|wqe| wqe.first < end) else { continue };
             let is_executed = wqe.first < selective.base;
-            let missing = missing_of(wqe, *mtu, is_executed, *una, end).rev().find(|missing| {
-                !if missing.is_answer {
-                    selective.has_arrived(missing.number)
-                } else {
-                    selective.has(missing.number)
-                }
-            });
-            if let Some(missing) = missing {
-                selective.loses(missing, now);
+            let mut missing = missing_of(wqe, *mtu, is_executed, *una, end).rev();
+            if missing.any(|missing| selective.loses(missing, now)) {
                 self.sample = None;
                 return;
             }
@@ -322,7 +304,7 @@ impl Requester {
     /// The packet that is sent again next, if the window allows.
     #[cold]
     pub(super) fn plan_again(&self, hole: Hole, window: u64) -> Option<Plan<'_>> {
-        let number = hole.number;
+        let number = hole.number();
         if self.rnr_until.is_some() || self.in_flight() >= window.max(1) {
             return None;
         }
@@ -349,9 +331,9 @@ impl Requester {
     /// The number behind what the repetition of `hole` sends or asks for.
     fn until(&self, hole: Hole, wqe: &Wqe) -> u64 {
         match (&self.selective, wqe.is_answered()) {
-            (Some(selective), true) if hole.is_answer => selective.stretch(hole.number, wqe.end()),
+            (Some(selective), true) if hole.missing.is_answer => selective.stretch(hole.number(), wqe.end()),
             (_, true) => wqe.end(),
-            (_, false) => hole.number + 1,
+            (_, false) => hole.number() + 1,
         }
     }
 
@@ -359,9 +341,9 @@ impl Requester {
     #[cold]
     pub(super) fn commit_again(&mut self, hole: Hole, context: &mut Context<'_>) -> u64 {
         let now = context.now;
-        let index = self.queue.partition_point(|wqe| wqe.end() <= hole.number);
-        let until = self.queue.get(index).map_or(hole.number + 1, |wqe| self.until(hole, wqe));
-        let until = if hole.is_answer { until } else { hole.number + 1 };
+        let index = self.queue.partition_point(|wqe| wqe.end() <= hole.number());
+        let until = self.queue.get(index).map_or(hole.number() + 1, |wqe| self.until(hole, wqe));
+        let until = if hole.missing.is_answer { until } else { hole.number() + 1 };
         let wait = self.trip.map_or(LATE, |trip| trip.smoothed()) + self.lateness();
         // Without a round trip that was measured nothing says how long it takes: the timer does.
         let wait = if self.trip.is_none() { self.wait().unwrap_or(UNKNOWN) } else { wait };
@@ -369,11 +351,11 @@ impl Requester {
         self.asked = self.asked.max(self.next);
         self.unasked = (0, 0);
         if let Some(selective) = &mut self.selective {
-            selective.resends(hole.number, until, now, now + wait);
+            selective.resends(hole.number(), until, now, now + wait);
         }
         self.deadline = self.deadline.or(self.wait().map(|wait| now + wait));
         self.probe_at = self.probe_wait().map(|wait| now + wait);
         context.counters.retransmitted += 1;
-        hole.number
+        hole.number()
     }
 }

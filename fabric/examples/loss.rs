@@ -98,17 +98,19 @@ fn tables() -> Result<(String, Vec<String>), String> {
     let (mut page, mut misses) = (String::new(), Vec::new());
     let _ = writeln!(
         page,
-        "| | clean, Gb/s | 0.1 % | 1 % | 5 % | p99 at 1 % over clean p50 |\n|---|---|---|---|---|---|"
+        "| | clean, Gb/s | clean, over go-back-N | 0.1 % | 1 % | 5 % | p99 at 1 % over clean p50 |\n|---|---|---|---|---|---|---|"
     );
     for is_hpcc in [false, true] {
         for (verb, name) in VERBS {
             for mtu in MTUS {
+                let mut go_back = None;
                 for selective_repeat in [false, true] {
                     let cell = Cell { verb, mtu, selective_repeat, is_hpcc };
                     let way = if selective_repeat { "selective repeat" } else { "go-back-N" };
                     let pace = if is_hpcc { "HPCC++" } else { "512 KiB" };
                     let what = format!("{name}, MTU {mtu}, {way}, {pace}");
-                    row(&what, cell, &mut page, &mut misses).map_err(|why| format!("{what}: {why}"))?;
+                    let clean = row(&what, cell, go_back, &mut page, &mut misses);
+                    go_back = Some(clean.map_err(|why| format!("{what}: {why}"))?);
                 }
             }
         }
@@ -116,11 +118,23 @@ fn tables() -> Result<(String, Vec<String>), String> {
     Ok((page, misses))
 }
 
-fn row(what: &str, cell: Cell, page: &mut String, misses: &mut Vec<String>) -> Result<(), String> {
+/// Writes a row of the table. Returns the clean wire's goodput; `go_back` is that of go-back-N.
+fn row(
+    what: &str,
+    cell: Cell,
+    go_back: Option<f64>,
+    page: &mut String,
+    misses: &mut Vec<String>,
+) -> Result<f64, String> {
     let (clean, _) = goodput(cell, 0.0)?;
     let mut line = format!("| {what} | {clean:.1}");
     let mut needless = 0.0_f64;
     let floors = FLOORS[usize::from(cell.selective_repeat)];
+    let over = clean / go_back.unwrap_or(clean);
+    let _ = if go_back.is_some() { write!(line, " | {over:.3}") } else { write!(line, " | ") };
+    if over < floors[0] {
+        misses.push(format!("{what}: {over:.3} of go-back-N's goodput on a clean wire, below {}", floors[0]));
+    }
     for (loss, floor) in LOSSES.into_iter().zip(floors).skip(1) {
         let (gbps, doubled) = goodput(cell, loss).unwrap_or_else(|why| {
             misses.push(format!("{what}: {why}"));
@@ -145,7 +159,7 @@ fn row(what: &str, cell: Cell, page: &mut String, misses: &mut Vec<String>) -> R
     let _ = writeln!(line, " | {ratio:.2} |");
     println!("{} needless {needless:.2}", line.trim_end());
     page.push_str(&line);
-    Ok(())
+    Ok(clean)
 }
 
 /// Writes `page` between the marks of a document.

@@ -57,7 +57,7 @@ pub fn measure(only: &[String], timed: bool, mut each: impl FnMut(&Cost)) -> Res
     let counts = under_callgrind(only, steps.len())?;
     let mut costs = Vec::new();
     for (step, instructions) in steps.into_iter().zip(counts) {
-        let budget = steps::hostile::budget(&step, &costs);
+        let budget = steps::budget(&step, &costs);
         let instructions = recounted(&step, instructions, budget)?;
         let Step { name, what, run, .. } = step;
         let time = |_| {

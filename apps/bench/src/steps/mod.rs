@@ -7,6 +7,7 @@ mod parts;
 mod path;
 mod wire;
 
+use crate::instructions::Cost;
 use std::time::{Duration, Instant};
 
 /// One step: what `--only` calls it, what is counted once per what, how many instructions it may take, and what runs it.
@@ -67,4 +68,11 @@ pub fn all() -> Vec<Step> {
         .flatten()
         .map(|step| Step { ..*step })
         .collect()
+}
+
+/// Returns what a step may take, given what those before it took: with selective repeat 2 % more than without.
+pub fn budget(step: &Step, before: &[Cost]) -> u64 {
+    let Some(plain) = step.name.strip_suffix("-selective") else { return hostile::budget(step, before) };
+    let plain = before.iter().find(|cost| cost.name == plain);
+    plain.map_or(step.budget, |plain| step.budget.min(plain.instructions * 102 / 100))
 }

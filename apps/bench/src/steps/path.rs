@@ -12,43 +12,55 @@ pub const STEPS: &[Step] = &[
         name: "post",
         what: "a request taken by the endpoint, of 32",
         budget: 120,
-        run: |meter| run(meter, 64, Part::Post),
+        run: |meter| run(meter, Case::new(64, Part::Post)),
     },
     Step {
         name: "requester-64",
         what: "a 64 B WRITE made",
         budget: 1460,
-        run: |meter| run(meter, 64, Part::Requester),
+        run: |meter| run(meter, Case::new(64, Part::Requester)),
     },
     Step {
         name: "responder-64",
         what: "a 64 B WRITE taken in",
         budget: 1080,
-        run: |meter| run(meter, 64, Part::Responder),
+        run: |meter| run(meter, Case::new(64, Part::Responder)),
     },
     Step {
         name: "requester-4k",
         what: "a 4 KiB WRITE made",
         budget: 3940,
-        run: |meter| run(meter, 4096, Part::Requester),
+        run: |meter| run(meter, Case::new(4096, Part::Requester)),
     },
     Step {
         name: "responder-4k",
         what: "a 4 KiB WRITE taken in",
         budget: 3715,
-        run: |meter| run(meter, 4096, Part::Responder),
+        run: |meter| run(meter, Case::new(4096, Part::Responder)),
     },
     Step {
         name: "ack-make",
         what: "an ACK made, for 32 WRITEs",
         budget: 1655,
-        run: |meter| run(meter, 64, Part::Acknowledge),
+        run: |meter| run(meter, Case::new(64, Part::Acknowledge)),
     },
     Step {
         name: "ack-take",
         what: "an ACK of 32 WRITEs taken in",
         budget: 2400,
-        run: |meter| run(meter, 64, Part::Complete),
+        run: |meter| run(meter, Case::new(64, Part::Complete)),
+    },
+    Step {
+        name: "packet-64",
+        what: "a 64 B WRITE, both ends, ACK of 32",
+        budget: 2750,
+        run: |meter| run(meter, Case::new(64, Part::All)),
+    },
+    Step {
+        name: "packet-64-selective",
+        what: "the same with selective repeat: at most 2 % more",
+        budget: 2750,
+        run: |meter| run(meter, Case { selective_repeat: true, ..Case::new(64, Part::All) }),
     },
 ];
 
@@ -64,6 +76,22 @@ enum Part {
     Responder,
     Acknowledge,
     Complete,
+    /// From the request posted to its ACK taken in.
+    All,
+}
+
+#[derive(Clone, Copy)]
+struct Case {
+    /// Payload bytes of a WRITE.
+    size: u32,
+    part: Part,
+    selective_repeat: bool,
+}
+
+impl Case {
+    const fn new(size: u32, part: Part) -> Self {
+        Self { size, part, selective_repeat: false }
+    }
 }
 
 struct Bench {
@@ -75,11 +103,11 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(size: u32) -> Result<Self, String> {
+    fn new(Case { size, selective_repeat, .. }: Case) -> Result<Self, String> {
         let mtu = if size > 1024 { Mtu::M4096 } else { Mtu::M1024 };
         let [mut a, mut b] = [Host::new(0, 1, size, 64)?, Host::new(1, 1, size, 64)?];
-        a.connect(1, 2, &b.qps.clone(), mtu)?;
-        b.connect(2, 1, &a.qps.clone(), mtu)?;
+        a.connect(1, 2, &b.qps.clone(), mtu, selective_repeat)?;
+        b.connect(2, 1, &a.qps.clone(), mtu, selective_repeat)?;
         let frames = vec![vec![0; mtu.bytes() as usize + MAX_OVERHEAD]; BATCH];
         Ok(Self { a, b, now: Instant::ZERO, frames, lengths: Vec::with_capacity(BATCH) })
     }
@@ -111,14 +139,15 @@ fn give(to: &mut Host, now: Instant, frames: &[Vec<u8>], lengths: &[usize]) {
     }
 }
 
-fn run(meter: &mut Meter, size: u32, part: Part) {
-    let mut bench = Bench::new(size).expect("defaults are in their limits");
-    let request = bench.a.write_to(&bench.b, size);
+fn run(meter: &mut Meter, case: Case) {
+    let mut bench = Bench::new(case).expect("defaults are in their limits");
+    let request = bench.a.write_to(&bench.b, case.size);
     let mut part = |of: Part, units: usize, work: &mut dyn FnMut()| {
-        if of == part {
-            meter.part(units, work)
-        } else {
-            work()
+        match case.part {
+            // Each packet is counted once, where it is made.
+            Part::All => meter.part(if of == Part::Requester { units } else { 0 }, work),
+            part if part == of => meter.part(units, work),
+            _ => work(),
         }
         meter.rounds
     };

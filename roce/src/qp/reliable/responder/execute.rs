@@ -50,7 +50,7 @@ impl Responder {
             _ => return Err(self.on_duplicate(operation, arrival)),
         }
         self.execute(operation, arrival)?;
-        self.catch_up(arrival)
+        if self.holds_early() { self.catch_up(arrival) } else { Ok(()) }
     }
 
     /// The packet that is expected.

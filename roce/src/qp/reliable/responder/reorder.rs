@@ -7,7 +7,6 @@ use super::{Answer, Arrival, Refusal, Responder};
 use crate::qp::wqe;
 use crate::wire::{Bth, Operation, Reth};
 use crate::{Discard, Memory, Psn, SrqNumber};
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// Payload bytes that a queue pair holds at most, each payload rounded up to a power of two.
@@ -44,7 +43,7 @@ struct Payloads {
 /// The packets held. Memory grows with what is held, and is kept.
 #[derive(Debug)]
 pub(super) struct Reorder {
-    /// The packet that is missing.
+    /// The packet that is missing, while something is held.
     base: Psn,
     /// Which packets are here.
     held: Ring,
@@ -114,15 +113,17 @@ impl Reorder {
 
     /// All before `expected` was executed.
     fn advance_to(&mut self, expected: Psn) {
+        if self.count == 0 {
+            (self.base, self.end, self.untold) = (expected, 0, 0);
+            return;
+        }
         let by = u32::try_from(expected.distance(self.base)).unwrap_or(0);
         if by == 0 {
             return;
         }
         let (from, to) = (number(self.base), number(self.base) + u64::from(by));
-        if self.count > 0 {
-            // Of the PSNs of a READ's answer only the first is a request's: what a peer sent with the others is never executed.
-            (0..by.min(self.end)).for_each(|ahead| self.forget(self.base.plus(ahead)));
-        }
+        // Of the PSNs of a READ's answer only the first is a request's: what a peer sent with the others is never executed.
+        (0..by.min(self.end)).for_each(|ahead| self.forget(self.base.plus(ahead)));
         for stretch in (from / 64)..(to / 64).min(from / 64 + 64) {
             self.untold &= !(1 << (stretch % 64));
         }
@@ -241,6 +242,7 @@ impl Responder {
             return Err(self.on_gap(arrival.context));
         }
         let early = Early { bth, srq, operation, is_marked, length: payload.len(), place: 0 };
+        reorder.advance_to(self.expected);
         let held = reorder.hold(early, payload);
         if held == Held::Not {
             return Err(self.on_gap(arrival.context));
@@ -264,20 +266,16 @@ impl Responder {
         }
     }
 
-    /// What was missing has come: executes what waited for it.
-    #[inline]
-    pub(super) fn catch_up<M: Memory>(&mut self, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
-        match self.reorder.take() {
-            None => Ok(()),
-            Some(reorder) => self.catch_up_with(reorder, arrival),
-        }
+    /// Returns whether packets are held that came early.
+    #[inline(always)]
+    pub(super) fn holds_early(&self) -> bool {
+        self.reorder.as_ref().is_some_and(|reorder| reorder.count > 0)
     }
 
-    fn catch_up_with<M: Memory>(
-        &mut self,
-        mut reorder: Box<Reorder>,
-        arrival: &mut Arrival<'_, '_, M>,
-    ) -> Result<(), Refusal> {
+    /// What was missing has come: executes what waited for it.
+    #[cold]
+    pub(super) fn catch_up<M: Memory>(&mut self, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
+        let Some(mut reorder) = self.reorder.take() else { return Ok(()) };
         let outcome = self.execute_held(&mut reorder, arrival);
         self.reorder = Some(reorder);
         match outcome {

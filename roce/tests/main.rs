@@ -33,6 +33,7 @@ mod redirect;
 mod requester;
 mod responder;
 mod selective_repeat;
+mod selective_times;
 mod shared_receives;
 mod state_machine;
 mod telemetry;

@@ -7,14 +7,14 @@ use roce::Discard;
 use roce::qp::{CompletionStatus, RecvRequest, Remote, SendRequest};
 use roce::wire::{Aeth, AtomicEth, FetchAdd, Header, NakCode, Operation, Reth, Syndrome};
 
-const FULL: [u8; 1024] = [0xa5; 1024];
-const ANSWERED: Aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 1 };
+pub(crate) const FULL: [u8; 1024] = [0xa5; 1024];
+pub(crate) const ANSWERED: Aeth = Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 1 };
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options { memory: 1 << 16, selective_repeat: true, ack_timeout: 14, ..Options::default() }
 }
 
-fn script() -> Script {
+pub(crate) fn script() -> Script {
     Script::new(options())
 }
 
@@ -31,7 +31,7 @@ fn selective(script: &mut Script) -> (u32, u128) {
     }
 }
 
-fn say(script: &mut Script, psn: u32, held: u128) -> Result<(), Discard> {
+pub(crate) fn say(script: &mut Script, psn: u32, held: u128) -> Result<(), Discard> {
     say_ahead(script, psn, 0, held)
 }
 
@@ -41,26 +41,26 @@ fn say_ahead(script: &mut Script, psn: u32, ahead: u8, held: u128) -> Result<(),
 }
 
 /// As long as a packet may be late while no round trip was measured, and a tick of the timing wheel.
-const LATE: Duration = Duration::from_micros(25);
-const TICK: Duration = Duration::from_micros(5);
+pub(crate) const LATE: Duration = Duration::from_micros(25);
+pub(crate) const TICK: Duration = Duration::from_micros(5);
 
 /// Time passes in which nothing new is sent: a queue pair's timer is set when it is asked.
-fn pass(script: &mut Script, time: Duration) {
+pub(crate) fn pass(script: &mut Script, time: Duration) {
     assert_eq!(script.drain(), []);
     script.wait(time);
 }
 
 /// PSNs that the endpoint sends now, from the first.
-fn sends(script: &mut Script) -> Vec<u32> {
+pub(crate) fn sends(script: &mut Script) -> Vec<u32> {
     script.drain().iter().map(|(psn, _)| psn - PSN).collect()
 }
 
-fn post(script: &mut Script, request: SendRequest) {
+pub(crate) fn post(script: &mut Script, request: SendRequest) {
     let qpn = script.host.qpn;
     script.host.endpoint.post_send(script.now, qpn, request).unwrap();
 }
 
-fn write(script: &Script, id: u64, length: u32) -> SendRequest {
+pub(crate) fn write(script: &Script, id: u64, length: u32) -> SendRequest {
     SendRequest::write(id, script.host.sge(0, length), Remote { address: BASE, rkey: script.rkey() })
 }
 

@@ -395,7 +395,8 @@ impl Reliable {
     }
 
     pub(super) fn on_timeout(&mut self, common: &mut Common, context: &mut Context<'_>) {
-        match self.requester.on_timeout(context) {
+        let window = self.requester.within_reach(common.congestion.window().unwrap_or(0));
+        match self.requester.on_timeout(window, context) {
             Ok(progress) => {
                 if progress.lost && self.requester.is_unanswered() {
                     common.doubt_path(context);

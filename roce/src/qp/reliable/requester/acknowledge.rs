@@ -224,7 +224,7 @@ impl Requester {
         let rtt = self.take_sample(context.now);
         let is_asked = self.asked > self.una;
         self.deadline = self.wait().filter(|_| is_asked).map(|wait| context.now + wait);
-        self.probe_at = self.probe_wait().filter(|_| is_asked).map(|wait| context.now + wait);
+        self.probe_at = self.probe_due(context.now).filter(|_| is_asked);
         let lost = self.selective.is_some() && self.after_progress(context.now);
         (rtt, lost)
     }

@@ -76,6 +76,8 @@ pub(super) struct Requester {
     outstanding_reads: u32,
     /// One more than the newest packet of this round that asks for an answer; below `una` where none does.
     asked: u64,
+    /// When the last packet left that asks for an answer.
+    asked_at: Instant,
     /// Packets and payload bytes sent since then.
     unasked: (u32, u64),
     origin: Psn,
@@ -135,6 +137,7 @@ impl Requester {
             stream_end: 0,
             outstanding_reads: 0,
             asked: 0,
+            asked_at: Instant::ZERO,
             unasked: (0, 0),
             origin: Psn::new(0),
             mtu: 256,
@@ -317,8 +320,8 @@ impl Requester {
         self.rnr_until.or_else(|| sooner(sooner(self.deadline, self.probe_at), due))
     }
 
-    /// Time has come to `now`.
-    pub(super) fn on_timeout(&mut self, context: &mut Context<'_>) -> Result<Progress, Trouble> {
+    /// Time has come to `now`; `window` is the congestion controller's.
+    pub(super) fn on_timeout(&mut self, window: u64, context: &mut Context<'_>) -> Result<Progress, Trouble> {
         let now = context.now;
         self.rnr_until = self.rnr_until.filter(|&until| until > now);
         if self.rnr_until.is_some() {
@@ -326,7 +329,7 @@ impl Requester {
         }
         if self.deadline.is_none_or(|deadline| deadline > now) {
             if self.probe_at.is_some_and(|at| at <= now) {
-                self.ask(now);
+                self.ask(window, now);
             }
             return Ok(Progress { lost: self.detect(now), ..Progress::default() });
         }
@@ -387,17 +390,18 @@ impl Requester {
 
     /// Nothing was answered for as long as [`Self::probe_wait`] says: asks again, by one packet. This costs no retry, the timer of the
     /// retries goes on, and nothing counts as lost: the peer may only be slow.
-    fn ask(&mut self, now: Instant) {
-        self.probes = (self.probes + 1).min(MOST_PROBES);
+    fn ask(&mut self, window: u64, now: Instant) {
         self.probe_at = None;
         if self.una == self.sent {
+            self.probes = (self.probes + 1).min(MOST_PROBES);
             return;
         }
         if self.selective.is_some() {
-            self.probe(now);
+            self.probe(window, now);
             self.probe_at = self.probe_wait().map(|wait| now + wait);
             return;
         }
+        self.probes = (self.probes + 1).min(MOST_PROBES);
         let deadline = self.deadline;
         self.recovers_to = self.sent;
         self.rewind();
@@ -411,6 +415,17 @@ impl Requester {
         let doublings = self.probes + u8::from(self.selective.is_none());
         let wait = self.trip?.patience() * (1 << doublings);
         Some(self.wait().map_or(wait, |timeout| timeout.min(wait)))
+    }
+
+    /// When something is asked for again if nothing more is answered. With selective repeat that is when nothing was asked for as long
+    /// as [`Self::probe_wait`] says, and nothing was answered for half as long (RFC 9002 6.2.1 has it since the last packet): an answer
+    /// to what was sent before a lost tail puts nothing off. The answers of a READ may come slowly.
+    fn probe_due(&self, now: Instant) -> Option<Instant> {
+        let wait = self.probe_wait()?;
+        if self.selective.is_none() || self.outstanding_reads > 0 {
+            return Some(now + wait);
+        }
+        Some((self.asked_at + wait).max(now + wait / 2))
     }
 
     /// The packet that measures the round trip may be acknowledged. Returns the round trip if it is.

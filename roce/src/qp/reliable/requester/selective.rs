@@ -10,7 +10,7 @@ use super::super::ring::SPAN;
 use super::acknowledge::STALE;
 use super::holes::{Hole, Missing};
 use super::send::operation;
-use super::{Plan, Progress, Requester, Trouble};
+use super::{MOST_PROBES, Plan, Progress, Requester, Trouble};
 use crate::Psn;
 use cc::Instant;
 use core::time::Duration;
@@ -80,7 +80,7 @@ impl Requester {
         if self.una < number {
             self.answers_missing(number, context.now);
         }
-        self.probe_at = self.probe_wait().filter(|_| self.una < self.sent).map(|wait| context.now + wait);
+        self.probe_at = self.probe_due(context.now).filter(|_| self.una < self.sent);
         progress.lost |= self.after_progress(context.now);
         Ok(progress)
     }
@@ -283,11 +283,16 @@ impl Requester {
     }
 
     /// Nothing has come for too long: sends the last packet again that may be missing. The answer says what else is.
-    pub(super) fn probe(&mut self, now: Instant) {
+    pub(super) fn probe(&mut self, window: u64, now: Instant) {
         if self.is_repeating() {
-            // The window is full of what is lost as well.
-            return self.lose_all(now);
+            if self.in_flight() >= window.max(1) {
+                // The window is full of what is lost as well.
+                self.lose_all(now);
+            }
+            // What the pacer holds back asks once it leaves.
+            return;
         }
+        self.probes = (self.probes + 1).min(MOST_PROBES);
         let Self { selective: Some(selective), queue, mtu, una, sent, cursor, .. } = self else { return };
         let end = (*sent).min(*una + SPAN);
         for index in (0..=*cursor).rev() {
@@ -349,6 +354,7 @@ impl Requester {
         let wait = if self.trip.is_none() { self.wait().unwrap_or(UNKNOWN) } else { wait };
         // It asks, and what answers it tells of all that was sent before.
         self.asked = self.asked.max(self.next);
+        self.asked_at = now;
         self.unasked = (0, 0);
         if let Some(selective) = &mut self.selective {
             selective.resends(hole.number(), until, now, now + wait);

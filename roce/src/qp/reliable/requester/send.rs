@@ -125,6 +125,7 @@ impl Requester {
         self.sent = self.sent.max(self.next);
         if ack_request {
             self.asked = self.asked.max(self.next);
+            self.asked_at = context.now;
             self.unasked = (0, 0);
             self.deadline = self.deadline.or_else(|| self.wait().map(|wait| context.now + wait));
             self.probe_at = self.probe_at.or_else(|| self.probe_wait().map(|wait| context.now + wait));

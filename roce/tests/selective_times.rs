@@ -1,0 +1,60 @@
+//! When selective repeat sends something again, and when it waits.
+
+use crate::harness::script::{PSN, Script, ack};
+use crate::harness::{Options, paced};
+use crate::selective_repeat::{TICK, options, pass, post, say, script, sends, write};
+use core::time::Duration;
+
+/// The round trip of [`measured`].
+const ROUND_TRIP: Duration = Duration::from_micros(100);
+
+/// A packet that is acknowledged measures the round trip. Its variation is half of it: what is asked is waited for three times as long.
+fn measured(mut script: Script) -> Script {
+    let request = write(&script, 0, 1024);
+    post(&mut script, request);
+    assert_eq!(sends(&mut script), [0]);
+    pass(&mut script, ROUND_TRIP);
+    script.send(PSN, ack(1), &[]).unwrap();
+    script
+}
+
+/// RFC 9002 6.2.1: the time runs from the last packet on, not from the last answer.
+#[test]
+fn a_lost_tail_is_asked_for_however_late_the_answer_before_it_came() {
+    let mut script = measured(script());
+    let request = write(&script, 1, 3 * 1024);
+    post(&mut script, request);
+    assert_eq!(sends(&mut script), [1, 2, 3]);
+    pass(&mut script, ROUND_TRIP);
+    script.send(PSN + 2, ack(1), &[]).unwrap();
+    pass(&mut script, 2 * ROUND_TRIP - TICK);
+    assert_eq!(sends(&mut script), []);
+    pass(&mut script, 2 * TICK);
+    assert_eq!(sends(&mut script), [3]);
+}
+
+/// A packet leaves every 0.8 ms, far less often than a probe is due.
+#[test]
+fn what_the_pacer_holds_back_makes_nothing_else_lost() {
+    let rate = cc::Rate::from_bps(10_000_000);
+    let mut script = measured(Script::new(Options { congestion: paced(1 << 20, rate), ..options() }));
+    let request = write(&script, 1, 3 * 1024);
+    post(&mut script, request);
+    let mut sent = Vec::new();
+    while sent.len() < 3 {
+        sent.extend(sends(&mut script));
+        script.wait(Duration::from_micros(50));
+    }
+    assert_eq!(sent, [1, 2, 3]);
+    say(&mut script, 1, 0b10).unwrap();
+    // Packet 1 is lost a round trip later. It waits for the pacer, and 3 is on its way all the time.
+    for _ in 0..10 {
+        script.wait(Duration::from_micros(50));
+        assert_eq!(sends(&mut script), []);
+    }
+    assert_eq!(script.host.endpoint.report(script.host.qpn).unwrap().in_flight, 1024);
+    script.wait(Duration::from_micros(300));
+    assert_eq!(sends(&mut script), [1]);
+    script.send(PSN + 3, ack(2), &[]).unwrap();
+    assert_eq!(script.host.sent().len(), 2);
+}

@@ -111,7 +111,7 @@ fn all_hops_keep_the_queue_short() {
 fn flows_move_to_the_other_spine() {
     let rtt = Duration::from_nanos(8_800);
     let times = |format: Format, paths: u8| -> Vec<f64> {
-        let paths = (paths > 1).then_some(PathChoice { count: paths, interval: rtt });
+        let paths = (paths > 1).then_some(PathChoice { count: paths, interval: rtt, spray: false });
         let congestion = Congestion { paths, format, ..hpcc(rtt) };
         let topology = Topology::leaf_spine(2, 2, 2, LINE, LINE, HOP);
         let flows = vec![flow(0, 2, 20_000_000, 0), flow(1, 3, 20_000_000, 0)];
@@ -136,7 +136,7 @@ fn flows_move_to_the_other_spine() {
 fn flows_move_off_slow_spines_by_every_format() {
     let rtt = Duration::from_nanos(8_800);
     let longest_of = |format: Format, paths: u8| -> Vec<f64> {
-        let paths = (paths > 1).then_some(PathChoice { count: paths, interval: rtt });
+        let paths = (paths > 1).then_some(PathChoice { count: paths, interval: rtt, spray: false });
         let congestion = Congestion { paths, format, ..hpcc(rtt) };
         let topology = Topology::leaf_spine(2, 2, 2, LINE, Rate::from_gbps(50), HOP);
         let setup =

@@ -35,6 +35,7 @@ mod responder;
 mod selective_repeat;
 mod selective_times;
 mod shared_receives;
+mod spray;
 mod state_machine;
 mod telemetry;
 mod told;

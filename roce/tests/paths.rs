@@ -30,9 +30,15 @@ struct Seen {
 
 fn paced(paths: u8) -> Options {
     let adjust = match paths {
-        1 => |congestion: &mut Congestion| congestion.paths = Some(PathChoice { count: 1, interval: EVERY }),
-        2 => |congestion: &mut Congestion| congestion.paths = Some(PathChoice { count: 2, interval: EVERY }),
-        _ => |congestion: &mut Congestion| congestion.paths = Some(PathChoice { count: 4, interval: EVERY }),
+        1 => |congestion: &mut Congestion| {
+            congestion.paths = Some(PathChoice { count: 1, interval: EVERY, spray: false })
+        },
+        2 => |congestion: &mut Congestion| {
+            congestion.paths = Some(PathChoice { count: 2, interval: EVERY, spray: false })
+        },
+        _ => |congestion: &mut Congestion| {
+            congestion.paths = Some(PathChoice { count: 4, interval: EVERY, spray: false })
+        },
     };
     // A tenth of the links that the switches tell of.
     let congestion = CongestionAlgorithm::Fixed { window: 32 * 1024, rate: Some(Rate::from_gbps(1)) };
@@ -131,7 +137,7 @@ fn requests_go_over_to_the_less_loaded_path_once_nothing_is_on_its_way() {
 /// Probes speak any format, and answers may be ratios.
 #[test]
 fn any_format_tells_how_loaded_paths_are() {
-    const TWO: Option<PathChoice> = Some(PathChoice { count: 2, interval: EVERY });
+    const TWO: Option<PathChoice> = Some(PathChoice { count: 2, interval: EVERY, spray: false });
     let ways: [fn(&mut Congestion); 6] = [
         |congestion| (congestion.paths, congestion.format) = (TWO, Format::Ioam),
         |congestion| (congestion.paths, congestion.format) = (TWO, Format::Aecn),
@@ -212,7 +218,8 @@ fn hpcc_goes_on_with_its_rate() {
     let config = HpccConfig::new(Rate::from_gbps(1), EVERY, NonZeroU32::new(4).unwrap());
     options.congestion = CongestionAlgorithm::Hpcc(config);
     options.probe_interval = Some(EVERY);
-    options.adjust = |congestion| congestion.paths = Some(PathChoice { count: 2, interval: EVERY });
+    options.adjust =
+        |congestion| congestion.paths = Some(PathChoice { count: 2, interval: EVERY, spray: false });
     let (pair, _) = write(options, |index, _| if index == 0 { 0.94 } else { 0.1 });
     assert_eq!(moves(&pair), 1);
     let rate = pair.reports()[0].unwrap().rate.unwrap();

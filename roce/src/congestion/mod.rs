@@ -227,10 +227,10 @@ impl CongestionControl {
         self.telemetry.as_ref().map_or(Brings::Nothing, |telemetry| telemetry.rides_with_data(room))
     }
 
-    /// Returns the headers of requests: those of the chosen path if there are several.
+    /// Returns the headers of requests: those of path `way` with spraying, else of the chosen path if there are several.
     #[inline]
-    pub(crate) fn template<'a>(&'a self, own: &'a Template) -> &'a Template {
-        self.telemetry.as_ref().and_then(|telemetry| telemetry.template()).unwrap_or(own)
+    pub(crate) fn template<'a>(&'a self, way: Option<u8>, own: &'a Template) -> &'a Template {
+        self.telemetry.as_ref().and_then(|telemetry| telemetry.template(way)).unwrap_or(own)
     }
 
     /// Returns what feedback may ride behind an Acknowledge that leaves now.

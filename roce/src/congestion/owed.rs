@@ -103,7 +103,8 @@ impl CongestionControl {
         frame: &mut [u8],
     ) -> Option<usize> {
         let telemetry = self.sending_telemetry(transport)?;
-        let paths = telemetry.paths.as_mut().filter(|paths| paths.due_at() <= transport.now)?;
+        let paths =
+            telemetry.paths.as_mut().filter(|paths| paths.due_at().is_some_and(|at| at <= transport.now))?;
         let template = paths.on_probe(transport.now, telemetry.prober.sent());
         let written = write_probe(transport, telemetry.prober.psn(), telemetry.format, &template, frame);
         telemetry.prober.skip();
@@ -121,7 +122,7 @@ impl CongestionControl {
     ) -> Option<usize> {
         let telemetry = self.sending_telemetry(transport)?;
         telemetry.prober.due_at().filter(|&at| at <= transport.now)?;
-        let template = telemetry.template().unwrap_or(transport.template);
+        let template = telemetry.probe_template().unwrap_or(transport.template);
         let length = write_probe(transport, telemetry.prober.psn(), telemetry.format, template, frame)?;
         telemetry.prober.on_sent(transport.now);
         if let Some(fallback) = &mut telemetry.fallback {

@@ -16,11 +16,33 @@ pub struct PathChoice {
     pub count: u8,
     /// One of them after the other is probed this often while data is in flight: about a base round trip.
     pub interval: Duration,
+    /// Packets are sprayed over all of them, which needs selective repeat. Then data measures them, and
+    /// the queue pair's own probes take turns; `interval` says nothing.
+    pub spray: bool,
 }
 
 impl PathChoice {
     /// The most paths of one queue pair.
     pub const MOST: u8 = 8;
+
+    /// Checks whether a queue pair can spray, if this asks for it. Otherwise returns why not, and the remedy.
+    pub(crate) const fn check_spray(
+        &self,
+        is_reliable: bool,
+        is_selective: bool,
+    ) -> Result<(), &'static str> {
+        if !self.spray {
+            Ok(())
+        } else if self.count < 2 || self.count > Self::MOST {
+            Err("the number of paths is not 2 to 8; choose one of these")
+        } else if !is_reliable {
+            Err("only reliable connections can spray; leave spray out for UC and UD")
+        } else if !is_selective {
+            Err("the peer has not agreed on selective repeat; turn it on at both ends, or leave spray out")
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// The path elsewhere must be less loaded by this share of a link, with our own load on it.
@@ -65,6 +87,7 @@ pub(super) struct Paths {
     ways: Vec<Way>,
     current: usize,
     interval: Duration,
+    sprays: bool,
     /// What our own link carries, where that is known.
     line_rate: Option<Rate>,
     /// Which way the next probe takes, and when.
@@ -99,6 +122,7 @@ impl Paths {
             ways,
             current: 0,
             interval: choice.interval.clamp(Duration::from_micros(1), LONGEST_INTERVAL),
+            sprays: choice.spray,
             line_rate,
             next: 0,
             due_at: Instant::ZERO,
@@ -124,13 +148,20 @@ impl Paths {
         self.ways.iter_mut().map(|way| &mut way.template)
     }
 
-    /// The headers of requests.
-    pub(super) fn template(&self) -> &Template {
-        &self.ways[self.current].template
+    /// Returns the headers of requests: those of path `way`, or of the path that all take.
+    pub(super) fn template(&self, way: Option<u8>) -> &Template {
+        let way = way.map_or(self.current, usize::from);
+        &self.ways[way.min(self.ways.len() - 1)].template
     }
 
-    pub(super) const fn due_at(&self) -> Instant {
-        self.due_at
+    /// Returns when the next path is probed. With spraying no path is chosen for all.
+    pub(super) const fn due_at(&self) -> Option<Instant> {
+        if self.sprays { None } else { Some(self.due_at) }
+    }
+
+    /// Returns the path that probe `number` takes, with spraying.
+    pub(super) fn of_probe(&self, number: u64) -> Option<u8> {
+        self.sprays.then(|| (number % self.ways.len() as u64) as u8)
     }
 
     /// A probe leaves as number `number`; along this way.

@@ -192,10 +192,16 @@ impl Telemetry {
         if subscribes { Brings::Subscription } else { Brings::Nothing }
     }
 
-    /// Returns the headers of the chosen path.
+    /// Returns the headers of path `way` with spraying, else of the chosen path.
     #[inline]
-    pub(super) fn template(&self) -> Option<&Template> {
-        self.paths.as_ref().map(|paths| paths.template())
+    pub(super) fn template(&self, way: Option<u8>) -> Option<&Template> {
+        self.paths.as_ref().map(|paths| paths.template(way))
+    }
+
+    /// Returns the headers of the next probe, if they are not the connection's own.
+    pub(super) fn probe_template(&self) -> Option<&Template> {
+        let way = self.paths.as_ref()?.of_probe(self.prober.sent());
+        self.template(way)
     }
 
     #[inline]
@@ -225,14 +231,14 @@ impl Telemetry {
         self.collector.as_ref().is_some_and(|collector| collector.may_have_due())
             || due(self.prober.due_at())
             || due(self.sampler.setup_due_at())
-            || self.paths.is_some()
+            || self.paths.as_ref().is_some_and(|paths| paths.due_at().is_some())
             || self.fallback.as_ref().is_some_and(Fallback::is_news)
     }
 
     /// Returns when telemetry has something to send while data is in flight.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
-        let paths = self.paths.as_ref().map(|paths| paths.due_at());
+        let paths = self.paths.as_ref().and_then(|paths| paths.due_at());
         sooner(sooner(self.prober.due_at(), self.sampler.setup_due_at()), paths)
     }
 

@@ -116,6 +116,8 @@ pub enum ControlError {
     Congestion(ConfigError),
     #[error("telemetry in the format {format} needs IPv6, the peer is {address}: use hpcc, int-md or ifa")]
     Format { format: crate::wire::Format, address: IpAddr },
+    #[error("spray on QP {qpn}: {reason}")]
+    Spray { qpn: Qpn, reason: &'static str },
 }
 
 /// All queue pairs, completion queues and memory regions of one poll-mode core.

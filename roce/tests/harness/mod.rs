@@ -283,6 +283,8 @@ pub struct Pair {
     pub faults: Faults,
     pub random: Random,
     pub filter: Option<Filter>,
+    /// How much later than others the frame comes that the filter saw last.
+    pub late: Option<Box<dyn FnMut() -> Duration>>,
     pub frames: u64,
     pub options: Options,
     on_the_way: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
@@ -307,6 +309,7 @@ impl Pair {
             faults: Faults::default(),
             random: Random(1),
             filter: None,
+            late: None,
             frames: 0,
             options,
             on_the_way: BTreeMap::new(),
@@ -404,10 +407,11 @@ impl Pair {
             let at = 14 + self.random.below(frame.len() as u64 - 14) as usize;
             frame[at] ^= 1 << self.random.below(8);
         }
+        let detour = self.late.as_mut().map_or(Duration::ZERO, |late| late());
         let copies = 1 + u64::from(self.random.chance(self.faults.duplicate));
         for copy in 0..copies {
             let late = if self.random.chance(self.faults.reorder) { self.random.below(20_000) } else { 0 };
-            let at = self.now + self.options.delay + Duration::from_nanos(late);
+            let at = self.now + self.options.delay + detour + Duration::from_nanos(late);
             self.on_the_way.insert((at, self.frames * 2 + copy), (1 - from, frame.clone()));
         }
     }

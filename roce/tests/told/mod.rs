@@ -188,7 +188,7 @@ impl Setting {
         let mut congestion = Congestion::new(self.algorithm()).probing(Some(T));
         congestion.in_band = if self.in_band { NonZeroU32::new(2) } else { None };
         congestion.ratio_only = self.ratio_only;
-        congestion.paths = self.paths.then_some(PathChoice { count: 3, interval: T });
+        congestion.paths = self.paths.then_some(PathChoice { count: 3, interval: T, spray: false });
         RtsSettings {
             send_psn: Psn::new(PSN),
             ack_timeout: AckTimeout::new(0),

@@ -62,7 +62,7 @@ impl CongestionChoice {
         let interval = self.probe_interval.or(self.base_rtt).ok_or_else(|| {
             ChoiceError::of("paths", count, "needs the time between probes; add {probe_interval=100us}")
         })?;
-        Ok(Some(PathChoice { count, interval }))
+        Ok(Some(PathChoice { count, interval, spray: false }))
     }
 
     fn takes_telemetry(&self) -> bool {

@@ -199,7 +199,10 @@ mod tests {
         let of = |text: &str| rule(text).unwrap().congestion.paths;
         let hpcc = "cc = 'hpcc'\nline_rate = '10G'\nbase_rtt = '20us'";
         let interval = std::time::Duration::from_micros(20);
-        assert_eq!(of(&format!("{hpcc}\npaths = 4")), Some(roce::qp::PathChoice { count: 4, interval }));
+        assert_eq!(
+            of(&format!("{hpcc}\npaths = 4")),
+            Some(roce::qp::PathChoice { count: 4, interval, spray: false })
+        );
         assert_eq!((of(&format!("{hpcc}\npaths = 1")), of(hpcc)), (None, None));
     }
 

@@ -194,11 +194,12 @@ impl Reliable {
             None => Header::Connected { service: Service::Rc, bth, operation: plan.operation },
             Some(srq) => Header::Extended { bth, srq, operation: plan.operation },
         };
+        let way = self.requester.way(context.now);
         let fill = |into: &mut [u8]| {
             Ok(buffers::gather(memory, context.regions, common.identity.pd, plan.data, plan.offset, into)?)
         };
         let (template, identification) =
-            (common.congestion.template(&connection.template), common.identification);
+            (common.congestion.template(way, &connection.template), common.identification);
         let written = match frame.get_mut(brings.inserted()..) {
             Some(behind) => write(template, identification, &header, plan.length, behind, fill),
             None => Err(Failure::Frame),
@@ -210,6 +211,9 @@ impl Reliable {
         match written {
             Ok(length) => {
                 let number = self.requester.commit(payload, ack_request, context);
+                if let Some(way) = way {
+                    self.requester.took(number, way, context.now);
+                }
                 context.counters.tx_payload_bytes += u64::from(payload);
                 common.congestion.on_data_sent(context.now, number, payload, length, brings);
                 Some(length)

@@ -1,7 +1,9 @@
 //! What a sender knows of a peer that takes packets out of order: what the peer has, what is missing, and since when.
 
 use super::super::ring::{Ring, SPAN};
+use super::spray::Spray;
 use crate::wheel::sooner;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use cc::Instant;
 use core::time::Duration;
@@ -25,6 +27,8 @@ pub(super) struct Hole {
     pub(super) missing: Missing,
     /// It waits to be sent or asked for again.
     pub(super) is_lost: bool,
+    /// Something that left later on the same path has arrived. Without spraying there is one path.
+    is_overtaken: bool,
     /// If it does not come until then it is lost.
     due: Instant,
     /// When it was sent or asked for again.
@@ -65,11 +69,14 @@ pub(super) struct Selective {
     reported: u64,
     /// Losses since a packet was late, up to [`CALM`].
     calm: u8,
+    /// If packets leave over several paths.
+    pub(super) spray: Option<Box<Spray>>,
 }
 
 impl Selective {
-    pub(super) const fn new() -> Self {
+    pub(super) const fn new(spray: Option<Box<Spray>>) -> Self {
         Self {
+            spray,
             base: 0,
             held: Ring::new(),
             heard: 0,
@@ -230,9 +237,34 @@ impl Selective {
         let number = missing.number;
         let at = self.holes.partition_point(|hole| hole.number() < number);
         if self.holes.get(at).is_none_or(|hole| hole.number() != number) {
-            self.holes.insert(at, Hole { missing, is_lost: false, due, resent: None });
+            let is_overtaken =
+                missing.is_answer || self.spray.as_ref().is_none_or(|spray| spray.is_overtaken(number));
+            self.holes.insert(at, Hole { missing, is_lost: false, is_overtaken, due, resent: None });
             self.due = sooner(self.due, Some(due));
         }
+    }
+
+    /// Finds what has been overtaken on its own path by now: that may be late until `due`.
+    pub(super) fn overtake(&mut self, due: Instant) {
+        let Some(spray) = &self.spray else { return };
+        for hole in self.holes.iter_mut().filter(|hole| !hole.is_overtaken && hole.resent.is_none()) {
+            if spray.is_overtaken(hole.number()) {
+                (hole.is_overtaken, hole.due) = (true, hole.due.min(due));
+                self.due = sooner(self.due, Some(hole.due));
+            }
+        }
+    }
+
+    /// What is missing is not the fault of the paths.
+    pub(super) fn excuse_paths(&mut self) {
+        self.holes.iter_mut().for_each(|hole| hole.is_overtaken = true);
+    }
+
+    /// Returns whether nothing has arrived that left after the missing packet `number` on the same path. Only its first loss says so.
+    pub(super) fn take_silence(&mut self, number: u64) -> bool {
+        let at = self.holes.partition_point(|hole| hole.number() < number);
+        let hole = self.holes.get_mut(at).filter(|hole| hole.number() == number);
+        hole.is_some_and(|hole| !core::mem::replace(&mut hole.is_overtaken, true))
     }
 
     /// A packet is lost unless it is there. Returns whether it is lost.
@@ -305,7 +337,9 @@ impl Selective {
             self.lost -= usize::from(hole.is_lost);
             // What comes sooner after its repetition than a round trip was only late.
             let was_late = hole.resent.is_none_or(|at| now < at + soon);
-            self.calm = if was_late { 0 } else { (self.calm + 1).min(CALM) };
+            if hole.is_overtaken || hole.resent.is_some() {
+                self.calm = if was_late { 0 } else { (self.calm + 1).min(CALM) };
+            }
             false
         });
         self.holes = holes;

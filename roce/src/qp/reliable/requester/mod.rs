@@ -6,6 +6,7 @@ mod local;
 mod round_trip;
 mod selective;
 mod send;
+mod spray;
 mod waiting;
 
 use super::super::send_queue::SendQueue;
@@ -23,6 +24,7 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 use holes::Selective;
 use round_trip::RoundTrip;
+use spray::Spray;
 
 pub(in crate::qp) use local::run;
 pub(in crate::qp) use send::{Plan, operation};
@@ -169,7 +171,9 @@ impl Requester {
     /// RTR to RTS.
     pub(super) fn connect(&mut self, mtu: u32, selective_repeat: bool, settings: &RtsSettings) {
         self.mtu = mtu;
-        self.selective = selective_repeat.then(|| Box::new(Selective::new()));
+        let paths = settings.congestion.paths.filter(|paths| paths.spray);
+        let spray = paths.map(|paths| Box::new(Spray::new(paths.count)));
+        self.selective = selective_repeat.then(|| Box::new(Selective::new(spray)));
         self.origin = settings.send_psn;
         self.timeout = AckTimeout::duration(settings.ack_timeout);
         self.retry_count = settings.retry_count;
@@ -249,7 +253,7 @@ impl Requester {
     #[cold]
     pub(super) fn ask_again(&mut self, now: Instant) {
         if self.selective.is_some() {
-            self.lose_all(now);
+            self.lose_blameless(now);
         } else {
             self.rewind();
         }
@@ -413,7 +417,7 @@ impl Requester {
     fn probe_wait(&self) -> Option<Duration> {
         // With go-back-N asking means sending all again: only what is surely lost is worth that.
         let doublings = self.probes + u8::from(self.selective.is_none());
-        let wait = self.trip?.patience() * (1 << doublings);
+        let wait = self.trip?.patience().max(self.spray_patience()) * (1 << doublings);
         Some(self.wait().map_or(wait, |timeout| timeout.min(wait)))
     }
 

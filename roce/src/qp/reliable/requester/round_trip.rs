@@ -6,6 +6,9 @@ use core::time::Duration;
 /// The shortest wait: round trips of paths without delay are as long as a poll loop's pauses.
 const SHORTEST: Duration = Duration::from_micros(20);
 
+/// How late a packet may be on any path.
+const SLACK: Duration = Duration::from_micros(5);
+
 /// A smoothed round trip and its variation, in ns: up to 4 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RoundTrip {
@@ -40,6 +43,11 @@ impl RoundTrip {
 
     pub(super) const fn shortest(&self) -> Duration {
         nanos(self.shortest.get())
+    }
+
+    /// Returns the longest that a round trip takes as far as the measurements tell.
+    pub(super) fn latest(&self) -> Duration {
+        self.smoothed() + (self.smoothed() / 2).max(nanos(self.variation) * 4).max(SLACK)
     }
 
     /// Returns after which time without an answer something is asked for again: two round trips at the least, as RFC 8985 7.2 has it

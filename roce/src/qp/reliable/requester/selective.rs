@@ -70,7 +70,7 @@ impl Requester {
         }
         selective.gives_up();
         let before = selective.heard().max(number);
-        self.take_claim(from, held);
+        self.take_claim(from, held, context.now);
         progress.rtt = self.take_sample(context.now).or(progress.rtt);
         let heard = self.selective.as_ref().map_or(before, |selective| selective.heard());
         if number < heard {
@@ -94,7 +94,7 @@ impl Requester {
     }
 
     /// Notes what the peer holds of the 128 packets from `from` on.
-    fn take_claim(&mut self, from: u64, held: u128) {
+    fn take_claim(&mut self, from: u64, held: u128, now: Instant) {
         let Self { selective: Some(selective), queue, mtu, .. } = self else { return };
         let mut new = held & !selective.held(from);
         while new != 0 {
@@ -106,6 +106,9 @@ impl Requester {
             if !wqe.is_answered() || number == wqe.first {
                 selective.holds(number);
                 selective.goes_away(packet_of(wqe, number, *mtu));
+                if let Some(spray) = &mut selective.spray {
+                    spray.arrived(number, now);
+                }
             }
         }
     }
@@ -117,6 +120,8 @@ impl Requester {
         let index = queue.partition_point(|wqe| wqe.end() <= from);
         for wqe in queue.iter().skip(index).take_while(|wqe| wqe.first < to) {
             for missing in missing_of(wqe, *mtu, false, from, to) {
+                let other = selective.spray.as_ref().filter(|spray| !spray.is_overtaken(missing.number));
+                let late = other.map_or(late, |spray| spray.lateness(missing.number).unwrap_or(UNKNOWN));
                 selective.misses(missing, now + late);
             }
         }
@@ -144,11 +149,16 @@ impl Requester {
 
     /// Something was acknowledged, or arrived early. Returns whether there is a loss that congestion control has not heard of.
     pub(super) fn after_progress(&mut self, now: Instant) -> bool {
+        let late = self.lateness();
         let Self { selective: Some(selective), una, trip, .. } = self else { return false };
         selective.acknowledged(*una);
+        if let Some(spray) = &mut selective.spray {
+            spray.advance_to(*una, now);
+        }
         if !selective.has_holes() {
             return false;
         }
+        selective.overtake(now + late);
         selective.fill(*una, now, trip.map(|trip| trip.shortest()));
         self.detect(now)
     }
@@ -173,6 +183,29 @@ impl Requester {
             (Some(trip), Some(selective)) => selective.reordering(trip.smoothed(), trip.shortest()),
             _ => LATE,
         }
+    }
+
+    /// Returns the path over which the packet of [`Self::plan`] leaves, with spraying.
+    #[inline]
+    pub(in crate::qp) fn way(&self, now: Instant) -> Option<u8> {
+        let selective = self.selective.as_ref()?;
+        let spray = selective.spray.as_ref()?;
+        Some(selective.first_lost().map_or_else(|| spray.pick(now), |hole| spray.pick_again(hole.number())))
+    }
+
+    /// Packet `number` left over `way`.
+    pub(in crate::qp) fn took(&mut self, number: u64, way: u8, now: Instant) {
+        let Some(selective) = &mut self.selective else { return };
+        let is_silent = selective.take_silence(number);
+        if let Some(spray) = &mut selective.spray {
+            spray.took(number, way, is_silent, now);
+        }
+    }
+
+    /// How long an answer may take over the slowest path; nothing without spraying.
+    pub(super) fn spray_patience(&self) -> Duration {
+        let spray = self.selective.as_ref().and_then(|selective| selective.spray.as_ref());
+        spray.and_then(|spray| spray.patience()).unwrap_or_default()
     }
 
     /// The peer has all before `number`.
@@ -279,7 +312,15 @@ impl Requester {
         if let Some(selective) = &mut self.selective {
             selective.gives_up();
         }
+        self.lose_blameless(now);
+    }
+
+    /// Sends again all that is missing, which is not the fault of the paths.
+    pub(super) fn lose_blameless(&mut self, now: Instant) {
         self.lose_all(now);
+        if let Some(selective) = &mut self.selective {
+            selective.excuse_paths();
+        }
     }
 
     /// Nothing has come for too long: sends the last packet again that may be missing. The answer says what else is.
@@ -349,7 +390,8 @@ impl Requester {
         let index = self.queue.partition_point(|wqe| wqe.end() <= hole.number());
         let until = self.queue.get(index).map_or(hole.number() + 1, |wqe| self.until(hole, wqe));
         let until = if hole.missing.is_answer { until } else { hole.number() + 1 };
-        let wait = self.trip.map_or(LATE, |trip| trip.smoothed()) + self.lateness();
+        let wait =
+            self.trip.map_or(LATE, |trip| trip.smoothed()).max(self.spray_patience()) + self.lateness();
         // Without a round trip that was measured nothing says how long it takes: the timer does.
         let wait = if self.trip.is_none() { self.wait().unwrap_or(UNKNOWN) } else { wait };
         // It asks, and what answers it tells of all that was sent before.

@@ -1,0 +1,319 @@
+//! Spraying with selective repeat: packets leave over several paths, told apart by UDP source port, each of which keeps its own order.
+//!
+//! A packet is lost once one that left later on the same path has arrived; what other paths bring proves nothing. If nothing arrives on
+//! a path for longer than it ever takes, the path is left, and tried again now and then by one packet
+//! ([`Paths`](crate::congestion) has the headers).
+
+use super::super::ring::SPAN;
+use super::round_trip::RoundTrip;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use cc::Instant;
+use core::time::Duration;
+
+/// A packet left over the path of the low bits.
+const TAKEN: u8 = 0x80;
+/// It left again: its arrival proves nothing about either path.
+const AGAIN: u8 = 0x40;
+/// It arrived.
+const ARRIVED: u8 = 0x20;
+const WAY: u8 = 0x07;
+
+/// Waits for a path's slowest answer until a path that was left is tried again: so many, then twice as many each time.
+const REST: u32 = 8;
+/// Doublings of that.
+const MOST_STRIKES: u8 = 6;
+/// A path that no answer measured may take so many times as long as those measured.
+const UNMEASURED: u32 = 8;
+/// A path with a longer queue than the others gets one turn of so many.
+const SLOW_TURNS: u8 = 8;
+/// A queue that is longer by less is as long.
+const SAME_QUEUE: Duration = Duration::from_micros(2);
+
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    trip: Option<RoundTrip>,
+    /// One more than the highest packet that arrived over it.
+    top: u64,
+    /// The packet that measures it.
+    sample: Option<(u64, Instant)>,
+    /// It was left until then.
+    left: Option<Instant>,
+    /// How often in a row.
+    strikes: u8,
+    /// The one packet on a path that is left, or was never measured.
+    trial: Option<u64>,
+    /// Its queue is longer than those of others.
+    is_slow: bool,
+    /// Turns that it was passed over.
+    passed: u8,
+}
+
+/// The paths of a queue pair, and which packet took which.
+#[derive(Debug)]
+pub(super) struct Spray {
+    ways: Vec<Way>,
+    /// By number modulo [`SPAN`].
+    taken: Box<[u8]>,
+    /// All before this packet arrived.
+    base: u64,
+    /// One more than the highest packet that left.
+    next: u64,
+    turn: u8,
+}
+
+impl Spray {
+    /// `count` paths, 2 to 8, that carried nothing yet.
+    pub(super) fn new(count: u8) -> Self {
+        let way = Way {
+            trip: None,
+            top: 0,
+            sample: None,
+            left: None,
+            strikes: 0,
+            trial: None,
+            is_slow: false,
+            passed: 0,
+        };
+        Self {
+            ways: alloc::vec![way; count.into()],
+            taken: alloc::vec![0; SPAN as usize].into_boxed_slice(),
+            base: 0,
+            next: 0,
+            turn: count - 1,
+        }
+    }
+
+    const fn place(number: u64) -> usize {
+        (number % SPAN) as usize
+    }
+
+    /// Returns the path that packet `number` took, if it is known.
+    pub(super) fn way_of(&self, number: u64) -> Option<u8> {
+        let taken = self.taken[Self::place(number)];
+        let is_known = taken & TAKEN != 0 && number < self.next && self.next - number <= SPAN;
+        is_known.then_some(taken & WAY)
+    }
+
+    fn way(&self, number: u64) -> Option<&Way> {
+        self.ways.get(usize::from(self.way_of(number)?))
+    }
+
+    /// Paths in the order of their turns, except `except`.
+    fn turns(&self, except: Option<u8>) -> impl Iterator<Item = (u8, &Way)> {
+        let count = self.ways.len() as u8;
+        let turns = (1..=count).map(move |step| (self.turn + step) % count);
+        turns.filter(move |&way| Some(way) != except).map(|way| (way, &self.ways[usize::from(way)]))
+    }
+
+    /// Returns the path of the next packet that leaves for the first time.
+    pub(super) fn pick(&self, now: Instant) -> u8 {
+        let carries = |way: &Way| match (way.trip, way.left) {
+            (Some(_), None) => !way.is_slow || way.passed >= SLOW_TURNS,
+            (None, None) => way.trial.is_none(),
+            (_, Some(until)) => way.trial.is_none() && until <= now,
+        };
+        let next = self.turns(None).find(|(_, way)| carries(way));
+        next.map_or_else(|| self.usable(None), |(way, _)| way)
+    }
+
+    /// Returns the path over which packet `number` leaves again: another one than before.
+    pub(super) fn pick_again(&self, number: u64) -> u8 {
+        self.usable(self.way_of(number))
+    }
+
+    /// Returns a path that was measured and not left. If there is none, the first that was not left, or the one left the longest ago.
+    fn usable(&self, except: Option<u8>) -> u8 {
+        let is_live = |(_, way): &(u8, &Way)| way.left.is_none() && way.trip.is_some();
+        let live = self.turns(except).find(is_live).or_else(|| self.turns(None).find(is_live));
+        let waits = |&way: &usize| (self.ways[way].left, Some(way as u8) == except);
+        let longest = || (0..self.ways.len()).min_by_key(waits).unwrap_or(0) as u8;
+        live.map_or_else(longest, |(way, _)| way)
+    }
+
+    /// Packet `number` left over `way`. `is_silent`: it leaves again, and nothing later arrived over the path that it took before.
+    pub(super) fn took(&mut self, number: u64, way: u8, is_silent: bool, now: Instant) {
+        let before = self.way_of(number);
+        let is_again = number < self.next;
+        self.taken[Self::place(number)] = TAKEN | way | if is_again { AGAIN } else { 0 };
+        if is_again {
+            if let Some(before) = before {
+                self.lost(number, before, is_silent, now);
+            }
+            return;
+        }
+        self.next = number + 1;
+        let count = self.ways.len() as u8;
+        let mut passed = (self.turn + 1) % count;
+        while passed != way {
+            self.ways[usize::from(passed)].passed = self.ways[usize::from(passed)].passed.saturating_add(1);
+            passed = (passed + 1) % count;
+        }
+        self.turn = way;
+        let way = &mut self.ways[usize::from(way)];
+        way.passed = 0;
+        way.sample = way.sample.or(Some((number, now)));
+        if way.left.is_some() || way.trip.is_none() {
+            way.trial = way.trial.or(Some(number));
+        }
+    }
+
+    /// Packet `number` was lost on `way`.
+    fn lost(&mut self, number: u64, way: u8, is_silent: bool, now: Instant) {
+        let rest = self.latest(way).unwrap_or(Duration::from_millis(1)) * REST;
+        let way = &mut self.ways[usize::from(way)];
+        way.sample = way.sample.filter(|&(sample, _)| sample != number);
+        let was_trial = way.trial == Some(number);
+        if was_trial {
+            way.trial = None;
+        }
+        if was_trial || is_silent && way.left.is_none() {
+            way.left = Some(now + rest * (1 << way.strikes));
+            way.strikes = (way.strikes + 1).min(MOST_STRIKES);
+        }
+    }
+
+    /// Packet `number` arrived.
+    pub(super) fn arrived(&mut self, number: u64, now: Instant) {
+        let taken = &mut self.taken[Self::place(number)];
+        let before = *taken;
+        *taken |= ARRIVED;
+        if before & (TAKEN | AGAIN | ARRIVED) != TAKEN {
+            return;
+        }
+        let way = &mut self.ways[usize::from(before & WAY)];
+        way.top = way.top.max(number + 1);
+        if way.left.is_some() || way.trial.is_some() {
+            (way.left, way.strikes, way.trial) = (None, 0, None);
+        }
+        if let Some((_, since)) = way.sample.filter(|&(sample, _)| sample == number) {
+            way.sample = None;
+            way.trip = Some(RoundTrip::measured(way.trip, now.saturating_since(since)));
+            self.compare();
+        }
+    }
+
+    /// All before `number` arrived.
+    pub(super) fn advance_to(&mut self, number: u64, now: Instant) {
+        for arrived in self.base.max(number.saturating_sub(SPAN))..number {
+            self.arrived(arrived, now);
+        }
+        self.base = self.base.max(number);
+    }
+
+    /// Notes which paths have the longer queues: a queue is what a round trip takes beyond the shortest one.
+    fn compare(&mut self) {
+        let queue = |way: &Way| way.trip.map(|trip| trip.smoothed().saturating_sub(trip.shortest()));
+        let live = self.ways.iter().filter(|way| way.left.is_none());
+        let least = live.filter_map(queue).min().unwrap_or_default();
+        for way in &mut self.ways {
+            let Some((trip, queue)) = way.trip.zip(queue(way)) else { continue };
+            way.is_slow = queue > least + SAME_QUEUE.max(trip.shortest() / 4);
+        }
+    }
+
+    /// Returns whether something that left after packet `number` has arrived over the same path.
+    pub(super) fn is_overtaken(&self, number: u64) -> bool {
+        self.way(number).is_some_and(|way| number < way.top)
+    }
+
+    /// The longest that an answer takes over this path, if that is known.
+    fn latest(&self, way: u8) -> Option<Duration> {
+        let unmeasured = || self.slowest().map(|slowest| slowest * UNMEASURED);
+        self.ways[usize::from(way)].trip.map(|trip| trip.latest()).or_else(unmeasured)
+    }
+
+    /// Returns how much longer packet `number` may take than what arrives now over other paths; `None` while nothing is measured.
+    pub(super) fn lateness(&self, number: u64) -> Option<Duration> {
+        let shortest = self.ways.iter().filter_map(|way| way.trip).map(|trip| trip.shortest()).min()?;
+        Some(self.latest(self.way_of(number)?)?.saturating_sub(shortest))
+    }
+
+    /// Returns the longest that an answer takes over the paths measured.
+    fn slowest(&self) -> Option<Duration> {
+        let live = self.ways.iter().filter(|way| way.left.is_none());
+        live.filter_map(|way| way.trip).map(|trip| trip.latest()).max()
+    }
+
+    /// Returns how long an answer may take, whatever path the packet took.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let on_trial = self.ways.iter().any(|way| way.trip.is_none() && way.trial.is_some());
+        self.slowest().map(|slowest| slowest * if on_trial { UNMEASURED } else { 1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn micros(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1000)
+    }
+
+    /// Sends packet `number` for the first time. Returns its path.
+    fn send(spray: &mut Spray, number: u64, at: u64) -> u8 {
+        let way = spray.pick(micros(at));
+        spray.took(number, way, false, micros(at));
+        way
+    }
+
+    /// Four paths of 10, 20, 30 and 40 µs, measured by one packet each.
+    fn measured() -> Spray {
+        let mut spray = Spray::new(4);
+        for number in 0..4 {
+            assert_eq!(u64::from(send(&mut spray, number, 0)), number);
+        }
+        assert_eq!(send(&mut spray, 4, 0), 0, "one packet measures a path, the others take the first");
+        (0..4).for_each(|number| spray.arrived(number, micros(10 * (number + 1))));
+        spray
+    }
+
+    #[test]
+    fn paths_take_turns_once_they_are_measured() {
+        let mut spray = measured();
+        let ways: Vec<u8> = (5..13).map(|number| send(&mut spray, number, 50)).collect();
+        assert_eq!(ways, [1, 2, 3, 0, 1, 2, 3, 0]);
+        assert_eq!(spray.lateness(6).map(|late| late >= Duration::from_micros(20)), Some(true));
+        assert!(!spray.is_overtaken(5));
+        spray.arrived(6, micros(60));
+        assert!(!spray.is_overtaken(5), "another path");
+        spray.arrived(9, micros(70));
+        assert!(spray.is_overtaken(5) && !spray.is_overtaken(10));
+    }
+
+    #[test]
+    fn a_silent_path_is_left_and_tried_by_one_packet_at_a_time() {
+        let mut spray = measured();
+        for number in 5..9 {
+            send(&mut spray, number, 50);
+        }
+        // Packet 5 took path 1.
+        let other = spray.pick_again(5);
+        assert_ne!(other, 1);
+        spray.took(5, other, true, micros(100));
+        assert!((9..30).all(|number| send(&mut spray, number, 100) != 1));
+        let tried: Vec<u8> = (30..40).map(|number| send(&mut spray, number, 2_000)).collect();
+        assert_eq!(tried.iter().filter(|way| **way == 1).count(), 1);
+        let trial = 30 + tried.iter().position(|way| *way == 1).unwrap() as u64;
+        spray.took(trial, spray.pick_again(trial), true, micros(2_100));
+        assert!((40..60).all(|number| send(&mut spray, number, 2_300) != 1), "it rests for longer");
+        let trial = (60..70).find(|&number| send(&mut spray, number, 9_000) == 1).unwrap();
+        spray.arrived(trial, micros(9_020));
+        let ways: Vec<u8> = (70..78).map(|number| send(&mut spray, number, 9_030)).collect();
+        assert_eq!(ways.iter().filter(|way| **way == 1).count(), 2);
+    }
+
+    #[test]
+    fn a_path_with_a_queue_gets_fewer_packets() {
+        let mut spray = measured();
+        let mut counts = [0; 4];
+        for number in 5..205 {
+            let at = number * 100;
+            let way = send(&mut spray, number, at);
+            counts[usize::from(way)] += 1;
+            let queue = if way == 2 { 30 } else { 0 };
+            spray.arrived(number, micros(at + 10 * (u64::from(way) + 1) + queue));
+        }
+        assert!(counts[2] < 20 && [0, 1, 3].iter().all(|way| counts[*way] > 50), "{counts:?}");
+    }
+}

@@ -1,0 +1,184 @@
+//! Spraying: the packets of one queue pair leave over several paths, each of which keeps its order.
+
+use crate::harness::{BASE, Options, Pair};
+use cc::{Instant, Rate};
+use core::time::Duration;
+use roce::ControlError;
+use roce::Discard;
+use roce::qp::{
+    CompletionStatus, Congestion, CongestionAlgorithm, Modify, PathChoice, Remote, RtsSettings, SendRequest,
+};
+use roce::wire::{Header, parse};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const MICROSECOND: Duration = Duration::from_micros(1);
+/// One way on the shortest path, which answers take too.
+const DELAY: Duration = Duration::from_micros(5);
+const LENGTH: u32 = 2_000_000;
+
+const fn spray(count: u8) -> Option<PathChoice> {
+    Some(PathChoice { count, interval: Duration::from_micros(100), spray: true })
+}
+
+fn options() -> Options {
+    Options {
+        congestion: CongestionAlgorithm::Fixed { window: 128 << 10, rate: Some(Rate::from_gbps(10)) },
+        adjust: |congestion| congestion.paths = spray(4),
+        selective_repeat: true,
+        delay: DELAY,
+        memory: LENGTH as usize,
+        ack_timeout: 14,
+        ..Options::default()
+    }
+}
+
+/// What the network does to requests, and what it saw of them.
+#[derive(Default)]
+struct Network {
+    now: Instant,
+    /// Ports of requests, in the order of their first packets.
+    ports: Vec<u16>,
+    /// How much longer each path is than the first.
+    detours: [Duration; 8],
+    /// Nothing gets through on these.
+    dark: Vec<usize>,
+    /// When data left on each path.
+    sent: BTreeMap<usize, Vec<Instant>>,
+    /// How late the frame that leaves now comes.
+    late: Duration,
+}
+
+type Shared = Rc<RefCell<Network>>;
+
+fn connect(options: Options, detours: &[u64]) -> (Pair, Shared) {
+    let mut pair = Pair::connect(options);
+    let network = Shared::default();
+    for (detour, micros) in network.borrow_mut().detours.iter_mut().zip(detours) {
+        *detour = MICROSECOND * *micros as u32;
+    }
+    let shared = network.clone();
+    pair.filter = Some(Box::new(move |from, frame| {
+        let packet = parse(frame).unwrap();
+        let mut network = shared.borrow_mut();
+        network.late = Duration::ZERO;
+        if from == 1 {
+            return true;
+        }
+        let port = packet.network.udp_source();
+        let at = network.ports.iter().position(|known| *known == port).unwrap_or_else(|| {
+            network.ports.push(port);
+            network.ports.len() - 1
+        });
+        if let Header::Connected { .. } = packet.header {
+            let now = network.now;
+            network.sent.entry(at).or_default().push(now);
+        }
+        network.late = network.detours[at];
+        !network.dark.contains(&at)
+    }));
+    let late = network.clone();
+    pair.late = Some(Box::new(move || late.borrow().late));
+    (pair, network)
+}
+
+/// Runs until `end`, or until nothing happens any more.
+fn run(pair: &mut Pair, network: &Shared, end: Instant) {
+    while pair.now < end {
+        network.borrow_mut().now = pair.now;
+        if !pair.step() {
+            break;
+        }
+    }
+}
+
+fn write(pair: &mut Pair, id: u64) {
+    let from = pair.hosts[0].sge(0, LENGTH);
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.post(0, SendRequest::write(id, from, remote));
+}
+
+fn end_well(pair: &mut Pair, writes: usize) {
+    let sent = pair.hosts[0].sent();
+    assert_eq!(sent.len(), writes);
+    assert!(sent.iter().all(|completion| completion.status == CompletionStatus::Success), "{sent:?}");
+}
+
+#[test]
+fn paths_of_unequal_delay_cost_no_repetition() {
+    for detours in [[0, 0, 0, 0], [0, 1, 2, 3], [0, 3, 7, 10], [0, 0, 0, 40], [0, 40, 41, 90]] {
+        let (mut pair, network) = connect(options(), &detours);
+        pair.hosts[0].ram.0.fill(7);
+        write(&mut pair, 1);
+        write(&mut pair, 2);
+        run(&mut pair, &network, Instant::ZERO + Duration::from_secs(1));
+        end_well(&mut pair, 2);
+        assert!(pair.hosts[1].bytes(0, LENGTH as usize).iter().all(|byte| *byte == 7));
+        let [ours, theirs] = [0, 1].map(|host: usize| pair.hosts[host].endpoint.counters());
+        assert_eq!((ours.retransmitted, theirs.discarded(Discard::Duplicate)), (0, 0), "{detours:?}");
+        let network = network.borrow();
+        let counts: Vec<usize> = network.sent.values().map(Vec::len).collect();
+        assert!(counts.len() == 4 && counts.iter().all(|count| *count > 600), "{detours:?}: {counts:?}");
+    }
+}
+
+/// The path's own round trip is 20 µs: 5 and 10 there, 5 back.
+#[test]
+fn a_path_that_goes_dark_is_left_within_two_round_trips_and_taken_again_later() {
+    const ROUND: Duration = Duration::from_micros(20);
+    for dark in 1..4 {
+        let (mut pair, network) = connect(options(), &[0, 10, 10, 10]);
+        (0..4).for_each(|id| write(&mut pair, id));
+        let end = Instant::ZERO + Duration::from_millis(1);
+        run(&mut pair, &network, end);
+        let began = pair.now;
+        network.borrow_mut().dark.push(dark);
+        run(&mut pair, &network, end + Duration::from_millis(2));
+        let ended = pair.now;
+        network.borrow_mut().dark.clear();
+        run(&mut pair, &network, end + Duration::from_secs(1));
+        end_well(&mut pair, 4);
+        let network = network.borrow();
+        let sent = &network.sent[&dark];
+        let first = *sent.iter().find(|at| **at >= began).unwrap();
+        let late: Vec<_> = sent.iter().filter(|at| **at > first + ROUND * 2 && **at < ended).collect();
+        assert!(late.len() <= 6, "path {dark} is tried {} times in 2 ms", late.len());
+        let gap = late.first().map(|at| at.saturating_since(first));
+        assert!(gap.is_none_or(|gap| gap > ROUND * 4), "path {dark} is left for {gap:?}");
+        assert!(sent.iter().filter(|at| **at > ended).count() > 200, "path {dark} is taken again");
+        let lost = sent.iter().filter(|at| **at >= began && **at < ended).count() as u64;
+        assert_eq!(pair.hosts[0].endpoint.counters().retransmitted, lost, "only what was lost");
+        assert_eq!(pair.hosts[0].endpoint.counters().timeouts, 0);
+    }
+}
+
+#[test]
+fn what_cannot_spray_is_refused_by_name() {
+    let refused = |options: Options, count| {
+        let host = crate::harness::Host::new(1, &options);
+        let mut host = host;
+        host.ready_to_receive(crate::harness::path(1, 2), host.qpn, 0, &options);
+        let congestion = Congestion { paths: spray(count), ..Congestion::new(options.congestion) };
+        let settings = RtsSettings {
+            send_psn: roce::Psn::new(0),
+            ack_timeout: roce::qp::AckTimeout::new(14),
+            retry_count: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 1,
+            congestion,
+        };
+        let qpn = host.qpn;
+        host.endpoint.modify_qp(Instant::ZERO, qpn, Modify::ReadyToSend(settings))
+    };
+    let reason = |outcome| match outcome {
+        Err(ControlError::Spray { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    for count in [0, 1, 9] {
+        assert!(reason(refused(options(), count)).contains("2 to 8"));
+    }
+    let alone = Options { selective_repeat: false, ..options() };
+    assert!(reason(refused(alone, 4)).contains("selective repeat"));
+    assert_eq!(refused(options(), 8), Ok(()));
+}

@@ -1,4 +1,4 @@
-//! A responder's memory of paths that a peer only probes: their records must not mix with those of the path of its data.
+//! A responder's memory of paths other than that of the peer's last request: their records must not mix.
 
 use super::collector::ratio;
 use super::paths::PathChoice;
@@ -20,9 +20,26 @@ pub(super) struct Alternates {
 }
 
 impl Alternates {
-    /// A request came from this port. Tells whether the peer's requests have moved.
-    pub(super) fn on_request(&mut self, port: u16) -> bool {
-        self.data.replace(port).is_some_and(|before| before != port)
+    /// A request came from this port. If the one before came from another, `records` are kept as that port's and become this port's:
+    /// a peer that sprays comes back to each.
+    #[inline]
+    pub(super) fn on_request(&mut self, port: u16, records: Option<&mut PathRecords>) {
+        if let Some(before) = self.data.replace(port).filter(|before| *before != port)
+            && let Some(records) = records
+        {
+            self.exchange(before, port, records);
+        }
+    }
+
+    #[cold]
+    fn exchange(&mut self, before: u16, port: u16, records: &mut PathRecords) {
+        match self.records.iter_mut().find(|(known, _)| *known == port) {
+            Some((known, kept)) => {
+                *known = before;
+                core::mem::swap(kept, records);
+            }
+            None => *self.place(before) = core::mem::take(records),
+        }
     }
 
     /// Forgets all paths, and gives their memory back.
@@ -30,15 +47,20 @@ impl Alternates {
         (self.records, self.oldest) = (Vec::new(), 0);
     }
 
-    /// The records of a path that only probes take; none where requests take it too.
+    /// The records of a path that the last request did not take; none if it did.
     pub(super) fn of_probe(&mut self, port: u16) -> Option<&mut PathRecords> {
-        const MOST: usize = PathChoice::MOST as usize - 1;
         if self.data.is_none_or(|data| data == port) {
             return None;
         }
         if let Some(at) = self.records.iter().position(|(known, _)| *known == port) {
             return Some(&mut self.records[at].1);
         }
+        Some(self.place(port))
+    }
+
+    /// Records of a port that has none. They may take the oldest one's place.
+    fn place(&mut self, port: u16) -> &mut PathRecords {
+        const MOST: usize = PathChoice::MOST as usize - 1;
         let at = if self.records.len() < MOST {
             // One at a time: a record is large, and most peers probe one path.
             self.records.reserve_exact(1);
@@ -49,7 +71,7 @@ impl Alternates {
             self.records[self.oldest] = (port, PathRecords::new());
             self.oldest
         };
-        Some(&mut self.records[at].1)
+        &mut self.records[at].1
     }
 }
 
@@ -114,14 +136,40 @@ mod tests {
     fn probes_elsewhere_have_records_of_their_own_and_a_limit() {
         let mut alternates = Alternates::default();
         assert!(alternates.of_probe(1).is_none(), "nobody knows yet where the data go");
-        assert!(!alternates.on_request(1));
+        let mut records = PathRecords::new();
+        alternates.on_request(1, Some(&mut records));
         assert!(alternates.of_probe(1).is_none());
         for port in 2..40 {
             assert!(alternates.of_probe(port).is_some());
         }
         assert_eq!(alternates.records.len(), 7);
-        assert!(alternates.on_request(39), "moved");
-        assert!(alternates.of_probe(39).is_none());
-        assert!(!alternates.on_request(39));
+        alternates.on_request(39, Some(&mut records));
+        assert!(alternates.of_probe(39).is_none() && alternates.of_probe(1).is_some());
+        assert_eq!(alternates.records.len(), 7);
+    }
+
+    #[test]
+    fn a_peer_that_sprays_finds_its_records_again() {
+        let (mut alternates, mut records) = (Alternates::default(), PathRecords::new());
+        let counter = |raw| cc::Counter::new(raw, 32, 1).unwrap();
+        let mut measured = 0;
+        for round in 0..3 {
+            for port in 1..=8 {
+                alternates.on_request(port, Some(&mut records));
+                let nanos = 1000 * (8 * round + u64::from(port));
+                // Each path's counter is another one's past.
+                let tx_bytes = counter((nanos / 10).wrapping_sub(1000 * u64::from(port)) & 0xffff_ffff);
+                let bandwidth = cc::Rate::from_gbps(10);
+                let hop = cc::Hop { bandwidth, time: counter(nanos), tx_bytes, queue: 0 };
+                let mut path = PathTelemetry::new(7);
+                path.set(0, hop);
+                let now = Instant::from_nanos(nanos);
+                if let Some(inflight) = records.inflight(now, &path, Duration::from_micros(10)) {
+                    measured += 1;
+                    assert!((inflight.utilisation - 0.08).abs() < 1e-3, "{inflight:?}");
+                }
+            }
+        }
+        assert_eq!((measured, alternates.records.len()), (16, 7));
     }
 }

@@ -182,11 +182,11 @@ impl Collector {
 
     /// The peer's requests come from this port: another one than before is another path, even with the same path id.
     pub(super) fn on_request(&mut self, port: u16) {
-        if self.alternates.on_request(port)
-            && let Watch::Records(records) = &mut self.watch
-        {
-            *records = PathRecords::new();
-        }
+        let records = match &mut self.watch {
+            Watch::Records(records) => Some(records),
+            Watch::Window(_) => None,
+        };
+        self.alternates.on_request(port, records);
     }
 
     fn answer(&mut self, way: Way, psn: Psn, report: Option<Report>) {

@@ -118,6 +118,7 @@ impl CongestionControl {
             return Ok(false);
         }
         let mut ack = telemetry.prober.on_response(transport.now, bth.psn)?;
+        let way = telemetry.paths.as_ref().and_then(|paths| paths.of_probe(ack.seq - 1));
         telemetry.sampler.on_answer();
         if !telemetry.is_by_probes() {
             // Probes and packets are counted together, or a reference would be kept for as long as the other count is behind.
@@ -127,7 +128,7 @@ impl CongestionControl {
         let hops = feedback.report.hops();
         let becomes_markable =
             hops.is_some_and(|hops| self.consider(Seen::Telemetry(hops), &transport.sequence));
-        self.on_report(&ack, feedback.report);
+        self.on_report(&ack, way, feedback.report);
         let misses = hops == Some(0) && self.miss_telemetry(transport.now - ack.rtt.unwrap_or_default());
         Ok(becomes_markable || misses)
     }
@@ -163,7 +164,7 @@ impl CongestionControl {
             | Report::Ratio { .. } => transport.sequence.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1,
         };
         counters.feedback_received += 1;
-        self.on_report(&self.ack_of(transport, seq), feedback.report);
+        self.on_report(&self.ack_of(transport, seq), transport.way, feedback.report);
         Ok(())
     }
 
@@ -184,7 +185,7 @@ impl CongestionControl {
         }
         let seq = transport.sequence.sent_number(bth.psn).ok_or(Discard::Telemetry)? + 1;
         counters.feedback_received += 1;
-        self.on_report(&self.ack_of(transport, seq), feedback.report);
+        self.on_report(&self.ack_of(transport, seq), transport.way, feedback.report);
         Ok(())
     }
 
@@ -196,23 +197,35 @@ impl CongestionControl {
         Ack { now: transport.now, seq: seq + probes, next, acked_bytes: 0, ce_bytes: 0, rtt: None }
     }
 
-    fn on_report(&mut self, ack: &Ack, report: Report) {
+    /// What the network was like on path `way`, with spraying, or on the path that all packets take.
+    fn on_report(&mut self, ack: &Ack, way: Option<u8>, report: Report) {
         // Of no hops: a path whose switches stamp nothing.
         if report.hops() != Some(0) {
             self.hear_telemetry();
         }
         let Some(flow) = &mut self.flow else { return };
         let algorithm = flow.algorithm_mut();
-        match report {
-            Report::Shared { hops, flows, .. } => {
-                algorithm.on_receiver_link(ReceiverLink { hop: hops - 1, flows });
+        if let Report::Shared { hops, flows, .. } = report {
+            algorithm.on_receiver_link(ReceiverLink { hop: hops - 1, flows });
+        }
+        let paths = self.telemetry.as_mut().and_then(|telemetry| telemetry.paths.as_mut());
+        if let Some(paths) = paths.filter(|paths| paths.sprays()) {
+            if let Some(inflight) = way.and_then(|way| paths.on_sprayed(ack.now, way, report)) {
+                algorithm.on_inflight(ack, &inflight);
             }
+            return;
+        }
+        match report {
             Report::Ratio { utilisation, interval, .. } => {
                 let utilisation = f64::from(utilisation) / RATIO_ONE;
                 algorithm.on_inflight(ack, &Inflight { utilisation, interval: interval.into() });
             }
             Report::Window(window) => algorithm.on_window(window),
-            Report::Busiest { .. } | Report::Hop { .. } | Report::All { .. } | Report::Ready => {}
+            Report::Busiest { .. }
+            | Report::Hop { .. }
+            | Report::Shared { .. }
+            | Report::All { .. }
+            | Report::Ready => {}
         }
         if let Some(path) = report.path() {
             algorithm.on_telemetry(ack, &path);

@@ -57,6 +57,8 @@ pub(crate) struct Transport<'a> {
     /// The queue pair is in RTS, and data is in flight.
     pub(crate) is_sending: bool,
     pub(crate) sequence: Sequence,
+    /// The path that the packet took which is being answered, with spraying.
+    pub(crate) way: Option<u8>,
 }
 
 /// Where both directions of a connection stand, in packet numbers that never wrap.

@@ -6,7 +6,7 @@
 use crate::wire::{Path, Report, Template};
 use crate::{Psn, Qpn};
 use alloc::vec::Vec;
-use cc::{Instant, PathRecords, Rate};
+use cc::{Inflight, Instant, PathRecords, Rate};
 use core::time::Duration;
 
 /// Which paths a queue pair may take.
@@ -17,7 +17,7 @@ pub struct PathChoice {
     /// One of them after the other is probed this often while data is in flight: about a base round trip.
     pub interval: Duration,
     /// Packets are sprayed over all of them, which needs selective repeat. Then data measures them, and
-    /// the queue pair's own probes take turns; `interval` says nothing.
+    /// the queue pair's own probes take turns; `interval` is that over which loads are counted.
     pub spray: bool,
 }
 
@@ -172,6 +172,25 @@ impl Paths {
         let way = &mut self.ways[at];
         way.awaited = Some(number);
         way.template
+    }
+
+    pub(super) const fn sprays(&self) -> bool {
+        self.sprays
+    }
+
+    /// What path `way` is like, with spraying. Returns what the most loaded path is like, since the last answer: one window and one rate
+    /// are for all.
+    pub(super) fn on_sprayed(&mut self, now: Instant, way: u8, report: Report) -> Option<Inflight> {
+        let (interval, oldest) = (self.interval, self.round() * FRESH);
+        let way = self.ways.get_mut(usize::from(way))?;
+        let load = way.measure(now, report, interval)?;
+        way.load = Some((load, now));
+        let loads = self.ways.iter().filter_map(|way| way.load);
+        let fresh = loads.filter(|(_, heard)| now.saturating_since(*heard) <= oldest);
+        let utilisation = fresh.map(|(load, _)| load.share).fold(load.share, f64::max);
+        let since = now.saturating_since(self.decided.1).clamp(Duration::from_nanos(1), interval);
+        self.decided.1 = now;
+        Some(Inflight { utilisation, interval: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) })
     }
 
     /// Payload was acknowledged.

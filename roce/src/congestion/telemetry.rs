@@ -2,7 +2,7 @@
 
 use super::collector::Collector;
 use super::fallback::Fallback;
-use super::paths::Paths;
+use super::paths::{PathChoice, Paths};
 use super::prober::Prober;
 use super::sampler::Sampler;
 use super::seal::Seals;
@@ -105,15 +105,18 @@ impl Telemetry {
             collector.only_ratios(ratio_only);
         }
         let sampler = Sampler::new(&settings.algorithm, settings);
-        let paths = Paths::new(settings.paths, path, qpn, settings.algorithm.line_rate()).map(Box::new);
+        // Loads of sprayed paths are for the algorithm.
+        let base_rtt = settings.algorithm.as_hpcc().map(|hpcc| hpcc.base_rtt);
+        let choice = settings.paths.map(|choice| PathChoice {
+            interval: base_rtt.filter(|_| choice.spray).unwrap_or(choice.interval),
+            ..choice
+        });
+        let paths = Paths::new(choice, path, qpn, settings.algorithm.line_rate()).map(Box::new);
         let upgrade = settings.upgrade.map(|_| Box::new(*settings));
         let telemetry = Self {
             format,
             ratio_only,
-            prober: Prober::new(
-                settings.probe_interval,
-                settings.algorithm.as_hpcc().map(|hpcc| hpcc.base_rtt),
-            ),
+            prober: Prober::new(settings.probe_interval, base_rtt),
             sampler,
             collector,
             seals: Seals::new(settings.feedback_key),

@@ -153,6 +153,7 @@ impl Reliable {
         context: &Context<'_>,
     ) -> Transport<'a> {
         Transport {
+            way: None,
             now: context.now,
             qpn: common.identity.qpn,
             destination: connection.destination,
@@ -226,7 +227,8 @@ impl Reliable {
         context: &mut Context<'_>,
     ) -> Result<(), Discard> {
         let Some(connection) = common.connection else { return Err(Discard::QpState) };
-        let transport = self.transport(common, &connection, context);
+        let mut transport = self.transport(common, &connection, context);
+        transport.way = self.requester.way_of(frame.header.bth().psn);
         if common.congestion.on_control(frame, &transport, context.counters, context.flows)? {
             common.mark_capable();
         }
@@ -286,8 +288,10 @@ impl Reliable {
         context: &mut Context<'_>,
     ) {
         let Some(connection) = common.connection else { return };
-        let transport = self.transport(common, &connection, context);
-        if !operation.is_answer() {
+        let mut transport = self.transport(common, &connection, context);
+        if operation.is_answer() {
+            transport.way = self.requester.way_of(frame.header.bth().psn);
+        } else {
             common.congestion.on_request(frame.network.udp_source());
         }
         common.congestion.on_telemetry(frame, &transport, context.counters, context.flows);

@@ -67,6 +67,7 @@ impl Unreliable {
     ) -> Transport<'a> {
         let (first_sent, first_received) = (self.origin, self.first_received);
         Transport {
+            way: None,
             now: context.now,
             qpn: common.identity.qpn,
             destination: connection.destination,

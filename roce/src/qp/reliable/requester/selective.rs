@@ -193,6 +193,13 @@ impl Requester {
         Some(selective.first_lost().map_or_else(|| spray.pick(now), |hole| spray.pick_again(hole.number())))
     }
 
+    /// Returns the path that the packet with this PSN took, with spraying.
+    pub(in crate::qp) fn way_of(&self, psn: Psn) -> Option<u8> {
+        let spray = self.selective.as_ref()?.spray.as_ref()?;
+        let number = self.una.checked_add_signed(psn.distance(self.psn(self.una)).into())?;
+        spray.way_of(number)
+    }
+
     /// Packet `number` left over `way`.
     pub(in crate::qp) fn took(&mut self, number: u64, way: u8, now: Instant) {
         let Some(selective) = &mut self.selective else { return };

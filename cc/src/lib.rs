@@ -11,6 +11,7 @@ mod dctcp;
 mod error;
 mod fixed;
 mod hpcc;
+mod learned;
 mod limits;
 mod powertcp;
 mod rate;

@@ -65,6 +65,34 @@ fn switches_that_answer_bring_hpcc() {
     assert_eq!(algorithm_after(&mut pair), "hpcc");
 }
 
+/// The port does not tell its rate: the line rate is that of the switch's link.
+#[test]
+fn a_line_rate_that_is_not_known_comes_from_telemetry() {
+    let open = Options {
+        congestion: CongestionAlgorithm::Fixed { window: 1 << 20, rate: None },
+        adjust: |congestion| {
+            let to = CongestionAlgorithm::Hpcc(HpccConfig::new(Rate::from_gbps(400), RTT, NonZeroU32::MIN));
+            congestion.upgrade = Some(Upgrade { when: When::TelemetryAnswered, to });
+            congestion.probe_interval = Some(RTT);
+            congestion.unknown.line_rate = true;
+        },
+        ..auto()
+    };
+    let mut pair = Pair::connect(open);
+    let mut time = 0;
+    let link = Speed::from_code(12).unwrap();
+    pair.filter = Some(Box::new(move |from, frame| {
+        if from == 0 {
+            time += 1000;
+            stamp(frame, 1, HopRecord::new(link, time, time, 0));
+        }
+        true
+    }));
+    assert_eq!(algorithm_after(&mut pair), "hpcc");
+    let rate = pair.reports()[0].unwrap().rate.unwrap();
+    assert!(rate <= link.rate(), "{rate}");
+}
+
 /// A peer that answers probes over a path whose switches stamp nothing, and one that knows no probes.
 #[test]
 fn without_telemetry_dcqcn_stays_and_probing_ends() {

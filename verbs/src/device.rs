@@ -2,6 +2,7 @@
 
 use crate::{CompletionQueue, CongestionRule, DeviceConfig, Error, ProtectionDomain};
 use crate::{gid, observe};
+use cc::Rate;
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::engine::{CoreConfig, CoreCounters, Engine};
 use datapath::io::PacketIo;
@@ -41,6 +42,8 @@ pub(crate) struct Inner {
     pub(crate) engine: Engine,
     pub(crate) info: DeviceInfo,
     pub(crate) rules: Vec<CongestionRule>,
+    /// What its link carries, as configured or as the port says.
+    pub(crate) line_rate: Option<Rate>,
 }
 
 /// What a device is.
@@ -235,7 +238,8 @@ impl Device {
             speed_mbps,
             limits,
         };
-        let inner = Arc::new(Inner { engine, info, rules: config.rules.clone() });
+        let line_rate = config.link_rate.or(speed_mbps.map(|mbps| Rate::from_mbps(mbps.into())));
+        let inner = Arc::new(Inner { engine, info, rules: config.rules.clone(), line_rate });
         observe::publish(&inner);
         Ok(Self { inner })
     }

@@ -106,7 +106,7 @@ pub use roce::qp::{
     AckTimeout, Capabilities, Changes, Completion, CompletionOpcode, CompletionStatus, Congestion,
     CongestionAlgorithm, Data, Datagram, FeedbackKey, Modify, PathChoice, PostError, QpReport, RecvRequest,
     Remote, RequestFailed, Reverse, RtrSettings, RtsSettings, SendOperation, SendRequest, Sge, State,
-    Upgrade, Waiting, WaitingTimes, When, udp_source_port, udp_source_port_of_datagrams,
+    Unknown, Upgrade, Waiting, WaitingTimes, When, udp_source_port, udp_source_port_of_datagrams,
     udp_source_port_of_flow,
 };
 pub use roce::wire::format::{Numbers, NumbersError};

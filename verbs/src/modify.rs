@@ -1,6 +1,7 @@
 //! The state machine step by step, for programs written for other verbs. [`QueuePair::connect`] is the short way.
 
 use crate::congestion::choose;
+use crate::device::Inner;
 use crate::{DEFAULT_CONGESTION, Device, Error, QueuePair};
 use roce::ControlError;
 use roce::qp::{Congestion, Modify, RtsSettings, State};
@@ -16,10 +17,30 @@ impl Device {
         Ok(self.inner.engine.resolve(address)?)
     }
 
+    /// Returns these settings as queue pairs of this device use them: with the rate of the port's link if they name none.
+    #[must_use]
+    pub fn congestion_on_link(&self, congestion: Congestion) -> Congestion {
+        self.inner.on_link(congestion)
+    }
+
     /// The caller will wait for something without polling: the thread of an [`Adaptive`](crate::Progress::Adaptive) core
     /// takes over at once, not a millisecond later. Nothing changes with other cores.
     pub fn hand_over(&self) {
         self.inner.engine.hand_over();
+    }
+}
+
+impl Inner {
+    /// Returns these settings with the rate of the port's link if they name none. Without either, an algorithm that waits for
+    /// telemetry takes the rate from there, and begins with a fixed window.
+    pub(crate) fn on_link(&self, congestion: Congestion) -> Congestion {
+        match self.line_rate {
+            Some(rate) => congestion.on_link(rate),
+            None if congestion.unknown.line_rate && congestion.upgrade.is_some() => {
+                Congestion { algorithm: DEFAULT_CONGESTION.algorithm, ..congestion }
+            }
+            None => congestion,
+        }
     }
 }
 
@@ -57,6 +78,16 @@ impl QueuePair {
 
     pub(crate) fn transition(&mut self, modify: Modify) -> Result<(), Error> {
         let qpn = self.qpn();
+        let modify = match modify {
+            Modify::ReadyToSend(settings) => Modify::ReadyToSend(RtsSettings {
+                congestion: self.device.on_link(settings.congestion),
+                ..settings
+            }),
+            Modify::ReadyToSendDatagrams { send_psn, congestion } => {
+                Modify::ReadyToSendDatagrams { send_psn, congestion: self.device.on_link(congestion) }
+            }
+            modify => modify,
+        };
         let rules = self.device.engine.call(move |station, now| {
             station.endpoint.modify_qp(now, qpn, modify)?;
             Ok::<_, ControlError>(station.endpoint.post_rules(qpn))

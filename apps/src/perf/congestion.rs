@@ -211,7 +211,7 @@ mod tests {
             ("--cc hpcc --cc-window 1", "--cc fixed"),
             ("--cc fixed --cc-eta 0.9", "--cc-eta"),
             ("--cc-flows 2", "--cc hpcc"),
-            ("--cc hpcc", "--cc-line-rate"),
+            ("--cc hpcc", "--cc-base-rtt"),
         ] {
             let error = congestion(flags).unwrap_err();
             assert!(error.contains(part), "{flags}: {error}");

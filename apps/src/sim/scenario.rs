@@ -221,8 +221,9 @@ pub fn read(
     let fabric = text.fabric_rate.as_deref().map_or(Ok(line), |text| rate("fabric_rate", text))?;
     let topology = topology(&text, line, fabric, time("delay", &text.delay)?)
         .map_err(|error| wrong("topology", error))?;
-    let congestion =
-        congestion(&text.congestion, vary, text.compat).map_err(|error| wrong("congestion", error))?;
+    let congestion = congestion(&text.congestion, vary, text.compat)
+        .map_err(|error| wrong("congestion", error))?
+        .on_link(line);
     let flows = match (flows, &text.traffic) {
         (Some(file), _) => list(file, text.first_host)?,
         (None, Some(traffic)) => {

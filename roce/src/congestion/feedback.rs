@@ -126,8 +126,9 @@ impl CongestionControl {
         }
         counters.probe_responses += 1;
         let hops = feedback.report.hops();
+        let rate = feedback.report.path().and_then(|path| path.hops().map(|(_, hop)| hop.bandwidth).max());
         let becomes_markable =
-            hops.is_some_and(|hops| self.consider(Seen::Telemetry(hops), &transport.sequence));
+            hops.is_some_and(|hops| self.consider(Seen::Telemetry(hops, rate), &transport.sequence));
         self.on_report(&ack, way, feedback.report);
         let misses = hops == Some(0) && self.miss_telemetry(transport.now - ack.rtt.unwrap_or_default());
         Ok(becomes_markable || misses)

@@ -23,7 +23,7 @@ mod upgrade;
 
 pub use paths::PathChoice;
 pub use seal::FeedbackKey;
-pub use settings::{Congestion, CongestionAlgorithm, Upgrade, When};
+pub use settings::{Congestion, CongestionAlgorithm, Unknown, Upgrade, When};
 
 pub(crate) use echo::Echo;
 pub(crate) use owed::InFlight;
@@ -142,6 +142,9 @@ impl CongestionControl {
         qpn: Qpn,
         path: Option<&Path>,
     ) -> Result<(), ControlError> {
+        if settings.unknown.line_rate && settings.algorithm.line_rate().is_some() {
+            return Err(ControlError::LineRate);
+        }
         let algorithm = settings.algorithm.build().map_err(ControlError::Congestion)?;
         if let Some(path) = path {
             if !settings.format.fits(path.destination) {

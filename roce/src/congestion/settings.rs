@@ -2,6 +2,7 @@
 
 use super::{FeedbackKey, PathChoice};
 use crate::wire::{Format, Reverse};
+use cc::Rate;
 use core::num::NonZeroU32;
 use core::time::Duration;
 
@@ -39,6 +40,15 @@ pub struct Congestion {
     pub paths: Option<PathChoice>,
     /// Seal telemetry's answers, and take none that are not sealed with the same key (rtgwg-00 9.1).
     pub feedback_key: Option<FeedbackKey>,
+    /// What the algorithms' parameters leave open.
+    pub unknown: Unknown,
+}
+
+/// Parameters that are not configured. The algorithms have a placeholder for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unknown {
+    /// The rate of this host's link is the port's ([`Congestion::on_link`]).
+    pub line_rate: bool,
 }
 
 /// Which algorithm a queue pair goes over to, and when.
@@ -79,7 +89,19 @@ impl Congestion {
             upgrade: None,
             paths: None,
             feedback_key: None,
+            unknown: Unknown { line_rate: false },
         }
+    }
+
+    /// The same on a port whose link has this rate, which counts if none is configured.
+    #[must_use]
+    pub fn on_link(self, rate: Rate) -> Self {
+        if !self.unknown.line_rate || rate.as_bps() == 0 {
+            return self;
+        }
+        let upgrade = self.upgrade.map(|upgrade| Upgrade { to: upgrade.to.at_line_rate(rate), ..upgrade });
+        let unknown = Unknown { line_rate: false };
+        Self { algorithm: self.algorithm.at_line_rate(rate), upgrade, unknown, ..self }
     }
 
     /// The same for a service without acknowledgements, behind which feedback on telemetry in data would come: probes tell all.

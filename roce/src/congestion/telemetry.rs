@@ -13,7 +13,7 @@ use crate::wire::{
 };
 use crate::{Discard, Qpn};
 use alloc::boxed::Box;
-use cc::Instant;
+use cc::{Instant, Rate};
 use core::net::IpAddr;
 
 /// What telemetry a data packet brings.
@@ -125,6 +125,13 @@ impl Telemetry {
             fallback: Fallback::new(settings.algorithm, None),
         };
         telemetry.is_used().then_some(telemetry)
+    }
+
+    /// Takes a link of the path for this host's if that is not known. Returns whether the line rate is known now.
+    pub(super) fn learn_line_rate(&mut self, rate: Option<Rate>) -> bool {
+        let Some(settings) = &mut self.upgrade else { return false };
+        **settings = rate.map_or(**settings, |rate| settings.on_link(rate));
+        !settings.unknown.line_rate
     }
 
     /// Returns whether probes alone bring telemetry, so that their numbers are all that counts.

@@ -5,7 +5,7 @@ use super::pacing::Flow;
 use super::prober::Prober;
 use super::sampler::Sampler;
 use super::{CongestionControl, Sequence, Upgrade, When};
-use cc::CongestionController;
+use cc::{CongestionController, Rate};
 use core::time::Duration;
 
 /// Probes without an answer after which a path has no telemetry.
@@ -16,8 +16,8 @@ const UNANSWERED: u64 = 20;
 pub(super) enum Seen {
     /// A round trip was measured.
     RoundTrip(Duration),
-    /// A probe was answered with the telemetry of so many hops.
-    Telemetry(u8),
+    /// A probe was answered with the telemetry of so many hops, and the fastest link's rate.
+    Telemetry(u8, Option<Rate>),
     /// So many probes were sent.
     Probes(u64),
 }
@@ -27,16 +27,21 @@ impl CongestionControl {
     /// on.
     pub(super) fn consider(&mut self, seen: Seen, sequence: &Sequence) -> bool {
         let Some(telemetry) = &mut self.telemetry else { return false };
-        let Some(Upgrade { when, to }) = telemetry.upgrade.as_ref().and_then(|asked| asked.upgrade) else {
+        let Some(Upgrade { when, .. }) = telemetry.upgrade.as_ref().and_then(|asked| asked.upgrade) else {
             return false;
         };
         let is_better = match (when, seen) {
             (When::RttBelow(limit), Seen::RoundTrip(rtt)) => rtt < limit,
-            (When::TelemetryAnswered, Seen::Telemetry(hops)) if hops > 0 => true,
+            (When::TelemetryAnswered, Seen::Telemetry(hops, rate))
+                if hops > 0 && telemetry.learn_line_rate(rate) =>
+            {
+                true
+            }
             (When::TelemetryAnswered, Seen::Probes(sent)) if sent >= UNANSWERED => false,
             _ => return false,
         };
         let Some(settings) = telemetry.upgrade.take() else { return false };
+        let Some(Upgrade { to, .. }) = settings.upgrade else { return false };
         if !is_better {
             // The path does not answer: no more probes.
             let goes_on = !matches!(when, When::TelemetryAnswered);

@@ -18,7 +18,9 @@ mod unreliable;
 mod waiting;
 mod wqe;
 
-pub use crate::congestion::{Congestion, CongestionAlgorithm, FeedbackKey, PathChoice, Upgrade, When};
+pub use crate::congestion::{
+    Congestion, CongestionAlgorithm, FeedbackKey, PathChoice, Unknown, Upgrade, When,
+};
 pub use crate::wire::Reverse;
 pub use changes::Changes;
 pub use outcome::RequestFailed;

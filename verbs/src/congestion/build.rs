@@ -5,7 +5,7 @@ use super::names::{CcName, TelemetryMode};
 use super::setting::ChoiceError;
 use crate::connect::DEFAULT_CONGESTION;
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, PowerTcp, Rate, SwiftConfig};
-use roce::qp::{Congestion, CongestionAlgorithm, PathChoice, Reverse, Upgrade, When};
+use roce::qp::{Congestion, CongestionAlgorithm, PathChoice, Reverse, Unknown, Upgrade, When};
 use roce::wire::Format;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -51,6 +51,7 @@ impl CongestionChoice {
         congestion.paths = self.path_choice()?;
         congestion.ratio_only = self.ratio_only;
         congestion.feedback_key = self.key;
+        congestion.unknown = Unknown { line_rate: self.line_rate.is_none() && self.name() != CcName::Fixed };
         let fits = congestion.algorithm.build().map(drop);
         let fits = fits.and_then(|()| congestion.upgrade.map_or(Ok(()), |up| up.to.build().map(drop)));
         fits.map_err(|error| ChoiceError::of("cc", self.name(), error.to_string()))?;
@@ -145,9 +146,9 @@ impl CongestionChoice {
         Congestion::new(algorithm).probing(self.probe_interval)
     }
 
-    fn line_rate(&self) -> Result<Rate, ChoiceError> {
-        let needs = || ChoiceError::of("cc", self.name(), "needs the link's rate; add {line_rate=1G}");
-        self.line_rate.ok_or_else(needs)
+    /// The placeholder is what the port's rate replaces.
+    fn line_rate(&self) -> Rate {
+        self.line_rate.unwrap_or(HpccConfig::MAX_LINE_RATE)
     }
 
     fn base_rtt(&self) -> Result<Duration, ChoiceError> {
@@ -160,7 +161,7 @@ impl CongestionChoice {
     }
 
     fn hpcc(&self) -> Result<HpccConfig, ChoiceError> {
-        let line_rate = self.line_rate()?;
+        let line_rate = self.line_rate();
         let base_rtt = self.base_rtt()?;
         // The variant is fair without W_AI (cc/README.md).
         let (max_stage, growth, flows) = match self.cc {
@@ -182,7 +183,7 @@ impl CongestionChoice {
     }
 
     fn dctcp(&self) -> Result<Congestion, ChoiceError> {
-        let line_rate = self.line_rate()?;
+        let line_rate = self.line_rate();
         let base_rtt = self.base_rtt()?;
         let min_rate = self.min_rate(line_rate);
         let to =
@@ -197,13 +198,13 @@ impl CongestionChoice {
     }
 
     fn swift(&self) -> Result<SwiftConfig, ChoiceError> {
-        let line_rate = self.line_rate()?;
+        let line_rate = self.line_rate();
         let min_rate = self.min_rate(line_rate);
         Ok(SwiftConfig { min_rate, ..SwiftConfig::new(line_rate, self.base_rtt()?) })
     }
 
     fn dcqcn(&self) -> Result<DcqcnConfig, ChoiceError> {
-        let line_rate = self.line_rate()?;
+        let line_rate = self.line_rate();
         let min_rate = self.min_rate(line_rate);
         Ok(DcqcnConfig { min_rate, ..DcqcnConfig::new(line_rate, self.base_rtt) })
     }
@@ -245,6 +246,18 @@ mod tests {
         let near = near.build().unwrap();
         assert_eq!((near.algorithm.name(), near.upgrade.unwrap().to.name()), ("fixed", "dctcp"));
         assert_eq!(CongestionChoice::default().build(), Ok(DEFAULT_CONGESTION));
+    }
+
+    #[test]
+    fn the_ports_rate_counts_if_none_is_configured() {
+        for cc in [CcName::Hpcc, CcName::PowerTcp, CcName::Swift, CcName::Dctcp, CcName::Dcqcn, CcName::Auto]
+        {
+            let configured = choice(cc).build().unwrap();
+            let open = CongestionChoice { line_rate: None, ..choice(cc) }.build().unwrap();
+            assert_eq!(open.on_link(Rate::from_gbps(10)), configured, "{cc}");
+            assert_eq!(open.on_link(Rate::from_bps(0)), open, "a port that does not tell");
+            assert_eq!(configured.on_link(Rate::from_gbps(100)), configured, "what is configured stays");
+        }
     }
 
     #[test]
@@ -307,9 +320,9 @@ mod tests {
 
     #[test]
     fn errors_name_key_and_remedy_in_both_tongues() {
-        let lacks = CongestionChoice { line_rate: None, ..choice(CcName::Dctcp) }.build().unwrap_err();
-        assert_eq!(lacks.to_string(), r#"cc = "dctcp": needs the link's rate; add line_rate = "1G""#);
-        assert_eq!(lacks.as_flags(), "--cc dctcp: needs the link's rate; add --cc-line-rate 1G");
+        let lacks = CongestionChoice { base_rtt: None, ..choice(CcName::Dctcp) }.build().unwrap_err();
+        assert_eq!(lacks.to_string(), r#"cc = "dctcp": needs the idle round trip; add base_rtt = "100us""#);
+        assert_eq!(lacks.as_flags(), "--cc dctcp: needs the idle round trip; add --cc-base-rtt 100us");
         let window = CongestionChoice { window: Some(1), ..choice(CcName::Hpcc) }.build().unwrap_err();
         assert_eq!(
             window.as_flags(),

@@ -57,7 +57,7 @@ settings! {
     }
     "The rate of this host's link; with `fixed` the pacing rate."
     line_rate: Option<Rate>, rate, {
-        flag: "cc-line-rate", value: "RATE", algorithms: ALL, example: "25G", default: "none; all but fixed need it",
+        flag: "cc-line-rate", value: "RATE", algorithms: ALL, example: "25G", default: "the port's; fixed none",
         accepts: "a rate from 1 bit/s to 10T, such as 200M or 2.5G",
     }
     "The round trip of the idle path."

@@ -213,7 +213,7 @@ mod tests {
             ("cc = 'fixed'\npaths = 2", ["paths", "probe_interval"]),
             ("cc = 'fixed'\npaths = 9\nprobe_interval = '1ms'", ["paths", "1 to 8"]),
             ("cc = 'hpcc-rx'\nline_rate = '1G'\nbase_rtt = '20us'\npaths = 2", ["paths", "hpcc-rx"]),
-            ("cc = 'hpcc'\nbase_rtt = '20us'", ["line_rate", "1G"]),
+            ("cc = 'hpcc'", ["base_rtt", "100us"]),
             ("cc = 'hpcc'\nline_rate = 'fast'", ["line_rate", "2.5G"]),
             ("cc = 'fixed'\npeer = '10.0.0.0/33'", ["10.0.0.0/33", "10.0.0.0/8"]),
             ("cc = 'fixed'\nqp = 'XX'", ["qp", "RC"]),

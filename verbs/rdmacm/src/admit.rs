@@ -1,5 +1,8 @@
 //! A peer asks to connect: who listens is told, with an identifier for the new connection.
 
+#[cfg(test)]
+mod tests;
+
 use crate::abi::*;
 use crate::connect;
 use crate::device::Device;
@@ -124,7 +127,7 @@ pub(crate) fn on_request(
         return Ok(());
     }
     device.gid_index(request.destination.ip())?;
-    if heard.backlog.is_full() || !strangers.are_found(device, from, mad) {
+    if heard.backlog.is_full() || !strangers.are_found(|peer| device.finds(peer), from, mad) {
         return Ok(());
     }
     // The address below the datagram is the peer's, whatever it says of itself.

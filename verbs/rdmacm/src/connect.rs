@@ -8,7 +8,8 @@ use crate::errno::{Errno, INVALID, status, verb};
 use crate::events::Waiting;
 use crate::id::{Connection, Id, Pending, State, service};
 use crate::manager;
-use crate::message::{self, Kind, Mad, Reason, Request, ServiceStatus, Side};
+use crate::message::{self, Kind, Mad, Reason, Request, Side};
+use crate::service::ServiceStatus;
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 

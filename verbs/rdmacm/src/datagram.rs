@@ -10,7 +10,8 @@ use crate::errno::{Errno, INVALID};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State, service};
 use crate::manager;
-use crate::message::{self, Kind, Mad, ServiceReply, ServiceRequest, ServiceStatus};
+use crate::message::{self, Kind, Mad};
+use crate::service::{ServiceReply, ServiceRequest, ServiceStatus};
 use crate::strangers::Strangers;
 use crate::tables::Tables;
 use std::net::{IpAddr, SocketAddr};
@@ -122,7 +123,7 @@ pub(crate) fn on_request(
     device.gid_index(request.destination.ip())?;
     // SAFETY: a listener in the tables is alive while they are locked.
     let full = unsafe { (*listener).backlog.is_full() };
-    if full || !strangers.are_found(device, from, mad) {
+    if full || !strangers.are_found(|peer| device.finds(peer), from, mad) {
         return Ok(());
     }
     let connection = Connection {

@@ -28,14 +28,17 @@ mod events;
 pub mod fuzz;
 mod id;
 mod manager;
+#[path = "../../src/cm/message/mod.rs"]
 mod message;
 #[cfg(any(test, fuzzing))]
 mod pretend;
 mod process;
 mod queue_pair;
+mod service;
 mod shared;
 mod siblings;
 mod socket;
+#[path = "../../src/cm/strangers.rs"]
 mod strangers;
 mod tables;
 mod unsupported;

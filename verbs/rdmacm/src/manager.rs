@@ -10,8 +10,9 @@ use crate::device::{Device, Sent, device_of, devices};
 use crate::errno::{Errno, INVALID, last, status};
 use crate::events::{Parameters, Waiting};
 use crate::id::{Connection, Id, State};
-use crate::message::{self, Kind, Mad, Reason, ServiceStatus};
+use crate::message::{self, Kind, Mad, Reason};
 use crate::process::{PerProcess, Process};
+use crate::service::ServiceStatus;
 use crate::siblings::Held;
 use crate::strangers::Strangers;
 use crate::tables::{Place, Tables};
@@ -266,7 +267,7 @@ impl Manager {
                 for (from, mad) in std::iter::from_fn(|| device.receive()).take(BATCH) {
                     take_in(device, &mut self.lock(), strangers, from, &mad);
                 }
-                for (from, mad) in strangers.look(device, Instant::now()) {
+                for (from, mad) in strangers.look(|peer| device.finds(peer), Instant::now()) {
                     take_in(device, &mut self.lock(), strangers, from, &mad);
                 }
             }

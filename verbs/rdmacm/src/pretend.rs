@@ -149,7 +149,7 @@ impl Server {
     }
 
     pub(crate) fn looks(&mut self, now: Instant) {
-        for (from, mad) in self.strangers.look(device(), now) {
+        for (from, mad) in self.strangers.look(|peer| device().finds(peer), now) {
             self.takes(from, &mad);
         }
     }

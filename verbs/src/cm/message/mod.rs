@@ -1,4 +1,7 @@
-//! The messages of the connection manager (IBA 12.6), in management datagrams.
+//! The messages of the connection manager (IBA 12.6), in management datagrams: bytes to values and back, without state.
+//!
+//! `librdmacm.so.1` (`verbs/rdmacm`) includes this file too: it must not link this crate, since its device is that of the `libibverbs.so.1`
+//! that the program has loaded.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -6,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 pub(crate) type Mad = [u8; 256];
 
 /// Where a message begins, after the datagram's header (IBA 13.4.3).
-const BODY: usize = 24;
+pub(crate) const BODY: usize = 24;
 /// Class, version and method: connection management, sent.
 const HEADER: [u8; 4] = [1, 0x07, 2, 3];
 /// The ports' address header at the start of a request's private data (IBA A11.4.3).
@@ -75,15 +78,15 @@ pub(crate) struct Request {
     pub(crate) destination: SocketAddr,
 }
 
-fn put<const N: usize>(mad: &mut Mad, at: usize, bytes: [u8; N]) {
+pub(crate) fn put<const N: usize>(mad: &mut Mad, at: usize, bytes: [u8; N]) {
     mad[BODY + at..BODY + at + N].copy_from_slice(&bytes);
 }
 
-fn get<const N: usize>(mad: &Mad, at: usize) -> [u8; N] {
+pub(crate) fn get<const N: usize>(mad: &Mad, at: usize) -> [u8; N] {
     std::array::from_fn(|n| mad[BODY + at + n])
 }
 
-fn word(mad: &Mad, at: usize) -> u32 {
+pub(crate) fn word(mad: &Mad, at: usize) -> u32 {
     u32::from_be_bytes(get(mad, at))
 }
 
@@ -167,7 +170,7 @@ pub(crate) fn put_private_data(mad: &mut Mad, kind: Kind, data: &[u8]) -> bool {
 }
 
 /// Such a header, of either family.
-fn put_addresses(mad: &mut Mad, at: usize, source: SocketAddr, destination: SocketAddr) {
+pub(crate) fn put_addresses(mad: &mut Mad, at: usize, source: SocketAddr, destination: SocketAddr) {
     let version = if source.is_ipv4() { 4 } else { 6 };
     let place = |ip| match ip {
         IpAddr::V4(ip) => Ipv6Addr::from(u128::from(u32::from(ip))).octets(),
@@ -180,7 +183,7 @@ fn put_addresses(mad: &mut Mad, at: usize, source: SocketAddr, destination: Sock
 }
 
 /// Source and destination; the destination's port is the service's.
-fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAddr, SocketAddr)> {
+pub(crate) fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAddr, SocketAddr)> {
     let ip = |place: usize| {
         let bytes: [u8; 16] = get(mad, place);
         match mad[BODY + at + 1] >> 4 {
@@ -296,9 +299,5 @@ pub(crate) fn write_disconnect(mad: &mut Mad, qpn: u32) {
     put_split(mad, 8, qpn, 0);
 }
 
-mod service;
-
-pub(crate) use service::{ServiceReply, ServiceRequest, ServiceStatus};
-
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

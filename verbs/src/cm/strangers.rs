@@ -5,17 +5,13 @@
 //! not the program, which would find out when it accepts. What they make us hold is bounded: the oldest makes room, as who is there
 //! answers within a moment, and an honest peer whose request is lost asks again.
 
-#[cfg(test)]
-mod tests;
-
-use crate::device::Device;
-use crate::message::{self, Mad};
+use super::message::{self, Mad};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// How many wait at most.
-const MOST: usize = 256;
+pub(crate) const MOST: usize = 256;
 /// The first pause between two looks at whether a peer has answered; each is twice the one before.
 pub(crate) const FIRST_LOOK: Duration = Duration::from_millis(1);
 
@@ -34,12 +30,17 @@ pub(crate) struct Strangers {
 
 impl Strangers {
     /// Whether who asked has been found. Where it is still looked for, its request is kept.
-    pub(crate) fn are_found(&mut self, device: &Device, from: IpAddr, mad: &Mad) -> bool {
+    pub(crate) fn are_found<E>(
+        &mut self,
+        finds: impl Fn(IpAddr) -> Result<bool, E>,
+        from: IpAddr,
+        mad: &Mad,
+    ) -> bool {
         let same = |known: &Stranger| known.from == from && message::ids(&known.mad).0 == message::ids(mad).0;
         if self.waiting.iter().any(same) {
             return false;
         }
-        match device.finds(from) {
+        match finds(from) {
             Ok(true) => return true,
             Ok(false) => self.keep(from, mad),
             // Nobody is there.
@@ -57,13 +58,17 @@ impl Strangers {
     }
 
     /// Looks at those whose time it is. Gives the requests of those who have been found, and forgets who doesn't answer.
-    pub(crate) fn look(&mut self, device: &Device, now: Instant) -> Vec<(IpAddr, Mad)> {
+    pub(crate) fn look<E>(
+        &mut self,
+        finds: impl Fn(IpAddr) -> Result<bool, E>,
+        now: Instant,
+    ) -> Vec<(IpAddr, Mad)> {
         let mut found = Vec::new();
         self.waiting.retain_mut(|stranger| {
             if stranger.next > now {
                 return true;
             }
-            match device.finds(stranger.from) {
+            match finds(stranger.from) {
                 Ok(true) => found.push((stranger.from, stranger.mad)),
                 Ok(false) => {
                     stranger.pause *= 2;
@@ -75,6 +80,12 @@ impl Strangers {
             false
         });
         found
+    }
+
+    /// Returns how many wait.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.waiting.len()
     }
 
     /// When the next look is.

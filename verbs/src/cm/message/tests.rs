@@ -1,4 +1,4 @@
-//! Messages beside those of Linux, from captures of `rping` and of `udaddy`.
+//! Messages beside those of Linux, from a capture of `rping`.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn captured() -> Vec<Mad> {
 }
 
 /// The management datagrams of a capture.
-fn mads(file: &[u8]) -> Vec<Mad> {
+pub(crate) fn mads(file: &[u8]) -> Vec<Mad> {
     let (mut rest, mut mads) = (&file[24..], Vec::new());
     while rest.len() > 16 {
         let length = u32::from_le_bytes([rest[8], rest[9], rest[10], rest[11]]) as usize;
@@ -87,25 +87,6 @@ fn the_other_messages_of_linux_are_written_alike() {
     assert_eq!(message(Kind::DisconnectReply, transaction, server, client), all[4]);
 }
 
-/// IBA 12.11.1, 12.11.2, 12.11.2.2.
-#[test]
-fn the_question_for_a_queue_pair_and_its_answer_are_as_linux_has_them() {
-    // First Linux answered, then it asked.
-    let [answer, question] = mads(include_bytes!("../../tests/captures/udaddy.pcap")).try_into().unwrap();
-    assert_eq!((kind(&answer), kind(&question)), (Some(Kind::ServiceReply), Some(Kind::ServiceRequest)));
-    let reply = ServiceReply::read(&answer);
-    assert_eq!((reply.status, reply.qkey, reply.service), (0, 0x0123_4567, 0x0111_1c06));
-    let mut ours = message(Kind::ServiceReply, transaction(&answer), ids(&answer).0, 0);
-    reply.write(&mut ours);
-    assert_eq!(ours, answer);
-    let request = ServiceRequest::read(&question).unwrap();
-    assert_eq!(request.destination, "10.77.0.1:7174".parse().unwrap());
-    assert_eq!(request.source.ip(), "10.77.0.9".parse::<IpAddr>().unwrap());
-    let mut ours = message(Kind::ServiceRequest, transaction(&question), ids(&question).0, 0);
-    request.write(&mut ours);
-    assert_eq!(ours, question);
-}
-
 #[test]
 fn private_data_that_is_too_long_is_refused() {
     let mut mad = message(Kind::Request, 1, 2, 0);
@@ -119,7 +100,6 @@ fn any_bytes_are_read_or_refused() {
     for seed in 0..=255_u8 {
         let mad: Mad = std::array::from_fn(|n| (n as u8).wrapping_mul(31) ^ seed);
         let _ = (kind(&mad), Request::read(&mad), read_reply(&mad, true), read_reject(&mad));
-        let _ = (ServiceRequest::read(&mad), ServiceReply::read(&mad));
     }
 }
 

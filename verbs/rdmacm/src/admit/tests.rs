@@ -4,8 +4,9 @@ use super::*;
 use crate::abi::*;
 use crate::connect::rdma_accept;
 use crate::id::{Id, State};
-use crate::message::Kind;
 use crate::pretend::{LOOKS, Server, WHILE_MODIFIED, network};
+use crate::strangers::{FIRST_LOOK, MOST};
+use std::time::Instant;
 
 fn peer(id: *mut Id) -> IpAddr {
     // SAFETY: nobody destroys it.
@@ -24,7 +25,7 @@ fn requests_in_the_names_of_peers_that_are_not_there_hold_nobody_up() {
             server.hears(honest, 1);
             network().there.insert(honest);
         }
-        assert!(server.strangers.waiting.len() <= MOST);
+        assert!(server.strangers.count() <= MOST);
     }
     assert!(server.told().is_empty());
     server.looks(Instant::now() + FIRST_LOOK);
@@ -50,7 +51,7 @@ fn a_request_that_comes_again_is_kept_once() {
         server.hears(late, 1);
     }
     server.hears(late, 2);
-    assert_eq!(server.strangers.waiting.len(), 2, "two connections");
+    assert_eq!(server.strangers.count(), 2, "two connections");
     network().there.insert(late);
     server.looks(Instant::now() + FIRST_LOOK);
     assert_eq!(server.told().len(), 2);

@@ -58,3 +58,28 @@ fn what_the_pacer_holds_back_makes_nothing_else_lost() {
     script.send(PSN + 3, ack(2), &[]).unwrap();
     assert_eq!(script.host.sent().len(), 2);
 }
+
+/// A repetition that does not come is waited for twice as long each time (RFC 6298 5.5), while the peer takes what is new.
+#[test]
+fn a_packet_that_is_lost_again_and_again_is_sent_ever_more_seldom() {
+    let mut script = measured(script());
+    let request = write(&script, 1, 64 * 1024);
+    post(&mut script, request);
+    assert_eq!(sends(&mut script).len(), 64);
+    let mut at = Vec::new();
+    for step in 1..63 {
+        say(&mut script, 1, (2 << step) - 2).unwrap();
+        for part in 0..4 {
+            let sent = script.drain();
+            script.wait(ROUND_TRIP / 4);
+            assert!(sent.iter().all(|&(psn, _)| psn == PSN + 1), "{sent:?}");
+            at.extend(sent.iter().map(|_| step * 4 + part));
+        }
+    }
+    let gaps: Vec<_> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // Two round trips at first, in quarters. The round trip as measured grows a little on the way.
+    assert_eq!(gaps.len(), 4, "{at:?}");
+    for (gap, expected) in gaps.into_iter().zip([8, 16, 32, 64]) {
+        assert!((expected..=expected * 5 / 4).contains(&gap), "{at:?}");
+    }
+}

@@ -1,6 +1,7 @@
 //! What a sender knows of a peer that takes packets out of order: what the peer has, what is missing, and since when.
 
 use super::super::ring::{Ring, SPAN};
+use super::MOST_PROBES;
 use super::spray::Spray;
 use crate::wheel::sooner;
 use alloc::boxed::Box;
@@ -31,8 +32,10 @@ pub(super) struct Hole {
     is_overtaken: bool,
     /// If it does not come until then it is lost.
     due: Instant,
-    /// When it was sent or asked for again.
+    /// When it was sent or asked for again last.
     resent: Option<Instant>,
+    /// How often it was.
+    tries: u8,
 }
 
 impl Hole {
@@ -65,8 +68,8 @@ pub(super) struct Selective {
     lost: usize,
     /// The next moment at which one of them becomes lost.
     due: Option<Instant>,
-    /// What was sent before this packet belongs to losses that congestion control was told of.
-    reported: u64,
+    /// What was sent before this packet, and before this moment, belongs to losses that congestion control was told of.
+    reported: (u64, Instant),
     /// Losses since a packet was late, up to [`CALM`].
     calm: u8,
     /// If packets leave over several paths.
@@ -89,7 +92,7 @@ impl Selective {
             holes: Vec::new(),
             lost: 0,
             due: None,
-            reported: 0,
+            reported: (0, Instant::ZERO),
             calm: 0,
         }
     }
@@ -239,7 +242,8 @@ impl Selective {
         if self.holes.get(at).is_none_or(|hole| hole.number() != number) {
             let is_overtaken =
                 missing.is_answer || self.spray.as_ref().is_none_or(|spray| spray.is_overtaken(number));
-            self.holes.insert(at, Hole { missing, is_lost: false, is_overtaken, due, resent: None });
+            let hole = Hole { missing, is_lost: false, is_overtaken, due, resent: None, tries: 0 };
+            self.holes.insert(at, hole);
             self.due = sooner(self.due, Some(due));
         }
     }
@@ -300,18 +304,27 @@ impl Selective {
             }
             self.holes[at].is_lost = true;
             self.lost += 1;
-            is_news |= hole.number() >= self.reported;
+            // A repetition that was lost is a loss of its own (RFC 5681 4.3).
+            let (number, at) = self.reported;
+            is_news |= hole.number() >= number || hole.resent.is_some_and(|resent| resent > at);
             self.goes_away(hole.missing);
         }
         self.due = due;
         if is_news {
-            self.reported = sent;
+            self.reported = (sent, now);
         }
         is_news
     }
 
-    /// What was lost from `from` to before `to` was sent again, and is lost again at `due`.
-    pub(super) fn resends(&mut self, from: u64, to: u64, now: Instant, due: Instant) {
+    /// What was lost from `from` to before `to` was sent again. It is lost again after `wait`, doubled each time (RFC 6298 5.5), and
+    /// after `longest` at the latest.
+    pub(super) fn resends(
+        &mut self,
+        (from, to): (u64, u64),
+        now: Instant,
+        wait: Duration,
+        longest: Option<Duration>,
+    ) {
         let begin = self.holes.partition_point(|hole| hole.number() < from);
         for at in begin..self.holes.len() {
             let hole = &mut self.holes[at];
@@ -319,11 +332,14 @@ impl Selective {
                 break;
             }
             self.lost -= usize::from(hole.is_lost);
+            let patient = wait * (1 << hole.tries);
+            let due = now + longest.map_or(patient, |longest| patient.min(longest));
             (hole.is_lost, hole.resent, hole.due) = (false, Some(now), due);
+            hole.tries = (hole.tries + 1).min(MOST_PROBES);
             let missing = hole.missing;
             self.comes_back(missing);
+            self.due = sooner(self.due, Some(due));
         }
-        self.due = sooner(self.due, Some(due));
     }
 
     /// Forgets the holes that are filled: all before `una` is acknowledged.

@@ -401,12 +401,13 @@ impl Requester {
             self.trip.map_or(LATE, |trip| trip.smoothed()).max(self.spray_patience()) + self.lateness();
         // Without a round trip that was measured nothing says how long it takes: the timer does.
         let wait = if self.trip.is_none() { self.wait().unwrap_or(UNKNOWN) } else { wait };
+        let longest = self.wait();
         // It asks, and what answers it tells of all that was sent before.
         self.asked = self.asked.max(self.next);
         self.asked_at = now;
         self.unasked = (0, 0);
         if let Some(selective) = &mut self.selective {
-            selective.resends(hole.number(), until, now, now + wait);
+            selective.resends((hole.number(), until), now, wait, longest);
         }
         self.deadline = self.deadline.or(self.wait().map(|wait| now + wait));
         self.probe_at = self.probe_wait().map(|wait| now + wait);

@@ -30,6 +30,8 @@ impl Requester {
         let mut progress = self.acknowledge(up_to, context, identity);
         self.peer_has(up_to);
         if self.una < up_to {
+            // It measures a request that the peer has, although an answer before it is missing.
+            progress.rtt = self.take_sample(context.now).or(progress.rtt);
             progress.lost = self.implied_nak(up_to, context.now)?;
             return Ok(progress);
         }
@@ -97,6 +99,7 @@ impl Requester {
         }
         context.counters.rx_payload_bytes += payload.len() as u64;
         if is_early {
+            progress.rtt = self.take_sample(context.now).or(progress.rtt);
             progress.lost |= self.on_early_answer(number, context.now);
         } else {
             self.on_answer(number, context, identity, &mut progress);
@@ -129,6 +132,7 @@ impl Requester {
         };
         place(sges, 0, &original.to_ne_bytes(), memory, context, identity)?;
         if is_early {
+            progress.rtt = self.take_sample(context.now).or(progress.rtt);
             progress.lost |= self.on_early_answer(number, context.now);
         } else {
             self.on_answer(number, context, identity, &mut progress);

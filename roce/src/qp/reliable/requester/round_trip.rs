@@ -9,12 +9,17 @@ const SHORTEST: Duration = Duration::from_micros(20);
 /// How late a packet may be on any path.
 const SLACK: Duration = Duration::from_micros(5);
 
+/// Measurements after which the shortest of them begins anew: a path may have become longer.
+const WINDOW: u8 = 64;
+
 /// A smoothed round trip and its variation, in ns: up to 4 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RoundTrip {
     smoothed: u32,
     variation: u32,
-    shortest: NonZeroU32,
+    /// Of the last measurements up to [`WINDOW`], and of as many before them.
+    shortest: [NonZeroU32; 2],
+    count: u8,
 }
 
 const fn nanos(nanos: u32) -> Duration {
@@ -26,14 +31,16 @@ impl RoundTrip {
     pub(super) fn measured(before: Option<Self>, rtt: Duration) -> Self {
         let rtt = u32::try_from(rtt.as_nanos()).unwrap_or(u32::MAX);
         let rounded = NonZeroU32::new(rtt).unwrap_or(NonZeroU32::MIN);
-        let Some(Self { smoothed, variation, shortest }) = before else {
-            return Self { smoothed: rtt, variation: rtt / 2, shortest: rounded };
+        let Some(Self { smoothed, variation, shortest: [new, old], count }) = before else {
+            return Self { smoothed: rtt, variation: rtt / 2, shortest: [rounded; 2], count: 1 };
         };
+        let is_full = count == WINDOW;
         let off = smoothed.abs_diff(rtt);
         Self {
             smoothed: smoothed - smoothed / 8 + rtt / 8,
             variation: variation - variation / 4 + off / 4,
-            shortest: shortest.min(rounded),
+            shortest: if is_full { [rounded, new] } else { [new.min(rounded), old] },
+            count: if is_full { 1 } else { count + 1 },
         }
     }
 
@@ -41,8 +48,10 @@ impl RoundTrip {
         nanos(self.smoothed)
     }
 
-    pub(super) const fn shortest(&self) -> Duration {
-        nanos(self.shortest.get())
+    /// Returns the shortest of the last 64 to 128 measurements.
+    pub(super) fn shortest(&self) -> Duration {
+        let [new, old] = self.shortest;
+        nanos(new.min(old).get())
     }
 
     /// Returns the longest that a round trip takes as far as the measurements tell.
@@ -73,5 +82,17 @@ mod tests {
         assert_eq!((near.patience(), near.shortest()), (SHORTEST, micros(1)));
         let far = (0..100).fold(None, |before, _| Some(RoundTrip::measured(before, micros(100)))).unwrap();
         assert!((micros(200)..micros(201)).contains(&far.patience()), "{far:?}");
+    }
+
+    #[test]
+    fn the_shortest_is_forgotten() {
+        let micros = Duration::from_micros;
+        let follow = |from, count| {
+            (0..count).fold(Some(from), |before, _| Some(RoundTrip::measured(before, micros(90)))).unwrap()
+        };
+        let short = RoundTrip::measured(None, micros(10));
+        assert_eq!(follow(short, WINDOW).shortest(), micros(10));
+        assert_eq!(follow(short, 2 * WINDOW).shortest(), micros(90));
+        assert_eq!(RoundTrip::measured(Some(follow(short, 200)), micros(80)).shortest(), micros(80));
     }
 }

@@ -1,9 +1,12 @@
 //! When selective repeat sends something again, and when it waits.
 
 use crate::harness::script::{PSN, Script, ack};
-use crate::harness::{Options, paced};
-use crate::selective_repeat::{TICK, options, pass, post, say, script, sends, write};
+use crate::harness::{BASE, Options, paced};
+use crate::selective_repeat::{ANSWERED, FULL, TICK, options, pass, post, say, script, sends, write};
 use core::time::Duration;
+use roce::Discard;
+use roce::qp::{Remote, SendRequest};
+use roce::wire::Operation;
 
 /// The round trip of [`measured`].
 const ROUND_TRIP: Duration = Duration::from_micros(100);
@@ -82,4 +85,72 @@ fn a_packet_that_is_lost_again_and_again_is_sent_ever_more_seldom() {
     for (gap, expected) in gaps.into_iter().zip([8, 16, 32, 64]) {
         assert!((expected..=expected * 5 / 4).contains(&gap), "{at:?}");
     }
+}
+
+/// Twelve answers are missing. Asked for again they come one each round trip, in their order: none of them is asked for once more.
+#[test]
+fn a_repetition_that_takes_long_is_waited_for_while_it_comes() {
+    let mut script = measured(script());
+    let remote = Remote { address: BASE, rkey: script.rkey() };
+    let read = SendRequest::read(1, script.host.sge(8192, 14 * 1024), remote);
+    post(&mut script, read);
+    assert_eq!(sends(&mut script), [1]);
+    pass(&mut script, ROUND_TRIP);
+    let answer = |script: &mut Script, number: u32, operation| {
+        script.send(PSN + number, operation, &FULL).unwrap();
+    };
+    answer(&mut script, 1, Operation::ReadResponseFirst(ANSWERED));
+    answer(&mut script, 14, Operation::ReadResponseLast(ANSWERED));
+    pass(&mut script, ROUND_TRIP + TICK);
+    assert_eq!(sends(&mut script), [2]);
+    for number in 2..14 {
+        pass(&mut script, ROUND_TRIP + TICK);
+        answer(&mut script, number, Operation::ReadResponseMiddle);
+        assert_eq!(sends(&mut script), [], "behind {number}");
+    }
+    assert_eq!(script.host.sent().len(), 2);
+}
+
+#[test]
+fn a_stretch_that_waits_to_be_repeated_is_repeated_once() {
+    let mut script = script();
+    script.send(PSN, Operation::ReadRequest(script.reth(0, 6 * 1024)), &[]).unwrap();
+    assert_eq!(sends(&mut script), [0, 1, 2, 3, 4, 5]);
+    let again = |script: &mut Script, from: u32, packets: u32| {
+        let reth = script.reth(u64::from(from) * 1024, packets * 1024);
+        assert_eq!(script.send(PSN + from, Operation::ReadRequest(reth), &[]), Err(Discard::Duplicate));
+    };
+    again(&mut script, 1, 4);
+    assert_eq!(script.next().map(|(psn, _)| psn - PSN), Some(1));
+    again(&mut script, 2, 3);
+    again(&mut script, 4, 1);
+    assert_eq!(sends(&mut script), [2, 3, 4]);
+    // What has left is asked for with reason.
+    again(&mut script, 2, 3);
+    assert_eq!(sends(&mut script), [2, 3, 4]);
+}
+
+/// Karn: a WRITE behind a READ is measured when its acknowledgement comes, not once the READ is repaired.
+#[test]
+fn a_round_trip_is_measured_without_the_recovery_of_another_request() {
+    let mut script = measured(script());
+    let remote = Remote { address: BASE, rkey: script.rkey() };
+    let read = SendRequest::read(1, script.host.sge(8192, 2048), remote);
+    post(&mut script, read);
+    assert_eq!(sends(&mut script), [1]);
+    pass(&mut script, ROUND_TRIP);
+    script.send(PSN + 1, Operation::ReadResponseFirst(ANSWERED), &FULL).unwrap();
+    let request = write(&script, 2, 1024);
+    post(&mut script, request);
+    assert_eq!(sends(&mut script), [3]);
+    pass(&mut script, ROUND_TRIP);
+    script.send(PSN + 3, ack(1), &[]).unwrap();
+    for _ in 0..20 {
+        script.wait(ROUND_TRIP / 4);
+        script.drain();
+    }
+    script.send(PSN + 2, Operation::ReadResponseLast(ANSWERED), &FULL).unwrap();
+    assert_eq!(script.host.sent().len(), 3);
+    let report = script.host.endpoint.report(script.host.qpn).unwrap();
+    assert_eq!(report.round_trip.unwrap().0, ROUND_TRIP);
 }

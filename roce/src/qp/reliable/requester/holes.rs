@@ -74,6 +74,8 @@ pub(super) struct Selective {
     calm: u8,
     /// If packets leave over several paths.
     pub(super) spray: Option<Box<Spray>>,
+    /// The repeated answer that came last: when it was asked for, its number, and when it came.
+    streams: Option<(Instant, u64, Instant)>,
 }
 
 impl Selective {
@@ -94,6 +96,7 @@ impl Selective {
             due: None,
             reported: (0, Instant::ZERO),
             calm: 0,
+            streams: None,
         }
     }
 
@@ -298,8 +301,9 @@ impl Selective {
             if hole.is_lost {
                 continue;
             }
-            if hole.due > now {
-                due = sooner(due, Some(hole.due));
+            let hole_due = self.due_of(&hole);
+            if hole_due > now {
+                due = sooner(due, Some(hole_due));
                 continue;
             }
             self.holes[at].is_lost = true;
@@ -314,6 +318,19 @@ impl Selective {
             self.reported = (sent, now);
         }
         is_news
+    }
+
+    /// When a hole becomes lost. Repeated answers come in the order in which they were asked for, and a stretch of them may take longer
+    /// than a round trip: those behind the one that came last have as much time from that on as they had from their repetition on.
+    fn due_of(&self, hole: &Hole) -> Instant {
+        match (self.streams, hole.resent) {
+            (Some((asked, number, came)), Some(resent))
+                if hole.missing.is_answer && (asked, number) < (resent, hole.number()) =>
+            {
+                hole.due.max(came + hole.due.saturating_since(resent))
+            }
+            _ => hole.due,
+        }
     }
 
     /// What was lost from `from` to before `to` was sent again. It is lost again after `wait`, doubled each time (RFC 6298 5.5), and
@@ -351,6 +368,9 @@ impl Selective {
                 return true;
             }
             self.lost -= usize::from(hole.is_lost);
+            if let (true, Some(resent)) = (hole.missing.is_answer, hole.resent) {
+                self.streams = Some((resent, hole.number(), now));
+            }
             // What comes sooner after its repetition than a round trip was only late.
             let was_late = hole.resent.is_none_or(|at| now < at + soon);
             if hole.is_overtaken || hole.resent.is_some() {

@@ -176,12 +176,14 @@ impl Resources {
     }
 
     /// Answers again `packets` from `psn` on, and nothing more; whatever else is due stays due. What never left yet is due
-    /// anyway: were it sent here first, the peer could have all of it, and ask for more, before it counts as answered.
+    /// anyway: were it sent here first, the peer could have all of it, and ask for more, before it counts as answered. So is what was
+    /// asked for again already.
     pub(super) fn repeat(&mut self, psn: Psn, packets: u32) {
         let found = self.list.iter().find_map(|resource| resource.index(psn).map(|at| (resource, at)));
         let Some((&Resource { first, next, .. }, from)) = found else { return };
         let repeat = Repeat { first, from, next: from, end: next.min(from + packets) };
-        if repeat.from < repeat.end && self.repeats.len() < MAX_REPEATS {
+        let is_due = |due: &Repeat| due.first == first && due.next <= repeat.from && repeat.end <= due.end;
+        if repeat.from < repeat.end && self.repeats.len() < MAX_REPEATS && !self.repeats.iter().any(is_due) {
             self.repeats.push(repeat);
         }
     }

@@ -1,14 +1,14 @@
 //! Spraying: the packets of one queue pair leave over several paths, each of which keeps its order.
 
-use crate::harness::{BASE, Options, Pair};
+use crate::harness::{BASE, Host, Options, Pair, path};
 use cc::{Instant, Rate};
 use core::time::Duration;
-use roce::ControlError;
-use roce::Discard;
 use roce::qp::{
-    CompletionStatus, Congestion, CongestionAlgorithm, Modify, PathChoice, Remote, RtsSettings, SendRequest,
+    AckTimeout, CompletionStatus, Congestion, CongestionAlgorithm, Modify, PathChoice, QpInit, Remote,
+    RtsSettings, SendRequest,
 };
-use roce::wire::{Header, parse};
+use roce::wire::{Header, Service, parse};
+use roce::{ControlError, Discard, Psn};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -44,6 +44,9 @@ struct Network {
     detours: [Duration; 8],
     /// Nothing gets through on these.
     dark: Vec<usize>,
+    /// The port of the first answer, and whether nothing gets through on it.
+    answers: Option<u16>,
+    is_mute: bool,
     /// When data left on each path.
     sent: BTreeMap<usize, Vec<Instant>>,
     /// How late the frame that leaves now comes.
@@ -63,10 +66,11 @@ fn connect(options: Options, detours: &[u64]) -> (Pair, Shared) {
         let packet = parse(frame).unwrap();
         let mut network = shared.borrow_mut();
         network.late = Duration::ZERO;
-        if from == 1 {
-            return true;
-        }
         let port = packet.network.udp_source();
+        if from == 1 {
+            let first = *network.answers.get_or_insert(port);
+            return !network.is_mute || port != first;
+        }
         let at = network.ports.iter().position(|known| *known == port).unwrap_or_else(|| {
             network.ports.push(port);
             network.ports.len() - 1
@@ -123,11 +127,11 @@ fn paths_of_unequal_delay_cost_no_repetition() {
     }
 }
 
-/// The path's own round trip is 20 µs: 5 and 10 there, 5 back.
+/// The longest round trip is 20 µs: 5 and 10 more there, 5 back.
 #[test]
 fn a_path_that_goes_dark_is_left_within_two_round_trips_and_taken_again_later() {
-    const ROUND: Duration = Duration::from_micros(20);
-    for dark in 1..4 {
+    let round = Duration::from_micros(20);
+    for dark in 0..4 {
         let (mut pair, network) = connect(options(), &[0, 10, 10, 10]);
         (0..4).for_each(|id| write(&mut pair, id));
         let end = Instant::ZERO + Duration::from_millis(1);
@@ -142,10 +146,10 @@ fn a_path_that_goes_dark_is_left_within_two_round_trips_and_taken_again_later() 
         let network = network.borrow();
         let sent = &network.sent[&dark];
         let first = *sent.iter().find(|at| **at >= began).unwrap();
-        let late: Vec<_> = sent.iter().filter(|at| **at > first + ROUND * 2 && **at < ended).collect();
+        let late: Vec<_> = sent.iter().filter(|at| **at > first + round * 2 && **at < ended).collect();
         assert!(late.len() <= 6, "path {dark} is tried {} times in 2 ms", late.len());
         let gap = late.first().map(|at| at.saturating_since(first));
-        assert!(gap.is_none_or(|gap| gap > ROUND * 4), "path {dark} is left for {gap:?}");
+        assert!(gap.is_none_or(|gap| gap > round * 4), "path {dark} is left for {gap:?}");
         assert!(sent.iter().filter(|at| **at > ended).count() > 200, "path {dark} is taken again");
         let lost = sent.iter().filter(|at| **at >= began && **at < ended).count() as u64;
         assert_eq!(pair.hosts[0].endpoint.counters().retransmitted, lost, "only what was lost");
@@ -153,16 +157,31 @@ fn a_path_that_goes_dark_is_left_within_two_round_trips_and_taken_again_later() 
     }
 }
 
+/// The path of the peer's answers goes dark for good: what is asked again makes it take another.
+#[test]
+fn answers_leave_a_dark_path_too() {
+    let (mut pair, network) = connect(options(), &[0, 1, 2, 3]);
+    (0..4).for_each(|id| write(&mut pair, id));
+    run(&mut pair, &network, Instant::ZERO + Duration::from_millis(1));
+    network.borrow_mut().is_mute = true;
+    run(&mut pair, &network, Instant::ZERO + Duration::from_secs(1));
+    end_well(&mut pair, 4);
+    assert_eq!(pair.hosts[0].endpoint.counters().timeouts, 0);
+    assert!(pair.hosts[0].endpoint.counters().retransmitted < 20);
+    assert!(pair.now < Instant::ZERO + Duration::from_millis(9), "8 MB at 10 Gb/s: {:?}", pair.now);
+}
+
 #[test]
 fn what_cannot_spray_is_refused_by_name() {
-    let refused = |options: Options, count| {
-        let host = crate::harness::Host::new(1, &options);
-        let mut host = host;
-        host.ready_to_receive(crate::harness::path(1, 2), host.qpn, 0, &options);
+    let refused_as = |service, options: Options, count| {
+        let mut host = Host::new(1, &options);
+        let init = QpInit { service, ..host.init(&options) };
+        host.qpn = host.endpoint.create_qp(Instant::ZERO, init).unwrap();
+        host.ready_to_receive(path(1, 2), host.qpn, 0, &options);
         let congestion = Congestion { paths: spray(count), ..Congestion::new(options.congestion) };
         let settings = RtsSettings {
-            send_psn: roce::Psn::new(0),
-            ack_timeout: roce::qp::AckTimeout::new(14),
+            send_psn: Psn::new(0),
+            ack_timeout: AckTimeout::new(14),
             retry_count: 7,
             rnr_retry: 7,
             max_rd_atomic: 1,
@@ -171,6 +190,7 @@ fn what_cannot_spray_is_refused_by_name() {
         let qpn = host.qpn;
         host.endpoint.modify_qp(Instant::ZERO, qpn, Modify::ReadyToSend(settings))
     };
+    let refused = |options, count| refused_as(Service::Rc, options, count);
     let reason = |outcome| match outcome {
         Err(ControlError::Spray { reason, .. }) => reason,
         other => panic!("{other:?}"),
@@ -180,5 +200,7 @@ fn what_cannot_spray_is_refused_by_name() {
     }
     let alone = Options { selective_repeat: false, ..options() };
     assert!(reason(refused(alone, 4)).contains("selective repeat"));
+    let unreliable = Options { selective_repeat: false, ..options() };
+    assert!(reason(refused_as(Service::Uc, unreliable, 4)).contains("leave spray out for UC and UD"));
     assert_eq!(refused(options(), 8), Ok(()));
 }

@@ -238,6 +238,20 @@ impl CongestionControl {
         self.telemetry.as_ref().and_then(|telemetry| telemetry.template(way)).unwrap_or(own)
     }
 
+    /// Returns the headers of answers: with spraying those of the path that last proved well.
+    #[inline]
+    pub(crate) fn answer_template<'a>(&'a self, own: &'a Template) -> &'a Template {
+        let paths = self.telemetry.as_ref().and_then(|telemetry| telemetry.paths.as_ref());
+        paths.map_or(own, |paths| paths.answer_template())
+    }
+
+    /// The peer sent a request again that had arrived.
+    pub(crate) fn on_duplicate(&mut self, now: Instant) {
+        if let Some(paths) = self.telemetry.as_mut().and_then(|telemetry| telemetry.paths.as_mut()) {
+            paths.on_duplicate(now);
+        }
+    }
+
     /// Returns what feedback may ride behind an Acknowledge that leaves now.
     #[inline]
     pub(crate) fn rides_with_acknowledge(&self) -> Option<Report> {

@@ -86,6 +86,8 @@ struct Load {
 pub(super) struct Paths {
     ways: Vec<Way>,
     current: usize,
+    /// The way of answers.
+    answers: usize,
     interval: Duration,
     sprays: bool,
     /// What our own link carries, where that is known.
@@ -121,6 +123,7 @@ impl Paths {
         Some(Self {
             ways,
             current: 0,
+            answers: 0,
             interval: choice.interval.clamp(Duration::from_micros(1), LONGEST_INTERVAL),
             sprays: choice.spray,
             line_rate,
@@ -176,6 +179,19 @@ impl Paths {
 
     pub(super) const fn sprays(&self) -> bool {
         self.sprays
+    }
+
+    /// Returns the headers of answers.
+    pub(super) fn answer_template(&self) -> &Template {
+        &self.ways[self.answers].template
+    }
+
+    /// The peer sent something again that had arrived: its answer may have been lost. With spraying answers take the next path.
+    pub(super) fn on_duplicate(&mut self, now: Instant) {
+        if self.sprays && now >= self.due_at {
+            self.answers = (self.answers + 1) % self.ways.len();
+            self.due_at = now + self.interval;
+        }
     }
 
     /// What path `way` is like, with spraying. Returns what the most loaded path is like, since the last answer: one window and one rate

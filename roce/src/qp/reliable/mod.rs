@@ -305,7 +305,12 @@ impl Reliable {
         context: &mut Context<'_>,
     ) -> Discard {
         match refusal {
-            Refusal::Drop(discard) => discard,
+            Refusal::Drop(discard) => {
+                if discard == Discard::Duplicate {
+                    common.congestion.on_duplicate(context.now);
+                }
+                discard
+            }
             Refusal::Quiet { discard, receive } => {
                 self.fail(common, Some(FailureCause::Receive(receive)), receive, context);
                 discard

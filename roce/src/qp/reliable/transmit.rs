@@ -98,7 +98,8 @@ impl Reliable {
         };
         let payload = read.map_or(0, |(_, read)| read.length);
         let qpn = common.identity.qpn;
-        let written = write(&connection.template, common.identification, &header, payload, frame, |into| {
+        let template = common.congestion.answer_template(&connection.template);
+        let written = write(template, common.identification, &header, payload, frame, |into| {
             if let Some((pd, read)) = read.filter(|(_, read)| read.length > 0) {
                 let (regions, access) = (&*context.regions, Access::REMOTE_READ);
                 let slice = regions.remote(read.rkey, pd, qpn, read.address, read.length, access)?;
@@ -139,7 +140,8 @@ impl Reliable {
         let transport = self.transport(common, connection, context);
         let (opcode, bth) = (header.opcode(), header.bth());
         let feedback = common.congestion.ride(opcode, bth, report, &transport, context.counters);
-        let (template, length) = (&connection.template, feedback.length() as u32);
+        let length = feedback.length() as u32;
+        let template = common.congestion.answer_template(&connection.template);
         let written = write(template, common.identification, header, length, frame, |into| {
             feedback.write(into);
             Ok(())

@@ -225,8 +225,10 @@ impl Spray {
 
     /// Returns how much longer packet `number` may take than what arrives now over other paths; `None` while nothing is measured.
     pub(super) fn lateness(&self, number: u64) -> Option<Duration> {
-        let shortest = self.ways.iter().filter_map(|way| way.trip).map(|trip| trip.shortest()).min()?;
-        Some(self.latest(self.way_of(number)?)?.saturating_sub(shortest))
+        let way = self.way_of(number)?;
+        let others = self.turns(Some(way)).filter_map(|(_, other)| other.trip);
+        let shortest = others.map(|trip| trip.shortest()).min()?;
+        Some(self.latest(way)?.saturating_sub(shortest))
     }
 
     /// Returns the longest that an answer takes over the paths measured.

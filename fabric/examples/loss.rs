@@ -1,11 +1,11 @@
-//! What loss costs: goodput over the clean wire's, with go-back-N and selective repeat, for each verb and two packet sizes, in the
-//! simulator. `ci/loss` runs it. Arguments: `--check` fails when a figure is below its floor; `--document FILE` writes the tables
+//! What loss and spraying cost: goodput over the clean wire's, for each verb and two packet sizes, in the simulator. `ci/loss` runs it.
+//! Arguments: `--check` fails when a figure is below its floor; `--document FILE` writes the tables
 //! between the page's marks.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::Probability;
 use ferroce_fabric::sim::{Conventions, Flow, Outcome, Requests, Setup, Topology, Verb, run};
-use roce::qp::Congestion;
+use roce::qp::{Congestion, PathChoice};
 use std::fmt::Write;
 use std::num::NonZeroU32;
 use std::process::ExitCode;
@@ -29,6 +29,9 @@ const SINGLES: u64 = 600;
 const FLOORS: [[f64; 4]; 2] = [[1.0, 0.85, 0.40, 0.0], [0.98, 0.99, 0.90, 0.60]];
 /// Responses that HPCC++ paces miss the last of them where packets are small.
 const FLOOR_OF_PACED_READS: f64 = 0.30;
+/// How much longer each of the four paths is than the first that packets are sprayed over, µs, and what must be reached.
+const DETOURS: [u64; 4] = [0, 2, 3, 5];
+const FLOOR_OF_SPRAYED: f64 = 0.95;
 /// The longest p99 of one message at 1 % loss, over the clean median.
 const CEILING: f64 = 3.0;
 
@@ -54,20 +57,26 @@ fn congestion(is_hpcc: bool, mtu: u32) -> Congestion {
     }
 }
 
-fn simulate(cell: Cell, loss: f64, bytes: u64, depth: u32, seed: u64) -> Result<Outcome, String> {
+fn setup(cell: Cell, loss: f64, bytes: u64, depth: u32, seed: u64) -> Setup {
     let Cell { verb, mtu, selective_repeat, is_hpcc } = cell;
     let flow = Flow { source: 0, destination: 1, bytes, start: Duration::ZERO, is_incast: false, dscp: 0 };
     let topology = Topology::star(2, LINE, HOP);
-    let setup = Setup {
+    Setup {
         conventions: Conventions { payload: mtu, ..Conventions::FERROCE },
         requests: Requests { verb, bytes: MESSAGE, depth, selective_repeat },
         loss: Probability::new(loss).unwrap_or_default(),
         seed,
         limit: Duration::from_secs(20),
         ..Setup::new(topology, vec![flow], congestion(is_hpcc, mtu))
-    };
-    let outcome =
-        run(&setup, &mut |_, _, _| {}).map_err(|error| format!("loss {loss}, seed {seed}: {error}"))?;
+    }
+}
+
+fn simulate(cell: Cell, loss: f64, bytes: u64, depth: u32, seed: u64) -> Result<Outcome, String> {
+    outcome(&setup(cell, loss, bytes, depth, seed))
+}
+
+fn outcome(setup: &Setup) -> Result<Outcome, String> {
+    let outcome = run(setup, &mut |_, _, _| {}).map_err(|error| format!("seed {}: {error}", setup.seed))?;
     if outcome.finished.is_empty() { Err("it does not end".into()) } else { Ok(outcome) }
 }
 
@@ -115,7 +124,46 @@ fn tables() -> Result<(String, Vec<String>), String> {
             }
         }
     }
+    sprayed(&mut page, &mut misses)?;
     Ok((page, misses))
+}
+
+/// The time of a run over four paths of unequal delay, and packets sent again.
+fn over_paths(verb: Verb, mtu: u32, is_sprayed: bool, loss: f64) -> Result<(f64, u64), String> {
+    let detours = DETOURS.map(Duration::from_micros);
+    let topology = Topology::unequal_paths(LINE, LINE, HOP / 2, &detours);
+    let paths = PathChoice { count: 4, interval: HOP * 4, spray: true };
+    let congestion = Congestion { paths: is_sprayed.then_some(paths), ..congestion(false, mtu) };
+    let cell = Cell { verb, mtu, selective_repeat: true, is_hpcc: false };
+    let setup = Setup { topology, congestion, ..setup(cell, loss, BYTES, DEPTH, 1) };
+    let outcome = outcome(&setup)?;
+    Ok((outcome.time.as_secs_f64(), outcome.retransmitted))
+}
+
+/// The table of sprayed packets.
+fn sprayed(page: &mut String, misses: &mut Vec<String>) -> Result<(), String> {
+    let _ = writeln!(
+        page,
+        "\n| sprayed over 4 paths | one path, Gb/s | no loss | sent again | 1 % |\n|---|---|---|---|---|"
+    );
+    for (verb, name) in VERBS {
+        for mtu in MTUS {
+            let what = format!("{name}, MTU {mtu}, 512 KiB");
+            let (alone, _) = over_paths(verb, mtu, false, 0.0)?;
+            let (clean, again) = over_paths(verb, mtu, true, 0.0)?;
+            let (lossy, _) = over_paths(verb, mtu, true, 0.01)?;
+            let (gbps, share, kept) = (BYTES as f64 * 8e-9 / alone, alone / clean, alone / lossy);
+            let line = format!("| {what} | {gbps:.1} | {share:.3} | {again} | {kept:.3} |");
+            println!("{line}");
+            let _ = writeln!(page, "{line}");
+            if share < FLOOR_OF_SPRAYED || again > 0 {
+                misses.push(format!(
+                    "{what}, sprayed: {share:.3} of one path's goodput, below {FLOOR_OF_SPRAYED}, or {again} packets sent again"
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Writes a row of the table. Returns the clean wire's goodput; `go_back` is that of go-back-N.

@@ -26,7 +26,7 @@ fn setup(congestion: Congestion, verb: Verb, mtu: u32, spray: bool) -> Setup {
     let flow =
         Flow { source: 0, destination: 1, bytes: BYTES, start: Duration::ZERO, is_incast: false, dscp: 0 };
     let micros = Duration::from_micros;
-    let topology = Topology::unequal_paths(LINE, HOP, &[0, 2, 3, 5].map(micros));
+    let topology = Topology::unequal_paths(LINE, LINE, HOP, &[0, 2, 3, 5].map(micros));
     let paths = PathChoice { count: 4, interval: BASE_RTT, spray: true };
     let congestion = Congestion { paths: spray.then_some(paths), ..congestion };
     Setup {

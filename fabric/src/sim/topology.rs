@@ -69,13 +69,13 @@ impl Topology {
         Self { hosts, switches: leaves + spines, links }
     }
 
-    /// Two hosts, each on a switch of its own, and a path between the switches for each of `detours`, which is longer by that.
+    /// Two hosts, each on a switch of its own, and a path of `fabric` between the switches for each of `detours`, longer by that.
     #[must_use]
-    pub fn unequal_paths(rate: Rate, delay: Duration, detours: &[Duration]) -> Self {
+    pub fn unequal_paths(rate: Rate, fabric: Rate, delay: Duration, detours: &[Duration]) -> Self {
         let mut links: Vec<_> = (0..2).map(|host| Link { ends: [host, 2 + host], rate, delay }).collect();
         for (path, detour) in detours.iter().enumerate() {
-            links.push(Link { ends: [2, 4 + path], rate, delay: delay + *detour });
-            links.push(Link { ends: [4 + path, 3], rate, delay });
+            links.push(Link { ends: [2, 4 + path], rate: fabric, delay: delay + *detour });
+            links.push(Link { ends: [4 + path, 3], rate: fabric, delay });
         }
         Self { hosts: 2, switches: 2 + detours.len(), links }
     }
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((far(&line, 0, 5), far(&line, 2, 4)), (4, 3));
         let leaves = Topology::leaf_spine(4, 2, 8, RATE, RATE, DELAY);
         assert_eq!((leaves.hosts(), leaves.switches(), far(&leaves, 0, 31)), (32, 6, 4));
-        let paths = Topology::unequal_paths(RATE, DELAY, &[Duration::ZERO, DELAY, DELAY * 2]);
+        let paths = Topology::unequal_paths(RATE, RATE, DELAY, &[Duration::ZERO, DELAY, DELAY * 2]);
         assert_eq!((paths.hosts(), paths.switches(), far(&paths, 0, 1)), (2, 5, 4));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Captured;
 use super::memory::Buffer;
-use super::plan::{Faults, Plan, Shape};
+use super::plan::{Detours, Faults, Plan, Shape};
 use super::reached::Reached;
 use crate::events::Events;
 use crate::random::Random;
@@ -43,6 +43,7 @@ pub(super) struct Network<'c> {
     homes: Vec<(usize, PortId)>,
     wakes: Vec<Option<u64>>,
     faults: Faults,
+    detours: Detours,
     random: Random,
     picos_per_byte: u64,
     delay: u64,
@@ -52,6 +53,13 @@ pub(super) struct Network<'c> {
 
 pub(super) const fn mac(host: usize) -> Mac {
     Mac([2, 0, 0, 0, 1, host as u8])
+}
+
+/// The path that a frame takes, 0 to 3.
+fn path_of(frame: &[u8]) -> u64 {
+    const IPV6: [u8; 2] = [0x86, 0xdd];
+    let udp = if frame.get(12..14) == Some(&IPV6) { 54 } else { 34 };
+    frame.get(udp + 1).map_or(0, |port| u64::from(port % 4))
 }
 
 impl<'c> Network<'c> {
@@ -88,6 +96,7 @@ impl<'c> Network<'c> {
             homes,
             wakes: vec![None; count],
             faults: plan.faults,
+            detours: plan.detours,
             random: Random::new(plan.seed),
             picos_per_byte: 8_000_000_000_000 / plan.rate.as_bps(),
             delay: plan.delay,
@@ -132,6 +141,7 @@ impl<'c> Network<'c> {
     /// From now on frames come as they were sent.
     pub(super) fn heal(&mut self) {
         self.faults = Faults::default();
+        self.detours.dark = None;
     }
 
     /// A frame leaves `host` at `now`. Gives whether something happened to it that may cost its queue pair a round.
@@ -147,7 +157,12 @@ impl<'c> Network<'c> {
         let mut chance = |per_mille| per_mille > 0 && self.random.below(1000) < per_mille;
         let (lost, twice, late, flipped) =
             (cut || chance(loss), chance(duplicate), chance(late), chance(flip));
+        let path = path_of(frame);
+        let dark =
+            path == 1 && self.detours.dark.is_some_and(|(from, long)| (from..from + long).contains(&now));
+        let lost = lost || dark;
         let harm = match (lost, flipped, late, twice) {
+            _ if dark => "dark",
             (true, ..) => "lost",
             (_, true, ..) => "flipped",
             (_, _, true, _) => "late",
@@ -170,7 +185,7 @@ impl<'c> Network<'c> {
             buffer[14 + (bit / 8) as usize] ^= 1 << (bit % 8);
         }
         let (switch, port) = self.homes[host];
-        let mut at = now + self.serialisation(frame.len()) + self.delay;
+        let mut at = now + self.serialisation(frame.len()) + self.delay + path * self.detours.step;
         if twice {
             let again = at + self.random.below(20_000);
             self.push(again, Event::AtSwitch(switch, port, buffer.again()));

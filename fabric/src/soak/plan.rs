@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
-use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, Upgrade, When};
+use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, PathChoice, Upgrade, When};
 use roce::wire::{Mtu, Reverse, Service};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -14,6 +14,15 @@ pub(super) struct Faults {
     pub(super) duplicate: u64,
     pub(super) late: u64,
     pub(super) flip: u64,
+}
+
+/// Four paths between any two hosts, by UDP source port.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Detours {
+    /// Each is longer than the one before by so much, ns.
+    pub(super) step: u64,
+    /// One of them carries nothing from then, ns, for so long, ns.
+    pub(super) dark: Option<(u64, u64)>,
 }
 
 /// What ails a host. Per mille of its turns.
@@ -87,6 +96,7 @@ pub(super) struct Plan {
     pub(super) ecn: u64,
     pub(super) ipv6: bool,
     pub(super) faults: Faults,
+    pub(super) detours: Detours,
     pub(super) talks: Vec<Talk>,
     pub(super) seed: u64,
 }
@@ -115,7 +125,9 @@ impl Plan {
         };
         let rate = Rate::from_gbps(pick(random, &[10, 25, 100]));
         let delay = 200 + random.below(5000);
-        let talks = (0..1 + random.below(4)).map(|_| Talk::draw(random, hosts, rate, delay)).collect();
+        let talks: Vec<Talk> =
+            (0..1 + random.below(4)).map(|_| Talk::draw(random, hosts, rate, delay)).collect();
+        let sprayed = talks.iter().find(|talk| talk.sprays());
         Self {
             shape: pick(random, &[Shape::Star, Shape::Dumbbell]),
             cores: (0..hosts).map(|_| Core::draw(random)).collect(),
@@ -125,9 +137,18 @@ impl Plan {
             ecn: pick(random, &[2_000, 20_000, 1 << 20]),
             ipv6: random.below(2) == 0,
             faults,
+            detours: sprayed.map_or_else(Detours::default, |talk| Detours::draw(talk.seed)),
             talks,
             seed: random.next(),
         }
+    }
+}
+
+impl Detours {
+    fn draw(seed: u64) -> Self {
+        let mut random = Random::new(!seed);
+        let dark = (20_000 + random.below(200_000), 20_000 + random.below(400_000));
+        Self { step: random.below(8_000), dark: (random.below(2) == 0).then_some(dark) }
     }
 }
 
@@ -150,6 +171,11 @@ const fn is_reliable(service: Service) -> bool {
 impl Talk {
     pub(super) const fn is_reliable(&self) -> bool {
         is_reliable(self.service)
+    }
+
+    /// Whether its packets are sprayed.
+    pub(super) fn sprays(&self) -> bool {
+        self.congestion.paths.is_some_and(|paths| paths.spray)
     }
 
     /// Whether a side sends requests: an XRC target doesn't.
@@ -186,7 +212,7 @@ impl Talk {
             Fate::Drained,
         ];
         let fate = pick(random, &fates);
-        Self {
+        let mut talk = Self {
             hosts: [a, b],
             service,
             mtu,
@@ -203,7 +229,14 @@ impl Talk {
             receives_late: pick(random, &[0, 0, 0, 200_000]),
             fate: (random.below(5) == 0).then_some((side, when, fate)),
             seed: random.next(),
+        };
+        // No draw of its own: seeds that were kept go on as they were.
+        let windows = matches!(talk.congestion.algorithm, CongestionAlgorithm::HpccReceiver(_));
+        if talk.selective_repeat && talk.seed & 1 == 1 && !windows {
+            let (count, interval) = (2 + (talk.seed >> 1) as u8 % 7, Duration::from_nanos(8 * delay));
+            talk.congestion.paths = Some(PathChoice { count, interval, spray: true });
         }
+        talk
     }
 }
 

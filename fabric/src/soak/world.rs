@@ -391,6 +391,9 @@ impl<'p, 'c> World<'p, 'c> {
 
     fn end(mut self) -> Result<Reached, String> {
         for index in 0..self.connections.len() {
+            if self.connections[index].talk.sprays() {
+                self.reached.once("sprayed");
+            }
             for side in 0..2 {
                 self.connections[index].poll(side, &mut self.hosts, &mut self.reached)?;
                 let at = &self.connections[index].sides[side];

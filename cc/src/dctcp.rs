@@ -115,6 +115,10 @@ impl Dctcp {
         &self.config
     }
 
+    pub(crate) const fn config_mut(&mut self) -> &mut DctcpConfig {
+        &mut self.config
+    }
+
     /// `DCTCP.Alpha`: the smoothed share of bytes that met congestion, 0 to 1.
     #[must_use]
     pub const fn alpha(&self) -> f64 {

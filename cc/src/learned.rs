@@ -1,6 +1,7 @@
 //! Parameters that are not configured: an algorithm's settings take them in once they are known.
 
-use crate::{AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, Rate, SwiftConfig};
+use crate::{Algorithm, AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, Rate, SwiftConfig};
+use core::time::Duration;
 
 /// Returns `rate` in proportion to a link of `line` where it was chosen for one of `before`; at most `line`.
 fn in_proportion(rate: Rate, before: Rate, line: Rate) -> Rate {
@@ -48,11 +49,67 @@ impl AlgorithmConfig {
     }
 }
 
+impl AlgorithmConfig {
+    /// Returns the same for a path of another base round trip, from 1 ns to [`HpccConfig::MAX_BASE_RTT`]: what was derived from it follows.
+    /// DCQCN without a base round trip stays without.
+    #[must_use]
+    pub fn at_base_rtt(self, base_rtt: Duration) -> Self {
+        let base_rtt = in_limits(base_rtt);
+        match self {
+            Self::Fixed { .. } => self,
+            Self::Hpcc(config) => Self::Hpcc(HpccConfig { base_rtt, ..config }),
+            Self::HpccFair(config) => Self::HpccFair(HpccConfig { base_rtt, ..config }),
+            Self::HpccReceiver(config) => Self::HpccReceiver(HpccConfig { base_rtt, ..config }),
+            Self::PowerTcp(config) => Self::PowerTcp(HpccConfig { base_rtt, ..config }),
+            Self::Dctcp(config) => Self::Dctcp(dctcp(config, base_rtt)),
+            Self::Dcqcn(config) => Self::Dcqcn(match config.base_rtt {
+                Some(_) => DcqcnConfig {
+                    min_rate: config.min_rate,
+                    ..DcqcnConfig::new(config.line_rate, Some(base_rtt))
+                },
+                None => config,
+            }),
+            Self::Swift(config) => Self::Swift(swift(config, base_rtt)),
+        }
+    }
+}
+
+impl Algorithm {
+    /// Goes on with another base round trip, as [`AlgorithmConfig::at_base_rtt`]; the rate stays. A fixed window, DCQCN and HPCC++ at the
+    /// receiver keep their settings.
+    pub fn set_base_rtt(&mut self, base_rtt: Duration) {
+        let base_rtt = in_limits(base_rtt);
+        match self {
+            Self::Fixed(_) | Self::Dcqcn(_) | Self::HpccReceiver(_) => {}
+            Self::Hpcc(running) => running.config_mut().base_rtt = base_rtt,
+            Self::PowerTcp(running) => running.config_mut().base_rtt = base_rtt,
+            Self::Dctcp(running) => *running.config_mut() = dctcp(*running.config(), base_rtt),
+            Self::Swift(running) => *running.config_mut() = swift(*running.config(), base_rtt),
+        }
+    }
+}
+
+fn in_limits(base_rtt: Duration) -> Duration {
+    base_rtt.clamp(Duration::from_nanos(1), HpccConfig::MAX_BASE_RTT)
+}
+
+fn dctcp(config: DctcpConfig, base_rtt: Duration) -> DctcpConfig {
+    let DctcpConfig { min_rate, gain, .. } = config;
+    DctcpConfig { min_rate, gain, ..DctcpConfig::new(config.line_rate, base_rtt) }
+}
+
+fn swift(config: SwiftConfig, base_rtt: Duration) -> SwiftConfig {
+    let SwiftConfig { min_rate, gain, .. } = config;
+    let longest = HpccConfig::MAX_BASE_RTT;
+    let new = SwiftConfig::new(config.line_rate, base_rtt);
+    SwiftConfig { min_rate, gain, flow_delay: new.flow_delay.min(longest), ..new }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CongestionController;
     use core::num::NonZeroU32;
-    use core::time::Duration;
 
     #[test]
     fn settings_of_another_link_are_those_made_for_it() {
@@ -72,6 +129,16 @@ mod tests {
         let dctcp =
             |line| AlgorithmConfig::Dctcp(DctcpConfig { min_rate: least, ..DctcpConfig::new(line, rtt) });
         assert_eq!(dctcp(fast).at_line_rate(slow), dctcp(slow));
+        let longer = Duration::from_millis(1);
+        for config in [hpcc(fast), dcqcn(fast), swift(fast), dctcp(fast)] {
+            let mut running = config.build().unwrap();
+            running.set_base_rtt(longer);
+            let expected = config.at_base_rtt(longer).build().unwrap();
+            assert_eq!(running.window(), expected.window(), "{config:?}");
+            for extreme in [Duration::ZERO, Duration::MAX] {
+                assert!(config.at_base_rtt(extreme).build().is_ok(), "{config:?}");
+            }
+        }
         let slowest = Rate::from_bps(1000);
         for config in [hpcc(fast), dcqcn(fast), swift(fast), dctcp(fast)] {
             assert!(config.at_line_rate(slowest).build().is_ok(), "{config:?}");

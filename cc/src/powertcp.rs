@@ -46,6 +46,10 @@ impl PowerTcp {
         &self.config
     }
 
+    pub(crate) const fn config_mut(&mut self) -> &mut HpccConfig {
+        &mut self.config
+    }
+
     /// Returns the smoothed power of the busiest link, 1 for a full link without a queue.
     #[must_use]
     pub const fn power(&self) -> f64 {

@@ -101,6 +101,10 @@ impl Swift {
         &self.config
     }
 
+    pub(crate) const fn config_mut(&mut self) -> &mut SwiftConfig {
+        &mut self.config
+    }
+
     /// Returns the round trip that the flow aims at with its present window: the base round trip, what it may wait at hops, and
     /// more the smaller the window, so that flows of unequal windows become equal, and many of them have room for a packet each.
     #[must_use]

@@ -6,6 +6,7 @@ use crate::{CqId, Psn, Qpn, SrqId};
 use alloc::collections::VecDeque;
 use core::fmt;
 use core::net::IpAddr;
+use core::time::Duration;
 
 /// Something happened that the application may want to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,22 +93,47 @@ impl fmt::Display for FailureCause {
     }
 }
 
-/// A queue pair's congestion control lost its telemetry, or has it again.
+/// What a queue pair's congestion control found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CongestionChange {
     /// The queue pair's number.
     pub qpn: Qpn,
-    /// The algorithm that runs from now on, by its name.
-    pub algorithm: &'static str,
-    /// Telemetry is missed; else it is back.
-    pub is_missed: bool,
+    /// What it is.
+    pub news: CongestionNews,
+}
+
+/// What congestion control found out of the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CongestionNews {
+    /// Telemetry is missed, and this algorithm runs from now on.
+    Missed(&'static str),
+    /// Telemetry is back, and this algorithm runs from now on.
+    Back(&'static str),
+    /// The configured base round trip is not what the empty path takes. Told once.
+    WrongBaseRtt {
+        /// What is configured.
+        configured: Duration,
+        /// What the empty path takes.
+        measured: Duration,
+    },
 }
 
 /// One line for a log.
 impl fmt::Display for CongestionChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = if self.is_missed { "no telemetry comes back" } else { "telemetry comes back again" };
-        write!(f, "QP {}: {why}, congestion control is {} from now on", self.qpn, self.algorithm)
+        write!(f, "QP {}: ", self.qpn)?;
+        let (why, algorithm) = match self.news {
+            CongestionNews::Missed(algorithm) => ("no telemetry comes back", algorithm),
+            CongestionNews::Back(algorithm) => ("telemetry comes back again", algorithm),
+            CongestionNews::WrongBaseRtt { configured, measured } => {
+                let short = if measured > configured { "too short" } else { "too long" };
+                return write!(
+                    f,
+                    "base_rtt {configured:?} is {short}: the empty path takes {measured:?}; leave base_rtt out, and it is measured"
+                );
+            }
+        };
+        write!(f, "{why}, congestion control is {algorithm} from now on")
     }
 }
 

@@ -26,7 +26,7 @@ mod xrc;
 pub use address::AddressId;
 pub use counters::{Counters, Discard};
 pub use endpoint::{ControlError, CqId, Endpoint, EndpointConfig, Observation, Outbox, PdId, QPN_REST};
-pub use event::{CongestionChange, Event, FailureCause, QpFailure};
+pub use event::{CongestionChange, CongestionNews, Event, FailureCause, QpFailure};
 pub use memory::{
     Access, AccessError, BindError, Binding, Lkey, Memory, Qpn, Region, RegionTable, Rkey, Slice, SrqNumber,
     WindowKind,

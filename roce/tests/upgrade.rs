@@ -186,6 +186,37 @@ fn telemetry_that_ends_is_missed_and_comes_back() {
     }
 }
 
+/// A base round trip that is not the empty path's is told once; the right one is not.
+#[test]
+fn a_wrong_base_rtt_is_told_once() {
+    let told = |base_rtt| {
+        let congestion = CongestionAlgorithm::Hpcc(HpccConfig::new(line(), base_rtt, NonZeroU32::MIN));
+        let options =
+            Options { congestion, probe_interval: Some(RTT), ack_timeout: 14, ..Options::default() };
+        let mut pair = Pair::connect(options);
+        let mut time = 0;
+        pair.filter = Some(Box::new(move |from, frame| {
+            if from == 0 {
+                time += 1000;
+                stamp(frame, 1, HopRecord::new(Speed::from_code(12).unwrap(), time, time, 0));
+            }
+            true
+        }));
+        for _ in 0..4 {
+            algorithm_after(&mut pair);
+        }
+        let (_, least) = pair.reports()[0].unwrap().round_trip.unwrap();
+        let told = std::iter::from_fn(|| pair.hosts[0].endpoint.poll_congestion_change());
+        (least, told.map(|told| told.to_string()).collect::<Vec<_>>())
+    };
+    let (empty, _) = told(RTT);
+    for (base_rtt, said) in [(empty / 10, Some("too short")), (empty, None), (empty * 10, Some("too long"))] {
+        let (_, told) = told(base_rtt);
+        assert_eq!(told.len(), usize::from(said.is_some()), "{base_rtt:?}: {told:?}");
+        assert!(said.is_none_or(|said| told[0].contains(said)), "{base_rtt:?}: {told:?}");
+    }
+}
+
 /// The answer to a message's last probe is lost, and nothing is sent for a second: that is no end of telemetry.
 #[test]
 fn one_answer_that_is_lost_before_a_pause_is_not_missed() {

@@ -78,6 +78,10 @@ impl Hpcc {
         &self.config
     }
 
+    pub(crate) const fn config_mut(&mut self) -> &mut HpccConfig {
+        &mut self.config
+    }
+
     /// `U`: smoothed in-flight bytes of the busiest link, as a share of what link and base round trip hold.
     #[must_use]
     pub const fn utilisation(&self) -> f64 {

@@ -6,7 +6,7 @@
 
 use crate::neighbour::{Asked, Neighbours};
 use cc::Instant;
-use roce::Endpoint;
+use roce::{CongestionNews, Endpoint};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -36,7 +36,10 @@ impl Followed {
         neighbours: &mut Neighbours,
     ) -> bool {
         while let Some(change) = endpoint.poll_congestion_change() {
-            tracing::info!("{change}");
+            match change.news {
+                CongestionNews::WrongBaseRtt { .. } => tracing::warn!("{change}"),
+                CongestionNews::Missed(_) | CongestionNews::Back(_) => tracing::info!("{change}"),
+            }
         }
         while let Some(peer) = endpoint.poll_doubted() {
             self.doubt(now, peer, neighbours);

@@ -3,8 +3,10 @@
 //! back. Acknowledgements show what is missed, and so do answers to probes in which no switch has written. A sender of nothing but READ
 //! responses or unreliable packets, whose peer answers no probe at all, keeps the substitute.
 
+use super::base_rtt::BaseRtt;
 use super::pacing::Flow;
 use super::{CongestionAlgorithm, CongestionControl};
+use crate::CongestionNews;
 use cc::{DcqcnConfig, Instant};
 use core::time::Duration;
 
@@ -53,6 +55,11 @@ impl Fallback {
     pub(super) fn on_asked(&mut self, now: Instant) {
         self.asked_at.get_or_insert(now);
         self.asked = self.asked.saturating_add(1);
+    }
+
+    /// The base round trip was measured anew.
+    pub(super) const fn on_base_rtt(&mut self, base_rtt: Duration) {
+        self.base_rtt = base_rtt;
     }
 
     /// The peer has confirmed the setup: only from now on telemetry is asked for.
@@ -106,17 +113,24 @@ impl CongestionControl {
         }
     }
 
-    /// Returns what has changed since this was asked last: the algorithm that runs now, and whether it is the one without telemetry.
-    pub(crate) fn take_news(&mut self) -> Option<(&'static str, bool)> {
-        let fallback = self.telemetry.as_mut().and_then(|telemetry| telemetry.fallback.as_mut())?;
-        let is_in_place = fallback.is_in_place;
-        let algorithm = if is_in_place { fallback.substitute } else { fallback.preferred };
-        core::mem::take(&mut fallback.is_news).then(|| (algorithm.name(), is_in_place))
+    /// Returns what was found out and not told yet.
+    pub(crate) fn take_news(&mut self) -> Option<CongestionNews> {
+        let telemetry = self.telemetry.as_mut()?;
+        if let Some(wrong) = telemetry.base_rtt.as_mut().and_then(BaseRtt::take_news) {
+            return Some(wrong);
+        }
+        let fallback = telemetry.fallback.as_mut().filter(|fallback| fallback.is_news)?;
+        fallback.is_news = false;
+        Some(if fallback.is_in_place {
+            CongestionNews::Missed(fallback.substitute.name())
+        } else {
+            CongestionNews::Back(fallback.preferred.name())
+        })
     }
 
     /// Begins anew with this algorithm, whose parameters were checked on the way to RTS.
-    fn run(&mut self, algorithm: &CongestionAlgorithm) {
-        if let Ok(algorithm) = algorithm.build() {
+    pub(super) fn run(&mut self, algorithm: &CongestionAlgorithm) {
+        if let Ok(algorithm) = self.as_measured(algorithm).build() {
             self.flow = Some(Flow::new(algorithm));
         }
     }

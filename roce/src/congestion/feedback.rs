@@ -130,6 +130,9 @@ impl CongestionControl {
         let becomes_markable =
             hops.is_some_and(|hops| self.consider(Seen::Telemetry(hops, rate), &transport.sequence));
         self.on_report(&ack, way, feedback.report);
+        if let Some(rtt) = ack.rtt {
+            self.measure_rtt(transport.now, rtt);
+        }
         let misses = hops == Some(0) && self.miss_telemetry(transport.now - ack.rtt.unwrap_or_default());
         Ok(becomes_markable || misses)
     }
@@ -204,6 +207,11 @@ impl CongestionControl {
         if report.hops() != Some(0) {
             self.hear_telemetry();
         }
+        let path = report.path();
+        let base_rtt = self.telemetry.as_mut().and_then(|telemetry| telemetry.base_rtt.as_mut());
+        if let (Some(base_rtt), Some(path)) = (base_rtt, &path) {
+            base_rtt.hear(path);
+        }
         let Some(flow) = &mut self.flow else { return };
         let algorithm = flow.algorithm_mut();
         if let Report::Shared { hops, flows, .. } = report {
@@ -228,7 +236,7 @@ impl CongestionControl {
             | Report::All { .. }
             | Report::Ready => {}
         }
-        if let Some(path) = report.path() {
+        if let Some(path) = path {
             algorithm.on_telemetry(ack, &path);
         }
     }

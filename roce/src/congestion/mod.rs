@@ -4,6 +4,7 @@
 //! reports four facts: what was sent, what was acknowledged, what was heard of the network, and what was lost. Nothing else crosses.
 
 mod alternates;
+mod base_rtt;
 mod collector;
 mod echo;
 mod estimate;
@@ -33,7 +34,7 @@ use crate::wheel::sooner;
 use crate::wire::{Bth, Frame, Mac, Numbers, Path, Report, Template};
 use crate::{ControlError, Psn, Qpn};
 use alloc::boxed::Box;
-use cc::{Algorithm, CongestionController, Instant};
+use cc::{Algorithm, CongestionController, DcqcnConfig, Instant, SwiftConfig};
 use core::net::IpAddr;
 use core::time::Duration;
 use fallback::Fallback;
@@ -328,7 +329,10 @@ impl CongestionControl {
         sequence: &Sequence,
     ) -> bool {
         let becomes_markable = match progress.rtt {
-            Some(rtt) if self.telemetry.is_some() => self.consider(Seen::RoundTrip(rtt), sequence),
+            Some(rtt) if self.telemetry.is_some() => {
+                self.measure_rtt(now, rtt);
+                self.consider(Seen::RoundTrip(rtt), sequence)
+            }
             _ => false,
         };
         let misses = progress.rtt.is_some_and(|rtt| self.miss_telemetry(now - rtt));
@@ -347,8 +351,13 @@ impl CongestionControl {
         becomes_markable
     }
 
-    /// A congestion notification packet came.
+    /// A congestion notification packet came: the peer answers marks, so DCQCN takes the place of control by delay.
     pub(crate) fn on_notification(&mut self, now: Instant) {
+        if let Some(Algorithm::Swift(swift)) = self.algorithm() {
+            let SwiftConfig { line_rate, min_rate, base_rtt, .. } = *swift.config();
+            let config = DcqcnConfig { min_rate, ..DcqcnConfig::new(line_rate, Some(base_rtt)) };
+            self.run(&CongestionAlgorithm::Dcqcn(DcqcnConfig { base_rtt: None, ..config }));
+        }
         if let Some(flow) = &mut self.flow {
             flow.algorithm_mut().on_congestion_notification(now);
         }

@@ -158,6 +158,7 @@ impl CongestionControl {
             counters.path_moves += 1;
             // The records are those of the old path's links.
             self.flow.as_mut().map(Flow::on_path_change);
+            telemetry.on_other_path();
         }
         false
     }

@@ -76,6 +76,20 @@ impl Prober {
         self.blind_interval = blind_interval.map(|interval| interval.max(SHORTEST_INTERVAL));
     }
 
+    /// The base round trip was measured anew: probes that leave once a round trip follow it.
+    pub(super) fn follow(&mut self, before: Duration, base_rtt: Duration) {
+        for interval in [&mut self.interval, &mut self.blind_interval].into_iter().flatten() {
+            if *interval == before.max(SHORTEST_INTERVAL) {
+                *interval = base_rtt.max(SHORTEST_INTERVAL);
+            }
+        }
+    }
+
+    /// Telemetry rides with data from now on: probes leave for data that nobody acknowledges alone.
+    pub(super) const fn only_blind(&mut self) {
+        self.interval = None;
+    }
+
     /// Returns whether the peer has answered none of so many probes that it gets no more.
     #[inline]
     pub(super) const fn is_given_up(&self) -> bool {

@@ -87,6 +87,16 @@ impl Sampler {
         }
     }
 
+    /// The base round trip was measured anew. The peer, which compares by it, is told if it knows one of less than half or more than twice.
+    pub(super) fn on_base_rtt(&mut self, base_rtt: Duration) {
+        if let Some(Handshake { setup, is_heard, attempts, .. }) = &mut self.handshake
+            && (base_rtt > setup.base_rtt * 2 || base_rtt < setup.base_rtt / 2)
+        {
+            setup.base_rtt = base_rtt;
+            (*is_heard, *attempts) = (false, 0);
+        }
+    }
+
     /// The peer knows telemetry: setups that it did not confirm were lost.
     pub(super) const fn on_answer(&mut self) {
         if let Some(handshake) = &mut self.handshake {

@@ -49,6 +49,8 @@ pub struct Congestion {
 pub struct Unknown {
     /// The rate of this host's link is the port's ([`Congestion::on_link`]).
     pub line_rate: bool,
+    /// The base round trip is measured. Until the first measurement the placeholder counts.
+    pub base_rtt: bool,
 }
 
 /// Which algorithm a queue pair goes over to, and when.
@@ -70,6 +72,9 @@ pub enum When {
 }
 
 impl Congestion {
+    /// The base round trip before the first one is measured, if none is configured.
+    pub const FIRST_BASE_RTT: Duration = Duration::from_micros(100);
+
     /// One notification in 50 µs, as the authors of DCQCN have it.
     pub const NOTIFICATION_INTERVAL: Duration = Duration::from_micros(50);
 
@@ -89,7 +94,7 @@ impl Congestion {
             upgrade: None,
             paths: None,
             feedback_key: None,
-            unknown: Unknown { line_rate: false },
+            unknown: Unknown { line_rate: false, base_rtt: false },
         }
     }
 
@@ -100,7 +105,7 @@ impl Congestion {
             return self;
         }
         let upgrade = self.upgrade.map(|upgrade| Upgrade { to: upgrade.to.at_line_rate(rate), ..upgrade });
-        let unknown = Unknown { line_rate: false };
+        let unknown = Unknown { line_rate: false, ..self.unknown };
         Self { algorithm: self.algorithm.at_line_rate(rate), upgrade, unknown, ..self }
     }
 
@@ -114,6 +119,13 @@ impl Congestion {
             paths: None,
             ..*self
         }
+    }
+
+    /// Returns whether packets are to be marked rather than dropped: the algorithm reacts to marks, or would if it learnt that the peer
+    /// answers them.
+    pub(crate) const fn wants_ecn(&self) -> bool {
+        let by_delay = matches!(self.algorithm, CongestionAlgorithm::Swift(_)) && self.upgrade.is_some();
+        self.algorithm.wants_ecn() || by_delay
     }
 
     /// With a telemetry request this often while data is in flight.

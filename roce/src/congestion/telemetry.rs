@@ -1,5 +1,6 @@
 //! A queue pair's use of telemetry: what it asks for, what it answers, and the paths that it chooses from.
 
+use super::base_rtt::BaseRtt;
 use super::collector::Collector;
 use super::fallback::Fallback;
 use super::paths::{PathChoice, Paths};
@@ -78,6 +79,8 @@ pub(super) struct Telemetry {
     pub(super) upgrade: Option<Box<Congestion>>,
     /// If the algorithm computes with telemetry.
     pub(super) fallback: Option<Fallback>,
+    /// If it is not configured, or telemetry can tell whether it is right.
+    pub(super) base_rtt: Option<BaseRtt>,
 }
 
 impl Default for Telemetry {
@@ -92,6 +95,7 @@ impl Default for Telemetry {
             paths: None,
             upgrade: None,
             fallback: None,
+            base_rtt: None,
         }
     }
 }
@@ -123,6 +127,7 @@ impl Telemetry {
             paths,
             upgrade,
             fallback: Fallback::new(settings.algorithm, None),
+            base_rtt: base_rtt_of(settings),
         };
         telemetry.is_used().then_some(telemetry)
     }
@@ -146,6 +151,7 @@ impl Telemetry {
             || self.seals.is_used()
             || self.paths.is_some()
             || self.upgrade.is_some()
+            || self.base_rtt.is_some()
             || self.collector.is_some()
             || self.ratio_only
             || self.format != Format::Hpcc
@@ -243,6 +249,7 @@ impl Telemetry {
             || due(self.sampler.setup_due_at())
             || self.paths.as_ref().is_some_and(|paths| paths.due_at().is_some())
             || self.fallback.as_ref().is_some_and(Fallback::is_news)
+            || self.base_rtt.as_ref().is_some_and(BaseRtt::has_news)
     }
 
     /// Returns when telemetry has something to send while data is in flight.
@@ -253,9 +260,15 @@ impl Telemetry {
     }
 
     pub(super) fn on_path(&mut self, path: &Path) {
+        self.on_other_path();
         if let Some(paths) = &mut self.paths {
             paths.mark(path);
         }
+    }
+
+    /// Packets go another way from now on.
+    pub(super) fn on_other_path(&mut self) {
+        self.base_rtt.as_mut().map(BaseRtt::restart);
     }
 
     pub(super) fn redirect(&mut self, peer: IpAddr, mac: Mac) {
@@ -265,4 +278,14 @@ impl Telemetry {
             }
         }
     }
+}
+
+/// Returns the measurement of the base round trip that these settings need.
+fn base_rtt_of(settings: &Congestion) -> Option<BaseRtt> {
+    if settings.unknown.base_rtt {
+        return Some(BaseRtt::new(Congestion::FIRST_BASE_RTT, false));
+    }
+    let better = settings.upgrade.as_ref().and_then(|upgrade| upgrade.to.as_hpcc());
+    let hpcc = settings.algorithm.as_hpcc().or(better)?;
+    Some(BaseRtt::new(hpcc.base_rtt, true))
 }

@@ -48,6 +48,11 @@ impl CongestionControl {
             telemetry.prober = Prober::new(settings.probe_interval.filter(|_| goes_on), None);
             return false;
         }
+        if settings.in_band.is_some() {
+            telemetry.prober.only_blind();
+        }
+        let to = self.as_measured(&to);
+        let Some(telemetry) = &mut self.telemetry else { return false };
         // Its parameters were checked on the way to RTS.
         let Ok(algorithm) = to.build() else { return false };
         telemetry.sampler = Sampler::new(&to, &settings);

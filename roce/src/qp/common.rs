@@ -175,11 +175,10 @@ impl Common {
         }
     }
 
-    /// Reports that the algorithm of congestion control has changed, if it has.
+    /// Reports what congestion control found out of the path, if it did.
     pub(super) fn tell_congestion_change(&mut self, context: &mut Context<'_>) {
-        if let Some((algorithm, is_missed)) = self.congestion.take_news() {
-            let qpn = self.identity.qpn;
-            context.events.change(CongestionChange { qpn, algorithm, is_missed });
+        while let Some(news) = self.congestion.take_news() {
+            context.events.change(CongestionChange { qpn: self.identity.qpn, news });
         }
     }
 

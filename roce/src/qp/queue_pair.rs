@@ -220,7 +220,7 @@ impl QueuePair {
             Transport::Unreliable(_) => &settings.for_unacknowledged_data(),
         };
         congestion.start(settings, identity.qpn, path.as_ref())?;
-        if settings.algorithm.wants_ecn() {
+        if settings.wants_ecn() {
             self.common.mark_capable();
         }
         if let Transport::Unreliable(unreliable) = &mut self.transport {

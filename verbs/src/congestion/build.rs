@@ -51,7 +51,10 @@ impl CongestionChoice {
         congestion.paths = self.path_choice()?;
         congestion.ratio_only = self.ratio_only;
         congestion.feedback_key = self.key;
-        congestion.unknown = Unknown { line_rate: self.line_rate.is_none() && self.name() != CcName::Fixed };
+        congestion.unknown = Unknown {
+            line_rate: self.line_rate.is_none() && self.name() != CcName::Fixed,
+            ..Unknown::default()
+        };
         let fits = congestion.algorithm.build().map(drop);
         let fits = fits.and_then(|()| congestion.upgrade.map_or(Ok(()), |up| up.to.build().map(drop)));
         fits.map_err(|error| ChoiceError::of("cc", self.name(), error.to_string()))?;

@@ -1,0 +1,80 @@
+//! Queue pairs with nothing configured but `auto`, beside HPCC++ that was told the link's rate, the base round trip and the number of
+//! flows: `cargo test -p ferroce-fabric --test auto -- --nocapture` prints both.
+
+use cc::{HpccConfig, Rate, SwiftConfig};
+use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Topology, run, window};
+use roce::qp::{Congestion, CongestionAlgorithm, Unknown, Upgrade, When};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const LINE: Rate = Rate::from_gbps(100);
+const PACKET: f64 = 1126.0;
+/// Of the path between two hosts of a star with links of 1 µs.
+const RTT: Duration = Duration::from_nanos(4_400);
+/// What a configuration leaves open holds any value.
+const PLACEHOLDER: Duration = Congestion::FIRST_BASE_RTT;
+
+/// As `cc = "auto"` is built by `ferroce-verbs`, on a port of 100 Gb/s.
+fn auto() -> Congestion {
+    let least = Rate::from_mbps(1);
+    let flows = NonZeroU32::MIN;
+    let fair = HpccConfig {
+        min_rate: least,
+        target_utilisation: 0.97,
+        max_stage: 0,
+        additive_increase: Rate::from_bps(0),
+        ..HpccConfig::new(LINE, PLACEHOLDER, flows)
+    };
+    let upgrade = Upgrade { when: When::TelemetryAnswered, to: CongestionAlgorithm::HpccFair(fair) };
+    let swift = SwiftConfig { min_rate: least, ..SwiftConfig::new(LINE, PLACEHOLDER) };
+    Congestion {
+        upgrade: Some(upgrade),
+        in_band: NonZeroU32::new(4),
+        probe_interval: Some(PLACEHOLDER),
+        unknown: Unknown { base_rtt: true, ..Unknown::default() },
+        ..Congestion::new(CongestionAlgorithm::Swift(swift))
+    }
+}
+
+/// HPCC++ of the draft with everything told.
+fn tuned(rtt: Duration) -> Congestion {
+    let config = HpccConfig::new(LINE, rtt, NonZeroU32::new(16).unwrap());
+    Congestion::new(CongestionAlgorithm::Hpcc(HpccConfig { min_rate: Rate::from_mbps(1), ..config }))
+        .probing(Some(rtt))
+}
+
+fn simulate(flows: u32, congestion: Congestion) -> Outcome {
+    let bytes = 40_000_000 / u64::from(flows);
+    let flow =
+        |source| Flow { source, destination: flows, bytes, start: Duration::ZERO, is_incast: false, dscp: 0 };
+    let sampling = Sampling { every: Duration::from_micros(1), host: flows, flows: flows as usize };
+    let topology = Topology::star(flows as usize + 1, LINE, Duration::from_micros(1));
+    let setup = Setup {
+        sampling: Some(sampling),
+        jitter: Duration::from_nanos(100),
+        ..Setup::new(topology, (0..flows).map(flow).collect(), congestion)
+    };
+    run(&setup, &mut |_, _, _| {}).unwrap()
+}
+
+/// What the link carried (Gb/s), and the 99th percentile of its queue (packets), from 1 ms on.
+fn steady(flows: u32, congestion: Congestion) -> (f64, f64) {
+    let outcome = simulate(flows, congestion);
+    let end = outcome.finished.iter().map(|flow| flow.start + flow.time).min().unwrap();
+    let begin = Duration::from_millis(1);
+    let (busy, _, queue) = window(&outcome.series, begin, end - Duration::from_micros(5)).unwrap();
+    (busy, queue[2] / PACKET)
+}
+
+#[test]
+fn nothing_configured_is_as_good_as_everything() {
+    for flows in [1, 2, 8, 16] {
+        let (told, found) = (steady(flows, tuned(RTT)), steady(flows, auto()));
+        println!(
+            "{flows:>2} flows: tuned {:.1} Gb/s, {:.1} packets; auto {:.1} Gb/s, {:.1}",
+            told.0, told.1, found.0, found.1
+        );
+        assert!(found.0 >= told.0 - 2.0, "{flows} flows: {found:?}, tuned {told:?}");
+        assert!(found.1 <= told.1 + 2.0, "{flows} flows: {found:?}, tuned {told:?}");
+    }
+}

@@ -1,0 +1,214 @@
+//! The round trip of the empty path, measured: what algorithms compute with if none is configured, and what a configured one is
+//! compared with.
+//!
+//! While telemetry says that no queue stands, each round trip is one of the empty path: it counts as long as what 8 in 9 of them take, the
+//! hosts' own delays included. Before that, and without telemetry, the least of the last 10 to 20 s counts, of probes and acknowledgements alike.
+
+use super::{CongestionAlgorithm, CongestionControl};
+use crate::CongestionNews;
+use cc::{Algorithm, Instant, PathTelemetry};
+use core::time::Duration;
+
+/// A queue that takes less than this part of the round trip to drain is none.
+const EMPTY: u32 = 32;
+/// The least is forgotten after one to two periods.
+const PERIOD: Duration = Duration::from_secs(10);
+/// A round trip that differs by less than this part is the same.
+const SAME: u32 = 16;
+/// Round trips on an empty path after which a configured one is judged.
+const JUDGED: u32 = 32;
+/// What control by delay allows for beyond the least round trip, which a software peer's poller often exceeds by as much.
+const POLLING: Duration = Duration::from_micros(100);
+
+/// The round trip that an algorithm computes with, and what was measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BaseRtt {
+    used: Duration,
+    is_configured: bool,
+    /// How long the busiest queue takes to drain, as telemetry last said.
+    wait: Option<Duration>,
+    /// What 8 in 9 round trips on the empty path do not exceed.
+    typical: Option<Duration>,
+    samples: u32,
+    /// The least of this period and of the one before.
+    least: [Duration; 2],
+    period_ends: Instant,
+    news: Option<CongestionNews>,
+}
+
+impl BaseRtt {
+    pub(super) const fn new(used: Duration, is_configured: bool) -> Self {
+        Self {
+            used,
+            is_configured,
+            wait: None,
+            typical: None,
+            samples: 0,
+            least: [Duration::MAX; 2],
+            period_ends: Instant::ZERO,
+            news: None,
+        }
+    }
+
+    /// Returns whether it is measured in place of one that is not configured.
+    pub(super) const fn is_learned(&self) -> bool {
+        !self.is_configured
+    }
+
+    /// Another path begins.
+    pub(super) const fn restart(&mut self) {
+        *self = Self::new(self.used, self.is_configured);
+    }
+
+    /// Telemetry came.
+    pub(super) fn hear(&mut self, path: &PathTelemetry) {
+        self.wait = path.hops().map(|(_, hop)| hop.bandwidth.time_for(hop.queue)).max();
+    }
+
+    /// A round trip was measured. Returns the one to compute with if that is another than before.
+    fn measure(&mut self, now: Instant, rtt: Duration) -> Option<Duration> {
+        if now >= self.period_ends {
+            self.least = [Duration::MAX, self.least[0]];
+            self.period_ends = now + PERIOD;
+        }
+        self.least[0] = self.least[0].min(rtt);
+        let least = self.least[0].min(self.least[1]);
+        // What is below all round trips was another path's.
+        self.typical = self.typical.filter(|typical| *typical >= least);
+        if self.wait.is_some_and(|wait| wait <= self.used / EMPTY) {
+            self.typical = Some(self.typical.map_or(rtt, |typical| towards(typical, rtt)));
+            self.samples = self.samples.saturating_add(1);
+        }
+        let measured = self.typical.unwrap_or(least).max(Duration::from_nanos(1));
+        if self.is_configured {
+            self.judge(least);
+            return None;
+        }
+        let (more, less) = (measured.max(self.used), measured.min(self.used));
+        if more - less <= less / SAME {
+            return None;
+        }
+        self.used = measured;
+        Some(measured)
+    }
+
+    /// Compares what is configured with what was measured, once.
+    fn judge(&mut self, least: Duration) {
+        let Some(typical) = self.typical.filter(|_| self.samples == JUDGED) else { return };
+        let configured = self.used;
+        if least > configured + configured / 4 || typical < configured / 2 {
+            self.news = Some(CongestionNews::WrongBaseRtt { configured, measured: typical });
+        }
+    }
+
+    pub(super) const fn has_news(&self) -> bool {
+        self.news.is_some()
+    }
+
+    /// Returns that the configured one is wrong, once, if it is.
+    pub(super) const fn take_news(&mut self) -> Option<CongestionNews> {
+        self.news.take()
+    }
+}
+
+/// Returns `typical` moved towards `rtt`: up by eight times as much as down, and not by what one pause makes of a round trip.
+fn towards(typical: Duration, rtt: Duration) -> Duration {
+    if rtt > typical {
+        typical + (rtt.min(typical * 2) - typical) / 4
+    } else {
+        typical - (typical - rtt) / 32
+    }
+}
+
+impl CongestionControl {
+    /// A round trip was measured, by a probe or by an acknowledgement.
+    pub(super) fn measure_rtt(&mut self, now: Instant, rtt: Duration) {
+        let Some(telemetry) = &mut self.telemetry else { return };
+        let Some(base_rtt) = &mut telemetry.base_rtt else { return };
+        let before = base_rtt.used;
+        let Some(base_rtt) = base_rtt.measure(now, rtt) else { return };
+        telemetry.prober.follow(before, base_rtt);
+        telemetry.sampler.on_base_rtt(base_rtt);
+        if let Some(fallback) = &mut telemetry.fallback {
+            fallback.on_base_rtt(base_rtt);
+        }
+        if let Some(flow) = &mut self.flow {
+            let algorithm = flow.algorithm_mut();
+            let by_delay = matches!(algorithm, Algorithm::Swift(_));
+            algorithm.set_base_rtt(if by_delay { base_rtt + POLLING } else { base_rtt });
+        }
+    }
+
+    /// Returns the algorithm's settings with what was measured in place of what is not configured.
+    pub(super) fn as_measured(&self, algorithm: &CongestionAlgorithm) -> CongestionAlgorithm {
+        let base_rtt = self.telemetry.as_ref().and_then(|telemetry| telemetry.base_rtt);
+        match (base_rtt.filter(BaseRtt::is_learned), algorithm) {
+            (None, _) => *algorithm,
+            (Some(base_rtt), CongestionAlgorithm::Swift(_)) => algorithm.at_base_rtt(base_rtt.used + POLLING),
+            (Some(base_rtt), _) => algorithm.at_base_rtt(base_rtt.used),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cc::{Counter, Hop, Rate};
+
+    fn micros(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    /// Telemetry of a link at 8 Gb/s with so many bytes queued: 1 ns each.
+    fn path(queue: u64) -> PathTelemetry {
+        let counter = Counter::of::<24, 1>(0);
+        let mut path = PathTelemetry::new(1);
+        path.set(0, Hop { bandwidth: Rate::from_gbps(8), time: counter, tx_bytes: counter, queue });
+        path
+    }
+
+    #[test]
+    fn without_telemetry_the_least_counts_and_ages() {
+        let mut base = BaseRtt::new(micros(100), false);
+        let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
+        assert_eq!(base.measure(at(1), micros(50)), Some(micros(50)));
+        assert_eq!(base.measure(at(2), micros(20)), Some(micros(20)));
+        assert_eq!(base.measure(at(3), micros(90)), None, "a queue, for all that is known");
+        assert_eq!(base.measure(at(12), micros(90)), None, "in the period after");
+        assert_eq!(base.measure(at(23), micros(80)), Some(micros(80)), "the path is another");
+    }
+
+    #[test]
+    fn with_telemetry_a_queue_is_no_part_of_it() {
+        let mut base = BaseRtt::new(micros(100), false);
+        base.hear(&path(30_000));
+        assert_eq!(base.measure(Instant::ZERO, micros(50)), Some(micros(50)), "no less is known");
+        assert_eq!(base.measure(Instant::ZERO, micros(60)), None, "a queue");
+        base.hear(&path(0));
+        assert_eq!(base.measure(Instant::ZERO, micros(20)), Some(micros(20)), "none");
+        for _ in 0..100 {
+            base.measure(Instant::ZERO, micros(24));
+        }
+        assert!(base.used > micros(22) && base.used <= micros(24), "{:?}", base.used);
+        base.measure(Instant::ZERO, micros(10_000));
+        assert!(base.used < micros(31), "one pause is not the path: {:?}", base.used);
+    }
+
+    #[test]
+    fn a_configured_one_that_is_wrong_is_told_once() {
+        for (configured, is_wrong) in
+            [(2, true), (15, true), (17, false), (20, false), (30, false), (60, true)]
+        {
+            let mut base = BaseRtt::new(micros(configured), true);
+            base.hear(&path(0));
+            for _ in 0..100 {
+                assert_eq!(base.measure(Instant::ZERO, micros(20)), None, "it stays as configured");
+            }
+            let expected =
+                CongestionNews::WrongBaseRtt { configured: micros(configured), measured: micros(20) };
+            assert_eq!(base.news.take(), is_wrong.then_some(expected));
+            base.measure(Instant::ZERO, micros(20));
+            assert_eq!(base.news, None);
+        }
+    }
+}

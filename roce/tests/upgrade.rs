@@ -68,16 +68,27 @@ fn switches_that_answer_bring_hpcc() {
 /// The port does not tell its rate: the line rate is that of the switch's link.
 #[test]
 fn a_line_rate_that_is_not_known_comes_from_telemetry() {
-    let open = Options {
-        congestion: CongestionAlgorithm::Fixed { window: 1 << 20, rate: None },
-        adjust: |congestion| {
-            let to = CongestionAlgorithm::Hpcc(HpccConfig::new(Rate::from_gbps(400), RTT, NonZeroU32::MIN));
-            congestion.upgrade = Some(Upgrade { when: When::TelemetryAnswered, to });
-            congestion.probe_interval = Some(RTT);
-            congestion.unknown.line_rate = true;
-        },
-        ..auto()
-    };
+    at_the_switchs_rate(|congestion| {
+        fast(congestion);
+        congestion.unknown.line_rate = true;
+    });
+    // As a port without a link of its own may say.
+    at_the_switchs_rate(|congestion| {
+        fast(congestion);
+        congestion.unknown.path_rate = true;
+    });
+}
+
+/// Telemetry brings HPCC++ at 400 Gb/s.
+fn fast(congestion: &mut Congestion) {
+    let to = CongestionAlgorithm::Hpcc(HpccConfig::new(Rate::from_gbps(400), RTT, NonZeroU32::MIN));
+    congestion.upgrade = Some(Upgrade { when: When::TelemetryAnswered, to });
+    congestion.probe_interval = Some(RTT);
+}
+
+fn at_the_switchs_rate(adjust: fn(&mut Congestion)) {
+    let congestion = CongestionAlgorithm::Fixed { window: 1 << 20, rate: None };
+    let open = Options { congestion, adjust, ..auto() };
     let mut pair = Pair::connect(open);
     let mut time = 0;
     let link = Speed::from_code(12).unwrap();

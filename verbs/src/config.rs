@@ -572,7 +572,7 @@ mod tests {
             ("buffers = 1", "1048576"),
             ("queue_pairs = 0", "1 to 262144"),
             ("queue_pairs = 262145", "262145 queue pairs"),
-            ("[[congestion]]\ncc = 'fixed'\n[[congestion]]\ncc = 'dctcp'", "congestion rule 2: line 4: cc"),
+            ("[[congestion]]\ncc = 'fixed'\n[[congestion]]\ncc = 'hpcc-rx'", "congestion rule 2: line 4: cc"),
             (
                 "[[congestion]]\ncc = 'hpcc'\nline_rate = '1G'\nbase_rtt = '1ms'\neta = 2\n",
                 "congestion rule 1: line 5: eta = 2: not a share above 0 and at most 1; write eta = 0.95",

@@ -104,6 +104,9 @@ pub fn describe(congestion: Option<&Congestion>) -> String {
         return "as ferroce.toml says, or a fixed window of 524288 B".into();
     };
     let mut said = algorithm(&congestion.algorithm);
+    if congestion.unknown.base_rtt {
+        said += ", T measured from then on";
+    }
     if let Some(every) = congestion.in_band {
         said += &format!(", telemetry in 1 of {every} data packets");
     }
@@ -211,7 +214,7 @@ mod tests {
             ("--cc hpcc --cc-window 1", "--cc fixed"),
             ("--cc fixed --cc-eta 0.9", "--cc-eta"),
             ("--cc-flows 2", "--cc hpcc"),
-            ("--cc hpcc", "--cc-base-rtt"),
+            ("--cc hpcc-rx", "--cc-base-rtt"),
         ] {
             let error = congestion(flags).unwrap_err();
             assert!(error.contains(part), "{flags}: {error}");

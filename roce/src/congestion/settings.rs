@@ -49,6 +49,8 @@ pub struct Congestion {
 pub struct Unknown {
     /// The rate of this host's link is the port's ([`Congestion::on_link`]).
     pub line_rate: bool,
+    /// The line rate is the port's, which knows nothing of the path: once telemetry reports a slower link, that counts.
+    pub path_rate: bool,
     /// The base round trip is measured. Until the first measurement the placeholder counts.
     pub base_rtt: bool,
 }
@@ -94,7 +96,7 @@ impl Congestion {
             upgrade: None,
             paths: None,
             feedback_key: None,
-            unknown: Unknown { line_rate: false, base_rtt: false },
+            unknown: Unknown { line_rate: false, path_rate: false, base_rtt: false },
         }
     }
 
@@ -105,7 +107,7 @@ impl Congestion {
             return self;
         }
         let upgrade = self.upgrade.map(|upgrade| Upgrade { to: upgrade.to.at_line_rate(rate), ..upgrade });
-        let unknown = Unknown { line_rate: false, ..self.unknown };
+        let unknown = Unknown { line_rate: false, path_rate: true, ..self.unknown };
         Self { algorithm: self.algorithm.at_line_rate(rate), upgrade, unknown, ..self }
     }
 

@@ -7,7 +7,7 @@ use super::paths::{PathChoice, Paths};
 use super::prober::Prober;
 use super::sampler::Sampler;
 use super::seal::Seals;
-use super::settings::Congestion;
+use super::settings::{Congestion, Upgrade};
 use crate::wheel::sooner;
 use crate::wire::{
     Format, MAX_IN_BAND, Mac, Numbers, Path, Report, SUBSCRIPTION_LENGTH, Subscription, Template,
@@ -132,10 +132,17 @@ impl Telemetry {
         telemetry.is_used().then_some(telemetry)
     }
 
-    /// Takes a link of the path for this host's if that is not known. Returns whether the line rate is known now.
+    /// Takes a link of the path for this host's if that is not known, or not configured and faster. Returns whether the line rate is known now.
     pub(super) fn learn_line_rate(&mut self, rate: Option<Rate>) -> bool {
         let Some(settings) = &mut self.upgrade else { return false };
-        **settings = rate.map_or(**settings, |rate| settings.on_link(rate));
+        if let Some(rate) = rate {
+            **settings = settings.on_link(rate);
+            if let Some(Upgrade { to, .. }) = settings.upgrade.as_mut().filter(|_| settings.unknown.path_rate)
+                && to.line_rate().is_some_and(|line_rate| rate < line_rate)
+            {
+                *to = to.at_line_rate(rate);
+            }
+        }
         !settings.unknown.line_rate
     }
 

@@ -10,6 +10,10 @@ use roce::wire::Format;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+/// The share of a link that `auto` aims at if nothing else is chosen: a flow alone fills 93 %, and sixteen 97 % with 4 packets waiting
+/// (`fabric/tests/auto.rs`).
+const AUTO_TARGET: f64 = 0.97;
+
 impl CongestionChoice {
     /// Creates what a queue pair takes.
     ///
@@ -23,25 +27,29 @@ impl CongestionChoice {
             CcName::HpccFair => Congestion::new(CongestionAlgorithm::HpccFair(self.hpcc()?)),
             CcName::HpccRx => Congestion::new(CongestionAlgorithm::HpccReceiver(self.hpcc()?)),
             CcName::PowerTcp => Congestion::new(CongestionAlgorithm::PowerTcp(self.hpcc()?)),
-            CcName::Swift => Congestion::new(CongestionAlgorithm::Swift(self.swift()?)),
-            CcName::Dctcp => self.dctcp()?,
-            CcName::Dcqcn => Congestion::new(CongestionAlgorithm::Dcqcn(self.dcqcn()?)),
+            CcName::Swift => Congestion::new(CongestionAlgorithm::Swift(self.swift())),
+            CcName::Dctcp => self.dctcp(),
+            CcName::Dcqcn => Congestion::new(CongestionAlgorithm::Dcqcn(self.dcqcn())),
             CcName::Auto => {
-                let to = CongestionAlgorithm::Hpcc(self.hpcc()?);
-                let fallback = CongestionAlgorithm::Dcqcn(self.dcqcn()?);
+                let hpcc = self.hpcc()?;
+                let to = if self.is_fair() {
+                    CongestionAlgorithm::HpccFair(hpcc)
+                } else {
+                    CongestionAlgorithm::Hpcc(hpcc)
+                };
                 let upgrade = Some(Upgrade { when: When::TelemetryAnswered, to });
-                Congestion { upgrade, ..Congestion::new(fallback) }
+                Congestion { upgrade, ..Congestion::new(CongestionAlgorithm::Swift(self.swift())) }
             }
         };
         if self.takes_telemetry() {
-            match self.telemetry.unwrap_or(TelemetryMode::Probe) {
-                TelemetryMode::InBand(every) => congestion.in_band = Some(every),
-                TelemetryMode::Probe => {
-                    congestion.probe_interval = self.probe_interval.or(self.base_rtt);
-                }
+            let is_auto = self.cc == Some(CcName::Auto);
+            let usual = if is_auto { TelemetryMode::AUTO } else { TelemetryMode::Probe };
+            let mode = self.telemetry.unwrap_or(usual);
+            if let TelemetryMode::InBand(every) = mode {
+                congestion.in_band = Some(every);
             }
-            if self.cc == Some(CcName::Auto) {
-                congestion.probe_interval = self.probe_interval.or(self.base_rtt);
+            if is_auto || mode == TelemetryMode::Probe {
+                congestion.probe_interval = Some(self.probe_interval.unwrap_or(self.base_rtt()));
             }
             congestion.subscribe = self.subscribe;
             congestion.all_hops = self.all_hops;
@@ -53,7 +61,8 @@ impl CongestionChoice {
         congestion.feedback_key = self.key;
         congestion.unknown = Unknown {
             line_rate: self.line_rate.is_none() && self.name() != CcName::Fixed,
-            ..Unknown::default()
+            path_rate: false,
+            base_rtt: self.base_rtt.is_none() && !matches!(self.name(), CcName::Fixed | CcName::Dcqcn),
         };
         let fits = congestion.algorithm.build().map(drop);
         let fits = fits.and_then(|()| congestion.upgrade.map_or(Ok(()), |up| up.to.build().map(drop)));
@@ -154,9 +163,17 @@ impl CongestionChoice {
         self.line_rate.unwrap_or(HpccConfig::MAX_LINE_RATE)
     }
 
-    fn base_rtt(&self) -> Result<Duration, ChoiceError> {
-        let needs = || ChoiceError::of("cc", self.name(), "needs the idle round trip; add {base_rtt=100us}");
-        self.base_rtt.ok_or_else(needs)
+    /// The placeholder counts until the first round trip is measured.
+    fn base_rtt(&self) -> Duration {
+        self.base_rtt.unwrap_or(Congestion::FIRST_BASE_RTT)
+    }
+
+    /// Returns whether HPCC++ shares without being told how many flows there are. What only the draft's algorithm knows decides for that.
+    fn is_fair(&self) -> bool {
+        match self.name() {
+            CcName::Auto => self.flows.is_none() && !self.all_hops,
+            name => name == CcName::HpccFair,
+        }
     }
 
     fn min_rate(&self, line_rate: Rate) -> Rate {
@@ -165,14 +182,23 @@ impl CongestionChoice {
 
     fn hpcc(&self) -> Result<HpccConfig, ChoiceError> {
         let line_rate = self.line_rate();
-        let base_rtt = self.base_rtt()?;
+        let base_rtt = match self.cc {
+            Some(CcName::HpccRx) => self.base_rtt.ok_or_else(|| {
+                ChoiceError::of("cc", "hpcc-rx", "needs the idle round trip; add {base_rtt=100us}")
+            })?,
+            _ => self.base_rtt(),
+        };
         // The variant is fair without W_AI (cc/README.md).
         let (max_stage, growth, flows) = match self.cc {
-            Some(CcName::HpccFair) => (0, 0.0, 1),
+            _ if self.is_fair() => (0, 0.0, 1),
             Some(CcName::PowerTcp) => (0, 1.0, PowerTcp::DEFAULT_FLOWS),
             _ => (HpccConfig::DEFAULT_MAX_STAGE, 1.0, 1),
         };
-        let eta = self.eta.unwrap_or(HpccConfig::DEFAULT_TARGET_UTILISATION);
+        let usual = match self.cc {
+            Some(CcName::Auto) if self.is_fair() => AUTO_TARGET,
+            _ => HpccConfig::DEFAULT_TARGET_UTILISATION,
+        };
+        let eta = self.eta.unwrap_or(usual);
         let headroom = line_rate.as_bps() as f64 * (1.0 - eta) * growth;
         let increase = headroom / f64::from(self.flows.map_or(flows, NonZeroU32::get));
         Ok(HpccConfig {
@@ -185,31 +211,31 @@ impl CongestionChoice {
         })
     }
 
-    fn dctcp(&self) -> Result<Congestion, ChoiceError> {
+    fn dctcp(&self) -> Congestion {
         let line_rate = self.line_rate();
-        let base_rtt = self.base_rtt()?;
+        let base_rtt = self.base_rtt();
         let min_rate = self.min_rate(line_rate);
         let to =
             CongestionAlgorithm::Dctcp(DctcpConfig { min_rate, ..DctcpConfig::new(line_rate, base_rtt) });
-        Ok(match self.max_rtt {
+        match self.max_rtt {
             None => Congestion::new(to),
             Some(limit) => {
                 let upgrade = Some(Upgrade { when: When::RttBelow(limit), to });
                 Congestion { upgrade, ..DEFAULT_CONGESTION }
             }
-        })
+        }
     }
 
-    fn swift(&self) -> Result<SwiftConfig, ChoiceError> {
+    fn swift(&self) -> SwiftConfig {
         let line_rate = self.line_rate();
         let min_rate = self.min_rate(line_rate);
-        Ok(SwiftConfig { min_rate, ..SwiftConfig::new(line_rate, self.base_rtt()?) })
+        SwiftConfig { min_rate, ..SwiftConfig::new(line_rate, self.base_rtt()) }
     }
 
-    fn dcqcn(&self) -> Result<DcqcnConfig, ChoiceError> {
+    fn dcqcn(&self) -> DcqcnConfig {
         let line_rate = self.line_rate();
         let min_rate = self.min_rate(line_rate);
-        Ok(DcqcnConfig { min_rate, ..DcqcnConfig::new(line_rate, self.base_rtt) })
+        DcqcnConfig { min_rate, ..DcqcnConfig::new(line_rate, self.base_rtt) }
     }
 }
 
@@ -236,7 +262,7 @@ mod tests {
             (CcName::Swift, "swift"),
             (CcName::Dctcp, "dctcp"),
             (CcName::Dcqcn, "dcqcn"),
-            (CcName::Auto, "dcqcn"),
+            (CcName::Auto, "swift"),
         ] {
             let congestion = choice(cc).build().unwrap();
             assert_eq!(congestion.algorithm.name(), algorithm);
@@ -244,7 +270,9 @@ mod tests {
             assert_eq!(congestion.probe_interval.is_some(), probes, "{cc:?}");
         }
         let auto = choice(CcName::Auto).build().unwrap();
-        assert_eq!(auto.upgrade.unwrap().to.name(), "hpcc");
+        assert_eq!(auto.upgrade.unwrap().to.name(), "hpcc-fair");
+        let told = CongestionChoice { flows: NonZeroU32::new(16), ..choice(CcName::Auto) }.build().unwrap();
+        assert_eq!(told.upgrade.unwrap().to.name(), "hpcc");
         let near = CongestionChoice { max_rtt: Some(Duration::from_millis(10)), ..choice(CcName::Dctcp) };
         let near = near.build().unwrap();
         assert_eq!((near.algorithm.name(), near.upgrade.unwrap().to.name()), ("fixed", "dctcp"));
@@ -257,7 +285,9 @@ mod tests {
         {
             let configured = choice(cc).build().unwrap();
             let open = CongestionChoice { line_rate: None, ..choice(cc) }.build().unwrap();
-            assert_eq!(open.on_link(Rate::from_gbps(10)), configured, "{cc}");
+            let ports = open.on_link(Rate::from_gbps(10));
+            assert_eq!(Congestion { unknown: configured.unknown, ..ports }, configured, "{cc}");
+            assert!(ports.unknown.path_rate && !ports.unknown.line_rate, "{cc}");
             assert_eq!(open.on_link(Rate::from_bps(0)), open, "a port that does not tell");
             assert_eq!(configured.on_link(Rate::from_gbps(100)), configured, "what is configured stays");
         }
@@ -323,9 +353,9 @@ mod tests {
 
     #[test]
     fn errors_name_key_and_remedy_in_both_tongues() {
-        let lacks = CongestionChoice { base_rtt: None, ..choice(CcName::Dctcp) }.build().unwrap_err();
-        assert_eq!(lacks.to_string(), r#"cc = "dctcp": needs the idle round trip; add base_rtt = "100us""#);
-        assert_eq!(lacks.as_flags(), "--cc dctcp: needs the idle round trip; add --cc-base-rtt 100us");
+        let lacks = CongestionChoice { base_rtt: None, ..choice(CcName::HpccRx) }.build().unwrap_err();
+        assert_eq!(lacks.to_string(), r#"cc = "hpcc-rx": needs the idle round trip; add base_rtt = "100us""#);
+        assert_eq!(lacks.as_flags(), "--cc hpcc-rx: needs the idle round trip; add --cc-base-rtt 100us");
         let window = CongestionChoice { window: Some(1), ..choice(CcName::Hpcc) }.build().unwrap_err();
         assert_eq!(
             window.as_flags(),

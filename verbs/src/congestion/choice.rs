@@ -45,7 +45,7 @@ macro_rules! settings {
 }
 
 settings! {
-    "The algorithm that computes window and rate; `auto` is hpcc if switches answer probes, else dcqcn."
+    "The algorithm that computes window and rate; `auto` is hpcc-fair if switches answer probes, else swift, or dcqcn once the peer answers marks."
     cc: Option<CcName>, word::<CcName>, {
         flag: "cc", value: "ALGORITHM", algorithms: ALL, example: "hpcc", default: "fixed",
         accepts: "one of fixed, hpcc, hpcc-fair, hpcc-rx, powertcp, dctcp, dcqcn, swift, auto",
@@ -63,7 +63,7 @@ settings! {
     "The round trip of the idle path."
     base_rtt: Option<Duration>, |text| time(text, NANOSECOND..=HpccConfig::MAX_BASE_RTT), {
         flag: "cc-base-rtt", value: "TIME", algorithms: PACED, example: "20us",
-        default: "none; all but fixed and dcqcn need it", accepts: "a time from 1ns to 1s",
+        default: "measured; dcqcn none; hpcc-rx needs it", accepts: "a time from 1ns to 1s",
     }
     "The rate below which a flow never falls."
     min_rate: Option<Rate>, rate, {
@@ -72,17 +72,17 @@ settings! {
     }
     "The share of a link to aim at. With `hpcc-fair` it falls with the flow's own rate, from 0.04 above to 0.04 below."
     eta: Option<f64>, |text| word::<f64>(text).filter(|&eta| eta > 0.0 && eta <= 1.0), {
-        flag: "cc-eta", value: "SHARE", algorithms: TELEMETRY, example: "0.95", default: "0.95",
+        flag: "cc-eta", value: "SHARE", algorithms: TELEMETRY, example: "0.95", default: "0.95; auto 0.97",
         accepts: "a share above 0 and at most 1",
     }
     "Additive increases before a multiplicative one; 0 reclaims bandwidth faster."
     max_stage: Option<u32>, word::<u32>, {
-        flag: "cc-max-stage", value: "COUNT", algorithms: &[Hpcc, HpccFair, HpccRx, Auto], example: "5", default: "5; hpcc-fair 0",
+        flag: "cc-max-stage", value: "COUNT", algorithms: &[Hpcc, HpccFair, HpccRx, Auto], example: "5", default: "5; hpcc-fair, auto 0",
         accepts: "a number from 0",
     }
     "Flows to expect on a link: W_AI = W_init (1 - eta) / flows."
     flows: Option<NonZeroU32>, |text| word::<NonZeroU32>(text).filter(|flows| flows.get() <= 1_000_000), {
-        flag: "cc-flows", value: "COUNT", algorithms: &[Hpcc, HpccRx, PowerTcp, Auto], example: "100", default: "1; powertcp 33",
+        flag: "cc-flows", value: "COUNT", algorithms: &[Hpcc, HpccRx, PowerTcp, Auto], example: "100", default: "1; powertcp 33; auto needs none",
         accepts: "a number from 1 to 1000000",
     }
     "Runs DCTCP only if the first round trip is shorter than this, else a fixed window."
@@ -92,7 +92,7 @@ settings! {
     }
     "The packets that bring telemetry: probes, all data packets (inband), or one of N (inband:N)."
     telemetry: Option<TelemetryMode>, word::<TelemetryMode>, {
-        flag: "telemetry", value: "PACKETS", algorithms: TELEMETRY, example: "inband:4", default: "probe",
+        flag: "telemetry", value: "PACKETS", algorithms: TELEMETRY, example: "inband:4", default: "probe; auto inband:4",
         accepts: "one of probe, inband, inband:N with N from 1",
     }
     "The time between probes while data is in flight."

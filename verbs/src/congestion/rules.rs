@@ -185,8 +185,8 @@ mod tests {
         };
         assert_eq!(chosen("10.1.2.3", 0x60), ("hpcc", None));
         assert_eq!(chosen("10.1.2.3", 0x40), ("fixed", Some("dctcp")));
-        assert_eq!(chosen("10.2.0.1", 0x60), ("dcqcn", Some("hpcc")));
-        assert_eq!(chosen("fd00::1", 0), ("dcqcn", Some("hpcc")));
+        assert_eq!(chosen("10.2.0.1", 0x60), ("swift", Some("hpcc-fair")));
+        assert_eq!(chosen("fd00::1", 0), ("swift", Some("hpcc-fair")));
         let unconnected = choose(&rules, "fd00::1".parse().ok(), Service::Uc, 0);
         assert_eq!(unconnected, DEFAULT_CONGESTION);
         assert_eq!(choose(&rules, None, Service::Ud, 0), DEFAULT_CONGESTION, "no peer is in no prefix");
@@ -213,7 +213,7 @@ mod tests {
             ("cc = 'fixed'\npaths = 2", ["paths", "probe_interval"]),
             ("cc = 'fixed'\npaths = 9\nprobe_interval = '1ms'", ["paths", "1 to 8"]),
             ("cc = 'hpcc-rx'\nline_rate = '1G'\nbase_rtt = '20us'\npaths = 2", ["paths", "hpcc-rx"]),
-            ("cc = 'hpcc'", ["base_rtt", "100us"]),
+            ("cc = 'hpcc-rx'", ["base_rtt", "100us"]),
             ("cc = 'hpcc'\nline_rate = 'fast'", ["line_rate", "2.5G"]),
             ("cc = 'fixed'\npeer = '10.0.0.0/33'", ["10.0.0.0/33", "10.0.0.0/8"]),
             ("cc = 'fixed'\nqp = 'XX'", ["qp", "RC"]),

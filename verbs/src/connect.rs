@@ -125,7 +125,7 @@ impl ConnectOptions {
         Ok(Plan { receive, send })
     }
 
-    fn check(&self, device: &DeviceInfo) -> Result<(), Error> {
+    pub(crate) fn check(&self, device: &DeviceInfo) -> Result<(), Error> {
         let most = device.limits.max_rd_atomic;
         for (what, value, most) in [
             ("retry_count", self.retry_count, 7),

@@ -1,7 +1,7 @@
 //! A device: a port, its addresses, and the engine that runs it.
 
 use crate::{CompletionQueue, CongestionRule, DeviceConfig, Error, ProtectionDomain};
-use crate::{gid, observe};
+use crate::{cm, gid, observe};
 use cc::Rate;
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::engine::{CoreConfig, CoreCounters, Engine};
@@ -44,6 +44,7 @@ pub(crate) struct Inner {
     pub(crate) rules: Vec<CongestionRule>,
     /// What its link carries, as configured or as the port says.
     pub(crate) line_rate: Option<Rate>,
+    pub(crate) manager: cm::Place,
 }
 
 /// What a device is.
@@ -239,7 +240,8 @@ impl Device {
             limits,
         };
         let line_rate = config.link_rate.or(speed_mbps.map(|mbps| Rate::from_mbps(mbps.into())));
-        let inner = Arc::new(Inner { engine, info, rules: config.rules.clone(), line_rate });
+        let manager = cm::Place::default();
+        let inner = Arc::new(Inner { engine, info, rules: config.rules.clone(), line_rate, manager });
         observe::publish(&inner);
         Ok(Self { inner })
     }

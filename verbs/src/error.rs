@@ -1,9 +1,11 @@
 //! What can go wrong, for the caller of the verbs.
 
+use crate::cm;
 use datapath::engine::{ResolveError, Stopped};
 use roce::qp::{PostError, State};
 use roce::{ControlError, Qpn};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 use thiserror::Error;
 
 /// Why a verb failed.
@@ -53,6 +55,16 @@ pub enum Error {
     Management,
     #[error("the system gives no random bytes: {0}")]
     Random(String),
+    #[error("listener on {at}: a listener has the port already; choose another port, or 0 for any free one")]
+    PortTaken { at: SocketAddr },
+    #[error("connection to {peer}: rejected, reason {reason} (IBA 12.6.7.2){remedy}", remedy = cm::remedy(*reason))]
+    Rejected { peer: SocketAddr, reason: u16, private_data: Vec<u8> },
+    #[error(
+        "connection to {peer}: no answer within {timeout:?}; check that a program listens there, or raise the timeout"
+    )]
+    NoAnswer { peer: SocketAddr, timeout: Duration },
+    #[error("connection to {peer}: the peer ended it")]
+    Ended { peer: SocketAddr },
 }
 
 /// What raises a limit that the caller chose.

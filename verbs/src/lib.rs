@@ -51,6 +51,7 @@
 
 mod address;
 mod channel;
+pub mod cm;
 mod completion;
 mod config;
 mod config_file;

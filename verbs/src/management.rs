@@ -1,7 +1,7 @@
 //! Management datagrams: what connection managers say to each other over queue pair 1.
 
 use crate::device::Inner;
-use crate::{Device, Error};
+use crate::{Device, DeviceInfo, Error};
 use datapath::engine::{MAD_UDP_SOURCE, Mad, Station};
 use datapath::event_fd::EventFd;
 use datapath::siblings::Siblings;
@@ -68,6 +68,10 @@ impl ManagementPort {
         // It leaves at the end of the turn that took it, and this is another turn: the process may end now.
         self.device.engine.call(|_, _| ())?;
         if taken { Ok(Sent::Left) } else { Err(Error::Management) }
+    }
+
+    pub(crate) fn info(&self) -> &DeviceInfo {
+        &self.device.info
     }
 
     fn way_to(&self, to: IpAddr) -> Result<Option<Mac>, Error> {

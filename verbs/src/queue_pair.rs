@@ -267,11 +267,20 @@ impl QueuePair {
     /// # Errors
     /// Returns an error if the peer can't be reached, an option is out of its range, or the queue pair was connected before.
     pub fn connect(&mut self, remote: &QpEndpoint, options: &ConnectOptions) -> Result<(), Error> {
+        self.connect_as(&self.endpoint(), remote, options)
+    }
+
+    /// As [`connect`](Self::connect), with an address, a first PSN and limits that were agreed upon with the peer.
+    pub(crate) fn connect_as(
+        &mut self,
+        ours: &QpEndpoint,
+        remote: &QpEndpoint,
+        options: &ConnectOptions,
+    ) -> Result<(), Error> {
         if self.state != State::Init {
             return Err(Error::NotInInit { qpn: self.qpn(), state: self.state });
         }
-        let ours = self.endpoint();
-        let mut plan = options.plan(&self.device.info, &ours, remote)?;
+        let mut plan = options.plan(&self.device.info, ours, remote)?;
         plan.receive.path.destination_mac = self.device.engine.resolve(remote.ip)?;
         if options.congestion.is_none() {
             plan.send.congestion = self.ruled_congestion(plan.receive.path);

@@ -230,9 +230,15 @@ impl Engine {
     /// After a single post: an inline core runs a turn, since the caller may have posted its last request and never poll again.
     #[inline]
     pub fn attend(&self) {
-        if let runner::Runner::Inline(_) = &*self.runner {
+        if self.is_inline() {
             self.progress();
         }
+    }
+
+    /// Whether only callers run the core: with inline progress, nothing happens while no thread polls.
+    #[must_use]
+    pub fn is_inline(&self) -> bool {
+        matches!(&*self.runner, runner::Runner::Inline(_))
     }
 
     /// The caller will wait without polling: an adaptive core's thread takes over at once.

@@ -57,8 +57,10 @@ impl Claim {
         }
     }
 
-    /// The errno, as Linux has it, if two processes cannot have both. What is bound meets what is bound, and listeners meet listeners.
-    fn conflict(&self, other: &Self) -> Option<i32> {
+    /// Returns the errno, as Linux has it, if two programs cannot have both. What is bound meets what is bound, and listeners meet
+    /// listeners.
+    #[must_use]
+    pub fn conflict(&self, other: &Self) -> Option<i32> {
         let only = |claim: &Self| claim.family_only || claim.at.is_ipv4();
         let apart = only(self) && only(other) && self.at.is_ipv4() != other.at.is_ipv4();
         // Those that share a port cannot both listen.
@@ -72,8 +74,9 @@ impl Claim {
         }
     }
 
-    /// Whether requests for a service at an address are for this claim's process.
-    fn hears(&self, service: u64, at: IpAddr) -> bool {
+    /// Returns whether requests for a service at an address are for this claim's program.
+    #[must_use]
+    pub fn hears(&self, service: u64, at: IpAddr) -> bool {
         let all = self.at.is_unspecified() && (self.at.is_ipv4() == at.is_ipv4() || !self.family_only);
         self.listens && self.service == service && (all || self.at.to_canonical() == at.to_canonical())
     }

@@ -1,0 +1,293 @@
+//! A connected queue pair, from the first message to the last.
+
+use super::listener::free_port;
+use super::machine::{End, Link, Machine, State};
+use super::manager::User;
+use super::message::Side;
+use super::{Options, TCP_SERVICES};
+use crate::queue_pair::random_psn;
+use crate::{AckTimeout, ConnectOptions, Error, Mtu, Psn, QpEndpoint, Qpn, QueuePair, Service};
+use datapath::event_fd::EventFd;
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A connection in the machine, which it leaves when this is dropped.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) user: User,
+    pub(super) local: u32,
+    pub(super) peer: SocketAddr,
+    pub(super) bell: Arc<EventFd>,
+}
+
+/// A connection with its queue pair: post to it as to a [`QueuePair`]. When either side ends it, the queue pair goes to the error state,
+/// so that what is posted completes as flushed. Its descriptor is readable once the connection has ended. Dropped, it tells the peer once
+/// and destroys the queue pair.
+#[derive(Debug)]
+pub struct Connection {
+    // The peer is told before the queue pair is destroyed.
+    handle: Handle,
+    qp: QueuePair,
+    private_data: Vec<u8>,
+}
+
+/// What both sides agreed upon.
+pub(super) struct Agreed {
+    source: SocketAddr,
+    peer: SocketAddr,
+    ours: Side,
+    theirs: Side,
+    mtu: u8,
+    ack_timeout: u8,
+    retry_count: u8,
+}
+
+impl Agreed {
+    pub(super) fn of(link: &Link) -> Self {
+        let Link { source, peer, ours, theirs, mtu, ack_timeout, retry_count, .. } = *link;
+        Self { source, peer, ours, theirs, mtu, ack_timeout, retry_count }
+    }
+}
+
+/// Takes a queue pair to its peer. Each side begins with the PSN that the other side chose (IBA 12.7.31).
+pub(super) fn establish(qp: &mut QueuePair, agreed: &Agreed, options: &ConnectOptions) -> Result<(), Error> {
+    let Agreed { source, peer, ours, theirs, .. } = agreed;
+    let mtu = usize::from(agreed.mtu).checked_sub(1).and_then(|code| Mtu::ALL.get(code).copied());
+    let (ip, psn, max_rd_atomic) = (source.ip(), Psn::new(theirs.psn), ours.responder_resources);
+    let here = QpEndpoint { ip, psn, max_rd_atomic, selective_repeat: false, ..qp.endpoint() };
+    let there = QpEndpoint {
+        ip: peer.ip(),
+        qpn: Qpn::new(theirs.qpn),
+        psn: Psn::new(ours.psn),
+        mtu: here.mtu,
+        max_rd_atomic: theirs.responder_resources,
+        selective_repeat: false,
+    };
+    let options = ConnectOptions {
+        ack_timeout: AckTimeout::new(agreed.ack_timeout),
+        retry_count: agreed.retry_count,
+        rnr_retry: theirs.rnr_retry,
+        mtu,
+        max_rd_atomic: ours.initiator_depth,
+        ..*options
+    };
+    qp.connect_as(&here, &there, &options)
+}
+
+/// Connects `qp` to the program that listens at `to`.
+///
+/// # Errors
+/// Returns [`Error::Rejected`] if the peer refuses or no program listens there, [`Error::NoAnswer`] if nothing comes back in time, and
+/// another error if the peer's host is not found, the queue pair is not a new one of service RC, or a setting does not fit. The queue pair
+/// is destroyed, and the peer is told.
+pub fn connect(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
+    let connecting = begin(qp, to, options)?;
+    let Connection { handle, .. } = &connecting;
+    let agreed = handle.user.wait(&handle.bell, |machine| handle.answer(machine, options.timeout))?;
+    connecting.finish(agreed?, options)
+}
+
+/// Asks the peer. The connection is not one before [`Connection::finish`].
+pub(super) fn begin(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
+    let wanted = &options.connection;
+    check_rc(&qp)?;
+    wanted.check(&qp.device.info)?;
+    let user = User::new(&qp.device)?;
+    let info = &qp.device.info;
+    let source = info.gids.get(info.gid_towards(to.ip())).copied();
+    let source = source.ok_or_else(|| Error::NoAddress { port: info.port.clone() })?;
+    let mtu = wanted.mtu.unwrap_or(info.mtu);
+    let bell = EventFd::new(libc::EFD_NONBLOCK);
+    let bell = Arc::new(bell.map_err(|error| Error::Descriptor(error.to_string()))?);
+    let link = Link {
+        ours: Side {
+            qpn: qp.qpn().get(),
+            psn: random_psn()?.get(),
+            responder_resources: info.limits.max_rd_atomic,
+            initiator_depth: wanted.max_rd_atomic,
+            rnr_retry: wanted.rnr_retry,
+            ..Side::default()
+        },
+        mtu: Mtu::ALL.iter().position(|each| *each == mtu).map_or(1, |at| at as u8 + 1),
+        ack_timeout: wanted.ack_timeout.code(),
+        retry_count: wanted.retry_count,
+        qpn: Some(qp.qpn().get()),
+        ..Link::new(SocketAddr::new(source, free_port()?), to, bell.clone())
+    };
+    let request = (TCP_SERVICES | u64::from(to.port()), &options.private_data[..]);
+    let local = user.act(|machine, now, port| machine.request(link, request, options.timeout, now, port))?;
+    Ok(Connection::new(Handle { user, local, peer: to, bell }, qp, Vec::new()))
+}
+
+fn check_rc(qp: &QueuePair) -> Result<(), Error> {
+    match qp.service() {
+        Service::Rc => Ok(()),
+        other => Err(Error::value("the queue pair's service", format!("{other:?}"), "Rc".into())),
+    }
+}
+
+impl Handle {
+    /// Refuses a queue pair that cannot have this connection.
+    pub(super) fn check(&self, qp: &QueuePair) -> Result<(), Error> {
+        if !Arc::ptr_eq(&qp.device, self.user.device()) {
+            return Err(Error::OtherDevice { what: "the queue pair" });
+        }
+        check_rc(qp)
+    }
+
+    /// Returns the error of a connection that has ended.
+    fn error(&self, machine: &mut Machine, timeout: Duration) -> Option<Error> {
+        let peer = self.peer;
+        let Some(link) = machine.link(self.local) else { return Some(Error::Ended { peer }) };
+        let State::Ended(end) = &mut link.state else { return None };
+        let private_data = std::mem::take(&mut link.private);
+        Some(match std::mem::replace(end, End::Disconnected) {
+            End::Disconnected => Error::Ended { peer },
+            End::Rejected(reason) => Error::Rejected { peer, reason, private_data },
+            End::Silent => Error::NoAnswer { peer, timeout },
+            End::NotFound(error) => error,
+        })
+    }
+
+    /// Returns what came of a request, once something did.
+    pub(super) fn answer(
+        &self,
+        machine: &mut Machine,
+        timeout: Duration,
+    ) -> Option<Result<(Agreed, Vec<u8>), Error>> {
+        // A change that is looked at needs no further look.
+        let _ = self.bell.take();
+        if let Some(error) = self.error(machine, timeout) {
+            return Some(Err(error));
+        }
+        let link = machine.link(self.local)?;
+        let State::ReplyCame = link.state else { return None };
+        Some(Ok((Agreed::of(link), link.private.clone())))
+    }
+
+    /// Returns what came of a reply, once something did. A connection that was made and has ended since is one: what came over it is the
+    /// program's.
+    pub(super) fn established(&self, machine: &mut Machine, timeout: Duration) -> Option<Result<(), Error>> {
+        let ended = self.has_ended(machine);
+        match machine.link(self.local).map(|link| &link.state) {
+            Some(State::Established | State::Ended(End::Disconnected)) => Some(Ok(())),
+            _ if ended => self.error(machine, timeout).map(Err),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the connection has ended. Its bell stays readable then.
+    pub(super) fn has_ended(&self, machine: &mut Machine) -> bool {
+        let ended = machine.link(self.local).is_none_or(|link| matches!(link.state, State::Ended(_)));
+        if !ended {
+            let _ = self.bell.take();
+        }
+        ended
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.user.act(|machine, _, port| machine.leave(self.local, port));
+    }
+}
+
+impl Connection {
+    pub(super) fn new(handle: Handle, qp: QueuePair, private_data: Vec<u8>) -> Self {
+        Self { handle, qp, private_data }
+    }
+
+    /// Takes the queue pair to the peer that has replied, and tells the peer so.
+    pub(super) fn finish(
+        mut self,
+        (agreed, private_data): (Agreed, Vec<u8>),
+        options: &Options,
+    ) -> Result<Self, Error> {
+        establish(&mut self.qp, &agreed, &options.connection)?;
+        self.private_data = private_data;
+        let Handle { user, local, .. } = &self.handle;
+        user.act(|machine, _, port| machine.ready(*local, port));
+        Ok(self)
+    }
+
+    pub(super) fn wait_established(&mut self, timeout: Duration) -> Result<(), Error> {
+        let Handle { user, bell, .. } = &self.handle;
+        user.wait(bell, |machine| self.handle.established(machine, timeout))?
+    }
+
+    /// The peer's address.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.handle.peer
+    }
+
+    /// What the peer's program said: 56 bytes with its request, 196 with its reply, of which the last are 0 if it said less.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Whether either side has ended the connection.
+    ///
+    /// # Errors
+    /// Returns an error if the core has stopped.
+    pub fn has_ended(&self) -> Result<bool, Error> {
+        let ended = self.handle.user.look(|machine| self.handle.has_ended(machine).then_some(()))?;
+        Ok(ended.is_some())
+    }
+
+    /// Waits until either side has ended the connection.
+    ///
+    /// # Errors
+    /// Returns an error if the core has stopped.
+    pub fn wait_end(&mut self) -> Result<(), Error> {
+        let Handle { user, bell, .. } = &self.handle;
+        user.wait(bell, |machine| self.handle.has_ended(machine).then_some(()))
+    }
+
+    /// Ends the connection, and waits for the peer's answer, 2 s at most. What is posted completes as flushed. A connection that has ended
+    /// stays so.
+    ///
+    /// # Errors
+    /// Returns an error if the core has stopped.
+    pub fn disconnect(&mut self) -> Result<(), Error> {
+        self.begin_disconnect()?;
+        self.wait_end()
+    }
+
+    pub(super) fn begin_disconnect(&mut self) -> Result<(), Error> {
+        self.qp.fail()?;
+        let Handle { user, local, .. } = &self.handle;
+        user.act(|machine, now, port| machine.disconnect(*local, now, port));
+        Ok(())
+    }
+}
+
+impl Deref for Connection {
+    type Target = QueuePair;
+
+    fn deref(&self) -> &QueuePair {
+        &self.qp
+    }
+}
+
+impl DerefMut for Connection {
+    fn deref_mut(&mut self) -> &mut QueuePair {
+        &mut self.qp
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.handle.bell.as_fd()
+    }
+}
+
+impl AsRawFd for Connection {
+    fn as_raw_fd(&self) -> RawFd {
+        self.handle.bell.as_raw_fd()
+    }
+}

@@ -1,0 +1,205 @@
+//! Listeners, and the requests that they take.
+
+use super::connection::{Agreed, Handle, establish};
+use super::machine::State;
+use super::manager::User;
+use super::message::Side;
+use super::{Connection, Options, TCP_SERVICES};
+use crate::device::random;
+use crate::{Device, Error, QueuePair};
+use datapath::event_fd::EventFd;
+use datapath::siblings::Claim;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+
+/// The first of the ports that programs get if they name none.
+const FIRST_PORT: u16 = 32768;
+/// How many such ports are tried.
+const PORTS: u32 = 64;
+
+/// Takes connection requests to a port. Its descriptor is readable while requests wait. Dropped, it rejects those.
+#[derive(Debug)]
+pub struct Listener {
+    user: User,
+    claim: Claim,
+    address: SocketAddr,
+    bell: Arc<EventFd>,
+}
+
+/// A peer's request to connect. Dropped, it is rejected.
+#[derive(Debug)]
+pub struct Request {
+    handle: Handle,
+    private_data: Vec<u8>,
+}
+
+impl Listener {
+    /// Listens to `at`: an address of the device, or `0.0.0.0` or `::` for all; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// Returns [`Error::PortTaken`] if another listener has the port, in this process or in another one of the interface, and another
+    /// error if the device has no such address, its queue pair 1 is open otherwise, or the core has stopped.
+    pub fn bind(device: &Device, at: SocketAddr) -> Result<Self, Error> {
+        let ip = at.ip();
+        if !ip.is_unspecified() && !device.inner.info.gids.contains(&ip) {
+            return Err(Error::value(
+                "the listener's address",
+                ip,
+                "an address of the device, or 0.0.0.0 or ::".into(),
+            ));
+        }
+        let user = User::new(&device.inner)?;
+        let bell = EventFd::new(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE);
+        let bell = Arc::new(bell.map_err(|error| Error::Descriptor(error.to_string()))?);
+        let tries = if at.port() == 0 { PORTS } else { 1 };
+        for _ in 0..tries {
+            let port = if at.port() == 0 { free_port()? } else { at.port() };
+            let service = TCP_SERVICES | u64::from(port);
+            let claim = Claim { service, at: ip, family_only: ip.is_ipv4(), shared: false, listens: true };
+            if take(&user, &claim, &bell) {
+                return Ok(Self { user, claim, address: SocketAddr::new(ip, port), bell });
+            }
+        }
+        Err(Error::PortTaken { at })
+    }
+
+    /// The address that it listens to.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits for a request.
+    ///
+    /// # Errors
+    /// Returns an error if the core has stopped.
+    pub fn accept(&self) -> Result<Request, Error> {
+        let taken = self.user.wait(&self.bell, |machine| self.take(machine))?;
+        self.request(taken)
+    }
+
+    /// Returns a request if one waits.
+    ///
+    /// # Errors
+    /// Returns an error if the core has stopped.
+    pub fn try_accept(&self) -> Result<Option<Request>, Error> {
+        let taken = self.user.look(|machine| self.take(machine))?;
+        taken.map(|taken| self.request(taken)).transpose()
+    }
+
+    fn take(&self, machine: &mut super::machine::Machine) -> Option<Taken> {
+        let (local, link) = machine.take_request(&self.claim)?;
+        Some(Taken { local, peer: link.peer, private: link.private.clone(), bell: link.bell.clone() })
+    }
+
+    fn request(&self, taken: Taken) -> Result<Request, Error> {
+        let Taken { local, peer, private, bell } = taken;
+        let user = User::new(self.user.device())?;
+        Ok(Request { handle: Handle { user, local, peer, bell }, private_data: private })
+    }
+}
+
+/// What a listener takes from the machine.
+struct Taken {
+    local: u32,
+    peer: SocketAddr,
+    private: Vec<u8>,
+    bell: Arc<EventFd>,
+}
+
+/// Takes a service before all other processes, and then before all other listeners of this one.
+fn take(user: &User, claim: &Claim, bell: &Arc<EventFd>) -> bool {
+    let siblings = user.device().engine.siblings();
+    if siblings.is_some_and(|siblings| siblings.claim(claim).is_err()) {
+        return false;
+    }
+    let free = user.act(|machine, _, _| machine.listen(*claim, bell.clone()));
+    if let (false, Some(siblings)) = (free, siblings) {
+        siblings.release(claim);
+    }
+    free
+}
+
+/// A port for a program that names none, and for the side that connects.
+pub(super) fn free_port() -> Result<u16, Error> {
+    Ok(FIRST_PORT | u16::from_ne_bytes(random()?))
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.user.act(|machine, _, port| machine.unlisten(&self.claim, port));
+        if let Some(siblings) = self.user.device().engine.siblings() {
+            siblings.release(&self.claim);
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+}
+
+impl Request {
+    /// The peer's address, and the port that its program has.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.handle.peer
+    }
+
+    /// What the peer's program says: 56 bytes, of which the last are 0 if it says less.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Connects `qp` to the peer, and waits until the peer has done the same. Post receives before this call: the peer may send as soon
+    /// as it has heard of it, and may even have ended the connection when this call returns.
+    ///
+    /// # Errors
+    /// Returns [`Error::NoAnswer`] if the peer does not confirm the connection in time, [`Error::Ended`] if it waits no longer, and
+    /// another error if the queue pair is not a new one of this device and of service RC, or a setting does not fit. The queue pair is
+    /// destroyed, and the peer is told.
+    pub fn accept(self, qp: QueuePair, options: &Options) -> Result<Connection, Error> {
+        let mut connection = self.begin(qp, options)?;
+        connection.wait_established(options.timeout)?;
+        Ok(connection)
+    }
+
+    /// Takes the queue pair to the peer, and tells the peer.
+    pub(super) fn begin(self, mut qp: QueuePair, options: &Options) -> Result<Connection, Error> {
+        let Self { handle, .. } = self;
+        handle.check(&qp)?;
+        let wanted = &options.connection;
+        let (qpn, ended) = (qp.qpn().get(), Error::Ended { peer: handle.peer });
+        let agreed = handle.user.act(|machine, _, _| {
+            let link = machine.link(handle.local)?;
+            let State::RequestCame = link.state else { return None };
+            let depth = wanted.max_rd_atomic.min(link.ours.initiator_depth);
+            link.ours = Side { qpn, rnr_retry: wanted.rnr_retry, initiator_depth: depth, ..link.ours };
+            link.qpn = Some(qpn);
+            Some(Agreed::of(link))
+        });
+        establish(&mut qp, &agreed.ok_or(ended)?, wanted)?;
+        let private = &options.private_data;
+        handle
+            .user
+            .act(|machine, now, port| machine.reply(handle.local, private, options.timeout, now, port))?;
+        Ok(Connection::new(handle, qp, self.private_data))
+    }
+
+    /// Refuses the request. The peer's program gets up to 148 bytes of private data.
+    ///
+    /// # Errors
+    /// Returns an error if the private data is too long, or the core has stopped.
+    pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
+        self.handle.user.act(|machine, _, port| machine.reject(self.handle.local, private_data, port))
+    }
+}

@@ -1,0 +1,561 @@
+//! The states of connections (IBA 12.9.7): messages and time come in, messages go out.
+//!
+//! It has no clock, no thread and no port, so a test is a script. `manager` runs it with those of a device. Messages that are not answered
+//! are repeated as librdmacm repeats them: every 0.5 s.
+
+#[cfg(test)]
+mod tests;
+
+use super::message::{self, Kind, Mad, Reason, Request, Side};
+use super::strangers::{FIRST_LOOK, Strangers};
+use crate::{Error, Sent};
+use datapath::event_fd::EventFd;
+use datapath::siblings::{Claim, Farewell, Siblings};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often an unanswered message is sent.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// How long a request to disconnect is repeated: a peer that is gone needs no long farewell.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Requests that a listener holds until the program accepts them, at most.
+const BACKLOG: usize = 1024;
+/// A request that comes before the peer listens is asked again: so many times, and after this pause, twice as long each time (1.3 s in all).
+const EARLY: (u32, Duration) = (7, Duration::from_millis(10));
+/// The bits of a communication id below the slot of the process.
+const ID_BITS: u32 = 26;
+
+/// What the machine does to the world.
+pub(crate) trait World {
+    /// Sends a message, without a wait.
+    fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Error>;
+    /// Whether a peer's Ethernet address is known; asks for it if not.
+    fn finds(&self, peer: IpAddr) -> Result<bool, Error>;
+    /// Takes a queue pair to the error state.
+    fn end(&self, qpn: u32);
+    /// An unpredictable number.
+    fn random(&self) -> Result<u32, Error>;
+    /// The other processes of the interface.
+    fn siblings(&self) -> Option<&Siblings>;
+}
+
+/// Where a connection stands.
+#[derive(Debug)]
+pub(crate) enum State {
+    RequestSent,
+    /// The peer's reply waits for the program to take its queue pair to it.
+    ReplyCame,
+    /// The peer's request waits for the program to accept it.
+    RequestCame,
+    ReplySent,
+    Established,
+    DisconnectSent,
+    Ended(End),
+}
+
+/// How a connection ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    Disconnected,
+    Rejected(u16),
+    Silent,
+    NotFound(Error),
+}
+
+/// A message that is repeated until it is answered.
+#[derive(Debug)]
+pub(super) struct Pending {
+    mad: Mad,
+    next: Instant,
+    until: Instant,
+    /// The next pause while the receiver is looked for.
+    look: Duration,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) state: State,
+    pub(crate) source: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) ours: Side,
+    pub(crate) theirs: Side,
+    pub(crate) mtu: u8,
+    pub(crate) ack_timeout: u8,
+    pub(crate) retry_count: u8,
+    /// The private data of the peer's last message.
+    pub(crate) private: Vec<u8>,
+    /// The queue pair that ends with the connection.
+    pub(crate) qpn: Option<u32>,
+    /// Becomes readable with each change of the state.
+    pub(crate) bell: Arc<EventFd>,
+    pub(super) remote: u32,
+    pub(super) transaction: u64,
+    pub(super) pending: Option<Pending>,
+    /// How many times the peer had no such listener.
+    pub(super) early: u32,
+}
+
+impl Link {
+    /// A connection of this side's own. The program says the rest.
+    pub(crate) fn new(source: SocketAddr, peer: SocketAddr, bell: Arc<EventFd>) -> Self {
+        Self {
+            state: State::RequestSent,
+            source,
+            peer,
+            ours: Side::default(),
+            theirs: Side::default(),
+            mtu: 0,
+            ack_timeout: 0,
+            retry_count: 0,
+            private: Vec::new(),
+            qpn: None,
+            bell,
+            remote: 0,
+            transaction: 0,
+            pending: None,
+            early: 0,
+        }
+    }
+
+    fn becomes(&mut self, state: State) {
+        self.pending = None;
+        self.state = state;
+        self.bell.signal();
+    }
+
+    fn write(&self, kind: Kind, local: u32) -> Mad {
+        message::message(kind, self.transaction, local, self.remote)
+    }
+
+    /// What tells the peer that the connection ends (IBA 12.6.10).
+    fn disconnect_request(&self, local: u32) -> Mad {
+        let mut mad = self.write(Kind::DisconnectRequest, local);
+        message::write_disconnect(&mut mad, self.theirs.qpn);
+        mad
+    }
+
+    /// If this process dies, another one tells the peer.
+    fn remember(&self, local: u32, world: &impl World) {
+        let Some(siblings) = world.siblings() else { return };
+        let mad = self.disconnect_request(local);
+        siblings.remember(&Farewell {
+            id: local,
+            source: self.source.ip(),
+            destination: self.peer.ip(),
+            mad,
+        });
+    }
+
+    fn end(&mut self, local: u32, end: End, world: &impl World) {
+        if let Some(siblings) = world.siblings() {
+            siblings.forget(local);
+        }
+        if let Some(qpn) = self.qpn.take() {
+            world.end(qpn);
+        }
+        self.becomes(State::Ended(end));
+    }
+
+    /// Puts a request off that the peer had no listener for. Returns when it comes again, unless it did often enough.
+    fn put_off(&mut self, now: Instant) -> Option<Instant> {
+        let (times, first) = EARLY;
+        let pending = self.pending.as_mut().filter(|_| self.early < times)?;
+        pending.next = now + first * 2_u32.pow(self.early);
+        self.early += 1;
+        Some(pending.next)
+    }
+}
+
+/// A listener, with the communication ids of the requests that the program has not taken. Its bell counts them.
+struct Listening {
+    claim: Claim,
+    backlog: VecDeque<u32>,
+    bell: Arc<EventFd>,
+}
+
+/// All connections and listeners of a device.
+pub(crate) struct Machine {
+    /// The device's GUID, in requests and replies.
+    guid: [u8; 8],
+    /// The largest path MTU code of the port, and the READs and atomics that it answers at a time.
+    mtu: u8,
+    max_rd_atomic: u8,
+    links: HashMap<u32, Link>,
+    /// The communication ids of connections that peers asked for.
+    asked: HashMap<(IpAddr, u32), u32>,
+    listeners: Vec<Listening>,
+    strangers: Strangers,
+    /// When each connection is looked at next. An entry that is out of date costs one look.
+    timers: BTreeSet<(Instant, u32)>,
+}
+
+impl Machine {
+    pub(crate) fn new(guid: [u8; 8], mtu: u8, max_rd_atomic: u8) -> Self {
+        Self {
+            guid,
+            mtu,
+            max_rd_atomic,
+            links: HashMap::new(),
+            asked: HashMap::new(),
+            listeners: Vec::new(),
+            strangers: Strangers::default(),
+            timers: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn link(&mut self, local: u32) -> Option<&mut Link> {
+        self.links.get_mut(&local)
+    }
+
+    /// Rings all bells, since the core has stopped.
+    pub(crate) fn ring_all(&self) {
+        let listeners = self.listeners.iter().map(|listening| &listening.bell);
+        self.links.values().map(|link| &link.bell).chain(listeners).for_each(|bell| bell.signal());
+    }
+
+    /// Listens to a service. Returns `false` if there is such a listener.
+    pub(crate) fn listen(&mut self, claim: Claim, bell: Arc<EventFd>) -> bool {
+        let free = !self.listeners.iter().any(|other| claim.conflict(&other.claim).is_some());
+        if free {
+            self.listeners.push(Listening { claim, backlog: VecDeque::new(), bell });
+        }
+        free
+    }
+
+    /// Ends a listener, and rejects what the program has not taken.
+    pub(crate) fn unlisten(&mut self, claim: &Claim, world: &impl World) {
+        let Some(at) = self.listeners.iter().position(|other| other.claim == *claim) else { return };
+        let listening = self.listeners.swap_remove(at);
+        listening.backlog.into_iter().for_each(|local| self.leave(local, world));
+    }
+
+    /// Takes the oldest request of a listener.
+    pub(crate) fn take_request(&mut self, claim: &Claim) -> Option<(u32, &Link)> {
+        let listening = self.listeners.iter_mut().find(|other| other.claim == *claim)?;
+        let local = listening.backlog.pop_front()?;
+        // Nothing to read is as well.
+        let _ = listening.bell.take();
+        self.links.get(&local).map(|link| (local, link))
+    }
+
+    fn new_id(&self, world: &impl World) -> Result<u32, Error> {
+        loop {
+            let random = world.random()?;
+            let slot = world.siblings().map(|siblings| u32::from(siblings.slot()) << ID_BITS);
+            let local = slot.map_or(random, |slot| slot | random & ((1 << ID_BITS) - 1));
+            if local != 0 && !self.links.contains_key(&local) {
+                return Ok(local);
+            }
+        }
+    }
+
+    /// Asks a peer to connect, for `timeout` at most. Returns the connection's communication id.
+    pub(crate) fn request(
+        &mut self,
+        mut link: Link,
+        (service, private): (u64, &[u8]),
+        timeout: Duration,
+        now: Instant,
+        world: &impl World,
+    ) -> Result<u32, Error> {
+        let local = self.new_id(world)?;
+        link.transaction = local.into();
+        let request = Request {
+            service,
+            guid: self.guid,
+            side: link.ours,
+            retry_count: link.retry_count,
+            mtu: link.mtu,
+            ack_timeout: link.ack_timeout,
+            source: link.source,
+            destination: link.peer,
+        };
+        let mut mad = link.write(Kind::Request, local);
+        request.write(&mut mad);
+        put_private(&mut mad, Kind::Request, private)?;
+        self.links.insert(local, link);
+        self.begin(local, mad, timeout, now, world);
+        Ok(local)
+    }
+
+    /// Tells the peer that its request is accepted, until it hears it.
+    pub(crate) fn reply(
+        &mut self,
+        local: u32,
+        private: &[u8],
+        timeout: Duration,
+        now: Instant,
+        world: &impl World,
+    ) -> Result<(), Error> {
+        let Some(link) = self.links.get_mut(&local) else { return Ok(()) };
+        let mut mad = link.write(Kind::Reply, local);
+        message::write_reply(&mut mad, &link.ours, self.guid);
+        put_private(&mut mad, Kind::Reply, private)?;
+        // A peer that waits no longer has ended it.
+        if let State::RequestCame = link.state {
+            link.state = State::ReplySent;
+            link.remember(local, world);
+            self.begin(local, mad, timeout, now, world);
+        }
+        Ok(())
+    }
+
+    /// Tells the peer that this side has taken its queue pair to it.
+    pub(crate) fn ready(&mut self, local: u32, world: &impl World) {
+        let Some(link) = self.links.get_mut(&local) else { return };
+        if let State::ReplyCame = link.state {
+            link.state = State::Established;
+            // If it is lost, the reply comes again.
+            let _ = world.send(link.source.ip(), link.peer.ip(), &link.write(Kind::ReadyToUse, local));
+        }
+    }
+
+    /// Rejects a peer's request.
+    pub(crate) fn reject(&mut self, local: u32, private: &[u8], world: &impl World) -> Result<(), Error> {
+        let Some(link) = self.links.get_mut(&local) else { return Ok(()) };
+        let mut mad = message::reject(link.transaction, local, link.remote, Reason::Consumer, self.guid);
+        put_private(&mut mad, Kind::Reject, private)?;
+        if let State::RequestCame = link.state {
+            link.becomes(State::Ended(End::Disconnected));
+            // If it is lost, the peer asks again, and hears that no one listens.
+            let _ = world.send(link.source.ip(), link.peer.ip(), &mad);
+        }
+        Ok(())
+    }
+
+    /// Ends a connection, and tells the peer until it answers.
+    pub(crate) fn disconnect(&mut self, local: u32, now: Instant, world: &impl World) {
+        let Some(link) = self.links.get_mut(&local) else { return };
+        if let State::Established | State::ReplySent | State::ReplyCame = link.state {
+            link.state = State::DisconnectSent;
+            let mad = link.disconnect_request(local);
+            self.begin(local, mad, FAREWELL, now, world);
+        }
+    }
+
+    /// Forgets a connection that the program has dropped, and tells the peer once if it waits for this side.
+    pub(crate) fn leave(&mut self, local: u32, world: &impl World) {
+        let Some(link) = self.links.remove(&local) else { return };
+        if self.asked.get(&(link.peer.ip(), link.remote)) == Some(&local) {
+            self.asked.remove(&(link.peer.ip(), link.remote));
+        }
+        if let Some(siblings) = world.siblings() {
+            siblings.forget(local);
+        }
+        let reject = |reason| message::reject(link.transaction, local, link.remote, reason, self.guid);
+        let farewell = match link.state {
+            State::RequestSent => reject(Reason::Timeout),
+            State::RequestCame => reject(Reason::Consumer),
+            State::Established | State::ReplySent | State::ReplyCame => link.disconnect_request(local),
+            State::DisconnectSent | State::Ended(_) => return,
+        };
+        // A peer that does not hear it finds out by itself.
+        let _ = world.send(link.source.ip(), link.peer.ip(), &farewell);
+    }
+
+    /// Sends a message until it is answered, for `timeout` at most.
+    fn begin(&mut self, local: u32, mad: Mad, timeout: Duration, now: Instant, world: &impl World) {
+        let Some(link) = self.links.get_mut(&local) else { return };
+        link.pending = Some(Pending { mad, next: now, until: now + timeout, look: FIRST_LOOK });
+        self.look(now, local, world);
+    }
+
+    /// Does all that is due. Returns when the next is.
+    pub(crate) fn tick(&mut self, now: Instant, world: &impl World) -> Option<Instant> {
+        for (from, mad) in self.strangers.look(|peer| world.finds(peer), now) {
+            self.take_in(now, from, &mad, world);
+        }
+        while let Some(&(at, local)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            self.look(now, local, world);
+        }
+        self.timers.first().map(|(at, _)| *at).into_iter().chain(self.strangers.next()).min()
+    }
+
+    /// Repeats a connection's message if it is due.
+    fn look(&mut self, now: Instant, local: u32, world: &impl World) {
+        let Some(link) = self.links.get_mut(&local) else { return };
+        let Some(pending) = link.pending.as_mut().filter(|pending| pending.next <= now) else { return };
+        if pending.until <= now {
+            let end = if let State::DisconnectSent = link.state { End::Disconnected } else { End::Silent };
+            return link.end(local, end, world);
+        }
+        let pause = match world.send(link.source.ip(), link.peer.ip(), &pending.mad) {
+            Ok(Sent::Asking) => {
+                let pause = pending.look;
+                pending.look = (2 * pause).min(INTERVAL);
+                pause
+            }
+            // A connection's peer was there before.
+            Err(error) if matches!(link.state, State::RequestSent) => {
+                return link.end(local, End::NotFound(error), world);
+            }
+            Ok(Sent::Left) | Err(_) => INTERVAL,
+        };
+        pending.next = (now + pause).min(pending.until);
+        self.timers.insert((pending.next, local));
+    }
+
+    /// Takes a message in.
+    pub(crate) fn take_in(&mut self, now: Instant, from: IpAddr, mad: &Mad, world: &impl World) {
+        let Some(kind) = message::kind(mad) else { return };
+        let (sender, receiver) = message::ids(mad);
+        if kind == Kind::Request {
+            // What is not a request for a connection that we could have is not answered.
+            return self.on_request(from, mad, world).unwrap_or_default();
+        }
+        let local = match kind {
+            // A peer that waits no longer for an answer never learned our communication id.
+            Kind::Reject if receiver == 0 => self.asked.get(&(from, sender)).copied().unwrap_or(0),
+            _ => receiver,
+        };
+        let Some(link) = self.links.get_mut(&local).filter(|link| link.peer.ip() == from) else {
+            let answers = |siblings: &Siblings| siblings.answers_to(receiver);
+            if kind == Kind::DisconnectRequest && world.siblings().is_none_or(answers) {
+                let transaction = message::transaction(mad);
+                let reply = message::message(Kind::DisconnectReply, transaction, receiver, sender);
+                self.answer(from, &reply, world);
+            }
+            return;
+        };
+        if let Some(again) = link.take_in(now, (local, kind), mad, world) {
+            self.timers.insert((again, local));
+        }
+    }
+
+    /// Answers a peer that has no connection. If the answer is lost, the peer asks again.
+    fn answer(&self, to: IpAddr, mad: &Mad, world: &impl World) {
+        let any = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        let _ = world.send(any, to, mad);
+    }
+
+    /// A peer wants to connect.
+    fn on_request(&mut self, from: IpAddr, mad: &Mad, world: &impl World) -> Option<()> {
+        let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
+        let request = Request::read(mad)?;
+        if self.asked.contains_key(&(from, remote)) {
+            // It comes again: the reply does too, by its own clock.
+            return None;
+        }
+        let (service, at) = (request.service, request.destination.ip());
+        let reject = |reason| message::reject(transaction, 0, remote, reason, self.guid);
+        let hears = |listening: &Listening| listening.claim.hears(service, at);
+        let Some(heard) = self.listeners.iter().position(hears).filter(|_| !request.side.xrc) else {
+            if world.siblings().is_none_or(|siblings| siblings.answers_for(service, at)) {
+                self.answer(from, &reject(Reason::InvalidService), world);
+            }
+            return None;
+        };
+        if !(1..=self.mtu).contains(&request.mtu) {
+            let mad = reject(Reason::InvalidMtu);
+            self.answer(from, &mad, world);
+            return None;
+        }
+        let full = self.listeners[heard].backlog.len() >= BACKLOG;
+        if full || !self.strangers.are_found(|peer| world.finds(peer), from, mad) {
+            return None;
+        }
+        let local = self.new_id(world).ok()?;
+        let psn = world.random().ok()? & 0xff_ffff;
+        // The address below the datagram is the peer's, whatever it says of itself.
+        let peer = SocketAddr::new(from, request.source.port());
+        let bell = Arc::new(EventFd::new(libc::EFD_NONBLOCK).ok()?);
+        let ours = Side {
+            psn,
+            responder_resources: request.side.initiator_depth.min(self.max_rd_atomic),
+            initiator_depth: request.side.responder_resources.min(self.max_rd_atomic),
+            ..Side::default()
+        };
+        let link = Link {
+            state: State::RequestCame,
+            ours,
+            theirs: request.side,
+            mtu: request.mtu,
+            ack_timeout: request.ack_timeout,
+            retry_count: request.retry_count,
+            private: message::private_data(mad, Kind::Request).to_vec(),
+            remote,
+            transaction,
+            ..Link::new(request.destination, peer, bell)
+        };
+        self.links.insert(local, link);
+        self.asked.insert((from, remote), local);
+        self.listeners[heard].backlog.push_back(local);
+        self.listeners[heard].bell.signal();
+        Some(())
+    }
+}
+
+impl Link {
+    /// Takes a message of the peer in. Returns when the connection is looked at again, if that changed.
+    fn take_in(
+        &mut self,
+        now: Instant,
+        (local, kind): (u32, Kind),
+        mad: &Mad,
+        world: &impl World,
+    ) -> Option<Instant> {
+        let (sender, _) = message::ids(mad);
+        let private = || message::private_data(mad, kind).to_vec();
+        match (kind, &self.state) {
+            (Kind::Reply, State::RequestSent) => {
+                self.remote = sender;
+                self.theirs = message::read_reply(mad, false);
+                self.private = private();
+                self.remember(local, world);
+                self.becomes(State::ReplyCame);
+            }
+            (Kind::Reply, State::Established) => {
+                // If it is lost again, the reply comes again.
+                let _ = world.send(self.source.ip(), self.peer.ip(), &self.write(Kind::ReadyToUse, local));
+            }
+            (Kind::ReadyToUse, State::ReplySent) => self.becomes(State::Established),
+            (Kind::Reject, State::DisconnectSent) | (Kind::DisconnectReply, State::DisconnectSent) => {
+                self.end(local, End::Disconnected, world);
+            }
+            (Kind::Reject, State::RequestSent | State::RequestCame | State::ReplySent | State::ReplyCame) => {
+                let reason = message::read_reject(mad);
+                let unknown = reason == Reason::InvalidService as u16;
+                if unknown
+                    && matches!(self.state, State::RequestSent)
+                    && let Some(again) = self.put_off(now)
+                {
+                    return Some(again);
+                }
+                self.private = private();
+                self.end(local, End::Rejected(reason), world);
+            }
+            (Kind::DisconnectRequest, state) => {
+                let up = matches!(
+                    state,
+                    State::Established | State::ReplySent | State::ReplyCame | State::DisconnectSent
+                );
+                let transaction = message::transaction(mad);
+                let reply = message::message(Kind::DisconnectReply, transaction, local, sender);
+                // If it is lost, the request comes again.
+                let _ = world.send(self.source.ip(), self.peer.ip(), &reply);
+                if up {
+                    self.end(local, End::Disconnected, world);
+                }
+            }
+            // Repeated, or out of its order: answered before, or never.
+            _ => {}
+        }
+        None
+    }
+}
+
+/// Fails if private data does not fit its message.
+fn put_private(mad: &mut Mad, kind: Kind, data: &[u8]) -> Result<(), Error> {
+    let limit = message::private_data(mad, kind).len();
+    if message::put_private_data(mad, kind, data) {
+        return Ok(());
+    }
+    let shorter = format!("at most {limit} bytes; send the rest over the connection");
+    Err(Error::value("the length of private data", data.len(), shorter))
+}

@@ -1,0 +1,184 @@
+//! Scripts: two machines, what each sends, and a clock that the script turns.
+
+use super::*;
+use std::cell::RefCell;
+
+const CLIENT: &str = "10.0.0.2:40000";
+const SERVER: &str = "10.0.0.1:7471";
+const SERVICE: u64 = 0x0106_0000 | 7471;
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// What a machine sent and ended. Every peer is found.
+#[derive(Default)]
+struct Script {
+    sent: RefCell<Vec<Mad>>,
+    ended: RefCell<Vec<u32>>,
+    numbers: RefCell<u32>,
+}
+
+impl World for Script {
+    fn send(&self, _: IpAddr, _: IpAddr, mad: &Mad) -> Result<Sent, Error> {
+        self.sent.borrow_mut().push(*mad);
+        Ok(Sent::Left)
+    }
+
+    fn finds(&self, _: IpAddr) -> Result<bool, Error> {
+        Ok(true)
+    }
+
+    fn end(&self, qpn: u32) {
+        self.ended.borrow_mut().push(qpn);
+    }
+
+    fn random(&self) -> Result<u32, Error> {
+        *self.numbers.borrow_mut() += 0x0101;
+        Ok(*self.numbers.borrow())
+    }
+
+    fn siblings(&self) -> Option<&Siblings> {
+        None
+    }
+}
+
+impl Script {
+    fn kinds(&self) -> Vec<Kind> {
+        self.sent.borrow().iter().filter_map(message::kind).collect()
+    }
+}
+
+fn bell() -> Arc<EventFd> {
+    Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap())
+}
+
+/// One side: a machine and its world.
+struct Host {
+    machine: Machine,
+    world: Script,
+    ip: IpAddr,
+}
+
+impl Host {
+    fn new(at: &str) -> Self {
+        let ip = at.parse::<SocketAddr>().unwrap().ip();
+        Self { machine: Machine::new([1; 8], 5, 16), world: Script::default(), ip }
+    }
+
+    /// A server that listens.
+    fn listening() -> (Self, Claim) {
+        let mut host = Self::new(SERVER);
+        let claim = Claim { service: SERVICE, at: host.ip, family_only: true, shared: false, listens: true };
+        assert!(host.machine.listen(claim, bell()));
+        assert!(!host.machine.listen(claim, bell()));
+        (host, claim)
+    }
+
+    /// A client that has asked.
+    fn asking(now: Instant) -> (Self, u32) {
+        let mut host = Self::new(CLIENT);
+        let [source, peer] = [CLIENT, SERVER].map(|at| at.parse().unwrap());
+        let ours = Side { qpn: 0x11, initiator_depth: 4, responder_resources: 16, ..Side::default() };
+        let link = Link { ours, mtu: 5, qpn: Some(0x11), ..Link::new(source, peer, bell()) };
+        let Host { machine, world, .. } = &mut host;
+        let local = machine.request(link, (SERVICE, b"words"), PATIENCE, now, world).unwrap();
+        (host, local)
+    }
+
+    /// Takes in what `from` sent, but for the messages that are lost.
+    fn hears(&mut self, now: Instant, from: &Self, mut lost: impl FnMut(&Mad) -> bool) {
+        for mad in from.world.sent.take().iter().filter(|mad| !lost(mad)) {
+            self.machine.take_in(now, from.ip, mad, &self.world);
+        }
+    }
+
+    fn state(&mut self, local: u32) -> String {
+        format!("{:?}", self.machine.link(local).unwrap().state)
+    }
+}
+
+/// IBA 12.9.7: each message of a connection's life is lost once, and comes again.
+#[test]
+fn a_connection_survives_the_loss_of_each_message() {
+    let mut now = Instant::now();
+    let (mut server, claim) = Host::listening();
+    let (mut client, here) = Host::asking(now);
+    let mut lost = Vec::new();
+    let (mut there, mut steps) = (0, 0);
+    while there == 0
+        || server.state(there) != "Ended(Disconnected)"
+        || client.state(here) != "Ended(Disconnected)"
+    {
+        let mut first = |mad: &Mad| {
+            let kind = message::kind(mad);
+            let is_first = !lost.contains(&kind);
+            lost.extend(is_first.then_some(kind));
+            is_first
+        };
+        server.hears(now, &client, &mut first);
+        if let Some((local, link)) = server.machine.take_request(&claim) {
+            assert_eq!((&link.private[..5], link.ours.responder_resources), (&b"words"[..], 4));
+            there = local;
+            server.machine.link(there).unwrap().qpn = Some(0x22);
+            server.machine.reply(there, b"yes", PATIENCE, now, &server.world).unwrap();
+        }
+        client.hears(now, &server, &mut first);
+        client.machine.ready(here, &client.world);
+        if there != 0 && server.state(there) == "Established" {
+            assert_eq!(client.state(here), "Established");
+            client.machine.disconnect(here, now, &client.world);
+        }
+        now += INTERVAL;
+        client.machine.tick(now, &client.world);
+        server.machine.tick(now, &server.world);
+        steps += 1;
+        assert!(steps < 20, "{} {}", client.state(here), server.state(there));
+    }
+    assert_eq!((client.world.ended.take(), server.world.ended.take()), (vec![0x11], vec![0x22]));
+    assert_eq!(lost.len(), 5, "REQ, REP, RTU, DREQ and DREP: {lost:?}");
+}
+
+#[test]
+fn an_unanswered_request_is_sent_sixteen_times_in_eight_seconds() {
+    let start = Instant::now();
+    let (mut client, here) = Host::asking(start);
+    let mut last = start;
+    while let Some(next) = client.machine.tick(last, &client.world) {
+        last = next;
+    }
+    assert_eq!((last - start, client.state(here)), (PATIENCE, "Ended(Silent)".into()));
+    assert_eq!(client.world.kinds(), [Kind::Request; 16]);
+}
+
+#[test]
+fn who_asks_before_the_listener_is_there_asks_again_for_a_moment() {
+    let mut now = Instant::now();
+    let mut server = Host::new(SERVER);
+    let (mut client, here) = Host::asking(now);
+    let mut asked = 0;
+    while client.state(here) == "RequestSent" {
+        asked += client.world.kinds().len();
+        server.hears(now, &client, |_| false);
+        client.hears(now, &server, |_| false);
+        now = client.machine.tick(now, &client.world).unwrap_or(now);
+        client.machine.tick(now, &client.world);
+    }
+    assert_eq!((asked, client.state(here)), (8, "Ended(Rejected(8))".into()));
+}
+
+#[test]
+fn a_request_that_is_dropped_tells_the_other_side() {
+    let now = Instant::now();
+    let (mut server, claim) = Host::listening();
+    let (mut client, here) = Host::asking(now);
+    server.hears(now, &client, |_| false);
+    client.machine.leave(here, &client.world);
+    server.hears(now, &client, |_| false);
+    let (there, _) = server.machine.take_request(&claim).unwrap();
+    assert_eq!(server.state(there), "Ended(Rejected(4))");
+    server.machine.leave(there, &server.world);
+    let (mut client, here) = Host::asking(now);
+    server.hears(now, &client, |_| false);
+    assert_eq!(server.machine.strangers.count(), 0, "each was found at once");
+    server.machine.unlisten(&claim, &server.world);
+    client.hears(now, &server, |_| false);
+    assert_eq!(client.state(here), "Ended(Rejected(28))");
+}

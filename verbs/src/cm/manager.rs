@@ -1,0 +1,228 @@
+//! A device's connection manager: the machine, queue pair 1, and the thread that takes messages in and repeats what is not answered.
+//!
+//! It exists while the device has a listener or a connection of this module.
+
+use super::machine::{Machine, World};
+use super::message::Mad;
+use crate::device::{Inner, random};
+use crate::{Device, Error, ManagementPort, Mtu, Qpn, Sent};
+use datapath::event_fd::EventFd;
+use datapath::neighbour::link_local;
+use datapath::siblings::Siblings;
+use datapath::signals;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Messages that are taken in before what is due is looked at: a flood must not keep the thread from it.
+const BATCH: usize = 64;
+
+/// The place of a device's manager, while it has one.
+#[derive(Default)]
+pub(crate) struct Place(Mutex<Option<Running>>);
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Place")
+    }
+}
+
+struct Running {
+    manager: Arc<Manager>,
+    thread: JoinHandle<()>,
+    users: usize,
+}
+
+/// What the thread and the program's calls share.
+pub(crate) struct Manager {
+    port: ManagementPort,
+    device: Arc<Inner>,
+    machine: Mutex<Machine>,
+    /// Ends a wait of the thread.
+    wake: EventFd,
+    stop: AtomicBool,
+}
+
+/// A use of a device's manager. The last one ends it.
+pub(crate) struct User {
+    // Dropped before `last`, so that the manager has gone when its place is free again.
+    manager: Arc<Manager>,
+    _last: Last,
+}
+
+impl std::fmt::Debug for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("User").field(&self.manager.device.info.port).finish()
+    }
+}
+
+struct Last(Arc<Inner>);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let mut place = lock(&self.0.manager.0);
+        if let Some(running) = place.as_mut() {
+            running.users -= 1;
+        }
+        if let Some(running) = place.take_if(|running| running.users == 0) {
+            running.manager.stop.store(true, Ordering::Release);
+            running.manager.wake.signal();
+            // A thread that has panicked is gone too.
+            let _ = running.thread.join();
+        }
+    }
+}
+
+impl User {
+    /// A use of the device's manager, which the first one starts.
+    pub(crate) fn new(device: &Arc<Inner>) -> Result<Self, Error> {
+        let mut place = lock(&device.manager.0);
+        let running = match place.take() {
+            Some(running) => running,
+            None => Running::start(device)?,
+        };
+        let running = place.insert(running);
+        running.users += 1;
+        Ok(Self { manager: running.manager.clone(), _last: Last(device.clone()) })
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Inner> {
+        &self.manager.device
+    }
+
+    /// Has the machine do something, which may give the thread something to repeat.
+    pub(crate) fn act<R>(&self, act: impl FnOnce(&mut Machine, Instant, &ManagementPort) -> R) -> R {
+        let result = act(&mut lock(&self.manager.machine), Instant::now(), &self.manager.port);
+        self.manager.wake.signal();
+        result
+    }
+
+    /// Looks at the machine, and runs the core if that is the caller's to do.
+    ///
+    /// # Errors
+    /// Returns an error if the core has stopped.
+    pub(crate) fn look<R>(
+        &self,
+        mut ready: impl FnMut(&mut Machine) -> Option<R>,
+    ) -> Result<Option<R>, Error> {
+        loop {
+            if let Some(result) = ready(&mut lock(&self.manager.machine)) {
+                return Ok(Some(result));
+            }
+            let engine = &self.manager.device.engine;
+            engine.check()?;
+            if !engine.progress() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits until the machine has something. `bell` rings with each change of it.
+    ///
+    /// # Errors
+    /// Returns an error if the core has stopped.
+    pub(crate) fn wait<R>(
+        &self,
+        bell: &EventFd,
+        mut ready: impl FnMut(&mut Machine) -> Option<R>,
+    ) -> Result<R, Error> {
+        loop {
+            if let Some(result) = self.look(&mut ready)? {
+                return Ok(result);
+            }
+            let engine = &self.manager.device.engine;
+            if engine.is_inline() {
+                std::thread::yield_now();
+            } else {
+                engine.hand_over();
+                sleep([bell.as_raw_fd()], None);
+            }
+        }
+    }
+}
+
+impl Running {
+    fn start(device: &Arc<Inner>) -> Result<Self, Error> {
+        let info = &device.info;
+        let mut guid = [0; 8];
+        guid.copy_from_slice(&link_local(info.mac).octets()[8..]);
+        let mtu = Mtu::ALL.iter().position(|mtu| *mtu == info.mtu).map_or(1, |at| at as u8 + 1);
+        let manager = Arc::new(Manager {
+            port: Device { inner: device.clone() }.open_management()?,
+            device: device.clone(),
+            machine: Mutex::new(Machine::new(guid, mtu, info.limits.max_rd_atomic)),
+            wake: EventFd::new(libc::EFD_NONBLOCK).map_err(|error| Error::Descriptor(error.to_string()))?,
+            stop: AtomicBool::new(false),
+        });
+        let body = manager.clone();
+        let thread = signals::spawn("ferroce-cm", move || body.run());
+        let thread = thread.map_err(|error| Error::port(&info.port, error.to_string()))?;
+        Ok(Self { manager, thread, users: 0 })
+    }
+}
+
+impl Manager {
+    fn run(&self) {
+        while !self.stop.load(Ordering::Acquire) {
+            let Ok(next) = self.turn() else {
+                // The core has stopped: who waits finds out.
+                return lock(&self.machine).ring_all();
+            };
+            sleep([self.port.as_raw_fd(), self.wake.as_raw_fd()], next);
+            // Nothing to read is as well.
+            let _ = self.wake.take();
+        }
+    }
+
+    /// Takes in what came, and does what is due. Returns when something is due again.
+    fn turn(&self) -> Result<Option<Instant>, Error> {
+        let mut machine = lock(&self.machine);
+        for _ in 0..BATCH {
+            let Some((from, mad)) = self.port.receive()? else { break };
+            machine.take_in(Instant::now(), from, &mad, &self.port);
+        }
+        Ok(machine.tick(Instant::now(), &self.port))
+    }
+}
+
+impl World for ManagementPort {
+    fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Error> {
+        let info = self.info();
+        let own = info.gids.iter().position(|gid| *gid == from);
+        ManagementPort::send(self, own.unwrap_or_else(|| info.gid_towards(to)), to, *mad)
+    }
+
+    fn finds(&self, peer: IpAddr) -> Result<bool, Error> {
+        ManagementPort::finds(self, peer)
+    }
+
+    fn end(&self, qpn: u32) {
+        // The program may have destroyed it.
+        let _ = ManagementPort::end(self, Qpn::new(qpn));
+    }
+
+    fn random(&self) -> Result<u32, Error> {
+        random().map(u32::from_ne_bytes)
+    }
+
+    fn siblings(&self) -> Option<&Siblings> {
+        ManagementPort::siblings(self)
+    }
+}
+
+/// Sleeps until a descriptor is readable, or until a moment.
+fn sleep<const N: usize>(descriptors: [RawFd; N], until: Option<Instant>) {
+    let mut watched = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let wait = until.map_or(-1, |until| {
+        until.saturating_duration_since(Instant::now()).as_millis().min(60_000) as libc::c_int + 1
+    });
+    // SAFETY: the array is as long as said, and a descriptor that is closed is reported as such.
+    unsafe { libc::poll(watched.as_mut_ptr(), N as libc::nfds_t, wait) };
+}

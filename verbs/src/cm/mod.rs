@@ -1,0 +1,88 @@
+//! Connections by socket address, with the wire protocol of librdmacm: no exchange of [`QpEndpoint`]s by other means.
+//!
+//! A peer may be a C program on librdmacm, on Ferroce, on Soft-RoCE or on a NIC. Connections are reliable ones, in the port space of TCP
+//! (`RDMA_PS_TCP`). Requests and replies carry private data: 56 bytes from the side that connects, 196 from the side that accepts; the
+//! shorter data of a program is padded with zeros.
+//!
+//! A device with a listener or a connection has a thread that answers and repeats messages, `ferroce-cm`. It opens queue pair 1, so such
+//! a device has no other [`ManagementPort`](crate::ManagementPort). Calls that wait run an inline core meanwhile.
+//!
+//! ```
+//! use ferroce_verbs::cm::{self, Listener, Options};
+//! # use ferroce_verbs::{Device, DeviceConfig, Mac, OwnPort, Progress, pair};
+//! # type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+//! # fn main() -> Outcome<()> {
+//! # let (left, right) = pair(64, 4500);
+//! # let open = |port, last: u8| -> Outcome<Device> {
+//! #     let config = DeviceConfig::new().address(format!("10.0.0.{last}/24").parse()?).progress(Progress::Adaptive);
+//! #     Ok(Device::open_on(port, OwnPort { name: format!("left{last}"), mac: Mac([2, 0, 0, 0, 0, last]) }, &config)?)
+//! # };
+//! # let (server, client) = (open(left, 1)?, open(right, 2)?);
+//! let listener = Listener::bind(&server, "0.0.0.0:7471".parse()?)?;
+//! let serve = std::thread::spawn(move || -> Outcome<()> {
+//!     let request = listener.accept()?;
+//!     assert_eq!(&request.private_data()[..5], b"hello");
+//!     let cq = server.create_cq(16)?;
+//!     let qp = server.allocate_pd()?.queue_pair(&cq, &cq).build()?;
+//!     let mut connection = request.accept(qp, &Options::default())?;
+//!     // The connection is a queue pair too: post to it.
+//!     connection.wait_end()?;
+//!     Ok(())
+//! });
+//! let cq = client.create_cq(16)?;
+//! let qp = client.allocate_pd()?.queue_pair(&cq, &cq).build()?;
+//! let options = Options { private_data: b"hello".to_vec(), ..Options::default() };
+//! let mut connection = cm::connect(qp, "10.0.0.1:7471".parse()?, &options)?;
+//! connection.disconnect()?;
+//! # serve.join().map_err(|_| "the server panicked")??;
+//! # Ok(())
+//! # }
+//! ```
+
+mod connection;
+mod listener;
+mod machine;
+mod manager;
+mod message;
+mod strangers;
+
+pub use connection::{Connection, connect};
+pub use listener::{Listener, Request};
+pub(crate) use manager::Place;
+
+use crate::ConnectOptions;
+use std::time::Duration;
+
+/// The port space of TCP, as part of a service (IBA A11.2).
+const TCP_SERVICES: u64 = 0x0106 << 16;
+
+/// How a connection is set up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// How the queue pair treats its peer. The side that connects says for both sides what `ack_timeout`, `retry_count` and `mtu` are.
+    pub connection: ConnectOptions,
+    /// What the peer's program is told: at most 56 bytes with [`connect`], 196 with [`Request::accept`].
+    pub private_data: Vec<u8>,
+    /// How long the peer's answer is waited for. 8 s by default, as librdmacm waits: 16 messages, one every 0.5 s.
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connection: ConnectOptions::default(),
+            private_data: Vec::new(),
+            timeout: Duration::from_secs(8),
+        }
+    }
+}
+
+/// What to do about a rejection.
+pub(crate) fn remedy(reason: u16) -> &'static str {
+    match reason {
+        8 => ": no program listens there; start it, or check the port",
+        26 => ": the peer's port carries only a smaller path MTU; choose a smaller ConnectOptions::mtu",
+        28 => ": the peer's program refused it",
+        _ => "",
+    }
+}

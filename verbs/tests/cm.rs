@@ -1,0 +1,159 @@
+//! Connections by socket address, between two devices of one process.
+
+mod common;
+
+use common::{Side, contents, devices, pattern, side, success};
+use ferroce_verbs::cm::{self, Connection, Listener, Options};
+use ferroce_verbs::*;
+use std::net::SocketAddr;
+use std::thread;
+
+const REGION: usize = 4096;
+
+fn new(device: &Device) -> Side {
+    side(device, REGION, Capabilities::default(), 64)
+}
+
+fn says(words: &[u8]) -> Options {
+    Options { private_data: words.to_vec(), ..Options::default() }
+}
+
+fn begins_with(all: &[u8], words: &[u8]) {
+    assert_eq!(all[..words.len()], *words);
+    assert!(all[words.len()..].iter().all(|byte| *byte == 0));
+}
+
+/// A connection's end with what its program has.
+type EndOf = (Connection, CompletionQueue, MemoryRegion);
+
+/// A server and a client that are connected.
+fn connected(progress: Progress) -> (EndOf, EndOf, Vec<Device>) {
+    let [server, client] = devices(progress);
+    let listener = Listener::bind(&server, "0.0.0.0:7471".parse().unwrap()).unwrap();
+    let (there, here) = (new(&server), new(&client));
+    let serve = thread::spawn(move || {
+        let request = listener.accept().unwrap();
+        begins_with(request.private_data(), b"from the client");
+        let Side { mut qp, recv_cq, region, .. } = there;
+        qp.post_recv(RecvRequest::new(1, region.sge(0, 4096).unwrap())).unwrap();
+        (request.accept(qp, &says(b"from the server")).unwrap(), recv_cq, region)
+    });
+    let to = "10.0.0.1:7471".parse().unwrap();
+    let Side { qp, send_cq, region, .. } = here;
+    let connection = cm::connect(qp, to, &says(b"from the client")).unwrap();
+    begins_with(connection.private_data(), b"from the server");
+    (serve.join().unwrap(), (connection, send_cq, region), vec![server, client])
+}
+
+#[test]
+fn what_is_posted_to_a_connection_arrives_in_every_mode() {
+    for progress in [Progress::Adaptive, Progress::Dedicated { core: None }, Progress::Inline] {
+        let ((_server, mut received, memory), (mut client, mut sent, buffer), devices) = connected(progress);
+        buffer.write(0, &pattern(3000, 7)).unwrap();
+        client.post_send(SendRequest::send(2, buffer.sge(0, 3000).unwrap())).unwrap();
+        assert_eq!(success(&mut received, &devices[1]).length, 3000);
+        success(&mut sent, &devices[0]);
+        assert_eq!(contents(&memory, 0, 3000), pattern(3000, 7));
+    }
+}
+
+#[test]
+fn who_disconnects_ends_the_peers_queue_pair_too() {
+    let ((mut server, mut received, memory), (mut client, ..), devices) = connected(Progress::Adaptive);
+    server.post_recv(RecvRequest::new(3, memory.sge(0, 64).unwrap())).unwrap();
+    assert!(!server.has_ended().unwrap() && !client.has_ended().unwrap());
+    client.disconnect().unwrap();
+    server.wait_end().unwrap();
+    assert!(server.has_ended().unwrap() && client.has_ended().unwrap());
+    for _ in 0..2 {
+        assert_eq!(common::next(&mut received, &devices[1]).status, CompletionStatus::Flushed);
+    }
+}
+
+#[test]
+fn a_connection_that_is_dropped_ends_at_the_peer() {
+    let ((mut server, ..), (client, ..), _devices) = connected(Progress::Adaptive);
+    drop(client);
+    server.wait_end().unwrap();
+}
+
+/// The peer may be gone before the program hears that it was connected: it gets the connection all the same.
+#[test]
+fn a_peer_that_leaves_at_once_was_connected() {
+    for _ in 0..20 {
+        let [server, client] = devices(Progress::Adaptive);
+        let listener = Listener::bind(&server, "10.0.0.1:7471".parse().unwrap()).unwrap();
+        let qp = new(&client).qp;
+        let leaves = thread::spawn(move || {
+            cm::connect(qp, "10.0.0.1:7471".parse().unwrap(), &Options::default()).map(drop)
+        });
+        let mut connection = listener.accept().unwrap().accept(new(&server).qp, &Options::default()).unwrap();
+        connection.wait_end().unwrap();
+        leaves.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn a_refusal_has_its_reason_and_the_programs_words() {
+    let [server, client] = devices(Progress::Adaptive);
+    let listener = Listener::bind(&server, "10.0.0.1:0".parse().unwrap()).unwrap();
+    let to = listener.local_addr();
+    // While a listener is there, the device answers for ports that have none.
+    let _other = Listener::bind(&server, "10.0.0.1:0".parse().unwrap()).unwrap();
+    let refuse = thread::spawn(move || {
+        listener.accept().unwrap().reject(b"not today").unwrap();
+        listener
+    });
+    let error = cm::connect(new(&client).qp, to, &Options::default()).unwrap_err();
+    let Error::Rejected { reason: 28, private_data, .. } = error else { panic!("{error}") };
+    begins_with(&private_data, b"not today");
+    drop(refuse.join().unwrap());
+    let error = cm::connect(new(&client).qp, to, &Options::default()).unwrap_err();
+    assert!(matches!(error, Error::Rejected { reason: 8, .. }), "{error}");
+    assert!(error.remedy().unwrap().contains("check the port"), "{error}");
+}
+
+#[test]
+fn a_port_has_one_listener() {
+    let [server, _client] = devices(Progress::Adaptive);
+    let bind = |at: &str| Listener::bind(&server, at.parse::<SocketAddr>().unwrap());
+    let first = bind("10.0.0.1:7471").unwrap();
+    assert!(matches!(bind("10.0.0.1:7471"), Err(Error::PortTaken { .. })));
+    assert!(matches!(bind("0.0.0.0:7471"), Err(Error::PortTaken { .. })));
+    assert!(bind("10.0.0.9:7472").is_err(), "no address of the device");
+    let others = [bind("10.0.0.1:0").unwrap(), bind("10.0.0.1:0").unwrap()];
+    assert_ne!(others[0].local_addr().port(), others[1].local_addr().port());
+    drop(first);
+    bind("10.0.0.1:7471").unwrap();
+    drop(others);
+    // The last listener has ended the manager, and queue pair 1 is free.
+    server.open_management().unwrap();
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_the_peer_is_asked() {
+    let [server, client] = devices(Progress::Adaptive);
+    let to = "10.0.0.1:7471".parse().unwrap();
+    let error = cm::connect(new(&client).qp, to, &says(&[1; 57])).unwrap_err();
+    assert!(error.to_string().contains("57: it must be at most 56 bytes"), "{error}");
+    let Side { pd, send_cq, .. } = new(&client);
+    let datagrams = pd.queue_pair(&send_cq, &send_cq).service(Service::Ud).build().unwrap();
+    assert!(matches!(cm::connect(datagrams, to, &Options::default()), Err(Error::Value { .. })));
+    let listener = Listener::bind(&server, to).unwrap();
+    let qp = new(&client).qp;
+    let ask = thread::spawn(move || cm::connect(qp, to, &Options::default()).unwrap_err());
+    let wrong = listener.accept().unwrap().accept(new(&client).qp, &Options::default());
+    assert!(matches!(wrong, Err(Error::OtherDevice { .. })));
+    let error = ask.join().unwrap();
+    assert!(matches!(error, Error::Rejected { reason: 28, .. }), "{error}");
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_given_up() {
+    let [server, client] = devices(Progress::Adaptive);
+    // Queue pair 1 takes the request in, and no manager answers it.
+    let _silent = server.open_management().unwrap();
+    let options = Options { timeout: std::time::Duration::ZERO, ..Options::default() };
+    let error = cm::connect(new(&client).qp, "10.0.0.1:7471".parse().unwrap(), &options).unwrap_err();
+    assert!(matches!(error, Error::NoAnswer { .. }), "{error}");
+}

@@ -3,11 +3,15 @@
 //! ```sh
 //! cargo run --release -p ferroce-verbs --example connections
 //! ```
+//!
+//! With the word `serve`, it opens the device that `FERROCE_PORT` names and serves one client: another host's, such as C's `rdma_client`.
 
 mod cable;
 
 use ferroce_verbs::cm::{self, Listener, Options};
-use ferroce_verbs::{Access, CompletionQueue, Device, MemoryRegion, QueuePair, RecvRequest, SendRequest};
+use ferroce_verbs::{
+    Access, CompletionQueue, Device, DeviceConfig, MemoryRegion, QueuePair, RecvRequest, SendRequest,
+};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -29,8 +33,8 @@ fn side(device: &Device) -> Outcome<(QueuePair, Side)> {
     Ok((qp, Side { cq, buffer }))
 }
 
-fn serve(device: &Device, listener: &Listener) -> Outcome<()> {
-    for _ in 0..CLIENTS {
+fn serve(device: &Device, clients: usize, listener: &Listener) -> Outcome<()> {
+    for _ in 0..clients {
         let request = listener.accept()?;
         let (qp, mut side) = side(device)?;
         let options = Options { private_data: b"welcome".to_vec(), ..Options::default() };
@@ -44,9 +48,13 @@ fn serve(device: &Device, listener: &Listener) -> Outcome<()> {
 }
 
 fn main() -> Outcome<()> {
+    if std::env::args().nth(1).is_some_and(|word| word == "serve") {
+        let device = Device::open(&DeviceConfig::from_env()?)?;
+        return serve(&device, 1, &Listener::bind(&device, "0.0.0.0:7471".parse()?)?);
+    }
     let [left, right] = cable::devices()?;
     let listener = Listener::bind(&left, "0.0.0.0:7471".parse()?)?;
-    let server = std::thread::spawn(move || serve(&left, &listener));
+    let server = std::thread::spawn(move || serve(&left, CLIENTS, &listener));
     for number in 0..CLIENTS {
         let (qp, mut side) = side(&right)?;
         let mut connection = cm::connect(qp, "10.0.0.1:7471".parse()?, &Options::default())?;

@@ -29,7 +29,7 @@ impl CongestionControl {
 
     /// A packet came that brings no telemetry and is not marked. What answers the peer's telemetry counts its bytes, and learns from
     /// requests which path they take.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_plain(&mut self, is_request: bool, udp_source: u16, payload: usize) {
         if let Some(collector) = self.telemetry.as_mut().and_then(|telemetry| telemetry.known_collector()) {
             collector.on_plain(is_request.then_some(udp_source), payload);

@@ -151,18 +151,21 @@ impl Endpoint {
     }
 
     /// Something happened to a queue pair: it may have something to send, and when it has not, another time to wake up.
-    #[inline]
+    #[inline(always)]
     pub(super) fn settle(&mut self, now: Instant, index: u32) {
-        if let Some(slot) = self.qps.at_mut(index)
-            && !slot.is_ready
-        {
-            slot.is_ready = true;
-            slot.account.ask(now);
-            // An acknowledgement that waits behind others' data keeps its peer's window closed.
-            let queue = if slot.qp.owes_answer() { &mut self.answering } else { &mut self.ready };
-            queue.push_back(index);
+        if self.qps.at(index).is_some_and(|slot| !slot.is_ready) {
+            self.make_ready(now, index);
         }
         self.spread_overflow(now);
+    }
+
+    fn make_ready(&mut self, now: Instant, index: u32) {
+        let Some(slot) = self.qps.at_mut(index) else { return };
+        slot.is_ready = true;
+        slot.account.ask(now);
+        // An acknowledgement that waits behind others' data keeps its peer's window closed.
+        let queue = if slot.qp.owes_answer() { &mut self.answering } else { &mut self.ready };
+        queue.push_back(index);
     }
 
     /// Sets the queue pair's timer where it must fire earlier than it is set. A later time waits until it has fired:

@@ -116,19 +116,19 @@ impl QpTable {
     }
 
     /// The place of `qpn`: what it is called wherever it was looked up once.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, qpn: Qpn) -> Option<u32> {
         let index = self.numbers.slot(qpn);
         let slot = self.places.get(index as usize)?.slot.as_deref()?;
         (slot.qp.identity().qpn == qpn).then_some(index)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn at(&self, index: u32) -> Option<&Slot> {
         self.places.get(index as usize)?.slot.as_deref()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn at_mut(&mut self, index: u32) -> Option<&mut Slot> {
         self.places.get_mut(index as usize)?.slot.as_deref_mut()
     }

@@ -124,7 +124,7 @@ impl Opcode {
 
     /// What it means; `None` where the service has no such operation.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn shape(self) -> Option<&'static Shape> {
         let service = 1 << (self.0 >> 5);
         match OPERATIONS.get(usize::from(self.0 & 31)) {

@@ -348,12 +348,11 @@ impl QueuePair {
         &mut self,
         requests: impl IntoIterator<Item = SendRequest>,
     ) -> Result<usize, PostListError> {
-        let mut posted = 0;
-        let refusal = self.refusal();
-        let result = requests.into_iter().try_for_each(|request| {
-            refusal.map_or(Ok(()), Err)?;
-            self.rings.push_send(request).inspect(|()| posted += 1)
-        });
+        let (mut posted, mut requests) = (0, requests.into_iter());
+        if let Some(error) = self.refusal() {
+            return requests.next().map_or(Ok(posted), |_| Err(PostListError { posted, error }));
+        }
+        let result = requests.try_for_each(|request| self.rings.push_send(request).inspect(|()| posted += 1));
         self.ring_doorbell();
         result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }

@@ -41,11 +41,15 @@ impl Station {
             self.counters.other_vlan += 1;
             return;
         }
-        let is_taken = match tag {
-            None => self.take_control(now, frame),
-            Some(_) => self.take_control(now, vlan::without(frame, &mut [0; vlan::ROOM])),
+        let mut room;
+        let untagged = match tag {
+            None => frame,
+            Some(_) => {
+                room = [0; vlan::ROOM];
+                vlan::without(frame, &mut room)
+            }
         };
-        if !is_taken {
+        if !self.take_control(now, untagged) {
             // The endpoint counts what it drops, by reason.
             let _ = self.endpoint.on_frame(now, &mut self.memory, frame);
         }

@@ -8,7 +8,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "post_send",
         what: "a request posted, of 32",
-        budget: 130,
+        budget: 120,
         run: |meter| run(meter, Part::Post),
     },
     Step {
@@ -20,7 +20,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "turn-receive",
         what: "a core's turn that receives, a message of 32",
-        budget: 1335,
+        budget: 1130,
         run: |meter| run(meter, Part::Receive),
     },
     Step {

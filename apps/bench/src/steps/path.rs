@@ -23,7 +23,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "responder-64",
         what: "a 64 B WRITE taken in",
-        budget: 1080,
+        budget: 910,
         run: |meter| run(meter, Case::new(64, Part::Responder)),
     },
     Step {
@@ -35,7 +35,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "responder-4k",
         what: "a 4 KiB WRITE taken in",
-        budget: 3715,
+        budget: 3550,
         run: |meter| run(meter, Case::new(4096, Part::Responder)),
     },
     Step {
@@ -47,7 +47,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "ack-take",
         what: "an ACK of 32 WRITEs taken in",
-        budget: 2400,
+        budget: 2240,
         run: |meter| run(meter, Case::new(64, Part::Complete)),
     },
     Step {

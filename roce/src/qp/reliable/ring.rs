@@ -1,18 +1,20 @@
 //! A bitmap over packet numbers that follows a moving window.
 
+use alloc::boxed::Box;
+
 /// Packets that a window of selective repeat may span: numbers from its base to before its base and this.
 pub(super) const SPAN: u64 = 4096;
 
 const WORDS: usize = (SPAN / 64) as usize;
 
 /// One bit for each packet of a window of [`SPAN`] numbers, by number modulo [`SPAN`]. Bits outside the window are clear; the owner
-/// knows where the window begins.
+/// knows where the window begins. The first bit that is set takes the memory: most queue pairs never lose a packet.
 #[derive(Debug)]
-pub(super) struct Ring([u64; WORDS]);
+pub(super) struct Ring(Option<Box<[u64; WORDS]>>);
 
 impl Ring {
     pub(super) const fn new() -> Self {
-        Self([0; WORDS])
+        Self(None)
     }
 
     const fn place(number: u64) -> (usize, u64) {
@@ -20,39 +22,42 @@ impl Ring {
     }
 
     /// Returns the bit of a number in the window.
-    pub(super) const fn has(&self, number: u64) -> bool {
+    pub(super) fn has(&self, number: u64) -> bool {
         let (word, bit) = Self::place(number);
-        self.0[word] & bit != 0
+        self.0.as_ref().is_some_and(|words| words[word] & bit != 0)
     }
 
     /// Sets a bit. Returns whether it was clear.
-    pub(super) const fn set(&mut self, number: u64) -> bool {
+    pub(super) fn set(&mut self, number: u64) -> bool {
         let (word, bit) = Self::place(number);
-        let is_new = self.0[word] & bit == 0;
-        self.0[word] |= bit;
+        let words = self.0.get_or_insert_with(|| Box::new([0; WORDS]));
+        let is_new = words[word] & bit == 0;
+        words[word] |= bit;
         is_new
     }
 
     /// Clears a bit. Returns whether it was set.
-    pub(super) const fn clear(&mut self, number: u64) -> bool {
+    pub(super) fn clear(&mut self, number: u64) -> bool {
         let (word, bit) = Self::place(number);
-        let was = self.0[word] & bit != 0;
-        self.0[word] &= !bit;
+        let Some(words) = &mut self.0 else { return false };
+        let was = words[word] & bit != 0;
+        words[word] &= !bit;
         was
     }
 
     /// Clears the bits of `from` to before `to`. Returns how many were set.
     pub(super) fn clear_range(&mut self, from: u64, to: u64) -> u64 {
+        let Some(words) = &mut self.0 else { return 0 };
         if to.saturating_sub(from) >= SPAN {
-            let count = self.0.iter().map(|word| u64::from(word.count_ones())).sum();
-            self.0 = [0; WORDS];
+            let count = words.iter().map(|word| u64::from(word.count_ones())).sum();
+            **words = [0; WORDS];
             return count;
         }
         let (mut at, mut count) = (from, 0);
         while at < to {
             let bits = (64 - at % 64).min(to - at);
             let mask = (u64::MAX >> (64 - bits)) << (at % 64);
-            let word = &mut self.0[Self::place(at).0];
+            let word = &mut words[Self::place(at).0];
             count += u64::from((*word & mask).count_ones());
             *word &= !mask;
             at += bits;
@@ -62,7 +67,8 @@ impl Ring {
 
     /// Returns 128 bits: bit `i` is that of `from + i`.
     pub(super) fn window(&self, from: u64) -> u128 {
-        let word = |index: u64| u128::from(self.0[Self::place(from + 64 * index).0]);
+        let Some(words) = &self.0 else { return 0 };
+        let word = |index: u64| u128::from(words[Self::place(from + 64 * index).0]);
         let low = word(0) | word(1) << 64;
         match from % 64 {
             0 => low,

@@ -87,9 +87,8 @@ mod tests {
     #[test]
     fn the_shortest_is_forgotten() {
         let micros = Duration::from_micros;
-        let follow = |from, count| {
-            (0..count).fold(Some(from), |before, _| Some(RoundTrip::measured(before, micros(90)))).unwrap()
-        };
+        let follow =
+            |from, count| (0..count).fold(from, |before, _| RoundTrip::measured(Some(before), micros(90)));
         let short = RoundTrip::measured(None, micros(10));
         assert_eq!(follow(short, WINDOW).shortest(), micros(10));
         assert_eq!(follow(short, 2 * WINDOW).shortest(), micros(90));

@@ -131,7 +131,11 @@ pub fn describe(congestion: Option<&Congestion>) -> String {
         said += &format!("; then {}", algorithm(&upgrade.to));
     }
     if let Some(paths) = &congestion.paths {
-        said += &format!(", {} paths, one probed every {:?}", paths.count, paths.interval);
+        let way = match paths.spray {
+            true => "sprayed over".into(),
+            false => format!("one probed every {:?}", paths.interval),
+        };
+        said += &format!(", {} paths, {way}", paths.count);
     }
     if congestion.feedback_key.is_some() {
         said += ", sealed";
@@ -226,7 +230,7 @@ mod tests {
     fn every_flag_that_there_was_is_there() {
         let flags = "--cc-window 4K --cc-line-rate 1G --cc-base-rtt 2ms --cc-min-rate 1M --cc-eta 0.9 --cc-max-stage 0 --cc-flows 2 \
                      --cc-max-rtt 1ms --telemetry probe --feedback ack --all-hops --subscribe --format hpcc --probe-interval 1ms \
-                     --paths 2 --ratio-only --feedback-key /nowhere";
+                     --paths 2 --spray --ratio-only --feedback-key /nowhere";
         let args = parse(&format!("tool --cc hpcc {flags}")).unwrap().args;
         let missing = CongestionChoice::SETTINGS.iter().find(|setting| setting.get(&args.choice).is_none());
         assert!(missing.is_none() && args.feedback_key.is_some(), "{missing:?}");

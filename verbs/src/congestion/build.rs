@@ -13,6 +13,8 @@ use std::time::Duration;
 /// The share of a link that `auto` aims at if nothing else is chosen: a flow alone fills 93 %, and sixteen 97 % with 4 packets waiting
 /// (`fabric/tests/auto.rs`).
 const AUTO_TARGET: f64 = 0.97;
+/// The time over which loads of sprayed paths are counted if no setting says it.
+const DEFAULT_INTERVAL: Duration = Duration::from_micros(100);
 
 impl CongestionChoice {
     /// Creates what a queue pair takes.
@@ -72,10 +74,13 @@ impl CongestionChoice {
 
     fn path_choice(&self) -> Result<Option<PathChoice>, ChoiceError> {
         let Some(count) = self.paths.filter(|&count| count != 1) else { return Ok(None) };
-        let interval = self.probe_interval.or(self.base_rtt).ok_or_else(|| {
+        let spray = self.spray;
+        // Data measures the paths that it is sprayed over.
+        let unprobed = spray.then_some(DEFAULT_INTERVAL);
+        let interval = self.probe_interval.or(self.base_rtt).or(unprobed).ok_or_else(|| {
             ChoiceError::of("paths", count, "needs the time between probes; add {probe_interval=100us}")
         })?;
-        Ok(Some(PathChoice { count, interval, spray: false }))
+        Ok(Some(PathChoice { count, interval, spray }))
     }
 
     fn takes_telemetry(&self) -> bool {
@@ -139,11 +144,18 @@ impl CongestionChoice {
         if self.cc != Some(CcName::HpccRx) && windows {
             return of("feedback", "only {cc=hpcc-rx} is answered by windows; choose it, or {feedback=ack}");
         }
+        if self.spray && self.paths.is_none_or(|count| count < 2) {
+            return of("spray", "needs 2 to 8 paths; add {paths=4}");
+        }
+        let is_in_band = matches!(self.telemetry, Some(TelemetryMode::InBand(_)));
+        if self.spray && is_in_band && self.feedback != Some(Reverse::Notification) {
+            return of(
+                "spray",
+                "selective acknowledgements bring no feedback; add {feedback=notification}, or {telemetry=probe}",
+            );
+        }
         let is_probed = self.takes_telemetry() && self.cc != Some(CcName::Auto);
-        if self.probe_interval.is_some()
-            && is_probed
-            && matches!(self.telemetry, Some(TelemetryMode::InBand(_)))
-        {
+        if self.probe_interval.is_some() && is_probed && is_in_band {
             return of(
                 "probe_interval",
                 "data packets bring the telemetry; add {telemetry=probe}, or leave it out",
@@ -341,6 +353,28 @@ mod tests {
     fn paths_are_probed_in_any_format() {
         let probed = CongestionChoice { paths: Some(2), format: Some(Format::Ifa), ..choice(CcName::Dctcp) };
         assert_eq!(probed.build().unwrap().format, Format::Ifa);
+    }
+
+    #[test]
+    fn spraying_needs_paths_and_feedback_of_its_own() {
+        let sprayed = CongestionChoice { paths: Some(4), spray: true, ..CongestionChoice::default() };
+        assert!(sprayed.build().unwrap().paths.is_some_and(|paths| paths.spray && paths.count == 4));
+        let alone = CongestionChoice { paths: None, ..sprayed }.build().unwrap_err();
+        assert_eq!(alone.as_flags(), "--spray: needs 2 to 8 paths; add --paths 4");
+        let in_band = CongestionChoice {
+            paths: Some(4),
+            spray: true,
+            telemetry: Some(TelemetryMode::InBand(NonZeroU32::MIN)),
+            ..choice(CcName::Hpcc)
+        };
+        let said = in_band.build().unwrap_err().as_flags();
+        assert!(said.contains("add --feedback notification, or --telemetry probe"), "{said}");
+        assert!(
+            CongestionChoice { feedback: Some(Reverse::Notification), ..in_band }.build().is_ok(),
+            "notifications leave by themselves"
+        );
+        let windows = CongestionChoice { paths: None, spray: true, ..choice(CcName::HpccRx) };
+        assert!(windows.build().unwrap_err().as_flags().starts_with("--spray: --cc hpcc-rx"));
     }
 
     #[test]

@@ -125,6 +125,11 @@ settings! {
         flag: "paths", value: "COUNT", algorithms: &[Fixed, Hpcc, HpccFair, PowerTcp, Dctcp, Dcqcn, Swift, Auto], example: "4",
         default: "1", accepts: "a number from 1 to 8",
     }
+    "Each packet takes one of the paths, which need no telemetry then; needs selective repeat, and RC or XRC."
+    spray: bool, word::<bool>, {
+        flag: "spray", value: "", algorithms: &[Fixed, Hpcc, HpccFair, PowerTcp, Dctcp, Dcqcn, Swift, Auto], example: "true",
+        default: "false", accepts: "true or false",
+    }
     "Tells the peer no more of its path than how busy it is."
     ratio_only: bool, word::<bool>, {
         flag: "ratio-only", value: "", algorithms: ALL, example: "true", default: "false",

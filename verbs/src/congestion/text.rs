@@ -65,7 +65,7 @@ mod tests {
     fn every_key_can_be_said_in_a_line() {
         for line in [
             "hpcc,peer=10.0.0.1,qp=RC,service_level=3,line_rate=1G,base_rtt=2ms,min_rate=2M,eta=0.9,max_stage=0,flows=4,\
-             telemetry=inband:2,format=int-md,feedback=notification,subscribe=true,paths=4,ratio_only=true,all_hops=true",
+             telemetry=inband:2,format=int-md,feedback=notification,subscribe=true,paths=4,spray=true,ratio_only=true,all_hops=true",
             "auto,line_rate=1G,base_rtt=2ms,probe_interval=1ms",
             "dctcp,line_rate=1G,base_rtt=2ms,max_rtt=10ms",
             "fixed,window=4096,line_rate=1G",

@@ -37,10 +37,10 @@ macro_rules! examples {
 
 const TOUR: &str = "\
 First steps:
-  ferroce doctor                     what this machine lacks, and the remedy
-  ferroce info                       interfaces that can be ports, and the other forms of a port's name
-  ferroce config                     the settings in effect, and where each comes from
-  ferroce write-bw --help            measure, with examples
+  ferroce doctor                     find problems of this machine and their remedies
+  ferroce info                       list interfaces that can be ports, and all forms of a port's name
+  ferroce config                     show the settings in effect and their sources
+  ferroce write-bw --help            measure bandwidth, with examples
   ferroce completions bash > /etc/bash_completion.d/ferroce
 
 FERROCE_PORT and FERROCE_IP stand for --port and --ip; FERROCE_LOG=debug logs to standard error.
@@ -53,29 +53,29 @@ Examples:
   ferroce info                       Linux interfaces that can be ports
   ferroce info --port veth0          its GIDs, path MTU and limits
   ferroce info --port veth0 --json
-  ferroce info --counters            what running processes counted";
+  ferroce info --counters            counters of running processes";
 
 const WHY: &str = "\
 Examples:
-  ferroce why                        every process of this user, also unmodified programs; of all users as root
+  ferroce why                        every process of this user; as root, of all users
   ferroce why 1234 --for 5           one process, watched for 5 s
   ferroce why 1234 --qp 4660 --json  one queue pair, for scripts
 
-Of two causes, the one that took longer comes first. Nothing is installed in the process, and it is not stopped.";
+Causes are sorted by the time they took. The process is neither modified nor stopped. Unmodified programs are observed, too.";
 
 const METRICS: &str = "\
 Examples:
   ferroce metrics                              print them once
   ferroce metrics --listen 127.0.0.1:9464      for Prometheus to scrape http://127.0.0.1:9464/metrics
 
-docs/observing.md lists the names; docs/grafana.json is a dashboard of them.";
+docs/observing.md lists the metrics; docs/grafana.json is a Grafana dashboard for them.";
 
 const DOCTOR: &str = "\
 Examples:
-  ferroce doctor                                  the machine alone
-  ferroce doctor --port veth0 --peer 10.0.0.2     and a port, and the way to a host
+  ferroce doctor                                  check the machine
+  ferroce doctor --port veth0 --peer 10.0.0.2     and a port, and the path to a host
 
-Exit code 1: something would keep a run from working.";
+Exit code 1: a check failed, and programs would not run.";
 
 /// The tools.
 #[derive(Debug, Subcommand)]
@@ -104,22 +104,22 @@ pub enum Command {
     /// Latency of atomics
     #[command(after_help = examples!("atomic-lat"))]
     AtomicLat(PerfArgs),
-    /// Run an unmodified RDMA program on Ferroce, on this host or on several made for it
+    /// Run an unmodified RDMA program on Ferroce, on this host or on virtual hosts
     Run(run::Args),
     /// Print the variables that make unmodified RDMA programs use Ferroce
     Env(run::environment::Args),
     /// Show devices, ports, GIDs, limits and counters
     #[command(after_help = INFO)]
     Info(info::Args),
-    /// Show the settings in effect and where each comes from; check a file
+    /// Show the settings in effect and their sources; check a file
     Config(config::Args),
-    /// Say what this machine lacks, and the remedy
+    /// Check this machine and port, and suggest remedies
     #[command(after_help = DOCTOR)]
     Doctor(doctor::Args),
-    /// Say what the queue pairs of running processes wait for, and the remedy
+    /// Show what queue pairs of running processes wait for, and suggest remedies
     #[command(after_help = WHY)]
     Why(why::Args),
-    /// Show what running processes counted, as OpenMetrics for Prometheus
+    /// Show counters of running processes as OpenMetrics, for Prometheus
     #[command(after_help = METRICS)]
     Metrics(metrics::Args),
     /// Show the queue pairs of running processes, live
@@ -130,9 +130,9 @@ pub enum Command {
     Replay(replay::Args),
     /// Run hosts and a switch in virtual time
     Sim(sim::Args),
-    /// Hunt for broken rules of the protocol, by seed
+    /// Test the protocol under random faults, by seed
     Soak(soak::Args),
-    /// Run a switch that stamps telemetry between DPDK ports
+    /// Run a switch between DPDK ports that writes telemetry
     Switch(Box<switch::Args>),
     /// Print a shell's completions
     Completions {

@@ -13,15 +13,15 @@ use verbs::{CongestionRule, DeviceConfig};
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  ferroce config                              what a tool or program started here would use
-  ferroce config --config ./ferroce.toml      whether this file can be understood, and what it says
+  ferroce config                              settings of a tool or program started in this folder
+  ferroce config --config ./ferroce.toml      check this file and show its settings
 
-A flag goes before a variable, a variable before the file. Exit code 2: a setting is wrong.")]
+A flag overrides a variable, and a variable overrides the file. Exit code 2: a setting is wrong.")]
 pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub port: PortArgs,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -18,10 +18,10 @@ pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub port: PortArgs,
-    /// Also find the way to this host
+    /// Also check the path to this host
     #[arg(long, value_name = "ADDRESS", requires = "port")]
     pub peer: Option<IpAddr>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -109,7 +109,7 @@ fn path(spec: &PortSpec, info: &DeviceInfo, peer: IpAddr) -> Option<Check> {
 fn path_by(mtu: Mtu, peer: IpAddr, mut passes: impl FnMut(usize) -> io::Result<bool>) -> Check {
     let full = packet_of(mtu.bytes(), peer);
     let unknown = |why: String| {
-        let remedy = format!("see by other means that packets of {full} bytes arrive");
+        let remedy = format!("check with another tool that packets of {full} bytes arrive");
         check("path MTU", Status::Warn, why, Some(&remedy))
     };
     match passes(full) {
@@ -123,13 +123,15 @@ fn path_by(mtu: Mtu, peer: IpAddr, mut passes: impl FnMut(usize) -> io::Result<b
         .find(|(_, bytes)| matches!(passes(*bytes), Ok(true)));
     match found {
         Some((mtu, bytes)) => {
-            let (found, mtu) =
-                (format!("packets of {full} bytes to {peer} are lost, {bytes} arrive"), mtu.bytes());
+            let (found, mtu) = (
+                format!("packets of {full} bytes to {peer} are lost, but {bytes} bytes arrive"),
+                mtu.bytes(),
+            );
             let remedy =
                 format!("raise the MTU of every link on the way, or set mtu = {mtu} in ferroce.toml");
             check("path MTU", Status::Fail, found, Some(&remedy))
         }
-        None => unknown(format!("{peer} echoes no packet of any size")),
+        None => unknown(format!("{peer} answers no packet of any size")),
     }
 }
 
@@ -143,16 +145,13 @@ fn reach(device: &Device, gid: usize, peer: IpAddr) -> Result<(), verbs::Error> 
     qp.connect(&there, &ConnectOptions::default())
 }
 
-/// The library's errors say what, then the remedy after a semicolon, or after a colon where it is a check.
+/// Splits an error of the library: the remedy follows the first semicolon.
 fn split(name: &str, error: &str) -> Check {
-    // DPDK's own words are joined by semicolons too, and have no remedy in them.
-    if error.contains("doesn't open: ") || error.contains("DPDK doesn't start") {
+    // Semicolons also separate DPDK's own lines, which contain no remedy.
+    if error.contains("does not open: ") || error.contains("DPDK does not start") {
         return check(name, Status::Fail, error, Some(machine::SEE_LOG));
     }
-    match error
-        .split_once("; ")
-        .or_else(|| error.split_once(": check ").map(|(found, _)| (found, &error[found.len() + 2..])))
-    {
+    match error.split_once("; ") {
         Some((found, remedy)) => check(name, Status::Fail, found, Some(remedy)),
         None => check(name, Status::Fail, error, None),
     }
@@ -188,7 +187,7 @@ mod tests {
         assert_eq!(split("device", "odd").remedy, None);
         let refused = split(
             "device",
-            "port `eal:x`: port `eal:x` doesn't open: probe fails (EINVAL): EAL: one; EAL: two",
+            "port `eal:x`: port `eal:x` does not open: probe fails (EINVAL): EAL: one; EAL: two",
         );
         assert!(refused.found.ends_with("EAL: two") && !refused.remedy.unwrap().contains("EAL:"));
     }
@@ -200,7 +199,7 @@ mod tests {
         assert_eq!(way(9000).status, Status::Ok);
         let lossy = way(1500);
         assert_eq!(lossy.status, Status::Fail);
-        assert!(lossy.found.contains("4160 bytes to 10.0.0.2 are lost, 1088 arrive"), "{lossy:?}");
+        assert!(lossy.found.contains("4160 bytes to 10.0.0.2 are lost, but 1088 bytes arrive"), "{lossy:?}");
         assert!(lossy.remedy.unwrap().contains("mtu = 1024"));
         let mute = way(0);
         assert!(mute.status == Status::Warn && mute.remedy.is_some(), "{mute:?}");

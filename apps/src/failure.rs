@@ -47,8 +47,8 @@ impl Failure {
     /// A program that was to be run is not there, or is no program. Exit code 127 or 126, as a shell has it.
     pub fn program(program: &str, error: &std::io::Error) -> Self {
         let (code, remedy) = match error.kind() {
-            std::io::ErrorKind::NotFound => (127, "install it, or give its path"),
-            _ => (126, "name a program that can be executed"),
+            std::io::ErrorKind::NotFound => (127, "install it, or give its full path"),
+            _ => (126, "name an executable program"),
         };
         Self { code, text: format!("{program}: {error}; {remedy}") }
     }

@@ -17,10 +17,10 @@ pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub port: PortArgs,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// What running processes counted, by reason for what was dropped; with --port on this port only
+    /// Counters of running processes, with drops by reason; with --port, of this port only
     #[arg(long)]
     pub counters: bool,
 }

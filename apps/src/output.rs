@@ -80,7 +80,7 @@ impl OutFile {
 
 /// The failure of a file that can't be written.
 pub fn unwritten(path: &Path, error: &dyn fmt::Display) -> Failure {
-    Failure::run(format!("{}: {error}; name a place that can be written", path.display()))
+    Failure::run(format!("{}: {error}; choose a path that can be written", path.display()))
 }
 
 #[cfg(test)]

@@ -14,19 +14,19 @@ pub struct PortArgs {
     /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, or raw EAL arguments
     #[arg(short = 'd', long, alias = "ib-dev", value_name = "PORT", env = "FERROCE_PORT")]
     pub port: Option<String>,
-    /// Our address, where the kernel gives the port none: 10.0.0.1/24,fd00::1/64
+    /// The port's addresses, if the kernel assigns none: 10.0.0.1/24,fd00::1/64
     #[arg(long, value_name = "ADDRESS", env = "FERROCE_IP", value_delimiter = ',', value_parser = address)]
     pub ip: Vec<Address>,
-    /// The VLAN whose frames the port sends and takes, 1 to 4094; its addresses are those of --ip
+    /// VLAN of the frames that the port sends and receives, 1 to 4094; its addresses come from --ip
     #[arg(long, value_name = "ID", env = "FERROCE_VLAN", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
-    /// Who runs the port's core: `inline` (this thread), `adaptive`, `dedicated` or `dedicated:CPU`
-    #[arg(long, value_name = "WHO")]
+    /// Thread that runs the port's core: `inline` (this thread), `adaptive`, `dedicated` or `dedicated:CPU`
+    #[arg(long, value_name = "MODE")]
     pub progress: Option<Progress>,
-    /// Send frames one after the other, as on a link of this rate; for ports without a link (veth, tap, memif)
+    /// Send frames no faster than a link of this rate would; for ports without a link (veth, tap, memif)
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub link_rate: Option<Rate>,
-    /// Settings from this file; flags go before it [default: ferroce.toml in this folder, if there is one]
+    /// File of settings; flags override it [default: ferroce.toml in this folder, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }

@@ -30,7 +30,7 @@ pub fn listen() -> Result<Arc<AtomicBool>, Failure> {
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
             .and_then(|_| flag::register_usize(signal, Arc::clone(which), signal as usize))
             .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .map_err(|error| Failure::run(format!("signal {signal} can't be listened to: {error}")))?;
+            .map_err(|error| Failure::run(format!("cannot handle signal {signal}: {error}")))?;
     }
     Ok(stop)
 }
@@ -68,7 +68,7 @@ impl Interface {
     pub fn loss(&self) -> Option<String> {
         let Self { name, index } = self;
         let is_there = linux::exists(*index);
-        (!is_there).then(|| format!("interface {name} is gone; create it again and start anew"))
+        (!is_there).then(|| format!("interface {name} is gone; create it and start again"))
     }
 }
 

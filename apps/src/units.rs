@@ -11,7 +11,7 @@ pub use verbs::{parse_bytes as bytes, parse_duration as duration, parse_rate as 
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     if time.is_zero() {
-        Err(format!("`{text}`: a run needs some time; write seconds, or 500ms"))
+        Err(format!("`{text}`: a run needs a time above 0; write seconds, or 500ms"))
     } else {
         Ok(time)
     }

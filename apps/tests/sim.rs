@@ -72,7 +72,7 @@ fn merged_shards_are_the_unsplit_sweep_to_the_byte() {
     };
     let lacking = merge(&[1, 3]).failure();
     let said = String::from_utf8(lacking.get_output().stderr.clone()).unwrap();
-    assert!(said.contains("5 of 8 jobs are there, and job 1 is not"), "{said}");
+    assert!(said.contains("only 5 of 8 jobs are present, job 1 is missing"), "{said}");
     merge(&[3, 1, 2]).success();
     let read = |folder: &str| fs::read_to_string(out.path().join(folder).join("sweep.csv")).unwrap();
     assert_eq!(read("whole"), read("merged"));

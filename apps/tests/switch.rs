@@ -155,8 +155,11 @@ fn faults_change_while_the_switch_runs_and_a_refused_change_changes_nothing() {
     for (words, says) in [
         (["add", wrong.as_str()], "wrong.toml, line 7: action = \"burn\": not one of drop"),
         (["replace", &wrong], "wrong.toml, line 7: action"),
-        (["add", &more], "more.toml, line 2: this fault and fault-1, which runs, fit the same packets"),
-        (["remove", "second"], "second: no fault of this name runs; name one of first, fault-1"),
+        (
+            ["add", &more],
+            "more.toml, line 2: this fault and the running fault fault-1 match the same packets",
+        ),
+        (["remove", "second"], "second: no running fault has this name; name one of first, fault-1"),
     ] {
         let refused = ctl(&socket, &words).unwrap_err();
         assert!(refused.contains(says) && refused.lines().count() == 1, "{words:?}: {refused}");

@@ -54,8 +54,8 @@ impl HostMemory {
         if !self.is_told.replace(true) {
             let (address, length) = (slice.address(), slice.len());
             tracing::warn!(
-                "registered memory [{address:#x}, +{length}): it is no longer mapped, or the file behind it is shorter, and the \
-                 request that uses it fails; deregister memory before it goes"
+                "registered memory [{address:#x}, +{length}): no longer mapped, or beyond the end of its file, so the \
+                 request that uses it fails; deregister memory before unmapping it"
             );
         }
     }

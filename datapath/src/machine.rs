@@ -47,7 +47,8 @@ const CAPABILITIES: [(u32, &str, &str); 3] = [
 ];
 
 /// The remedy where DPDK refuses in its own words.
-pub const SEE_LOG: &str = "FERROCE_LOG=dpdk=debug shows all that DPDK says; see what the other checks name";
+pub const SEE_LOG: &str =
+    "fix what the other checks report; FERROCE_LOG=dpdk=debug shows all messages of DPDK";
 
 /// Enough for DPDK's default memory.
 const HUGEPAGES_MB: u64 = 512;
@@ -94,10 +95,10 @@ pub fn allowed_cores() -> Vec<usize> {
 }
 
 fn cores(count: usize) -> Check {
-    let found = format!("{count} to run on");
+    let found = format!("{count} available");
     match count {
         0 | 1 => {
-            let remedy = "use inline progress: two pollers on one core cost milliseconds a round trip";
+            let remedy = "use inline progress: two pollers on one core add milliseconds to a round trip";
             Check::with("cores", Status::Warn, found, remedy)
         }
         _ => Check::ok("cores", found),
@@ -120,13 +121,13 @@ fn user() -> Check {
 fn user_with(who: u32, mask: u64) -> Check {
     let lacking: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| mask & (1 << bit) == 0).collect();
     if lacking.is_empty() {
-        return Check::ok("user", format!("uid {who} with all it may need"));
+        return Check::ok("user", format!("uid {who} has all capabilities that ports use"));
     }
     let list = |item: fn(&(u32, &str, &str)) -> String| lacking.iter().map(|l| item(l)).collect::<Vec<_>>();
     let found = list(|(_, name, purpose)| format!("{name} ({purpose})")).join(", ");
     let names = list(|(_, name, _)| name.to_lowercase()).join(",");
     let remedy = format!(
-        "run as root, or `setcap {names}+ep` on ferroce and start programs by `ferroce run`, which hands them on; memif ports need none of them"
+        "run as root, or `setcap {names}+ep` on ferroce and start programs with `ferroce run`, which passes them on; memif ports need none of them"
     );
     Check::with("user", Status::Warn, format!("uid {who} lacks {found}"), &remedy)
 }
@@ -141,11 +142,11 @@ fn memlock() -> Check {
         () if failed => Check::with("locked memory", Status::Warn, "unknown".into(), "see `ulimit -l`"),
         () if unlimited => Check::ok("locked memory", "no limit".into()),
         () if capabilities() & (1 << 14) != 0 => {
-            Check::ok("locked memory", format!("{mb} MiB, which CAP_IPC_LOCK passes over"))
+            Check::ok("locked memory", format!("{mb} MiB, which CAP_IPC_LOCK overrides"))
         }
         () if mb >= RINGS_MB => Check::ok("locked memory", format!("{mb} MiB")),
         () => {
-            let remedy = "`ulimit -l unlimited`: the rings of a jumbo port on a Linux interface take 16 MiB";
+            let remedy = "`ulimit -l unlimited`: the rings of a jumbo port on a Linux interface lock 16 MiB";
             Check::with("locked memory", Status::Warn, format!("{mb} MiB"), remedy)
         }
     }
@@ -157,7 +158,7 @@ fn hugepages() -> Check {
     if free >= HUGEPAGES_MB {
         return Check::ok("hugepages", found);
     }
-    let remedy = "ordinary pages do, slower; `echo 256 > /proc/sys/vm/nr_hugepages` gives 512 MiB";
+    let remedy = "optional, for speed: `echo 256 > /proc/sys/vm/nr_hugepages` reserves 512 MiB";
     Check::with("hugepages", Status::Warn, found, remedy)
 }
 
@@ -169,7 +170,8 @@ fn interfaces() -> Check {
         .map(|interface| format!("{} (MTU {})", interface.name, interface.mtu))
         .collect();
     if usable.is_empty() {
-        let remedy = "`ip link add veth0 type veth peer name veth1`, and set both up; memif ports need none";
+        let remedy =
+            "`ip link add veth0 type veth peer name veth1`, and set both up; memif ports need no interface";
         return Check::with("interfaces", Status::Warn, "no Ethernet interface is up".into(), remedy);
     }
     Check::ok("interfaces", usable.join(", "))
@@ -191,7 +193,7 @@ mod library {
         if found.starts_with("DPDK 22.11") {
             return Check::ok("DPDK", found);
         }
-        let remedy = "`apt-get install libdpdk-dev` of Debian 12: this build needs DPDK 22.11";
+        let remedy = "`apt-get install libdpdk-dev` on Debian 12: this build needs DPDK 22.11";
         Check::with("DPDK", Status::Fail, found, remedy)
     }
 
@@ -218,7 +220,7 @@ mod library {
                     PortSpec::Interface(interface) | PortSpec::PcapInterface(interface) => {
                         format!("`ip link set dev {interface} mtu 4200` for 4096, on the whole path")
                     }
-                    _ => "this kind of port takes no larger frames".into(),
+                    _ => "this kind of port does not carry larger frames".into(),
                 };
                 Check::with(&name, Status::Warn, found, &remedy)
             }
@@ -261,7 +263,7 @@ mod tests {
         let check = port("no-such-if");
         assert_eq!(check.status, Status::Fail);
         assert!(check.remedy.unwrap().contains("lo"), "the interfaces there are");
-        assert!(port("memif:/no/such/x.sock").remedy.unwrap().contains("make it"));
+        assert!(port("memif:/no/such/x.sock").remedy.unwrap().contains("create it"));
         assert_eq!(port("ring:x").status, Status::Ok);
     }
 

@@ -9,13 +9,13 @@ IFACE                                   a Linux interface (veth0, eth0), by AF_P
 tap:NAME                                a new tap interface NAME
 memif:/DIR/SOCKET[,server|,client][,id=N][,zero-copy]
                                         shared memory with another process
-virtio:/DIR/SOCKET[,server|,client]     the same by vhost-user: the server is the device's side, the client the driver's
-ring:NAME[,a|,b]                        in this process: a loop, or one end of a pair
-null                                    sends vanish, nothing arrives
-pcap:RX.pcap,TX.pcap                    frames from a file, frames to a file; either may be empty
+virtio:/DIR/SOCKET[,server|,client]     shared memory by vhost-user: the server is the device, the client the driver
+ring:NAME[,a|,b]                        inside this process: a loopback, or one end of a pair
+null                                    drops what is sent, receives nothing
+pcap:RX.pcap,TX.pcap                    receives from a file, sends to a file; either may be empty
 pcap:IFACE                              a Linux interface, by libpcap
-pci:0000:01:00.0                        a NIC that DPDK drives
-eal:DEVARGS                             a device as DPDK's --vdev or -a takes it";
+pci:0000:01:00.0                        a NIC with a DPDK driver
+eal:DEVARGS                             a device in the form of DPDK's --vdev or -a";
 
 const FORMS_LINE: &str = "IFACE, tap:NAME, memif:/DIR/SOCKET, virtio:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
                           pci:0000:01:00.0, eal:DEVARGS";
@@ -206,7 +206,7 @@ fn interface_name(name: &str) -> Result<String, String> {
         ));
     }
     match name.chars().find(|c| matches!(c, '/' | ',' | '=' | ':')) {
-        Some(c) => Err(format!("`{c}` can't stand in an interface's name")),
+        Some(c) => Err(format!("an interface's name cannot contain `{c}`")),
         None => Ok(name.to_owned()),
     }
 }
@@ -250,7 +250,9 @@ fn memif(rest: &str) -> Result<PortSpec, String> {
                 let number = part.strip_prefix("id=").ok_or_else(|| {
                     format!("memif has no option `{part}`; it takes server, client, id=N and zero-copy")
                 })?;
-                id = number.parse().map_err(|_| format!("`{number}` is no id: 0 to {}", u32::MAX))?;
+                id = number
+                    .parse()
+                    .map_err(|_| format!("`{number}` is not an id; write 0 to {}", u32::MAX))?;
             }
         }
     }
@@ -274,13 +276,13 @@ fn ring(rest: &str) -> Result<PortSpec, String> {
 fn pcap(rest: &str) -> Result<PortSpec, String> {
     let file = |path: &str| (!path.is_empty()).then(|| path.to_owned());
     let (rx, tx) = match rest.split_once(',') {
-        Some((_, tx)) if tx.contains(',') => return Err("a file's path can't hold a `,`".into()),
+        Some((_, tx)) if tx.contains(',') => return Err("a file's path cannot contain a `,`".into()),
         Some((rx, tx)) => (file(rx), file(tx)),
         None if rest.contains('/') || rest.ends_with(".pcap") => (file(rest), None),
         None => return interface_name(rest).map(PortSpec::PcapInterface),
     };
     if rx.is_none() && tx.is_none() {
-        return Err("name a file to receive from, one to send to, or both".into());
+        return Err("no file; name one to receive from, one to send to, or both".into());
     }
     Ok(PortSpec::Pcap { rx, tx })
 }

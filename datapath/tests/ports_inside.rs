@@ -247,7 +247,7 @@ fn memif_says_what_is_wrong_with_its_socket() {
         refusal(&format!("memif:{},client", path("x.sock")), &small()).contains("start the server first")
     );
     std::fs::write(path("file"), "").unwrap();
-    assert!(refusal(&format!("memif:{}", path("file")), &small()).contains("no socket"));
+    assert!(refusal(&format!("memif:{}", path("file")), &small()).contains("not a socket"));
     std::fs::remove_dir_all(directory).unwrap();
 }
 

@@ -106,9 +106,9 @@ impl Default for SwitchConfig {
 pub enum ConfigError {
     #[error("the switch has {0} ports: it needs 1 to 256")]
     Ports(usize),
-    #[error("the switch id is {0}: telemetry has 12 bits for it, 0 to 4095")]
+    #[error("switch id {0}: it must fit the 12 bits of telemetry, 0 to 4095")]
     SwitchId(u16),
-    #[error("port {0} has rate 0: give it a rate above, or none to send unshaped")]
+    #[error("port {0} has rate 0; give it a higher rate, or none to leave it unlimited")]
     Rate(usize),
     #[error("port {0} has room for {1} frames and {2} bytes: it needs at least one full frame, 1514 bytes")]
     Queue(usize, usize, u64),
@@ -116,7 +116,7 @@ pub enum ConfigError {
     Red(usize, u64, u64),
     #[error("port {0} has a second class of DSCP {1}: DSCPs are 0 to 63")]
     Dscp(usize, u8),
-    #[error("the switch shall remember {0} stations: it can do 1 to 1048576")]
+    #[error("station table of {0} entries: the limit is 1 to 1048576")]
     Stations(usize),
 }
 

@@ -50,22 +50,22 @@ pub enum ConfigError {
     NoPort,
     #[error("{place}: {reason}")]
     File { place: String, reason: String },
-    #[error("address {0:?}: write 10.0.0.1, 10.0.0.1/24 or fd00::1/64")]
+    #[error("address {0:?}: not an IP address; write 10.0.0.1, 10.0.0.1/24 or fd00::1/64")]
     Address(String),
     #[error(
-        "`ip` and FERROCE_IP have the addresses of one device, and there are {devices}; \
+        "`ip` and FERROCE_IP apply to a single device, but there are {devices}; \
          give each its own in ferroce.toml: [[device]] with port = \"...\" and ip = [\"...\"]"
     )]
     AddressesOfSeveral { devices: usize },
-    #[error("port `{0}` is named twice; a port has one device")]
+    #[error("port `{0}` is named twice; name each port once")]
     PortTwice(String),
-    #[error("MTU {0}: it is one of 256, 512, 1024, 2048, 4096")]
+    #[error("MTU {0}: not a path MTU; write 256, 512, 1024, 2048 or 4096")]
     Mtu(u32),
-    #[error("VLAN {0:?}: it is 1 to 4094")]
+    #[error("VLAN {0:?}: not a VLAN; write 1 to 4094")]
     Vlan(String),
     #[error(transparent)]
     Progress(#[from] ProgressError),
-    #[error("idle {0:?}: write busy or yield")]
+    #[error("idle {0:?}: no such policy; write busy or yield")]
     Idle(String),
     #[error("congestion control {text:?}: {reason}")]
     Congestion { text: String, reason: String },
@@ -77,17 +77,17 @@ pub enum ConfigError {
     LinkRate { text: String, reason: String },
     #[error(transparent)]
     Numbers(#[from] NumbersError),
-    #[error("AECN option {0:?}: write it as 0x3e or 62")]
+    #[error("AECN option {0:?}: not an option type; write it as 0x3e or 62")]
     AecnOption(String),
-    #[error("CSIG TPID {0:?}: write it as 0x9900 or 39168")]
+    #[error("CSIG TPID {0:?}: not an EtherType; write it as 0x9900 or 39168")]
     CsigTpid(String),
-    #[error("INT port {0:?}: it is a UDP port")]
+    #[error("INT port {0:?}: not a UDP port; write 1 to 65535")]
     IntPort(String),
-    #[error("{given} buffers: it is 256 to 1048576")]
+    #[error("buffers = {given}: out of range; write 256 to 1048576")]
     Buffers { given: u32 },
     #[error("FERROCE_QUEUE_PAIRS {0:?}: not a number; write 1 to {MAX_SLOTS}")]
     QueuePairsText(String),
-    #[error("{given} queue pairs: it is 1 to {MAX_SLOTS}")]
+    #[error("queue_pairs = {given}: out of range; write 1 to {MAX_SLOTS}")]
     QueuePairs { given: u32 },
 }
 
@@ -462,7 +462,7 @@ pub fn parse_option_type(text: &str) -> Result<u8, String> {
         Some(digits) => u8::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    number.map_err(|_| format!("`{text}` is no option type; write 0x3e or 62"))
+    number.map_err(|_| format!("`{text}` is not an option type; write 0x3e or 62"))
 }
 
 /// An EtherType: `0x9900` or `39168`.
@@ -474,7 +474,7 @@ pub fn parse_ethertype(text: &str) -> Result<u16, String> {
         Some(digits) => u16::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    number.map_err(|_| format!("`{text}` is no EtherType; write 0x9900 or 39168"))
+    number.map_err(|_| format!("`{text}` is not an EtherType; write 0x9900 or 39168"))
 }
 
 pub(crate) fn vlan(id: u16) -> Result<Vlan, ConfigError> {
@@ -565,13 +565,13 @@ mod tests {
             ("ip = ['10.0.0.1/33']", "10.0.0.1/33"),
             ("ip = ['nowhere']", "nowhere"),
             ("mtu = 1500", "1500"),
-            ("vlan = 4095", "VLAN \"4095\": it is 1 to 4094"),
+            ("vlan = 4095", "VLAN \"4095\": not a VLAN; write 1 to 4094"),
             ("progress = 'dedicated:x'", "dedicated:x"),
             ("idle = 'nap'", "nap"),
             ("link_rate = 'fast'", "link_rate"),
             ("buffers = 1", "1048576"),
             ("queue_pairs = 0", "1 to 262144"),
-            ("queue_pairs = 262145", "262145 queue pairs"),
+            ("queue_pairs = 262145", "queue_pairs = 262145"),
             ("[[congestion]]\ncc = 'fixed'\n[[congestion]]\ncc = 'hpcc-rx'", "congestion rule 2: line 4: cc"),
             (
                 "[[congestion]]\ncc = 'hpcc'\nline_rate = '1G'\nbase_rtt = '1ms'\neta = 2\n",

@@ -34,7 +34,7 @@ struct Text {
 }
 
 #[derive(serde::Deserialize)]
-#[serde(untagged, expecting = "a port is a text, or a list of texts")]
+#[serde(untagged, expecting = "port is a string or a list of strings")]
 enum Ports {
     One(String),
     Several(Vec<String>),
@@ -126,11 +126,11 @@ pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
         Some(Ports::Several(ports)) => ports,
     };
     if !file.device.is_empty() && (!ports.is_empty() || !file.ip.is_empty()) {
-        return Err(wrong("port and ip stand beside [[device]]; write them into its tables".into()));
+        return Err(wrong("port and ip are outside the [[device]] tables; move them into the tables".into()));
     }
     if ports.len() > 1 && !file.ip.is_empty() {
         return Err(wrong(format!(
-            "ip stands beside {} ports; give each a [[device]] table with its own",
+            "ip applies to a single port, but there are {}; give each port a [[device]] table with its own ip",
             ports.len()
         )));
     }
@@ -156,7 +156,7 @@ pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
     };
     let nameless = (1..).zip(&configs).find(|(_, config)| configs.len() > 1 && config.port().is_none());
     if let Some((number, _)) = nameless {
-        return Err(wrong(format!("device {number} names no port; write port = \"...\" into its table")));
+        return Err(wrong(format!("[[device]] {number} names no port; add port = \"...\" to its table")));
     }
     each_port_once(&configs)?;
     Ok(configs)
@@ -211,11 +211,11 @@ mod tests {
     #[test]
     fn devices_that_contradict_each_other_are_refused() {
         for (text, part) in [
-            ("port = [1]", "line 1: a port is a text, or a list of texts"),
-            ("port = 'eth0'\n[[device]]\nport = 'eth1'", "write them into its tables"),
-            ("port = ['eth0', 'eth1']\nip = ['10.0.0.1']", "ip stands beside 2 ports"),
+            ("port = [1]", "line 1: port is a string or a list of strings"),
+            ("port = 'eth0'\n[[device]]\nport = 'eth1'", "move them into the tables"),
+            ("port = ['eth0', 'eth1']\nip = ['10.0.0.1']", "ip applies to a single port, but there are 2"),
             ("port = ['eth0', 'eth0']", "`eth0` is named twice"),
-            ("[[device]]\nport = 'eth0'\n[[device]]\nmtu = 1024", "device 2 names no port"),
+            ("[[device]]\nport = 'eth0'\n[[device]]\nmtu = 1024", "[[device]] 2 names no port"),
             ("[[device]]\ncolour = 'red'", "colour"),
             ("[[device]]\nport = 'eth0'\nmtu = 1500", "1500"),
         ] {

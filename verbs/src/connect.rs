@@ -145,7 +145,7 @@ impl ConnectOptions {
 
 /// The text is no [`QpEndpoint`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no queue pair endpoint: it reads ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16")]
+#[error("{0:?} is not a queue pair endpoint; expected ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16")]
 pub struct ParseEndpointError(String);
 
 /// `ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16`, and `,selective_repeat` where it is offered.
@@ -214,7 +214,8 @@ impl TryFrom<Fields> for QpEndpoint {
         if psn >= Psn::CIRCLE {
             return Err(format!("psn {psn} has more than 24 bits"));
         }
-        let mtu = Mtu::ALL.into_iter().find(|m| m.bytes() == mtu).ok_or(format!("{mtu} is no path MTU"))?;
+        let mtu =
+            Mtu::ALL.into_iter().find(|m| m.bytes() == mtu).ok_or(format!("{mtu} is not a path MTU"))?;
         Ok(Self { ip, qpn: Qpn::new(qpn), psn: Psn::new(psn), mtu, max_rd_atomic, selective_repeat })
     }
 }

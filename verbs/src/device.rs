@@ -185,7 +185,7 @@ impl Device {
         let mtu = Mtu::ALL.into_iter().rfind(fits).ok_or_else(|| Error::Port {
             port: own.name.clone(),
             reason: format!(
-                "its frames of {max_frame} bytes carry no packet: the least is {}",
+                "frames of {max_frame} bytes are too short for a packet: at least {} bytes are needed",
                 256 + MAX_OVERHEAD
             ),
         })?;

@@ -24,13 +24,13 @@ pub enum Error {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
     #[error(
-        "the queue pair's own address on port {port} is not {family}: it can't reach {peer}; choose another GID index, or give the device such an address with ip="
+        "the queue pair's address on port {port} is not {family}, so it cannot reach {peer}; choose another GID index, or add such an address with ip="
     )]
     Family { port: String, family: &'static str, peer: IpAddr },
-    #[error("device {port} has no address; give it one with ip= (or FERROCE_IP)")]
+    #[error("device {port} has no address; set ip= or FERROCE_IP")]
     NoAddress { port: String },
     #[error(
-        "GID index {index}: the device has {count} GIDs, which count from 0; `ferroce info --port` lists them"
+        "GID index {index}: the device has {count} GIDs, numbered from 0; `ferroce info --port` lists them"
     )]
     GidIndex { index: usize, count: usize },
     #[error("MTU {given} does not fit port {port}: its frames carry at most {limit}; choose a smaller MTU")]
@@ -38,22 +38,22 @@ pub enum Error {
     #[error("{0}")]
     Bounds(#[from] BoundsError),
     #[error(
-        "a region of {length} bytes: the system has no memory for it; take a smaller one, or raise `ulimit -v`"
+        "a region of {length} bytes: the system has too little memory; register less, or raise `ulimit -v`"
     )]
     OutOfMemory { length: usize },
     #[error("{what} belongs to another device")]
     OtherDevice { what: &'static str },
     #[error(
-        "queue pair {qpn} is in {state:?}: connect takes one in Init, as build() makes it, and only once"
+        "queue pair {qpn} is in {state:?}: connect takes one in Init, as build() returns it, and only once"
     )]
     NotInInit { qpn: Qpn, state: State },
     #[error("{what} is {value}: it must be {limit}")]
     Value { what: &'static str, value: String, limit: String },
-    #[error("the system gives no descriptor: {0}")]
+    #[error("cannot create an eventfd: {0}")]
     Descriptor(String),
-    #[error("queue pair 1 is in use, or too many of its datagrams wait: try again")]
+    #[error("queue pair 1 is in use, or too many of its datagrams are queued; try again")]
     Management,
-    #[error("the system gives no random bytes: {0}")]
+    #[error("cannot read random bytes: {0}")]
     Random(String),
     #[error("listener on {at}: a listener has the port already; choose another port, or 0 for any free one")]
     PortTaken { at: SocketAddr },
@@ -109,7 +109,7 @@ impl Error {
 
 /// A range that leaves its memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{length} bytes at offset {offset} leave the region of {region} bytes")]
+#[error("{length} bytes at offset {offset} exceed the region of {region} bytes")]
 pub struct BoundsError {
     /// Where the range starts in the region.
     pub offset: usize,
@@ -121,7 +121,7 @@ pub struct BoundsError {
 
 /// Why a list of requests was not taken whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{posted} requests were posted, the next was refused: {error}")]
+#[error("{posted} requests were posted, but the next was refused: {error}")]
 pub struct PostListError {
     /// How many were posted before: the index of the one that was refused.
     pub posted: usize,

@@ -16,7 +16,7 @@ pub(crate) const FILE: &str = "ferroce.toml";
 /// The longest configuration file, bytes.
 const LONGEST: u64 = 1 << 20;
 /// How to use a file all the same.
-const NAME_IT: &str = "name it by FERROCE_CONFIG or --config to use it all the same";
+const NAME_IT: &str = "name it by FERROCE_CONFIG or --config to use it anyway";
 
 /// Reads the settings of `path` if it is there and only the caller or root can have written it.
 ///
@@ -79,7 +79,7 @@ fn check(found: &Metadata, caller: u32) -> Result<(), String> {
     let mode = found.mode() & 0o7777;
     if mode & 0o022 != 0 {
         return Err(format!(
-            "its mode {mode:o} lets others than its owner, user {}, write it; run chmod go-w, or {NAME_IT}",
+            "its mode {mode:o} allows users other than its owner, user {}, to write it; run chmod go-w, or {NAME_IT}",
             found.uid()
         ));
     }
@@ -90,7 +90,7 @@ fn check_owner(owner: u32, caller: u32) -> Result<(), String> {
     if owner == caller || owner == 0 {
         return Ok(());
     }
-    Err(format!("it belongs to user {owner}, neither to the caller, user {caller}, nor to root; {NAME_IT}"))
+    Err(format!("it belongs to user {owner}, and not to the caller, user {caller}, or to root; {NAME_IT}"))
 }
 
 /// Takes a port away that opens files or devices in DPDK's own words, and returns the line to report.
@@ -102,7 +102,7 @@ fn without_files_of_its_choice(config: DeviceConfig, path: &Path) -> (DeviceConf
     };
     let port = config.port().unwrap_or_default().escape_debug().to_string();
     let line = format!(
-        "port `{port}` of {} is ignored: a file that was not named can't choose a {kind} port; {NAME_IT}",
+        "port `{port}` of {} is ignored: only a file that is named may choose a {kind} port; {NAME_IT}",
         path.display()
     );
     (config.without_port(), Some(line))

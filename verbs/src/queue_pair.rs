@@ -22,7 +22,7 @@ pub const DEFAULT_QUEUE_KEY: u32 = 0x1111_1111;
 
 /// Says what a queue pair shall be.
 #[derive(Debug)]
-#[must_use = "nothing is made before build()"]
+#[must_use = "nothing is created before build()"]
 pub struct QueuePairBuilder {
     device: Arc<Inner>,
     pd: PdId,

@@ -91,7 +91,7 @@ impl ProtectionDomain {
 
 /// Says what an XRC target shall be.
 #[derive(Debug)]
-#[must_use = "nothing is made before build()"]
+#[must_use = "nothing is created before build()"]
 pub struct TargetBuilder {
     domain: Arc<XrcdHandle>,
     access: Access,

@@ -11,7 +11,7 @@ use verbs::observe;
 /// The command line of `ferroce metrics`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Serve http://ADDRESS/metrics, such as 127.0.0.1:9464, until a signal ends it; without it, print once
+    /// Serve http://ADDRESS/metrics until a signal arrives, for example on 127.0.0.1:9464 [default: print once]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
 }

@@ -29,10 +29,10 @@ pub struct Args {
     /// Captures, pcap or pcapng; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// One JSON object a line: the packets, then the summary
+    /// Print JSON, one object per line: the packets, then the summary
     #[arg(long)]
     json: bool,
-    /// Only the summary
+    /// Print only the summary
     #[arg(long)]
     summary: bool,
 }

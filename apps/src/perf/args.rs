@@ -18,14 +18,14 @@ pub struct PerfArgs {
     /// TCP port of the server's control connection
     #[arg(short = 'p', long = "tcp-port", value_name = "PORT", default_value_t = 18515)]
     pub tcp_port: u16,
-    /// Server: serve so many clients at once; their tests begin when the last is there
+    /// Server: the number of clients to serve at once; their tests begin when all are connected
     #[arg(long, value_name = "COUNT", default_value_t = 1, conflicts_with_all = ["host", "json", "json_file"],
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub clients: u16,
-    /// Server: how much memory the tests of all clients may take, in bytes; 4K, 1M, 1G are fine [default: half of what is available]
+    /// Server: the most memory for the tests of all clients, in bytes or as 4K, 1M, 1G [default: half of the available memory]
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, conflicts_with = "host")]
     pub max_memory: Option<u64>,
-    /// Client: what the server speaks. A server hears by itself what its client speaks
+    /// Client: the server's handshake. A server detects its client's handshake
     #[arg(long, value_name = "LANGUAGE", default_value = "ferroce", requires = "host")]
     pub handshake: Language,
     #[command(flatten)]
@@ -89,40 +89,40 @@ impl Connection {
 
 /// What is sent. The client's word counts; a server that was told otherwise refuses.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Load (the client decides; a server that was told otherwise refuses)")]
+#[command(next_help_heading = "Load (the client decides; a server with other values refuses the test)")]
 pub struct LoadArgs {
-    /// Bytes of a message; 4K, 1M, 1G are fine [default: 65536, latency 2, atomics 8]
+    /// Message size in bytes, or as 4K, 1M, 1G [default: 65536, latency 2, atomics 8]
     #[arg(short, long, value_name = "BYTES", value_parser = units::bytes, conflicts_with = "all")]
     pub size: Option<u64>,
     /// All sizes from 2 to 2^23
     #[arg(short, long)]
     pub all: bool,
-    /// Messages, or exchanges for latency [default: 1000, write-bw 5000]
+    /// Number of messages, or of exchanges for latency [default: 1000, write-bw 5000]
     #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     pub iters: Option<u64>,
-    /// Run this long, in seconds, instead of a number of messages
+    /// Run for this many seconds instead of sending a number of messages
     #[arg(short = 'D', long, value_name = "SECONDS", value_parser = units::seconds)]
     pub duration: Option<Duration>,
-    /// Do not count this long at either end of a -D run [default: a quarter of it]
+    /// Leave this many seconds at either end of a -D run out of the result [default: a quarter of -D]
     #[arg(short = 'f', long, value_name = "SECONDS", value_parser = units::seconds, requires = "duration")]
     pub margin: Option<Duration>,
-    /// How many queue pairs send, over time, in place of -q and -D: 1x2s,8x3s
+    /// Vary the number of sending queue pairs over time: 1x2s,8x3s; replaces -q and -D
     #[arg(long, value_name = "COUNTxTIME,...", conflicts_with_all = ["duration", "iters", "qps"], requires = "host")]
     pub active: Option<Phases>,
-    /// Queue pairs
+    /// Number of queue pairs
     #[arg(short, long = "qp", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub qps: Option<u32>,
     /// Both sides send
     #[arg(short, long)]
     pub bidirectional: bool,
-    /// Which atomic
+    /// Atomic operation
     #[arg(short = 'A', long = "atomic_type", value_name = "TYPE")]
     pub atomic_type: Option<AtomicType>,
-    /// Path MTU: 256, 512, 1024, 2048, 4096 [default: what both ports carry]
+    /// Path MTU: 256, 512, 1024, 2048, 4096 [default: the largest that both ports carry]
     #[arg(short, long, value_name = "BYTES", value_parser = port::mtu)]
     pub mtu: Option<Mtu>,
-    /// Send a pattern and compare checksums of it at both ends
+    /// Send a pattern and compare its checksums at both ends
     #[arg(long)]
     pub verify: bool,
     /// Connection type: RC; UC for WRITE and SEND; UD for SEND of up to the path MTU [default: RC]
@@ -151,14 +151,14 @@ pub struct QueueArgs {
     /// Send requests outstanding on a queue pair [default: 128]
     #[arg(short, long, value_name = "DEPTH", value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub tx_depth: Option<u32>,
-    /// Receives posted ahead on a queue pair
+    /// Receive requests posted in advance on a queue pair
     #[arg(short, long, value_name = "DEPTH", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub rx_depth: u32,
-    /// Send requests handed over at a time
+    /// Send requests in one post
     #[arg(short = 'l', long = "post_list", value_name = "COUNT", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub post_list: u32,
-    /// Ask for a completion every so many requests [default: 100, and 1 above 8 KiB]
+    /// Request a completion for every COUNT-th send request [default: 100; 1 for messages above 8 KiB]
     #[arg(short = 'Q', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub cq_mod: Option<u32>,
     /// Send messages up to this size inline [default: 0, latency 64]
@@ -167,13 +167,13 @@ pub struct QueueArgs {
     /// READs and atomics outstanding on a queue pair
     #[arg(short, long, value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u8).range(1..=128))]
     pub outs: u8,
-    /// Which of the port's GIDs (`ferroce info` lists them) [default: IPv4, else global IPv6]
+    /// Index of the port's GID; `ferroce info` lists them [default: IPv4, else global IPv6]
     #[arg(short = 'x', long, value_name = "INDEX")]
     pub gid_index: Option<usize>,
     /// Service level 0 to 7: DSCP class selector CS0 to CS7
     #[arg(short = 'S', long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=7))]
     pub sl: Option<u8>,
-    /// IPv4 TOS or IPv6 traffic class, whole (DSCP << 2 | ECN)
+    /// Complete IPv4 TOS or IPv6 traffic class byte (DSCP << 2 | ECN)
     #[arg(long, value_name = "BYTE", conflicts_with = "sl")]
     pub tclass: Option<u8>,
     /// Acknowledgement timeout: 4 us * 2^CODE
@@ -182,10 +182,10 @@ pub struct QueueArgs {
     /// Retries before a queue pair fails
     #[arg(long = "retry_count", value_name = "COUNT", default_value_t = 7, value_parser = clap::value_parser!(u8).range(0..=7))]
     pub retry_count: u8,
-    /// Sleep a millisecond when there is nothing to do rather than poll; for --progress dedicated
+    /// Sleep for 1 ms when there is nothing to do instead of polling; for --progress dedicated
     #[arg(short, long)]
     pub events: bool,
-    /// After a loss send again only what was lost; give it on both sides
+    /// After a loss, resend only the lost packets; set it on both sides
     #[arg(long)]
     pub selective_repeat: bool,
 }
@@ -207,13 +207,13 @@ pub struct OutputArgs {
     /// Save the report as JSON
     #[arg(long = "out_json")]
     pub json: bool,
-    /// Where to save it; implies --out_json [default: perftest_out.json]
+    /// File for the JSON report; implies --out_json [default: perftest_out.json]
     #[arg(long = "out_json_file", value_name = "FILE")]
     pub json_file: Option<PathBuf>,
-    /// Write each queue pair's rate, window and bytes, every 10 ms, to FILE as CSV; for bandwidth, where this side sends
+    /// Write each queue pair's rate, window and bytes to FILE as CSV every 10 ms; for bandwidth tools, on a side that sends
     #[arg(long, value_name = "FILE")]
     pub series: Option<PathBuf>,
-    /// Do not look for the peak
+    /// Do not measure the peak bandwidth
     #[arg(short = 'N', long = "noPeak")]
     pub no_peak: bool,
 }
@@ -230,7 +230,7 @@ fn connection(text: &str) -> Result<Connection, String> {
         "RC" => Ok(Connection::Rc),
         "UC" => Ok(Connection::Uc),
         "UD" => Ok(Connection::Ud),
-        "XRC" | "DC" | "SRD" | "RAWETH" => Err("supported are RC, UC and UD; leave -c out for RC".into()),
-        _ => Err("no such connection type; leave -c out for RC".into()),
+        "XRC" | "DC" | "SRD" | "RAWETH" => Err("not supported; write RC, UC or UD".into()),
+        _ => Err("no such connection type; write RC, UC or UD".into()),
     }
 }

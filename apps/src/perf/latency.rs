@@ -107,7 +107,7 @@ pub fn answer_counted(
     amount: Amount,
 ) -> Result<Latency, Failure> {
     let Amount::Messages(count) = amount else {
-        return Err(Failure::usage("a server of stock latency tests needs -n"));
+        return Err(Failure::usage("the server of a stock latency test needs -n; give the client's -n"));
     };
     let mut latencies = Latencies::new(2);
     let mut player = Player::new(link, verb, size)?;

@@ -62,7 +62,7 @@ struct Arrivals {
 pub struct Queues {
     /// Send requests outstanding on a queue pair.
     pub tx_depth: u32,
-    /// Receives posted ahead on a queue pair.
+    /// Receive requests posted in advance on a queue pair.
     pub rx_depth: u32,
     /// Requests handed over at a time.
     pub post_list: u32,
@@ -112,7 +112,9 @@ impl Link {
         let pd = device.allocate_pd().map_err(failed)?;
         let send_cq = device.create_cq(depth(queues.tx_depth)).map_err(failed)?;
         let recv_cq = device.create_cq(if receives { depth(queues.rx_depth) } else { 1 }).map_err(failed)?;
-        let bytes = plan.memory().ok_or_else(|| Failure::usage("buffers too large; lower -q or -s"))?;
+        let bytes = plan
+            .memory()
+            .ok_or_else(|| Failure::usage("the buffers are too large for this machine; lower -q or -s"))?;
         let memory = MemoryRegion::alloc(&pd, bytes, Access::ALL).map_err(failed)?;
         let capabilities = Capabilities {
             max_send: queues.tx_depth,
@@ -195,7 +197,7 @@ impl Link {
         };
         if args.selective_repeat && !peer.qps.iter().all(|qp| qp.selective_repeat) {
             return Err(Failure::usage(
-                "--selective-repeat: the other side doesn't offer it; give it there too",
+                "--selective-repeat: the other side does not offer it; set it there, too",
             ));
         }
         for (qp, endpoint) in self.qps.iter_mut().zip(&peer.qps) {
@@ -238,7 +240,8 @@ impl Link {
     /// # Errors
     /// Returns a failure if the range leaves the region.
     pub fn request(&self, qp: usize, size: u64) -> Result<SendRequest, Failure> {
-        let length = u32::try_from(size).map_err(|_| Failure::usage("-s: a message has at most 2 GiB"))?;
+        let length =
+            u32::try_from(size).map_err(|_| Failure::usage("-s: a message has at most 2 GiB; lower -s"))?;
         let there = self.remote.at(self.inbound(qp) as u64);
         Ok(match self.verb {
             Verb::Write => SendRequest::write(0, self.data(qp, length)?, there),
@@ -352,7 +355,7 @@ pub fn ended(completion: &Completion) -> Result<(), Failure> {
     let remedy = match completion.status {
         CompletionStatus::Success => return Ok(()),
         CompletionStatus::RetryExceeded => {
-            "; see whether the other side still runs, and try `ferroce doctor --peer`"
+            "; check that the other side still runs, and try `ferroce doctor --peer`"
         }
         CompletionStatus::RnrRetryExceeded => "; give the other side a larger -r",
         CompletionStatus::RemoteAccess

@@ -38,7 +38,7 @@ pub fn connect(host: &str, port: u16, tool: Tool) -> Result<Control, Failure> {
         };
         if since.elapsed() > START {
             return Err(Failure::run(format!(
-                "no server at {host}, TCP port {port}: {error}; start `ferroce {tool}` there first, or give both the same -p"
+                "no server at {host}, TCP port {port}: {error}; start `ferroce {tool}` there first, or use the same -p on both sides"
             )));
         }
         if since.elapsed() > HINT && !hinted {

@@ -32,8 +32,8 @@ pub fn check(plan: &Plan, limit: u64) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::run(format!(
-        "the client asks for buffers of {} MiB here, and this server gives a client {} MiB at most; lower -s or -q at the client, or \
-         give the server more by --max-memory",
+        "the client requests buffers of {} MiB, but this server allows {} MiB per client; lower -s or -q at the client, or \
+         raise the server's --max-memory",
         asked.div_ceil(1 << 20),
         limit >> 20
     )))

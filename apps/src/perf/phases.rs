@@ -19,10 +19,9 @@ impl FromStr for Phases {
         };
         let phases = text.split(',').map(phase).collect::<Option<Vec<_>>>();
         let sends = |phases: &Vec<(u32, Duration)>| phases.iter().any(|(count, _)| *count > 0);
-        phases
-            .filter(sends)
-            .map(Self)
-            .ok_or_else(|| format!("`{text}`: write how many queue pairs and how long, as in 1x2s,8x500ms"))
+        phases.filter(sends).map(Self).ok_or_else(|| {
+            format!("`{text}`: not a list of phases; write queue pairs and times, such as 1x2s,8x500ms")
+        })
     }
 }
 

@@ -198,7 +198,7 @@ impl Plan {
         match differences.into_iter().find(|(differs, _)| *differs) {
             None => Ok(()),
             Some((_, flag)) => Err(Failure::run(format!(
-                "client and server were given different {flag}; give both the same, or leave it out on the server"
+                "client and server have different {flag} values; give both the same, or leave it out on the server"
             ))),
         }
     }
@@ -211,15 +211,15 @@ fn refuse_what_is_not_supported(tool: Tool, args: &PerfArgs) -> Result<(), Failu
     } else if load.bidirectional && tool.kind == Kind::Latency {
         "-b measures bandwidth; leave it out for latency"
     } else if (load.active.is_some() || args.output.series.is_some()) && tool.kind == Kind::Latency {
-        "--active and --series go with the bandwidth tools; leave them out here"
+        "--active and --series work only with the bandwidth tools; leave them out"
     } else if load.qps.is_some_and(|qps| qps > 1) && tool.kind == Kind::Latency {
         "latency is measured on one queue pair; leave -q out"
     } else if load.atomic_type.is_some() && tool.verb != Verb::Atomic {
         "-A is for atomic-bw and atomic-lat; leave it out"
     } else if !serves(load.connection.unwrap_or_default(), tool.verb) {
-        "UC has WRITE and SEND only, and UD has SEND only; leave -c out for RC"
+        "UC supports only WRITE and SEND, and UD only SEND; leave -c out for RC"
     } else if load.verify && tool.kind == Kind::Latency {
-        "--verify goes with the bandwidth tools; leave it out here"
+        "--verify works only with the bandwidth tools; leave it out"
     } else if load.verify && tool.verb == Verb::Atomic && load.duration.is_some() {
         "--verify counts atomics: give -n in place of -D"
     } else if load.all && tool.verb == Verb::Atomic {
@@ -255,9 +255,9 @@ fn check_size(tool: Tool, size: u64) -> Result<(), Failure> {
         Verb::Write if size == 0 && tool.kind == Kind::Latency => {
             Err(Failure::usage("-s 0: write-lat waits for a byte to change; give at least 1"))
         }
-        _ if size > LONGEST => {
-            Err(Failure::usage(format!("-s {size}: a message has at most 2147483648 bytes (2 GiB)")))
-        }
+        _ if size > LONGEST => Err(Failure::usage(format!(
+            "-s {size}: a message has at most 2147483648 bytes (2 GiB); lower -s"
+        ))),
         _ => Ok(()),
     }
 }
@@ -277,7 +277,7 @@ fn amount(tool: Tool, args: &PerfArgs) -> Result<Amount, Failure> {
     if !leaves_time(whole, margin) {
         let (whole, margin) = (whole.as_secs_f64(), margin.as_secs_f64());
         return Err(Failure::usage(format!(
-            "-D {whole} with -f {margin} leaves nothing to measure; -D must be more than twice -f"
+            "-D {whole} with -f {margin} leaves no time to measure; give a -D of more than twice -f"
         )));
     }
     Ok(Amount::Time { whole, margin })
@@ -330,8 +330,8 @@ mod tests {
         for (tool, line, part) in [
             (WRITE_BW, "-R", "not supported yet"),
             (WRITE_BW, "-A CMP_AND_SWAP", "-A is for"),
-            (WRITE_BW, "-c UD", "UD has SEND only"),
-            (ATOMIC_BW, "-c UC", "UC has WRITE and SEND only"),
+            (WRITE_BW, "-c UD", "UD only SEND"),
+            (ATOMIC_BW, "-c UC", "UC supports only WRITE and SEND"),
             (WRITE_BW, "-s 3G", "2147483648"),
             (WRITE_LAT, "-b", "leave it out for latency"),
             (WRITE_LAT, "-q 2", "one queue pair"),

@@ -278,7 +278,7 @@ impl<'a> Session<'a> {
             let count = self.link.qps.len();
             return outln!(" verified: {size} bytes on each of {count} QPs, checksum {sum:016x}");
         }
-        let other = "the other side did not receive what was sent; it says where";
+        let other = "the other side received other bytes; its output says where";
         Err(Failure::run(format!("verify: {}", self.difference(size)?.unwrap_or_else(|| other.into()))))
     }
 
@@ -300,7 +300,9 @@ impl<'a> Session<'a> {
             let found =
                 pattern::first_difference(&self.link.memory, at, size as usize, seed).map_err(failed)?;
             if let Some(byte) = found {
-                return Ok(Some(format!("byte {byte} of {size} on queue pair {qp} is not what was sent")));
+                return Ok(Some(format!(
+                    "byte {byte} of {size} on queue pair {qp} differs from what was sent"
+                )));
             }
         }
         Ok(None)

@@ -38,9 +38,9 @@ fn check(link: &Link, at: usize, expected: u64, qp: usize) -> Result<(), Failure
     link.memory.read(at, &mut bytes).map_err(|error| Failure::run(error.to_string()))?;
     match u64::from_ne_bytes(bytes) {
         found if found == expected => Ok(()),
-        found => {
-            Err(Failure::run(format!("verify: the counter of queue pair {qp} is {found} and not {expected}")))
-        }
+        found => Err(Failure::run(format!(
+            "verify: the counter of queue pair {qp} is {found} instead of {expected}"
+        ))),
     }
 }
 

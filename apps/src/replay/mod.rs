@@ -26,31 +26,31 @@ const MAX_FLOWS: usize = 1 << 16;
     Exit code: 0 all states of all files equal, 1 a mismatch, 2 a file or parameter that can't be used."
 )]
 pub struct Args {
-    /// The traces: CSV, or CSV compressed by gzip; one row per acknowledgement
+    /// Traces: CSV or gzip-compressed CSV, one row per acknowledgement
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Additive increases before a multiplicative one (maxStage)
     #[arg(long, value_name = "N")]
     max_stage: Option<u32>,
-    /// Round trip of the idle path, as 4160ns or 5us (T)
+    /// Round trip of the idle path, such as 4160ns or 5us (T)
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     base_rtt: Option<Duration>,
-    /// The senders' link, as 100G
+    /// Rate of the senders' links, such as 100G
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     line_rate: Option<cc::Rate>,
-    /// Additive increase, as 50M (W_ai / T)
+    /// Additive increase, such as 50M (W_ai / T)
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     ai: Option<cc::Rate>,
-    /// Lowest rate, as 100M
+    /// Lowest rate, such as 100M
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     min_rate: Option<cc::Rate>,
     /// Target utilisation, above 0 and at most 1
     #[arg(long, value_name = "SHARE")]
     eta: Option<f64>,
-    /// How many times 128 B and 80 B a count of bytes sent and of queue length is worth
+    /// Multiple of 128 B for one count of sent bytes, and of 80 B for one count of queue length
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     unit: Option<u32>,
-    /// Print each file's report as JSON, one object a line
+    /// Print each file's report as JSON, one object per line
     #[arg(long)]
     json: bool,
 }

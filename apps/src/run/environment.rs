@@ -10,13 +10,13 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  In a shell, until it ends; then every RDMA program runs on Ferroce:
+  For every RDMA program that this shell starts:
     eval \"$(ferroce env --port eth0)\"
     ib_write_bw -F 10.0.0.1
   For a systemd unit's EnvironmentFile=, `podman run --env-file`, or later steps of a GitHub workflow:
     ferroce env --port eth0 --plain > rdma.env
     ferroce env --port eth0 --plain >> \"$GITHUB_ENV\"
-  With Open MPI, which hands on variables by name:
+  With Open MPI, which passes variables on by name:
     mpirun -x LD_LIBRARY_PATH -x FERROCE_PORT program
 
 A program that is given capabilities by setcap, or is setuid, ignores LD_LIBRARY_PATH. `ferroce run` hands on capabilities instead.")]
@@ -24,7 +24,7 @@ pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]
     settings: Settings,
-    /// Print NAME=value lines without quotes, instead of commands for a POSIX shell
+    /// Print unquoted NAME=value lines instead of commands for a POSIX shell
     #[arg(long)]
     plain: bool,
 }

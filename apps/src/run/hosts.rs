@@ -110,7 +110,7 @@ impl Hosts {
     }
 
     fn start_switch(&mut self, rate: Option<Rate>) -> Result<(), Failure> {
-        let failed = |why: String| Failure::run(format!("the switch doesn't start: {why}"));
+        let failed = |why: String| Failure::run(format!("the switch does not start: {why}"));
         let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
         let mut switch = Command::new("ip");
         die_with_parent(&mut switch);
@@ -126,7 +126,7 @@ impl Hosts {
         let Some(said) = switch.stdout.take() else { return Ok(()) };
         let mut said = BufReader::new(said).lines().map_while(Result::ok);
         if !said.any(|line| line.contains(SWITCHING)) {
-            return Err(failed("it ended before it forwarded anything".into()));
+            return Err(failed("it ended before it forwarded a frame".into()));
         }
         // What it says later is its report, which nobody asked for; unread it would block.
         thread::spawn(move || said.for_each(drop));
@@ -171,7 +171,7 @@ fn ip(arguments: &[&str]) -> Result<(), Failure> {
 fn command(program: &str, arguments: &[&str]) -> Result<(), Failure> {
     let done = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let done = done.map_err(|error| {
-        Failure::run(format!("`{program}` can't be run: {error}; apt-get install iproute2 ethtool procps"))
+        Failure::run(format!("cannot run `{program}`: {error}; apt-get install iproute2 ethtool procps"))
     })?;
     if done.status.success() {
         return Ok(());

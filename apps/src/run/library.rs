@@ -26,7 +26,7 @@ pub fn folder() -> Result<PathBuf, Failure> {
         let looked: Vec<_> = looked.iter().map(|folder| folder.display().to_string()).collect();
         let looked = looked.join(" or ");
         Failure::run(format!(
-            "no {LIBRARY} in {looked}; install the package ferroce-ibverbs, build it by scripts/dropin, or name its folder by FERROCE_LIB"
+            "no {LIBRARY} in {looked}; install the package ferroce-ibverbs, build it with scripts/dropin, or set FERROCE_LIB to its folder"
         ))
     })
 }

@@ -24,38 +24,38 @@ Examples:
   On two hosts, each on its own interface:
     ferroce run --port eth0 -- ib_write_bw -F
     ferroce run --port eth0 -- ib_write_bw -F 10.0.0.1
-  On this machine, without an RDMA device, a second interface or a second host:
+  On this machine alone, without an RDMA device or a second interface:
     ferroce run --namespaces 2 -- ib_write_bw -F {peer}
     ferroce run --namespaces 2 -- ibv_rc_pingpong -g 0 {peer}
-  Through a switch of 1 Gb/s whose ports stamp telemetry, paced by HPCC++:
+  Through a switch of 1 Gb/s whose ports write telemetry, paced by HPCC++:
     ferroce run --namespaces 2 --rate 1G --cc hpcc,line_rate=1G,base_rtt=1ms -- ib_write_bw -F {peer}
 
-With --namespaces each rank has a host of its own. In PROGRAM and ARGS, {rank} is its number from 0, {ip} its own address, \
-{peer} the address of rank 0; rank 0 itself, the server, runs without an argument that is {peer} alone.
+With --namespaces, each rank runs on its own virtual host. In PROGRAM and its arguments, {rank} stands for the rank's number from 0, {ip} \
+for its address and {peer} for the address of rank 0. Rank 0 is the server: an argument that is only {peer} is left out there.
 
-Without root: a port on a Linux interface needs CAP_NET_RAW. A program that is given it by setcap ignores injected libraries, so give it \
-to ferroce, which hands it on: setcap cap_net_raw,cap_ipc_lock+ep $(command -v ferroce). Everybody who may execute that file then has it.
+Without root: a port on a Linux interface needs CAP_NET_RAW. A program with file capabilities ignores injected libraries. Give them to \
+ferroce instead, which passes them on: setcap cap_net_raw,cap_ipc_lock+ep $(command -v ferroce). Every user who may execute that file then has them.
 
-The libraries come with the package ferroce-ibverbs, or from `scripts/dropin`. FERROCE_LOG=info logs to standard error what they do. \
-`ferroce env` prepares a shell instead, so that programs in it need no wrapper.")]
+The package ferroce-ibverbs contains the libraries; `scripts/dropin` builds them. FERROCE_LOG=info makes them log to standard error. \
+`ferroce env` prepares a shell in which programs need no wrapper.")]
 pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]
     settings: Settings,
-    /// Make so many connected hosts on this machine and run the command in each; as root
+    /// Create N connected virtual hosts on this machine and run the command in each; needs root
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=16))]
     namespaces: Option<u8>,
-    /// With --namespaces: the links' MTU
+    /// With --namespaces: MTU of the links
     #[arg(long, value_name = "BYTES", default_value_t = 4200, value_parser = clap::value_parser!(u16).range(576..=9000))]
     mtu: u16,
-    /// With --namespaces: through `ferroce switch`, also where two hosts need none
+    /// With --namespaces: connect two hosts by `ferroce switch`, too; three or more always use it
     #[arg(long, requires = "namespaces")]
     switch: bool,
-    /// With --namespaces: through `ferroce switch` whose ports send so much at most, as in 1G. Only ports with a rate stamp
-    /// telemetry
+    /// With --namespaces: connect the hosts by `ferroce switch` and limit its ports to this rate, such as 1G. Only ports with a rate
+    /// write telemetry
     #[arg(long, value_name = "RATE", requires = "namespaces", value_parser = units::rate)]
     rate: Option<Rate>,
-    /// What to run.
+    /// Program to run, with its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     command: Vec<String>,
 }
@@ -80,7 +80,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         let hosts = Hosts::make(count, args.mtu, link)?;
         return ranks::run(&hosts, &libraries, &args.command, &settings);
     }
-    let (program, rest) = args.command.split_first().ok_or_else(|| Failure::usage("no program is named"))?;
+    let (program, rest) = args
+        .command
+        .split_first()
+        .ok_or_else(|| Failure::usage("no program is named; give it after `--`"))?;
     let apart = device_file::apart(program, rest);
     let (first, others) = apart.as_deref().and_then(<[_]>::split_first).unwrap_or((program, rest));
     let mut command = Command::new(first);

@@ -101,7 +101,7 @@ fn start(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|error| Failure::run(format!("rank {rank} doesn't start: {error}")))?;
+        .map_err(|error| Failure::run(format!("rank {rank} does not start: {error}")))?;
     let readers = [
         child.stdout.take().map(|pipe| copy(rank, pipe, std::io::stdout)),
         child.stderr.take().map(|pipe| copy(rank, pipe, std::io::stderr)),

@@ -10,23 +10,23 @@ use verbs::{Address, ConfigError, CongestionRule, DeviceConfig, port_list};
 /// The flags.
 #[derive(Debug, clap::Args)]
 pub struct Settings {
-    /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0; several are several devices: eth0,eth1 [default: as ferroce.toml says]
+    /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0; each port of a list is a device: eth0,eth1 [default: the port in ferroce.toml]
     #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT")]
     port: Option<String>,
-    /// Our address, where the kernel gives the port none: 10.0.0.1/24,fd00::1/64
+    /// The port's addresses, if the kernel assigns none: 10.0.0.1/24,fd00::1/64
     #[arg(long, value_name = "ADDRESS", env = "FERROCE_IP")]
     ip: Option<String>,
-    /// The VLAN whose frames the port sends and takes, 1 to 4094; its addresses are those of --ip
+    /// VLAN of the frames that the port sends and receives, 1 to 4094; its addresses come from --ip
     #[arg(long, value_name = "ID", env = "FERROCE_VLAN", value_parser = clap::value_parser!(u16).range(1..=4094))]
     vlan: Option<u16>,
-    /// Congestion control of queue pairs: fixed, hpcc, hpcc-fair, hpcc-rx, powertcp, dctcp, dcqcn, swift or auto, then keys of a rule in ferroce.toml,
-    /// as in hpcc,line_rate=1G,base_rtt=2ms
+    /// Congestion control of queue pairs: fixed, hpcc, hpcc-fair, hpcc-rx, powertcp, dctcp, dcqcn, swift or auto, followed by the keys of a
+    /// [[congestion]] rule: hpcc,line_rate=1G,base_rtt=2ms
     #[arg(long, value_name = "NAME[,KEY=VALUE...]", env = "FERROCE_CC")]
     cc: Option<String>,
-    /// Settings from this file [default: ferroce.toml in this folder, if there is one]
+    /// File of settings [default: ferroce.toml in this folder, if it exists]
     #[arg(long, value_name = "FILE", env = "FERROCE_CONFIG")]
     config: Option<PathBuf>,
-    /// Queue pairs that the device may have, and as many completion queues [default: 1024]
+    /// Limit on the device's queue pairs, and on its completion queues [default: 1024]
     #[arg(long, value_name = "N", env = "FERROCE_QUEUE_PAIRS")]
     queue_pairs: Option<u32>,
 }
@@ -45,7 +45,7 @@ impl Settings {
             ("--vlan", "FERROCE_VLAN", vlan.as_deref()),
         ] {
             if let Some(value) = given(value, std::env::var(variable).ok().as_deref()) {
-                let own = "the hosts of --namespaces have their own";
+                let own = "the virtual hosts have their own";
                 return Err(Failure::usage(format!(
                     "{flag} {value}: {own}; leave out {flag} or --namespaces"
                 )));

@@ -52,7 +52,7 @@ fn lives(process: u32) -> bool {
 }
 
 fn remove(name: &str) {
-    note!("removing the stale namespace {name}: the run that made it was killed");
+    note!("removing the stale namespace {name}: the run that created it was killed");
     let run = |program: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output()

@@ -97,12 +97,12 @@ const SEEDS: u64 = 1000;
 /// Runs the arena or a shard of it.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let Some(folder) = args.out.as_deref() else {
-        return Err(Failure::usage("--arena: say where to with --out FOLDER"));
+        return Err(Failure::usage("--arena: no output folder; add --out FOLDER"));
     };
     let seeds = args.sweep.clone().unwrap_or(args.seed..args.seed.saturating_add(1));
     let count = seeds.end.saturating_sub(seeds.start);
     if !(1..=SEEDS).contains(&count) {
-        return Err(Failure::usage(format!("--sweep: {count} seeds; the arena takes 1 to {SEEDS}")));
+        return Err(Failure::usage(format!("--sweep: {count} seeds; give the arena 1 to {SEEDS}")));
     }
     fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
     let texts = SCENARIOS.map(|(_, text)| text).concat();
@@ -120,11 +120,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 /// Writes the page and the table of all runs.
 pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
-    let folder =
-        folder.ok_or_else(|| Failure::usage("--merge: say where the page goes with --out FOLDER"))?;
+    let folder = folder.ok_or_else(|| Failure::usage("--merge: no output folder; add --out FOLDER"))?;
     let cells = part.done.values().map(|cell| serde_json::from_value(cell.clone()));
     let cells: Vec<Cell> = cells.collect::<Result<_, _>>().map_err(|error| {
-        Failure::usage(format!("--merge: a part whose jobs are no runs of the arena: {error}"))
+        Failure::usage(format!("--merge: a part contains jobs that are not runs of the arena: {error}"))
     })?;
     fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
     let page = OutFile::open(&folder.join("arena.html"))?;

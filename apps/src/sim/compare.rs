@@ -72,7 +72,7 @@ impl Ours {
 pub fn compare(folder: &Path, scenario: &Scenario, ours: &Ours) -> Result<Vec<Compared>, Failure> {
     let Some(reference) = &scenario.reference else {
         return Err(Failure::usage(
-            "--compare: the scenario has no [reference] that says what it is called there",
+            "--compare: the scenario has no [reference] table, which names it in the reference; add one",
         ));
     };
     let mut compared = bands(folder, reference, ours)?;
@@ -84,7 +84,7 @@ pub fn compare(folder: &Path, scenario: &Scenario, ours: &Ours) -> Result<Vec<Co
     compared.extend(queues(folder, reference, ours)?);
     if compared.is_empty() {
         let Reference { scenario, variant } = reference;
-        return Err(Failure::usage(format!("{}: nothing about {scenario}, {variant}", folder.display())));
+        return Err(Failure::usage(format!("{}: no rows of {scenario}, {variant}", folder.display())));
     }
     Ok(compared)
 }

@@ -44,37 +44,37 @@ Examples:
   ferroce sim --merge parts/*.json --out results
   ferroce sim --arena --out results")]
 pub struct Args {
-    /// The scenario
+    /// Scenario file
     #[arg(required_unless_present_any = ["arena", "merge"])]
     scenario: Option<PathBuf>,
-    /// Flows from this CSV file instead of the scenario's
+    /// Take the flows from this CSV file instead of the scenario
     #[arg(long, value_name = "FILE")]
     flows: Option<PathBuf>,
-    /// The seed of everything
+    /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write CSV files with the reference's columns, summary.json and report.html into this folder, made where it is not there
+    /// Write CSV files with the reference's columns, summary.json and report.html into this folder, which is created if needed
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// Lay a reference's folder beside the results: each figure, its band, in or out
+    /// Compare the results with the reference in this folder: each figure, its band, and whether it lies within
     #[arg(long, value_name = "FOLDER")]
     compare: Option<PathBuf>,
-    /// Run these seeds, A to before B, on all cores; at most 100000 runs with --vary
+    /// Run seeds A to B-1 on all cores; at most 100000 runs, including --vary
     #[arg(long, value_name = "A..B", value_parser = crate::soak::range)]
     sweep: Option<std::ops::Range<u64>>,
-    /// Run with each of these values of a key of `congestion`; may be given again
+    /// Run once for each of these values of a key of `congestion`; may be repeated
     #[arg(long, value_name = "KEY=V1,V2")]
     vary: Vec<String>,
-    /// Run every algorithm in every scenario of the arena, as model and as endpoints, and write arena.html and arena.json
+    /// Run every algorithm in every scenario of the arena, with model hosts and with endpoints; write arena.html and arena.json
     #[arg(long, requires = "out", conflicts_with_all = ["scenario", "flows", "vary", "compare", "json"])]
     arena: bool,
-    /// Run the Ith of N parts of a sweep or of the arena, and leave a file for --merge
+    /// Run part I of N of a sweep or of the arena, and write a file for --merge
     #[arg(long, value_name = "I/N", requires = "out", conflicts_with_all = ["compare", "json"])]
     shard: Option<Shard>,
-    /// Put the files of all shards together: what one run without --shard writes
+    /// Merge the files of all shards into the output of a run without --shard
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["scenario", "arena", "shard", "sweep", "vary", "flows",
         "compare", "json"])]
     merge: Vec<PathBuf>,
@@ -83,7 +83,7 @@ pub struct Args {
 impl Args {
     /// The scenario's file.
     fn file(&self) -> Result<&Path, Failure> {
-        self.scenario.as_deref().ok_or_else(|| Failure::usage("name a scenario, or --arena"))
+        self.scenario.as_deref().ok_or_else(|| Failure::usage("no scenario; name its file, or give --arena"))
     }
 
     /// What tells a scenario, and flows from elsewhere, from others.

@@ -42,8 +42,7 @@ impl FromStr for Shard {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("`{text}` is no shard; write which of how many, from 1/1 to {0}/{0}", Self::MOST);
+        let wrong = || format!("`{text}` is not a shard; write I/N, from 1/1 to {0}/{0}", Self::MOST);
         let (index, count) = text.split_once('/').ok_or_else(wrong)?;
         let shard =
             Self { index: index.parse().map_err(|_| wrong())?, count: count.parse().map_err(|_| wrong())? };
@@ -103,7 +102,7 @@ impl Part {
         let path = self.write(folder, shard)?;
         let (done, jobs) = (self.done.len(), self.jobs);
         outln!(
-            "{done} of {jobs} jobs in {}; with all parts: ferroce sim --merge FILES --out FOLDER",
+            "{done} of {jobs} jobs in {}; merge all parts: ferroce sim --merge FILES --out FOLDER",
             path.display()
         )?;
         Ok(ExitCode::SUCCESS)
@@ -119,7 +118,7 @@ impl Part {
             let wrong = |why: String| Failure::usage(format!("{}: {why}", path.display()));
             let text = input::text(path).map_err(|error| wrong(error.to_string()))?;
             let part: Self = serde_json::from_str(&text)
-                .map_err(|error| wrong(format!("{error}; give the files that --shard left")))?;
+                .map_err(|error| wrong(format!("{error}; give the files that --shard wrote")))?;
             let Some(all) = &mut whole else {
                 whole = Some(part);
                 continue;
@@ -129,16 +128,17 @@ impl Part {
             }
             for (job, result) in part.done {
                 if all.done.get(&job).is_some_and(|before| *before != result) {
-                    return Err(wrong(format!("job {job} came out otherwise in another file")));
+                    return Err(wrong(format!("job {job} has another result in another file")));
                 }
                 all.done.insert(job, result);
             }
         }
-        let whole = whole.ok_or_else(|| Failure::usage("--merge: name the files that --shard left"))?;
+        let whole =
+            whole.ok_or_else(|| Failure::usage("--merge: no files; name those that --shard wrote"))?;
         match (0..whole.jobs).find(|job| !whole.done.contains_key(job)) {
             None => Ok(whole),
             Some(job) => Err(Failure::usage(format!(
-                "--merge: {} of {} jobs are there, and job {job} is not; give all files",
+                "--merge: only {} of {} jobs are present, job {job} is missing; give all files",
                 whole.done.len(),
                 whole.jobs
             ))),
@@ -215,11 +215,13 @@ mod tests {
         let (first, second) = (write(part("a", &[0, 2]), "1/2"), write(part("a", &[1]), "2/2"));
         assert_eq!(Part::merge(&[second.clone(), first.clone()]).unwrap().done.len(), 3);
         let said = |files: &[PathBuf]| Part::merge(files).unwrap_err().to_string();
-        assert!(said(std::slice::from_ref(&first)).contains("2 of 3 jobs are there, and job 1 is not"));
+        assert!(
+            said(std::slice::from_ref(&first)).contains("only 2 of 3 jobs are present, job 1 is missing")
+        );
         assert!(said(&[first.clone(), write(part("b", &[1]), "1/3")]).contains("of another run"));
         let other = Part { done: BTreeMap::from([(0, Value::from(9))]), ..part("a", &[]) };
-        assert!(said(&[first, write(other, "2/3")]).contains("job 0 came out otherwise"));
+        assert!(said(&[first, write(other, "2/3")]).contains("job 0 has another result"));
         assert!(said(&[folder.path().join("none")]).contains("none"));
-        assert!(said(&[]).contains("name the files"));
+        assert!(said(&[]).contains("no files; name those"));
     }
 }

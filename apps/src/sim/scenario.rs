@@ -348,7 +348,7 @@ fn conventions(text: &Text) -> Result<(Conventions, Hosts), String> {
     };
     let hosts = match (text.compat, text.host) {
         (Compat::HpccNs3, Some(Kinds::Endpoint)) => {
-            return Err("hpcc-ns3 is about the model of hosts; leave `host` out".into());
+            return Err("hpcc-ns3 needs model hosts; leave `host` out".into());
         }
         (Compat::HpccNs3, _) | (Compat::Ferroce, Some(Kinds::Model)) => Hosts::Model,
         (Compat::Ferroce, _) => Hosts::Endpoints,
@@ -411,7 +411,7 @@ fn spell(text: &FlowText, start: Duration, first: u32, hosts: usize) -> Result<V
             Ok((0..senders).map(|sender| flow(first.wrapping_add(sender))).collect())
         }
         (None, Some(senders)) => Err(format!("senders = {senders}: 1 to {hosts}, as there are hosts")),
-        (Some(_), Some(_)) | (None, None) => Err("say either source or senders".into()),
+        (Some(_), Some(_)) | (None, None) => Err("give either source or senders".into()),
     }
 }
 
@@ -431,7 +431,7 @@ fn draw(traffic: &Traffic, time: Duration, hosts: u32, line: Rate, seed: u64) ->
         }
     }
     if hosts < 2 {
-        return Err("there is one host, and nobody to send to".into());
+        return Err("the topology has only one host; add a second".into());
     }
     let incast = traffic.incast.as_ref();
     if let Some(IncastText { senders, bytes, .. }) = incast
@@ -477,7 +477,7 @@ fn list(file: &Path, first: u32) -> Result<Vec<Flow>, Failure> {
         let start = virtual_time(Duration::from_nanos(start_ns))
             .map_err(|why| refused(format!("start_ns {start_ns}: {why}")))?;
         if flows.len() == FLOWS {
-            return Err(refused(format!("more than {FLOWS} flows: a run has at most so many")));
+            return Err(refused(format!("more than {FLOWS} flows, the limit of a run")));
         }
         flows.push(Flow { is_incast: dport == INCAST_PORT, ..spec(src, dst, bytes, start, first) });
     }

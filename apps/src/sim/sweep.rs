@@ -37,7 +37,7 @@ pub fn run(args: &Args, read: &Read<'_>) -> Result<ExitCode, Failure> {
     let seeds = args.sweep.clone().unwrap_or(args.seed..args.seed.saturating_add(1));
     if seeds.is_empty() {
         return Err(Failure::usage(format!(
-            "--seed {}: a sweep needs a seed below it; choose a smaller one",
+            "--seed {}: too large for a sweep; choose a smaller one",
             args.seed
         )));
     }
@@ -58,7 +58,7 @@ pub fn run(args: &Args, read: &Read<'_>) -> Result<ExitCode, Failure> {
 /// The table of a sweep that ran in parts.
 pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     let rows = part.done.values().map(Value::as_str).collect::<Option<Vec<_>>>();
-    let rows = rows.ok_or_else(|| Failure::usage("--merge: a part whose rows are no text"))?;
+    let rows = rows.ok_or_else(|| Failure::usage("--merge: a part contains rows that are not text"))?;
     let text = header() + &rows.concat();
     match folder {
         Some(folder) => table_in(folder)?.write(&text)?,
@@ -86,7 +86,8 @@ fn combinations(vary: &[String], seeds: u64) -> Result<Vec<Vary>, Failure> {
     let mut all: Vec<Vary> = vec![Vec::new()];
     let mut runs = seeds;
     for text in vary {
-        let wrong = || Failure::usage(format!("--vary '{text}': write a key and values, as max_stage=0,5"));
+        let wrong =
+            || Failure::usage(format!("--vary '{text}': write a key and values, such as max_stage=0,5"));
         let (key, values) = text.split_once('=').ok_or_else(wrong)?;
         runs = runs.saturating_mul(values.split(',').count() as u64);
         if runs > MOST {
@@ -104,7 +105,7 @@ fn combinations(vary: &[String], seeds: u64) -> Result<Vec<Vary>, Failure> {
     }
     if runs > MOST {
         return Err(Failure::usage(format!(
-            "--sweep and --vary: {runs} runs or more: at most {MOST}; choose fewer seeds or values"
+            "--sweep and --vary: {runs} runs or more, but at most {MOST} are allowed; choose fewer seeds or values"
         )));
     }
     Ok(all)

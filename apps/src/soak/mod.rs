@@ -37,13 +37,13 @@ Examples:
   ferroce soak --seeds 0..10000
   ferroce soak --seeds 13400..13401 --out broken")]
 pub struct Args {
-    /// From..to; to is not run
+    /// Run seeds A to B-1
     #[arg(long, value_name = "A..B", default_value = "0..1000", value_parser = range)]
     seeds: Range<u64>,
-    /// Where captures of failing seeds go; made where it is not there
+    /// Folder for captures of failing seeds, created if needed
     #[arg(long, value_name = "FOLDER", default_value = "soak-failures")]
     out: PathBuf,
-    /// Threads, 1 to 1024; all cores by default
+    /// Threads, 1 to 1024 [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Print how often each rare path was reached
@@ -53,11 +53,15 @@ pub struct Args {
 
 /// Reads `3..10`.
 pub fn range(text: &str) -> Result<Range<u64>, String> {
-    let wrong = || format!("'{text}': write two numbers with '..' between them, as 0..10000");
+    let wrong = || format!("'{text}': write two numbers separated by '..', such as 0..10000");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
     let range = number(from)?..number(to)?;
-    if range.is_empty() { Err(format!("'{text}': no seed is in it")) } else { Ok(range) }
+    if range.is_empty() {
+        Err(format!("'{text}': an empty range; write the lower number first"))
+    } else {
+        Ok(range)
+    }
 }
 
 /// What all threads share.
@@ -93,7 +97,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     });
     std::panic::set_hook(hook);
     started.map_err(|error| {
-        Failure::run(format!("--threads: {threads} threads can't be started: {error}; choose fewer"))
+        Failure::run(format!("--threads: cannot start {threads} threads: {error}; choose fewer"))
     })?;
     let reached = soak.reached.into_inner().unwrap_or_default();
     let mut broken = soak.broken.into_inner().unwrap_or_default();
@@ -110,7 +114,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     if !broken.is_empty() {
         return Err(Failure::run(format!(
-            "{} seeds broke a rule; add them to fabric/soak/seeds.txt once they are understood",
+            "{} seeds broke a rule; once you understand them, add them to fabric/soak/seeds.txt",
             broken.len()
         )));
     }

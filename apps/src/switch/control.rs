@@ -89,16 +89,16 @@ impl Bound {
             |what: &dyn std::fmt::Display| Failure::run(format!("--control {}: {what}", path.display()));
         if let Ok(found) = fs::symlink_metadata(path) {
             if !found.file_type().is_socket() {
-                return Err(wrong(&"a file that is no socket; name another place"));
+                return Err(wrong(&"a file exists there that is not a socket; choose another path"));
             }
             if UnixStream::connect(path).is_ok() {
-                return Err(wrong(&"another switch listens there; name another place"));
+                return Err(wrong(&"another switch listens there; choose another path"));
             }
             // A switch that was killed left it.
             fs::remove_file(path).map_err(|error| wrong(&error))?;
         }
         let remedy = |error: io::Error| {
-            wrong(&format!("{error}; name a place of at most 107 bytes that takes a socket"))
+            wrong(&format!("{error}; choose a path of at most 107 bytes in a writable folder"))
         };
         let listener = UnixListener::bind(path).map_err(remedy)?;
         let socket = Socket(path.to_owned());
@@ -215,7 +215,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         fs::write(at("file"), "text").unwrap();
         let refused = |path: &Path| Bound::at(path).map(|_| ()).unwrap_err().to_string();
-        assert!(refused(&at("file")).contains("no socket"));
+        assert!(refused(&at("file")).contains("not a socket"));
         assert_eq!(fs::read_to_string(at("file")).unwrap(), "text");
         drop(UnixListener::bind(at("dead")).unwrap());
         let bound = Bound::at(&at("dead")).unwrap();

@@ -86,7 +86,7 @@ fn ask(args: &Args, request: &Request) -> Result<Answer, Failure> {
         Failure::run(format!("{socket}: {error}; start a switch with --control {socket}, or name its socket"))
     })?;
     let silent = |error: &dyn std::fmt::Display| {
-        Failure::run(format!("{socket}: {error}; the switch gives no answer"))
+        Failure::run(format!("{socket}: {error}; the switch does not answer"))
     };
     let mut text = serde_json::to_vec(request).map_err(|error| silent(&error))?;
     text.push(b'\n');

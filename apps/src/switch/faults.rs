@@ -52,7 +52,8 @@ pub fn read(text: &str, ports: &[PortSpec]) -> Result<Vec<Fault>, (usize, String
             .and_then(|draft| draft.rule(start))
             .map_err(|(offset, reason)| (line(offset), reason))?;
         if let Some(Fault { line: other, .. }) = faults.iter().find(|earlier| earlier.rule.overlaps(&rule)) {
-            let reason = format!("this fault and that of line {other} fit the same packets; {TELL_APART}");
+            let reason =
+                format!("this fault and the one at line {other} match the same packets; {TELL_APART}");
             return Err((line(start), reason));
         }
         let keys = table.get_ref().iter().map(|(key, value)| (key.get_ref().clone(), written(value)));
@@ -62,7 +63,7 @@ pub fn read(text: &str, ports: &[PortSpec]) -> Result<Vec<Fault>, (usize, String
 }
 
 /// What to do about two faults that fit the same packets.
-pub const TELL_APART: &str = "tell them apart by port, time, qp, opcode, psn or flow";
+pub const TELL_APART: &str = "distinguish them by port, time, qp, opcode, psn or flow";
 
 fn written(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
@@ -184,7 +185,7 @@ impl Draft {
             .iter()
             .find(|key| place(key).is_some() && !needs.contains(key) && !takes.contains(key));
         if let Some(key) = useless {
-            let reason = format!("{key}: action = {action:?} has no use for it; leave it out");
+            let reason = format!("{key}: action = {action:?} does not use it; leave it out");
             return Err((place(key).unwrap_or(start), reason));
         }
         self.rule.action = match action {
@@ -237,7 +238,7 @@ fn port(text: &str, ports: &[PortSpec]) -> Result<PortId, String> {
     let found = ports.iter().position(|port| port.to_string() == text);
     found.map(|place| PortId(place as u16)).ok_or_else(|| {
         let names: Vec<_> = ports.iter().map(PortSpec::to_string).collect();
-        format!("port = {text:?}: no port of this switch; write one of {}", names.join(", "))
+        format!("port = {text:?}: not a port of this switch; write one of {}", names.join(", "))
     })
 }
 
@@ -360,7 +361,7 @@ action = 'pause'
             ("[[fault]]\naction = 'drop'\nname = '7 of 9'", "line 3: name = \"7 of 9\": not 1 to 64 letters"),
             (
                 "[[fault]]\naction = 'drop'\nport = 'c'",
-                "line 3: port = \"c\": no port of this switch; write one of a, b",
+                "line 3: port = \"c\": not a port of this switch; write one of a, b",
             ),
             ("[[fault]]\naction = 'drop'\npsn = '9..3'", "line 3: psn = \"9..3\": not a PSN or a range"),
             ("[[fault]]\naction = 'drop'\npsn = '0..0x1000000'", "line 3: psn"),
@@ -381,10 +382,10 @@ action = 'pause'
                 "[[fault]]\naction = 'delay'\ntime = 'soon'",
                 "line 3: time = \"soon\": not a time with its unit",
             ),
-            ("[[fault]]\naction = 'drop'\ntime = '1ms'", "line 3: time: action = \"drop\" has no use for it"),
+            ("[[fault]]\naction = 'drop'\ntime = '1ms'", "line 3: time: action = \"drop\" does not use it"),
             (
                 "[[fault]]\naction = 'black-hole'\ncount = 1",
-                "line 3: count: action = \"black-hole\" has no use",
+                "line 3: count: action = \"black-hole\" does not use it",
             ),
             ("[[fault]]\naction = 'pause'", "line 2: action = \"pause\": needs until"),
             ("[[fault]]\naction = 'corrupt'\nicrc = 'odd'", "line 3: icrc = \"odd\": not good or bad"),
@@ -401,7 +402,10 @@ action = 'pause'
             read(&format!("[[fault]]\naction = 'drop'\n{first}\n[[fault]]\naction = 'duplicate'\n{second}\n"))
         };
         let error = two("qp = 1", "psn = 5").unwrap_err();
-        assert!(error.starts_with("line 5: this fault and that of line 2 fit the same packets"), "{error}");
+        assert!(
+            error.starts_with("line 5: this fault and the one at line 2 match the same packets"),
+            "{error}"
+        );
         for (first, second) in [
             ("qp = 1", "qp = 2"),
             ("psn = '0..4'", "psn = '5..9'"),

@@ -52,65 +52,65 @@ pub struct Args {
     /// A port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, ... Once for each, two at least
     #[arg(short, long = "port", value_name = "PORT", required = true, num_args = 1)]
     ports: Vec<PortSpec>,
-    /// What every port sends at most: 200M, 10G. Unshaped ports stamp no telemetry
+    /// Rate limit of every port: 200M, 10G. A port without one writes no telemetry
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     rate: Option<Rate>,
-    /// What one port sends at most, before --rate: veth2=200M
+    /// Rate limit of one port, overriding --rate: veth2=200M
     #[arg(long, value_name = "PORT=RATE", value_parser = settings::egress_rate)]
     egress_rate: Vec<EgressRate>,
-    /// Bytes that wait at each port at most; more are dropped
+    /// Limit on the bytes queued at each port; frames beyond it are dropped
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = units::bytes)]
     queue: u64,
-    /// Mark ECN-capable packets that find more than so many bytes waiting
+    /// Mark ECN-capable packets that find more than SIZE bytes queued
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     ecn_threshold: Option<u64>,
-    /// Mark by chance instead: none below FROM, all above TO, up to P between: 5K:200K:0.01
+    /// Mark at random (RED): none below FROM queued bytes, all above TO, with probability up to P between: 5K:200K:0.01
     #[arg(long, value_name = "FROM:TO:P", value_parser = settings::red, conflicts_with = "ecn_threshold")]
     ecn_red: Option<Red>,
-    /// A class of its own for packets of a DSCP; the link is shared by weights while both classes send: 26:1:3
+    /// Put packets of a DSCP into a second class; weights share the link while both classes send: 26:1:3
     #[arg(long, value_name = "DSCP:WEIGHT:WEIGHT", value_parser = settings::second_class)]
     second_class: Option<SecondClass>,
-    /// Telemetry tells how long a packet waited, in bytes of the link, in place of the queue's length
+    /// Report a packet's waiting time in telemetry, as bytes at the link's rate, instead of the queue length
     #[arg(long)]
     tell_sojourn: bool,
-    /// Answer packets that subscribe at once where more than SIZE bytes wait, each sender once in TIME: 20K:100us
+    /// Answer subscribed packets at once if more than SIZE bytes are queued, each sender once per TIME: 20K:100us
     #[arg(long, value_name = "SIZE:TIME", value_parser = settings::direct)]
     direct: Option<Direct>,
-    /// Data packets of this DSCP subscribe to --direct without a flag
+    /// Treat data packets of this DSCP as subscribed to --direct
     #[arg(long, value_name = "DSCP", requires = "direct", value_parser = clap::value_parser!(u8).range(0..64))]
     direct_dscp: Option<u8>,
     /// Seal direct responses with the key in this file (32 hex digits, mode 0600)
     #[arg(long, value_name = "FILE", requires = "direct")]
     feedback_key: Option<PathBuf>,
-    /// UDP port of INT-MD's packets
+    /// UDP port of INT-MD packets
     #[arg(long, value_name = "PORT", env = "FERROCE_INT_PORT", default_value_t = 1021)]
     int_port: u16,
-    /// Type of AECN's hop-by-hop option
+    /// Type of the AECN hop-by-hop option
     #[arg(long, value_name = "TYPE", env = "FERROCE_AECN_OPTION", default_value = "0x3e", value_parser = settings::option_type)]
     aecn_option: u8,
-    /// EtherType of CSIG's compact tag; the wide tag has the next
+    /// EtherType of the compact CSIG tag; the wide tag has the next one
     #[arg(long, value_name = "TYPE", env = "FERROCE_CSIG_TPID", default_value = "0x9900", value_parser = settings::ethertype)]
     csig_tpid: u16,
-    /// The flows' base round trip, over which load is counted for AECN, CSIG and direct responses
+    /// Period over which load is measured for AECN, CSIG and direct responses: the flows' base round trip
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
     load_period: Duration,
-    /// Sleep for up to TIME while nothing moves, for a core that others need: frames that come meanwhile wait for it
-    /// [default: stay awake while frames come]
+    /// Sleep for up to TIME when idle, to share the CPU; frames that arrive meanwhile wait
+    /// [default: stay awake while frames arrive]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     sleep: Option<Duration>,
-    /// A pause of this process that a link makes up for, at most, in one burst
+    /// Longest pause of this process that a link makes up for in one burst
     #[arg(long, value_name = "TIME", default_value = "4ms", value_parser = units::duration)]
     catch_up: Duration,
-    /// The id in telemetry's path id, 12 bits
+    /// Switch id in the telemetry's path id, 12 bits
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=4095))]
     switch_id: u16,
-    /// Forget a station silent for this long
+    /// Forget a station after this time without a frame
     #[arg(long, value_name = "TIME", default_value = "300s", value_parser = units::duration)]
     age: Duration,
-    /// Print a table this often; 0s for never [default: 1s on a terminal, else never]
+    /// Time between two tables on the terminal; 0s for none [default: 1s on a terminal, else never]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     stats_interval: Option<Duration>,
-    /// End after this long
+    /// Stop after this time
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     /// Write each phase's report to FILE
@@ -135,7 +135,7 @@ pub struct Args {
 /// What is done to a switch that runs.
 #[derive(Debug, clap::Subcommand)]
 enum Tool {
-    /// Show and change the faults of a switch that runs
+    /// Show and change the faults of a running switch
     Ctl(ctl::Args),
 }
 
@@ -149,10 +149,10 @@ struct Faults {
     /// Probability that a frame is lost, 0 to 1
     #[arg(long, value_name = "P", default_value = "0", value_parser = settings::probability)]
     loss: Probability,
-    /// Probability that a frame comes twice
+    /// Probability that a frame is duplicated
     #[arg(long, value_name = "P", default_value = "0", value_parser = settings::probability)]
     duplicate: Probability,
-    /// Probability that up to three frames overtake a frame
+    /// Probability that a frame is delayed behind up to three others
     #[arg(long, value_name = "P", default_value = "0", value_parser = settings::probability)]
     reorder: Probability,
     /// Probability that one bit of a frame is flipped
@@ -228,9 +228,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let _ = turns.reports.send(Message::End(last));
     let ended = turns.ended.take();
     drop((turns, recorder));
-    thread.join().map_err(|_| Failure::run("the reports can't be shown: their thread has failed"))??;
+    thread.join().map_err(|_| Failure::run("cannot show the reports: their thread has failed"))??;
     if let Some(writer) = writer {
-        writer.join().map_err(|_| Failure::run("the series can't be written: its thread has failed"))??;
+        writer.join().map_err(|_| Failure::run("cannot write the series: its thread has failed"))??;
     }
     ended.map_or(Ok(ExitCode::SUCCESS), Err)
 }
@@ -264,7 +264,7 @@ impl Signals {
     fn listen() -> Result<Self, Failure> {
         let phase = Arc::default();
         signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&phase))
-            .map_err(|error| Failure::run(format!("SIGUSR1 can't be listened to: {error}")))?;
+            .map_err(|error| Failure::run(format!("cannot handle SIGUSR1: {error}")))?;
         Ok(Self { stop: crate::signals::listen()?, phase })
     }
 }

@@ -93,7 +93,7 @@ impl Rules {
             if let Some(other) = self.running.iter().find(|other| other.fault.rule.overlaps(&fault.rule)) {
                 let other = &other.fault.rule.name;
                 let reason = format!(
-                    "this fault and {other}, which runs, fit the same packets; {TELL_APART}, or remove {other}"
+                    "this fault and the running fault {other} match the same packets; {TELL_APART}, or remove {other}"
                 );
                 return Err(wrong(line, reason));
             }
@@ -118,8 +118,8 @@ impl Rules {
         let Some(place) = self.find(name) else {
             let names: Vec<_> = self.running.iter().map(|running| running.fault.rule.name.as_str()).collect();
             return Err(match names[..] {
-                [] => format!("{name}: no fault runs, so none can be removed"),
-                _ => format!("{name}: no fault of this name runs; name one of {}", names.join(", ")),
+                [] => format!("{name}: no faults are running, so none can be removed"),
+                _ => format!("{name}: no running fault has this name; name one of {}", names.join(", ")),
             });
         };
         let mut rules = self.clone();
@@ -190,7 +190,7 @@ mod tests {
         for (text, says) in [
             (
                 "[[fault]]\npsn = 4\naction = 'drop'",
-                "f.toml, line 2: this fault and one, which runs, fit the same",
+                "f.toml, line 2: this fault and the running fault one match the same",
             ),
             (
                 "[[fault]]\nname = 'one'\nqp = 2\naction = 'drop'",
@@ -198,15 +198,15 @@ mod tests {
             ),
             (
                 "[[fault]]\nport = 'c'\naction = 'drop'",
-                "f.toml, line 2: port = \"c\": no port of this switch",
+                "f.toml, line 2: port = \"c\": not a port of this switch",
             ),
             (&many.collect::<String>(), "f.toml, line 767: a switch runs at most 256 faults; remove some"),
         ] {
             let error = rules.with(&script(text), NOW).unwrap_err();
             assert!(error.starts_with(says), "{text}: {error}");
         }
-        assert_eq!(rules.without("two").unwrap_err(), "two: no fault of this name runs; name one of one");
+        assert_eq!(rules.without("two").unwrap_err(), "two: no running fault has this name; name one of one");
         let none = rules.without("one").unwrap();
-        assert_eq!(none.without("one").unwrap_err(), "one: no fault runs, so none can be removed");
+        assert_eq!(none.without("one").unwrap_err(), "one: no faults are running, so none can be removed");
     }
 }

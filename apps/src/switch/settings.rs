@@ -25,7 +25,7 @@ pub struct EgressRate {
 pub fn egress_rate(text: &str) -> Result<EgressRate, String> {
     let (port, rate) = text
         .rsplit_once('=')
-        .ok_or_else(|| format!("`{text}` has no `=`; write PORT=RATE, as in veth2=200M"))?;
+        .ok_or_else(|| format!("`{text}` has no `=`; write PORT=RATE, such as veth2=200M"))?;
     let port = port.parse().map_err(|wrong: datapath::port_spec::PortSpecError| wrong.to_string())?;
     Ok(EgressRate { port, rate: units::rate(rate)? })
 }
@@ -36,7 +36,7 @@ pub fn egress_rate(text: &str) -> Result<EgressRate, String> {
 /// What is not a number from 0 to 1.
 pub fn probability(text: &str) -> Result<Probability, String> {
     let number = text.parse().ok().and_then(Probability::new);
-    number.ok_or_else(|| format!("`{text}` is no probability; write a number from 0 to 1"))
+    number.ok_or_else(|| format!("`{text}` is not a probability; write a number from 0 to 1"))
 }
 
 /// `10ms`.
@@ -55,7 +55,7 @@ pub fn interval(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// What is not two sizes, the first not above the second, and a probability.
 pub fn red(text: &str) -> Result<Red, String> {
-    let wrong = || format!("`{text}` is no marking; write FROM:TO:P, as in 5K:200K:0.01");
+    let wrong = || format!("`{text}` is not a RED range; write FROM:TO:P, such as 5K:200K:0.01");
     let [from, to, most] = <[&str; 3]>::try_from(text.split(':').collect::<Vec<_>>()).map_err(|_| wrong())?;
     let red = Red { from: units::bytes(from)?, to: units::bytes(to)?, most: probability(most)? };
     if red.from <= red.to { Ok(red) } else { Err(wrong()) }
@@ -68,7 +68,7 @@ pub fn red(text: &str) -> Result<Red, String> {
 pub fn direct(text: &str) -> Result<Direct, String> {
     let (threshold, interval) = text
         .split_once(':')
-        .ok_or_else(|| format!("`{text}` has no `:`; write SIZE:TIME, as in 20K:100us"))?;
+        .ok_or_else(|| format!("`{text}` has no `:`; write SIZE:TIME, such as 20K:100us"))?;
     Ok(Direct::new(units::bytes(threshold)?, units::duration(interval)?))
 }
 
@@ -77,7 +77,7 @@ pub fn direct(text: &str) -> Result<Direct, String> {
 /// # Errors
 /// What is not a DSCP and two weights from 1 to 255.
 pub fn second_class(text: &str) -> Result<SecondClass, String> {
-    let wrong = || format!("`{text}` is no class; write DSCP:WEIGHT:WEIGHT, as in 26:1:3");
+    let wrong = || format!("`{text}` is not a class; write DSCP:WEIGHT:WEIGHT, such as 26:1:3");
     let [dscp, ordinary, second] =
         <[&str; 3]>::try_from(text.split(':').collect::<Vec<_>>()).map_err(|_| wrong())?;
     let dscp = dscp.parse().ok().filter(|dscp| *dscp < 64).ok_or_else(wrong)?;
@@ -137,7 +137,7 @@ pub fn rules(args: &Args) -> Result<Rules, Failure> {
 /// Where they contradict each other.
 pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
     if args.ports.len() < 2 {
-        return Err(Failure::usage("a switch needs two ports at least; give --port once for each"));
+        return Err(Failure::usage("a switch needs at least two ports; give --port once for each"));
     }
     for (index, port) in args.ports.iter().enumerate() {
         if args.ports[..index].contains(port) {
@@ -147,7 +147,7 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
     if let Some(unknown) = args.egress_rate.iter().find(|one| !args.ports.contains(&one.port)) {
         let port = &unknown.port;
         return Err(Failure::usage(format!(
-            "--egress-rate names `{port}`, which is no --port of this switch"
+            "--egress-rate names `{port}`, which is not a --port of this switch"
         )));
     }
     let direct = told(args)?;
@@ -172,7 +172,7 @@ pub fn warn_of_untold_rates(config: &SwitchConfig) {
         told.sort_unstable();
         let told: Vec<String> = told.iter().map(Rate::to_string).collect();
         tracing::warn!(
-            "HPCC INT and IFA can't tell {rate}, so such a port stamps neither; they can tell {}",
+            "HPCC INT and IFA cannot express {rate}, so a port of that rate writes neither; they can express {}",
             told.join(", ")
         );
     }
@@ -270,7 +270,7 @@ mod tests {
         for (line, says) in [
             ("--port a", "two ports"),
             ("--port a --port a", "given twice"),
-            ("--port a --port b --egress-rate c=1G", "no --port"),
+            ("--port a --port b --egress-rate c=1G", "not a --port"),
             ("--port a --port b --egress-rate c", "PORT=RATE"),
             ("--port a --port b --loss 2", "from 0 to 1"),
             ("--port a --port b --switch-id 4096", "4095"),

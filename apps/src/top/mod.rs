@@ -21,9 +21,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The command line of `ferroce top`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The process; without it all that can be observed
+    /// Process to observe [default: all that can be observed]
     pub pid: Option<u32>,
-    /// Between two updates, in s, or with a unit: 500ms
+    /// Time between two updates, in seconds or with a unit: 500ms
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = units::seconds)]
     pub interval: Duration,
 }
@@ -35,13 +35,13 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::run(
-            "ferroce top needs a terminal, and standard input or output is not one; use ferroce why --json",
+            "ferroce top needs a terminal, but standard input or output is not one; use ferroce why --json",
         ));
     }
     let (columns, lines) = terminal::size().map_err(|error| failed(&error))?;
     if columns < LEAST.0 || lines < LEAST.1 {
         return Err(Failure::run(format!(
-            "a terminal of {columns} x {lines}: ferroce top needs {} x {}; widen it, or use ferroce why",
+            "the terminal has {columns} x {lines} characters, but ferroce top needs {} x {}; enlarge it, or use ferroce why",
             LEAST.0, LEAST.1
         )));
     }

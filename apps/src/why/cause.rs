@@ -123,7 +123,7 @@ fn allowed(name: &str, difference: &Difference<'_>) -> Words {
         _ => (
             "A fenced request waited for the READs and atomics before it.".into(),
             vec![difference.round_trips()],
-            "fence only requests that use what a READ brings".into(),
+            "fence only requests that use the result of a READ".into(),
         ),
     }
 }
@@ -138,12 +138,12 @@ fn peer(name: &str, difference: &Difference<'_>) -> Words {
     );
     match name {
         "receiver-not-ready" => (
-            format!("{peer} had no receive posted, and asked to wait."),
+            format!("{peer} had no receive request posted and asked it to wait."),
             vec![counted(difference, "rnr_naks_received", "RNR NAKs"), Some(acknowledged)],
             format!("post receives earlier and more of them at {peer}; lower its min_rnr_timer"),
         ),
         "loss-recovery" => (
-            "It sent again what was lost on the way.".into(),
+            "It resent packets that were lost.".into(),
             vec![
                 counted(difference, "retransmitted", "packets sent again"),
                 counted(difference, "naks_received", "NAKs"),
@@ -157,7 +157,7 @@ fn peer(name: &str, difference: &Difference<'_>) -> Words {
             format!("check that the process at {peer} runs, and the path: ping -M do -s MTU {peer}"),
         ),
         _ => (
-            format!("All that is posted had left, and the answer of {peer} was on its way."),
+            format!("All posted requests had been sent, and the answer of {peer} was on its way."),
             vec![difference.round_trips(), Some(format!("{} requests are outstanding", pair.outstanding))],
             "keep more requests outstanding; if the round trip is long, look at the peer's CPU and the path"
                 .into(),
@@ -170,7 +170,7 @@ fn host(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     match name {
         "idle" => (
-            "Nothing was posted: it waited for the program.".into(),
+            "The program had posted nothing.".into(),
             vec![Some(format!("{} receives are posted", pair.receives))],
             "post the next requests before the last ones are done".into(),
         ),
@@ -185,7 +185,7 @@ fn host(name: &str, difference: &Difference<'_>) -> Words {
             "give the core a CPU of its own: progress = \"dedicated:CPU\", taskset for the others".into(),
         ),
         "turn" => (
-            "It could send, and the core had other things to do.".into(),
+            "It could send, but the core was busy with other work.".into(),
             vec![Some(format!(
                 "{} busy turns, {} idle ones",
                 difference.counted("busy_turns"),
@@ -194,9 +194,10 @@ fn host(name: &str, difference: &Difference<'_>) -> Words {
             "the core is the limit: use larger requests, or spread queue pairs over processes".into(),
         ),
         "port-full" => (
-            "The port took no more frames.".into(),
+            "The port accepted no more frames.".into(),
             vec![],
-            "the port is the limit: see its speed in ferroce info, and whether its peer takes frames".into(),
+            "the port is the limit: check its speed with ferroce info, and that its peer receives frames"
+                .into(),
         ),
         "pool-dry" => (
             "The port had no free packet buffer.".into(),
@@ -266,7 +267,7 @@ mod tests {
             assert!(!cause.remedy.contains("docs/"), "{}: {}", cause.name, cause.remedy);
         }
         let (says, evidence, _) = words("receiver-not-ready", &difference);
-        assert!(says.starts_with("10.0.0.2 had no receive posted"), "{says}");
+        assert!(says.starts_with("10.0.0.2 had no receive request posted"), "{says}");
         assert_eq!(evidence[0].as_deref(), Some("12 RNR NAKs on this device"));
     }
 }

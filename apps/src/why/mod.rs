@@ -25,15 +25,15 @@ const CAUSES: usize = 3;
 /// The command line of `ferroce why`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The process; without it all that can be observed
+    /// Process to observe [default: all that can be observed]
     pub pid: Option<u32>,
-    /// This queue pair only
+    /// Show only this queue pair
     #[arg(long, value_name = "NUMBER")]
     pub qp: Option<u32>,
-    /// How long to watch, in s, or with a unit: 500ms
+    /// Time to watch, in seconds or with a unit: 500ms
     #[arg(long = "for", value_name = "TIME", default_value = "1", value_parser = units::seconds)]
     pub time: Duration,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         answers.retain(|answer| answer.qpn == wanted);
         if answers.is_empty() {
             return Err(Failure::run(format!(
-                "queue pair {wanted}: no observed process has it; `ferroce why` without --qp shows those that there are"
+                "queue pair {wanted}: no observed process has it; `ferroce why` without --qp shows all queue pairs"
             )));
         }
     }
@@ -106,7 +106,7 @@ pub fn processes(pid: Option<u32>) -> Result<(Vec<ProcessStatus>, Vec<AttachErro
         (false, _) => Ok((found, silent)),
         (true, Some(error)) => Err(Failure::run(error.to_string())),
         (true, None) => Err(Failure::run(
-            "no process with an open Ferroce device of this user; start one, or run this as its user or as root",
+            "no process of this user has an open Ferroce device; start one, or run this as the process's user or as root",
         )),
     }
 }

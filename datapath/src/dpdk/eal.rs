@@ -65,7 +65,7 @@ pub enum EalError {
     },
     /// Hugepages are required and too few are free.
     #[error(
-        "{free_mb} MiB of hugepages are free and {need_mb} MiB are needed; \
+        "only {free_mb} MiB of hugepages are free, but {need_mb} MiB are needed; \
          `echo {} > /proc/sys/vm/nr_hugepages`, or run without hugepages", need_mb.div_ceil(2)
     )]
     NoHugepages {
@@ -75,7 +75,7 @@ pub enum EalError {
         free_mb: u64,
     },
     /// DPDK refused.
-    #[error("DPDK doesn't start ({errno}): {said}")]
+    #[error("DPDK does not start ({errno}): {said}")]
     Refused {
         /// DPDK's error number in words.
         errno: String,
@@ -84,7 +84,7 @@ pub enum EalError {
     },
     /// DPDK runs with other settings, which it takes only when it starts.
     #[error(
-        "DPDK runs already in this process, for an earlier device, {has}; this device wants {wants}, which DPDK takes \
+        "an earlier device started DPDK in this process {has}; this device needs {wants}, which DPDK accepts \
          only when it starts: {remedy}"
     )]
     Running {
@@ -96,15 +96,15 @@ pub enum EalError {
         remedy: &'static str,
     },
     /// An earlier start failed, and DPDK takes only one in a process.
-    #[error("DPDK failed to start earlier in this process, and can't be started twice: {0}")]
+    #[error("DPDK failed to start earlier in this process and cannot start again: {0}")]
     Before(Box<EalError>),
     /// DPDK runs in the parent, with which this process shares DPDK's memory: hugepages, or those of a port whose peer maps them.
     #[error(
-        "DPDK runs in the process that this one was forked from, in memory that both share; open the first device after the fork, or start a program"
+        "this process was forked from one that runs DPDK, and shares its memory; open the first device after the fork, or start a program"
     )]
     Forked,
     /// The system gives no thread to start DPDK on.
-    #[error("no thread to start DPDK on: {0}")]
+    #[error("cannot create the thread that starts DPDK: {0}")]
     NoThread(String),
 }
 
@@ -228,7 +228,7 @@ fn suits(running: &EalConfig, huge: bool, wanted: &EalConfig) -> Result<(), EalE
     }
     if wanted.memory_mb > running.memory_mb {
         let [has, wants] = [running, wanted].map(|config| format!("{} MiB of memory", config.memory_mb));
-        let remedy = "open the device that wants most first, or take fewer buffers";
+        let remedy = "open the device that needs most memory first, or set fewer buffers";
         return refused(format!("with {has}"), wants, remedy);
     }
     if wanted.shared && !running.shared {

@@ -385,7 +385,7 @@ impl Setup<'_> {
         if let Some(interface) = interface
             && let Err(error) = unprivileged::take_all_addresses(socket, interface.index)
         {
-            tracing::warn!("{}: it takes no frames for other addresses: {error}", self.spec);
+            tracing::warn!("{}: cannot receive frames for other addresses: {error}", self.spec);
         }
     }
 

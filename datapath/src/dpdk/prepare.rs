@@ -24,29 +24,29 @@ const TAP_MTU: u16 = 1500;
 #[derive(Clone, Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum PortError {
-    #[error("there is no interface `{name}`; there are: {existing}")]
+    #[error("no interface `{name}`; there are: {existing}")]
     NoInterface { name: String, existing: String },
-    #[error("interface `{name}` can't be used: {why}; {remedy}")]
+    #[error("cannot use interface `{name}`: {why}; {remedy}")]
     Interface { name: String, why: String, remedy: String },
-    #[error("{what} needs {needs}; run as root, or `setcap {}+ep` on ferroce and start the program by `ferroce run`, which hands it on", needs.to_lowercase())]
+    #[error("{what} needs {needs}; run as root, or `setcap {}+ep` on ferroce and start the program with `ferroce run`, which passes it on", needs.to_lowercase())]
     Permission { what: String, needs: &'static str },
-    #[error("an MTU of {given} doesn't fit port `{port}`: {limit}; {remedy}")]
+    #[error("an MTU of {given} does not fit port `{port}`: {limit}; {remedy}")]
     Mtu { port: String, given: u32, limit: String, remedy: String },
     #[error("socket `{socket}`: {why}; {remedy}")]
     Socket { socket: String, why: String, remedy: &'static str },
     #[error("capture file `{file}`: {why}")]
     File { file: String, why: String },
     #[error(
-        "no pool of {buffers} buffers of {room} bytes: {why}; take fewer buffers, or give DPDK more memory"
+        "cannot create a pool of {buffers} buffers of {room} bytes: {why}; set fewer buffers, or give DPDK more memory"
     )]
     Pool { buffers: u32, room: usize, why: String },
-    #[error("port `{port}` doesn't open: {step} fails ({errno}): {said}")]
+    #[error("port `{port}` does not open: {step} fails ({errno}): {said}")]
     Driver { port: String, step: &'static str, errno: String, said: String },
     #[error(
-        "port `{port}` can't be opened in a process forked from one with a device, where DPDK's threads and locks stay; start a program"
+        "cannot open port `{port}` in a process forked from one with a device, because DPDK's threads and locks are lost; start a program"
     )]
     Forked { port: String },
-    #[error("port `{port}` doesn't carry frames of {bytes} bytes: {why}")]
+    #[error("port `{port}` does not carry frames of {bytes} bytes: {why}")]
     SelfTest { port: String, bytes: usize, why: String },
 }
 
@@ -97,12 +97,12 @@ pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, 
 
 /// The MTU where no interface has one.
 fn mtu(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError> {
-    let remedy = "choose one within, 4500 for a path MTU of 4096";
+    let remedy = "choose an MTU in this range, 4500 for a path MTU of 4096";
     mtu_within(spec, config.mtu.unwrap_or(DEFAULT_MTU), MAX_MTU, remedy)
 }
 
 fn tap_mtu(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError> {
-    let remedy = "DPDK's tap takes no jumbo frames; a veth pair does";
+    let remedy = "use a veth pair: DPDK's tap driver does not support jumbo frames";
     mtu_within(spec, config.mtu.unwrap_or(TAP_MTU), TAP_MTU, remedy)
 }
 
@@ -151,7 +151,7 @@ fn usable_interface(name: &str) -> Result<Interface, PortError> {
         return Err(PortError::Interface { name: name.to_owned(), why: "it is down".into(), remedy });
     }
     if found.mac.0 == [0; 6] {
-        let remedy = "take one with an Ethernet address, as a veth or a NIC has".into();
+        let remedy = "use one with an Ethernet address, such as a veth or a NIC".into();
         let why = "it has no Ethernet address".into();
         return Err(PortError::Interface { name: name.to_owned(), why, remedy });
     }
@@ -174,9 +174,9 @@ fn tap(name: &str) -> Result<(), PortError> {
     if linux::interface(name).is_ok() && !linux::is_lasting_tap(name).unwrap_or(false) {
         return Err(PortError::Interface {
             name: name.to_owned(),
-            why: "it exists already, and is not a tap that a port can attach to".into(),
+            why: "it exists already and is not a tap that a port can attach to".into(),
             remedy: format!(
-                "choose another name, or make it by `ip tuntap add dev {name} mode tap multi_queue`"
+                "choose another name, or create it with `ip tuntap add dev {name} mode tap multi_queue`"
             ),
         });
     }
@@ -203,11 +203,11 @@ fn socket_place(socket: &str, role: SocketRole) -> Result<(), PortError> {
     let us = unsafe { libc::geteuid() };
     let directory = Path::new(socket).parent().unwrap_or(Path::new("/"));
     if !directory.is_dir() {
-        return Err(error(format!("there is no directory {}", directory.display()), "make it"));
+        return Err(error(format!("there is no directory {}", directory.display()), "create it"));
     }
     match std::fs::symlink_metadata(socket) {
         Ok(there) if !there.file_type().is_socket() => {
-            Err(error("it exists and is no socket".into(), "remove it, or choose another path"))
+            Err(error("it exists and is not a socket".into(), "remove it, or choose another path"))
         }
         Ok(there) if role == SocketRole::Auto && ![us, 0].contains(&there.uid()) => {
             let why = format!("it belongs to user {}, and this process to user {us}", there.uid());
@@ -250,7 +250,7 @@ pub(crate) fn path_mtu(ip_mtu: u16) -> Mtu {
 
 /// A memif's messages can't be passed on.
 pub(super) fn relay_failed(spec: &PortSpec, error: &std::io::Error) -> PortError {
-    let (said, errno) = ("see whether the temporary directory is writable".into(), error.to_string());
+    let (said, errno) = ("check that the temporary directory is writable".into(), error.to_string());
     PortError::Driver { port: spec.to_string(), step: "passing messages to its driver", errno, said }
 }
 

@@ -15,7 +15,7 @@ pub(super) fn driver_side(spec: &PortSpec) -> Result<Option<(SocketRole, String)
     let role = match (role, listens(socket)) {
         (SocketRole::Auto | SocketRole::Client, true) => SocketRole::Client,
         (SocketRole::Client, false) => {
-            return Err(error("nobody listens there".into(), "start the server first"));
+            return Err(error("no server listens there".into(), "start the server first"));
         }
         (SocketRole::Server, true) => {
             let remedy = "be its client, or choose another path";

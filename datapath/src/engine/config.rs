@@ -27,7 +27,7 @@ pub enum Progress {
 
 /// A text that names no [`Progress`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("progress {0:?}: write inline, adaptive, dedicated or dedicated:CPU")]
+#[error("progress {0:?}: no such mode; write inline, adaptive, dedicated or dedicated:CPU")]
 pub struct ProgressError(pub String);
 
 impl FromStr for Progress {
@@ -94,15 +94,15 @@ pub struct CoreConfig {
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum StartError {
-    #[error("CPU {core} can't be pinned to: this process may use {allowed}")]
+    #[error("cannot pin to CPU {core}: this process may use {allowed}")]
     Cpu { core: usize, allowed: String },
     #[error("{given} queue pairs: a core has at most {limit}")]
     TooManyQps { given: u32, limit: usize },
-    #[error("a thread for the core of port {port}: {error}")]
+    #[error("cannot create a thread for the core of port {port}: {error}")]
     Thread { port: String, error: std::io::Error },
     #[error("port {port}: {error}")]
     Siblings { port: String, error: crate::siblings::JoinError },
-    #[error("port {port} shares a Linux interface, whose neighbours can't be read: {error}")]
+    #[error("cannot read the neighbours of the Linux interface that port {port} shares: {error}")]
     Netlink { port: String, error: std::io::Error },
 }
 
@@ -121,12 +121,12 @@ pub struct Stopped {
 #[allow(missing_docs)]
 pub enum ResolveError {
     #[error(
-        "no answer from {address} by {protocol} on port {port} after {tries} tries: check its address, that it runs, and that both ports are on one network"
+        "no answer from {address} by {protocol} on port {port} after {tries} tries; check the address, that the host is up, and that both ports are on one network"
     )]
     NoAnswer { address: IpAddr, protocol: &'static str, port: String, tries: u32 },
     #[error("no route to {address} from port {port}: {reason}")]
     NoRoute { address: IpAddr, port: String, reason: String },
-    #[error("port {port} already resolves {limit} addresses: try again")]
+    #[error("port {port} already resolves {limit} addresses; try again")]
     Busy { port: String, limit: usize },
     #[error(transparent)]
     Stopped(#[from] Stopped),

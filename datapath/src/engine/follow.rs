@@ -73,7 +73,7 @@ impl Followed {
                 Ok(Asked::Known(mac)) => {
                     let changed = endpoint.redirect(peer, mac);
                     if changed > 0 {
-                        tracing::info!("{peer} has moved: its packets go to {mac} now");
+                        tracing::info!("{peer} has moved to {mac}");
                     }
                     if changed == Endpoint::REDIRECTS {
                         is_more = true;

@@ -193,7 +193,7 @@ impl Engine {
             let (name, subscribers) = (self.name.clone(), self.subscribers.clone());
             let watch = self.interface.map(|index| link::LinkWatch::start(name, index, subscribers));
             watch.transpose().unwrap_or_else(|error| {
-                tracing::warn!("{}: its link is not watched: {error}", self.name);
+                tracing::warn!("{}: cannot watch its link: {error}", self.name);
                 None
             })
         });

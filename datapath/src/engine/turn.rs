@@ -142,7 +142,7 @@ impl Station {
 
     /// After a defect: fails all queue pairs and hands out their completions. Each step may panic too, and the others are done still.
     pub(super) fn give_up(&mut self, now: Instant, reason: &str) {
-        tracing::error!("{}: {reason}; its queue pairs end in error, other devices go on", self.name);
+        tracing::error!("{}: {reason}; its queue pairs fail, other devices are not affected", self.name);
         let attempt = |step: &mut dyn FnMut()| _ = catch_unwind(AssertUnwindSafe(step));
         for qpn in self.queues.queue_pairs() {
             attempt(&mut || _ = self.endpoint.modify_qp(now, qpn, Modify::Error));

@@ -64,7 +64,7 @@ mod real {
             libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &mut length)
         };
         if asked == 0 && error != 0 {
-            tracing::warn!("the port's socket: {}", io::Error::from_raw_os_error(error));
+            tracing::warn!("cannot wake the port's socket: {}", io::Error::from_raw_os_error(error));
         }
     }
 

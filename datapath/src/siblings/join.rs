@@ -23,18 +23,20 @@ const LOOK: Duration = Duration::from_millis(1);
 #[allow(missing_docs)]
 pub enum JoinError {
     #[error(
-        "user {theirs} uses the interface (process {process}), and this process belongs to user {ours}: the processes of an interface belong to one user; run as that user, or on another interface"
+        "user {theirs} uses the interface (process {process}), but this process belongs to user {ours}; run as that user, or use another interface"
     )]
     User { theirs: u32, ours: u32, process: i32 },
-    #[error("{MEMBERS} processes use the interface, or did 4 s ago: it is shared by no more; end one")]
+    #[error(
+        "{MEMBERS} processes use the interface or have used it in the last 4 s, which is the limit; end one"
+    )]
     Full,
-    #[error("process {process}, which shares the interface, does not answer for 6 s; continue or end it")]
+    #[error("process {process}, which shares the interface, has not answered for 6 s; continue or end it")]
     Silent { process: i32 },
     #[error(
-        "process {process}, which shares the interface, refuses this one: is it of another version? end it"
+        "process {process}, which shares the interface, refuses this process; end it, or run the same version"
     )]
     Refused { process: i32 },
-    #[error("cannot meet the interface's other processes: {0}")]
+    #[error("cannot connect to the other processes of the interface: {0}")]
     System(#[from] io::Error),
 }
 

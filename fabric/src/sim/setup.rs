@@ -176,35 +176,35 @@ pub struct Setup {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum SetupError {
-    #[error("no flow: there is nothing to run")]
+    #[error("there are no flows; add one")]
     NoFlow,
-    #[error("flow {flow} goes from host {from} to host {to}: hosts are 0 to {last}, and not the same")]
+    #[error("flow {flow} goes from host {from} to host {to}: give two different hosts from 0 to {last}")]
     Hosts { flow: usize, from: u32, to: u32, last: u32 },
     #[error("flow {flow} has no bytes")]
     Empty { flow: usize },
-    #[error("flow {flow} has {bytes} bytes: a flow of an endpoint has 2^36 at most")]
+    #[error("flow {flow} has {bytes} bytes: a flow between endpoints has at most 2^36")]
     Long { flow: usize, bytes: u64 },
-    #[error("flow {flow} has DSCP {dscp}: 0 to 63")]
+    #[error("flow {flow} has DSCP {dscp}: give 0 to 63")]
     Dscp { flow: usize, dscp: u8 },
-    #[error("a link of {bps} bit/s: telemetry tells whole Gb/s, from 1 to 1000")]
+    #[error("a link of {bps} bit/s: telemetry expresses only whole Gb/s from 1 to 1000")]
     Rate { bps: u64 },
-    #[error("there is no way from switch {switch} to host {host}")]
+    #[error("there is no path from switch {switch} to host {host}")]
     Unreachable { switch: usize, host: usize },
     #[error("congestion control: {0}")]
     Algorithm(String),
-    #[error("{what}: {value} is out of 0 to 1")]
+    #[error("{what}: {value} is not within 0 to 1")]
     Share { what: &'static str, value: String },
     #[error("RED marks from {from} to {to} waiting bytes: the first must not be above the second")]
     Red { from: u64, to: u64 },
-    #[error("packets of {payload} bytes: an endpoint's MTU is 256, 512, 1024, 2048 or 4096")]
+    #[error("packets of {payload} bytes: the MTU of an endpoint is 256, 512, 1024, 2048 or 4096")]
     Mtu { payload: u32 },
-    #[error("the model of hosts has no {what}: run endpoints")]
+    #[error("model hosts do not support {what}; use endpoints")]
     Model { what: &'static str },
-    #[error("requests of {bytes} bytes, {depth} at once: 1 to 2^30 bytes, 1 to 4096 requests")]
+    #[error("requests of {bytes} bytes, {depth} at once: give 1 to 2^30 bytes and 1 to 4096 requests")]
     Requests { bytes: u32, depth: u32 },
-    #[error("telemetry as Linux stamps it is IOAM: choose format=ioam")]
+    #[error("Linux writes telemetry only as IOAM: choose format=ioam")]
     LinuxIoam,
-    #[error("flow {flow} does not end, and nothing more happens: {state}")]
+    #[error("flow {flow} is stuck: no event is left ({state})")]
     Silence { flow: usize, state: String },
     #[error("flow {flow}: {why}")]
     Failed { flow: usize, why: String },

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn ferroce_set_congestion(qp: *mut ibv_qp, choice: *const 
         })?;
         let mut inner = whole.lock();
         if matches!(inner.qp.query()?.state, verbs::State::ReadyToSend | verbs::State::SendQueueDrained) {
-            tracing::warn!("ferroce_set_congestion: the queue pair is in RTS");
+            tracing::warn!("ferroce_set_congestion: the queue pair is in RTS; call it before RTS");
             return Err(INVALID);
         }
         inner.congestion = Some(rule.congestion);

@@ -18,7 +18,7 @@ use verbs::{
 unsafe fn path(context: *mut ibv_context, qpn: Qpn, peer: u32, wanted: &ibv_qp_attr) -> Result<Path, Errno> {
     let address = &wanted.ah_attr;
     if address.is_global == 0 {
-        tracing::warn!("ibv_modify_qp: RoCE needs a GID: is_global is 0");
+        tracing::warn!("ibv_modify_qp: RoCE needs a GID, but is_global is 0");
         return Err(INVALID);
     }
     // SAFETY: passed on.
@@ -28,7 +28,7 @@ unsafe fn path(context: *mut ibv_context, qpn: Qpn, peer: u32, wanted: &ibv_qp_a
     // SAFETY: any 16 bytes are a GID.
     let destination = ip_of(unsafe { address.grh.dgid.raw });
     if source.is_ipv4() != destination.is_ipv4() {
-        tracing::warn!("ibv_modify_qp: GID {source} can't reach {destination}: choose another GID index");
+        tracing::warn!("ibv_modify_qp: GID {source} cannot reach {destination}; choose another GID index");
         return Err(INVALID);
     }
     // The hop limit is the route's, whatever the program says, as the kernel does it. A VLAN's priority is the service level.
@@ -58,7 +58,7 @@ unsafe fn to_rtr(
     let path = unsafe { path(context, qpn, wanted.dest_qp_num, wanted) }?;
     let mtu = mtu_of(wanted.path_mtu)?;
     if mtu > info.mtu {
-        tracing::warn!("ibv_modify_qp: the port carries a path MTU of {}", info.mtu.bytes());
+        tracing::warn!("ibv_modify_qp: the port carries a path MTU of at most {}", info.mtu.bytes());
         return Err(INVALID);
     }
     Ok(Modify::ReadyToReceive(RtrSettings {

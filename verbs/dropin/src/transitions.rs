@@ -130,7 +130,9 @@ impl Rule {
         });
         rule.ok_or_else(|| {
             let service = qp.service();
-            tracing::warn!("ibv_modify_qp: a {service:?} queue pair can't go from {from:?} to state {to}");
+            tracing::warn!(
+                "ibv_modify_qp: a {service:?} queue pair cannot change from {from:?} to state {to}"
+            );
             INVALID
         })
     }
@@ -145,7 +147,7 @@ impl Rule {
         if missing | foreign == 0 {
             return Ok(());
         }
-        tracing::warn!("ibv_modify_qp: attributes {missing:#x} are missing, {foreign:#x} have no place here");
+        tracing::warn!("ibv_modify_qp: attributes {missing:#x} are missing, {foreign:#x} are not allowed");
         Err(INVALID)
     }
 }

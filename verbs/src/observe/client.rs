@@ -24,17 +24,15 @@ const LONGEST: usize = 256 << 20;
 #[derive(Debug, Error)]
 pub enum AttachError {
     /// No such process.
-    #[error(
-        "process {0}: it does not exist; `ferroce why` without a number shows those that can be observed"
-    )]
+    #[error("process {0} does not exist; `ferroce why` without a number shows those that can be observed")]
     NoProcess(u32),
     /// A process without a socket.
     #[error(
-        "process {0}: it has no open Ferroce device, or another runtime folder; start both with the same XDG_RUNTIME_DIR"
+        "process {0} has no open Ferroce device, or uses another runtime folder; start both with the same XDG_RUNTIME_DIR"
     )]
     NotFerroce(u32),
     /// A process of another user.
-    #[error("process {pid}: it belongs to user {owner}; run this as that user or as root")]
+    #[error("process {pid} belongs to user {owner}; run this as that user or as root")]
     OtherUser {
         /// The process.
         pid: u32,
@@ -43,7 +41,7 @@ pub enum AttachError {
     },
     /// A report that this program can't read.
     #[error(
-        "process {pid}: it reports in format {found} and this is a ferroce of format {FORMAT}; use the ferroce of its version, {version}"
+        "process {pid} reports in format {found}, but this ferroce reads format {FORMAT}; use ferroce {version}, the process's version"
     )]
     Version {
         /// The process.
@@ -54,13 +52,13 @@ pub enum AttachError {
         version: String,
     },
     /// It listens and does not answer.
-    #[error("process {0}: it does not answer within 3 s; if it is stopped, continue it: kill -CONT {0}")]
+    #[error("process {0} does not answer within 3 s; if it is stopped, continue it: kill -CONT {0}")]
     Silent(u32),
     /// Its report is longer than one of 262,144 queue pairs.
-    #[error("process {0}: its report is longer than 256 MiB; it has more queue pairs than can be observed")]
+    #[error("process {0}: its report is longer than 256 MiB; run it with fewer queue pairs")]
     TooLong(u32),
     /// It ended while it was read.
-    #[error("process {0}: it ended while it was read; start it again")]
+    #[error("process {0} ended while its report was read; start it again")]
     Ended(u32),
     /// The system refused it.
     #[error("process {pid}: {error}; try again")]

@@ -20,7 +20,7 @@ pub enum FolderError {
         error: std::io::Error,
     },
     /// Another user could have put sockets there.
-    #[error("{path}: it has mode {mode:o} and owner {owner}, instead of 700 and {user}; remove it")]
+    #[error("{path}: mode {mode:o} and owner {owner} instead of 700 and {user}; remove it")]
     Open {
         /// The folder.
         path: PathBuf,

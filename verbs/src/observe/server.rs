@@ -44,7 +44,7 @@ pub(crate) fn publish(device: &Arc<Inner>) {
         match Server::start() {
             Ok(started) => *server = Some(started),
             Err(reason) => {
-                tracing::debug!("{}: observers can't attach: {reason}", device.info.port);
+                tracing::debug!("{}: observers cannot attach: {reason}", device.info.port);
                 return;
             }
         }

@@ -106,7 +106,7 @@ impl Control {
             }
             if patience.is_some_and(|patience| since.elapsed() > patience) {
                 return Err(Failure::run(format!(
-                    "the other side did not answer within {} s; see what it says, and start both again",
+                    "the other side did not answer within {} s; check its output and start both again",
                     patience.unwrap_or_default().as_secs()
                 )));
             }
@@ -152,9 +152,9 @@ impl Control {
 }
 
 fn broken(error: std::io::Error) -> Failure {
-    Failure::run(format!("the control connection broke: {error}; see what the other side says"))
+    Failure::run(format!("the control connection broke: {error}; check the other side's output"))
 }
 
 fn closed() -> Failure {
-    Failure::run("the other side closed the control connection; see what it says there")
+    Failure::run("the other side closed the control connection; check its output")
 }

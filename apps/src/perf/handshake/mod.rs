@@ -175,7 +175,7 @@ impl Handshake for JsonLines {
                 .map_err(|_| foreign())
                 .and_then(|plan| judge(&plan).map(|()| plan)),
             Message::Hello { ferroce_perf, release, .. } => Err(Failure::run(format!(
-                "the client (ferroce {release}) speaks version {ferroce_perf} of the control connection, the server \
+                "the client (ferroce {release}) uses version {ferroce_perf} of the control protocol, the server \
                  (ferroce {}) version {VERSION}; run the same ferroce on both sides",
                 env!("CARGO_PKG_VERSION")
             ))),
@@ -310,13 +310,13 @@ impl Pause {
 
 fn foreign() -> Failure {
     Failure::run(
-        "what answers is no ferroce of this version; check -p, and run the same ferroce on both sides",
+        "the server is not a ferroce of this version; check -p, and run the same ferroce on both sides",
     )
 }
 
 fn out_of_step(message: &Message, expected: &str) -> Failure {
     Failure::run(format!(
-        "the other side said `{}` where `{expected}` was due; run the same ferroce on both sides",
+        "the other side sent `{}` instead of `{expected}`; run the same ferroce on both sides",
         message.name()
     ))
 }

@@ -53,7 +53,7 @@ impl Pingpong {
         let is_pingpong = plan.tool.verb == Verb::Send && plan.tool.kind == Kind::Latency;
         if !is_pingpong || plan.sizes.len() > 1 || !matches!(plan.amount, Amount::Messages(_)) {
             return Err(Failure::usage(
-                "ibv_rc_pingpong and its siblings go with send-lat, one -s and an -n; give both sides the same",
+                "--handshake pingpong works with send-lat, one -s and an -n; give both sides the same values",
             ));
         }
         Ok(Self { control, plan, is_client, line: [0; LINE_BYTES] })
@@ -63,8 +63,11 @@ impl Pingpong {
         self.control.wait_bytes(LINE_BYTES, Some(self.control.patience), idle)?;
         let line: Vec<u8> = self.control.pending.drain(..LINE_BYTES).collect();
         let asked = Mtu::ALL.into_iter().find(|mtu| Some(mtu.bytes()) == self.plan.mtu);
-        parse(&line, asked.unwrap_or(Mtu::M1024))
-            .ok_or_else(|| Failure::run("the other side is no ibv_rc_pingpong: its address can't be read"))
+        parse(&line, asked.unwrap_or(Mtu::M1024)).ok_or_else(|| {
+            Failure::run(
+                "cannot read the other side's address: it is not ibv_rc_pingpong; run that tool there",
+            )
+        })
     }
 }
 

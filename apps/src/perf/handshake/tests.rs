@@ -112,7 +112,7 @@ fn strangers_are_told_so() {
         let (mut client, mut server) = raw();
         client.write_all(said.as_bytes()).unwrap();
         let refused = server.agree(&mut |_| Ok(()), &mut quiet).unwrap_err().to_string();
-        assert!(refused.contains("no ferroce of this version"), "{said}: {refused}");
+        assert!(refused.contains("not a ferroce of this version"), "{said}: {refused}");
     }
 }
 
@@ -123,7 +123,7 @@ fn a_line_has_a_limit() {
     let flood = vec![b'x'; LONGEST_LINE * 4];
     // The server may hang up before all of it is out.
     let _ = client.write_all(&flood);
-    assert!(there.join().unwrap().to_string().contains("no ferroce"));
+    assert!(there.join().unwrap().to_string().contains("not a ferroce"));
 }
 
 #[test]
@@ -142,10 +142,10 @@ fn out_of_step_is_named() {
     let (mut client, mut server) = pair();
     server.send(&Message::Reached(4)).unwrap();
     let wrong = client.barrier(1, &mut quiet).unwrap_err().to_string();
-    assert!(wrong.contains("said `reached`"), "{wrong}");
+    assert!(wrong.contains("sent `reached`"), "{wrong}");
     server.send(&Message::Reached(1)).unwrap();
     let wrong = client.wait_outcome(&mut quiet).unwrap_err().to_string();
-    assert!(wrong.contains("`outcome` was due"), "{wrong}");
+    assert!(wrong.contains("instead of `outcome`"), "{wrong}");
 }
 
 #[test]

@@ -40,13 +40,13 @@ impl Meeting {
         let error = |why: String, remedy| PortError::Socket { socket: name.to_owned(), why, remedy };
         let taken = "choose another path, or be its client";
         match (socket::connect(path), wanted) {
-            (Ok(_), SocketRole::Server) => return Err(error("somebody listens on it already".into(), taken)),
+            (Ok(_), SocketRole::Server) => return Err(error("a server listens on it already".into(), taken)),
             (Ok(peer), SocketRole::Auto | SocketRole::Client) => {
                 return Ok(Self::Client { peer: peer.into() });
             }
             (Err(_), SocketRole::Client) => {
                 return Err(error(
-                    "nobody listens on it".into(),
+                    "no server listens on it".into(),
                     "start the server first, or leave `,client` out",
                 ));
             }
@@ -70,7 +70,7 @@ impl Meeting {
 
 fn remove_dead(path: &Path) -> io::Result<()> {
     if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Err(io::Error::other("it exists and is no socket"));
+        return Err(io::Error::other("it exists and is not a socket"));
     }
     std::fs::remove_file(path)
 }

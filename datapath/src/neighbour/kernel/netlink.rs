@@ -62,7 +62,7 @@ impl Netlink {
             }
             ControlFlow::Break(())
         })?;
-        hop.unwrap_or_else(|| Err(io::Error::other("the kernel named no route")))
+        hop.unwrap_or_else(|| Err(io::Error::other("the kernel returned no route")))
     }
 
     pub(super) fn neighbour(&mut self, address: IpAddr, index: u32) -> io::Result<Option<Mac>> {
@@ -149,7 +149,7 @@ fn gateway(route: &RouteMessage, address: IpAddr, index: u32) -> io::Result<IpAd
         _ => None,
     });
     if by != Some(index) {
-        return Err(io::Error::other("the kernel's route goes by another interface"));
+        return Err(io::Error::other("the kernel's route uses another interface"));
     }
     let gateway = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Gateway(RouteAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),

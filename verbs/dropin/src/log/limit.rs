@@ -56,7 +56,7 @@ impl<S: Subscriber> Layer<S> for Limit {
         drop(places);
         if let Some(left_out @ 1..) = admitted {
             // A program may have closed its standard error.
-            let _ = writeln!(io::stderr(), "{left_out} lines like the next were left out");
+            let _ = writeln!(io::stderr(), "{left_out} lines like the next were suppressed");
         }
         admitted.is_some()
     }

@@ -159,7 +159,7 @@ impl Perftest {
             Ok(version) if version >= OLDEST => {}
             Ok(version) => {
                 return Err(Failure::run(format!(
-                    "the other side's perftest speaks version {version}, older than {OLDEST}; update it"
+                    "the other side's perftest has version {version}, which is older than {OLDEST}; update it"
                 )));
             }
             Err(_) => return Err(out_of_step("its version")),
@@ -169,7 +169,7 @@ impl Perftest {
         let wander = wander.try_into().map_or(u32::MAX, u32::from_be_bytes);
         if wander > WANDER && self.plan.largest() < u64::from(wander) {
             return Err(Failure::run(format!(
-                "the other side's pages have {wander} bytes, and short messages wander over one; give -s {wander} or more"
+                "the other side moves short messages within a page of {wander} bytes, which is not supported; give -s {wander} or more"
             )));
         }
         let asked = Mtu::ALL.into_iter().find(|mtu| Some(mtu.bytes()) == self.plan.mtu).unwrap_or(Mtu::M4096);
@@ -275,7 +275,7 @@ impl Handshake for Perftest {
         };
         if !theirs.iter().enumerate().all(in_a_row) {
             return Err(Failure::run(
-                "the other side's buffers do not follow each other in steps of -s; give a -s that is a multiple of 64, or -q 1",
+                "the other side's buffers are not -s bytes apart; give a -s that is a multiple of 64, or -q 1",
             ));
         }
         let buffer = RemoteBuffer {
@@ -381,7 +381,7 @@ impl Perftest {
 
 fn out_of_step(what: &str) -> Failure {
     Failure::run(format!(
-        "the other side is no perftest, or runs another test: {what} can't be read; run the same tool with the same flags there"
+        "cannot read {what}: the other side is not perftest or runs another test; run the same tool with the same flags there"
     ))
 }
 

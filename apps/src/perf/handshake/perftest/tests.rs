@@ -148,7 +148,7 @@ fn both_sides_keep_step_in_every_tool() {
 #[test]
 fn strangers_and_old_versions_are_told_so() {
     for (said, part) in [
-        (b"GET / HTTP/1.1\r\n", "its version can't be read"),
+        (b"GET / HTTP/1.1\r\n", "cannot read its version"),
         (b"5.33\0\0\0\0\0\0\0\0\0\0\0\0", "older than 5.7"),
     ] {
         let (mut stock, control) = connection();

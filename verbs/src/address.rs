@@ -1,4 +1,4 @@
-//! Datagrams: where they go.
+//! Address handles: the destinations of datagrams.
 
 use crate::device::Inner;
 use crate::{Error, ProtectionDomain};
@@ -8,7 +8,8 @@ use roce::{AddressId, PdId, Qpn};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A way to another port, for datagrams of one protection domain.
+/// An address handle: the complete headers of datagrams to another port, for the queue pairs of one protection
+/// domain.
 #[derive(Debug)]
 pub struct AddressHandle {
     device: Arc<Inner>,
@@ -20,14 +21,13 @@ pub struct AddressHandle {
 /// How packets travel to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressOptions {
-    /// Which of the device's addresses they come from; `None`: the one that [reaches](crate::DeviceInfo::gid_towards) the
-    /// destination.
+    /// The GID index of the source address. With `None`, the address that [reaches](crate::DeviceInfo::gid_towards) the destination.
     pub gid_index: Option<usize>,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
     /// IPv4 TTL or IPv6 hop limit.
     pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits. Unless it is 0 it chooses the UDP source port, over IPv4 too; else both addresses do.
+    /// IPv6 flow label, 20 bits. It selects the UDP source port, over IPv4 as well. If it is 0, the two addresses select the port.
     pub flow_label: u32,
 }
 
@@ -38,10 +38,10 @@ impl Default for AddressOptions {
 }
 
 impl ProtectionDomain {
-    /// Finds the way to `destination`. Waits for the neighbour's answer, 3 s at most.
+    /// Creates an address handle for `destination`. Waits up to 3 s for the neighbour's answer.
     ///
     /// # Errors
-    /// Returns an error if it can't be reached, the device has no such GID, one handle too many, or the core has stopped.
+    /// Returns an error if the destination cannot be reached, the device has no such GID or too many handles, or the core has stopped.
     pub fn address(&self, destination: IpAddr, options: &AddressOptions) -> Result<AddressHandle, Error> {
         let info = &self.device.info;
         let index = options.gid_index.unwrap_or_else(|| info.gid_towards(destination));
@@ -65,7 +65,8 @@ impl ProtectionDomain {
 }
 
 impl AddressHandle {
-    /// A queue pair there. With the top bit of `queue_key` set the sender's own key is sent.
+    /// Returns the destination of a queue pair at this address. If the top bit of `queue_key` is set, datagrams carry
+    /// the sender's own key.
     #[must_use]
     pub fn to(&self, qpn: Qpn, queue_key: u32) -> Datagram {
         Datagram { address: self.id, qpn, queue_key }
@@ -77,7 +78,7 @@ impl AddressHandle {
         self.path
     }
 
-    /// Whether datagrams of queue pairs of `pd` may use it.
+    /// Returns whether datagrams of `pd`'s queue pairs may use it.
     #[must_use]
     pub fn is_of(&self, pd: &ProtectionDomain) -> bool {
         self.pd == pd.pd && Arc::ptr_eq(&self.device, &pd.device)

@@ -1,4 +1,4 @@
-//! Sleeping until a completion comes.
+//! Completion channels: they let a thread sleep until a completion arrives.
 
 use crate::{CompletionQueue, Device, Error};
 use datapath::engine::Notifier;
@@ -8,17 +8,17 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 /// A descriptor that becomes readable when an armed completion queue has a completion: for `poll`, `epoll`, or
-/// [`wait`](Self::wait). Clones are the same channel, and several queues may ring on it.
+/// [`wait`](Self::wait). Clones share the channel, and several completion queues may be bound to it.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
     descriptor: Arc<EventFd>,
 }
 
 impl Device {
-    /// Makes a channel.
+    /// Creates a channel.
     ///
     /// # Errors
-    /// Returns an error if the process has no descriptor left.
+    /// Returns an error if the process has no file descriptor left.
     pub fn create_channel(&self) -> Result<CompletionChannel, Error> {
         let descriptor = EventFd::new(libc::EFD_SEMAPHORE);
         let descriptor = descriptor.map_err(|error| Error::Descriptor(error.to_string()))?;
@@ -27,11 +27,11 @@ impl Device {
 }
 
 impl CompletionChannel {
-    /// Takes one event from the descriptor, and waits for it where the descriptor blocks, as it does unless the program
-    /// changed that. [`CompletionQueue::take_event`] says whose it is.
+    /// Takes one event from the descriptor, and waits for it if the descriptor is blocking, which is the default.
+    /// [`CompletionQueue::take_event`] then finds the queue that it belongs to.
     ///
     /// # Errors
-    /// A signal, or `WouldBlock` where the descriptor doesn't block and there is none.
+    /// Returns an error if a signal arrives, or `WouldBlock` if the descriptor is non-blocking and there is no event.
     pub fn wait(&self) -> io::Result<()> {
         self.descriptor.take()
     }
@@ -50,7 +50,7 @@ impl AsRawFd for CompletionChannel {
 }
 
 impl CompletionQueue {
-    /// Has the queue ring on `channel` when it is armed, for good.
+    /// Binds the queue to `channel`: each armed notification wakes it. The binding is permanent.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -62,9 +62,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Asks for an event with the next completion; with `solicited_only`, the next that the peer solicited or that is an
-    /// error. One event for each call at most. Poll the queue after this and before waiting: what came earlier makes no
-    /// event. Without a channel nothing happens.
+    /// Requests an event for the next completion; with `solicited_only`, for the next one that the peer solicited or that is an error. Each
+    /// call causes at most one event. Poll the queue between this call and waiting, because earlier completions cause no event. Does
+    /// nothing if the queue has no channel.
     pub fn arm(&self, solicited_only: bool) {
         if let Some(notifier) = &self.notifier {
             notifier.arm(solicited_only);
@@ -73,8 +73,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Rings no more, and takes those events back that no thread took. Returns how many of them a thread has read from the
-    /// channel's descriptor and not yet [taken](Self::take_event): it will find none. Dropping the queue does this too.
+    /// Unbinds the queue and withdraws its events that no thread has taken. Returns the number of events that a thread has read from the
+    /// channel's descriptor but not yet [taken](Self::take_event): that thread will find none. Dropping the queue does the same.
     pub fn leave_channel(&mut self) -> u32 {
         let Some(notifier) = self.notifier.take() else { return 0 };
         notifier.disarm();
@@ -83,7 +83,7 @@ impl CompletionQueue {
         notifier.take_back()
     }
 
-    /// Takes one event of this queue, where there is one.
+    /// Takes one event of this queue. Returns whether there was one.
     pub fn take_event(&self) -> bool {
         self.notifier.as_ref().is_some_and(|notifier| notifier.take())
     }

@@ -6,13 +6,14 @@ use datapath::engine::{CqRing, Notifier, Station, Stopped};
 use roce::{CqId, Qpn};
 use std::sync::Arc;
 
-/// Polls that find nothing before [`CompletionQueue::wait`] gives the CPU up each time.
+/// Empty polls after which [`CompletionQueue::wait`] yields the CPU between polls.
 const SPINS: u32 = 64;
 
-/// Polls in a row that find completions and leave an inline core alone: who takes them one by one has its core run all the same.
+/// Successive polls that may return completions without running an inline core. The limit keeps the core running for a caller that polls
+/// one completion at a time.
 const POLLS_WITHOUT_TURN: u8 = 16;
 
-/// A completion queue. One thread at a time polls it.
+/// A completion queue. Only one thread may poll it at a time.
 #[derive(Debug)]
 pub struct CompletionQueue {
     ring: CqRing,
@@ -21,7 +22,7 @@ pub struct CompletionQueue {
     pub(crate) handle: Arc<CqHandle>,
 }
 
-/// The queue in the core. It goes when nobody polls it and no queue pair serves it any more.
+/// The queue in the core. It is destroyed when neither a poller nor a queue pair holds it.
 #[derive(Debug)]
 pub(crate) struct CqHandle {
     pub(crate) device: Arc<Inner>,
@@ -42,11 +43,11 @@ impl CompletionQueue {
         &self.handle
     }
 
-    /// Moves up to `into.len()` completions out, oldest first, and gives how many. Never waits. With an inline core
-    /// it runs one turn first where there are none yet.
+    /// Moves up to `into.len()` completions into `into`, oldest first, and returns their number. Never waits. If
+    /// there are none, an inline core runs one turn first.
     ///
     /// # Errors
-    /// Returns an error if the queue overflowed (once what it holds has been polled), or the core has stopped.
+    /// Returns an error if the queue overflowed or the core has stopped, once all earlier completions are polled.
     pub fn poll(&mut self, into: &mut [Completion]) -> Result<usize, PollError> {
         let most = into.len();
         let mut free = into.iter_mut();
@@ -57,8 +58,8 @@ impl CompletionQueue {
         })
     }
 
-    /// Hands up to `most` completions to `take`, oldest first, and returns how many. Their work queues have room for other requests
-    /// when it returns. Otherwise as [`poll`](Self::poll).
+    /// Passes up to `most` completions to `take`, oldest first, and returns their number. Afterwards, their work queues have room for new
+    /// requests. Otherwise like [`poll`](Self::poll).
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
@@ -82,7 +83,7 @@ impl CompletionQueue {
         Ok(found)
     }
 
-    /// A core that stops hands out completions before: they are there when it says so, and `error` comes after them.
+    /// A core delivers all completions before it reports that it has stopped, so `error` comes after them.
     #[cold]
     fn poll_last(
         &mut self,
@@ -96,7 +97,7 @@ impl CompletionQueue {
         }
     }
 
-    /// The next completion, if there is one.
+    /// Returns the next completion, if there is one.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
@@ -106,7 +107,7 @@ impl CompletionQueue {
         Ok(next)
     }
 
-    /// Why nothing more will come, if that is so.
+    /// Returns why no more completions will arrive, if that is the case.
     #[inline]
     fn check(&self) -> Result<(), PollError> {
         if self.ring.overflowed() {
@@ -115,7 +116,7 @@ impl CompletionQueue {
         self.handle.device.engine.check().map_err(core_stopped)
     }
 
-    /// Polls until there is a completion, giving the CPU up between polls.
+    /// Polls until there is a completion, yielding the CPU between polls.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
@@ -134,11 +135,12 @@ impl CompletionQueue {
         }
     }
 
-    /// Gives it another depth, 1 to [`max_cq_depth`](crate::DeviceLimits::max_cq_depth). What it holds stays.
+    /// Changes the depth to 1 to [`max_cq_depth`](crate::DeviceLimits::max_cq_depth) completions. Keeps the
+    /// completions in the queue.
     ///
     /// # Errors
-    /// Returns an error if a limit is passed, if more completions wait than it would hold or come once the posted sends are done, or
-    /// if the core has stopped.
+    /// Returns an error if a limit is exceeded, if the queued completions and those of posted sends would not fit, or if the core has
+    /// stopped.
     pub fn resize(&mut self, depth: u32) -> Result<(), Error> {
         let limit = self.handle.device.info.limits.max_cq_depth;
         if !(1..=limit).contains(&depth) {
@@ -151,7 +153,7 @@ impl CompletionQueue {
         Ok(resized?)
     }
 
-    /// Removes the completions of one queue pair, for example of one that was reset: its earlier requests then tell nothing.
+    /// Removes the completions of one queue pair, for example after a reset.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -162,13 +164,13 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Its name in the device.
+    /// Returns its number in the device.
     #[must_use]
     pub fn id(&self) -> CqId {
         self.handle.id
     }
 
-    /// Completions it holds.
+    /// Returns its depth in completions.
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.ring.depth()

@@ -18,11 +18,11 @@ use thiserror::Error;
 pub struct Address {
     /// The address: one of the device's GIDs.
     pub ip: IpAddr,
-    /// Leading bits that all neighbours share. 0: everyone is a neighbour.
+    /// The length of the prefix that all neighbours share. With 0, every host is a neighbour.
     pub prefix: u8,
 }
 
-/// Which port a device runs on, and how.
+/// The settings of a device: its port, addresses, progress and limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceConfig {
     pub(crate) port: Option<String>,
@@ -39,7 +39,7 @@ pub struct DeviceConfig {
     pub(crate) numbers: Numbers,
 }
 
-/// What is wrong with a configuration.
+/// An error in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]
@@ -117,45 +117,46 @@ impl Default for DeviceConfig {
 }
 
 impl DeviceConfig {
-    /// Nothing set: for a port that the program brings itself.
+    /// Returns settings without a port, for a port that the program provides.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A port by its short name: `veth0`, `tap:rdma0`, `memif:/run/x.sock`, `pci:0000:01:00.0`.
+    /// Returns settings for a port by its short name: `veth0`, `tap:rdma0`, `memif:/run/x.sock`, `pci:0000:01:00.0`.
     #[must_use]
     pub fn on(port: impl Into<String>) -> Self {
         Self { port: Some(port.into()), ..Self::default() }
     }
 
-    /// From `FERROCE_PORT`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS`, `FERROCE_QUEUE_PAIRS` and `FERROCE_CC` (a congestion
-    /// rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`), over the file that `FERROCE_CONFIG` names, or else
-    /// `ferroce.toml` in the current folder if there is one.
+    /// Reads `FERROCE_PORT`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS`, `FERROCE_QUEUE_PAIRS` and `FERROCE_CC` (a
+    /// congestion rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`). These variables override the file that `FERROCE_CONFIG`
+    /// names, or else `ferroce.toml` in the current folder if it exists.
     ///
-    /// A `ferroce.toml` that was found, not named, is ignored with a warning if it belongs to neither the caller nor root or if
-    /// others can write it; and so is its port if that is `pcap:` or `eal:`.
+    /// A `ferroce.toml` that is found in the current folder, not named, is ignored with a warning if it belongs to neither the caller nor
+    /// root or if others can write it. Its port is ignored if it is a `pcap:` or `eal:` port.
     ///
     /// # Errors
-    /// Returns [`ConfigError`] if the file or a value can't be read.
+    /// Returns [`ConfigError`] if the file or a value is invalid.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::all_from_env().map(first)
     }
 
-    /// As [`from_env`](Self::from_env), for every device: `FERROCE_PORT` may name several ports (`eth0,eth1`; between others a semicolon), and a
-    /// file may have a list of ports or `[[device]]` tables. There is at least one; its port may be unset.
+    /// Like [`from_env`](Self::from_env), but returns the settings of every device. `FERROCE_PORT` may name several ports (`eth0,eth1`, or
+    /// separated by semicolons if a port contains a colon), and a file may contain a list of ports or `[[device]]` tables. The result has
+    /// at least one element; its port may be unset.
     ///
     /// # Errors
-    /// Returns [`ConfigError`] if the file or a value can't be read.
+    /// Returns [`ConfigError`] if the file or a value is invalid.
     pub fn all_from_env() -> Result<Vec<Self>, ConfigError> {
         Self::all_from(None, None)
     }
 
-    /// As [`all_from_env`](Self::all_from_env), with a file instead of the one that `FERROCE_CONFIG` names, and with ports instead of those
-    /// of `FERROCE_PORT`, if they are given.
+    /// Like [`all_from_env`](Self::all_from_env). `file` replaces the one that `FERROCE_CONFIG` names, and `ports` replace those of
+    /// `FERROCE_PORT`, if they are given.
     ///
     /// # Errors
-    /// Returns [`ConfigError`] if the file or a value can't be read.
+    /// Returns [`ConfigError`] if the file or a value is invalid.
     pub fn all_from(file: Option<&Path>, ports: Option<&str>) -> Result<Vec<Self>, ConfigError> {
         let configs = match file {
             Some(file) => Self::all_from_file(file)?,
@@ -173,15 +174,15 @@ impl DeviceConfig {
         }
     }
 
-    /// The file that [`from_env`](Self::from_env) reads: the one that `FERROCE_CONFIG` names, or a `ferroce.toml` in the current folder
-    /// that is not ignored.
+    /// Returns the file that [`from_env`](Self::from_env) reads: the one that `FERROCE_CONFIG` names, or a `ferroce.toml` in the current
+    /// folder that is not ignored.
     #[must_use]
     pub fn file() -> Option<PathBuf> {
         let named = std::env::var_os("FERROCE_CONFIG").map(PathBuf::from);
         named.or_else(|| implicit::is_read(Path::new(implicit::FILE)).then(|| implicit::FILE.into()))
     }
 
-    /// What the environment says of every device.
+    /// Applies the variables that concern every device.
     fn with_env(self) -> Result<Self, ConfigError> {
         let mut config = self;
         if let Ok(text) = std::env::var("FERROCE_CC") {
@@ -234,12 +235,12 @@ impl DeviceConfig {
     /// Reads a TOML file of at most 1 MiB.
     ///
     /// # Errors
-    /// Returns [`ConfigError`] if the file or a value can't be read; the message names both.
+    /// Returns [`ConfigError`] if the file or a value is invalid; the message names both.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         Self::all_from_file(path).map(first)
     }
 
-    /// As [`from_file`](Self::from_file), for every device of the file. There is at least one.
+    /// Like [`from_file`](Self::from_file), but returns the settings of every device in the file, at least one.
     ///
     /// # Errors
     /// As [`from_file`](Self::from_file).
@@ -257,111 +258,112 @@ impl DeviceConfig {
         })
     }
 
-    /// The same settings, and no port.
+    /// Removes the port from the settings.
     pub(crate) fn without_port(self) -> Self {
         Self { port: None, ..self }
     }
 
-    /// Another port than the one that is set.
+    /// Replaces the port.
     #[must_use]
     pub fn port_named(self, port: impl Into<String>) -> Self {
         Self { port: Some(port.into()), ..self }
     }
 
-    /// Which port, if one is named.
+    /// Returns the port, if one is set.
     #[must_use]
     pub fn port(&self) -> Option<&str> {
         self.port.as_deref()
     }
 
-    /// Who runs the core: [`Progress::Adaptive`] if nothing was chosen, so that a program that waits without polling is served too.
+    /// Returns which thread runs the core. The default is [`Progress::Adaptive`], which also serves programs that wait without polling.
     #[must_use]
     pub fn who_runs(&self) -> Progress {
         self.progress.unwrap_or(Progress::Adaptive)
     }
 
-    /// Adds a local address. Without any, the interface's own are used where the port shares one, or else
-    /// an IPv6 link-local address made from the MAC.
+    /// Adds a local address. Without any, a port on a Linux interface uses the interface's addresses, and any other
+    /// port an IPv6 link-local address derived from its MAC.
     #[must_use]
     pub fn address(mut self, address: Address) -> Self {
         self.addresses.push(address);
         self
     }
 
-    /// Other local addresses than those that are set.
+    /// Replaces the local addresses.
     #[must_use]
     pub fn addresses(self, addresses: impl IntoIterator<Item = Address>) -> Self {
         Self { addresses: addresses.into_iter().collect(), ..self }
     }
 
-    /// Where peers outside the addresses' prefixes are reached. Ports that share a Linux interface use its routes.
+    /// Sets the gateway to peers outside the addresses' prefixes. Ports on a Linux interface use its routes instead.
     #[must_use]
     pub fn gateway(self, gateway: IpAddr) -> Self {
         Self { gateway: Some(gateway), ..self }
     }
 
-    /// The VLAN whose frames the port sends and takes, 1 to 4094. The device then has addresses of its own there: none of
-    /// a Linux interface's, whose kernel knows nothing of them.
+    /// Sets the VLAN of the frames that the port sends and receives, 1 to 4094. The device then needs its own addresses, because those of a
+    /// Linux interface belong to the untagged network.
     ///
     /// # Errors
-    /// [`ConfigError::Vlan`] for any other number.
+    /// Returns [`ConfigError::Vlan`] for any other number.
     pub fn vlan(self, id: u16) -> Result<Self, ConfigError> {
         Ok(Self { vlan: Some(vlan(id)?), ..self })
     }
 
-    /// Who runs the core.
+    /// Sets the thread that runs the core.
     #[must_use]
     pub fn progress(self, progress: Progress) -> Self {
         Self { progress: Some(progress), ..self }
     }
 
-    /// Who runs the core where nothing else was said.
+    /// Sets the thread that runs the core, unless one is set already.
     #[must_use]
     pub fn progress_by_default(self, progress: Progress) -> Self {
         Self { progress: self.progress.or(Some(progress)), ..self }
     }
 
-    /// What a dedicated core does when idle.
+    /// Sets what a dedicated core does when idle.
     #[must_use]
     pub fn idle(self, idle: Idle) -> Self {
         Self { idle, ..self }
     }
 
-    /// The largest path MTU to offer. Without one, the largest that the port carries.
+    /// Sets the largest path MTU to offer. The default is the largest that the port carries.
     #[must_use]
     pub fn mtu(self, mtu: Mtu) -> Self {
         Self { mtu: Some(mtu), ..self }
     }
 
-    /// Which congestion control queue pairs get whose program chooses none: the first rule that fits.
+    /// Sets the rules of congestion control for queue pairs without a choice of their own. The first matching rule
+    /// applies.
     #[must_use]
     pub fn congestion_rules(self, rules: impl IntoIterator<Item = CongestionRule>) -> Self {
         Self { rules: rules.into_iter().collect(), ..self }
     }
 
-    /// Sends frames one after the other as on a link of this rate, for ports without a link of their own (veth, tap, memif).
+    /// Limits sending to the rate of a link, for ports without a physical link (veth, tap, memif).
     #[must_use]
     pub fn link_rate(self, rate: Rate) -> Self {
         Self { link_rate: Some(rate), ..self }
     }
 
-    /// Sets the UDP port of INT-MD and the type of AECN's option, as the device's whole network has them.
+    /// Sets the UDP port of INT-MD and the type of AECN's option. They must be the same in the whole network.
     #[must_use]
     pub fn numbers(self, numbers: Numbers) -> Self {
         Self { numbers, ..self }
     }
 
-    /// Packet buffers in the port's pool, 256 to 1048576.
+    /// Sets the number of packet buffers in the port's pool, 256 to 1048576.
     #[must_use]
     pub fn buffers(self, buffers: u32) -> Self {
         Self { buffers, ..self }
     }
 
-    /// Queue pairs and shared receive queues together that the device may hold, and as many completion queues: 1 to 262144, 1024
-    /// by default. Room for one that is not made takes about 50 bytes.
+    /// Limits the device's queue pairs and shared receive queues together, and its completion queues, to 1 to 262144. The default is 1024.
+    /// Each unused slot takes about 50 bytes.
     ///
     /// # Errors
-    /// [`ConfigError::QueuePairs`] for any other number.
+    /// Returns [`ConfigError::QueuePairs`] for any other number.
     pub fn queue_pairs(self, most: u32) -> Result<Self, ConfigError> {
         if !(1..=MAX_SLOTS as u32).contains(&most) {
             return Err(ConfigError::QueuePairs { given: most });
@@ -370,12 +372,12 @@ impl DeviceConfig {
     }
 }
 
-/// The first device's settings.
+/// Returns the first device's settings.
 pub(crate) fn first(configs: Vec<DeviceConfig>) -> DeviceConfig {
     configs.into_iter().next().unwrap_or_default()
 }
 
-/// The ports of a list: `eth0,eth1`. A port with a colon may have commas of its own, so a semicolon ends it: `memif:/run/a.sock,server;eth1`.
+/// Splits a list of ports: `eth0,eth1`. A port with a colon may contain commas, so a semicolon ends it: `memif:/run/a.sock,server;eth1`.
 pub fn port_list(text: &str) -> Vec<&str> {
     let pieces = text.split(';').flat_map(|piece| match piece.contains(':') {
         true => vec![piece],
@@ -391,8 +393,8 @@ pub(crate) fn each_port_once(configs: &[DeviceConfig]) -> Result<(), ConfigError
     twice.map_or(Ok(()), |(_, port)| Err(ConfigError::PortTwice(port.to_owned())))
 }
 
-/// Takes the devices of `ports` instead of those of a file. A port keeps its own table of the file. Another has what all have, without the
-/// addresses of one.
+/// Replaces the devices of a file by those of `ports`. A port with a table in the file keeps it. Any other port has only the common
+/// settings, without addresses.
 fn of_ports(configs: Vec<DeviceConfig>, ports: &[&str]) -> Result<Vec<DeviceConfig>, ConfigError> {
     let common = match configs.as_slice() {
         [only] => only.clone(),
@@ -413,7 +415,7 @@ fn of_ports(configs: Vec<DeviceConfig>, ports: &[&str]) -> Result<Vec<DeviceConf
     Ok(listed)
 }
 
-/// Puts the environment before what a file says, and `ports` before both. An empty `FERROCE_PORT` says nothing.
+/// Applies the environment over the file, and `ports` over both. An empty `FERROCE_PORT` counts as unset.
 fn with_env(configs: Vec<DeviceConfig>, ports: Option<&str>) -> Result<Vec<DeviceConfig>, ConfigError> {
     let mut configs = configs;
     let variable = std::env::var("FERROCE_PORT").ok();
@@ -453,10 +455,10 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// A type of an IPv6 option: `0x3e` or `62`.
+/// Parses the type of an IPv6 option: `0x3e` or `62`.
 ///
 /// # Errors
-/// What is no number of 8 bits.
+/// Returns an error if `text` is not a number of 8 bits.
 pub fn parse_option_type(text: &str) -> Result<u8, String> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u8::from_str_radix(digits, 16),
@@ -465,10 +467,10 @@ pub fn parse_option_type(text: &str) -> Result<u8, String> {
     number.map_err(|_| format!("`{text}` is not an option type; write 0x3e or 62"))
 }
 
-/// An EtherType: `0x9900` or `39168`.
+/// Parses an EtherType: `0x9900` or `39168`.
 ///
 /// # Errors
-/// Returns an error if `text` is no number of 16 bits.
+/// Returns an error if `text` is not a number of 16 bits.
 pub fn parse_ethertype(text: &str) -> Result<u16, String> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u16::from_str_radix(digits, 16),

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
 
-/// What a file says: of all devices, and in `[[device]]` of one.
+/// The contents of a file: settings of all devices, and a `[[device]]` table for each device.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -40,7 +40,7 @@ enum Ports {
     Several(Vec<String>),
 }
 
-/// What one device has, or has otherwise than the others.
+/// The settings of one device.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeviceText {
@@ -58,7 +58,7 @@ struct DeviceText {
 }
 
 impl DeviceText {
-    /// Puts what is said here before `config`.
+    /// Applies these settings over `config`.
     fn over(self, mut config: DeviceConfig) -> Result<DeviceConfig, ConfigError> {
         config.port = self.port.or(config.port);
         config.gateway = self.gateway.or(config.gateway);
@@ -98,10 +98,10 @@ impl DeviceText {
     }
 }
 
-/// Reads the devices of a file, of which there is at least one: those of `[[device]]`, or of the list `port`, or the only one.
+/// Reads the devices of a file: those of its `[[device]]` tables, or of the list `port`, or a single one. Returns at least one.
 ///
 /// # Errors
-/// Returns [`ConfigError`] for what can't be read, and what contradicts itself.
+/// Returns [`ConfigError`] if the text is invalid or contradicts itself.
 pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
     let file: Text = toml::from_str(text).map_err(|error| wrong(one_line(text, &error)))?;
     let mut all = DeviceConfig::default();
@@ -167,8 +167,8 @@ fn wrong(reason: String) -> ConfigError {
 }
 
 /// Reads the `ferroce.toml` format: `port` (one, or a list), `ip` (a list), `gateway`, `vlan`, `progress`, `idle`, `mtu`, `buffers`,
-/// `queue_pairs`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), `csig_tpid` (`"0x9900"`), `[[congestion]]` rules, and `[[device]]`
-/// tables with those of the first ten that a device has otherwise. Of several devices, the first.
+/// `queue_pairs`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), `csig_tpid` (`"0x9900"`), `[[congestion]]` rules,
+/// and `[[device]]` tables, which override the first ten keys for one device. Returns the first of several devices.
 impl FromStr for DeviceConfig {
     type Err = ConfigError;
 
@@ -177,7 +177,7 @@ impl FromStr for DeviceConfig {
     }
 }
 
-/// What is wrong and in which line, without the excerpt of several lines.
+/// Returns the error and its line number, without the parser's excerpt.
 fn one_line(text: &str, error: &toml::de::Error) -> String {
     let line = line_of(text, error.span().map_or(0, |span| span.start));
     format!("line {line}: {}", error.message().replace('\n', "; "))

@@ -1,4 +1,4 @@
-//! What two queue pairs tell each other, and the settings of a connection.
+//! What two queue pairs exchange to connect, and the settings of a connection.
 
 use crate::{DeviceInfo, Error};
 use roce::qp::{AckTimeout, Congestion, CongestionAlgorithm, RtrSettings, RtsSettings, udp_source_port};
@@ -10,46 +10,48 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// All that a peer must know to connect to a queue pair. Exchange it by any means: it is text (`Display`,
-/// `FromStr`) and data (`serde`).
+/// What a peer must know to connect to a queue pair. Programs exchange it by any means, as text (`Display`,
+/// `FromStr`) or as data (`serde`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct QpEndpoint {
     /// The device's address: its GID.
     pub ip: IpAddr,
-    /// The queue pair.
+    /// The queue pair's number.
     pub qpn: Qpn,
     /// The first PSN that it sends.
     pub psn: Psn,
     /// The largest path MTU that its port carries.
     pub mtu: Mtu,
-    /// READs and atomics that it answers at a time.
+    /// The READs and atomics that it answers at a time.
     pub max_rd_atomic: u8,
-    /// It offers selective repeat: after a loss only what was lost is sent again. It is used where both sides offer it.
+    /// Whether it offers selective repeat: after a loss, only lost packets are resent. It is used if both sides offer it.
     pub selective_repeat: bool,
 }
 
-/// How queue pairs are paced that say nothing else: a window that fills 40 Gb/s over a round trip of 100 µs.
+/// The default congestion control: a fixed window that fills 40 Gb/s over a round trip of 100 µs.
 pub const DEFAULT_CONGESTION: Congestion =
     Congestion::new(CongestionAlgorithm::Fixed { window: 512 << 10, rate: None });
 
-/// How a queue pair treats its peer.
+/// The settings of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConnectOptions {
-    /// When an unanswered request is sent again. Code 14 by default: 67 ms. Without an answer to that either, it takes twice as long, then
-    /// four times (IBA 9.7.6.1.3): with 7 retries a peer that is gone is given up after 27 timeouts, 1.8 s.
+    /// The ACK timeout, after which a request is resent. The default, code 14, is 67 ms. The second retry waits twice as long and later
+    /// ones four times (IBA 9.7.6.1.3), so with 7 retries a queue pair fails after 27 timeouts, 1.8 s.
     pub ack_timeout: AckTimeout,
-    /// How often, 0 to 7, before the queue pair fails. 7 by default.
+    /// The number of retries before the queue pair fails, 0 to 7. The default is 7.
     pub retry_count: u8,
-    /// How often after RNR NAKs, 0 to 6; 7, the default, for ever.
+    /// The number of retries after RNR NAKs, 0 to 6; 7, the default, retries for ever.
     pub rnr_retry: u8,
-    /// What we ask the peer to wait when no receive is posted. Code 12 by default: 0.64 ms.
+    /// The time that the peer is asked to wait if no receive request is posted. The default, code 12, is 0.64 ms.
     pub min_rnr_timer: RnrTimer,
-    /// Path MTU. Without one, the smaller of what both ports carry.
+    /// Path MTU. The default is the largest that both ports carry.
     pub mtu: Option<Mtu>,
-    /// READs and atomics outstanding at the peer, at most; what it answers at a time bounds it. 16 by default.
+    /// The limit on READs and atomics outstanding at the peer, also bounded by what the peer answers at a time. The
+    /// default is 16.
     pub max_rd_atomic: u8,
-    /// How sending is paced. Without one, as the device's rules say; where none fits, a fixed window of 512 KiB.
+    /// Congestion control. The default is the device's first matching rule, or a fixed window of 512 KiB if none
+    /// matches.
     pub congestion: Option<Congestion>,
     /// DSCP (6 bits) and ECN (2 bits): IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
@@ -73,7 +75,7 @@ impl Default for ConnectOptions {
     }
 }
 
-/// Both transitions' settings; the peer's Ethernet address is still to be found.
+/// Returns the settings of both transitions; the peer's Ethernet address is not resolved yet.
 pub(crate) struct Plan {
     pub(crate) receive: RtrSettings,
     pub(crate) send: RtsSettings,
@@ -143,12 +145,12 @@ impl ConnectOptions {
     }
 }
 
-/// The text is no [`QpEndpoint`].
+/// The text is not a [`QpEndpoint`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not a queue pair endpoint; expected ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16")]
 pub struct ParseEndpointError(String);
 
-/// `ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16`, and `,selective_repeat` where it is offered.
+/// `ip=10.0.0.1,qpn=0x11,psn=5,mtu=1024,rd_atomic=16`, and `,selective_repeat` if it is offered.
 impl fmt::Display for QpEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { ip, qpn, psn, mtu, max_rd_atomic, selective_repeat } = self;

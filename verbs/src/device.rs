@@ -15,7 +15,7 @@ use roce::{Counters, EndpointConfig};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What a device holds: so many queue pairs, all else by limits of its own.
+/// Limits on the objects in a device: the number of queue pairs is chosen, all others are fixed.
 const fn limits(queue_pairs: u32) -> DeviceLimits {
     DeviceLimits {
         max_qps: queue_pairs,
@@ -29,14 +29,14 @@ const fn limits(queue_pairs: u32) -> DeviceLimits {
     }
 }
 
-/// An open port with its poll-mode core. Clones are the same device; it closes when the last object made from
-/// it is gone.
+/// An open port with its poll-mode core. Clones share the device. It closes when the last object created from it is
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct Device {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// What every object of a device keeps alive.
+/// The state that every object of a device keeps alive.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) engine: Engine,
@@ -47,29 +47,29 @@ pub(crate) struct Inner {
     pub(crate) manager: cm::Place,
 }
 
-/// What a device is.
+/// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The port's name.
     pub port: String,
-    /// What drives it, such as `net_af_packet`.
+    /// Its driver, such as `net_af_packet`.
     pub driver: String,
     /// Its Ethernet address.
     pub mac: Mac,
-    /// The VLAN whose frames it sends and takes, if any.
+    /// The VLAN of the frames that it sends and receives, if any.
     pub vlan: Option<Vlan>,
-    /// Its addresses; a GID index counts these. As Linux has them: the link-local address that its MAC makes, other link-local
+    /// Its addresses in the order of their GID indices. The order is Linux's: the link-local address derived from the MAC, other link-local
     /// ones, IPv4, then other IPv6.
     pub gids: Vec<IpAddr>,
     /// The largest path MTU that its frames carry.
     pub mtu: Mtu,
-    /// Link speed in Mb/s, where the port knows one.
+    /// Link speed in Mb/s, if the port knows it.
     pub speed_mbps: Option<u32>,
-    /// How many of what it makes.
+    /// Limits on the objects that the device can create.
     pub limits: DeviceLimits,
 }
 
-/// How many objects a device makes, and how large.
+/// Limits on the number and size of the objects that a device can create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DeviceLimits {
@@ -89,16 +89,16 @@ pub struct DeviceLimits {
     pub max_rd_atomic: u8,
 }
 
-/// What a program says of a port that it brings itself.
+/// Properties of a port that the program provides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnPort {
-    /// For messages.
+    /// The name in messages.
     pub name: String,
-    /// The address to send from, and to take frames for.
+    /// The Ethernet address that it sends from and receives frames for.
     pub mac: Mac,
 }
 
-/// What is known of any port before its core starts.
+/// Properties of any port before its core starts.
 struct PortFacts {
     name: String,
     driver: String,
@@ -108,8 +108,8 @@ struct PortFacts {
 }
 
 impl DeviceInfo {
-    /// The headers of packets from an address of ours to another port, in the port's VLAN with the priority that the
-    /// traffic class names (its first three bits). `source` and `destination` are of one family.
+    /// Returns the headers of packets from a local address to another port. In a VLAN, the priority is the first
+    /// three bits of the traffic class. `source` and `destination` must have the same family.
     #[must_use]
     pub fn path(&self, source: IpAddr, destination: IpAddr, traffic_class: u8) -> Path {
         Path {
@@ -127,7 +127,7 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// One of the device's addresses; without an index the preferred.
+    /// Returns one of the device's addresses, by default the preferred one.
     pub(crate) fn gid(&self, index: Option<usize>) -> Result<IpAddr, Error> {
         let (gids, preferred) = (&self.info.gids, || self.info.preferred_gid());
         let (index, count) = (index.unwrap_or_else(preferred), gids.len());
@@ -139,7 +139,7 @@ impl Device {
     /// Opens the port that `config` names and starts its core.
     ///
     /// # Errors
-    /// Returns an error if the port can't be opened, or the configuration does not fit it.
+    /// Returns an error if the port cannot be opened or the configuration does not fit it.
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
         let name = config.port.clone().ok_or(crate::ConfigError::NoPort)?;
         let failed = |reason: String| Error::port(&name, reason);
@@ -170,8 +170,8 @@ impl Device {
         Self::start(port, facts, config)
     }
 
-    /// Starts a core on a port that the program brings, such as one end of [`pair`](crate::pair). What `config` says of
-    /// a port's name and buffers is not used.
+    /// Starts a core on a port that the program provides, such as one end of [`pair`](crate::pair). The port name and buffers in `config`
+    /// are ignored.
     ///
     /// # Errors
     /// Returns an error if the configuration does not fit the port.
@@ -246,19 +246,21 @@ impl Device {
         Ok(Self { inner })
     }
 
-    /// Returns what the device was when it was opened, whether its core still runs or not: a forked process may ask.
+    /// Returns the properties that the device had when it was opened. Works after the core has stopped, and in a
+    /// forked process.
     #[must_use]
     pub fn opened(&self) -> &DeviceInfo {
         &self.inner.info
     }
 
-    /// Whether the device belongs to a process from which this one was forked: it can be closed here, and no more.
+    /// Returns whether the device belongs to a process from which this one was forked. The only thing that this
+    /// process can do with it is close it.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.inner.engine.is_inherited()
     }
 
-    /// What the device is.
+    /// Returns the device's properties.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -267,7 +269,7 @@ impl Device {
         Ok(self.inner.info.clone())
     }
 
-    /// What was counted since it was opened, by reason for what was dropped.
+    /// Returns the counters since the device was opened, with drops by reason.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -275,7 +277,7 @@ impl Device {
         Ok(self.inner.engine.call(|station, _| station.endpoint.counters().clone())?)
     }
 
-    /// What the core counted beside packets of queue pairs.
+    /// Counters of the core for everything but packets of queue pairs.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -283,13 +285,13 @@ impl Device {
         Ok(self.inner.engine.call(|station, _| station.counters)?)
     }
 
-    /// Whether the port's link is up now; always, where no Linux interface tells.
+    /// Returns whether the port's link is up. Ports without a Linux interface always report `true`.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         self.inner.engine.link_is_up()
     }
 
-    /// Makes a protection domain.
+    /// Creates a protection domain.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -298,34 +300,34 @@ impl Device {
         Ok(ProtectionDomain { device: self.inner.clone(), pd })
     }
 
-    /// Makes a completion queue that holds `depth` completions not yet polled, 1 to
+    /// Creates a completion queue for `depth` unpolled completions, 1 to
     /// [`max_cq_depth`](DeviceLimits::max_cq_depth).
     ///
     /// # Errors
-    /// Returns an error if a limit is passed or the core has stopped.
+    /// Returns an error if a limit is exceeded or the core has stopped.
     pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, Error> {
         CompletionQueue::new(self.inner.clone(), depth)
     }
 
-    /// Names a neighbour's Ethernet address for good, so that nobody is asked for it.
+    /// Adds a permanent neighbour entry, so that no ARP or ND request is sent for this address.
     ///
     /// # Errors
-    /// Returns an error if there are more than 1024, or the core has stopped.
+    /// Returns an error if there are more than 1024 entries or the core has stopped.
     pub fn set_neighbour(&self, ip: IpAddr, mac: Mac) -> Result<(), Error> {
         let set = self.inner.engine.call(move |station, _| station.neighbours.set(ip, mac))?;
         set.map_err(|error| Error::port(&self.inner.info.port, error.to_string()))
     }
 
-    /// Runs one turn of an [`Inline`](crate::Progress::Inline) core, for a program that waits for something else
-    /// than completions. Does nothing with a dedicated core, or while another thread runs the turn. Gives whether the
-    /// turn moved anything, so that whoever waits knows when to yield.
+    /// Runs one turn of an [`Inline`](crate::Progress::Inline) core, for a program that waits for something other
+    /// than completions. Does nothing with a dedicated core, or while another thread runs a turn. Returns whether the
+    /// turn did any work, so that the caller knows when to yield.
     pub fn progress(&self) -> bool {
         self.inner.engine.progress()
     }
 }
 
-/// The device's addresses: those configured, else the interface's; where the kernel keeps none for the port, also one made
-/// from the MAC.
+/// Returns the device's addresses: those configured, else the interface's. If the kernel keeps none for the port, one derived from the MAC
+/// is added.
 fn addresses(facts: &PortFacts, config: &DeviceConfig) -> Result<Vec<Address>, Error> {
     let configured: Vec<Address> = config.addresses.iter().copied().map(Into::into).collect();
     let Some(interface) = facts.interface.filter(|_| config.vlan.is_none()) else {
@@ -351,7 +353,7 @@ fn addresses(facts: &PortFacts, config: &DeviceConfig) -> Result<Vec<Address>, E
     }
 }
 
-/// Unpredictable bytes.
+/// Returns unpredictable bytes.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| Error::Random(error.to_string()))?;

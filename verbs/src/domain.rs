@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 const PAGE: usize = 4096;
 
-/// What who registers memory promises.
+/// Documents the promises of a caller that registers memory.
 const MAPPED: &str = "a region's memory is mapped while the region lives";
 
-/// A protection domain: its queue pairs reach its regions, and no others.
+/// A protection domain: its queue pairs can access its regions and no others.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     pub(crate) device: Arc<Inner>,
@@ -23,21 +23,21 @@ pub struct ProtectionDomain {
 }
 
 impl ProtectionDomain {
-    /// A queue pair to be configured.
+    /// Returns a builder for a queue pair.
     pub fn queue_pair(&self, send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> QueuePairBuilder {
         QueuePairBuilder::new(self, send_cq, recv_cq)
     }
 }
 
-/// Registered memory. The network reads and writes it at any moment, so there is no reference into it: bytes are
-/// copied in and out. Dropped, it is first taken from the core, with the memory windows that are bound to it, and then freed.
+/// A memory region. The network may read and write it at any time, so there are no references into it: bytes are copied in and out. When it
+/// is dropped, the core first deregisters it and the memory windows bound to it, and then the memory is freed.
 #[derive(Debug)]
 pub struct MemoryRegion {
     device: Arc<Inner>,
     region: Region,
     start: NonNull<u8>,
     length: usize,
-    /// What to free, where the memory is ours.
+    /// The memory to free, if the region owns it.
     owned: Option<Layout>,
 }
 
@@ -50,7 +50,7 @@ impl MemoryRegion {
     /// Allocates `length` zeroed bytes, page-aligned, and registers them.
     ///
     /// # Errors
-    /// Returns an error if there is no memory, a limit is passed, or the core has stopped.
+    /// Returns an error if there is too little memory, a limit is exceeded, or the core has stopped.
     pub fn alloc(pd: &ProtectionDomain, length: usize, access: Access) -> Result<Self, Error> {
         let none = Error::OutOfMemory { length };
         // Never of no bytes, so that the allocation is one; registering refuses such a region.
@@ -67,14 +67,14 @@ impl MemoryRegion {
         }
     }
 
-    /// Registers memory that the caller keeps.
+    /// Registers memory that the caller owns.
     ///
     /// # Safety
     /// `length` bytes at `address` must be valid for reads and writes until the region is dropped, and no Rust
     /// reference to them may be in use while the peer or a posted request may touch them.
     ///
     /// # Errors
-    /// Returns an error if the address is null, a limit is passed or the core has stopped.
+    /// Returns an error if the address is null, a limit is exceeded, or the core has stopped.
     pub unsafe fn register_raw(
         pd: &ProtectionDomain,
         address: *mut u8,
@@ -87,14 +87,14 @@ impl MemoryRegion {
         Ok(Self { device: pd.device.clone(), region, start, length, owned: None })
     }
 
-    /// As [`register_raw`](Self::register_raw), where requests of both sides call the first byte `origin`: 0 makes a zero-based
+    /// Like [`register_raw`](Self::register_raw), but requests of both sides address the first byte as `origin`: 0 creates a zero-based
     /// region.
     ///
     /// # Safety
     /// As [`register_raw`](Self::register_raw).
     ///
     /// # Errors
-    /// As [`register_raw`](Self::register_raw), and where the region would run over the end of the address space.
+    /// As [`register_raw`](Self::register_raw), and if the region would exceed the address space.
     pub unsafe fn register_raw_as(
         pd: &ProtectionDomain,
         address: *mut u8,
@@ -127,15 +127,15 @@ impl MemoryRegion {
         Ok(region??)
     }
 
-    /// Changes all of a region of [`register_raw`](Self::register_raw) but its keys: its domain, its memory, what requests call
-    /// its first byte, and its rights.
+    /// Re-registers a region of [`register_raw`](Self::register_raw) with another domain, memory, origin and rights. Its keys stay the
+    /// same.
     ///
     /// # Safety
     /// As [`register_raw`](Self::register_raw).
     ///
     /// # Errors
-    /// Returns an error if the region's memory was allocated by [`alloc`](Self::alloc), the domain is another device's, memory windows
-    /// are bound to the region, or registration would refuse the memory. Then the region is as it was.
+    /// Returns an error if the region's memory was allocated by [`alloc`](Self::alloc), the domain is another device's, memory windows are
+    /// bound to the region, or registration would refuse the memory. The region is then unchanged.
     pub unsafe fn change(
         &mut self,
         pd: &ProtectionDomain,
@@ -169,10 +169,10 @@ impl MemoryRegion {
         }
     }
 
-    /// Copies bytes out, from `offset` on.
+    /// Copies bytes out of the region, starting at `offset`.
     ///
     /// # Errors
-    /// Returns an error if the range leaves the region; nothing is copied then.
+    /// Returns an error if the range exceeds the region; then nothing is copied.
     ///
     /// # Panics
     /// Panics if the memory was unmapped since it was registered.
@@ -183,10 +183,10 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Copies bytes in, from `offset` on.
+    /// Copies bytes into the region, starting at `offset`.
     ///
     /// # Errors
-    /// Returns an error if the range leaves the region; nothing is copied then.
+    /// Returns an error if the range exceeds the region; then nothing is copied.
     ///
     /// # Panics
     /// Panics if the memory was unmapped since it was registered.
@@ -197,20 +197,20 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// One byte as it stands now: cheap enough to spin on while a peer WRITEs it.
+    /// Returns the current value of one byte: cheap enough to poll while a peer WRITEs it.
     ///
     /// # Errors
-    /// Returns an error if `offset` leaves the region.
+    /// Returns an error if `offset` is outside the region.
     pub fn byte(&self, offset: usize) -> Result<u8, BoundsError> {
         let at = self.check(offset, 1)?;
         // SAFETY: checked to lie in the region; a byte is always aligned.
         Ok(unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire))
     }
 
-    /// A buffer for a work request.
+    /// Returns a buffer for a work request.
     ///
     /// # Errors
-    /// Returns an error if the range leaves the region.
+    /// Returns an error if the range exceeds the region.
     pub fn sge(&self, offset: usize, length: u32) -> Result<Sge, BoundsError> {
         let address = self.address_of(offset, length as usize)?;
         Ok(Sge { address, length, lkey: self.region.lkey })
@@ -221,7 +221,7 @@ impl MemoryRegion {
         Ok(self.region.origin + offset as u64)
     }
 
-    /// Memory windows that are bound to it now.
+    /// Returns the number of memory windows that are bound to it.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -230,13 +230,13 @@ impl MemoryRegion {
         Ok(self.device.engine.call(move |station, _| station.endpoint.windows_of(lkey))??)
     }
 
-    /// The key of local work requests, for programs that make [`Sge`]s themselves.
+    /// Returns the key for local work requests, for programs that create [`Sge`]s themselves.
     #[must_use]
     pub fn lkey(&self) -> Lkey {
         self.region.lkey
     }
 
-    /// What a peer must know to reach the region; exchange it by any means.
+    /// Returns what a peer must know to access the region. Programs exchange it by any means.
     #[must_use]
     pub fn remote(&self) -> RemoteBuffer {
         let Region { origin, length, rkey, .. } = self.region;
@@ -249,7 +249,7 @@ impl MemoryRegion {
         self.length
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether its length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0

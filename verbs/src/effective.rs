@@ -1,11 +1,11 @@
-//! The settings of a configuration as text, for people who ask what is in effect.
+//! The settings in effect, as text.
 
 use crate::{CongestionRule, DeviceConfig};
 use datapath::engine::{Idle, Progress};
 
 impl DeviceConfig {
-    /// Each setting by its key in `ferroce.toml` with its value, `None` where nothing was chosen and the port decides. Congestion rules
-    /// are in [`rules`](Self::rules).
+    /// Returns each setting by its key in `ferroce.toml`, with its value or `None` if the port decides. [`rules`](Self::rules) returns the
+    /// congestion rules.
     #[must_use]
     pub fn settings(&self) -> Vec<(&'static str, Option<String>)> {
         let addresses = self.addresses.iter().map(|address| format!("{}/{}", address.ip, address.prefix));
@@ -35,7 +35,7 @@ impl DeviceConfig {
         ]
     }
 
-    /// The congestion rules in their order.
+    /// Returns the congestion rules in their order.
     #[must_use]
     pub fn rules(&self) -> &[CongestionRule] {
         &self.rules

@@ -1,4 +1,4 @@
-//! What can go wrong, for the caller of the verbs.
+//! Errors of the verbs.
 
 use crate::cm;
 use datapath::engine::{ResolveError, Stopped};
@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why a verb failed.
+/// An error of a verb.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]
@@ -67,7 +67,7 @@ pub enum Error {
     Ended { peer: SocketAddr },
 }
 
-/// What raises a limit that the caller chose.
+/// Returns how to raise a limit that the caller chose.
 fn remedy(error: &ControlError) -> &'static str {
     match error {
         ControlError::Limit { what, .. }
@@ -80,7 +80,7 @@ fn remedy(error: &ControlError) -> &'static str {
 }
 
 impl Error {
-    /// Returns what to do about the error, if its message says so: what follows the first semicolon.
+    /// Returns the remedy in the error's message, if there is one: the text after the first semicolon.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         self.to_string().split_once("; ").map(|(_, remedy)| remedy.to_owned())
@@ -90,7 +90,7 @@ impl Error {
         Self::Value { what, value: value.to_string(), limit }
     }
 
-    /// Why a port does not work, with the remedy if one of the process's limits is the cause: neither the system nor DPDK names it.
+    /// Returns the error of a port. If one of the process's limits is the cause, adds the remedy, which neither the system nor DPDK names.
     pub(crate) fn port(port: &str, reason: String) -> Self {
         const FILES: &str = "; raise the limit of open files, `ulimit -n`";
         const MEMORY: &str = "; free memory, or raise the limits `ulimit -v` and `ulimit -l`";
@@ -107,30 +107,30 @@ impl Error {
     }
 }
 
-/// A range that leaves its memory region.
+/// A range that exceeds its memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{length} bytes at offset {offset} exceed the region of {region} bytes")]
 pub struct BoundsError {
-    /// Where the range starts in the region.
+    /// Offset of the range in the region, bytes.
     pub offset: usize,
-    /// Bytes of the range.
+    /// Length of the range, bytes.
     pub length: usize,
-    /// Bytes of the region.
+    /// Length of the region, bytes.
     pub region: usize,
 }
 
-/// Why a list of requests was not taken whole.
+/// The error of a list of requests that was posted only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{posted} requests were posted, but the next was refused: {error}")]
 pub struct PostListError {
-    /// How many were posted before: the index of the one that was refused.
+    /// The number of posted requests, which is the index of the refused one.
     pub posted: usize,
     /// Why.
     #[source]
     pub error: PostError,
 }
 
-/// Why a completion queue can't be polled any more.
+/// The error of a completion queue that cannot be polled any more.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]

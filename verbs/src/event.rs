@@ -1,4 +1,4 @@
-//! Asynchronous events: what no completion tells.
+//! Asynchronous events: what completions do not report.
 
 use crate::device::Inner;
 use crate::{Device, Error};
@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
-/// Events of a device, oldest first. Its descriptor becomes readable with each: for `poll`, `epoll`, or
-/// [`wait`](Self::wait). One thread at a time takes events.
+/// Events of a device, oldest first. Each makes the descriptor readable, for `poll`, `epoll`, or
+/// [`wait`](Self::wait). Only one thread may take events at a time.
 #[derive(Debug)]
 pub struct Events {
     device: Arc<Inner>,
@@ -16,18 +16,19 @@ pub struct Events {
 }
 
 impl Device {
-    /// Events from now on. Each call's result hears all of them.
+    /// Returns a receiver of all events from now on. Every receiver gets every event.
     ///
     /// # Errors
-    /// Returns an error if the process has no descriptor left.
+    /// Returns an error if the process has no file descriptor left.
     pub fn events(&self) -> Result<Events, Error> {
         self.events_where(|_| true)
     }
 
-    /// Events that `filter` lets pass. The core calls it, seldom, so it must call neither the device nor these events.
+    /// Returns a receiver of the events that `filter` accepts. The core calls `filter`, so it must use neither the device nor this
+    /// receiver.
     ///
     /// # Errors
-    /// Returns an error if the process has no descriptor left.
+    /// Returns an error if the process has no file descriptor left.
     pub fn events_where(
         &self,
         filter: impl Fn(&AsyncEvent) -> bool + Send + Sync + 'static,
@@ -40,28 +41,28 @@ impl Device {
 }
 
 impl Events {
-    /// Takes the oldest event, and waits for it where the descriptor blocks, as it does unless the program changed that.
-    /// Somebody must run the core meanwhile: with [`Inline`](crate::Progress::Inline) progress, who polls.
+    /// Takes the oldest event, and waits for it if the descriptor is blocking, which is the default. With
+    /// [`Inline`](crate::Progress::Inline) progress, another thread must poll meanwhile to run the core.
     ///
     /// # Errors
-    /// A signal, or `WouldBlock` where the descriptor doesn't block and there is none.
+    /// Returns an error if a signal arrives, or `WouldBlock` if the descriptor is non-blocking and there is no event.
     pub fn wait(&self) -> io::Result<AsyncEvent> {
         self.device.engine.hand_over();
         self.queue.wait()
     }
 
-    /// The oldest event, for who has read the descriptor: what [`wait`](Self::wait) does then.
+    /// Takes the oldest event after the caller has read the descriptor, as [`wait`](Self::wait) does.
     #[must_use]
     pub fn told(&self) -> Option<AsyncEvent> {
         self.queue.told()
     }
 
-    /// Forgets waiting events, for example those of an object that will be destroyed. The descriptor counts them no longer.
+    /// Discards waiting events, for example those of an object that will be destroyed. The descriptor no longer counts them.
     pub fn forget(&self, about: impl Fn(&AsyncEvent) -> bool) {
         self.queue.forget(about);
     }
 
-    /// The oldest event, if there is one. With an inline core it runs one turn first.
+    /// Returns the oldest event, if there is one. An inline core runs one turn first.
     #[must_use]
     pub fn take(&self) -> Option<AsyncEvent> {
         self.device.engine.progress();

@@ -1,11 +1,11 @@
-//! Which of a device's addresses has which index, and which is taken where nobody chose.
+//! The GID index of each of a device's addresses, and the default index.
 
 use crate::DeviceInfo;
 use datapath::neighbour::link_local;
 use roce::wire::Mac;
 use std::net::IpAddr;
 
-/// Where an address stands in the table.
+/// Returns the rank of an address in the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Order {
     LinkLocal,
@@ -21,8 +21,8 @@ fn order(ip: IpAddr) -> Order {
     }
 }
 
-/// All addresses in the order in which Linux gives them. The first is the link-local one that the MAC makes, whether an
-/// interface has it yet or not: so an index names the same address from the start.
+/// Returns all addresses in Linux's order. The first is the link-local address derived from the MAC, even if the interface does not have it
+/// yet, so that an index always names the same address.
 pub(crate) fn table(mac: Mac, addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let first = IpAddr::from(link_local(mac));
     let mut others: Vec<_> = addresses.filter(|address| *address != first).collect();
@@ -32,15 +32,14 @@ pub(crate) fn table(mac: Mac, addresses: impl Iterator<Item = IpAddr>) -> Vec<Ip
 }
 
 impl DeviceInfo {
-    /// The index of the GID that serves best where nobody chose one, as perftest takes it: IPv4, else an IPv6 address that
-    /// others than neighbours reach, else the first.
+    /// Returns the default GID index, chosen as perftest does: IPv4, else an IPv6 address that is not link-local, else the first.
     #[must_use]
     pub fn preferred_gid(&self) -> usize {
         let by_order = |wanted: Order| self.gids.iter().position(move |gid| order(*gid) == wanted);
         by_order(Order::V4).or_else(|| by_order(Order::V6)).unwrap_or(0)
     }
 
-    /// The index of the GID that reaches `peer` where nobody chose one: the first of its kind, else of its family.
+    /// Returns the default GID index for `peer`: the first of its kind, else the first of its family.
     #[must_use]
     pub fn gid_towards(&self, peer: IpAddr) -> usize {
         let of_kind = self.gids.iter().position(|gid| order(*gid) == order(peer));

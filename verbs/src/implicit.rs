@@ -1,4 +1,4 @@
-//! Reads `ferroce.toml` from the current folder, which nobody named: a file that another user could have written is ignored.
+//! Reads `ferroce.toml` from the current folder. A file that another user could have written is ignored.
 //!
 //! [`DeviceConfig::from_env`] calls it. A program that runs as root in a stranger's folder would otherwise open the port that the
 //! stranger chose, and `pcap:,/path` overwrites a file.
@@ -15,7 +15,7 @@ use std::sync::Once;
 pub(crate) const FILE: &str = "ferroce.toml";
 /// The longest configuration file, bytes.
 const LONGEST: u64 = 1 << 20;
-/// How to use a file all the same.
+/// How to use the file anyway.
 const NAME_IT: &str = "name it by FERROCE_CONFIG or --config to use it anyway";
 
 /// Reads the settings of `path` if it is there and only the caller or root can have written it.
@@ -23,7 +23,7 @@ const NAME_IT: &str = "name it by FERROCE_CONFIG or --config to use it anyway";
 /// A file or a port that is ignored is reported once in a process.
 ///
 /// # Errors
-/// Returns [`ConfigError`] if the file is the caller's or root's and can't be read or understood.
+/// Returns [`ConfigError`] if the file belongs to the caller or root and is invalid.
 pub(crate) fn read(path: &Path) -> Result<Vec<DeviceConfig>, ConfigError> {
     let nothing = || Ok(vec![DeviceConfig::default()]);
     match open(path) {
@@ -50,7 +50,7 @@ pub(crate) fn is_read(path: &Path) -> bool {
 /// Opens the file; `None` if there is none.
 ///
 /// # Errors
-/// Returns the line to report if the file is not to be trusted.
+/// Returns the line to report if the file cannot be trusted.
 fn open(path: &Path) -> Result<Option<File>, String> {
     let distrusted = |why: String| format!("{} is ignored: {why}", path.display());
     // SAFETY: geteuid takes nothing and can't fail.
@@ -70,7 +70,7 @@ fn open(path: &Path) -> Result<Option<File>, String> {
     Ok(Some(file))
 }
 
-/// Only the caller or root can have written the file.
+/// Checks that only the caller or root can have written the file.
 fn check(found: &Metadata, caller: u32) -> Result<(), String> {
     if !found.is_file() {
         return Err("it is not a regular file; remove it".into());
@@ -93,7 +93,7 @@ fn check_owner(owner: u32, caller: u32) -> Result<(), String> {
     Err(format!("it belongs to user {owner}, and not to the caller, user {caller}, or to root; {NAME_IT}"))
 }
 
-/// Takes a port away that opens files or devices in DPDK's own words, and returns the line to report.
+/// Removes a port that opens files or arbitrary DPDK devices, and returns the line to report.
 fn without_files_of_its_choice(config: DeviceConfig, path: &Path) -> (DeviceConfig, Option<String>) {
     let kind = match config.port().map(str::parse) {
         Some(Ok(PortSpec::Pcap { .. } | PortSpec::PcapInterface(_))) => "pcap:",
@@ -108,7 +108,7 @@ fn without_files_of_its_choice(config: DeviceConfig, path: &Path) -> (DeviceConf
     (config.without_port(), Some(line))
 }
 
-/// Settings are read several times in a process, and the line is said once.
+/// Settings are read several times in a process, but the line is reported once.
 fn report(line: &str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing::warn!("{line}"));
@@ -117,7 +117,7 @@ fn report(line: &str) {
 /// Reads a file of settings to its end.
 ///
 /// # Errors
-/// Returns an error if it can't be read, or is longer than any file of settings.
+/// Returns an error if the file cannot be read, or is longer than the limit.
 pub(crate) fn text_of(file: File) -> io::Result<String> {
     let mut text = String::new();
     file.take(LONGEST + 1).read_to_string(&mut text)?;

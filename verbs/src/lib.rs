@@ -30,7 +30,7 @@
 //! let mut completions = here.create_cq(16)?;
 //! let mut requester = domain.queue_pair(&completions, &completions).build()?;
 //!
-//! // What the two would exchange over a socket is text, or anything that serde writes.
+//! // Programs exchange endpoints over a socket, as text or in any format of serde.
 //! let endpoint: QpEndpoint = responder.endpoint().to_string().parse()?;
 //! responder.connect(&requester.endpoint(), &ConnectOptions::default())?;
 //! requester.connect(&endpoint, &ConnectOptions::default())?;
@@ -47,7 +47,7 @@
 //! # }
 //! ```
 //!
-//! Programmers of libibverbs find each call's name in [`from_c`].
+//! [`from_c`] lists the Rust name of each libibverbs call.
 
 mod address;
 mod channel;

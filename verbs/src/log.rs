@@ -1,4 +1,4 @@
-//! Log lines on standard error, for programs that have no log of their own.
+//! Log lines on standard error, for programs without a `tracing` subscriber.
 
 use std::io::{IsTerminal, stderr};
 use tracing::dispatcher::has_been_set;
@@ -7,8 +7,8 @@ use tracing_subscriber::EnvFilter;
 /// Which lines are shown: `info`, `ferroce_datapath=debug`, ...
 const VARIABLE: &str = "FERROCE_LOG";
 
-/// Starts a log on standard error. `FERROCE_LOG` chooses its lines; without it, `default` does. A log that the program has started
-/// already stays.
+/// Starts a log on standard error. `FERROCE_LOG` selects its lines, or `default` if it is not set. Does nothing if the program has started
+/// a log already.
 pub fn start_log(default: &str) {
     let filter = EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| EnvFilter::new(default));
     let is_coloured =
@@ -18,7 +18,7 @@ pub fn start_log(default: &str) {
     let _ = log.log_internal_errors(false).try_init();
 }
 
-/// Starts the log if `FERROCE_LOG` asks for one and the program has none.
+/// Starts the log if `FERROCE_LOG` is set and the program has none.
 pub(crate) fn start_if_asked_for() {
     if std::env::var_os(VARIABLE).is_some() && !has_been_set() {
         start_log("off");

@@ -1,4 +1,4 @@
-//! Management datagrams: what connection managers say to each other over queue pair 1.
+//! Management datagrams, which connection managers exchange over queue pair 1.
 
 use crate::device::Inner;
 use crate::{Device, DeviceInfo, Error};
@@ -12,20 +12,20 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-/// A device's queue pair 1, while somebody uses it. Its descriptor becomes readable with each datagram.
+/// A device's queue pair 1, while it is open. Each received datagram makes its descriptor readable.
 #[derive(Debug)]
 pub struct ManagementPort {
     device: Arc<Inner>,
     bell: Arc<EventFd>,
 }
 
-/// What became of a datagram.
+/// The outcome of sending a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Sent {
-    /// It is on its way. It may be lost: who sends asks again.
+    /// It was sent. It may be lost, so the sender must retry.
     Left,
-    /// Its receiver's Ethernet address has been asked for, and the datagram is gone: send it again in a moment.
+    /// It was dropped, because the receiver's Ethernet address is being resolved. Send it again soon.
     Asking,
 }
 
@@ -33,7 +33,7 @@ impl Device {
     /// Opens queue pair 1.
     ///
     /// # Errors
-    /// Returns an error if it is open already, the process has no descriptor left, or the core has stopped.
+    /// Returns an error if it is already open, the process has no file descriptor left, or the core has stopped.
     pub fn open_management(&self) -> Result<ManagementPort, Error> {
         let bell = EventFd::new(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE);
         let bell = Arc::new(bell.map_err(|error| Error::Descriptor(error.to_string()))?);
@@ -49,11 +49,12 @@ impl Device {
 }
 
 impl ManagementPort {
-    /// Sends a datagram from the address with index `gid` to a peer, without a wait. Who sent the datagram that was received last
-    /// is answered the way that it came; anybody else's Ethernet address must be known, or is asked for.
+    /// Sends a datagram from the address with index `gid` to a peer, without waiting. A reply to the sender of the last received datagram
+    /// uses the Ethernet address that it came from. Any other address is resolved first.
     ///
     /// # Errors
-    /// Returns an error if the peer can't be reached, there is no such GID, too many wait, or the core has stopped.
+    /// Returns an error if the peer cannot be reached, there is no such GID, too many datagrams are queued, or the
+    /// core has stopped.
     pub fn send(&self, gid: usize, to: IpAddr, mad: Mad) -> Result<Sent, Error> {
         let info = &self.device.info;
         let count = info.gids.len();
@@ -85,8 +86,8 @@ impl ManagementPort {
         }
     }
 
-    /// Whether a peer's Ethernet address, or that of the router on the way to it, is known; asks for it where it isn't, without
-    /// a wait. Whoever invents the address that a datagram comes from never gets so far.
+    /// Returns whether the Ethernet address of a peer, or of the router to it, is known. If not, starts to resolve it without waiting. A
+    /// sender with a spoofed source address fails this check.
     ///
     /// # Errors
     /// Returns an error if the peer does not answer, there is no route, or the core has stopped.
@@ -94,13 +95,13 @@ impl ManagementPort {
         Ok(self.device.engine.look_up(peer)?.is_some())
     }
 
-    /// The other processes of the device's interface, where it is on one: all have the interface's queue pair 1.
+    /// The other processes on the device's Linux interface, if it has one: they share its queue pair 1.
     #[must_use]
     pub fn siblings(&self) -> Option<&Siblings> {
         self.device.engine.siblings()
     }
 
-    /// Takes a queue pair of this device to the error state, by its number: its connection has ended.
+    /// Moves a queue pair of this device to the error state, because its connection has ended.
     ///
     /// # Errors
     /// Returns an error if there is no such queue pair, or the core has stopped.
@@ -109,7 +110,7 @@ impl ManagementPort {
         Ok(self.device.engine.call(end)??)
     }
 
-    /// The oldest datagram that came, and who sent it.
+    /// Returns the oldest received datagram and its sender.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.

@@ -1,4 +1,4 @@
-//! The state machine step by step, for programs written for other verbs. [`QueuePair::connect`] is the short way.
+//! The state machine step by step, for programs written for other verbs. [`QueuePair::connect`] does it in one call.
 
 use crate::congestion::choose;
 use crate::device::Inner;
@@ -9,7 +9,7 @@ use roce::wire::{Mac, Path};
 use std::net::IpAddr;
 
 impl Device {
-    /// The Ethernet address to which packets for `address` go. Waits for the answer, 3 s at most.
+    /// Returns the Ethernet address for packets to `address`. Waits up to 3 s for the answer.
     ///
     /// # Errors
     /// Returns an error if the peer does not answer, there is no route, or the core has stopped.
@@ -23,8 +23,8 @@ impl Device {
         self.inner.on_link(congestion)
     }
 
-    /// The caller will wait for something without polling: the thread of an [`Adaptive`](crate::Progress::Adaptive) core
-    /// takes over at once, not a millisecond later. Nothing changes with other cores.
+    /// Announces that the caller will wait without polling. The thread of an [`Adaptive`](crate::Progress::Adaptive) core then takes over
+    /// at once instead of 1 ms later. Other cores ignore it.
     pub fn hand_over(&self) {
         self.inner.engine.hand_over();
     }
@@ -45,11 +45,11 @@ impl Inner {
 }
 
 impl QueuePair {
-    /// Takes the queue pair to another state.
+    /// Moves the queue pair to another state.
     ///
     /// # Errors
-    /// A transition that there is not, a setting out of its range, or the core has stopped: the queue pair stays as
-    /// it is.
+    /// Returns an error if the transition does not exist, a setting is out of range, or the core has stopped. The
+    /// queue pair is then unchanged.
     pub fn modify(&mut self, modify: Modify) -> Result<(), Error> {
         let modify = match (modify, self.settings.path()) {
             (Modify::ReadyToSend(settings), Some(path)) if settings.congestion == DEFAULT_CONGESTION => {
@@ -66,12 +66,12 @@ impl QueuePair {
         self.transition(modify)
     }
 
-    /// What the device's rules say of a path.
+    /// Returns the congestion control that the device's rules choose for a path.
     pub(crate) fn ruled_congestion(&self, path: Path) -> Congestion {
         choose(&self.device.rules, Some(path.destination), self.service, path.traffic_class)
     }
 
-    /// What they say of datagrams, which have no one peer.
+    /// Returns the congestion control that they choose for datagrams, which have no single peer.
     fn ruled_pace(&self) -> Congestion {
         choose(&self.device.rules, None, self.service, 0)
     }

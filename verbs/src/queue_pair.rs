@@ -1,4 +1,4 @@
-//! Queue pairs: made, connected, posted to.
+//! Queue pairs: their creation, connection and posting.
 
 use crate::completion::CqHandle;
 use crate::device::{Inner, random};
@@ -17,10 +17,10 @@ use roce::{PdId, Psn, Qpn};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The Q_Key of datagram queue pairs that say nothing else.
+/// The default Q_Key of datagram queue pairs.
 pub const DEFAULT_QUEUE_KEY: u32 = 0x1111_1111;
 
-/// Says what a queue pair shall be.
+/// A builder for queue pairs.
 #[derive(Debug)]
 #[must_use = "nothing is created before build()"]
 pub struct QueuePairBuilder {
@@ -58,62 +58,64 @@ impl QueuePairBuilder {
         }
     }
 
-    /// Takes its receive requests from `queue`, and has no queue of its own.
+    /// Takes receive requests from `queue` instead of its own receive queue.
     pub fn receive_from(self, queue: &SharedReceiveQueue) -> Self {
         Self { srq: Some(queue.handle().clone()), ..self }
     }
 
-    /// Sends completions of receive requests to `queue`, not to the one that [`ProtectionDomain::queue_pair`] named.
+    /// Puts completions of receive requests into `queue` instead of the one passed to
+    /// [`ProtectionDomain::queue_pair`].
     pub fn receive_completions(self, queue: &CompletionQueue) -> Self {
         Self { recv_cq: queue.handle().clone(), ..self }
     }
 
-    /// The transport service: a reliable connection by default.
+    /// Sets the transport service. The default is a reliable connection.
     pub fn service(self, service: Service) -> Self {
         Self { service, ..self }
     }
 
-    /// Q_Key that datagrams to this queue pair must carry. 0x11111111 by default, as perftest and the examples of
-    /// libibverbs have it.
+    /// Sets the Q_Key that datagrams to this queue pair must carry. The default is 0x11111111, as in perftest and the
+    /// examples of libibverbs.
     pub fn queue_key(self, key: u32) -> Self {
         Self { queue_key: key, ..self }
     }
 
-    /// Depths and limits.
+    /// Sets the depths and limits of its queues.
     pub fn capabilities(self, capabilities: Capabilities) -> Self {
         Self { capabilities, ..self }
     }
 
-    /// What the peer may do, on top of each region's own rights. All by default.
+    /// Sets which operations the peer may request, in addition to each region's rights. The default is all.
     pub fn access(self, access: Access) -> Self {
         Self { access, ..self }
     }
 
-    /// Every send request makes a completion, signalled or not.
+    /// Makes every send request create a completion, signalled or not.
     pub fn signal_all(self, all: bool) -> Self {
         Self { signal_all: all, ..self }
     }
 
-    /// Which of the device's addresses it uses; by default the [preferred](crate::DeviceInfo::preferred_gid).
+    /// Sets the index of the device's address to use. The default is the
+    /// [preferred](crate::DeviceInfo::preferred_gid) one.
     pub fn gid_index(self, index: usize) -> Self {
         Self { gid_index: Some(index), ..self }
     }
 
-    /// P_Key that both sides carry. 0xFFFF by default.
+    /// Sets the P_Key that both sides carry. The default is 0xFFFF.
     pub fn partition_key(self, key: u16) -> Self {
         Self { partition_key: key, ..self }
     }
 
-    /// Offers selective repeat: after a loss only what was lost is sent again. It is used where the peer offers it too, with
-    /// Ferroce on its side; off by default. It takes room for 128 packets.
+    /// Offers selective repeat: after a loss, only lost packets are resent. It is used if the peer, another Ferroce, offers it too. It is
+    /// off by default, and takes memory for 128 packets.
     pub fn selective_repeat(self, offer: bool) -> Self {
         Self { selective_repeat: offer, ..self }
     }
 
-    /// Makes the queue pair, in INIT: receives may be posted.
+    /// Creates the queue pair in INIT, where receive requests may be posted.
     ///
     /// # Errors
-    /// Returns an error if a limit is passed, the device has no such GID, or the core has stopped.
+    /// Returns an error if a limit is exceeded, the device has no such GID, or the core has stopped.
     pub fn build(self) -> Result<QueuePair, Error> {
         let (access, queue_key, partition_key) = (self.access, self.queue_key, self.partition_key);
         let init = match self.service {
@@ -125,7 +127,7 @@ impl QueuePairBuilder {
         Ok(qp)
     }
 
-    /// Makes the queue pair, in RESET: [`QueuePair::modify`] takes it further.
+    /// Creates the queue pair in RESET; [`QueuePair::modify`] moves it on.
     ///
     /// # Errors
     /// As [`build`](Self::build).
@@ -179,12 +181,12 @@ impl QueuePairBuilder {
     }
 }
 
-/// Where a queue pair begins to count, so that nobody guesses it.
+/// Returns an unpredictable initial PSN.
 pub(crate) fn random_psn() -> Result<Psn, Error> {
     Ok(Psn::new(u32::from_ne_bytes(random()?)))
 }
 
-/// A connection's end, or a port for datagrams. One thread at a time uses it.
+/// One end of a connection, or a port for datagrams. Only one thread may use it at a time.
 #[derive(Debug)]
 pub struct QueuePair {
     pub(crate) rings: QpRings,
@@ -192,7 +194,7 @@ pub struct QueuePair {
     pub(crate) service: Service,
     psn: Psn,
     selective_repeat: bool,
-    /// As the application took it: the core may have taken it to ERR since.
+    /// The state that the application chose; the core may have moved it to ERR since.
     pub(crate) state: State,
     pub(crate) settings: QpSettings,
     capabilities: Capabilities,
@@ -200,7 +202,7 @@ pub struct QueuePair {
     owned: Owned,
 }
 
-/// What lives as long as it is served.
+/// Objects that must live as long as the queue pair.
 #[derive(Debug)]
 pub(crate) enum Owned {
     Queues {
@@ -208,7 +210,7 @@ pub(crate) enum Owned {
         _recv_cq: Arc<CqHandle>,
         _srq: Option<Arc<SrqHandle>>,
     },
-    /// An XRC target serves whatever queue of the domain a message names.
+    /// An XRC target delivers to the queue of the domain that a message names.
     Target {
         _domain: Arc<XrcdHandle>,
     },
@@ -236,7 +238,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether it is an XRC target: it takes messages and posts nothing.
+    /// Whether it is an XRC target, which receives messages and posts nothing.
     #[must_use]
     pub fn is_target(&self) -> bool {
         matches!(self.owned, Owned::Target { .. })
@@ -248,7 +250,7 @@ impl QueuePair {
         self.rings.qpn()
     }
 
-    /// What the peer needs to connect.
+    /// Returns what the peer needs to connect.
     #[must_use]
     pub fn endpoint(&self) -> QpEndpoint {
         QpEndpoint {
@@ -261,11 +263,11 @@ impl QueuePair {
         }
     }
 
-    /// Finds the way to the peer and goes to RTS. Waits for the neighbour's answer, 3 s at most. What the peer sends
-    /// before its own `connect` returned is answered.
+    /// Resolves the peer's Ethernet address and moves to RTS. Waits up to 3 s for the neighbour's answer. Requests
+    /// are answered even before the peer's own `connect` returns.
     ///
     /// # Errors
-    /// Returns an error if the peer can't be reached, an option is out of its range, or the queue pair was connected before.
+    /// Returns an error if the peer cannot be reached, an option is out of range, or the queue pair is already connected.
     pub fn connect(&mut self, remote: &QpEndpoint, options: &ConnectOptions) -> Result<(), Error> {
         self.connect_as(&self.endpoint(), remote, options)
     }
@@ -289,27 +291,28 @@ impl QueuePair {
         self.transition(Modify::ReadyToSend(plan.send))
     }
 
-    /// Of a datagram queue pair: goes to RTS, for messages as long as the port's path MTU. `congestion` paces all that it
-    /// sends; without one, as the device's rules say that name no peer.
+    /// Moves a datagram queue pair to RTS, for messages of up to the port's path MTU. `congestion` paces all that it sends. The default is
+    /// the device's first matching rule that names no peer.
     ///
     /// # Errors
-    /// Returns an error if the queue pair is a connection's, or was opened before.
+    /// Returns an error if the queue pair is not for datagrams, or is already open.
     pub fn open(&mut self, congestion: Option<Congestion>) -> Result<(), Error> {
         let congestion = congestion.unwrap_or(DEFAULT_CONGESTION);
         self.modify(Modify::ReadyToReceiveDatagrams { mtu: self.device.info.mtu })?;
         self.modify(Modify::ReadyToSendDatagrams { send_psn: self.psn, congestion })
     }
 
-    /// The transport service.
+    /// Returns the transport service.
     #[must_use]
     pub fn service(&self) -> Service {
         self.service
     }
 
-    /// Hands one send request to the core.
+    /// Posts one send request.
     ///
     /// # Errors
-    /// Returns an error if the queue is full, the request passes a limit, or the queue pair is not connected. Nothing of it was done.
+    /// Returns an error if the queue is full, the request exceeds a limit, or the queue pair is not connected. The request is then not
+    /// posted.
     pub fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
         let result = match self.refusal() {
             None => self.rings.push_send(request),
@@ -327,7 +330,7 @@ impl QueuePair {
         self.device.engine.posted();
     }
 
-    /// Why it takes no send requests in the state that it is in.
+    /// Returns why it accepts no send requests in its current state.
     #[inline]
     fn refusal(&self) -> Option<PostError> {
         match self.state {
@@ -340,10 +343,11 @@ impl QueuePair {
         }
     }
 
-    /// Posts in order until the first error; rings the doorbell once. Gives how many were posted.
+    /// Posts requests in order until the first error, and rings the doorbell once. Returns the number of posted
+    /// requests.
     ///
     /// # Errors
-    /// Which request was refused, and why. Those before it are posted.
+    /// Returns which request was refused, and why. All requests before it are posted.
     pub fn post_send_list(
         &mut self,
         requests: impl IntoIterator<Item = SendRequest>,
@@ -357,10 +361,10 @@ impl QueuePair {
         result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }
 
-    /// Hands one receive request to the core.
+    /// Posts one receive request.
     ///
     /// # Errors
-    /// Returns an error if the queue is full or the request passes a limit. Nothing of it was done.
+    /// Returns an error if the queue is full or the request exceeds a limit. The request is then not posted.
     pub fn post_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
         let result = self.push_recv(request);
         self.ring_doorbell();
@@ -374,10 +378,11 @@ impl QueuePair {
         self.rings.push_recv(request)
     }
 
-    /// Posts in order until the first error; rings the doorbell once. Gives how many were posted.
+    /// Posts requests in order until the first error, and rings the doorbell once. Returns the number of posted
+    /// requests.
     ///
     /// # Errors
-    /// Which request was refused, and why. Those before it are posted.
+    /// Returns which request was refused, and why. All requests before it are posted.
     pub fn post_recv_list(
         &mut self,
         requests: impl IntoIterator<Item = RecvRequest>,
@@ -389,7 +394,7 @@ impl QueuePair {
         result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }
 
-    /// What the queue pair says of itself.
+    /// Returns the queue pair's current report.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -399,7 +404,7 @@ impl QueuePair {
         report.ok_or(Error::Control(roce::ControlError::NoQp(qpn)))
     }
 
-    /// To the error state: everything outstanding is flushed.
+    /// Moves it to the error state, which flushes all outstanding requests.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -407,7 +412,7 @@ impl QueuePair {
         self.modify(Modify::Error)
     }
 
-    /// The limits it was made with.
+    /// Returns the limits that it was created with.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities

@@ -7,8 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A peer's memory region. Exchange it by any means, as a [`QpEndpoint`](crate::QpEndpoint): it is text (`Display`, `FromStr`) and
-/// data (`serde`).
+/// A peer's memory region. Programs exchange it by any means, as text (`Display`, `FromStr`) or as data (`serde`), like a
+/// [`QpEndpoint`](crate::QpEndpoint).
 ///
 /// ```
 /// use ferroce_verbs::RemoteBuffer;
@@ -20,7 +20,7 @@ use thiserror::Error;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteBuffer {
-    /// Where it starts, as requests call it.
+    /// The address of its first byte in requests.
     pub address: u64,
     /// Bytes.
     pub length: u64,
@@ -34,7 +34,7 @@ pub struct RemoteBuffer {
 pub struct ParseRemoteBufferError(String);
 
 impl RemoteBuffer {
-    /// The remote side of a work request, `offset` bytes in. The peer checks it.
+    /// Returns the remote side of a work request, at `offset` bytes. The peer checks it.
     #[must_use]
     pub fn at(&self, offset: u64) -> Remote {
         Remote { address: self.address.wrapping_add(offset), rkey: Rkey::new(self.rkey) }

@@ -1,23 +1,23 @@
-//! What a queue pair was told: all that can be set can be asked for.
+//! The current settings of a queue pair.
 
 use crate::{Access, QueuePair};
 use roce::qp::{Changes, Congestion, Modify, RtrSettings, RtsSettings};
 use roce::wire::Path;
 
-/// What a queue pair was told last, by [`connect`](QueuePair::connect) or step by step.
+/// The settings that a queue pair was last given, by [`connect`](QueuePair::connect) or step by step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QpSettings {
-    /// What the peer may do.
+    /// The operations that the peer may request.
     pub access: Access,
     /// P_Key that packets must carry.
     pub partition_key: u16,
-    /// Q_Key that datagrams must carry; of datagram queue pairs.
+    /// The Q_Key that datagrams must carry; only of datagram queue pairs.
     pub queue_key: Option<u32>,
     /// From RTR on; of connections.
     pub receive: Option<RtrSettings>,
     /// From RTS on; of connections.
     pub send: Option<RtsSettings>,
-    /// How datagrams are paced, from RTS on.
+    /// Congestion control of datagrams, from RTS on.
     pub datagrams: Option<Congestion>,
 }
 
@@ -27,18 +27,18 @@ impl QpSettings {
         Self { access, partition_key: 0, queue_key: None, receive: None, send: None, datagrams: None }
     }
 
-    /// How sending is paced, from RTS on, as the program or the device's rules chose it.
+    /// Congestion control from RTS on, chosen by the program or the device's rules.
     #[must_use]
     pub fn congestion(&self) -> Option<Congestion> {
         self.send.map(|settings| settings.congestion).or(self.datagrams)
     }
 
-    /// The way to the peer, from RTR on.
+    /// The path to the peer, from RTR on.
     pub(crate) fn path(&self) -> Option<Path> {
         self.receive.map(|settings| settings.path)
     }
 
-    /// The core took `modify`.
+    /// Records a `modify` that the core accepted.
     pub(crate) fn take(&mut self, modify: &Modify) {
         match *modify {
             Modify::Reset => *self = Self::new(),
@@ -78,7 +78,7 @@ impl QpSettings {
 }
 
 impl QueuePair {
-    /// What it was told last.
+    /// Returns the settings that it was last given.
     #[must_use]
     pub fn settings(&self) -> &QpSettings {
         &self.settings

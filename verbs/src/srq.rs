@@ -1,4 +1,4 @@
-//! Receive requests that several queue pairs share.
+//! Shared receive queues: receive requests for several queue pairs.
 
 use crate::device::Inner;
 use crate::xrc::XrcParts;
@@ -8,7 +8,7 @@ use roce::qp::{PostError, RecvRequest};
 use roce::{ControlError, SrqId, SrqInit, SrqNumber, SrqReport};
 use std::sync::Arc;
 
-/// A shared receive queue. One thread at a time posts to it.
+/// A shared receive queue. Only one thread may post to it at a time.
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     rings: SrqRings,
@@ -16,7 +16,7 @@ pub struct SharedReceiveQueue {
     handle: Arc<SrqHandle>,
 }
 
-/// The queue in the core. It goes when nobody posts to it and no queue pair takes from it any more.
+/// The queue in the core. It is destroyed when neither a poster nor a queue pair holds it.
 #[derive(Debug)]
 pub(crate) struct SrqHandle {
     pub(crate) device: Arc<Inner>,
@@ -25,10 +25,10 @@ pub(crate) struct SrqHandle {
 }
 
 impl ProtectionDomain {
-    /// Makes a shared receive queue for `depth` requests of up to `max_sge` buffers.
+    /// Creates a shared receive queue for `depth` requests of up to `max_sge` buffers.
     ///
     /// # Errors
-    /// Returns an error if a limit is passed, or the core has stopped.
+    /// Returns an error if a limit is exceeded or the core has stopped.
     pub fn shared_receive_queue(&self, depth: u32, max_sge: u32) -> Result<SharedReceiveQueue, Error> {
         SharedReceiveQueue::new(&self.device, SrqInit { pd: self.pd, depth, max_sge, xrc: None }, None)
     }
@@ -59,10 +59,10 @@ impl SharedReceiveQueue {
         &self.handle
     }
 
-    /// Hands one receive request to the core, for whichever queue pair comes first.
+    /// Posts one receive request, for the first queue pair that needs it.
     ///
     /// # Errors
-    /// Returns an error if the queue is full or the request passes a limit. Nothing of it was done.
+    /// Returns an error if the queue is full or the request exceeds a limit. The request is then not posted.
     pub fn post_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
         let result = self.rings.push_recv(request);
         // After a refusal too: a full queue's poster waits for the core to say what is done.
@@ -71,28 +71,28 @@ impl SharedReceiveQueue {
         result
     }
 
-    /// Its name in the device, as events have it.
+    /// Returns its number in the device, which events contain.
     #[must_use]
     pub fn id(&self) -> SrqId {
         self.handle.id
     }
 
-    /// What peers call it: requests to a target of its XRC domain name it by this number.
+    /// Returns the number by which requests to a target of its XRC domain name it.
     #[must_use]
     pub fn number(&self) -> SrqNumber {
         self.number
     }
 
-    /// Asks for an event, once, when fewer than `limit` requests wait; 0 asks for none.
+    /// Requests one event when fewer than `limit` requests are left; 0 requests none.
     ///
     /// # Errors
-    /// A limit beyond the queue's depth, or the core has stopped.
+    /// Returns an error if the limit exceeds the queue's depth or the core has stopped.
     pub fn arm(&self, limit: u32) -> Result<(), Error> {
         let id = self.handle.id;
         Ok(self.handle.device.engine.call(move |station, _| station.endpoint.arm_srq(id, limit))??)
     }
 
-    /// What the queue says of itself.
+    /// Returns the queue's current report.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.

@@ -1,26 +1,26 @@
-//! Memory windows: a key of its own to a part of a region, lent to a peer and taken back without a system call.
+//! Memory windows: separate keys for parts of a region, granted to a peer and revoked without a system call.
 
 use crate::device::Inner;
 use crate::{Access, BoundsError, Error, MemoryRegion, ProtectionDomain, RemoteBuffer};
 use roce::{Binding, Rkey, WindowKind};
 use std::sync::Arc;
 
-/// A memory window. It is bound by [`SendRequest::bind`](crate::SendRequest::bind), and taken back by
+/// A memory window. It is bound by [`SendRequest::bind`](crate::SendRequest::bind), and revoked by
 /// [`SendRequest::local_invalidate`](crate::SendRequest::local_invalidate), by the peer's
 /// [`SendRequest::send_invalidate`](crate::SendRequest::send_invalidate), or when it is dropped.
 #[derive(Debug)]
 pub struct MemoryWindow {
     device: Arc<Inner>,
     kind: WindowKind,
-    /// As the newest binding has it.
+    /// The key of the newest binding.
     rkey: Rkey,
 }
 
 impl ProtectionDomain {
-    /// Makes a memory window that is bound to nothing.
+    /// Creates an unbound memory window.
     ///
     /// # Errors
-    /// Returns an error if a limit is passed, or the core has stopped.
+    /// Returns an error if a limit is exceeded or the core has stopped.
     pub fn memory_window(&self, kind: WindowKind) -> Result<MemoryWindow, Error> {
         let pd = self.pd;
         let rkey = self.device.engine.call(move |station, _| station.endpoint.create_window(pd, kind))??;
@@ -29,23 +29,23 @@ impl ProtectionDomain {
 }
 
 impl MemoryWindow {
-    /// Which rules it has.
+    /// Returns its type.
     #[must_use]
     pub fn kind(&self) -> WindowKind {
         self.kind
     }
 
-    /// Its key, as the newest [`binding`](Self::binding) has it.
+    /// Returns the key of the newest [`binding`](Self::binding).
     #[must_use]
     pub fn rkey(&self) -> Rkey {
         self.rkey
     }
 
-    /// What to post to bind it, with a fresh key, to `length` bytes of `region` from `offset` on. The region needs
-    /// [`Access::WINDOWS`], and [`Access::LOCAL_WRITE`] where the peer may write.
+    /// Returns the binding to post, with a fresh key, for `length` bytes of `region` at `offset`. The region needs
+    /// [`Access::WINDOWS`], and [`Access::LOCAL_WRITE`] if the peer may write.
     ///
     /// # Errors
-    /// Returns an error if the range leaves the region; the key stays as it was.
+    /// Returns an error if the range exceeds the region; the key is then unchanged.
     pub fn binding(
         &mut self,
         region: &MemoryRegion,
@@ -60,7 +60,7 @@ impl MemoryWindow {
         Ok(Binding { window, rkey, lkey, address, length, access, zero_based: false })
     }
 
-    /// What to tell the peer of a binding.
+    /// Returns what the peer must know of a binding.
     #[must_use]
     pub fn remote(binding: &Binding) -> RemoteBuffer {
         let address = if binding.zero_based { 0 } else { binding.address };

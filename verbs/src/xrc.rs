@@ -1,7 +1,7 @@
 //! Extended reliable connections: a peer reaches many shared receive queues by one queue pair (IBA annex A14).
 //!
-//! The one who sends has an initiator, a [`QueuePair`] of [`Service::Xrc`]; who receives has an [`XrcDomain`], targets in it, and
-//! shared receive queues whose [numbers](SharedReceiveQueue::number) the sender is told by any means.
+//! The sender has an initiator: a [`QueuePair`] of [`Service::Xrc`]. The receiver has an [`XrcDomain`] with targets and shared receive
+//! queues, and passes their [numbers](SharedReceiveQueue::number) to the sender by any means.
 
 use crate::completion::CqHandle;
 use crate::device::{Device, Inner};
@@ -11,13 +11,13 @@ use roce::qp::{Modify, QpInit};
 use roce::{SrqInit, XrcReceives, XrcdId};
 use std::sync::Arc;
 
-/// An XRC domain: its targets take messages for its shared receive queues.
+/// An XRC domain: its targets receive messages for its shared receive queues.
 #[derive(Clone, Debug)]
 pub struct XrcDomain {
     handle: Arc<XrcdHandle>,
 }
 
-/// The domain in the core. It goes when nobody holds it and nothing is of it any more.
+/// The domain in the core. It is destroyed with its last holder.
 #[derive(Debug)]
 pub(crate) struct XrcdHandle {
     device: Arc<Inner>,
@@ -32,10 +32,10 @@ pub(crate) struct XrcParts {
 }
 
 impl Device {
-    /// Makes an XRC domain.
+    /// Creates an XRC domain.
     ///
     /// # Errors
-    /// Returns an error if there is one too many, or the core has stopped.
+    /// Returns an error if there are too many or the core has stopped.
     pub fn xrc_domain(&self) -> Result<XrcDomain, Error> {
         let device = self.inner.clone();
         let id = device.engine.call(|station, _| station.endpoint.create_xrcd())??;
@@ -44,19 +44,19 @@ impl Device {
 }
 
 impl XrcDomain {
-    /// Says what a target shall be.
+    /// Returns a builder for a target.
     pub fn target(&self) -> TargetBuilder {
         let access = Access::ALL | Access::REMOTE_FLUSH;
         TargetBuilder { domain: self.handle.clone(), access, gid_index: None, partition_key: 0xffff }
     }
 
-    /// Whether both are the same domain.
+    /// Returns whether both are the same domain.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.handle, &other.handle)
     }
 
-    /// How many hold the domain: it itself and its clones, and what is made in it.
+    /// Returns the number of its holders: clones, and objects created in it.
     #[must_use]
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.handle)
@@ -64,11 +64,12 @@ impl XrcDomain {
 }
 
 impl ProtectionDomain {
-    /// Makes a shared receive queue of an XRC domain, for `depth` requests of up to `max_sge` buffers. Completions go to `cq`, and
-    /// the keys of requests that name the queue are those of this protection domain.
+    /// Creates a shared receive queue of an XRC domain for `depth` requests of up to `max_sge` buffers. Completions go to `cq`. Requests
+    /// that name the queue use keys of this protection domain.
     ///
     /// # Errors
-    /// Returns an error if a limit is passed, domain or queue are another device's, or the core has stopped.
+    /// Returns an error if a limit is exceeded, the domain or queue belongs to another device, or the core has
+    /// stopped.
     pub fn xrc_receive_queue(
         &self,
         domain: &XrcDomain,
@@ -89,7 +90,7 @@ impl ProtectionDomain {
     }
 }
 
-/// Says what an XRC target shall be.
+/// A builder for XRC targets.
 #[derive(Debug)]
 #[must_use = "nothing is created before build()"]
 pub struct TargetBuilder {
@@ -100,25 +101,26 @@ pub struct TargetBuilder {
 }
 
 impl TargetBuilder {
-    /// What the peer may do, on top of each region's own rights. All by default.
+    /// Sets which operations the peer may request, in addition to each region's rights. The default is all.
     pub fn access(self, access: Access) -> Self {
         Self { access, ..self }
     }
 
-    /// Which of the device's addresses it uses; by default the [preferred](crate::DeviceInfo::preferred_gid).
+    /// Sets the index of the device's address to use. The default is the
+    /// [preferred](crate::DeviceInfo::preferred_gid) one.
     pub fn gid_index(self, index: usize) -> Self {
         Self { gid_index: Some(index), ..self }
     }
 
-    /// P_Key that both sides carry. 0xFFFF by default.
+    /// Sets the P_Key that both sides carry. The default is 0xFFFF.
     pub fn partition_key(self, key: u16) -> Self {
         Self { partition_key: key, ..self }
     }
 
-    /// Makes the target, in INIT. It is connected as any queue pair, and posts nothing.
+    /// Creates the target in INIT. It is connected like any queue pair, but cannot post.
     ///
     /// # Errors
-    /// Returns an error if the device has no such GID, there is one queue pair too many, or the core has stopped.
+    /// Returns an error if the device has no such GID, there are too many queue pairs, or the core has stopped.
     pub fn build(self) -> Result<QueuePair, Error> {
         let (access, partition_key) = (self.access, self.partition_key);
         let mut qp = self.build_reset()?;
@@ -126,7 +128,7 @@ impl TargetBuilder {
         Ok(qp)
     }
 
-    /// Makes the target, in RESET: [`QueuePair::modify`] takes it further.
+    /// Creates the target in RESET; [`QueuePair::modify`] moves it on.
     ///
     /// # Errors
     /// As [`build`](Self::build).

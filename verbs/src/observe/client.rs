@@ -1,4 +1,4 @@
-//! The observer's end: which processes there are, and what one of them reports.
+//! The observer's side: lists processes and reads their reports.
 
 use super::{FORMAT, ProcessStatus, folder};
 use serde::Deserialize;
@@ -14,13 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// How long a process may take to answer.
+/// The time within which a process must answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The longest report: 262,144 queue pairs of 1 KiB each.
 const LONGEST: usize = 256 << 20;
 
-/// Why a process can't be observed.
+/// The reason why a process cannot be observed.
 #[derive(Debug, Error)]
 pub enum AttachError {
     /// No such process.
@@ -51,7 +51,7 @@ pub enum AttachError {
         /// Its version.
         version: String,
     },
-    /// It listens and does not answer.
+    /// It listens but does not answer.
     #[error("process {0} does not answer within 3 s; if it is stopped, continue it: kill -CONT {0}")]
     Silent(u32),
     /// Its report is longer than one of 262,144 queue pairs.
@@ -71,21 +71,21 @@ pub enum AttachError {
 }
 
 impl AttachError {
-    /// Whether no process listens that could be observed.
+    /// Returns whether no observable process is listening.
     const fn is_absence(&self) -> bool {
         matches!(self, Self::NoProcess(_) | Self::NotFerroce(_) | Self::OtherUser { .. })
     }
 }
 
-/// What every format begins with.
+/// The fields that every format starts with.
 #[derive(Deserialize)]
 struct Head {
     format: u32,
     version: String,
 }
 
-/// Returns what each process with a socket that this user can reach reports of itself, by number. All are asked at once, each over one
-/// connection. Sockets of processes that are gone are removed.
+/// Returns the report of every process whose socket this user can reach, by process number. Queries all at once, over one connection each.
+/// Removes the sockets of processes that have ended.
 #[must_use]
 pub fn read_all() -> Vec<Result<ProcessStatus, AttachError>> {
     let sockets: BTreeMap<u32, PathBuf> =
@@ -112,17 +112,17 @@ fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
     sockets.collect()
 }
 
-/// Returns what process `pid` reports of itself.
+/// Returns the report of process `pid`.
 ///
 /// # Errors
-/// Returns an [`AttachError`] if the process is none that this user can observe, or does not answer.
+/// Returns an [`AttachError`] if this user cannot observe the process, or it does not answer.
 pub fn read(pid: u32) -> Result<ProcessStatus, AttachError> {
     let name = format!("{pid}.sock");
     let path = folder::readable().into_iter().map(|folder| folder.join(&name)).find(|path| path.exists());
     path.map_or_else(|| Err(why_not(pid)), |path| ask(pid, &path))
 }
 
-/// Asks the process `pid`, which listens at `path`. If none listens there, the socket is removed.
+/// Queries the process `pid` over the socket `path`. Removes the socket if no process listens on it.
 fn ask(pid: u32, path: &Path) -> Result<ProcessStatus, AttachError> {
     let stream = match connect(path) {
         Ok(stream) => stream,
@@ -149,7 +149,8 @@ fn ask(pid: u32, path: &Path) -> Result<ProcessStatus, AttachError> {
     serde_json::from_value(report).map_err(|_| AttachError::Ended(pid))
 }
 
-/// Another user's process may say anything: nothing of it reaches a terminal but printable characters, and no key but words.
+/// Sanitises a report, because another user's process may send anything: only printable characters reach a terminal, and keys are single
+/// words.
 fn make_plain(report: &mut Value) {
     match report {
         Value::String(text) => *text = text.replace(char::is_control, " "),
@@ -162,10 +163,10 @@ fn make_plain(report: &mut Value) {
     }
 }
 
-/// Connects within [`PATIENCE`]: a stopped process may have a full backlog, for which [`UnixStream::connect`] waits without end.
+/// Connects within [`PATIENCE`]: a stopped process may have a full backlog, for which [`UnixStream::connect`] would wait for ever.
 ///
 /// # Errors
-/// Returns [`ErrorKind::WouldBlock`] when the time is up, and what the system says otherwise.
+/// Returns [`ErrorKind::WouldBlock`] after the timeout, or the system's error.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     // SAFETY: a structure of zeros is an address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -214,7 +215,7 @@ fn receive(pid: u32, mut stream: UnixStream) -> Result<Vec<u8>, AttachError> {
     }
 }
 
-/// Returns why no process listens there.
+/// Returns the error for a path on which no process listens.
 fn why_not(pid: u32) -> AttachError {
     use std::os::unix::fs::MetadataExt;
     match fs::metadata(format!("/proc/{pid}")) {
@@ -226,7 +227,7 @@ fn why_not(pid: u32) -> AttachError {
     }
 }
 
-/// Returns who is at the other end.
+/// Returns the process and user at the other end.
 pub(super) fn credentials(stream: &UnixStream) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;

@@ -5,10 +5,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why there is no folder to use.
+/// The reason why no folder can be used.
 #[derive(Debug, Error)]
 pub enum FolderError {
-    /// No place that belongs to the user.
+    /// The user has no runtime folder.
     #[error("no folder for sockets: XDG_RUNTIME_DIR is not set to a folder of user {0}; set it")]
     Nowhere(u32),
     /// The system refused it.
@@ -57,7 +57,7 @@ pub fn folder() -> Result<PathBuf, FolderError> {
     }
 }
 
-/// Returns the folder, which is created if need be.
+/// Returns the folder, and creates it if needed.
 pub(super) fn create() -> Result<PathBuf, FolderError> {
     let path = folder()?;
     let refused = |error| FolderError::Refused { path: path.clone(), error };
@@ -73,7 +73,7 @@ pub(super) fn create() -> Result<PathBuf, FolderError> {
     Ok(path)
 }
 
-/// Returns the folders that an observer looks into: the user's own, and for root those of all users.
+/// Returns the folders that an observer searches: the user's own, and for root those of all users.
 pub(super) fn readable() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = folder().into_iter().collect();
     if user() == 0 {

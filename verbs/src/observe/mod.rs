@@ -1,7 +1,7 @@
-//! What a running process tells an observer: its devices, their counters, and what each queue pair waits for.
+//! What a running process reports to an observer: its devices, their counters, and what each queue pair waits for.
 //!
-//! A process with an open device listens on a socket that only its user and root reach ([`folder`]). A thread of its own sleeps there,
-//! and asks the cores between two of their turns, 64 queue pairs at a time; it costs the datapath nothing until an observer comes.
+//! A process with an open device listens on a socket that only its user and root can reach ([`folder`]). A separate thread sleeps on it,
+//! and queries the cores between two turns, 64 queue pairs at a time. It costs the datapath nothing until an observer connects.
 
 mod client;
 mod folder;

@@ -1,4 +1,4 @@
-//! The process's end of the socket, and the thread that sleeps there while a device is open.
+//! The process's end of the socket, and the thread that sleeps on it while a device is open.
 
 use super::{client, folder, status::ProcessStatus};
 use crate::device::Inner;
@@ -14,15 +14,15 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long an observer that does not read is waited for.
+/// The time after which an observer that does not read is disconnected.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The pause after a connection that the system could not accept.
+/// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
 type Devices = Arc<Mutex<Vec<Weak<Inner>>>>;
 
-/// A process has one, while a device is open.
+/// The observation server; a process has one while a device is open.
 static SERVER: Mutex<Option<Server>> = Mutex::new(None);
 
 struct Server {
@@ -33,7 +33,7 @@ struct Server {
     thread: JoinHandle<()>,
 }
 
-/// Shows `device` to observers. If there is no place for the socket, the process runs on unseen.
+/// Makes `device` visible to observers. If the socket cannot be created, the process runs unobserved.
 pub(crate) fn publish(device: &Arc<Inner>) {
     let Some(mut server) = fork::lock(&SERVER) else { return };
     if server.as_ref().is_some_and(|server| server.process.is_parent()) {
@@ -56,7 +56,7 @@ pub(crate) fn publish(device: &Arc<Inner>) {
     }
 }
 
-/// A device was closed. With the last one the socket goes.
+/// Removes a closed device. The socket is removed with the last one.
 pub(crate) fn withdraw() {
     let ended = {
         let Some(mut server) = fork::lock(&SERVER) else { return };
@@ -97,7 +97,7 @@ impl Server {
         Ok(Self { process: Process::this(), devices, listener, path, thread })
     }
 
-    /// Ends the socket, and with it the thread.
+    /// Closes the socket, which ends the thread.
     fn close(&self) {
         let _ = fs::remove_file(&self.path);
         // SAFETY: the descriptor is open. The thread's accept returns by it.

@@ -7,10 +7,10 @@ use roce::{Counters, Discard, Observation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version of this report; an observer reads its own only.
+/// The version of the report's format; an observer reads only its own.
 pub const FORMAT: u32 = 1;
 
-/// Queue pairs that a core is asked for between two of its turns.
+/// The number of queue pairs that a core reports between two turns.
 const AT_ONCE: usize = 64;
 
 /// A process with open devices.
@@ -33,23 +33,23 @@ pub struct ProcessStatus {
 pub struct DeviceStatus {
     /// The port's name.
     pub port: String,
-    /// What drives it.
+    /// Its driver.
     pub driver: String,
     /// Its addresses.
     pub addresses: Vec<String>,
     /// Its speed in Mb/s, if the port knows it.
     pub speed_mbps: Option<u32>,
-    /// Why its core has stopped; all below is empty then.
+    /// Why its core has stopped; all fields below are empty then.
     pub stopped: Option<String>,
     /// The moment, in ns since the core's clock began.
     pub now: u64,
     /// The endpoint's counters, by the names of [`named_counters`].
     pub counters: BTreeMap<String, u64>,
-    /// Dropped packets by reason; those that occurred.
+    /// Dropped packets by reason, without zeros.
     pub discards: BTreeMap<String, u64>,
-    /// What the core counted beside packets of queue pairs.
+    /// Counters of the core for everything but packets of queue pairs.
     pub core: BTreeMap<String, u64>,
-    /// ns in each state ([`Waiting::name`]), of all queue pairs that the device had.
+    /// ns in each state ([`Waiting::name`]), summed over all queue pairs of the device, including destroyed ones.
     pub waited: BTreeMap<String, u64>,
     /// Its queue pairs.
     pub queue_pairs: Vec<QueuePairStatus>,
@@ -73,7 +73,7 @@ pub struct QueuePairStatus {
     pub service: String,
     /// Its state.
     pub state: String,
-    /// Where its packets go; `None` without a connection.
+    /// Its peer; `None` without a connection.
     pub peer: Option<PeerStatus>,
     /// The congestion control algorithm; empty before RTS.
     pub algorithm: String,
@@ -93,7 +93,7 @@ pub struct QueuePairStatus {
     pub send_psn: u32,
     /// The last PSN that the peer acknowledged.
     pub acknowledged_psn: u32,
-    /// Send requests that are not done.
+    /// Outstanding send requests.
     pub outstanding: u32,
     /// Receive requests that wait in its own queue.
     pub receives: u32,
@@ -105,7 +105,7 @@ pub struct QueuePairStatus {
     pub waited: BTreeMap<String, u64>,
 }
 
-/// Name, words, value of each counter but the discards.
+/// Returns the name, description and value of each counter but the discards.
 #[must_use]
 pub fn named_counters(counters: &Counters) -> [(&'static str, &'static str, u64); 19] {
     [
@@ -157,7 +157,7 @@ impl ProcessStatus {
         self.devices.iter().find(|device| device.port == port)
     }
 
-    /// Asks the cores of `devices`.
+    /// Queries the cores of `devices`.
     pub(super) fn of(devices: &[std::sync::Arc<Inner>]) -> Self {
         let words = std::fs::read("/proc/self/cmdline").unwrap_or_default();
         let words = String::from_utf8_lossy(&words);

@@ -115,7 +115,7 @@ impl Sources<'_> {
         let variable = VARIABLES.iter().find(|(of, _)| *of == key).map(|(_, variable)| *variable);
         let variable = variable.filter(|variable| std::env::var_os(variable).is_some());
         match (flag, variable) {
-            // The flag takes its value from the variable where it is not given.
+            // The flag takes its value from the variable if it is not given.
             (Some(flag), Some(variable)) if std::env::var(variable).ok().as_deref() != value => flag.into(),
             (_, Some(variable)) => variable.into(),
             (Some(flag), None) => flag.into(),

@@ -1,4 +1,4 @@
-//! `ferroce doctor`: says what this machine lacks, and the remedy.
+//! `ferroce doctor`: checks the machine and suggests remedies.
 
 use crate::failure::Failure;
 use crate::port::PortArgs;
@@ -26,7 +26,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// What one look found. The remedy is left out where nothing is to be done.
+/// What one look found. The remedy is left out if nothing is to be done.
 fn check(name: &str, status: Status, found: impl Into<String>, remedy: Option<&str>) -> Check {
     Check { name: name.into(), status, found: found.into(), remedy: remedy.map(Into::into) }
 }

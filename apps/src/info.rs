@@ -1,4 +1,4 @@
-//! `ferroce info`: what a port is.
+//! `ferroce info`: shows a port's properties.
 
 use crate::failure::Failure;
 use crate::port::PortArgs;
@@ -138,7 +138,7 @@ fn show_counters(args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// What a device counted; what is zero is left out.
+/// A device's counters, without zeros.
 fn counted(device: &DeviceStatus) -> String {
     let named =
         device.counters.iter().chain(&device.core).map(|(name, value)| (name.replace('_', " "), *value));

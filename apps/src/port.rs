@@ -7,7 +7,7 @@ use datapath::port_spec::PortSpec;
 use std::path::PathBuf;
 use verbs::{Address, Device, DeviceConfig, Mtu, Progress};
 
-/// Flags that say which port to use and how.
+/// Flags of the port.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Port")]
 pub struct PortArgs {

@@ -147,7 +147,7 @@ mod tests {
             let ip: IpAddr = ip.parse().unwrap();
             match echo("lo", ip, 1000) {
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => return,
-                // A machine without IPv6, or whose loopback is down.
+                // A machine without IPv6, or with its loopback down.
                 Err(error) => assert!(error.raw_os_error().is_some(), "{error}"),
                 Ok(answered) => assert!(answered, "{ip}"),
             }

@@ -1,4 +1,4 @@
-//! The kernel's counters that wake whoever sleeps on them (eventfd(2)).
+//! Kernel counters that wake the threads sleeping on them (eventfd(2)).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -35,10 +35,10 @@ impl EventFd {
         unsafe { libc::write(self.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Takes the count, or 1 of it with `EFD_SEMAPHORE`; waits until it is above 0 where the descriptor blocks.
+    /// Takes the count, or 1 of it with `EFD_SEMAPHORE`; waits until it is above 0 if the descriptor blocks.
     ///
     /// # Errors
-    /// A signal, or `WouldBlock` where the descriptor doesn't block and the count is 0.
+    /// A signal, or `WouldBlock` if the descriptor doesn't block and the count is 0.
     pub fn take(&self) -> io::Result<()> {
         let mut count = [0_u8; 8];
         // SAFETY: the array has the eight bytes that an eventfd gives.

@@ -18,7 +18,7 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Descriptors that a child gives up, each plus one; 0 is a free place. More than there are places are kept by the child too.
 static OWN: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
 
-/// Tells a process from those that are forked from it.
+/// Distinguishes a process from its forked children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
@@ -40,7 +40,7 @@ impl Process {
     }
 }
 
-/// Locks what the parent may have had locked in another thread when it forked: `None` in a child where it is never unlocked.
+/// Locks what the parent may have had locked in another thread when it forked: `None` in a child if it is never unlocked.
 pub fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     if GENERATION.load(Ordering::Relaxed) == 0 {
         return Some(mutex.lock().unwrap_or_else(PoisonError::into_inner));

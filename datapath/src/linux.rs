@@ -18,7 +18,7 @@ pub struct Interface {
     pub index: u32,
     /// The largest IP packet, in bytes.
     pub mtu: u32,
-    /// Its Ethernet address; zero where it has none.
+    /// Its Ethernet address; zero if it has none.
     pub mac: Mac,
     /// It is set up.
     pub up: bool,
@@ -56,7 +56,7 @@ pub fn interface_names() -> Vec<String> {
 /// What the kernel knows of the interface `name`.
 ///
 /// # Errors
-/// The kernel's; `ENODEV` where there is none of that name.
+/// The kernel's; `ENODEV` if there is none of that name.
 pub fn interface(name: &str) -> io::Result<Interface> {
     let control = Control::new(name)?;
     let index = control.ask(libc::SIOCGIFINDEX)?;
@@ -146,7 +146,7 @@ pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 /// Whether the interface of this index has a carrier.
 ///
 /// # Errors
-/// The kernel's; `ENXIO` where there is none of that index.
+/// The kernel's; `ENXIO` if there is none of that index.
 pub fn is_running(index: u32) -> io::Result<bool> {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: the array has the bytes that the longest name takes, its end included.
@@ -159,10 +159,10 @@ pub fn is_running(index: u32) -> io::Result<bool> {
     Ok(interface(&name.to_string_lossy())?.running)
 }
 
-/// Gives the interface `name` another Ethernet address.
+/// Changes the Ethernet address of the interface `name`.
 ///
 /// # Errors
-/// The kernel's: `EPERM` without CAP_NET_ADMIN, `ENODEV` where there is no such interface.
+/// The kernel's: `EPERM` without CAP_NET_ADMIN, `ENODEV` if there is no such interface.
 pub fn set_mac(name: &str, mac: Mac) -> io::Result<()> {
     let control = Control::new(name)?;
     let mut request = control.request();
@@ -241,7 +241,7 @@ impl Control {
         Ok(request)
     }
 
-    /// As the driver has it now; none where it can't be asked.
+    /// As the driver has it now; none if it can't be asked.
     fn has_carrier(&self) -> Option<bool> {
         const ETHTOOL_GLINK: u32 = 10;
         let mut command = [ETHTOOL_GLINK, 0];

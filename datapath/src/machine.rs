@@ -1,4 +1,4 @@
-//! What this machine has, what it lacks, and the remedy: the checks of `ferroce doctor`.
+//! The checks of `ferroce doctor`: what the machine has, what it lacks, and the remedy.
 
 use crate::port_spec::PortSpec;
 use serde::Serialize;
@@ -25,7 +25,7 @@ pub struct Check {
     pub status: Status,
     /// What there is.
     pub found: String,
-    /// What to do about it; none where nothing is to be done.
+    /// What to do about it; none if nothing is to be done.
     pub remedy: Option<String>,
 }
 
@@ -69,7 +69,7 @@ pub fn checks(ports: &[PortSpec]) -> Vec<Check> {
     checks
 }
 
-/// Bytes of hugepages, of all sizes, that nobody uses.
+/// Bytes of unused hugepages of all sizes.
 #[must_use]
 pub fn free_hugepage_bytes() -> u64 {
     hugepage_bytes("free_hugepages")

@@ -40,7 +40,7 @@ pub enum PortSpec {
         socket: String,
         /// Who listens on it.
         role: SocketRole,
-        /// Tells interfaces of one socket apart.
+        /// Distinguishes interfaces of one socket.
         id: u32,
         /// The client's buffers lie in the shared memory. The peer can then write all of this process's DPDK memory.
         zero_copy: bool,
@@ -62,7 +62,7 @@ pub enum PortSpec {
     },
     /// Sends vanish, nothing arrives.
     Null,
-    /// Capture files; the one that is none receives nothing, or drops what is sent.
+    /// Capture files. With `None`, nothing is received or all that is sent is dropped.
     Pcap {
         /// Frames to receive.
         rx: Option<String>,
@@ -115,7 +115,7 @@ pub enum RingEnd {
     B,
 }
 
-/// Why a text is no port's name. One line, with the forms.
+/// Why a text is not a port's name. One line, with the forms.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("port `{}`: {why}; a port is one of {FORMS_LINE}", given.escape_debug())]
 pub struct PortSpecError {

@@ -137,7 +137,7 @@ impl<B: Length> Queues<B> {
         first(&self.ordinary).into_iter().chain(second).min()
     }
 
-    /// The frame whose turn it is at `time`.
+    /// The frame that is due at `time`.
     pub(crate) fn take(&mut self, time: Instant) -> Option<(ClassId, Queued<B>)> {
         let class = if self.second.is_some() { self.choose(time)? } else { ClassId::Ordinary };
         let from = self.class(class);

@@ -1,4 +1,4 @@
-//! What a switch counts per port.
+//! The counters of a switch port.
 
 use serde::Serialize;
 
@@ -56,7 +56,7 @@ pub struct PortCounters {
     pub drops: Drops,
 }
 
-/// What a link did to its frames.
+/// Counts of a link's faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FaultCounters {
     /// Frames lost.
@@ -71,7 +71,7 @@ pub struct FaultCounters {
     pub resealed: u64,
     /// Frames that a script let out later.
     pub delayed: u64,
-    /// Frames that tell a sender something else of its path.
+    /// Frames that report false values of a path.
     pub lied: u64,
     /// Frames that only Ferroce knows, lost for that.
     pub unheard: u64,

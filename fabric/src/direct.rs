@@ -17,7 +17,7 @@ pub struct Direct {
     pub dscp: Option<u8>,
     /// Seals the responses, with a counter that is the time.
     pub key: Option<FeedbackKey>,
-    /// The time at the switch's time 0, ns since 1970; 0 where nothing is sealed.
+    /// The time at the switch's time 0, ns since 1970; 0 if nothing is sealed.
     pub epoch: u64,
 }
 
@@ -60,7 +60,7 @@ impl Told {
         Subscription::find(frame, self.config.dscp, self.numbers).filter(|asks| self.tell(now, asks.key()))
     }
 
-    /// Writes the answer to a subscription; gives its length.
+    /// Writes the answer to a subscription; returns its length.
     pub(crate) fn answer(
         &self,
         now: Instant,

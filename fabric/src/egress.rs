@@ -34,7 +34,7 @@ pub(crate) enum Refused {
 /// Byte-bounded queues before a link of a fixed rate, on the link's own clock.
 pub(crate) struct Egress<B> {
     waiting: Queues<B>,
-    /// These have started to leave and wait for somebody to fetch them.
+    /// Frames that have started to leave and wait to be fetched.
     released: VecDeque<B>,
     released_bytes: u64,
     rate: Option<Rate>,
@@ -129,7 +129,7 @@ impl<B: PacketBuf> Egress<B> {
         reason = "bytes of frames that are held, and rates above 0, in 64 or 128 bits"
     )]
     pub(crate) fn advance(&mut self, now: Instant, mut leave: impl FnMut(&mut B, Snapshot)) {
-        // Before a link without a rate nothing waits, however late somebody looks.
+        // Nothing queues before a link without a rate, however late the poll loop looks.
         let shaped = self.rate.is_some();
         while let Some(ready) = self.waiting.ready() {
             let time = self.free.max(ready);

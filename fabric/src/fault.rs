@@ -38,7 +38,7 @@ impl Probability {
     }
 }
 
-/// What a link does to its frames. The default does nothing.
+/// The faults of a link. The default has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultConfig {
     /// A frame is lost.
@@ -290,7 +290,7 @@ fn flip(bytes: &mut [u8], random: &mut Random) {
     bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
 }
 
-/// A copy of `frame` in a buffer from `alloc`; `None` where there is none or the frame doesn't fit.
+/// Returns a copy of `frame` in a buffer from `alloc`; `None` if there is no buffer or the frame does not fit.
 pub(crate) fn copy_of<B: PacketBuf>(frame: &[u8], alloc: impl FnOnce() -> Option<B>) -> Option<B> {
     let mut copy = alloc().filter(|buf| buf.capacity() >= frame.len())?;
     copy.set_len(frame.len());

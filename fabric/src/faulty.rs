@@ -5,7 +5,7 @@ use crate::fault::{FaultConfig, FaultLine};
 use cc::Instant;
 use datapath::io::{Burst, Caps, PacketIo};
 
-/// A port with a faulty link behind it: what is sent suffers, what comes in doesn't.
+/// A port with a faulty link behind it: faults affect sent frames, not received ones.
 ///
 /// A frame is taken from the sender as soon as the link has room; it leaves by a later call of any method.
 pub struct Faulty<P: PacketIo, C> {

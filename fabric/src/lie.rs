@@ -11,7 +11,7 @@ use roce::wire::{
 /// A frame with feedback in it at most: its headers take less than 100 bytes.
 const LONGEST: usize = 100 + MAX_FEEDBACK;
 
-/// Has a frame that tells its receiver of a path tell something else. The seal, if any, stays: it is wrong then. Says whether it
+/// Has a frame that tells its receiver of a path tell something else. The seal, if any, stays: it is wrong then. Returns whether it
 /// did; every other frame is left alone, and so is the answer to a setup.
 pub(crate) fn lie<B: PacketBuf>(buf: &mut B, random: &mut Random) -> bool {
     let mut frame = [0; LONGEST];
@@ -64,7 +64,7 @@ fn forged(heard: &[u8], random: &mut Random, into: &mut [u8]) -> Option<usize> {
     Some(draft.seal())
 }
 
-/// What a frame says of a path.
+/// A frame's report on a path.
 fn said(packet: &Frame<'_>) -> Option<Feedback> {
     let feedback = match packet.header {
         Header::TelemetryResponse { feedback, .. }

@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(meter.on_departure(&at(137, 74_500, 0), 1000).inflight, 64);
         meter.on_departure(&at(150, 87_500, 0), 1000);
         assert_eq!(meter.on_departure(&at(175, 112_500, 0), 1000).inflight, 96);
-        // What meets by chance is no queue that stays.
+        // A chance collision is not a standing queue.
         assert_eq!(meter.on_departure(&at(200, 137_500, 500_000), 1000).inflight, 112);
         let load = meter.on_departure(&at(225, 162_500, 500_000), 1000);
         assert_eq!((load.inflight, load.delay), (255, 255), "fields stop at their largest value");

@@ -22,7 +22,7 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
-    /// By `red`, or where there is none by a threshold, as DCTCP has it.
+    /// By `red`, or if there is none by a threshold, as DCTCP has it.
     pub(crate) fn new(red: Option<Red>, threshold: Option<u64>, seed: u64) -> Self {
         let all_above = |bytes| Red { from: bytes, to: bytes, most: Probability::ALWAYS };
         Self { red: red.or(threshold.map(all_above)), random: Random::new(seed) }

@@ -1,4 +1,4 @@
-//! What a switch reports of its ports.
+//! A switch's report of its ports.
 
 use crate::{FaultCounters, PortCounters};
 use serde::Serialize;

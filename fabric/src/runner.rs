@@ -11,7 +11,7 @@ use std::time::Duration;
 const YIELDS: u32 = 64;
 /// The longest sleep: what it costs the first frame after a silence.
 const SLEEP: Duration = Duration::from_micros(50);
-/// A departure nearer than this is waited for awake: the kernel's timers are no finer.
+/// The thread stays awake for a departure nearer than this, because the kernel's timers are no finer.
 const WAKE: Duration = Duration::from_micros(100);
 /// Where sleeping is asked for: idle turns before it, and the departure that is too near for it.
 const DROWSY: u32 = 4;
@@ -65,7 +65,7 @@ impl<P: PacketIo> Runner<P> {
         &mut self.switch
     }
 
-    /// One turn at `now`: a burst from each port, then a burst to each. Gives how many frames moved.
+    /// One turn at `now`: a burst from each port, then a burst to each. Returns how many frames moved.
     pub fn turn(&mut self, now: Instant) -> usize {
         let mut moved = 0;
         for from in self.switch.ports() {
@@ -113,7 +113,7 @@ impl<P: PacketIo> Runner<P> {
         }
     }
 
-    /// Gives the core away for a while that fits how long nothing moved and when the next frame leaves.
+    /// Sleeps for a time that depends on how long nothing moved and when the next frame leaves.
     fn rest(&self, idle: u32, now: Instant) {
         let departure = self.switch.poll_timeout();
         let within = |time| departure.is_some_and(|at| at < now + time);

@@ -155,7 +155,7 @@ impl FaultRule {
     }
 }
 
-/// What a rule has done so far.
+/// The counts of a rule.
 struct Acting {
     rule: FaultRule,
     /// Frames that fitted.

@@ -1,4 +1,4 @@
-//! What a port did over time, piece by piece: for those who draw it.
+//! What a port did over time, interval by interval, for plots.
 
 use crate::switch::{PortId, Switch};
 use cc::Instant;
@@ -13,7 +13,7 @@ pub struct Interval {
     pub rx_bytes: u64,
     /// Bytes that left.
     pub tx_bytes: u64,
-    /// Nanoseconds in which the link was busy. What it has begun counts whole.
+    /// Nanoseconds in which the link was busy. A frame that has started counts completely.
     pub busy: u64,
     /// Frames marked Congestion Experienced.
     pub ce_marked: u64,

@@ -179,7 +179,7 @@ impl<B: PacketBuf> Switch<B> {
     /// gets no copy.
     ///
     /// # Panics
-    /// Where there is no port `from`.
+    /// If there is no port `from`.
     #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
     pub fn on_frame(
         &mut self,
@@ -219,7 +219,7 @@ impl<B: PacketBuf> Switch<B> {
     /// The next frame that leaves by `port`. `alloc` gives a buffer where the link duplicates it.
     ///
     /// # Panics
-    /// Where there is no such port.
+    /// If there is no such port.
     #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
     pub fn poll_transmit(
         &mut self,

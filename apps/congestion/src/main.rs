@@ -1,5 +1,5 @@
-//! Reads what one run of `ci/congestion` has recorded, draws it, prints its line of the table, and says whether what was
-//! promised was kept.
+//! Reads the records of one run of `ci/congestion`, draws them, prints the run's line of the table, and reports whether what was promised
+//! was kept.
 #![forbid(unsafe_code)]
 
 mod kept;

@@ -75,7 +75,7 @@ impl Run {
     /// Reads its files.
     ///
     /// # Errors
-    /// One is missing, not as `ferroce` writes it, or says nothing.
+    /// Returns an error if a file is missing, malformed or empty.
     pub fn read(folder: &Path, name: &str, port: &str) -> Result<Self, Box<dyn Error>> {
         let open = |kind: &str| {
             let file = folder.join(format!("{name}-{kind}.csv"));

@@ -101,7 +101,7 @@ pub fn phases(run: &Run, bounds: &Bounds) -> Vec<Phase> {
     counts.iter().zip(ends).map(phase).collect()
 }
 
-/// How many flows send, and from when on. What was told in one breath is one change.
+/// Returns each number of sending flows and its start. Changes at the same moment count as one.
 fn counts(run: &Run) -> Vec<(f64, usize)> {
     let mut counts: Vec<(f64, usize)> = Vec::new();
     for group in run.samples.chunk_by(|one, other| one.at.to_bits() == other.at.to_bits()) {
@@ -187,14 +187,14 @@ impl Phase {
     }
 }
 
-/// What a run comes to.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All that was promised.
     Kept,
     /// These promises were not kept.
     Broken(Vec<String>),
-    /// The machine paused too often to say.
+    /// The machine paused too often for a verdict.
     Unjudged(String),
 }
 
@@ -288,7 +288,7 @@ mod tests {
         assert!(told(&run(0.5, 0.0, 0.95), &late).contains("later than 0.05 s"));
     }
 
-    /// The queue is long from 0.5 s to 0.6 s, and a pause says why.
+    /// The queue is long from 0.5 s to 0.6 s, and a pause explains it.
     #[test]
     fn what_a_pause_did_is_left_out_and_too_many_leave_nothing_to_judge() {
         let mut run = run(0.0, 0.0, 0.95);

@@ -31,7 +31,7 @@ pub fn run(address: SocketAddr) -> Result<(), Failure> {
     note!("serving http://{}/metrics", listener.local_addr().map_err(failed)?);
     loop {
         match listener.accept() {
-            // What a client does wrong ends its connection only.
+            // A client's error ends only its own connection.
             Ok((stream, _)) => _ = answer(stream),
             Err(_) => std::thread::sleep(LOOK),
         }

@@ -110,7 +110,7 @@ fn decode(args: &Args, file: &Path, totals: &mut Totals, out: &mut impl Write) -
     Ok(())
 }
 
-/// What a frame turned out to be.
+/// The kind of a frame.
 enum Verdict<'a> {
     Good(Frame<'a>),
     /// The ICRC is wrong; what the packet claims to be, if that much can be read.
@@ -179,7 +179,7 @@ fn carried(reading: &Reading) -> Vec<Value> {
     }
 }
 
-/// The format of a packet's telemetry, where it is not HPCC INT.
+/// The format of a packet's telemetry, if it is not HPCC INT.
 fn format(frame: &Frame<'_>) -> Option<String> {
     frame.network.carried().map(|carried| carried.format().to_string())
 }

@@ -1,4 +1,4 @@
-//! What a capture held, counted.
+//! Counts of the packets in a capture.
 
 use super::{Verdict, describe};
 use roce::Discard;

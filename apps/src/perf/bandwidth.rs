@@ -25,7 +25,7 @@ pub struct Run {
     pub cq_mod: u32,
     /// Look for the peak.
     pub peak: bool,
-    /// Which queue pairs send when; all of them where there is none.
+    /// Which queue pairs send when; all of them if there is none.
     pub phases: Option<Phases>,
     /// What is written meanwhile.
     pub series: Option<Series>,
@@ -156,11 +156,11 @@ impl Driver<'_> {
         }
     }
 
-    /// Hands `count` requests over and gives how many were taken.
+    /// Hands `count` requests over and returns how many were taken.
     fn post(&mut self, qp: usize, count: u64, last: bool) -> Result<u64, Failure> {
         let (flow, template) = (self.flows[qp], &self.templates[qp]);
         let (every, end) = (u64::from(self.run.cq_mod), flow.posted + self.left(flow.posted).min(1 << 40));
-        // Without this a list that no longer fits would wait for a completion that nobody asked for.
+        // Without this, a list that does not fit would wait for a completion that was never requested.
         let list_end = flow.posted + count;
         let full = u64::from(self.run.tx_depth) - (list_end - flow.completed) < u64::from(self.run.post_list);
         let signalled = |message: u64| {

@@ -29,7 +29,7 @@ pub struct Link {
     remote: RemoteBuffer,
     /// Bytes from one queue pair's buffer to the next.
     slot: usize,
-    /// Where the receiving half starts; 0 where one buffer serves both.
+    /// Where the receiving half starts; 0 if one buffer serves both.
     inbound: usize,
     /// Whether this side takes SENDs.
     receives: bool,
@@ -287,7 +287,7 @@ impl Link {
         self.qps[qp].post_recv(request).map_err(failed)
     }
 
-    /// Takes SENDs that arrived and posts as many receives again; gives how many.
+    /// Takes SENDs that arrived and posts as many receives again; returns how many.
     ///
     /// # Errors
     /// Returns a failure if a receive failed.
@@ -311,7 +311,7 @@ impl Link {
         Ok(count)
     }
 
-    /// Takes notice of one SEND that arrived; `false` where there is none. The first may be here before this side
+    /// Takes notice of one SEND that arrived; `false` if there is none. The first may be here before this side
     /// asks for it: the peer starts as soon as it is through the barrier.
     pub fn take_arrival(&mut self) -> bool {
         let there = self.arrived > 0;
@@ -327,7 +327,7 @@ impl Link {
         })
     }
 
-    /// Keeps things going while this side waits for the control connection. Gives whether there was work.
+    /// Does background work while this side waits for the control connection. Returns whether there was any.
     ///
     /// # Errors
     /// Returns a failure if a receive failed.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// How long a client waits for its server.
 const START: Duration = Duration::from_secs(10);
-/// After this long it says what it waits for.
+/// The time after which it reports what it waits for.
 const HINT: Duration = Duration::from_secs(1);
 /// How long a client may take to greet.
 const GREETING: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ pub struct Reception {
 }
 
 impl Reception {
-    /// Opens for clients, and says so.
+    /// Opens the port for clients, and announces it.
     ///
     /// # Errors
     /// Returns a failure if the port can't be listened on.
@@ -136,7 +136,7 @@ impl Reception {
     }
 }
 
-/// A connection that has not said yet what it wants.
+/// A connection that has not sent its greeting yet.
 struct Visitor {
     control: Control,
     from: SocketAddr,

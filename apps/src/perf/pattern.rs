@@ -10,7 +10,7 @@ pub fn seed(plan: u64, size: u64, qp: usize, from_client: bool) -> u64 {
     mix(plan ^ mix(size) ^ mix((qp as u64) << 1 | u64::from(from_client)))
 }
 
-/// Fills `length` bytes at `offset` and gives their checksum.
+/// Fills `length` bytes at `offset` and returns their checksum.
 ///
 /// # Errors
 /// Returns a failure if the range leaves the region.

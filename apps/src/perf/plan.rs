@@ -1,4 +1,4 @@
-//! What a run measures, after every flag was checked. Both sides agree on it before anything is sent.
+//! The plan of a run, after all flags were checked. Both sides agree on it before anything is sent.
 
 use super::args::{AtomicType, Connection, PerfArgs};
 use super::memory;

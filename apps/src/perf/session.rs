@@ -65,7 +65,7 @@ impl<'a> Session<'a> {
     pub fn run(mut self, handshake: &mut dyn Handshake) -> Result<(), Failure> {
         let result = self.test(handshake);
         if result.is_err() {
-            // What was counted is what explains a failure.
+            // The counters explain a failure.
             if let Ok(counters) = self.link.device.counters() {
                 let _ = outln!("{LINE}\n Counters of {}\n{}{LINE}", self.info.port, Shown(&counters));
             }
@@ -236,7 +236,7 @@ impl<'a> Session<'a> {
         self.plan.bidirectional || !self.is_source()
     }
 
-    /// Writes the pattern to send; gives its checksum, or `None` where this side only takes in.
+    /// Writes the pattern to send; returns its checksum, or `None` if this side only takes in.
     fn fill(&mut self, size: u64) -> Result<Option<u64>, Failure> {
         if !self.is_source() || self.plan.tool.verb == Verb::Atomic {
             return Ok(None);
@@ -251,7 +251,7 @@ impl<'a> Session<'a> {
         Ok(Some(sum))
     }
 
-    /// Compares checksums of what was sent and what arrived, in each direction.
+    /// Compares the checksums of sent and received data in each direction.
     fn verify(&mut self, handshake: &mut dyn Handshake, size: u64, sent: Option<u64>) -> Result<(), Failure> {
         if self.plan.tool.verb == Verb::Atomic {
             return verify::atomics(&self.link, &self.plan);

@@ -10,7 +10,7 @@ pub struct Bandwidth {
     pub size: u64,
     /// Messages, over all queue pairs.
     pub messages: u64,
-    /// The best stretch from a post to a later completion, bytes a second; 0 where it was not looked for.
+    /// The highest rate from a post to a later completion, bytes a second; 0 if it was not looked for.
     pub peak: f64,
     /// From the first post to the last completion, bytes a second.
     pub average: f64,
@@ -132,7 +132,7 @@ impl Latencies {
         self.histogram.saturating_record(nanos.clamp(1, Self::LONGEST_NS));
     }
 
-    /// Forgets what was recorded.
+    /// Discards the recorded data.
     pub fn clear(&mut self) {
         self.histogram.reset();
     }
@@ -142,7 +142,7 @@ impl Latencies {
         self.histogram.len()
     }
 
-    /// The figures; `nanos` ns is what the whole took. All zero where nothing was recorded.
+    /// The figures; `nanos` ns is what the whole took. All zero if nothing was recorded.
     pub fn figures(&self, size: u64, nanos: u64) -> Latency {
         let at = |quantile: f64| self.histogram.value_at_quantile(quantile) as f64 / self.divisor;
         let whole = nanos.max(1) as f64 / 1e9;

@@ -40,7 +40,7 @@ fn choose<T>(flag: Option<T>, name: Option<T>, default: T) -> Parameter<T> {
     }
 }
 
-/// All that a trace does not say itself. Rates in bits per second.
+/// Parameters that a trace does not contain. Rates in bits per second.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Assumed {
     pub max_stage: Parameter<u32>,

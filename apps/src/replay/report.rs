@@ -32,7 +32,7 @@ struct Largest {
     ref_rate_bps: u64,
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Debug, Serialize)]
 pub struct Report {
     file: String,

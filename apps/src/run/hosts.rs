@@ -11,7 +11,7 @@ use std::thread;
 
 /// The interface of each host.
 pub const INTERFACE: &str = "eth0";
-/// What `ferroce switch` says once it forwards.
+/// The line that `ferroce switch` prints once it forwards.
 const SWITCHING: &str = "switching between";
 
 /// What is between the hosts.
@@ -39,7 +39,7 @@ impl Hosts {
     /// Returns a failure if `ip` is missing or refused: it takes root.
     pub fn make(count: u8, mtu: u16, link: Link) -> Result<Self, Failure> {
         stale::sweep();
-        // From here on what was made is removed, also where the rest can't be.
+        // From here on, everything created so far is removed even if a later step fails.
         let mut hosts =
             Self { prefix: format!("{}{}", stale::PREFIX, std::process::id()), count, switch: None };
         match link {
@@ -88,7 +88,7 @@ impl Hosts {
             ip(&["netns", "add", &host])?;
             let peer = ["peer", "name", &port, "mtu", &mtu, "netns", &centre];
             ip(&[&["-n", &host, "link", "add", INTERFACE, "mtu", &mtu, "type", "veth"], &peer[..]].concat())?;
-            // The switch is not the kernel: nobody answers there.
+            // The switch is not a host: it answers no requests.
             let quiet = format!("net.ipv6.conf.{port}.disable_ipv6=1");
             command("ip", &["netns", "exec", &centre, "sysctl", "-q", "-w", &quiet])?;
             send_frames_as_they_are(&centre, &port)?;
@@ -100,7 +100,7 @@ impl Hosts {
     fn set_up(&self, rank: u8) -> Result<(), Failure> {
         let host = self.namespace(rank);
         send_frames_as_they_are(&host, INTERFACE)?;
-        // The link-local address serves at once: nobody else can have it.
+        // The link-local address can be used at once, because no other host can have it.
         let at_once = format!("net.ipv6.conf.{INTERFACE}.accept_dad=0");
         command("ip", &["netns", "exec", &host, "sysctl", "-q", "-w", &at_once])?;
         let address = format!("{}/24", Self::address(rank));
@@ -128,7 +128,7 @@ impl Hosts {
         if !said.any(|line| line.contains(SWITCHING)) {
             return Err(failed("it ended before it forwarded a frame".into()));
         }
-        // What it says later is its report, which nobody asked for; unread it would block.
+        // Its later output is its report, which is not needed here; unread, it would block the process.
         thread::spawn(move || said.for_each(drop));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Where the drop-in libraries are.
+//! Finds the drop-in libraries.
 
 use crate::failure::Failure;
 use std::ffi::OsString;

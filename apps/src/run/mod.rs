@@ -87,12 +87,12 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let apart = device_file::apart(program, rest);
     let (first, others) = apart.as_deref().and_then(<[_]>::split_first).unwrap_or((program, rest));
     let mut command = Command::new(first);
-    // A kernel without ambient capabilities gives the program what it gave before.
+    // On a kernel without ambient capabilities, the program gets what it got before.
     if let Err(error) = capabilities::hand_on() {
         tracing::debug!("capabilities are not handed on: {error}");
     }
     command.args(others).env("LD_LIBRARY_PATH", library::search_path(&libraries)).envs(settings);
-    // Returns only where it failed.
+    // Returns only if it failed.
     let error = command.exec();
     Err(Failure::program(program, &error))
 }

@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Between two looks at who has ended.
+/// The time between two checks for ended processes.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long the server has to listen before its peers start.
 const HEAD_START: Duration = Duration::from_millis(1500);
@@ -33,7 +33,7 @@ struct Rank {
     ended: Option<ExitStatus>,
 }
 
-/// Runs `command` in each host until all have ended; gives the first failing rank's exit code.
+/// Runs `command` in each host until all have ended; returns the first failing rank's exit code.
 ///
 /// # Errors
 /// Returns a failure if the program can't be started, or a signal came.
@@ -128,7 +128,7 @@ fn copy<W: Write>(
         let (mut from, mut line) = (BufReader::new(from), Vec::new());
         while input::line(&mut from, &mut line).unwrap_or(false) {
             let line = String::from_utf8_lossy(&line);
-            // Nobody reads: then nobody misses it.
+            // Without a reader, the loss does not matter.
             let _ = writeln!(to(), "{rank}| {line}");
         }
     })

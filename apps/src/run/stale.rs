@@ -39,7 +39,7 @@ fn sweep_folders(above: &Path) {
     }
 }
 
-/// The process that a namespace belongs to; `None` where the name is not of our making.
+/// The process that a namespace belongs to; `None` if the name is not of our making.
 fn owner(name: &str) -> Option<u32> {
     let (owner, place) = name.strip_prefix(PREFIX)?.split_once('-')?;
     (place == "switch" || place.parse::<u8>().is_ok()).then(|| owner.parse().ok())?

@@ -37,7 +37,7 @@ const POINTS: usize = 250;
 /// Over so long the least that the bottleneck carried is looked for, ns.
 const DIP: u64 = 10_000;
 
-/// The columns, and what they are in.
+/// The columns and their units.
 pub const COLUMNS: [(&str, &str); 14] = [
     ("carried", "Gb/s on the bottleneck in the steady state"),
     ("least", "Gb/s, the least in any 10 µs until the first flow ends"),
@@ -144,7 +144,7 @@ fn read(job: &Job) -> Result<Scenario, Failure> {
     (setup.hosts, setup.conventions) = (HOSTS[job.hosts].1, Conventions::FERROCE);
     let marks = |from, to, most| Probability::new(most).map(|most| Red { from, to, most });
     setup.red = match setup.congestion.algorithm {
-        // What the authors of HPCC have their switches mark.
+        // The marking of the switches in the HPCC authors' simulator.
         AlgorithmConfig::Dctcp(_) => marks(300_000, 300_000, 1.0),
         AlgorithmConfig::Dcqcn(_) => marks(400_000, 1_600_000, 0.2),
         _ => None,

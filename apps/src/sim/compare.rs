@@ -64,7 +64,7 @@ impl Ours {
     }
 }
 
-/// Lays `ours` beside what `folder` has of this scenario: bands over seeds where there are some (mean ± 3 standard
+/// Lays `ours` beside what `folder` has of this scenario: bands over seeds if there are some (mean ± 3 standard
 /// deviations), else single runs (± 10 %), and tables by size.
 ///
 /// # Errors
@@ -89,7 +89,7 @@ pub fn compare(folder: &Path, scenario: &Scenario, ours: &Ours) -> Result<Vec<Co
     Ok(compared)
 }
 
-/// The rows of a file for which `is_it` holds, with their header; none where there is no such file.
+/// The rows of a file for which `is_it` holds, with their header; none if there is no such file.
 fn rows(
     file: &Path,
     is_it: impl Fn(&StringRecord) -> bool,

@@ -73,7 +73,7 @@ impl Kind {
 #[serde(deny_unknown_fields)]
 pub struct Part {
     pub kind: Kind,
-    /// All that decides what the jobs are: parts of other runs do not fit.
+    /// Everything that determines the jobs; parts of other runs are refused.
     pub of: String,
     /// Jobs of all parts.
     pub jobs: usize,
@@ -94,7 +94,7 @@ impl Part {
         Ok(path)
     }
 
-    /// Writes the part and says where it is.
+    /// Writes the part and reports its path.
     ///
     /// # Errors
     /// As [`write`](Self::write).

@@ -9,7 +9,7 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// A number of bytes, as people say it.
+/// Parses a number of bytes with an optional unit.
 pub fn size(bytes: u64) -> String {
     let (unit, name) = match bytes {
         0..=999 => (1, "B"),
@@ -25,7 +25,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// What a plot's axes say.
+/// The labels of a plot's axes.
 pub struct Axes<'a> {
     pub x: &'a str,
     pub y: &'a str,
@@ -68,7 +68,7 @@ pub fn legend(lines: &[Line]) -> String {
     format!("<p class=legend>{names}</p>")
 }
 
-/// Draws lines. An empty text where there is nothing to draw.
+/// Draws lines. An empty text if there is nothing to draw.
 pub fn lines(axes: &Axes<'_>, lines: &[Line]) -> Result<String, Failure> {
     let points = || lines.iter().flat_map(|line| &line.points);
     let (Some(from), Some(to)) = (

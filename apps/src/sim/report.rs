@@ -1,4 +1,4 @@
-//! One self-contained HTML page that says what happened.
+//! A self-contained HTML page that describes a run.
 
 use super::compare::Compared;
 use super::figures::SizeRow;

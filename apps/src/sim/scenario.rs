@@ -19,13 +19,13 @@ use verbs::CongestionChoice;
 #[serde(deny_unknown_fields)]
 struct Text {
     topology: Kind,
-    /// Of a star; of each switch where there are several.
+    /// Of a star; of each switch if there are several.
     hosts: Option<usize>,
     /// Of a parking lot; leaves of a leaf-spine.
     switches: Option<usize>,
     spines: Option<usize>,
     rate: String,
-    /// Between switches; as `rate` where it is not given.
+    /// Between switches; as `rate` if it is not given.
     fabric_rate: Option<String>,
     delay: String,
     #[serde(default)]
@@ -117,7 +117,7 @@ struct DirectText {
     interval: String,
 }
 
-/// What a run is called in a reference directory.
+/// The name of a run in a reference directory.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reference {
@@ -376,7 +376,7 @@ fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<C
             parts.push(format!("{key}={value}"));
         }
     }
-    // What is one algorithm's own says nothing to another that takes its place.
+    // One algorithm's own state means nothing to another that replaces it.
     if let Some(name) = vary.iter().any(|(key, _)| key == "cc").then(|| parts[0].parse().ok()).flatten() {
         let is_used = |part: &String| {
             let setting =

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Classic pcap with times in ns, on Ethernet.
 const MAGIC: u32 = 0xa1b2_3c4d;
 
-/// Writes `seed-N.pcap` and `seed-N.txt` into `folder`; gives the first's name.
+/// Writes `seed-N.pcap` and `seed-N.txt` into `folder`; returns the first's name.
 pub fn write(folder: &Path, broken: &Broken) -> Result<PathBuf, Failure> {
     let wrong = |error: std::io::Error| Failure::run(format!("{}: {error}", folder.display()));
     fs::create_dir_all(folder).map_err(wrong)?;

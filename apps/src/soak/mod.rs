@@ -19,7 +19,7 @@ use std::time::Instant;
 const KNOWN: &str = include_str!("../../../fabric/soak/seeds.txt");
 /// With fewer seeds, a rare path that was not reached is bad luck.
 const ENOUGH: u64 = 5_000;
-/// Broken seeds after which a soak gives up.
+/// The number of broken seeds after which a soak stops.
 const GIVE_UP: usize = 20;
 
 /// The command line of `ferroce soak`.

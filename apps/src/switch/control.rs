@@ -1,4 +1,4 @@
-//! The switch's side of `ferroce switch ctl`: a Unix socket on which a thread of its own reads requests and checks them, so that only
+//! The switch's side of `ferroce switch ctl`: a Unix socket on which a separate thread reads requests and checks them, so that only
 //! rules that are right reach the switch's thread. Each connection carries one request and its answer, each a line of JSON.
 
 use super::rules::{Rules, Running, Script};
@@ -21,7 +21,7 @@ pub const LONGEST: u64 = 4 << 20;
 /// How long a client may take for its request; others wait.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
@@ -38,7 +38,7 @@ pub enum Request {
 /// The rules that run after a request, or why it was refused.
 pub type Answer = Result<Vec<Line>, String>;
 
-/// A rule that runs, and what it has done. Its keys stay as they are.
+/// A running rule and its counts. Its keys never change.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// Its name.
@@ -129,7 +129,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Does what was asked since the turn before. Does not wait.
+    /// Handles the requests since the previous turn. Does not wait.
     pub fn after<B: PacketBuf>(&self, switch: &mut Switch<B>) {
         while let Ok(Ask { change, counts }) = self.asks.try_recv() {
             if let Some(rules) = change {

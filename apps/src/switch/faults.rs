@@ -31,7 +31,7 @@ pub struct Fault {
     pub line: usize,
     /// The keys as they were written.
     pub keys: BTreeMap<String, String>,
-    /// What they say. The name is empty where none was written.
+    /// The keys of a rule. The name is empty if none was written.
     pub rule: FaultRule,
 }
 

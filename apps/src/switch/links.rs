@@ -1,4 +1,4 @@
-//! Notices when interfaces below the switch's ports are deleted, which no frame tells.
+//! Detects when interfaces below the switch's ports are deleted, which no frame reveals.
 
 use crate::failure::Failure;
 use crate::signals::Interface;

@@ -307,7 +307,7 @@ impl Turns {
             && now >= self.next
         {
             self.next = now + interval;
-            // A printer that is behind misses one: the next tells as much.
+            // A slow printer misses a report; the next one contains the same counters.
             let _ = self.reports.try_send(Message::Interval(switch.report(now)));
         }
     }

@@ -1,4 +1,4 @@
-//! What every port did, interval by interval, as CSV. Written by a thread of its own.
+//! What every port did, interval by interval, as CSV. Written by a separate thread.
 
 use crate::failure::Failure;
 use cc::Instant;
@@ -81,7 +81,7 @@ impl Recorder {
     /// Ends the interval here.
     pub fn note<B: PacketBuf>(&mut self, switch: &mut Switch<B>, now: Instant) {
         let seconds = (self.origin + now.saturating_since(Instant::ZERO)).as_secs_f64();
-        // The thread is gone where the disk is full; it says so in the end.
+        // If the disk is full, the thread has ended; it reports that at the end.
         let _ = self.rows.send((seconds, std::mem::take(&mut self.pause), self.series.take(switch, now)));
     }
 }

@@ -42,7 +42,7 @@ pub fn probability(text: &str) -> Result<Probability, String> {
 /// `10ms`.
 ///
 /// # Errors
-/// What is no time, or shorter than a millisecond.
+/// What is not a time, or shorter than a millisecond.
 pub fn interval(text: &str) -> Result<Duration, String> {
     match units::duration(text)? {
         short if short < Duration::from_millis(1) => Err("an interval is at least 1ms".into()),
@@ -88,7 +88,7 @@ pub fn second_class(text: &str) -> Result<SecondClass, String> {
 /// `0x3e` or `62`.
 ///
 /// # Errors
-/// What is no number of 8 bits.
+/// What is not a number of 8 bits.
 pub fn option_type(text: &str) -> Result<u8, String> {
     verbs::parse_option_type(text)
 }
@@ -96,7 +96,7 @@ pub fn option_type(text: &str) -> Result<u8, String> {
 /// `0x9900` or `39168`.
 ///
 /// # Errors
-/// Returns an error if `text` is no number of 16 bits.
+/// Returns an error if `text` is not a number of 16 bits.
 pub fn ethertype(text: &str) -> Result<u16, String> {
     verbs::parse_ethertype(text)
 }
@@ -161,7 +161,7 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
     })
 }
 
-/// A rate that telemetry can't tell is worth a word: HPCC++ is blind there.
+/// Warns of rates that telemetry cannot express, because HPCC++ gets no telemetry there.
 pub fn warn_of_untold_rates(config: &SwitchConfig) {
     let mut untold: Vec<Rate> = config.ports.iter().filter_map(|port| port.rate).collect();
     untold.retain(|rate| Speed::from_rate(*rate).is_none());

@@ -1,4 +1,4 @@
-//! The switch's reports: a table for people, a file for programs. On a thread of its own, so that a slow terminal
+//! The switch's reports: a table for people, a file for programs. Runs on a separate thread, so that a slow terminal
 //! holds up no frame.
 
 use super::Args;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
-/// A report and what it is for.
+/// A report and its purpose.
 pub enum Message {
     /// For the eye, now and then.
     Interval(Report),
@@ -34,7 +34,7 @@ pub struct Show {
     unprinted: Option<Failure>,
 }
 
-/// A thread that shows what it is sent, until the sender is gone.
+/// A thread that shows the reports sent to it, until the sender is dropped.
 pub struct Showing {
     /// Where reports go.
     pub reports: SyncSender<Message>,

@@ -103,7 +103,7 @@ pub enum EalError {
         "this process was forked from one that runs DPDK, and shares its memory; open the first device after the fork, or start a program"
     )]
     Forked,
-    /// The system gives no thread to start DPDK on.
+    /// The thread that starts DPDK could not be created.
     #[error("cannot create the thread that starts DPDK: {0}")]
     NoThread(String),
 }
@@ -159,9 +159,9 @@ impl Eal {
         }
     }
 
-    /// Gives the calling thread, until it ends, a cache of its own in every buffer pool. Without it a thread works
-    /// too, and pays a few atomic operations more per buffer. Returns false if all of DPDK's places (128) are taken. It also
-    /// returns false in a thread that ends and has given its place back: key destructors and `atexit` handlers run then.
+    /// Creates a cache in every buffer pool for the calling thread, until the thread ends. Without it a thread works too, and pays a few
+    /// atomic operations more per buffer. Returns false if all of DPDK's places (128) are taken. It also returns false in a thread that
+    /// ends and has given its place back: key destructors and `atexit` handlers run then.
     pub fn register_thread(self) -> bool {
         thread_local!(static HERE: OnceCell<Registration> = const { OnceCell::new() });
         HERE.try_with(|here| here.get_or_init(Registration::new).0).unwrap_or(false)
@@ -206,7 +206,7 @@ pub(super) fn words(errno: c_int) -> String {
     unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno.abs())) }.to_string_lossy().into_owned()
 }
 
-/// Takes DPDK's memory from all other processes; `false` where that fails, which only forked children notice.
+/// Takes DPDK's memory from all other processes; `false` if that fails, which only forked children notice.
 fn becomes_private() -> bool {
     let taken = private_memory::take();
     if let Err(error) = &taken {
@@ -305,7 +305,7 @@ fn arguments(config: &EalConfig, huge: bool, cores: &[usize], prefix: &str) -> V
     words
 }
 
-/// Calls `rte_eal_init` on a thread of its own, since it changes its caller's affinity. DPDK's interrupt thread inherits that
+/// Calls `rte_eal_init` on a separate thread, since it changes its caller's affinity. DPDK's interrupt thread inherits that
 /// thread's blocked signals.
 fn init(arguments: Vec<CString>) -> Result<(), EalError> {
     log::take_over();
@@ -372,7 +372,7 @@ pub(super) fn on_interrupt_thread(f: impl FnOnce() + Send) {
         if let Some(f) = call.f.take() {
             f();
         }
-        // Nobody listens only where the caller has gone, and it doesn't go before this.
+        // Cannot fail: the caller keeps the receiver until it gets this.
         let _ = done.send(());
     }
     let (done, wait) = std::sync::mpsc::sync_channel(1);

@@ -14,7 +14,7 @@ pub(super) fn take_over() {
     unsafe { dpdk_sys::ferroce_log_to(Some(sink)) };
 }
 
-/// Runs `f`, and tells what DPDK complained of meanwhile, in one line.
+/// Runs `f`, and returns DPDK's error messages from that time in one line.
 pub(super) fn complaints_of<T>(f: impl FnOnce() -> T) -> (T, String) {
     lock().clear();
     let result = f();

@@ -44,7 +44,7 @@ impl Pool {
         };
         NonNull::new(pool).map(Self).ok_or_else(|| {
             let why = eal::errno();
-            // What DPDK answers where it has no such pools.
+            // DPDK's answer if it has no such pools.
             let missing = why == eal::words(libc::EINVAL);
             refused(if missing { format!("{why} (are {DRIVERS} installed?)") } else { why })
         })

@@ -31,7 +31,7 @@ const QUEUE: u16 = 0;
 /// How to open a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// The largest IP packet in bytes: 340 to 16000. With none, the interface's where there is one, else 4500.
+    /// The largest IP packet in bytes: 340 to 16000. With none, the interface's if there is one, else 4500.
     pub mtu: Option<u16>,
     /// Buffers in the port's pool. What waits in any queue holds one.
     pub buffers: u32,
@@ -39,7 +39,7 @@ pub struct PortConfig {
     pub ring_slots: u16,
     /// Takes frames for all addresses, as a switch does.
     pub promiscuous: bool,
-    /// On a Linux interface: sends around the queueing discipline. Faster, but `tc` has no say.
+    /// On a Linux interface: bypasses the queueing discipline when sending. Faster, but `tc` has no effect.
     pub qdisc_bypass: bool,
 }
 
@@ -73,13 +73,13 @@ pub struct PortInfo {
     pub ip_mtu: u16,
     /// The largest frame in bytes, Ethernet header and a VLAN tag included, FCS excluded.
     pub max_frame: usize,
-    /// The link's speed in Mb/s where it has one.
+    /// The link's speed in Mb/s if it has one.
     pub speed_mbps: Option<u32>,
-    /// The interface whose addresses and neighbours are the port's too. None where the port is its own host.
+    /// The interface whose addresses and neighbours are the port's too. None if the port is its own host.
     pub linux_interface: Option<LinuxInterface>,
 }
 
-/// What a port itself dropped.
+/// Frames that the port itself dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Received in several pieces or shared with somebody: drivers that were set up here don't do that.
@@ -184,7 +184,7 @@ impl Port {
         link_is_up(self.id)
     }
 
-    /// Buffers of the port's pool that somebody holds: drivers, queues, the application.
+    /// Buffers of the port's pool that are in use: by drivers, queues or the application.
     #[must_use]
     pub fn buffers_in_use(&self) -> u32 {
         self.pool.in_use() - self.stock.len() as u32
@@ -378,7 +378,8 @@ impl Setup<'_> {
         }
     }
 
-    /// Keeps the port's packet socket to this process, and listens to all addresses if the configuration says so.
+    /// Makes forked children close the port's packet socket, and receives for all addresses if the configuration
+    /// says so.
     fn own(&self, socket: RawFd) {
         descriptor::keep_to_this_process(socket);
         let interface = self.prepared.interface.as_ref().filter(|_| self.config.promiscuous);
@@ -395,7 +396,7 @@ impl Setup<'_> {
         unsafe { TransmitRing::of(socket, slot, slots) }
     }
 
-    /// Makes the device, and tells its port number.
+    /// Makes the device, and returns its port number.
     fn probe(&self) -> Result<u16, PortError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (driver, arguments) = devargs(self.spec, self.meeting.as_ref(), self.max_frame, self.config);
@@ -461,7 +462,7 @@ impl Setup<'_> {
         }
     }
 
-    /// One queue each way, the MTU where the driver takes one, and go.
+    /// Sets up one queue in each direction and the MTU if the driver supports it, and starts the port.
     fn start(&self, id: u16, pool: &Pool) -> Result<(), PortError> {
         // SAFETY: all-zero bytes are the default configuration: no offloads, no RSS.
         let mut configuration: dpdk::rte_eth_conf = unsafe { std::mem::zeroed() };
@@ -551,7 +552,7 @@ impl Setup<'_> {
         self.call("reading its address", || unsafe { dpdk::rte_eth_macaddr_get(id, &mut address) })?;
         let mut mac = Mac(address.addr_bytes);
         if let PortSpec::Ring { end: Some(RingEnd::B), .. } = self.spec {
-            // The driver gives all rings one address, and a frame to one's own never leaves.
+            // The driver assigns the same address to all rings, and a frame to one's own address never leaves.
             mac.0[5] ^= 1;
         }
         if let PortSpec::Tap(name) = self.spec {

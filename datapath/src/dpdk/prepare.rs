@@ -1,4 +1,4 @@
-//! Checks before a port is opened: what can't work says which setting, and the remedy.
+//! Checks before a port is opened: an error names the setting and the remedy.
 
 use super::devargs::ETHERNET;
 use super::port::PortConfig;

@@ -1,4 +1,4 @@
-//! Who is who at a vhost-user socket.
+//! The roles at a vhost-user socket.
 
 use super::prepare::PortError;
 use crate::port_spec::{PortSpec, SocketRole};

@@ -1,4 +1,4 @@
-//! A core that the application runs while it polls, and a thread of its own while it doesn't.
+//! A core that the application runs while it polls, and a separate thread while it doesn't.
 //!
 //! The thread is in one of three modes. *Working*, it runs turns, and sees whether the application polls too.
 //! *Standing back*, it leaves the core to the application, and looks after it now and then. *Asleep*, it waits for the port's
@@ -77,7 +77,7 @@ impl Adaptive {
         self.turn(status)
     }
 
-    /// One turn, without a word about who drives.
+    /// Runs one turn, independent of the thread's role.
     pub(super) fn turn(&self, status: &Status) -> bool {
         let Some(mut core) = self.shared.core.try_take() else { return false };
         let work = core.turn(status);
@@ -168,7 +168,7 @@ impl Shared {
         }
     }
 
-    /// Runs turns until the first that finds nothing, a batch at most; tells whether any found something.
+    /// Runs turns until the first that finds nothing, a batch at most; returns whether any found something.
     fn batch(&self, status: &Status) -> bool {
         let mut core = self.core.take();
         let mut any = false;
@@ -199,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until there is something to do, unless there is now; tells whether it slept.
+    /// Sleeps until there is something to do, unless there is now; returns whether it slept.
     fn sleep(&self, status: &Status, nap: Duration) -> bool {
         self.mode.store(ASLEEP, Ordering::Relaxed);
         // As in `posted`: who rings the doorbell after this sees that the thread is asleep.
@@ -275,7 +275,7 @@ mod model {
         }
     }
 
-    /// The thread falls asleep, again and again, while `posts` requests are posted, each by a thread of its own. Nobody runs the core
+    /// The thread falls asleep, again and again, while `posts` requests are posted, each by a separate thread. Nobody runs the core
     /// but who is told to: a lost wake-up leaves a request that is never served, and the model says that it goes on for ever.
     fn nobody_sleeps_over(posts: u32) {
         let mut model = loom::model::Builder::new();

@@ -1,4 +1,4 @@
-//! What an engine is started with.
+//! The configuration of an engine.
 
 use crate::neighbour::Address;
 use roce::EndpointConfig;
@@ -11,16 +11,16 @@ use thiserror::Error;
 /// Who runs the core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Progress {
-    /// The thread that polls a completion queue runs a turn each time; control calls run turns until answered.
-    /// No second thread: best on few cores, but nothing is answered while nobody polls.
+    /// The thread that polls a completion queue runs a turn each time; control calls run turns until answered. No
+    /// second thread: best on few cores, but requests are answered only while the program polls.
     #[default]
     Inline,
-    /// A thread of its own, named `ferroce-core`.
+    /// A separate thread, named `ferroce-core`.
     Dedicated {
         /// The CPU to pin it to; `None` leaves it to the scheduler.
         core: Option<usize>,
     },
-    /// Who polls runs the core, as with `Inline`; while nobody polls, a thread of its own does, which sleeps on the port's
+    /// Who polls runs the core, as with `Inline`; while nobody polls, a separate thread does, which sleeps on the port's
     /// descriptor when idle. For programs that may do either.
     Adaptive,
 }
@@ -47,14 +47,14 @@ impl FromStr for Progress {
     }
 }
 
-/// What a core does when there is nothing to do. Any work ends it at once.
+/// What an idle core does. Any work ends it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// Spin: lowest latency, a CPU of its own.
+    /// Busy-polls: lowest latency, but it needs its own CPU.
     Busy,
     /// Give the CPU up, then sleep for at most this long: for cores that share a CPU.
     Yield {
-        /// Bounds what an arriving packet waits. At most 10 ms.
+        /// Limits the waiting time of an arriving packet. At most 10 ms.
         longest_sleep: Duration,
     },
 }
@@ -65,7 +65,7 @@ impl Default for Idle {
     }
 }
 
-/// What a core is started with.
+/// The configuration of a core.
 #[derive(Clone, Debug)]
 pub struct CoreConfig {
     /// The port's name, for messages.

@@ -31,7 +31,7 @@ pub(super) fn channel() -> (Commands, Inbox) {
 }
 
 impl Commands {
-    /// Hands a command to the core; `false` if there is no core any more.
+    /// Passes a command to the core; returns `false` if the core has ended.
     pub(super) fn send(&self, command: Command) -> bool {
         let is_sent = self.sender.send(command).is_ok();
         self.sent.fetch_add(1, Ordering::Release);

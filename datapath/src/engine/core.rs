@@ -49,7 +49,7 @@ pub(super) struct Core<P: PacketIo> {
 
 /// A core of any port.
 pub(super) trait Turn: Send {
-    /// Does what there is to do now, in bounded time; tells whether there was anything.
+    /// Does what there is to do now, in bounded time; returns whether there was anything.
     fn turn(&mut self) -> bool;
     /// After a panic, whose message is `reason`: fails all queue pairs and hands out their completions.
     fn give_up(&mut self, reason: &str);
@@ -59,7 +59,7 @@ pub(super) trait Turn: Send {
     fn waits_for_port(&self) -> bool;
     /// Whether the port's descriptor tells of frames from now on.
     fn listen(&mut self, on: bool);
-    /// Becomes readable when a frame arrives and the port listens, where it has such a descriptor.
+    /// Becomes readable when a frame arrives and the port listens, if it has such a descriptor.
     fn descriptor(&self) -> Option<Bell>;
 }
 

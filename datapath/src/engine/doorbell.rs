@@ -31,7 +31,7 @@ impl Doorbells {
         Self { top: AtomicU64::new(0), summaries: words(summaries), words: words(bits) }
     }
 
-    /// Says that the slot's rings have something new.
+    /// Signals that the slot's rings have new entries.
     #[inline]
     pub fn ring(&self, slot: usize) {
         let mut word = slot / 64;
@@ -50,7 +50,7 @@ impl Doorbells {
         self.top.load(Ordering::Relaxed) != 0
     }
 
-    /// Calls `serve` for each slot that rang since the last time; tells whether any did.
+    /// Calls `serve` for each slot that rang since the last time; returns whether any did.
     pub fn take(&self, mut serve: impl FnMut(usize)) -> bool {
         // The common case, nothing to do, must not write a line that posters share.
         if !self.are_rung() {

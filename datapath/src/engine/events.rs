@@ -1,4 +1,4 @@
-//! Who is told of asynchronous events, and the descriptor by which.
+//! The receivers of asynchronous events, and their descriptors.
 
 use crate::event_fd::EventFd;
 use roce::Event;
@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Something that no completion tells.
+/// An event that no completion reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
     /// Of a queue pair, a completion queue or a shared receive queue.
@@ -56,7 +56,7 @@ impl EventQueue {
     /// Takes the oldest event, and waits for it where the descriptor blocks, as it does unless the program changed that.
     ///
     /// # Errors
-    /// A signal, or `WouldBlock` where the descriptor doesn't block and there is none.
+    /// A signal, or `WouldBlock` if the descriptor doesn't block and there is none.
     pub fn wait(&self) -> io::Result<AsyncEvent> {
         loop {
             self.descriptor.take()?;
@@ -139,7 +139,7 @@ impl std::fmt::Debug for EventQueue {
     }
 }
 
-/// All who want to know. The lock is taken when something happens, never for a packet.
+/// The receivers. The lock is taken only for an event, never for a packet.
 #[derive(Debug, Default)]
 pub(super) struct Subscribers(Mutex<Vec<Arc<EventQueue>>>);
 
@@ -152,7 +152,7 @@ impl Subscribers {
         self.lock().retain(|other| !Arc::ptr_eq(other, queue));
     }
 
-    /// Tells all of it, and the log of what failed.
+    /// Informs all receivers, and logs failures.
     pub(super) fn tell(&self, port: &str, event: AsyncEvent) {
         match event {
             AsyncEvent::Transport(Event::QpFailed(failure)) => tracing::warn!("{port}: {failure}"),

@@ -77,7 +77,7 @@ impl<P: PacketIo> Filling<'_, P> {
         }
     }
 
-    /// Gives a frame to another process of the interface, or keeps it aside until that has room.
+    /// Passes a frame to another process of the interface, or keeps it until there is room.
     pub(super) fn send_aside(&mut self, slot: u8, frame: P::Buf) {
         let Some(lanes) = self.lanes else { return };
         match lanes.push(slot, &frame, self.now) {

@@ -1,7 +1,7 @@
 //! Peers whose Ethernet address changes while queue pairs talk to them: a standby takes over, a machine moves, a router is replaced.
 //!
 //! A queue pair that gets no answer in time doubts its way (`Endpoint::poll_doubted`), long before it gives up. Its neighbour is asked
-//! for again, and where it is elsewhere now, all that goes there goes on with the new address. Nothing of this is on the path of a
+//! for again, and if it is elsewhere now, all that goes there goes on with the new address. Nothing of this is on the path of a
 //! packet that is answered.
 
 use crate::neighbour::{Asked, Neighbours};
@@ -58,7 +58,7 @@ impl Followed {
         {
             neighbours.doubt(now, peer);
             self.waiting.push(peer);
-            // What is known already is looked at at once.
+            // Entries that are known already are checked at once.
             self.seen = neighbours.answers().wrapping_sub(1);
         }
     }
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(scene.astray(MACS[1]), 0);
     }
 
-    /// Of those who rest only so many are remembered.
+    /// The limit on remembered slots that are not reusable yet.
     #[test]
     fn memory_of_peers_has_a_limit() {
         let mut scene = Scene::new(1);

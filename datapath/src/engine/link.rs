@@ -58,7 +58,7 @@ impl Drop for LinkWatch {
     }
 }
 
-/// Until the kernel says something; `false` when the watch ends.
+/// Waits for a message of the kernel; returns `false` when the watch ends.
 fn waits(socket: &Socket, stop: &EventFd) -> bool {
     let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut descriptors = [watch(socket.as_raw_fd()), watch(stop.as_raw_fd())];

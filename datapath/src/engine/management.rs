@@ -20,7 +20,7 @@ const QUEUE_PAIR: Qpn = Qpn::new(1);
 const QUEUE_KEY: u32 = 0x8001_0000;
 /// UDP source port of management datagrams: what Linux takes for queue pair 1 to queue pair 1.
 pub const MAD_UDP_SOURCE: u16 = 0xd872;
-/// Datagrams that wait in each direction at most; who sends repeats what is lost.
+/// The limit on queued datagrams in each direction; senders repeat lost ones.
 const DEPTH: usize = 256;
 
 /// Where a datagram came from, and by whom on this link.
@@ -59,7 +59,7 @@ impl Management {
         self.bell.is_some()
     }
 
-    /// Takes a frame in; `false` where it is not for this queue pair.
+    /// Takes a frame in; `false` if it is not for this queue pair.
     pub(super) fn on_frame(&mut self, frame: &[u8]) -> bool {
         let Some(bell) = self.bell.as_ref().filter(|_| is_for_management(frame)) else { return false };
         let Ok(frame) = wire::parse(frame) else { return false };

@@ -1,8 +1,8 @@
 //! The poll-mode core and the rings by which applications reach it.
 //!
-//! A core owns its port, its endpoint and its neighbours; nobody else touches them. Requests reach it by a
-//! single-producer ring per work queue with a doorbell bit per queue pair, completions leave by a ring per completion
-//! queue, and control calls travel by a channel.
+//! A core owns its port, its endpoint and its neighbours exclusively. Requests reach it by a single-producer ring per
+//! work queue with a doorbell bit per queue pair, completions leave by a ring per completion queue, and control calls
+//! travel by a channel.
 
 mod adaptive;
 mod completion_ring;
@@ -57,7 +57,7 @@ use std::time::Duration;
 /// How long a caller sleeps between two looks at whether a neighbour has answered.
 const RESOLVE_POLL: Duration = Duration::from_micros(200);
 
-/// A core, as those who use it hold it. Dropped, it stops the core and waits until its port is free.
+/// A handle to a core. Dropping it stops the core and waits until its port is free.
 ///
 /// A process that is forked from the one that started the core inherits none of it: calls fail there, dropping it does nothing, and
 /// the parent's core goes on.
@@ -136,7 +136,7 @@ impl Engine {
         })
     }
 
-    /// Has the core run `control` between two turns, and waits for what it gives.
+    /// Makes the core run `control` between two turns, and waits for its result.
     ///
     /// # Errors
     /// Returns an error if the core has stopped, or belongs to a process from which this one was forked.
@@ -175,7 +175,7 @@ impl Engine {
         self.process.is_parent()
     }
 
-    /// The interface's other processes; `None` where the port is not on an interface, or belongs to a process from which this one was
+    /// The interface's other processes; `None` if the port is not on an interface, or belongs to a process from which this one was
     /// forked.
     #[must_use]
     pub fn siblings(&self) -> Option<&Siblings> {
@@ -183,7 +183,7 @@ impl Engine {
     }
 
     /// Has `queue` told of what happens from now on. The first subscriber has a thread watch the link of the port's Linux
-    /// interface, where it has one.
+    /// interface, if it has one.
     pub fn subscribe(&self, queue: Arc<EventQueue>) {
         if self.process.is_parent() {
             return;
@@ -206,14 +206,14 @@ impl Engine {
         }
     }
 
-    /// Whether the port's Linux interface has a carrier; true where it has none.
+    /// Whether the port's Linux interface has a carrier; true if it has none.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         self.interface.is_none_or(|index| crate::linux::is_running(index).unwrap_or(false))
     }
 
-    /// Runs one turn of an inline or adaptive core, for who polls; tells whether there was anything to do. Does nothing
-    /// where a thread of its own runs the core, or another caller does so now.
+    /// Runs one turn of an inline or adaptive core, for who polls; returns whether there was anything to do. Does nothing
+    /// where a separate thread runs the core, or another caller does so now.
     #[inline(always)]
     pub fn progress(&self) -> bool {
         !self.process.is_parent() && self.runner.poll(&self.status)
@@ -279,7 +279,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until the core has let go of everything: who gets this error may free registered memory.
+    /// Waits until the core has released everything, so that the caller may free registered memory after this error.
     #[cold]
     fn stopped(&self) -> Stopped {
         while !self.status.stopped() {

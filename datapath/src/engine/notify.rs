@@ -1,4 +1,4 @@
-//! How a completion queue tells one who sleeps of a new completion.
+//! How a completion queue wakes a sleeping thread for a new completion.
 
 use crate::event_fd::EventFd;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ impl Notifier {
         Self { armed: AtomicU8::new(NOT_ARMED), rung: AtomicU32::new(0), descriptor }
     }
 
-    /// Asks for a ring. Whoever asked for any completion is told of any.
+    /// Requests a ring. A request for any completion includes solicited ones.
     pub fn arm(&self, solicited_only: bool) {
         self.armed.fetch_max(if solicited_only { SOLICITED } else { ANY }, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Takes one ring; `false` where there is none.
+    /// Takes one ring; `false` if there is none.
     pub fn take(&self) -> bool {
         self.rung.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |rung| rung.checked_sub(1)).is_ok()
     }

@@ -61,7 +61,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Gives a queue another depth, if the endpoint agrees.
+    /// Changes a queue's depth, if the endpoint agrees.
     pub(super) fn resize_cq(
         &mut self,
         endpoint: &mut Endpoint,
@@ -149,7 +149,7 @@ impl Queues {
         self.doorbells.are_rung()
     }
 
-    /// Hands what was posted to the endpoint.
+    /// Passes the posted requests to the endpoint.
     pub(super) fn take_posts(&mut self, now: Instant, endpoint: &mut Endpoint) -> bool {
         let Self { doorbells, slots, served, .. } = self;
         doorbells.take(|slot| {
@@ -174,8 +174,8 @@ impl Queues {
         })
     }
 
-    /// Moves completions to their rings, and tells posters of the room that there is now. Returns how many completion queues
-    /// overflowed, and whether there was anything to move.
+    /// Moves completions to their rings, and informs posters of the new room. Returns how many completion queues overflowed, and whether
+    /// there was anything to move.
     pub(super) fn deliver(&mut self, now: Instant, endpoint: &mut Endpoint) -> (u64, bool) {
         let Self { cqs, slots, unpolled, runs, served, .. } = self;
         let (mut overflows, mut filled) = (0, endpoint.poll_filled_cq());
@@ -330,7 +330,7 @@ impl Slots {
         }
     }
 
-    /// Finds whose completion this is.
+    /// Returns the slot and place of this completion's work queue.
     fn place(&self, completion: &Completion) -> (Option<usize>, Place) {
         let slot = match completion.srq {
             Some(srq) => self.of_shared.get(srq.0 as usize).copied().flatten(),

@@ -65,7 +65,7 @@ impl QpRings {
         self.rules = rules;
     }
 
-    /// Tells the core that the rings changed, or that the poster waits for room.
+    /// Notifies the core that the rings changed, or that the poster waits for room.
     pub fn ring_doorbell(&self) {
         self.doorbells.ring(self.slot);
     }
@@ -96,7 +96,7 @@ impl SrqRings {
         self.recv.push(self.rules.check(request)?)
     }
 
-    /// Tells the core that the ring changed, or that the poster waits for room.
+    /// Notifies the core that the ring changed, or that the poster waits for room.
     pub fn ring_doorbell(&self) {
         self.doorbells.ring(self.slot);
     }

@@ -1,4 +1,4 @@
-//! Who calls the core's turns.
+//! The thread that runs the core's turns.
 
 use super::adaptive::Adaptive;
 use super::config::{CoreConfig, Idle, Progress, StartError};
@@ -49,7 +49,7 @@ impl Status {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
         let reason = format!("a defect of ferroce: its core panicked: {said}");
-        // What a broken core still does must not take the caller down either.
+        // A panic while cleaning up a broken core must not reach the caller either.
         let _ = catch_unwind(AssertUnwindSafe(|| core.give_up(&reason)));
         let _ = catch_unwind(AssertUnwindSafe(|| drop(core)));
         // Only the first reason counts.
@@ -90,7 +90,7 @@ impl Runner {
             }
             let mut core = core;
             let result = catch_unwind(AssertUnwindSafe(|| run(&mut core, &status.stop, idle)));
-            // The core is dropped before its end is told: what it held is then free.
+            // The core is dropped before its end is announced, so its resources are free by then.
             match result {
                 Ok(()) => {
                     drop(core);
@@ -113,7 +113,7 @@ impl Runner {
         }
     }
 
-    /// The same for who waits for an answer, and doesn't poll.
+    /// The same for a caller that waits for an answer without polling.
     pub(super) fn turn(&self, status: &Status) -> bool {
         match self {
             Self::Inline(_) | Self::Dedicated(_) => self.poll(status),

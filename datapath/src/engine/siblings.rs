@@ -1,4 +1,4 @@
-//! What a core does about the other processes of its interface.
+//! A core's handling of the other processes on its interface.
 
 use super::config::{CoreConfig, StartError};
 use super::control::Commands;
@@ -17,7 +17,7 @@ use std::time::Duration;
 const LOOKS: u32 = 3;
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Takes part in the port's interface, where it is on one.
+/// Joins the processes of the port's interface, if it has one.
 pub(super) fn join(config: &CoreConfig) -> Result<Option<Siblings>, StartError> {
     config.interface.map(Siblings::join).transpose().map_err(|error| failed(config, error))
 }

@@ -19,7 +19,7 @@ use roce::{ControlError, CqId, Endpoint, Qpn, SrqId, SrqInit, XrcdId};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What a core counts beside its endpoint.
+/// Counters of a core outside its endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreCounters {
     /// Turns that found something to do.
@@ -109,8 +109,7 @@ impl Station {
         self.queues.watch_cq(cq, notifier)
     }
 
-    /// Gives a completion queue another depth. `ring` is its present one; the one that comes back takes its place, with
-    /// all that was in it.
+    /// Changes a completion queue's depth. `ring` is its present one; the one that comes back takes its place, with all that was in it.
     ///
     /// # Errors
     /// As the endpoint has it: if more completions wait, or come when the posted sends are done, than the new depth holds. Then the
@@ -167,7 +166,7 @@ impl Station {
         Ok(self.queues.connect_qp(slot, qpn, init, rules))
     }
 
-    /// Destroys a queue pair. What is outstanding is forgotten, without completions.
+    /// Destroys a queue pair. Outstanding requests are discarded without completions.
     ///
     /// # Errors
     /// Returns [`ControlError::NoQp`] if there is none of that number.
@@ -198,7 +197,7 @@ impl Station {
         Ok(())
     }
 
-    /// Opens queue pair 1; each management datagram that comes adds 1 to `bell`, an eventfd. `false` where it is open.
+    /// Opens queue pair 1; each management datagram that comes adds 1 to `bell`, an eventfd. `false` if it is open.
     pub fn open_management(&mut self, bell: Arc<EventFd>) -> bool {
         let free = self.management.as_ref().is_none_or(|management| !management.is_open());
         if free {
@@ -207,7 +206,7 @@ impl Station {
         free
     }
 
-    /// Closes queue pair 1: what comes is dropped.
+    /// Closes queue pair 1; its datagrams are dropped from then on.
     pub fn close_management(&mut self) {
         self.management = None;
     }
@@ -223,7 +222,7 @@ impl Station {
         self.management.get_or_insert_with(|| Management::new(None)).send(path, mad);
     }
 
-    /// The oldest management datagram that came, and who sent it.
+    /// Returns the oldest received management datagram and its sender.
     pub fn receive_mad(&mut self) -> Option<(IpAddr, Mad)> {
         self.management.as_mut()?.receive()
     }

@@ -19,7 +19,7 @@ impl Station {
         self.queues.are_rung()
     }
 
-    /// Hands what was posted to the endpoint.
+    /// Passes the posted requests to the endpoint.
     pub(super) fn take_posts(&mut self, now: Instant) -> bool {
         self.queues.take_posts(now, &mut self.endpoint)
     }
@@ -55,7 +55,7 @@ impl Station {
         }
     }
 
-    /// Takes an untagged frame in that is no queue pair's; `false` where it is.
+    /// Takes an untagged frame in that is no queue pair's; `false` if it is.
     #[inline]
     fn take_control(&mut self, now: Instant, frame: &[u8]) -> bool {
         if neighbour::is_resolution(frame) {
@@ -126,7 +126,7 @@ impl Station {
         [self.endpoint.poll_timeout(), self.neighbours.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Hands out what the turn made: events, completions, room.
+    /// Delivers the turn's results: events, completions, room.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
         let mut told = self.tell_events();
@@ -147,7 +147,7 @@ impl Station {
         for qpn in self.queues.queue_pairs() {
             attempt(&mut || _ = self.endpoint.modify_qp(now, qpn, Modify::Error));
         }
-        // What was posted and not taken yet is flushed too.
+        // Requests that were posted but not taken yet are flushed, too.
         attempt(&mut || _ = self.take_posts(now));
         attempt(&mut || _ = self.deliver(now));
         attempt(&mut || self.subscribers.tell(&self.name, AsyncEvent::CoreFailed));

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
-/// Cores look this often whether the program has set handlers of its own.
+/// The interval at which cores check whether the program has set its own handlers.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
 
 const SIGNALS: [c_int; 2] = [SIGSEGV, SIGBUS];

@@ -186,7 +186,7 @@ unsafe extern "C" {
     fn ferroce_memory_store(at: *mut u64, value: *const u64) -> u32;
     fn ferroce_memory_fetch_add(at: *mut u64, word: *mut u64) -> u32;
     fn ferroce_memory_compare_swap(at: *mut u64, word: *mut u64, swap: u64) -> u32;
-    // Places, which nobody calls.
+    // Positions in the code, which are never called.
     fn ferroce_memory_begin();
     fn ferroce_memory_narrow();
     fn ferroce_memory_end();

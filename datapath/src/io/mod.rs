@@ -23,7 +23,7 @@ pub trait PacketBuf: Deref<Target = [u8]> + DerefMut + Send {
     fn set_len(&mut self, len: usize);
 }
 
-/// What a port can do.
+/// The capabilities of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// The largest frame, Ethernet header included, FCS excluded.
@@ -32,7 +32,7 @@ pub struct Caps {
     pub speed_mbps: Option<u32>,
 }
 
-/// A descriptor that tells of frames.
+/// A descriptor that becomes readable when frames arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bell {
     /// Of every frame.
@@ -43,7 +43,7 @@ pub enum Bell {
 
 /// A port that moves whole frames in bursts. One thread at a time.
 pub trait PacketIo: Send {
-    /// What a frame comes in.
+    /// The buffer of a frame.
     type Buf: PacketBuf;
 
     /// The calling thread is about to use the port. Called again and again.
@@ -52,7 +52,7 @@ pub trait PacketIo: Send {
     fn receive(&mut self, into: &mut Burst<Self::Buf>);
     /// A fresh, empty buffer; `None` while the pool is dry.
     fn alloc(&mut self) -> Option<Self::Buf>;
-    /// Takes back buffers that nobody needs any more.
+    /// Frees buffers that are no longer needed.
     fn recycle(&mut self, from: &mut Burst<Self::Buf>) {
         from.clear();
     }
@@ -62,7 +62,8 @@ pub trait PacketIo: Send {
     fn caps(&self) -> Caps;
     /// Whether the descriptor tells of frames from now on, for who sleeps until one comes. It costs a system call a burst.
     fn listen(&mut self, _on: bool) {}
-    /// Readable while a received frame waits and the port listens; `None` where there is no such descriptor.
+    /// Returns a descriptor that is readable while a received frame waits and the port listens; `None` if there is no
+    /// such descriptor.
     fn descriptor(&self) -> Option<Bell> {
         None
     }

@@ -41,7 +41,7 @@ impl Arp {
         let mac = |at: usize| Mac(std::array::from_fn(|i| body[at + i]));
         let ip = |at: usize| Ipv4Addr::from(std::array::from_fn::<u8, 4, _>(|i| body[at + i]));
         let arp = Self { operation, sender_mac: mac(8), sender: ip(14), target_mac: mac(18), target: ip(24) };
-        // A group address answers for nobody.
+        // A group address has no single owner to answer for it.
         if arp.sender_mac.0[0] & 1 == 1 { Err(Malformed) } else { Ok(arp) }
     }
 

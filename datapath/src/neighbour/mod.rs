@@ -19,7 +19,7 @@ const ARP_TYPE: [u8; 2] = [0x08, 0x06];
 const IPV6_TYPE: [u8; 2] = [0x86, 0xdd];
 const ICMPV6: u8 = 58;
 
-/// A packet of ARP or neighbour discovery that says nothing to us: malformed, or forged from off the link.
+/// A useless packet of ARP or neighbour discovery: malformed, or forged from outside the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("malformed ARP or neighbour discovery packet")]
 pub struct Malformed;

@@ -80,7 +80,7 @@ impl Ndp {
         }
     }
 
-    /// Writes the frame, and gives its length.
+    /// Writes the frame, and returns its length.
     #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "into FRAME bytes")]
     pub(super) fn emit(&self, from: Mac, to: Mac, frame: &mut [u8; FRAME]) -> usize {
         frame.fill(0);

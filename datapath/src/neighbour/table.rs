@@ -1,4 +1,4 @@
-//! The neighbour table: who has which Ethernet address, and who is being asked for (RFC 826, RFC 4861).
+//! The neighbour table: the Ethernet addresses of neighbours, and pending requests for them (RFC 826, RFC 4861).
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ const DOUBT: Duration = Duration::from_millis(100);
 const CHANGE: Duration = Duration::from_secs(1);
 /// Addresses that are asked for or known.
 const ENTRIES: usize = 1024;
-/// Packets that wait to leave. More are not answered: who asks asks again.
+/// The limit on packets waiting to be sent. Further requests are not answered; the sender repeats them.
 const OUTBOX: usize = 64;
 
 const BROADCAST: Mac = Mac([0xff; 6]);
@@ -36,7 +36,7 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 pub enum Asked {
     /// Packets for it go here.
     Known(Mac),
-    /// Somebody has been asked; call again.
+    /// A request was sent; call again.
     Asking,
 }
 
@@ -225,7 +225,7 @@ impl Neighbours {
     }
 
     /// Who is there answers within a moment. So those who have been asked for longest make room: strangers that a peer invents
-    /// keep nobody else from being found. `false` where nobody is being asked.
+    /// keep nobody else from being found. `false` if nobody is being asked.
     fn forget_longest_asked(&mut self) -> bool {
         let asking = self.entries.iter().filter_map(|(hop, entry)| match entry {
             Entry::Asking { tries, again, .. } => Some((Reverse(*tries), *again, *hop)),
@@ -251,7 +251,7 @@ impl Neighbours {
 
     fn on_arp(&mut self, now: Instant, arp: Arp) {
         let to_us = self.owns(arp.target.into());
-        // RFC 826: who asks or answers us tells where it is; so does who announces itself (RFC 5227 3).
+        // RFC 826: a host that asks or answers us reveals its address; so does an announcement (RFC 5227 3).
         if to_us || arp.sender == arp.target {
             self.learn(now, arp.sender.into(), arp.sender_mac);
         }
@@ -328,7 +328,7 @@ impl Neighbours {
                 let message = Message::Solicitation { source_mac: Some(self.mac) };
                 self.send(Packet::Ndp(Ndp { source, destination, target, message }, to));
             }
-            // Without an address of the family there is nobody to ask as.
+            // Without an address of the family there is no source address for a request.
             (IpAddr::V4(_) | IpAddr::V6(_), _) => {}
         }
     }
@@ -349,7 +349,7 @@ impl Neighbours {
         }
     }
 
-    /// Tells `asker`, or all nodes, that `target` is here.
+    /// Announces `target` to `asker`, or to all nodes.
     fn advertise(&mut self, target: Ipv6Addr, asker: Option<(Ipv6Addr, Mac)>) {
         let (destination, to) = asker.unwrap_or((ALL_NODES, ndp::multicast(ALL_NODES)));
         let message = Message::Advertisement {
@@ -373,7 +373,7 @@ impl Neighbours {
         !self.outbox.is_empty()
     }
 
-    /// Writes the next packet that shall leave, and gives its length.
+    /// Writes the next packet that shall leave, and returns its length.
     pub fn poll_transmit(&mut self, frame: &mut [u8]) -> Option<usize> {
         let packet = self.outbox.pop_front()?;
         match packet {

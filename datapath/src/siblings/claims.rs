@@ -57,7 +57,7 @@ impl Claim {
         }
     }
 
-    /// Returns the errno, as Linux has it, if two programs cannot have both. What is bound meets what is bound, and listeners meet
+    /// Returns Linux's errno if two processes cannot have both claims. Bound addresses conflict with bound addresses, and listeners with
     /// listeners.
     #[must_use]
     pub fn conflict(&self, other: &Self) -> Option<i32> {
@@ -148,7 +148,7 @@ pub(super) struct Claimed {
 }
 
 impl Claimed {
-    /// Notes what is asked for; gives its place and number, or nothing where the table is full.
+    /// Notes what is asked for; returns its place and number, or nothing if the table is full.
     pub(super) fn ask(&mut self, own: &Own, claim: &Claim) -> Option<(usize, u64)> {
         let head = own.head();
         let free = |at: &usize| head.claim_state(*at).load(Ordering::Relaxed) & STATE == FREE;
@@ -169,7 +169,7 @@ impl Claimed {
         own.head().claim_state(at).store(state, Ordering::Release);
     }
 
-    /// Gives up one such claim.
+    /// Withdraws one such claim.
     pub(super) fn release(&self, own: &Own, claim: &Claim) {
         let head = own.head();
         let used = head.claims_used().load(Ordering::Relaxed) as usize;

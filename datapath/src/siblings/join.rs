@@ -76,7 +76,7 @@ struct Place {
     members: Vec<(u8, Member)>,
 }
 
-/// What a process has before it has a place.
+/// The state of a process before it has a slot.
 struct Candidate {
     name: String,
     own: Own,
@@ -100,7 +100,7 @@ impl Siblings {
     /// Returns [`JoinError::User`] if so.
     pub fn check_user(interface: u32) -> Result<(), JoinError> {
         let owner = Socket::connect(&interface_name(interface)).and_then(|socket| socket.peer());
-        // Nobody is there, or there is no saying.
+        // No process is there, or it cannot be determined.
         owner.map_or(Ok(()), check_peer)
     }
 
@@ -141,7 +141,7 @@ impl Siblings {
 }
 
 impl Candidate {
-    /// The owner's place, or one that the owner gives.
+    /// The owner's role, or a slot from the owner.
     fn find_place(&self) -> Result<Place, JoinError> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -159,7 +159,7 @@ impl Candidate {
                 {
                     return Err(error.into());
                 }
-                // Where processes are left, one of them is the owner in a moment: it knows more than this one.
+                // If processes remain, one of them will soon be the owner, and it has more state than this one.
                 Err(_) if self.is_alone() => {
                     if let Some(place) = self.own_place()? {
                         return Ok(place);
@@ -219,7 +219,7 @@ impl Candidate {
                     let member = |(there, descriptors)| {
                         Some((there, Member::new(descriptors, slot, self.identity).ok()?))
                     };
-                    // An owner that knows less than the kernel gives a slot that somebody has. It hears the end of this try.
+                    // An owner that knows less than the kernel may assign a slot that is in use. It is told that this attempt failed.
                     let Ok(held) = Socket::hold(&slot_name(&self.name, slot)) else { return Ok(None) };
                     let members = joined.into_iter().filter_map(member).collect();
                     return Ok(Some(Place { slot, held, role: Role::Sibling(socket), members }));

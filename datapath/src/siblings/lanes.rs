@@ -19,7 +19,7 @@ const QUEUE_PAIR_1: u32 = 1;
 const FIRST_OWN_OPCODE: u8 = 0xc0;
 /// What a frame begins with: its length, rounded up to this with the rest of the header.
 const HEADER: usize = 8;
-/// A length that says that the ring goes on at its start.
+/// A length that marks the ring's wrap to its start.
 const SKIP: u32 = u32::MAX;
 /// How long a sender waits for a receiver that takes nothing. Then its frames are dropped, as a switch drops them, until it goes on.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -234,7 +234,7 @@ impl Lane {
         }
     }
 
-    /// Puts a frame in, where there is room.
+    /// Adds a frame, if there is room.
     fn put(&mut self, own: &Own, from: u8, frame: &[u8]) -> bool {
         if !self.is_ready(from) {
             return false;

@@ -143,7 +143,7 @@ impl Head {
         bytes
     }
 
-    /// The state of a farewell's entry: not 0 where there is one.
+    /// The state of a farewell's entry: not 0 if there is one.
     pub(super) fn farewell_state(&self, at: usize) -> &AtomicU64 {
         self.0.long(FAREWELLS_AT + at.min(FAREWELLS - 1) * FAREWELL)
     }

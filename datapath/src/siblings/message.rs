@@ -1,4 +1,4 @@
-//! What processes of one interface say to each other over their socket.
+//! The messages between processes of one interface over their socket.
 
 use super::claims::Claim;
 use super::socket::MESSAGE;
@@ -19,7 +19,7 @@ pub(super) enum Message {
     Joined { slot: u8 },
     /// A process takes part no longer.
     Left { slot: u8 },
-    /// May the sender have this service? The number tells its claims apart.
+    /// Claims a service for the sender. The number identifies the claim.
     Claim { number: u64, claim: Claim },
     /// The answer: 0, or an errno.
     Claimed { number: u64, errno: u8 },
@@ -28,7 +28,7 @@ pub(super) enum Message {
 /// Why the owner takes no further process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The process belongs to another user than the owner, who is this one.
+    /// The process belongs to another user than the owner, which is this process.
     User(u32),
     /// All slots are taken, or were until a moment ago.
     Full,

@@ -86,13 +86,13 @@ impl Member {
     }
 }
 
-/// What a process does about its siblings.
+/// A process's handling of its siblings.
 pub(crate) trait Events: Send {
     /// A sibling is there.
     fn joined(&self, slot: u8, member: Arc<Member>);
     /// A sibling has gone.
     fn left(&self, slot: u8);
-    /// A process has died, and this one tells its peers.
+    /// A process has died, and this process informs its peers.
     fn died(&self, farewell: Farewell);
 }
 
@@ -134,7 +134,7 @@ enum Role {
     Owner(Owner),
     /// Connected to the owner.
     Sibling(Socket),
-    /// There is no owner, for a moment.
+    /// There is temporarily no owner.
     Nobody,
 }
 
@@ -172,7 +172,7 @@ impl Siblings {
         self.run()
     }
 
-    /// Answers siblings from now on, and tells nobody of them: for a process without a core.
+    /// Answers siblings from now on, in a process without a core.
     ///
     /// # Errors
     /// Returns an error if the system gives no thread.
@@ -197,7 +197,7 @@ impl Siblings {
         if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
     }
 
-    /// Gives up what [`claim`](Self::claim) took, once.
+    /// Withdraws one [`claim`](Self::claim).
     pub fn release(&self, claim: &Claim) {
         self.shared.lock().claimed.release(&self.shared.own, claim);
     }
@@ -263,7 +263,7 @@ impl Shared {
         state
     }
 
-    /// Asks for a service; gives 0 or an errno, or nothing if the owner must be asked again.
+    /// Claims a service; returns 0 or an errno, or `None` if the owner must be asked again.
     fn ask(&self, state: &mut State, claim: &Claim, number: u64) -> Option<i32> {
         let State { members, role, .. } = state;
         match role {
@@ -286,7 +286,7 @@ impl Shared {
         None
     }
 
-    /// Waits for the owner's word on a claim. What else it says meanwhile is taken in.
+    /// Waits for the owner's answer to a claim. Handles its other messages meanwhile.
     fn answer(&self, state: &mut State, number: u64) -> Option<i32> {
         let until = Instant::now() + Duration::from_millis(ANSWER_MS as u64);
         while Instant::now() < until {

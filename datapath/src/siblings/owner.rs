@@ -1,4 +1,4 @@
-//! The owner: it introduces processes to each other, gives them their slots, and decides who has a service.
+//! The owner: it introduces processes to each other, assigns their slots, and decides which process has a service.
 
 use super::claims::Granted;
 use super::message::{Message, Refusal};
@@ -65,7 +65,7 @@ impl Owner {
 }
 
 impl Shared {
-    /// Takes in what the siblings ask, and buries those that have died.
+    /// Handles the siblings' requests, and cleans up after those that have died.
     pub(super) fn serve(&self, state: &mut State) {
         for slot in state.dead() {
             tracing::debug!("{}: the process in slot {slot} has ended", self.name);

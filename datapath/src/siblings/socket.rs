@@ -48,7 +48,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Connects to a name; `ConnectionRefused` where nobody has it.
+    /// Connects to a name; returns `ConnectionRefused` if no process has it.
     pub(super) fn connect(name: &str) -> io::Result<Self> {
         let socket = Self::new()?;
         let (address, length) = address(name)?;
@@ -109,7 +109,7 @@ impl Socket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// The next message with its descriptors, without a wait; `UnexpectedEof` where the other end has closed.
+    /// The next message with its descriptors, without a wait; `UnexpectedEof` if the other end has closed.
     pub(super) fn receive(&self) -> io::Result<([u8; MESSAGE], Vec<OwnedFd>)> {
         let (mut message, mut room) = ([0; MESSAGE], Ancillary([0; 64]));
         let mut bytes = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: MESSAGE };

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// Longer than any test may take.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What a process was told.
+/// The messages that a process received.
 #[derive(Debug)]
 enum Told {
     Joined(u8, Arc<Member>),
@@ -122,7 +122,7 @@ fn a_service_is_one_process_s_and_who_does_not_listen_leaves_requests_to_who_doe
     assert_eq!(errno(one.claim(&claim(7472))), libc::EADDRINUSE);
     // The request is in the other's hands.
     assert!(!one.answers_for(0x0106_0000 | 7472, at) && !other.answers_for(0x0106_0000 | 7471, at));
-    // Nobody listens: exactly one says so.
+    // No sibling listens: exactly one answers for it.
     let nobody = 0x0106_0000 | 7473;
     assert!(one.answers_for(nobody, at) != other.answers_for(nobody, at));
     other.release(&claim(7472));

@@ -49,7 +49,7 @@ fn waits(descriptors: &[RawFd], longest: i32) -> bool {
 }
 
 impl Shared {
-    /// Takes in all that has come, without a wait for more.
+    /// Handles all that has arrived, without waiting for more.
     pub(super) fn step(&self, state: &mut State) {
         match &mut state.role {
             Role::Owner(_) => self.serve(state),
@@ -91,7 +91,7 @@ impl Shared {
         }
     }
 
-    /// Takes the owner's place, or finds out who has.
+    /// Becomes the owner, or finds the process that is.
     pub(super) fn regain(&self, state: &mut State) {
         state.role = Role::Nobody;
         for _ in 0..LOOKS {
@@ -156,7 +156,7 @@ impl State {
         self.present().filter(|(_, member)| !member.is_alive()).map(|(slot, _)| slot).collect()
     }
 
-    /// A process has died: the owner tells its peers.
+    /// A process has died: the owner informs its peers.
     pub(super) fn bury(&mut self, slot: u8) {
         let Some(member) = self.members[usize::from(slot)].clone() else { return };
         self.remove(slot);

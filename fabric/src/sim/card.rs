@@ -19,7 +19,7 @@ const ECT: u8 = 2;
 /// A retry after 4.2 ms.
 const PATIENCE: AckTimeout = AckTimeout::new(10);
 
-/// Memory whose contents nobody asks for.
+/// Memory that counts the placed bytes and stores none.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     placed: u64,

@@ -116,7 +116,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
 
     fn receive(&mut self, network: &mut Network<'a>, host: u32, packet: u32) {
         let card = &mut self.cards[host as usize];
-        // What an endpoint drops it counts.
+        // An endpoint counts what it drops.
         let _ = card.endpoint.on_frame(network.instant(), &mut card.memory, network.parcels.get(packet));
         network.parcels.give_back(packet);
         self.serve(network, host);

@@ -39,7 +39,7 @@ pub(super) trait Hosts<'a>: Sized {
     /// A packet of this flow was dropped a while ago.
     fn expire(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
     fn progress(&self, flow: u32) -> Progress;
-    /// What a flow that runs is like, for people.
+    /// Describes a running flow.
     fn state(&self, flow: u32) -> String;
     /// Packets sent more than once so far.
     fn retransmitted(&self) -> u64;

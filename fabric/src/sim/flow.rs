@@ -47,7 +47,7 @@ impl Sender {
         sender
     }
 
-    /// Takes over what the algorithm says; gives the rate before.
+    /// Takes over what the algorithm says; returns the rate before.
     pub(super) fn listen(&mut self, line: Rate) -> Rate {
         self.window = self.algorithm.window();
         std::mem::replace(&mut self.rate, self.algorithm.pacing_rate().unwrap_or(line))
@@ -73,7 +73,7 @@ impl Sender {
         self.paced_until = now + Self::gap(size, self.rate, setup);
     }
 
-    /// From the oldest byte that is missing; gives how many packets of `payload` bytes come again.
+    /// From the oldest byte that is missing; returns how many packets of `payload` bytes come again.
     pub(super) fn go_back(&mut self, payload: u32) -> u64 {
         let again = (self.next - self.una).div_ceil(u64::from(payload));
         self.next = self.una;

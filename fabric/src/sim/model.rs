@@ -1,4 +1,4 @@
-//! Hosts as a model: packets are descriptors, each is acknowledged, and who misses one goes back to it.
+//! Hosts as a model: packets are descriptors, each is acknowledged, and a sender goes back to a lost one.
 
 use super::engine::{Hosts, Progress};
 use super::event::Event;

@@ -1,4 +1,4 @@
-//! Links and switches, and what is noted of a run.
+//! Links and switches, and the record of a run.
 
 use super::event::{Event, Packed};
 use super::measure::Queues;
@@ -176,7 +176,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         true
     }
 
-    /// The link carries a packet; gives when the port is free again.
+    /// The link carries a packet; returns when the port is free again.
     pub(super) fn transmit(&mut self, port: u32, packet: u32) -> u64 {
         let size = self.parcels.get(packet).size();
         let whole = self.setup.conventions.whole_nanos;
@@ -290,7 +290,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         });
     }
 
-    /// What a host sends may be a lie, or something that its peer has no ear for. Says whether the packet goes on.
+    /// What a host sends may be a lie, or something that its peer has no ear for. Returns whether the packet goes on.
     fn comes_in(&mut self, ingress: u32, packet: u32) -> bool {
         let is_host = || self.ports[self.ports[ingress as usize].peer as usize].switch.is_none();
         let Setup { lie, deaf, .. } = *self.setup;

@@ -24,7 +24,7 @@ impl Finished {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// Flows in the order in which they ended.

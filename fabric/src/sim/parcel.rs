@@ -19,7 +19,7 @@ pub(super) trait Parcel: Default {
     fn class(&self, setup: &Setup) -> ClassId;
     /// Whether switches mark and stamp it.
     fn is_looked_at(&self) -> bool;
-    /// Marks it; gives whether it carries the mark now.
+    /// Marks it; returns whether it carries the mark now.
     fn mark(&mut self) -> bool;
     /// Writes a port's state into it, if it has room.
     fn stamp(&mut self, state: &PortState);
@@ -27,11 +27,11 @@ pub(super) trait Parcel: Default {
     fn stamp_as_linux(&mut self, state: &PortState);
     /// Whether only Ferroce knows what it is.
     fn only_ferroce_knows(&self) -> bool;
-    /// Where it tells a sender of its path it tells something else; says whether it does.
+    /// Where it tells a sender of its path it tells something else; returns whether it does.
     fn lie(&mut self, random: &mut Random) -> bool;
     /// The subscription of one that meets so many waiting bytes, where its sender is to be told of them now.
     fn asks(&self, told: &mut Told, now: Instant, waiting: u64) -> Option<Subscription>;
-    /// Becomes the answer to a subscription; says whether it did.
+    /// Becomes the answer to a subscription; returns whether it did.
     fn answer(&mut self, told: &Told, now: Instant, asks: &Subscription, load: (&LoadMeter, u64)) -> bool;
     /// The flow that must be told when it is dropped; real packets' owners find out by themselves.
     fn bereaved(&self) -> Option<u32>;
@@ -52,7 +52,7 @@ impl<P> Default for Parcels<P> {
 }
 
 impl<P: Default> Parcels<P> {
-    /// A place, with what was left in it.
+    /// Takes a free place, with its old contents.
     pub(super) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.places.push((0, P::default()));

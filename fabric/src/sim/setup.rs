@@ -84,7 +84,7 @@ impl Conventions {
         Self { payload: 1000, header: 48, telemetry: 42, acknowledgement: 60, whole_nanos: true };
 }
 
-/// Priority flow control: a switch that is short of buffer pauses who fills it.
+/// Priority flow control: a switch short of buffer pauses the senders that fill it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pfc {
     /// A port may take this share of what is free before its peer is paused: a port as fast as the hosts' links. One of twice the
@@ -154,7 +154,7 @@ pub struct Setup {
     pub spread: Duration,
     /// How often what a host tells a sender of its path is something else.
     pub lie: Probability,
-    /// Hosts take in nothing that only Ferroce knows, probes above all: as if the peers of all flows were none.
+    /// Hosts ignore all that only Ferroce knows, especially probes, as if no peer were a Ferroce.
     pub deaf: bool,
     /// A switch's buffer, in bytes, shared by all its ports.
     pub buffer: u64,

@@ -11,7 +11,7 @@ struct Ingress {
     bytes: u64,
     headroom_used: u64,
     headroom: u64,
-    /// Of what is free, what it may take.
+    /// The share of the free buffer that it may take.
     share: f64,
     is_pausing: bool,
 }
@@ -48,7 +48,7 @@ impl SharedBuffer {
         Self { size, used: 0, shared: 0, pfc, ports, headroom }
     }
 
-    /// What a port may hold of the shared part.
+    /// The share of the shared buffer that a port may hold.
     fn threshold(&self, port: usize) -> u64 {
         let own = self.headroom + RESERVE * self.ports.len() as u64;
         let free = self.size.saturating_sub(own).saturating_sub(self.shared);
@@ -81,7 +81,7 @@ impl SharedBuffer {
         Taken::Yes
     }
 
-    /// A packet that came by `port` has left; gives whether the sender may go on.
+    /// A packet that came by `port` has left; returns whether the sender may go on.
     pub(super) fn give_back(&mut self, port: usize, size: u64) -> bool {
         self.used -= size;
         let at = &mut self.ports[port];

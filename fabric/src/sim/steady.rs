@@ -49,7 +49,7 @@ impl Steady {
         "drain_to_2pkt_us",
     ];
 
-    /// From a run with a series; `packet` is a full packet's size on the wire. `None` where no flow ended or nothing was
+    /// From a run with a series; `packet` is a full packet's size on the wire. `None` if no flow ended or nothing was
     /// steady.
     #[must_use]
     pub fn of(outcome: &Outcome, packet: u64) -> Option<Self> {

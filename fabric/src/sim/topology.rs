@@ -138,7 +138,7 @@ impl Topology {
         neighbours
     }
 
-    /// Hops from every node to `host`; `None` where there is no way. Hosts forward nothing.
+    /// Hops from every node to `host`; `None` if there is no way. Hosts forward nothing.
     pub(super) fn distances(&self, host: usize) -> Vec<Option<u32>> {
         let neighbours = self.neighbours();
         let mut distances = vec![None; self.nodes()];

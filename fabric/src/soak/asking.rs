@@ -1,4 +1,4 @@
-//! The programs: what they post, and when they look.
+//! The programs: what they post, and when they poll.
 
 use super::connection::{Area, Connection, DEPTH, Host, QUEUE_KEY, SUM, SWAPPED};
 use super::ledger::{Asked, rule};
@@ -80,7 +80,7 @@ impl Connection {
             11 => self.return_wish(side, length, host),
             _ => None,
         };
-        // Where there is no window to do something with, a message goes.
+        // If there is no window to do something with, a message goes.
         special.unwrap_or_else(|| self.message_wish(side, kind, length, host))
     }
 
@@ -180,7 +180,7 @@ impl Connection {
         pieces
     }
 
-    /// Posts one more receive, where there is a place for it.
+    /// Posts one more receive, if there is a place for it.
     pub(super) fn receive(&mut self, side: usize, hosts: &mut [Host]) -> Result<(), String> {
         let index = self.sides[side].ledger.receives;
         let waiting = index - self.sides[side].ledger.received;
@@ -205,7 +205,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the completions of a side, and holds them against what was asked.
+    /// Polls the completions of a side, and compares them with its requests.
     pub(super) fn poll(
         &mut self,
         side: usize,

@@ -26,7 +26,7 @@ pub(super) const SUM: u64 = 0;
 pub(super) const SWAPPED: u64 = 8;
 const AREAS: u64 = 64;
 
-/// What a peer may do.
+/// The operations allowed to a peer.
 fn rights() -> Access {
     Access::ALL | Access::REMOTE_FLUSH
 }
@@ -210,7 +210,7 @@ impl Host {
 }
 
 impl Connection {
-    /// Makes both ends and connects them. `used` says how much of each host's memory is taken.
+    /// Creates both ends and connects them. `used` is the amount of memory taken on each host.
     pub(super) fn new(
         talk: &Talk,
         plan: &Plan,

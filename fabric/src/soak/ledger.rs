@@ -1,4 +1,4 @@
-//! What one side asked, and what it may be told of it.
+//! The requests of one side, and the completions that it may get for them.
 
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus};
 use roce::wire::Service;
@@ -40,7 +40,7 @@ pub(super) struct Ledger {
     pub(super) swapped: u64,
 }
 
-/// `Err` where a rule is broken.
+/// `Err` if a rule is broken.
 pub(super) fn rule(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(why()) }
 }
@@ -77,7 +77,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A receive completion: always the next one's. `asked` is what the peer asked for. Gives the message's number.
+    /// A receive completion: always the next one's. `asked` is what the peer asked for. Returns the message's number.
     pub(super) fn on_received(
         &mut self,
         completion: &Completion,

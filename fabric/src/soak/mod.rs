@@ -30,11 +30,11 @@ pub struct Captured {
     pub at: u64,
     /// The frame, before anything happened to it.
     pub frame: Vec<u8>,
-    /// What happened to it on its first link; empty where nothing did.
+    /// What happened to it on its first link; empty if nothing did.
     pub harm: &'static str,
 }
 
-/// A seed whose run broke a rule.
+/// A seed that broke a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     /// The seed.

@@ -35,7 +35,7 @@ enum Leads {
     Switch(usize, PortId),
 }
 
-/// All between the hosts, and what is to come.
+/// The network between the hosts, and pending events.
 pub(super) struct Network<'c> {
     events: Events<Event>,
     switches: Vec<Switch<Buffer>>,
@@ -107,7 +107,7 @@ impl<'c> Network<'c> {
         Ok(network)
     }
 
-    /// Every switch knows the way to every host: a word that goes no farther says so.
+    /// Teaches every switch the way to `host`, by frames that are not forwarded.
     fn introduce(&mut self, host: usize) {
         let mut word = [0; 60];
         word[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 0x0e]);
@@ -129,7 +129,7 @@ impl<'c> Network<'c> {
         self.events.pop()
     }
 
-    /// Buffers that nobody gave back.
+    /// Buffers that were not returned.
     pub(super) fn buffers_alive(&self) -> usize {
         self.alive.load(Ordering::Relaxed)
     }
@@ -144,7 +144,7 @@ impl<'c> Network<'c> {
         self.detours.dark = None;
     }
 
-    /// A frame leaves `host` at `now`. Gives whether something happened to it that may cost its queue pair a round.
+    /// A frame leaves `host` at `now`. Returns whether something happened to it that may cost its queue pair a round.
     pub(super) fn send(
         &mut self,
         now: u64,

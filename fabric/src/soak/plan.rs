@@ -60,7 +60,7 @@ pub(super) enum Fate {
     Drained,
 }
 
-/// A pair of queue pairs and what they ask of each other.
+/// A pair of queue pairs and their requests to each other.
 #[derive(Clone, Debug)]
 pub(super) struct Talk {
     pub(super) hosts: [usize; 2],

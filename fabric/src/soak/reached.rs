@@ -11,7 +11,7 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// Paths that a long soak must reach, each of them. What is missing was reached never.
+    /// Paths that a long soak must reach.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         MUST.iter().copied().filter(|path| !self.paths.contains_key(*path)).collect()
@@ -22,7 +22,7 @@ impl Reached {
         self.paths.iter().map(|(path, &count)| (path.as_str(), count))
     }
 
-    /// Takes in what another run reached.
+    /// Adds the paths that another run reached.
     pub fn add(&mut self, other: &Self) {
         for (path, count) in &other.paths {
             self.count(path, *count);

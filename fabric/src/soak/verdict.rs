@@ -81,7 +81,7 @@ pub(super) fn end(connection: &Connection, hosts: &[Host], losses: Losses) -> Re
         }
         let told = match state {
             Some(State::ReadyToSend) => alive(connection, side, hosts, losses.last),
-            // Only its sends failed; it takes what comes.
+            // Only its sends failed; it still receives.
             Some(State::SendQueueError)
                 if !connection.talk.is_reliable() && connection.sides[side].is_deregistered =>
             {
@@ -112,7 +112,7 @@ fn alive(connection: &Connection, side: usize, hosts: &[Host], lost: u64) -> Res
         && hosts[peer.host].state(peer) == Some(State::ReadyToSend)
         && !hosts[peer.host].overflowed(peer);
     if !connection.talk.is_reliable() {
-        // What was lost is lost, but what is said in peace arrives.
+        // Earlier messages may be lost, but those sent after the faults must arrive.
         let last = ledger.asked.len().wrapping_sub(1);
         let heard = lost > 0 || !peer_lives || connection.is_cut || peer.ledger.brought.last() == Some(&last);
         return rule(heard, || format!("the last word {last} was not heard: {:?}", peer.ledger.brought));
@@ -181,7 +181,7 @@ fn tired(connection: &Connection, dropped: u64) -> bool {
     connection.is_cut || hasty || rnr || u64::from(connection.excuses) + dropped >= u64::from(ROUNDS)
 }
 
-/// Every byte is what it was, or what a request of the peer, or one of its own, was to bring there.
+/// Every byte is unchanged, or was written by a request of the peer or of this side.
 fn untouched(connection: &Connection, side: usize, hosts: &[Host]) -> Result<(), String> {
     let peer = 1 - side;
     let host = &hosts[connection.sides[side].host];

@@ -27,7 +27,7 @@ pub(super) enum Window {
 }
 
 impl Connection {
-    /// Binds the side's window, or takes it back; `None` where it is the peer's.
+    /// Binds the side's window, or takes it back; `None` if it is the peer's.
     pub(super) fn window_wish(&mut self, side: usize) -> Option<Wish> {
         let id = self.sides[side].ledger.asked.len() as u64;
         let (request, kind) = match self.sides[side].window {
@@ -55,7 +55,7 @@ impl Connection {
         Some(Wish { request, kind, length: 0, consumes: false, finds: 0, returns: false })
     }
 
-    /// A message that takes the peer's window back; `None` where it has none to give.
+    /// A message that takes the peer's window back; `None` if it has none to give.
     pub(super) fn return_wish(&mut self, side: usize, length: u32, host: &Host) -> Option<Wish> {
         let peer = 1 - side;
         if self.sides[peer].window != Window::Used {
@@ -79,7 +79,7 @@ impl Connection {
         Remote { rkey: peer.key, ..remote }
     }
 
-    /// The side was told of its own request.
+    /// The side got a completion for its own request.
     pub(super) fn follow_window(&mut self, side: usize, completion: &Completion, reached: &mut Reached) {
         if completion.status != CompletionStatus::Success {
             return;

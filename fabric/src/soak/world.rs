@@ -350,7 +350,7 @@ impl<'p, 'c> World<'p, 'c> {
         Ok(())
     }
 
-    /// The faults stop; who was drained goes on.
+    /// The faults stop, and drained queue pairs continue.
     fn heal(&mut self, now: u64) -> Result<(), String> {
         (self.now, self.healed) = (now, true);
         self.network.heal();
@@ -370,7 +370,7 @@ impl<'p, 'c> World<'p, 'c> {
         Ok(())
     }
 
-    /// Everybody who is alive says one word more.
+    /// Every live queue pair sends one more message.
     fn last_words(&mut self) -> Result<(), String> {
         self.dropped_before = self.network.dropped_and_marked(self.now).0;
         for index in 0..self.connections.len() {

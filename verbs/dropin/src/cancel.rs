@@ -1,5 +1,5 @@
 //! Threads that the program cancels (pthread_cancel(3)). Inside of the library nobody is: a thread that unwinds from a system call would
-//! leave locks, and a core, half way. Calls that wait do so where nothing of ours is on the thread's stack. `librdmacm.so.1` has this
+//! leave locks, and a core, half way. Calls that wait do so while nothing of ours is on the thread's stack. `librdmacm.so.1` has this
 //! file too.
 
 use std::ffi::{c_int, c_void};
@@ -46,7 +46,7 @@ pub(crate) extern "C-unwind" fn stay() -> ! {
     }
 }
 
-/// Takes one event from an eventfd, and waits for it where the descriptor blocks; `false` with `errno` set where there is none. A
+/// Takes one event from an eventfd, and waits for it where the descriptor blocks; `false` with `errno` set if there is none. A
 /// thread may be cancelled here, so the frames above must have nothing to drop.
 pub(crate) extern "C-unwind" fn take_event(descriptor: c_int) -> bool {
     let mut count = [0_u8; 8];

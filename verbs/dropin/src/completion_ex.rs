@@ -39,7 +39,7 @@ pub(crate) fn table() -> ibv_cq_ex {
     }
 }
 
-/// Takes the next completion; `ENOENT` where there is none.
+/// Takes the next completion; `ENOENT` if there is none.
 ///
 /// # Safety
 /// The queue is alive, and one thread at a time polls it so.

@@ -14,9 +14,9 @@ pub struct FerroceCongestion {
     pub window: u64,
     /// Bytes sent and not acknowledged.
     pub in_flight: u64,
-    /// Bits a second; 0 where it is not paced.
+    /// Bits a second; 0 if it is not paced.
     pub rate: u64,
-    /// Of the path's busiest link, as telemetry says: 1 is full; below 0 where the algorithm computes none.
+    /// Of the path's busiest link, as telemetry says: 1 is full; below 0 if the algorithm computes none.
     pub utilisation: f64,
 }
 

@@ -39,7 +39,7 @@ pub unsafe extern "C" fn ferroce_mad_send(
     })
 }
 
-/// Whether the Ethernet address of a GID is known: 1; 0 where it was asked for; or -1 where nobody answers.
+/// Whether the Ethernet address of a GID is known: 1; 0 if it was asked for; or -1 where nobody answers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_mad_finds(context: *mut ibv_context, peer: *const [u8; 16]) -> c_int {
     count(|| {
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn ferroce_mad_finds(context: *mut ibv_context, peer: *con
     })
 }
 
-/// The oldest datagram that came, and who sent it: 1; 0 where there is none, or -1.
+/// The oldest datagram that came, and who sent it: 1; 0 if there is none, or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_mad_receive(
     context: *mut ibv_context,

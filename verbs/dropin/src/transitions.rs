@@ -15,7 +15,7 @@ pub(crate) struct Rule {
 struct Row {
     from: State,
     to: ibv_qp_state,
-    /// None where the service has no such transition.
+    /// None if the service has no such transition.
     rc: Option<Rule>,
     uc: Option<Rule>,
     ud: Option<Rule>,

@@ -82,7 +82,7 @@ pub(crate) fn pretend(devices: impl IntoIterator<Item = Device>) -> &'static [De
     DEVICES.cell().get_or_init(|| Ok(devices.into_iter().collect())).as_ref().unwrap()
 }
 
-/// All devices, of which there is one at least; `ENODEV` where there is none.
+/// All devices, of which there is one at least; `ENODEV` if there is none.
 pub(crate) fn devices() -> Result<&'static [Device], Errno> {
     DEVICES.cell().get_or_init(Device::open_all).as_deref().map_err(|errno| *errno)
 }
@@ -199,7 +199,7 @@ impl Device {
         }
     }
 
-    /// Whether a peer's Ethernet address is known; asks for it where it isn't. An error where nobody answers.
+    /// Whether a peer's Ethernet address is known; asks for it if it isn't. An error if nobody answers.
     pub(crate) fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
         let gid = address::gid(peer);
         // SAFETY: the context is open, and the array lives through the call.

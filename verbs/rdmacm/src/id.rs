@@ -273,7 +273,7 @@ impl Id {
             if let Some(device) = device
                 && (*abi).pd.is_null()
             {
-                // Where there is none, a queue pair says so.
+                // If there is none, a queue pair says so.
                 (*abi).pd = queue_pair::default_domain(device).unwrap_or(std::ptr::null_mut());
             }
             let addresses = &raw mut (*abi).route.addr;

@@ -43,7 +43,7 @@ pub(crate) struct Held {
 }
 
 impl Siblings {
-    /// `None` where the port is not on an interface that processes share.
+    /// `None` if the port is not on an interface that processes share.
     ///
     /// # Safety
     /// The context is open, and has queue pair 1.

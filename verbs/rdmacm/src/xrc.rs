@@ -1,4 +1,4 @@
-//! XRC: targets and shared receive queues in a domain of the library's own, as librdmacm has it.
+//! XRC: targets and shared receive queues in a domain of the library's own, as in librdmacm.
 
 use crate::abi::*;
 use crate::device::Device;
@@ -43,7 +43,7 @@ pub(crate) unsafe fn create_target(id: &Id, wanted: &ibv_qp_init_attr) -> Result
     made(unsafe { create(device.context, &mut attributes) })
 }
 
-/// Makes a shared receive queue of an XRC domain for `id`, with a completion queue where none is named.
+/// Makes a shared receive queue of an XRC domain for `id`, with a completion queue if none is named.
 ///
 /// # Safety
 /// What is named is alive.

@@ -57,7 +57,7 @@ impl Strangers {
         self.waiting.push_back(Stranger { from, mad: *mad, next, pause: FIRST_LOOK });
     }
 
-    /// Looks at those whose time it is. Gives the requests of those who have been found, and forgets who doesn't answer.
+    /// Looks at those whose time it is. Returns the requests of those who have been found, and forgets who doesn't answer.
     pub(crate) fn look<E>(
         &mut self,
         finds: impl Fn(IpAddr) -> Result<bool, E>,

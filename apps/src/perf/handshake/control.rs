@@ -14,7 +14,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Control {
     stream: TcpStream,
-    /// Bytes that came and that nobody has taken yet.
+    /// Received bytes that were not taken yet.
     pub pending: Vec<u8>,
     /// How long the other side may take for a step.
     pub patience: Duration,
@@ -68,7 +68,7 @@ impl Control {
         Ok(())
     }
 
-    /// Takes in what has come; `false` where there was nothing.
+    /// Handles what has arrived; returns `false` if there was nothing.
     ///
     /// # Errors
     /// Returns a failure if the other side closed, or the connection broke.
@@ -88,7 +88,7 @@ impl Control {
         }
     }
 
-    /// Runs `idle` until `look` gives something, `patience` at most where there is one.
+    /// Runs `idle` until `look` gives something, `patience` at most if there is one.
     ///
     /// # Errors
     /// Those of `look` and `idle`, and when patience ends.
@@ -139,7 +139,7 @@ impl Control {
         })
     }
 
-    /// Waits until the other side closes; what it still says is of no interest, and neither is how it goes.
+    /// Waits until the other side closes; ignores its last messages and errors.
     ///
     /// # Errors
     /// Those of `idle`, and when patience ends.

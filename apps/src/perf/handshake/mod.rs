@@ -37,7 +37,7 @@ pub struct Outcome {
     pub received: Option<u64>,
 }
 
-/// Called while waiting, so that the core keeps running. Gives whether there was work.
+/// Runs the core while this side waits. Returns whether there was work.
 pub type Idle<'a> = dyn FnMut() -> Result<bool, Failure> + 'a;
 
 /// The exchanges of a test, in order. All but `wait_outcome` fail after a time without answer.
@@ -54,7 +54,7 @@ pub trait Handshake {
     fn swap_sides(&mut self, own: &Side, idle: &mut Idle) -> Result<Side, Failure>;
     /// Waits until the other side is as far.
     fn barrier(&mut self, step: u32, idle: &mut Idle) -> Result<(), Failure>;
-    /// Tells that this side's part of a run is over.
+    /// Announces that this side's part of a run is over.
     fn send_outcome(&mut self, outcome: &Outcome) -> Result<(), Failure>;
     /// What the other side told, if it did already.
     fn try_outcome(&mut self) -> Result<Option<Outcome>, Failure>;
@@ -62,7 +62,7 @@ pub trait Handshake {
     fn wait_outcome(&mut self, idle: &mut Idle) -> Result<Outcome, Failure>;
     /// Takes leave after the last run, so that neither side goes before the other is through.
     fn finish(&mut self, idle: &mut Idle) -> Result<(), Failure>;
-    /// Tells the other side why this one gives up, if it still listens.
+    /// Sends the other side the reason of this side's failure, if it still listens.
     fn give_up(&mut self, why: &Failure);
     /// Looks whether the other side is still there, where the connection lasts as long as the test.
     fn check(&mut self) -> Result<(), Failure> {
@@ -82,7 +82,7 @@ const LONGEST_LINE: usize = 1 << 20;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Message {
-    /// Says also what speaks, so that a mismatch can name it.
+    /// Contains the program's version, so that a mismatch can name it.
     Hello {
         ferroce_perf: u32,
         release: String,
@@ -128,7 +128,7 @@ impl JsonLines {
         self.control.send(&line)
     }
 
-    /// Waits for a message, `patience` at most where there is one.
+    /// Waits for a message, `patience` at most if there is one.
     fn receive(&mut self, patience: Option<Duration>, idle: &mut Idle) -> Result<Message, Failure> {
         self.control.wait(patience, idle, try_receive)
     }
@@ -252,13 +252,13 @@ impl Handshake for JsonLines {
 /// See [`Pause::sleep_at_once`].
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// Gives the CPU up after turns without work: first to whoever waits for it, later for a moment.
+/// Yields the CPU after turns without work: first to waiting threads, later by a short sleep.
 #[derive(Debug, Default)]
 pub struct Pause {
     idle_turns: u32,
 }
 
-/// What a [`Pause`] did.
+/// The effect of a [`Pause`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Rest {
@@ -272,7 +272,7 @@ impl Pause {
     const SPIN: u32 = 64;
     /// Turns without work before this thread sleeps.
     const SLEEP: u32 = 20_000;
-    /// How long it sleeps where it was told to do so at once.
+    /// How long it sleeps if it was told to do so at once.
     const NAP: Duration = Duration::from_millis(1);
 
     /// From now on this process's turns without work sleep at once: others drive its ports.
@@ -280,7 +280,7 @@ impl Pause {
         AT_ONCE.store(yes, Ordering::Relaxed);
     }
 
-    /// Says whether the last turn had work.
+    /// Returns whether the last turn had work.
     ///
     /// # Errors
     /// Once a signal asked the tool to end.

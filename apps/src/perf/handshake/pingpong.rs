@@ -125,7 +125,7 @@ impl Handshake for Pingpong {
     }
 
     fn give_up(&mut self, _why: &Failure) {
-        // There are no words for it: the other side sees the connection close.
+        // The protocol has no message for it: the other side sees the connection close.
     }
 
     fn be_patient(&mut self, patience: Duration) {

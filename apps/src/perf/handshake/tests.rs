@@ -14,7 +14,7 @@ fn pair() -> (JsonLines, JsonLines) {
     (JsonLines::new(Control::new(client).unwrap()), JsonLines::new(Control::new(server).unwrap()))
 }
 
-/// A client that says whatever it likes.
+/// A client that sends arbitrary messages.
 fn raw() -> (TcpStream, JsonLines) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

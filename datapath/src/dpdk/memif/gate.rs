@@ -21,7 +21,7 @@ impl Gate {
         moved
     }
 
-    /// Lets nobody in any more, and waits until nobody is.
+    /// Refuses new entries, and waits until the last one leaves.
     pub(super) fn shut(&self) {
         self.shut.store(true, SeqCst);
         while self.inside.load(SeqCst) {

@@ -111,7 +111,7 @@ pub(in crate::dpdk) struct Relay {
     private: Option<Private>,
     /// What isn't started yet.
     work: Option<Work>,
-    /// Closed, it tells the thread to stop.
+    /// Closing it stops the thread.
     stop: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     public: Option<PathBuf>,
@@ -218,7 +218,7 @@ impl Work {
         Ok(())
     }
 
-    /// Passes messages on until one side ends; says whether the driver sent any. Once connected, a peer has nothing to
+    /// Passes messages on until one side ends; returns whether the driver sent any. Once connected, a peer has nothing to
     /// say but that it leaves.
     fn pass(&self, peer: &OwnedFd, driver: &OwnedFd) -> bool {
         let (mut connected, mut driver_spoke) = (false, false);
@@ -246,7 +246,7 @@ impl Work {
         driver_spoke
     }
 
-    /// Has the driver clear up while nobody polls.
+    /// Makes the driver clean up while no thread polls.
     fn part(&self, driver: OwnedFd, greeted: bool, port: u16) {
         self.bell.take_down();
         self.gate.shut();

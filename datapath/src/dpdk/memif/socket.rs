@@ -74,7 +74,7 @@ pub(super) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(accepted) })
 }
 
-/// Waits until some of these can be read, or are closed at the other end; says which. At most `ms`, -1 for ever.
+/// Waits up to `ms` (-1 for ever) until some of these can be read or are closed at the other end. Returns which.
 pub(super) fn wait<const N: usize>(sockets: [&OwnedFd; N], ms: i32) -> io::Result<[bool; N]> {
     let mut polled = sockets.map(|s| libc::pollfd { fd: s.as_raw_fd(), events: libc::POLLIN, revents: 0 });
     loop {
@@ -87,7 +87,7 @@ pub(super) fn wait<const N: usize>(sockets: [&OwnedFd; N], ms: i32) -> io::Resul
     }
 }
 
-/// A pipe's ends: what is written to the second wakes who waits for the first.
+/// A pipe's ends: a write to the second wakes the thread that waits for the first.
 pub(super) fn wake() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 /// Addresses that the program knows. Packets to others go the kernel's way, which only takes longer.
 const MOST_ADDRESSES: usize = 32;
 
-/// To leave a packet to who comes next, and to drop it (`TCX_NEXT`, `TCX_DROP`).
+/// Verdicts: pass a packet to the next program, or drop it (`TCX_NEXT`, `TCX_DROP`).
 const NEXT: i32 = -1;
 const DROP: i32 = 2;
 

@@ -53,7 +53,7 @@ fn hold(family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Has the socket send by this interface, where this process may say so; routes decide otherwise.
+/// Binds the socket's sends to this interface, if this process may do that; otherwise routes decide.
 pub(super) fn bind_to_interface(socket: &UdpSocket, index: u32) {
     let index = index as libc::c_int;
     if let Err(error) = set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &index) {

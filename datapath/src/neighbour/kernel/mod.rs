@@ -107,13 +107,13 @@ impl Kernel {
     }
 
     fn next_hop(&self, netlink: &mut Netlink, address: IpAddr, is_neighbour: bool) -> io::Result<IpAddr> {
-        // Every link has its own fe80::/64: there is no route to look up.
+        // Every link has its own fe80::/64, so there is no route to look up.
         if matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
             return Ok(address);
         }
         let hop = netlink.next_hop(address, self.index, Some(self.index))?;
         if hop == address && !is_neighbour {
-            // Told the interface, the kernel takes anybody for a neighbour where no route says otherwise.
+            // With a given interface, the kernel treats every host as a neighbour unless a route says otherwise.
             return netlink.next_hop(address, self.index, None);
         }
         Ok(hop)
@@ -187,7 +187,7 @@ mod tests {
         let addresses = kernel.addresses().unwrap();
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
         if addresses.is_empty() {
-            // A namespace whose loopback is down still answers, with nothing.
+            // A namespace with its loopback down still answers, with an empty list.
             assert!(kernel.resolve("192.0.2.1".parse().unwrap(), Mac::default()).is_err());
             return;
         }

@@ -43,7 +43,7 @@ impl Netlink {
         Ok(found)
     }
 
-    /// The gateway on the way, or the address itself where it is on the link. The way must be by the interface `index`;
+    /// The gateway on the way, or the address itself if it is on the link. The way must be by the interface `index`;
     /// with `only`, no other is looked at.
     pub(super) fn next_hop(&mut self, address: IpAddr, index: u32, only: Option<u32>) -> io::Result<IpAddr> {
         let mut request = RouteMessage::default();

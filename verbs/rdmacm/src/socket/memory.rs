@@ -11,7 +11,7 @@ const ALIGNMENT: usize = 4096;
 pub(super) struct Registered {
     start: NonNull<u8>,
     layout: Layout,
-    /// None in tests, where there is no device.
+    /// None in tests, if there is no device.
     region: Option<NonNull<ibv_mr>>,
 }
 
@@ -67,7 +67,7 @@ impl Registered {
         unsafe { self.start.as_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Copies bytes out from `at`, where there are so many.
+    /// Copies bytes out from `at`, if there are so many.
     pub(super) fn read(&self, at: usize, into: &mut [u8]) {
         assert!(at <= self.len() && into.len() <= self.len() - at);
         // SAFETY: as above.

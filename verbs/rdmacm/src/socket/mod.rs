@@ -71,7 +71,7 @@ fn find(number: c_int) -> Option<Arc<Socket>> {
     SOCKETS.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
 }
 
-/// The same; `EBADF` where it is none.
+/// The same; `EBADF` if it is none.
 fn socket(number: c_int) -> Result<Arc<Socket>, Errno> {
     find(number).ok_or(Errno(libc::EBADF))
 }
@@ -99,7 +99,7 @@ impl Socket {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until what the stream is asked is answered, or says `EAGAIN` where the program doesn't want to wait.
+    /// Waits until what the stream is asked is answered, or says `EAGAIN` if the program doesn't want to wait.
     fn wait<T>(&self, patient: bool, mut ask: impl FnMut(&mut Stream) -> Option<T>) -> Result<T, Errno> {
         let until = Instant::now() + LOOK;
         loop {
@@ -161,7 +161,7 @@ impl Inner {
 impl Drop for Socket {
     fn drop(&mut self) {
         let channel = self.id().channel();
-        // The queue pair goes before the identifier, and tells its peer no more.
+        // The queue pair is destroyed before the identifier, and cannot report its peer afterwards.
         self.lock().phase = Phase::Failed;
         // SAFETY: nobody else knows the identifier or its channel.
         unsafe {

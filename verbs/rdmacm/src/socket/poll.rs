@@ -65,7 +65,7 @@ impl Inner {
     }
 }
 
-/// Asks all, without a wait; gives how many have something.
+/// Asks all, without a wait; returns how many have something.
 fn ask(watched: &mut [pollfd], sockets: &[Option<Arc<Socket>>]) -> Result<c_int, Errno> {
     let mut plain: Vec<pollfd> = watched.to_vec();
     for ((entry, plain), socket) in watched.iter_mut().zip(&mut plain).zip(sockets) {

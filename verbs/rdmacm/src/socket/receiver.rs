@@ -91,7 +91,7 @@ impl Receiver {
         !self.unread.is_empty()
     }
 
-    /// Copies what there is, as far as it fits; gives how much.
+    /// Copies what there is, as far as it fits; returns how much.
     pub(super) fn receive(&mut self, into: &mut [u8]) -> usize {
         let length = self.peek(into);
         self.at = (self.at + length) % self.buffer.len();

@@ -101,7 +101,7 @@ impl Sender {
         self.slots > 0 && self.free > 0 && self.sent != self.allowed && self.target.length > 0
     }
 
-    /// Copies as much as there is room for and sends it; gives how much.
+    /// Copies as much as there is room for and sends it; returns how much.
     pub(super) fn send(&mut self, data: &[u8], post: Post<'_>) -> Result<usize, Errno> {
         let mut done = 0;
         while done < data.len() && self.has_room() {

@@ -302,7 +302,7 @@ impl Stream {
         }
     }
 
-    /// Copies what there is room for; gives how much.
+    /// Copies what there is room for; returns how much.
     pub(super) fn send(&mut self, data: &[u8]) -> Result<usize, Errno> {
         // SAFETY: as in `control`.
         self.sender

@@ -34,7 +34,7 @@ fn send(socket: &Socket, data: &[u8], flags: c_int) -> Result<usize, Errno> {
     Ok(done)
 }
 
-/// Receives what there is, or with `MSG_WAITALL` as much as there is room for; 0 where nothing follows.
+/// Receives what there is, or with `MSG_WAITALL` as much as there is room for; 0 if nothing follows.
 fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<usize, Errno> {
     let patient = patient(socket, flags);
     let (peek, all) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_WAITALL != 0);

@@ -176,7 +176,7 @@ impl Greeting {
         bytes
     }
 
-    /// `None` where it is no greeting, or says that nothing can be sent.
+    /// `None` if it is no greeting, or says that nothing can be sent.
     pub(super) fn read(data: &[u8]) -> Option<Self> {
         if data.len() < Self::SIZE || data[0] != VERSION {
             return None;

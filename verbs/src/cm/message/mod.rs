@@ -15,7 +15,7 @@ const HEADER: [u8; 4] = [1, 0x07, 2, 3];
 /// The ports' address header at the start of a request's private data (IBA A11.4.3).
 const ADDRESS_HEADER: usize = 36;
 
-/// The transport service of a request, where it is none of the old (IBA A14.6), and which it is then.
+/// The transport service of a request, if it is none of the old (IBA A14.6), and which it is then.
 const OTHER_SERVICE: u8 = 3;
 const XRC: u8 = 1;
 
@@ -159,7 +159,7 @@ pub(crate) fn private_data(mad: &Mad, kind: Kind) -> &[u8] {
     &mad[private_range(kind)]
 }
 
-/// `false` where it does not fit.
+/// `false` if it does not fit.
 pub(crate) fn put_private_data(mad: &mut Mad, kind: Kind, data: &[u8]) -> bool {
     let place = &mut mad[private_range(kind)];
     let fits = data.len() <= place.len();

@@ -345,7 +345,7 @@ impl Handshake for Perftest {
         }
         self.exchange_key(0, idle)?;
         self.control.send(DONE)?;
-        // A stock server may close without a word of its own.
+        // A stock server may close the connection without a message.
         if self.control.wait_bytes(DONE.len(), Some(self.control.patience), idle).is_ok() {
             self.control.pending.drain(..DONE.len());
         }
@@ -353,7 +353,7 @@ impl Handshake for Perftest {
     }
 
     fn give_up(&mut self, _why: &Failure) {
-        // There are no words for it: the other side sees the connection close.
+        // The protocol has no message for it: the other side sees the connection close.
     }
 
     fn check(&mut self) -> Result<(), Failure> {

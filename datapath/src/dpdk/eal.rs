@@ -430,8 +430,8 @@ mod tests {
                 ["with the PCI devices 0000:01:00.0", "0000:02:00.0", "process of its own"],
             ),
             (&others, true, &more, ["512 MiB", "1024 MiB", "fewer buffers"]),
-            (&others, true, &never, ["in hugepages", "wants ordinary pages", "first"]),
-            (&others, false, &require, ["in ordinary pages", "wants hugepages", "first"]),
+            (&others, true, &never, ["in hugepages", "needs ordinary pages", "first"]),
+            (&others, false, &require, ["in ordinary pages", "needs hugepages", "first"]),
         ] {
             let said = suits(running, huge, wanted).unwrap_err().to_string();
             assert!(words.iter().all(|words| said.contains(words)) && !said.contains('\n'), "{said}");

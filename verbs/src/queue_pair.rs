@@ -52,7 +52,7 @@ impl QueuePairBuilder {
             srq: None,
             gid_index: None,
             partition_key: 0xffff,
-            selective_repeat: false,
+            selective_repeat: true,
             service: Service::Rc,
             queue_key: DEFAULT_QUEUE_KEY,
         }
@@ -106,8 +106,8 @@ impl QueuePairBuilder {
         Self { partition_key: key, ..self }
     }
 
-    /// Offers selective repeat: after a loss, only lost packets are resent. It is used if the peer, another Ferroce, offers it too. It is
-    /// off by default, and takes memory for 128 packets.
+    /// Offers selective repeat: after a loss, only lost packets are resent. It is used if both ends offer it in the
+    /// [`QpEndpoint`] that they exchange. The default is `true`; it takes memory once a packet is lost.
     pub fn selective_repeat(self, offer: bool) -> Self {
         Self { selective_repeat: offer, ..self }
     }

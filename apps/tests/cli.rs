@@ -35,7 +35,7 @@ fn wrong_flags_name_the_remedy() {
         ("write-bw -R --port lo", &["-R", "not supported yet"]),
         ("write-bw --ip 10.0.0.300 --port lo", &["10.0.0.300", "10.0.0.1/24"]),
         ("write-bw --progress magic --port lo", &["inline", "dedicated"]),
-        ("write-bw --cc hpcc --port lo", &["--cc-line-rate 1G"]),
+        ("write-bw --cc hpcc-rx --port lo", &["--cc-base-rtt"]),
         ("write-bw --cc hpcc --cc-eta 2 --port lo", &["at most 1"]),
         ("write-bw --cc-flows 2 --port lo", &["--cc hpcc"]),
         ("read-lat -q 2 --port lo", &["one queue pair"]),

@@ -33,11 +33,14 @@ fn serve(folder: &Path, tcp_port: &str, tool: &str) -> Server {
     Server(child.unwrap())
 }
 
-/// Whether no packet was discarded but repetitions: a machine that pauses makes the sender ask again.
+/// What is discarded after a pause of the machine, which makes the sender ask again: repetitions, and the answers to them.
+const REPEATED: [&str; 2] = ["duplicate PSN", "acknowledgement outside what is in flight"];
+
+/// Returns whether no packet was discarded but what a pause repeats.
 fn discards_nothing(json: &serde_json::Value) -> bool {
     json["ferroce"]["counters"]["discards"]
         .as_object()
-        .is_some_and(|discards| discards.keys().all(|why| why == "duplicate PSN"))
+        .is_some_and(|discards| discards.keys().all(|why| REPEATED.contains(&why.as_str())))
 }
 
 /// Runs `tool` with the client's `flags`; gives the client's output and its JSON.

@@ -75,7 +75,7 @@ pub(super) struct Collector {
     /// Answers to probes, the oldest first: several may come at the same time, of the peer's path and of others, and data
     /// between them.
     responses: [Option<Due>; PROBES],
-    /// Of paths that the peer only probes.
+    /// Of paths that the peer probes beside that of its data, or sprays data over.
     alternates: Alternates,
     /// What switches leave out.
     estimates: Estimates,
@@ -169,7 +169,7 @@ impl Collector {
         self.setup.is_none() && self.is_idle(now)
     }
 
-    /// Forgets the paths that the peer only probed, if it has sent no telemetry for a while.
+    /// Forgets these paths if the peer has sent no telemetry for a while.
     pub(super) fn forget_idle(&mut self, now: Instant) {
         if self.is_idle(now) {
             self.alternates.forget();

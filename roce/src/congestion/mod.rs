@@ -143,7 +143,12 @@ impl CongestionControl {
         qpn: Qpn,
         path: Option<&Path>,
     ) -> Result<(), ControlError> {
-        if settings.unknown.line_rate && settings.algorithm.line_rate().is_some() {
+        // Only telemetry tells an algorithm that begins with it which rate its link has.
+        let comes_untold = |upgrade: &Upgrade| matches!(upgrade.when, When::RttBelow(_));
+        if settings.unknown.line_rate
+            && (settings.algorithm.line_rate().is_some()
+                || settings.upgrade.as_ref().is_some_and(comes_untold))
+        {
             return Err(ControlError::LineRate);
         }
         let algorithm = settings.algorithm.build().map_err(ControlError::Congestion)?;
@@ -278,6 +283,7 @@ impl CongestionControl {
             && flow.algorithm().poll_timeout().is_some_and(|at| at <= now)
         {
             flow.algorithm_mut().on_timeout(now);
+            flow.begin_turn();
         }
     }
 

@@ -62,7 +62,7 @@ const FRESH: u32 = 4;
 struct Way {
     port: u16,
     template: Template,
-    /// Of the probes that took it.
+    /// Of the probes that took it, and of data with spraying.
     records: PathRecords,
     /// Its busiest link, and when that was heard.
     load: Option<(Load, Instant)>,

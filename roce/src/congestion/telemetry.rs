@@ -17,6 +17,9 @@ use alloc::boxed::Box;
 use cc::{Instant, Rate};
 use core::net::IpAddr;
 
+/// The slowest link that a peer's telemetry can tell of: with less, a queue pair would stand still.
+const LEAST_LINE_RATE: Rate = Rate::from_mbps(1);
+
 /// What telemetry a data packet brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brings {
@@ -132,10 +135,15 @@ impl Telemetry {
         telemetry.is_used().then_some(telemetry)
     }
 
-    /// Takes a link of the path for this host's if that is not known, or not configured and faster. Returns whether the line rate is known now.
+    /// Takes a link of the path for this host's if that is not known, or not configured and faster. A rate that no algorithm can use is
+    /// not heard. Returns whether the line rate is known now.
     pub(super) fn learn_line_rate(&mut self, rate: Option<Rate>) -> bool {
         let Some(settings) = &mut self.upgrade else { return false };
-        if let Some(rate) = rate {
+        let is_usable = |rate: &Rate| {
+            *rate >= LEAST_LINE_RATE
+                && settings.upgrade.is_some_and(|upgrade| upgrade.to.at_line_rate(*rate).build().is_ok())
+        };
+        if let Some(rate) = rate.filter(is_usable) {
             **settings = settings.on_link(rate);
             if let Some(Upgrade { to, .. }) = settings.upgrade.as_mut().filter(|_| settings.unknown.path_rate)
                 && to.line_rate().is_some_and(|line_rate| rate < line_rate)

@@ -114,7 +114,7 @@ pub enum ControlError {
     NoAddress,
     #[error("congestion control: {0}")]
     Congestion(ConfigError),
-    #[error("congestion control: the port does not tell the rate of its link; add line_rate")]
+    #[error("congestion control: line_rate: the port reports none; set line_rate")]
     LineRate,
     #[error("telemetry in the format {format} needs IPv6, the peer is {address}: use hpcc, int-md or ifa")]
     Format { format: crate::wire::Format, address: IpAddr },

@@ -28,7 +28,7 @@ impl Requester {
             Syndrome::RnrNak(_) | Syndrome::Nak(_) => number,
         };
         let mut progress = self.acknowledge(up_to, context, identity);
-        self.peer_has(up_to);
+        self.peer_has(up_to, context.now);
         if self.una < up_to {
             // It measures a request that the peer has, although an answer before it is missing.
             progress.rtt = self.take_sample(context.now).or(progress.rtt);
@@ -43,6 +43,10 @@ impl Requester {
                 // Whoever answered RNR NAK may also report the packets behind as a gap. The timer is what counts.
                 if self.rnr_until.is_none() {
                     self.retry(context.now)?;
+                    // The peer took none of it, whatever path it came by.
+                    if let Some(selective) = &mut self.selective {
+                        selective.excuse_paths();
+                    }
                     progress.lost = true;
                 }
             }
@@ -77,7 +81,7 @@ impl Requester {
             return Err(STALE);
         };
         let mut progress = self.acknowledge(number, context, identity);
-        self.peer_answers(number);
+        self.peer_answers(number, context.now);
         let is_early = self.una < number;
         let wqe = if is_early { self.early(number) } else { self.queue.front() };
         let Some(wqe) = wqe else {
@@ -118,7 +122,7 @@ impl Requester {
     ) -> Result<Progress, Trouble> {
         let number = self.answered(psn).ok_or(STALE)?;
         let mut progress = self.acknowledge(number, context, identity);
-        self.peer_answers(number);
+        self.peer_answers(number, context.now);
         let is_early = self.una < number;
         let wqe = if is_early { self.early(number) } else { self.queue.front() };
         let Some(wqe) = wqe else {

@@ -62,7 +62,7 @@ impl Requester {
         let from = number + 64 * u64::from(ahead);
         self.check_claim(number, from, held)?;
         let mut progress = self.acknowledge(number, context, identity);
-        self.peer_has(number);
+        self.peer_has(number, context.now);
         let Some(selective) = &mut self.selective else { return Ok(progress) };
         if number < selective.base {
             // Overtaken by a newer one.
@@ -205,7 +205,7 @@ impl Requester {
         let Some(selective) = &mut self.selective else { return };
         let is_silent = selective.take_silence(number);
         if let Some(spray) = &mut selective.spray {
-            spray.took(number, way, is_silent, now);
+            spray.took(number, self.next, way, is_silent, now);
         }
     }
 
@@ -217,7 +217,7 @@ impl Requester {
 
     /// The peer has all before `number`.
     #[inline]
-    pub(super) fn peer_has(&mut self, number: u64) {
+    pub(super) fn peer_has(&mut self, number: u64, now: Instant) {
         let Self { selective: Some(selective), queue, mtu, una, .. } = self else { return };
         if *una < number && selective.base < number {
             // An answer is missing before it: what the peer has behind that is not in flight any more.
@@ -232,16 +232,19 @@ impl Requester {
             }
         }
         selective.advance_to(number);
+        if let Some(spray) = &mut selective.spray {
+            spray.advance_to(number, now);
+        }
     }
 
     /// The peer answers the request that holds `number`, so it has that request and all before it.
-    pub(super) fn peer_answers(&mut self, number: u64) {
+    pub(super) fn peer_answers(&mut self, number: u64, now: Instant) {
         if self.selective.is_none() {
             return;
         }
         let index = self.queue.partition_point(|wqe| wqe.end() <= number);
         if let Some(end) = self.queue.get(index).map(Wqe::end) {
-            self.peer_has(end);
+            self.peer_has(end, now);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Spraying with selective repeat: packets leave over several paths, told apart by UDP source port, each of which keeps its own order.
 //!
-//! A packet is lost once one that left later on the same path has arrived; what other paths bring proves nothing. If nothing arrives on
-//! a path for longer than it ever takes, the path is left, and tried again now and then by one packet
+//! A packet is late once one that left later on the same path has arrived, and lost if it stays away; what other paths bring proves
+//! nothing. If nothing arrives on a path for longer than it ever takes, the path is left, and tried again now and then by one packet
 //! ([`Paths`](crate::congestion) has the headers).
 
 use super::super::ring::SPAN;
@@ -131,8 +131,9 @@ impl Spray {
         live.map_or_else(longest, |(way, _)| way)
     }
 
-    /// Packet `number` left over `way`. `is_silent`: it leaves again, and nothing later arrived over the path that it took before.
-    pub(super) fn took(&mut self, number: u64, way: u8, is_silent: bool, now: Instant) {
+    /// Packet `number` left over `way`; the next packet will be `end`, which a READ moves by the packets of its answer. `is_silent`: it
+    /// leaves again, and nothing later arrived over the path that it took before.
+    pub(super) fn took(&mut self, number: u64, end: u64, way: u8, is_silent: bool, now: Instant) {
         let before = self.way_of(number);
         let is_again = number < self.next;
         self.taken[Self::place(number)] = TAKEN | way | if is_again { AGAIN } else { 0 };
@@ -142,7 +143,9 @@ impl Spray {
             }
             return;
         }
-        self.next = number + 1;
+        self.next = end;
+        // No packet of ours carries them, and their places are those of earlier packets.
+        (number + 1..end.min(number + SPAN)).for_each(|skipped| self.taken[Self::place(skipped)] = 0);
         let count = self.ways.len() as u8;
         let mut passed = (self.turn + 1) % count;
         while passed != way {
@@ -167,7 +170,7 @@ impl Spray {
         if was_trial {
             way.trial = None;
         }
-        if was_trial || is_silent && way.left.is_none() {
+        if is_silent && (was_trial || way.left.is_none()) {
             way.left = Some(now + rest * (1 << way.strikes));
             way.strikes = (way.strikes + 1).min(MOST_STRIKES);
         }
@@ -255,7 +258,7 @@ mod tests {
     /// Sends packet `number` for the first time. Returns its path.
     fn send(spray: &mut Spray, number: u64, at: u64) -> u8 {
         let way = spray.pick(micros(at));
-        spray.took(number, way, false, micros(at));
+        spray.took(number, number + 1, way, false, micros(at));
         way
     }
 
@@ -292,17 +295,38 @@ mod tests {
         // Packet 5 took path 1.
         let other = spray.pick_again(5);
         assert_ne!(other, 1);
-        spray.took(5, other, true, micros(100));
+        spray.took(5, 6, other, true, micros(100));
         assert!((9..30).all(|number| send(&mut spray, number, 100) != 1));
         let tried: Vec<u8> = (30..40).map(|number| send(&mut spray, number, 2_000)).collect();
         assert_eq!(tried.iter().filter(|way| **way == 1).count(), 1);
         let trial = 30 + tried.iter().position(|way| *way == 1).unwrap() as u64;
-        spray.took(trial, spray.pick_again(trial), true, micros(2_100));
+        spray.took(trial, trial + 1, spray.pick_again(trial), true, micros(2_100));
         assert!((40..60).all(|number| send(&mut spray, number, 2_300) != 1), "it rests for longer");
         let trial = (60..70).find(|&number| send(&mut spray, number, 9_000) == 1).unwrap();
         spray.arrived(trial, micros(9_020));
         let ways: Vec<u8> = (70..78).map(|number| send(&mut spray, number, 9_030)).collect();
         assert_eq!(ways.iter().filter(|way| **way == 1).count(), 2);
+    }
+
+    #[test]
+    fn an_answer_that_is_asked_for_again_measures_nothing() {
+        let mut spray = measured();
+        // A READ with an answer of ten packets, asked for again from the fourth on.
+        let way = spray.pick(micros(50));
+        spray.took(5, 15, way, false, micros(50));
+        assert_eq!(spray.way_of(8), None);
+        spray.took(8, 15, 3, false, micros(400));
+        spray.arrived(8, micros(401));
+        let shortest = spray.ways.iter().filter_map(|way| way.trip).map(|trip| trip.shortest()).min();
+        assert_eq!(shortest, Some(Duration::from_micros(10)));
+    }
+
+    #[test]
+    fn a_trial_that_the_peer_refused_is_no_fault_of_its_path() {
+        let mut spray = Spray::new(2);
+        let way = send(&mut spray, 0, 0);
+        spray.took(0, 1, way, false, micros(100));
+        assert_eq!(spray.ways[usize::from(way)].left, None);
     }
 
     #[test]

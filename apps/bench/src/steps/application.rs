@@ -14,7 +14,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "turn-send",
         what: "a core's turn that sends, a message of 32",
-        budget: 1545,
+        budget: 1490,
         run: |meter| run(meter, Part::Send),
     },
     Step {

@@ -17,7 +17,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "requester-64",
         what: "a 64 B WRITE made",
-        budget: 1460,
+        budget: 1400,
         run: |meter| run(meter, Case::new(64, Part::Requester)),
     },
     Step {
@@ -47,19 +47,19 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "ack-take",
         what: "an ACK of 32 WRITEs taken in",
-        budget: 2240,
+        budget: 2360,
         run: |meter| run(meter, Case::new(64, Part::Complete)),
     },
     Step {
         name: "packet-64",
         what: "a 64 B WRITE, both ends, ACK of 32",
-        budget: 2750,
+        budget: 2550,
         run: |meter| run(meter, Case::new(64, Part::All)),
     },
     Step {
         name: "packet-64-selective",
         what: "the same with selective repeat: at most 2 % more",
-        budget: 2750,
+        budget: 2550,
         run: |meter| run(meter, Case { selective_repeat: true, ..Case::new(64, Part::All) }),
     },
 ];

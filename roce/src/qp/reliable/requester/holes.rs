@@ -308,7 +308,7 @@ impl Selective {
             }
             self.holes[at].is_lost = true;
             self.lost += 1;
-            // A repetition that was lost is a loss of its own (RFC 5681 4.3).
+            // A repetition that was lost is a loss of its own.
             let (number, at) = self.reported;
             is_news |= hole.number() >= number || hole.resent.is_some_and(|resent| resent > at);
             self.goes_away(hole.missing);

@@ -20,7 +20,7 @@ pub struct Settings {
     #[arg(long, value_name = "ID", env = "FERROCE_VLAN", value_parser = clap::value_parser!(u16).range(1..=4094))]
     vlan: Option<u16>,
     /// Congestion control of queue pairs: fixed, hpcc, hpcc-fair, hpcc-rx, powertcp, dctcp, dcqcn, swift or auto, followed by the keys of a
-    /// [[congestion]] rule: hpcc,line_rate=1G,base_rtt=2ms
+    /// congestion rule: hpcc,line_rate=1G,base_rtt=2ms
     #[arg(long, value_name = "NAME[,KEY=VALUE...]", env = "FERROCE_CC")]
     cc: Option<String>,
     /// File of settings [default: ferroce.toml in this folder, if it exists]

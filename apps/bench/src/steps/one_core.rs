@@ -19,13 +19,13 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "one-core-64k",
         what: "a 64 KiB WRITE, both ends, MTU 4096, of 4",
-        budget: 125500_000,
+        budget: 125_500,
         run: |meter| run(meter, Traffic::Write64k),
     },
     Step {
         name: "one-core-single",
         what: "a 64 B WRITE at a time, both ends",
-        budget: 11140_350,
+        budget: 11_140,
         run: |meter| run(meter, Traffic::Single64),
     },
 ];

@@ -5,7 +5,7 @@ use datapath::neighbour::link_local;
 use roce::wire::Mac;
 use std::net::IpAddr;
 
-/// Returns the rank of an address in the table.
+/// The rank of an address in the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Order {
     LinkLocal,

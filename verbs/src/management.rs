@@ -115,7 +115,7 @@ impl ManagementPort {
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn receive(&self) -> Result<Option<(IpAddr, Mad)>, Error> {
-        // Nothing to read is as well.
+        // An empty counter is not an error here.
         let _ = self.bell.take();
         Ok(self.device.engine.call(|station, _| station.receive_mad())?)
     }

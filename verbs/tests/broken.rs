@@ -89,6 +89,8 @@ fn a_core_that_panics_completes_its_queue_pairs_in_error_and_says_why() {
         let (mut side, broken, _other) = fragile(progress, name);
         let (mut c, mut d) = connected(progress, 4096);
         let events = side.device.events().unwrap();
+        let listener = cm::Listener::bind(&side.device, "10.0.0.1:7471".parse().unwrap()).unwrap();
+        let waits = std::thread::spawn(move || listener.accept().map(drop).unwrap_err().to_string());
         for id in 0..3 {
             side.qp.post_recv(RecvRequest::new(id, side.region.sge(0, 64).unwrap())).unwrap();
         }
@@ -108,6 +110,8 @@ fn a_core_that_panics_completes_its_queue_pairs_in_error_and_says_why() {
         }
         let error = next_of(&mut side.send_cq).unwrap_err().to_string();
         assert!(error.contains("the port broke"), "{error}");
+        let error = waits.join().unwrap();
+        assert!(error.contains("the port broke"), "who waits for a connection: {error}");
         let told: Vec<_> = std::iter::from_fn(|| events.told()).collect();
         assert_eq!(told.last(), Some(&AsyncEvent::CoreFailed), "{progress:?}: {told:?}");
         let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();

@@ -61,6 +61,12 @@ impl Dcqcn {
         })
     }
 
+    /// Goes on at the rate of an algorithm that ran before, within the limits of its own.
+    pub fn go_on_at(&mut self, rate: Rate) {
+        self.rate = rate.clamp(self.config.min_rate, self.config.line_rate);
+        self.target = self.rate;
+    }
+
     /// What it was made with.
     #[must_use]
     pub const fn config(&self) -> &DcqcnConfig {

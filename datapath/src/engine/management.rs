@@ -54,6 +54,13 @@ impl Management {
         }
     }
 
+    /// Wakes whoever waits for datagrams: there will be none.
+    pub(super) fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.signal();
+        }
+    }
+
     /// Whether it takes datagrams in.
     pub(super) fn is_open(&self) -> bool {
         self.bell.is_some()

@@ -151,6 +151,7 @@ impl Station {
         attempt(&mut || _ = self.take_posts(now));
         attempt(&mut || _ = self.deliver(now));
         attempt(&mut || self.subscribers.tell(&self.name, AsyncEvent::CoreFailed));
+        attempt(&mut || _ = self.management.as_ref().map(Management::ring));
     }
 
     fn tell_events(&mut self) -> bool {

@@ -43,7 +43,7 @@ mod real {
             let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, &longest, std::ptr::null()) };
             let is_signalled = ready > 0 && watched[0].revents != 0;
             if is_signalled {
-                // Nothing to read is as well.
+                // An empty counter is not an error here.
                 let _ = self.0.take();
             }
             let told = if ready > 0 { watched[1].revents } else { 0 };

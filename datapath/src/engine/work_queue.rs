@@ -134,7 +134,7 @@ impl<T> Poster<T> {
         }
         let full = PostError::QueueFull { limit: self.depth };
         self.room = self.room.checked_sub(1).ok_or(full)?;
-        // Parsed in place: a request is large, and a refused one would have to be copied back. The ring is as deep as the queue.
+        // Written in place: a request is large, and a refused one would have to be copied back. The ring is as deep as the queue.
         let mut chunk = self.ring.write_chunk_uninit(1).map_err(|_| full)?;
         chunk.as_mut_slices().0[0].write(request);
         // SAFETY: its one place was written.

@@ -2,7 +2,8 @@
 //! compared with.
 //!
 //! While telemetry says that no queue stands, each round trip is one of the empty path: it counts as long as what 8 in 9 of them take, the
-//! hosts' own delays included. Before that, and without telemetry, the least of the last 10 to 20 s counts, of probes and acknowledgements alike.
+//! hosts' own delays included, and the least of 10 to 20 s tells when the path has become another. Before that, and without telemetry, the
+//! least of the connection counts, of probes and acknowledgements alike: the queue of control by delay must not become part of it.
 
 use super::{CongestionAlgorithm, CongestionControl};
 use crate::CongestionNews;
@@ -11,7 +12,7 @@ use core::time::Duration;
 
 /// A queue that takes less than this part of the round trip to drain is none.
 const EMPTY: u32 = 32;
-/// The least is forgotten after one to two periods.
+/// The least is forgotten after one to two periods, if no queue stands.
 const PERIOD: Duration = Duration::from_secs(10);
 /// A round trip that differs by less than this part is the same.
 const SAME: u32 = 16;
@@ -67,7 +68,9 @@ impl BaseRtt {
 
     /// A round trip was measured. Returns the one to compute with if that is another than before.
     fn measure(&mut self, now: Instant, rtt: Duration) -> Option<Duration> {
-        if now >= self.period_ends {
+        let is_empty = self.wait.is_some_and(|wait| wait <= self.used / EMPTY);
+        // While a queue may stand, for all that is known, the least of all is the nearest to the empty path's.
+        if is_empty && now >= self.period_ends {
             self.least = [Duration::MAX, self.least[0]];
             self.period_ends = now + PERIOD;
         }
@@ -75,13 +78,13 @@ impl BaseRtt {
         let least = self.least[0].min(self.least[1]);
         // What is below all round trips was another path's.
         self.typical = self.typical.filter(|typical| *typical >= least);
-        if self.wait.is_some_and(|wait| wait <= self.used / EMPTY) {
+        if is_empty {
             self.typical = Some(self.typical.map_or(rtt, |typical| towards(typical, rtt)));
             self.samples = self.samples.saturating_add(1);
+            self.judge(least);
         }
         let measured = self.typical.unwrap_or(least).max(Duration::from_nanos(1));
         if self.is_configured {
-            self.judge(least);
             return None;
         }
         let (more, less) = (measured.max(self.used), measured.min(self.used));
@@ -94,7 +97,8 @@ impl BaseRtt {
 
     /// Compares what is configured with what was measured, once.
     fn judge(&mut self, least: Duration) {
-        let Some(typical) = self.typical.filter(|_| self.samples == JUDGED) else { return };
+        let is_due = self.is_configured && self.samples == JUDGED;
+        let Some(typical) = self.typical.filter(|_| is_due) else { return };
         let configured = self.used;
         if least > configured + configured / 4 || typical < configured / 2 {
             self.news = Some(CongestionNews::WrongBaseRtt { configured, measured: typical });
@@ -168,14 +172,17 @@ mod tests {
     }
 
     #[test]
-    fn without_telemetry_the_least_counts_and_ages() {
+    fn without_telemetry_the_least_counts_however_long_a_queue_stands() {
         let mut base = BaseRtt::new(micros(100), false);
         let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
         assert_eq!(base.measure(at(1), micros(50)), Some(micros(50)));
         assert_eq!(base.measure(at(2), micros(20)), Some(micros(20)));
         assert_eq!(base.measure(at(3), micros(90)), None, "a queue, for all that is known");
-        assert_eq!(base.measure(at(12), micros(90)), None, "in the period after");
-        assert_eq!(base.measure(at(23), micros(80)), Some(micros(80)), "the path is another");
+        for second in 4..60 {
+            assert_eq!(base.measure(at(second), micros(90)), None, "it still stands");
+        }
+        base.hear(&path(0));
+        assert_eq!(base.measure(at(61), micros(80)), Some(micros(80)), "none stands: the path is another");
     }
 
     #[test]
@@ -208,6 +215,14 @@ mod tests {
                 CongestionNews::WrongBaseRtt { configured: micros(configured), measured: micros(20) };
             assert_eq!(base.news.take(), is_wrong.then_some(expected));
             base.measure(Instant::ZERO, micros(20));
+            assert_eq!(base.news, None);
+            // A queue right behind the round trip that decided.
+            let mut base = BaseRtt::new(micros(configured), true);
+            base.hear(&path(0));
+            (0..JUDGED).for_each(|_| _ = base.measure(Instant::ZERO, micros(20)));
+            base.news = None;
+            base.hear(&path(30_000));
+            base.measure(Instant::ZERO, micros(50));
             assert_eq!(base.news, None);
         }
     }

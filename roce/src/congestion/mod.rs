@@ -361,8 +361,13 @@ impl CongestionControl {
     pub(crate) fn on_notification(&mut self, now: Instant) {
         if let Some(Algorithm::Swift(swift)) = self.algorithm() {
             let SwiftConfig { line_rate, min_rate, base_rtt, .. } = *swift.config();
+            let rate = swift.pacing_rate();
             let config = DcqcnConfig { min_rate, ..DcqcnConfig::new(line_rate, Some(base_rtt)) };
             self.run(&CongestionAlgorithm::Dcqcn(DcqcnConfig { base_rtt: None, ..config }));
+            let algorithm = self.flow.as_mut().map(Flow::algorithm_mut);
+            if let (Some(rate), Some(Algorithm::Dcqcn(dcqcn))) = (rate, algorithm) {
+                dcqcn.go_on_at(rate);
+            }
         }
         if let Some(flow) = &mut self.flow {
             flow.algorithm_mut().on_congestion_notification(now);

@@ -3,7 +3,7 @@
 //!
 //! It stands on the C interface of this project's `libibverbs.so.1`, which the program has loaded too: queue pairs are made
 //! and modified by the same calls that a program would use. `message` has the messages, `manager` the thread that takes
-//! them in and repeats what is not answered, `strangers` those who ask and have not been found yet, `id` the program's handles,
+//! them in and repeats what is not answered, `strangers` holds requests of unresolved peers, `id` the program's handles,
 //! `socket` streams with the calls of sockets. Calls on an identifier without a channel wait.
 //!
 //! # What every exported function relies on

@@ -24,8 +24,8 @@ pub(super) struct Handle {
 }
 
 /// A connection with its queue pair: post to it as to a [`QueuePair`]. When either side ends it, the queue pair goes to the error state,
-/// so that what is posted completes as flushed. Its descriptor is readable once the connection has ended. Dropped, it tells the peer once
-/// and destroys the queue pair.
+/// so that what is posted completes as flushed. Its descriptor is readable once the connection has ended. Dropping it
+/// sends one DREQ and destroys the queue pair.
 #[derive(Debug)]
 pub struct Connection {
     // The peer is told before the queue pair is destroyed.
@@ -52,7 +52,7 @@ impl Agreed {
     }
 }
 
-/// Takes a queue pair to its peer. Each side begins with the PSN that the other side chose (IBA 12.7.31).
+/// Connects a queue pair to its peer. Each side begins with the PSN that the other side chose (IBA 12.7.31).
 pub(super) fn establish(qp: &mut QueuePair, agreed: &Agreed, options: &ConnectOptions) -> Result<(), Error> {
     let Agreed { source, peer, ours, theirs, .. } = agreed;
     let mtu = usize::from(agreed.mtu).checked_sub(1).and_then(|code| Mtu::ALL.get(code).copied());
@@ -90,7 +90,7 @@ pub fn connect(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Conne
     connecting.finish(agreed?, options)
 }
 
-/// Asks the peer. The connection is not one before [`Connection::finish`].
+/// Sends the request. The connection is usable only after [`Connection::finish`].
 pub(super) fn begin(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
     let wanted = &options.connection;
     check_rc(&qp)?;
@@ -152,7 +152,7 @@ impl Handle {
         })
     }
 
-    /// Returns what came of a request, once something did.
+    /// Returns the outcome of a request, or `None` while it is pending.
     pub(super) fn answer(
         &self,
         machine: &mut Machine,
@@ -168,8 +168,8 @@ impl Handle {
         Some(Ok((Agreed::of(link), link.private.clone())))
     }
 
-    /// Returns what came of a reply, once something did. A connection that was made and has ended since is one: what came over it is the
-    /// program's.
+    /// Returns the outcome of a reply, or `None` while it is pending. A connection that was established and has ended since counts as
+    /// established, because its data belongs to the program.
     pub(super) fn established(&self, machine: &mut Machine, timeout: Duration) -> Option<Result<(), Error>> {
         let ended = self.has_ended(machine);
         match machine.link(self.local).map(|link| &link.state) {
@@ -224,7 +224,7 @@ impl Connection {
         self.handle.peer
     }
 
-    /// What the peer's program said: 56 bytes with its request, 196 with its reply, of which the last are 0 if it said less.
+    /// Returns the peer's private data: 56 bytes of its request or 196 of its reply, padded with zeros.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data

@@ -18,7 +18,7 @@ const FIRST_PORT: u16 = 32768;
 /// How many such ports are tried.
 const PORTS: u32 = 64;
 
-/// Takes connection requests to a port. Its descriptor is readable while requests wait. Dropped, it rejects those.
+/// Takes connection requests to a port. Its descriptor is readable while requests wait. Dropping it rejects them.
 #[derive(Debug)]
 pub struct Listener {
     user: User,
@@ -178,6 +178,7 @@ impl Request {
         let Self { handle, .. } = self;
         handle.check(&qp)?;
         let wanted = &options.connection;
+        wanted.check(&qp.device.info)?;
         let (qpn, ended) = (qp.qpn().get(), Error::Ended { peer: handle.peer });
         let agreed = handle.user.act(|machine, _, _| {
             let link = machine.link(handle.local)?;

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_millis(500);
 /// How long a request to disconnect is repeated: a peer that is gone needs no long farewell.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// The longest that an answer is waited for: beyond it nobody tells it from for ever, and the clock must not run over.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Requests that a listener holds until the program accepts them, at most.
 const BACKLOG: usize = 1024;
 /// A request that comes before the peer listens is asked again: so many times, and after this pause, twice as long each time (1.3 s in all).
@@ -33,6 +35,8 @@ pub(crate) trait World {
     fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Error>;
     /// Whether a peer's Ethernet address is known; asks for it if not.
     fn finds(&self, peer: IpAddr) -> Result<bool, Error>;
+    /// Returns whether an address is the device's.
+    fn is_own(&self, address: IpAddr) -> bool;
     /// Takes a queue pair to the error state.
     fn end(&self, qpn: u32);
     /// An unpredictable number.
@@ -236,7 +240,7 @@ impl Machine {
     pub(crate) fn take_request(&mut self, claim: &Claim) -> Option<(u32, &Link)> {
         let listening = self.listeners.iter_mut().find(|other| other.claim == *claim)?;
         let local = listening.backlog.pop_front()?;
-        // Nothing to read is as well.
+        // An empty counter is not an error here.
         let _ = listening.bell.take();
         self.links.get(&local).map(|link| (local, link))
     }
@@ -359,7 +363,7 @@ impl Machine {
     /// Sends a message until it is answered, for `timeout` at most.
     fn begin(&mut self, local: u32, mad: Mad, timeout: Duration, now: Instant, world: &impl World) {
         let Some(link) = self.links.get_mut(&local) else { return };
-        link.pending = Some(Pending { mad, next: now, until: now + timeout, look: FIRST_LOOK });
+        link.pending = Some(Pending { mad, next: now, until: now + timeout.min(LONGEST), look: FIRST_LOOK });
         self.look(now, local, world);
     }
 
@@ -443,6 +447,10 @@ impl Machine {
             return None;
         }
         let (service, at) = (request.service, request.destination.ip());
+        // The connection's own address: a peer may claim that any is.
+        if !world.is_own(at) || at.is_ipv4() != from.is_ipv4() {
+            return None;
+        }
         let reject = |reason| message::reject(transaction, 0, remote, reason, self.guid);
         let hears = |listening: &Listening| listening.claim.hears(service, at);
         let Some(heard) = self.listeners.iter().position(hears).filter(|_| !request.side.xrc) else {

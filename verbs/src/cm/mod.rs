@@ -59,11 +59,11 @@ const TCP_SERVICES: u64 = 0x0106 << 16;
 /// How a connection is set up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// How the queue pair treats its peer. The side that connects says for both sides what `ack_timeout`, `retry_count` and `mtu` are.
+    /// The settings of the queue pair. The connecting side's `ack_timeout`, `retry_count` and `mtu` apply to both sides.
     pub connection: ConnectOptions,
-    /// What the peer's program is told: at most 56 bytes with [`connect`], 196 with [`Request::accept`].
+    /// Private data for the peer's program: at most 56 bytes with [`connect`], 196 with [`Request::accept`].
     pub private_data: Vec<u8>,
-    /// How long the peer's answer is waited for. 8 s by default, as librdmacm waits: 16 messages, one every 0.5 s.
+    /// The time to wait for the peer's answer. The default is 8 s, as in librdmacm: 16 messages, one every 0.5 s.
     pub timeout: Duration,
 }
 

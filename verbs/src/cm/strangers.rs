@@ -1,9 +1,8 @@
-//! Peers that ask for a connection, or for a datagram service, and have not been found yet.
+//! Connection requests, and requests for a datagram service, from peers that have not been resolved yet.
 //!
-//! Whoever can send a frame can ask in anybody's name. So the program is told of a request only when its sender answers ARP or
-//! neighbour discovery (or the router on the way to it does), and nobody waits for that: not the thread that takes messages in, and
-//! not the program, which would find out when it accepts. What they make us hold is bounded: the oldest makes room, as who is there
-//! answers within a moment, and an honest peer whose request is lost asks again.
+//! Any host on the network can forge the sender of a request. A request therefore reaches the program only after its sender, or the router
+//! to it, has answered ARP or neighbour discovery. No thread waits for the answer. The number of held requests is limited, and the oldest
+//! is dropped first: a present peer answers soon, and an honest peer repeats a lost request.
 
 use super::message::{self, Mad};
 use std::collections::VecDeque;

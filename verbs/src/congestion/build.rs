@@ -10,7 +10,7 @@ use roce::wire::Format;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// The share of a link that `auto` aims at if nothing else is chosen: a flow alone fills 93 %, and sixteen 97 % with 4 packets waiting
+/// The share of a link that `auto` aims at if nothing else is chosen: one flow fills 94 % of it, and sixteen fill 97 % with 3 packets waiting
 /// (`fabric/tests/auto.rs`).
 const AUTO_TARGET: f64 = 0.97;
 /// The time over which loads of sprayed paths are counted if no setting says it.

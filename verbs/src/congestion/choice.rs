@@ -72,12 +72,12 @@ settings! {
     }
     "The share of a link to aim at. With `hpcc-fair` it falls with the flow's own rate, from 0.04 above to 0.04 below."
     eta: Option<f64>, |text| word::<f64>(text).filter(|&eta| eta > 0.0 && eta <= 1.0), {
-        flag: "cc-eta", value: "SHARE", algorithms: TELEMETRY, example: "0.95", default: "0.95; auto 0.97",
+        flag: "cc-eta", value: "SHARE", algorithms: TELEMETRY, example: "0.95", default: "0.95; auto without flows and all_hops 0.97",
         accepts: "a share above 0 and at most 1",
     }
     "Additive increases before a multiplicative one; 0 reclaims bandwidth faster."
     max_stage: Option<u32>, word::<u32>, {
-        flag: "cc-max-stage", value: "COUNT", algorithms: &[Hpcc, HpccFair, HpccRx, Auto], example: "5", default: "5; hpcc-fair, auto 0",
+        flag: "cc-max-stage", value: "COUNT", algorithms: &[Hpcc, HpccFair, HpccRx, Auto], example: "5", default: "5; hpcc-fair, and auto without flows and all_hops, 0",
         accepts: "a number from 0",
     }
     "Flows to expect on a link: W_AI = W_init (1 - eta) / flows."
@@ -120,12 +120,12 @@ settings! {
         flag: "subscribe", value: "", algorithms: &[Hpcc, HpccFair], example: "true", default: "false",
         accepts: "true or false",
     }
-    "Paths to choose from by UDP source port, probed in turns; needs switches that write telemetry."
+    "Paths to choose from by UDP source port, probed in turns; needs switches that write telemetry, unless spray is set."
     paths: Option<u8>, |text| word::<u8>(text).filter(|paths| (1..=PathChoice::MOST).contains(paths)), {
         flag: "paths", value: "COUNT", algorithms: &[Fixed, Hpcc, HpccFair, PowerTcp, Dctcp, Dcqcn, Swift, Auto], example: "4",
         default: "1", accepts: "a number from 1 to 8",
     }
-    "Each packet takes one of the paths, which need no telemetry then; needs selective repeat, and RC or XRC."
+    "Sprays packets over all paths, which then need no telemetry. Needs RC or XRC with selective repeat, which C programs do not offer."
     spray: bool, word::<bool>, {
         flag: "spray", value: "", algorithms: &[Fixed, Hpcc, HpccFair, PowerTcp, Dctcp, Dcqcn, Swift, Auto], example: "true",
         default: "false", accepts: "true or false",

@@ -26,6 +26,10 @@ impl World for Script {
         Ok(true)
     }
 
+    fn is_own(&self, address: IpAddr) -> bool {
+        [CLIENT, SERVER].iter().any(|own| own.parse::<SocketAddr>().unwrap().ip() == address)
+    }
+
     fn end(&self, qpn: u32) {
         self.ended.borrow_mut().push(qpn);
     }
@@ -74,8 +78,12 @@ impl Host {
 
     /// A client that has asked.
     fn asking(now: Instant) -> (Self, u32) {
+        Self::asking_for(SERVER, now)
+    }
+
+    fn asking_for(peer: &str, now: Instant) -> (Self, u32) {
         let mut host = Self::new(CLIENT);
-        let [source, peer] = [CLIENT, SERVER].map(|at| at.parse().unwrap());
+        let [source, peer] = [CLIENT, peer].map(|at| at.parse().unwrap());
         let ours = Side { qpn: 0x11, initiator_depth: 4, responder_resources: 16, ..Side::default() };
         let link = Link { ours, mtu: 5, qpn: Some(0x11), ..Link::new(source, peer, bell()) };
         let Host { machine, world, .. } = &mut host;
@@ -162,6 +170,20 @@ fn who_asks_before_the_listener_is_there_asks_again_for_a_moment() {
         client.machine.tick(now, &client.world);
     }
     assert_eq!((asked, client.state(here)), (8, "Ended(Rejected(8))".into()));
+}
+
+#[test]
+fn a_request_to_an_address_of_another_host_is_not_heard() {
+    let now = Instant::now();
+    let mut server = Host::new(SERVER);
+    let any = [0; 4].into();
+    let claim = Claim { service: SERVICE, at: any, family_only: true, shared: false, listens: true };
+    assert!(server.machine.listen(claim, bell()));
+    for (to, is_heard) in [("10.0.0.9:7471", false), ("[fd00::9]:7471", false), (SERVER, true)] {
+        let (client, _) = Host::asking_for(to, now);
+        server.hears(now, &client, |_| false);
+        assert_eq!(server.machine.take_request(&claim).is_some(), is_heard, "{to}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Connections by socket address, with the wire protocol of librdmacm: no exchange of [`QpEndpoint`]s by other means.
+//! Connections by socket address, with the wire protocol of librdmacm: no exchange of [`QpEndpoint`](crate::QpEndpoint)s by other means.
 //!
 //! A peer may be a C program on librdmacm, on Ferroce, on Soft-RoCE or on a NIC. Connections are reliable ones, in the port space of TCP
 //! (`RDMA_PS_TCP`). Requests and replies carry private data: 56 bytes from the side that connects, 196 from the side that accepts; the

@@ -3,6 +3,7 @@
 use crate::{CompletionQueue, Device, Error};
 use datapath::engine::Notifier;
 use datapath::event_fd::EventFd;
+use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -14,15 +15,18 @@ pub struct CompletionChannel {
     descriptor: Arc<EventFd>,
 }
 
+/// Returns a kernel counter with these flags of eventfd(2).
+pub(crate) fn event_fd(flags: c_int) -> Result<Arc<EventFd>, Error> {
+    EventFd::new(flags).map(Arc::new).map_err(|error| Error::Descriptor(error.to_string()))
+}
+
 impl Device {
     /// Creates a channel.
     ///
     /// # Errors
     /// Returns an error if the process has no file descriptor left.
     pub fn create_channel(&self) -> Result<CompletionChannel, Error> {
-        let descriptor = EventFd::new(libc::EFD_SEMAPHORE);
-        let descriptor = descriptor.map_err(|error| Error::Descriptor(error.to_string()))?;
-        Ok(CompletionChannel { descriptor: Arc::new(descriptor) })
+        Ok(CompletionChannel { descriptor: event_fd(libc::EFD_SEMAPHORE)? })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Management datagrams, which connection managers exchange over queue pair 1.
 
+use crate::channel::event_fd;
 use crate::device::Inner;
 use crate::{Device, DeviceInfo, Error};
 use datapath::engine::{MAD_UDP_SOURCE, Mad, Station};
@@ -35,8 +36,7 @@ impl Device {
     /// # Errors
     /// Returns an error if it is already open, the process has no file descriptor left, or the core has stopped.
     pub fn open_management(&self) -> Result<ManagementPort, Error> {
-        let bell = EventFd::new(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE);
-        let bell = Arc::new(bell.map_err(|error| Error::Descriptor(error.to_string()))?);
+        let bell = event_fd(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE)?;
         let rings = bell.clone();
         if !self.inner.engine.call(move |station, _| station.open_management(rings))? {
             return Err(Error::Management);

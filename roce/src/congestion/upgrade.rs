@@ -16,7 +16,7 @@ const UNANSWERED: u64 = 20;
 pub(super) enum Seen {
     /// A round trip was measured.
     RoundTrip(Duration),
-    /// A probe was answered with the telemetry of so many hops, and the fastest link's rate.
+    /// A probe was answered with the telemetry of so many hops, and the fastest rate of those it names.
     Telemetry(u8, Option<Rate>),
     /// So many probes were sent.
     Probes(u64),
@@ -53,7 +53,7 @@ impl CongestionControl {
         }
         let to = self.as_measured(&to);
         let Some(telemetry) = &mut self.telemetry else { return false };
-        // Its parameters were checked on the way to RTS.
+        // Its parameters were checked on the way to RTS, and a rate from telemetry when it came.
         let Ok(algorithm) = to.build() else { return false };
         telemetry.sampler = Sampler::new(&to, &settings);
         telemetry.prober.on_algorithm(to.as_hpcc().map(|hpcc| hpcc.base_rtt));

@@ -5,6 +5,7 @@ use super::machine::{End, Link, Machine, State};
 use super::manager::User;
 use super::message::Side;
 use super::{Options, TCP_SERVICES};
+use crate::channel::event_fd;
 use crate::queue_pair::random_psn;
 use crate::{AckTimeout, ConnectOptions, Error, Mtu, Psn, QpEndpoint, Qpn, QueuePair, Service};
 use datapath::event_fd::EventFd;
@@ -100,8 +101,7 @@ pub(super) fn begin(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<
     let source = info.gids.get(info.gid_towards(to.ip())).copied();
     let source = source.ok_or_else(|| Error::NoAddress { port: info.port.clone() })?;
     let mtu = wanted.mtu.unwrap_or(info.mtu);
-    let bell = EventFd::new(libc::EFD_NONBLOCK);
-    let bell = Arc::new(bell.map_err(|error| Error::Descriptor(error.to_string()))?);
+    let bell = event_fd(libc::EFD_NONBLOCK)?;
     let link = Link {
         ours: Side {
             qpn: qp.qpn().get(),

@@ -5,6 +5,7 @@ use super::machine::State;
 use super::manager::User;
 use super::message::Side;
 use super::{Connection, Options, TCP_SERVICES};
+use crate::channel::event_fd;
 use crate::device::random;
 use crate::{Device, Error, QueuePair};
 use datapath::event_fd::EventFd;
@@ -50,8 +51,7 @@ impl Listener {
             ));
         }
         let user = User::new(&device.inner)?;
-        let bell = EventFd::new(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE);
-        let bell = Arc::new(bell.map_err(|error| Error::Descriptor(error.to_string()))?);
+        let bell = event_fd(libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE)?;
         let tries = if at.port() == 0 { PORTS } else { 1 };
         for _ in 0..tries {
             let port = if at.port() == 0 { free_port()? } else { at.port() };

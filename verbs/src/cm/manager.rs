@@ -4,6 +4,7 @@
 
 use super::machine::{Machine, World};
 use super::message::Mad;
+use crate::channel::event_fd;
 use crate::device::{Inner, random};
 use crate::{Device, Error, ManagementPort, Mtu, Qpn, Sent};
 use datapath::event_fd::EventFd;
@@ -42,7 +43,7 @@ pub(crate) struct Manager {
     device: Arc<Inner>,
     machine: Mutex<Machine>,
     /// Ends a wait of the thread.
-    wake: EventFd,
+    wake: Arc<EventFd>,
     stop: AtomicBool,
 }
 
@@ -155,7 +156,7 @@ impl Running {
             port: Device { inner: device.clone() }.open_management()?,
             device: device.clone(),
             machine: Mutex::new(Machine::new(guid, mtu, info.limits.max_rd_atomic)),
-            wake: EventFd::new(libc::EFD_NONBLOCK).map_err(|error| Error::Descriptor(error.to_string()))?,
+            wake: event_fd(libc::EFD_NONBLOCK)?,
             stop: AtomicBool::new(false),
         });
         let body = manager.clone();

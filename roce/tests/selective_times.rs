@@ -125,7 +125,7 @@ fn a_stretch_that_waits_to_be_repeated_is_repeated_once() {
     again(&mut script, 2, 3);
     again(&mut script, 4, 1);
     assert_eq!(sends(&mut script), [2, 3, 4]);
-    // What has left is asked for with reason.
+    // Packets that were lost after they left may be asked for again.
     again(&mut script, 2, 3);
     assert_eq!(sends(&mut script), [2, 3, 4]);
 }

@@ -54,7 +54,7 @@ impl Management {
         }
     }
 
-    /// Wakes whoever waits for datagrams: there will be none.
+    /// Wakes the threads that wait for datagrams: there will be none.
     pub(super) fn ring(&self) {
         if let Some(bell) = &self.bell {
             bell.signal();

@@ -212,8 +212,8 @@ impl Engine {
         self.interface.is_none_or(|index| crate::linux::is_running(index).unwrap_or(false))
     }
 
-    /// Runs one turn of an inline or adaptive core, for who polls; returns whether there was anything to do. Does nothing
-    /// where a separate thread runs the core, or another caller does so now.
+    /// Runs one turn of an inline or adaptive core for a polling caller. Returns whether there was work. Does nothing
+    /// if a separate thread runs the core, or another caller runs a turn.
     #[inline(always)]
     pub fn progress(&self) -> bool {
         !self.process.is_parent() && self.runner.poll(&self.status)

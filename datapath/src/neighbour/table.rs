@@ -373,7 +373,7 @@ impl Neighbours {
         !self.outbox.is_empty()
     }
 
-    /// Writes the next packet that shall leave, and returns its length.
+    /// Writes the next packet that may leave, and returns its length.
     pub fn poll_transmit(&mut self, frame: &mut [u8]) -> Option<usize> {
         let packet = self.outbox.pop_front()?;
         match packet {

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod kept;
+mod load;
 mod plot;
 mod run;
 mod verdict;
@@ -55,8 +56,8 @@ struct Judge {
     /// Bytes of a full frame
     #[arg(long, value_name = "BYTES")]
     packet: u64,
-    /// Hold the run to what HPCC++ promises. Phases that earlier runs of this name have kept, by FOLDER/NAME-kept.csv, need
-    /// not be judged again
+    /// Hold the run to what HPCC++ promises. What earlier runs of this name came to, by FOLDER/NAME-kept.csv, counts: phases that
+    /// kept them need not be judged again, and what the machine left of the others adds up
     #[arg(long)]
     check: bool,
     /// Within what time a join or a leave must have settled, in milliseconds

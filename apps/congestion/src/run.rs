@@ -114,8 +114,8 @@ impl Run {
     }
 }
 
-/// `0:9123456 4155:876544`.
-fn queue(text: &str) -> Option<Vec<(u64, f64)>> {
+/// `0:9123456 4155:876544`: bytes in the queue and nanoseconds; none if it is anything else.
+pub fn queue(text: &str) -> Option<Vec<(u64, f64)>> {
     let pair = |text: &str| {
         let (bytes, nanos) = text.split_once(':')?;
         Some((bytes.parse().ok()?, nanos.parse().ok()?))

@@ -1,7 +1,7 @@
 //! Each phase, from when flows joined or left until they next do: what it settled to, and how soon.
 
+use crate::load::Load;
 use crate::run::{Interval, Pause, Run};
-use serde::{Deserialize, Serialize};
 
 /// What is promised.
 #[derive(Clone, Copy, Debug)]
@@ -43,22 +43,16 @@ const LINE: f64 = 0.01;
 const ENOUGH: f64 = 0.4;
 
 /// One phase.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
     /// Flows that send.
     pub flows: usize,
-    /// Busy time by time, once settled.
-    pub utilisation: f64,
-    /// Packets waiting, half of the time no more, once settled.
-    pub p50: f64,
-    /// Packets waiting, 99 % of the time no more, once settled.
-    pub p99: f64,
-    /// The longest queue at all, joining flows included, in packets.
-    pub peak: f64,
+    /// The bottleneck in the time that is judged: once settled, without what pauses of the machine did.
+    pub load: Load,
+    /// Bytes of the longest queue at all, joining flows included.
+    pub peak: u64,
     /// Seconds after which utilisation and queue had settled; none where they never did.
     pub settled: Option<f64>,
-    /// Seconds that were judged, once settled.
-    pub judged: f64,
     /// Whether it settled late or never, and the machine paused meanwhile.
     pub disturbed: bool,
 }
@@ -83,17 +77,13 @@ pub fn phases(run: &Run, bounds: &Bounds) -> Vec<Phase> {
         let all = between(run, *start, end);
         let mut settled = between(run, start + bounds.settle, end);
         settled.retain(|interval| is_clean(interval.end - LINE, interval.end));
-        let packets = |bytes: u64| bytes as f64 / bounds.packet as f64;
         let mut settling = pauses.iter().filter(|pause| pause.end > *start);
         let settled_after = settles(&all, *start, bounds);
         Phase {
             flows: *flows,
-            utilisation: utilisation(&settled),
-            p50: packets(quantile(&settled, 0.5)),
-            p99: packets(quantile(&settled, 0.99)),
-            peak: packets(quantile(&all, 1.0)),
+            load: Load::of(&settled),
+            peak: Load::of(&all).quantile(1.0),
             settled: settled_after,
-            judged: time(&settled) / 1e9,
             disturbed: settled_after.is_none_or(|time| time > bounds.settle)
                 && settling.any(|pause| begins(pause) < start + bounds.settle + LOOK),
         }
@@ -117,29 +107,6 @@ fn between(run: &Run, start: f64, end: f64) -> Vec<&Interval> {
     run.intervals.iter().filter(|interval| interval.end > start && interval.end <= end).collect()
 }
 
-fn time(intervals: &[&Interval]) -> f64 {
-    intervals.iter().flat_map(|interval| &interval.queue).map(|(_, nanos)| nanos).sum()
-}
-
-fn utilisation(intervals: &[&Interval]) -> f64 {
-    let busy: f64 = intervals.iter().map(|interval| interval.busy).sum();
-    let time = time(intervals);
-    if time > 0.0 { busy / time } else { 0.0 }
-}
-
-/// Bytes that so large a share of the time saw no more than.
-fn quantile(intervals: &[&Interval], share: f64) -> u64 {
-    let mut queue: Vec<(u64, f64)> = intervals.iter().flat_map(|interval| interval.queue.clone()).collect();
-    queue.sort_by_key(|(bytes, _)| *bytes);
-    let enough = time(intervals) * share;
-    let mut sum = 0.0;
-    let reached = queue.iter().find(|(_, nanos)| {
-        sum += nanos;
-        sum >= enough
-    });
-    reached.or(queue.last()).map_or(0, |(bytes, _)| *bytes)
-}
-
 /// The first moment from which on [`LOOK`] together is as promised.
 fn settles(intervals: &[&Interval], start: f64, bounds: &Bounds) -> Option<f64> {
     let limit = ((QUEUE + BETWEEN) * bounds.packet as f64) as u64;
@@ -147,12 +114,13 @@ fn settles(intervals: &[&Interval], start: f64, bounds: &Bounds) -> Option<f64> 
         let begin = intervals[first].end;
         let length = intervals[first..].iter().take_while(|interval| interval.end <= begin + LOOK).count();
         let (look, is_whole) = (&intervals[first..first + length], first + length < intervals.len());
-        let good = utilisation(look) >= UTILISATION && quantile(look, 0.9) <= limit;
+        let look = Load::of(look);
+        let good = look.utilisation() >= UTILISATION && look.quantile(0.9) <= limit;
         (is_whole && good).then_some(begin - start)
     })
 }
 
-/// A line of the table. In brackets the share of the settled time that was left out; `?` where the machine paused.
+/// A line of the table. In brackets the seconds that were judged; `?` where the machine paused.
 pub fn line(name: &str, phases: &[Phase], bounds: &Bounds) -> String {
     let mut line = name.to_owned();
     for phase in phases {
@@ -162,28 +130,55 @@ pub fn line(name: &str, phases: &[Phase], bounds: &Bounds) -> String {
             Some(time) => format!("{:.0} ms!", time * 1e3),
             None => "never".into(),
         };
-        let Phase { flows, utilisation, p50, p99, peak, judged, .. } = phase;
-        line += &format!("\t{flows}: {:.1} % {p50:.1}/{p99:.1}/{peak:.0} {settled}", utilisation * 100.0);
-        line += &format!(" [{judged:.1} s]");
+        let packets = |bytes: u64| bytes as f64 / bounds.packet as f64;
+        let [p50, p99] = [0.5, 0.99].map(|share| packets(phase.load.quantile(share)));
+        let (flows, busy, peak) = (phase.flows, phase.load.utilisation() * 100.0, packets(phase.peak));
+        line += &format!(
+            "\t{flows}: {busy:.1} % {p50:.1}/{p99:.1}/{peak:.0} {settled} [{:.1} s]",
+            phase.judged()
+        );
     }
     line
 }
 
-/// Of each phase the run before, if that was whole and kept what is promised; else this one.
+/// Each phase with what the runs before it came to: one that was whole and kept what is promised stands; one that the machine left
+/// too little of, but that broke nothing, is added to this run's.
 pub fn keep(phases: Vec<Phase>, before: &[Phase], bounds: &Bounds) -> Vec<Phase> {
-    let better = |(index, phase): (usize, Phase)| {
-        let kept = before.get(index).filter(|before| {
-            before.flows == phase.flows && before.is_whole() && broken(before, bounds).is_empty()
-        });
-        *kept.unwrap_or(&phase)
+    let with_before = |(index, phase): (usize, Phase)| match before.get(index) {
+        Some(before) if before.flows == phase.flows && broken(before, bounds).is_empty() => {
+            before.clone().continued(phase, bounds)
+        }
+        _ => phase,
     };
-    phases.into_iter().enumerate().map(better).collect()
+    phases.into_iter().enumerate().map(with_before).collect()
 }
 
 impl Phase {
+    /// Seconds that were judged.
+    fn judged(&self) -> f64 {
+        self.load.time() / 1e9
+    }
+
     /// Whether the machine left enough of it to judge by.
     fn is_whole(&self) -> bool {
-        self.judged >= ENOUGH && !self.disturbed
+        self.judged() >= ENOUGH && !self.disturbed
+    }
+
+    /// The same phase of a later run: alone if it is whole or broke a promise, else together with this one.
+    fn continued(self, later: Self, bounds: &Bounds) -> Self {
+        if self.is_whole() {
+            return self;
+        }
+        if later.is_whole() || !broken(&later, bounds).is_empty() {
+            return later;
+        }
+        Self {
+            flows: self.flows,
+            load: self.load.and(&later.load),
+            peak: self.peak.max(later.peak),
+            settled: if self.disturbed { later.settled } else { self.settled },
+            disturbed: self.disturbed && later.disturbed,
+        }
     }
 }
 
@@ -221,11 +216,13 @@ pub fn verdict(run: &Run, phases: &[Phase], bounds: &Bounds) -> Verdict {
 /// The promises that a phase did not keep.
 fn broken(phase: &Phase, bounds: &Bounds) -> Vec<String> {
     let mut broken = Vec::new();
-    let Phase { flows, utilisation, p99, settled, judged, disturbed, .. } = *phase;
-    if judged >= ENOUGH && utilisation < UTILISATION {
+    let Phase { flows, settled, disturbed, .. } = *phase;
+    let (enough, utilisation) = (phase.judged() >= ENOUGH, phase.load.utilisation());
+    let p99 = phase.load.quantile(0.99) as f64 / bounds.packet as f64;
+    if enough && utilisation < UTILISATION {
         broken.push(format!("{flows} flows keep the link {:.1} % busy: less than 90 %", utilisation * 100.0));
     }
-    if judged >= ENOUGH && p99 > QUEUE + BETWEEN {
+    if enough && p99 > QUEUE + BETWEEN {
         broken.push(format!("{flows} flows: the queue's p99 is {p99:.1} packets: more than {QUEUE}"));
     }
     match settled {
@@ -267,8 +264,9 @@ mod tests {
         let phases = phases(&run(0.5, 0.0, 0.95), &BOUNDS);
         assert_eq!(phases.iter().map(|phase| phase.flows).collect::<Vec<_>>(), [1, 2]);
         for phase in &phases {
-            assert!((phase.utilisation - 0.95).abs() < 1e-9, "{phase:?}");
-            assert!(phase.p50 == 1.0 && phase.p99 == 1.0 && phase.peak == 9.0, "{phase:?}");
+            assert!((phase.load.utilisation() - 0.95).abs() < 1e-9, "{phase:?}");
+            let queue = [0.5, 0.99].map(|share| phase.load.quantile(share));
+            assert!(queue == [1000, 1000] && phase.peak == 9000, "{phase:?}");
             assert!(phase.settled.is_some_and(|time| time > 0.05 && time <= 0.11), "{phase:?}");
         }
         assert_eq!(verdict(&run(0.5, 0.0, 0.95), &phases, &BOUNDS), Verdict::Kept);
@@ -299,8 +297,12 @@ mod tests {
         assert!(matches!(of(&run), Verdict::Broken(_)));
         let pause = |end| Pause { end, length: 0.005, whose: "thread core".into() };
         run.pauses = vec![pause(0.5), Pause { length: 0.0005, ..pause(0.1) }];
-        let first = phases(&run, &BOUNDS)[0];
-        assert!(first.p99 == 1.0 && (0.5..0.65).contains(&first.judged) && !first.disturbed, "{first:?}");
+        let first = phases(&run, &BOUNDS).remove(0);
+        let judged = first.judged();
+        assert!(
+            first.load.quantile(0.99) == 1000 && (0.5..0.65).contains(&judged) && !first.disturbed,
+            "{first:?}"
+        );
         assert_eq!(of(&run), Verdict::Kept);
         run.pauses.push(pause(1.05));
         for interval in &mut run.intervals[101..125] {
@@ -309,14 +311,14 @@ mod tests {
         assert!(phases(&run, &BOUNDS)[1].disturbed);
         let Verdict::Unjudged(why) = of(&run) else { panic!("{:?} {:?}", of(&run), phases(&run, &BOUNDS)) };
         let again = keep(phases(&self::run(0.0, 0.0, 0.8), &BOUNDS), &phases(&run, &BOUNDS), &BOUNDS);
-        assert!(again[0] == phases(&run, &BOUNDS)[0] && again[1].utilisation < 0.81, "{again:?}");
+        assert!(again[0] == phases(&run, &BOUNDS)[0] && again[1].load.utilisation() < 0.81, "{again:?}");
         assert_eq!(why, "the machine paused 2 times for more than 1.0 ms, thread core for 5.0 ms");
     }
     #[test]
     fn a_short_pause_leaves_out_ten_round_trips_and_who_settles_in_spite_of_one_has_settled() {
         let bounds = Bounds { settle: 0.5, ..BOUNDS };
         let mut run = run(0.0, 0.0, 0.95);
-        let judged = |run: &Run| phases(run, &bounds)[1].judged;
+        let judged = |run: &Run| phases(run, &bounds)[1].judged();
         let without = judged(&run);
         let pause = |length| Pause { end: 1.6, length, whose: "thread core".into() };
         run.pauses = vec![pause(0.004)];
@@ -324,7 +326,33 @@ mod tests {
         run.pauses = vec![pause(0.005)];
         assert!(without - judged(&run) > 0.35, "{}", judged(&run));
         run.pauses = vec![Pause { end: 1.1, ..pause(0.002) }];
-        let phase = phases(&run, &bounds)[1];
+        let phase = &phases(&run, &bounds)[1];
         assert!(phase.settled.is_some() && !phase.disturbed, "{phase:?}");
+    }
+
+    /// A fifth of a second is left each time: of the first the settling is known, of the second it is not.
+    #[test]
+    fn what_runs_leave_of_a_phase_adds_up() {
+        let part = |settled: Option<f64>, busy: f64, queue: u64| Phase {
+            flows: 1,
+            load: Load { busy: busy * 2e8, queue: vec![(queue, 2e8)] },
+            peak: queue,
+            settled,
+            disturbed: settled.is_none(),
+        };
+        let told = |phases: &[Phase]| verdict(&Run::default(), phases, &BOUNDS);
+        let first = vec![part(Some(0.1), 1.0, 1000)];
+        assert!(matches!(told(&first), Verdict::Unjudged(_)));
+        let both = keep(vec![part(None, 0.9, 2000)], &first, &BOUNDS);
+        assert_eq!(told(&both), Verdict::Kept, "{both:?}");
+        assert!((both[0].judged() - 0.4).abs() < 1e-9 && (both[0].load.utilisation() - 0.95).abs() < 1e-9);
+        assert_eq!((both[0].peak, both[0].settled), (2000, Some(0.1)));
+        // Together they may break what neither could be told to break, and then count no more.
+        let broken = keep(vec![part(None, 0.9, 9000)], &first, &BOUNDS);
+        assert!(matches!(told(&broken), Verdict::Broken(_)), "{broken:?}");
+        assert_eq!(keep(first.clone(), &broken, &BOUNDS), first);
+        // A late settling is this run's own fault, and is not hidden by what went before.
+        let late = vec![part(Some(0.3), 1.0, 1000)];
+        assert_eq!(keep(late.clone(), &first, &BOUNDS), late);
     }
 }

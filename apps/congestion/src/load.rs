@@ -1,0 +1,83 @@
+//! What the bottleneck did over some time: how long it was busy, and how long each length of its queue lasted.
+
+use crate::run::Interval;
+
+/// The bottleneck over some time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Nanoseconds in which the link was busy.
+    pub busy: f64,
+    /// Bytes in the queue, and for how many nanoseconds; in order of bytes.
+    pub queue: Vec<(u64, f64)>,
+}
+
+impl Load {
+    /// These intervals together.
+    pub fn of(intervals: &[&Interval]) -> Self {
+        let mut load = Self::default();
+        for interval in intervals {
+            load.busy += interval.busy;
+            load.queue.extend(&interval.queue);
+        }
+        load.sort();
+        load
+    }
+
+    /// Both together.
+    pub fn and(mut self, other: &Self) -> Self {
+        self.busy += other.busy;
+        self.queue.extend(&other.queue);
+        self.sort();
+        self
+    }
+
+    /// One entry for each length.
+    fn sort(&mut self) {
+        self.queue.sort_by_key(|(bytes, _)| *bytes);
+        self.queue.dedup_by(|(bytes, nanos), (before, sum)| {
+            let same = bytes == before;
+            *sum += if same { *nanos } else { 0.0 };
+            same
+        });
+    }
+
+    /// Nanoseconds.
+    pub fn time(&self) -> f64 {
+        self.queue.iter().map(|(_, nanos)| nanos).sum()
+    }
+
+    /// Busy time by time; 0 for no time.
+    pub fn utilisation(&self) -> f64 {
+        let time = self.time();
+        if time > 0.0 { self.busy / time } else { 0.0 }
+    }
+
+    /// Bytes that so large a share of the time saw no more than.
+    pub fn quantile(&self, share: f64) -> u64 {
+        let enough = self.time() * share;
+        let mut sum = 0.0;
+        let reached = self.queue.iter().find(|(_, nanos)| {
+            sum += nanos;
+            sum >= enough
+        });
+        reached.or(self.queue.last()).map_or(0, |(bytes, _)| *bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_add_up_length_by_length() {
+        let interval = |busy, queue: &[(u64, f64)]| Interval { end: 0.0, busy, queue: queue.to_vec() };
+        let (first, second) =
+            (interval(8.0, &[(4000, 4.0), (0, 6.0)]), interval(10.0, &[(0, 2.0), (8000, 8.0)]));
+        let both = Load::of(&[&first, &second]);
+        assert_eq!(both, Load { busy: 18.0, queue: vec![(0, 8.0), (4000, 4.0), (8000, 8.0)] });
+        assert_eq!(both, Load::of(&[&first]).and(&Load::of(&[&second])));
+        assert_eq!((both.time(), both.utilisation()), (20.0, 0.9));
+        assert_eq!([0.4, 0.5, 0.99].map(|share| both.quantile(share)), [0, 4000, 8000]);
+        assert_eq!((Load::default().utilisation(), Load::default().quantile(0.5)), (0.0, 0));
+    }
+}

@@ -32,9 +32,9 @@ impl Cost {
     }
 }
 
-/// In callgrind's child: every step once. Prints what each counted.
-pub fn count(only: &[String]) {
-    for step in chosen(only) {
+/// In callgrind's child: the steps of these names once. Prints what each counted.
+pub fn count(names: &[String]) {
+    for step in steps::all().into_iter().filter(|step| names.iter().any(|name| name == step.name)) {
         let mut meter = Meter::new(COUNTED);
         (step.run)(&mut meter);
         println!("{} {}", step.name, meter.units());
@@ -54,7 +54,8 @@ pub fn chosen(only: &[String]) -> Vec<Step> {
 /// Where valgrind is not installed or says something else than is expected of it.
 pub fn measure(only: &[String], timed: bool, mut each: impl FnMut(&Cost)) -> Result<Vec<Cost>, String> {
     let steps = chosen(only);
-    let counts = under_callgrind(only, steps.len())?;
+    let names: Vec<String> = steps.iter().map(|step| step.name.to_owned()).collect();
+    let counts = side_by_side(&names)?;
     let mut costs = Vec::new();
     for (step, instructions) in steps.into_iter().zip(counts) {
         let budget = steps::budget(&step, &costs);
@@ -74,19 +75,31 @@ pub fn measure(only: &[String], timed: bool, mut each: impl FnMut(&Cost)) -> Res
 }
 
 fn recounted(step: &Step, mut instructions: u64, budget: u64) -> Result<u64, String> {
-    let only = [step.name.to_owned()];
-    let named = chosen(&only);
-    let place = named.iter().position(|other| other.name == step.name).ok_or("no step has this name")?;
     for _ in 0..RECOUNTS {
         if instructions <= budget {
             break;
         }
-        instructions = instructions.min(under_callgrind(&only, named.len())?[place]);
+        let again = under_callgrind(&[step.name.to_owned()])?;
+        instructions = again.into_iter().fold(instructions, u64::min);
     }
     Ok(instructions)
 }
 
-fn under_callgrind(only: &[String], steps: usize) -> Result<Vec<u64>, String> {
+/// The counts of these steps: half of them on another thread, for callgrind has one.
+fn side_by_side(names: &[String]) -> Result<Vec<u64>, String> {
+    let (first, second) = names.split_at(names.len() / 2);
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| under_callgrind(second));
+        (under_callgrind(first), second.join())
+    });
+    let second = second.map_err(|_panic| "counting the second half of the steps panicked")??;
+    Ok([first?, second].concat())
+}
+
+fn under_callgrind(names: &[String]) -> Result<Vec<u64>, String> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let out = folder.path().join("out");
@@ -97,14 +110,19 @@ fn under_callgrind(only: &[String], steps: usize) -> Result<Vec<u64>, String> {
         "--dump-after=*steps::step_ends*",
     ]);
     command.arg(format!("--callgrind-out-file={}", out.display())).arg(own).arg("count");
-    command.args(only.iter().flat_map(|name| ["--only", name]));
+    command.args(names.iter().flat_map(|name| ["--only", name]));
     let output = command.output().map_err(|error| format!("valgrind: {error}; install valgrind"))?;
     let said = String::from_utf8_lossy(&output.stdout);
     let units: Vec<u64> = said.lines().filter_map(|line| line.split_once(' ')?.1.parse().ok()).collect();
-    if units.len() != steps {
+    if units.len() != names.len() {
         let errors = String::from_utf8_lossy(&output.stderr);
         let tail: Vec<_> = errors.lines().rev().take(12).collect();
-        return Err(format!("{} of {steps} steps ran under callgrind: {}", units.len(), tail.join(" / ")));
+        return Err(format!(
+            "{} of {} steps ran under callgrind: {}",
+            units.len(),
+            names.len(),
+            tail.join(" / ")
+        ));
     }
     units.into_iter().enumerate().map(|(n, units)| Ok(total(&out, n + 1)? / units.max(1))).collect()
 }

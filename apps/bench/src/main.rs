@@ -46,7 +46,7 @@ enum Command {
     List,
     /// What each step of a packet costs: ns, and instructions beside what they may be
     Steps(StepsArgs),
-    /// Every step once, for callgrind
+    /// The named steps once, for callgrind
     #[command(hide = true)]
     Count {
         #[arg(long)]

@@ -41,15 +41,15 @@ pub enum Error {
         "a region of {length} bytes: the system has too little memory; register less, or raise `ulimit -v`"
     )]
     OutOfMemory { length: usize },
-    #[error("{what} belongs to another device")]
+    #[error("{what} belongs to another device; create it on the one that uses it")]
     OtherDevice { what: &'static str },
     #[error(
-        "queue pair {qpn} is in {state:?}: connect takes one in Init, as build() returns it, and only once"
+        "queue pair {qpn} is in {state:?}, not in Init; connect one as build() returns it, and only once"
     )]
     NotInInit { qpn: Qpn, state: State },
     #[error("{what} is {value}: it must be {limit}")]
     Value { what: &'static str, value: String, limit: String },
-    #[error("cannot create an eventfd: {0}")]
+    #[error("cannot create an eventfd: {0}; close descriptors, or raise `ulimit -n`")]
     Descriptor(String),
     #[error("queue pair 1 is in use, or too many of its datagrams are queued; try again")]
     Management,

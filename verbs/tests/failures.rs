@@ -297,7 +297,7 @@ fn a_device_holds_as_many_queue_pairs_as_it_was_told() {
 fn what_is_connected_is_not_connected_again() {
     let (mut a, b) = connected(Progress::Inline, 64);
     let error = a.qp.connect(&b.qp.endpoint(), &ConnectOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("is in ReadyToSend: connect takes one in Init"), "{error}");
+    assert!(error.contains("is in ReadyToSend, not in Init; connect one as build() returns it"), "{error}");
 }
 
 /// What is accepted is never refused later: the caller hears of a datagram's length, and of nothing else, when it posts.

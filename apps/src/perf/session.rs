@@ -223,7 +223,7 @@ impl<'a> Session<'a> {
         match outcome.latency {
             Some(latency) => Ok(Some(Row::Latency(latency))),
             None if !handshake.tells() => Ok(None),
-            None => Err(Failure::run("the client sent no figures")),
+            None => Err(Failure::run("the client sent no figures; its own output says why")),
         }
     }
 

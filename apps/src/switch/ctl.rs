@@ -86,7 +86,9 @@ fn ask(args: &Args, request: &Request) -> Result<Answer, Failure> {
         Failure::run(format!("{socket}: {error}; start a switch with --control {socket}, or name its socket"))
     })?;
     let silent = |error: &dyn std::fmt::Display| {
-        Failure::run(format!("{socket}: {error}; the switch does not answer"))
+        Failure::run(format!(
+            "{socket}: no answer: {error}; if the switch is stopped, continue it, otherwise restart it"
+        ))
     };
     let mut text = serde_json::to_vec(request).map_err(|error| silent(&error))?;
     text.push(b'\n');

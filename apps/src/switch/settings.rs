@@ -147,7 +147,7 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
     if let Some(unknown) = args.egress_rate.iter().find(|one| !args.ports.contains(&one.port)) {
         let port = &unknown.port;
         return Err(Failure::usage(format!(
-            "--egress-rate names `{port}`, which is not a --port of this switch"
+            "--egress-rate names `{port}`, which is not a --port of this switch; add it, or correct the name"
         )));
     }
     let direct = told(args)?;

@@ -94,9 +94,11 @@ pub struct CoreConfig {
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum StartError {
-    #[error("cannot pin to CPU {core}: this process may use {allowed}")]
+    #[error(
+        "cannot pin to CPU {core}: this process may use {allowed}; choose one of them, or run it with another taskset"
+    )]
     Cpu { core: usize, allowed: String },
-    #[error("{given} queue pairs: a core has at most {limit}")]
+    #[error("{given} queue pairs: a core has at most {limit}; lower queue_pairs")]
     TooManyQps { given: u32, limit: usize },
     #[error("cannot create a thread for the core of port {port}: {error}")]
     Thread { port: String, error: std::io::Error },

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// [`wait`](Self::wait). Clones share the channel, and several completion queues may be bound to it.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
-    descriptor: Arc<EventFd>,
+    pub(crate) descriptor: Arc<EventFd>,
 }
 
 /// Returns a kernel counter with these flags of eventfd(2).

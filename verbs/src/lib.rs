@@ -47,9 +47,13 @@
 //! # }
 //! ```
 //!
+//! With the feature `tokio`, tasks await completions (`Completions`) and connections (`cm::connect_async`).
+//!
 //! [`from_c`] lists the Rust name of each libibverbs call.
 
 mod address;
+#[cfg(feature = "tokio")]
+mod awaited;
 mod channel;
 pub mod cm;
 mod completion;
@@ -77,6 +81,8 @@ mod window;
 mod xrc;
 
 pub use address::{AddressHandle, AddressOptions};
+#[cfg(feature = "tokio")]
+pub use awaited::Completions;
 pub use channel::CompletionChannel;
 pub use completion::CompletionQueue;
 pub use config::{Address, ConfigError, DeviceConfig, parse_ethertype, parse_option_type, port_list};

@@ -124,3 +124,16 @@ fn a_core_that_panics_completes_its_queue_pairs_in_error_and_says_why() {
         assert!(d.recv_cq.poll_one().unwrap().is_none());
     }
 }
+
+/// A task that awaits a queue without requests gets no completion that could wake it.
+#[tokio::test]
+async fn a_task_that_awaits_completions_learns_that_the_core_panicked() {
+    for progress in [Progress::Dedicated { core: None }, Progress::Adaptive, Progress::Inline] {
+        let (side, broken, _other) = fragile(progress, "awaited0");
+        let mut completions = Completions::new(side.device.create_cq(4).unwrap()).unwrap();
+        let breaks = async { broken.store(true, Ordering::Relaxed) };
+        let (next, ()) = tokio::join!(completions.next(), breaks);
+        let error = next.unwrap_err().to_string();
+        assert!(error.contains("the port broke"), "{progress:?}: {error}");
+    }
+}

@@ -69,6 +69,12 @@ impl CqRing {
         self.overflow.load(Ordering::Acquire)
     }
 
+    /// Returns whether the core has dropped its end: no completion follows those in the ring.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.ring.is_abandoned()
+    }
+
     /// Completions it holds.
     #[must_use]
     pub fn depth(&self) -> u32 {
@@ -96,19 +102,29 @@ impl CqRing {
 pub(super) struct CqProducer {
     ring: Producer<Entry>,
     overflow: Arc<AtomicBool>,
-    /// Who sleeps until a completion comes.
-    notifier: Option<Arc<Notifier>>,
+    /// Wakes the thread or task that sleeps until a completion comes. Dropped after the ring.
+    bell: Option<Bell>,
+}
+
+/// A notifier that rings a last time when the core drops it: a sleeper must learn that no completion will come.
+#[derive(Debug)]
+struct Bell(Arc<Notifier>);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.0.completions_came(true);
+    }
 }
 
 impl CqProducer {
     pub(super) fn watch(&mut self, notifier: Arc<Notifier>) {
-        self.notifier = Some(notifier);
+        self.bell = Some(Bell(notifier));
     }
 
     /// These were pushed.
     #[inline]
     pub(super) fn notify(&self, completions: &[Completion]) {
-        if let Some(notifier) = &self.notifier {
+        if let Some(Bell(notifier)) = &self.bell {
             let counts = |one: &Completion| one.solicited || one.status != CompletionStatus::Success;
             notifier.completions_came(completions.iter().any(counts));
         }
@@ -147,9 +163,13 @@ impl CqProducer {
         self.ring.slots()
     }
 
-    /// Completions are lost. `true` the first time.
+    /// Completions are lost, and later ones ring no bell. `true` the first time.
     pub(super) fn overflow(&mut self) -> bool {
-        !self.overflow.swap(true, Ordering::Release)
+        let first = !self.overflow.swap(true, Ordering::Release);
+        if let (true, Some(Bell(notifier))) = (first, &self.bell) {
+            notifier.completions_came(true);
+        }
+        first
     }
 }
 
@@ -158,18 +178,32 @@ pub(super) fn completion_queue(depth: u32, unpolled: Arc<Unpolled>) -> (CqRing, 
     let overflow = Arc::new(AtomicBool::new(false));
     (
         CqRing { ring: consumer, unpolled, overflow: overflow.clone(), depth },
-        CqProducer { ring: producer, overflow, notifier: None },
+        CqProducer { ring: producer, overflow, bell: None },
     )
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::event_fd::EventFd;
     use roce::Qpn;
     use roce::qp::CompletionOpcode;
 
     fn completion(id: u64) -> Completion {
         Completion::new(id, CompletionStatus::Success, CompletionOpcode::Send, Qpn::new(1))
+    }
+
+    #[test]
+    fn a_sleeper_is_told_that_no_completion_will_come() {
+        let (ring, mut producer) = completion_queue(1, Arc::new(Unpolled::new(1)));
+        let notifier = Arc::new(Notifier::new(Arc::new(EventFd::new(libc::EFD_NONBLOCK).unwrap())));
+        producer.watch(notifier.clone());
+        notifier.arm(true);
+        producer.overflow();
+        assert!(notifier.take() && !notifier.take());
+        notifier.arm(true);
+        drop(producer);
+        assert!(notifier.take() && ring.is_abandoned());
     }
 
     #[test]

@@ -200,6 +200,11 @@ impl Connection {
         Self { handle, qp, private_data }
     }
 
+    #[cfg(feature = "tokio")]
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// Takes the queue pair to the peer that has replied, and tells the peer so.
     pub(super) fn finish(
         mut self,

@@ -22,10 +22,10 @@ const PORTS: u32 = 64;
 /// Takes connection requests to a port. Its descriptor is readable while requests wait. Dropping it rejects them.
 #[derive(Debug)]
 pub struct Listener {
-    user: User,
+    pub(super) user: User,
     claim: Claim,
     address: SocketAddr,
-    bell: Arc<EventFd>,
+    pub(super) bell: Arc<EventFd>,
 }
 
 /// A peer's request to connect. Dropped, it is rejected.
@@ -88,12 +88,12 @@ impl Listener {
         taken.map(|taken| self.request(taken)).transpose()
     }
 
-    fn take(&self, machine: &mut super::machine::Machine) -> Option<Taken> {
+    pub(super) fn take(&self, machine: &mut super::machine::Machine) -> Option<Taken> {
         let (local, link) = machine.take_request(&self.claim)?;
         Some(Taken { local, peer: link.peer, private: link.private.clone(), bell: link.bell.clone() })
     }
 
-    fn request(&self, taken: Taken) -> Result<Request, Error> {
+    pub(super) fn request(&self, taken: Taken) -> Result<Request, Error> {
         let Taken { local, peer, private, bell } = taken;
         let user = User::new(self.user.device())?;
         Ok(Request { handle: Handle { user, local, peer, bell }, private_data: private })
@@ -101,7 +101,7 @@ impl Listener {
 }
 
 /// What a listener takes from the machine.
-struct Taken {
+pub(super) struct Taken {
     local: u32,
     peer: SocketAddr,
     private: Vec<u8>,

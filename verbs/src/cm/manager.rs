@@ -135,14 +135,19 @@ impl User {
             if let Some(result) = self.look(&mut ready)? {
                 return Ok(result);
             }
-            let engine = &self.manager.device.engine;
-            if engine.is_inline() {
-                std::thread::yield_now();
-            } else {
-                engine.hand_over();
+            if self.sleeps() {
                 sleep([bell.as_raw_fd()], None);
+            } else {
+                std::thread::yield_now();
             }
         }
+    }
+
+    /// Returns whether the caller may sleep, because another thread runs the core. That thread takes over at once.
+    pub(super) fn sleeps(&self) -> bool {
+        let engine = &self.manager.device.engine;
+        engine.hand_over();
+        !engine.is_inline()
     }
 }
 

@@ -39,6 +39,8 @@
 //! # }
 //! ```
 
+#[cfg(feature = "tokio")]
+mod awaited;
 mod connection;
 mod listener;
 mod machine;
@@ -46,6 +48,8 @@ mod manager;
 mod message;
 mod strangers;
 
+#[cfg(feature = "tokio")]
+pub use awaited::connect_async;
 pub use connection::{Connection, connect};
 pub use listener::{Listener, Request};
 pub(crate) use manager::Place;

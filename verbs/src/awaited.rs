@@ -1,0 +1,133 @@
+//! Completions that a tokio runtime awaits, and how a task sleeps on a descriptor. Feature `tokio`.
+
+use crate::channel::{CompletionChannel, event_fd};
+use crate::{Completion, CompletionQueue, Error, PollError};
+use datapath::event_fd::EventFd;
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::task::Poll;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A descriptor that the current runtime watches.
+#[derive(Debug)]
+pub(crate) struct Watched(AsyncFd<EventFd>);
+
+impl Watched {
+    /// Watches a descriptor of its own for `bell`, because an epoll takes each descriptor once and other tasks may wait for the same bell.
+    pub(crate) fn new(bell: &EventFd) -> Result<Self, Error> {
+        let own = bell.try_clone().map_err(|error| Error::Descriptor(error.to_string()))?;
+        // SAFETY: `own` owns an open descriptor, always the same, and the result owns `own` until it is dropped.
+        let watched = unsafe { AsyncFd::register_with_interest(own, Interest::READABLE) };
+        watched.map(Self).map_err(|error| Error::Descriptor(error.to_string()))
+    }
+
+    /// Waits until the bell has rung since the last call returned. Takes nothing from its count.
+    pub(crate) async fn rung(&self) {
+        // An error means that the runtime is ending: no task goes on then.
+        if let Ok(mut ready) = self.0.readable().await {
+            ready.clear_ready();
+        }
+    }
+}
+
+/// Lets the runtime's other tasks run. An inline core has no thread, so a task that waits must keep polling.
+pub(crate) async fn let_others_run() {
+    let mut first = true;
+    poll_fn(|context| {
+        if !std::mem::replace(&mut first, false) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// A completion queue whose completions a task awaits. It dereferences to the queue, so that queue pairs are created with it.
+///
+/// With [`Inline`](crate::Progress::Inline) progress, no other thread runs the core: a task that waits then polls, and lets other tasks
+/// run between two polls. In the other modes it sleeps.
+///
+/// ```
+/// use ferroce_verbs::{Completions, RecvRequest, SendRequest};
+/// # use ferroce_verbs::*;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (left, _right) = pair(64, 4500);
+/// # let config = DeviceConfig::new().address("10.0.0.1/24".parse()?).progress(Progress::Adaptive);
+/// # let device = Device::open_on(left, OwnPort { name: "left".into(), mac: Mac([2, 0, 0, 0, 0, 1]) }, &config)?;
+/// let domain = device.allocate_pd()?;
+/// let mut completions = Completions::new(device.create_cq(16)?)?;
+/// let mut qp = domain.queue_pair(&completions, &completions).build()?;
+/// # let own = qp.endpoint();
+/// # qp.connect(&own, &ConnectOptions::default())?;
+/// # let buffer = MemoryRegion::alloc(&domain, 128, Access::LOCAL_WRITE)?;
+/// qp.post_recv(RecvRequest::new(1, buffer.sge(0, 64)?))?;
+/// qp.post_send(SendRequest::send(2, buffer.sge(64, 5)?))?;
+/// for _ in 0..2 {
+///     completions.next().await?.ok()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Completions {
+    queue: CompletionQueue,
+    channel: CompletionChannel,
+    watched: Watched,
+}
+
+impl Completions {
+    /// Awaits the completions of `queue`. A channel that the queue was bound to no longer reports them.
+    ///
+    /// # Errors
+    /// Returns an error if the process has no file descriptor left, or the core has stopped.
+    ///
+    /// # Panics
+    /// Panics if the caller is not in a tokio runtime with I/O enabled.
+    pub fn new(mut queue: CompletionQueue) -> Result<Self, Error> {
+        let channel = CompletionChannel { descriptor: event_fd(libc::EFD_NONBLOCK)? };
+        let watched = Watched::new(&channel.descriptor)?;
+        queue.leave_channel();
+        queue.ring_on(&channel)?;
+        Ok(Self { queue, channel, watched })
+    }
+
+    /// Returns the next completion, oldest first.
+    ///
+    /// This method is cancel safe: a completion leaves the queue only when the future returns it. If the future is dropped before, the next
+    /// call returns the completion.
+    ///
+    /// # Errors
+    /// As [`CompletionQueue::poll`].
+    pub async fn next(&mut self) -> Result<Completion, PollError> {
+        loop {
+            if let Some(completion) = self.queue.poll_one()? {
+                return Ok(completion);
+            }
+            if self.queue.handle.device.engine.is_inline() {
+                let_others_run().await;
+                continue;
+            }
+            self.queue.arm(false);
+            // A completion that came before the queue was armed rings no bell.
+            if let Some(completion) = self.queue.poll_one()? {
+                return Ok(completion);
+            }
+            self.watched.rung().await;
+            // Neither count may grow for ever. An empty one is not an error here.
+            let _ = self.channel.wait();
+            while self.queue.take_event() {}
+            self.queue.end_with_core();
+        }
+    }
+}
+
+impl Deref for Completions {
+    type Target = CompletionQueue;
+
+    fn deref(&self) -> &CompletionQueue {
+        &self.queue
+    }
+}

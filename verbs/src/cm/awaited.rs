@@ -1,0 +1,119 @@
+//! Connections that a tokio runtime awaits. Feature `tokio`.
+//!
+//! The methods are those of threads with the suffix `_async`, and wait by the same rules.
+
+use super::connection::begin;
+use super::machine::Machine;
+use super::manager::User;
+use super::{Connection, Listener, Options, Request};
+use crate::awaited::{Watched, let_others_run};
+use crate::{Error, QueuePair};
+use datapath::event_fd::EventFd;
+use std::net::SocketAddr;
+
+impl User {
+    /// Waits until the machine has something, as [`User::wait`], in a task. `ready` takes something only when the future returns it.
+    async fn wait_async<R>(
+        &self,
+        bell: &EventFd,
+        mut ready: impl FnMut(&mut Machine) -> Option<R>,
+    ) -> Result<R, Error> {
+        let watched = Watched::new(bell)?;
+        loop {
+            if let Some(result) = self.look(&mut ready)? {
+                return Ok(result);
+            }
+            if self.sleeps() {
+                watched.rung().await;
+            } else {
+                let_others_run().await;
+            }
+        }
+    }
+}
+
+/// Connects `qp` to the program that listens at `to`, as [`connect`](super::connect), in a task.
+///
+/// If the future is dropped before it returns, the queue pair is destroyed and the peer is told, as if this side had ended the
+/// connection. Waiting for the peer never blocks the thread; changing the queue pair's state takes some turns of the core, microseconds.
+///
+/// # Errors
+/// As [`connect`](super::connect).
+///
+/// # Panics
+/// Panics if the caller is not in a tokio runtime with I/O enabled.
+pub async fn connect_async(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
+    let connecting = begin(qp, to, options)?;
+    let handle = connecting.handle();
+    let answer = |machine: &mut Machine| handle.answer(machine, options.timeout);
+    let agreed = handle.user.wait_async(&handle.bell, answer).await?;
+    connecting.finish(agreed?, options)
+}
+
+impl Listener {
+    /// Waits for a request, as [`accept`](Self::accept), in a task. Several tasks may wait.
+    ///
+    /// This method is cancel safe: if the future is dropped, the next call returns the request.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    ///
+    /// # Panics
+    /// Panics if the caller is not in a tokio runtime with I/O enabled.
+    pub async fn accept_async(&self) -> Result<Request, Error> {
+        let taken = self.user.wait_async(&self.bell, |machine| self.take(machine)).await?;
+        self.request(taken)
+    }
+}
+
+impl Request {
+    /// Connects `qp` to the peer, as [`accept`](Self::accept), in a task.
+    ///
+    /// If the future is dropped before it returns, the queue pair is destroyed and the peer is told, as if this side had ended the
+    /// connection.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    ///
+    /// # Panics
+    /// Panics if the caller is not in a tokio runtime with I/O enabled.
+    pub async fn accept_async(self, qp: QueuePair, options: &Options) -> Result<Connection, Error> {
+        let connection = self.begin(qp, options)?;
+        let handle = connection.handle();
+        let established = |machine: &mut Machine| handle.established(machine, options.timeout);
+        handle.user.wait_async(&handle.bell, established).await??;
+        Ok(connection)
+    }
+}
+
+impl Connection {
+    /// Waits until either side has ended the connection, as [`wait_end`](Self::wait_end), in a task.
+    ///
+    /// This method is cancel safe: if the future is dropped, the next call waits for the same end.
+    ///
+    /// # Errors
+    /// As [`wait_end`](Self::wait_end).
+    ///
+    /// # Panics
+    /// Panics if the caller is not in a tokio runtime with I/O enabled.
+    pub async fn wait_end_async(&mut self) -> Result<(), Error> {
+        let handle = self.handle();
+        let ended = |machine: &mut Machine| handle.has_ended(machine).then_some(());
+        handle.user.wait_async(&handle.bell, ended).await
+    }
+
+    /// Ends the connection, and waits for the peer's answer, as [`disconnect`](Self::disconnect), in a task.
+    ///
+    /// This method is cancel safe: if the future is dropped after its first poll, the connection ends all the same, and the next call or
+    /// [`wait_end_async`](Self::wait_end_async) waits for the answer.
+    ///
+    /// # Errors
+    /// As [`disconnect`](Self::disconnect).
+    ///
+    /// # Panics
+    /// Panics if the caller is not in a tokio runtime with I/O enabled.
+    pub async fn disconnect_async(&mut self) -> Result<(), Error> {
+        self.begin_disconnect()?;
+        self.wait_end_async().await
+    }
+}

@@ -44,13 +44,12 @@ pub(crate) fn ip_of(gid: [u8; 16]) -> IpAddr {
 
 /// The code of a path MTU: 1 for 256 to 5 for 4096.
 pub(crate) fn mtu_code(mtu: Mtu) -> ibv_mtu {
-    mtu as ibv_mtu + IBV_MTU_256
+    mtu.code().into()
 }
 
 /// The path MTU of a code.
 pub(crate) fn mtu_of(code: ibv_mtu) -> Result<Mtu, Errno> {
-    let index = code.checked_sub(IBV_MTU_256).ok_or(INVALID)?;
-    Mtu::ALL.get(index as usize).copied().ok_or(INVALID)
+    u8::try_from(code).ok().and_then(Mtu::from_code).ok_or(INVALID)
 }
 
 fn first_port(port: u32) -> Result<(), Errno> {

@@ -173,11 +173,10 @@ impl Perftest {
             )));
         }
         let asked = Mtu::ALL.into_iter().find(|mtu| Some(mtu.bytes()) == self.plan.mtu).unwrap_or(Mtu::M4096);
-        let place = Mtu::ALL.into_iter().position(|mtu| mtu == asked).unwrap_or(0);
-        let theirs = self.exchange(&[b'1' + place as u8, 0], idle)?;
-        let digit = theirs.first().map_or(0, |digit| digit.wrapping_sub(b'1'));
-        let theirs = Mtu::ALL.get(usize::from(digit)).ok_or_else(|| out_of_step("its MTU"))?;
-        self.mtu = asked.min(*theirs);
+        let theirs = self.exchange(&[b'0' + asked.code(), 0], idle)?;
+        let code = theirs.first().map_or(0, |digit| digit.wrapping_sub(b'0'));
+        let theirs = Mtu::from_code(code).ok_or_else(|| out_of_step("its MTU"))?;
+        self.mtu = asked.min(theirs);
         self.plan.mtu = Some(self.mtu.bytes());
         Ok(())
     }

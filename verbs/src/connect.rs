@@ -93,15 +93,7 @@ impl ConnectOptions {
             let family = if remote.ip.is_ipv4() { "IPv4" } else { "IPv6" };
             return Err(Error::Family { port: device.port.clone(), family, peer: remote.ip });
         }
-        let both = ours.mtu.min(remote.mtu);
-        let mtu = self.mtu.unwrap_or(both);
-        if mtu > both {
-            return Err(Error::value(
-                "path MTU",
-                mtu.bytes(),
-                format!("at most {}, as both ports carry", both.bytes()),
-            ));
-        }
+        let mtu = self.path_mtu(ours.mtu.min(remote.mtu))?;
         let path = Path {
             udp_source: udp_source_port(ours.qpn, remote.qpn),
             hop_limit: self.hop_limit,
@@ -125,6 +117,17 @@ impl ConnectOptions {
             congestion: self.congestion.unwrap_or(DEFAULT_CONGESTION),
         };
         Ok(Plan { receive, send })
+    }
+
+    /// Returns the path MTU, which the ports carry up to `most`.
+    pub(crate) fn path_mtu(&self, most: Mtu) -> Result<Mtu, Error> {
+        match self.mtu {
+            Some(mtu) if mtu > most => {
+                let limit = format!("at most {}, as both ports carry", most.bytes());
+                Err(Error::value("path MTU", mtu.bytes(), limit))
+            }
+            wanted => Ok(wanted.unwrap_or(most)),
+        }
     }
 
     pub(crate) fn check(&self, device: &DeviceInfo) -> Result<(), Error> {

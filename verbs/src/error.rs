@@ -57,6 +57,8 @@ pub enum Error {
     Random(String),
     #[error("listener on {at}: a listener has the port already; choose another port, or 0 for any free one")]
     PortTaken { at: SocketAddr },
+    #[error("listener on port {port}: the processes of the interface did not grant it: {error}; try again")]
+    Claim { port: u16, error: std::io::Error },
     #[error("connection to {peer}: rejected, reason {reason} (IBA 12.6.7.2){remedy}", remedy = cm::remedy(*reason))]
     Rejected { peer: SocketAddr, reason: u16, private_data: Vec<u8> },
     #[error(

@@ -279,9 +279,7 @@ impl QueuePair {
         remote: &QpEndpoint,
         options: &ConnectOptions,
     ) -> Result<(), Error> {
-        if self.state != State::Init {
-            return Err(Error::NotInInit { qpn: self.qpn(), state: self.state });
-        }
+        self.check_new()?;
         let mut plan = options.plan(&self.device.info, ours, remote)?;
         plan.receive.path.destination_mac = self.device.engine.resolve(remote.ip)?;
         if options.congestion.is_none() {
@@ -289,6 +287,12 @@ impl QueuePair {
         }
         self.transition(Modify::ReadyToReceive(plan.receive))?;
         self.transition(Modify::ReadyToSend(plan.send))
+    }
+
+    /// Refuses a queue pair that is not in Init.
+    pub(crate) fn check_new(&self) -> Result<(), Error> {
+        let (qpn, state) = (self.qpn(), self.state);
+        if state == State::Init { Ok(()) } else { Err(Error::NotInInit { qpn, state }) }
     }
 
     /// Moves a datagram queue pair to RTS, for messages of up to the port's path MTU. `congestion` paces all that it sends. The default is

@@ -7,6 +7,7 @@ use ferroce_verbs::cm::{self, Connection, Listener, Options};
 use ferroce_verbs::*;
 use std::net::SocketAddr;
 use std::thread;
+use std::time::Duration;
 
 const REGION: usize = 4096;
 
@@ -139,6 +140,9 @@ fn what_does_not_fit_is_refused_before_the_peer_is_asked() {
     let Side { pd, send_cq, .. } = new(&client);
     let datagrams = pd.queue_pair(&send_cq, &send_cq).service(Service::Ud).build().unwrap();
     assert!(matches!(cm::connect(datagrams, to, &Options::default()), Err(Error::Value { .. })));
+    let mut failed = new(&client).qp;
+    failed.fail().unwrap();
+    assert!(matches!(cm::connect(failed, to, &Options::default()), Err(Error::NotInInit { .. })));
     let listener = Listener::bind(&server, to).unwrap();
     let qp = new(&client).qp;
     let ask = thread::spawn(move || cm::connect(qp, to, &Options::default()).unwrap_err());
@@ -153,8 +157,89 @@ fn a_peer_that_says_nothing_is_given_up() {
     let [server, client] = devices(Progress::Adaptive);
     // Queue pair 1 takes the request in, and no manager answers it.
     let silent = server.open_management().unwrap();
-    let options = Options { timeout: std::time::Duration::from_millis(50), ..Options::default() };
+    let options = Options { timeout: Duration::from_millis(50), ..Options::default() };
     let error = cm::connect(new(&client).qp, "10.0.0.1:7471".parse().unwrap(), &options).unwrap_err();
     assert!(matches!(error, Error::NoAnswer { .. }), "{error}");
     assert!(silent.receive().unwrap().is_some(), "it was asked");
+}
+
+#[test]
+fn who_waits_with_a_timeout_goes_on_after_it() {
+    let [server, _client] = devices(Progress::Adaptive);
+    let listener = Listener::bind(&server, "10.0.0.1:7471".parse().unwrap()).unwrap();
+    assert!(listener.accept_timeout(Duration::from_millis(1)).unwrap().is_none());
+    drop(listener);
+    for progress in [Progress::Adaptive, Progress::Inline] {
+        let ((mut server, ..), (mut client, ..), _devices) = connected(progress);
+        assert!(!client.wait_end_for(Duration::from_millis(1)).unwrap());
+        server.disconnect().unwrap();
+        assert!(client.wait_end_for(Duration::MAX).unwrap());
+    }
+}
+
+/// Two queue pairs of the devices, connected.
+fn join(devices: &[Device; 2], [there, here]: [QueuePair; 2], options: [Options; 2]) -> [Connection; 2] {
+    let listener = Listener::bind(&devices[0], "10.0.0.1:7471".parse().unwrap()).unwrap();
+    let [accepts, asks] = options;
+    let serve = thread::spawn(move || listener.accept().unwrap().accept(there, &accepts).unwrap());
+    let client = cm::connect(here, "10.0.0.1:7471".parse().unwrap(), &asks).unwrap();
+    [serve.join().unwrap(), client]
+}
+
+#[test]
+fn selective_repeat_is_used_if_both_ends_offer_it() {
+    for offers in [[true, true], [true, false], [false, true]] {
+        let devices = devices(Progress::Adaptive);
+        let pairs = [0, 1].map(|n| {
+            let (domain, cq) = (devices[n].allocate_pd().unwrap(), devices[n].create_cq(16).unwrap());
+            domain.queue_pair(&cq, &cq).selective_repeat(offers[n]).build().unwrap()
+        });
+        for end in join(&devices, pairs, [Options::default(), Options::default()]) {
+            let receive = end.settings().receive.unwrap();
+            assert_eq!(receive.selective_repeat, offers == [true, true], "{offers:?}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_without_an_ack_timeout_leaves_this_sides_own() {
+    let devices = devices(Progress::Adaptive);
+    let pairs = [0, 1].map(|n| new(&devices[n]).qp);
+    let [own, never] = [9, 0].map(|code| Options {
+        connection: ConnectOptions { ack_timeout: AckTimeout::new(code), ..ConnectOptions::default() },
+        ..Options::default()
+    });
+    let codes =
+        join(&devices, pairs, [own, never]).map(|end| end.settings().send.unwrap().ack_timeout.code());
+    assert_eq!(codes, [9, 0]);
+}
+
+/// A child has neither the parent's threads nor its connections: it is refused at once, and what it drops stays the parent's.
+#[test]
+fn a_forked_process_takes_no_part() {
+    let ((mut server, mut received, _memory), (client, _sent, buffer), devices) =
+        connected(Progress::Adaptive);
+    let listener = Listener::bind(&devices[0], "10.0.0.1:7472".parse().unwrap()).unwrap();
+    // SAFETY: the child only calls this library, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: ends a child that waits for a lock.
+        unsafe { libc::alarm(20) };
+        let refused = listener.try_accept().is_err()
+            && listener.accept().is_err()
+            && server.wait_end().is_err()
+            && server.disconnect().is_err()
+            && Listener::bind(&devices[0], "10.0.0.1:7473".parse().unwrap()).is_err();
+        drop((listener, client, server));
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    let mut status = -1;
+    // SAFETY: there is room for the status of a child of this process.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    let mut client = client;
+    client.post_send(SendRequest::send(2, buffer.sge(0, 30).unwrap())).unwrap();
+    assert_eq!(success(&mut received, &devices[1]).length, 30);
+    assert!(!server.has_ended().unwrap() && listener.try_accept().unwrap().is_none());
 }

@@ -140,7 +140,7 @@ pub(crate) fn on_request(
         ours: connect::side_for(&request.side)?,
         theirs: request.side,
         mtu: request.mtu,
-        ack_timeout: request.ack_timeout,
+        ack_timeout: connect::finite(request.ack_timeout),
         retry_count: request.retry_count,
         ..Default::default()
     };

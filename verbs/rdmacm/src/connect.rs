@@ -11,7 +11,7 @@ use crate::manager;
 use crate::message::{self, Kind, Mad, Reason, Request, Side};
 use crate::service::ServiceStatus;
 use std::ffi::{c_int, c_void};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// READs and atomics at a time, at most.
 const MAX_RD_ATOMIC: u8 = 16;
@@ -20,8 +20,7 @@ const MAX_RD_ATOMIC: u8 = 16;
 const ACK_TIMEOUT: u8 = 17;
 /// 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
-/// How often, and how many times, a message is sent that nobody answers.
-const INTERVAL: Duration = Duration::from_millis(500);
+/// How many times a message is sent that nobody answers.
 pub(crate) const TRIES: u8 = 16;
 /// A peer that is gone needs no long farewell.
 const FAREWELLS: u8 = 4;
@@ -134,6 +133,8 @@ fn our_side(id: &Id, wanted: Option<&rdma_conn_param>, psn: u32) -> Side {
         rnr_retry: rnr_retry.min(7),
         srq,
         xrc: id.is_xrc(),
+        // The C interface has no setting for it.
+        selective_repeat: false,
     }
 }
 
@@ -164,13 +165,18 @@ pub(crate) fn side_for(theirs: &Side) -> Result<Side, Errno> {
 pub(crate) fn begin(connection: &mut Connection, mad: Mad, tries: u8) -> Result<(), Errno> {
     let (source, destination) = connection.addresses()?;
     let now = Instant::now();
-    let mut pending = Pending::new(mad, now, INTERVAL, tries);
+    let mut pending = Pending::new(mad, now, message::INTERVAL, tries);
     if device_of(source)?.send(source, destination, &mad)? == Sent::Asking {
         pending.put_off(now);
     }
     connection.pending = Some(pending);
     manager::look(connection.local);
     Ok(())
+}
+
+/// The ACK timeout code that a side named, unless it named none. 0 would be no timeout: a lost packet would stop the connection for ever.
+pub(crate) fn finite(ack_timeout: u8) -> u8 {
+    if ack_timeout == 0 { ACK_TIMEOUT } else { ack_timeout }
 }
 
 /// Asks the peer to connect.
@@ -188,9 +194,7 @@ fn request(
     connection.queue_pair = own_queue_pair(id);
     connection.retry_count = wanted.map_or(7, |wanted| wanted.retry_count.min(7));
     connection.mtu = device.mtu;
-    if connection.ack_timeout == 0 {
-        connection.ack_timeout = ACK_TIMEOUT;
-    }
+    connection.ack_timeout = finite(connection.ack_timeout);
     check_mtu(device, connection.mtu)?;
     manager::join(id, connection)?;
     connection.transaction = u64::from(connection.local);

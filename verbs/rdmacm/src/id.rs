@@ -10,7 +10,7 @@ use crate::device::{Device, device_of, devices, route};
 use crate::errno::{Errno, INVALID, out, status};
 use crate::events::{self, Channel, Held, Parameters, Waiting};
 use crate::manager;
-use crate::message::{self, Kind, Mad, Side};
+use crate::message::{self, Mad, Side};
 use crate::process::Process;
 use crate::queue_pair;
 use crate::strangers;
@@ -134,9 +134,7 @@ impl Connection {
 
     /// What tells the peer that the connection ends (IBA 12.6.10).
     pub(crate) fn disconnect_request(&self) -> Mad {
-        let mut mad = message::message(Kind::DisconnectRequest, self.transaction, self.local, self.remote);
-        message::write_disconnect(&mut mad, self.theirs.qpn);
-        mad
+        message::disconnect_request(self.transaction, self.local, self.remote, self.theirs.qpn)
     }
 }
 

@@ -62,7 +62,7 @@ impl Listener {
     /// Panics if the caller is not in a tokio runtime with I/O enabled.
     pub async fn accept_async(&self) -> Result<Request, Error> {
         let taken = self.user.wait_async(&self.bell, |machine| self.take(machine)).await?;
-        self.request(taken)
+        self.request(taken?)
     }
 }
 

@@ -7,13 +7,16 @@ use super::message::Side;
 use super::{Options, TCP_SERVICES};
 use crate::channel::event_fd;
 use crate::queue_pair::random_psn;
-use crate::{AckTimeout, ConnectOptions, Error, Mtu, Psn, QpEndpoint, Qpn, QueuePair, Service};
+use crate::{
+    AckTimeout, ConnectOptions, Error, Mtu, PostError, PostListError, Psn, QpEndpoint, Qpn, QueuePair,
+    RecvRequest, SendRequest, Service,
+};
 use datapath::event_fd::EventFd;
 use std::net::SocketAddr;
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A connection in the machine, which it leaves when this is dropped.
 #[derive(Debug)]
@@ -24,9 +27,12 @@ pub(super) struct Handle {
     pub(super) bell: Arc<EventFd>,
 }
 
-/// A connection with its queue pair: post to it as to a [`QueuePair`]. When either side ends it, the queue pair goes to the error state,
-/// so that what is posted completes as flushed. Its descriptor is readable once the connection has ended. Dropping it
-/// sends one DREQ and destroys the queue pair.
+/// A connection with its queue pair. Its posts are those of the [`QueuePair`], which only it can change. When either side ends the
+/// connection, the queue pair goes to the error state, so that what is posted completes as flushed. Its descriptor is readable then.
+///
+/// Dropping it destroys the queue pair and sends DREQ. While the device has another listener or connection, DREQ is repeated for 2 s until
+/// the peer answers, as by librdmacm. The last one of a device does not wait for that: if its DREQ is lost, the peer's next request fails.
+/// [`disconnect`](Self::disconnect) waits.
 #[derive(Debug)]
 pub struct Connection {
     // The peer is told before the queue pair is destroyed.
@@ -56,22 +62,24 @@ impl Agreed {
 /// Connects a queue pair to its peer. Each side begins with the PSN that the other side chose (IBA 12.7.31).
 pub(super) fn establish(qp: &mut QueuePair, agreed: &Agreed, options: &ConnectOptions) -> Result<(), Error> {
     let Agreed { source, peer, ours, theirs, .. } = agreed;
-    let mtu = usize::from(agreed.mtu).checked_sub(1).and_then(|code| Mtu::ALL.get(code).copied());
     let (ip, psn, max_rd_atomic) = (source.ip(), Psn::new(theirs.psn), ours.responder_resources);
-    let here = QpEndpoint { ip, psn, max_rd_atomic, selective_repeat: false, ..qp.endpoint() };
+    let selective_repeat = ours.selective_repeat;
+    let here = QpEndpoint { ip, psn, max_rd_atomic, selective_repeat, ..qp.endpoint() };
     let there = QpEndpoint {
         ip: peer.ip(),
         qpn: Qpn::new(theirs.qpn),
         psn: Psn::new(ours.psn),
         mtu: here.mtu,
         max_rd_atomic: theirs.responder_resources,
-        selective_repeat: false,
+        selective_repeat: theirs.selective_repeat,
     };
+    // A peer that names no timeout would have this side wait for ever for a lost packet.
+    let named = (agreed.ack_timeout != 0).then(|| AckTimeout::new(agreed.ack_timeout));
     let options = ConnectOptions {
-        ack_timeout: AckTimeout::new(agreed.ack_timeout),
+        ack_timeout: named.unwrap_or(options.ack_timeout),
         retry_count: agreed.retry_count,
         rnr_retry: theirs.rnr_retry,
-        mtu,
+        mtu: Mtu::from_code(agreed.mtu),
         max_rd_atomic: ours.initiator_depth,
         ..*options
     };
@@ -93,14 +101,12 @@ pub fn connect(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Conne
 
 /// Sends the request. The connection is usable only after [`Connection::finish`].
 pub(super) fn begin(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
-    let wanted = &options.connection;
-    check_rc(&qp)?;
-    wanted.check(&qp.device.info)?;
+    let (wanted, info) = (&options.connection, &qp.device.info);
+    check(&qp, wanted)?;
+    let mtu = wanted.path_mtu(info.mtu)?;
     let user = User::new(&qp.device)?;
-    let info = &qp.device.info;
     let source = info.gids.get(info.gid_towards(to.ip())).copied();
     let source = source.ok_or_else(|| Error::NoAddress { port: info.port.clone() })?;
-    let mtu = wanted.mtu.unwrap_or(info.mtu);
     let bell = event_fd(libc::EFD_NONBLOCK)?;
     let link = Link {
         ours: Side {
@@ -109,33 +115,38 @@ pub(super) fn begin(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<
             responder_resources: info.limits.max_rd_atomic,
             initiator_depth: wanted.max_rd_atomic,
             rnr_retry: wanted.rnr_retry,
+            selective_repeat: qp.endpoint().selective_repeat,
             ..Side::default()
         },
-        mtu: Mtu::ALL.iter().position(|each| *each == mtu).map_or(1, |at| at as u8 + 1),
+        mtu: mtu.code(),
         ack_timeout: wanted.ack_timeout.code(),
         retry_count: wanted.retry_count,
         qpn: Some(qp.qpn().get()),
-        ..Link::new(SocketAddr::new(source, free_port()?), to, bell.clone())
+        ..Link::new(SocketAddr::new(source, free_port()?), to, Some(bell.clone()))
     };
     let request = (TCP_SERVICES | u64::from(to.port()), &options.private_data[..]);
-    let local = user.act(|machine, now, port| machine.request(link, request, options.timeout, now, port))?;
+    let local =
+        user.act(|machine, now, port| machine.request(link, request, options.timeout, now, port))??;
     Ok(Connection::new(Handle { user, local, peer: to, bell }, qp, Vec::new()))
 }
 
-fn check_rc(qp: &QueuePair) -> Result<(), Error> {
-    match qp.service() {
-        Service::Rc => Ok(()),
-        other => Err(Error::value("the queue pair's service", format!("{other:?}"), "Rc".into())),
+/// Refuses what could not be connected, before the peer is asked or answered.
+fn check(qp: &QueuePair, wanted: &ConnectOptions) -> Result<(), Error> {
+    if qp.service() != Service::Rc {
+        let other = format!("{:?}", qp.service());
+        return Err(Error::value("the queue pair's service", other, "Rc".into()));
     }
+    qp.check_new()?;
+    wanted.check(&qp.device.info)
 }
 
 impl Handle {
     /// Refuses a queue pair that cannot have this connection.
-    pub(super) fn check(&self, qp: &QueuePair) -> Result<(), Error> {
+    pub(super) fn check(&self, qp: &QueuePair, wanted: &ConnectOptions) -> Result<(), Error> {
         if !Arc::ptr_eq(&qp.device, self.user.device()) {
             return Err(Error::OtherDevice { what: "the queue pair" });
         }
-        check_rc(qp)
+        check(qp, wanted)
     }
 
     /// Returns the error of a connection that has ended.
@@ -191,7 +202,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.user.act(|machine, _, port| machine.leave(self.local, port));
+        // A forked process leaves its parent's connection alone.
+        let _ = self.user.act(|machine, now, port| machine.leave(self.local, now, port));
     }
 }
 
@@ -214,7 +226,7 @@ impl Connection {
         establish(&mut self.qp, &agreed, &options.connection)?;
         self.private_data = private_data;
         let Handle { user, local, .. } = &self.handle;
-        user.act(|machine, _, port| machine.ready(*local, port));
+        user.act(|machine, _, port| machine.ready(*local, port))?;
         Ok(self)
     }
 
@@ -253,6 +265,54 @@ impl Connection {
         user.wait(bell, |machine| self.handle.has_ended(machine).then_some(()))
     }
 
+    /// Waits until either side has ended the connection, for `timeout` at most. Returns whether it has ended.
+    ///
+    /// # Errors
+    /// Returns an error if the core has stopped.
+    pub fn wait_end_for(&mut self, timeout: Duration) -> Result<bool, Error> {
+        let Handle { user, bell, .. } = &self.handle;
+        let ended = |machine: &mut Machine| self.handle.has_ended(machine).then_some(());
+        Ok(user.wait_until(bell, Instant::now().checked_add(timeout), ended)?.is_some())
+    }
+
+    /// Posts a send request, as [`QueuePair::post_send`].
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_send`].
+    pub fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
+        self.qp.post_send(request)
+    }
+
+    /// Posts send requests, as [`QueuePair::post_send_list`].
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_send_list`].
+    pub fn post_send_list(
+        &mut self,
+        requests: impl IntoIterator<Item = SendRequest>,
+    ) -> Result<usize, PostListError> {
+        self.qp.post_send_list(requests)
+    }
+
+    /// Posts a receive request, as [`QueuePair::post_recv`].
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_recv`].
+    pub fn post_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
+        self.qp.post_recv(request)
+    }
+
+    /// Posts receive requests, as [`QueuePair::post_recv_list`].
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_recv_list`].
+    pub fn post_recv_list(
+        &mut self,
+        requests: impl IntoIterator<Item = RecvRequest>,
+    ) -> Result<usize, PostListError> {
+        self.qp.post_recv_list(requests)
+    }
+
     /// Ends the connection, and waits for the peer's answer, 2 s at most. What is posted completes as flushed. A connection that has ended
     /// stays so.
     ///
@@ -266,8 +326,7 @@ impl Connection {
     pub(super) fn begin_disconnect(&mut self) -> Result<(), Error> {
         self.qp.fail()?;
         let Handle { user, local, .. } = &self.handle;
-        user.act(|machine, now, port| machine.disconnect(*local, now, port));
-        Ok(())
+        user.act(|machine, now, port| machine.disconnect(*local, now, port))
     }
 }
 
@@ -276,12 +335,6 @@ impl Deref for Connection {
 
     fn deref(&self) -> &QueuePair {
         &self.qp
-    }
-}
-
-impl DerefMut for Connection {
-    fn deref_mut(&mut self) -> &mut QueuePair {
-        &mut self.qp
     }
 }
 

@@ -1,7 +1,7 @@
 //! Listeners, and the requests that they take.
 
 use super::connection::{Agreed, Handle, establish};
-use super::machine::State;
+use super::machine::{Machine, State};
 use super::manager::User;
 use super::message::Side;
 use super::{Connection, Options, TCP_SERVICES};
@@ -13,6 +13,7 @@ use datapath::siblings::Claim;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The first of the ports that programs get if they name none.
 const FIRST_PORT: u16 = 32768;
@@ -57,7 +58,7 @@ impl Listener {
             let port = if at.port() == 0 { free_port()? } else { at.port() };
             let service = TCP_SERVICES | u64::from(port);
             let claim = Claim { service, at: ip, family_only: ip.is_ipv4(), shared: false, listens: true };
-            if take(&user, &claim, &bell) {
+            if take(&user, &claim, &bell)? {
                 return Ok(Self { user, claim, address: SocketAddr::new(ip, port), bell });
             }
         }
@@ -75,8 +76,17 @@ impl Listener {
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn accept(&self) -> Result<Request, Error> {
-        let taken = self.user.wait(&self.bell, |machine| self.take(machine))?;
-        self.request(taken)
+        self.user.wait(&self.bell, |machine| self.take(machine))?.and_then(|taken| self.request(taken))
+    }
+
+    /// Waits for a request, for `timeout` at most. Returns `None` if none came.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<Request>, Error> {
+        let until = Instant::now().checked_add(timeout);
+        let taken = self.user.wait_until(&self.bell, until, |machine| self.take(machine))?;
+        taken.transpose()?.map(|taken| self.request(taken)).transpose()
     }
 
     /// Returns a request if one waits.
@@ -85,12 +95,15 @@ impl Listener {
     /// Returns an error if the core has stopped.
     pub fn try_accept(&self) -> Result<Option<Request>, Error> {
         let taken = self.user.look(|machine| self.take(machine))?;
-        taken.map(|taken| self.request(taken)).transpose()
+        taken.transpose()?.map(|taken| self.request(taken)).transpose()
     }
 
-    pub(super) fn take(&self, machine: &mut super::machine::Machine) -> Option<Taken> {
-        let (local, link) = machine.take_request(&self.claim)?;
-        Some(Taken { local, peer: link.peer, private: link.private.clone(), bell: link.bell.clone() })
+    pub(super) fn take(&self, machine: &mut Machine) -> Option<Result<Taken, Error>> {
+        let taken = machine.take_request(&self.claim, || event_fd(libc::EFD_NONBLOCK)).transpose()?;
+        Some(taken.and_then(|(local, link)| {
+            let bell = link.bell.clone().ok_or(Error::Ended { peer: link.peer })?;
+            Ok(Taken { local, peer: link.peer, private: link.private.clone(), bell })
+        }))
     }
 
     pub(super) fn request(&self, taken: Taken) -> Result<Request, Error> {
@@ -108,14 +121,17 @@ pub(super) struct Taken {
     bell: Arc<EventFd>,
 }
 
-/// Takes a service before all other processes, and then before all other listeners of this one.
-fn take(user: &User, claim: &Claim, bell: &Arc<EventFd>) -> bool {
+/// Takes a service before all other processes, and then before all other listeners of this one. Returns `false` if one of them has it.
+fn take(user: &User, claim: &Claim, bell: &Arc<EventFd>) -> Result<bool, Error> {
     let siblings = user.device().engine.siblings();
-    if siblings.is_some_and(|siblings| siblings.claim(claim).is_err()) {
-        return false;
+    if let Some(Err(error)) = siblings.map(|siblings| siblings.claim(claim)) {
+        return match error.raw_os_error() {
+            Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL) => Ok(false),
+            _ => Err(Error::Claim { port: claim.service as u16, error }),
+        };
     }
     let free = user.act(|machine, _, _| machine.listen(*claim, bell.clone()));
-    if let (false, Some(siblings)) = (free, siblings) {
+    if let (Ok(false) | Err(_), Some(siblings)) = (&free, siblings) {
         siblings.release(claim);
     }
     free
@@ -128,7 +144,8 @@ pub(super) fn free_port() -> Result<u16, Error> {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.user.act(|machine, _, port| machine.unlisten(&self.claim, port));
+        // A forked process leaves its parent's listener alone.
+        let _ = self.user.act(|machine, now, port| machine.unlisten(&self.claim, now, port));
         if let Some(siblings) = self.user.device().engine.siblings() {
             siblings.release(&self.claim);
         }
@@ -176,23 +193,25 @@ impl Request {
     /// Takes the queue pair to the peer, and tells the peer.
     pub(super) fn begin(self, mut qp: QueuePair, options: &Options) -> Result<Connection, Error> {
         let Self { handle, .. } = self;
-        handle.check(&qp)?;
         let wanted = &options.connection;
-        wanted.check(&qp.device.info)?;
+        handle.check(&qp, wanted)?;
         let (qpn, ended) = (qp.qpn().get(), Error::Ended { peer: handle.peer });
+        let offers = qp.endpoint().selective_repeat;
         let agreed = handle.user.act(|machine, _, _| {
             let link = machine.link(handle.local)?;
             let State::RequestCame = link.state else { return None };
             let depth = wanted.max_rd_atomic.min(link.ours.initiator_depth);
-            link.ours = Side { qpn, rnr_retry: wanted.rnr_retry, initiator_depth: depth, ..link.ours };
+            let selective_repeat = offers && link.theirs.selective_repeat;
+            let rnr_retry = wanted.rnr_retry;
+            link.ours = Side { qpn, rnr_retry, initiator_depth: depth, selective_repeat, ..link.ours };
             link.qpn = Some(qpn);
             Some(Agreed::of(link))
-        });
+        })?;
         establish(&mut qp, &agreed.ok_or(ended)?, wanted)?;
         let private = &options.private_data;
         handle
             .user
-            .act(|machine, now, port| machine.reply(handle.local, private, options.timeout, now, port))?;
+            .act(|machine, now, port| machine.reply(handle.local, private, options.timeout, now, port))??;
         Ok(Connection::new(handle, qp, self.private_data))
     }
 
@@ -201,6 +220,6 @@ impl Request {
     /// # Errors
     /// Returns an error if the private data is too long, or the core has stopped.
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
-        self.handle.user.act(|machine, _, port| machine.reject(self.handle.local, private_data, port))
+        self.handle.user.act(|machine, _, port| machine.reject(self.handle.local, private_data, port))?
     }
 }

@@ -6,26 +6,23 @@
 #[cfg(test)]
 mod tests;
 
-use super::message::{self, Kind, Mad, Reason, Request, Side};
+use super::message::{self, INTERVAL, Kind, Mad, Reason, Request, Side};
 use super::strangers::{FIRST_LOOK, Strangers};
 use crate::{Error, Sent};
 use datapath::event_fd::EventFd;
 use datapath::siblings::{Claim, Farewell, Siblings};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often an unanswered message is sent.
-const INTERVAL: Duration = Duration::from_millis(500);
 /// How long a request to disconnect is repeated: a peer that is gone needs no long farewell.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// The longest that an answer is waited for: beyond it nobody tells it from for ever, and the clock must not run over.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Requests that a listener holds until the program accepts them, at most.
 const BACKLOG: usize = 1024;
-/// A request that comes before the peer listens is asked again: so many times, and after this pause, twice as long each time (1.3 s in all).
-const EARLY: (u32, Duration) = (7, Duration::from_millis(10));
 /// The bits of a communication id below the slot of the process.
 const ID_BITS: u32 = 26;
 
@@ -93,8 +90,11 @@ pub(crate) struct Link {
     pub(crate) private: Vec<u8>,
     /// The queue pair that ends with the connection.
     pub(crate) qpn: Option<u32>,
-    /// Becomes readable with each change of the state.
-    pub(crate) bell: Arc<EventFd>,
+    /// Becomes readable with each change of the state. Until the program takes the peer's request, there is none: requests must not
+    /// use up the process's descriptors.
+    pub(crate) bell: Option<Arc<EventFd>>,
+    /// The program has dropped it, and the peer may not know yet.
+    pub(super) left: bool,
     pub(super) remote: u32,
     pub(super) transaction: u64,
     pub(super) pending: Option<Pending>,
@@ -104,7 +104,7 @@ pub(crate) struct Link {
 
 impl Link {
     /// A connection of this side's own. The program says the rest.
-    pub(crate) fn new(source: SocketAddr, peer: SocketAddr, bell: Arc<EventFd>) -> Self {
+    pub(crate) fn new(source: SocketAddr, peer: SocketAddr, bell: Option<Arc<EventFd>>) -> Self {
         Self {
             state: State::RequestSent,
             source,
@@ -117,6 +117,7 @@ impl Link {
             private: Vec::new(),
             qpn: None,
             bell,
+            left: false,
             remote: 0,
             transaction: 0,
             pending: None,
@@ -127,7 +128,9 @@ impl Link {
     fn becomes(&mut self, state: State) {
         self.pending = None;
         self.state = state;
-        self.bell.signal();
+        if let Some(bell) = &self.bell {
+            bell.signal();
+        }
     }
 
     fn write(&self, kind: Kind, local: u32) -> Mad {
@@ -136,9 +139,7 @@ impl Link {
 
     /// What tells the peer that the connection ends (IBA 12.6.10).
     fn disconnect_request(&self, local: u32) -> Mad {
-        let mut mad = self.write(Kind::DisconnectRequest, local);
-        message::write_disconnect(&mut mad, self.theirs.qpn);
-        mad
+        message::disconnect_request(self.transaction, local, self.remote, self.theirs.qpn)
     }
 
     /// If this process dies, another one tells the peer.
@@ -165,9 +166,8 @@ impl Link {
 
     /// Puts a request off that the peer had no listener for. Returns when it comes again, unless it did often enough.
     fn put_off(&mut self, now: Instant) -> Option<Instant> {
-        let (times, first) = EARLY;
-        let pending = self.pending.as_mut().filter(|_| self.early < times)?;
-        pending.next = now + first * 2_u32.pow(self.early);
+        let pending = self.pending.as_mut()?;
+        pending.next = now + message::early_pause(self.early)?;
         self.early += 1;
         Some(pending.next)
     }
@@ -217,7 +217,11 @@ impl Machine {
     /// Rings all bells, since the core has stopped.
     pub(crate) fn ring_all(&self) {
         let listeners = self.listeners.iter().map(|listening| &listening.bell);
-        self.links.values().map(|link| &link.bell).chain(listeners).for_each(|bell| bell.signal());
+        self.links
+            .values()
+            .filter_map(|link| link.bell.as_ref())
+            .chain(listeners)
+            .for_each(|bell| bell.signal());
     }
 
     /// Listens to a service. Returns `false` if there is such a listener.
@@ -230,19 +234,31 @@ impl Machine {
     }
 
     /// Ends a listener, and rejects what the program has not taken.
-    pub(crate) fn unlisten(&mut self, claim: &Claim, world: &impl World) {
+    pub(crate) fn unlisten(&mut self, claim: &Claim, now: Instant, world: &impl World) {
         let Some(at) = self.listeners.iter().position(|other| other.claim == *claim) else { return };
         let listening = self.listeners.swap_remove(at);
-        listening.backlog.into_iter().for_each(|local| self.leave(local, world));
+        listening.backlog.into_iter().for_each(|local| self.leave(local, now, world));
     }
 
-    /// Takes the oldest request of a listener.
-    pub(crate) fn take_request(&mut self, claim: &Claim) -> Option<(u32, &Link)> {
-        let listening = self.listeners.iter_mut().find(|other| other.claim == *claim)?;
-        let local = listening.backlog.pop_front()?;
+    /// Takes the oldest request of a listener, which gets a bell. If there is none to be had, the request stays.
+    pub(crate) fn take_request(
+        &mut self,
+        claim: &Claim,
+        bell: impl FnOnce() -> Result<Arc<EventFd>, Error>,
+    ) -> Result<Option<(u32, &Link)>, Error> {
+        let listening = self.listeners.iter_mut().find(|other| other.claim == *claim);
+        let Some(listening) = listening.filter(|listening| !listening.backlog.is_empty()) else {
+            return Ok(None);
+        };
+        let bell = bell()?;
         // An empty counter is not an error here.
         let _ = listening.bell.take();
-        self.links.get(&local).map(|link| (local, link))
+        let taken = listening.backlog.pop_front();
+        Ok(taken.and_then(|local| {
+            let link = self.links.get_mut(&local)?;
+            link.bell = Some(bell);
+            Some((local, &*link))
+        }))
     }
 
     fn new_id(&self, world: &impl World) -> Result<u32, Error> {
@@ -340,24 +356,37 @@ impl Machine {
         }
     }
 
-    /// Forgets a connection that the program has dropped, and tells the peer once if it waits for this side.
-    pub(crate) fn leave(&mut self, local: u32, world: &impl World) {
-        let Some(link) = self.links.remove(&local) else { return };
-        if self.asked.get(&(link.peer.ip(), link.remote)) == Some(&local) {
-            self.asked.remove(&(link.peer.ip(), link.remote));
-        }
+    /// Takes a connection back that the program has dropped. A peer with a connection is told until it answers, others once.
+    pub(crate) fn leave(&mut self, local: u32, now: Instant, world: &impl World) {
+        self.disconnect(local, now, world);
+        let Some(link) = self.links.get_mut(&local) else { return };
+        // The program's queue pair and descriptor are gone, and the manager may end before the peer answers.
         if let Some(siblings) = world.siblings() {
             siblings.forget(local);
         }
-        let reject = |reason| message::reject(link.transaction, local, link.remote, reason, self.guid);
-        let farewell = match link.state {
-            State::RequestSent => reject(Reason::Timeout),
-            State::RequestCame => reject(Reason::Consumer),
-            State::Established | State::ReplySent | State::ReplyCame => link.disconnect_request(local),
-            State::DisconnectSent | State::Ended(_) => return,
+        (link.left, link.qpn, link.bell) = (true, None, None);
+        let reason = match link.state {
+            State::RequestSent => Reason::Timeout,
+            State::RequestCame => Reason::Consumer,
+            _ => return self.bury(local),
         };
+        let reject = message::reject(link.transaction, local, link.remote, reason, self.guid);
         // A peer that does not hear it finds out by itself.
-        let _ = world.send(link.source.ip(), link.peer.ip(), &farewell);
+        let _ = world.send(link.source.ip(), link.peer.ip(), &reject);
+        link.end(local, End::Disconnected, world);
+        self.bury(local);
+    }
+
+    /// Forgets a connection that the program has dropped and that has ended.
+    fn bury(&mut self, local: u32) {
+        let gone = |link: &&Link| link.left && matches!(link.state, State::Ended(_));
+        let Some(Link { peer, remote, .. }) = self.links.get(&local).filter(gone) else { return };
+        if let Entry::Occupied(asked) = self.asked.entry((peer.ip(), *remote))
+            && *asked.get() == local
+        {
+            asked.remove();
+        }
+        self.links.remove(&local);
     }
 
     /// Sends a message until it is answered, for `timeout` at most.
@@ -387,7 +416,8 @@ impl Machine {
         let Some(pending) = link.pending.as_mut().filter(|pending| pending.next <= now) else { return };
         if pending.until <= now {
             let end = if let State::DisconnectSent = link.state { End::Disconnected } else { End::Silent };
-            return link.end(local, end, world);
+            link.end(local, end, world);
+            return self.bury(local);
         }
         let pause = match world.send(link.source.ip(), link.peer.ip(), &pending.mad) {
             Ok(Sent::Asking) => {
@@ -430,6 +460,7 @@ impl Machine {
         if let Some(again) = link.take_in(now, (local, kind), mad, world) {
             self.timers.insert((again, local));
         }
+        self.bury(local);
     }
 
     /// Answers a peer that has no connection. If the answer is lost, the peer asks again.
@@ -472,7 +503,6 @@ impl Machine {
         let psn = world.random().ok()? & 0xff_ffff;
         // The address below the datagram is the peer's, whatever it says of itself.
         let peer = SocketAddr::new(from, request.source.port());
-        let bell = Arc::new(EventFd::new(libc::EFD_NONBLOCK).ok()?);
         let ours = Side {
             psn,
             responder_resources: request.side.initiator_depth.min(self.max_rd_atomic),
@@ -489,7 +519,7 @@ impl Machine {
             private: message::private_data(mad, Kind::Request).to_vec(),
             remote,
             transaction,
-            ..Link::new(request.destination, peer, bell)
+            ..Link::new(request.destination, peer, None)
         };
         self.links.insert(local, link);
         self.asked.insert((from, remote), local);

@@ -6,7 +6,7 @@ use super::machine::{Machine, World};
 use super::message::Mad;
 use crate::channel::event_fd;
 use crate::device::{Inner, random};
-use crate::{Device, Error, ManagementPort, Mtu, Qpn, Sent};
+use crate::{Device, Error, ManagementPort, Qpn, Sent};
 use datapath::event_fd::EventFd;
 use datapath::neighbour::link_local;
 use datapath::siblings::Siblings;
@@ -62,12 +62,21 @@ impl std::fmt::Debug for User {
 
 struct Last(Arc<Inner>);
 
+/// Fails in a process that was forked from the manager's: the child has neither its thread nor its queue pairs, and a lock may stay as
+/// another thread of the parent had it.
+fn check_process(device: &Inner) -> Result<(), Error> {
+    if device.engine.is_inherited() { Ok(device.engine.check()?) } else { Ok(()) }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Last {
     fn drop(&mut self) {
+        if check_process(&self.0).is_err() {
+            return;
+        }
         let mut place = lock(&self.0.manager.0);
         if let Some(running) = place.as_mut() {
             running.users -= 1;
@@ -84,6 +93,7 @@ impl Drop for Last {
 impl User {
     /// A use of the device's manager, which the first one starts.
     pub(crate) fn new(device: &Arc<Inner>) -> Result<Self, Error> {
+        check_process(device)?;
         let mut place = lock(&device.manager.0);
         let running = match place.take() {
             Some(running) => running,
@@ -98,11 +108,22 @@ impl User {
         &self.manager.device
     }
 
+    fn machine(&self) -> Result<MutexGuard<'_, Machine>, Error> {
+        check_process(self.device())?;
+        Ok(lock(&self.manager.machine))
+    }
+
     /// Has the machine do something, which may give the thread something to repeat.
-    pub(crate) fn act<R>(&self, act: impl FnOnce(&mut Machine, Instant, &ManagementPort) -> R) -> R {
-        let result = act(&mut lock(&self.manager.machine), Instant::now(), &self.manager.port);
+    ///
+    /// # Errors
+    /// Returns an error in a forked process.
+    pub(crate) fn act<R>(
+        &self,
+        act: impl FnOnce(&mut Machine, Instant, &ManagementPort) -> R,
+    ) -> Result<R, Error> {
+        let result = act(&mut *self.machine()?, Instant::now(), &self.manager.port);
         self.manager.wake.signal();
-        result
+        Ok(result)
     }
 
     /// Looks at the machine, and runs the core if that is the caller's to do.
@@ -113,13 +134,13 @@ impl User {
         &self,
         mut ready: impl FnMut(&mut Machine) -> Option<R>,
     ) -> Result<Option<R>, Error> {
-        if let Some(result) = ready(&mut lock(&self.manager.machine)) {
+        if let Some(result) = ready(&mut *self.machine()?) {
             return Ok(Some(result));
         }
         let engine = &self.manager.device.engine;
         engine.check()?;
         // One turn: under steady traffic each finds something.
-        Ok(if engine.progress() { ready(&mut lock(&self.manager.machine)) } else { None })
+        Ok(if engine.progress() { ready(&mut *self.machine()?) } else { None })
     }
 
     /// Waits until the machine has something. `bell` rings with each change of it.
@@ -132,11 +153,31 @@ impl User {
         mut ready: impl FnMut(&mut Machine) -> Option<R>,
     ) -> Result<R, Error> {
         loop {
-            if let Some(result) = self.look(&mut ready)? {
+            if let Some(result) = self.wait_until(bell, None, &mut ready)? {
                 return Ok(result);
             }
+        }
+    }
+
+    /// As [`wait`](Self::wait), until a moment if there is one. Returns `None` then.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub(crate) fn wait_until<R>(
+        &self,
+        bell: &EventFd,
+        until: Option<Instant>,
+        mut ready: impl FnMut(&mut Machine) -> Option<R>,
+    ) -> Result<Option<R>, Error> {
+        loop {
+            if let Some(result) = self.look(&mut ready)? {
+                return Ok(Some(result));
+            }
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return Ok(None);
+            }
             if self.sleeps() {
-                sleep([bell.as_raw_fd()], None);
+                sleep([bell.as_raw_fd()], until);
             } else {
                 std::thread::yield_now();
             }
@@ -156,11 +197,10 @@ impl Running {
         let info = &device.info;
         let mut guid = [0; 8];
         guid.copy_from_slice(&link_local(info.mac).octets()[8..]);
-        let mtu = Mtu::ALL.iter().position(|mtu| *mtu == info.mtu).map_or(1, |at| at as u8 + 1);
         let manager = Arc::new(Manager {
             port: Device { inner: device.clone() }.open_management()?,
             device: device.clone(),
-            machine: Mutex::new(Machine::new(guid, mtu, info.limits.max_rd_atomic)),
+            machine: Mutex::new(Machine::new(guid, info.mtu.code(), info.limits.max_rd_atomic)),
             wake: event_fd(libc::EFD_NONBLOCK)?,
             stop: AtomicBool::new(false),
         });

@@ -2,10 +2,12 @@
 //!
 //! A peer may be a C program on librdmacm, on Ferroce, on Soft-RoCE or on a NIC. Connections are reliable ones, in the port space of TCP
 //! (`RDMA_PS_TCP`). Requests and replies carry private data: 56 bytes from the side that connects, 196 from the side that accepts; the
-//! shorter data of a program is padded with zeros.
+//! shorter data of a program is padded with zeros. Two Ferroce peers use selective repeat if both queue pairs offer it; other peers ignore the
+//! offer.
 //!
 //! A device with a listener or a connection has a thread that answers and repeats messages, `ferroce-cm`. It opens queue pair 1, so such
-//! a device has no other [`ManagementPort`](crate::ManagementPort). Calls that wait run an inline core meanwhile.
+//! a device has no other [`ManagementPort`](crate::ManagementPort). Calls that wait run an inline core meanwhile. In a process that is forked
+//! from the device's, all calls fail, and dropping a value does nothing.
 //!
 //! ```
 //! use ferroce_verbs::cm::{self, Listener, Options};
@@ -25,7 +27,7 @@
 //!     let cq = server.create_cq(16)?;
 //!     let qp = server.allocate_pd()?.queue_pair(&cq, &cq).build()?;
 //!     let mut connection = request.accept(qp, &Options::default())?;
-//!     // The connection is a queue pair too: post to it.
+//!     // Requests are posted to the connection.
 //!     connection.wait_end()?;
 //!     Ok(())
 //! });

@@ -85,7 +85,7 @@ impl Host {
         let mut host = Self::new(CLIENT);
         let [source, peer] = [CLIENT, peer].map(|at| at.parse().unwrap());
         let ours = Side { qpn: 0x11, initiator_depth: 4, responder_resources: 16, ..Side::default() };
-        let link = Link { ours, mtu: 5, qpn: Some(0x11), ..Link::new(source, peer, bell()) };
+        let link = Link { ours, mtu: 5, qpn: Some(0x11), ..Link::new(source, peer, Some(bell())) };
         let Host { machine, world, .. } = &mut host;
         let local = machine.request(link, (SERVICE, b"words"), PATIENCE, now, world).unwrap();
         (host, local)
@@ -122,7 +122,7 @@ fn a_connection_survives_the_loss_of_each_message() {
             is_first
         };
         server.hears(now, &client, &mut first);
-        if let Some((local, link)) = server.machine.take_request(&claim) {
+        if let Some((local, link)) = server.machine.take_request(&claim, || Ok(bell())).unwrap() {
             assert_eq!((&link.private[..5], link.ours.responder_resources), (&b"words"[..], 4));
             there = local;
             server.machine.link(there).unwrap().qpn = Some(0x22);
@@ -142,6 +142,59 @@ fn a_connection_survives_the_loss_of_each_message() {
     }
     assert_eq!((client.world.ended.take(), server.world.ended.take()), (vec![0x11], vec![0x22]));
     assert_eq!(lost.len(), 5, "REQ, REP, RTU, DREQ and DREP: {lost:?}");
+}
+
+/// A server without a descriptor left keeps requests until it has one.
+#[test]
+fn a_request_has_no_descriptor_before_it_is_taken() {
+    let now = Instant::now();
+    let (mut server, claim) = Host::listening();
+    let (client, _) = Host::asking(now);
+    server.hears(now, &client, |_| false);
+    assert!(server.machine.links.values().all(|link| link.bell.is_none()));
+    let none = || Err(Error::Descriptor("none left".into()));
+    assert!(server.machine.take_request(&claim, none).is_err());
+    let (there, link) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
+    assert!(link.bell.is_some());
+    server.machine.leave(there, now, &server.world);
+    assert!(server.machine.links.is_empty() && server.machine.asked.is_empty());
+}
+
+/// IBA 12.9.7: the request to disconnect is lost twice, and neither side keeps anything.
+#[test]
+fn a_dropped_connection_is_repeated_to_the_peer_and_then_forgotten() {
+    let mut now = Instant::now();
+    let (mut server, claim) = Host::listening();
+    let (mut client, here) = Host::asking(now);
+    server.hears(now, &client, |_| false);
+    let (there, _) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
+    server.machine.reply(there, b"", PATIENCE, now, &server.world).unwrap();
+    client.hears(now, &server, |_| false);
+    client.machine.ready(here, &client.world);
+    server.hears(now, &client, |_| false);
+    client.machine.leave(here, now, &client.world);
+    for _ in 0..2 {
+        server.hears(now, &client, |_| true);
+        now += INTERVAL;
+        client.machine.tick(now, &client.world);
+    }
+    server.hears(now, &client, |_| false);
+    assert_eq!(server.state(there), "Ended(Disconnected)");
+    client.hears(now, &server, |_| false);
+    assert!(client.machine.links.is_empty(), "the peer has answered");
+    assert!(client.world.ended.take().is_empty(), "the queue pair is gone already");
+    // Nor does a connection stay whose peer never answers.
+    server.machine.leave(there, now, &server.world);
+    let (mut client, here) = Host::asking(now);
+    server.hears(now, &client, |_| false);
+    let (there, _) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
+    server.machine.reply(there, b"", PATIENCE, now, &server.world).unwrap();
+    client.hears(now, &server, |_| false);
+    client.machine.leave(here, now, &client.world);
+    while let Some(next) = client.machine.tick(now, &client.world) {
+        now = next;
+    }
+    assert!(client.machine.links.is_empty());
 }
 
 #[test]
@@ -182,7 +235,7 @@ fn a_request_to_an_address_of_another_host_is_not_heard() {
     for (to, is_heard) in [("10.0.0.9:7471", false), ("[fd00::9]:7471", false), (SERVER, true)] {
         let (client, _) = Host::asking_for(to, now);
         server.hears(now, &client, |_| false);
-        assert_eq!(server.machine.take_request(&claim).is_some(), is_heard, "{to}");
+        assert_eq!(server.machine.take_request(&claim, || Ok(bell())).unwrap().is_some(), is_heard, "{to}");
     }
 }
 
@@ -192,15 +245,15 @@ fn a_request_that_is_dropped_tells_the_other_side() {
     let (mut server, claim) = Host::listening();
     let (mut client, here) = Host::asking(now);
     server.hears(now, &client, |_| false);
-    client.machine.leave(here, &client.world);
+    client.machine.leave(here, now, &client.world);
     server.hears(now, &client, |_| false);
-    let (there, _) = server.machine.take_request(&claim).unwrap();
+    let (there, _) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
     assert_eq!(server.state(there), "Ended(Rejected(4))");
-    server.machine.leave(there, &server.world);
+    server.machine.leave(there, now, &server.world);
     let (mut client, here) = Host::asking(now);
     server.hears(now, &client, |_| false);
     assert_eq!(server.machine.strangers.count(), 0, "each was found at once");
-    server.machine.unlisten(&claim, &server.world);
+    server.machine.unlisten(&claim, now, &server.world);
     client.hears(now, &server, |_| false);
     assert_eq!(client.state(here), "Ended(Rejected(28))");
 }

@@ -4,6 +4,7 @@
 //! that the program has loaded.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 /// A management datagram.
 pub(crate) type Mad = [u8; 256];
@@ -14,6 +15,15 @@ pub(crate) const BODY: usize = 24;
 const HEADER: [u8; 4] = [1, 0x07, 2, 3];
 /// The ports' address header at the start of a request's private data (IBA A11.4.3).
 const ADDRESS_HEADER: usize = 36;
+
+/// The time between two copies of an unanswered message.
+pub(crate) const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Where a request and a reply of a reliable connection have no field in use: the Q_Key, which only datagrams need. Other peers ignore it.
+const REQUEST_OFFER: usize = 28;
+const REPLY_OFFER: usize = 8;
+/// The sender can repeat selectively (`docs/reference/wire.md`).
+const SELECTIVE_REPEAT: u32 = u32::from_be_bytes(*b"FRsr");
 
 /// The transport service of a request, if it is none of the old (IBA A14.6), and which it is then.
 const OTHER_SERVICE: u8 = 3;
@@ -61,6 +71,8 @@ pub(crate) struct Side {
     pub(crate) srq: bool,
     /// An XRC initiator or target (IBA A14.6).
     pub(crate) xrc: bool,
+    /// The side offers selective repeat. A reply does so only if the request did.
+    pub(crate) selective_repeat: bool,
 }
 
 /// A request for a connection (IBA 12.6.5).
@@ -198,12 +210,13 @@ pub(crate) fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAdd
 
 impl Request {
     pub(crate) fn write(&self, mad: &mut Mad) {
-        let Side { qpn, psn, responder_resources, initiator_depth, rnr_retry, srq, xrc } = self.side;
+        let Side { qpn, psn, responder_resources, initiator_depth, rnr_retry, srq, xrc, .. } = self.side;
         /// As long as Linux waits: 4 s.
         const RESPONSE_TIMEOUT: u8 = 20;
         const MAX_RETRIES: u8 = 15;
         put(mad, 8, self.service.to_be_bytes());
         put(mad, 16, self.guid);
+        put_offer(mad, REQUEST_OFFER, &self.side);
         put_split(mad, 32, qpn, responder_resources);
         put_split(mad, 36, 0, initiator_depth);
         // Reliable connection, or another that is told behind; no end-to-end flow control.
@@ -240,6 +253,7 @@ impl Request {
                 rnr_retry: mtu_rnr & 7,
                 srq: srq >> 3 & 1 != 0,
                 xrc,
+                selective_repeat: word(mad, REQUEST_OFFER) == SELECTIVE_REPEAT,
             },
             retry_count: retries & 7,
             mtu: mtu_rnr >> 4,
@@ -250,10 +264,17 @@ impl Request {
     }
 }
 
+fn put_offer(mad: &mut Mad, at: usize, side: &Side) {
+    if side.selective_repeat {
+        put(mad, at, SELECTIVE_REPEAT.to_be_bytes());
+    }
+}
+
 /// A reply's words (IBA 12.6.8).
 pub(crate) fn write_reply(mad: &mut Mad, side: &Side, guid: [u8; 8]) {
     /// The target's ACK delay: as Linux says it of a software device.
     const ACK_DELAY: u8 = 15;
+    put_offer(mad, REPLY_OFFER, side);
     // A target's number stands where an end-to-end context's would.
     put_split(mad, if side.xrc { 16 } else { 12 }, side.qpn, 0);
     put_split(mad, 20, side.psn, 0);
@@ -273,6 +294,7 @@ pub(crate) fn read_reply(mad: &Mad, xrc: bool) -> Side {
         rnr_retry: last >> 5,
         srq: last >> 4 & 1 != 0,
         xrc,
+        selective_repeat: word(mad, REPLY_OFFER) == SELECTIVE_REPEAT,
     }
 }
 
@@ -294,9 +316,20 @@ pub(crate) fn read_reject(mad: &Mad) -> u16 {
     u16::from_be_bytes(get(mad, 10))
 }
 
-/// The queue pair that shall be disconnected (IBA 12.6.10).
-pub(crate) fn write_disconnect(mad: &mut Mad, qpn: u32) {
-    put_split(mad, 8, qpn, 0);
+/// Returns a request to disconnect the peer's queue pair `qpn` (IBA 12.6.10).
+pub(crate) fn disconnect_request(transaction: u64, local: u32, remote: u32, qpn: u32) -> Mad {
+    let mut mad = message(Kind::DisconnectRequest, transaction, local, remote);
+    put_split(&mut mad, 8, qpn, 0);
+    mad
+}
+
+/// Returns the pause before a request is sent again that came before the peer listens, `times` times so far: 10 ms, then twice as long each
+/// time, 1.3 s in all. `None` means that the program is told.
+///
+/// Programs tell each other by a socket that they connect now, and the server listens only after that (`perftest -R`). A client of Linux
+/// takes long enough to begin; this one does not.
+pub(crate) fn early_pause(times: u32) -> Option<Duration> {
+    (times < 7).then(|| Duration::from_millis(10) * 2_u32.pow(times))
 }
 
 #[cfg(test)]

@@ -74,6 +74,23 @@ fn xrc_is_another_service() {
     assert_eq!(read_reply(&reply, true), side);
 }
 
+/// The messages of Linux contain no offer, and one with the offer differs only in the Q_Key.
+#[test]
+fn selective_repeat_is_offered_where_other_peers_do_not_look() {
+    let linux = captured();
+    let mut request = Request::read(&linux[0]).unwrap();
+    assert!(!request.side.selective_repeat && !read_reply(&linux[1], false).selective_repeat);
+    request.side.selective_repeat = true;
+    let mut mad = linux[0];
+    request.write(&mut mad);
+    assert_eq!(Request::read(&mad), Some(request));
+    put(&mut mad, REQUEST_OFFER, [0; 4]);
+    assert_eq!(Request::read(&mad).map(|read| read.side.selective_repeat), Some(false));
+    let mut reply = linux[1];
+    write_reply(&mut reply, &request.side, [0; 8]);
+    assert_eq!(read_reply(&reply, false), request.side);
+}
+
 /// IBA 12.6, 12.6.10.
 #[test]
 fn the_other_messages_of_linux_are_written_alike() {
@@ -81,9 +98,7 @@ fn the_other_messages_of_linux_are_written_alike() {
     let (client, server) = ids(&all[2]);
     let transaction = transaction(&all[2]);
     assert_eq!(message(Kind::ReadyToUse, transaction, client, server), all[2]);
-    let mut disconnect = message(Kind::DisconnectRequest, transaction, client, server);
-    write_disconnect(&mut disconnect, 0x4c);
-    assert_eq!(disconnect, all[3]);
+    assert_eq!(disconnect_request(transaction, client, server, 0x4c), all[3]);
     assert_eq!(message(Kind::DisconnectReply, transaction, server, client), all[4]);
 }
 

@@ -4,6 +4,7 @@
 //! poll-mode core: enough to run endpoints in a test.
 
 pub mod capabilities;
+pub mod capture;
 pub mod clock;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
@@ -16,7 +17,9 @@ pub mod io;
 pub mod linux;
 pub mod machine;
 pub mod neighbour;
+pub mod passing;
 pub mod port_spec;
 mod prefetch;
+mod shared_memory;
 pub mod siblings;
 pub mod signals;

@@ -172,7 +172,7 @@ impl<P: PacketIo> Core<P> {
             return 0;
         }
         // Apart from the station, which writes the frames.
-        let mut lanes = self.station.lanes.take();
+        let (mut lanes, mut tap) = (self.station.lanes.take(), self.station.tap.take());
         let Self { port, mac, leaving, hairpin, aside, spare, .. } = self;
         let waiting = aside.take();
         let is_backed_up = !leaving.is_empty();
@@ -185,6 +185,7 @@ impl<P: PacketIo> Core<P> {
             aside,
             spare,
             lanes: &mut lanes,
+            tap: &mut tap,
             filled: 0,
             is_dry: false,
             is_backed_up,
@@ -194,7 +195,7 @@ impl<P: PacketIo> Core<P> {
         }
         self.station.transmit(now, &mut filling);
         let Filling { filled, is_dry, .. } = filling;
-        self.station.lanes = lanes;
+        (self.station.lanes, self.station.tap) = (lanes, tap);
         self.station.counters.pool_dry += u64::from(is_dry);
         filled
     }

@@ -1,5 +1,6 @@
 //! A core's burst while it is filled: frames for the port, for this process itself, and for others of the interface.
 
+use crate::capture::{Direction, Tap};
 use crate::io::{Burst, PacketBuf, PacketIo};
 use crate::siblings::{Lanes, Pushed, Way};
 use cc::Instant;
@@ -18,6 +19,7 @@ pub(super) struct Filling<'a, P: PacketIo> {
     pub(super) spare: &'a mut Option<P::Buf>,
     /// The other processes of the interface, if there may be any.
     pub(super) lanes: &'a mut Option<Box<Lanes>>,
+    pub(super) tap: &'a mut Option<Box<Tap>>,
     /// Frames written.
     pub(super) filled: usize,
     /// The port's pool had no buffer.
@@ -54,6 +56,9 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
         let Some(mut buffer) = self.spare.take() else { return };
         buffer.set_len(length);
         self.filled += 1;
+        if let Some(tap) = self.tap {
+            tap.record(self.now, Direction::Out, &buffer);
+        }
         if buffer.starts_with(&self.mac.0) {
             self.keep_here(buffer);
         } else {

@@ -8,6 +8,7 @@ use super::management::{Mad, Management};
 use super::notify::Notifier;
 use super::queues::Queues;
 use super::rings::{QpRings, SrqRings};
+use crate::capture::Tap;
 use crate::event_fd::EventFd;
 use crate::host_memory::HostMemory;
 use crate::neighbour::Neighbours;
@@ -58,6 +59,8 @@ pub struct Station {
     pub(super) management: Option<Management>,
     /// To and from the interface's other processes, where the port is on one.
     pub(super) lanes: Option<Box<Lanes>>,
+    /// Where frames are copied while an observer captures them.
+    pub(super) tap: Option<Box<Tap>>,
     pub(super) mac: Mac,
     pub(super) vlan: Option<Vlan>,
     pub(super) subscribers: Arc<Subscribers>,
@@ -85,6 +88,7 @@ impl Station {
             follows: false,
             management: None,
             lanes: None,
+            tap: None,
             mac: config.mac,
             vlan: config.vlan,
             subscribers,
@@ -195,6 +199,11 @@ impl Station {
         self.endpoint.destroy_srq(srq)?;
         self.queues.disconnect_srq(srq);
         Ok(())
+    }
+
+    /// Captures the station's frames into `tap` from now on, or none. Returns the tap before, whose memory the caller frees.
+    pub fn capture(&mut self, tap: Option<Box<Tap>>) -> Option<Box<Tap>> {
+        std::mem::replace(&mut self.tap, tap)
     }
 
     /// Opens queue pair 1; each management datagram that comes adds 1 to `bell`, an eventfd. `false` if it is open.

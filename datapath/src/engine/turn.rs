@@ -5,6 +5,7 @@ use super::events::AsyncEvent;
 use super::management::Management;
 use super::station::Station;
 use super::vlan;
+use crate::capture::Direction;
 use crate::neighbour;
 use cc::Instant;
 use roce::Outbox;
@@ -40,6 +41,9 @@ impl Station {
         if tag.map_or(0, Vlan::id) != self.vlan.map_or(0, Vlan::id) {
             self.counters.other_vlan += 1;
             return;
+        }
+        if let Some(tap) = &mut self.tap {
+            tap.record(now, Direction::In, frame);
         }
         let mut room;
         let untagged = match tag {

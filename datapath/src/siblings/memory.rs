@@ -4,10 +4,9 @@
 //! and atomic loads, and believed only within its bounds.
 
 use super::MEMBERS;
-use std::ffi::c_void;
+use crate::shared_memory::{self, Access, Mapping};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// What the memory begins with: the layout below. A sibling of another version is refused.
@@ -30,63 +29,6 @@ const CLAIMS_AT: usize = LANES_AT + MEMBERS * LANE;
 const FAREWELLS_AT: usize = CLAIMS_AT + CLAIMS * CLAIM;
 const RINGS_AT: usize = (FAREWELLS_AT + FAREWELLS * FAREWELL).next_multiple_of(PAGE);
 const LENGTH: usize = RINGS_AT + MEMBERS * RING;
-
-/// A mapping, unmapped when dropped.
-#[derive(Debug)]
-struct Mapping {
-    start: NonNull<u8>,
-    length: usize,
-}
-
-// SAFETY: the memory is reached by atomics and copies, from any thread.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(fd: BorrowedFd<'_>, protection: libc::c_int, at: usize, length: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping, where the kernel has room; the file is as long, which the caller checked.
-        let start = unsafe {
-            let at = at as libc::off_t;
-            libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd.as_raw_fd(), at)
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { start, length })
-    }
-
-    /// The address of `length` bytes at an offset.
-    fn at(&self, offset: usize, length: usize) -> *mut u8 {
-        assert!(offset <= self.length && length <= self.length - offset, "offset {offset} + {length}");
-        // SAFETY: within the mapping, as was just checked.
-        unsafe { self.start.as_ptr().add(offset) }
-    }
-
-    fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: mapped as long as `self`, aligned as all offsets of the layout are, and reached by atomics alone.
-        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
-    }
-
-    fn long(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: as above.
-        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
-    }
-
-    fn copy_out(&self, offset: usize, into: &mut [u8]) {
-        let from = self.at(offset, into.len());
-        // SAFETY: mapped bytes; the destination is the caller's own. What a sibling writes meanwhile shows as other bytes.
-        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody uses it any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast::<c_void>(), self.length) };
-    }
-}
 
 /// What both sides read of a process's memory.
 #[derive(Debug)]
@@ -168,24 +110,9 @@ pub(super) struct Own {
 
 impl Own {
     pub(super) fn new(identity: u64) -> io::Result<Self> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a NUL-terminated name and plain flags.
-        let file = unsafe { libc::memfd_create(c"ferroce-siblings".as_ptr(), flags) };
-        if file < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let file = unsafe { OwnedFd::from_raw_fd(file) };
-        // SAFETY: a plain length for a descriptor of ours.
-        if unsafe { libc::ftruncate(file.as_raw_fd(), LENGTH as libc::off_t) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let mapping = Mapping::new(file.as_fd(), libc::PROT_READ | libc::PROT_WRITE, 0, LENGTH)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
-        // SAFETY: plain numbers for a descriptor of ours.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let file = shared_memory::create(c"ferroce-siblings", LENGTH)?;
+        let mapping = Mapping::new(file.as_fd(), Access::Write, 0, LENGTH)?;
+        shared_memory::seal(file.as_fd(), libc::F_SEAL_FUTURE_WRITE)?;
         let head = Head(mapping);
         head.identity().store(identity, std::sync::atomic::Ordering::Relaxed);
         head.0.long(0).store(LAYOUT, std::sync::atomic::Ordering::Release);
@@ -215,10 +142,9 @@ impl Own {
     }
 
     fn write(&self, offset: usize, bytes: &[u8]) {
-        let to = self.head.0.at(offset, bytes.len());
-        // SAFETY: within this process's own mapping, which it alone writes, one thread at a time for each part: the core its rings,
-        // and the tables under their lock. Siblings read it once a counter or a state says so.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        // This process alone writes its memory, one thread at a time for each part: the core its rings, and the tables under their
+        // lock. Siblings read it once a counter or a state says so.
+        self.head.0.copy_in(offset, bytes);
     }
 }
 
@@ -237,27 +163,13 @@ impl Theirs {
     /// # Errors
     /// Returns an error if it is not sealed, not as long as the layout, of another layout, or cannot be mapped.
     pub(super) fn new(file: OwnedFd, slot: u8) -> io::Result<Self> {
-        let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-        // SAFETY: asks for the seals of a descriptor of ours.
-        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
-            return Err(wrong("its memory is not sealed"));
-        }
-        // SAFETY: all-zero bytes are a legal stat, and there is room for it.
-        let length = unsafe {
-            let mut status: libc::stat = std::mem::zeroed();
-            libc::fstat(file.as_raw_fd(), &mut status);
-            status.st_size
-        };
-        if usize::try_from(length) != Ok(LENGTH) {
-            return Err(wrong("its memory has another length"));
-        }
-        let head = Head(Mapping::new(file.as_fd(), libc::PROT_READ, 0, RINGS_AT)?);
+        shared_memory::check(file.as_fd(), LENGTH)?;
+        let head = Head(Mapping::new(file.as_fd(), Access::Read, 0, RINGS_AT)?);
         if head.0.long(0).load(std::sync::atomic::Ordering::Acquire) != LAYOUT {
-            return Err(wrong("its memory has another layout"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its memory has another layout"));
         }
         let at = RINGS_AT + usize::from(slot) % MEMBERS * RING;
-        let ring = Mapping::new(file.as_fd(), libc::PROT_READ, at, RING)?;
+        let ring = Mapping::new(file.as_fd(), Access::Read, at, RING)?;
         Ok(Self { head, ring, file })
     }
 
@@ -278,6 +190,7 @@ impl Theirs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::{AsRawFd, FromRawFd};
     use std::sync::atomic::Ordering;
 
     #[test]
@@ -291,7 +204,7 @@ mod tests {
         theirs.read_ring(RING - 4, &mut read);
         assert_eq!((read, theirs.head().sent(3).load(Ordering::Acquire)), ([1, 2, 3, 4], 9));
         assert_eq!(theirs.head().identity().load(Ordering::Relaxed), 7);
-        let writable = Mapping::new(own.file(), libc::PROT_READ | libc::PROT_WRITE, 0, PAGE);
+        let writable = Mapping::new(own.file(), Access::Write, 0, PAGE);
         assert_eq!(writable.unwrap_err().raw_os_error(), Some(libc::EPERM));
         // SAFETY: a plain length for a descriptor of ours.
         assert_eq!(unsafe { libc::ftruncate(own.file().as_raw_fd(), 0) }, -1, "its length is sealed");

@@ -1,16 +1,12 @@
 //! The socket by which processes of one interface meet: abstract, so that it belongs to a network namespace and leaves no file.
 
 use crate::fork::Own;
+use crate::passing;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Bytes of a message, and descriptors that go with one at most.
+/// Bytes of a message.
 pub(super) const MESSAGE: usize = 64;
-pub(super) const DESCRIPTORS: usize = 3;
-
-/// Room for the descriptors of a message, aligned as their header is.
-#[repr(C, align(8))]
-struct Ancillary([u8; 64]);
 
 /// A listening socket, or one end of a connection.
 #[derive(Debug)]
@@ -80,51 +76,14 @@ impl Socket {
 
     /// Sends a message with descriptors, without a wait.
     pub(super) fn send(&self, message: &[u8; MESSAGE], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut bytes = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: MESSAGE };
-        let mut room = Ancillary([0; 64]);
-        let length =
-            std::mem::size_of_val(descriptors.get(..descriptors.len().min(DESCRIPTORS)).unwrap_or(&[]));
-        // SAFETY: all-zero bytes are an empty message.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        (header.msg_iov, header.msg_iovlen) = (&raw mut bytes, 1);
-        if length > 0 {
-            header.msg_control = (&raw mut room).cast();
-            // SAFETY: the room is larger than the header and three descriptors; a descriptor is borrowed as its number.
-            unsafe {
-                header.msg_controllen = libc::CMSG_SPACE(length as u32) as usize;
-                let first = libc::CMSG_FIRSTHDR(&header);
-                (*first).cmsg_level = libc::SOL_SOCKET;
-                (*first).cmsg_type = libc::SCM_RIGHTS;
-                (*first).cmsg_len = libc::CMSG_LEN(length as u32) as usize;
-                std::ptr::copy_nonoverlapping(
-                    descriptors.as_ptr().cast::<u8>(),
-                    libc::CMSG_DATA(first),
-                    length,
-                );
-            }
-        }
-        // SAFETY: the header names what lives through the call.
-        let sent =
-            unsafe { libc::sendmsg(self.as_raw_fd(), &header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        passing::send(self.0.as_fd(), message, descriptors, libc::MSG_DONTWAIT).map(|_| ())
     }
 
     /// The next message with its descriptors, without a wait; `UnexpectedEof` if the other end has closed.
     pub(super) fn receive(&self) -> io::Result<([u8; MESSAGE], Vec<OwnedFd>)> {
-        let (mut message, mut room) = ([0; MESSAGE], Ancillary([0; 64]));
-        let mut bytes = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: MESSAGE };
-        // SAFETY: all-zero bytes are an empty message.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        (header.msg_iov, header.msg_iovlen) = (&raw mut bytes, 1);
-        (header.msg_control, header.msg_controllen) = ((&raw mut room).cast(), size_of::<Ancillary>());
-        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: the header names room that lives through the call.
-        let came = unsafe { libc::recvmsg(self.as_raw_fd(), &mut header, flags) };
-        if came < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let descriptors = descriptors(&header);
-        match came as usize {
+        let mut message = [0; MESSAGE];
+        let (came, descriptors) = passing::receive(self.0.as_fd(), &mut message, libc::MSG_DONTWAIT)?;
+        match came {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             MESSAGE => Ok((message, descriptors)),
             _ => Err(io::ErrorKind::InvalidData.into()),
@@ -143,26 +102,6 @@ impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
-}
-
-/// The descriptors that came with a message.
-fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
-    let mut found = Vec::new();
-    // SAFETY: the kernel filled the header and its room, and each descriptor in it is this process's from now on.
-    unsafe {
-        let mut next = libc::CMSG_FIRSTHDR(header);
-        while let Some(part) = next.as_ref() {
-            if part.cmsg_level == libc::SOL_SOCKET && part.cmsg_type == libc::SCM_RIGHTS {
-                let length = part.cmsg_len - libc::CMSG_LEN(0) as usize;
-                let data = libc::CMSG_DATA(next).cast::<RawFd>();
-                for at in 0..length / size_of::<RawFd>() {
-                    found.push(OwnedFd::from_raw_fd(data.add(at).read_unaligned()));
-                }
-            }
-            next = libc::CMSG_NXTHDR(header, next);
-        }
-    }
-    found
 }
 
 /// The address of an abstract name: it begins with a NUL, and ends without one.

@@ -2,10 +2,12 @@
 
 use super::{FORMAT, ProcessStatus, folder};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -57,6 +59,14 @@ pub enum AttachError {
     /// Its report is longer than one of 262,144 queue pairs.
     #[error("process {0}: its report is longer than 256 MiB; run it with fewer queue pairs")]
     TooLong(u32),
+    /// It does not do what it was asked for.
+    #[error("process {pid}: {reason}")]
+    Refused {
+        /// The process.
+        pid: u32,
+        /// Its reason, with a remedy.
+        reason: String,
+    },
     /// It ended while it was read.
     #[error("process {0} ended while its report was read; start it again")]
     Ended(u32),
@@ -79,7 +89,7 @@ impl AttachError {
 
 /// The fields that every format starts with.
 #[derive(Deserialize)]
-struct Head {
+pub(super) struct Head {
     format: u32,
     version: String,
 }
@@ -117,13 +127,37 @@ fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
 /// # Errors
 /// Returns an [`AttachError`] if this user cannot observe the process, or it does not answer.
 pub fn read(pid: u32) -> Result<ProcessStatus, AttachError> {
-    let name = format!("{pid}.sock");
-    let path = folder::readable().into_iter().map(|folder| folder.join(&name)).find(|path| path.exists());
-    path.map_or_else(|| Err(why_not(pid)), |path| ask(pid, &path))
+    ask(pid, &socket(pid)?)
 }
 
-/// Queries the process `pid` over the socket `path`. Removes the socket if no process listens on it.
+/// Returns the socket of process `pid`.
+pub(super) fn socket(pid: u32) -> Result<PathBuf, AttachError> {
+    let name = format!("{pid}.sock");
+    let path = folder::readable().into_iter().map(|folder| folder.join(&name)).find(|path| path.exists());
+    path.ok_or_else(|| why_not(pid))
+}
+
+/// Asks the process `pid` for its report over the socket `path`.
 fn ask(pid: u32, path: &Path) -> Result<ProcessStatus, AttachError> {
+    let stream = attach(pid, path)?;
+    // What sends no request is sent the report.
+    stream.shutdown(Shutdown::Write).map_err(|error| AttachError::System { pid, error })?;
+    let mut report: Value = checked(pid, &receive(pid, stream)?)?;
+    make_plain(&mut report);
+    serde_json::from_value(report).map_err(|_| AttachError::Ended(pid))
+}
+
+/// Parses what process `pid` sent, if it is of this format.
+pub(super) fn checked<T: DeserializeOwned>(pid: u32, bytes: &[u8]) -> Result<T, AttachError> {
+    let head: Head = serde_json::from_slice(bytes).map_err(|_| AttachError::Ended(pid))?;
+    if head.format != FORMAT {
+        return Err(AttachError::Version { pid, found: head.format, version: head.version });
+    }
+    serde_json::from_slice(bytes).map_err(|_| AttachError::Ended(pid))
+}
+
+/// Connects to the process `pid` over the socket `path`. Removes the socket if no process listens on it.
+pub(super) fn attach(pid: u32, path: &Path) -> Result<UnixStream, AttachError> {
     let stream = match connect(path) {
         Ok(stream) => stream,
         Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(AttachError::Silent(pid)),
@@ -139,19 +173,12 @@ fn ask(pid: u32, path: &Path) -> Result<ProcessStatus, AttachError> {
     if peer.pid != pid as i32 {
         return Err(why_not(pid));
     }
-    let report = receive(pid, stream)?;
-    let head: Head = serde_json::from_slice(&report).map_err(|_| AttachError::Ended(pid))?;
-    if head.format != FORMAT {
-        return Err(AttachError::Version { pid, found: head.format, version: head.version });
-    }
-    let mut report: Value = serde_json::from_slice(&report).map_err(|_| AttachError::Ended(pid))?;
-    make_plain(&mut report);
-    serde_json::from_value(report).map_err(|_| AttachError::Ended(pid))
+    Ok(stream)
 }
 
 /// Sanitises a report, because another user's process may send anything: only printable characters reach a terminal, and keys are single
 /// words.
-fn make_plain(report: &mut Value) {
+pub(super) fn make_plain(report: &mut Value) {
     match report {
         Value::String(text) => *text = text.replace(char::is_control, " "),
         Value::Array(values) => values.iter_mut().for_each(make_plain),
@@ -194,17 +221,30 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 }
 
 fn receive(pid: u32, mut stream: UnixStream) -> Result<Vec<u8>, AttachError> {
-    let end = Instant::now() + PATIENCE;
     let (mut report, mut part) = (Vec::new(), vec![0; 1 << 16]);
+    patiently(pid, &stream.try_clone().map_err(|error| AttachError::System { pid, error })?, || {
+        let read = stream.read(&mut part)?;
+        report.extend_from_slice(&part[..read]);
+        Ok(read == 0 || report.len() > LONGEST)
+    })?;
+    if report.len() > LONGEST { Err(AttachError::TooLong(pid)) } else { Ok(report) }
+}
+
+/// Reads from the process `pid` by `read`, which returns whether it has everything, for [`PATIENCE`] at most.
+pub(super) fn patiently(
+    pid: u32,
+    stream: &UnixStream,
+    mut read: impl FnMut() -> io::Result<bool>,
+) -> Result<(), AttachError> {
+    let end = Instant::now() + PATIENCE;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
             return Err(AttachError::Silent(pid));
         }
-        match stream.read(&mut part) {
-            Ok(0) => return Ok(report),
-            Ok(_) if report.len() > LONGEST => return Err(AttachError::TooLong(pid)),
-            Ok(read) => report.extend_from_slice(&part[..read]),
+        match read() {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 return Err(AttachError::Silent(pid));

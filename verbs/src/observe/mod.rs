@@ -2,13 +2,19 @@
 //!
 //! A process with an open device listens on a socket that only its user and root can reach ([`folder`]). A separate thread sleeps on it,
 //! and queries the cores between two turns, 64 queue pairs at a time. It costs the datapath nothing until an observer connects.
+//!
+//! An observer that asks for a capture gets a ring of shared memory per device instead of a report ([`Capture`]).
 
+mod capture;
 mod client;
 mod folder;
 mod server;
 mod status;
+mod tapping;
 
+pub use capture::{Capture, Waited};
 pub use client::{AttachError, read, read_all};
+pub use datapath::capture::{Direction, Record};
 pub use folder::{FolderError, folder};
 pub use status::{DeviceStatus, FORMAT, PeerStatus, ProcessStatus, QueuePairStatus, named_counters};
 

@@ -1,11 +1,12 @@
 //! The process's end of the socket, and the thread that sleeps on it while a device is open.
 
+use super::tapping::{self, Tapping};
 use super::{client, folder, status::ProcessStatus};
 use crate::device::Inner;
 use datapath::fork::{self, Process};
 use datapath::signals;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
-type Devices = Arc<Mutex<Vec<Weak<Inner>>>>;
+pub(super) type Devices = Arc<Mutex<Vec<Weak<Inner>>>>;
 
 /// The observation server; a process has one while a device is open.
 static SERVER: Mutex<Option<Server>> = Mutex::new(None);
@@ -114,9 +115,10 @@ impl Server {
 }
 
 fn serve(listener: &UnixListener, devices: &Devices) {
+    let captured = Tapping::default();
     loop {
         match listener.accept() {
-            Ok((stream, _)) => answer(stream, devices),
+            Ok((stream, _)) => answer(stream, devices, &captured),
             // The listener was shut down.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return,
             Err(_) => std::thread::sleep(PAUSE),
@@ -124,12 +126,20 @@ fn serve(listener: &UnixListener, devices: &Devices) {
     }
 }
 
-fn answer(mut stream: UnixStream, devices: &Devices) {
+fn answer(mut stream: UnixStream, devices: &Devices, captured: &Tapping) {
     let allowed = client::credentials(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == folder::user());
-    if !allowed || stream.set_write_timeout(Some(PATIENCE)).is_err() {
+    let timeouts = stream.set_write_timeout(Some(PATIENCE)).and(stream.set_read_timeout(Some(PATIENCE)));
+    if !allowed || timeouts.is_err() {
         return;
     }
     let Some(devices) = fork::lock(devices).map(|devices| devices.clone()) else { return };
+    // Observers of before format 2 sent nothing and waited.
+    let mut request = [0; 64];
+    let length = stream.read(&mut request).unwrap_or(0);
+    if let Some(snap) = tapping::requested(&request[..length]) {
+        captured.begin(stream, devices, snap);
+        return;
+    }
     let devices: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
     let report = serde_json::to_vec(&ProcessStatus::of(&devices));
     // However slowly the observer reads, the program closes its devices when it likes.

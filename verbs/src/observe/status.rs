@@ -7,8 +7,8 @@ use roce::{Counters, Discard, Observation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version of the report's format; an observer reads only its own.
-pub const FORMAT: u32 = 1;
+/// The version of what a process and an observer exchange; an observer reads only its own.
+pub const FORMAT: u32 = 2;
 
 /// The number of queue pairs that a core reports between two turns.
 const AT_ONCE: usize = 64;

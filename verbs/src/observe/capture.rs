@@ -1,0 +1,130 @@
+//! The observer's side of a capture: it reads the frames of a process from shared memory.
+
+use super::client::{self, AttachError};
+use super::tapping::{self, Offer};
+use datapath::capture::{Reader, Record};
+use datapath::passing;
+use serde_json::Value;
+use std::io::{self, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// The longest answer to a request: 64 ports.
+const LONGEST: usize = 1 << 16;
+
+/// Why [`Capture::wait`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// The time is over.
+    Time,
+    /// The process has ended, or has closed its devices.
+    Ended,
+    /// The reader of the output has gone.
+    Unread,
+}
+
+/// A running capture of another process. Dropping it ends the capture.
+///
+/// The process is never slowed down by this program: frames for which its ring has no room are counted and not captured.
+#[derive(Debug)]
+pub struct Capture {
+    pid: u32,
+    connection: UnixStream,
+    ports: Vec<String>,
+    rings: Vec<Reader>,
+}
+
+impl Capture {
+    /// Starts to capture the first `snap` bytes of each frame that process `pid` sends and receives, on all devices that it has open
+    /// now, up to 64.
+    ///
+    /// # Errors
+    /// Returns an [`AttachError`] if this user cannot observe the process, or if another capture of it is running.
+    pub fn begin(pid: u32, snap: u32) -> Result<Self, AttachError> {
+        let system = |error| AttachError::System { pid, error };
+        let mut connection = client::attach(pid, &client::socket(pid)?)?;
+        connection.write_all(tapping::request(snap).as_bytes()).map_err(system)?;
+        let (answer, files) = receive(pid, &connection)?;
+        let mut answer: Value = client::checked(pid, &answer)?;
+        client::make_plain(&mut answer);
+        let offer: Offer = serde_json::from_value(answer).map_err(|_| AttachError::Ended(pid))?;
+        if let Some(reason) = offer.refused {
+            return Err(AttachError::Refused { pid, reason });
+        }
+        if offer.ports.len() != files.len() {
+            return Err(system(io::ErrorKind::InvalidData.into()));
+        }
+        let rings = files.iter().map(Reader::new).collect::<Result<_, _>>().map_err(system)?;
+        Ok(Self { pid, connection, ports: offer.ports, rings })
+    }
+
+    /// Returns the names of the captured ports.
+    #[must_use]
+    pub fn ports(&self) -> &[String] {
+        &self.ports
+    }
+
+    /// Takes the oldest captured frame: `frame` becomes its bytes. Returns the number of its port in [`ports`](Self::ports), or `None` if
+    /// no frame waits.
+    ///
+    /// # Errors
+    /// Returns [`AttachError::System`] if the process wrote something else than frames.
+    pub fn take(&mut self, frame: &mut Vec<u8>) -> Result<Option<(usize, Record)>, AttachError> {
+        let damaged = |error| AttachError::System { pid: self.pid, error };
+        let mut oldest: Option<(u64, usize)> = None;
+        for (port, ring) in self.rings.iter_mut().enumerate() {
+            if let Some(record) = ring.peek().map_err(damaged)?
+                && oldest.is_none_or(|(time, _)| record.time < time)
+            {
+                oldest = Some((record.time, port));
+            }
+        }
+        let Some((_, port)) = oldest else { return Ok(None) };
+        let record = self.rings[port].take(frame).map_err(damaged)?;
+        Ok(record.map(|record| (port, record)))
+    }
+
+    /// Returns how many frames of a port were dropped for want of room.
+    #[must_use]
+    pub fn dropped(&self, port: usize) -> u64 {
+        self.rings.get(port).map_or(0, Reader::dropped)
+    }
+
+    /// Asks the process to capture no further frame. Those that wait can still be taken.
+    pub fn end(&self) {
+        // Without a process, there is no one to ask.
+        let _ = self.connection.shutdown(Shutdown::Both);
+    }
+
+    /// Waits up to `time`, rounded up to ms, or until the process ends, or the reader of the pipe `output` is gone.
+    #[must_use]
+    pub fn wait(&self, time: Duration, output: BorrowedFd<'_>) -> Waited {
+        if self.rings.iter().all(Reader::is_closed) {
+            return Waited::Ended;
+        }
+        let watch = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        let mut watched = [watch(self.connection.as_raw_fd(), libc::POLLIN), watch(output.as_raw_fd(), 0)];
+        let most = time.as_nanos().div_ceil(1_000_000) as libc::c_int;
+        // SAFETY: two open descriptors, as many as said.
+        unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, most) };
+        match watched.map(|watched| watched.revents) {
+            [_, output] if output & libc::POLLERR != 0 => Waited::Unread,
+            [0, _] => Waited::Time,
+            [_, _] => Waited::Ended,
+        }
+    }
+}
+
+/// Reads the line that answers a request, and the rings that come with it.
+fn receive(pid: u32, connection: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>), AttachError> {
+    let (mut line, mut files, mut part) = (Vec::new(), Vec::new(), vec![0; LONGEST]);
+    client::patiently(pid, connection, || {
+        let (length, more) = passing::receive(connection.as_fd(), &mut part, 0)?;
+        line.extend_from_slice(&part[..length]);
+        files.extend(more);
+        Ok(length == 0 || line.ends_with(b"\n") || line.len() > LONGEST)
+    })?;
+    Ok((line, files))
+}

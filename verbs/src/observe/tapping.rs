@@ -1,0 +1,155 @@
+//! The process's side of a capture: a thread that installs a tap in each core, and sleeps until the observer is gone.
+
+use super::status::FORMAT;
+use crate::device::Inner;
+use datapath::capture::Tap;
+use datapath::fork::Own;
+use datapath::{passing, signals};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// What a request for a capture begins with; the number of bytes to capture of each frame follows.
+const REQUEST: &str = "capture ";
+
+/// How often a new observer looks whether the capture before has ended, and the pause after each look.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The answer to a request: a line of JSON, with a ring's memory per port.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Offer {
+    format: u32,
+    version: String,
+    /// The ports, in the order of their rings.
+    pub(super) ports: Vec<String>,
+    /// Why there is none.
+    pub(super) refused: Option<String>,
+}
+
+/// Returns a request for the first `snap` bytes of each frame.
+pub(super) fn request(snap: u32) -> String {
+    format!("{REQUEST}{snap}\n")
+}
+
+/// Returns the number of bytes of each frame that a request asks for; `None` if it asks for no capture.
+pub(super) fn requested(request: &[u8]) -> Option<u32> {
+    std::str::from_utf8(request).ok()?.strip_prefix(REQUEST)?.trim_end().parse().ok()
+}
+
+/// Whether the process is being captured: it has one capture at a time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tapping(Arc<AtomicBool>);
+
+/// A capture that is under way until it is dropped.
+struct Underway(Tapping);
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Release);
+    }
+}
+
+impl Tapping {
+    /// Returns whether no other capture is under way. One that has just ended may take a moment.
+    fn take_over(&self) -> bool {
+        for look in 0..LOOKS {
+            if !self.0.swap(true, Ordering::Acquire) {
+                return true;
+            }
+            if look + 1 < LOOKS {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        false
+    }
+
+    /// Starts a capture of `devices` for the observer at the other end of `stream`.
+    pub(super) fn begin(&self, stream: UnixStream, devices: Vec<Weak<Inner>>, snap: u32) {
+        // The timeout was for the request.
+        let _ = stream.set_read_timeout(None);
+        // Forked children give it up, so that the observer learns of this process's end.
+        let stream = Own::from(OwnedFd::from(stream));
+        if !self.take_over() {
+            refuse(&stream, "another capture of it is running; end that one first".into());
+            return;
+        }
+        let underway = Underway(self.clone());
+        let stream = Arc::new(stream);
+        let observer = stream.clone();
+        let started = signals::spawn("ferroce-capture", move || {
+            if let Err(error) = capture(&observer, &devices, snap) {
+                refuse(&observer, format!("cannot capture: {error}; free some memory"));
+            }
+            drop(underway);
+        });
+        if let Err(error) = started {
+            refuse(&stream, format!("cannot start a thread: {error}; raise its limit of threads"));
+        }
+    }
+}
+
+fn offer(stream: &Own, ports: Vec<String>, refused: Option<String>, rings: &[OwnedFd]) -> io::Result<()> {
+    let offer = Offer { format: FORMAT, version: env!("CARGO_PKG_VERSION").into(), ports, refused };
+    let mut line = serde_json::to_vec(&offer)?;
+    line.push(b'\n');
+    let rings: Vec<_> = rings.iter().map(AsFd::as_fd).collect();
+    let sent = passing::send(stream.as_fd(), &line, &rings, 0)?;
+    if sent == line.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+fn refuse(stream: &Own, reason: String) {
+    // An observer that is gone needs no reason.
+    let _ = offer(stream, Vec::new(), Some(reason), &[]);
+}
+
+/// Captures until the observer is gone.
+fn capture(stream: &Own, devices: &[Weak<Inner>], snap: u32) -> io::Result<()> {
+    let (ports, rings) = install(devices, snap)?;
+    if offer(stream, ports, None, &rings).is_ok() {
+        drop(rings);
+        wait(stream);
+    }
+    for device in devices.iter().filter_map(Weak::upgrade) {
+        // The tap is dropped here, not in the core.
+        let _ = device.engine.call(|station, _| station.capture(None));
+    }
+    Ok(())
+}
+
+/// Installs a tap in each core, and returns the names of the ports with their rings. The devices are not held longer: the program closes
+/// them when it likes.
+fn install(devices: &[Weak<Inner>], snap: u32) -> io::Result<(Vec<String>, Vec<OwnedFd>)> {
+    let devices: Vec<_> = devices.iter().filter_map(Weak::upgrade).take(passing::DESCRIPTORS).collect();
+    let made: Vec<_> = devices.iter().map(|_| Tap::new(snap)).collect::<io::Result<_>>()?;
+    let (taps, rings): (Vec<_>, Vec<_>) = made.into_iter().unzip();
+    for (device, tap) in devices.iter().zip(taps) {
+        let tap = Box::new(tap);
+        // A core that has stopped drops its tap, and the observer sees the end of that ring.
+        let _ = device.engine.call(move |station, _| station.capture(Some(tap)));
+    }
+    Ok((devices.iter().map(|device| device.info.port.clone()).collect(), rings))
+}
+
+/// Sleeps until the observer closes the connection.
+fn wait(stream: &Own) {
+    // Observers send nothing more, so this returns at the end of the connection. Signals are blocked.
+    let _ = passing::receive(stream.as_fd(), &mut [0], 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_read_as_it_was_written() {
+        assert_eq!(requested(request(96).as_bytes()), Some(96));
+        for other in ["", "capture ", "capture x\n", "capture -1\n", "report\n"] {
+            assert_eq!(requested(other.as_bytes()), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! A capture has every frame of a process, counts as the counters do, and never holds the process up.
+
+mod common;
+
+use common::*;
+use ferroce_verbs::observe::{AttachError, Capture, Direction, Record, Waited};
+use ferroce_verbs::*;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+const BYTES: u32 = 100_000;
+
+fn writes(a: &mut Side, b: &Side, count: u64) {
+    for id in 0..count {
+        let request = SendRequest::write(id, a.region.sge(0, BYTES).unwrap(), b.region.remote().at(0));
+        a.qp.post_send(request).unwrap();
+        assert_eq!(success(&mut a.send_cq, &b.device).id, id);
+    }
+}
+
+/// Takes all frames that wait: of each its port, its record and its bytes.
+fn all(capture: &mut Capture) -> Vec<(usize, Record, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    std::iter::from_fn(|| {
+        let (port, record) = capture.take(&mut bytes).unwrap()?;
+        Some((port, record, bytes.clone()))
+    })
+    .collect()
+}
+
+fn count(frames: &[(usize, Record, Vec<u8>)], port: usize, direction: Direction) -> u64 {
+    frames.iter().filter(|(at, record, _)| *at == port && record.direction == direction).count() as u64
+}
+
+fn begin(snap: u32) -> Capture {
+    Capture::begin(std::process::id(), snap).unwrap()
+}
+
+/// All in one test: the folder is the process's.
+#[test]
+fn a_capture_has_every_frame_and_holds_nothing_up() {
+    let runtime = tempfile::tempdir().unwrap();
+    // SAFETY: no other thread runs yet that reads the environment.
+    unsafe { std::env::set_var("XDG_RUNTIME_DIR", runtime.path()) };
+    let pid = std::process::id();
+    assert!(matches!(Capture::begin(pid, 9), Err(AttachError::NotFerroce(_))));
+
+    let (mut a, mut b) = connected(Progress::Inline, 1 << 17);
+    writes(&mut a, &b, 2);
+    let counted = |side: &Side| {
+        let counters = side.device.counters().unwrap();
+        (counters.rx_frames, counters.tx_frames)
+    };
+    let (before_a, before_b) = (counted(&a), counted(&b));
+    let mut capture = begin(u32::MAX);
+    assert_eq!(capture.ports(), ["pair0", "pair1"]);
+    let second = Capture::begin(pid, 9).unwrap_err().to_string();
+    assert!(second.contains("another capture of it is running"), "{second}");
+
+    writes(&mut a, &b, 5);
+    let (after_a, after_b) = (counted(&a), counted(&b));
+    let frames = all(&mut capture);
+    for (port, before, after) in [(0, before_a, after_a), (1, before_b, after_b)] {
+        assert_eq!(count(&frames, port, Direction::In), after.0 - before.0);
+        assert_eq!(count(&frames, port, Direction::Out), after.1 - before.1);
+        assert!(after.0 > before.0 && after.1 > before.1);
+        assert_eq!(capture.dropped(port), 0);
+    }
+    // What one sends the other receives, and the time goes on.
+    let bytes = |port, direction| {
+        let chosen =
+            frames.iter().filter(move |(at, record, _)| *at == port && record.direction == direction);
+        chosen.map(|(_, _, bytes)| bytes).collect::<Vec<_>>()
+    };
+    assert_eq!(bytes(0, Direction::Out), bytes(1, Direction::In));
+    assert_eq!(bytes(1, Direction::Out), bytes(0, Direction::In));
+    assert!(frames.iter().all(|(_, record, bytes)| record.length as usize == bytes.len()));
+
+    // Nobody reads: frames are dropped and counted, and the process goes on.
+    let before = counted(&a);
+    writes(&mut a, &b, 200);
+    let after = counted(&a);
+    let frames = all(&mut capture);
+    let seen = count(&frames, 0, Direction::In) + count(&frames, 0, Direction::Out);
+    assert!(capture.dropped(0) > 0);
+    assert_eq!(seen + capture.dropped(0), after.0 - before.0 + after.1 - before.1);
+    drop(capture);
+
+    // An observer that dies before its answer.
+    let socket = runtime.path().join(format!("ferroce/{pid}.sock"));
+    UnixStream::connect(&socket).unwrap().write_all(b"capture 64\n").unwrap();
+    let mut capture = begin(64);
+    writes(&mut a, &b, 1);
+    assert!(all(&mut capture).iter().all(|(_, record, bytes)| bytes.len() == 64.min(record.length as usize)));
+    let unread = tempfile::tempfile().unwrap();
+    let wait = |capture: &Capture| capture.wait(Duration::ZERO, std::os::fd::AsFd::as_fd(&unread));
+    assert_eq!(wait(&capture), Waited::Time);
+
+    // The end of the devices is the end of the capture.
+    writes(&mut b, &a, 1);
+    drop((a, b));
+    assert!(!all(&mut capture).is_empty());
+    assert_eq!(wait(&capture), Waited::Ended);
+}

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::perf::PerfArgs;
-use crate::{config, doctor, info, manual, metrics, pcap, replay, run, sim, soak, switch, top, why};
+use crate::{capture, config, doctor, info, manual, metrics, pcap, replay, run, sim, soak, switch, top, why};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -70,6 +70,16 @@ Examples:
 
 docs/observing.md lists the metrics; docs/grafana.json is a Grafana dashboard for them.";
 
+const CAPTURE: &str = "\
+Examples:
+  ferroce capture 1234 -w trace.pcapng              until Ctrl-C, or the end of the process
+  ferroce capture 1234 | wireshark -k -i -          live
+  ferroce capture 1234 --qp 4660 | tshark -r -      one queue pair
+  ferroce capture 1234 --for 5 -s 128 -w x.pcapng   headers alone, for 5 s
+
+The process is not stopped or slowed down: packets for which there is no room are counted as dropped. A process has one capture at a \
+time. It captures the devices that are open when it begins. Unmodified programs are captured, too.";
+
 const DOCTOR: &str = "\
 Examples:
   ferroce doctor                                  check the machine
@@ -124,6 +134,9 @@ pub enum Command {
     Metrics(metrics::Args),
     /// Show the queue pairs of running processes, live
     Top(top::Args),
+    /// Capture the packets of a running process as pcapng
+    #[command(after_help = CAPTURE)]
+    Capture(capture::Args),
     /// Decode RoCEv2 and telemetry in a capture, and verify each ICRC
     Pcap(pcap::Args),
     /// Drive HPCC++ with recorded traces and compare each state

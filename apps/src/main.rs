@@ -4,6 +4,7 @@
 #[macro_use]
 mod output;
 
+mod capture;
 mod cli;
 mod config;
 mod counters;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
+        Command::Capture(args) => capture::run(&args),
         Command::Pcap(args) => pcap::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Sim(args) => sim::run(&args),

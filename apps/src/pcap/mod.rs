@@ -3,6 +3,7 @@
 mod describe;
 mod reader;
 mod totals;
+pub mod writer;
 
 use crate::failure::Failure;
 use crate::output;

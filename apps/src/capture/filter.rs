@@ -1,0 +1,147 @@
+//! Which captured frames are written: those of a queue pair, of a peer, or all.
+
+use roce::wire::{self, Header};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+use verbs::observe::{self, Direction, ProcessStatus, Record};
+
+/// The shortest time between two looks at the process's queue pairs.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a frame must be to be written.
+#[derive(Debug)]
+pub struct Filter {
+    qp: Option<u32>,
+    peer: Option<IpAddr>,
+    pid: u32,
+    /// The connected queue pair, by the port, the peer's address and the peer's queue pair. A packet names only its receiver, so this
+    /// tells which queue pair sent one.
+    senders: HashMap<(String, IpAddr, u32), u32>,
+    looked: Option<Instant>,
+}
+
+impl Filter {
+    /// Creates a filter for frames of process `pid`.
+    pub fn new(pid: u32, qp: Option<u32>, peer: Option<IpAddr>) -> Self {
+        Self { qp, peer, pid, senders: HashMap::new(), looked: None }
+    }
+
+    /// Learns the process's queue pairs.
+    pub fn learn(&mut self, status: &ProcessStatus) {
+        for device in &status.devices {
+            for pair in &device.queue_pairs {
+                if let Some(peer) = &pair.peer
+                    && let Ok(address) = peer.address.parse()
+                {
+                    self.senders.insert((device.port.clone(), address, peer.qpn), pair.qpn);
+                }
+            }
+        }
+    }
+
+    /// Returns whether a frame of `port` is to be written. `frame` may be cut, but not in its headers.
+    pub fn takes(&mut self, port: &str, record: &Record, frame: &[u8]) -> bool {
+        if self.qp.is_none() && self.peer.is_none() {
+            return true;
+        }
+        // What was cut off is payload: it only has to be there.
+        let mut whole = frame.to_vec();
+        whole.resize(record.length as usize, 0);
+        let Ok(frame) = wire::parse_unverified(&whole) else { return false };
+        let destination = frame.header.bth().destination.get();
+        let (peer, is_ours) = match record.direction {
+            Direction::In => (frame.network.source(), self.qp.is_none_or(|qp| qp == destination)),
+            Direction::Out => {
+                let peer = frame.network.destination();
+                (peer, self.qp.is_none_or(|qp| self.sender(port, peer, &frame.header) == Some(qp)))
+            }
+        };
+        is_ours && self.peer.is_none_or(|wanted| wanted == peer)
+    }
+
+    fn sender(&mut self, port: &str, peer: IpAddr, header: &Header) -> Option<u32> {
+        if let Header::Datagram { source, .. } = header {
+            return Some(source.get());
+        }
+        let key = (port.to_owned(), peer, header.bth().destination.get());
+        // A queue pair that was connected since the last look.
+        if !self.senders.contains_key(&key) && self.looked.is_none_or(|at| at.elapsed() > LOOK) {
+            self.looked = Some(Instant::now());
+            if let Ok(status) = observe::read(self.pid) {
+                self.learn(&status);
+            }
+        }
+        self.senders.get(&key).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use roce::wire::{Bth, Mac, Operation, Path, Service};
+    use roce::{Psn, Qpn};
+
+    const PORT: &str = "here";
+
+    fn status() -> ProcessStatus {
+        let pair = serde_json::json!({
+            "qpn": 5, "service": "RC", "state": "ReadyToSend", "peer": { "address": "10.0.0.2", "qpn": 9 }, "algorithm": "",
+            "window": 0, "in_flight": 0, "send_psn": 0, "acknowledged_psn": 0, "outstanding": 0, "receives": 0, "unpolled": 0,
+            "waiting": "idle", "waited": {},
+        });
+        let device = serde_json::json!({
+            "port": PORT, "driver": "", "addresses": [], "now": 0, "counters": {}, "discards": {}, "core": {}, "waited": {},
+            "queue_pairs": [pair],
+        });
+        let process =
+            serde_json::json!({ "format": 2, "version": "", "pid": 1, "command": "", "devices": [device] });
+        serde_json::from_value(process).unwrap()
+    }
+
+    /// A frame from one end of 10.0.0.1 and 10.0.0.x to queue pair `to`, cut to 64 bytes.
+    fn frame(direction: Direction, peer: u8, to: u32) -> (Record, Vec<u8>) {
+        let ends = [1, peer].map(|last| (Mac([2, 0, 0, 0, 0, last]), IpAddr::from([10, 0, 0, last])));
+        let path = if direction == Direction::Out {
+            Path::new(ends[0], ends[1])
+        } else {
+            Path::new(ends[1], ends[0])
+        };
+        let header = Header::Connected {
+            bth: Bth::new(Qpn::new(to), Psn::new(1)),
+            service: Service::Rc,
+            operation: Operation::SendMiddle,
+        };
+        let mut bytes = vec![0; 2048];
+        let length = wire::emit(&path, 0, &header, 1024, &mut bytes).unwrap().seal() as u32;
+        bytes.truncate(64);
+        (Record { time: 0, direction, length, captured: 64, dropped: 0 }, bytes)
+    }
+
+    #[test]
+    fn a_queue_pair_is_known_by_its_number_or_by_its_peers() {
+        let mut filter = Filter::new(0, Some(5), None);
+        filter.learn(&status());
+        let mut takes = |direction, peer, to| {
+            let (record, bytes) = frame(direction, peer, to);
+            filter.takes(PORT, &record, &bytes)
+        };
+        assert!(takes(Direction::In, 2, 5) && takes(Direction::Out, 2, 9));
+        assert!(!takes(Direction::In, 2, 9) && !takes(Direction::Out, 2, 5));
+        assert!(!takes(Direction::Out, 3, 9), "another peer's queue pair of this number");
+    }
+
+    #[test]
+    fn a_peer_is_at_the_other_end_of_either_direction() {
+        let mut filter = Filter::new(0, None, Some([10, 0, 0, 2].into()));
+        for direction in [Direction::In, Direction::Out] {
+            for (peer, taken) in [(2, true), (3, false)] {
+                let (record, bytes) = frame(direction, peer, 7);
+                assert_eq!(filter.takes(PORT, &record, &bytes), taken);
+            }
+        }
+        let (record, bytes) = frame(Direction::In, 2, 7);
+        assert!(!filter.takes(PORT, &record, &bytes[..10]), "no RoCEv2 frame");
+        assert!(Filter::new(0, None, None).takes(PORT, &record, &bytes[..10]));
+    }
+}

@@ -42,6 +42,11 @@ impl Hole {
     pub(super) const fn number(&self) -> u64 {
         self.missing.number
     }
+
+    /// Nothing that left later on its path has arrived, nor was it sent again.
+    const fn is_silent(&self) -> bool {
+        !self.is_overtaken && self.resent.is_none()
+    }
 }
 
 /// What a sender knows of its peer.
@@ -295,7 +300,7 @@ impl Selective {
         if self.due.is_none_or(|due| due > now) {
             return false;
         }
-        let (mut due, mut is_news) = (None, false);
+        let (mut due, mut is_news, mut is_queued) = (None, false, false);
         for at in 0..self.holes.len() {
             let hole = self.holes[at];
             if hole.is_lost {
@@ -303,7 +308,12 @@ impl Selective {
             }
             let hole_due = self.due_of(&hole);
             if hole_due > now {
+                is_queued |= hole.is_silent();
                 due = sooner(due, Some(hole_due));
+                continue;
+            }
+            if is_queued && hole.is_silent() {
+                // Paths may share a queue: as long as one that left before it may come, so may this one.
                 continue;
             }
             self.holes[at].is_lost = true;
@@ -328,6 +338,10 @@ impl Selective {
                 if hole.missing.is_answer && (asked, number) < (resent, hole.number()) =>
             {
                 hole.due.max(came + hole.due.saturating_since(resent))
+            }
+            _ if hole.is_silent() => {
+                let hope = self.spray.as_ref().and_then(|spray| spray.hopes_until(hole.number()));
+                hope.map_or(hole.due, |hope| hole.due.max(hope))
             }
             _ => hole.due,
         }

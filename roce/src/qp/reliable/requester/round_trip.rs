@@ -56,7 +56,12 @@ impl RoundTrip {
 
     /// Returns the longest that a round trip takes as far as the measurements tell.
     pub(super) fn latest(&self) -> Duration {
-        self.smoothed() + (self.smoothed() / 2).max(nanos(self.variation) * 4).max(SLACK)
+        self.smoothed() + self.slack()
+    }
+
+    /// Returns how much longer than usual that is.
+    pub(super) fn slack(&self) -> Duration {
+        (self.smoothed() / 2).max(nanos(self.variation) * 4).max(SLACK)
     }
 
     /// Returns after which time without an answer something is asked for again: two round trips at the least, as RFC 8985 7.2 has it

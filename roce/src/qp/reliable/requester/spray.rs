@@ -35,6 +35,8 @@ struct Way {
     trip: Option<RoundTrip>,
     /// One more than the highest packet that arrived over it.
     top: u64,
+    /// When it last brought a packet that left for the first time.
+    heard: Instant,
     /// The packet that measures it.
     sample: Option<(u64, Instant)>,
     /// It was left until then.
@@ -68,6 +70,7 @@ impl Spray {
         let way = Way {
             trip: None,
             top: 0,
+            heard: Instant::ZERO,
             sample: None,
             left: None,
             strikes: 0,
@@ -185,7 +188,7 @@ impl Spray {
             return;
         }
         let way = &mut self.ways[usize::from(before & WAY)];
-        way.top = way.top.max(number + 1);
+        (way.top, way.heard) = (way.top.max(number + 1), now);
         if way.left.is_some() || way.trial.is_some() {
             (way.left, way.strikes, way.trial) = (None, 0, None);
         }
@@ -232,6 +235,13 @@ impl Spray {
         let others = self.turns(Some(way)).filter_map(|(_, other)| other.trip);
         let shortest = others.map(|trip| trip.shortest()).min()?;
         Some(self.latest(way)?.saturating_sub(shortest))
+    }
+
+    /// Returns until when packet `number` may still come although its time is over: a path keeps its order, so while it brings what
+    /// left before, its queue may only have grown.
+    pub(super) fn hopes_until(&self, number: u64) -> Option<Instant> {
+        let way = self.way(number)?;
+        Some(way.heard + way.trip?.slack())
     }
 
     /// Returns the longest that an answer takes over the paths measured.

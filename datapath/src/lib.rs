@@ -23,3 +23,6 @@ mod prefetch;
 mod shared_memory;
 pub mod siblings;
 pub mod signals;
+mod unix_address;
+
+pub use unix_address::unix_address;

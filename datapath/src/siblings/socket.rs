@@ -2,6 +2,7 @@
 
 use crate::fork::Own;
 use crate::passing;
+use crate::unix_address;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -104,17 +105,9 @@ impl AsRawFd for Socket {
     }
 }
 
-/// The address of an abstract name: it begins with a NUL, and ends without one.
+/// The address of an abstract name.
 fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    // SAFETY: all-zero bytes are an address.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let room = address.sun_path.get_mut(1..=name.len()).ok_or(io::ErrorKind::InvalidInput)?;
-    for (to, from) in room.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    let length = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
-    Ok((address, length as libc::socklen_t))
+    unix_address(format!("\0{name}").as_bytes())
 }
 
 fn owned(fd: RawFd) -> io::Result<Socket> {

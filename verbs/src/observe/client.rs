@@ -1,6 +1,7 @@
 //! The observer's side: lists processes and reads their reports.
 
 use super::{FORMAT, ProcessStatus, folder};
+use datapath::unix_address;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -195,15 +196,7 @@ pub(super) fn make_plain(report: &mut Value) {
 /// # Errors
 /// Returns [`ErrorKind::WouldBlock`] after the timeout, or the system's error.
 fn connect(path: &Path) -> io::Result<UnixStream> {
-    // SAFETY: a structure of zeros is an address.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let path = path.as_os_str().as_bytes();
-    // The last byte stays 0.
-    if path.len() >= address.sun_path.len() {
-        return Err(ErrorKind::InvalidFilename.into());
-    }
-    address.sun_path.iter_mut().zip(path).for_each(|(to, &from)| *to = from as libc::c_char);
+    let (address, length) = unix_address(path.as_os_str().as_bytes())?;
     // SAFETY: no memory is passed.
     let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
     if socket < 0 {
@@ -212,7 +205,6 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     // SAFETY: the descriptor was opened above, and nothing else owns it.
     let stream = unsafe { UnixStream::from_raw_fd(socket) };
     stream.set_write_timeout(Some(PATIENCE))?;
-    let length = size_of_val(&address) as libc::socklen_t;
     // SAFETY: the address is initialized and `length` long.
     match unsafe { libc::connect(socket, (&raw const address).cast(), length) } {
         0 => Ok(stream),

@@ -1,5 +1,6 @@
 //! Unix sockets of whole messages, which may carry descriptors.
 
+use crate::unix_address;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
 use std::mem::zeroed;
@@ -27,33 +28,21 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
-    // SAFETY: all-zero bytes are a legal sockaddr_un.
-    let mut address: libc::sockaddr_un = unsafe { zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let bytes = path.as_os_str().as_encoded_bytes();
-    if bytes.len() >= address.sun_path.len() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "the path is too long for a socket"));
-    }
-    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = *from as libc::c_char;
-    }
-    Ok(address)
+fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    unix_address(path.as_os_str().as_encoded_bytes())
 }
 
-const ADDRESS: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-
 pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let (socket, address) = (socket()?, address(path)?);
-    // SAFETY: the address is readable for its size.
-    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), ADDRESS) })?;
+    let (socket, (address, length)) = (socket()?, address(path)?);
+    // SAFETY: the address is readable for its length.
+    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
     Ok(socket)
 }
 
 pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
-    let (socket, address) = (socket()?, address(path)?);
-    // SAFETY: the address is readable for its size.
-    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), ADDRESS) })?;
+    let (socket, (address, length)) = (socket()?, address(path)?);
+    // SAFETY: the address is readable for its length.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
     // SAFETY: listen takes plain integers.
     check(unsafe { libc::listen(socket.as_raw_fd(), 8) })?;
     Ok(socket)

@@ -1,0 +1,36 @@
+//! Addresses of Unix sockets, for the kinds of sockets and calls that std lacks.
+
+use std::io;
+use std::mem::offset_of;
+
+/// Returns the address of a path, or of an abstract name, which begins with a NUL, and its length in bytes.
+///
+/// # Errors
+/// Returns [`io::ErrorKind::InvalidInput`] if the name is longer than 107 bytes.
+pub fn unix_address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: all-zero bytes are an address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if name.len() >= address.sun_path.len() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name is too long for a socket"));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    // A path ends with a NUL. Every byte of an abstract name counts.
+    let end = usize::from(name.first() != Some(&0));
+    Ok((address, (offset_of!(libc::sockaddr_un, sun_path) + name.len() + end) as libc::socklen_t))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_the_length_that_the_kernel_expects() {
+        assert_eq!(unix_address(b"/run/a").map(|(_, length)| length).unwrap(), 2 + 6 + 1);
+        assert_eq!(unix_address(b"\0name").map(|(_, length)| length).unwrap(), 2 + 5);
+        assert!(unix_address(&[b'a'; 107]).is_ok());
+        assert_eq!(unix_address(&[b'a'; 108]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

@@ -89,7 +89,7 @@ impl Mtu {
     /// All, smallest first.
     pub const ALL: [Self; 5] = [Self::M256, Self::M512, Self::M1024, Self::M2048, Self::M4096];
 
-    /// Returns its code in messages of connection managers and in C: 1 for 256 to 5 for 4,096 bytes (IBA 11.2.4.2).
+    /// Returns its code in messages of connection managers and in C: 1 for 256 to 5 for 4,096 bytes.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8 + 1

@@ -35,7 +35,7 @@ pub(crate) fn say(script: &mut Script, psn: u32, held: u128) -> Result<(), Disca
     say_ahead(script, psn, 0, held)
 }
 
-fn say_ahead(script: &mut Script, psn: u32, ahead: u8, held: u128) -> Result<(), Discard> {
+pub(crate) fn say_ahead(script: &mut Script, psn: u32, ahead: u8, held: u128) -> Result<(), Discard> {
     let bth = script.bth(PSN.wrapping_add(psn));
     script.send_header(&Header::SelectiveAcknowledge { bth, msn: 0, ahead, held }, &[])
 }

@@ -1,8 +1,10 @@
 //! When selective repeat sends something again, and when it waits.
 
 use crate::harness::script::{PSN, Script, ack};
-use crate::harness::{BASE, Options, paced};
-use crate::selective_repeat::{ANSWERED, FULL, TICK, options, pass, post, say, script, sends, write};
+use crate::harness::{BASE, Options, open_window, paced};
+use crate::selective_repeat::{
+    ANSWERED, FULL, TICK, options, pass, post, say, say_ahead, script, sends, write,
+};
 use core::time::Duration;
 use roce::Discard;
 use roce::qp::{Remote, SendRequest};
@@ -34,6 +36,32 @@ fn a_lost_tail_is_asked_for_however_late_the_answer_before_it_came() {
     assert_eq!(sends(&mut script), []);
     pass(&mut script, 2 * TICK);
     assert_eq!(sends(&mut script), [3]);
+}
+
+/// Of 384 packets three are lost, and all answers but the last, which tells of the last 118 packets and names the first that is missing.
+#[test]
+fn what_no_answer_told_of_is_not_sent_again() {
+    let mut script = measured(Script::new(Options { congestion: open_window(), ..options() }));
+    for id in 1..7 {
+        let request = write(&script, id, 64 * 1024);
+        post(&mut script, request);
+    }
+    assert_eq!(sends(&mut script).len(), 384);
+    pass(&mut script, ROUND_TRIP);
+    let told = (1 << 118) - 1;
+    say_ahead(&mut script, 11, 4, told & !(1 << (380 - 11 - 256))).unwrap();
+    pass(&mut script, ROUND_TRIP + TICK);
+    assert_eq!(sends(&mut script), [11, 380]);
+    pass(&mut script, ROUND_TRIP);
+    // Both repetitions came, and the next that is missing is 100.
+    say_ahead(&mut script, 100, 4, (1 << 28) - 1).unwrap();
+    say(&mut script, 100, u128::MAX - 1).unwrap();
+    // The round trip as measured has grown: answers were lost.
+    pass(&mut script, ROUND_TRIP * 3 / 2);
+    assert_eq!(sends(&mut script), [100]);
+    script.send(PSN + 384, ack(7), &[]).unwrap();
+    assert_eq!(script.host.sent().len(), 7);
+    assert_eq!(script.host.endpoint.counters().retransmitted, 3);
 }
 
 /// A packet leaves every 0.8 ms, far less often than a probe is due.

@@ -69,14 +69,12 @@ impl Requester {
             return Ok(progress);
         }
         selective.gives_up();
-        let before = selective.heard().max(number);
         self.take_claim(from, held, context.now);
         progress.rtt = self.take_sample(context.now).or(progress.rtt);
-        let heard = self.selective.as_ref().map_or(before, |selective| selective.heard());
-        if number < heard {
-            self.misses(number, number + 1, context.now);
-        }
-        self.misses(before, heard, context.now);
+        let heard = self.selective.as_ref().map_or(number, |selective| selective.heard());
+        // Of what lies between the two, this answer says nothing: one that did may have been lost.
+        self.misses(number, heard.min(number + 1), context.now);
+        self.misses(from, heard.min(from + u64::from(u128::BITS)), context.now);
         if self.una < number {
             self.answers_missing(number, context.now);
         }

@@ -1,13 +1,14 @@
 //! Spraying: the packets of one queue pair leave over several paths, each of which keeps its order.
 
 use crate::harness::{BASE, Host, Options, Pair, path};
-use cc::{Instant, Rate};
+use cc::{HpccConfig, Instant, Rate};
+use core::num::NonZeroU32;
 use core::time::Duration;
 use roce::qp::{
     AckTimeout, CompletionStatus, Congestion, CongestionAlgorithm, Modify, PathChoice, QpInit, Remote,
     RtsSettings, SendRequest,
 };
-use roce::wire::{Header, Service, parse};
+use roce::wire::{Header, Reverse, Service, parse};
 use roce::{ControlError, Discard, Psn};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -173,12 +174,13 @@ fn answers_leave_a_dark_path_too() {
 
 #[test]
 fn what_cannot_spray_is_refused_by_name() {
-    let refused_as = |service, options: Options, count| {
+    let refused_with = |service, options: Options, count, adjust: fn(&mut Congestion)| {
         let mut host = Host::new(1, &options);
         let init = QpInit { service, ..host.init(&options) };
         host.qpn = host.endpoint.create_qp(Instant::ZERO, init).unwrap();
         host.ready_to_receive(path(1, 2), host.qpn, 0, &options);
-        let congestion = Congestion { paths: spray(count), ..Congestion::new(options.congestion) };
+        let mut congestion = Congestion { paths: spray(count), ..Congestion::new(options.congestion) };
+        adjust(&mut congestion);
         let settings = RtsSettings {
             send_psn: Psn::new(0),
             ack_timeout: AckTimeout::new(14),
@@ -190,6 +192,7 @@ fn what_cannot_spray_is_refused_by_name() {
         let qpn = host.qpn;
         host.endpoint.modify_qp(Instant::ZERO, qpn, Modify::ReadyToSend(settings))
     };
+    let refused_as = |service, options, count| refused_with(service, options, count, |_| ());
     let refused = |options, count| refused_as(Service::Rc, options, count);
     let reason = |outcome| match outcome {
         Err(ControlError::Spray { reason, .. }) => reason,
@@ -203,4 +206,19 @@ fn what_cannot_spray_is_refused_by_name() {
     let unreliable = Options { selective_repeat: false, ..options() };
     assert!(reason(refused_as(Service::Uc, unreliable, 4)).contains("leave spray out for UC and UD"));
     assert_eq!(refused(options(), 8), Ok(()));
+    let hpcc = || HpccConfig::new(Rate::from_gbps(10), 4 * DELAY, NonZeroU32::MIN);
+    let told = |adjust: fn(&mut Congestion)| {
+        let options = Options { congestion: CongestionAlgorithm::Hpcc(hpcc()), ..options() };
+        refused_with(Service::Rc, options, 4, adjust)
+    };
+    let receiver = Options { congestion: CongestionAlgorithm::HpccReceiver(hpcc()), ..options() };
+    assert!(reason(refused(receiver, 4)).contains("the receiver computes"));
+    assert!(reason(told(|with| with.reverse = Reverse::Window)).contains("the receiver computes"));
+    assert!(
+        reason(told(|with| with.in_band = Some(NonZeroU32::MIN))).contains("choose Reverse::Notification")
+    );
+    let notified = told(|with| {
+        (with.in_band, with.reverse) = (Some(NonZeroU32::MIN), Reverse::Notification);
+    });
+    assert_eq!(notified, Ok(()));
 }

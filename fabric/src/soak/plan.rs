@@ -235,6 +235,10 @@ impl Talk {
         if talk.selective_repeat && talk.seed & 1 == 1 && !windows {
             let (count, interval) = (2 + (talk.seed >> 1) as u8 % 7, Duration::from_nanos(8 * delay));
             talk.congestion.paths = Some(PathChoice { count, interval, spray: true });
+            if talk.congestion.in_band.is_some() {
+                // What acknowledgements bring would be another path's.
+                talk.congestion.reverse = Reverse::Notification;
+            }
         }
         talk
     }

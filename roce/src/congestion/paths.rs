@@ -24,25 +24,6 @@ pub struct PathChoice {
 impl PathChoice {
     /// The most paths of one queue pair.
     pub const MOST: u8 = 8;
-
-    /// Checks whether a queue pair can spray, if this asks for it. Otherwise returns why not, and the remedy.
-    pub(crate) const fn check_spray(
-        &self,
-        is_reliable: bool,
-        is_selective: bool,
-    ) -> Result<(), &'static str> {
-        if !self.spray {
-            Ok(())
-        } else if self.count < 2 || self.count > Self::MOST {
-            Err("the number of paths is not 2 to 8; choose one of these")
-        } else if !is_reliable {
-            Err("only reliable connections can spray; leave spray out for UC and UD")
-        } else if !is_selective {
-            Err("the peer has not agreed on selective repeat; turn it on at both ends, or leave spray out")
-        } else {
-            Ok(())
-        }
-    }
 }
 
 /// The path elsewhere must be less loaded by this share of a link, with our own load on it.

@@ -111,6 +111,30 @@ impl Congestion {
         Self { algorithm: self.algorithm.at_line_rate(rate), upgrade, unknown, ..self }
     }
 
+    /// Checks whether a queue pair can spray, if these settings ask for it. Otherwise returns why not, and the remedy.
+    pub(crate) fn check_spray(&self, is_reliable: bool, is_selective: bool) -> Result<(), &'static str> {
+        let Some(PathChoice { count, spray: true, .. }) = self.paths else { return Ok(()) };
+        let algorithms = [Some(self.algorithm), self.upgrade.map(|upgrade| upgrade.to)];
+        let by_receiver = |one: &CongestionAlgorithm| matches!(one, CongestionAlgorithm::HpccReceiver(_));
+        if !(2..=PathChoice::MOST).contains(&count) {
+            Err("the number of paths is not 2 to 8; choose one of these")
+        } else if !is_reliable {
+            Err("only reliable connections can spray; leave spray out for UC and UD")
+        } else if !is_selective {
+            Err("the peer has not agreed on selective repeat; turn it on at both ends, or leave spray out")
+        } else if self.reverse == Reverse::Window || algorithms.iter().flatten().any(by_receiver) {
+            Err(
+                "a window that the receiver computes is that of one path; choose an algorithm that the sender computes, as Hpcc",
+            )
+        } else if self.in_band.is_some() && self.reverse != Reverse::Notification {
+            Err(
+                "acknowledgements credit telemetry in data to the wrong path; choose Reverse::Notification, or probes without in_band",
+            )
+        } else {
+            Ok(())
+        }
+    }
+
     /// The same for a service without acknowledgements, behind which feedback on telemetry in data would come: probes tell all.
     pub(crate) fn for_unacknowledged_data(&self) -> Self {
         let base_rtt = self.algorithm.as_hpcc().map(|hpcc| hpcc.base_rtt);

@@ -211,10 +211,8 @@ impl QueuePair {
         let path = connection.as_ref().map(|connection| connection.path);
         let is_connected = matches!(self.transport, Transport::Reliable(_));
         let is_selective = connection.as_ref().is_some_and(|connection| connection.selective_repeat);
-        if let Some(paths) = settings.paths {
-            let allowed = paths.check_spray(is_connected, is_selective);
-            allowed.map_err(|reason| ControlError::Spray { qpn: identity.qpn, reason })?;
-        }
+        let allowed = settings.check_spray(is_connected, is_selective);
+        allowed.map_err(|reason| ControlError::Spray { qpn: identity.qpn, reason })?;
         let settings = match self.transport {
             Transport::Reliable(_) => settings,
             Transport::Unreliable(_) => &settings.for_unacknowledged_data(),

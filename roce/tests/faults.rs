@@ -206,8 +206,12 @@ fn faults_reach_every_kind_of_recovery() {
             reached.iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
         }
     }
-    // Most of what is lost is found before the timeout.
-    assert!(reached.iter().all(|&count| count > 5), "{reached:?}");
+    // Half of what was measured in 2026-11. Most of what is lost is found before the timeout: there are 41 of these.
+    let least = [2800, 20, 320, 300, 650, 2100, 75];
+    assert!(
+        reached.iter().zip(least).all(|(count, least)| *count >= least),
+        "{reached:?}, at least {least:?}"
+    );
 }
 
 /// A window of one packet, and the acknowledgement of a packet that was already sent again, and lost.

@@ -401,7 +401,7 @@ fn a_peer_that_answers_nothing_but_the_past_is_given_up() {
         assert_ne!(script.send(PSN, only, &[1; 10]), Ok(()));
     }
     // A round trip was measured: what is silent for longer is asked more often than retries are spent.
-    assert!(asked > 3, "asked {asked} times");
+    assert!((4..=6).contains(&asked), "asked {asked} times");
     assert_eq!(script.host.endpoint.counters().timeouts, 3, "each retry was spent");
     let ends: Vec<_> = script.host.sent().iter().map(|completion| completion.status).collect();
     assert_eq!(ends, [CompletionStatus::Success, CompletionStatus::RetryExceeded]);

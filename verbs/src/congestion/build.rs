@@ -45,7 +45,8 @@ impl CongestionChoice {
         };
         if self.takes_telemetry() {
             let is_auto = self.cc == Some(CcName::Auto);
-            let usual = if is_auto { TelemetryMode::AUTO } else { TelemetryMode::Probe };
+            // Sprayed data can't bring what acknowledgements answer.
+            let usual = if is_auto && !self.spray { TelemetryMode::AUTO } else { TelemetryMode::Probe };
             let mode = self.telemetry.unwrap_or(usual);
             if let TelemetryMode::InBand(every) = mode {
                 congestion.in_band = Some(every);
@@ -373,6 +374,8 @@ mod tests {
             CongestionChoice { feedback: Some(Reverse::Notification), ..in_band }.build().is_ok(),
             "notifications leave by themselves"
         );
+        let auto = CongestionChoice { paths: Some(4), spray: true, ..choice(CcName::Auto) }.build().unwrap();
+        assert!(auto.in_band.is_none() && auto.probe_interval.is_some(), "{auto:?}");
         let windows = CongestionChoice { paths: None, spray: true, ..choice(CcName::HpccRx) };
         assert!(windows.build().unwrap_err().as_flags().starts_with("--spray: --cc hpcc-rx"));
     }

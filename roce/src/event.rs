@@ -1,9 +1,8 @@
 //! What no completion tells: asynchronous events (IBA 11.6.3).
 
-use crate::qp::CompletionStatus;
-use crate::wire::NakCode;
-use crate::{CqId, Psn, Qpn, SrqId};
+use crate::{CqId, QpFailure, Qpn, SrqId, Unreachable};
 use alloc::collections::VecDeque;
+use cc::Instant;
 use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -19,6 +18,8 @@ pub enum Event {
     LastReceive(Qpn),
     /// The queue pair went to ERR, and nobody here had asked for it.
     QpFailed(QpFailure),
+    /// A send request of an unreliable queue pair failed, which went to SQE: IBA has only the completion for it.
+    SendQueueFailed(QpFailure),
     /// Fewer requests wait than the limit that was armed.
     SharedReceivesLow(SrqId),
     /// Completions were lost; the queue pairs that it serves failed.
@@ -33,62 +34,8 @@ impl Event {
             Self::CommunicationEstablished(qpn) | Self::SendQueueDrained(qpn) | Self::LastReceive(qpn) => {
                 Some(*qpn)
             }
-            Self::QpFailed(failure) => Some(failure.qpn),
+            Self::QpFailed(failure) | Self::SendQueueFailed(failure) => Some(failure.qpn),
             Self::SharedReceivesLow(_) | Self::CqOverflowed(_) => None,
-        }
-    }
-}
-
-/// How a queue pair ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpFailure {
-    /// Its number.
-    pub qpn: Qpn,
-    /// Why.
-    pub cause: FailureCause,
-    /// Whom it was connected to; `None` for datagrams.
-    pub peer: Option<(IpAddr, Qpn)>,
-    /// The last PSN that the peer acknowledged: one before the first, where it acknowledged nothing.
-    pub acknowledged: Psn,
-    /// The PSN that would have been sent next for the first time.
-    pub send: Psn,
-    /// The PSN that was expected from the peer.
-    pub expected: Psn,
-}
-
-/// One line for a log: who, with whom, how far both had come, and why.
-impl fmt::Display for QpFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "QP {} failed", self.qpn)?;
-        if let Some((address, qpn)) = self.peer {
-            write!(f, ", peer {address} QP {qpn}")?;
-        }
-        let Self { acknowledged, send, expected, cause, .. } = self;
-        write!(f, ", last ACK {acknowledged}, next PSN {send}, expected PSN {expected}: {cause}")
-    }
-}
-
-/// Why a queue pair went to ERR.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailureCause {
-    /// The oldest send request ended so.
-    Request(CompletionStatus),
-    /// The peer's request was refused so.
-    Refused(NakCode),
-    /// A message that came could not be placed, on a service that refuses nothing, or took back what is no window of this
-    /// queue pair.
-    Receive(CompletionStatus),
-    /// A completion queue of it overflowed (IBA 10.2.6).
-    CompletionQueue,
-}
-
-impl fmt::Display for FailureCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Request(status) => write!(f, "its oldest request: {status}"),
-            Self::Refused(code) => write!(f, "the peer's request was refused, {code}"),
-            Self::Receive(status) => write!(f, "a message that came: {status}"),
-            Self::CompletionQueue => f.write_str("its completion queue overflowed"),
         }
     }
 }
@@ -144,13 +91,21 @@ pub(crate) struct Events {
     lost: u64,
     doubted: VecDeque<IpAddr>,
     changes: VecDeque<CongestionChange>,
+    /// What ICMP said of packets to a peer, and when.
+    unreachable: VecDeque<(IpAddr, Instant, Unreachable)>,
 }
 
 impl Default for Events {
     /// Room for all changes: while packets come and go, nothing is allocated.
     fn default() -> Self {
         let changes = VecDeque::with_capacity(Self::CHANGES);
-        Self { queue: VecDeque::new(), lost: 0, doubted: VecDeque::new(), changes }
+        Self {
+            queue: VecDeque::new(),
+            lost: 0,
+            doubted: VecDeque::new(),
+            changes,
+            unreachable: VecDeque::new(),
+        }
     }
 }
 
@@ -161,6 +116,8 @@ impl Events {
     const DOUBTS: usize = 64;
     /// Changes that wait to be told: beyond that the oldest is dropped.
     const CHANGES: usize = 64;
+    /// Peers of which it is known what ICMP said last: beyond that the oldest is forgotten.
+    const UNREACHABLE: usize = 16;
 
     pub(crate) fn push(&mut self, event: Event) {
         if self.queue.len() < Self::LIMIT {
@@ -207,6 +164,22 @@ impl Events {
 
     pub(crate) fn pop_change(&mut self) -> Option<CongestionChange> {
         self.changes.pop_front()
+    }
+
+    /// ICMP says why packets for `peer` do not arrive.
+    #[cold]
+    pub(crate) fn note_unreachable(&mut self, now: Instant, peer: IpAddr, what: Unreachable) {
+        self.unreachable.retain(|&(address, ..)| address != peer);
+        if self.unreachable.len() == Self::UNREACHABLE {
+            self.unreachable.pop_front();
+        }
+        self.unreachable.push_back((peer, now, what));
+    }
+
+    /// Returns what ICMP said last of packets for `peer`, and when.
+    pub(crate) fn unreachable(&self, peer: IpAddr) -> Option<(Instant, Unreachable)> {
+        let found = self.unreachable.iter().find(|&&(address, ..)| address == peer);
+        found.map(|&(_, at, what)| (at, what))
     }
 
     pub(crate) const fn lost(&self) -> u64 {

@@ -15,6 +15,7 @@ mod counters;
 mod cq;
 mod endpoint;
 mod event;
+mod failure;
 mod memory;
 mod psn;
 pub mod qp;
@@ -26,7 +27,8 @@ mod xrc;
 pub use address::AddressId;
 pub use counters::{Counters, Discard};
 pub use endpoint::{ControlError, CqId, Endpoint, EndpointConfig, Observation, Outbox, PdId, QPN_REST};
-pub use event::{CongestionChange, CongestionNews, Event, FailureCause, QpFailure};
+pub use event::{CongestionChange, CongestionNews, Event};
+pub use failure::{FailureCause, FailureReason, QpFailure, Unreachable};
 pub use memory::{
     Access, AccessError, BindError, Binding, Lkey, Memory, Qpn, Region, RegionTable, Rkey, Slice, SrqNumber,
     WindowKind,

@@ -6,7 +6,7 @@ use cc::Instant;
 use core::time::Duration;
 use roce::qp::{CompletionStatus, Modify, QpInit, RecvRequest, Remote, SendRequest, State};
 use roce::wire::{NakCode, Operation};
-use roce::{Discard, Event, FailureCause, Psn, QpFailure, Qpn, Rkey, SrqInit};
+use roce::{Discard, Event, FailureCause, FailureReason, Psn, QpFailure, Qpn, Rkey, SrqInit};
 
 /// Ack timeout code 5, with what a timer may be late.
 const TIMEOUT: Duration = Duration::from_nanos((4096 << 5) + 1000);
@@ -89,14 +89,17 @@ fn a_peer_that_dies_leaves_a_line_for_the_log() {
         acknowledged: Psn::new(PSN),
         send: Psn::new(PSN + 2),
         expected: Psn::new(PSN),
+        reason: FailureReason::WentDark,
+        retries: 2,
     };
     assert_eq!(events(&mut script.host), [Event::QpFailed(failure)]);
     let (address, peer) = failure.peer.unwrap();
     assert_eq!(
         failure.to_string(),
         format!(
-            "QP {qpn} failed, peer {address} QP {peer}, last ACK {PSN}, next PSN {}, expected PSN {PSN}: its oldest \
-             request: transport retry counter exceeded: the peer does not answer",
+            "QP {qpn} failed, peer {address} QP {peer}, last ACK {PSN}, next PSN {}, expected PSN {PSN}, retries 2: \
+             its oldest request: transport retry counter exceeded: the peer does not answer; likely reason: the peer \
+             answered before, and then went silent; check that the peer still runs, and the links on the way to it",
             PSN + 2
         )
     );
@@ -112,7 +115,7 @@ fn a_request_that_is_refused_is_told_of() {
     assert_eq!(script.send(PSN, Operation::WriteOnly(reth, None), &[1; 10]), Err(Discard::RemoteKey));
     let told = events(&mut script.host);
     let [Event::QpFailed(QpFailure { cause, expected, .. })] = told[..] else { panic!("{told:?}") };
-    assert_eq!(cause, FailureCause::Refused(NakCode::RemoteAccessError));
+    assert_eq!(cause, FailureCause::Refused(NakCode::RemoteAccessError, Discard::RemoteKey));
     assert_eq!(expected, Psn::new(PSN));
 }
 

@@ -15,6 +15,7 @@ mod control;
 mod direct;
 mod dying_peers;
 mod events;
+mod failures;
 mod faults;
 mod formats;
 mod harness;

@@ -119,6 +119,6 @@ pub use roce::qp::{
 pub use roce::wire::format::{Numbers, NumbersError};
 pub use roce::wire::{Feth, Format, Mac, Mtu, NakCode, Path, RnrTimer, Service, Vlan};
 pub use roce::{
-    Access, AddressId, BindError, Binding, ControlError, Counters, CqId, Discard, Event, FailureCause, Lkey,
-    Psn, QpFailure, Qpn, Rkey, SrqId, SrqNumber, SrqReport, WindowKind,
+    Access, AddressId, BindError, Binding, ControlError, Counters, CqId, Discard, Event, FailureCause,
+    FailureReason, Lkey, Psn, QpFailure, Qpn, Rkey, SrqId, SrqNumber, SrqReport, Unreachable, WindowKind,
 };

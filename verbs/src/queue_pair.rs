@@ -13,7 +13,7 @@ use roce::qp::{
     Capabilities, Congestion, Modify, PostError, QpInit, QpReport, RecvRequest, SendRequest, State,
 };
 use roce::wire::Service;
-use roce::{PdId, Psn, Qpn};
+use roce::{PdId, Psn, QpFailure, Qpn};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -406,6 +406,15 @@ impl QueuePair {
         let qpn = self.qpn();
         let report = self.device.engine.call(move |station, _| station.endpoint.report(qpn))?;
         report.ok_or(Error::Control(roce::ControlError::NoQp(qpn)))
+    }
+
+    /// Returns how it failed, with the likely reason: the peer, the PSNs and the retries. `None` if it has not failed, or the program
+    /// moved it to the error state.
+    ///
+    /// # Errors
+    /// Returns an error if the core has stopped.
+    pub fn failure(&self) -> Result<Option<QpFailure>, Error> {
+        Ok(self.query()?.failure)
     }
 
     /// Moves it to the error state, which flushes all outstanding requests.

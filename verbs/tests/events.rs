@@ -30,6 +30,8 @@ fn a_peer_that_is_gone_is_told_of_with_how_far_it_came() {
     assert_eq!((failure.qpn, failure.peer), (a.qp.qpn(), Some((peer.ip, peer.qpn))));
     assert_eq!((failure.acknowledged.next(), failure.send), (first, first.next()));
     assert_eq!(failure.cause, FailureCause::Request(CompletionStatus::RetryExceeded));
+    assert_eq!((failure.reason, failure.retries), (FailureReason::NeverAnswered, 2));
+    assert_eq!(a.qp.failure().unwrap(), Some(failure));
     assert_eq!((events.take(), deaf.take()), (None, None));
 }
 
@@ -51,6 +53,7 @@ fn a_queue_that_overflows_is_told_of_before_the_queue_pairs_it_fails() {
     assert_eq!(heard[0], Event::CqOverflowed(a.send_cq.id()));
     let Event::QpFailed(failure) = heard[1] else { panic!("{heard:?}") };
     assert_eq!((failure.qpn, failure.cause), (a.qp.qpn(), FailureCause::CompletionQueue));
+    assert_eq!(failure.reason, FailureReason::CompletionQueue);
 }
 
 #[test]

@@ -155,7 +155,9 @@ impl Subscribers {
     /// Informs all receivers, and logs failures.
     pub(super) fn tell(&self, port: &str, event: AsyncEvent) {
         match event {
-            AsyncEvent::Transport(Event::QpFailed(failure)) => tracing::warn!("{port}: {failure}"),
+            AsyncEvent::Transport(Event::QpFailed(failure) | Event::SendQueueFailed(failure)) => {
+                tracing::warn!("{port}: {failure}");
+            }
             AsyncEvent::Transport(Event::CqOverflowed(cq)) => {
                 tracing::warn!("{port}: CQ {} overflowed, its queue pairs failed", cq.0);
             }

@@ -4,7 +4,7 @@ use super::Endpoint;
 use super::burst::{Outbox, Single};
 use crate::qp::{Sent, Waiting};
 use crate::wheel::sooner;
-use crate::wire::{Header, Plain};
+use crate::wire::{Header, Plain, unreachable};
 use crate::{Discard, Memory};
 use cc::Instant;
 use core::time::Duration;
@@ -19,7 +19,7 @@ impl Endpoint {
     /// Why it was dropped, or refused; it is counted here.
     pub fn on_frame<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         self.commons.counters.rx_frames += 1;
-        self.take_in(now, memory, frame).inspect_err(|&discard| self.commons.counters.discard(discard))
+        self.take_in(now, memory, frame).inspect_err(|&discard| self.note_discard(now, frame, discard))
     }
 
     fn take_in<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
@@ -34,6 +34,17 @@ impl Endpoint {
             return taken;
         }
         self.take_any(now, memory, frame)
+    }
+
+    /// Counts a frame that was dropped. One that is no RoCEv2 may be ICMP about one that was.
+    fn note_discard(&mut self, now: Instant, frame: &[u8], discard: Discard) {
+        self.commons.counters.discard(discard);
+        if discard == Discard::NotRoce
+            && let Some((peer, what)) = unreachable(frame)
+            && self.peers.has(peer)
+        {
+            self.commons.events.note_unreachable(now, peer, what);
+        }
     }
 
     /// Takes in a frame of any kind.

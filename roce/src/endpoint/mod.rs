@@ -12,7 +12,7 @@ mod redirect;
 mod table;
 mod xrc;
 
-use crate::event::{Event, FailureCause};
+use crate::event::Event;
 use crate::memory::KeySpace;
 use crate::qp::{
     Capabilities, Completion, CompletionStatus, Context, Identity, Modify, QpInit, QpReport, QueuePair,
@@ -20,7 +20,8 @@ use crate::qp::{
 };
 use crate::wire::{Numbers, Service};
 use crate::{
-    Access, Counters, Lkey, Qpn, Region, Rkey, SrqId, SrqInit, SrqReport, TimingWheel, WindowKind, XrcdId,
+    Access, Counters, FailureCause, Lkey, Qpn, Region, Rkey, SrqId, SrqInit, SrqReport, TimingWheel,
+    WindowKind, XrcdId,
 };
 use alloc::collections::VecDeque;
 pub use burst::Outbox;

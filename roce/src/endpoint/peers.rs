@@ -93,6 +93,12 @@ impl Peers {
         Some(sender)
     }
 
+    /// Returns whether something sends packets to `address`.
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        let least = (address, Mac([0; 6]), Sender::FIRST);
+        self.senders.range(least..).next().is_some_and(|&(found, ..)| found == address)
+    }
+
     /// The place of a queue pair that acts on direct responses about packets to queue pair `destination` at `address`.
     pub(super) fn hearer(&self, address: IpAddr, destination: Qpn) -> Option<u32> {
         let name = (address, destination.get());

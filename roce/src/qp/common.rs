@@ -1,10 +1,13 @@
 //! What queue pairs of every service have: identity, state, peer, congestion control.
 
 use super::alarms::{self, Alarms};
-use super::{Context, Identity, RtrSettings, State};
+use super::{CompletionStatus, Context, Identity, RtrSettings, State};
 use crate::congestion::CongestionControl;
 use crate::wire::{Bth, Frame, Mac, Path, Plain, Service, Template};
-use crate::{Access, CongestionChange, ControlError, Discard, FailureCause, Psn, QpFailure, Qpn};
+use crate::{
+    Access, CongestionChange, ControlError, Discard, Event, FailureCause, FailureReason, Psn, QpFailure, Qpn,
+};
+use alloc::boxed::Box;
 use core::net::IpAddr;
 
 /// Where the peer is, from RTR on.
@@ -81,6 +84,8 @@ pub(crate) struct Common {
     pub(super) connection: Option<Connection>,
     pub(super) congestion: CongestionControl,
     pub(super) alarms: Alarms,
+    /// How it went to ERR or SQE, unless the program asked for it.
+    pub(super) failure: Option<Box<QpFailure>>,
     /// The IPv4 identification of the next packet.
     pub(super) identification: u16,
 }
@@ -95,6 +100,7 @@ impl Common {
             connection: None,
             congestion: CongestionControl::new(),
             alarms: Alarms::default(),
+            failure: None,
             identification: 0,
         }
     }
@@ -210,16 +216,40 @@ impl Common {
     }
 
     /// Goes to ERR. Without a cause the program asked for it.
-    pub(super) fn enter_error(&mut self, cause: Option<FailureCause>, ends: Ends, context: &mut Context<'_>) {
+    pub(super) fn enter_error(
+        &mut self,
+        why: Option<(FailureCause, FailureReason)>,
+        ends: Ends,
+        context: &mut Context<'_>,
+    ) {
         if self.state != State::Error {
-            let Ends { acknowledged, send, expected } = ends;
-            let peer =
-                self.connection.map(|connection| (connection.path.destination, connection.destination));
-            let qpn = self.identity.qpn;
-            let failure = cause.map(|cause| QpFailure { qpn, cause, peer, acknowledged, send, expected });
+            let failure = why.map(|why| self.record(why, ends));
             alarms::on_error(failure, &self.identity, context);
         }
         self.state = State::Error;
+    }
+
+    /// Goes to SQE.
+    pub(super) fn enter_send_error(
+        &mut self,
+        status: CompletionStatus,
+        ends: Ends,
+        context: &mut Context<'_>,
+    ) {
+        let cause = FailureCause::Request(status);
+        let failure = self.record((cause, cause.reason()), ends);
+        context.events.push(Event::SendQueueFailed(failure));
+        self.state = State::SendQueueError;
+    }
+
+    /// Keeps how it failed, for those that ask later.
+    fn record(&mut self, (cause, reason): (FailureCause, FailureReason), ends: Ends) -> QpFailure {
+        let Ends { acknowledged, send, expected, retries } = ends;
+        let peer = self.connection.map(|connection| (connection.path.destination, connection.destination));
+        let qpn = self.identity.qpn;
+        let failure = QpFailure { qpn, cause, reason, peer, acknowledged, send, expected, retries };
+        self.failure = Some(Box::new(failure));
+        failure
     }
 }
 
@@ -232,4 +262,6 @@ pub(super) struct Ends {
     pub(super) send: Psn,
     /// The next PSN expected.
     pub(super) expected: Psn,
+    /// Retries since the last acknowledgement.
+    pub(super) retries: u8,
 }

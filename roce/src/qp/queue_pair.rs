@@ -44,7 +44,7 @@ enum Transport {
 }
 
 /// An idle queue pair takes little: a host has many.
-const _: () = assert!(size_of::<QueuePair>() <= 1560);
+const _: () = assert!(size_of::<QueuePair>() <= 1576);
 
 macro_rules! either {
     ($transport:expr, $part:ident => $call:expr) => {
@@ -91,6 +91,7 @@ impl QueuePair {
             round_trip: self.common.congestion.round_trip(),
             send_psn: ends.send,
             expected_psn: ends.expected,
+            failure: self.common.failure.as_deref().copied(),
             ..QpReport::new(self.common.state, self.common.congestion.algorithm())
         }
     }
@@ -143,6 +144,7 @@ impl QueuePair {
             }
             (State::SendQueueDrained | State::SendQueueError, Modify::Resume, _) => {
                 common.state = State::ReadyToSend;
+                common.failure = None;
             }
             (_, Modify::Change(changes), _) => self.change(&changes)?,
             (

@@ -65,6 +65,13 @@ impl SendQueue {
         front.iter().chain(back)
     }
 
+    /// Returns the requests that were forgotten and whose place was not used again, in no order.
+    pub(super) fn forgotten(&self) -> impl Iterator<Item = &Wqe> {
+        let (first, len, places) = (self.first as usize, self.len(), self.places.len());
+        let is_free = move |place: usize| (place + places - first) % places.max(1) >= len;
+        self.places.iter().enumerate().filter(move |&(place, _)| is_free(place)).map(|(_, wqe)| wqe)
+    }
+
     /// Returns how many requests, of which the oldest satisfy `is_before` and the others don't, satisfy it.
     pub(super) fn partition_point(&self, is_before: impl Fn(&Wqe) -> bool) -> usize {
         let (front, back) = self.parts();

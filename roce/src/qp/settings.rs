@@ -3,7 +3,7 @@
 use super::Changes;
 use crate::congestion::Congestion;
 use crate::wire::{Mtu, Path, RnrTimer, Service};
-use crate::{Access, CqId, PdId, Psn, Qpn, SrqId};
+use crate::{Access, CqId, PdId, Psn, QpFailure, Qpn, SrqId};
 use cc::{Algorithm, CongestionController, Hpcc, Rate};
 use core::time::Duration;
 
@@ -246,6 +246,8 @@ pub struct QpReport {
     pub send_psn: Psn,
     /// The next PSN expected.
     pub expected_psn: Psn,
+    /// How it went to ERR or SQE; `None` in other states, and if the program moved it there.
+    pub failure: Option<QpFailure>,
 }
 
 impl QpReport {
@@ -264,6 +266,7 @@ impl QpReport {
             acknowledged_psn: Psn::new(0),
             send_psn: Psn::new(0),
             expected_psn: Psn::new(0),
+            failure: None,
         }
     }
 }

@@ -9,6 +9,7 @@ mod feedback;
 pub mod format;
 mod frame;
 mod header;
+mod icmp;
 mod icrc;
 mod inband;
 #[cfg(test)]
@@ -36,6 +37,7 @@ pub use header::{
     Aeth, AtomicEth, Bth, CompareSwap, FetchAdd, Feth, Header, Immediate, NakCode, Operation, Reth, RnrTimer,
     SendTail, Service, Syndrome,
 };
+pub(crate) use icmp::unreachable;
 pub use inband::{IN_BAND_ROOM, InBand};
 pub use opcode::{Opcode, Shape};
 pub use path::{Mac, Mtu, Path, Vlan};

@@ -48,9 +48,11 @@ impl AsyncEvents {
     pub(crate) fn new(device: &Device) -> Result<Self, Errno> {
         let owners = Arc::new(Owners::default());
         let ours = owners.clone();
-        let events = device.events_where(move |event| match object(event) {
-            Some(object) => ours.lock().contains_key(&object),
-            None => true,
+        let events = device.events_where(move |event| match (event, object(event)) {
+            // The interface has no such event: the completion reports it.
+            (AsyncEvent::Transport(Event::SendQueueFailed(_)), _) => false,
+            (_, Some(object)) => ours.lock().contains_key(&object),
+            (_, None) => true,
         })?;
         Ok(Self { events, owners })
     }
@@ -115,7 +117,7 @@ fn object(event: &AsyncEvent) -> Option<Object> {
             Event::CommunicationEstablished(qpn) | Event::SendQueueDrained(qpn) | Event::LastReceive(qpn) => {
                 Some(Object::Qp(qpn))
             }
-            Event::QpFailed(failure) => Some(Object::Qp(failure.qpn)),
+            Event::QpFailed(failure) | Event::SendQueueFailed(failure) => Some(Object::Qp(failure.qpn)),
             Event::SharedReceivesLow(srq) => Some(Object::Srq(srq)),
             Event::CqOverflowed(cq) => Some(Object::Cq(cq)),
         },
@@ -134,9 +136,9 @@ fn kind(event: &AsyncEvent) -> ibv_event_type {
             Event::LastReceive(_) => IBV_EVENT_QP_LAST_WQE_REACHED,
             Event::SharedReceivesLow(_) => IBV_EVENT_SRQ_LIMIT_REACHED,
             Event::CqOverflowed(_) => IBV_EVENT_CQ_ERR,
-            Event::QpFailed(failure) => match failure.cause {
-                FailureCause::Refused(verbs::NakCode::RemoteAccessError) => IBV_EVENT_QP_ACCESS_ERR,
-                FailureCause::Refused(_) => IBV_EVENT_QP_REQ_ERR,
+            Event::QpFailed(failure) | Event::SendQueueFailed(failure) => match failure.cause {
+                FailureCause::Refused(verbs::NakCode::RemoteAccessError, _) => IBV_EVENT_QP_ACCESS_ERR,
+                FailureCause::Refused(..) => IBV_EVENT_QP_REQ_ERR,
                 FailureCause::Request(_) | FailureCause::Receive(_) | FailureCause::CompletionQueue => {
                     IBV_EVENT_QP_FATAL
                 }

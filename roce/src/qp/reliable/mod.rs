@@ -15,7 +15,7 @@ use super::{
 use crate::congestion::{InFlight, Progress, Sequence, Transport};
 use crate::wheel::sooner;
 use crate::wire::{Bth, Frame, Header, Operation};
-use crate::{CqId, Discard, FailureCause, Memory, SrqNumber};
+use crate::{CqId, Discard, FailureCause, FailureReason, Memory, SrqNumber};
 use cc::Instant;
 use requester::{Requester, Trouble};
 use responder::{Arrival, Refusal, Responder, Rights};
@@ -59,6 +59,7 @@ impl Reliable {
             acknowledged: self.requester.acknowledged_psn(),
             send: self.requester.send_psn(),
             expected: self.responder.expected_psn(),
+            retries: self.requester.retries(),
         }
     }
 
@@ -95,13 +96,28 @@ impl Reliable {
         receive: CompletionStatus,
         context: &mut Context<'_>,
     ) {
-        common.enter_error(cause, self.ends(), context);
+        let why = cause.map(|cause| (cause, self.reason(cause, common, context)));
+        common.enter_error(why, self.ends(), context);
         let send = match cause {
             Some(FailureCause::Request(status)) => status,
             _ => CompletionStatus::Flushed,
         };
         self.flush_sends(common, send, context);
         self.flush_receives(common, receive, context);
+    }
+
+    /// Returns the likely reason of a failure. The send queue is as it was.
+    fn reason(&self, cause: FailureCause, common: &Common, context: &Context<'_>) -> FailureReason {
+        match cause {
+            FailureCause::Request(CompletionStatus::RetryExceeded) => {
+                let peer = common.connection.map(|connection| connection.path.destination);
+                let heard = peer.and_then(|peer| context.events.unreachable(peer));
+                let expected = [self.responder.first(), self.responder.expected_psn()];
+                self.requester.why_unanswered(context.now, heard, expected)
+            }
+            FailureCause::Request(CompletionStatus::RemoteAccess) => self.requester.why_refused(),
+            _ => cause.reason(),
+        }
     }
 
     /// The oldest send request fails, and the queue pair with it.
@@ -317,7 +333,7 @@ impl Reliable {
             }
             Refusal::Fatal { code, discard, receive } => {
                 self.responder.refuse(code);
-                self.fail(common, Some(FailureCause::Refused(code)), receive, context);
+                self.fail(common, Some(FailureCause::Refused(code, discard)), receive, context);
                 discard
             }
         }
@@ -376,7 +392,10 @@ impl Reliable {
                 self.on_progress(common, progress, bth.congestion & Bth::BECN != 0, context.now);
                 Ok(())
             }
-            Err(Trouble::Discard(discard)) => Err(discard),
+            Err(Trouble::Discard(discard)) => {
+                self.requester.note_stale();
+                Err(discard)
+            }
             Err(Trouble::Fail(status)) => {
                 self.fail_request(common, status, context);
                 match status {
@@ -409,6 +428,7 @@ impl Reliable {
             Ok(progress) => {
                 if progress.lost && self.requester.is_unanswered() {
                     common.doubt_path(context);
+                    self.requester.note_silence(self.responder.expected_psn());
                 }
                 self.on_progress(common, progress, false, context.now);
             }

@@ -6,7 +6,7 @@ use super::Reliable;
 use super::responder::Answered;
 use crate::congestion::{Brings, insert_telemetry};
 use crate::wire::{Bth, Header, MAX_OVERHEAD, NakCode, Operation, Report, Service, Template};
-use crate::{Access, AccessError, FailureCause, Memory};
+use crate::{Access, AccessError, Discard, FailureCause, Memory};
 
 /// Why a packet that was planned can't be made.
 enum Failure {
@@ -119,7 +119,7 @@ impl Reliable {
             Err(Failure::Frame) => None,
             Err(Failure::Access) => {
                 self.responder.refuse_response(psn);
-                let cause = FailureCause::Refused(NakCode::RemoteAccessError);
+                let cause = FailureCause::Refused(NakCode::RemoteAccessError, Discard::RemoteAccess);
                 self.fail(common, Some(cause), CompletionStatus::Flushed, context);
                 // Now the NAK is what comes next.
                 self.transmit_answer(common, connection, memory, context, frame)

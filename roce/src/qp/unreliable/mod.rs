@@ -99,7 +99,7 @@ impl Unreliable {
     /// Returns where both directions stand. The peer acknowledges nothing: what has left counts.
     pub(super) fn ends(&self) -> Ends {
         let send = self.psn(self.next);
-        Ends { acknowledged: send.plus(Psn::CIRCLE - 1), send, expected: self.expected }
+        Ends { acknowledged: send.plus(Psn::CIRCLE - 1), send, expected: self.expected, retries: 0 }
     }
 
     /// Returns whether no message has begun that is not done.
@@ -115,7 +115,8 @@ impl Unreliable {
         receive: CompletionStatus,
         context: &mut Context<'_>,
     ) {
-        common.enter_error(cause, self.ends(), context);
+        let why = cause.map(|cause| (cause, cause.reason()));
+        common.enter_error(why, self.ends(), context);
         self.flush_sends(common, CompletionStatus::Flushed, context);
         common.congestion.clear_hold();
         self.flush_receives(common, receive, context);
@@ -123,7 +124,7 @@ impl Unreliable {
 
     /// Goes to SQE: nothing more is sent until the program resumes, but packets are still received (IBA 10.3.1.6).
     fn fail_send(&mut self, common: &mut Common, status: CompletionStatus, context: &mut Context<'_>) {
-        common.state = State::SendQueueError;
+        common.enter_send_error(status, self.ends(), context);
         self.flush_sends(common, status, context);
     }
 

@@ -40,6 +40,7 @@ impl Requester {
             Syndrome::RnrNak(timer) => self.on_rnr_nak(timer, context)?,
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 context.counters.naks_received += 1;
+                self.note_nak();
                 // Whoever answered RNR NAK may also report the packets behind as a gap. The timer is what counts.
                 if self.rnr_until.is_none() {
                     self.retry(context.now)?;

@@ -7,6 +7,7 @@ mod round_trip;
 mod selective;
 mod send;
 mod spray;
+mod suspicion;
 mod waiting;
 
 use super::super::send_queue::SendQueue;
@@ -25,6 +26,7 @@ use core::time::Duration;
 use holes::Selective;
 use round_trip::RoundTrip;
 use spray::Spray;
+use suspicion::Suspicion;
 
 pub(in crate::qp) use local::run;
 pub(in crate::qp) use send::{Plan, operation};
@@ -123,6 +125,8 @@ pub(super) struct Requester {
     ahead: u64,
     /// The packet whose round trip is being measured.
     sample: Option<(u64, Instant)>,
+    /// What may explain a failure, once something was wrong.
+    suspicion: Option<Box<Suspicion>>,
     /// With selective repeat; few have it, and it is large.
     selective: Option<Box<Selective>>,
 }
@@ -164,6 +168,7 @@ impl Requester {
             recovers_to: 0,
             ahead: 0,
             sample: None,
+            suspicion: None,
             selective: None,
         }
     }

@@ -1,0 +1,229 @@
+//! How a queue pair failed: what is certain, and the likely reason. The core records one [`QpFailure`] when it happens, from what it
+//! remembers anyway.
+
+use crate::qp::{CompletionStatus, Remote};
+use crate::wire::NakCode;
+use crate::{Discard, Psn, Qpn};
+use core::fmt;
+use core::net::IpAddr;
+
+/// How a queue pair failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpFailure {
+    /// Its number.
+    pub qpn: Qpn,
+    /// What happened.
+    pub cause: FailureCause,
+    /// The likely reason.
+    pub reason: FailureReason,
+    /// The address and number of the connected queue pair; `None` for datagrams.
+    pub peer: Option<(IpAddr, Qpn)>,
+    /// The last PSN that the peer acknowledged: one before the first if it acknowledged none.
+    pub acknowledged: Psn,
+    /// The PSN that would have been sent next for the first time.
+    pub send: Psn,
+    /// The PSN that was expected from the peer.
+    pub expected: Psn,
+    /// Retries since the last acknowledgement: after timeouts, NAKs and RNR NAKs.
+    pub retries: u8,
+}
+
+/// One line for a log: which queue pair, its peer, how far both had come, what happened, the likely reason, and the remedy.
+impl fmt::Display for QpFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QP {} failed", self.qpn)?;
+        if let Some((address, qpn)) = self.peer {
+            write!(f, ", peer {address} QP {qpn}")?;
+        }
+        let Self { acknowledged, send, expected, retries, cause, reason, .. } = self;
+        write!(
+            f,
+            ", last ACK {acknowledged}, next PSN {send}, expected PSN {expected}, retries {retries}: "
+        )?;
+        write!(f, "{cause}; likely reason: {reason}; {}", reason.remedy())
+    }
+}
+
+/// What happened when a queue pair failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureCause {
+    /// The oldest send request ended so.
+    Request(CompletionStatus),
+    /// The peer's request was refused with this NAK, and its packet dropped for this reason.
+    Refused(NakCode, Discard),
+    /// A message that came could not be placed, on a service that refuses nothing, or took back what is no window of this
+    /// queue pair.
+    Receive(CompletionStatus),
+    /// A completion queue of it overflowed (IBA 10.2.6).
+    CompletionQueue,
+}
+
+impl FailureCause {
+    /// Returns the reason as far as the cause alone tells. Of requests to a peer, the requester knows more.
+    pub(crate) const fn reason(self) -> FailureReason {
+        match self {
+            Self::Refused(_, discard) => FailureReason::Refused(discard),
+            Self::CompletionQueue => FailureReason::CompletionQueue,
+            Self::Request(status) | Self::Receive(status) => match status {
+                CompletionStatus::LocalProtection => FailureReason::LocalBuffer,
+                CompletionStatus::Success
+                | CompletionStatus::Flushed
+                | CompletionStatus::LocalLength
+                | CompletionStatus::LocalQpOperation
+                | CompletionStatus::Bind => FailureReason::LocalRequest,
+                CompletionStatus::BadResponse => FailureReason::BadAnswer,
+                CompletionStatus::RemoteInvalidRequest => FailureReason::RemoteRequest,
+                CompletionStatus::RemoteAccess => FailureReason::RemoteAccess { remote: None, length: 0 },
+                CompletionStatus::RemoteOperation => FailureReason::RemoteFailed,
+                CompletionStatus::RetryExceeded => FailureReason::NeverAnswered,
+                CompletionStatus::RnrRetryExceeded => FailureReason::NoReceive,
+            },
+        }
+    }
+}
+
+impl fmt::Display for FailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request(status) => write!(f, "its oldest request: {status}"),
+            Self::Refused(code, _) => write!(f, "the peer's request was refused, {code}"),
+            Self::Receive(status) => write!(f, "a message that came: {status}"),
+            Self::CompletionQueue => f.write_str("its completion queue overflowed"),
+        }
+    }
+}
+
+/// The likely reason of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureReason {
+    /// Nothing ever came from the peer.
+    NeverAnswered,
+    /// The peer acknowledged packets before; then nothing came any more.
+    WentDark,
+    /// An ICMP message about packets for the peer was received while it was silent.
+    Unreachable(Unreachable),
+    /// The oldest packet is longer than all that the peer has taken in: a link of the path has a smaller MTU.
+    LargePackets {
+        /// Payload bytes of the oldest packet.
+        lost: u32,
+        /// The most payload bytes of a packet that arrived, as far as is known; 0 if none did.
+        arrived: u32,
+    },
+    /// The peer's packets arrive, and it acknowledges nothing.
+    OneWay,
+    /// The peer answers, and only about packets that this connection never sent: the PSNs of both sides differ.
+    OtherPsns,
+    /// The peer asks for the same packet again and again.
+    Loss,
+    /// The peer had no receive request posted.
+    NoReceive,
+    /// The peer refused a key, a range, or the access.
+    RemoteAccess {
+        /// What the request named, if it named memory.
+        remote: Option<Remote>,
+        /// Bytes of the request.
+        length: u32,
+    },
+    /// The peer takes no such request: its queue pair, or a receive that is too short.
+    RemoteRequest,
+    /// The peer's queue pair failed by itself.
+    RemoteFailed,
+    /// The peer's answer does not fit the request.
+    BadAnswer,
+    /// A local buffer is outside its region, or the region does not allow the access.
+    LocalBuffer,
+    /// The request itself is wrong, for this queue pair in its state.
+    LocalRequest,
+    /// The peer sent a request that is not allowed here; its packet was dropped for this reason.
+    Refused(Discard),
+    /// A completion queue was not polled in time.
+    CompletionQueue,
+}
+
+impl FailureReason {
+    /// Returns what a program, or its user, can do about it.
+    #[must_use]
+    pub const fn remedy(&self) -> &'static str {
+        match self {
+            Self::NeverAnswered => CompletionStatus::RetryExceeded.remedy(),
+            Self::WentDark => "check that the peer still runs, and the links on the way to it",
+            Self::Unreachable(Unreachable::Address) => "check the peer's address, and the routes to it",
+            Self::Unreachable(Unreachable::Port) => "start the peer's program, or find out why it ended",
+            Self::Unreachable(Unreachable::Prohibited) => "open UDP port 4791 in the firewalls on the way",
+            Self::Unreachable(Unreachable::TooBig { .. }) | Self::LargePackets { .. } => {
+                "raise the MTU of every link to 4200, or set mtu = 1024: ferroce doctor --peer finds out"
+            }
+            Self::OneWay => "check firewalls and routes in the direction to the peer",
+            Self::OtherPsns => "connect both sides anew, each with the PSN that the other sends first",
+            Self::Loss => "look for the link that loses packets, or use selective repeat",
+            Self::NoReceive => CompletionStatus::RnrRetryExceeded.remedy(),
+            Self::RemoteAccess { .. } => CompletionStatus::RemoteAccess.remedy(),
+            Self::RemoteRequest => CompletionStatus::RemoteInvalidRequest.remedy(),
+            Self::RemoteFailed => CompletionStatus::RemoteOperation.remedy(),
+            Self::BadAnswer => CompletionStatus::BadResponse.remedy(),
+            Self::LocalBuffer => CompletionStatus::LocalProtection.remedy(),
+            Self::LocalRequest => CompletionStatus::LocalQpOperation.remedy(),
+            Self::Refused(_) => "check the key, range, rights and length that the peer's program uses",
+            Self::CompletionQueue => "create a deeper completion queue, or poll it more often",
+        }
+    }
+}
+
+impl fmt::Display for FailureReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::NeverAnswered => "the peer has never answered",
+            Self::WentDark => "the peer answered before, and then went silent",
+            Self::Unreachable(what) => return what.fmt(f),
+            Self::LargePackets { lost, arrived } => {
+                return write!(
+                    f,
+                    "the path's MTU is too small: packets of {lost} B are lost, of up to {arrived} B arrive"
+                );
+            }
+            Self::OneWay => "the peer's packets arrive here, and none of ours arrives there",
+            Self::OtherPsns => "the peer expects other PSNs",
+            Self::Loss => "the peer answers, and one packet is lost each time",
+            Self::NoReceive => "the peer had no receive posted",
+            Self::RemoteAccess { remote: Some(Remote { address, rkey }), length } => {
+                return write!(f, "the peer refuses rkey {rkey} at {address:#x}, {length} B");
+            }
+            Self::RemoteAccess { remote: None, .. } => "the peer refuses the key",
+            Self::RemoteRequest => "the peer takes no such request, or its receive is too short",
+            Self::RemoteFailed => "the peer's queue pair failed by itself",
+            Self::BadAnswer => "the peer's answer does not fit the request",
+            Self::LocalBuffer => "a local buffer is outside its region, or may not be accessed so",
+            Self::LocalRequest => "the request does not fit the queue pair",
+            Self::Refused(discard) => return write!(f, "the peer's packet had an error, {discard}"),
+            Self::CompletionQueue => "completions came faster than the program polled them",
+        };
+        f.write_str(text)
+    }
+}
+
+/// What an ICMP message says of packets that did not arrive (RFC 792, RFC 4443 3.1, 3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreachable {
+    /// There is no route to the address, or no host has it.
+    Address,
+    /// The host runs, and nothing there receives UDP port 4791.
+    Port,
+    /// A firewall rejected them.
+    Prohibited,
+    /// A link carries only shorter packets.
+    TooBig {
+        /// Its MTU in bytes, with the IP header; 0 if the message does not say.
+        mtu: u16,
+    },
+}
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address => f.write_str("ICMP says that the peer's address is unreachable"),
+            Self::Port => f.write_str("ICMP says that the peer's host has nothing at UDP port 4791"),
+            Self::Prohibited => f.write_str("ICMP says that a firewall prohibits the packets"),
+            Self::TooBig { mtu } => write!(f, "ICMP says that a link of the path has an MTU of {mtu}"),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Why a peer did not acknowledge: what a requester notes when something is wrong, and what it concludes once it gives up. A requester
+//! that gets its acknowledgements notes nothing.
+
+use super::super::super::SendOperation;
+use super::super::super::wqe::Wqe;
+use super::Requester;
+use crate::{FailureReason, Psn, Unreachable};
+use cc::Instant;
+
+/// The longest payload that any path carries: the smallest MTU of IPv6 is 1280 (RFC 8200 5), of Ethernet 1500.
+const ANY_PATH: u32 = 1024;
+
+/// The number of requests that tell which packets arrived lately.
+const LATELY: u32 = 8;
+
+/// No packet number.
+const NEVER: u64 = u64::MAX;
+
+/// When something was noted, as the packet that was the oldest then. Once it is acknowledged, the note means nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Suspicion {
+    /// A NAK asked for the packet.
+    nak: u64,
+    /// An answer came that is about no packet in flight.
+    stale: u64,
+    /// A timeout passed.
+    silent: u64,
+    /// The PSN that was expected from the peer then.
+    expected: Psn,
+}
+
+impl Default for Suspicion {
+    fn default() -> Self {
+        Self { nak: NEVER, stale: NEVER, silent: NEVER, expected: Psn::new(0) }
+    }
+}
+
+impl Requester {
+    /// Returns the retries since something was acknowledged.
+    pub(in crate::qp) const fn retries(&self) -> u8 {
+        self.retry_count.saturating_sub(self.retries_left) + self.rnr_retry.saturating_sub(self.rnr_left)
+    }
+
+    fn suspicion(&mut self) -> &mut Suspicion {
+        self.suspicion.get_or_insert_default()
+    }
+
+    /// The peer asks for the oldest packet.
+    #[cold]
+    pub(super) fn note_nak(&mut self) {
+        self.suspicion().nak = self.una;
+    }
+
+    /// An answer is about no packet in flight.
+    #[cold]
+    pub(in crate::qp) fn note_stale(&mut self) {
+        self.suspicion().stale = self.una;
+    }
+
+    /// A timeout passed, and `expected` is the PSN that the peer is to send next.
+    #[cold]
+    pub(in crate::qp) fn note_silence(&mut self, expected: Psn) {
+        let (una, suspicion) = (self.una, self.suspicion());
+        if suspicion.silent != una {
+            (suspicion.silent, suspicion.expected) = (una, expected);
+        }
+    }
+
+    /// Returns the likely reason for which all retries were in vain. ICMP was `heard` to say something of the peer at some time; of the
+    /// PSNs that are expected from the peer, the connection's first and the next are given.
+    pub(in crate::qp) fn why_unanswered(
+        &self,
+        now: Instant,
+        heard: Option<(Instant, Unreachable)>,
+        [first, expected]: [Psn; 2],
+    ) -> FailureReason {
+        let noted = self.suspicion.as_deref().copied().unwrap_or_default();
+        let Suspicion { nak, stale, silent, expected: then } = noted;
+        // The last wait is the longest.
+        let silence = self.wait().unwrap_or_default() * (u32::from(self.retries()) + 1);
+        if let Some((_, what)) = heard.filter(|&(at, _)| now.saturating_since(at) <= silence) {
+            return FailureReason::Unreachable(what);
+        }
+        let is_new = self.una == 0;
+        if is_new && stale == 0 {
+            return FailureReason::OtherPsns;
+        }
+        let is_asked = nak == self.una || self.selective.as_ref().is_some_and(|it| it.heard() > self.una);
+        let sends = silent == self.una && expected != then;
+        let is_alive = !is_new || is_asked || expected != first;
+        if let Some(reason) = self.large_packets().filter(|_| is_alive) {
+            return reason;
+        }
+        match (is_asked, is_new) {
+            (true, _) => FailureReason::Loss,
+            (false, _) if sends => FailureReason::OneWay,
+            (false, true) if expected != first => FailureReason::OneWay,
+            (false, true) => FailureReason::NeverAnswered,
+            (false, false) => FailureReason::WentDark,
+        }
+    }
+
+    /// Returns that the path loses large packets, if the oldest is surely larger than all that arrived lately.
+    fn large_packets(&self) -> Option<FailureReason> {
+        let oldest = self.queue.iter().find(|wqe| wqe.end() > self.una)?;
+        let lost = (oldest.length - oldest.offset(self.una, self.mtu)).min(self.mtu);
+        // Those before it in its own message are as long.
+        if lost <= ANY_PATH || self.una > oldest.first {
+            return None;
+        }
+        let is_alike = |wqe: &&Wqe| !wqe.is_local() && wqe.is_answered() == oldest.is_answered();
+        let before = self.queue.forgotten().filter(is_alike).map(|wqe| wqe.length.min(self.mtu));
+        let (count, largest) =
+            before.fold((0, 0), |(count, largest), length| (count + 1, length.max(largest)));
+        let arrived = match count {
+            LATELY.. => largest,
+            // No packet is larger than all that arrived together.
+            _ if !oldest.is_answered() => u32::try_from(self.stream_at(0, self.una)).ok()?,
+            _ => return None,
+        };
+        (lost > arrived).then_some(FailureReason::LargePackets { lost, arrived })
+    }
+
+    /// Returns what the peer refused.
+    pub(in crate::qp) fn why_refused(&self) -> FailureReason {
+        let remote = self.queue.front().and_then(|wqe| match wqe.request.operation {
+            SendOperation::Write { remote, .. }
+            | SendOperation::Read { remote }
+            | SendOperation::FetchAdd { remote, .. }
+            | SendOperation::CompareSwap { remote, .. }
+            | SendOperation::AtomicWrite { remote }
+            | SendOperation::Flush { remote, .. } => Some(remote),
+            SendOperation::Send { .. }
+            | SendOperation::SendInvalidate { .. }
+            | SendOperation::SendTo { .. }
+            | SendOperation::Bind(_)
+            | SendOperation::LocalInvalidate { .. } => None,
+        });
+        FailureReason::RemoteAccess { remote, length: self.queue.front().map_or(0, |wqe| wqe.length) }
+    }
+}

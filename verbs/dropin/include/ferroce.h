@@ -1,4 +1,4 @@
-/* What Ferroce adds to libibverbs: a queue pair's congestion control. Link with -libverbs; `pkg-config ferroce` has the flags. */
+/* What Ferroce adds to libibverbs: a queue pair's congestion control, and how it failed. Link with -libverbs; `pkg-config ferroce` has the flags. */
 #ifndef FERROCE_H
 #define FERROCE_H
 
@@ -24,6 +24,45 @@ int ferroce_set_congestion(struct ibv_qp *qp, const char *choice);
 
 /* 0, or EINVAL. */
 int ferroce_query_congestion(struct ibv_qp *qp, struct ferroce_congestion *into);
+
+/* The likely reason for which a queue pair failed. */
+enum ferroce_reason {
+	FERROCE_NO_FAILURE = 0,      /* it has not failed, or the program moved it to the error state */
+	FERROCE_NEVER_ANSWERED = 1,  /* nothing ever came from the peer */
+	FERROCE_WENT_DARK = 2,       /* the peer acknowledged packets before, and then went silent */
+	FERROCE_NO_ADDRESS = 3,      /* ICMP: no route to the peer's address, or no such host */
+	FERROCE_NO_PORT = 4,         /* ICMP: the peer's host has nothing at UDP port 4791 */
+	FERROCE_PROHIBITED = 5,      /* ICMP: a firewall prohibits the packets */
+	FERROCE_TOO_BIG = 6,         /* ICMP: a link has a smaller MTU */
+	FERROCE_LARGE_PACKETS = 7,   /* large packets are lost, smaller ones arrive */
+	FERROCE_ONE_WAY = 8,         /* the peer's packets arrive, ours do not */
+	FERROCE_OTHER_PSNS = 9,      /* the peer expects other PSNs */
+	FERROCE_LOSS = 10,           /* the peer asks for the same packet again and again */
+	FERROCE_NO_RECEIVE = 11,     /* the peer had no receive posted */
+	FERROCE_REMOTE_ACCESS = 12,  /* the peer refused a key, a range, or the access */
+	FERROCE_REMOTE_REQUEST = 13, /* the peer takes no such request */
+	FERROCE_REMOTE_FAILED = 14,  /* the peer's queue pair failed by itself */
+	FERROCE_BAD_ANSWER = 15,     /* the peer's answer does not fit the request */
+	FERROCE_LOCAL_BUFFER = 16,   /* a local buffer is outside its region, or may not be accessed so */
+	FERROCE_LOCAL_REQUEST = 17,  /* the request does not fit the queue pair */
+	FERROCE_REFUSED = 18,        /* the peer sent a request that is not allowed here */
+	FERROCE_CQ_OVERFLOW = 19,    /* a completion queue was not polled in time */
+};
+
+/* How a queue pair failed. All is 0 if it has not. */
+struct ferroce_cause {
+	uint32_t reason;           /* enum ferroce_reason; later versions may add values */
+	uint32_t peer_qpn;
+	uint8_t peer[16];          /* IPv6 or IPv4-mapped; 0 without a connection */
+	uint32_t acknowledged_psn; /* the last that the peer acknowledged; one before the first if none */
+	uint32_t send_psn;         /* the next to send for the first time */
+	uint32_t expected_psn;     /* expected from the peer */
+	uint32_t retries;          /* since the last acknowledgement */
+	char text[512];            /* the line in the log, with the remedy */
+};
+
+/* 0, or EINVAL. After an error completion or IBV_EVENT_QP_FATAL, _REQ_ERR or _ACCESS_ERR, until the queue pair is reset. */
+int ferroce_qp_cause(struct ibv_qp *qp, struct ferroce_cause *into);
 
 #ifdef __cplusplus
 }

@@ -74,6 +74,27 @@ fn a_queue_pair_that_fails_is_told_of() {
         ibv_ack_async_event(&mut event);
     }
     assert!(!waits(), "it failed once");
+    // SAFETY: zeros are a cause, and the queue pair is alive.
+    let (status, cause) = unsafe {
+        let mut cause: FerroceCause = std::mem::zeroed();
+        (ferroce_qp_cause(objects.qp, &mut cause), cause)
+    };
+    // SAFETY: the text ends with a NUL.
+    let text = unsafe { std::ffi::CStr::from_ptr(cause.text.as_ptr()) }.to_str().unwrap();
+    // SAFETY: the queue pair is alive.
+    let qpn = unsafe { (*objects.qp).qp_num };
+    assert_eq!((status, cause.reason, cause.peer_qpn), (0, 18, qpn), "{text}");
+    let mut gid = ibv_gid { raw: [0; 16] };
+    // SAFETY: the context is open, and there is room for a GID.
+    assert_eq!(unsafe { ibv_query_gid(context(), 1, 0, &mut gid) }, 0);
+    // SAFETY: any bytes are a GID.
+    assert_eq!((cause.peer, cause.retries), (unsafe { gid.raw }, 0));
+    assert!(
+        text.ends_with("; check the key, range, rights and length that the peer's program uses"),
+        "{text}"
+    );
+    // SAFETY: null is refused.
+    assert_eq!(unsafe { ferroce_qp_cause(objects.qp, null_mut()) }, libc::EINVAL);
 }
 
 #[test]

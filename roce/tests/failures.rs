@@ -73,7 +73,8 @@ fn a_peer_that_goes_silent() {
     assert_eq!((failure.reason, failure.acknowledged.get()), (FailureReason::WentDark, PSN + 1));
 }
 
-/// The path carries no frame of more than 1500 bytes, on the way there or back. What came before decides what is known.
+/// The path carries no frame of more than 1500 bytes, on the way there or back. What came before decides what is known. Packets that any
+/// path carries (RFC 8200 5) are not large.
 #[test]
 fn a_path_that_loses_large_packets() {
     for (selective_repeat, read, way) in
@@ -112,6 +113,11 @@ fn a_path_that_loses_large_packets() {
     write(&mut script, 1, 4096);
     assert_eq!(script.send(PSN, ack(1), &[]), Ok(()));
     write(&mut script, 1, 9000);
+    assert_eq!(silence(&mut script).reason, FailureReason::WentDark);
+    let mut script = Script::new(few());
+    write(&mut script, 1, 125);
+    assert_eq!(script.send(PSN, ack(1), &[]), Ok(()));
+    write(&mut script, 1, 1024);
     assert_eq!(silence(&mut script).reason, FailureReason::WentDark);
 }
 
@@ -262,6 +268,7 @@ fn sent(v6: bool, from: u8, to: u8) -> Vec<u8> {
     frame
 }
 
+/// RFC 792, RFC 4443 3.1, 3.2.
 #[test]
 fn icmp_explains_silence() {
     use Unreachable::{Address, Port, Prohibited, TooBig};

@@ -160,6 +160,6 @@ mod tests {
     fn the_remedy_is_what_the_message_ends_with() {
         let error = Error::GidIndex { index: 3, count: 2 };
         assert_eq!(error.remedy().unwrap(), "`ferroce info --port` lists them");
-        assert_eq!(Error::OtherDevice { what: "the queue" }.remedy(), None);
+        assert_eq!(Error::Random("none left".into()).remedy(), None);
     }
 }

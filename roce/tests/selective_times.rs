@@ -5,9 +5,10 @@ use crate::harness::{BASE, Options, open_window, paced};
 use crate::selective_repeat::{
     ANSWERED, FULL, TICK, options, pass, post, say, say_ahead, script, sends, write,
 };
+use cc::{DctcpConfig, Rate, SwiftConfig};
 use core::time::Duration;
 use roce::Discard;
-use roce::qp::{Remote, SendRequest};
+use roce::qp::{CongestionAlgorithm, Remote, SendRequest};
 use roce::wire::Operation;
 
 /// The round trip of [`measured`].
@@ -67,7 +68,7 @@ fn what_no_answer_told_of_is_not_sent_again() {
 /// A packet leaves every 0.8 ms, far less often than a probe is due.
 #[test]
 fn what_the_pacer_holds_back_makes_nothing_else_lost() {
-    let rate = cc::Rate::from_bps(10_000_000);
+    let rate = Rate::from_bps(10_000_000);
     let mut script = measured(Script::new(Options { congestion: paced(1 << 20, rate), ..options() }));
     let request = write(&script, 1, 3 * 1024);
     post(&mut script, request);
@@ -181,4 +182,47 @@ fn a_round_trip_is_measured_without_the_recovery_of_another_request() {
     assert_eq!(script.host.sent().len(), 3);
     let report = script.host.endpoint.report(script.host.qpn).unwrap();
     assert_eq!(report.round_trip.unwrap().0, ROUND_TRIP);
+}
+
+/// The rate in b/s before and after a packet is found lost, and before and after its repetition is, while the peer takes all else.
+fn rates_around_two_losses(congestion: CongestionAlgorithm) -> [[u64; 2]; 2] {
+    let mut script = measured(Script::new(Options { congestion, ..options() }));
+    let mut held = 0;
+    [1, 2].map(|id| {
+        let request = write(&script, id, 8 * 1024);
+        post(&mut script, request);
+        let mut sent = Vec::new();
+        while sent.len() < 8 {
+            sent.extend(sends(&mut script));
+            script.wait(TICK);
+        }
+        script.wait(ROUND_TRIP - 8 * TICK);
+        // All but packet 1 came.
+        held |= sent.iter().filter(|&&psn| psn != 1).fold(0, |held, psn| held | 1 << (psn - 1));
+        say(&mut script, 1, held).unwrap();
+        let rate = |script: &Script| {
+            script.host.endpoint.report(script.host.qpn).and_then(|report| report.rate).unwrap().as_bps()
+        };
+        let before = rate(&script);
+        let again = core::iter::repeat_with(|| {
+            script.wait(TICK);
+            sends(&mut script)
+        });
+        assert_eq!(again.take(60).find(|sent| !sent.is_empty()), Some(vec![1]));
+        [before, rate(&script)]
+    })
+}
+
+/// RFC 5681 4.3: the loss of a repetition is an indication of congestion of its own.
+#[test]
+fn congestion_control_is_told_of_a_repetition_that_is_lost() {
+    let line_rate = Rate::from_gbps(10);
+    let swift = CongestionAlgorithm::Swift(SwiftConfig::new(line_rate, ROUND_TRIP));
+    let dctcp = CongestionAlgorithm::Dctcp(DctcpConfig::new(line_rate, ROUND_TRIP));
+    for congestion in [swift, dctcp] {
+        let [first, second] = rates_around_two_losses(congestion);
+        for [before, after] in [first, second] {
+            assert!(after <= before / 2, "{congestion:?}: {first:?}, {second:?}");
+        }
+    }
 }

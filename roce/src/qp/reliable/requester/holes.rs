@@ -318,9 +318,9 @@ impl Selective {
             }
             self.holes[at].is_lost = true;
             self.lost += 1;
-            // A repetition that was lost is a loss of its own.
+            // A repetition that was lost is a loss of its own. It may have left at the moment of the report.
             let (number, at) = self.reported;
-            is_news |= hole.number() >= number || hole.resent.is_some_and(|resent| resent > at);
+            is_news |= hole.number() >= number || hole.resent.is_some_and(|resent| resent >= at);
             self.goes_away(hole.missing);
         }
         self.due = due;

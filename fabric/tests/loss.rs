@@ -74,25 +74,59 @@ fn what_comes_late_by_less_than_a_round_trip_is_not_sent_again() {
     }
 }
 
-/// Two senders on one link; of their data, their probes and the answers to both a hundredth is lost.
-#[test]
-fn hpcc_keeps_its_queue_while_one_percent_is_lost() {
-    let config = HpccConfig::new(LINE, Duration::from_nanos(10_700), NonZeroU32::new(100).unwrap());
+/// The base round trip.
+const TRIP: Duration = Duration::from_nanos(10_700);
+
+/// Two senders on one link, with HPCC++; a row each microsecond.
+fn shared_link() -> Setup {
+    let config = HpccConfig::new(LINE, TRIP, NonZeroU32::new(100).unwrap());
     let congestion = Congestion {
         in_band: Some(NonZeroU32::MIN),
-        probe_interval: Some(Duration::from_nanos(10_700)),
+        probe_interval: Some(TRIP),
         ..Congestion::new(AlgorithmConfig::Hpcc(config))
     };
     let flows = vec![flow(0, 4 * BYTES), flow(1, 4 * BYTES)];
     let sampling = Some(Sampling { every: Duration::from_micros(1), host: 2, flows: 2 });
-    let setup = Setup { sampling, ..setup(flows, congestion, Verb::Write, true) };
+    Setup { sampling, ..setup(flows, congestion, Verb::Write, true) }
+}
+
+/// From when both senders have found their share until the first is nearly done.
+const STEADY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(4));
+
+/// Of the senders' data, their probes and the answers to both a hundredth is lost.
+#[test]
+fn hpcc_keeps_its_queue_while_one_percent_is_lost() {
+    let setup = shared_link();
     let (clean, lost) = (lossy(&setup, 0.0, 1), lossy(&setup, 0.01, 1));
     for outcome in [&clean, &lost] {
-        // From when both have found their share.
-        let (begin, end) = (Duration::from_millis(1), Duration::from_millis(4));
-        let (carried, jain, [_, _, p99, _]) = window(&outcome.series, begin, end).unwrap();
+        let (carried, jain, [_, _, p99, _]) = window(&outcome.series, STEADY.0, STEADY.1).unwrap();
         println!("{carried:.1} Gb/s, Jain {jain:.2}, p99 {p99} B, {} lost", outcome.lost);
         assert!(p99 <= 3.0 * 4200.0, "p99 of the queue: {p99} B");
         assert!(carried > 80.0, "{carried} Gb/s");
+    }
+}
+
+/// A loss of data, a probe or an answer may cost rate, but not for long: the sum of both rates is never below nine tenths of what it is
+/// without loss for longer than seven round trips (measured: three).
+#[test]
+fn hpcc_has_its_rate_back_within_seven_round_trips_of_a_loss() {
+    let steady = |outcome: &Outcome| -> Vec<u64> {
+        let steady = STEADY.0.as_nanos() as u64..STEADY.1.as_nanos() as u64;
+        let rows = outcome.series.iter().filter(|row| steady.contains(&row.time));
+        rows.map(|row| row.rates.iter().sum()).collect()
+    };
+    let setup = shared_link();
+    let clean = steady(&lossy(&setup, 0.0, 1));
+    let usual = clean.iter().sum::<u64>() / clean.len() as u64;
+    for seed in 1..=5 {
+        let outcome = lossy(&setup, 0.01, seed);
+        let rates = steady(&outcome);
+        // A row is a microsecond.
+        let dips = rates.split(|&rate| rate * 10 >= usual * 9);
+        let longest = dips.map(<[u64]>::len).max().unwrap_or_default();
+        let mean = rates.iter().sum::<u64>() / rates.len() as u64;
+        println!("{usual} b/s, with {} lost {mean} b/s, longest dip {longest} us", outcome.lost);
+        assert!(Duration::from_micros(longest as u64) <= 7 * TRIP, "{longest} us");
+        assert!(mean * 100 >= usual * 95, "{mean} b/s of {usual}");
     }
 }

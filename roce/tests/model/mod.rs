@@ -144,12 +144,15 @@ pub struct Reached {
     pub returned: u64,
     /// Requests over an extended connection.
     pub extended: u64,
+    /// Selective acknowledgements of packets behind one that is missing.
+    pub holes: u64,
 }
 
 impl Reached {
     #[allow(dead_code, reason = "the fuzz target counts nothing")]
-    pub fn all(&self) -> [u64; 6] {
-        [self.words, self.flushes, self.by_window, self.taken_back, self.returned, self.extended]
+    pub fn all(&self) -> [u64; 7] {
+        let Self { words, flushes, by_window, taken_back, returned, extended, holes } = *self;
+        [words, flushes, by_window, taken_back, returned, extended, holes]
     }
 }
 

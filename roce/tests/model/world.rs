@@ -4,6 +4,7 @@ use super::ledger::{Asked, Ledger};
 use super::{LONGEST, Operation, REQUESTS, Reached, Setting, With};
 use crate::harness::xrc::Inbox;
 use crate::harness::{self, BASE, Faults, Options, Pair, Random, path};
+use core::cell::Cell;
 use core::time::Duration;
 use roce::qp::{
     Capabilities, Completion, CompletionOpcode, CompletionStatus, CongestionAlgorithm, Modify, RecvRequest,
@@ -11,6 +12,7 @@ use roce::qp::{
 };
 use roce::wire::{self, Aeth, Bth, Feth, Header, Mtu, NakCode, RnrTimer, Service, Syndrome};
 use roce::{Access, Counters, Psn, Rkey};
+use std::rc::Rc;
 use windows::Window;
 
 /// Bytes of a request's place in memory.
@@ -50,6 +52,7 @@ pub fn run(setting: Setting, operations: &[Operation]) -> ([Counters; 2], Reache
     }
     world.converge();
     world.check_end();
+    world.reached.holes = world.holes.get();
     (world.pair.hosts.map(|host| host.endpoint.counters().clone()), world.reached)
 }
 
@@ -72,6 +75,18 @@ struct World {
     /// Send requests that each queue pair takes.
     sends: [u32; 2],
     reached: Reached,
+    /// As in [`Reached`], counted by the link's filter.
+    holes: Rc<Cell<u64>>,
+}
+
+/// Counts selective acknowledgements of a hole among the frames on the link.
+fn watch(holes: Rc<Cell<u64>>) -> harness::Filter {
+    Box::new(move |_, frame| {
+        let header = wire::parse(frame).map(|frame| frame.header);
+        let is_hole = matches!(header, Ok(Header::SelectiveAcknowledge { held, .. }) if held != 0);
+        holes.set(holes.get() + u64::from(is_hole));
+        true
+    })
 }
 
 impl World {
@@ -116,6 +131,8 @@ impl World {
             host.ram.0[..AREAS as usize].fill(0);
         }
         let before = [0, 1].map(|host: usize| pair.hosts[host].ram.0.clone());
+        let holes = Rc::default();
+        pair.filter = Some(watch(Rc::clone(&holes)));
         Self {
             pair,
             ledgers: Default::default(),
@@ -129,6 +146,7 @@ impl World {
             inbox,
             sends: [64, if setting.xrc { 0 } else { 64 }],
             reached: Reached::default(),
+            holes,
         }
     }
 

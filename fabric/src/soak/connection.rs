@@ -4,6 +4,7 @@ use super::ledger::Ledger;
 use super::memory::{BASE, Buffer, Ram};
 use super::network::mac;
 use super::plan::{Fate, Plan, Talk};
+use super::repeats::Repeats;
 use super::windows::Window;
 use crate::random::Random;
 use cc::Instant;
@@ -76,6 +77,7 @@ pub(super) struct Side {
     pub(super) key: Rkey,
     pub(super) address: Option<AddressId>,
     pub(super) ledger: Ledger,
+    pub(super) repeats: Repeats,
     /// What was done to it.
     pub(super) fate: Option<Fate>,
     pub(super) is_deregistered: bool,
@@ -190,6 +192,7 @@ impl Host {
             key,
             address: None,
             ledger: Ledger::default(),
+            repeats: Repeats::default(),
             fate: None,
             is_deregistered: false,
             base,

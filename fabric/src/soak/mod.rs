@@ -13,6 +13,7 @@ mod memory;
 mod network;
 mod plan;
 mod reached;
+mod repeats;
 mod shrink;
 mod verdict;
 mod windows;

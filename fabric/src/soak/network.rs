@@ -144,7 +144,7 @@ impl<'c> Network<'c> {
         self.detours.dark = None;
     }
 
-    /// A frame leaves `host` at `now`. Returns whether something happened to it that may cost its queue pair a round.
+    /// A frame leaves `host` at `now`. Returns what happens to it; empty if nothing does.
     pub(super) fn send(
         &mut self,
         now: u64,
@@ -152,7 +152,7 @@ impl<'c> Network<'c> {
         frame: &[u8],
         cut: bool,
         reached: &mut Reached,
-    ) -> bool {
+    ) -> &'static str {
         let Faults { loss, duplicate, late, flip } = self.faults;
         let mut chance = |per_mille| per_mille > 0 && self.random.below(1000) < per_mille;
         let (lost, twice, late, flipped) =
@@ -176,7 +176,7 @@ impl<'c> Network<'c> {
             reached.once(&format!("link: {harm}"));
         }
         if lost {
-            return true;
+            return harm;
         }
         let mut buffer = Buffer::new(frame, &self.alive);
         if flipped {
@@ -194,7 +194,7 @@ impl<'c> Network<'c> {
             at += self.random.below(20_000);
         }
         self.push(at, Event::AtSwitch(switch, port, buffer));
-        flipped || late
+        harm
     }
 
     pub(super) fn at_switch(&mut self, now: u64, switch: usize, port: PortId, frame: Buffer) {

@@ -250,20 +250,29 @@ impl<'p, 'c> World<'p, 'c> {
     }
 
     fn carry(&mut self, leaves: u64, index: usize, frame: &[u8]) {
-        let to = roce::wire::parse(frame).ok().map(|frame| frame.header.bth().destination);
-        let whose = to.and_then(|to| self.whose(index, to));
-        let cut = whose.is_some_and(|connection| self.connections[connection].is_cut);
-        let harmed = self.network.send(leaves, index, frame, cut, &mut self.reached);
-        if let (true, Some(connection)) = (harmed, whose) {
-            self.connections[connection].excuses += 1;
+        let header = roce::wire::parse(frame).ok().map(|frame| frame.header);
+        let whose = header.as_ref().and_then(|header| self.whose(index, header.bth().destination));
+        let cut = whose.is_some_and(|(connection, _)| self.connections[connection].is_cut);
+        let harm = self.network.send(leaves, index, frame, cut, &mut self.reached);
+        let (Some(header), Some((connection, side))) = (header, whose) else { return };
+        let connection = &mut self.connections[connection];
+        // A frame that comes twice costs no round.
+        connection.excuses += u32::from(!matches!(harm, "" | "twice"));
+        if connection.talk.selective_repeat
+            && let Some(report) = self.hosts[index].report(&connection.sides[side])
+        {
+            let again = connection.sides[1 - side].repeats.count;
+            let is_lost = matches!(harm, "lost" | "dark" | "flipped");
+            let repeats = &mut connection.sides[side].repeats;
+            repeats.on_frame(&header, &report, again, is_lost, &mut self.reached);
         }
     }
 
-    /// The connection of `host` whose far end is `to`.
-    fn whose(&self, host: usize, to: Qpn) -> Option<usize> {
+    /// The connection of `host` whose far end is `to`, and which side of it `host` has.
+    fn whose(&self, host: usize, to: Qpn) -> Option<(usize, usize)> {
         let far =
             |&&(connection, side): &&(usize, usize)| self.connections[connection].sides[1 - side].qpn == to;
-        self.hosts[host].sides.iter().find(far).map(|&(connection, _)| connection)
+        self.hosts[host].sides.iter().find(far).copied()
     }
 
     /// A program looks: it takes what is done, and asks for more.

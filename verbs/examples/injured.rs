@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-const CAUSES: &str = "idle, pacing, window, receiver-not-ready, loss-recovery, silence, read-limit, fence, completions-unpolled, cpu-starved";
+const CAUSES: &str = "idle, pacing, window, receiver-not-ready, loss-recovery, silence, read-limit, fence, completions-unpolled, cpu-starved, failed";
 
 /// Requests that are outstanding at a time, and bytes of each.
 const DEPTH: u64 = 32;
@@ -84,6 +84,7 @@ fn options(cause: &str) -> ConnectOptions {
         max_rd_atomic: if cause == "read-limit" { 1 } else { 16 },
         // 0.27 s: silence begins soon, and lasts.
         ack_timeout: AckTimeout::new(if cause == "silence" { 16 } else { 12 }),
+        retry_count: if cause == "failed" { 1 } else { 7 },
         ..ConnectOptions::default()
     }
 }
@@ -120,7 +121,7 @@ fn run(cause: &str, end: Instant) -> Result<(), Box<dyn Error>> {
     loss.store(
         match cause {
             "loss-recovery" => 20,
-            "silence" => 1,
+            "silence" | "failed" => 1,
             _ => 0,
         },
         Ordering::Relaxed,

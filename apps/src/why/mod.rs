@@ -46,6 +46,7 @@ pub struct Answer {
     qpn: u32,
     peer: String,
     state: String,
+    failure: Option<String>,
     causes: Vec<Cause>,
 }
 
@@ -76,7 +77,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             )));
         }
     }
-    answers.sort_by_key(Answer::idle_nanos);
+    answers.sort_by_key(Answer::order);
     match args.json {
         true => outln!("{:#}", as_json(&answers, args.time))?,
         false => out!("{}", as_text(&answers, before.len(), args.time))?,
@@ -122,6 +123,11 @@ fn wait(time: Duration) -> Result<(), Failure> {
 }
 
 impl Answer {
+    /// Returns the order of answers: those that failed, then those that waited most.
+    fn order(&self) -> (bool, u64) {
+        (self.failure.is_none(), self.idle_nanos())
+    }
+
     fn idle_nanos(&self) -> u64 {
         self.causes.iter().find(|cause| cause.name == "idle").map_or(0, |cause| cause.nanos)
     }
@@ -142,6 +148,7 @@ fn explain(before: &ProcessStatus, after: &ProcessStatus, starved: Duration) -> 
                 qpn: pair.qpn,
                 peer: peer.map_or("none".into(), |peer| format!("{} QP {}", peer.address, peer.qpn)),
                 state: pair.state.clone(),
+                failure: pair.failure.clone(),
                 causes: cause::ranked(&difference),
             });
         }
@@ -156,7 +163,8 @@ fn as_json(answers: &[Answer], time: Duration) -> Value {
             let causes: Vec<Value> = answer.causes.iter().map(Cause::json).collect();
             json!({
                 "process": answer.process, "command": answer.command, "port": answer.port, "qpn": answer.qpn,
-                "peer": answer.peer, "state": answer.state, "causes": causes,
+                "peer": answer.peer, "state": answer.state, "failure": answer.failure,
+                "causes": causes,
             })
         })
         .collect();
@@ -166,10 +174,13 @@ fn as_json(answers: &[Answer], time: Duration) -> Value {
 fn as_text(answers: &[Answer], processes: usize, time: Duration) -> String {
     let mut text = String::new();
     for answer in answers.iter().take(SHOWN) {
-        let Answer { process, command, port, qpn, peer, state, causes } = answer;
+        let Answer { process, command, port, qpn, peer, state, failure, causes } = answer;
         let command: String = command.chars().take(60).collect();
         let _ = writeln!(text, "process {process} ({command}), port {port}, QP {qpn}, peer {peer}, {state}");
-        for (rank, cause) in causes.iter().take(CAUSES).enumerate() {
+        failure.iter().for_each(|failure| _ = writeln!(text, "  {failure}"));
+        // One that failed waits for nothing any more.
+        let most = if failure.is_some() { 0 } else { CAUSES };
+        for (rank, cause) in causes.iter().take(most).enumerate() {
             let _ = writeln!(text, "  {}. {:>3.0} %  {}", rank + 1, cause.share * 100.0, cause.says);
             cause.evidence.iter().for_each(|evidence| _ = writeln!(text, "            seen: {evidence}"));
             let _ = writeln!(text, "            do:   {}", cause.remedy);

@@ -73,6 +73,8 @@ pub struct QueuePairStatus {
     pub service: String,
     /// Its state.
     pub state: String,
+    /// How it failed, in one line with the remedy; `None` if it has not, or if the program asked for it.
+    pub failure: Option<String>,
     /// Its peer; `None` without a connection.
     pub peer: Option<PeerStatus>,
     /// The congestion control algorithm; empty before RTS.
@@ -240,6 +242,7 @@ impl QueuePairStatus {
             shortest_round_trip: report.round_trip.map(|(_, shortest)| nanos(shortest)),
             send_psn: report.send_psn.get(),
             acknowledged_psn: report.acknowledged_psn.get(),
+            failure: report.failure.map(|failure| failure.to_string()),
             outstanding: report.outstanding,
             receives: report.receives,
             unpolled: observed.unpolled,

@@ -75,9 +75,9 @@ Examples:
   ferroce capture 1234 -w trace.pcapng              until Ctrl-C, or the end of the process
   ferroce capture 1234 | wireshark -k -i -          live
   ferroce capture 1234 --qp 4660 | tshark -r -      one queue pair
-  ferroce capture 1234 --for 5 -s 128 -w x.pcapng   headers alone, for 5 s
+  ferroce capture 1234 --for 5 -s 320 -w x.pcapng   headers alone, for 5 s
 
-The process is not stopped or slowed down: packets for which there is no room are counted as dropped. A process has one capture at a \
+A slow reader does not slow the process down: packets for which there is no room are counted as dropped. A process has one capture at a \
 time. It captures the devices that are open when it begins. Unmodified programs are captured, too.";
 
 const DOCTOR: &str = "\

@@ -179,7 +179,7 @@ impl CongestionController for Dctcp {
     fn on_congestion_notification(&mut self, _now: Instant) {}
 
     /// As with TCP: half, and again only if something was sent since. What was sent again and is lost is a loss of its own
-    /// (RFC 5681 4.3), although nothing behind it is acknowledged.
+    /// (RFC 5681 4.3), although nothing behind it is acknowledged. If nothing was sent since, it is not told from the loss before.
     fn on_loss(&mut self, _now: Instant) {
         self.reduced_until = self.reduced_until.filter(|&end| self.next <= end);
         self.reduce(0.5, self.next);

@@ -36,6 +36,18 @@ pub(crate) fn create(name: &CStr, length: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
+/// Takes all of the memory from the system.
+///
+/// # Errors
+/// Returns the system's error if it has not as much.
+pub(crate) fn populate(file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
+    // SAFETY: plain numbers for a descriptor of ours.
+    match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, length as libc::off_t) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Fixes the length, and adds the seals `more`; no further seal can be added.
 ///
 /// # Errors

@@ -47,11 +47,11 @@ impl fmt::Display for QpFailure {
 /// What happened when a queue pair failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCause {
-    /// The oldest send request ended so.
+    /// The oldest send request ended with this status.
     Request(CompletionStatus),
     /// The peer's request was refused with this NAK, and its packet dropped for this reason.
     Refused(NakCode, Discard),
-    /// A message that came could not be placed, on a service that refuses nothing, or took back what is no window of this
+    /// A received message could not be placed, on a service that refuses nothing, or took back what is no window of this
     /// queue pair.
     Receive(CompletionStatus),
     /// A completion queue of it overflowed (IBA 10.2.6).
@@ -62,6 +62,10 @@ impl FailureCause {
     /// Returns the reason as far as the cause alone tells. Of requests to a peer, the requester knows more.
     pub(crate) const fn reason(self) -> FailureReason {
         match self {
+            // The receive that the program posted.
+            Self::Refused(NakCode::RemoteOperationalError, Discard::LocalProtection) => {
+                FailureReason::LocalBuffer
+            }
             Self::Refused(_, discard) => FailureReason::Refused(discard),
             Self::CompletionQueue => FailureReason::CompletionQueue,
             Self::Request(status) | Self::Receive(status) => match status {
@@ -87,7 +91,7 @@ impl fmt::Display for FailureCause {
         match self {
             Self::Request(status) => write!(f, "its oldest request: {status}"),
             Self::Refused(code, _) => write!(f, "the peer's request was refused, {code}"),
-            Self::Receive(status) => write!(f, "a message that came: {status}"),
+            Self::Receive(status) => write!(f, "a received message: {status}"),
             Self::CompletionQueue => f.write_str("its completion queue overflowed"),
         }
     }
@@ -98,9 +102,9 @@ impl fmt::Display for FailureCause {
 pub enum FailureReason {
     /// Nothing ever came from the peer.
     NeverAnswered,
-    /// The peer acknowledged packets before; then nothing came any more.
+    /// The peer acknowledged packets before, and then went silent.
     WentDark,
-    /// An ICMP message about packets for the peer was received while it was silent.
+    /// The peer is silent, and an ICMP message about packets for its address was received during the last retries.
     Unreachable(Unreachable),
     /// The oldest packet is longer than all that the peer has taken in: a link of the path has a smaller MTU.
     LargePackets {
@@ -124,7 +128,7 @@ pub enum FailureReason {
         /// Bytes of the request.
         length: u32,
     },
-    /// The peer takes no such request: its queue pair, or a receive that is too short.
+    /// The peer's queue pair does not accept this request, or its receive is too short.
     RemoteRequest,
     /// The peer's queue pair failed by itself.
     RemoteFailed,
@@ -175,6 +179,9 @@ impl fmt::Display for FailureReason {
             Self::NeverAnswered => "the peer has never answered",
             Self::WentDark => "the peer answered before, and then went silent",
             Self::Unreachable(what) => return what.fmt(f),
+            Self::LargePackets { lost, arrived: 0 } => {
+                return write!(f, "the path's MTU is too small: packets of {lost} B are lost");
+            }
             Self::LargePackets { lost, arrived } => {
                 return write!(
                     f,
@@ -189,10 +196,12 @@ impl fmt::Display for FailureReason {
                 return write!(f, "the peer refuses rkey {rkey} at {address:#x}, {length} B");
             }
             Self::RemoteAccess { remote: None, .. } => "the peer refuses the key",
-            Self::RemoteRequest => "the peer takes no such request, or its receive is too short",
+            Self::RemoteRequest => "the peer does not accept this request, or its receive is too short",
             Self::RemoteFailed => "the peer's queue pair failed by itself",
             Self::BadAnswer => "the peer's answer does not fit the request",
-            Self::LocalBuffer => "a local buffer is outside its region, or may not be accessed so",
+            Self::LocalBuffer => {
+                "a local buffer is outside its region, or the region does not allow this access"
+            }
             Self::LocalRequest => "the request does not fit the queue pair",
             Self::Refused(discard) => return write!(f, "the peer's packet had an error, {discard}"),
             Self::CompletionQueue => "completions came faster than the program polled them",
@@ -223,6 +232,7 @@ impl fmt::Display for Unreachable {
             Self::Address => f.write_str("ICMP says that the peer's address is unreachable"),
             Self::Port => f.write_str("ICMP says that the peer's host has nothing at UDP port 4791"),
             Self::Prohibited => f.write_str("ICMP says that a firewall prohibits the packets"),
+            Self::TooBig { mtu: 0 } => f.write_str("ICMP says that a link of the path has a smaller MTU"),
             Self::TooBig { mtu } => write!(f, "ICMP says that a link of the path has an MTU of {mtu}"),
         }
     }

@@ -222,6 +222,12 @@ fn a_request_of_the_peer_that_is_refused() {
     script.host.endpoint.post_recv(script.host.qpn, RecvRequest::new(1, short)).unwrap();
     assert_eq!(script.send(PSN, SEND, &[1; 10]), Err(Discard::LocalProtection));
     assert_eq!(failure(&mut script).reason, FailureReason::Refused(Discard::LocalProtection));
+    // A receive outside its region is no fault of the peer's.
+    let mut script = Script::new(few());
+    let outside = script.host.sge(1 << 20, 10);
+    script.host.endpoint.post_recv(script.host.qpn, RecvRequest::new(1, outside)).unwrap();
+    assert_eq!(script.send(PSN, SEND, &[1; 10]), Err(Discard::LocalProtection));
+    assert_eq!(failure(&mut script).reason, FailureReason::LocalBuffer);
 }
 
 #[test]
@@ -272,7 +278,7 @@ fn sent(v6: bool, from: u8, to: u8) -> Vec<u8> {
 #[test]
 fn icmp_explains_silence() {
     use Unreachable::{Address, Port, Prohibited, TooBig};
-    let (mtu_v4, mtu_v6) = ([0, 0, 5, 220], [0, 0, 5, 220]);
+    let (mtu_v4, mtu_v6) = ([0, 0, 5, 220], [0, 1, 0, 0]);
     for (v6, kind, code, word, what) in [
         (false, 3, 0, [0; 4], Address),
         (false, 3, 1, [0; 4], Address),
@@ -283,7 +289,7 @@ fn icmp_explains_silence() {
         (true, 1, 1, [0; 4], Prohibited),
         (true, 1, 3, [0; 4], Address),
         (true, 1, 4, [0; 4], Port),
-        (true, 2, 0, mtu_v6, TooBig { mtu: 1500 }),
+        (true, 2, 0, mtu_v6, TooBig { mtu: u16::MAX }),
     ] {
         let options = Options { v6, ..few() };
         let mut pair = Pair::connect(options);

@@ -24,9 +24,10 @@ impl Watched {
 
     /// Waits until the bell has rung since the last call returned. Takes nothing from its count.
     pub(crate) async fn rung(&self) {
-        // An error means that the runtime is ending: no task goes on then.
-        if let Ok(mut ready) = self.0.readable().await {
-            ready.clear_ready();
+        match self.0.readable().await {
+            Ok(mut ready) => ready.clear_ready(),
+            // Its runtime is gone. A task of another one polls.
+            Err(_) => let_others_run().await,
         }
     }
 }
@@ -76,7 +77,12 @@ pub struct Completions {
     queue: CompletionQueue,
     channel: CompletionChannel,
     watched: Watched,
+    /// Calls since other tasks ran.
+    calls: u8,
 }
+
+/// Calls in a row that need not wait, before other tasks run.
+const IN_A_ROW: u8 = 64;
 
 impl Completions {
     /// Awaits the completions of `queue`. A channel that the queue was bound to no longer reports them.
@@ -91,7 +97,7 @@ impl Completions {
         let watched = Watched::new(&channel.descriptor)?;
         queue.leave_channel();
         queue.ring_on(&channel)?;
-        Ok(Self { queue, channel, watched })
+        Ok(Self { queue, channel, watched, calls: 0 })
     }
 
     /// Returns the next completion, oldest first.
@@ -102,6 +108,10 @@ impl Completions {
     /// # Errors
     /// As [`CompletionQueue::poll`].
     pub async fn next(&mut self) -> Result<Completion, PollError> {
+        self.calls = (self.calls + 1) % IN_A_ROW;
+        if self.calls == 0 {
+            let_others_run().await;
+        }
         loop {
             if let Some(completion) = self.queue.poll_one()? {
                 return Ok(completion);
@@ -111,7 +121,8 @@ impl Completions {
                 continue;
             }
             self.queue.arm(false);
-            // A completion that came before the queue was armed rings no bell.
+            // Neither a completion that came before the queue was armed, nor the end of a core before that, rings its bell.
+            self.queue.end_with_core();
             if let Some(completion) = self.queue.poll_one()? {
                 return Ok(completion);
             }
@@ -119,7 +130,6 @@ impl Completions {
             // Neither count may grow for ever. An empty one is not an error here.
             let _ = self.channel.wait();
             while self.queue.take_event() {}
-            self.queue.end_with_core();
         }
     }
 }

@@ -65,6 +65,8 @@ impl Tap {
     /// Returns the system's error if it has no 8 MiB of memory.
     pub fn new(snap: u32) -> io::Result<(Self, OwnedFd)> {
         let file = shared_memory::create(c"ferroce-capture", LENGTH)?;
+        // Mapping alone does not: the core would be killed at the first page that the system does not have.
+        shared_memory::populate(file.as_fd(), LENGTH)?;
         shared_memory::seal(file.as_fd(), 0)?;
         let memory = Mapping::new(file.as_fd(), Access::WritePresent, 0, LENGTH)?;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
@@ -138,11 +140,11 @@ fn halves(at: u64, length: usize) -> (usize, usize) {
 pub struct Record {
     /// When the core's turn began that received or sent it, in ns since 1970.
     pub time: u64,
-    /// Its way.
+    /// Whether it was received or sent.
     pub direction: Direction,
-    /// Its bytes, FCS excluded, and how many of them were captured.
+    /// Bytes of the frame without FCS.
     pub length: u32,
-    /// The captured ones.
+    /// Bytes captured.
     pub captured: u32,
     /// Frames dropped between the record before and this one.
     pub dropped: u32,
@@ -198,7 +200,7 @@ impl Reader {
         let word =
             |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let (captured, length) = (word(0), word(4) & !OUT);
-        if captured > length.min(LONGEST) || size(captured) > waiting {
+        if length > LONGEST || captured > length || size(captured) > waiting {
             return Err(damaged());
         }
         let time = u64::from(word(12)) << 32 | u64::from(word(8));

@@ -40,10 +40,10 @@ enum ferroce_reason {
 	FERROCE_LOSS = 10,           /* the peer asks for the same packet again and again */
 	FERROCE_NO_RECEIVE = 11,     /* the peer had no receive posted */
 	FERROCE_REMOTE_ACCESS = 12,  /* the peer refused a key, a range, or the access */
-	FERROCE_REMOTE_REQUEST = 13, /* the peer takes no such request */
+	FERROCE_REMOTE_REQUEST = 13, /* the peer does not accept this request */
 	FERROCE_REMOTE_FAILED = 14,  /* the peer's queue pair failed by itself */
 	FERROCE_BAD_ANSWER = 15,     /* the peer's answer does not fit the request */
-	FERROCE_LOCAL_BUFFER = 16,   /* a local buffer is outside its region, or may not be accessed so */
+	FERROCE_LOCAL_BUFFER = 16,   /* a local buffer is outside its region, which may not allow this access */
 	FERROCE_LOCAL_REQUEST = 17,  /* the request does not fit the queue pair */
 	FERROCE_REFUSED = 18,        /* the peer sent a request that is not allowed here */
 	FERROCE_CQ_OVERFLOW = 19,    /* a completion queue was not polled in time */
@@ -54,14 +54,16 @@ struct ferroce_cause {
 	uint32_t reason;           /* enum ferroce_reason; later versions may add values */
 	uint32_t peer_qpn;
 	uint8_t peer[16];          /* IPv6 or IPv4-mapped; 0 without a connection */
-	uint32_t acknowledged_psn; /* the last that the peer acknowledged; one before the first if none */
+	uint32_t acknowledged_psn; /* the last that the peer acknowledged, one before the first if none; UC, UD: the last sent */
 	uint32_t send_psn;         /* the next to send for the first time */
 	uint32_t expected_psn;     /* expected from the peer */
 	uint32_t retries;          /* since the last acknowledgement */
+	uint32_t reserved[8];      /* 0 */
 	char text[512];            /* the line in the log, with the remedy */
 };
 
-/* 0, or EINVAL. After an error completion or IBV_EVENT_QP_FATAL, _REQ_ERR or _ACCESS_ERR, until the queue pair is reset. */
+/* 0, EINVAL, or EIO where the device has stopped. After an error completion or IBV_EVENT_QP_FATAL, _REQ_ERR or _ACCESS_ERR, until the
+ * program moves the queue pair to another state. */
 int ferroce_qp_cause(struct ibv_qp *qp, struct ferroce_cause *into);
 
 #ifdef __cplusplus

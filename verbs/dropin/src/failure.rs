@@ -25,9 +25,14 @@ pub struct FerroceCause {
     pub expected_psn: u32,
     /// Retries since the last acknowledgement.
     pub retries: u32,
+    /// For later versions; 0.
+    pub reserved: [u32; 8],
     /// The same as the line in the log, with its NUL.
     pub text: [c_char; 512],
 }
+
+// As the C compiler lays `struct ferroce_cause` out.
+const _: () = assert!(size_of::<FerroceCause>() == 584);
 
 const NONE: FerroceCause = FerroceCause {
     reason: 0,
@@ -37,6 +42,7 @@ const NONE: FerroceCause = FerroceCause {
     send_psn: 0,
     expected_psn: 0,
     retries: 0,
+    reserved: [0; 8],
     text: [0; 512],
 };
 

@@ -35,7 +35,8 @@ impl User {
 /// Connects `qp` to the program that listens at `to`, as [`connect`](super::connect), in a task.
 ///
 /// If the future is dropped before it returns, the queue pair is destroyed and the peer is told, as if this side had ended the
-/// connection. Waiting for the peer never blocks the thread; changing the queue pair's state takes some turns of the core, microseconds.
+/// connection. Waiting for the peer's answer does not block the thread. Changing the queue pair's state takes microseconds, unless the peer's Ethernet
+/// address has to be asked for again.
 ///
 /// # Errors
 /// As [`connect`](super::connect).

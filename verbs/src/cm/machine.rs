@@ -216,12 +216,8 @@ impl Machine {
 
     /// Rings all bells, since the core has stopped.
     pub(crate) fn ring_all(&self) {
-        let listeners = self.listeners.iter().map(|listening| &listening.bell);
-        self.links
-            .values()
-            .filter_map(|link| link.bell.as_ref())
-            .chain(listeners)
-            .for_each(|bell| bell.signal());
+        let links = self.links.values().filter_map(|link| link.bell.as_ref());
+        links.chain(self.listeners.iter().map(|listening| &listening.bell)).for_each(|bell| bell.signal());
     }
 
     /// Listens to a service. Returns `false` if there is such a listener.
@@ -358,6 +354,7 @@ impl Machine {
 
     /// Takes a connection back that the program has dropped. A peer with a connection is told until it answers, others once.
     pub(crate) fn leave(&mut self, local: u32, now: Instant, world: &impl World) {
+        let is_replied = self.link(local).is_some_and(|link| matches!(link.state, State::ReplySent));
         self.disconnect(local, now, world);
         let Some(link) = self.links.get_mut(&local) else { return };
         // The program's queue pair and descriptor are gone, and the manager may end before the peer answers.
@@ -368,12 +365,16 @@ impl Machine {
         let reason = match link.state {
             State::RequestSent => Reason::Timeout,
             State::RequestCame => Reason::Consumer,
+            // Until the peer has taken the reply, it ignores requests to disconnect.
+            State::DisconnectSent if is_replied => Reason::Consumer,
             _ => return self.bury(local),
         };
         let reject = message::reject(link.transaction, local, link.remote, reason, self.guid);
         // A peer that does not hear it finds out by itself.
         let _ = world.send(link.source.ip(), link.peer.ip(), &reject);
-        link.end(local, End::Disconnected, world);
+        if !is_replied {
+            link.end(local, End::Disconnected, world);
+        }
         self.bury(local);
     }
 

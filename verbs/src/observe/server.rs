@@ -18,6 +18,8 @@ use std::time::Duration;
 /// The time after which an observer that does not read is disconnected.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long an observer may take to say what it wants: it sends that as it connects.
+const REQUEST: Duration = Duration::from_millis(200);
 /// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -128,7 +130,7 @@ fn serve(listener: &UnixListener, devices: &Devices) {
 
 fn answer(mut stream: UnixStream, devices: &Devices, captured: &Tapping) {
     let allowed = client::credentials(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == folder::user());
-    let timeouts = stream.set_write_timeout(Some(PATIENCE)).and(stream.set_read_timeout(Some(PATIENCE)));
+    let timeouts = stream.set_write_timeout(Some(PATIENCE)).and(stream.set_read_timeout(Some(REQUEST)));
     if !allowed || timeouts.is_err() {
         return;
     }

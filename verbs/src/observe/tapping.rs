@@ -83,7 +83,7 @@ impl Tapping {
         let observer = stream.clone();
         let started = signals::spawn("ferroce-capture", move || {
             if let Err(error) = capture(&observer, &devices, snap) {
-                refuse(&observer, format!("cannot capture: {error}; free some memory"));
+                refuse(&observer, format!("cannot capture: {error}; free memory, or raise its `ulimit -n`"));
             }
             drop(underway);
         });

@@ -160,6 +160,21 @@ fn a_request_has_no_descriptor_before_it_is_taken() {
     assert!(server.machine.links.is_empty() && server.machine.asked.is_empty());
 }
 
+/// A peer that has not taken the reply knows no connection that could end.
+#[test]
+fn a_connection_that_is_dropped_before_its_reply_came_is_rejected() {
+    let now = Instant::now();
+    let (mut server, claim) = Host::listening();
+    let (mut client, here) = Host::asking(now);
+    server.hears(now, &client, |_| false);
+    let (there, _) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
+    server.machine.reply(there, b"", PATIENCE, now, &server.world).unwrap();
+    client.hears(now, &server, |_| true);
+    server.machine.leave(there, now, &server.world);
+    client.hears(now, &server, |_| false);
+    assert!(client.state(here).starts_with("Ended(Rejected"), "{}", client.state(here));
+}
+
 /// IBA 12.9.7: the request to disconnect is lost twice, and neither side keeps anything.
 #[test]
 fn a_dropped_connection_is_repeated_to_the_peer_and_then_forgotten() {

@@ -118,6 +118,9 @@ impl Requester {
         let index = queue.partition_point(|wqe| wqe.end() <= from);
         for wqe in queue.iter().skip(index).take_while(|wqe| wqe.first < to) {
             for missing in missing_of(wqe, *mtu, false, from, to) {
+                if selective.is_there(missing) {
+                    continue;
+                }
                 let other = selective.spray.as_ref().filter(|spray| !spray.is_overtaken(missing.number));
                 let late = other.map_or(late, |spray| spray.lateness(missing.number).unwrap_or(UNKNOWN));
                 selective.misses(missing, now + late);

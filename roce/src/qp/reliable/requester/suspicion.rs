@@ -78,14 +78,16 @@ impl Requester {
         let Suspicion { nak, stale, silent, expected: then } = noted;
         // The last wait is the longest.
         let silence = self.wait().unwrap_or_default() * (u32::from(self.retries()) + 1);
-        if let Some((_, what)) = heard.filter(|&(at, _)| now.saturating_since(at) <= silence) {
+        let is_asked = nak == self.una || self.selective.as_ref().is_some_and(|it| it.heard() > self.una);
+        // A peer that asks for packets is reached.
+        let heard = heard.filter(|&(at, _)| !is_asked && now.saturating_since(at) <= silence);
+        if let Some((_, what)) = heard {
             return FailureReason::Unreachable(what);
         }
         let is_new = self.una == 0;
         if is_new && stale == 0 {
             return FailureReason::OtherPsns;
         }
-        let is_asked = nak == self.una || self.selective.as_ref().is_some_and(|it| it.heard() > self.una);
         let sends = silent == self.una && expected != then;
         let is_alive = !is_new || is_asked || expected != first;
         if let Some(reason) = self.large_packets().filter(|_| is_alive) {

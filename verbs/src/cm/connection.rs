@@ -27,8 +27,8 @@ pub(super) struct Handle {
     pub(super) bell: Arc<EventFd>,
 }
 
-/// A connection with its queue pair. Its posts are those of the [`QueuePair`], which only it can change. When either side ends the
-/// connection, the queue pair goes to the error state, so that what is posted completes as flushed. Its descriptor is readable then.
+/// A connection with its queue pair. Requests are posted to it as to a [`QueuePair`]. When either side ends the connection, the queue
+/// pair goes to the error state, so that what is posted completes as flushed. Its descriptor is readable then.
 ///
 /// Dropping it destroys the queue pair and sends DREQ. While the device has another listener or connection, DREQ is repeated for 2 s until
 /// the peer answers, as by librdmacm. The last one of a device does not wait for that: if its DREQ is lost, the peer's next request fails.

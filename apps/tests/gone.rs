@@ -127,3 +127,25 @@ fn a_run_that_is_killed_leaves_no_program_and_the_next_removes_its_hosts() {
     assert_eq!(code, Some(0), "{said}");
     assert!(hosts.iter().all(|host| !Path::new("/run/netns").join(host).exists()), "{said}");
 }
+
+#[test]
+fn a_run_that_is_ended_ends_programs_that_outlive_their_parents() {
+    if Place::make("probe2", 0).is_none() {
+        return;
+    }
+    let library = tempfile::tempdir().unwrap();
+    std::fs::write(library.path().join("libibverbs.so.1"), "").unwrap();
+    // The program forks, as fio's jobs do, and ends; its child has a session of its own and keeps the output.
+    let mut run = ferroce(&["env"], "run --namespaces 2 -- setsid --fork tail -n 1 -f /proc/self/comm")
+        .env("FERROCE_LIB", library.path())
+        .spawn()
+        .unwrap();
+    let hosts = ["0", "1"].map(|place| format!("ferroce-{}-{place}", run.id()));
+    let mut said = lines(&mut run);
+    assert!(["0|", "1|"].iter().all(|rank| said.any(|line| line.unwrap().starts_with(rank))));
+    assert!(hosts.iter().all(|host| inside(host).len() == 1));
+    let ended = Command::new("kill").args(["-TERM", &run.id().to_string()]).status().unwrap();
+    assert!(ended.success());
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+    assert!(hosts.iter().all(|host| !Path::new("/run/netns").join(host).exists()));
+}

@@ -2,7 +2,7 @@
 
 use super::device_file;
 use super::hosts::{Hosts, INTERFACE};
-use super::library;
+use super::{library, stale};
 use crate::failure::Failure;
 use crate::input;
 use crate::signals;
@@ -33,6 +33,13 @@ struct Rank {
     ended: Option<ExitStatus>,
 }
 
+impl Rank {
+    /// Returns whether nobody writes any more, neither its process nor those that this one started.
+    fn is_silent(&self) -> bool {
+        self.readers.iter().all(JoinHandle::is_finished)
+    }
+}
+
 /// Runs `command` in each host until all have ended; returns the first failing rank's exit code.
 ///
 /// # Errors
@@ -46,11 +53,15 @@ pub fn run(
     let mut ranks = Vec::new();
     let result =
         start_all(hosts, libraries, command, settings, &mut ranks).and_then(|()| wait_all(&mut ranks));
-    for rank in &mut ranks {
+    for (number, rank) in (0..).zip(&mut ranks) {
         if rank.ended.is_none() {
             // It may have ended since.
             let _ = rank.child.kill();
             let _ = rank.child.wait();
+        }
+        if !rank.is_silent() {
+            // A process that outlives the one that started it holds the output open.
+            stale::end_programs(&hosts.namespace(number));
         }
         rank.readers.drain(..).for_each(|reader| drop(reader.join()));
     }
@@ -159,7 +170,7 @@ fn wait_all(ranks: &mut [Rank]) -> Result<(), Failure> {
             rank.ended = rank.child.try_wait().map_err(|error| Failure::run(error.to_string()))?;
         }
         let open = ranks.iter().filter(|rank| rank.ended.is_none()).count();
-        if open == 0 {
+        if open == 0 && ranks.iter().all(Rank::is_silent) {
             return Ok(());
         }
         let failed = ranks.iter().filter_map(|rank| rank.ended).any(|status| !status.success());

@@ -4,9 +4,9 @@
 //! A namespace belongs to the process whose number is in its name. It is stale once there is no process of that number. A process in
 //! another PID namespace cannot be seen: do not share `/run/netns` with one.
 
-use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::{fs, io};
 
 /// How names of namespaces begin; the process and the rank follow.
 pub const PREFIX: &str = "ferroce-";
@@ -53,17 +53,23 @@ fn lives(process: u32) -> bool {
 
 fn remove(name: &str) {
     note!("removing the stale namespace {name}: the run that created it was killed");
-    let run = |program: &str, arguments: &[&str]| {
-        let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output()
-    };
-    let inside = run("ip", &["netns", "pids", name]).map(|out| out.stdout).unwrap_or_default();
+    end_programs(name);
+    // Another run may have removed it meanwhile.
+    let _ = output("ip", &["netns", "del", name]);
+}
+
+/// Ends every process in this namespace, also those whose parent is gone.
+pub fn end_programs(namespace: &str) {
+    let inside = output("ip", &["netns", "pids", namespace]).map(|out| out.stdout).unwrap_or_default();
     for process in String::from_utf8_lossy(&inside).split_whitespace() {
         // It may have ended by itself.
-        let _ = run("kill", &["-KILL", process]);
+        let _ = output("kill", &["-KILL", process]);
     }
-    // Another run may have removed it meanwhile.
-    let _ = run("ip", &["netns", "del", name]);
+}
+
+fn output(program: &str, arguments: &[&str]) -> io::Result<Output> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output()
 }
 
 #[cfg(test)]

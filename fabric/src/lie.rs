@@ -34,7 +34,8 @@ pub(crate) fn only_ferroce_knows(frame: &[u8]) -> bool {
             | Header::TelemetryNotification { .. }
             | Header::TelemetrySetup { .. }
             | Header::DirectResponse { .. }
-            | Header::SelectiveAcknowledge { .. },
+            | Header::SelectiveAcknowledge { .. }
+            | Header::SelectiveOffer { .. },
         ) => true,
         Ok(
             Header::Connected { .. }

@@ -54,6 +54,8 @@ discards! {
     Duplicate = "duplicate PSN",
     /// An acknowledgement for packets that were never sent, or acknowledged before.
     StaleAcknowledge = "acknowledgement outside what is in flight",
+    /// An offer of selective repeat, or an acceptance, that belongs to no connection, or to another one.
+    StaleOffer = "offer of selective repeat outside the connection",
     /// First, middle, last in a wrong order, or for another receive queue than the message began with.
     Sequence = "wrong opcode sequence",
     /// A payload or an announced length that the opcode, or the message so far, does not allow.

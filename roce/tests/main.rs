@@ -33,6 +33,7 @@ mod probes;
 mod redirect;
 mod requester;
 mod responder;
+mod selective_offer;
 mod selective_repeat;
 mod selective_times;
 mod shared_receives;

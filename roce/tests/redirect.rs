@@ -4,7 +4,7 @@ use crate::harness::script::Script;
 use crate::harness::{Host, Options, Ram, path};
 use cc::Instant;
 use core::net::IpAddr;
-use roce::qp::{Capabilities, Changes, Modify, QpInit, Remote, RtrSettings, SendRequest};
+use roce::qp::{Capabilities, Changes, LossRecovery, Modify, QpInit, Remote, RtrSettings, SendRequest};
 use roce::wire::{Mac, Mtu, Numbers, Path, RnrTimer, Service};
 use roce::{Access, Endpoint, EndpointConfig, PdId, Psn, Qpn, Rkey};
 
@@ -66,7 +66,7 @@ impl Many {
             receive_psn: Psn::new(0),
             max_dest_rd_atomic: 1,
             min_rnr_timer: RnrTimer::new(1),
-            selective_repeat: false,
+            loss_recovery: LossRecovery::GoBackN,
         };
         self.endpoint.modify_qp(NOW, qpn, Modify::ReadyToReceive(settings)).unwrap();
         qpn

@@ -1,7 +1,9 @@
 //! What two queue pairs exchange to connect, and the settings of a connection.
 
 use crate::{DeviceInfo, Error};
-use roce::qp::{AckTimeout, Congestion, CongestionAlgorithm, RtrSettings, RtsSettings, udp_source_port};
+use roce::qp::{
+    AckTimeout, Congestion, CongestionAlgorithm, LossRecovery, RtrSettings, RtsSettings, udp_source_port,
+};
 use roce::wire::{Mtu, Path, RnrTimer};
 use roce::{Psn, Qpn};
 use serde::{Deserialize, Serialize};
@@ -25,7 +27,8 @@ pub struct QpEndpoint {
     pub mtu: Mtu,
     /// The READs and atomics that it answers at a time.
     pub max_rd_atomic: u8,
-    /// Whether it offers selective repeat: after a loss, only lost packets are resent. It is used if both sides offer it.
+    /// Whether it offers selective repeat: after a loss, only lost packets are resent. It is used if both sides offer it, and otherwise
+    /// once a peer accepts it after a loss.
     pub selective_repeat: bool,
 }
 
@@ -106,7 +109,11 @@ impl ConnectOptions {
             receive_psn: remote.psn,
             max_dest_rd_atomic: ours.max_rd_atomic,
             min_rnr_timer: self.min_rnr_timer,
-            selective_repeat: ours.selective_repeat && remote.selective_repeat,
+            loss_recovery: match (ours.selective_repeat, remote.selective_repeat) {
+                (true, true) => LossRecovery::SelectiveRepeat,
+                (true, false) => LossRecovery::Offered,
+                (false, _) => LossRecovery::GoBackN,
+            },
         };
         let send = RtsSettings {
             send_psn: ours.psn,

@@ -111,9 +111,9 @@ pub use xrc::{TargetBuilder, XrcDomain};
 
 pub use roce::qp::{
     AckTimeout, Capabilities, Changes, Completion, CompletionOpcode, CompletionStatus, Congestion,
-    CongestionAlgorithm, Data, Datagram, FeedbackKey, Modify, PathChoice, PostError, QpReport, RecvRequest,
-    Remote, RequestFailed, Reverse, RtrSettings, RtsSettings, SendOperation, SendRequest, Sge, State,
-    Unknown, Upgrade, Waiting, WaitingTimes, When, udp_source_port, udp_source_port_of_datagrams,
+    CongestionAlgorithm, Data, Datagram, FeedbackKey, LossRecovery, Modify, PathChoice, PostError, QpReport,
+    RecvRequest, Remote, RequestFailed, Reverse, RtrSettings, RtsSettings, SendOperation, SendRequest, Sge,
+    State, Unknown, Upgrade, Waiting, WaitingTimes, When, udp_source_port, udp_source_port_of_datagrams,
     udp_source_port_of_flow,
 };
 pub use roce::wire::format::{Numbers, NumbersError};

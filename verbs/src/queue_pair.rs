@@ -107,7 +107,8 @@ impl QueuePairBuilder {
     }
 
     /// Offers selective repeat: after a loss, only lost packets are resent. It is used if both ends offer it in the
-    /// [`QpEndpoint`] that they exchange. The default is `true`; it takes memory once a packet is lost.
+    /// [`QpEndpoint`] that they exchange, and otherwise offered to the peer after a loss. The default is `true`; it takes memory once a
+    /// packet is lost. With `false`, the queue pair uses go-back-N whatever the peer offers.
     pub fn selective_repeat(self, offer: bool) -> Self {
         Self { selective_repeat: offer, ..self }
     }

@@ -194,9 +194,14 @@ fn selective_repeat_is_used_if_both_ends_offer_it() {
             let (domain, cq) = (devices[n].allocate_pd().unwrap(), devices[n].create_cq(16).unwrap());
             domain.queue_pair(&cq, &cq).selective_repeat(offers[n]).build().unwrap()
         });
-        for end in join(&devices, pairs, [Options::default(), Options::default()]) {
-            let receive = end.settings().receive.unwrap();
-            assert_eq!(receive.selective_repeat, offers == [true, true], "{offers:?}");
+        let ends = join(&devices, pairs, [Options::default(), Options::default()]);
+        for (end, ours) in ends.iter().zip(offers) {
+            let agreed = match ours {
+                true if offers == [true, true] => LossRecovery::SelectiveRepeat,
+                true => LossRecovery::Offered,
+                false => LossRecovery::GoBackN,
+            };
+            assert_eq!(end.settings().receive.unwrap().loss_recovery, agreed, "{offers:?}");
         }
     }
 }

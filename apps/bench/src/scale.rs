@@ -2,8 +2,8 @@
 
 use cc::{HpccConfig, Instant, Rate};
 use roce::qp::{
-    AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Modify, QpInit, Remote, RtrSettings,
-    RtsSettings, SendRequest, Sge,
+    AckTimeout, Capabilities, Congestion, CongestionAlgorithm, LossRecovery, Modify, QpInit, Remote,
+    RtrSettings, RtsSettings, SendRequest, Sge,
 };
 use roce::wire::{MAX_OVERHEAD, Mac, Mtu, Path, RnrTimer, Service};
 use roce::{Access, AccessError, CqId, Endpoint, EndpointConfig, Memory, Psn, Qpn, Region, Slice};
@@ -90,7 +90,7 @@ impl Host {
         to: u8,
         peers: &[Qpn],
         mtu: Mtu,
-        selective_repeat: bool,
+        loss_recovery: LossRecovery,
     ) -> Result<(), String> {
         let address = |host| IpAddr::from([10, 0, 0, host]);
         let path = Path {
@@ -110,7 +110,7 @@ impl Host {
                 receive_psn: Psn::new(0),
                 max_dest_rd_atomic: 1,
                 min_rnr_timer: RnrTimer::new(1),
-                selective_repeat,
+                loss_recovery,
             };
             let send = RtsSettings {
                 send_psn: Psn::new(0),
@@ -154,7 +154,7 @@ pub fn idle_bytes(count: u32) -> Result<f64, String> {
     let before = resident()?;
     let mut host = Host::new(0, count, SIZE, 4)?;
     let peers = host.qps.clone();
-    host.connect(1, 2, &peers, Mtu::M1024, false)?;
+    host.connect(1, 2, &peers, Mtu::M1024, LossRecovery::Offered)?;
     Ok((resident()? - before) as f64 / f64::from(count))
 }
 
@@ -167,7 +167,7 @@ pub fn active_bytes(count: u32) -> Result<f64, String> {
     let before = resident()?;
     let mut host = Host::new(0, count, SIZE, 4)?;
     let peers = host.qps.clone();
-    host.connect(1, 2, &peers, Mtu::M1024, false)?;
+    host.connect(1, 2, &peers, Mtu::M1024, LossRecovery::Offered)?;
     let request = host.write_to(&host, SIZE);
     let mut frame = [0; FRAME];
     for qp in &peers {
@@ -192,8 +192,8 @@ fn resident() -> Result<u64, String> {
 pub fn run(count: u32, packets: u64) -> Result<Cost, String> {
     let [mut a, mut b] = [Host::new(0, count, SIZE, 4)?, Host::new(1, count, SIZE, 4)?];
     let (of_a, of_b) = (a.qps.clone(), b.qps.clone());
-    a.connect(1, 2, &of_b, Mtu::M1024, false)?;
-    b.connect(2, 1, &of_a, Mtu::M1024, false)?;
+    a.connect(1, 2, &of_b, Mtu::M1024, LossRecovery::Offered)?;
+    b.connect(2, 1, &of_a, Mtu::M1024, LossRecovery::Offered)?;
     let request = a.write_to(&b, SIZE);
     // A request's id is its queue pair's place.
     let request_of = |place: u64| SendRequest { id: place, ..request.clone() };

@@ -60,6 +60,11 @@ pub fn fields(header: &Header) -> Vec<Field> {
             fields.push(("ahead", json!(ahead)));
             fields.push(("held", json!(format!("{held:#b}"))));
         }
+        Header::SelectiveOffer { accepts, first_sent, first_received, .. } => {
+            fields.push(("accepts", json!(accepts)));
+            fields.push(("first_sent", json!(first_sent.get())));
+            fields.push(("first_received", json!(first_received.get())));
+        }
     }
     fields
 }

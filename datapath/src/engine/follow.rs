@@ -102,8 +102,8 @@ mod tests {
     use crate::host_memory::HostMemory;
     use crate::neighbour::Address;
     use roce::qp::{
-        AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Data, Modify, QpInit, Remote, RtrSettings,
-        RtsSettings, SendRequest,
+        AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Data, LossRecovery, Modify, QpInit,
+        Remote, RtrSettings, RtsSettings, SendRequest,
     };
     use roce::wire::{Mac, Mtu, Numbers, Path, RnrTimer, Service};
     use roce::{Access, EndpointConfig, Psn, Qpn, Rkey};
@@ -194,7 +194,7 @@ mod tests {
             receive_psn: Psn::new(0),
             max_dest_rd_atomic: 1,
             min_rnr_timer: RnrTimer::new(1),
-            selective_repeat: false,
+            loss_recovery: LossRecovery::GoBackN,
         };
         let sending = RtsSettings {
             send_psn: Psn::new(0),

@@ -3,8 +3,8 @@
 use super::setup::{LONGEST, Verb};
 use cc::Instant;
 use roce::qp::{
-    AckTimeout, Capabilities, CompletionOpcode, CompletionStatus, Congestion, Modify, QpInit, QpReport,
-    RecvRequest, Remote, RtrSettings, RtsSettings, SendRequest, Sge, udp_source_port,
+    AckTimeout, Capabilities, CompletionOpcode, CompletionStatus, Congestion, LossRecovery, Modify, QpInit,
+    QpReport, RecvRequest, Remote, RtrSettings, RtsSettings, SendRequest, Sge, udp_source_port,
 };
 use roce::wire::{Format, Mac, Mtu, Path, RnrTimer, Service};
 use roce::{
@@ -158,7 +158,10 @@ impl Card {
             receive_psn: Psn::new(0),
             max_dest_rd_atomic: READS,
             min_rnr_timer: RnrTimer::new(1),
-            selective_repeat,
+            loss_recovery: match selective_repeat {
+                true => LossRecovery::SelectiveRepeat,
+                false => LossRecovery::GoBackN,
+            },
         };
         let send = RtsSettings {
             send_psn: Psn::new(0),

@@ -261,7 +261,7 @@ impl Connection {
                 receive_psn: psn,
                 max_dest_rd_atomic: talk.reads,
                 min_rnr_timer: RnrTimer::new(1),
-                selective_repeat: talk.selective_repeat,
+                loss_recovery: talk.loss_recovery,
             };
             let send = RtsSettings {
                 send_psn: psn,

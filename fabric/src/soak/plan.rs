@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
-use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, PathChoice, Upgrade, When};
+use roce::qp::{Congestion, CongestionAlgorithm, FeedbackKey, LossRecovery, PathChoice, Upgrade, When};
 use roce::wire::{Mtu, Reverse, Service};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -66,7 +66,7 @@ pub(super) struct Talk {
     pub(super) hosts: [usize; 2],
     pub(super) service: Service,
     pub(super) mtu: Mtu,
-    pub(super) selective_repeat: bool,
+    pub(super) loss_recovery: LossRecovery,
     pub(super) first_psn: u32,
     pub(super) congestion: Congestion,
     pub(super) ack_timeout: u8,
@@ -173,6 +173,11 @@ impl Talk {
         is_reliable(self.service)
     }
 
+    /// Whether selective repeat was agreed when it connected.
+    pub(super) fn is_selective(&self) -> bool {
+        self.loss_recovery == LossRecovery::SelectiveRepeat
+    }
+
     /// Whether its packets are sprayed.
     pub(super) fn sprays(&self) -> bool {
         self.congestion.paths.is_some_and(|paths| paths.spray)
@@ -216,7 +221,10 @@ impl Talk {
             hosts: [a, b],
             service,
             mtu,
-            selective_repeat: random.below(3) == 0 && is_reliable(service),
+            loss_recovery: match random.below(3) == 0 && is_reliable(service) {
+                true => LossRecovery::SelectiveRepeat,
+                false => LossRecovery::GoBackN,
+            },
             first_psn: pick(random, &[0, 0x12_3456, 0xff_fff0, 0xff_fffe]),
             congestion: congestion(random, rate, Duration::from_nanos(8 * delay), service),
             ack_timeout: pick(random, &[1, 4, 6, PATIENT, PATIENT, PATIENT]),
@@ -232,7 +240,10 @@ impl Talk {
         };
         // No draw of its own: seeds that were kept go on as they were.
         let windows = matches!(talk.congestion.algorithm, CongestionAlgorithm::HpccReceiver(_));
-        if talk.selective_repeat && talk.seed & 1 == 1 && !windows {
+        if !talk.is_selective() && is_reliable(service) && talk.seed & 1 == 1 {
+            talk.loss_recovery = LossRecovery::Offered;
+        }
+        if talk.is_selective() && talk.seed & 1 == 1 && !windows {
             let (count, interval) = (2 + (talk.seed >> 1) as u8 % 7, Duration::from_nanos(8 * delay));
             talk.congestion.paths = Some(PathChoice { count, interval, spray: true });
             if talk.congestion.in_band.is_some() {

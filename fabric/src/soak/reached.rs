@@ -127,6 +127,7 @@ const MUST: &[&str] = &[
     "link: lost",
     "link: twice",
     "marked",
+    "offer: accepted",
     "probe answered",
     "sent again",
     "shared receives",

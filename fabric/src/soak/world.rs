@@ -12,7 +12,7 @@ use crate::random::Random;
 use cc::Instant;
 use roce::Qpn;
 use roce::qp::{Modify, State};
-use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD};
+use roce::wire::{Header, MAX_IN_BAND, MAX_OVERHEAD};
 
 /// Frames that a core takes in, or sends, in one turn.
 const BURST: usize = 16;
@@ -258,7 +258,10 @@ impl<'p, 'c> World<'p, 'c> {
         let connection = &mut self.connections[connection];
         // A frame that comes twice costs no round.
         connection.excuses += u32::from(!matches!(harm, "" | "twice"));
-        if connection.talk.selective_repeat
+        if let Header::SelectiveOffer { accepts: true, .. } = header {
+            self.reached.once("offer: accepted");
+        }
+        if connection.talk.is_selective()
             && let Some(report) = self.hosts[index].report(&connection.sides[side])
         {
             let again = connection.sides[1 - side].repeats.count;

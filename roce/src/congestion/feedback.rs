@@ -95,6 +95,7 @@ impl CongestionControl {
             | Header::Extended { .. }
             | Header::Datagram { .. }
             | Header::SelectiveAcknowledge { .. }
+            | Header::SelectiveOffer { .. }
             | Header::CongestionNotification { .. } => return Err(Discard::Opcode),
         }
         Ok(false)

@@ -1,7 +1,7 @@
 //! What queue pairs of every service have: identity, state, peer, congestion control.
 
 use super::alarms::{self, Alarms};
-use super::{CompletionStatus, Context, Identity, RtrSettings, State};
+use super::{CompletionStatus, Context, Identity, LossRecovery, RtrSettings, State};
 use crate::congestion::CongestionControl;
 use crate::wire::{Bth, Frame, Mac, Path, Plain, Service, Template};
 use crate::{
@@ -18,7 +18,7 @@ pub(super) struct Connection {
     pub(super) template: Template,
     pub(super) destination: Qpn,
     pub(super) mtu: u32,
-    pub(super) selective_repeat: bool,
+    pub(super) loss_recovery: LossRecovery,
 }
 
 /// Where a connected queue pair sends its packets.
@@ -38,7 +38,7 @@ impl Connection {
             template: Self::template(&settings.path)?,
             destination: settings.destination,
             mtu: settings.mtu.bytes(),
-            selective_repeat: settings.selective_repeat,
+            loss_recovery: settings.loss_recovery,
         })
     }
 

@@ -29,7 +29,9 @@ pub use request::{
     Completion, CompletionOpcode, CompletionStatus, Data, Datagram, PostError, RecvRequest, Remote,
     SendOperation, SendRequest, Sge,
 };
-pub use settings::{AckTimeout, Capabilities, Modify, QpInit, QpReport, RtrSettings, RtsSettings, State};
+pub use settings::{
+    AckTimeout, Capabilities, LossRecovery, Modify, QpInit, QpReport, RtrSettings, RtsSettings, State,
+};
 pub use source_port::{udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow};
 pub use waiting::{Waiting, WaitingTimes};
 

@@ -7,8 +7,8 @@ use super::reliable::Reliable;
 use super::unreliable::{Kind, Unreliable};
 use super::waiting::Waiting;
 use super::{
-    CompletionStatus, Context, Identity, Modify, PostError, QpReport, RecvRequest, RtrSettings, RtsSettings,
-    SendRequest, State,
+    CompletionStatus, Context, Identity, LossRecovery, Modify, PostError, QpReport, RecvRequest, RtrSettings,
+    RtsSettings, SendRequest, State,
 };
 use crate::congestion::Congestion;
 use crate::srq::SharedQueues;
@@ -212,7 +212,9 @@ impl QueuePair {
         let Common { congestion, connection, identity, .. } = &mut self.common;
         let path = connection.as_ref().map(|connection| connection.path);
         let is_connected = matches!(self.transport, Transport::Reliable(_));
-        let is_selective = connection.as_ref().is_some_and(|connection| connection.selective_repeat);
+        let is_selective = connection
+            .as_ref()
+            .is_some_and(|connection| connection.loss_recovery == LossRecovery::SelectiveRepeat);
         let allowed = settings.check_spray(is_connected, is_selective);
         allowed.map_err(|reason| ControlError::Spray { qpn: identity.qpn, reason })?;
         let settings = match self.transport {

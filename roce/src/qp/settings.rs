@@ -129,9 +129,20 @@ pub struct RtrSettings {
     pub max_dest_rd_atomic: u8,
     /// What we ask the peer to wait when no receive is posted.
     pub min_rnr_timer: RnrTimer,
-    /// After a loss only what was lost is sent again, both ways. Both sides must have agreed on it; off with anybody else,
-    /// where it is go-back-N. It takes room for 128 packets.
-    pub selective_repeat: bool,
+    /// What is sent again after a loss, both ways.
+    pub loss_recovery: LossRecovery,
+}
+
+/// What a reliable queue pair sends again after a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossRecovery {
+    /// Everything from the lost packet on, as IBA has it. Selective repeat is neither offered nor accepted.
+    GoBackN,
+    /// As [`Self::GoBackN`] until a packet is lost. Then the sender offers selective repeat to its peer, and uses it if the peer
+    /// accepts. Each direction changes by itself. Peers that do not know the offer drop it.
+    Offered,
+    /// Lost packets only, from the first packet on. Both sides must have agreed on it when they connected.
+    SelectiveRepeat,
 }
 
 /// What a queue pair learns on its way to RTS: everything about sending.

@@ -425,6 +425,18 @@ pub enum Header {
         /// Bit `i`: the packet `64 * ahead + i` PSNs further on is there. The one that is missing is not.
         held: u128,
     },
+    /// An offer of selective repeat, or its acceptance, opcode 0xC9.
+    SelectiveOffer {
+        /// Common fields; the PSN is the oldest that the sender has not acknowledged, or in an acceptance the next that the receiver
+        /// expects.
+        bth: Bth,
+        /// It accepts what the peer offered.
+        accepts: bool,
+        /// The first PSN of the connection that the packet's sender sends.
+        first_sent: Psn,
+        /// The first PSN of the connection that it receives.
+        first_received: Psn,
+    },
 }
 
 impl Header {
@@ -441,7 +453,8 @@ impl Header {
             | Self::TelemetryNotification { bth, .. }
             | Self::DirectResponse { bth, .. }
             | Self::TelemetrySetup { bth, .. }
-            | Self::SelectiveAcknowledge { bth, .. } => bth,
+            | Self::SelectiveAcknowledge { bth, .. }
+            | Self::SelectiveOffer { bth, .. } => bth,
         }
     }
 }

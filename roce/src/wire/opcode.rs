@@ -7,7 +7,7 @@ use super::header::{
 };
 use super::setup::{SETUP_LENGTH, Setup};
 use super::telemetry::IntHeader;
-use crate::{Discard, Qpn, Rkey, SrqNumber};
+use crate::{Discard, Psn, Qpn, Rkey, SrqNumber};
 
 /// The first byte of a BTH: service in the top three bits, operation below (IBA table 38).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,12 +77,16 @@ static FEEDBACK: Shape = shape("Telemetry Notification", false, NONE, 0);
 static SETUP: Shape = shape("Telemetry Setup", false, NONE, 0);
 static DIRECT: Shape = shape("Direct Response", false, NONE, 0);
 static SELECTIVE: Shape = shape("Selective Acknowledge", false, NONE, 0);
+static OFFER: Shape = shape("Selective Offer", false, NONE, 0);
 
 /// 8 bits reserved, 24 of the shared receive queue's number (IBA annex A14).
 const XRCETH_LENGTH: usize = 4;
 
 /// Bytes after a CNP's BTH, reserved (IBA A17.9.3).
 const NOTIFICATION_RESERVED: usize = 16;
+
+/// The bit of an offer's first word that makes it an acceptance.
+const OFFER_ACCEPTS: u32 = 1 << 24;
 
 impl Opcode {
     /// A congestion notification packet.
@@ -103,6 +107,8 @@ impl Opcode {
     const ANSWERS: core::ops::RangeInclusive<u8> = 13..=18;
     /// What a receiver has and what it lacks, between peers that agreed on selective repeat.
     pub const SELECTIVE_ACKNOWLEDGE: Self = Self(0xc8);
+    /// An offer of selective repeat, or its acceptance.
+    pub const SELECTIVE_OFFER: Self = Self(0xc9);
 
     /// The service of its top three bits; `None` for those that are not spoken here.
     #[must_use]
@@ -143,6 +149,7 @@ impl Opcode {
             Self::TELEMETRY_SETUP => &SETUP,
             Self::DIRECT_RESPONSE => &DIRECT,
             Self::SELECTIVE_ACKNOWLEDGE => &SELECTIVE,
+            Self::SELECTIVE_OFFER => &OFFER,
             _ => return None,
         })
     }
@@ -165,6 +172,7 @@ impl Header {
             Self::TelemetrySetup { .. } => Opcode::TELEMETRY_SETUP,
             Self::DirectResponse { .. } => Opcode::DIRECT_RESPONSE,
             Self::SelectiveAcknowledge { .. } => Opcode::SELECTIVE_ACKNOWLEDGE,
+            Self::SelectiveOffer { .. } => Opcode::SELECTIVE_OFFER,
         }
     }
 }
@@ -342,6 +350,12 @@ pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u
             let msn = u32::from_be_bytes([0, msn[0], msn[1], msn[2]]);
             Header::SelectiveAcknowledge { bth, msn, ahead, held: u128::from_be_bytes(reader.take()?) }
         }
+        Opcode::SELECTIVE_OFFER => {
+            let (sent, received) = (reader.u32()?, reader.u32()?);
+            let accepts = sent & OFFER_ACCEPTS != 0;
+            let (first_sent, first_received) = (Psn::new(sent), Psn::new(received));
+            Header::SelectiveOffer { bth, accepts, first_sent, first_received }
+        }
         _ => match opcode.service().ok_or(Discard::Opcode)? {
             Service::Ud => {
                 let (queue_key, source) = (reader.u32()?, Qpn::new(reader.u32()?));
@@ -463,6 +477,11 @@ impl Writer<'_> {
                 self.put((u32::from(*ahead) << 24 | msn & 0xff_ffff).to_be_bytes());
                 self.put(held.to_be_bytes());
             }
+            Header::SelectiveOffer { accepts, first_sent, first_received, .. } => {
+                let flags = if *accepts { OFFER_ACCEPTS } else { 0 };
+                self.put((flags | first_sent.get()).to_be_bytes());
+                self.put(first_received.get().to_be_bytes());
+            }
             Header::TelemetryRequest { int, .. } => self.put(int.pack()),
             Header::TelemetryResponse { feedback, .. }
             | Header::TelemetryNotification { feedback, .. }
@@ -511,6 +530,7 @@ impl Header {
             Self::TelemetrySetup { seal: None, .. } => SETUP_LENGTH,
             Self::TelemetrySetup { seal: Some(_), .. } => SETUP_LENGTH + SEAL_LENGTH,
             Self::SelectiveAcknowledge { .. } => 20,
+            Self::SelectiveOffer { .. } => 8,
         }
     }
 }

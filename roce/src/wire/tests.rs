@@ -143,6 +143,10 @@ fn packet() -> impl Strategy<Value = (Header, Vec<u8>)> {
         (bth(), 0..1u32 << 24, any::<u8>(), any::<u128>()).prop_map(|(bth, msn, ahead, held)| {
             (Header::SelectiveAcknowledge { bth, msn, ahead, held }, Vec::new())
         }),
+        (bth(), any::<bool>(), 0..1u32 << 24, 0..1u32 << 24).prop_map(|(bth, accepts, sent, received)| {
+            let (first_sent, first_received) = (Psn::new(sent), Psn::new(received));
+            (Header::SelectiveOffer { bth, accepts, first_sent, first_received }, Vec::new())
+        }),
     ]
 }
 
@@ -343,7 +347,7 @@ fn opcodes_are_those_of_iba_table_38() {
     let known: Vec<u8> = (0..=255).filter(|&code| Opcode(code).shape().is_some()).collect();
     let rc = (0..=20).chain([22, 23, 28, 29]);
     let xrc = rc.clone().map(|code| 0xa0 + code);
-    let ours = [0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc8];
+    let ours = [0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc8, 0xc9];
     let expected = rc.chain(0x20..=0x2b).chain([0x64, 0x65, 0x81]).chain(xrc).chain(ours);
     assert_eq!(known, expected.collect::<Vec<u8>>());
 }

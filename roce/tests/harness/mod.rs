@@ -11,8 +11,8 @@ use cc::{Instant, Rate};
 use core::net::IpAddr;
 use core::time::Duration;
 use roce::qp::{
-    AckTimeout, Capabilities, Completion, Congestion, CongestionAlgorithm, Modify, QpInit, RtrSettings,
-    RtsSettings, Sge,
+    AckTimeout, Capabilities, Completion, Congestion, CongestionAlgorithm, LossRecovery, Modify, QpInit,
+    RtrSettings, RtsSettings, Sge,
 };
 use roce::wire::{Mac, Mtu, Path, RnrTimer, Service};
 use roce::{
@@ -95,6 +95,8 @@ pub struct Options {
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,
     pub selective_repeat: bool,
+    /// Without `selective_repeat`: both sides offer it after a loss.
+    pub offered: bool,
     pub congestion: CongestionAlgorithm,
     pub probe_interval: Option<Duration>,
     /// What else of congestion control differs from the defaults.
@@ -124,6 +126,7 @@ impl Default for Options {
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
             selective_repeat: false,
+            offered: false,
             congestion: CongestionAlgorithm::Fixed { window: 64 * 1024, rate: None },
             probe_interval: None,
             adjust: |_| {},
@@ -133,6 +136,17 @@ impl Default for Options {
             memory: 1 << 20,
             delay: Duration::from_micros(5),
             v6: false,
+        }
+    }
+}
+
+impl Options {
+    /// What both sides send again after a loss.
+    pub const fn loss_recovery(&self) -> LossRecovery {
+        match (self.selective_repeat, self.offered) {
+            (true, _) => LossRecovery::SelectiveRepeat,
+            (false, true) => LossRecovery::Offered,
+            (false, false) => LossRecovery::GoBackN,
         }
     }
 }
@@ -194,7 +208,7 @@ impl Host {
             receive_psn: Psn::new(receive_psn),
             max_dest_rd_atomic: options.max_dest_rd_atomic,
             min_rnr_timer: RnrTimer::new(options.rnr_timer),
-            selective_repeat: options.selective_repeat,
+            loss_recovery: options.loss_recovery(),
         };
         self.endpoint.modify_qp(now, self.qpn, Modify::ReadyToReceive(settings)).unwrap();
     }

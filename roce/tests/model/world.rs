@@ -101,6 +101,7 @@ impl World {
             congestion: CongestionAlgorithm::Fixed { window, rate: None },
             ack_timeout: if setting.hasty { HASTY } else { 5 },
             selective_repeat: setting.selective_repeat,
+            offered: setting.window.is_multiple_of(2),
             max_rd_atomic: reads,
             max_dest_rd_atomic: reads,
             capabilities,

@@ -9,8 +9,8 @@ use crate::queue_pair::{Inner, Qp, state_code};
 use crate::transitions::{Rule, no_attributes};
 use std::ffi::{c_int, c_uint};
 use verbs::{
-    AckTimeout, Changes, Congestion, DEFAULT_CONGESTION, Modify, Path, Psn, Qpn, RnrTimer, RtrSettings,
-    RtsSettings, Service, State, udp_source_port_of_flow,
+    AckTimeout, Changes, Congestion, DEFAULT_CONGESTION, LossRecovery, Modify, Path, Psn, Qpn, RnrTimer,
+    RtrSettings, RtsSettings, Service, State, udp_source_port_of_flow,
 };
 
 /// # Safety
@@ -68,7 +68,7 @@ unsafe fn to_rtr(
         receive_psn: Psn::new(wanted.rq_psn & 0xff_ffff),
         max_dest_rd_atomic: wanted.max_dest_rd_atomic,
         min_rnr_timer: RnrTimer::new(wanted.min_rnr_timer),
-        selective_repeat: false,
+        loss_recovery: LossRecovery::Offered,
     }))
 }
 

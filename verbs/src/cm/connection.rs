@@ -63,8 +63,7 @@ impl Agreed {
 pub(super) fn establish(qp: &mut QueuePair, agreed: &Agreed, options: &ConnectOptions) -> Result<(), Error> {
     let Agreed { source, peer, ours, theirs, .. } = agreed;
     let (ip, psn, max_rd_atomic) = (source.ip(), Psn::new(theirs.psn), ours.responder_resources);
-    let selective_repeat = ours.selective_repeat;
-    let here = QpEndpoint { ip, psn, max_rd_atomic, selective_repeat, ..qp.endpoint() };
+    let here = QpEndpoint { ip, psn, max_rd_atomic, ..qp.endpoint() };
     let there = QpEndpoint {
         ip: peer.ip(),
         qpn: Qpn::new(theirs.qpn),

@@ -3,7 +3,7 @@
 use super::{Meter, Step};
 use crate::scale::Host;
 use cc::Instant;
-use roce::qp::{CheckedSend, SendRequest};
+use roce::qp::{CheckedSend, LossRecovery, SendRequest};
 use roce::wire::{MAX_OVERHEAD, Mtu};
 use std::time::Duration;
 
@@ -60,7 +60,9 @@ pub const STEPS: &[Step] = &[
         name: "packet-64-selective",
         what: "the same with selective repeat: at most 2 % more",
         budget: 2550,
-        run: |meter| run(meter, Case { selective_repeat: true, ..Case::new(64, Part::All) }),
+        run: |meter| {
+            run(meter, Case { loss_recovery: LossRecovery::SelectiveRepeat, ..Case::new(64, Part::All) })
+        },
     },
 ];
 
@@ -85,12 +87,12 @@ struct Case {
     /// Payload bytes of a WRITE.
     size: u32,
     part: Part,
-    selective_repeat: bool,
+    loss_recovery: LossRecovery,
 }
 
 impl Case {
     const fn new(size: u32, part: Part) -> Self {
-        Self { size, part, selective_repeat: false }
+        Self { size, part, loss_recovery: LossRecovery::Offered }
     }
 }
 
@@ -103,11 +105,11 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(Case { size, selective_repeat, .. }: Case) -> Result<Self, String> {
+    fn new(Case { size, loss_recovery, .. }: Case) -> Result<Self, String> {
         let mtu = if size > 1024 { Mtu::M4096 } else { Mtu::M1024 };
         let [mut a, mut b] = [Host::new(0, 1, size, 64)?, Host::new(1, 1, size, 64)?];
-        a.connect(1, 2, &b.qps.clone(), mtu, selective_repeat)?;
-        b.connect(2, 1, &a.qps.clone(), mtu, selective_repeat)?;
+        a.connect(1, 2, &b.qps.clone(), mtu, loss_recovery)?;
+        b.connect(2, 1, &a.qps.clone(), mtu, loss_recovery)?;
         let frames = vec![vec![0; mtu.bytes() as usize + MAX_OVERHEAD]; BATCH];
         Ok(Self { a, b, now: Instant::ZERO, frames, lengths: Vec::with_capacity(BATCH) })
     }

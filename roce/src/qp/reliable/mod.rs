@@ -9,13 +9,13 @@ pub(super) use requester::{operation, run};
 
 use super::common::{Common, Connection, Ends};
 use super::{
-    Changes, CheckedRecv, CheckedSend, CompletionStatus, Context, Identity, Receives, RtrSettings,
-    RtsSettings, State, Waiting,
+    Changes, CheckedRecv, CheckedSend, CompletionStatus, Context, Identity, LossRecovery, Receives,
+    RtrSettings, RtsSettings, State, Waiting,
 };
 use crate::congestion::{InFlight, Progress, Sequence, Transport};
 use crate::wheel::sooner;
 use crate::wire::{Bth, Frame, Header, Operation};
-use crate::{CqId, Discard, FailureCause, FailureReason, Memory, SrqNumber};
+use crate::{CqId, Discard, FailureCause, FailureReason, Memory, Psn, SrqNumber};
 use cc::Instant;
 use requester::{Requester, Trouble};
 use responder::{Arrival, Refusal, Responder, Rights};
@@ -42,7 +42,7 @@ impl Reliable {
     }
 
     pub(super) fn ready_to_send(&mut self, connection: &Connection, settings: &RtsSettings) {
-        self.requester.connect(connection.mtu, connection.selective_repeat, settings);
+        self.requester.connect(connection.mtu, connection.loss_recovery, settings);
     }
 
     pub(super) fn change(&mut self, changes: &Changes) {
@@ -219,6 +219,12 @@ impl Reliable {
             Header::SelectiveAcknowledge { bth, ahead, held, .. } => {
                 self.on_selective_acknowledge(common, *bth, (*ahead, *held), context)
             }
+            &Header::SelectiveOffer { bth, accepts: true, first_sent, first_received } => {
+                self.on_acceptance(common, bth.psn, [first_sent, first_received], context.now)
+            }
+            &Header::SelectiveOffer { bth, accepts: false, first_sent, first_received } => {
+                self.on_offer(common, bth.psn, [first_sent, first_received])
+            }
             Header::CongestionNotification { .. } => {
                 context.counters.notifications_received += 1;
                 common.congestion.on_notification(context.now);
@@ -369,7 +375,7 @@ impl Reliable {
         held: (u8, u128),
         context: &mut Context<'_>,
     ) -> Result<(), Discard> {
-        if !common.connection.is_some_and(|connection| connection.selective_repeat) {
+        if common.connection.is_none_or(|connection| connection.loss_recovery == LossRecovery::GoBackN) {
             return Err(Discard::Opcode);
         }
         if common.state == State::ReadyToReceive {
@@ -377,6 +383,37 @@ impl Reliable {
         }
         let outcome = self.requester.on_selective_acknowledge(bth.psn, held, context, &common.identity);
         self.conclude(common, outcome, bth, context)
+    }
+
+    /// The peer offers selective repeat for what it sends. Its first PSNs, sent and received, are this connection's, or the offer is
+    /// another's: a queue pair's number may have had one before.
+    fn on_offer(&mut self, common: &Common, psn: Psn, [sent, received]: [Psn; 2]) -> Result<(), Discard> {
+        if common.identity.receives == Receives::Never {
+            return Err(Discard::Opcode);
+        }
+        // Before RTS this side does not know where it begins.
+        let is_known = common.state != State::ReadyToReceive;
+        if sent != self.responder.first() || is_known && received != self.requester.first() {
+            return Err(Discard::StaleOffer);
+        }
+        self.responder.on_offer(psn, received)
+    }
+
+    /// The peer accepts an offer, whose PSNs it repeats.
+    fn on_acceptance(
+        &mut self,
+        common: &Common,
+        psn: Psn,
+        [sent, received]: [Psn; 2],
+        now: Instant,
+    ) -> Result<(), Discard> {
+        if common.state == State::ReadyToReceive {
+            return Err(Discard::QpState);
+        }
+        if [sent, received] != [self.requester.first(), self.responder.first()] {
+            return Err(Discard::StaleOffer);
+        }
+        self.requester.on_acceptance(psn, now)
     }
 
     /// What an answer came to.

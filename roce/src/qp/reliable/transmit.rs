@@ -6,7 +6,7 @@ use super::Reliable;
 use super::responder::Answered;
 use crate::congestion::{Brings, insert_telemetry};
 use crate::wire::{Bth, Header, MAX_OVERHEAD, NakCode, Operation, Report, Service, Template};
-use crate::{Access, AccessError, Discard, FailureCause, Memory};
+use crate::{Access, AccessError, Discard, FailureCause, Memory, Psn};
 
 /// Why a packet that was planned can't be made.
 enum Failure {
@@ -34,7 +34,10 @@ impl Reliable {
     ) -> Option<usize> {
         let waits = common.congestion.migrate(context.now, || self.in_flight_state(), context.counters);
         // Few packets are anything but requests.
-        if self.responder.has_answer() || common.congestion.may_owe(context.now) {
+        if self.responder.has_answer()
+            || self.requester.owes_offer()
+            || common.congestion.may_owe(context.now)
+        {
             let length = self.transmit_owed(common, memory, context, frame);
             if length.is_some() {
                 return length;
@@ -53,8 +56,22 @@ impl Reliable {
         frame: &mut [u8],
     ) -> Option<usize> {
         let connection = common.connection?;
+        if let Some(first_received) = self.responder.acceptance() {
+            let firsts = [self.responder.first(), first_received];
+            let length =
+                write_offer(common, &connection, (self.responder.expected_psn(), firsts, true), frame);
+            self.responder.on_acceptance_sent();
+            return length;
+        }
         let length = self.transmit_answer(common, &connection, memory, context, frame);
         if length.is_some() || common.state == State::Error {
+            return length;
+        }
+        if self.requester.owes_offer() {
+            let firsts = [self.requester.first(), self.responder.first()];
+            let length =
+                write_offer(common, &connection, (self.requester.oldest_psn(), firsts, false), frame);
+            self.requester.on_offer_sent();
             return length;
         }
         let transport = self.transport(common, &connection, context);
@@ -228,6 +245,19 @@ impl Reliable {
             Err(Failure::Access | Failure::Frame) => None,
         }
     }
+}
+
+/// Writes an offer of selective repeat, or an acceptance.
+fn write_offer(
+    common: &Common,
+    connection: &Connection,
+    (psn, [first_sent, first_received], accepts): (Psn, [Psn; 2], bool),
+    frame: &mut [u8],
+) -> Option<usize> {
+    let bth = common.bth(connection.destination, psn);
+    let header = Header::SelectiveOffer { bth, accepts, first_sent, first_received };
+    let template = common.congestion.answer_template(&connection.template);
+    write(template, common.identification, &header, 0, frame, |_| Ok(())).ok()
 }
 
 /// Writes headers, payload and ICRC.

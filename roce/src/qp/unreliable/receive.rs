@@ -78,7 +78,8 @@ impl Unreliable {
                     Header::Connected { .. }
                     | Header::Extended { .. }
                     | Header::Datagram { .. }
-                    | Header::SelectiveAcknowledge { .. } => Err(Discard::Opcode),
+                    | Header::SelectiveAcknowledge { .. }
+                    | Header::SelectiveOffer { .. } => Err(Discard::Opcode),
                 }
             }
         }

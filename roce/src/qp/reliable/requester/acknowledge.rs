@@ -91,9 +91,11 @@ impl Requester {
         };
         match (wqe.request.operation, &wqe.request.data) {
             (SendOperation::Read { .. }, Data::Buffers(sges)) => {
-                let offset = match self.selective {
-                    None => check_read_response(wqe, number, self.mtu, operation, payload)?,
-                    Some(_) => check_length(wqe, number, self.mtu, payload)?,
+                // A peer that has accepted an offer answers stretches, also before its acceptance comes.
+                let is_whole = self.selective.is_none() && !self.offer.is_made();
+                let offset = match is_whole {
+                    true => check_read_response(wqe, number, self.mtu, operation, payload)?,
+                    false => check_length(wqe, number, self.mtu, payload)?,
                 };
                 place(sges, offset, payload, memory, context, identity)?;
             }
@@ -202,7 +204,7 @@ impl Requester {
             complete(wqe, context, identity);
             if wqe.is_answered() {
                 self.outstanding_reads -= u32::from(self.next >= wqe.end());
-                self.reads_at_once = (self.reads_at_once + 1).min(self.max_reads);
+                self.reads_at_once = (self.reads_at_once + 1).min(self.max_reads.into());
             }
             done += 1;
         }

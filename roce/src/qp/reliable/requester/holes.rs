@@ -105,6 +105,11 @@ impl Selective {
         }
     }
 
+    /// Of a connection whose oldest packet not acknowledged is `una`; congestion control was told of losses before `told`.
+    pub(super) fn joining(una: u64, told: (u64, Instant)) -> Self {
+        Self { base: una, arrived_from: una, reported: told, ..Self::new(None) }
+    }
+
     /// The peer has all before `number`.
     pub(super) fn advance_to(&mut self, number: u64) {
         if number > self.base {

@@ -3,6 +3,7 @@
 mod acknowledge;
 mod holes;
 mod local;
+mod offer;
 mod round_trip;
 mod selective;
 mod send;
@@ -13,8 +14,8 @@ mod waiting;
 use super::super::send_queue::SendQueue;
 use super::super::wqe::{self, Wqe};
 use super::super::{
-    AckTimeout, Changes, CheckedSend, Completion, CompletionStatus, Context, Identity, RtsSettings,
-    SendOperation,
+    AckTimeout, Changes, CheckedSend, Completion, CompletionStatus, Context, Identity, LossRecovery,
+    RtsSettings, SendOperation,
 };
 use crate::congestion::Progress;
 use crate::wheel::sooner;
@@ -24,6 +25,7 @@ use cc::Instant;
 use core::num::NonZeroU32;
 use core::time::Duration;
 use holes::Selective;
+use offer::Offer;
 use round_trip::RoundTrip;
 use spray::Spray;
 use suspicion::Suspicion;
@@ -91,7 +93,7 @@ pub(super) struct Requester {
     retries_left: u8,
     rnr_retry: u8,
     rnr_left: u8,
-    max_reads: u32,
+    max_reads: u8,
     /// How many of them are asked for at a time: half after a loss, one more with each that is done. Who answers slowly, as
     /// Soft-RoCE does, would have more and more rounds of all of them before it, and drop what its own queues can't hold.
     reads_at_once: u32,
@@ -129,6 +131,8 @@ pub(super) struct Requester {
     suspicion: Option<Box<Suspicion>>,
     /// With selective repeat; few have it, and it is large.
     selective: Option<Box<Selective>>,
+    /// What was offered to the peer, as long as it is go-back-N.
+    offer: Offer,
 }
 
 impl Requester {
@@ -170,23 +174,26 @@ impl Requester {
             sample: None,
             suspicion: None,
             selective: None,
+            offer: Offer::NONE,
         }
     }
 
     /// RTR to RTS.
-    pub(super) fn connect(&mut self, mtu: u32, selective_repeat: bool, settings: &RtsSettings) {
+    pub(super) fn connect(&mut self, mtu: u32, recovery: LossRecovery, settings: &RtsSettings) {
         self.mtu = mtu;
         let paths = settings.congestion.paths.filter(|paths| paths.spray);
         let spray = paths.map(|paths| Box::new(Spray::new(paths.count)));
-        self.selective = selective_repeat.then(|| Box::new(Selective::new(spray)));
+        let is_agreed = recovery == LossRecovery::SelectiveRepeat;
+        self.selective = is_agreed.then(|| Box::new(Selective::new(spray)));
+        self.offer = Offer::new(recovery);
         self.origin = settings.send_psn;
         self.timeout = AckTimeout::duration(settings.ack_timeout);
         self.retry_count = settings.retry_count;
         self.retries_left = settings.retry_count;
         self.rnr_retry = settings.rnr_retry;
         self.rnr_left = settings.rnr_retry;
-        self.max_reads = u32::from(settings.max_rd_atomic);
-        self.reads_at_once = self.max_reads;
+        self.max_reads = settings.max_rd_atomic;
+        self.reads_at_once = self.max_reads.into();
     }
 
     /// What changes counts from the next message on.
@@ -199,7 +206,7 @@ impl Requester {
             (self.rnr_retry, self.rnr_left) = (count, count);
         }
         if let Some(most) = changes.max_rd_atomic {
-            (self.max_reads, self.reads_at_once) = (most.into(), most.into());
+            (self.max_reads, self.reads_at_once) = (most, most.into());
         }
     }
 
@@ -370,12 +377,13 @@ impl Requester {
         self.sample = None;
         self.probe_at = None;
         self.selective = None;
+        self.offer = Offer::NONE;
     }
 
     /// Goes back to the oldest packet, if a retry is left: the retry counter counts rounds without progress.
     fn retry(&mut self, now: Instant) -> Result<(), Trouble> {
         if self.outstanding_reads > 0 && self.selective.is_none() {
-            self.reads_at_once = (self.reads_at_once / 2).max(2).min(self.max_reads);
+            self.reads_at_once = (self.reads_at_once / 2).max(2).min(self.max_reads.into());
         }
         self.retries_left =
             self.retries_left.checked_sub(1).ok_or(Trouble::Fail(CompletionStatus::RetryExceeded))?;
@@ -393,6 +401,7 @@ impl Requester {
             let bears = self.bears.map_or(self.run, |bears| bears.get() - bears.get() / 4 + self.run / 4);
             (self.bears, self.run) = (NonZeroU32::new(bears), 0);
             self.reach = (2 * u64::from(bears)).max(FEWEST) * u64::from(self.mtu);
+            self.offer_at_loss();
             self.rewind();
         }
     }
@@ -413,6 +422,7 @@ impl Requester {
         self.probes = (self.probes + 1).min(MOST_PROBES);
         let deadline = self.deadline;
         self.recovers_to = self.sent;
+        self.offer_at_loss();
         self.rewind();
         self.reach = self.mtu.into();
         self.deadline = deadline;

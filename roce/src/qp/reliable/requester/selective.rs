@@ -24,7 +24,7 @@ const LATE: Duration = Duration::from_micros(20);
 const UNKNOWN: Duration = Duration::from_millis(100);
 
 /// What is missing of `wqe` from `from` to before `end`: its request packets, or its answers if the peer has executed its request.
-fn missing_of(
+pub(super) fn missing_of(
     wqe: &Wqe,
     mtu: u32,
     is_executed: bool,
@@ -61,6 +61,15 @@ impl Requester {
         let number = self.answered(psn).ok_or(STALE)?;
         let from = number + 64 * u64::from(ahead);
         self.check_claim(number, from, held)?;
+        if self.selective.is_none() {
+            // What was offered was accepted, or nothing would be held.
+            if !self.offer.is_made() || held == 0 {
+                return Err(STALE);
+            }
+            if !self.adopt(context.now) {
+                return Ok(self.go_back_for_claim(number, context, identity));
+            }
+        }
         let mut progress = self.acknowledge(number, context, identity);
         self.peer_has(number, context.now);
         let Some(selective) = &mut self.selective else { return Ok(progress) };

@@ -5,7 +5,9 @@ use super::check::{
 };
 use super::resources::{Kind, Resource};
 use super::{Answer, Message, Refusal, Responder, Rights};
-use crate::qp::{Completion, CompletionOpcode, CompletionStatus, Context, Identity, buffers, wqe};
+use crate::qp::{
+    Completion, CompletionOpcode, CompletionStatus, Context, Identity, LossRecovery, buffers, wqe,
+};
 use crate::wire::{Bth, Feth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
 use crate::{Access, AccessError, Discard, Memory, Psn, Rkey, Slice, SrqNumber};
 
@@ -142,10 +144,12 @@ impl Responder {
                     && let Kind::Read(_, first) = resource.kind
                 {
                     let rest = rest(first, index, arrival.rights.mtu);
-                    if self.reorder.is_some() {
-                        self.answer_stretch(psn, reth, rest, arrival.rights.mtu);
-                    } else if reth == rest {
+                    // A peer that offers selective repeat may ask for a stretch before it is accepted here, if another acceptance
+                    // misled it.
+                    if self.reorder.is_none() && reth == rest {
                         resource.answer_from(index);
+                    } else if self.recovery != LossRecovery::GoBackN {
+                        self.answer_stretch(psn, reth, rest, arrival.rights.mtu);
                     }
                 }
             }

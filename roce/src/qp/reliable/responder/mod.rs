@@ -4,6 +4,7 @@ mod answer;
 mod check;
 mod execute;
 mod named;
+mod offer;
 mod reorder;
 mod resources;
 
@@ -12,7 +13,8 @@ pub(super) use execute::Arrival;
 
 use super::super::receive_queue::ReceiveQueue;
 use super::super::{
-    Changes, Completion, CompletionOpcode, CompletionStatus, Context, Identity, RecvRequest, RtrSettings,
+    Changes, Completion, CompletionOpcode, CompletionStatus, Context, Identity, LossRecovery, RecvRequest,
+    RtrSettings,
 };
 use crate::congestion::Echo;
 use crate::wire::{Aeth, NakCode, Reth, RnrTimer, Syndrome};
@@ -94,7 +96,8 @@ pub(super) struct Responder {
     answer: Option<Answer>,
     echo: Echo,
     min_rnr_timer: RnrTimer,
-    /// Packets that came early, with selective repeat.
+    recovery: LossRecovery,
+    /// Packets that came early, with selective repeat: from the first on if it was agreed at connect, or since the peer offered it.
     reorder: Option<Box<Reorder>>,
 }
 
@@ -115,6 +118,7 @@ impl Responder {
             answer: None,
             echo: Echo::default(),
             min_rnr_timer: RnrTimer::new(0),
+            recovery: LossRecovery::GoBackN,
             reorder: None,
         }
     }
@@ -124,8 +128,10 @@ impl Responder {
         self.expected = settings.receive_psn;
         self.first = settings.receive_psn;
         self.min_rnr_timer = settings.min_rnr_timer;
-        self.resources = Resources::new(settings.max_dest_rd_atomic, settings.selective_repeat);
-        self.reorder = settings.selective_repeat.then(|| Box::new(Reorder::new(settings.receive_psn)));
+        self.recovery = settings.loss_recovery;
+        let is_agreed = settings.loss_recovery == LossRecovery::SelectiveRepeat;
+        self.resources = Resources::new(settings.max_dest_rd_atomic, is_agreed);
+        self.reorder = is_agreed.then(|| Box::new(Reorder::new(settings.receive_psn)));
     }
 
     pub(super) fn change(&mut self, changes: &Changes) {
@@ -181,6 +187,9 @@ impl Responder {
     /// Drops all answers that are due.
     pub(super) fn silence(&mut self) {
         self.answer = None;
+        if let Some(reorder) = &mut self.reorder {
+            reorder.acceptance = None;
+        }
         self.echo = Echo::default();
         self.resources.silence();
     }

@@ -58,6 +58,8 @@ pub(super) struct Reorder {
     taken: usize,
     /// Stretches of 64 PSNs, by their place in the ring, of which something came that the peer was not told.
     untold: u64,
+    /// The acceptance that is due, and what it repeats of the offer.
+    pub(super) acceptance: Option<Psn>,
 }
 
 fn number(psn: Psn) -> u64 {
@@ -81,6 +83,7 @@ impl Reorder {
             payloads: Default::default(),
             taken: 0,
             untold: 0,
+            acceptance: None,
         }
     }
 

@@ -93,7 +93,7 @@ pub(super) struct Resources {
     limit: usize,
     /// No resource before this one has an answer due.
     due: usize,
-    /// Has room with selective repeat only.
+    /// Has room from the beginning only if selective repeat was agreed at connect.
     repeats: Vec<Repeat>,
 }
 

@@ -14,7 +14,8 @@ local IFA_RATES = { [0] = "10 Gb/s", "25 Gb/s", "40 Gb/s", "50 Gb/s", "100 Gb/s"
 local KINDS = { [0] = "busiest hop", "window", "in-flight share", "ready", "hop", "hop and flows",
   "all hops" }
 local OPCODES = { [0xc0] = "telemetry request", [0xc1] = "telemetry response", [0xc2] = "telemetry notification",
-  [0xc3] = "telemetry setup", [0xc4] = "direct response", [0xc8] = "selective acknowledge" }
+  [0xc3] = "telemetry setup", [0xc4] = "direct response", [0xc8] = "selective acknowledge",
+  [0xc9] = "selective offer" }
 local WAYS = { [0] = "behind Acknowledges", "notifications", "windows" }
 local TELLS = { [0] = "the busiest link", "the busiest link and the flows", "all links" }
 
@@ -56,6 +57,9 @@ local FERROCE = fields(ferroce, {
   ahead = ProtoField.uint8("ferroce.ahead", "Stretches of 64 PSNs before what is held"),
   held = ProtoField.bytes("ferroce.held", "Held beyond the PSN (bits)"),
   msn = ProtoField.uint24("ferroce.msn", "MSN"),
+  accepts = ProtoField.uint8("ferroce.offer.accepts", "Accepts", base.DEC, nil, 0x01),
+  first_sent = ProtoField.uint24("ferroce.offer.first_sent", "First PSN sent"),
+  first_received = ProtoField.uint24("ferroce.offer.first_received", "First PSN received"),
 })
 local HPCC = fields(hpcc, {
   hops = ProtoField.uint8("hpcc.hops", "Hops"),
@@ -200,8 +204,15 @@ local function selective(tvb, tree)
   tree:add(FERROCE.held, tvb(4, 16))
 end
 
+local function offer(tvb, tree)
+  if tvb:len() < 8 then return end
+  tree:add(FERROCE.accepts, tvb(0, 1))
+  tree:add(FERROCE.first_sent, tvb(1, 3))
+  tree:add(FERROCE.first_received, tvb(5, 3))
+end
+
 local BODIES = { [0xc0] = int_header, [0xc1] = feedback, [0xc2] = feedback, [0xc3] = setup, [0xc4] = feedback,
-  [0xc8] = selective }
+  [0xc8] = selective, [0xc9] = offer }
 
 -- A packet from its BTH on: InfiniBand's dissector, then what is ours.
 local function transport(tvb, pinfo, tree)

@@ -132,6 +132,11 @@ fn frames() -> Vec<Vec<u8>> {
             &[],
         ),
     ]);
+    frames.extend([false, true].map(|accepts| {
+        let (first_sent, first_received) = (Psn::new(3), Psn::new(4));
+        let bth = bth(0, 5 + u32::from(accepts));
+        packet(Format::Hpcc, false, &Header::SelectiveOffer { bth, accepts, first_sent, first_received }, &[])
+    }));
     frames
 }
 

@@ -24,6 +24,7 @@ mod hostile_answers;
 mod hostile_feedback;
 mod hostile_replay;
 mod hostile_requests;
+mod hostile_selective;
 mod marks;
 mod model;
 mod numbers;

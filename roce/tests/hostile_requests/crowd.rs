@@ -191,6 +191,12 @@ fn control(script: &Script) -> Vec<Case> {
         tells: Tells::Busiest,
     };
     let setup_packet = |reverse| Header::TelemetrySetup { bth, setup: setup(reverse), seal: None };
+    let offer = |accepts| Header::SelectiveOffer {
+        bth,
+        accepts,
+        first_sent: Psn::new(PSN),
+        first_received: Psn::new(PSN),
+    };
     let rows = [
         ("probe", Header::TelemetryRequest { bth, int }),
         ("probe to nobody", Header::TelemetryRequest { bth: stray(0x77_7777), int }),
@@ -208,6 +214,8 @@ fn control(script: &Script) -> Vec<Case> {
         ),
         ("congestion notification", Header::CongestionNotification { bth }),
         ("selective acknowledgement", Header::SelectiveAcknowledge { bth, msn: 0, ahead: 0, held: 2 }),
+        ("offer of selective repeat", offer(false)),
+        ("acceptance of selective repeat", offer(true)),
         ("XRC SEND", Header::Extended { bth, srq: SrqNumber::new(7), operation: SEND }),
         (
             "UD SEND to nobody",

@@ -50,6 +50,10 @@ enum Extension {
     },
     /// Of a Selective Acknowledge.
     Held(u128),
+    /// Of an offer of selective repeat.
+    Offer {
+        accepts: bool,
+    },
     Any([u8; 16]),
 }
 
@@ -68,13 +72,18 @@ impl Extension {
             }
             Self::Aeth { syndrome } => vec![syndrome, 0, 0, 1],
             Self::Held(held) => [&[0, 0, 0, 1][..], &held.to_be_bytes()].concat(),
+            Self::Offer { accepts } => [[u8::from(accepts), 0, 0, 0], [0; 4]]
+                .iter()
+                .flat_map(|word| (u32::from_be_bytes(*word) | PSN).to_be_bytes())
+                .collect(),
             Self::Any(bytes) => bytes.to_vec(),
         }
     }
 }
 
-fn start(selective_repeat: bool) -> Script {
-    let mut script = Script::new(Options { memory: 1 << 13, selective_repeat, ..Options::default() });
+fn start(selective_repeat: bool, offered: bool) -> Script {
+    let mut script =
+        Script::new(Options { memory: 1 << 13, selective_repeat, offered, ..Options::default() });
     let (qpn, remote) = (script.host.qpn, Remote { address: BASE, rkey: Rkey::new(1) });
     for id in 0..POSTED {
         let sge = script.host.sge(0, 2500);
@@ -97,22 +106,22 @@ fn drain(script: &mut Script) {
     }
 }
 
-fn feed(script: &mut Script, frame: &[u8], selective_repeat: bool) {
+fn feed(script: &mut Script, frame: &[u8], may_hold: bool) {
     let before = script.host.ram.0.clone();
     let taken = script.host.endpoint.on_frame(script.now, &mut script.host.ram, frame);
     // A packet may be good, and what waited for it bad.
-    if taken.is_err() && !selective_repeat {
+    if taken.is_err() && !may_hold {
         assert!(script.host.ram.0 == before, "{taken:?} wrote");
     }
     drain(script);
 }
 
-fn packet(script: &mut Script, input: &Input<'_>, selective_repeat: bool) {
+fn packet(script: &mut Script, input: &Input<'_>, may_hold: bool) {
     match *input {
-        Input::Bytes(bytes) => feed(script, bytes, selective_repeat),
+        Input::Bytes(bytes) => feed(script, bytes, may_hold),
         Input::Wait(micros) => script.wait(Duration::from_micros(micros.into())),
         Input::Packet { opcode, flags, ack_request, ahead, ref extension, payload } => {
-            let is_answer = matches!(opcode, 13..=18 | 0xc8);
+            let is_answer = matches!(opcode, 13..=18 | 0xc8 | 0xc9);
             let report = script.host.endpoint.report(script.host.qpn).expect("it is there");
             let base = if is_answer { PSN } else { report.expected_psn.get() };
             let mut rest = extension.bytes(script);
@@ -120,16 +129,18 @@ fn packet(script: &mut Script, input: &Input<'_>, selective_repeat: bool) {
             let psn = base.wrapping_add_signed(ahead.into()) & 0xff_ffff;
             let raw = Raw { opcode, flags, partition_key: 0xffff, ack_request, psn, rest };
             let frame = raw.frame(script.host.qpn);
-            feed(script, &frame, selective_repeat);
+            feed(script, &frame, may_hold);
         }
     }
 }
 
-fuzz_target!(|input: (bool, Vec<Input<'_>>)| {
-    let (selective_repeat, inputs) = input;
-    let mut script = start(selective_repeat);
+fuzz_target!(|input: (u8, Vec<Input<'_>>)| {
+    let (recovery, inputs) = input;
+    let (selective_repeat, offered) = (recovery % 3 == 1, recovery % 3 == 2);
+    let may_hold = selective_repeat || offered;
+    let mut script = start(selective_repeat, offered);
     drain(&mut script);
-    inputs.iter().take(64).for_each(|input| packet(&mut script, input, selective_repeat));
+    inputs.iter().take(64).for_each(|input| packet(&mut script, input, may_hold));
     drain(&mut script);
     let (sent, received) = (script.host.sent(), script.host.received());
     for completions in [&sent, &received] {

@@ -4,7 +4,7 @@
 use crate::harness::{BASE, Faults, Options, Pair, Random, open_window};
 use core::time::Duration;
 use proptest::prelude::*;
-use roce::qp::{CompletionStatus, CongestionAlgorithm, Remote, SendRequest, State};
+use roce::qp::{CompletionStatus, CongestionAlgorithm, LossRecovery, Remote, SendRequest, State};
 use roce::wire::Mtu;
 use roce::{Discard, Psn};
 
@@ -21,7 +21,7 @@ struct Scenario {
     window: u64,
     send_psn: u32,
     max_reads: u8,
-    selective_repeat: bool,
+    recovery: LossRecovery,
 }
 
 fn scenario() -> impl Strategy<Value = Scenario> {
@@ -29,17 +29,20 @@ fn scenario() -> impl Strategy<Value = Scenario> {
     let mtu = proptest::sample::select(Mtu::ALL.to_vec());
     let window = prop_oneof![Just(1u64), Just(5000), Just(64 * 1024), Just(1 << 30)];
     let psn = prop_oneof![Just(0), Just(Psn::CIRCLE - 20), 0..Psn::CIRCLE];
-    (any::<u64>(), faults, mtu, window, psn, 1..5u8, any::<bool>()).prop_map(
-        |(seed, (loss, duplicate, reorder, flip), mtu, window, send_psn, max_reads, selective_repeat)| {
-            Scenario {
-                seed,
-                faults: Faults { loss, duplicate, reorder, flip },
-                mtu,
-                window,
-                send_psn,
-                max_reads,
-                selective_repeat,
-            }
+    let recovery = proptest::sample::select(vec![
+        LossRecovery::GoBackN,
+        LossRecovery::Offered,
+        LossRecovery::SelectiveRepeat,
+    ]);
+    (any::<u64>(), faults, mtu, window, psn, 1..5u8, recovery).prop_map(
+        |(seed, (loss, duplicate, reorder, flip), mtu, window, send_psn, max_reads, recovery)| Scenario {
+            seed,
+            faults: Faults { loss, duplicate, reorder, flip },
+            mtu,
+            window,
+            send_psn,
+            max_reads,
+            recovery,
         },
     )
 }
@@ -116,7 +119,8 @@ fn run(scenario: Scenario) -> Pair {
         congestion: CongestionAlgorithm::Fixed { window: scenario.window, rate: None },
         max_rd_atomic: scenario.max_reads,
         max_dest_rd_atomic: scenario.max_reads,
-        selective_repeat: scenario.selective_repeat,
+        selective_repeat: scenario.recovery == LossRecovery::SelectiveRepeat,
+        offered: scenario.recovery == LossRecovery::Offered,
         memory: ((1 + 4 * REQUESTS) * PLACE) as usize,
         ..Options::default()
     });
@@ -190,7 +194,7 @@ fn faults_reach_every_kind_of_recovery() {
             window,
             send_psn: Psn::CIRCLE - 9,
             max_reads: 2,
-            selective_repeat: false,
+            recovery: LossRecovery::GoBackN,
         });
         for host in &pair.hosts {
             let counters = host.endpoint.counters();

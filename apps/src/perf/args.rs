@@ -185,8 +185,11 @@ pub struct QueueArgs {
     /// Sleep for 1 ms when there is nothing to do instead of polling; for --progress dedicated
     #[arg(short, long)]
     pub events: bool,
-    /// After a loss, resend only the lost packets; set it on both sides
+    /// After a loss, resend everything from the lost packet on, as IBA has it, and neither offer nor accept selective repeat
     #[arg(long)]
+    pub go_back_n: bool,
+    /// The default, accepted because it once was none.
+    #[arg(long, hide = true, conflicts_with = "go_back_n")]
     pub selective_repeat: bool,
 }
 

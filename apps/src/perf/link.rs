@@ -125,8 +125,7 @@ impl Link {
         let qps = (0..plan.qps)
             .map(|_| {
                 let builder = pd.queue_pair(&send_cq, &recv_cq).capabilities(capabilities);
-                let builder =
-                    builder.selective_repeat(args.selective_repeat).service(plan.connection.service());
+                let builder = builder.selective_repeat(!args.go_back_n).service(plan.connection.service());
                 match args.gid_index {
                     Some(index) => builder.gid_index(index),
                     None => builder,
@@ -195,11 +194,6 @@ impl Link {
             traffic_class: args.traffic_class(),
             ..ConnectOptions::default()
         };
-        if args.selective_repeat && !peer.qps.iter().all(|qp| qp.selective_repeat) {
-            return Err(Failure::usage(
-                "--selective-repeat: the other side does not offer it; set it there, too",
-            ));
-        }
         for (qp, endpoint) in self.qps.iter_mut().zip(&peer.qps) {
             if self.headers.is_none() {
                 qp.connect(endpoint, &options).map_err(failed)?;

@@ -1,8 +1,9 @@
 //! One congestion control algorithm of any kind, and the settings that build it.
 
 use crate::{
-    Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Fixed, Hpcc, HpccConfig,
-    HpccReceiver, Inflight, Instant, PathTelemetry, PowerTcp, Rate, ReceiverLink, Swift, SwiftConfig,
+    Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Fixed, HeardHop, Hpcc,
+    HpccConfig, HpccReceiver, Inflight, Instant, PathRecords, PathTelemetry, PowerTcp, Rate, ReceiverLink,
+    Swift, SwiftConfig,
 };
 
 /// Which algorithm, with its parameters.
@@ -154,6 +155,17 @@ impl Algorithm {
             | Self::PowerTcp(_)
             | Self::Swift(_) => None,
         }
+    }
+
+    /// Returns what telemetry said last of each hop of the path, in path order. Nothing before the first telemetry, and from algorithms
+    /// that read none.
+    pub fn hops(&self) -> impl Iterator<Item = HeardHop> {
+        let records = match self {
+            Self::Hpcc(hpcc) => Some(hpcc.records()),
+            Self::PowerTcp(power) => Some(power.records()),
+            Self::Fixed(_) | Self::HpccReceiver(_) | Self::Dctcp(_) | Self::Dcqcn(_) | Self::Swift(_) => None,
+        };
+        records.into_iter().flat_map(PathRecords::hops)
     }
 }
 

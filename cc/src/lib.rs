@@ -25,7 +25,8 @@ pub use dctcp::{Dctcp, DctcpConfig};
 pub use error::ConfigError;
 pub use fixed::Fixed;
 pub use hpcc::{
-    ActiveFlows, FlowMark, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, ReceiverLink, RxHpcc,
+    ActiveFlows, FlowMark, HeardHop, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, ReceiverLink,
+    RxHpcc,
 };
 pub use powertcp::PowerTcp;
 pub use rate::Rate;

@@ -56,6 +56,11 @@ impl PowerTcp {
         self.power
     }
 
+    /// Returns what telemetry said of the hops.
+    pub(crate) const fn records(&self) -> &PathRecords {
+        &self.records
+    }
+
     /// `norm_power`'s smoothing, then `update_window` and `update_old`.
     fn react(&mut self, ack: &Ack, busiest: Inflight) {
         let HpccConfig { base_rtt, line_rate, min_rate, target_utilisation, additive_increase, .. } =

@@ -4,6 +4,7 @@
 use crate::qp::{CompletionStatus, Remote};
 use crate::wire::NakCode;
 use crate::{Discard, Psn, Qpn};
+use cc::HeardHop;
 use core::fmt;
 use core::net::IpAddr;
 
@@ -26,6 +27,8 @@ pub struct QpFailure {
     pub expected: Psn,
     /// Retries since the last acknowledgement: after timeouts, NAKs and RNR NAKs.
     pub retries: u8,
+    /// The busiest hop of the path, as telemetry said last; `None` without telemetry.
+    pub busiest: Option<HeardHop>,
 }
 
 /// One line for a log: which queue pair, its peer, how far both had come, what happened, the likely reason, and the remedy.
@@ -36,10 +39,11 @@ impl fmt::Display for QpFailure {
             write!(f, ", peer {address} QP {qpn}")?;
         }
         let Self { acknowledged, send, expected, retries, cause, reason, .. } = self;
-        write!(
-            f,
-            ", last ACK {acknowledged}, next PSN {send}, expected PSN {expected}, retries {retries}: "
-        )?;
+        write!(f, ", last ACK {acknowledged}, next PSN {send}, expected PSN {expected}, retries {retries}")?;
+        if let Some(HeardHop { index, queue, .. }) = self.busiest {
+            write!(f, ", busiest hop {index} with {queue} B queued")?;
+        }
+        f.write_str(": ")?;
         write!(f, "{cause}; likely reason: {reason}; {}", reason.remedy())
     }
 }

@@ -91,6 +91,7 @@ fn a_peer_that_dies_leaves_a_line_for_the_log() {
         expected: Psn::new(PSN),
         reason: FailureReason::WentDark,
         retries: 2,
+        busiest: None,
     };
     assert_eq!(events(&mut script.host), [Event::QpFailed(failure)]);
     let (address, peer) = failure.peer.unwrap();

@@ -54,8 +54,9 @@ fn silence(script: &mut Script) -> QpFailure {
 fn a_peer_that_never_answers() {
     let mut script = Script::new(few());
     write(&mut script, 1, 10);
-    let QpFailure { qpn, cause, reason, peer, acknowledged, send, expected, retries } = silence(&mut script);
-    assert_eq!((qpn, reason, retries), (script.host.qpn, FailureReason::NeverAnswered, 2));
+    let QpFailure { qpn, cause, reason, peer, acknowledged, send, expected, retries, busiest } =
+        silence(&mut script);
+    assert_eq!((qpn, reason, retries, busiest), (script.host.qpn, FailureReason::NeverAnswered, 2, None));
     assert_eq!(cause, FailureCause::Request(CompletionStatus::RetryExceeded));
     assert_eq!(peer, Some((IpAddr::from([10, 0, 0, 1]), Qpn::new(PEER))));
     assert_eq!([acknowledged, send, expected].map(roce::Psn::get), [PSN - 1, PSN + 1, PSN]);

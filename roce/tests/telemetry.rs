@@ -87,8 +87,13 @@ const NOTIFICATION: &[u8] = &[0xc2];
 
 #[test]
 fn every_data_packet_brings_telemetry_and_acknowledgements_return_it() {
-    let (seen, share, _) = transfer(hpcc(|congestion| congestion.in_band = EVERY));
+    let (seen, share, pair) = transfer(hpcc(|congestion| congestion.in_band = EVERY));
     assert!(share < 0.25, "{share}");
+    // 100,000 B in the queue of a link that holds 1,250 B in a base round trip, and is always busy: 81,000 thousandths.
+    let busiest = pair.reports()[0].unwrap().busiest.unwrap();
+    assert_eq!((busiest.index, busiest.queue, busiest.permille.unwrap() / 1000), (0, 100_000, 81));
+    let (observed, _) = pair.hosts[0].endpoint.observe(pair.now, 0, 1);
+    assert_eq!(observed[0].hops, [busiest]);
     let (with, without) = (count(&seen, 0, WRITES, true), count(&seen, 0, WRITES, false));
     assert!(with > 350 && without < 20, "{without} without: those sent before the peer answered the setup");
     assert!(count(&seen, 1, ACKNOWLEDGE, true) >= 5);

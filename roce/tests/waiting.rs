@@ -4,8 +4,9 @@ use crate::harness::{BASE, Faults, Options, Pair, paced};
 use cc::{Instant, Rate};
 use core::time::Duration;
 use proptest::prelude::*;
-use roce::Observation;
 use roce::qp::{Capabilities, CongestionAlgorithm, Remote, SendRequest, Waiting};
+use roce::wire::Mtu;
+use roce::{FailureReason, Observation};
 
 const WINDOW: u64 = 4096;
 
@@ -70,7 +71,9 @@ fn a_receiver_without_a_receive_is_what_it_waits_for() {
         let sge = pair.hosts[0].sge(0, 64);
         pair.post(0, SendRequest::send(1, sge));
     };
-    assert_eq!(most(&after(options, send, SHORT)), Waiting::ReceiverNotReady);
+    let pair = after(options, send, SHORT);
+    assert_eq!(most(&pair), Waiting::ReceiverNotReady);
+    assert_eq!(observe(&pair, 0).suspected, Some(FailureReason::NoReceive));
 }
 
 #[test]
@@ -79,7 +82,30 @@ fn a_peer_that_answers_nothing_is_silent() {
         pair.filter = Some(Box::new(|_, _| false));
         write(pair, 1, 64);
     };
-    assert_eq!(most(&after(Options::default(), begin, 4 * SHORT)), Waiting::Silence);
+    let pair = after(Options::default(), begin, 4 * SHORT);
+    assert_eq!(most(&pair), Waiting::Silence);
+    assert_eq!(observe(&pair, 0).suspected, Some(FailureReason::NeverAnswered));
+}
+
+/// As long as the peer is silent, an observer sees what the failure will say.
+#[test]
+fn the_reason_of_a_silence_is_suspected_before_the_queue_pair_fails() {
+    let suspected = |longest: usize, length: u32| {
+        let mut pair = Pair::connect(Options { mtu: Mtu::M4096, ..Options::default() });
+        (1..=9).for_each(|id| write(&mut pair, id, 64));
+        pair.run(Duration::from_secs(1));
+        assert_eq!(observe(&pair, 0).suspected, None);
+        pair.filter = Some(Box::new(move |_, frame| frame.len() < longest));
+        let end = pair.now + 4 * SHORT;
+        write(&mut pair, 10, length);
+        while pair.now < end && pair.step() {}
+        let seen = observe(&pair, 0);
+        assert_eq!(seen.report.failure, None);
+        seen.suspected
+    };
+    assert_eq!(suspected(0, 64), Some(FailureReason::WentDark));
+    let large = FailureReason::LargePackets { lost: 4096, arrived: 64 };
+    assert_eq!(suspected(1500, 4096), Some(large));
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod records;
 
 pub use config::HpccConfig;
 pub use receiver::{ActiveFlows, FlowMark, HpccReceiver, RxHpcc};
-pub use records::{Inflight, PathRecords};
+pub use records::{HeardHop, Inflight, PathRecords};
 
 use crate::{Ack, ConfigError, CongestionController, Hop, HopIndex, Instant, PathTelemetry, Rate, limits};
 use core::num::NonZeroU32;
@@ -86,6 +86,11 @@ impl Hpcc {
     #[must_use]
     pub const fn utilisation(&self) -> f64 {
         self.utilisation
+    }
+
+    /// Returns what telemetry said of the hops.
+    pub(crate) const fn records(&self) -> &PathRecords {
+        &self.records
     }
 
     /// `W` as a rate: the pacing rate.

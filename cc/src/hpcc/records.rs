@@ -14,15 +14,34 @@ struct Record {
     heard: Instant,
     /// At most 4 GiB.
     queue: u32,
+    /// What was measured last, for observers; [`UNKNOWN`] before.
+    permille: u32,
 }
 
-impl Record {
-    const NONE: Self = Self { time: 0, tx_bytes: 0, heard: Instant::ZERO, queue: 0 };
+/// No measurement: more than [`Inflight::MOST`].
+const UNKNOWN: u32 = u32::MAX;
 
-    fn new(hop: &Hop, heard: Instant) -> Self {
+impl Record {
+    const NONE: Self = Self { time: 0, tx_bytes: 0, heard: Instant::ZERO, queue: 0, permille: UNKNOWN };
+
+    fn new(hop: &Hop, heard: Instant, permille: u32) -> Self {
         let queue = u32::try_from(hop.queue).unwrap_or(u32::MAX);
-        Self { time: hop.time.raw(), tx_bytes: hop.tx_bytes.raw(), heard, queue }
+        Self { time: hop.time.raw(), tx_bytes: hop.tx_bytes.raw(), heard, queue, permille }
     }
+}
+
+/// What telemetry said last of a hop, for observers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeardHop {
+    /// The hop's place on the path, 0 the first switch.
+    pub index: HopIndex,
+    /// Bytes that waited in its egress queue, at most 4 GiB.
+    pub queue: u32,
+    /// What link and queue held, in thousandths of what the link holds in a base round trip: 1000 for a full link without a queue.
+    /// PowerTCP's power in the same unit. `None` until two readings could be compared.
+    pub permille: Option<u32>,
+    /// When it was heard.
+    pub heard: Instant,
 }
 
 /// What two readings of one hop say of the time between them.
@@ -118,6 +137,16 @@ impl PathRecords {
         }
     }
 
+    /// Returns what was heard last of each hop of the present path, in path order. Where a responder reports the busiest hop only, the
+    /// busiest is the one heard last.
+    pub fn hops(&self) -> impl Iterator<Item = HeardHop> {
+        let heard = (0u8..).zip(&self.records).filter(|(index, _)| self.heard & 1 << index != 0);
+        heard.map(|(index, &Record { queue, permille, heard, .. })| {
+            let permille = (permille != UNKNOWN).then_some(permille);
+            HeardHop { index, queue, permille, heard }
+        })
+    }
+
     /// Lines 1 to 7, and line 27's `L = ack.L`.
     #[inline]
     pub(super) fn hear(&mut self, now: Instant, path: &PathTelemetry, base_rtt: Duration) -> Heard {
@@ -142,17 +171,19 @@ impl PathRecords {
         for (index, hop) in path.hops() {
             let Some(record) = self.records.get_mut(usize::from(index)) else { continue };
             let last = (self.heard & 1 << index != 0).then_some(*record);
+            let mut permille = last.map_or(UNKNOWN, |last| last.permille);
             match last.map_or(Comparison::Unknown, |last| compare(signal, &last, hop, now, base_rtt)) {
                 Comparison::Late => continue,
                 Comparison::Unknown => {}
                 // Lines 6 and 7.
                 Comparison::Measured(inflight) => {
+                    permille = (inflight.utilisation * 1e3) as u32;
                     if busiest.is_none_or(|(_, most)| inflight.utilisation > most.utilisation) {
                         busiest = Some((index, inflight));
                     }
                 }
             }
-            *record = Record::new(hop, now);
+            *record = Record::new(hop, now, permille);
             self.heard |= 1 << index;
         }
         match (before, busiest) {
@@ -271,6 +302,29 @@ mod tests {
         assert_eq!(busiest(4000, path(1, &[hop(4000, 400, 9), hop(4000, 0, 0), hop(4000, 100, 0)])), Some(0));
         // The byte counters are those of other switches now.
         assert_eq!(busiest(8000, path(2, &[hop(8000, 900, 0), hop(8000, 0, 8)])), Some(1));
+    }
+
+    /// What observers see: queue and share of each hop that was heard of, and nothing of another path's.
+    #[test]
+    fn records_show_each_hop_as_it_was_last() {
+        let mut records = PathRecords::new();
+        assert_eq!(records.hops().next(), None);
+        let mut hear = |now, path: PathTelemetry| {
+            records.hear(Instant::from_nanos(now), &path, T);
+            let mut seen = records.hops().map(|hop| (hop.index, hop.queue, hop.permille));
+            [seen.next(), seen.next()]
+        };
+        assert_eq!(
+            hear(0, path(1, &[hop(0, 0, 9), hop(0, 0, 25_000)])),
+            [Some((0, 9, None)), Some((1, 25_000, None))]
+        );
+        // 4 us at 100 Gb/s are 50,000 B: hop 0 sent half of them, hop 1 all, and half of them wait there.
+        let second = Some((1, 25_000, Some(1498)));
+        let seen = hear(4000, path(1, &[hop(4000, 195, 0), hop(4000, 390, 25_000)]));
+        assert_eq!(seen, [Some((0, 0, Some(499))), second]);
+        // Another stamp of the same moment measures nothing; what was measured before stays.
+        assert_eq!(hear(4100, path(1, &[hop(4000, 195, 7)])), [Some((0, 7, Some(499))), second]);
+        assert_eq!(hear(5000, path(2, &[hop(0, 0, 1)])), [Some((0, 1, None)), None]);
     }
 
     /// The time between two stamps of every narrow clock, over some periods of it, for all that one may have taken longer on its way

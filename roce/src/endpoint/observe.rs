@@ -3,8 +3,9 @@
 use super::Endpoint;
 use crate::qp::{QpReport, Waiting, WaitingTimes};
 use crate::wire::Service;
-use crate::{CqId, Qpn};
-use cc::Instant;
+use crate::{CqId, FailureReason, Qpn};
+use alloc::vec::Vec;
+use cc::{HeardHop, Instant};
 use core::net::IpAddr;
 
 /// A queue pair at one moment.
@@ -20,6 +21,10 @@ pub struct Observation {
     pub send_cq: CqId,
     /// What it says of itself.
     pub report: QpReport,
+    /// What telemetry said last of each hop of its path, in path order.
+    pub hops: Vec<HeardHop>,
+    /// The likely reason why its peer keeps it waiting; `None` if the peer does not.
+    pub suspected: Option<FailureReason>,
     /// What it waits for now.
     pub waiting: Waiting,
     /// What it waited for since it was created.
@@ -29,13 +34,8 @@ pub struct Observation {
 impl Endpoint {
     /// Returns up to `most` queue pairs at `now`, and the place to go on at; `None` once there are no more. The first place is 0.
     #[must_use]
-    pub fn observe(
-        &self,
-        now: Instant,
-        from: u32,
-        most: usize,
-    ) -> (alloc::vec::Vec<Observation>, Option<u32>) {
-        let mut seen = alloc::vec::Vec::new();
+    pub fn observe(&self, now: Instant, from: u32, most: usize) -> (Vec<Observation>, Option<u32>) {
+        let mut seen = Vec::new();
         for index in from..self.qps.len() {
             if seen.len() == most {
                 return (seen, Some(index));
@@ -48,6 +48,8 @@ impl Endpoint {
                 peer: slot.qp.peer().map(|peer| (peer.address, peer.qpn)),
                 send_cq: identity.send_cq,
                 report: slot.qp.report(),
+                hops: slot.qp.hops().collect(),
+                suspected: slot.qp.suspects(now, &self.commons.events),
                 waiting: slot.account.state(),
                 waited: slot.account.at(now),
             });

@@ -1,6 +1,7 @@
 //! What queue pairs of every service have: identity, state, peer, congestion control.
 
 use super::alarms::{self, Alarms};
+use super::settings::busiest;
 use super::{CompletionStatus, Context, Identity, LossRecovery, RtrSettings, State};
 use crate::congestion::CongestionControl;
 use crate::wire::{Bth, Frame, Mac, Path, Plain, Service, Template};
@@ -247,7 +248,8 @@ impl Common {
         let Ends { acknowledged, send, expected, retries } = ends;
         let peer = self.connection.map(|connection| (connection.path.destination, connection.destination));
         let qpn = self.identity.qpn;
-        let failure = QpFailure { qpn, cause, reason, peer, acknowledged, send, expected, retries };
+        let busiest = self.congestion.algorithm().and_then(busiest);
+        let failure = QpFailure { qpn, cause, reason, peer, acknowledged, send, expected, retries, busiest };
         self.failure = Some(Box::new(failure));
         failure
     }

@@ -11,10 +11,11 @@ use super::{
     RtsSettings, SendRequest, State,
 };
 use crate::congestion::Congestion;
+use crate::event::Events;
 use crate::srq::SharedQueues;
 use crate::wire::{Frame, Mac, Plain, Service};
-use crate::{ControlError, CqId, Discard, FailureCause, Memory, Outbox, Psn};
-use cc::Instant;
+use crate::{ControlError, CqId, Discard, FailureCause, FailureReason, Memory, Outbox, Psn};
+use cc::{Algorithm, HeardHop, Instant};
 use core::net::IpAddr;
 
 /// READs and atomics that one side may have outstanding at the other.
@@ -93,6 +94,21 @@ impl QueuePair {
             expected_psn: ends.expected,
             failure: self.common.failure.as_deref().copied(),
             ..QpReport::new(self.common.state, self.common.congestion.algorithm())
+        }
+    }
+
+    /// Returns what telemetry said last of each hop of the path.
+    pub(crate) fn hops(&self) -> impl Iterator<Item = HeardHop> {
+        self.common.congestion.algorithm().into_iter().flat_map(Algorithm::hops)
+    }
+
+    /// Returns the likely reason why the peer keeps it waiting; `None` if it does not.
+    pub(crate) fn suspects(&self, now: Instant, events: &Events) -> Option<FailureReason> {
+        match &self.transport {
+            Transport::Reliable(reliable) if self.common.state != State::Error => {
+                reliable.suspects(&self.common, now, events)
+            }
+            Transport::Reliable(_) | Transport::Unreliable(_) => None,
         }
     }
 

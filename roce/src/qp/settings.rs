@@ -4,7 +4,7 @@ use super::Changes;
 use crate::congestion::Congestion;
 use crate::wire::{Mtu, Path, RnrTimer, Service};
 use crate::{Access, CqId, PdId, Psn, QpFailure, Qpn, SrqId};
-use cc::{Algorithm, CongestionController, Hpcc, Rate};
+use cc::{Algorithm, CongestionController, HeardHop, Hpcc, Rate};
 use core::time::Duration;
 
 /// A queue pair's state (IBA 10.3.1).
@@ -245,6 +245,8 @@ pub struct QpReport {
     /// How full the path's busiest link is, as telemetry says and HPCC++ smooths it (`U`): 1 where it is as full as it may
     /// be without a queue, and before the first telemetry. `None` with algorithms that compute none.
     pub utilisation: Option<f64>,
+    /// The busiest hop of the path, as telemetry said last; `None` before the first, and with algorithms that read none.
+    pub busiest: Option<HeardHop>,
     /// The last round trip that an acknowledgement measured, and the shortest since RTS; `None` before the first.
     pub round_trip: Option<(Duration, Duration)>,
     /// Send requests that are not done.
@@ -271,6 +273,7 @@ impl QpReport {
             window: algorithm.map_or(0, CongestionController::window),
             rate: algorithm.and_then(CongestionController::pacing_rate),
             utilisation: algorithm.and_then(Algorithm::as_hpcc).map(Hpcc::utilisation),
+            busiest: algorithm.and_then(busiest),
             round_trip: None,
             outstanding: 0,
             receives: 0,
@@ -280,4 +283,9 @@ impl QpReport {
             failure: None,
         }
     }
+}
+
+/// Returns the hop that was heard last; of several, the busiest. Where a responder reports one hop at a time, it is the busiest.
+pub(super) fn busiest(algorithm: &Algorithm) -> Option<HeardHop> {
+    algorithm.hops().max_by_key(|hop| (hop.heard, hop.permille))
 }

@@ -13,6 +13,7 @@ use super::{
     RtrSettings, RtsSettings, State, Waiting,
 };
 use crate::congestion::{InFlight, Progress, Sequence, Transport};
+use crate::event::Events;
 use crate::wheel::sooner;
 use crate::wire::{Bth, Frame, Header, Operation};
 use crate::{CqId, Discard, FailureCause, FailureReason, Memory, Psn, SrqNumber};
@@ -110,13 +111,36 @@ impl Reliable {
     fn reason(&self, cause: FailureCause, common: &Common, context: &Context<'_>) -> FailureReason {
         match cause {
             FailureCause::Request(CompletionStatus::RetryExceeded) => {
-                let peer = common.connection.map(|connection| connection.path.destination);
-                let heard = peer.and_then(|peer| context.events.unreachable(peer));
-                let expected = [self.responder.first(), self.responder.expected_psn()];
-                self.requester.why_unanswered(context.now, heard, expected)
+                self.why_unanswered(common, context.now, context.events)
             }
             FailureCause::Request(CompletionStatus::RemoteAccess) => self.requester.why_refused(),
             _ => cause.reason(),
+        }
+    }
+
+    fn why_unanswered(&self, common: &Common, now: Instant, events: &Events) -> FailureReason {
+        let peer = common.connection.map(|connection| connection.path.destination);
+        let heard = peer.and_then(|peer| events.unreachable(peer));
+        let expected = [self.responder.first(), self.responder.expected_psn()];
+        self.requester.why_unanswered(now, heard, expected)
+    }
+
+    /// Returns the likely reason why the peer does not answer, or does not accept, as long as it does so.
+    pub(super) fn suspects(&self, common: &Common, now: Instant, events: &Events) -> Option<FailureReason> {
+        match self.waits_for(common) {
+            Waiting::Silence => Some(self.why_unanswered(common, now, events)),
+            Waiting::ReceiverNotReady => Some(FailureReason::NoReceive),
+            Waiting::Recovery => Some(FailureReason::Loss),
+            Waiting::Idle
+            | Waiting::Pacing
+            | Waiting::Window
+            | Waiting::Reads
+            | Waiting::Fence
+            | Waiting::Turn
+            | Waiting::Port
+            | Waiting::Pool
+            | Waiting::Unpolled
+            | Waiting::Answer => None,
         }
     }
 

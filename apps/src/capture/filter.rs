@@ -88,14 +88,14 @@ mod tests {
         let pair = serde_json::json!({
             "qpn": 5, "service": "RC", "state": "ReadyToSend", "peer": { "address": "10.0.0.2", "qpn": 9 }, "algorithm": "",
             "window": 0, "in_flight": 0, "send_psn": 0, "acknowledged_psn": 0, "outstanding": 0, "receives": 0, "unpolled": 0,
-            "waiting": "idle", "waited": {},
+            "waiting": "idle", "waited": {}, "hops": [], "busiest": null, "suspected": null,
         });
         let device = serde_json::json!({
             "port": PORT, "driver": "", "addresses": [], "now": 0, "counters": {}, "discards": {}, "core": {}, "waited": {},
             "queue_pairs": [pair],
         });
         let process =
-            serde_json::json!({ "format": 2, "version": "", "pid": 1, "command": "", "devices": [device] });
+            serde_json::json!({ "format": 3, "version": "", "pid": 1, "command": "", "devices": [device] });
         serde_json::from_value(process).unwrap()
     }
 

@@ -122,7 +122,7 @@ mod tests {
 
     fn process() -> ProcessStatus {
         serde_json::from_value(serde_json::json!({
-            "format": 1, "version": "0", "pid": 7, "command": "x",
+            "format": 3, "version": "0", "pid": 7, "command": "x",
             "devices": [{
                 "port": "ve\"th", "driver": "d", "addresses": [], "speed_mbps": null, "stopped": null, "now": 9,
                 "counters": {"timeouts": 3}, "discards": {"wrong ICRC": 2}, "core": {"pool_dry": 1},
@@ -131,7 +131,7 @@ mod tests {
                     "qpn": 5, "service": "RC", "state": "ReadyToSend", "peer": null, "algorithm": "fixed", "window": 4096,
                     "in_flight": 0, "rate_bps": null, "utilisation": null, "round_trip": 2000, "shortest_round_trip": 1000,
                     "send_psn": 0, "acknowledged_psn": 0, "outstanding": 0, "receives": 0, "unpolled": 0,
-                    "waiting": "idle", "waited": {},
+                    "waiting": "idle", "waited": {}, "hops": [], "busiest": null, "suspected": null,
                 }],
             }],
         }))

@@ -242,10 +242,11 @@ mod tests {
                 "in_flight": 0, "rate_bps": null, "utilisation": null, "round_trip": 2000, "shortest_round_trip": 1000,
                 "send_psn": psn, "acknowledged_psn": 0, "outstanding": 0, "receives": 0, "unpolled": 0,
                 "waiting": "idle", "waited": {"window": window, "idle": now - window},
+                "hops": [], "busiest": null, "suspected": null,
             })
         };
         serde_json::from_value(json!({
-            "format": 1, "version": "0", "pid": 7, "command": "x",
+            "format": 3, "version": "0", "pid": 7, "command": "x",
             "devices": [{
                 "port": "p", "driver": "d", "addresses": [], "speed_mbps": null, "stopped": null, "now": now,
                 "counters": {"tx_payload_bytes": now}, "discards": {}, "core": {}, "waited": {},

@@ -2,13 +2,14 @@
 
 use super::difference::{Difference, rate, time};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// A thread without a CPU for this part of the time is a cause.
 const STARVED: f64 = 0.4;
 
 /// One cause.
 pub struct Cause {
-    /// As [`Waiting::name`](verbs::Waiting::name), or `cpu-starved`.
+    /// As [`Waiting::name`](verbs::Waiting::name), `congested-path`, or `cpu-starved`.
     pub name: String,
     /// How long, ns.
     pub nanos: u64,
@@ -32,14 +33,22 @@ impl Cause {
     }
 }
 
+/// The cause of a state: congestion control waits for a full link by pacing and by its window alike.
+fn named<'a>(state: &'a str, difference: &Difference<'_>) -> &'a str {
+    match state {
+        "pacing" | "window" if difference.is_congested() => "congested-path",
+        state => state,
+    }
+}
+
 /// Returns the causes, the longest first; those below a percent are left out unless there is no other.
 pub fn ranked(difference: &Difference<'_>) -> Vec<Cause> {
-    let mut causes: Vec<Cause> = difference
-        .waited
-        .iter()
-        .filter(|(_, nanos)| **nanos > 0)
-        .map(|(name, nanos)| cause(name, *nanos, difference))
-        .collect();
+    let mut times = BTreeMap::new();
+    for (state, nanos) in difference.waited.iter().filter(|(_, nanos)| **nanos > 0) {
+        *times.entry(named(state, difference)).or_insert(0) += nanos;
+    }
+    let mut causes: Vec<Cause> =
+        times.into_iter().map(|(name, nanos)| cause(name, nanos, difference)).collect();
     causes.sort_by_key(|cause| std::cmp::Reverse(cause.nanos));
     let worth: usize = causes.iter().filter(|cause| cause.share >= 0.01).count();
     causes.truncate(worth.max(1));
@@ -69,7 +78,7 @@ type Words = (String, Vec<Option<String>>, String);
 
 fn words(name: &str, difference: &Difference<'_>) -> Words {
     match name {
-        "pacing" | "window" | "read-limit" | "fence" => allowed(name, difference),
+        "congested-path" | "pacing" | "window" | "read-limit" | "fence" => allowed(name, difference),
         "receiver-not-ready" | "loss-recovery" | "silence" | "answer" => peer(name, difference),
         _ => host(name, difference),
     }
@@ -86,6 +95,15 @@ fn allowed(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     let (algorithm, window) = (&pair.algorithm, pair.window);
     match name {
+        "congested-path" => {
+            let pace = pair.rate_bps.map_or("less".into(), |bps| rate(bps as f64));
+            (
+                format!("A link of the path was full, and {algorithm} slowed down to {pace}."),
+                vec![difference.busiest_hop(), Some(format!("window {window} B")), difference.round_trips()],
+                "find out who else sends through that switch port; send less over it, or use a faster link"
+                    .into(),
+            )
+        }
         "pacing" => {
             let pace = pair.rate_bps.map_or("its rate".into(), |bps| rate(bps as f64));
             let full =
@@ -94,6 +112,7 @@ fn allowed(name: &str, difference: &Difference<'_>) -> Words {
                 format!("It was paced by {algorithm} at {pace}."),
                 vec![
                     full,
+                    difference.busiest_hop(),
                     counted(difference, "cnps_received", "CNPs"),
                     counted(difference, "rx_marked", "CE marks"),
                 ],
@@ -110,7 +129,7 @@ fn allowed(name: &str, difference: &Difference<'_>) -> Words {
             });
             (
                 format!("It waited for room in the window of {algorithm}: {window} B may be in flight."),
-                vec![Some(format!("{} B are in flight", pair.in_flight)), bound],
+                vec![Some(format!("{} B are in flight", pair.in_flight)), bound, difference.busiest_hop()],
                 "raise the window to link rate x round trip: --cc fixed,window=BYTES".into(),
             )
         }
@@ -128,7 +147,7 @@ fn allowed(name: &str, difference: &Difference<'_>) -> Words {
     }
 }
 
-/// What the peer and the path do.
+/// What the peer and the path do. What the queue pair suspects is more than its state tells.
 fn peer(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     let peer = pair.peer.as_ref().map_or("the peer".into(), |peer| peer.address.clone());
@@ -136,6 +155,8 @@ fn peer(name: &str, difference: &Difference<'_>) -> Words {
         "the last acknowledged PSN is {}, the next to send is {}",
         pair.acknowledged_psn, pair.send_psn
     );
+    let suspected = pair.suspected.as_ref().filter(|_| name == "silence");
+    let likely = suspected.map(|suspicion| format!("likely reason: {}", suspicion.reason));
     match name {
         "receiver-not-ready" => (
             format!("{peer} had no receive request posted and asked it to wait."),
@@ -148,13 +169,22 @@ fn peer(name: &str, difference: &Difference<'_>) -> Words {
                 counted(difference, "retransmitted", "packets sent again"),
                 counted(difference, "naks_received", "NAKs"),
                 counted(difference, "timeouts", "acknowledgement timeouts"),
+                difference.busiest_hop(),
             ],
             "find the drops: ethtool -S and tc -s qdisc on both hosts, counters of the switches".into(),
         ),
         "silence" => (
             format!("{peer} has answered nothing since an acknowledgement timeout."),
-            vec![counted(difference, "timeouts", "acknowledgement timeouts"), Some(acknowledged)],
-            format!("check that the process at {peer} runs, and the path: ping -M do -s MTU {peer}"),
+            vec![
+                likely,
+                counted(difference, "timeouts", "acknowledgement timeouts"),
+                Some(acknowledged),
+                difference.busiest_hop(),
+            ],
+            suspected.map_or_else(
+                || format!("check that the process at {peer} runs, and the path: ping -M do -s MTU {peer}"),
+                |suspicion| suspicion.remedy.clone(),
+            ),
         ),
         _ => (
             format!("All posted requests had been sent, and the answer of {peer} was on its way."),
@@ -212,7 +242,7 @@ fn host(name: &str, difference: &Difference<'_>) -> Words {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use verbs::observe::{DeviceStatus, QueuePairStatus};
+    use verbs::observe::{DeviceStatus, HopStatus, QueuePairStatus, Suspicion};
 
     /// A device whose only queue pair waited so many ms in each state.
     fn device(waited: &[(&str, u64)]) -> DeviceStatus {
@@ -225,7 +255,7 @@ mod tests {
                 "qpn": 5, "service": "RC", "state": "ReadyToSend", "peer": {"address": "10.0.0.2", "qpn": 6}, "algorithm": "fixed",
                 "window": 4096, "in_flight": 0, "rate_bps": null, "utilisation": null, "round_trip": null,
                 "shortest_round_trip": null, "send_psn": 9, "acknowledged_psn": 7, "outstanding": 1, "receives": 0, "unpolled": 0,
-                "waiting": "window", "waited": waited,
+                "waiting": "window", "waited": waited, "hops": [], "busiest": null, "suspected": null,
             }],
         }))
         .unwrap()
@@ -251,6 +281,37 @@ mod tests {
         assert_eq!(names(&[], &[("answer", 1000)], starved), ["cpu-starved", "answer"]);
         assert_eq!(names(&[], &[("window", 1000)], starved), ["window", "cpu-starved"]);
         assert_eq!(names(&[], &[("idle", 1000)], starved), ["idle"]);
+    }
+
+    #[test]
+    fn a_full_hop_is_the_cause_of_pacing_and_window_alike() {
+        let hop = |index, queue, part, age| HopStatus { index, queue, utilisation: Some(part), age };
+        let mut after = device(&[("pacing", 300), ("window", 300), ("answer", 400)]);
+        after.queue_pairs[0].hops = vec![hop(0, 0, 0.2, 5_000), hop(1, 90_000, 1.7, 4_000)];
+        let ranked_by = |after: &DeviceStatus| {
+            ranked(&Difference::new(None, after, &after.queue_pairs[0], Duration::ZERO)).swap_remove(0)
+        };
+        after.queue_pairs[0].busiest = Some(0);
+        assert_eq!(ranked_by(&after).name, "answer");
+        after.queue_pairs[0].busiest = Some(1);
+        let first = ranked_by(&after);
+        assert_eq!((first.name.as_str(), first.nanos), ("congested-path", 600_000_000));
+        assert_eq!(first.evidence[0], "hop 1 of the path: 90000 B queued, its link 170 % full, 4.0 us ago");
+        after.queue_pairs[0].hops[1].age = 2_000_000_000;
+        assert_eq!(ranked_by(&after).name, "answer", "what was heard before the time watched");
+    }
+
+    #[test]
+    fn the_likely_reason_of_a_silence_has_its_own_remedy() {
+        let mut after = device(&[("silence", 500)]);
+        let suspicion = Suspicion { reason: "no route".into(), remedy: "add one".into() };
+        after.queue_pairs[0].suspected = Some(suspicion);
+        let difference = Difference::new(None, &after, &after.queue_pairs[0], Duration::ZERO);
+        let cause = ranked(&difference).swap_remove(0);
+        assert_eq!(
+            (cause.evidence[0].as_str(), cause.remedy.as_str()),
+            ("likely reason: no route", "add one")
+        );
     }
 
     #[test]

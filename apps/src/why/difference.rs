@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use verbs::observe::{DeviceStatus, QueuePairStatus};
 
+/// A link with more than this part in use is congested: HPCC++ aims at 0.95, and two readings differ by a packet or two.
+const FULL: f64 = 0.9;
+
 /// What a queue pair and its device did while they were watched.
 pub struct Difference<'a> {
     /// The queue pair at the end.
@@ -43,6 +46,20 @@ impl<'a> Difference<'a> {
     /// Returns by how much a counter of the device grew.
     pub fn counted(&self, name: &str) -> u64 {
         self.counters.get(name).or_else(|| self.core.get(name)).copied().unwrap_or(0)
+    }
+
+    /// Returns what telemetry said last of the path's busiest hop, as text.
+    pub fn busiest_hop(&self) -> Option<String> {
+        let hop = self.pair.busiest_hop()?;
+        let part =
+            hop.utilisation.map_or(String::new(), |part| format!(", its link {:.0} % full", part * 100.0));
+        Some(format!("hop {} of the path: {} B queued{part}, {} ago", hop.index, hop.queue, time(hop.age)))
+    }
+
+    /// Returns whether telemetry showed in the time watched that the busiest hop has a queue, or its link is full.
+    pub fn is_congested(&self) -> bool {
+        let is_full = |part: Option<f64>| part.is_some_and(|part| part >= FULL);
+        self.pair.busiest_hop().is_some_and(|hop| hop.age <= self.elapsed && is_full(hop.utilisation))
     }
 
     /// Returns the last round trip and the shortest, as text.

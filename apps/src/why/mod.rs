@@ -13,7 +13,7 @@ use starvation::Starvation;
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use verbs::observe::{self, AttachError, ProcessStatus};
+use verbs::observe::{self, AttachError, HopStatus, ProcessStatus, Suspicion};
 
 /// Between two looks at whether a signal came.
 const LOOK: Duration = Duration::from_millis(50);
@@ -47,6 +47,9 @@ pub struct Answer {
     peer: String,
     state: String,
     failure: Option<String>,
+    suspected: Option<Suspicion>,
+    hops: Vec<HopStatus>,
+    busiest: Option<usize>,
     causes: Vec<Cause>,
 }
 
@@ -149,6 +152,9 @@ fn explain(before: &ProcessStatus, after: &ProcessStatus, starved: Duration) -> 
                 peer: peer.map_or("none".into(), |peer| format!("{} QP {}", peer.address, peer.qpn)),
                 state: pair.state.clone(),
                 failure: pair.failure.clone(),
+                suspected: pair.suspected.clone(),
+                hops: pair.hops.clone(),
+                busiest: pair.busiest,
                 causes: cause::ranked(&difference),
             });
         }
@@ -164,7 +170,7 @@ fn as_json(answers: &[Answer], time: Duration) -> Value {
             json!({
                 "process": answer.process, "command": answer.command, "port": answer.port, "qpn": answer.qpn,
                 "peer": answer.peer, "state": answer.state, "failure": answer.failure,
-                "causes": causes,
+                "suspected": answer.suspected, "hops": answer.hops, "busiest": answer.busiest, "causes": causes,
             })
         })
         .collect();
@@ -174,7 +180,7 @@ fn as_json(answers: &[Answer], time: Duration) -> Value {
 fn as_text(answers: &[Answer], processes: usize, time: Duration) -> String {
     let mut text = String::new();
     for answer in answers.iter().take(SHOWN) {
-        let Answer { process, command, port, qpn, peer, state, failure, causes } = answer;
+        let Answer { process, command, port, qpn, peer, state, failure, causes, .. } = answer;
         let command: String = command.chars().take(60).collect();
         let _ = writeln!(text, "process {process} ({command}), port {port}, QP {qpn}, peer {peer}, {state}");
         failure.iter().for_each(|failure| _ = writeln!(text, "  {failure}"));

@@ -58,7 +58,10 @@ struct ferroce_cause {
 	uint32_t send_psn;         /* the next to send for the first time */
 	uint32_t expected_psn;     /* expected from the peer */
 	uint32_t retries;          /* since the last acknowledgement */
-	uint32_t reserved[8];      /* 0 */
+	uint32_t busiest_hop;      /* of the path by telemetry, 1 the first switch; 0 without telemetry */
+	uint32_t hop_queue;        /* bytes in its egress queue */
+	uint32_t hop_permille;     /* how full its link is: 1000 without a queue; 0 unknown */
+	uint32_t reserved[5];      /* 0 */
 	char text[512];            /* the line in the log, with the remedy */
 };
 

@@ -25,8 +25,14 @@ pub struct FerroceCause {
     pub expected_psn: u32,
     /// Retries since the last acknowledgement.
     pub retries: u32,
+    /// The place of the path's busiest hop, from 1 on; 0 without telemetry.
+    pub busiest_hop: u32,
+    /// Bytes in its queue.
+    pub hop_queue: u32,
+    /// How full its link is, in thousandths; 0 if unknown.
+    pub hop_permille: u32,
     /// For later versions; 0.
-    pub reserved: [u32; 8],
+    pub reserved: [u32; 5],
     /// The same as the line in the log, with its NUL.
     pub text: [c_char; 512],
 }
@@ -42,7 +48,10 @@ const NONE: FerroceCause = FerroceCause {
     send_psn: 0,
     expected_psn: 0,
     retries: 0,
-    reserved: [0; 8],
+    busiest_hop: 0,
+    hop_queue: 0,
+    hop_permille: 0,
+    reserved: [0; 5],
     text: [0; 512],
 };
 
@@ -86,6 +95,11 @@ fn cause(failure: &QpFailure) -> FerroceCause {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
             IpAddr::V6(address) => address.octets(),
         };
+    }
+    if let Some(hop) = failure.busiest {
+        cause.busiest_hop = u32::from(hop.index) + 1;
+        cause.hop_queue = hop.queue;
+        cause.hop_permille = hop.permille.unwrap_or(0);
     }
     // The last byte stays 0.
     let room = cause.text.len() - 1;

@@ -16,6 +16,8 @@ pub use capture::{Capture, Waited};
 pub use client::{AttachError, read, read_all};
 pub use datapath::capture::{Direction, Record};
 pub use folder::{FolderError, folder};
-pub use status::{DeviceStatus, FORMAT, PeerStatus, ProcessStatus, QueuePairStatus, named_counters};
+pub use status::{
+    DeviceStatus, FORMAT, HopStatus, PeerStatus, ProcessStatus, QueuePairStatus, Suspicion, named_counters,
+};
 
 pub(crate) use server::{publish, withdraw};

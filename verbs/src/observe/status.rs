@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The version of what a process and an observer exchange; an observer reads only its own.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// The number of queue pairs that a core reports between two turns.
 const AT_ONCE: usize = 64;
@@ -64,6 +64,39 @@ pub struct PeerStatus {
     pub qpn: u32,
 }
 
+/// A hop of a queue pair's path, as telemetry said last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HopStatus {
+    /// Its place on the path, 0 the first switch.
+    pub index: u8,
+    /// Bytes in its egress queue.
+    pub queue: u64,
+    /// How full its link is; 1 is full without a queue. `None` until telemetry came twice.
+    pub utilisation: Option<f64>,
+    /// How long ago it was heard, ns.
+    pub age: u64,
+}
+
+impl HopStatus {
+    fn of(hop: &cc::HeardHop, now: cc::Instant) -> Self {
+        Self {
+            index: hop.index,
+            queue: hop.queue.into(),
+            utilisation: hop.permille.map(|permille| f64::from(permille) / 1e3),
+            age: now.saturating_since(hop.heard).as_nanos() as u64,
+        }
+    }
+}
+
+/// Why a peer that keeps a queue pair waiting does so, as far as it is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspicion {
+    /// The likely reason, as [`FailureReason`](crate::FailureReason) says it.
+    pub reason: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
 /// A queue pair at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QueuePairStatus {
@@ -85,6 +118,12 @@ pub struct QueuePairStatus {
     pub in_flight: u64,
     /// Its pacing rate, bit/s.
     pub rate_bps: Option<u64>,
+    /// Its path: every hop that telemetry named, in path order.
+    pub hops: Vec<HopStatus>,
+    /// The place in `hops` of the busiest one.
+    pub busiest: Option<usize>,
+    /// Why its peer keeps it waiting; `None` if the peer does not.
+    pub suspected: Option<Suspicion>,
     /// How full the path's busiest link is; 1 is full without a queue.
     pub utilisation: Option<f64>,
     /// The last measured round trip, ns.
@@ -219,14 +258,21 @@ impl DeviceStatus {
         self.discards = reasons.filter(|(_, count)| *count > 0).collect();
         self.core = core_counters(&core);
         self.waited = times(&waited);
-        self.queue_pairs = observed.iter().map(QueuePairStatus::of).collect();
+        self.queue_pairs = observed.iter().map(|observed| QueuePairStatus::of(observed, now)).collect();
         Ok(())
     }
 }
 
 impl QueuePairStatus {
-    fn of(observed: &Observed) -> Self {
-        let Observation { qpn, service, peer, report, waiting, waited, .. } = &observed.queue_pair;
+    /// Returns the hop that is the path's bottleneck.
+    #[must_use]
+    pub fn busiest_hop(&self) -> Option<&HopStatus> {
+        self.hops.get(self.busiest?)
+    }
+
+    fn of(observed: &Observed, now: cc::Instant) -> Self {
+        let Observation { qpn, service, peer, report, hops, suspected, waiting, waited, .. } =
+            &observed.queue_pair;
         let nanos = |time: std::time::Duration| time.as_nanos() as u64;
         Self {
             qpn: qpn.get(),
@@ -237,6 +283,10 @@ impl QueuePairStatus {
             window: report.window,
             in_flight: report.in_flight,
             rate_bps: report.rate.map(cc::Rate::as_bps),
+            hops: hops.iter().map(|hop| HopStatus::of(hop, now)).collect(),
+            busiest: hops.iter().position(|hop| Some(*hop) == report.busiest),
+            suspected: suspected
+                .map(|reason| Suspicion { reason: reason.to_string(), remedy: reason.remedy().into() }),
             utilisation: report.utilisation.filter(|utilisation| utilisation.is_finite()),
             round_trip: report.round_trip.map(|(last, _)| nanos(last)),
             shortest_round_trip: report.round_trip.map(|(_, shortest)| nanos(shortest)),

@@ -6,7 +6,7 @@ use common::*;
 use ferroce_verbs::observe::{AttachError, Capture, Direction, Record, Waited};
 use ferroce_verbs::*;
 use std::io::Write;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 const BYTES: u32 = 100_000;
@@ -102,4 +102,16 @@ fn a_capture_has_every_frame_and_holds_nothing_up() {
     drop((a, b));
     assert!(!all(&mut capture).is_empty());
     assert_eq!(wait(&capture), Waited::Ended);
+    drop(capture);
+
+    // A process of before format 2 sends a report to whoever connects, and reads no request.
+    let listener = UnixListener::bind(&socket).unwrap();
+    let old = std::thread::spawn(move || {
+        let (mut observer, _) = listener.accept().unwrap();
+        let command = "x".repeat(100_000);
+        write!(observer, r#"{{"format": 1, "version": "0.0.9", "command": "{command}"}}"#).unwrap();
+    });
+    let refused = Capture::begin(pid, 64).unwrap_err().to_string();
+    old.join().unwrap();
+    assert!(refused.contains("reports in format 1,") && refused.contains("use ferroce 0.0.9"), "{refused}");
 }

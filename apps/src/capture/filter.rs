@@ -6,8 +6,14 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use verbs::observe::{self, Direction, ProcessStatus, Record};
 
-/// The shortest time between two looks at the process's queue pairs.
+/// The shortest time between two looks at the process's queue pairs, for a packet that none of them sent.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// The time after which it is looked at again which of them are gone: their peers' numbers may be other connections'.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The connected queue pair, by the port, the peer's address and the peer's queue pair.
+type Senders = HashMap<(String, IpAddr, u32), u32>;
 
 /// What a frame must be to be written.
 #[derive(Debug)]
@@ -15,26 +21,28 @@ pub struct Filter {
     qp: Option<u32>,
     peer: Option<IpAddr>,
     pid: u32,
-    /// The connected queue pair, by the port, the peer's address and the peer's queue pair. A packet names only its receiver, so this
-    /// tells which queue pair sent one.
-    senders: HashMap<(String, IpAddr, u32), u32>,
+    /// A packet names only its receiver, so this tells which queue pair sent one: those of the last look, and of the one before, whose
+    /// packets may still wait to be taken.
+    senders: [Senders; 2],
     looked: Option<Instant>,
 }
 
 impl Filter {
     /// Creates a filter for frames of process `pid`.
     pub fn new(pid: u32, qp: Option<u32>, peer: Option<IpAddr>) -> Self {
-        Self { qp, peer, pid, senders: HashMap::new(), looked: None }
+        Self { qp, peer, pid, senders: Default::default(), looked: None }
     }
 
-    /// Learns the process's queue pairs.
+    /// Learns the process's queue pairs, and forgets those that were gone at the last time too.
     pub fn learn(&mut self, status: &ProcessStatus) {
+        let [now, before] = &mut self.senders;
+        *before = std::mem::take(now);
         for device in &status.devices {
             for pair in &device.queue_pairs {
                 if let Some(peer) = &pair.peer
                     && let Ok(address) = peer.address.parse()
                 {
-                    self.senders.insert((device.port.clone(), address, peer.qpn), pair.qpn);
+                    now.insert((device.port.clone(), address, peer.qpn), pair.qpn);
                 }
             }
         }
@@ -65,14 +73,14 @@ impl Filter {
             return Some(source.get());
         }
         let key = (port.to_owned(), peer, header.bth().destination.get());
-        // A queue pair that was connected since the last look.
-        if !self.senders.contains_key(&key) && self.looked.is_none_or(|at| at.elapsed() > LOOK) {
+        let pause = if self.senders.iter().any(|senders| senders.contains_key(&key)) { FRESH } else { LOOK };
+        if self.looked.is_none_or(|at| at.elapsed() > pause) {
             self.looked = Some(Instant::now());
             if let Ok(status) = observe::read(self.pid) {
                 self.learn(&status);
             }
         }
-        self.senders.get(&key).copied()
+        self.senders.iter().find_map(|senders| senders.get(&key)).copied()
     }
 }
 
@@ -129,6 +137,21 @@ mod tests {
         assert!(takes(Direction::In, 2, 5) && takes(Direction::Out, 2, 9));
         assert!(!takes(Direction::In, 2, 9) && !takes(Direction::Out, 2, 5));
         assert!(!takes(Direction::Out, 3, 9), "another peer's queue pair of this number");
+    }
+
+    #[test]
+    fn a_queue_pair_that_is_gone_is_forgotten_after_two_looks() {
+        let mut filter = Filter::new(0, Some(5), None);
+        let mut without = status();
+        without.devices[0].queue_pairs.clear();
+        filter.learn(&status());
+        let (record, bytes) = frame(Direction::Out, 2, 9);
+        for takes in [true, true, false] {
+            // No process 0 can be asked.
+            filter.looked = Some(Instant::now());
+            assert_eq!(filter.takes(PORT, &record, &bytes), takes);
+            filter.learn(&without);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,8 @@ pub struct Sink {
     file: File,
     path: Option<PathBuf>,
     is_regular: bool,
+    /// The file did not exist before, and nothing is written yet.
+    is_new: bool,
     /// Bytes of whole blocks that were written.
     written: u64,
 }
@@ -26,9 +28,16 @@ impl Sink {
     /// Returns a failure if the file cannot be written, or if standard output is a terminal.
     pub fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let path = path.filter(|path| path.as_os_str() != "-");
+        let mut is_new = false;
         let file = match path {
             Some(path) => {
-                let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+                let mut options = OpenOptions::new();
+                let file = match options.write(true).create_new(true).open(path) {
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                        options.create_new(false).open(path)
+                    }
+                    file => file.inspect(|_| is_new = true),
+                };
                 file.map_err(|error| output::unwritten(path, &error))?
             }
             None if io::stdout().is_terminal() => {
@@ -41,7 +50,7 @@ impl Sink {
         };
         // Standard output may be a file that has other content before.
         let is_regular = path.is_some() && file.metadata().is_ok_and(|found| found.is_file());
-        Ok(Self { file, path: path.map(Path::to_owned), is_regular, written: 0 })
+        Ok(Self { file, path: path.map(Path::to_owned), is_regular, is_new, written: 0 })
     }
 
     /// Empties a file.
@@ -64,6 +73,7 @@ impl Sink {
             }
             return Err(self.failed(&error));
         }
+        self.is_new = false;
         self.written += blocks.len() as u64;
         blocks.clear();
         Ok(())
@@ -82,6 +92,15 @@ impl Sink {
     }
 }
 
+impl Drop for Sink {
+    /// Removes a file that was created for a capture that did not begin.
+    fn drop(&mut self) {
+        if let Some(path) = self.path.as_ref().filter(|_| self.is_new && self.is_regular) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +115,23 @@ mod tests {
         sink.begin().unwrap();
         sink.write(&mut b"new".to_vec()).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+    }
+
+    #[test]
+    fn a_capture_that_does_not_begin_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let [new, old] = ["new", "old"].map(|name| folder.path().join(name));
+        std::fs::write(&old, "from before").unwrap();
+        for path in [&new, &old] {
+            drop(Sink::open(Some(path)).unwrap());
+        }
+        assert!(!new.exists());
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "from before");
+        let mut sink = Sink::open(Some(&new)).unwrap();
+        sink.begin().unwrap();
+        sink.write(&mut b"x".to_vec()).unwrap();
+        drop(sink);
+        assert!(new.exists());
     }
 
     #[test]

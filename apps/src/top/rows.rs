@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::why;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
-use verbs::observe::{ProcessStatus, QueuePairStatus};
+use verbs::observe::{HopStatus, ProcessStatus, QueuePairStatus};
 
 /// Updates that the sparkline shows.
 const HISTORY: usize = 120;
@@ -83,6 +83,8 @@ pub struct Row {
     window: u64,
     in_flight: u64,
     round_trip: u64,
+    /// Its path, with the busiest hop marked.
+    path: String,
 }
 
 impl Row {
@@ -99,6 +101,11 @@ impl Row {
             Column::InFlight => self.in_flight.to_string(),
             Column::RoundTrip => format!("{:.1}", self.round_trip as f64 / 1e3),
         }
+    }
+
+    /// Returns its path: queue and utilisation of each hop.
+    pub fn path(&self) -> &str {
+        &self.path
     }
 
     fn compare(&self, other: &Self, column: Column) -> Ordering {
@@ -227,7 +234,21 @@ fn row(pid: u32, port: &str, before: Option<&QueuePairStatus>, pair: &QueuePairS
         window: pair.window,
         in_flight: pair.in_flight,
         round_trip: pair.round_trip.unwrap_or(0),
+        path: path(pair),
     }
+}
+
+fn path(pair: &QueuePairStatus) -> String {
+    if pair.hops.is_empty() {
+        return format!("QP {}: no telemetry of its path", pair.qpn);
+    }
+    let hop = |(place, hop): (usize, &HopStatus)| {
+        let part = hop.utilisation.map_or("?".into(), |part| format!("{:.0}", part * 100.0));
+        let mark = if pair.busiest == Some(place) { " busiest" } else { "" };
+        format!("hop {} {part} % {} B{mark}", hop.index, hop.queue)
+    };
+    let hops: Vec<String> = pair.hops.iter().enumerate().map(hop).collect();
+    format!("QP {}: {}", pair.qpn, hops.join(" | "))
 }
 
 #[cfg(test)]
@@ -254,6 +275,16 @@ mod tests {
             }],
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn a_row_has_its_path() {
+        let mut status = process(1, 0, 0);
+        assert_eq!(path(&status.devices[0].queue_pairs[0]), "QP 5: no telemetry of its path");
+        let pair = &mut status.devices[0].queue_pairs[0];
+        let hop = |index, queue, utilisation| HopStatus { index, queue, utilisation, age: 0 };
+        (pair.hops, pair.busiest) = (vec![hop(0, 0, None), hop(2, 9000, Some(1.25))], Some(1));
+        assert_eq!(path(pair), "QP 5: hop 0 ? % 0 B | hop 2 125 % 9000 B busiest");
     }
 
     #[test]

@@ -9,8 +9,9 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 
 /// Draws all of it.
 pub fn draw(frame: &mut Frame<'_>, rows: &Rows) {
-    let parts = Layout::vertical([Constraint::Length(4), Constraint::Min(1), Constraint::Length(1)]);
-    let [above, middle, below] = parts.areas(frame.area());
+    let one = Constraint::Length(1);
+    let parts = Layout::vertical([Constraint::Length(4), Constraint::Min(1), one, one]);
+    let [above, middle, path, below] = parts.areas(frame.area());
     let newest = rows.rates.back().copied().unwrap_or(0) as f64 / 1e3;
     let silent = if rows.silent > 0 { format!(" ({} not answering)", rows.silent) } else { String::new() };
     let title = format!(
@@ -29,8 +30,13 @@ pub fn draw(frame: &mut Frame<'_>, rows: &Rows) {
         }
     });
     let widths = [8, 12, 8, 16, 28, 10, 10, 10, 10].map(Constraint::Max);
-    let lines =
-        rows.all.iter().skip(rows.first).map(|row| Row::new(Column::ALL.map(|column| row.cell(column))));
+    let lines = rows.all.iter().skip(rows.first).enumerate().map(|(place, row)| {
+        let line = Row::new(Column::ALL.map(|column| row.cell(column)));
+        if place == 0 { line.underlined() } else { line }
+    });
     frame.render_widget(Table::new(lines, widths).header(Row::new(heading)), middle);
-    frame.render_widget(Paragraph::new("q quit   < > sort by   I invert   up down scroll").dim(), below);
+    // The first row shown is the selected one.
+    let selected = rows.all.get(rows.first).map_or("", |row| row.path());
+    frame.render_widget(Paragraph::new(selected), path);
+    frame.render_widget(Paragraph::new("q quit   < > sort by   I invert   up down select").dim(), below);
 }

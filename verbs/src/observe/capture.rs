@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The longest answer to a request: 64 ports.
-const LONGEST: usize = 1 << 16;
+/// Bytes read at once: more than the answer to a request has, of 64 ports.
+const PART: usize = 1 << 16;
 
 /// Why [`Capture::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,14 +117,20 @@ impl Capture {
     }
 }
 
-/// Reads the line that answers a request, and the rings that come with it.
+/// Reads the line that answers a request, and the rings that come with it. A process of before format 2 does not read the request: it
+/// sends a report instead, and resets the connection.
 fn receive(pid: u32, connection: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>), AttachError> {
-    let (mut line, mut files, mut part) = (Vec::new(), Vec::new(), vec![0; LONGEST]);
+    let (mut line, mut files, mut part) = (Vec::new(), Vec::new(), vec![0; PART]);
     client::patiently(pid, connection, || {
-        let (length, more) = passing::receive(connection.as_fd(), &mut part, 0)?;
+        let (length, more) = match passing::receive(connection.as_fd(), &mut part, 0) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !line.is_empty() => {
+                return Ok(true);
+            }
+            received => received?,
+        };
         line.extend_from_slice(&part[..length]);
         files.extend(more);
-        Ok(length == 0 || line.ends_with(b"\n") || line.len() > LONGEST)
+        Ok(length == 0 || line.ends_with(b"\n") || line.len() > client::LONGEST)
     })?;
     Ok((line, files))
 }

@@ -21,7 +21,7 @@ use thiserror::Error;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The longest report: 262,144 queue pairs of 1 KiB each.
-const LONGEST: usize = 256 << 20;
+pub(super) const LONGEST: usize = 256 << 20;
 
 /// The reason why a process cannot be observed.
 #[derive(Debug, Error)]

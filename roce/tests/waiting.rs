@@ -6,7 +6,7 @@ use core::time::Duration;
 use proptest::prelude::*;
 use roce::qp::{Capabilities, CongestionAlgorithm, Remote, SendRequest, Waiting};
 use roce::wire::Mtu;
-use roce::{FailureReason, Observation};
+use roce::{FailureReason, Observation, Outbox};
 
 const WINDOW: u64 = 4096;
 
@@ -85,6 +85,30 @@ fn a_peer_that_answers_nothing_is_silent() {
     let pair = after(Options::default(), begin, 4 * SHORT);
     assert_eq!(most(&pair), Waiting::Silence);
     assert_eq!(observe(&pair, 0).suspected, Some(FailureReason::NeverAnswered));
+}
+
+/// A port that is full from the first turn on, as one whose peer receives nothing is.
+#[test]
+fn a_port_without_room_is_what_it_waits_for() {
+    struct Full(Waiting);
+    impl Outbox for Full {
+        fn room(&mut self) -> Option<&mut [u8]> {
+            None
+        }
+        fn commit(&mut self, _: usize) {}
+        fn why_full(&self) -> Waiting {
+            self.0
+        }
+    }
+    for why in [Waiting::Port, Waiting::Pool] {
+        let mut pair = Pair::connect(Options::default());
+        write(&mut pair, 1, 64);
+        let host = &mut pair.hosts[0];
+        host.endpoint.transmit(pair.now, &host.ram, &mut Full(why));
+        assert_eq!(observe(&pair, 0).waiting, why);
+        pair.run(SHORT);
+        assert_eq!(observe(&pair, 0).waiting, Waiting::Idle);
+    }
 }
 
 /// As long as the peer is silent, an observer sees what the failure will say.

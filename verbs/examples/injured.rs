@@ -8,27 +8,54 @@
 use datapath::io::{Burst, Caps};
 use ferroce_verbs::{
     Access, AckTimeout, BoundsError, Congestion, CongestionAlgorithm, ConnectOptions, Device, DeviceConfig,
-    Loopback, Mac, MemoryRegion, OwnPort, PacketIo, Progress, SendRequest, pair,
+    Loopback, Mac, MemoryRegion, OwnPort, PacketIo, Progress, Remote, Rkey, SendRequest, pair,
 };
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-const CAUSES: &str = "idle, pacing, window, receiver-not-ready, loss-recovery, silence, read-limit, fence, completions-unpolled, cpu-starved, failed";
+const CAUSES: &str = "idle, pacing, window, receiver-not-ready, loss-recovery, silence, read-limit, fence, completions-unpolled, cpu-starved, slow-receiver, black-hole, path-mtu, pool-dry, port-full, failed, wrong-key";
 
 /// Requests that are outstanding at a time, and bytes of each.
 const DEPTH: u64 = 32;
 const BYTES: u32 = 64 << 10;
 
-/// A port that loses one of so many frames that it sends; 0 loses none.
-struct Lossy {
-    port: Loopback,
-    one_of: Arc<AtomicU32>,
-    sent: u32,
+/// Between two looks of a slow receiver.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// What is wrong with a port.
+#[derive(Debug, Default)]
+struct Injury {
+    /// It loses one of so many frames that it sends; 0 loses none.
+    one_of: AtomicU32,
+    /// It loses frames of more bytes; 0 loses none.
+    longest: AtomicUsize,
+    /// It has a buffer one time in so many; 0 always.
+    buffer_of: AtomicU32,
+    /// It takes frames one time in so many; 0 always.
+    takes_of: AtomicU32,
 }
 
-impl PacketIo for Lossy {
+/// A port with an injury.
+struct Injured {
+    port: Loopback,
+    injury: Arc<Injury>,
+    sent: u32,
+    asked: u32,
+    offered: u32,
+}
+
+/// Counts, and returns whether this is one of `every`; 0 is always one.
+fn is_one_of(count: &mut u32, every: &AtomicU32) -> bool {
+    *count = count.wrapping_add(1);
+    match every.load(Ordering::Relaxed) {
+        0 => true,
+        every => count.is_multiple_of(every),
+    }
+}
+
+impl PacketIo for Injured {
     type Buf = <Loopback as PacketIo>::Buf;
 
     fn receive(&mut self, into: &mut Burst<Self::Buf>) {
@@ -36,20 +63,40 @@ impl PacketIo for Lossy {
     }
 
     fn alloc(&mut self) -> Option<Self::Buf> {
-        self.port.alloc()
+        is_one_of(&mut self.asked, &self.injury.buffer_of).then(|| self.port.alloc())?
     }
 
     fn transmit(&mut self, from: &mut Burst<Self::Buf>) {
-        let one_of = self.one_of.load(Ordering::Relaxed);
-        from.retain(|_| {
-            self.sent = self.sent.wrapping_add(1);
-            one_of == 0 || !self.sent.is_multiple_of(one_of)
+        if !is_one_of(&mut self.offered, &self.injury.takes_of) {
+            return;
+        }
+        let Injury { one_of, longest, .. } = &*self.injury;
+        let longest = longest.load(Ordering::Relaxed);
+        from.retain(|frame| {
+            let is_lost = one_of.load(Ordering::Relaxed) > 0 && is_one_of(&mut self.sent, one_of);
+            !is_lost && (longest == 0 || frame.len() <= longest)
         });
         self.port.transmit(from);
     }
 
     fn caps(&self) -> Caps {
         self.port.caps()
+    }
+}
+
+impl Injury {
+    /// Does to the port what the cause wants, `since` its requests began.
+    fn apply(&self, cause: &str, since: Duration) {
+        let one_of = match cause {
+            "loss-recovery" => 100,
+            "silence" | "failed" => 1,
+            "black-hole" if since > Duration::from_millis(100) => 1,
+            _ => 0,
+        };
+        self.one_of.store(one_of, Ordering::Relaxed);
+        self.longest.store(if cause == "path-mtu" { 1500 } else { 0 }, Ordering::Relaxed);
+        self.buffer_of.store(if cause == "pool-dry" { 1000 } else { 0 }, Ordering::Relaxed);
+        self.takes_of.store(if cause == "port-full" { 1000 } else { 0 }, Ordering::Relaxed);
     }
 }
 
@@ -83,7 +130,11 @@ fn options(cause: &str) -> ConnectOptions {
         congestion: Some(Congestion::new(congestion)),
         max_rd_atomic: if cause == "read-limit" { 1 } else { 16 },
         // 0.27 s: silence begins soon, and lasts.
-        ack_timeout: AckTimeout::new(if cause == "silence" { 16 } else { 12 }),
+        ack_timeout: AckTimeout::new(if ["silence", "black-hole", "path-mtu"].contains(&cause) {
+            16
+        } else {
+            12
+        }),
         retry_count: if cause == "failed" { 1 } else { 7 },
         ..ConnectOptions::default()
     }
@@ -91,15 +142,16 @@ fn options(cause: &str) -> ConnectOptions {
 
 /// One thread runs both cores: the machine's load changes little.
 fn run(cause: &str, end: Instant) -> Result<(), Box<dyn Error>> {
-    let loss = Arc::new(AtomicU32::new(0));
-    let open = |port, loss: &Arc<AtomicU32>, name: &str, last: u8| {
+    let injury = Arc::new(Injury::default());
+    let open = |port, injury: &Arc<Injury>, name: &str, last: u8| {
         let address = format!("10.0.0.{last}/24").parse()?;
         let config = DeviceConfig::new().address(address).progress(Progress::Inline);
         let own = OwnPort { name: name.into(), mac: Mac([2, 0, 0, 0, 0, last]) };
-        Ok::<_, Box<dyn Error>>(Device::open_on(Lossy { port, one_of: loss.clone(), sent: 0 }, own, &config)?)
+        let port = Injured { port, injury: injury.clone(), sent: 0, asked: 0, offered: 0 };
+        Ok::<_, Box<dyn Error>>(Device::open_on(port, own, &config)?)
     };
     let (left, right) = pair(1024, 4500);
-    let (here, there) = (open(left, &loss, "here", 1)?, open(right, &Arc::default(), "there", 2)?);
+    let (here, there) = (open(left, &injury, "here", 1)?, open(right, &Arc::default(), "there", 2)?);
     let far = there.allocate_pd()?;
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let memory = MemoryRegion::alloc(&far, BYTES as usize, rights)?;
@@ -118,31 +170,33 @@ fn run(cause: &str, end: Instant) -> Result<(), Box<dyn Error>> {
         answers.join().map_err(|_| "the responder's thread panicked")??;
         Ok::<_, Box<dyn Error>>(asked?)
     })?;
-    loss.store(
-        match cause {
-            "loss-recovery" => 20,
-            "silence" | "failed" => 1,
-            _ => 0,
-        },
-        Ordering::Relaxed,
-    );
     let request = |id: u64| {
         let (all, few) = (buffer.sge(0, BYTES)?, buffer.sge(0, 64)?);
         Ok::<_, BoundsError>(match cause {
             "receiver-not-ready" => SendRequest::send(id, few),
+            // It is known then that short ones arrive.
+            "path-mtu" if id < 9 => SendRequest::write(id, few, memory.remote().at(0)),
+            "wrong-key" => {
+                let remote = memory.remote().at(0);
+                SendRequest::write(id, all, Remote { rkey: Rkey::new(!remote.rkey.get()), ..remote })
+            }
             "read-limit" => SendRequest::read(id, few, memory.remote().at(0)),
             "fence" if id.is_multiple_of(2) => SendRequest::read(id, all, memory.remote().at(0)),
             "fence" => SendRequest::write(id, few, memory.remote().at(0)).fenced(),
             _ => SendRequest::write(id, all, memory.remote().at(0)),
         })
     };
-    let (mut posted, mut done) = (0, 0);
+    let begin = Instant::now();
+    let (mut posted, mut done, mut answered) = (0, 0, begin);
     while Instant::now() < end {
+        injury.apply(cause, begin.elapsed());
         let most = match cause {
             "idle" => 0,
             "completions-unpolled" => 1,
+            // One after the other, so that each is alike.
+            "path-mtu" if posted < 9 => 1,
             // Less than the window.
-            "cpu-starved" => 8,
+            "cpu-starved" | "slow-receiver" => 8,
             _ => DEPTH,
         };
         while posted < done + most {
@@ -151,7 +205,11 @@ fn run(cause: &str, end: Instant) -> Result<(), Box<dyn Error>> {
         }
         let polled = if cause == "completions-unpolled" { &mut driver } else { &mut completions };
         done += polled.poll_each(16, |_| {})? as u64;
-        far_cq.poll_each(16, |_| {})?;
+        // The core of the other side runs when its program polls.
+        if cause != "slow-receiver" || answered.elapsed() > PAUSE {
+            far_cq.poll_each(16, |_| {})?;
+            answered = Instant::now();
+        }
     }
     Ok(())
 }

@@ -84,13 +84,28 @@ impl Endpoint {
     /// is 8 KiB long.
     #[inline]
     pub fn transmit<M: Memory, O: Outbox>(&mut self, now: Instant, memory: &M, out: &mut O) {
+        let mut took = false;
         // Most turns find nobody.
-        while self.is_asked()
-            && self.link.is_none_or(|link| link.free_at <= now)
-            && out.room().is_some()
-            && let Some(index) = self.next_turn()
-        {
+        while self.is_asked() && self.link.is_none_or(|link| link.free_at <= now) {
+            if out.room().is_none() {
+                if !took {
+                    self.note_full(now, out.why_full());
+                }
+                return;
+            }
+            let Some(index) = self.next_turn() else { return };
             self.take_turn(now, memory, index, out);
+            took = true;
+        }
+    }
+
+    /// There was no room from the first: whose turn it is waits for that.
+    #[cold]
+    fn note_full(&mut self, now: Instant, waits_for: Waiting) {
+        let queues = [self.answering.front(), self.alone.as_ref(), self.ready.front()];
+        let first = queues.into_iter().flatten().next().copied();
+        if let Some(slot) = first.and_then(|index| self.qps.at_mut(index)) {
+            slot.account.enter(now, waits_for);
         }
     }
 

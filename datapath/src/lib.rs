@@ -20,6 +20,7 @@ pub mod neighbour;
 pub mod passing;
 pub mod port_spec;
 mod prefetch;
+mod probes;
 mod shared_memory;
 pub mod siblings;
 pub mod signals;

@@ -26,7 +26,9 @@ mod xrc;
 
 pub use address::AddressId;
 pub use counters::{Counters, Discard};
-pub use endpoint::{ControlError, CqId, Endpoint, EndpointConfig, Observation, Outbox, PdId, QPN_REST};
+pub use endpoint::{
+    ControlError, CqId, Endpoint, EndpointConfig, Observation, Outbox, PdId, QPN_REST, TurnTrace,
+};
 pub use event::{CongestionChange, CongestionNews, Event};
 pub use failure::{FailureCause, FailureReason, QpFailure, Unreachable};
 pub use memory::{

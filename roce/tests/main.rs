@@ -42,6 +42,7 @@ mod spray;
 mod state_machine;
 mod telemetry;
 mod told;
+mod traces;
 mod unreliable;
 mod upgrade;
 mod vanished;

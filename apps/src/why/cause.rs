@@ -98,7 +98,7 @@ fn allowed(name: &str, difference: &Difference<'_>) -> Words {
         "congested-path" => {
             let pace = pair.rate_bps.map_or("less".into(), |bps| rate(bps as f64));
             (
-                format!("A link of the path was full, and {algorithm} slowed down to {pace}."),
+                format!("A link of the path was busy, and {algorithm} slowed down to {pace}."),
                 vec![difference.busiest_hop(), Some(format!("window {window} B")), difference.round_trips()],
                 "find out who else sends through that switch port; send less over it, or use a faster link"
                     .into(),

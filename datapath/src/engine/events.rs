@@ -1,6 +1,7 @@
 //! The receivers of asynchronous events, and their descriptors.
 
 use crate::event_fd::EventFd;
+use crate::probes;
 use roce::Event;
 use std::collections::VecDeque;
 use std::io;
@@ -156,6 +157,7 @@ impl Subscribers {
     pub(super) fn tell(&self, port: &str, event: AsyncEvent) {
         match event {
             AsyncEvent::Transport(Event::QpFailed(failure) | Event::SendQueueFailed(failure)) => {
+                probes::failed(&failure);
                 tracing::warn!("{port}: {failure}");
             }
             AsyncEvent::Transport(Event::CqOverflowed(cq)) => {

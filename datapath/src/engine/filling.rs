@@ -2,11 +2,12 @@
 
 use crate::capture::{Direction, Tap};
 use crate::io::{Burst, PacketBuf, PacketIo};
+use crate::probes;
 use crate::siblings::{Lanes, Pushed, Way};
 use cc::Instant;
-use roce::Outbox;
 use roce::qp::Waiting;
 use roce::wire::Mac;
+use roce::{Outbox, TurnTrace};
 
 /// Where a core writes frames that leave.
 pub(super) struct Filling<'a, P: PacketIo> {
@@ -52,10 +53,20 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
     }
 
     #[inline(always)]
+    fn is_traced(&self) -> bool {
+        probes::are_turns_traced()
+    }
+
+    fn trace(&mut self, turn: &TurnTrace) {
+        probes::turned(turn);
+    }
+
+    #[inline(always)]
     fn commit(&mut self, length: usize) {
         let Some(mut buffer) = self.spare.take() else { return };
         buffer.set_len(length);
         self.filled += 1;
+        probes::transmitted(&buffer);
         if let Some(tap) = self.tap {
             tap.record(self.now, Direction::Out, &buffer);
         }

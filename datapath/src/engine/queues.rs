@@ -6,6 +6,7 @@ use super::notify::Notifier;
 use super::qpn_hash::ByQpn;
 use super::rings::{self, QpQueues, QpRings, Slot, SrqQueues, SrqRings};
 use super::work_queue::{Place, Unpolled};
+use crate::probes;
 use cc::Instant;
 use roce::qp::{Completion, CompletionOpcode, PostRules, QpInit, RecvRules};
 use roce::{ControlError, CqId, Endpoint, Qpn, SrqId};
@@ -215,6 +216,7 @@ fn deliver_to(
     let all = endpoint.completions(cq);
     let (fit, lost) = all.split_at(all.len().min(producer.room()));
     let is_lost = !lost.is_empty();
+    probes::completed(fit);
     runs.clear();
     for run in fit.chunk_by(are_of_one_queue) {
         let (slot, place) = slots.place(&run[0]);

@@ -2,6 +2,7 @@
 
 use super::doorbell::Doorbells;
 use super::work_queue::{Poster, Unpolled, WorkQueue, work_queue};
+use crate::probes;
 use roce::qp::{CheckedRecv, CheckedSend, PostError, PostRules, QpInit, RecvRequest, RecvRules, SendRequest};
 use roce::{CqId, Qpn, SrqId};
 use std::sync::Arc;
@@ -40,6 +41,7 @@ impl QpRings {
     /// Returns the rule that the request breaks, or `QueueFull` while as many requests as the queue is deep are not done.
     #[inline(always)]
     pub fn push_send(&mut self, request: SendRequest) -> Result<(), PostError> {
+        probes::posted(self.qpn, &request);
         match self.rules.send.check_single(&request) {
             Some(checked) => self.send.push(checked),
             None => self.push_other(request),

@@ -6,7 +6,7 @@ use super::management::Management;
 use super::station::Station;
 use super::vlan;
 use crate::capture::Direction;
-use crate::neighbour;
+use crate::{neighbour, probes};
 use cc::Instant;
 use roce::Outbox;
 use roce::qp::Modify;
@@ -42,6 +42,7 @@ impl Station {
             self.counters.other_vlan += 1;
             return;
         }
+        probes::received(frame);
         if let Some(tap) = &mut self.tap {
             tap.record(now, Direction::In, frame);
         }

@@ -1,7 +1,7 @@
 //! Frames in and out, timers, and whose turn it is.
 
 use super::Endpoint;
-use super::burst::{Outbox, Single};
+use super::burst::{Outbox, Single, Traced};
 use crate::qp::{Sent, Waiting};
 use crate::wheel::sooner;
 use crate::wire::{Header, Plain, unreachable};
@@ -113,7 +113,12 @@ impl Endpoint {
         let Some(slot) = self.qps.at_mut(index) else { return };
         // On a link of its own rate, one frame after the other.
         let quantum = if self.link.is_some() { 1 } else { QUANTUM };
+        let before = self.commons.counters.retransmitted;
         let Sent { bytes, has_more } = slot.qp.transmit(memory, &mut self.commons.context(now), out, quantum);
+        if out.is_traced() {
+            let retransmitted = self.commons.counters.retransmitted - before;
+            out.trace(&Traced::turn(&mut slot.traced, &slot.qp, retransmitted));
+        }
         slot.is_ready = has_more;
         let waits_for = match has_more {
             false => slot.qp.waits_for(),

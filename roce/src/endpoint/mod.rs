@@ -24,7 +24,7 @@ use crate::{
     WindowKind, XrcdId,
 };
 use alloc::collections::VecDeque;
-pub use burst::Outbox;
+pub use burst::{Outbox, TurnTrace};
 use cc::{ConfigError, Instant, Rate};
 use commons::Commons;
 use core::net::IpAddr;

@@ -1,5 +1,6 @@
 //! The table of queue pairs.
 
+use super::burst::Traced;
 use super::numbers::{MAX_QPS, QpNumbers};
 use crate::qp::{Account, Identity, QueuePair};
 use crate::wire::Service;
@@ -21,6 +22,8 @@ pub(super) struct Slot {
     pub(super) armed: Option<Instant>,
     /// What it waited for.
     pub(super) account: Account,
+    /// What trace points saw last; without a tracer nothing.
+    pub(super) traced: Option<Box<Traced>>,
 }
 
 struct Place {
@@ -84,7 +87,8 @@ impl QpTable {
             };
             let qp = QueuePair::new(service, make(qpn));
             let account = Account::new(now);
-            place.slot = Some(Box::new(Slot { qp, is_ready: false, is_keeper: false, armed: None, account }));
+            let slot = Slot { qp, is_ready: false, is_keeper: false, armed: None, account, traced: None };
+            place.slot = Some(Box::new(slot));
             return Ok(qpn);
         }
         Err(ControlError::Limit { what: "queue pairs", limit: self.limit })

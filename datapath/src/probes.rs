@@ -1,0 +1,215 @@
+//! Trace points (USDT) for bpftrace, perf and SystemTap: a `nop` in the code, and an ELF note that says where it is and where its
+//! arguments are. `docs/reference/probes.md` lists them.
+//!
+//! Each has a semaphore that a tracer raises while it is attached. Without one a probe costs a load and a branch.
+
+use roce::qp::Completion;
+use roce::{QpFailure, TurnTrace};
+use std::fmt::Write;
+
+/// The notes' format, as SystemTap's `sys/sdt.h` writes it. `990` is the probe's address; `_.stapsdt.base` tells tools of prelinked files.
+macro_rules! fire {
+    ($name:ident, $semaphore:path, $($argument:ident)+) => {
+        // Other processors name their registers otherwise: there, nothing can be attached.
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = ($($argument),+);
+        // SAFETY: a `nop` changes nothing, and the other sections are not code.
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        unsafe {
+            std::arch::asm!(
+                "990: nop",
+                ".pushsection .note.stapsdt,\"\",\"note\"",
+                ".balign 4",
+                ".4byte 992f-991f, 994f-993f, 3",
+                "991: .asciz \"stapsdt\"",
+                "992: .balign 4",
+                "993: .8byte 990b",
+                ".8byte _.stapsdt.base",
+                ".8byte {ferroce_semaphore}",
+                ".asciz \"ferroce\"",
+                concat!(".asciz \"", stringify!($name), "\""),
+                concat!(".asciz \"", $("8@{", stringify!($argument), "} "),+, "\""),
+                "994: .balign 4",
+                ".popsection",
+                ".ifndef _.stapsdt.base",
+                ".pushsection .stapsdt.base,\"aGR\",\"progbits\",.stapsdt.base,comdat",
+                ".weak _.stapsdt.base",
+                ".hidden _.stapsdt.base",
+                "_.stapsdt.base: .space 1",
+                ".size _.stapsdt.base, 1",
+                ".popsection",
+                ".endif",
+                $($argument = in(reg) $argument,)+
+                ferroce_semaphore = sym $semaphore,
+                options(nostack, preserves_flags, att_syntax)
+            );
+        }
+    };
+}
+
+macro_rules! probes {
+    ($($(#[doc = $doc:literal])+ $name:ident($($argument:ident),+);)+) => {
+        $(
+            $(#[doc = $doc])+
+            mod $name {
+                use std::sync::atomic::{AtomicU16, Ordering};
+
+                /// The number of tracers.
+                #[unsafe(link_section = ".probes")]
+                static SEMAPHORE: AtomicU16 = AtomicU16::new(0);
+
+                /// Whether a tracer is attached.
+                #[inline(always)]
+                pub(super) fn is_traced() -> bool {
+                    SEMAPHORE.load(Ordering::Relaxed) != 0
+                }
+
+                #[cold]
+                #[inline(never)]
+                #[allow(clippy::many_single_char_names, reason = "arguments of a probe")]
+                pub(super) fn fire($($argument: u64),+) {
+                    fire!($name, SEMAPHORE, $($argument)+);
+                }
+            }
+        )+
+    };
+}
+
+probes! {
+    /// A send request was put into a ring.
+    post(qpn, id, bytes);
+    /// A frame was written, to leave with the burst.
+    transmit(frame, length);
+    /// A frame came.
+    receive(frame, length);
+    /// The peer acknowledged packets.
+    acknowledge(qpn, psn, round_trip);
+    /// Packets were sent again; `peer` is text.
+    retransmit(qpn, packets, peer);
+    /// Congestion control changed rate or window.
+    rate(qpn, bps, window);
+    /// A request ended.
+    completion(qpn, id, status, bytes);
+    /// A queue pair failed; `line` is the log's.
+    error(qpn, line);
+}
+
+/// A send request was put into a ring.
+#[inline(always)]
+pub(crate) fn posted(qpn: roce::Qpn, request: &roce::qp::SendRequest) {
+    if post::is_traced() {
+        post::fire(qpn.get().into(), request.id, request.data.length());
+    }
+}
+
+/// A frame leaves.
+#[inline(always)]
+pub(crate) fn transmitted(frame: &[u8]) {
+    if transmit::is_traced() {
+        transmit::fire(frame.as_ptr().addr() as u64, frame.len() as u64);
+    }
+}
+
+/// A frame came.
+#[inline(always)]
+pub(crate) fn received(frame: &[u8]) {
+    if receive::is_traced() {
+        receive::fire(frame.as_ptr().addr() as u64, frame.len() as u64);
+    }
+}
+
+/// Whether [`turned`] has to know what a queue pair's turn changed.
+#[inline(always)]
+pub(crate) fn are_turns_traced() -> bool {
+    acknowledge::is_traced() || retransmit::is_traced() || rate::is_traced()
+}
+
+/// A queue pair had its turn.
+#[cold]
+pub(crate) fn turned(turn: &TurnTrace) {
+    let qpn = turn.qpn.get().into();
+    if let Some(psn) = turn.acknowledged.filter(|_| acknowledge::is_traced()) {
+        let round_trip = turn.round_trip.map_or(0, |time| time.as_nanos() as u64);
+        acknowledge::fire(qpn, psn.get().into(), round_trip);
+    }
+    if turn.retransmitted > 0 && retransmit::is_traced() {
+        let peer = turn.peer.map_or(Text::new(&"none"), |peer| Text::new(&peer));
+        retransmit::fire(qpn, turn.retransmitted, peer.address());
+    }
+    if let Some((pace, window)) = turn.pace.filter(|_| rate::is_traced()) {
+        rate::fire(qpn, pace.map_or(0, cc::Rate::as_bps), window);
+    }
+}
+
+/// Requests ended.
+#[inline(always)]
+pub(crate) fn completed(completions: &[Completion]) {
+    if completion::is_traced() {
+        for Completion { qpn, id, status, length, .. } in completions {
+            completion::fire(qpn.get().into(), *id, *status as u64, (*length).into());
+        }
+    }
+}
+
+/// A queue pair failed.
+pub(crate) fn failed(failure: &QpFailure) {
+    if error::is_traced() {
+        error::fire(failure.qpn.get().into(), Text::new(failure).address());
+    }
+}
+
+/// Text that ends with a NUL, for a tracer to read.
+struct Text {
+    bytes: [u8; 512],
+    length: usize,
+}
+
+impl Text {
+    fn new(text: &dyn std::fmt::Display) -> Self {
+        let mut whole = Self { bytes: [0; 512], length: 0 };
+        // What has no room is cut off.
+        let _ = write!(whole, "{text}");
+        whole
+    }
+
+    fn address(&self) -> u64 {
+        self.bytes.as_ptr().addr() as u64
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        // The last byte stays 0.
+        let room = self.bytes.len() - 1 - self.length;
+        let taken = &text.as_bytes()[..text.len().min(room)];
+        self.bytes[self.length..][..taken.len()].copy_from_slice(taken);
+        self.length += taken.len();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_and_ends_with_a_nul() {
+        let text = Text::new(&"x".repeat(600));
+        assert_eq!((text.length, text.bytes[510], text.bytes[511]), (511, b'x', 0));
+    }
+
+    #[test]
+    fn a_probe_that_fires_changes_nothing() {
+        transmit::fire(1, 2);
+        error::fire(5, Text::new(&"a line").address());
+        turned(&TurnTrace {
+            qpn: roce::Qpn::new(5),
+            peer: None,
+            acknowledged: None,
+            round_trip: None,
+            pace: None,
+            retransmitted: 1,
+        });
+        assert!(!are_turns_traced());
+    }
+}

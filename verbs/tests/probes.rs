@@ -1,0 +1,36 @@
+//! The trace points of docs/reference/probes.md are in a binary that posts and polls, with the arguments that the page lists.
+
+mod common;
+
+use common::*;
+use ferroce_verbs::*;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+const PAGE: &str = include_str!("../../docs/reference/probes.md");
+
+/// The probes of this binary: the number of arguments of each. Each must have a semaphore.
+fn notes() -> BTreeMap<String, usize> {
+    let binary = std::env::current_exe().unwrap();
+    let printed = Command::new("readelf").args(["--notes", "--wide"]).arg(binary).output().unwrap();
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    let probes = printed.split("Provider: ferroce").skip(1).map(|note| {
+        let after = |label: &str| note.split_once(label).unwrap().1.lines().next().unwrap().trim();
+        assert!(!after("Semaphore: ").trim_start_matches(['0', 'x']).is_empty(), "{note}");
+        (after("Name: ").to_owned(), after("Arguments: ").split_whitespace().count())
+    });
+    probes.collect()
+}
+
+#[test]
+fn every_probe_of_the_page_is_in_the_binary_and_no_other() {
+    let (mut a, b) = connected(Progress::Inline, 64);
+    let request = SendRequest::write(1, a.region.sge(0, 64).unwrap(), b.region.remote().at(0));
+    a.qp.post_send(request).unwrap();
+    assert_eq!(success(&mut a.send_cq, &b.device).id, 1);
+    let rows = PAGE.lines().filter_map(|line| {
+        let (name, row) = line.strip_prefix("| `")?.split_once("` |")?;
+        Some((name.to_owned(), row.matches("(arg").count()))
+    });
+    assert_eq!(notes(), rows.collect());
+}

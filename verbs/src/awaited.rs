@@ -1,6 +1,6 @@
 //! Completions that a tokio runtime awaits, and how a task sleeps on a descriptor. Feature `tokio`.
 
-use crate::channel::{CompletionChannel, event_fd};
+use crate::channel::CompletionChannel;
 use crate::{Completion, CompletionQueue, Error, PollError};
 use datapath::event_fd::EventFd;
 use std::future::poll_fn;
@@ -93,7 +93,7 @@ impl Completions {
     /// # Panics
     /// Panics if the caller is not in a tokio runtime with I/O enabled.
     pub fn new(mut queue: CompletionQueue) -> Result<Self, Error> {
-        let channel = CompletionChannel { descriptor: event_fd(libc::EFD_NONBLOCK)? };
+        let channel = CompletionChannel::new(&queue.handle.device, libc::EFD_NONBLOCK)?;
         let watched = Watched::new(&channel.descriptor)?;
         queue.leave_channel();
         queue.ring_on(&channel)?;
@@ -121,13 +121,12 @@ impl Completions {
                 continue;
             }
             self.queue.arm(false);
-            // Neither a completion that came before the queue was armed, nor the end of a core before that, rings its bell.
-            self.queue.end_with_core();
+            // A completion that came before the queue was armed does not ring its bell.
             if let Some(completion) = self.queue.poll_one()? {
                 return Ok(completion);
             }
             self.watched.rung().await;
-            // Neither count may grow for ever. An empty one is not an error here.
+            // Neither count may grow for ever. An empty one is not an error here, and the next poll reports a core's end.
             let _ = self.channel.wait();
             while self.queue.take_event() {}
         }

@@ -1,7 +1,8 @@
 //! Completion channels: they let a thread sleep until a completion arrives.
 
+use crate::device::Inner;
 use crate::{CompletionQueue, Device, Error};
-use datapath::engine::Notifier;
+use datapath::engine::{LastEvent, Notifier};
 use datapath::event_fd::EventFd;
 use std::ffi::c_int;
 use std::io;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
     pub(crate) descriptor: Arc<EventFd>,
+    last: Arc<LastEvent>,
 }
 
 /// Returns a kernel counter with these flags of eventfd(2).
@@ -26,18 +28,37 @@ impl Device {
     /// # Errors
     /// Returns an error if the process has no file descriptor left.
     pub fn create_channel(&self) -> Result<CompletionChannel, Error> {
-        Ok(CompletionChannel { descriptor: event_fd(libc::EFD_SEMAPHORE)? })
+        CompletionChannel::new(&self.inner, libc::EFD_SEMAPHORE)
     }
 }
 
 impl CompletionChannel {
+    /// Creates a channel that ends with the device's core. `flags` are those of eventfd(2).
+    pub(crate) fn new(device: &Inner, flags: c_int) -> Result<Self, Error> {
+        let descriptor = event_fd(flags)?;
+        Ok(Self { last: device.engine.last_event(descriptor.clone()), descriptor })
+    }
+
     /// Takes one event from the descriptor, and waits for it if the descriptor is blocking, which is the default.
     /// [`CompletionQueue::take_event`] then finds the queue that it belongs to.
     ///
     /// # Errors
-    /// Returns an error if a signal arrives, or `WouldBlock` if the descriptor is non-blocking and there is no event.
+    /// Returns `WouldBlock` if the descriptor is non-blocking and there is no event, `BrokenPipe` if the core has stopped, and another
+    /// error if a signal arrives. After the core has stopped, the descriptor stays readable; poll the queues for their last completions.
     pub fn wait(&self) -> io::Result<()> {
-        self.descriptor.take()
+        self.descriptor.take()?;
+        if !self.has_ended() {
+            return Ok(());
+        }
+        let reason = "completion channel: the core has stopped; poll its queues for the reason, and open the device again";
+        Err(io::Error::new(io::ErrorKind::BrokenPipe, reason))
+    }
+
+    /// Returns whether the core has stopped. Used by a caller that has taken an event by the descriptor and finds no queue for it: the
+    /// descriptor stays readable for the other callers.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.last.taken()
     }
 }
 

@@ -116,14 +116,6 @@ impl CompletionQueue {
         self.handle.device.engine.check().map_err(core_stopped)
     }
 
-    /// Waits, if the core has dropped this queue, until the core has ended, so that the next poll returns the error.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn end_with_core(&self) {
-        while self.ring.is_abandoned() && self.handle.device.engine.check().is_ok() {
-            std::thread::yield_now();
-        }
-    }
-
     /// Polls until there is a completion, yielding the CPU between polls.
     ///
     /// # Errors

@@ -75,3 +75,22 @@ fn a_dropped_queues_event_leaves_the_channel() {
     drop(recv_cq);
     assert!(!readable(0));
 }
+
+/// Neither is the queue armed, nor is there one: no completion could wake these threads.
+#[test]
+fn a_thread_that_waits_learns_that_the_device_is_gone() {
+    for mode in MODES {
+        let [device, other] = devices(mode);
+        let channel = device.create_channel().unwrap();
+        let waits = [0; 2].map(|_| {
+            let channel = channel.clone();
+            std::thread::spawn(move || channel.wait().unwrap_err().kind())
+        });
+        drop(device);
+        for thread in waits {
+            assert_eq!(thread.join().unwrap(), std::io::ErrorKind::BrokenPipe, "{mode:?}");
+        }
+        assert!(channel.wait().is_err(), "nor does one wait that comes later");
+        drop(other);
+    }
+}

@@ -36,12 +36,13 @@ pub use config::{CoreConfig, Idle, Progress, ProgressError, ResolveError, StartE
 pub use doorbell::{Doorbells, MAX_SLOTS};
 pub use events::{AsyncEvent, EventQueue};
 pub use management::{MAD_LENGTH, MAD_UDP_SOURCE, Mad};
-pub use notify::Notifier;
+pub use notify::{LastEvent, Notifier};
 pub use observe::Observed;
 pub use rings::{QpRings, SrqRings};
 pub use station::{CoreCounters, Station};
 
 use crate::clock::Clock;
+use crate::event_fd::EventFd;
 use crate::fork::Process;
 use crate::io::PacketIo;
 use crate::neighbour::{Asked, Kernel, Neighbours, Unresolved};
@@ -180,6 +181,19 @@ impl Engine {
     #[must_use]
     pub fn siblings(&self) -> Option<&Siblings> {
         self.siblings.as_ref().filter(|_| !self.process.is_parent())
+    }
+
+    /// Makes the core wake the readers of `descriptor`, an eventfd, when it ends, for whatever reason: at once if it has ended, or belongs to
+    /// a process from which this one was forked.
+    #[must_use]
+    pub fn last_event(&self, descriptor: Arc<EventFd>) -> Arc<LastEvent> {
+        let last = Arc::new(LastEvent::new(descriptor));
+        if self.process.is_parent() {
+            last.announce();
+        } else {
+            self.status.announce(&last);
+        }
+        last
     }
 
     /// Has `queue` told of what happens from now on. The first subscriber has a thread watch the link of the port's Linux

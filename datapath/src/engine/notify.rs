@@ -2,11 +2,39 @@
 
 use crate::event_fd::EventFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
 
 const NOT_ARMED: u8 = 0;
 const SOLICITED: u8 = 1;
 const ANY: u8 = 2;
+
+/// Wakes the readers of an eventfd for good when a core ends: no event will come that could wake them.
+#[derive(Debug)]
+pub struct LastEvent {
+    came: AtomicBool,
+    descriptor: Arc<EventFd>,
+}
+
+impl LastEvent {
+    pub(super) fn new(descriptor: Arc<EventFd>) -> Self {
+        Self { came: AtomicBool::new(false), descriptor }
+    }
+
+    /// Returns whether the core has ended. A reader that has taken a count for this leaves it to the next one, so `descriptor` stays readable.
+    #[must_use]
+    pub fn taken(&self) -> bool {
+        let came = self.came.load(Ordering::Acquire);
+        if came {
+            self.descriptor.signal();
+        }
+        came
+    }
+
+    pub(super) fn announce(&self) {
+        self.came.store(true, Ordering::Release);
+        self.descriptor.signal();
+    }
+}
 
 /// A completion queue's bell. Armed, it rings once: for the next completion, or the next that was solicited or failed.
 ///

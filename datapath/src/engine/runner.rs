@@ -3,6 +3,7 @@
 use super::adaptive::Adaptive;
 use super::config::{CoreConfig, Idle, Progress, StartError};
 use super::core::Turn;
+use super::notify::LastEvent;
 use super::on_demand::OnDemand;
 use super::wake::Wake;
 use crate::event_fd::EventFd;
@@ -10,7 +11,7 @@ use crate::signals;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub(super) struct Status {
     stop: AtomicBool,
     stopped: AtomicBool,
     reason: OnceLock<String>,
+    /// Those that learn of the core's end.
+    sleepers: Mutex<Vec<Weak<LastEvent>>>,
 }
 
 impl Status {
@@ -42,6 +45,24 @@ impl Status {
 
     pub(super) fn end(&self) {
         self.stopped.store(true, Ordering::Release);
+        self.sleepers()
+            .drain(..)
+            .filter_map(|sleeper| sleeper.upgrade())
+            .for_each(|sleeper| sleeper.announce());
+    }
+
+    /// Announces the core's end by `last`, when it comes.
+    pub(super) fn announce(&self, last: &Arc<LastEvent>) {
+        let mut sleepers = self.sleepers();
+        if self.stopped() {
+            return last.announce();
+        }
+        sleepers.retain(|sleeper| sleeper.strong_count() > 0);
+        sleepers.push(Arc::downgrade(last));
+    }
+
+    fn sleepers(&self) -> MutexGuard<'_, Vec<Weak<LastEvent>>> {
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// As [`end`](Self::end), after a panic: the core's queue pairs complete in error before it is dropped.
@@ -134,6 +155,7 @@ impl Runner {
                 }
             }
         }
+        status.end();
     }
 }
 

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::cancel;
 use crate::completion::Cq;
 use crate::context::Context;
-use crate::errno::{BUSY, count, object, out, status};
+use crate::errno::{BUSY, ENDED, count, object, out, status};
 use crate::live;
 use crate::lock::{Lock, Rank};
 use std::ffi::{c_int, c_uint, c_void};
@@ -146,8 +146,10 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
             // SAFETY: the contract of the manual page.
             let (channel, cq, user) =
                 unsafe { (live::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
-            // The event of a queue that was destroyed meanwhile is nobody's.
-            let Some(rang) = channel.take_event() else { return Ok(0) };
+            let Some(rang) = channel.take_event() else {
+                // The event of a queue that was destroyed meanwhile belongs to no queue. The last one of a core does not either.
+                return if channel.channel.has_ended() { Err(ENDED) } else { Ok(0) };
+            };
             // SAFETY: the queue is alive.
             *user = unsafe { &*rang }.user();
             *cq = rang.cast();

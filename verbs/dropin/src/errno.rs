@@ -12,6 +12,8 @@ pub(crate) struct Errno(pub(crate) c_int);
 pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
 pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
+/// The device's core has stopped.
+pub(crate) const ENDED: Errno = Errno(libc::EIO);
 
 /// Runs a verb's body. A panic is a defect of ours: it becomes `EIO`, and its message is on standard error.
 fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {

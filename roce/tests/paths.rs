@@ -134,6 +134,26 @@ fn requests_go_over_to_the_less_loaded_path_once_nothing_is_on_its_way() {
     assert_eq!(pair.hosts[0].endpoint.counters().retransmitted, 0);
 }
 
+/// A peer without telemetry takes no harm, and is not asked for ever.
+#[test]
+fn a_peer_that_never_answers_is_asked_twenty_times() {
+    let mut pair = Pair::connect(paced(4));
+    pair.filter = Some(Box::new(|_, frame| {
+        !matches!(
+            parse(frame).unwrap().header,
+            Header::TelemetryRequest { .. } | Header::TelemetryResponse { .. }
+        )
+    }));
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    for id in 0..20 {
+        let from = pair.hosts[0].sge(0, LENGTH);
+        pair.post(0, SendRequest::write(id, from, remote));
+        pair.run(Duration::from_secs(1));
+        assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
+    }
+    assert_eq!(pair.hosts[0].endpoint.counters().probes_sent, 20);
+}
+
 /// Probes speak any format, and answers may be ratios.
 #[test]
 fn any_format_tells_how_loaded_paths_are() {

@@ -103,9 +103,9 @@ impl CongestionControl {
         frame: &mut [u8],
     ) -> Option<usize> {
         let telemetry = self.sending_telemetry(transport)?;
-        let paths =
-            telemetry.paths.as_mut().filter(|paths| paths.due_at().is_some_and(|at| at <= transport.now))?;
-        let template = paths.on_probe(transport.now, telemetry.prober.sent());
+        telemetry.path_due_at().filter(|&at| at <= transport.now)?;
+        let (sent, unheard) = (telemetry.prober.sent(), telemetry.prober.unheard());
+        let template = telemetry.paths.as_mut()?.on_probe(transport.now, sent, unheard);
         let written = write_probe(transport, telemetry.prober.psn(), telemetry.format, &template, frame);
         telemetry.prober.skip();
         counters.probes_sent += 1;

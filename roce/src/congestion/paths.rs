@@ -3,6 +3,7 @@
 //!
 //! What answers the peer, READ responses and acknowledgements, stays on the path of the connection.
 
+use super::prober::later;
 use crate::wire::{Path, Report, Template};
 use crate::{Psn, Qpn};
 use alloc::vec::Vec;
@@ -148,11 +149,11 @@ impl Paths {
         self.sprays.then(|| (number % self.ways.len() as u64) as u8)
     }
 
-    /// A probe leaves as number `number`; along this way.
-    pub(super) fn on_probe(&mut self, now: Instant, number: u64) -> Template {
+    /// A probe leaves as number `number`, after `unheard` to a peer that has never answered one. Returns the headers of its way.
+    pub(super) fn on_probe(&mut self, now: Instant, number: u64, unheard: u64) -> Template {
         let at = self.next;
         self.next = (at + 1) % self.ways.len();
-        self.due_at = now + self.interval;
+        self.due_at = now + later(self.interval, unheard);
         let way = &mut self.ways[at];
         way.awaited = Some(number);
         way.template

@@ -102,8 +102,8 @@ impl Prober {
         self.is_heard = true;
     }
 
-    /// Probes that a peer has not answered that never answered any.
-    const fn unheard(&self) -> u64 {
+    /// Returns the number of probes to a peer that has never answered one; 0 once it has.
+    pub(super) const fn unheard(&self) -> u64 {
         if self.is_heard { 0 } else { self.next }
     }
 

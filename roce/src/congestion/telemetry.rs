@@ -262,7 +262,7 @@ impl Telemetry {
         self.collector.as_ref().is_some_and(|collector| collector.may_have_due())
             || due(self.prober.due_at())
             || due(self.sampler.setup_due_at())
-            || self.paths.as_ref().is_some_and(|paths| paths.due_at().is_some())
+            || self.path_due_at().is_some()
             || self.fallback.as_ref().is_some_and(Fallback::is_news)
             || self.base_rtt.as_ref().is_some_and(BaseRtt::has_news)
     }
@@ -270,8 +270,12 @@ impl Telemetry {
     /// Returns when telemetry has something to send while data is in flight.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
-        let paths = self.paths.as_ref().and_then(|paths| paths.due_at());
-        sooner(sooner(self.prober.due_at(), self.sampler.setup_due_at()), paths)
+        sooner(sooner(self.prober.due_at(), self.sampler.setup_due_at()), self.path_due_at())
+    }
+
+    /// Returns when the next path is probed. A peer that never answers gets no more of these probes than of others.
+    pub(super) fn path_due_at(&self) -> Option<Instant> {
+        self.paths.as_ref().filter(|_| !self.prober.is_given_up())?.due_at()
     }
 
     pub(super) fn on_path(&mut self, path: &Path) {

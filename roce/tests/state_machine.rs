@@ -71,8 +71,9 @@ fn setting() -> impl Strategy<Value = Setting> {
     let completions = prop_oneof![4 => Just(255u8), 1 => 0..8u8];
     let hasty = prop::bool::weighted(0.1);
     let xrc = prop::bool::weighted(0.25);
-    (any::<bool>(), window, any::<u8>(), 0..4u8, hasty, any::<bool>(), completions, xrc).prop_map(
-        |(small_packets, window, psn, reads, hasty, selective_repeat, completions, xrc)| Setting {
+    let network = (any::<u8>(), any::<u8>(), any::<bool>(), any::<u8>(), any::<u8>());
+    (any::<bool>(), window, any::<u8>(), 0..4u8, hasty, any::<bool>(), completions, xrc, network).prop_map(
+        |(small_packets, window, psn, reads, hasty, selective_repeat, completions, xrc, network)| Setting {
             small_packets,
             window,
             psn,
@@ -81,6 +82,11 @@ fn setting() -> impl Strategy<Value = Setting> {
             selective_repeat,
             xrc,
             completions,
+            algorithm: network.0,
+            format: network.1,
+            in_band: network.2,
+            load: network.3,
+            queue: network.4,
         },
     )
 }
@@ -121,7 +127,7 @@ proptest! {
 #[test]
 fn every_kind_of_recovery_and_of_request_is_reached() {
     let mut runner = TestRunner::deterministic();
-    let (mut reached, mut kinds) = ([0; 9], [0; 7]);
+    let (mut reached, mut kinds) = ([0; 9], [0; 8]);
     for _ in 0..400 {
         let (setting, operations) = case().new_tree(&mut runner).unwrap().current();
         let (counters, found) = run(setting, &operations);
@@ -142,6 +148,6 @@ fn every_kind_of_recovery_and_of_request_is_reached() {
         }
     }
     assert!(reached.iter().all(|&count| count > 5), "{reached:?}");
-    // ATOMIC WRITEs, FLUSHes, windows written by, taken back, given back; extended connections; and selective repeat's holes.
+    // ATOMIC WRITEs, FLUSHes, windows written by, taken back, given back; extended connections; selective repeat's holes; and telemetry.
     assert!(kinds.iter().all(|&count| count > 20), "{kinds:?}");
 }

@@ -9,12 +9,13 @@ pub mod xrc;
 
 use cc::{Instant, Rate};
 use core::net::IpAddr;
+use core::num::NonZeroU32;
 use core::time::Duration;
 use roce::qp::{
     AckTimeout, Capabilities, Completion, Congestion, CongestionAlgorithm, LossRecovery, Modify, QpInit,
     RtrSettings, RtsSettings, Sge,
 };
-use roce::wire::{Mac, Mtu, Path, RnrTimer, Service};
+use roce::wire::{Format, Mac, Mtu, Path, RnrTimer, Service};
 use roce::{
     Access, AccessError, CqId, Endpoint, EndpointConfig, Lkey, Memory, PdId, Psn, Qpn, Region, Slice,
 };
@@ -99,6 +100,9 @@ pub struct Options {
     pub offered: bool,
     pub congestion: CongestionAlgorithm,
     pub probe_interval: Option<Duration>,
+    pub format: Format,
+    /// Telemetry rides with every so many packets of data.
+    pub in_band: Option<NonZeroU32>,
     /// What else of congestion control differs from the defaults.
     pub adjust: fn(&mut Congestion),
     pub capabilities: Capabilities,
@@ -129,6 +133,8 @@ impl Default for Options {
             offered: false,
             congestion: CongestionAlgorithm::Fixed { window: 64 * 1024, rate: None },
             probe_interval: None,
+            format: Format::Hpcc,
+            in_band: None,
             adjust: |_| {},
             capabilities: Capabilities::default(),
             cq_depth: 1024,
@@ -216,6 +222,7 @@ impl Host {
     /// From RTR to RTS.
     pub fn ready_to_send(&mut self, options: &Options) {
         let mut congestion = Congestion::new(options.congestion).probing(options.probe_interval);
+        (congestion.format, congestion.in_band) = (options.format, options.in_band);
         (options.adjust)(&mut congestion);
         let settings = RtsSettings {
             send_psn: Psn::new(options.send_psn),

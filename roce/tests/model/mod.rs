@@ -5,6 +5,7 @@
 //! must come to its end.
 
 mod ledger;
+mod network;
 mod world;
 
 use arbitrary::Arbitrary;
@@ -146,13 +147,15 @@ pub struct Reached {
     pub extended: u64,
     /// Selective acknowledgements of packets behind one that is missing.
     pub holes: u64,
+    /// Answers to telemetry.
+    pub answers: u64,
 }
 
 impl Reached {
     #[allow(dead_code, reason = "the fuzz target counts nothing")]
-    pub fn all(&self) -> [u64; 7] {
-        let Self { words, flushes, by_window, taken_back, returned, extended, holes } = *self;
-        [words, flushes, by_window, taken_back, returned, extended, holes]
+    pub fn all(&self) -> [u64; 8] {
+        let Self { words, flushes, by_window, taken_back, returned, extended, holes, answers } = *self;
+        [words, flushes, by_window, taken_back, returned, extended, holes, answers]
     }
 }
 
@@ -182,4 +185,12 @@ pub struct Setting {
     pub xrc: bool,
     /// Completions that a queue holds beyond a few; 255: all.
     pub completions: u8,
+    /// Which algorithm, and which format of telemetry.
+    pub algorithm: u8,
+    pub format: u8,
+    /// Telemetry rides with data too.
+    pub in_band: bool,
+    /// The share of the path's link that others take, in 256ths, and the packets in its queue.
+    pub load: u8,
+    pub queue: u8,
 }

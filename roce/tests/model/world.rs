@@ -1,18 +1,18 @@
 //! Both hosts, the link, and what the model compares them with.
 
 use super::ledger::{Asked, Ledger};
+use super::network::{Heard, T};
 use super::{LONGEST, Operation, REQUESTS, Reached, Setting, With};
 use crate::harness::xrc::Inbox;
-use crate::harness::{self, BASE, Faults, Options, Pair, Random, path};
-use core::cell::Cell;
+use crate::harness::{self, BASE, Faults, Options, Pair, Random, path_over};
+use core::num::NonZeroU32;
 use core::time::Duration;
 use roce::qp::{
-    Capabilities, Completion, CompletionOpcode, CompletionStatus, CongestionAlgorithm, Modify, RecvRequest,
-    Remote, SendRequest, State,
+    Capabilities, Completion, CompletionOpcode, CompletionStatus, Modify, RecvRequest, Remote, SendRequest,
+    State,
 };
 use roce::wire::{self, Aeth, Bth, Feth, Header, Mtu, NakCode, RnrTimer, Service, Syndrome};
 use roce::{Access, Counters, Psn, Rkey};
-use std::rc::Rc;
 use windows::Window;
 
 /// Bytes of a request's place in memory.
@@ -52,7 +52,8 @@ pub fn run(setting: Setting, operations: &[Operation]) -> ([Counters; 2], Reache
     }
     world.converge();
     world.check_end();
-    world.reached.holes = world.holes.get();
+    world.reached.holes = world.heard.holes.get();
+    world.reached.answers = world.heard.answers.get();
     (world.pair.hosts.map(|host| host.endpoint.counters().clone()), world.reached)
 }
 
@@ -75,18 +76,9 @@ struct World {
     /// Send requests that each queue pair takes.
     sends: [u32; 2],
     reached: Reached,
-    /// As in [`Reached`], counted by the link's filter.
-    holes: Rc<Cell<u64>>,
-}
-
-/// Counts selective acknowledgements of a hole among the frames on the link.
-fn watch(holes: Rc<Cell<u64>>) -> harness::Filter {
-    Box::new(move |_, frame| {
-        let header = wire::parse(frame).map(|frame| frame.header);
-        let is_hole = matches!(header, Ok(Header::SelectiveAcknowledge { held, .. }) if held != 0);
-        holes.set(holes.get() + u64::from(is_hole));
-        true
-    })
+    v6: bool,
+    /// Counted by the link's filter.
+    heard: Heard,
 }
 
 impl World {
@@ -98,7 +90,11 @@ impl World {
         let options = Options {
             mtu,
             send_psn: Psn::new(u32::from(setting.psn).wrapping_neg()).get(),
-            congestion: CongestionAlgorithm::Fixed { window, rate: None },
+            congestion: setting.congestion(window),
+            probe_interval: setting.congestion(window).as_hpcc().map(|_| T),
+            format: setting.format(),
+            in_band: setting.in_band.then_some(NonZeroU32::MIN),
+            v6: setting.v6(),
             ack_timeout: if setting.hasty { HASTY } else { 5 },
             selective_repeat: setting.selective_repeat,
             offered: setting.window.is_multiple_of(2),
@@ -132,8 +128,8 @@ impl World {
             host.ram.0[..AREAS as usize].fill(0);
         }
         let before = [0, 1].map(|host: usize| pair.hosts[host].ram.0.clone());
-        let holes = Rc::default();
-        pair.filter = Some(watch(Rc::clone(&holes)));
+        let heard = Heard::default();
+        pair.filter = Some(setting.network(&heard));
         Self {
             pair,
             ledgers: Default::default(),
@@ -147,7 +143,8 @@ impl World {
             inbox,
             sends: [64, if setting.xrc { 0 } else { 64 }],
             reached: Reached::default(),
-            holes,
+            heard,
+            v6: setting.v6(),
         }
     }
 
@@ -332,7 +329,7 @@ impl World {
     fn inject(&mut self, to: usize, header: &Header) {
         let mut frame = vec![0; wire::MAX_OVERHEAD];
         let (here, there) = (to as u8 + 1, 2 - to as u8);
-        let length = wire::emit(&path(there, here), 0, header, 0, &mut frame).unwrap().seal();
+        let length = wire::emit(&path_over(self.v6, there, here), 0, header, 0, &mut frame).unwrap().seal();
         frame.truncate(length);
         self.pair.inject(to, frame);
     }
@@ -396,7 +393,7 @@ impl World {
     /// Time goes on without faults until nothing happens any more.
     fn converge(&mut self) {
         self.pair.faults = Faults::default();
-        let end = self.pair.now + Duration::from_millis(200);
+        let end = self.pair.now + Duration::from_secs(2);
         for host in [0, 1] {
             while self.ledgers[host].receives < self.ledgers[1 - host].consuming && !self.destroyed[host] {
                 self.receive(host);

@@ -1,0 +1,91 @@
+//! What congestion control has to do with: any algorithm, and a switch that writes telemetry of any format.
+
+use super::Setting;
+use crate::harness::Filter;
+use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, Rate, SwiftConfig};
+use core::cell::Cell;
+use core::num::NonZeroU32;
+use core::time::Duration;
+use roce::wire::format::{Format, PortState, Request, aecn::Load};
+use roce::wire::{self, Header, Numbers};
+use std::rc::Rc;
+
+const LINE_RATE: Rate = Rate::from_gbps(10);
+/// The base round trip, and the time between two probes.
+pub const T: Duration = Duration::from_micros(10);
+
+/// What the link's filter counted.
+#[derive(Clone, Default)]
+pub struct Heard {
+    /// As in [`super::Reached`].
+    pub holes: Rc<Cell<u64>>,
+    pub answers: Rc<Cell<u64>>,
+}
+
+impl Setting {
+    /// The algorithm; half of all runs have a window of `window` bytes.
+    pub fn congestion(&self, window: u64) -> AlgorithmConfig {
+        let hpcc = HpccConfig::new(LINE_RATE, T, NonZeroU32::MIN);
+        match self.algorithm % 14 {
+            0 => AlgorithmConfig::Hpcc(hpcc),
+            1 => AlgorithmConfig::HpccFair(hpcc),
+            2 => AlgorithmConfig::HpccReceiver(hpcc),
+            3 => AlgorithmConfig::PowerTcp(hpcc),
+            4 => AlgorithmConfig::Dctcp(DctcpConfig::new(LINE_RATE, T)),
+            5 => AlgorithmConfig::Dcqcn(DcqcnConfig::new(LINE_RATE, Some(T))),
+            6 => AlgorithmConfig::Swift(SwiftConfig::new(LINE_RATE, T)),
+            _ => AlgorithmConfig::Fixed { window, rate: None },
+        }
+    }
+
+    /// Some formats exist over IPv6 alone.
+    pub fn v6(&self) -> bool {
+        !self.format().fits([10, 0, 0, 1].into())
+    }
+
+    pub fn format(&self) -> Format {
+        Format::ALL[usize::from(self.format) % Format::ALL.len()].1
+    }
+
+    /// The switch, which writes telemetry into what passes it and counts. It loses nothing.
+    pub fn network(&self, heard: &Heard) -> Filter {
+        let (heard, load, queue) = (heard.clone(), u32::from(self.load), u32::from(self.queue));
+        let (mut time, mut tx_bytes) = (0_u64, 0_u64);
+        Box::new(move |_, frame| {
+            let count = |of: &Cell<u64>| of.set(of.get() + 1);
+            match wire::parse(frame).map(|frame| frame.header) {
+                Ok(Header::SelectiveAcknowledge { held, .. }) if held != 0 => count(&heard.holes),
+                Ok(Header::TelemetryResponse { .. }) => count(&heard.answers),
+                _ => {}
+            }
+            // A microsecond a packet, in which the link carries 1250 bytes.
+            time += 1000;
+            tx_bytes += 1250 * u64::from(load) / 256;
+            let told = Load {
+                inflight: Load::share(f64::from(load) / 256.0),
+                rate: 0,
+                queue: 0,
+                delay: 0,
+                congested: 0,
+            };
+            let queue = queue * 1024;
+            let port = PortState {
+                switch: 1,
+                port: 0,
+                rate: LINE_RATE,
+                time,
+                tx_bytes,
+                queue: queue.into(),
+                sojourn: 0,
+                load: told,
+            };
+            let mut length = frame.len();
+            frame.resize(length + 64, 0);
+            if let Some(request) = Request::find(&frame[..length], Numbers::DEFAULT) {
+                length = request.stamp(frame, length, &port).unwrap_or(length);
+            }
+            frame.truncate(length);
+            true
+        })
+    }
+}

@@ -163,6 +163,20 @@ fn a_peer_that_says_nothing_is_given_up() {
     assert!(silent.receive().unwrap().is_some(), "it was asked");
 }
 
+/// The peer asks, and goes away before or after the request is accepted; or it is silent.
+#[test]
+fn accepting_a_request_whose_peer_is_gone_is_an_error() {
+    let brief = Options { timeout: Duration::from_millis(20), ..Options::default() };
+    let [server, client] = devices(Progress::Adaptive);
+    let listener = Listener::bind(&server, "10.0.0.1:7471".parse().unwrap()).unwrap();
+    let asks = |options: &Options| cm::connect(new(&client).qp, listener.local_addr(), options).map(drop);
+    assert!(matches!(asks(&brief), Err(Error::NoAnswer { .. })));
+    let request = listener.accept().unwrap();
+    // The peer's REJ comes behind its REQ.
+    let error = request.accept(new(&server).qp, &brief).unwrap_err();
+    assert!(matches!(error, Error::Ended { .. }), "{error}");
+}
+
 #[test]
 fn who_waits_with_a_timeout_goes_on_after_it() {
     let [server, _client] = devices(Progress::Adaptive);

@@ -184,6 +184,8 @@ impl Handle {
         let ended = self.has_ended(machine);
         match machine.link(self.local).map(|link| &link.state) {
             Some(State::Established | State::Ended(End::Disconnected)) => Some(Ok(())),
+            // The peer had asked and does no longer.
+            Some(State::Ended(End::Rejected(_))) => Some(Err(Error::Ended { peer: self.peer })),
             _ if ended => self.error(machine, timeout).map(Err),
             _ => None,
         }

@@ -3,8 +3,11 @@
 //! It has no clock, no thread and no port, so a test is a script. `manager` runs it with those of a device. Messages that are not answered
 //! are repeated as librdmacm repeats them: every 0.5 s.
 
+mod state;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use state::{End, State};
 
 use super::message::{self, INTERVAL, Kind, Mad, Reason, Request, Side};
 use super::strangers::{FIRST_LOOK, Strangers};
@@ -40,29 +43,6 @@ pub(crate) trait World {
     fn random(&self) -> Result<u32, Error>;
     /// The other processes of the interface.
     fn siblings(&self) -> Option<&Siblings>;
-}
-
-/// Where a connection stands.
-#[derive(Debug)]
-pub(crate) enum State {
-    RequestSent,
-    /// The peer's reply waits for the program to take its queue pair to it.
-    ReplyCame,
-    /// The peer's request waits for the program to accept it.
-    RequestCame,
-    ReplySent,
-    Established,
-    DisconnectSent,
-    Ended(End),
-}
-
-/// How a connection ended.
-#[derive(Debug)]
-pub(crate) enum End {
-    Disconnected,
-    Rejected(u16),
-    Silent,
-    NotFound(Error),
 }
 
 /// A message that is repeated until it is answered.
@@ -140,6 +120,12 @@ impl Link {
     /// What tells the peer that the connection ends (IBA 12.6.10).
     fn disconnect_request(&self, local: u32) -> Mad {
         message::disconnect_request(self.transaction, local, self.remote, self.theirs.qpn)
+    }
+
+    /// Tells the peer that there is no connection. A peer that does not hear it finds out by itself.
+    fn reject(&self, local: u32, reason: Reason, guid: [u8; 8], world: &impl World) {
+        let mad = message::reject(self.transaction, local, self.remote, reason, guid);
+        let _ = world.send(self.source.ip(), self.peer.ip(), &mad);
     }
 
     /// If this process dies, another one tells the peer.
@@ -369,9 +355,7 @@ impl Machine {
             State::DisconnectSent if is_replied => Reason::Consumer,
             _ => return self.bury(local),
         };
-        let reject = message::reject(link.transaction, local, link.remote, reason, self.guid);
-        // A peer that does not hear it finds out by itself.
-        let _ = world.send(link.source.ip(), link.peer.ip(), &reject);
+        link.reject(local, reason, self.guid, world);
         if !is_replied {
             link.end(local, End::Disconnected, world);
         }
@@ -416,7 +400,13 @@ impl Machine {
         let Some(link) = self.links.get_mut(&local) else { return };
         let Some(pending) = link.pending.as_mut().filter(|pending| pending.next <= now) else { return };
         if pending.until <= now {
-            let end = if let State::DisconnectSent = link.state { End::Disconnected } else { End::Silent };
+            let end = if let State::DisconnectSent = link.state {
+                End::Disconnected
+            } else {
+                // The peer may have heard, and may still connect (IBA 12.9.7).
+                link.reject(local, Reason::Timeout, self.guid, world);
+                End::Silent
+            };
             link.end(local, end, world);
             return self.bury(local);
         }
@@ -554,7 +544,9 @@ impl Link {
                 let _ = world.send(self.source.ip(), self.peer.ip(), &self.write(Kind::ReadyToUse, local));
             }
             (Kind::ReadyToUse, State::ReplySent) => self.becomes(State::Established),
-            (Kind::Reject, State::DisconnectSent) | (Kind::DisconnectReply, State::DisconnectSent) => {
+            // A peer that waited in vain for this side's RTU rejects its own reply.
+            (Kind::Reject, State::DisconnectSent | State::Established)
+            | (Kind::DisconnectReply, State::DisconnectSent) => {
                 self.end(local, End::Disconnected, world);
             }
             (Kind::Reject, State::RequestSent | State::RequestCame | State::ReplySent | State::ReplyCame) => {

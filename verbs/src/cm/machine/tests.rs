@@ -221,7 +221,8 @@ fn an_unanswered_request_is_sent_sixteen_times_in_eight_seconds() {
         last = next;
     }
     assert_eq!((last - start, client.state(here)), (PATIENCE, "Ended(Silent)".into()));
-    assert_eq!(client.world.kinds(), [Kind::Request; 16]);
+    let kinds = client.world.kinds();
+    assert_eq!((&kinds[..16], &kinds[16..]), (&[Kind::Request; 16][..], &[Kind::Reject][..]));
 }
 
 #[test]
@@ -271,4 +272,33 @@ fn a_request_that_is_dropped_tells_the_other_side() {
     server.machine.unlisten(&claim, now, &server.world);
     client.hears(now, &server, |_| false);
     assert_eq!(client.state(here), "Ended(Rejected(28))");
+}
+
+/// IBA 12.9.7: the peer of a side that has waited in vain is told, whichever message was lost.
+#[test]
+fn a_side_that_waited_in_vain_tells_the_peer() {
+    let now = Instant::now();
+    let (mut server, claim) = Host::listening();
+    let (mut client, here) = Host::asking(now);
+    server.hears(now, &client, |_| false);
+    client.machine.tick(now + PATIENCE, &client.world);
+    assert_eq!(client.state(here), "Ended(Silent)");
+    server.hears(now, &client, |_| false);
+    let (there, _) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
+    assert_eq!(server.state(there), "Ended(Rejected(4))");
+    server.machine.leave(there, now, &server.world);
+
+    let (mut client, here) = Host::asking(now);
+    server.hears(now, &client, |_| false);
+    let (there, _) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
+    server.machine.reply(there, b"", PATIENCE, now, &server.world).unwrap();
+    client.hears(now, &server, |_| false);
+    client.machine.ready(here, &client.world);
+    // No RTU arrives.
+    server.hears(now, &client, |_| true);
+    server.world.sent.take();
+    server.machine.tick(now + PATIENCE, &server.world);
+    assert_eq!(server.state(there), "Ended(Silent)");
+    client.hears(now, &server, |_| false);
+    assert_eq!((client.state(here), client.world.ended.take()), ("Ended(Disconnected)".into(), vec![0x11]));
 }

@@ -90,27 +90,27 @@ pub fn keep(fd: RawFd) {
     let _ = OWN.iter().find(is_it);
 }
 
-/// A descriptor that forked children give up.
+/// The owner of a descriptor that forked children give up.
 #[derive(Debug)]
-pub struct Own(OwnedFd);
+pub struct Own<T: AsRawFd = OwnedFd>(T);
 
-impl From<OwnedFd> for Own {
-    fn from(fd: OwnedFd) -> Self {
-        give_up(fd.as_raw_fd());
-        Self(fd)
+impl<T: AsRawFd> From<T> for Own<T> {
+    fn from(owner: T) -> Self {
+        give_up(owner.as_raw_fd());
+        Self(owner)
     }
 }
 
-impl Drop for Own {
+impl<T: AsRawFd> Drop for Own<T> {
     fn drop(&mut self) {
         keep(self.0.as_raw_fd());
     }
 }
 
-impl std::ops::Deref for Own {
-    type Target = OwnedFd;
+impl<T: AsRawFd> std::ops::Deref for Own<T> {
+    type Target = T;
 
-    fn deref(&self) -> &OwnedFd {
+    fn deref(&self) -> &T {
         &self.0
     }
 }

@@ -27,6 +27,8 @@ fn open_devices_report_and_closed_ones_leave_nothing() {
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&folder), mode(&socket)), (0o700, 0o600));
 
+    a_child_keeps_no_observer(&socket);
+
     let domain = here.allocate_pd().unwrap();
     let cq = here.create_cq(4).unwrap();
     let qp = domain.queue_pair(&cq, &cq).build().unwrap();
@@ -68,4 +70,37 @@ fn open_devices_report_and_closed_ones_leave_nothing() {
     assert!(looks.any(|()| !socket.exists()));
     assert!(matches!(read(pid), Err(AttachError::NotFerroce(_))));
     assert!(!is_seen());
+}
+
+fn sockets() -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let is_socket = |to: std::path::PathBuf| to.to_string_lossy().starts_with("socket:");
+    descriptors.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(is_socket)).count()
+}
+
+/// A child that kept the process's end of a connection would keep the observer from learning of the process's end.
+fn a_child_keeps_no_observer(socket: &std::path::Path) {
+    // The listener among them.
+    let before = sockets();
+    let observer = UnixStream::connect(socket).unwrap();
+    // It says nothing, so the process waits for its request.
+    while sockets() < before + 2 {
+        std::thread::yield_now();
+    }
+    // SAFETY: the child reads a folder and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // Neither the listener nor its end of the connection: only what is the test's own.
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(sockets() as libc::c_int) };
+    }
+    let mut status = -1;
+    // SAFETY: there is room for the status of a child of this process.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(
+        libc::WEXITSTATUS(status),
+        before as libc::c_int,
+        "the listener went, the observer's own end came"
+    );
+    drop(observer);
 }

@@ -3,7 +3,7 @@
 use super::tapping::{self, Tapping};
 use super::{client, folder, status::ProcessStatus};
 use crate::device::Inner;
-use datapath::fork::{self, Process};
+use datapath::fork::{self, Own, Process};
 use datapath::signals;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -120,7 +120,8 @@ fn serve(listener: &UnixListener, devices: &Devices) {
     let captured = Tapping::default();
     loop {
         match listener.accept() {
-            Ok((stream, _)) => answer(stream, devices, &captured),
+            // Forked children give it up, so that the observer learns of this process's end.
+            Ok((stream, _)) => answer(Own::from(stream), devices, &captured),
             // The listener was shut down.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return,
             Err(_) => std::thread::sleep(PAUSE),
@@ -128,7 +129,7 @@ fn serve(listener: &UnixListener, devices: &Devices) {
     }
 }
 
-fn answer(mut stream: UnixStream, devices: &Devices, captured: &Tapping) {
+fn answer(stream: Own<UnixStream>, devices: &Devices, captured: &Tapping) {
     let allowed = client::credentials(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == folder::user());
     let timeouts = stream.set_write_timeout(Some(PATIENCE)).and(stream.set_read_timeout(Some(REQUEST)));
     if !allowed || timeouts.is_err() {
@@ -137,7 +138,7 @@ fn answer(mut stream: UnixStream, devices: &Devices, captured: &Tapping) {
     let Some(devices) = fork::lock(devices).map(|devices| devices.clone()) else { return };
     // Observers of before format 2 sent nothing and waited.
     let mut request = [0; 64];
-    let length = stream.read(&mut request).unwrap_or(0);
+    let length = (&*stream).read(&mut request).unwrap_or(0);
     if let Some(snap) = tapping::requested(&request[..length]) {
         captured.begin(stream, devices, snap);
         return;
@@ -148,5 +149,5 @@ fn answer(mut stream: UnixStream, devices: &Devices, captured: &Tapping) {
     drop(devices);
     let Ok(report) = report else { return };
     // An observer that is gone has no use for the rest.
-    let _ = stream.write_all(&report);
+    let _ = (&*stream).write_all(&report);
 }

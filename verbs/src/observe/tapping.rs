@@ -69,11 +69,9 @@ impl Tapping {
     }
 
     /// Starts a capture of `devices` for the observer at the other end of `stream`.
-    pub(super) fn begin(&self, stream: UnixStream, devices: Vec<Weak<Inner>>, snap: u32) {
+    pub(super) fn begin(&self, stream: Own<UnixStream>, devices: Vec<Weak<Inner>>, snap: u32) {
         // The timeout was for the request.
         let _ = stream.set_read_timeout(None);
-        // Forked children give it up, so that the observer learns of this process's end.
-        let stream = Own::from(OwnedFd::from(stream));
         if !self.take_over() {
             refuse(&stream, "another capture of it is running; end that one first".into());
             return;
@@ -93,7 +91,12 @@ impl Tapping {
     }
 }
 
-fn offer(stream: &Own, ports: Vec<String>, refused: Option<String>, rings: &[OwnedFd]) -> io::Result<()> {
+fn offer(
+    stream: &UnixStream,
+    ports: Vec<String>,
+    refused: Option<String>,
+    rings: &[OwnedFd],
+) -> io::Result<()> {
     let offer = Offer { format: FORMAT, version: env!("CARGO_PKG_VERSION").into(), ports, refused };
     let mut line = serde_json::to_vec(&offer)?;
     line.push(b'\n');
@@ -102,13 +105,13 @@ fn offer(stream: &Own, ports: Vec<String>, refused: Option<String>, rings: &[Own
     if sent == line.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-fn refuse(stream: &Own, reason: String) {
+fn refuse(stream: &UnixStream, reason: String) {
     // An observer that is gone needs no reason.
     let _ = offer(stream, Vec::new(), Some(reason), &[]);
 }
 
 /// Captures until the observer is gone.
-fn capture(stream: &Own, devices: &[Weak<Inner>], snap: u32) -> io::Result<()> {
+fn capture(stream: &UnixStream, devices: &[Weak<Inner>], snap: u32) -> io::Result<()> {
     let (ports, rings) = install(devices, snap)?;
     if offer(stream, ports, None, &rings).is_ok() {
         drop(rings);
@@ -136,7 +139,7 @@ fn install(devices: &[Weak<Inner>], snap: u32) -> io::Result<(Vec<String>, Vec<O
 }
 
 /// Sleeps until the observer closes the connection.
-fn wait(stream: &Own) {
+fn wait(stream: &UnixStream) {
     // Observers send nothing more, so this returns at the end of the connection. Signals are blocked.
     let _ = passing::receive(stream.as_fd(), &mut [0], 0);
 }

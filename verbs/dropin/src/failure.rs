@@ -5,7 +5,7 @@ use crate::errno::{out, status};
 use crate::queue_pair::Qp;
 use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
-use verbs::{FailureReason, QpFailure, Unreachable};
+use verbs::{Discard, FailureReason, QpFailure, Unreachable};
 
 /// `struct ferroce_cause`
 #[repr(C)]
@@ -36,9 +36,6 @@ pub struct FerroceCause {
     /// The same as the line in the log, with its NUL.
     pub text: [c_char; 512],
 }
-
-// As the C compiler lays `struct ferroce_cause` out.
-const _: () = assert!(size_of::<FerroceCause>() == 584);
 
 const NONE: FerroceCause = FerroceCause {
     reason: 0,
@@ -79,6 +76,30 @@ const fn number(reason: FailureReason) -> u32 {
         FailureReason::CompletionQueue => 19,
     }
 }
+
+/// `enum ferroce_reason`: each name, and the number that [`ferroce_qp_cause`] reports for it.
+pub const FERROCE_REASONS: [(&str, u32); 20] = [
+    ("FERROCE_NO_FAILURE", NONE.reason),
+    ("FERROCE_NEVER_ANSWERED", number(FailureReason::NeverAnswered)),
+    ("FERROCE_WENT_DARK", number(FailureReason::WentDark)),
+    ("FERROCE_NO_ADDRESS", number(FailureReason::Unreachable(Unreachable::Address))),
+    ("FERROCE_NO_PORT", number(FailureReason::Unreachable(Unreachable::Port))),
+    ("FERROCE_PROHIBITED", number(FailureReason::Unreachable(Unreachable::Prohibited))),
+    ("FERROCE_TOO_BIG", number(FailureReason::Unreachable(Unreachable::TooBig { mtu: 0 }))),
+    ("FERROCE_LARGE_PACKETS", number(FailureReason::LargePackets { lost: 0, arrived: 0 })),
+    ("FERROCE_ONE_WAY", number(FailureReason::OneWay)),
+    ("FERROCE_OTHER_PSNS", number(FailureReason::OtherPsns)),
+    ("FERROCE_LOSS", number(FailureReason::Loss)),
+    ("FERROCE_NO_RECEIVE", number(FailureReason::NoReceive)),
+    ("FERROCE_REMOTE_ACCESS", number(FailureReason::RemoteAccess { remote: None, length: 0 })),
+    ("FERROCE_REMOTE_REQUEST", number(FailureReason::RemoteRequest)),
+    ("FERROCE_REMOTE_FAILED", number(FailureReason::RemoteFailed)),
+    ("FERROCE_BAD_ANSWER", number(FailureReason::BadAnswer)),
+    ("FERROCE_LOCAL_BUFFER", number(FailureReason::LocalBuffer)),
+    ("FERROCE_LOCAL_REQUEST", number(FailureReason::LocalRequest)),
+    ("FERROCE_REFUSED", number(FailureReason::Refused(Discard::Icrc))),
+    ("FERROCE_CQ_OVERFLOW", number(FailureReason::CompletionQueue)),
+];
 
 fn cause(failure: &QpFailure) -> FerroceCause {
     let mut cause = FerroceCause {

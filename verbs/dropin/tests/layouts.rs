@@ -1,10 +1,19 @@
 //! The structures lie as the C compiler lays them out from the installed headers: sizes and each field's offset.
 
 use ferroce_dropin::abi::*;
+use ferroce_dropin::*;
 use std::fmt::Write;
 use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
+
+/// The names of the Rust structures of `ferroce.h`, as the C compiler knows them.
+mod ferroce {
+    #![allow(non_camel_case_types)]
+    pub type ferroce_congestion = super::FerroceCongestion;
+    pub type ferroce_cause = super::FerroceCause;
+}
+use ferroce::{ferroce_cause, ferroce_congestion};
 
 /// What our side says, and the C expressions that must say the same.
 struct Checks {
@@ -32,11 +41,14 @@ impl Checks {
         let source = folder.join("layouts.c");
         let binary = folder.join("layouts");
         let program = format!(
-            "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {{\n{}}}\n",
+            "#include <stddef.h>\n#include <stdio.h>\n#include <ferroce.h>\nint main(void) {{\n{}}}\n",
             self.program
         );
         std::fs::write(&source, program).unwrap();
-        let built = Command::new("cc").args([&source, Path::new("-o"), &binary]).output();
+        let built = Command::new("cc")
+            .arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include"))
+            .args([&source, Path::new("-o"), &binary])
+            .output();
         let built = built.expect("a C compiler: apt-get install gcc");
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let said = Command::new(&binary).output().unwrap();
@@ -127,12 +139,26 @@ fn attributes(checks: &mut Checks) {
     );
 }
 
+/// `ferroce.h`, which is written by hand.
+fn own(checks: &mut Checks) {
+    check!(checks,
+        ferroce_congestion { window, in_flight, rate, utilisation }
+        ferroce_cause {
+            reason, peer_qpn, peer, acknowledged_psn, send_psn, expected_psn, retries, reserved, text
+        }
+    );
+    for (name, number) in FERROCE_REASONS {
+        checks.add(format!("(size_t){name}"), number as usize);
+    }
+}
+
 #[test]
 fn structures_lie_as_the_headers_have_them() {
     let mut checks = Checks { program: String::new(), ours: Vec::new() };
     objects(&mut checks);
     requests(&mut checks);
     attributes(&mut checks);
+    own(&mut checks);
     assert!(checks.ours.len() > 200, "{} expressions", checks.ours.len());
     let folder = tempfile::tempdir().unwrap();
     checks.run(folder.path());

@@ -1,4 +1,5 @@
 //! The receiver of DCTCP: which acknowledged bytes were marked (draft-bensley-tcpm-dctcp-01, section 3.2).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::Psn;
 use crate::wire::Bth;

@@ -1,5 +1,6 @@
 //! ICMP messages about RoCEv2 packets that did not arrive (RFC 792, RFC 4443). Nothing vouches for them: they explain, and decide
 //! nothing.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::ROCE_PORT;
 use super::layers::{
@@ -28,7 +29,7 @@ fn ip(packet: &[u8]) -> Option<Ip<'_>> {
             protocol: *packet.get(9)?,
             source: address(12)?,
             destination: address(16)?,
-            payload: packet.get(usize::from(packet[0] & 0xf) * 4..)?,
+            payload: packet.get(usize::from(packet.first()? & 0xf) * 4..)?,
         }),
         6 => Some(Ip {
             protocol: *packet.get(6)?,
@@ -42,10 +43,10 @@ fn ip(packet: &[u8]) -> Option<Ip<'_>> {
 
 /// Returns the address that a RoCEv2 packet of this host was for, and why it did not arrive, if `frame` says so.
 pub(crate) fn unreachable(frame: &[u8]) -> Option<(IpAddr, Unreachable)> {
-    let ethertype = |at: usize| chunk(frame, at - 2).ok().map(|bytes| u16::from_be_bytes(*bytes));
+    let ethertype = |at: usize| chunk(frame, at.checked_sub(2)?).ok().map(|bytes| u16::from_be_bytes(*bytes));
     let mut at = ETHERNET_LENGTH;
     if ethertype(at)? == ETHERTYPE_VLAN {
-        at += VLAN_LENGTH;
+        at = at.checked_add(VLAN_LENGTH)?;
     }
     if !matches!(ethertype(at)?, ETHERTYPE_IPV4 | ETHERTYPE_IPV6) {
         return None;

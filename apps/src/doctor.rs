@@ -99,7 +99,7 @@ fn packet_of(mtu: u32, peer: IpAddr) -> usize {
 /// Whether the way carries packets of the path MTU. Only a Linux interface has a kernel behind it that can ask, and none asks within a
 /// VLAN of the device's own.
 fn path(spec: &PortSpec, info: &DeviceInfo, peer: IpAddr) -> Option<Check> {
-    let PortSpec::Interface(interface) = spec else { return None };
+    let (PortSpec::Interface(interface) | PortSpec::Xdp(interface)) = spec else { return None };
     if info.vlan.is_some() {
         return None;
     }

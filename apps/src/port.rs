@@ -11,7 +11,7 @@ use verbs::{Address, Device, DeviceConfig, Mtu, Progress};
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Port")]
 pub struct PortArgs {
-    /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, or raw EAL arguments
+    /// Port: veth0, xdp:eth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, or raw EAL arguments
     #[arg(short = 'd', long, alias = "ib-dev", value_name = "PORT", env = "FERROCE_PORT")]
     pub port: Option<String>,
     /// The port's addresses, if the kernel assigns none: 10.0.0.1/24,fd00::1/64

@@ -6,7 +6,7 @@
 use std::io;
 
 /// Those that ports need, by their bits.
-const WANTED: u64 = 1 << 12 | 1 << 13 | 1 << 14;
+const WANTED: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 39;
 /// `_LINUX_CAPABILITY_VERSION_3`: two words of 32 bits each.
 const VERSION: u32 = 0x2008_0522;
 
@@ -24,7 +24,7 @@ struct Words {
     inheritable: u32,
 }
 
-/// Makes CAP_NET_ADMIN, CAP_NET_RAW and CAP_IPC_LOCK ambient, as far as this process has them. Does nothing for root, whose programs
+/// Makes CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK and CAP_BPF ambient, as far as this process has them. Does nothing for root, whose programs
 /// have all.
 ///
 /// # Errors
@@ -38,12 +38,15 @@ pub fn hand_on() -> io::Result<()> {
     let mut words = [Words::default(); 2];
     // SAFETY: the header is of version 3, for which the kernel writes two elements.
     check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, words.as_mut_ptr()) })?;
-    // All of them are in the first word.
-    let ours = words[0].permitted & WANTED as u32;
-    words[0].inheritable |= ours;
+    let mut ours = 0;
+    for (n, word) in words.iter_mut().enumerate() {
+        let wanted = word.permitted & (WANTED >> (32 * n)) as u32;
+        word.inheritable |= wanted;
+        ours |= u64::from(wanted) << (32 * n);
+    }
     // SAFETY: as above; the kernel reads two elements.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, words.as_ptr()) })?;
-    for capability in (0..32).filter(|bit| ours & 1 << bit != 0) {
+    for capability in (0..64).filter(|bit| ours & 1 << bit != 0) {
         let (raise, none): (libc::c_ulong, libc::c_ulong) = (libc::PR_CAP_AMBIENT_RAISE as _, 0);
         // SAFETY: prctl takes integers here.
         let raised =

@@ -3,6 +3,7 @@
 //! Without the feature `dpdk` what remains is the port trait, in-process ports, neighbour resolution and the
 //! poll-mode core: enough to run endpoints in a test.
 
+mod bpf;
 pub mod capabilities;
 pub mod capture;
 pub mod clock;

@@ -269,6 +269,39 @@ impl Control {
     }
 }
 
+/// The name of the interface's driver: `veth`, `mlx5_core`.
+///
+/// # Errors
+/// The kernel's; `ENODEV` if there is no such interface, `EOPNOTSUPP` if it has no driver to name.
+pub fn driver(name: &str) -> io::Result<String> {
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    /// `struct ethtool_drvinfo` begins with the command and the name, of 32 bytes.
+    #[repr(C, align(4))]
+    struct Command([u8; 196]);
+    let control = Control::new(name)?;
+    let mut command = Command([0; 196]);
+    command.0[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
+    let mut request = control.request();
+    request.ifr_ifru.ifru_data = (&raw mut command).cast();
+    control.call(libc::SIOCETHTOOL, &mut request)?;
+    let text = command.0[4..36].iter().take_while(|byte| **byte != 0).copied().collect();
+    String::from_utf8(text).map_err(io::Error::other)
+}
+
+/// The number of queues that the interface spreads received frames over; none if its driver can't be asked.
+#[must_use]
+pub fn receive_queues(name: &str) -> Option<u32> {
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    let control = Control::new(name).ok()?;
+    // `struct ethtool_channels`: the command, four limits, and the numbers of receive, transmit, other and combined queues.
+    let mut command = [0_u32; 9];
+    command[0] = ETHTOOL_GCHANNELS;
+    let mut request = control.request();
+    request.ifr_ifru.ifru_data = (&raw mut command).cast();
+    control.call(libc::SIOCETHTOOL, &mut request).ok()?;
+    Some(command[5] + command[8])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -40,10 +40,11 @@ impl Check {
 }
 
 /// Capabilities by their bit in the kernel's mask, with what needs them.
-const CAPABILITIES: [(u32, &str, &str); 3] = [
+const CAPABILITIES: [(u32, &str, &str); 4] = [
     (13, "CAP_NET_RAW", "ports on Linux interfaces"),
-    (12, "CAP_NET_ADMIN", "tap ports"),
+    (12, "CAP_NET_ADMIN", "tap and xdp ports"),
     (14, "CAP_IPC_LOCK", "large rings on Linux interfaces"),
+    (39, "CAP_BPF", "xdp ports"),
 ];
 
 /// The remedy where DPDK refuses in its own words.
@@ -106,7 +107,7 @@ fn cores(count: usize) -> Check {
 }
 
 /// This process's effective capabilities, as a mask.
-fn capabilities() -> u64 {
+pub(crate) fn capabilities() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
@@ -186,7 +187,8 @@ mod library {
 
     /// The smallest IP MTU with a path MTU of 4096.
     const FULL_MTU: u16 = 4180;
-    const DRIVERS: [&str; 8] = ["af_packet", "memif", "null", "pcap", "ring", "tap", "vhost", "virtio"];
+    const DRIVERS: [&str; 9] =
+        ["af_packet", "af_xdp", "memif", "null", "pcap", "ring", "tap", "vhost", "virtio"];
 
     pub(super) fn version() -> Check {
         let found = dpdk::version();
@@ -217,6 +219,9 @@ mod library {
             Ok(mtu) => {
                 let found = format!("MTU {mtu}: path MTU {}", dpdk::path_mtu(mtu).bytes());
                 let remedy = match spec {
+                    PortSpec::Xdp(interface) => format!(
+                        "AF_XDP carries a path MTU of 2048 at most: `ip link set dev {interface} mtu 3502` for it, or use port `{interface}`"
+                    ),
                     PortSpec::Interface(interface) | PortSpec::PcapInterface(interface) => {
                         format!("`ip link set dev {interface} mtu 4200` for 4096, on the whole path")
                     }
@@ -272,7 +277,9 @@ mod tests {
     fn missing_drivers_are_named_with_their_packages() {
         let check = library::drivers(Path::new("/no/such"));
         assert_eq!(check.status, Status::Fail);
-        assert!(check.remedy.unwrap().contains("librte-net-af-packet23 librte-net-memif23"));
+        assert!(
+            check.remedy.unwrap().contains("librte-net-af-packet23 librte-net-af-xdp23 librte-net-memif23")
+        );
     }
 
     #[test]
@@ -280,7 +287,7 @@ mod tests {
         let check = user_with(1000, 1 << 13);
         assert_eq!(check.status, Status::Warn);
         assert!(check.found.contains("CAP_NET_ADMIN") && !check.found.contains("CAP_NET_RAW"), "{check:?}");
-        assert!(check.remedy.unwrap().contains("cap_net_admin,cap_ipc_lock+ep"));
+        assert!(check.remedy.unwrap().contains("cap_net_admin,cap_ipc_lock,cap_bpf+ep"));
         assert_eq!(user_with(0, u64::MAX).status, Status::Ok);
     }
 

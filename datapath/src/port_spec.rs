@@ -6,6 +6,7 @@ use std::str::FromStr;
 /// The forms that a port's name takes, for help texts and errors.
 pub const FORMS: &str = "\
 IFACE                                   a Linux interface (veth0, eth0), by AF_PACKET
+xdp:IFACE                               a Linux interface, by AF_XDP: faster, for one process
 tap:NAME                                a new tap interface NAME
 memif:/DIR/SOCKET[,server|,client][,id=N][,zero-copy]
                                         shared memory with another process
@@ -17,7 +18,7 @@ pcap:IFACE                              a Linux interface, by libpcap
 pci:0000:01:00.0                        a NIC with a DPDK driver
 eal:DEVARGS                             a device in the form of DPDK's --vdev or -a";
 
-const FORMS_LINE: &str = "IFACE, tap:NAME, memif:/DIR/SOCKET, virtio:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
+const FORMS_LINE: &str = "IFACE, xdp:IFACE, tap:NAME, memif:/DIR/SOCKET, virtio:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
                           pci:0000:01:00.0, eal:DEVARGS";
 
 /// Linux holds an interface's name in 16 bytes, the last one NUL.
@@ -32,6 +33,8 @@ const MAX_RING_NAME: usize = 16;
 pub enum PortSpec {
     /// A Linux interface, shared with the kernel.
     Interface(String),
+    /// A Linux interface, whose RoCEv2 packets the kernel hands to this process alone.
+    Xdp(String),
     /// A tap interface that the port makes; the kernel is the peer.
     Tap(String),
     /// Shared memory with another process.
@@ -127,6 +130,7 @@ impl fmt::Display for PortSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Interface(name) => f.write_str(name),
+            Self::Xdp(name) => write!(f, "xdp:{name}"),
             Self::Tap(name) => write!(f, "tap:{name}"),
             Self::Memif { socket, role, id, zero_copy } => {
                 write!(f, "memif:{socket}{}", role.suffix())?;
@@ -175,13 +179,14 @@ fn parse(given: &str) -> Result<PortSpec, String> {
     let Some((kind, rest)) = given.split_once(':') else {
         return match given {
             "null" => Ok(PortSpec::Null),
-            "tap" | "memif" | "virtio" | "ring" | "pcap" | "pci" | "eal" => {
+            "xdp" | "tap" | "memif" | "virtio" | "ring" | "pcap" | "pci" | "eal" => {
                 Err(format!("`{given}:` needs something after it"))
             }
             _ => interface_name(given).map(PortSpec::Interface),
         };
     };
     match kind {
+        "xdp" => interface_name(rest).map(PortSpec::Xdp),
         "tap" => interface_name(rest).map(PortSpec::Tap),
         "memif" => memif(rest),
         "virtio" => virtio(rest),
@@ -190,7 +195,7 @@ fn parse(given: &str) -> Result<PortSpec, String> {
         "pcap" => pcap(rest),
         "pci" => pci(rest),
         "eal" if rest.is_empty() => Err("device arguments are missing, as in eal:net_null0,size=64".into()),
-        "eal" => Ok(PortSpec::Eal(rest.to_owned())),
+        "eal" => Ok(xdp_in_full(rest).unwrap_or_else(|| PortSpec::Eal(rest.to_owned()))),
         _ => Err(format!("there is no kind `{kind}:`")),
     }
 }
@@ -209,6 +214,13 @@ fn interface_name(name: &str) -> Result<String, String> {
         Some(c) => Err(format!("an interface's name cannot contain `{c}`")),
         None => Ok(name.to_owned()),
     }
+}
+
+/// `net_af_xdp0,iface=eth0` is what `xdp:eth0` says. With more arguments it is DPDK's affair.
+fn xdp_in_full(rest: &str) -> Option<PortSpec> {
+    let (number, interface) = rest.strip_prefix("net_af_xdp")?.split_once(",iface=")?;
+    let is_number = number.bytes().all(|digit| digit.is_ascii_digit());
+    interface_name(interface).ok().filter(|_| is_number).map(PortSpec::Xdp)
 }
 
 /// A Unix socket's full path.
@@ -328,6 +340,7 @@ mod tests {
     fn every_form_reads_and_prints_as_it_was() {
         for text in [
             "veth0",
+            "xdp:eth0",
             "tap:rdma0",
             "memif:/run/x.sock",
             "memif:/run/x.sock,server",
@@ -348,6 +361,9 @@ mod tests {
         ] {
             assert_eq!(read(text).to_string(), text);
         }
+        assert_eq!(read("eal:net_af_xdp0,iface=eth0"), PortSpec::Xdp("eth0".into()));
+        let queue = "net_af_xdp0,iface=eth0,start_queue=3";
+        assert_eq!(read(&format!("eal:{queue}")), PortSpec::Eal(queue.into()));
         assert_eq!(read("pci:1:0.0"), PortSpec::Pci("0000:01:00.0".into()));
         assert_eq!(read("pcap:rx.pcap"), PortSpec::Pcap { rx: Some("rx.pcap".into()), tx: None });
     }
@@ -358,6 +374,7 @@ mod tests {
         assert!(refusal("a-name-of-16-byte").contains("at most 15"));
         assert!(refusal("foo:bar").contains("no kind `foo:`"));
         assert!(refusal("tap").contains("after it"));
+        assert!(refusal("xdp:").contains("missing"));
         assert!(refusal("tap:").contains("missing"));
         assert!(refusal("memif:x.sock").contains("full path"));
         assert!(refusal("memif:/x.sock").contains("full path"));
@@ -376,7 +393,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_reads_prints_to_the_same(text in "(memif:/|virtio:/|ring:|pcap:|pci:|tap:|eal:)?[a-z0-9/,.:=-]{0,24}") {
+        fn what_reads_prints_to_the_same(text in "(memif:/|virtio:/|ring:|pcap:|pci:|tap:|xdp:|eal:)?[a-z0-9/,.:=-]{0,24}") {
             if let Ok(spec) = text.parse::<PortSpec>() {
                 prop_assert_eq!(spec.to_string().parse::<PortSpec>(), Ok(spec));
             }

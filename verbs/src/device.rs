@@ -145,7 +145,7 @@ impl Device {
         let failed = |reason: String| Error::port(&name, reason);
         let spec: PortSpec = name.parse().map_err(|error| failed(format!("{error}")))?;
         // Before what a port needs fails for reasons that say less.
-        if let PortSpec::Interface(interface) = &spec
+        if let PortSpec::Interface(interface) | PortSpec::Xdp(interface) = &spec
             && let Ok(interface) = datapath::linux::interface(interface)
         {
             Siblings::check_user(interface.index).map_err(|error| failed(error.to_string()))?;
@@ -157,7 +157,12 @@ impl Device {
             ..EalConfig::for_buffers(config.buffers)
         });
         let eal = eal.map_err(|error| failed(error.to_string()))?;
-        let port_config = PortConfig { buffers: config.buffers, ..PortConfig::default() };
+        let port_config = PortConfig {
+            buffers: config.buffers,
+            numbers: config.numbers,
+            vlan: config.vlan.map(|vlan| vlan.id()),
+            ..PortConfig::default()
+        };
         let port = Port::open(eal, &spec, &port_config).map_err(|error| failed(error.to_string()))?;
         let info = port.info();
         let facts = PortFacts {

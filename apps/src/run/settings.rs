@@ -10,7 +10,7 @@ use verbs::{Address, ConfigError, CongestionRule, DeviceConfig, port_list};
 /// The flags.
 #[derive(Debug, clap::Args)]
 pub struct Settings {
-    /// Port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0; each port of a list is a device: eth0,eth1 [default: the port in ferroce.toml]
+    /// Port: veth0, xdp:eth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0; each port of a list is a device: eth0,eth1 [default: the port in ferroce.toml]
     #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT")]
     port: Option<String>,
     /// The port's addresses, if the kernel assigns none: 10.0.0.1/24,fd00::1/64

@@ -29,6 +29,32 @@ void ferroce_mbuf_free_bulk(struct rte_mbuf **mbufs, unsigned int n)
 	rte_pktmbuf_free_bulk(mbufs, n);
 }
 
+struct rte_mempool *ferroce_mbuf_pool_in_one_piece(const char *name, unsigned int n, unsigned int cache,
+						   uint16_t data_room, const char *ops)
+{
+	struct rte_pktmbuf_pool_private room = { .mbuf_data_room_size = data_room };
+	unsigned int flags = RTE_MEMPOOL_F_NO_SPREAD | RTE_MEMPOOL_F_NO_IOVA_CONTIG;
+	struct rte_mempool *pool;
+	int result;
+
+	pool = rte_mempool_create_empty(name, n, sizeof(struct rte_mbuf) + data_room, cache, sizeof(room),
+					SOCKET_ID_ANY, flags);
+	if (pool == NULL)
+		return NULL;
+	result = rte_mempool_set_ops_byname(pool, ops, NULL);
+	if (result == 0) {
+		rte_pktmbuf_pool_init(pool, &room);
+		result = rte_mempool_populate_default(pool);
+	}
+	if (result < 0 || pool->nb_mem_chunks != 1) {
+		rte_mempool_free(pool);
+		rte_errno = result < 0 ? -result : ENOMEM;
+		return NULL;
+	}
+	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+	return pool;
+}
+
 void ferroce_mbuf_free(struct rte_mbuf *mbuf)
 {
 	rte_pktmbuf_free(mbuf);

@@ -22,6 +22,9 @@ uint16_t ferroce_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs
 struct rte_mbuf *ferroce_mbuf_alloc(struct rte_mempool *pool);
 /* 0, or none where the pool has fewer than n. */
 int ferroce_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned int n);
+/* Packet buffers one right after the other in one piece of memory, whatever pages it has; NULL with rte_errno set. */
+struct rte_mempool *ferroce_mbuf_pool_in_one_piece(const char *name, unsigned int n, unsigned int cache,
+						   uint16_t data_room, const char *ops);
 void ferroce_mbuf_free(struct rte_mbuf *mbuf);
 void ferroce_mbuf_free_bulk(struct rte_mbuf **mbufs, unsigned int n);
 int ferroce_errno(void);

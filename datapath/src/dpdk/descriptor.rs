@@ -22,6 +22,21 @@ fn bound_interface(fd: RawFd) -> Option<u32> {
     if packet { u32::try_from(address.sll_ifindex).ok() } else { None }
 }
 
+/// This process's AF_XDP sockets.
+pub(super) fn xdp_sockets() -> Vec<RawFd> {
+    open().into_iter().filter(|&fd| domain(fd) == Some(libc::AF_XDP)).collect()
+}
+
+fn domain(fd: RawFd) -> Option<libc::c_int> {
+    let mut domain: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: there is room for the number; what is no socket is refused.
+    let asked = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &mut length)
+    };
+    (asked == 0).then_some(domain)
+}
+
 /// What DPDK opens without `O_CLOEXEC`. Files of other kinds are the program's.
 const KINDS: [&str; 7] = [
     "anon_inode:[event",

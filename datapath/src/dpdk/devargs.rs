@@ -1,6 +1,6 @@
 //! What DPDK is told for each kind of port.
 
-use super::port::PortConfig;
+use super::port_info::PortConfig;
 use crate::port_spec::{PortSpec, SocketRole};
 
 /// Room of an Ethernet header and one VLAN tag.
@@ -51,6 +51,8 @@ pub(super) fn devargs(
                 ),
             )
         }
+        // The attachment adds the program.
+        PortSpec::Xdp(name) => device("net_af_xdp", format!("iface={name},start_queue=0,queue_count=1")),
         PortSpec::Tap(name) => device("net_tap", format!("iface={name}")),
         PortSpec::Memif { id, zero_copy, .. } => {
             let (role, socket) = match meeting {

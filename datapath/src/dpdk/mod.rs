@@ -12,14 +12,17 @@ mod memif;
 mod packet_ring;
 mod pool;
 mod port;
+mod port_info;
 mod prepare;
 mod private_memory;
 mod self_test;
 mod unprivileged;
 mod vhost;
+mod xdp;
 
 pub use eal::{Eal, EalConfig, EalError, Hugepages, version};
 pub use mbuf::Mbuf;
-pub use port::{LinuxInterface, Port, PortConfig, PortCounters, PortInfo};
+pub use port::Port;
+pub use port_info::{LinuxInterface, PortConfig, PortCounters, PortInfo};
 pub(crate) use prepare::path_mtu;
 pub use prepare::{PortError, check_port};

@@ -25,8 +25,9 @@ pub(super) struct Pool(NonNull<dpdk_sys::rte_mempool>);
 unsafe impl Send for Pool {}
 
 impl Pool {
-    /// `buffers` buffers with room for `room` bytes each, besides DPDK's headroom.
-    pub(super) fn new(_: Eal, buffers: u32, room: usize) -> Result<Self, PortError> {
+    /// `buffers` buffers with room for `room` bytes each, besides DPDK's headroom; in one piece, they are one array, which the kernel
+    /// can be told of.
+    pub(super) fn new(_: Eal, buffers: u32, room: usize, in_one_piece: bool) -> Result<Self, PortError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let refused = |why: String| PortError::Pool { buffers, room, why };
         let full = u16::try_from(room + dpdk_sys::RTE_PKTMBUF_HEADROOM as usize)
@@ -40,7 +41,11 @@ impl Pool {
         let (name, order) = (name.as_ptr(), ORDER.as_ptr());
         // SAFETY: the EAL runs, and both are NUL-terminated texts.
         let pool = unsafe {
-            dpdk_sys::rte_pktmbuf_pool_create_by_ops(name, buffers, cache, 0, full, ANY_SOCKET, order)
+            if in_one_piece {
+                dpdk_sys::ferroce_mbuf_pool_in_one_piece(name, buffers, cache, full, order)
+            } else {
+                dpdk_sys::rte_pktmbuf_pool_create_by_ops(name, buffers, cache, 0, full, ANY_SOCKET, order)
+            }
         };
         NonNull::new(pool).map(Self).ok_or_else(|| {
             let why = eal::errno();

@@ -8,13 +8,15 @@ use super::mbuf::Mbuf;
 use super::memif::{Meeting, Relay};
 use super::packet_ring::TransmitRing;
 use super::pool::Pool;
+use super::port_info::{LinuxInterface, PortConfig, PortCounters, PortInfo};
 use super::prepare::{PortError, Prepared, max_frame, path_mtu, prepare, relay_failed};
+use super::xdp::{self, Attachment};
 use super::{unprivileged, vhost};
 use crate::io::{BURST, Bell, Burst, Caps, PacketIo};
 use crate::port_spec::{PortSpec, RingEnd, SocketRole};
 use crate::{fork, signals};
 use dpdk_sys as dpdk;
-use roce::wire::{Mac, Mtu};
+use roce::wire::Mac;
 use std::ffi::{CStr, CString, c_int};
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
@@ -27,66 +29,6 @@ static SETUP: Mutex<()> = Mutex::new(());
 
 const ANY_SOCKET: c_int = -1;
 const QUEUE: u16 = 0;
-
-/// How to open a port.
-#[derive(Clone, Debug)]
-pub struct PortConfig {
-    /// The largest IP packet in bytes: 340 to 16000. With none, the interface's if there is one, else 4500.
-    pub mtu: Option<u16>,
-    /// Buffers in the port's pool. What waits in any queue holds one.
-    pub buffers: u32,
-    /// Slots of each ring between the port and what is behind it, where that can be chosen.
-    pub ring_slots: u16,
-    /// Takes frames for all addresses, as a switch does.
-    pub promiscuous: bool,
-    /// On a Linux interface: bypasses the queueing discipline when sending. Faster, but `tc` has no effect.
-    pub qdisc_bypass: bool,
-}
-
-impl Default for PortConfig {
-    fn default() -> Self {
-        Self { mtu: None, buffers: 4096, ring_slots: 1024, promiscuous: false, qdisc_bypass: true }
-    }
-}
-
-/// The kernel's interface under a port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinuxInterface {
-    /// Its index, from 1.
-    pub index: u32,
-    /// Its name.
-    pub name: String,
-}
-
-/// What an open port is.
-#[derive(Clone, Debug)]
-pub struct PortInfo {
-    /// The name that it was opened by.
-    pub name: String,
-    /// DPDK's driver.
-    pub driver: String,
-    /// The Ethernet address to send from.
-    pub mac: Mac,
-    /// The largest RoCE path MTU that fits.
-    pub mtu: Mtu,
-    /// The largest IP packet in bytes.
-    pub ip_mtu: u16,
-    /// The largest frame in bytes, Ethernet header and a VLAN tag included, FCS excluded.
-    pub max_frame: usize,
-    /// The link's speed in Mb/s if it has one.
-    pub speed_mbps: Option<u32>,
-    /// The interface whose addresses and neighbours are the port's too. None if the port is its own host.
-    pub linux_interface: Option<LinuxInterface>,
-}
-
-/// Frames that the port itself dropped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortCounters {
-    /// Received in several pieces or shared with somebody: drivers that were set up here don't do that.
-    pub odd_buffer: u64,
-    /// To be sent, but empty or longer than the largest frame. A driver would lose them silently, or never get past.
-    pub bad_length: u64,
-}
 
 /// An open port with one receive and one transmit queue, and its own pool of buffers.
 ///
@@ -105,6 +47,7 @@ pub struct Port {
     /// To send from; they go back to the pool before it goes.
     stock: Burst<Mbuf>,
     pool: Pool,
+    _xdp: Option<Attachment>,
 }
 
 impl Port {
@@ -136,17 +79,18 @@ impl Port {
         let prepared = prepare(spec, config)?;
         let relay = relay(spec)?;
         let max_frame = max_frame(prepared.mtu);
-        let pool = Pool::new(eal, config.buffers, room(spec, max_frame))?;
+        let xdp = Attachment::new(spec, config, prepared.interface.as_ref())?;
+        let held = if xdp.is_some() { xdp::HELD } else { 0 };
+        let pool = Pool::new(eal, config.buffers + held, room(spec, max_frame), xdp.is_some())?;
         let meeting = match &relay {
             Some(relay) => Some(relay.driver_side()),
             None => vhost::driver_side(spec)?,
         };
-        let setup = Setup { spec, config, prepared: &prepared, meeting, max_frame };
-        let before = setup.packet_sockets();
+        let setup = Setup { spec, config, prepared: &prepared, meeting, xdp: xdp.as_ref(), max_frame };
+        let before = setup.sockets();
         let id = setup.probe()?;
         let info = setup.info(id);
-        let socket = setup.packet_sockets().into_iter().find(|fd| !before.contains(fd));
-        socket.into_iter().for_each(|socket| setup.own(socket));
+        let socket = setup.new_socket(&before);
         let mut port = Self {
             id,
             eal,
@@ -157,12 +101,15 @@ impl Port {
             ring: socket.and_then(|socket| setup.transmit_ring(socket)),
             stock: Burst::new(),
             pool,
+            _xdp: None,
         };
         let started = setup.start(id, &port.pool).and_then(|()| setup.addresses(id));
+        port.socket = port.socket.or_else(|| setup.new_socket(&before));
         let started = started.and_then(|mac| {
             let run = port.relay.as_mut().map_or(Ok(()), |relay| relay.start(id));
             run.map(|()| mac).map_err(|e| relay_failed(spec, &e))
         });
+        port._xdp = xdp;
         Ok((port, started))
     }
 
@@ -332,6 +279,7 @@ fn room(spec: &PortSpec, max_frame: usize) -> usize {
     match spec {
         // The driver refuses buffers smaller than a ring's slot.
         PortSpec::Interface(_) => slot_size(max_frame),
+        PortSpec::Xdp(_) => xdp::HEADROOM + max_frame,
         _ => memif_buffer(max_frame).max(2048),
     }
 }
@@ -351,6 +299,7 @@ struct Setup<'a> {
     config: &'a PortConfig,
     prepared: &'a Prepared,
     meeting: Option<(SocketRole, String)>,
+    xdp: Option<&'a Attachment>,
     max_frame: usize,
 }
 
@@ -370,19 +319,27 @@ impl Setup<'_> {
         CString::new(text).map_err(|_| self.failed("its name", libc::EINVAL, "it holds a NUL".into()))
     }
 
-    /// Packet sockets on the port's interface that are open now.
-    fn packet_sockets(&self) -> Vec<RawFd> {
+    /// Sockets like the port's own that are open now.
+    fn sockets(&self) -> Vec<RawFd> {
         match (self.spec, &self.prepared.interface) {
+            (PortSpec::Xdp(_), _) => descriptor::xdp_sockets(),
             (PortSpec::Interface(_), Some(interface)) => descriptor::packet_sockets(interface.index),
             _ => Vec::new(),
         }
+    }
+
+    fn new_socket(&self, before: &[RawFd]) -> Option<RawFd> {
+        let socket = self.sockets().into_iter().find(|fd| !before.contains(fd))?;
+        self.own(socket);
+        Some(socket)
     }
 
     /// Makes forked children close the port's packet socket, and receives for all addresses if the configuration
     /// says so.
     fn own(&self, socket: RawFd) {
         descriptor::keep_to_this_process(socket);
-        let interface = self.prepared.interface.as_ref().filter(|_| self.config.promiscuous);
+        let is_packet = matches!(self.spec, PortSpec::Interface(_));
+        let interface = self.prepared.interface.as_ref().filter(|_| self.config.promiscuous && is_packet);
         if let Some(interface) = interface
             && let Err(error) = unprivileged::take_all_addresses(socket, interface.index)
         {
@@ -399,7 +356,8 @@ impl Setup<'_> {
     /// Makes the device, and returns its port number.
     fn probe(&self) -> Result<u16, PortError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (driver, arguments) = devargs(self.spec, self.meeting.as_ref(), self.max_frame, self.config);
+        let (driver, mut arguments) = devargs(self.spec, self.meeting.as_ref(), self.max_frame, self.config);
+        self.xdp.into_iter().for_each(|xdp| arguments += &xdp.arguments());
         let device = match self.spec {
             PortSpec::Ring { name, end } => return self.ring(name, *end),
             PortSpec::Pci(_) | PortSpec::Eal(_) => driver,
@@ -503,7 +461,9 @@ impl Setup<'_> {
         // SAFETY: the port is configured and its queues are set up.
         let start = || unsafe { dpdk::rte_eth_dev_start(id) };
         self.call("starting it", || match self.spec {
-            PortSpec::Interface(_) => unprivileged::without_interface_changes(start).unwrap_or(-libc::EAGAIN),
+            PortSpec::Interface(_) | PortSpec::Xdp(_) => {
+                unprivileged::without_interface_changes(start).unwrap_or(-libc::EAGAIN)
+            }
             _ => start(),
         })?;
         // The packet socket of a Linux interface is told itself.

@@ -1,7 +1,8 @@
 //! Checks before a port is opened: an error names the setting and the remedy.
 
 use super::devargs::ETHERNET;
-use super::port::PortConfig;
+use super::port_info::PortConfig;
+use super::xdp;
 use crate::linux::{self, Interface};
 use crate::port_spec::{PortSpec, SocketRole};
 use roce::wire::Mtu;
@@ -73,6 +74,13 @@ pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, 
         PortSpec::Interface(name) | PortSpec::PcapInterface(name) => {
             let interface = usable_interface(name)?;
             raw_sockets(spec)?;
+            xdp::check_not_taken(&interface)?;
+            let mtu = interface_mtu(spec, config, &interface)?;
+            Ok(prepared(mtu, Some(interface)))
+        }
+        PortSpec::Xdp(name) => {
+            let interface = usable_interface(name)?;
+            xdp::check(spec, &interface)?;
             let mtu = interface_mtu(spec, config, &interface)?;
             Ok(prepared(mtu, Some(interface)))
         }

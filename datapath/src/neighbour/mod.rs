@@ -10,6 +10,8 @@ mod table;
 
 pub use address::{Address, AddressError, link_local};
 pub use kernel::Kernel;
+#[cfg(feature = "dpdk")]
+pub(crate) use kernel::xdp;
 pub use table::{Asked, Neighbours, Unresolved};
 
 use thiserror::Error;

@@ -117,7 +117,7 @@ fn put(field: &mut [c_char], text: &str) {
 /// with the bit of locally made ones.
 fn guid(config: &DeviceConfig) -> [u8; 8] {
     let port = config.port().unwrap_or_default();
-    if let Ok(PortSpec::Interface(name)) = port.parse()
+    if let Ok(PortSpec::Interface(name) | PortSpec::Xdp(name)) = port.parse()
         && let Ok(interface) = datapath::linux::interface(&name)
     {
         let [a, b, c, d, e, f] = interface.mac.0;

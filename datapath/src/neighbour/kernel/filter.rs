@@ -1,5 +1,6 @@
 //! An eBPF program for an interface's ingress: which packets are ours alone.
 
+use crate::bpf::{Assembler, Instruction, Label, R0, R1, R6, R7};
 use std::net::IpAddr;
 
 /// Addresses that the program knows. Packets to others go the kernel's way, which only takes longer.
@@ -9,97 +10,11 @@ const MOST_ADDRESSES: usize = 32;
 const NEXT: i32 = -1;
 const DROP: i32 = 2;
 
-/// Registers: what a load or the program gives, an index, the packet's context.
-const R0: u8 = 0;
-const R1: u8 = 1;
-const R6: u8 = 6;
-const R7: u8 = 7;
-
 /// Where `struct __sk_buff` has what kind of packet it is (0: to this host), and whether it had a VLAN tag.
 const PKT_TYPE: i16 = 4;
 const VLAN_PRESENT: i16 = 20;
 
 const UDP: u32 = 17;
-
-/// One instruction as the kernel takes it (`struct bpf_insn`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Instruction {
-    code: u8,
-    /// The target register, and 16 times the source.
-    registers: u8,
-    offset: i16,
-    value: i32,
-}
-
-/// A place to jump to.
-#[derive(Clone, Copy)]
-struct Label(usize);
-
-#[derive(Default)]
-struct Assembler {
-    code: Vec<Instruction>,
-    jumps: Vec<(usize, Label)>,
-    places: Vec<usize>,
-}
-
-impl Assembler {
-    fn emit(&mut self, code: u8, to: u8, from: u8, offset: i16, value: i32) {
-        self.code.push(Instruction { code, registers: to | from << 4, offset, value });
-    }
-
-    fn label(&mut self) -> Label {
-        self.places.push(usize::MAX);
-        Label(self.places.len() - 1)
-    }
-
-    fn place(&mut self, label: Label) {
-        self.places[label.0] = self.code.len();
-    }
-
-    fn jump(&mut self, code: u8, value: i32, to: Label) {
-        self.jumps.push((self.code.len(), to));
-        self.emit(code, R0, 0, 0, value);
-    }
-
-    fn always(&mut self, to: Label) {
-        self.jump(0x05, 0, to);
-    }
-
-    /// R0 compared in 32 bits.
-    fn if_equal(&mut self, value: u32, to: Label) {
-        self.jump(0x16, value as i32, to);
-    }
-
-    fn unless_equal(&mut self, value: u32, to: Label) {
-        self.jump(0x56, value as i32, to);
-    }
-
-    /// Of the packet, from the Ethernet header on, in host order. Where it is too short the program ends with 0.
-    fn byte(&mut self, at: i32) {
-        self.emit(0x30, 0, 0, 0, at);
-    }
-
-    fn half(&mut self, at: i32) {
-        self.emit(0x28, 0, 0, 0, at);
-    }
-
-    fn word(&mut self, at: i32) {
-        self.emit(0x20, 0, 0, 0, at);
-    }
-
-    fn verdict(&mut self, verdict: i32) {
-        self.emit(0xb7, R0, 0, 0, verdict);
-        self.emit(0x95, 0, 0, 0, 0);
-    }
-
-    fn finish(mut self) -> Vec<Instruction> {
-        for (from, to) in self.jumps {
-            self.code[from].offset = (self.places[to.0] - from - 1) as i16;
-        }
-        self.code
-    }
-}
 
 /// Drops UDP datagrams to one of `ports` at one of `addresses` that came without a VLAN tag, whole, to this host. The kernel refuses
 /// a program with code that is never reached, so a family without an address has none.

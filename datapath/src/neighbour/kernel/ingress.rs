@@ -1,7 +1,8 @@
 //! Keeps what is ours from the kernel's IP layer, which would look up a route and a socket for each packet only to drop it: a fifth
 //! of what a frame costs over a Linux interface. The port, a packet socket, has its copy before.
 
-use super::filter::{self, Instruction};
+use super::filter;
+use crate::bpf::Instruction;
 use crate::fork::Own;
 use std::io;
 use std::net::IpAddr;

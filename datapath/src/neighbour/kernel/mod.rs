@@ -4,6 +4,8 @@ mod filter;
 mod hold;
 mod ingress;
 mod netlink;
+#[cfg(feature = "dpdk")]
+pub(crate) mod xdp;
 
 use super::{Address, Asked, Unresolved};
 use crate::fork::Own;

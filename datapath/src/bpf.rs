@@ -1,0 +1,137 @@
+//! An assembler for eBPF programs: instructions and jumps ahead to places that have a label.
+//!
+//! Used by the program that keeps RoCEv2 packets from the kernel's IP layer, and by the one that hands them to an AF_XDP port.
+
+/// Registers: what a load or the program returns, arguments of calls, and those that calls keep.
+pub(crate) const R0: u8 = 0;
+pub(crate) const R1: u8 = 1;
+pub(crate) const R2: u8 = 2;
+pub(crate) const R3: u8 = 3;
+pub(crate) const R4: u8 = 4;
+pub(crate) const R6: u8 = 6;
+pub(crate) const R7: u8 = 7;
+
+/// One instruction as the kernel takes it (`struct bpf_insn`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instruction {
+    pub(crate) code: u8,
+    /// The target register, and 16 times the source.
+    pub(crate) registers: u8,
+    pub(crate) offset: i16,
+    pub(crate) value: i32,
+}
+
+/// A place to jump to.
+#[derive(Clone, Copy)]
+pub(crate) struct Label(usize);
+
+#[derive(Default)]
+pub(crate) struct Assembler {
+    code: Vec<Instruction>,
+    jumps: Vec<(usize, Label)>,
+    places: Vec<usize>,
+}
+
+impl Assembler {
+    pub(crate) fn emit(&mut self, code: u8, to: u8, from: u8, offset: i16, value: i32) {
+        self.code.push(Instruction { code, registers: to | from << 4, offset, value });
+    }
+
+    pub(crate) fn label(&mut self) -> Label {
+        self.places.push(usize::MAX);
+        Label(self.places.len() - 1)
+    }
+
+    pub(crate) fn place(&mut self, label: Label) {
+        self.places[label.0] = self.code.len();
+    }
+
+    pub(crate) fn jump(&mut self, code: u8, value: i32, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        self.emit(code, R0, 0, 0, value);
+    }
+
+    pub(crate) fn always(&mut self, to: Label) {
+        self.jump(0x05, 0, to);
+    }
+
+    /// R0 compared in 32 bits.
+    pub(crate) fn if_equal(&mut self, value: u32, to: Label) {
+        self.jump(0x16, value as i32, to);
+    }
+
+    pub(crate) fn unless_equal(&mut self, value: u32, to: Label) {
+        self.jump(0x56, value as i32, to);
+    }
+
+    /// Of the packet, from the Ethernet header on, in host order. Where it is too short the program ends with 0.
+    pub(crate) fn byte(&mut self, at: i32) {
+        self.emit(0x30, 0, 0, 0, at);
+    }
+
+    pub(crate) fn half(&mut self, at: i32) {
+        self.emit(0x28, 0, 0, 0, at);
+    }
+
+    pub(crate) fn word(&mut self, at: i32) {
+        self.emit(0x20, 0, 0, 0, at);
+    }
+
+    pub(crate) fn verdict(&mut self, verdict: i32) {
+        self.emit(0xb7, R0, 0, 0, verdict);
+        self.emit(0x95, 0, 0, 0, 0);
+    }
+
+    /// Jumps if `left` is above `right`, compared without a sign in 64 bits.
+    pub(crate) fn if_above(&mut self, left: u8, right: u8, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        self.emit(0x2d, left, right, 0, 0);
+    }
+
+    /// Copies a register.
+    pub(crate) fn copy(&mut self, to: u8, from: u8) {
+        self.emit(0xbf, to, from, 0, 0);
+    }
+
+    /// Adds a number to a register.
+    pub(crate) fn add(&mut self, to: u8, value: i32) {
+        self.emit(0x07, to, 0, 0, value);
+    }
+
+    /// Sets a register.
+    pub(crate) fn set(&mut self, to: u8, value: i32) {
+        self.emit(0xb7, to, 0, 0, value);
+    }
+
+    /// Loads a word, a half or a byte from memory, in the machine's order.
+    pub(crate) fn load_word(&mut self, to: u8, from: u8, offset: i16) {
+        self.emit(0x61, to, from, offset, 0);
+    }
+
+    pub(crate) fn load_half(&mut self, to: u8, from: u8, offset: i16) {
+        self.emit(0x69, to, from, offset, 0);
+    }
+
+    pub(crate) fn load_byte(&mut self, to: u8, from: u8, offset: i16) {
+        self.emit(0x71, to, from, offset, 0);
+    }
+
+    /// Loads a half in the network's order into R0.
+    pub(crate) fn load_network_half(&mut self, from: u8, offset: i16) {
+        self.load_half(R0, from, offset);
+        self.emit(0xdc, R0, 0, 0, 16);
+    }
+
+    /// The number of instructions so far.
+    pub(crate) fn length(&self) -> usize {
+        self.code.len()
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<Instruction> {
+        for (from, to) in self.jumps {
+            self.code[from].offset = (self.places[to.0] - from - 1) as i16;
+        }
+        self.code
+    }
+}

@@ -1,0 +1,75 @@
+//! What a port is opened with, and what an open one is.
+
+use roce::wire::{Mac, Mtu, Numbers};
+
+/// How to open a port.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// The largest IP packet in bytes: 340 to 16000. With none, the interface's if there is one, else 4500.
+    pub mtu: Option<u16>,
+    /// Buffers in the port's pool. What waits in any queue holds one.
+    pub buffers: u32,
+    /// Slots of each ring between the port and what is behind it, where that can be chosen.
+    pub ring_slots: u16,
+    /// Takes frames for all addresses, as a switch does.
+    pub promiscuous: bool,
+    /// On a Linux interface: bypasses the queueing discipline when sending. Faster, but `tc` has no effect.
+    pub qdisc_bypass: bool,
+    /// On an AF_XDP port: the numbers by which its packets are told from the kernel's.
+    pub numbers: Numbers,
+    /// On an AF_XDP port: the VLAN whose frames are all the port's.
+    pub vlan: Option<u16>,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self {
+            mtu: None,
+            buffers: 4096,
+            ring_slots: 1024,
+            promiscuous: false,
+            qdisc_bypass: true,
+            numbers: Numbers::DEFAULT,
+            vlan: None,
+        }
+    }
+}
+
+/// The kernel's interface under a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinuxInterface {
+    /// Its index, from 1.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+}
+
+/// What an open port is.
+#[derive(Clone, Debug)]
+pub struct PortInfo {
+    /// The name that it was opened by.
+    pub name: String,
+    /// DPDK's driver.
+    pub driver: String,
+    /// The Ethernet address to send from.
+    pub mac: Mac,
+    /// The largest RoCE path MTU that fits.
+    pub mtu: Mtu,
+    /// The largest IP packet in bytes.
+    pub ip_mtu: u16,
+    /// The largest frame in bytes, Ethernet header and a VLAN tag included, FCS excluded.
+    pub max_frame: usize,
+    /// The link's speed in Mb/s if it has one.
+    pub speed_mbps: Option<u32>,
+    /// The interface whose addresses and neighbours are the port's too. None if the port is its own host.
+    pub linux_interface: Option<LinuxInterface>,
+}
+
+/// Frames that the port itself dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Received in several pieces or shared with somebody: drivers that were set up here don't do that.
+    pub odd_buffer: u64,
+    /// To be sent, but empty or longer than the largest frame. A driver would lose them silently, or never get past.
+    pub bad_length: u64,
+}

@@ -1,0 +1,168 @@
+//! AF_XDP ports: a Linux interface whose driver hands RoCEv2 packets to this process, before the kernel's network stack sees them.
+//!
+//! DPDK's driver attaches the program and binds the socket. Here are the checks before that, the program itself, and the claim that
+//! keeps a second process away.
+
+mod object;
+mod program;
+
+use super::port_info::PortConfig;
+use super::prepare::PortError;
+use crate::fork::Own;
+use crate::linux::{self, Interface};
+use crate::machine;
+use crate::neighbour::xdp;
+use crate::port_spec::PortSpec;
+use program::Takes;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+/// The largest IP packet: a buffer is one page, of 4096 bytes, of which DPDK has 320, the kernel 256, and the Ethernet header with a
+/// tag 18.
+pub(super) const MOST_MTU: u16 = 3502;
+/// What the kernel leaves free before a frame (`XDP_PACKET_HEADROOM`).
+pub(super) const HEADROOM: usize = 256;
+/// Buffers that the driver keeps for itself: what waits to be filled, and what was sent and has not come back.
+pub(super) const HELD: u32 = 2 * 2048;
+/// What opening such a port needs: a raw socket, a program, memory that stays.
+const NEEDS: &str = "CAP_NET_ADMIN,CAP_NET_RAW,CAP_IPC_LOCK,CAP_BPF";
+const NEEDED_BITS: u64 = 1 << 12 | 1 << 13 | 1 << 39;
+/// Drivers that copy each frame. Without a NIC's own interrupts there is nothing to poll for in the kernel.
+const COPYING: [&str; 2] = ["veth", "tun"];
+
+/// What an open port has beside DPDK's device.
+pub(super) struct Attachment {
+    /// Taken by the name of the interface's index; nobody connects to it for long.
+    _claim: Own,
+    object: Own,
+    file: i32,
+    copies: bool,
+}
+
+impl Attachment {
+    /// Claims the interface and writes the program for DPDK; `None` if `spec` is another kind of port.
+    pub(super) fn new(
+        spec: &PortSpec,
+        config: &PortConfig,
+        interface: Option<&Interface>,
+    ) -> Result<Option<Self>, PortError> {
+        let (PortSpec::Xdp(_), Some(interface)) = (spec, interface) else { return Ok(None) };
+        let claim = claim(interface)?;
+        remove_leftover(interface)?;
+        let takes = match config.promiscuous {
+            true => Takes::All,
+            false => Takes::Roce { mac: interface.mac, numbers: config.numbers, vlan: config.vlan },
+        };
+        let (program, map) = program::program(takes);
+        let object = in_memory(&object::object(&program, map, 1));
+        let object =
+            object.map_err(|e| refused(interface, format!("its program: {e}"), "free some memory"))?;
+        let file = object.as_raw_fd();
+        let driver = linux::driver(&interface.name).unwrap_or_default();
+        let copies = COPYING.contains(&driver.as_str());
+        Ok(Some(Self { _claim: claim, object: object.into(), file, copies }))
+    }
+
+    /// What DPDK's driver is told beside the interface. By default it asks the NIC's driver for frames whenever it finds none, a
+    /// system call each time, which a driver that copies answers in vain.
+    pub(super) fn arguments(&self) -> String {
+        let _ = &self.object;
+        let budget = if self.copies { ",busy_budget=0" } else { "" };
+        format!(",xdp_prog=/proc/self/fd/{}{budget}", self.file)
+    }
+}
+
+/// Checks, without opening it, that an AF_XDP port can work on `interface`.
+pub(super) fn check(spec: &PortSpec, interface: &Interface) -> Result<(), PortError> {
+    let capable = machine::capabilities() & NEEDED_BITS == NEEDED_BITS;
+    // SAFETY: socket takes plain integers.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    let error = io::Error::last_os_error().raw_os_error();
+    if fd >= 0 {
+        // SAFETY: the descriptor is fresh and closed once.
+        unsafe { libc::close(fd) };
+    } else if error == Some(libc::EAFNOSUPPORT) {
+        let why = "this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)".to_owned();
+        let remedy = format!("use port `{}`, which works by AF_PACKET", interface.name);
+        return Err(PortError::Interface { name: interface.name.clone(), why, remedy });
+    }
+    if fd < 0 || !capable {
+        return Err(PortError::Permission { what: format!("port `{spec}`"), needs: NEEDS });
+    }
+    if interface.mtu > MOST_MTU.into() {
+        return Err(PortError::Mtu {
+            port: spec.to_string(),
+            given: interface.mtu,
+            limit: format!("AF_XDP keeps a frame in one page, so at most {MOST_MTU} bytes"),
+            remedy: format!(
+                "`ip link set dev {name} mtu {MOST_MTU}` at both ends of the link, or use port `{name}`",
+                name = interface.name
+            ),
+        });
+    }
+    match linux::receive_queues(&interface.name) {
+        Some(queues) if queues > 1 => {
+            let why = format!("it has {queues} receive queues, and an AF_XDP port reads one");
+            let name = &interface.name;
+            let remedy = format!("`ethtool -L {name} combined 1`, or `ethtool -L {name} rx 1 tx 1`");
+            Err(PortError::Interface { name: name.clone(), why, remedy })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a port of another kind on an interface whose frames an AF_XDP port takes away.
+pub(super) fn check_not_taken(interface: &Interface) -> Result<(), PortError> {
+    let held = name(interface).and_then(|name| UnixStream::connect_addr(&name)).is_ok();
+    if held { Err(taken(interface)) } else { Ok(()) }
+}
+
+fn refused(interface: &Interface, why: String, remedy: &str) -> PortError {
+    PortError::Interface { name: interface.name.clone(), why, remedy: remedy.to_owned() }
+}
+
+fn taken(interface: &Interface) -> PortError {
+    let why = "an AF_XDP port of another process, or of this one, has its queue".to_owned();
+    refused(interface, why, "end that process, or let both use the port without `xdp:`, which several share")
+}
+
+/// Abstract names belong to a network namespace, as an interface's index does.
+fn name(interface: &Interface) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("ferroce/xdp/{}", interface.index))
+}
+
+fn claim(interface: &Interface) -> Result<Own, PortError> {
+    let listener = name(interface).and_then(|name| UnixListener::bind_addr(&name));
+    let listener = listener.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => taken(interface),
+        _ => refused(interface, format!("it cannot be claimed: {error}"), "close some files"),
+    })?;
+    Ok(OwnedFd::from(listener).into())
+}
+
+/// Takes off the program of a process that was killed, now that no other port has the interface. A program of somebody else stays.
+fn remove_leftover(interface: &Interface) -> Result<(), PortError> {
+    let Ok(Some(id)) = xdp::program_of(interface.index) else { return Ok(()) };
+    let remedy = format!("end what uses it, or `ip link set dev {} xdp off`", interface.name);
+    if xdp::name_of(id).is_ok_and(|name| name != object::NAME) {
+        let why = format!("another XDP program, number {id}, is attached to it");
+        return Err(refused(interface, why, &remedy));
+    }
+    xdp::detach(interface.index)
+        .map_err(|e| refused(interface, format!("the XDP program {id} that is attached stays: {e}"), &remedy))
+}
+
+/// A file that only this process can name.
+fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
+    // SAFETY: the name is a NUL-terminated text.
+    let fd = unsafe { libc::memfd_create(c"ferroce-xdp".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.write_all(bytes)?;
+    Ok(file.into())
+}

@@ -1,0 +1,62 @@
+//! The XDP program that is attached to an interface: its number, its name, and taking it off.
+
+use super::netlink::Netlink;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Of `bpf(2)`: commands.
+const PROG_GET_FD_BY_ID: libc::c_long = 13;
+const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+/// The part of `struct bpf_prog_info` that every kernel has, and where the name is in it.
+const INFO_BYTES: usize = 80;
+const NAME_AT: usize = 64;
+
+/// Returns the number of the program that is attached to the interface of this index.
+///
+/// # Errors
+/// Returns the kernel's error, such as ENODEV if there is no such interface.
+pub fn program_of(index: u32) -> io::Result<Option<u32>> {
+    Netlink::open()?.xdp_program(index)
+}
+
+/// Takes the program off the interface of this index.
+///
+/// # Errors
+/// Returns the kernel's error: EPERM without CAP_NET_ADMIN.
+pub fn detach(index: u32) -> io::Result<()> {
+    Netlink::open()?.detach_xdp(index)
+}
+
+/// Returns the name of a program.
+///
+/// # Errors
+/// Returns the kernel's error: EPERM without CAP_SYS_ADMIN.
+pub fn name_of(program: u32) -> io::Result<String> {
+    let request = [program, 0, 0];
+    // SAFETY: the request is as long as said, and has no pointers.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_bpf, PROG_GET_FD_BY_ID, request.as_ptr(), size_of_val(&request)) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    let mut info = [0_u8; INFO_BYTES];
+    let target = info.as_mut_ptr() as u64;
+    let ask: [u64; 2] = words(fd.as_raw_fd() as u32, INFO_BYTES as u32, target);
+    // SAFETY: the request leads to `INFO_BYTES` bytes, which the kernel fills at most.
+    let asked = unsafe { libc::syscall(libc::SYS_bpf, OBJ_GET_INFO_BY_FD, ask.as_ptr(), size_of_val(&ask)) };
+    if asked < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let name = info[NAME_AT..].iter().take_while(|byte| **byte != 0).copied().collect();
+    String::from_utf8(name).map_err(io::Error::other)
+}
+
+/// Two numbers of 32 bits and one of 64, as a structure has them.
+fn words(first: u32, second: u32, third: u64) -> [u64; 2] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&first.to_ne_bytes());
+    bytes[4..].copy_from_slice(&second.to_ne_bytes());
+    [u64::from_ne_bytes(bytes), third]
+}

@@ -1,10 +1,11 @@
 //! What the kernel says about an interface. By ioctl, since `/sys` shows the network namespace that mounted it and not
 //! the thread's own.
 
+use crate::fork::Own;
 use roce::wire::Mac;
 use std::ffi::{CStr, CString};
 use std::io;
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -266,6 +267,47 @@ impl Control {
         let speed = half(28) << 16 | half(12);
         // SPEED_UNKNOWN is all ones, in the low half alone with old drivers.
         (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
+    }
+}
+
+/// Has the interface of this index join a multicast group until what comes back is dropped.
+///
+/// # Errors
+/// The kernel's: `ENODEV` if there is no such interface, `EINVAL` if the address is not a group's.
+pub fn join_group(index: u32, group: IpAddr) -> io::Result<Own> {
+    let family = if group.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // Bound to no port, it receives nothing.
+    // SAFETY: socket takes plain integers.
+    let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is fresh and nobody else has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let joined = match group {
+        IpAddr::V4(group) => {
+            let request = libc::ip_mreqn {
+                imr_multiaddr: libc::in_addr { s_addr: u32::from(group).to_be() },
+                imr_address: libc::in_addr { s_addr: 0 },
+                imr_ifindex: index as libc::c_int,
+            };
+            set(&socket, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &request)
+        }
+        IpAddr::V6(group) => {
+            let ipv6mr_multiaddr = libc::in6_addr { s6_addr: group.octets() };
+            let request = libc::ipv6_mreq { ipv6mr_multiaddr, ipv6mr_interface: index };
+            set(&socket, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request)
+        }
+    };
+    joined.map(|()| socket.into())
+}
+
+fn set<T>(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+    let (value, length) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: `value` leads to `length` readable bytes of a request without pointers.
+    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

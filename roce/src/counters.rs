@@ -40,6 +40,8 @@ discards! {
     Syndrome = "reserved AETH syndrome",
     /// No queue pair of that number.
     UnknownQp = "unknown QPN",
+    /// No queue pair is attached to that multicast group.
+    UnknownGroup = "multicast group without a queue pair",
     /// The queue pair is in a state that takes no packets.
     QpState = "QP state takes no packets",
     /// The addresses are not those of the queue pair's peer.

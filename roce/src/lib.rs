@@ -27,7 +27,8 @@ mod xrc;
 pub use address::AddressId;
 pub use counters::{Counters, Discard};
 pub use endpoint::{
-    ControlError, CqId, Endpoint, EndpointConfig, Observation, Outbox, PdId, QPN_REST, TurnTrace,
+    ControlError, CqId, Endpoint, EndpointConfig, GROUP_QPN, MOST_GROUPS, MOST_MEMBERS, Observation, Outbox,
+    PdId, QPN_REST, TurnTrace,
 };
 pub use event::{CongestionChange, CongestionNews, Event};
 pub use failure::{FailureCause, FailureReason, QpFailure, Unreachable};

@@ -27,6 +27,7 @@ mod hostile_requests;
 mod hostile_selective;
 mod marks;
 mod model;
+mod multicast;
 mod numbers;
 mod other_addresses;
 mod paths;

@@ -41,6 +41,10 @@ pub enum Error {
         "a region of {length} bytes: the system has too little memory; register less, or raise `ulimit -v`"
     )]
     OutOfMemory { length: usize },
+    #[error(
+        "multicast group {group}: cannot join at the interface: {reason}; check that it exists and has MULTICAST set"
+    )]
+    Multicast { group: IpAddr, reason: String },
     #[error("{what} belongs to another device; create it on the one that uses it")]
     OtherDevice { what: &'static str },
     #[error(

@@ -72,6 +72,7 @@ mod implicit;
 mod log;
 mod management;
 mod modify;
+mod multicast;
 pub mod observe;
 mod queue_pair;
 mod remote_buffer;
@@ -120,5 +121,6 @@ pub use roce::wire::format::{Numbers, NumbersError};
 pub use roce::wire::{Feth, Format, Mac, Mtu, NakCode, Path, RnrTimer, Service, Vlan};
 pub use roce::{
     Access, AddressId, BindError, Binding, ControlError, Counters, CqId, Discard, Event, FailureCause,
-    FailureReason, Lkey, Psn, QpFailure, Qpn, Rkey, SrqId, SrqNumber, SrqReport, Unreachable, WindowKind,
+    FailureReason, GROUP_QPN, Lkey, Psn, QpFailure, Qpn, Rkey, SrqId, SrqNumber, SrqReport, Unreachable,
+    WindowKind,
 };

@@ -201,6 +201,8 @@ pub struct QueuePair {
     capabilities: Capabilities,
     pub(crate) device: Arc<Inner>,
     owned: Owned,
+    /// The groups that it is attached to, each with the interface's membership.
+    pub(crate) groups: Vec<(IpAddr, Option<datapath::fork::Own>)>,
 }
 
 /// Objects that must live as long as the queue pair.
@@ -236,6 +238,7 @@ impl QueuePair {
             capabilities: init.capabilities,
             device,
             owned,
+            groups: Vec::new(),
         }
     }
 

@@ -73,6 +73,10 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
         if buffer.starts_with(&self.mac.0) {
             self.keep_here(buffer);
         } else {
+            // The lowest bit of a group's Ethernet address is set.
+            if buffer.first().is_some_and(|first| first & 1 == 1) {
+                self.copy_here(&buffer);
+            }
             self.leaving.push(buffer);
         }
     }
@@ -90,6 +94,23 @@ impl<P: PacketIo> Filling<'_, P> {
                 self.hairpin.push(frame);
             }
             Some((Way::Own, _)) | None => self.hairpin.push(frame),
+        }
+    }
+
+    /// Delivers a copy of a packet to a multicast group to this process and to others of the interface: the port returns none to them.
+    /// Without a buffer it is lost, as on a busy network.
+    #[cold]
+    fn copy_here(&mut self, frame: &P::Buf) {
+        if roce::wire::destination(frame) != Some(roce::GROUP_QPN) {
+            return;
+        }
+        if let Some(lanes) = self.lanes {
+            lanes.push_to_all(frame);
+        }
+        if let Some(mut copy) = self.port.alloc() {
+            copy.set_len(frame.len());
+            copy.copy_from_slice(frame);
+            self.hairpin.push(copy);
         }
     }
 

@@ -220,6 +220,15 @@ impl Engine {
         }
     }
 
+    /// Joins a multicast group at the port's Linux interface: the kernel tells switches and routers, and the NIC lets its frames pass.
+    /// The membership ends when what this returns is dropped. There is nothing to join if the port is on no interface.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: ENODEV if the interface is gone.
+    pub fn join(&self, group: IpAddr) -> std::io::Result<Option<crate::fork::Own>> {
+        self.interface.map(|index| crate::linux::join_group(index, group)).transpose()
+    }
+
     /// Whether the port's Linux interface has a carrier; true if it has none.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
@@ -320,6 +329,9 @@ impl Engine {
     /// # Errors
     /// As there.
     pub fn look_up(&self, address: IpAddr) -> Result<Option<Mac>, ResolveError> {
+        if let Some(mac) = crate::neighbour::group_mac(address) {
+            return Ok(Some(mac));
+        }
         let asked = match &self.kernel {
             None => self.call(move |station, now| station.neighbours.resolve(now, address))?,
             Some(kernel) => kernel.resolve(address, self.mac),

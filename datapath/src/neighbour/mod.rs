@@ -14,6 +14,8 @@ pub use kernel::Kernel;
 pub(crate) use kernel::xdp;
 pub use table::{Asked, Neighbours, Unresolved};
 
+use roce::wire::Mac;
+use std::net::IpAddr;
 use thiserror::Error;
 
 const ETHERNET: usize = 14;
@@ -26,6 +28,17 @@ const ICMPV6: u8 = 58;
 #[error("malformed ARP or neighbour discovery packet")]
 pub struct Malformed;
 
+/// Returns the Ethernet address of a group (RFC 1112 6.4, RFC 2464 7); `None` for the address of one host.
+#[must_use]
+pub fn group_mac(address: IpAddr) -> Option<Mac> {
+    let [.., b, c, d] = match address {
+        IpAddr::V4(group) => group.octets(),
+        IpAddr::V6(group) => return group.is_multicast().then(|| ndp::multicast(group)),
+    };
+    // The lower 23 bits.
+    address.is_multicast().then_some(Mac([0x01, 0, 0x5e, b & 0x7f, c, d]))
+}
+
 /// Whether a frame is ARP or ICMPv6 neighbour discovery, rather than data.
 #[must_use]
 #[inline]
@@ -37,5 +50,18 @@ pub fn is_resolution(frame: &[u8]) -> bool {
             frame.get(20) == Some(&ICMPV6) && matches!(frame.get(54), Some(135 | 136))
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_an_ethernet_address_of_its_own() {
+        let mac = |text: &str| group_mac(text.parse().unwrap());
+        assert_eq!(mac("239.129.2.3"), Some(Mac([0x01, 0, 0x5e, 1, 2, 3])));
+        assert_eq!(mac("ff0e::1:2:3"), Some(Mac([0x33, 0x33, 0, 2, 0, 3])));
+        assert_eq!((mac("10.0.0.1"), mac("fd00::1")), (None, None));
     }
 }

@@ -123,7 +123,7 @@ pub(super) fn solicited_node(target: Ipv6Addr) -> (Ipv6Addr, Mac) {
     (group, multicast(group))
 }
 
-/// RFC 2464 7.
+/// The Ethernet address of a group: RFC 2464 7.
 pub(super) fn multicast(group: Ipv6Addr) -> Mac {
     let [.., a, b, c, d] = group.octets();
     Mac([0x33, 0x33, a, b, c, d])

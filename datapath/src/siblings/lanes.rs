@@ -123,6 +123,8 @@ impl Lanes {
         }
         match wire::destination(frame).map(Qpn::get) {
             None | Some(QUEUE_PAIR_1) => Way::All,
+            // The number of every group, in the last slot's range.
+            Some(number) if number == roce::GROUP_QPN.get() => Way::All,
             Some(number) => {
                 let slot = (number >> QPN_BITS) as u8;
                 // A process that has gone needs no answer: this one's endpoint counts the frame.

@@ -2,9 +2,10 @@
 
 use super::Endpoint;
 use super::burst::{Outbox, Single, Traced};
+use super::groups::GROUP_QPN;
 use crate::qp::{Sent, Waiting};
 use crate::wheel::sooner;
-use crate::wire::{Header, Plain, unreachable};
+use crate::wire::{Frame, Header, Plain, unreachable};
 use crate::{Discard, Memory};
 use cc::Instant;
 use core::time::Duration;
@@ -58,9 +59,22 @@ impl Endpoint {
         let index = match &frame.header {
             // A switch names the queue pair that the packet was for: it knows no other.
             Header::DirectResponse { .. } => self.peers.hearer(frame.network.source(), destination),
+            _ if destination == GROUP_QPN && frame.network.destination().is_multicast() => {
+                return self.take_for_group(now, memory, frame);
+            }
             _ => self.qps.find(destination),
         };
-        let index = index.ok_or(Discard::UnknownQp)?;
+        self.take_at(now, memory, frame, index.ok_or(Discard::UnknownQp)?)
+    }
+
+    /// Takes in a frame for the queue pair at a place.
+    pub(super) fn take_at<M: Memory>(
+        &mut self,
+        now: Instant,
+        memory: &mut M,
+        frame: &Frame<'_>,
+        index: u32,
+    ) -> Result<(), Discard> {
         let (qp, mut context) = self.open_at(now, index).ok_or(Discard::UnknownQp)?;
         let taken = qp.on_packet(frame, memory, &mut context);
         self.settle(now, index);

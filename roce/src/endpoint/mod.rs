@@ -3,6 +3,7 @@
 mod burst;
 mod commons;
 mod datapath;
+mod groups;
 mod idle;
 mod numbers;
 mod observe;
@@ -29,6 +30,8 @@ use cc::{ConfigError, Instant, Rate};
 use commons::Commons;
 use core::net::IpAddr;
 use core::time::Duration;
+use groups::Groups;
+pub use groups::{GROUP_QPN, MOST_GROUPS, MOST_MEMBERS};
 use idle::Keepers;
 pub use observe::Observation;
 use peers::{Known, Peers};
@@ -111,6 +114,12 @@ pub enum ControlError {
     NoXrcd(XrcdId),
     #[error("XRC domain {} still has {users} targets and shared receive queues", .domain.0)]
     XrcdBusy { domain: XrcdId, users: u32 },
+    #[error("multicast: QP {0} is not of datagrams; only UD queue pairs join groups")]
+    NotDatagrams(Qpn),
+    #[error("multicast: {0} is not the address of a group; use one of 224.0.0.0/4 or ff00::/8")]
+    NoGroup(IpAddr),
+    #[error("multicast: QP {qpn} is not attached to {group}")]
+    NotAttached { qpn: Qpn, group: IpAddr },
     #[error("there is no such address handle")]
     NoAddress,
     #[error("congestion control: {0}")]
@@ -139,6 +148,7 @@ pub struct Endpoint {
     link: Option<Link>,
     next_pd: u32,
     peers: Peers,
+    groups: Groups,
     keepers: Keepers,
     /// What queue pairs that are gone waited for.
     gone: WaitingTimes,
@@ -169,6 +179,7 @@ impl Endpoint {
             link: None,
             next_pd: 0,
             peers: Peers::default(),
+            groups: Groups::default(),
             keepers: Keepers::default(),
             gone: WaitingTimes::default(),
         }
@@ -454,6 +465,7 @@ impl Endpoint {
         self.commons.events.forget_changes(qpn);
         self.wheel.cancel(index);
         self.peers.update(index, Known::of(&slot.qp), Known::default());
+        self.groups.forget(qpn);
         self.commons.regions.release_queue_pair(qpn);
         slot.qp.abandon(&mut self.commons.shared);
         if slot.is_ready {

@@ -29,6 +29,7 @@ mod lock;
 mod log;
 mod management;
 mod modify;
+mod multicast;
 mod names;
 mod on_demand;
 mod parent;

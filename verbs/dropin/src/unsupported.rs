@@ -29,10 +29,6 @@ macro_rules! none {
 }
 
 refuse! {
-    /// Multicast.
-    ibv_attach_mcast
-    /// Multicast.
-    ibv_detach_mcast
     /// Enhanced connection establishment: vendors' options.
     ibv_set_ece
     /// Enhanced connection establishment: vendors' options.

@@ -62,6 +62,8 @@ pub(crate) struct Waiting {
 pub(crate) enum Parameters {
     Connection(rdma_conn_param),
     Datagram(rdma_ud_param),
+    /// Of a group; the private data is the program's own pointer.
+    Group(rdma_ud_param),
 }
 
 impl Parameters {
@@ -75,6 +77,7 @@ impl Parameters {
             Self::Connection(conn) => rdma_cm_event__bindgen_ty_1 {
                 conn: rdma_conn_param { private_data: data, private_data_len: length, ..conn },
             },
+            Self::Group(ud) => rdma_cm_event__bindgen_ty_1 { ud },
             Self::Datagram(ud) => rdma_cm_event__bindgen_ty_1 {
                 ud: rdma_ud_param { private_data: data, private_data_len: length, ..ud },
             },

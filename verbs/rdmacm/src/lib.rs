@@ -30,6 +30,7 @@ mod id;
 mod manager;
 #[path = "../../src/cm/message/mod.rs"]
 mod message;
+mod multicast;
 #[cfg(any(test, fuzzing))]
 mod pretend;
 mod process;
@@ -48,6 +49,7 @@ pub use connect::*;
 pub use endpoint::*;
 pub use events::*;
 pub use id::*;
+pub use multicast::*;
 pub use queue_pair::*;
 pub use shared::*;
 pub use socket::*;

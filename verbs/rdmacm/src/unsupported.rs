@@ -1,4 +1,4 @@
-//! What there is not: multicast, and vendors' options. Each refuses with `EOPNOTSUPP`.
+//! What there is not: vendors' options. Each refuses with `EOPNOTSUPP`.
 
 use crate::errno::{UNSUPPORTED, set};
 
@@ -16,9 +16,6 @@ macro_rules! refuse {
 
 refuse! {
     rdma_get_remote_ece
-    rdma_join_multicast
-    rdma_join_multicast_ex
-    rdma_leave_multicast
     rdma_notify
     rdma_reject_ece
     rdma_set_local_ece

@@ -1,0 +1,111 @@
+//! Multicast groups: which datagram queue pairs take the packets to a group's address (IBA 10.5).
+
+use super::{ControlError, Endpoint};
+use crate::wire::{Frame, Service};
+use crate::{Discard, Memory, Qpn};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use cc::Instant;
+use core::net::IpAddr;
+
+/// The destination of every packet to a group (IBA 3.5.3).
+pub const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
+/// Groups that an endpoint holds at most.
+pub const MOST_GROUPS: u32 = 1024;
+/// Queue pairs that are attached to one group at most: each gets a copy of every packet.
+pub const MOST_MEMBERS: u32 = 64;
+
+/// The attached queue pairs of each group, in the order of their numbers' attachment.
+#[derive(Debug, Default)]
+pub(super) struct Groups(BTreeMap<IpAddr, Vec<Qpn>>);
+
+impl Groups {
+    fn member(&self, group: IpAddr, place: usize) -> Option<Qpn> {
+        self.0.get(&group)?.get(place).copied()
+    }
+
+    fn add(&mut self, group: IpAddr, qpn: Qpn) -> Result<(), ControlError> {
+        if self.0.len() >= MOST_GROUPS as usize && !self.0.contains_key(&group) {
+            return Err(ControlError::Limit { what: "multicast groups", limit: MOST_GROUPS });
+        }
+        let members = self.0.entry(group).or_default();
+        if members.contains(&qpn) {
+            return Ok(());
+        }
+        if members.len() >= MOST_MEMBERS as usize {
+            return Err(ControlError::Limit {
+                what: "queue pairs in a multicast group",
+                limit: MOST_MEMBERS,
+            });
+        }
+        members.push(qpn);
+        Ok(())
+    }
+
+    fn remove(&mut self, group: IpAddr, qpn: Qpn) -> bool {
+        let Some(members) = self.0.get_mut(&group) else { return false };
+        let before = members.len();
+        members.retain(|member| *member != qpn);
+        let is_removed = members.len() < before;
+        if members.is_empty() {
+            self.0.remove(&group);
+        }
+        is_removed
+    }
+
+    /// The queue pair is gone.
+    pub(super) fn forget(&mut self, qpn: Qpn) {
+        self.0.retain(|_, members| {
+            members.retain(|member| *member != qpn);
+            !members.is_empty()
+        });
+    }
+}
+
+impl Endpoint {
+    /// Gives a datagram queue pair a copy of each packet to `group`. To attach it again changes nothing.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such queue pair, it is not of datagrams, the address is not a group's, or a limit is reached:
+    /// [`MOST_GROUPS`] groups, [`MOST_MEMBERS`] queue pairs in one.
+    pub fn attach(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ControlError> {
+        let index = self.qps.find(qpn).ok_or(ControlError::NoQp(qpn))?;
+        let is_datagram = self.qps.at_mut(index).is_some_and(|slot| slot.qp.service() == Service::Ud);
+        if !is_datagram {
+            return Err(ControlError::NotDatagrams(qpn));
+        }
+        if !group.is_multicast() {
+            return Err(ControlError::NoGroup(group));
+        }
+        self.groups.add(group, qpn)
+    }
+
+    /// Ends what [`attach`](Self::attach) began.
+    ///
+    /// # Errors
+    /// Returns an error if the queue pair is not attached to the group.
+    pub fn detach(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ControlError> {
+        if self.groups.remove(group, qpn) { Ok(()) } else { Err(ControlError::NotAttached { qpn, group }) }
+    }
+
+    /// Delivers a packet to a group. It counts as dropped if no queue pair took it, by the last one's reason.
+    pub(super) fn take_for_group<M: Memory>(
+        &mut self,
+        now: Instant,
+        memory: &mut M,
+        frame: &Frame<'_>,
+    ) -> Result<(), Discard> {
+        let group = frame.network.destination();
+        let mut taken = Err(Discard::UnknownGroup);
+        let mut place = 0;
+        while let Some(qpn) = self.groups.member(group, place) {
+            place += 1;
+            let delivered = match self.qps.find(qpn) {
+                Some(index) => self.take_at(now, memory, frame, index),
+                None => Err(Discard::UnknownQp),
+            };
+            taken = taken.or(delivered);
+        }
+        taken
+    }
+}

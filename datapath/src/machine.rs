@@ -183,6 +183,7 @@ mod library {
     use super::{Check, Status};
     use crate::dpdk::{self, PortConfig, PortError};
     use crate::port_spec::PortSpec;
+    use roce::wire::Mtu;
     use std::path::Path;
 
     /// The smallest IP MTU with a path MTU of 4096.
@@ -215,6 +216,10 @@ mod library {
     pub(super) fn port(spec: &PortSpec) -> Check {
         let name = format!("port {spec}");
         match dpdk::check_port(spec, &PortConfig::default()) {
+            // AF_XDP has room for no more.
+            Ok(mtu) if matches!(spec, PortSpec::Xdp(_)) && dpdk::path_mtu(mtu) == Mtu::M2048 => {
+                Check::ok(&name, format!("MTU {mtu}, path MTU 2048"))
+            }
             Ok(mtu) if mtu >= FULL_MTU => Check::ok(&name, format!("MTU {mtu}, path MTU 4096")),
             Ok(mtu) => {
                 let found = format!("MTU {mtu}: path MTU {}", dpdk::path_mtu(mtu).bytes());

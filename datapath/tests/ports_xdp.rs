@@ -57,7 +57,7 @@ fn packets_of_roce_come_and_others_are_the_kernels() {
         let (mut one, mut other) = (open("xdp:dpdk0"), open("dpdk1"));
         assert_eq!(
             (one.info().mtu, one.info().ip_mtu, &one.info().driver[..]),
-            (path_mtu, mtu, "net_af_xdp")
+            (path_mtu, mtu, "net_af_xdp (copy mode)")
         );
         assert!(matches!(one.descriptor(), Some(Bell::Now(_))));
         let longest = usize::from(mtu) + 14;

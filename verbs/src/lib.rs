@@ -121,6 +121,6 @@ pub use roce::wire::format::{Numbers, NumbersError};
 pub use roce::wire::{Feth, Format, Mac, Mtu, NakCode, Path, RnrTimer, Service, Vlan};
 pub use roce::{
     Access, AddressId, BindError, Binding, ControlError, Counters, CqId, Discard, Event, FailureCause,
-    FailureReason, GROUP_QPN, Lkey, Psn, QpFailure, Qpn, Rkey, SrqId, SrqNumber, SrqReport, Unreachable,
-    WindowKind,
+    FailureReason, GROUP_QPN, Lkey, MOST_GROUPS, MOST_MEMBERS, Psn, QpFailure, Qpn, Rkey, SrqId, SrqNumber,
+    SrqReport, Unreachable, WindowKind,
 };

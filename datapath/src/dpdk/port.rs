@@ -109,6 +109,9 @@ impl Port {
             let run = port.relay.as_mut().map_or(Ok(()), |relay| relay.start(id));
             run.map(|()| mac).map_err(|e| relay_failed(spec, &e))
         });
+        if let (Some(_), Some(socket)) = (&xdp, port.socket) {
+            port.info.driver = format!("{} ({})", port.info.driver, xdp::mode(socket));
+        }
         port._xdp = xdp;
         Ok((port, started))
     }

@@ -57,6 +57,7 @@ pub fn is_resolution(frame: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    /// RFC 1112 6.4, RFC 2464 7.
     #[test]
     fn a_group_has_an_ethernet_address_of_its_own() {
         let mac = |text: &str| group_mac(text.parse().unwrap());

@@ -6,7 +6,7 @@ use crate::errno::{Errno, INVALID, count, out, status};
 use crate::{device_memory, on_demand};
 use std::ffi::c_int;
 use std::net::IpAddr;
-use verbs::{Device, DeviceInfo, Mtu};
+use verbs::{Device, DeviceInfo, MOST_GROUPS, MOST_MEMBERS, Mtu};
 
 /// No vendor's: programs treat some vendors' devices in their own way.
 const VENDOR: u32 = 0xff_ff00;
@@ -92,6 +92,9 @@ fn device_attributes(info: &DeviceInfo, guid: [u8; 8]) -> ibv_device_attr {
         max_qp_init_rd_atom: c_int::from(limits.max_rd_atomic),
         atomic_cap: IBV_ATOMIC_HCA,
         max_ah: 1 << 16,
+        max_mcast_grp: number(MOST_GROUPS),
+        max_mcast_qp_attach: number(MOST_MEMBERS),
+        max_total_mcast_qp_attach: number(MOST_GROUPS * MOST_MEMBERS),
         max_srq: number(limits.max_cqs),
         max_srq_wr: number(limits.max_requests),
         max_srq_sge: number(limits.max_sge),

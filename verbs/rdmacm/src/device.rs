@@ -230,10 +230,12 @@ impl Device {
         index.and_then(|index| u8::try_from(index).ok()).ok_or(Errno(libc::EADDRNOTAVAIL))
     }
 
-    /// Our address towards a peer: the first of its family; to a link-local peer a link-local one.
+    /// Our address towards a peer: the first of its family; to a link-local peer a link-local one, and to a group any.
     pub(crate) fn address_towards(&self, peer: IpAddr) -> Result<IpAddr, Errno> {
         let same = |ip: &&IpAddr| ip.is_ipv4() == peer.is_ipv4() && is_link_local(ip) == is_link_local(&peer);
-        self.gids.iter().find(same).copied().ok_or(Errno(libc::ENETUNREACH))
+        let family = |ip: &&IpAddr| peer.is_multicast() && ip.is_ipv4() == peer.is_ipv4();
+        let found = self.gids.iter().find(same).or_else(|| self.gids.iter().find(family));
+        found.copied().ok_or(Errno(libc::ENETUNREACH))
     }
 
     /// Returns the destination that a program means: the loopback address, or the unspecified one, is this device itself.

@@ -74,6 +74,19 @@ impl Attachment {
     }
 }
 
+/// Whether the NIC's driver shares its buffers with the socket, or copies each frame, in words.
+pub(super) fn mode(socket: i32) -> &'static str {
+    /// Of linux/if_xdp.h.
+    const XDP_OPTIONS: libc::c_int = 8;
+    const ZERO_COPY: u32 = 1;
+    let mut options: u32 = 0;
+    let mut length = size_of::<u32>() as libc::socklen_t;
+    let into = (&raw mut options).cast();
+    // SAFETY: there is room for the structure, which is one number; what is no such socket is refused.
+    unsafe { libc::getsockopt(socket, libc::SOL_XDP, XDP_OPTIONS, into, &mut length) };
+    if options & ZERO_COPY == 0 { "copy mode" } else { "zero-copy" }
+}
+
 /// Checks, without opening it, that an AF_XDP port can work on `interface`.
 pub(super) fn check(spec: &PortSpec, interface: &Interface) -> Result<(), PortError> {
     let capable = machine::capabilities() & NEEDED_BITS == NEEDED_BITS;

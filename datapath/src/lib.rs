@@ -3,6 +3,7 @@
 //! Without the feature `dpdk` what remains is the port trait, in-process ports, neighbour resolution and the
 //! poll-mode core: enough to run endpoints in a test.
 
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code, reason = "AF_XDP ports, which need DPDK, use all of it"))]
 mod bpf;
 pub mod capabilities;
 pub mod capture;

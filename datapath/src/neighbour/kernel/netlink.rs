@@ -1,11 +1,8 @@
 //! The kernel's neighbours and routes, by netlink.
 
 use super::Address;
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -85,32 +82,8 @@ impl Netlink {
         Ok(found)
     }
 
-    #[cfg(feature = "dpdk")]
-    /// The number of the XDP program that is attached to an interface.
-    pub(super) fn xdp_program(&mut self, index: u32) -> io::Result<Option<u32>> {
-        let mut request = LinkMessage::default();
-        request.header.index = index;
-        let mut found = None;
-        self.ask(RouteNetlinkMessage::GetLink(request), 0, |answer| {
-            if let RouteNetlinkMessage::NewLink(link) = answer {
-                found = link.attributes.iter().find_map(program);
-            }
-            ControlFlow::Break(())
-        })?;
-        Ok(found)
-    }
-
-    #[cfg(feature = "dpdk")]
-    /// Takes the XDP program off an interface.
-    pub(super) fn detach_xdp(&mut self, index: u32) -> io::Result<()> {
-        let mut request = LinkMessage::default();
-        request.header.index = index;
-        request.attributes = vec![LinkAttribute::Xdp(vec![LinkXdp::Fd(-1)])];
-        self.ask(RouteNetlinkMessage::SetLink(request), NLM_F_ACK, |_| ControlFlow::Continue(()))
-    }
-
     /// Asks, and hands each message of the answer to `take` until it breaks or the answer ends.
-    fn ask(
+    pub(super) fn ask(
         &mut self,
         question: RouteNetlinkMessage,
         flags: u16,
@@ -205,15 +178,6 @@ fn names(attribute: &NeighbourAttribute, address: IpAddr) -> bool {
         (NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)), IpAddr::V6(asked)) => *ip == asked,
         _ => false,
     }
-}
-
-#[cfg(feature = "dpdk")]
-fn program(attribute: &LinkAttribute) -> Option<u32> {
-    let LinkAttribute::Xdp(state) = attribute else { return None };
-    state.iter().find_map(|part| match part {
-        LinkXdp::ProgId(id) => Some(*id),
-        _ => None,
-    })
 }
 
 fn mac(attribute: &NeighbourAttribute) -> Option<Mac> {

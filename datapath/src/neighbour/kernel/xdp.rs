@@ -1,7 +1,11 @@
 //! The XDP program that is attached to an interface: its number, its name, and taking it off.
 
 use super::netlink::Netlink;
+use netlink_packet_core::NLM_F_ACK;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Of `bpf(2)`: commands.
@@ -10,6 +14,38 @@ const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 /// The part of `struct bpf_prog_info` that every kernel has, and where the name is in it.
 const INFO_BYTES: usize = 80;
 const NAME_AT: usize = 64;
+
+impl Netlink {
+    /// The number of the XDP program that is attached to an interface.
+    fn xdp_program(&mut self, index: u32) -> io::Result<Option<u32>> {
+        let mut request = LinkMessage::default();
+        request.header.index = index;
+        let mut found = None;
+        self.ask(RouteNetlinkMessage::GetLink(request), 0, |answer| {
+            if let RouteNetlinkMessage::NewLink(link) = answer {
+                found = link.attributes.iter().find_map(program);
+            }
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
+    }
+
+    /// Takes the XDP program off an interface.
+    fn detach_xdp(&mut self, index: u32) -> io::Result<()> {
+        let mut request = LinkMessage::default();
+        request.header.index = index;
+        request.attributes = vec![LinkAttribute::Xdp(vec![LinkXdp::Fd(-1)])];
+        self.ask(RouteNetlinkMessage::SetLink(request), NLM_F_ACK, |_| ControlFlow::Continue(()))
+    }
+}
+
+fn program(attribute: &LinkAttribute) -> Option<u32> {
+    let LinkAttribute::Xdp(state) = attribute else { return None };
+    state.iter().find_map(|part| match part {
+        LinkXdp::ProgId(id) => Some(*id),
+        _ => None,
+    })
+}
 
 /// Returns the number of the program that is attached to the interface of this index.
 ///

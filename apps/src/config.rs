@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use verbs::{CongestionRule, DeviceConfig};
+use verbs::DeviceConfig;
+use verbs::congestion::CongestionRule;
 
 /// The command line of `ferroce config`.
 #[derive(Clone, Debug, clap::Args)]

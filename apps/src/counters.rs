@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use std::fmt;
 use verbs::observe::named_counters;
-use verbs::{Counters, Discard};
+use verbs::observe::{Counters, Discard};
 
 /// Shows [`Counters`].
 pub struct Shown<'a>(pub &'a Counters);

@@ -91,7 +91,7 @@ fn as_json(info: &DeviceInfo) -> Value {
         "port": info.port,
         "driver": info.driver,
         "mac": info.mac.to_string(),
-        "vlan": info.vlan.map(verbs::Vlan::id),
+        "vlan": info.vlan.map(verbs::port::Vlan::id),
         "gids": info.gids.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "mtu": info.mtu.bytes(),
         "speed_mbps": info.speed_mbps,
@@ -176,7 +176,8 @@ fn show_interfaces(json: bool) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbs::{DeviceLimits, Mac, Mtu, Vlan};
+    use verbs::Mtu;
+    use verbs::port::{DeviceLimits, Mac, Vlan};
 
     fn info() -> DeviceInfo {
         DeviceInfo {

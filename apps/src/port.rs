@@ -5,7 +5,8 @@ use crate::units;
 use cc::Rate;
 use datapath::port_spec::PortSpec;
 use std::path::PathBuf;
-use verbs::{Address, Device, DeviceConfig, Mtu, Progress};
+use verbs::port::Address;
+use verbs::{Device, DeviceConfig, Mtu, Progress};
 
 /// Flags of the port.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -113,7 +114,7 @@ impl PortArgs {
 }
 
 fn address(text: &str) -> Result<Address, String> {
-    text.parse().map_err(|wrong: verbs::ConfigError| wrong.to_string())
+    text.parse().map_err(|wrong: verbs::errors::ConfigError| wrong.to_string())
 }
 
 /// A RoCE path MTU.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use verbs::{parse_bytes as bytes, parse_duration as duration, parse_rate as rate};
+pub use verbs::congestion::{parse_bytes as bytes, parse_duration as duration, parse_rate as rate};
 
 /// A time in seconds, or with a unit: `5`, `0.5`, `500ms`.
 ///

@@ -4,9 +4,9 @@
 //! FERROCE_PORT=ring:example FERROCE_IP=10.0.0.1/24 cargo run --release -p ferroce-verbs --example congestion
 //! ```
 
-use ferroce_verbs::{
-    Access, ConnectOptions, Device, DeviceConfig, MemoryRegion, QpReport, SendRequest, parse_congestion,
-};
+use ferroce_verbs::congestion::parse_congestion;
+use ferroce_verbs::observe::QpReport;
+use ferroce_verbs::{Access, ConnectOptions, Device, DeviceConfig, MemoryRegion, SendRequest};
 use std::error::Error;
 
 const BYTES: u32 = 1 << 20;

@@ -6,9 +6,8 @@
 
 mod cable;
 
-use ferroce_verbs::{
-    Access, AddressOptions, DEFAULT_QUEUE_KEY, MemoryRegion, RecvRequest, SendRequest, Service,
-};
+use ferroce_verbs::wire::DEFAULT_QUEUE_KEY;
+use ferroce_verbs::{Access, AddressOptions, MemoryRegion, RecvRequest, SendRequest, Service};
 use std::error::Error;
 
 /// What stands before the data of each received datagram, in bytes.

@@ -6,9 +6,12 @@
 //! ```
 
 use datapath::io::{Burst, Caps};
+use ferroce_verbs::congestion::{Congestion, CongestionAlgorithm};
+use ferroce_verbs::errors::BoundsError;
+use ferroce_verbs::port::{Loopback, Mac, OwnPort, PacketIo, pair};
+use ferroce_verbs::state::AckTimeout;
 use ferroce_verbs::{
-    Access, AckTimeout, BoundsError, Congestion, CongestionAlgorithm, ConnectOptions, Device, DeviceConfig,
-    Loopback, Mac, MemoryRegion, OwnPort, PacketIo, Progress, Remote, Rkey, SendRequest, pair,
+    Access, ConnectOptions, Device, DeviceConfig, MemoryRegion, Progress, Remote, Rkey, SendRequest,
 };
 use std::error::Error;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Completions that a tokio runtime awaits, and how a task sleeps on a descriptor. Feature `tokio`.
 
 use crate::channel::CompletionChannel;
-use crate::{Completion, CompletionQueue, Error, PollError};
+use crate::errors::PollError;
+use crate::{Completion, CompletionQueue, Error};
 use datapath::event_fd::EventFd;
 use std::future::poll_fn;
 use std::ops::Deref;
@@ -52,7 +53,8 @@ pub(crate) async fn let_others_run() {
 ///
 /// ```
 /// use ferroce_verbs::{Completions, RecvRequest, SendRequest};
-/// # use ferroce_verbs::*;
+/// # use ferroce_verbs::port::{Mac, OwnPort, pair};
+/// # use ferroce_verbs::{Access, ConnectOptions, Device, DeviceConfig, MemoryRegion, Progress};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (left, _right) = pair(64, 4500);

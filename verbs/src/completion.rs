@@ -1,7 +1,8 @@
 //! Completion queues: polled, resized, waited for.
 
 use crate::device::Inner;
-use crate::{Completion, Error, PollError};
+use crate::errors::PollError;
+use crate::{Completion, Error};
 use datapath::engine::{CqRing, Notifier, Station, Stopped};
 use roce::{CqId, Qpn};
 use std::sync::Arc;
@@ -135,7 +136,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Changes the depth to 1 to [`max_cq_depth`](crate::DeviceLimits::max_cq_depth) completions. Keeps the
+    /// Changes the depth to 1 to [`max_cq_depth`](crate::port::DeviceLimits::max_cq_depth) completions. Keeps the
     /// completions in the queue.
     ///
     /// # Errors

@@ -72,7 +72,7 @@ pub enum ConfigError {
     #[error("congestion rule {number}: {reason}")]
     Rule { number: usize, reason: String },
     #[error(transparent)]
-    Key(#[from] crate::KeyError),
+    Key(#[from] crate::congestion::KeyError),
     #[error("link_rate {text:?}: {reason}")]
     LinkRate { text: String, reason: String },
     #[error(transparent)]

@@ -91,7 +91,7 @@ impl DeviceText {
             config = config.queue_pairs(most)?;
         }
         if let Some(text) = self.link_rate {
-            let rate = crate::parse_rate(&text);
+            let rate = crate::congestion::parse_rate(&text);
             config.link_rate = Some(rate.map_err(|reason| ConfigError::LinkRate { text, reason })?);
         }
         Ok(config)

@@ -1,6 +1,7 @@
 //! A device: a port, its addresses, and the engine that runs it.
 
-use crate::{CompletionQueue, CongestionRule, DeviceConfig, Error, ProtectionDomain};
+use crate::congestion::CongestionRule;
+use crate::{CompletionQueue, DeviceConfig, Error, ProtectionDomain};
 use crate::{cm, gid, observe};
 use cc::Rate;
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
@@ -141,7 +142,7 @@ impl Device {
     /// # Errors
     /// Returns an error if the port cannot be opened or the configuration does not fit it.
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
-        let name = config.port.clone().ok_or(crate::ConfigError::NoPort)?;
+        let name = config.port.clone().ok_or(crate::errors::ConfigError::NoPort)?;
         let failed = |reason: String| Error::port(&name, reason);
         let spec: PortSpec = name.parse().map_err(|error| failed(format!("{error}")))?;
         // Before what a port needs fails for reasons that say less.
@@ -175,7 +176,7 @@ impl Device {
         Self::start(port, facts, config)
     }
 
-    /// Starts a core on a port that the program provides, such as one end of [`pair`](crate::pair). The port name and buffers in `config`
+    /// Starts a core on a port that the program provides, such as one end of [`pair`](crate::port::pair). The port name and buffers in `config`
     /// are ignored.
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 //! Protection domains and registered memory.
 
 use crate::device::Inner;
-use crate::{Access, BoundsError, CompletionQueue, Error, QueuePairBuilder, RemoteBuffer};
+use crate::errors::BoundsError;
+use crate::{Access, CompletionQueue, Error, QueuePairBuilder, RemoteBuffer};
 use datapath::host_memory::{copy_in, copy_out};
 use roce::qp::Sge;
 use roce::{Lkey, PdId, Region};

@@ -1,6 +1,7 @@
 //! The settings in effect, as text.
 
-use crate::{CongestionRule, DeviceConfig};
+use crate::DeviceConfig;
+use crate::congestion::CongestionRule;
 use datapath::engine::{Idle, Progress};
 
 impl DeviceConfig {

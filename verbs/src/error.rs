@@ -16,7 +16,7 @@ pub enum Error {
     #[error("port {port}: {reason}")]
     Port { port: String, reason: String },
     #[error("{0}")]
-    Config(#[from] crate::ConfigError),
+    Config(#[from] crate::errors::ConfigError),
     #[error("{0}{remedy}", remedy = remedy(.0))]
     Control(#[from] ControlError),
     #[error(transparent)]

@@ -2,10 +2,14 @@
 
 use crate::device::Inner;
 use crate::{Device, Error};
-use datapath::engine::{AsyncEvent, EventQueue};
+use datapath::engine::EventQueue;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+
+pub use datapath::engine::AsyncEvent;
+pub use roce::wire::NakCode;
+pub use roce::{CqId, Event, FailureCause, FailureReason, QpFailure, SrqId, Unreachable};
 
 /// Events of a device, oldest first. Each makes the descriptor readable, for `poll`, `epoll`, or
 /// [`wait`](Self::wait). Only one thread may take events at a time.

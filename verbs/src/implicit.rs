@@ -3,7 +3,8 @@
 //! [`DeviceConfig::from_env`] calls it. A program that runs as root in a stranger's folder would otherwise open the port that the
 //! stranger chose, and `pcap:,/path` overwrites a file.
 
-use crate::{ConfigError, DeviceConfig};
+use crate::DeviceConfig;
+use crate::errors::ConfigError;
 use datapath::port_spec::PortSpec;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};

@@ -4,10 +4,13 @@
 //! [`CompletionQueue`]s and [`QueuePair`]s. Two queue pairs are connected by exchanging [`QpEndpoint`]s by any means.
 //!
 //! Two devices of one process, joined by an in-process cable; with a port's name and [`Device::open`] instead of
-//! [`pair`] and [`Device::open_on`], the same program runs between hosts:
+//! [`port::pair`] and [`Device::open_on`], the same program runs between hosts:
 //!
 //! ```
-//! use ferroce_verbs::*;
+//! use ferroce_verbs::port::{Mac, OwnPort, pair};
+//! use ferroce_verbs::{
+//!     Access, ConnectOptions, Device, DeviceConfig, Error, MemoryRegion, Progress, QpEndpoint, SendRequest,
+//! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let (left, right) = pair(1024, 4500);
@@ -49,6 +52,7 @@
 //!
 //! With the feature `tokio`, tasks await completions (`Completions`) and connections (`cm::connect_async`).
 //!
+//! The root contains what most programs need; a module contains what belongs to one subject, such as [`congestion`] or [`errors`].
 //! [`from_c`] lists the Rust name of each libibverbs call.
 
 mod address;
@@ -59,18 +63,18 @@ pub mod cm;
 mod completion;
 mod config;
 mod config_file;
-mod congestion;
+pub mod congestion;
 mod connect;
 mod device;
 mod domain;
 mod effective;
 mod error;
-mod event;
+pub mod event;
 pub mod from_c;
 mod gid;
 mod implicit;
 mod log;
-mod management;
+pub mod management;
 mod modify;
 mod multicast;
 pub mod observe;
@@ -78,49 +82,86 @@ mod queue_pair;
 mod remote_buffer;
 mod settings;
 mod srq;
-mod window;
-mod xrc;
+pub mod window;
+pub mod xrc;
 
 pub use address::{AddressHandle, AddressOptions};
 #[cfg(feature = "tokio")]
 pub use awaited::Completions;
 pub use channel::CompletionChannel;
 pub use completion::CompletionQueue;
-pub use config::{Address, ConfigError, DeviceConfig, parse_ethertype, parse_option_type, port_list};
-pub use congestion::{
-    CcName, ChoiceError, CongestionChoice, CongestionRule, KeyError, Prefix, Setting, TelemetryMode,
-    feedback_key_from_env, feedback_key_from_file, parse_bytes, parse_congestion, parse_duration, parse_rate,
-};
-pub use connect::{ConnectOptions, DEFAULT_CONGESTION, ParseEndpointError, QpEndpoint};
-pub use datapath::engine::{
-    AsyncEvent, CoreCounters, Idle, MAD_LENGTH, Mad, Progress, ResolveError, Stopped,
-};
-pub use datapath::io::{Loopback, PacketIo, pair};
-pub use device::{Device, DeviceInfo, DeviceLimits, OwnPort};
+pub use config::DeviceConfig;
+pub use connect::{ConnectOptions, QpEndpoint};
+pub use datapath::engine::Progress;
+pub use device::{Device, DeviceInfo};
 pub use domain::{MemoryRegion, ProtectionDomain};
-pub use error::{BoundsError, Error, PollError, PostListError};
-pub use event::Events;
+pub use error::Error;
 pub use log::start_log;
-pub use management::{ManagementPort, Sent};
-pub use queue_pair::{DEFAULT_QUEUE_KEY, QueuePair, QueuePairBuilder};
-pub use remote_buffer::{ParseRemoteBufferError, RemoteBuffer};
-
-pub use settings::QpSettings;
-pub use srq::SharedReceiveQueue;
-pub use window::MemoryWindow;
-pub use xrc::{TargetBuilder, XrcDomain};
-
+pub use queue_pair::{QueuePair, QueuePairBuilder};
+pub use remote_buffer::RemoteBuffer;
 pub use roce::qp::{
-    AckTimeout, Capabilities, Changes, Completion, CompletionOpcode, CompletionStatus, Congestion,
-    CongestionAlgorithm, Data, Datagram, FeedbackKey, LossRecovery, Modify, PathChoice, PostError, QpReport,
-    RecvRequest, Remote, RequestFailed, Reverse, RtrSettings, RtsSettings, SendOperation, SendRequest, Sge,
-    State, Unknown, Upgrade, Waiting, WaitingTimes, When, udp_source_port, udp_source_port_of_datagrams,
-    udp_source_port_of_flow,
+    Capabilities, Completion, CompletionOpcode, CompletionStatus, Data, Datagram, RecvRequest, Remote,
+    SendOperation, SendRequest, Sge,
 };
-pub use roce::wire::format::{Numbers, NumbersError};
-pub use roce::wire::{Feth, Format, Mac, Mtu, NakCode, Path, RnrTimer, Service, Vlan};
-pub use roce::{
-    Access, AddressId, BindError, Binding, ControlError, Counters, CqId, Discard, Event, FailureCause,
-    FailureReason, GROUP_QPN, Lkey, MOST_GROUPS, MOST_MEMBERS, Psn, QpFailure, Qpn, Rkey, SrqId, SrqNumber,
-    SrqReport, Unreachable, WindowKind,
-};
+pub use roce::wire::{Mtu, Service};
+pub use roce::{Access, Lkey, Psn, Qpn, Rkey};
+pub use srq::SharedReceiveQueue;
+
+/// What a call or a text was refused for. [`Error`] is the error of most calls.
+pub mod errors {
+    pub use crate::config::ConfigError;
+    pub use crate::connect::ParseEndpointError;
+    pub use crate::error::{BoundsError, PollError, PostListError};
+    pub use crate::remote_buffer::ParseRemoteBufferError;
+    pub use datapath::engine::{ResolveError, Stopped};
+    pub use roce::qp::{PostError, RequestFailed};
+    pub use roce::{BindError, ControlError};
+}
+
+/// The port of a device: its addresses and limits, and ports that a program brings itself.
+pub mod port {
+    pub use crate::config::{Address, port_list};
+    pub use crate::device::{DeviceLimits, OwnPort};
+    pub use datapath::engine::Idle;
+    pub use datapath::io::{Loopback, PacketIo, pair};
+    pub use roce::wire::{Mac, Vlan};
+    pub use roce::{MOST_GROUPS, MOST_MEMBERS};
+}
+
+/// The states of a queue pair and what changes them, as [`QueuePair::modify`] takes it.
+pub mod state {
+    pub use crate::settings::QpSettings;
+    pub use roce::qp::{AckTimeout, Changes, LossRecovery, Modify, RtrSettings, RtsSettings, State};
+    pub use roce::wire::RnrTimer;
+}
+
+/// Fields of packets that a program may set or read.
+pub mod wire {
+    pub use crate::queue_pair::DEFAULT_QUEUE_KEY;
+    pub use roce::{AddressId, GROUP_QPN};
+    pub use roce::qp::{udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow};
+    pub use roce::wire::{Feth, Path};
+}
+
+#[cfg(test)]
+mod tests {
+    /// The names that the root exports, of [`crate`] itself and not of its modules.
+    fn exports() -> Vec<&'static str> {
+        let root = include_str!("lib.rs").split("\npub mod errors {").next().unwrap_or_default();
+        let lists = root.split("\npub use ").skip(1).filter_map(|rest| rest.split(';').next());
+        lists
+            .flat_map(|list| match list.split_once('{') {
+                Some((_, names)) => names.trim_end_matches('}').split(',').map(str::trim).collect(),
+                None => vec![list.rsplit("::").next().unwrap_or(list)],
+            })
+            .filter(|name| !name.is_empty())
+            .collect()
+    }
+
+    #[test]
+    fn the_root_stays_small_enough_to_read() {
+        let names = exports();
+        assert!(names.contains(&"QueuePair") && names.contains(&"Sge"), "{names:?}");
+        assert!(names.len() <= 40, "{} names: put some in modules: {names:?}", names.len());
+    }
+}

@@ -3,7 +3,7 @@
 use crate::channel::event_fd;
 use crate::device::Inner;
 use crate::{Device, DeviceInfo, Error};
-use datapath::engine::{MAD_UDP_SOURCE, Mad, Station};
+use datapath::engine::{MAD_UDP_SOURCE, Station};
 use datapath::event_fd::EventFd;
 use datapath::siblings::Siblings;
 use roce::Qpn;
@@ -12,6 +12,8 @@ use roce::wire::{Mac, Path};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+
+pub use datapath::engine::{MAD_LENGTH, Mad};
 
 /// A device's queue pair 1, while it is open. Each received datagram makes its descriptor readable.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
 //! The state machine step by step, for programs written for other verbs. [`QueuePair::connect`] does it in one call.
 
+use crate::congestion::DEFAULT_CONGESTION;
 use crate::congestion::choose;
 use crate::device::Inner;
-use crate::{DEFAULT_CONGESTION, Device, Error, QueuePair};
+use crate::{Device, Error, QueuePair};
 use roce::ControlError;
 use roce::qp::{Congestion, Modify, RtsSettings, State};
 use roce::wire::{Mac, Path};

@@ -1,12 +1,14 @@
 //! Queue pairs: their creation, connection and posting.
 
 use crate::completion::CqHandle;
+use crate::congestion::DEFAULT_CONGESTION;
 use crate::device::{Inner, random};
+use crate::errors::PostListError;
 use crate::srq::SrqHandle;
+use crate::state::QpSettings;
 use crate::xrc::XrcdHandle;
 use crate::{
-    Access, CompletionQueue, ConnectOptions, DEFAULT_CONGESTION, Error, PostListError, ProtectionDomain,
-    QpEndpoint, QpSettings, SharedReceiveQueue,
+    Access, CompletionQueue, ConnectOptions, Error, ProtectionDomain, QpEndpoint, SharedReceiveQueue,
 };
 use datapath::engine::QpRings;
 use roce::qp::{

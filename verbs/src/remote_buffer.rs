@@ -16,7 +16,7 @@ use thiserror::Error;
 /// let told = RemoteBuffer { address: 0x7f00_0000_1000, length: 4096, rkey: 0x1a2b }.to_string();
 /// assert_eq!(told, "address=0x7f0000001000,length=4096,rkey=0x1a2b");
 /// assert_eq!(told.parse::<RemoteBuffer>()?.length, 4096);
-/// # Ok::<_, ferroce_verbs::ParseRemoteBufferError>(())
+/// # Ok::<_, ferroce_verbs::errors::ParseRemoteBufferError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteBuffer {

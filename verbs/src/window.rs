@@ -1,9 +1,12 @@
 //! Memory windows: separate keys for parts of a region, granted to a peer and revoked without a system call.
 
 use crate::device::Inner;
-use crate::{Access, BoundsError, Error, MemoryRegion, ProtectionDomain, RemoteBuffer};
-use roce::{Binding, Rkey, WindowKind};
+use crate::errors::BoundsError;
+use crate::{Access, Error, MemoryRegion, ProtectionDomain, RemoteBuffer};
+use roce::Rkey;
 use std::sync::Arc;
+
+pub use roce::{Binding, WindowKind};
 
 /// A memory window. It is bound by [`SendRequest::bind`](crate::SendRequest::bind), and revoked by
 /// [`SendRequest::local_invalidate`](crate::SendRequest::local_invalidate), by the peer's

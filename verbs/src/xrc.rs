@@ -1,7 +1,7 @@
 //! Extended reliable connections: a peer reaches many shared receive queues by one queue pair (IBA annex A14).
 //!
-//! The sender has an initiator: a [`QueuePair`] of [`Service::Xrc`]. The receiver has an [`XrcDomain`] with targets and shared receive
-//! queues, and passes their [numbers](SharedReceiveQueue::number) to the sender by any means.
+//! The sender has an initiator: a [`QueuePair`] of [`Service::Xrc`](crate::Service::Xrc). The receiver has an [`XrcDomain`] with
+//! targets and shared receive queues, and passes their [numbers](SharedReceiveQueue::number) to the sender by any means.
 
 use crate::completion::CqHandle;
 use crate::device::{Device, Inner};
@@ -10,6 +10,8 @@ use crate::{Access, CompletionQueue, Error, ProtectionDomain, QueuePair, SharedR
 use roce::qp::{Modify, QpInit};
 use roce::{SrqInit, XrcReceives, XrcdId};
 use std::sync::Arc;
+
+pub use roce::SrqNumber;
 
 /// An XRC domain: its targets receive messages for its shared receive queues.
 #[derive(Clone, Debug)]

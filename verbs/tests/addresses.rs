@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use ferroce_verbs::*;
+use ferroce_verbs::{AddressOptions, Progress};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 

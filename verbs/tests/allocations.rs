@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use ferroce_verbs::*;
+use ferroce_verbs::{Data, Progress, RecvRequest, SendRequest};
 
 const MESSAGE: u32 = 20_000;
 

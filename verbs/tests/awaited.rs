@@ -4,7 +4,9 @@ mod common;
 
 use common::*;
 use ferroce_verbs::cm::{self, Connection, Listener, Options};
-use ferroce_verbs::*;
+use ferroce_verbs::{
+    Capabilities, Completions, Device, Error, Progress, QueuePair, RecvRequest, SendRequest,
+};
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;

@@ -4,7 +4,13 @@ mod common;
 
 use common::*;
 use datapath::io::{Burst, Caps};
-use ferroce_verbs::*;
+use ferroce_verbs::errors::PollError;
+use ferroce_verbs::event::AsyncEvent;
+use ferroce_verbs::port::{Loopback, OwnPort, PacketIo, pair};
+use ferroce_verbs::{
+    Capabilities, Completion, CompletionQueue, CompletionStatus, Completions, ConnectOptions, Data, Device,
+    DeviceConfig, Progress, QpEndpoint, RecvRequest, SendRequest, cm,
+};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

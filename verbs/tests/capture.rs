@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use ferroce_verbs::observe::{AttachError, Capture, Direction, Record, Waited};
-use ferroce_verbs::*;
+use ferroce_verbs::{Progress, SendRequest};
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;

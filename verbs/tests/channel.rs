@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use ferroce_verbs::*;
+use ferroce_verbs::{Progress, RecvRequest, SendRequest};
 use std::os::fd::AsRawFd;
 
 /// Nobody polls meanwhile: the cores go on by themselves.

@@ -4,7 +4,11 @@ mod common;
 
 use common::{Side, contents, devices, pattern, side, success};
 use ferroce_verbs::cm::{self, Connection, Listener, Options};
-use ferroce_verbs::*;
+use ferroce_verbs::state::AckTimeout;
+use ferroce_verbs::{
+    Capabilities, CompletionQueue, CompletionStatus, ConnectOptions, Device, Error, MemoryRegion, Progress,
+    QueuePair, RecvRequest, SendRequest, Service,
+};
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;

@@ -3,7 +3,11 @@
 mod common;
 
 use common::*;
-use ferroce_verbs::*;
+use ferroce_verbs::event::{AsyncEvent, Event, FailureCause, FailureReason};
+use ferroce_verbs::state::AckTimeout;
+use ferroce_verbs::{
+    Capabilities, CompletionStatus, ConnectOptions, Data, Progress, RecvRequest, SendRequest,
+};
 
 fn transport(event: AsyncEvent) -> Event {
     match event {

@@ -3,7 +3,15 @@
 mod common;
 
 use common::*;
-use ferroce_verbs::*;
+use ferroce_verbs::errors::{PollError, PostError, PostListError};
+use ferroce_verbs::observe::Discard;
+use ferroce_verbs::port::{Loopback, OwnPort, pair};
+use ferroce_verbs::state::{AckTimeout, Modify, State};
+use ferroce_verbs::wire::DEFAULT_QUEUE_KEY;
+use ferroce_verbs::{
+    Access, AddressOptions, Capabilities, CompletionStatus, ConnectOptions, Data, Device, DeviceConfig,
+    MemoryRegion, Mtu, Progress, QpEndpoint, Qpn, RecvRequest, RemoteBuffer, SendRequest, Service, Sge,
+};
 use std::net::IpAddr;
 
 const DEDICATED: Progress = Progress::Dedicated { core: None };

@@ -3,7 +3,9 @@
 mod common;
 
 use common::{FRAME, MACS};
-use ferroce_verbs::*;
+use ferroce_verbs::management::{MAD_LENGTH, Sent};
+use ferroce_verbs::port::{Loopback, OwnPort, pair};
+use ferroce_verbs::{CompletionStatus, Device, DeviceConfig, Progress, RecvRequest};
 use std::net::IpAddr;
 
 const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];

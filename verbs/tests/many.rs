@@ -3,7 +3,10 @@
 mod common;
 
 use common::*;
-use ferroce_verbs::*;
+use ferroce_verbs::port::{OwnPort, pair};
+use ferroce_verbs::{
+    Access, ConnectOptions, Data, Device, DeviceConfig, MemoryRegion, Progress, SendRequest,
+};
 
 const PAIRS: usize = 1000;
 

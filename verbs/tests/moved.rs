@@ -4,7 +4,11 @@ mod common;
 
 use common::*;
 use datapath::io::{Burst, PacketBuf, PacketIo};
-use ferroce_verbs::*;
+use ferroce_verbs::port::{Loopback, Mac, OwnPort, pair};
+use ferroce_verbs::state::AckTimeout;
+use ferroce_verbs::{
+    Capabilities, CompletionStatus, ConnectOptions, Device, DeviceConfig, Progress, SendRequest,
+};
 
 /// Where a side that has moved is.
 const NEW: Mac = Mac([2, 0, 0, 0, 0, 9]);

@@ -1,7 +1,8 @@
 //! A process with open devices can be observed, and leaves nothing behind when it closes them.
 
 use ferroce_verbs::observe::{AttachError, folder, read, read_all};
-use ferroce_verbs::{Device, DeviceConfig, Mac, OwnPort, Progress, pair};
+use ferroce_verbs::port::{Mac, OwnPort, pair};
+use ferroce_verbs::{Device, DeviceConfig, Progress};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -3,7 +3,11 @@
 mod common;
 
 use common::*;
-use ferroce_verbs::*;
+use ferroce_verbs::errors::PostError;
+use ferroce_verbs::{
+    Access, Capabilities, CompletionOpcode, ConnectOptions, Data, DeviceConfig, MemoryRegion, Progress,
+    RecvRequest, SendRequest,
+};
 
 const MODES: [Progress; 3] = [Progress::Inline, Progress::Dedicated { core: None }, Progress::Adaptive];
 

@@ -3,7 +3,10 @@
 mod common;
 
 use common::*;
-use ferroce_verbs::*;
+use ferroce_verbs::congestion::{Congestion, CongestionAlgorithm, DEFAULT_CONGESTION, parse_rate};
+use ferroce_verbs::state::{Changes, Modify, RtsSettings};
+use ferroce_verbs::wire::DEFAULT_QUEUE_KEY;
+use ferroce_verbs::{Access, Progress, Service};
 
 #[test]
 fn a_connection_tells_what_it_was_told() {

@@ -4,7 +4,11 @@
 mod common;
 
 use common::*;
-use ferroce_verbs::*;
+use ferroce_verbs::state::State;
+use ferroce_verbs::{
+    Access, Capabilities, CompletionStatus, ConnectOptions, Data, MemoryRegion, Progress, ProtectionDomain,
+    RecvRequest, SendRequest,
+};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::ExitStatusExt;

@@ -3,7 +3,14 @@
 mod common;
 
 use common::*;
-use ferroce_verbs::*;
+use ferroce_verbs::errors::PostError;
+use ferroce_verbs::state::State;
+use ferroce_verbs::window::{Binding, MemoryWindow, WindowKind};
+use ferroce_verbs::wire::Feth;
+use ferroce_verbs::{
+    Access, CompletionOpcode, CompletionStatus, ConnectOptions, Data, Device, MemoryRegion, Progress,
+    RecvRequest, SendRequest, Service,
+};
 
 #[test]
 fn a_window_is_lent_by_send_and_returned_by_send_with_invalidate() {

@@ -3,7 +3,13 @@
 mod common;
 
 use common::{contents, devices, pattern, success};
-use ferroce_verbs::*;
+use ferroce_verbs::errors::{ControlError, PostError};
+use ferroce_verbs::state::State;
+use ferroce_verbs::xrc::XrcDomain;
+use ferroce_verbs::{
+    Access, CompletionQueue, CompletionStatus, ConnectOptions, Device, Error, MemoryRegion, Progress,
+    QueuePair, RecvRequest, SendRequest, Service, SharedReceiveQueue,
+};
 
 /// A shared receive queue of an XRC domain, with its own protection domain, memory and completion queue.
 struct Inbox {

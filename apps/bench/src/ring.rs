@@ -11,10 +11,11 @@ use datapath::io::{BURST, Burst, PacketBuf, PacketIo};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use verbs::congestion::{Congestion, CongestionAlgorithm};
+use verbs::state::AckTimeout;
 use verbs::{
-    Access, AckTimeout, Capabilities, CompletionOpcode, CompletionQueue, CompletionStatus, Congestion,
-    CongestionAlgorithm, ConnectOptions, Data, Device, DeviceConfig, MemoryRegion, Mtu, Progress, QueuePair,
-    RecvRequest, Remote, SendRequest, Sge,
+    Access, Capabilities, CompletionOpcode, CompletionQueue, CompletionStatus, ConnectOptions, Data, Device,
+    DeviceConfig, MemoryRegion, Mtu, Progress, QueuePair, RecvRequest, Remote, SendRequest, Sge,
 };
 
 const DEPTH: u32 = 256;

@@ -2,7 +2,8 @@
 
 use super::as_is;
 use clap_mangen::roff::{Roff, bold, roman};
-use verbs::{CongestionChoice, DeviceConfig};
+use verbs::DeviceConfig;
+use verbs::congestion::CongestionChoice;
 
 /// The keys of a device: variable, what the key sets. Defaults come from [`DeviceConfig`].
 const KEYS: [(&str, &str, &str); 14] = [

@@ -8,7 +8,8 @@ use super::series::Series;
 use super::stats::{Bandwidth, Stamps};
 use crate::failure::Failure;
 use std::time::{Duration, Instant};
-use verbs::{PostError, SendRequest};
+use verbs::SendRequest;
+use verbs::errors::PostError;
 
 /// What one run does on each queue pair.
 #[derive(Debug)]

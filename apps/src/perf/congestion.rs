@@ -4,7 +4,9 @@ use crate::failure::Failure;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use std::path::PathBuf;
-use verbs::{CcName, Congestion, CongestionAlgorithm, CongestionChoice, Format, Reverse, Setting};
+use verbs::congestion::{
+    CcName, Congestion, CongestionAlgorithm, CongestionChoice, Format, Reverse, Setting,
+};
 
 /// How sending is paced: a flag for each of [`CongestionChoice::SETTINGS`], and one for the key that seals telemetry.
 #[derive(Clone, Debug, Default)]
@@ -86,8 +88,8 @@ impl CongestionArgs {
     /// Returns [`Failure`] if the algorithm has no use for a flag or needs another, or if the key file holds no key.
     pub fn congestion(&self) -> Result<Option<Congestion>, Failure> {
         let key = match &self.feedback_key {
-            Some(path) => verbs::feedback_key_from_file(path).map(Some),
-            None => verbs::feedback_key_from_env(),
+            Some(path) => verbs::congestion::feedback_key_from_file(path).map(Some),
+            None => verbs::congestion::feedback_key_from_env(),
         };
         let key = key.map_err(|error| Failure::usage(error.to_string()))?;
         let choice = CongestionChoice { key, ..self.choice };

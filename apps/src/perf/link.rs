@@ -6,10 +6,13 @@ use super::plan::{Kind, Plan, Verb};
 use super::stats::Bandwidth;
 use crate::failure::Failure;
 use std::time::Instant;
+use verbs::congestion::Congestion;
+use verbs::state::AckTimeout;
+use verbs::wire::DEFAULT_QUEUE_KEY;
 use verbs::{
-    Access, AckTimeout, AddressHandle, AddressOptions, Capabilities, Completion, CompletionOpcode,
-    CompletionQueue, CompletionStatus, Congestion, ConnectOptions, DEFAULT_QUEUE_KEY, Data, Datagram, Device,
-    MemoryRegion, Mtu, ProtectionDomain, QueuePair, RecvRequest, RemoteBuffer, SendRequest,
+    Access, AddressHandle, AddressOptions, Capabilities, Completion, CompletionOpcode, CompletionQueue,
+    CompletionStatus, ConnectOptions, Data, Datagram, Device, MemoryRegion, Mtu, ProtectionDomain, QueuePair,
+    RecvRequest, RemoteBuffer, SendRequest,
 };
 
 /// What stands in front of a datagram in its receive buffer (IBA 11.4.1.2).
@@ -369,7 +372,7 @@ pub fn post(link: &mut Link, qp: usize, request: &SendRequest) -> Result<(), Fai
     loop {
         match link.qps[qp].post_send(request.clone()) {
             Ok(()) => return Ok(()),
-            Err(verbs::PostError::QueueFull { .. }) => {
+            Err(verbs::errors::PostError::QueueFull { .. }) => {
                 let worked = link.drain()? > 0;
                 pause.after(worked)?;
             }

@@ -1,6 +1,7 @@
 //! A seeded pattern in registered memory, and its checksum.
 
-use verbs::{BoundsError, MemoryRegion};
+use verbs::MemoryRegion;
+use verbs::errors::BoundsError;
 
 /// Copied at a time.
 const CHUNK: usize = 64 << 10;

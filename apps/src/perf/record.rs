@@ -5,7 +5,7 @@ use super::report::{self, Head};
 use super::stats::{Bandwidth, Latency};
 use crate::counters;
 use serde_json::{Value, json};
-use verbs::{Counters, QpReport};
+use verbs::observe::{Counters, QpReport};
 
 /// One size's result.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -16,7 +16,9 @@ use super::verify;
 use crate::counters::Shown;
 use crate::failure::Failure;
 use crate::output::OutFile;
-use verbs::{Congestion, Device, DeviceInfo, Mtu, QpReport};
+use verbs::congestion::Congestion;
+use verbs::observe::QpReport;
+use verbs::{Device, DeviceInfo, Mtu};
 
 /// All that one side knows of its test.
 pub struct Session<'a> {

@@ -5,7 +5,10 @@ use crate::failure::Failure;
 use datapath::port_spec::PortSpec;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use verbs::{Address, ConfigError, CongestionRule, DeviceConfig, port_list};
+use verbs::DeviceConfig;
+use verbs::congestion::CongestionRule;
+use verbs::errors::ConfigError;
+use verbs::port::{Address, port_list};
 
 /// The flags.
 #[derive(Debug, clap::Args)]

@@ -13,7 +13,7 @@ use roce::qp::Congestion;
 use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
-use verbs::CongestionChoice;
+use verbs::congestion::CongestionChoice;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -385,7 +385,7 @@ fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<C
         };
         parts.retain(is_used);
     }
-    let congestion = verbs::parse_congestion(&parts.join(","))?;
+    let congestion = verbs::congestion::parse_congestion(&parts.join(","))?;
     let algorithm = match (congestion.algorithm, compat) {
         (AlgorithmConfig::Dctcp(config), Compat::HpccNs3) => {
             let min_rate = config.min_rate;

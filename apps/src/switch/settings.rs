@@ -90,7 +90,7 @@ pub fn second_class(text: &str) -> Result<SecondClass, String> {
 /// # Errors
 /// What is not a number of 8 bits.
 pub fn option_type(text: &str) -> Result<u8, String> {
-    verbs::parse_option_type(text)
+    verbs::congestion::parse_option_type(text)
 }
 
 /// `0x9900` or `39168`.
@@ -98,7 +98,7 @@ pub fn option_type(text: &str) -> Result<u8, String> {
 /// # Errors
 /// Returns an error if `text` is not a number of 16 bits.
 pub fn ethertype(text: &str) -> Result<u16, String> {
-    verbs::parse_ethertype(text)
+    verbs::congestion::parse_ethertype(text)
 }
 
 /// The numbers that the network has for what no registry numbers.
@@ -114,7 +114,7 @@ fn numbers(args: &Args) -> Result<Numbers, Failure> {
 /// How senders are told of congestion at once, with the key that seals it.
 fn told(args: &Args) -> Result<Option<Direct>, Failure> {
     let Some(direct) = args.direct else { return Ok(None) };
-    let key = args.feedback_key.as_deref().map(verbs::feedback_key_from_file).transpose();
+    let key = args.feedback_key.as_deref().map(verbs::congestion::feedback_key_from_file).transpose();
     let key = key.map_err(|error| Failure::usage(error.to_string()))?;
     let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let epoch = u64::try_from(today.as_nanos()).unwrap_or(u64::MAX);

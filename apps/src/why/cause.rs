@@ -9,7 +9,7 @@ const STARVED: f64 = 0.4;
 
 /// One cause.
 pub struct Cause {
-    /// As [`Waiting::name`](verbs::Waiting::name), `congested-path`, or `cpu-starved`.
+    /// As [`Waiting::name`](verbs::observe::Waiting::name), `congested-path`, or `cpu-starved`.
     pub name: String,
     /// How long, ns.
     pub nanos: u64,
@@ -318,7 +318,7 @@ mod tests {
     fn every_state_has_a_sentence_and_a_remedy() {
         let after = device(&[("window", 1)]);
         let difference = Difference::new(None, &after, &after.queue_pairs[0], Duration::ZERO);
-        for state in verbs::Waiting::ALL {
+        for state in verbs::observe::Waiting::ALL {
             let cause = cause(state.name(), 1, &difference);
             assert!(
                 cause.says.ends_with('.') && cause.says != format!("It waited for {}.", cause.name),

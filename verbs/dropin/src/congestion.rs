@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::errno::{INVALID, out, status};
 use crate::queue_pair::Qp;
 use std::ffi::{CStr, c_char, c_int};
-use verbs::CongestionRule;
+use verbs::congestion::CongestionRule;
 
 /// `struct ferroce_congestion`
 #[repr(C)]
@@ -34,7 +34,10 @@ pub unsafe extern "C" fn ferroce_set_congestion(qp: *mut ibv_qp, choice: *const 
             INVALID
         })?;
         let mut inner = whole.lock();
-        if matches!(inner.qp.query()?.state, verbs::State::ReadyToSend | verbs::State::SendQueueDrained) {
+        if matches!(
+            inner.qp.query()?.state,
+            verbs::state::State::ReadyToSend | verbs::state::State::SendQueueDrained
+        ) {
             tracing::warn!("ferroce_set_congestion: the queue pair is in RTS; call it before RTS");
             return Err(INVALID);
         }

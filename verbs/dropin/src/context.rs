@@ -12,7 +12,8 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
-use verbs::{Device, ManagementPort};
+use verbs::Device;
+use verbs::management::ManagementPort;
 
 /// What `abi_compat` holds where a `verbs_context` is around the `ibv_context`.
 const EXTENDED: usize = usize::MAX;

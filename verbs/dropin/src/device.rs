@@ -52,7 +52,7 @@ fn configured() -> &'static [Configured] {
         let named = configs.into_iter().filter(|config| config.port().is_some());
         let devices: Vec<_> = named.enumerate().map(|(at, config)| Configured::new(at, config)).collect();
         if devices.is_empty() {
-            tracing::warn!("no device: {}", verbs::ConfigError::NoPort);
+            tracing::warn!("no device: {}", verbs::errors::ConfigError::NoPort);
         }
         devices
     };

@@ -3,7 +3,8 @@
 use crate::cancel::Deferred;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use verbs::{ControlError, Error, PostError, ResolveError};
+use verbs::Error;
+use verbs::errors::{ControlError, PostError, ResolveError};
 
 /// An error number, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use verbs::{AsyncEvent, CqId, Device, Event, Events, FailureCause, Qpn, SrqId};
+use verbs::event::{AsyncEvent, CqId, Event, Events, FailureCause, SrqId};
+use verbs::{Device, Qpn};
 
 /// What an event may be about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -137,7 +138,7 @@ fn kind(event: &AsyncEvent) -> ibv_event_type {
             Event::SharedReceivesLow(_) => IBV_EVENT_SRQ_LIMIT_REACHED,
             Event::CqOverflowed(_) => IBV_EVENT_CQ_ERR,
             Event::QpFailed(failure) | Event::SendQueueFailed(failure) => match failure.cause {
-                FailureCause::Refused(verbs::NakCode::RemoteAccessError, _) => IBV_EVENT_QP_ACCESS_ERR,
+                FailureCause::Refused(verbs::event::NakCode::RemoteAccessError, _) => IBV_EVENT_QP_ACCESS_ERR,
                 FailureCause::Refused(..) => IBV_EVENT_QP_REQ_ERR,
                 FailureCause::Request(_) | FailureCause::Receive(_) | FailureCause::CompletionQueue => {
                     IBV_EVENT_QP_FATAL

@@ -5,7 +5,8 @@ use crate::errno::{out, status};
 use crate::queue_pair::Qp;
 use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
-use verbs::{Discard, FailureReason, QpFailure, Unreachable};
+use verbs::event::{FailureReason, QpFailure, Unreachable};
+use verbs::observe::Discard;
 
 /// `struct ferroce_cause`
 #[repr(C)]

@@ -6,7 +6,8 @@ use crate::errno::{Errno, INVALID, at, count, out};
 use crate::query::{gid_of, ip_of};
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
-use verbs::{Mad, Qpn, Sent};
+use verbs::Qpn;
+use verbs::management::{Mad, Sent};
 
 /// Opens queue pair 1 until the context is closed. A descriptor that is readable while datagrams wait, or -1.
 #[unsafe(no_mangle)]

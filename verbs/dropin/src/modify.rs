@@ -8,10 +8,10 @@ use crate::query::{ip_of, mtu_of};
 use crate::queue_pair::{Inner, Qp, state_code};
 use crate::transitions::{Rule, no_attributes};
 use std::ffi::{c_int, c_uint};
-use verbs::{
-    AckTimeout, Changes, Congestion, DEFAULT_CONGESTION, LossRecovery, Modify, Path, Psn, Qpn, RnrTimer,
-    RtrSettings, RtsSettings, Service, State, udp_source_port_of_flow,
-};
+use verbs::congestion::{Congestion, DEFAULT_CONGESTION};
+use verbs::state::{AckTimeout, Changes, LossRecovery, Modify, RnrTimer, RtrSettings, RtsSettings, State};
+use verbs::wire::{Path, udp_source_port_of_flow};
+use verbs::{Psn, Qpn, Service};
 
 /// # Safety
 /// The context is open.

@@ -6,9 +6,8 @@ use crate::errno::{Errno, INVALID, UNSUPPORTED, at, out, status};
 use crate::queue_pair::Qp;
 use crate::window;
 use std::ffi::{c_int, c_uint};
-use verbs::{
-    Data, Lkey, Qpn, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Service, Sge, SrqNumber,
-};
+use verbs::xrc::SrqNumber;
+use verbs::{Data, Lkey, Qpn, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Service, Sge};
 
 /// # Safety
 /// `list` has `count` elements.

@@ -7,7 +7,9 @@ use crate::post::{buffers, inline, sge};
 use crate::queue_pair::{Inner, Qp};
 use crate::window;
 use std::ffi::{c_int, c_uint, c_void};
-use verbs::{Data, Feth, Qpn, Remote, Rkey, SendOperation, SendRequest, Sge, SrqNumber};
+use verbs::wire::Feth;
+use verbs::xrc::SrqNumber;
+use verbs::{Data, Qpn, Remote, Rkey, SendOperation, SendRequest, Sge};
 
 /// The requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Default)]

@@ -16,7 +16,9 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use verbs::{Capabilities, Congestion, Qpn, QueuePair, Service, State};
+use verbs::congestion::Congestion;
+use verbs::state::State;
+use verbs::{Capabilities, Qpn, QueuePair, Service};
 
 /// A queue pair. `ibv_qp` is how `ibv_qp_ex` begins.
 #[repr(C)]

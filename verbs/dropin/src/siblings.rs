@@ -6,7 +6,7 @@ use crate::errno::{Errno, INVALID, at, count};
 use crate::query::ip_of;
 use datapath::siblings::{Claim, Farewell, Siblings};
 use std::ffi::c_int;
-use verbs::Mad;
+use verbs::management::Mad;
 
 /// The processes that share the interface of an open context, once it has queue pair 1.
 ///

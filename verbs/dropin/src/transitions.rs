@@ -3,7 +3,8 @@
 use crate::abi::*;
 use crate::errno::{Errno, INVALID};
 use std::ffi::c_uint;
-use verbs::{QueuePair, Service, State};
+use verbs::state::State;
+use verbs::{QueuePair, Service};
 
 /// Attributes of a transition.
 #[derive(Clone, Copy)]

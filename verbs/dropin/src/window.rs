@@ -7,7 +7,8 @@ use crate::live;
 use crate::queue_pair::Qp;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
-use verbs::{Access, Binding, Lkey, MemoryWindow, Rkey, SendRequest, WindowKind};
+use verbs::window::{Binding, MemoryWindow, WindowKind};
+use verbs::{Access, Lkey, Rkey, SendRequest};
 
 /// Rights that a binding may name. A window gives nothing to its owner, so `LOCAL_WRITE` changes nothing; programs name it beside the
 /// rights of peers, as they do for regions.

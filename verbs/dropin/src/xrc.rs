@@ -15,7 +15,7 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use verbs::XrcDomain;
+use verbs::xrc::XrcDomain;
 
 /// An XRC domain, as one call of `ibv_open_xrcd` gave it.
 #[repr(C)]

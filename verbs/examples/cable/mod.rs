@@ -1,7 +1,8 @@
 //! Two devices of one process, at the ends of a cable in memory, so that an example needs no second host, no port and no privilege.
 //! Between hosts, `Device::open(&DeviceConfig::from_env()?)` on each takes their place; nothing else changes.
 
-use ferroce_verbs::{ConnectOptions, Device, DeviceConfig, Error, Mac, OwnPort, Progress, QueuePair, pair};
+use ferroce_verbs::port::{Mac, OwnPort, pair};
+use ferroce_verbs::{ConnectOptions, Device, DeviceConfig, Error, Progress, QueuePair};
 
 /// The longest frame, in bytes: one with a payload of 4,096.
 const FRAME: usize = 4500;

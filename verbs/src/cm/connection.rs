@@ -6,11 +6,10 @@ use super::manager::User;
 use super::message::Side;
 use super::{Options, TCP_SERVICES};
 use crate::channel::event_fd;
+use crate::errors::{PostError, PostListError};
 use crate::queue_pair::random_psn;
-use crate::{
-    AckTimeout, ConnectOptions, Error, Mtu, PostError, PostListError, Psn, QpEndpoint, Qpn, QueuePair,
-    RecvRequest, SendRequest, Service,
-};
+use crate::state::AckTimeout;
+use crate::{ConnectOptions, Error, Mtu, Psn, QpEndpoint, Qpn, QueuePair, RecvRequest, SendRequest, Service};
 use datapath::event_fd::EventFd;
 use std::net::SocketAddr;
 use std::ops::Deref;

@@ -11,7 +11,7 @@ pub(crate) use state::{End, State};
 
 use super::message::{self, INTERVAL, Kind, Mad, Reason, Request, Side};
 use super::strangers::{FIRST_LOOK, Strangers};
-use crate::{Error, Sent};
+use crate::{Error, management::Sent};
 use datapath::event_fd::EventFd;
 use datapath::siblings::{Claim, Farewell, Siblings};
 use std::collections::hash_map::Entry;

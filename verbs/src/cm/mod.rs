@@ -6,12 +6,13 @@
 //! offer.
 //!
 //! A device with a listener or a connection has a thread that answers and repeats messages, `ferroce-cm`. It opens queue pair 1, so such
-//! a device has no other [`ManagementPort`](crate::ManagementPort). Calls that wait run an inline core meanwhile. In a process that is forked
-//! from the device's, all calls fail, and dropping a value does nothing.
+//! a device has no other [`ManagementPort`](crate::management::ManagementPort). Calls that wait run an inline core meanwhile. In a process that
+//! is forked from the device's, all calls fail, and dropping a value does nothing.
 //!
 //! ```
 //! use ferroce_verbs::cm::{self, Listener, Options};
-//! # use ferroce_verbs::{Device, DeviceConfig, Mac, OwnPort, Progress, pair};
+//! # use ferroce_verbs::port::{Mac, OwnPort, pair};
+//! # use ferroce_verbs::{Device, DeviceConfig, Progress};
 //! # type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 //! # fn main() -> Outcome<()> {
 //! # let (left, right) = pair(64, 4500);

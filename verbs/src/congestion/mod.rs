@@ -11,9 +11,15 @@ mod setting;
 mod text;
 mod units;
 
+pub use crate::config::{parse_ethertype, parse_option_type};
+pub use crate::connect::DEFAULT_CONGESTION;
 pub use choice::CongestionChoice;
 pub use feedback_key::{KeyError, feedback_key_from_env, feedback_key_from_file};
 pub use names::{CcName, TelemetryMode};
+pub use roce::qp::{
+    Congestion, CongestionAlgorithm, FeedbackKey, PathChoice, Reverse, Unknown, Upgrade, When,
+};
+pub use roce::wire::format::{Format, Numbers, NumbersError};
 pub use rules::{CongestionRule, Prefix};
 pub use setting::{ChoiceError, Setting};
 pub use text::parse_congestion;

@@ -44,7 +44,7 @@ pub fn parse_congestion(text: &str) -> Result<Congestion, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DEFAULT_CONGESTION;
+    use crate::congestion::DEFAULT_CONGESTION;
 
     #[test]
     fn a_line_says_what_a_rule_of_the_file_says() {

@@ -15,7 +15,10 @@ mod tapping;
 pub use capture::{Capture, Waited};
 pub use client::{AttachError, read, read_all};
 pub use datapath::capture::{Direction, Record};
+pub use datapath::engine::CoreCounters;
 pub use folder::{FolderError, folder};
+pub use roce::qp::{QpReport, Waiting, WaitingTimes};
+pub use roce::{Counters, Discard, SrqReport};
 pub use status::{
     DeviceStatus, FORMAT, HopStatus, PeerStatus, ProcessStatus, QueuePairStatus, Suspicion, named_counters,
 };

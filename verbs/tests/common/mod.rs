@@ -1,7 +1,11 @@
 //! Two devices at the ends of an in-process cable, and a connected queue pair on each.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use ferroce_verbs::*;
+use ferroce_verbs::port::{Mac, OwnPort, pair};
+use ferroce_verbs::{
+    Access, Capabilities, Completion, CompletionQueue, CompletionStatus, ConnectOptions, Device,
+    DeviceConfig, MemoryRegion, Progress, ProtectionDomain, QueuePair,
+};
 
 pub const FRAME: usize = 4500;
 

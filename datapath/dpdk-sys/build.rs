@@ -62,6 +62,11 @@ const VARIABLES: &[&str] =
 const OPAQUE: [&str; 4] =
     ["rte_arp_hdr", "rte_arp_ipv4", "rte_l2tpv2_combined_msg_hdr", "rte_gtp_psc_generic_hdr"];
 
+/// Returns the file that `src/lib.rs` includes.
+fn output() -> PathBuf {
+    PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("dpdk.rs")
+}
+
 fn fail(why: &str) -> ! {
     eprintln!("error: {why}");
     exit(1);
@@ -70,6 +75,14 @@ fn fail(why: &str) -> ! {
 fn main() {
     println!("cargo:rerun-if-changed=shim/shim.h");
     println!("cargo:rerun-if-changed=shim/shim.c");
+    println!("cargo:rerun-if-env-changed=DOCS_RS");
+    if std::env::var_os("DOCS_RS").is_some() {
+        // docs.rs has no DPDK. It links nothing, so the bindings of another machine do.
+        std::fs::copy("docs.rs/bindings", output())
+            .unwrap_or_else(|e| fail(&format!("docs.rs/bindings: {e}")));
+        println!("cargo:rustc-env=DPDK_DRIVER_DIR=/usr/lib/dpdk/pmds-{ABI}");
+        return;
+    }
     let dpdk = probe();
     let flags: Vec<String> = dpdk
         .include_paths
@@ -156,7 +169,7 @@ fn bind(flags: &[String]) {
              remedy: apt-get install libclang-dev clang; with several installed, set LIBCLANG_PATH to the newest"
         ))
     });
-    let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("dpdk.rs");
+    let out = output();
     if let Err(e) = bindings.write_to_file(&out) {
         fail(&format!("can't write {}: {e}", out.display()));
     }

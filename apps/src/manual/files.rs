@@ -190,7 +190,7 @@ pub fn header() -> Vec<u8> {
     roff.text(vec![roman(
         "Ferroce's libibverbs.so.1 contains two functions more than rdma-core's. The header describes them:",
     )]);
-    as_is(&mut roff, include_str!("../../../verbs/dropin/include/ferroce.h"));
+    as_is(&mut roff, include_str!("ferroce.h"));
     roff.control("SH", ["EXAMPLES"]);
     as_is(&mut roff, PROGRAM);
     roff.control("SH", ["SEE ALSO"]);

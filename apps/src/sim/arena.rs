@@ -8,24 +8,12 @@ use super::{arena_page, simulate};
 use crate::failure::Failure;
 use crate::output::{OutFile, unwritten};
 use cc::AlgorithmConfig;
-use fabric::sim::{Conventions, Hosts, Outcome, Row};
+use fabric::sim::{ARENA, Conventions, Hosts, Outcome, Row};
 use fabric::{Probability, Red};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-
-/// The scenarios, by their files' names in `fabric/scenarios`.
-const SCENARIOS: [(&str, &str); 8] = [
-    ("two-to-one", include_str!("../../../fabric/scenarios/two-to-one.toml")),
-    ("fairness", include_str!("../../../fabric/scenarios/fairness.toml")),
-    ("long-short", include_str!("../../../fabric/scenarios/long-short.toml")),
-    ("incast-16", include_str!("../../../fabric/scenarios/incast-16.toml")),
-    ("incast-256", include_str!("../../../fabric/scenarios/incast-256.toml")),
-    ("parking-lot", include_str!("../../../fabric/scenarios/parking-lot.toml")),
-    ("leaf-spine", include_str!("../../../fabric/scenarios/leaf-spine.toml")),
-    ("fat-tree", include_str!("../../../fabric/scenarios/fat-tree.toml")),
-];
 
 /// The algorithms, by their names in `congestion`.
 const ALGORITHMS: [&str; 7] = ["hpcc", "hpcc-fair", "hpcc-rx", "powertcp", "swift", "dctcp", "dcqcn"];
@@ -81,7 +69,7 @@ struct Job {
 
 fn jobs(seeds: std::ops::Range<u64>) -> Vec<Job> {
     let mut jobs = Vec::new();
-    for scenario in 0..SCENARIOS.len() {
+    for scenario in 0..ARENA.len() {
         for hosts in 0..HOSTS.len() {
             for algorithm in 0..ALGORITHMS.len() {
                 jobs.extend(seeds.clone().map(|seed| Job { scenario, hosts, algorithm, seed }));
@@ -105,7 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(format!("--sweep: {count} seeds; give the arena 1 to {SEEDS}")));
     }
     fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
-    let texts = SCENARIOS.map(|(_, text)| text).concat();
+    let texts = ARENA.map(|(_, text)| text).concat();
     let of = format!("{} {:016x} {seeds:?}", env!("CARGO_PKG_VERSION"), parts::digest(texts.as_bytes()));
     let jobs = jobs(seeds);
     let done = parts::run(jobs.len(), args.shard, |job| {
@@ -137,7 +125,7 @@ pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
 
 /// The scenario as a job runs it.
 fn read(job: &Job) -> Result<Scenario, Failure> {
-    let (name, text) = SCENARIOS[job.scenario];
+    let (name, text) = ARENA[job.scenario];
     let vary = [("cc".to_owned(), ALGORITHMS[job.algorithm].to_owned())];
     let mut scenario = scenario::read(name, text, None, job.seed, &vary)?;
     let setup = &mut scenario.setup;
@@ -155,7 +143,7 @@ fn read(job: &Job) -> Result<Scenario, Failure> {
 fn cell(job: &Job) -> Result<Cell, Failure> {
     let scenario = read(job)?;
     let mut cell = Cell {
-        scenario: SCENARIOS[job.scenario].0.into(),
+        scenario: ARENA[job.scenario].0.into(),
         hosts: HOSTS[job.hosts].0.into(),
         algorithm: ALGORITHMS[job.algorithm].into(),
         seed: job.seed,

@@ -4,7 +4,7 @@ mod capture;
 
 use crate::failure::Failure;
 use crate::output::note as progress;
-use fabric::soak::{self, Broken, Reached};
+use fabric::soak::{self, Broken, Reached, SEEDS};
 use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -15,8 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// Seeds that once broke a rule.
-const KNOWN: &str = include_str!("../../../fabric/soak/seeds.txt");
 /// With fewer seeds, a rare path that was not reached is bad luck.
 const ENOUGH: u64 = 5_000;
 /// The number of broken seeds after which a soak stops.
@@ -127,7 +125,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 fn known() -> Vec<u64> {
     let first = |line: &str| line.split_whitespace().next().and_then(|word| word.parse().ok());
-    KNOWN.lines().filter_map(first).collect()
+    SEEDS.lines().filter_map(first).collect()
 }
 
 impl Soak {

@@ -33,6 +33,18 @@ pub use steady::{Steady, window};
 pub use topology::Topology;
 pub use traffic::{Incast, SizeDistribution, poisson};
 
+/// The scenarios in which `ferroce sim --arena` compares algorithms: names, and contents of the files in `scenarios/`.
+pub const ARENA: [(&str, &str); 8] = [
+    ("two-to-one", include_str!("../../scenarios/two-to-one.toml")),
+    ("fairness", include_str!("../../scenarios/fairness.toml")),
+    ("long-short", include_str!("../../scenarios/long-short.toml")),
+    ("incast-16", include_str!("../../scenarios/incast-16.toml")),
+    ("incast-256", include_str!("../../scenarios/incast-256.toml")),
+    ("parking-lot", include_str!("../../scenarios/parking-lot.toml")),
+    ("leaf-spine", include_str!("../../scenarios/leaf-spine.toml")),
+    ("fat-tree", include_str!("../../scenarios/fat-tree.toml")),
+];
+
 /// Runs a setup until its last flow has ended, or to its limit. `watch` is told now and then: flows done, events so far,
 /// and the virtual time in ns.
 ///

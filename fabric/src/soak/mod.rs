@@ -24,6 +24,9 @@ pub use reached::Reached;
 use plan::Plan;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// The seeds that once broke a rule: one per line, followed by what it found; lines that begin with # are comments.
+pub const SEEDS: &str = include_str!("../../soak/seeds.txt");
+
 /// A frame as it left its host, and what the network did to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {

@@ -1,0 +1,1 @@
+../../../verbs/dropin/include/ferroce.h

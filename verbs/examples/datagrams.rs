@@ -6,8 +6,9 @@
 
 mod cable;
 
+use ferroce_verbs::service::Request;
 use ferroce_verbs::wire::DEFAULT_QUEUE_KEY;
-use ferroce_verbs::{Access, AddressOptions, MemoryRegion, RecvRequest, SendRequest, Service};
+use ferroce_verbs::{Access, AddressOptions, MemoryRegion, RecvRequest};
 use std::error::Error;
 
 /// What stands before the data of each received datagram, in bytes.
@@ -19,20 +20,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let domain = there.allocate_pd()?;
     let mut received = there.create_cq(16)?;
     let inbox = MemoryRegion::alloc(&domain, 4096, Access::LOCAL_WRITE)?;
-    let mut receiver = domain.queue_pair(&received, &received).service(Service::Ud).build()?;
+    let mut receiver = domain.queue_pair(&received, &received).datagrams().build()?;
     receiver.post_recv(RecvRequest::new(1, inbox.sge(0, 4096)?))?;
     receiver.open(None)?;
 
     let domain = here.allocate_pd()?;
     let mut sent = here.create_cq(16)?;
     let letter = MemoryRegion::alloc(&domain, 4096, Access::LOCAL_READ)?;
-    let mut sender = domain.queue_pair(&sent, &sent).service(Service::Ud).build()?;
+    let mut sender = domain.queue_pair(&sent, &sent).datagrams().build()?;
     sender.open(None)?;
     let address = domain.address(receiver.endpoint().ip, &AddressOptions::default())?;
 
     letter.write(0, QUESTION)?;
     let to = address.to(receiver.qpn(), DEFAULT_QUEUE_KEY);
-    sender.post_send(SendRequest::send_to(2, letter.sge(0, QUESTION.len() as u32)?, to))?;
+    sender.post_send(Request::send_to(2, letter.sge(0, QUESTION.len() as u32)?, to))?;
     sent.wait()?.ok()?;
     let completion = received.wait()?.ok()?;
     let mut text = [0; QUESTION.len()];

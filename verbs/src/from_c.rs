@@ -13,6 +13,7 @@
 //! | `ibv_req_notify_cq` | [`CompletionQueue::arm`](crate::CompletionQueue::arm) |
 //! | `ibv_get_cq_event` | [`CompletionChannel::wait`](crate::CompletionChannel::wait) |
 //! | `ibv_create_qp` | [`ProtectionDomain::queue_pair`](crate::ProtectionDomain::queue_pair) |
+//! | `IBV_QPT_RC`, `IBV_QPT_UC`, `IBV_QPT_UD` | [`Rc`](crate::service::Rc), [`Uc`](crate::service::Uc), [`Ud`](crate::service::Ud) |
 //! | `ibv_modify_qp` to RTS | [`QueuePair::connect`](crate::QueuePair::connect); of datagrams [`QueuePair::open`](crate::QueuePair::open) |
 //! | `ibv_modify_qp` step by step | [`QueuePair::modify`](crate::QueuePair::modify) |
 //! | `ibv_query_qp` | [`QueuePair::query`](crate::QueuePair::query) |

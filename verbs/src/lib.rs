@@ -80,6 +80,7 @@ mod multicast;
 pub mod observe;
 mod queue_pair;
 mod remote_buffer;
+pub mod service;
 mod settings;
 mod srq;
 pub mod window;

@@ -45,7 +45,7 @@ impl Inner {
     }
 }
 
-impl QueuePair {
+impl<S> QueuePair<S> {
     /// Moves the queue pair to another state.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use crate::completion::CqHandle;
 use crate::congestion::DEFAULT_CONGESTION;
 use crate::device::{Inner, random};
 use crate::errors::PostListError;
+use crate::service::{Any, Connected, Datagrams, Rc, Transport, Uc, Ud};
 use crate::srq::SrqHandle;
 use crate::state::QpSettings;
 use crate::xrc::XrcdHandle;
@@ -11,21 +12,20 @@ use crate::{
     Access, CompletionQueue, ConnectOptions, Error, ProtectionDomain, QpEndpoint, SharedReceiveQueue,
 };
 use datapath::engine::QpRings;
-use roce::qp::{
-    Capabilities, Congestion, Modify, PostError, QpInit, QpReport, RecvRequest, SendRequest, State,
-};
+use roce::qp::{Capabilities, Congestion, Modify, PostError, QpInit, QpReport, RecvRequest, State};
 use roce::wire::Service;
 use roce::{PdId, Psn, QpFailure, Qpn};
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The default Q_Key of datagram queue pairs.
 pub const DEFAULT_QUEUE_KEY: u32 = 0x1111_1111;
 
-/// A builder for queue pairs.
+/// A builder for queue pairs of service `S`.
 #[derive(Debug)]
 #[must_use = "nothing is created before build()"]
-pub struct QueuePairBuilder {
+pub struct QueuePairBuilder<S = Rc> {
     device: Arc<Inner>,
     pd: PdId,
     send_cq: Arc<CqHandle>,
@@ -39,9 +39,10 @@ pub struct QueuePairBuilder {
     selective_repeat: bool,
     service: Service,
     queue_key: u32,
+    kind: PhantomData<S>,
 }
 
-impl QueuePairBuilder {
+impl QueuePairBuilder<Rc> {
     pub(crate) fn new(pd: &ProtectionDomain, send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> Self {
         Self {
             device: pd.device.clone(),
@@ -57,6 +58,28 @@ impl QueuePairBuilder {
             selective_repeat: true,
             service: Service::Rc,
             queue_key: DEFAULT_QUEUE_KEY,
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<S> QueuePairBuilder<S> {
+    fn of<T>(self, service: Service) -> QueuePairBuilder<T> {
+        QueuePairBuilder {
+            device: self.device,
+            pd: self.pd,
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            capabilities: self.capabilities,
+            access: self.access,
+            signal_all: self.signal_all,
+            srq: self.srq,
+            gid_index: self.gid_index,
+            partition_key: self.partition_key,
+            selective_repeat: self.selective_repeat,
+            service,
+            queue_key: self.queue_key,
+            kind: PhantomData,
         }
     }
 
@@ -71,9 +94,19 @@ impl QueuePairBuilder {
         Self { recv_cq: queue.handle().clone(), ..self }
     }
 
-    /// Sets the transport service. The default is a reliable connection.
-    pub fn service(self, service: Service) -> Self {
-        Self { service, ..self }
+    /// Sets the transport service at run time. The default is a reliable connection.
+    pub fn service(self, service: Service) -> QueuePairBuilder<Any> {
+        self.of(service)
+    }
+
+    /// Sets the service to the unreliable connection.
+    pub fn unreliable(self) -> QueuePairBuilder<Uc> {
+        self.of(Service::Uc)
+    }
+
+    /// Sets the service to unreliable datagrams.
+    pub fn datagrams(self) -> QueuePairBuilder<Ud> {
+        self.of(Service::Ud)
     }
 
     /// Sets the Q_Key that datagrams to this queue pair must carry. The default is 0x11111111, as in perftest and the
@@ -119,7 +152,7 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     /// Returns an error if a limit is exceeded, the device has no such GID, or the core has stopped.
-    pub fn build(self) -> Result<QueuePair, Error> {
+    pub fn build(self) -> Result<QueuePair<S>, Error> {
         let (access, queue_key, partition_key) = (self.access, self.queue_key, self.partition_key);
         let init = match self.service {
             Service::Rc | Service::Uc | Service::Xrc => Modify::Init { access, partition_key },
@@ -134,7 +167,7 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     /// As [`build`](Self::build).
-    pub fn build_reset(self) -> Result<QueuePair, Error> {
+    pub fn build_reset(self) -> Result<QueuePair<S>, Error> {
         self.check()?;
         let gid = self.device.gid(self.gid_index)?;
         let psn = random_psn()?;
@@ -190,8 +223,10 @@ pub(crate) fn random_psn() -> Result<Psn, Error> {
 }
 
 /// One end of a connection, or a port for datagrams. Only one thread may use it at a time.
+///
+/// `S` is its [service](crate::service), by default the reliable connection. It decides which requests `post_send` accepts.
 #[derive(Debug)]
-pub struct QueuePair {
+pub struct QueuePair<S = Rc> {
     pub(crate) rings: QpRings,
     gid: IpAddr,
     pub(crate) service: Service,
@@ -205,6 +240,7 @@ pub struct QueuePair {
     owned: Owned,
     /// The groups that it is attached to, each with the interface's membership.
     pub(crate) groups: Vec<(IpAddr, Option<datapath::fork::Own>)>,
+    kind: PhantomData<S>,
 }
 
 /// Objects that must live as long as the queue pair.
@@ -221,7 +257,7 @@ pub(crate) enum Owned {
     },
 }
 
-impl QueuePair {
+impl<S> QueuePair<S> {
     pub(crate) fn new(
         device: Arc<Inner>,
         rings: QpRings,
@@ -241,6 +277,7 @@ impl QueuePair {
             device,
             owned,
             groups: Vec::new(),
+            kind: PhantomData,
         }
     }
 
@@ -269,69 +306,16 @@ impl QueuePair {
         }
     }
 
-    /// Resolves the peer's Ethernet address and moves to RTS. Waits up to 3 s for the neighbour's answer. Requests
-    /// are answered even before the peer's own `connect` returns.
-    ///
-    /// # Errors
-    /// Returns an error if the peer cannot be reached, an option is out of range, or the queue pair is already connected.
-    pub fn connect(&mut self, remote: &QpEndpoint, options: &ConnectOptions) -> Result<(), Error> {
-        self.connect_as(&self.endpoint(), remote, options)
-    }
-
-    /// As [`connect`](Self::connect), with an address, a first PSN and limits that were agreed upon with the peer.
-    pub(crate) fn connect_as(
-        &mut self,
-        ours: &QpEndpoint,
-        remote: &QpEndpoint,
-        options: &ConnectOptions,
-    ) -> Result<(), Error> {
-        self.check_new()?;
-        let mut plan = options.plan(&self.device.info, ours, remote)?;
-        plan.receive.path.destination_mac = self.device.engine.resolve(remote.ip)?;
-        if options.congestion.is_none() {
-            plan.send.congestion = self.ruled_congestion(plan.receive.path);
-        }
-        self.transition(Modify::ReadyToReceive(plan.receive))?;
-        self.transition(Modify::ReadyToSend(plan.send))
-    }
-
     /// Refuses a queue pair that is not in Init.
     pub(crate) fn check_new(&self) -> Result<(), Error> {
         let (qpn, state) = (self.qpn(), self.state);
         if state == State::Init { Ok(()) } else { Err(Error::NotInInit { qpn, state }) }
     }
 
-    /// Moves a datagram queue pair to RTS, for messages of up to the port's path MTU. `congestion` paces all that it sends. The default is
-    /// the device's first matching rule that names no peer.
-    ///
-    /// # Errors
-    /// Returns an error if the queue pair is not for datagrams, or is already open.
-    pub fn open(&mut self, congestion: Option<Congestion>) -> Result<(), Error> {
-        let congestion = congestion.unwrap_or(DEFAULT_CONGESTION);
-        self.modify(Modify::ReadyToReceiveDatagrams { mtu: self.device.info.mtu })?;
-        self.modify(Modify::ReadyToSendDatagrams { send_psn: self.psn, congestion })
-    }
-
     /// Returns the transport service.
     #[must_use]
     pub fn service(&self) -> Service {
         self.service
-    }
-
-    /// Posts one send request.
-    ///
-    /// # Errors
-    /// Returns an error if the queue is full, the request exceeds a limit, or the queue pair is not connected. The request is then not
-    /// posted.
-    pub fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
-        let result = match self.refusal() {
-            None => self.rings.push_send(request),
-            Some(error) => Err(error),
-        };
-        // After a refusal too: a full queue's poster waits for the core to say what is done.
-        self.ring_doorbell();
-        self.device.engine.attend();
-        result
     }
 
     #[inline]
@@ -351,24 +335,6 @@ impl QueuePair {
                 Some(PostError::State { qpn: self.qpn(), state })
             }
         }
-    }
-
-    /// Posts requests in order until the first error, and rings the doorbell once. Returns the number of posted
-    /// requests.
-    ///
-    /// # Errors
-    /// Returns which request was refused, and why. All requests before it are posted.
-    pub fn post_send_list(
-        &mut self,
-        requests: impl IntoIterator<Item = SendRequest>,
-    ) -> Result<usize, PostListError> {
-        let (mut posted, mut requests) = (0, requests.into_iter());
-        if let Some(error) = self.refusal() {
-            return requests.next().map_or(Ok(posted), |_| Err(PostListError { posted, error }));
-        }
-        let result = requests.try_for_each(|request| self.rings.push_send(request).inspect(|()| posted += 1));
-        self.ring_doorbell();
-        result.map(|()| posted).map_err(|error| PostListError { posted, error })
     }
 
     /// Posts one receive request.
@@ -438,7 +404,85 @@ impl QueuePair {
     }
 }
 
-impl Drop for QueuePair {
+impl<S: Connected> QueuePair<S> {
+    /// Resolves the peer's Ethernet address and moves to RTS. Waits up to 3 s for the neighbour's answer. Requests
+    /// are answered even before the peer's own `connect` returns.
+    ///
+    /// # Errors
+    /// Returns an error if the peer cannot be reached, an option is out of range, or the queue pair is already connected.
+    pub fn connect(&mut self, remote: &QpEndpoint, options: &ConnectOptions) -> Result<(), Error> {
+        self.connect_as(&self.endpoint(), remote, options)
+    }
+
+    /// As [`connect`](Self::connect), with an address, a first PSN and limits that were agreed upon with the peer.
+    pub(crate) fn connect_as(
+        &mut self,
+        ours: &QpEndpoint,
+        remote: &QpEndpoint,
+        options: &ConnectOptions,
+    ) -> Result<(), Error> {
+        self.check_new()?;
+        let mut plan = options.plan(&self.device.info, ours, remote)?;
+        plan.receive.path.destination_mac = self.device.engine.resolve(remote.ip)?;
+        if options.congestion.is_none() {
+            plan.send.congestion = self.ruled_congestion(plan.receive.path);
+        }
+        self.transition(Modify::ReadyToReceive(plan.receive))?;
+        self.transition(Modify::ReadyToSend(plan.send))
+    }
+}
+
+impl<S: Datagrams> QueuePair<S> {
+    /// Moves a datagram queue pair to RTS, for messages of up to the port's path MTU. `congestion` paces all that it sends. The default is
+    /// the device's first matching rule that names no peer.
+    ///
+    /// # Errors
+    /// Returns an error if the queue pair is not for datagrams, or is already open.
+    pub fn open(&mut self, congestion: Option<Congestion>) -> Result<(), Error> {
+        let congestion = congestion.unwrap_or(DEFAULT_CONGESTION);
+        self.modify(Modify::ReadyToReceiveDatagrams { mtu: self.device.info.mtu })?;
+        self.modify(Modify::ReadyToSendDatagrams { send_psn: self.psn, congestion })
+    }
+}
+
+impl<S: Transport> QueuePair<S> {
+    /// Posts one send request.
+    ///
+    /// # Errors
+    /// Returns an error if the queue is full, the request exceeds a limit, or the queue pair is not connected. The request is then not
+    /// posted.
+    pub fn post_send(&mut self, request: S::Request) -> Result<(), PostError> {
+        let result = match self.refusal() {
+            None => self.rings.push_send(request.into()),
+            Some(error) => Err(error),
+        };
+        // After a refusal too: a full queue's poster waits for the core to say what is done.
+        self.ring_doorbell();
+        self.device.engine.attend();
+        result
+    }
+
+    /// Posts requests in order until the first error, and rings the doorbell once. Returns the number of posted
+    /// requests.
+    ///
+    /// # Errors
+    /// Returns which request was refused, and why. All requests before it are posted.
+    pub fn post_send_list(
+        &mut self,
+        requests: impl IntoIterator<Item = S::Request>,
+    ) -> Result<usize, PostListError> {
+        let (mut posted, mut requests) = (0, requests.into_iter());
+        if let Some(error) = self.refusal() {
+            return requests.next().map_or(Ok(posted), |_| Err(PostListError { posted, error }));
+        }
+        let result =
+            requests.try_for_each(|request| self.rings.push_send(request.into()).inspect(|()| posted += 1));
+        self.ring_doorbell();
+        result.map(|()| posted).map_err(|error| PostListError { posted, error })
+    }
+}
+
+impl<S> Drop for QueuePair<S> {
     fn drop(&mut self) {
         let qpn = self.qpn();
         // A stopped core has no queue pairs left.

@@ -77,7 +77,7 @@ impl QpSettings {
     }
 }
 
-impl QueuePair {
+impl<S> QueuePair<S> {
     /// Returns the settings that it was last given.
     #[must_use]
     pub fn settings(&self) -> &QpSettings {

@@ -6,6 +6,7 @@
 use crate::completion::CqHandle;
 use crate::device::{Device, Inner};
 use crate::queue_pair::{Owned, random_psn};
+use crate::service::Any;
 use crate::{Access, CompletionQueue, Error, ProtectionDomain, QueuePair, SharedReceiveQueue};
 use roce::qp::{Modify, QpInit};
 use roce::{SrqInit, XrcReceives, XrcdId};
@@ -123,7 +124,7 @@ impl TargetBuilder {
     ///
     /// # Errors
     /// Returns an error if the device has no such GID, there are too many queue pairs, or the core has stopped.
-    pub fn build(self) -> Result<QueuePair, Error> {
+    pub fn build(self) -> Result<QueuePair<Any>, Error> {
         let (access, partition_key) = (self.access, self.partition_key);
         let mut qp = self.build_reset()?;
         qp.modify(Modify::Init { access, partition_key })?;
@@ -134,7 +135,7 @@ impl TargetBuilder {
     ///
     /// # Errors
     /// As [`build`](Self::build).
-    pub fn build_reset(self) -> Result<QueuePair, Error> {
+    pub fn build_reset(self) -> Result<QueuePair<Any>, Error> {
         let (device, id) = (self.domain.device.clone(), self.domain.id);
         let (gid, psn) = (device.gid(self.gid_index)?, random_psn()?);
         let rings = device.engine.call(move |station, now| station.create_xrc_target(now, id))??;

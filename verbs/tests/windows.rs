@@ -4,12 +4,13 @@ mod common;
 
 use common::*;
 use ferroce_verbs::errors::PostError;
+use ferroce_verbs::service::Request;
 use ferroce_verbs::state::State;
 use ferroce_verbs::window::{Binding, MemoryWindow, WindowKind};
 use ferroce_verbs::wire::Feth;
 use ferroce_verbs::{
     Access, CompletionOpcode, CompletionStatus, ConnectOptions, Data, Device, MemoryRegion, Progress,
-    RecvRequest, SendRequest, Service,
+    RecvRequest, SendRequest,
 };
 
 #[test]
@@ -61,7 +62,7 @@ fn unreliable_connections_serve_windows_too() {
     let make = |device: &Device| {
         let pd = device.allocate_pd().unwrap();
         let cq = device.create_cq(16).unwrap();
-        let qp = pd.queue_pair(&cq, &cq).service(Service::Uc).build().unwrap();
+        let qp = pd.queue_pair(&cq, &cq).unreliable().build().unwrap();
         (pd, cq, qp)
     };
     let (pd, mut send_cq, mut a) = make(&left);
@@ -74,16 +75,16 @@ fn unreliable_connections_serve_windows_too() {
     data.write(0, b"by a window").unwrap();
     let mut window = there.memory_window(WindowKind::One).unwrap();
     let binding = window.binding(&memory, 100, 11, Access::REMOTE_WRITE).unwrap();
-    b.post_send(SendRequest::bind(1, binding)).unwrap();
+    b.post_send(Request::bind(1, binding)).unwrap();
     assert_eq!(success(&mut recv_cq, &left).opcode, CompletionOpcode::Bind);
     let remote = MemoryWindow::remote(&binding).at(0);
-    a.post_send(SendRequest::write(2, data.sge(0, 11).unwrap(), remote)).unwrap();
+    a.post_send(Request::write(2, data.sge(0, 11).unwrap(), remote)).unwrap();
     success(&mut send_cq, &right);
     while right.progress() {}
     assert_eq!(contents(&memory, 100, 11), b"by a window");
     // A bind that fails stops the sending, not the receiving.
     let bad = Binding { lkey: data.lkey(), ..window.binding(&memory, 0, 8, Access::ALL).unwrap() };
-    b.post_send(SendRequest::bind(3, bad)).unwrap();
+    b.post_send(Request::bind(3, bad)).unwrap();
     assert_eq!(next(&mut recv_cq, &left).status, CompletionStatus::Bind);
     assert_eq!(b.query().unwrap().state, State::SendQueueError);
 }

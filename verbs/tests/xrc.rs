@@ -4,6 +4,7 @@ mod common;
 
 use common::{contents, devices, pattern, success};
 use ferroce_verbs::errors::{ControlError, PostError};
+use ferroce_verbs::service::Any;
 use ferroce_verbs::state::State;
 use ferroce_verbs::xrc::XrcDomain;
 use ferroce_verbs::{
@@ -26,13 +27,13 @@ fn inbox(device: &Device, domain: &XrcDomain) -> Inbox {
 }
 
 struct Sender {
-    qp: QueuePair,
+    qp: QueuePair<Any>,
     cq: CompletionQueue,
     region: MemoryRegion,
 }
 
 /// An initiator on one device, connected to a target on the other.
-fn connected(here: &Device, domain: &XrcDomain) -> (Sender, QueuePair) {
+fn connected(here: &Device, domain: &XrcDomain) -> (Sender, QueuePair<Any>) {
     let (pd, cq) = (here.allocate_pd().unwrap(), here.create_cq(64).unwrap());
     let region = MemoryRegion::alloc(&pd, 1 << 16, Access::ALL).unwrap();
     let mut qp = pd.queue_pair(&cq, &cq).service(Service::Xrc).build().unwrap();

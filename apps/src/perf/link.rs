@@ -7,6 +7,7 @@ use super::stats::Bandwidth;
 use crate::failure::Failure;
 use std::time::Instant;
 use verbs::congestion::Congestion;
+use verbs::service::Any;
 use verbs::state::AckTimeout;
 use verbs::wire::DEFAULT_QUEUE_KEY;
 use verbs::{
@@ -24,7 +25,7 @@ pub const BATCH: usize = 32;
 #[derive(Debug)]
 pub struct Link {
     /// Queue pairs first: they go before what they use.
-    pub qps: Vec<QueuePair>,
+    pub qps: Vec<QueuePair<Any>>,
     pub send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
     pub memory: MemoryRegion,
@@ -340,7 +341,7 @@ impl Link {
 }
 
 /// To be overwritten by a poll.
-pub fn blank(qp: &QueuePair) -> Completion {
+pub fn blank(qp: &QueuePair<Any>) -> Completion {
     Completion::new(0, CompletionStatus::Success, CompletionOpcode::Send, qp.qpn())
 }
 

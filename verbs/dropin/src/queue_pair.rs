@@ -17,6 +17,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbs::congestion::Congestion;
+use verbs::service::Any;
 use verbs::state::State;
 use verbs::{Capabilities, Qpn, QueuePair, Service};
 
@@ -36,7 +37,7 @@ pub(crate) struct Qp {
 
 /// What one thread at a time uses.
 pub(crate) struct Inner {
-    pub(crate) qp: QueuePair,
+    pub(crate) qp: QueuePair<Any>,
     /// What was set so far, for `ibv_query_qp`.
     pub(crate) attributes: ibv_qp_attr,
     init: ibv_qp_init_attr,
@@ -171,7 +172,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, extended: bool) -
 }
 
 impl Inner {
-    pub(crate) fn new(qp: QueuePair, init: &ibv_qp_init_attr) -> Arc<Lock<Self>> {
+    pub(crate) fn new(qp: QueuePair<Any>, init: &ibv_qp_init_attr) -> Arc<Lock<Self>> {
         let attributes = ibv_qp_attr { cap: init.cap, ..Default::default() };
         let inner = Self { qp, attributes, init: *init, congestion: None, draft: Draft::default() };
         Arc::new(Lock::new(Rank::QueuePair, inner))

@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::errno::{Errno, INVALID};
 use std::ffi::c_uint;
+use verbs::service::Any;
 use verbs::state::State;
 use verbs::{QueuePair, Service};
 
@@ -108,7 +109,7 @@ const TABLE: &[Row] = &[
 
 /// What an XRC queue pair has no use for, as the kernel has it: an initiator is never asked, a target never asks. Programs name it
 /// nevertheless.
-pub(crate) fn no_attributes(qp: &QueuePair) -> c_uint {
+pub(crate) fn no_attributes(qp: &QueuePair<Any>) -> c_uint {
     match qp.service() {
         Service::Xrc if qp.is_target() => ASKING,
         Service::Xrc => READS_HERE,
@@ -118,7 +119,7 @@ pub(crate) fn no_attributes(qp: &QueuePair) -> c_uint {
 
 impl Rule {
     /// The rule of a transition; to RESET and ERR a queue pair goes from anywhere, without attributes.
-    pub(crate) fn of(qp: &QueuePair, from: State, to: ibv_qp_state) -> Result<Self, Errno> {
+    pub(crate) fn of(qp: &QueuePair<Any>, from: State, to: ibv_qp_state) -> Result<Self, Errno> {
         if matches!(to, IBV_QPS_RESET | IBV_QPS_ERR) {
             return Ok(Self { required: 0, optional: 0 });
         }

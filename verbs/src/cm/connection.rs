@@ -9,7 +9,7 @@ use crate::channel::event_fd;
 use crate::errors::{PostError, PostListError};
 use crate::queue_pair::random_psn;
 use crate::state::AckTimeout;
-use crate::{ConnectOptions, Error, Mtu, Psn, QpEndpoint, Qpn, QueuePair, RecvRequest, SendRequest, Service};
+use crate::{ConnectOptions, Error, Mtu, Psn, QpEndpoint, Qpn, QueuePair, RecvRequest, SendRequest};
 use datapath::event_fd::EventFd;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -88,7 +88,7 @@ pub(super) fn establish(qp: &mut QueuePair, agreed: &Agreed, options: &ConnectOp
 ///
 /// # Errors
 /// Returns [`Error::Rejected`] if the peer refuses or no program listens there, [`Error::NoAnswer`] if nothing comes back in time, and
-/// another error if the peer's host is not found, the queue pair is not a new one of service RC, or a setting does not fit. The queue pair
+/// another error if the peer's host is not found, the queue pair is not a new one, or a setting does not fit. The queue pair
 /// is destroyed, and the peer is told.
 pub fn connect(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
     let connecting = begin(qp, to, options)?;
@@ -130,10 +130,6 @@ pub(super) fn begin(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<
 
 /// Refuses what could not be connected, before the peer is asked or answered.
 fn check(qp: &QueuePair, wanted: &ConnectOptions) -> Result<(), Error> {
-    if qp.service() != Service::Rc {
-        let other = format!("{:?}", qp.service());
-        return Err(Error::value("the queue pair's service", other, "Rc".into()));
-    }
     qp.check_new()?;
     wanted.check(&qp.device.info)
 }

@@ -35,7 +35,7 @@ fn write_to_itself(device: &Device, choice: &str) -> Result<(QpReport, f64), Box
     let buffer = MemoryRegion::alloc(&domain, 2 * BYTES as usize, Access::ALL)?;
     let mut completions = device.create_cq(16)?;
     let mut qp = domain.queue_pair(&completions, &completions).build()?;
-    let options = ConnectOptions { congestion: Some(parse_congestion(choice)?), ..ConnectOptions::default() };
+    let options = ConnectOptions::new().congestion(parse_congestion(choice)?);
     qp.connect(&qp.endpoint(), &options)?;
     let start = std::time::Instant::now();
     for id in 0..8 {

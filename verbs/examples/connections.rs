@@ -37,7 +37,7 @@ fn serve(device: &Device, clients: usize, listener: &Listener) -> Outcome<()> {
     for _ in 0..clients {
         let request = listener.accept()?;
         let (qp, mut side) = side(device)?;
-        let options = Options { private_data: b"welcome".to_vec(), ..Options::default() };
+        let options = Options::new().private_data(b"welcome");
         let mut connection = request.accept(qp, &options)?;
         let received = side.cq.wait()?.ok()?;
         connection.post_send(SendRequest::send(1, side.buffer.sge(0, received.length)?))?;

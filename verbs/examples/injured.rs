@@ -129,18 +129,12 @@ fn options(cause: &str) -> ConnectOptions {
         "window" => CongestionAlgorithm::Fixed { window: 1024, rate: None },
         _ => CongestionAlgorithm::Fixed { window: 1 << 20, rate: None },
     };
-    ConnectOptions {
-        congestion: Some(Congestion::new(congestion)),
-        max_rd_atomic: if cause == "read-limit" { 1 } else { 16 },
+    ConnectOptions::new()
+        .congestion(Congestion::new(congestion))
+        .max_rd_atomic(if cause == "read-limit" { 1 } else { 16 })
         // 0.27 s: silence begins soon, and lasts.
-        ack_timeout: AckTimeout::new(if ["silence", "black-hole", "path-mtu"].contains(&cause) {
-            16
-        } else {
-            12
-        }),
-        retry_count: if cause == "failed" { 1 } else { 7 },
-        ..ConnectOptions::default()
-    }
+        .ack_timeout(AckTimeout::new(if ["silence", "black-hole", "path-mtu"].contains(&cause) { 16 } else { 12 }))
+        .retry_count(if cause == "failed" { 1 } else { 7 })
 }
 
 /// One thread runs both cores: the machine's load changes little.

@@ -18,8 +18,10 @@ pub struct AddressHandle {
     path: Path,
 }
 
-/// How packets travel to an address.
+/// The settings of an address handle, as in `AddressOptions::new().hop_limit(1)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "it changes nothing before it is passed to address()"]
+#[non_exhaustive]
 pub struct AddressOptions {
     /// The GID index of the source address. With `None`, the address that [reaches](crate::DeviceInfo::gid_towards) the destination.
     pub gid_index: Option<usize>,
@@ -34,6 +36,33 @@ pub struct AddressOptions {
 impl Default for AddressOptions {
     fn default() -> Self {
         Self { gid_index: None, traffic_class: 0, hop_limit: 64, flow_label: 0 }
+    }
+}
+
+impl AddressOptions {
+    /// Returns the defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets [the GID index](Self::gid_index).
+    pub fn gid_index(self, gid_index: impl Into<Option<usize>>) -> Self {
+        Self { gid_index: gid_index.into(), ..self }
+    }
+
+    /// Sets [the traffic class](Self::traffic_class).
+    pub fn traffic_class(self, traffic_class: u8) -> Self {
+        Self { traffic_class, ..self }
+    }
+
+    /// Sets [the hop limit](Self::hop_limit).
+    pub fn hop_limit(self, hop_limit: u8) -> Self {
+        Self { hop_limit, ..self }
+    }
+
+    /// Sets [the flow label](Self::flow_label).
+    pub fn flow_label(self, flow_label: u32) -> Self {
+        Self { flow_label, ..self }
     }
 }
 

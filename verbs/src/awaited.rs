@@ -17,10 +17,10 @@ pub(crate) struct Watched(AsyncFd<EventFd>);
 impl Watched {
     /// Watches a descriptor of its own for `bell`, because an epoll takes each descriptor once and other tasks may wait for the same bell.
     pub(crate) fn new(bell: &EventFd) -> Result<Self, Error> {
-        let own = bell.try_clone().map_err(|error| Error::Descriptor(error.to_string()))?;
+        let own = bell.try_clone().map_err(Error::Descriptor)?;
         // SAFETY: `own` owns an open descriptor, always the same, and the result owns `own` until it is dropped.
         let watched = unsafe { AsyncFd::register_with_interest(own, Interest::READABLE) };
-        watched.map(Self).map_err(|error| Error::Descriptor(error.to_string()))
+        watched.map(Self).map_err(|error| Error::Descriptor(error.into()))
     }
 
     /// Waits until the bell has rung since the last call returned. Takes nothing from its count.

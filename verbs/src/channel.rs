@@ -19,7 +19,7 @@ pub struct CompletionChannel {
 
 /// Returns a kernel counter with these flags of eventfd(2).
 pub(crate) fn event_fd(flags: c_int) -> Result<Arc<EventFd>, Error> {
-    EventFd::new(flags).map(Arc::new).map_err(|error| Error::Descriptor(error.to_string()))
+    EventFd::new(flags).map(Arc::new).map_err(Error::Descriptor)
 }
 
 impl Device {

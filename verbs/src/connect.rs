@@ -36,8 +36,10 @@ pub struct QpEndpoint {
 pub const DEFAULT_CONGESTION: Congestion =
     Congestion::new(CongestionAlgorithm::Fixed { window: 512 << 10, rate: None });
 
-/// The settings of a connection.
+/// The settings of a connection, as in `ConnectOptions::new().retry_count(2)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use = "it changes nothing before it is passed to connect()"]
+#[non_exhaustive]
 pub struct ConnectOptions {
     /// The ACK timeout, after which a request is resent. The default, code 14, is 67 ms. The second retry waits twice as long and later
     /// ones four times (IBA 9.7.6.1.3), so with 7 retries a queue pair fails after 27 timeouts, 1.8 s.
@@ -75,6 +77,58 @@ impl Default for ConnectOptions {
             traffic_class: 0,
             hop_limit: 64,
         }
+    }
+}
+
+impl ConnectOptions {
+    /// Returns the defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets [the ACK timeout](Self::ack_timeout).
+    pub fn ack_timeout(self, ack_timeout: AckTimeout) -> Self {
+        Self { ack_timeout, ..self }
+    }
+
+    /// Sets [the number of retries](Self::retry_count).
+    pub fn retry_count(self, retry_count: u8) -> Self {
+        Self { retry_count, ..self }
+    }
+
+    /// Sets [the number of retries after RNR NAKs](Self::rnr_retry).
+    pub fn rnr_retry(self, rnr_retry: u8) -> Self {
+        Self { rnr_retry, ..self }
+    }
+
+    /// Sets [the time that the peer waits after an RNR NAK](Self::min_rnr_timer).
+    pub fn min_rnr_timer(self, min_rnr_timer: RnrTimer) -> Self {
+        Self { min_rnr_timer, ..self }
+    }
+
+    /// Sets [the path MTU](Self::mtu).
+    pub fn mtu(self, mtu: impl Into<Option<Mtu>>) -> Self {
+        Self { mtu: mtu.into(), ..self }
+    }
+
+    /// Sets [the limit on outstanding READs and atomics](Self::max_rd_atomic).
+    pub fn max_rd_atomic(self, max_rd_atomic: u8) -> Self {
+        Self { max_rd_atomic, ..self }
+    }
+
+    /// Sets [congestion control](Self::congestion).
+    pub fn congestion(self, congestion: impl Into<Option<Congestion>>) -> Self {
+        Self { congestion: congestion.into(), ..self }
+    }
+
+    /// Sets [the traffic class](Self::traffic_class).
+    pub fn traffic_class(self, traffic_class: u8) -> Self {
+        Self { traffic_class, ..self }
+    }
+
+    /// Sets [the hop limit](Self::hop_limit).
+    pub fn hop_limit(self, hop_limit: u8) -> Self {
+        Self { hop_limit, ..self }
     }
 }
 

@@ -15,7 +15,7 @@ use thiserror::Error;
 pub enum Error {
     #[error("port {port}: {reason}")]
     Port { port: String, reason: String },
-    #[error("{0}")]
+    #[error(transparent)]
     Config(#[from] crate::errors::ConfigError),
     #[error("{0}{remedy}", remedy = remedy(.0))]
     Control(#[from] ControlError),
@@ -35,7 +35,7 @@ pub enum Error {
     GidIndex { index: usize, count: usize },
     #[error("MTU {given} does not fit port {port}: its frames carry at most {limit}; choose a smaller MTU")]
     Mtu { given: u32, limit: u32, port: String },
-    #[error("{0}")]
+    #[error(transparent)]
     Bounds(#[from] BoundsError),
     #[error(
         "a region of {length} bytes: the system has too little memory; register less, or raise `ulimit -v`"
@@ -54,15 +54,15 @@ pub enum Error {
     #[error("{what} is {value}: it must be {limit}")]
     Value { what: &'static str, value: String, limit: String },
     #[error("cannot create an eventfd: {0}; close descriptors, or raise `ulimit -n`")]
-    Descriptor(String),
+    Descriptor(#[source] std::io::Error),
     #[error("queue pair 1 is in use, or too many of its datagrams are queued; try again")]
     Management,
     #[error("cannot read random bytes: {0}")]
     Random(String),
     #[error("listener on {at}: a listener has the port already; choose another port, or 0 for any free one")]
     PortTaken { at: SocketAddr },
-    #[error("listener on port {port}: the processes of the interface did not grant it: {error}; try again")]
-    Claim { port: u16, error: std::io::Error },
+    #[error("listener on port {port}: the processes of the interface did not grant it: {source}; try again")]
+    Claim { port: u16, source: std::io::Error },
     #[error("connection to {peer}: rejected, reason {reason} (IBA 12.6.7.2){remedy}", remedy = cm::remedy(*reason))]
     Rejected { peer: SocketAddr, reason: u16, private_data: Vec<u8> },
     #[error(
@@ -165,5 +165,21 @@ mod tests {
         let error = Error::GidIndex { index: 3, count: 2 };
         assert_eq!(error.remedy().unwrap(), "`ferroce info --port` lists them");
         assert_eq!(Error::Random("none left".into()).remedy(), None);
+    }
+
+    #[test]
+    fn a_rejection_has_a_remedy_for_each_reason_that_has_a_text() {
+        let peer = SocketAddr::from(([10, 0, 0, 1], 7471));
+        let rejected = |reason| Error::Rejected { peer, reason, private_data: Vec::new() }.remedy();
+        assert!([8, 26, 28].map(rejected).iter().all(Option::is_some));
+        assert_eq!(rejected(9999), None);
+    }
+
+    #[test]
+    fn what_the_system_said_is_the_source() {
+        let error = Error::Descriptor(std::io::Error::from_raw_os_error(libc::EMFILE));
+        let source =
+            std::error::Error::source(&error).and_then(|source| source.downcast_ref::<std::io::Error>());
+        assert_eq!(source.and_then(std::io::Error::raw_os_error), Some(libc::EMFILE));
     }
 }

@@ -37,7 +37,7 @@ impl Device {
         &self,
         filter: impl Fn(&AsyncEvent) -> bool + Send + Sync + 'static,
     ) -> Result<Events, Error> {
-        let queue = EventQueue::new(filter).map_err(|error| Error::Descriptor(error.to_string()))?;
+        let queue = EventQueue::new(filter).map_err(Error::Descriptor)?;
         let queue = Arc::new(queue);
         self.inner.engine.subscribe(queue.clone());
         Ok(Events { device: self.inner.clone(), queue })

@@ -14,7 +14,7 @@ fn datagrams_to_different_hosts_take_different_source_ports() {
     let port = |host: u8, flow_label| {
         let ip = IpAddr::from([10, 0, 0, host]);
         device.set_neighbour(ip, MACS[1]).unwrap();
-        let options = AddressOptions { flow_label, ..AddressOptions::default() };
+        let options = AddressOptions::new().flow_label(flow_label);
         pd.address(ip, &options).unwrap().path().udp_source
     };
     let ports: BTreeSet<u16> = (2..66).map(|host| port(host, 0)).collect();

@@ -63,7 +63,7 @@ async fn pair_of(mode: Progress) -> (Connection, Connection, [Device; 2]) {
     let listener = Listener::bind(&server, address()).unwrap();
     assert!(once(listener.accept_async()).await.is_none(), "no one has asked");
     let (there, here) = (new(&server), new(&client));
-    let options = Options { private_data: b"words".to_vec(), ..Options::default() };
+    let options = Options::new().private_data(b"words");
     let serve = async {
         let request = listener.accept_async().await.unwrap();
         assert!(request.private_data().starts_with(b"words"));

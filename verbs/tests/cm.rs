@@ -20,7 +20,7 @@ fn new(device: &Device) -> Side {
 }
 
 fn says(words: &[u8]) -> Options {
-    Options { private_data: words.to_vec(), ..Options::default() }
+    Options::new().private_data(words)
 }
 
 fn begins_with(all: &[u8], words: &[u8]) {
@@ -158,7 +158,7 @@ fn a_peer_that_says_nothing_is_given_up() {
     let [server, client] = devices(Progress::Adaptive);
     // Queue pair 1 takes the request in, and no manager answers it.
     let silent = server.open_management().unwrap();
-    let options = Options { timeout: Duration::from_millis(50), ..Options::default() };
+    let options = Options::new().timeout(Duration::from_millis(50));
     let error = cm::connect(new(&client).qp, "10.0.0.1:7471".parse().unwrap(), &options).unwrap_err();
     assert!(matches!(error, Error::NoAnswer { .. }), "{error}");
     assert!(silent.receive().unwrap().is_some(), "it was asked");
@@ -225,10 +225,8 @@ fn selective_repeat_is_used_if_both_ends_offer_it() {
 fn a_peer_without_an_ack_timeout_leaves_this_sides_own() {
     let devices = devices(Progress::Adaptive);
     let pairs = [0, 1].map(|n| new(&devices[n]).qp);
-    let [own, never] = [9, 0].map(|code| Options {
-        connection: ConnectOptions { ack_timeout: AckTimeout::new(code), ..ConnectOptions::default() },
-        ..Options::default()
-    });
+    let [own, never] = [9, 0]
+        .map(|code| Options::new().connection(ConnectOptions::new().ack_timeout(AckTimeout::new(code))));
     let codes =
         join(&devices, pairs, [own, never]).map(|end| end.settings().send.unwrap().ack_timeout.code());
     assert_eq!(codes, [9, 0]);

@@ -21,8 +21,7 @@ fn a_peer_that_is_gone_is_told_of_with_how_far_it_came() {
     let [a, b] = devices(Progress::Inline);
     let (mut a, mut b) =
         (side(&a, 4096, Capabilities::default(), 16), side(&b, 4096, Capabilities::default(), 16));
-    let options =
-        ConnectOptions { ack_timeout: AckTimeout::new(4), retry_count: 2, ..ConnectOptions::default() };
+    let options = ConnectOptions::new().ack_timeout(AckTimeout::new(4)).retry_count(2);
     connect(&mut a, &mut b, &options);
     let (events, deaf) = (a.device.events().unwrap(), a.device.events_where(|_| false).unwrap());
     let (peer, first) = (b.qp.endpoint(), a.qp.endpoint().psn);

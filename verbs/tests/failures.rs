@@ -94,8 +94,7 @@ fn a_peer_that_is_gone_is_an_error_and_not_a_wait() {
     let [a, b] = devices(Progress::Inline);
     let (mut a, mut b) =
         (side(&a, 4096, Capabilities::default(), 16), side(&b, 4096, Capabilities::default(), 16));
-    let options =
-        ConnectOptions { ack_timeout: AckTimeout::new(4), retry_count: 2, ..ConnectOptions::default() };
+    let options = ConnectOptions::new().ack_timeout(AckTimeout::new(4)).retry_count(2);
     connect(&mut a, &mut b, &options);
     drop(b);
     a.qp.post_send(SendRequest::send(1, Data::inline(b"anyone?"))).unwrap();
@@ -197,17 +196,16 @@ fn options_out_of_range_name_the_range() {
     let peer = b.qp.endpoint();
     let good = ConnectOptions::default();
     for (options, says) in [
-        (ConnectOptions { retry_count: 8, ..good }, "0 to 7"),
-        (ConnectOptions { rnr_retry: 9, ..good }, "0 to 7"),
-        (ConnectOptions { max_rd_atomic: 17, ..good }, "0 to 16"),
-        (ConnectOptions { hop_limit: 0, ..good }, "1 to 255"),
+        (good.retry_count(8), "0 to 7"),
+        (good.rnr_retry(9), "0 to 7"),
+        (good.max_rd_atomic(17), "0 to 16"),
+        (good.hop_limit(0), "1 to 255"),
     ] {
         let error = a.qp.connect(&peer, &options).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
     let small = QpEndpoint { mtu: Mtu::M1024, ..peer };
-    let error =
-        a.qp.connect(&small, &ConnectOptions { mtu: Some(Mtu::M4096), ..good }).unwrap_err().to_string();
+    let error = a.qp.connect(&small, &good.mtu(Mtu::M4096)).unwrap_err().to_string();
     assert!(error.contains("4096") && error.contains("1024"), "{error}");
     let early = a.qp.post_send(SendRequest::send(1, Data::empty()));
     assert_eq!(early, Err(PostError::State { qpn: a.qp.qpn(), state: State::Init }));

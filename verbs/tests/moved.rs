@@ -112,7 +112,7 @@ fn a_connection_follows_its_peer() {
         meet(&mut network, &devices);
         let [mut a, mut b] = [0, 1].map(|n| side(&devices[n], 4096, Capabilities::default(), 64));
         // 134 ms, by which what ARP said is old enough to be doubted.
-        let options = ConnectOptions { ack_timeout: AckTimeout::new(15), ..ConnectOptions::default() };
+        let options = ConnectOptions::new().ack_timeout(AckTimeout::new(15));
         connect(&mut a, &mut b, &options);
         assert_eq!(write(&mut network, &mut a, &b, 1), CompletionStatus::Success);
         network.moved[moves] = true;

@@ -87,13 +87,8 @@ pub(crate) fn connected(mtu: Mtu) -> Result<(End, End), String> {
     a.device.set_neighbour("10.0.0.2".parse().expect("an address"), mac_b).map_err(text)?;
     b.device.set_neighbour("10.0.0.1".parse().expect("an address"), mac_a).map_err(text)?;
     let (to_a, to_b) = (a.qp.endpoint(), b.qp.endpoint());
-    let options = ConnectOptions {
-        mtu: Some(mtu),
-        congestion: Some(hpcc()),
-        // A side that a busy machine does not run for a while is not gone.
-        ack_timeout: AckTimeout::new(18),
-        ..ConnectOptions::default()
-    };
+    // The ACK timeout, 1.1 s, outlasts a pause of a busy machine.
+    let options = ConnectOptions::new().mtu(mtu).congestion(hpcc()).ack_timeout(AckTimeout::new(18));
     a.qp.connect(&to_b, &options).map_err(text)?;
     b.qp.connect(&to_a, &options).map_err(text)?;
     Ok((a, b))

@@ -189,26 +189,20 @@ impl Link {
             ));
         }
         self.remote = peer.buffer;
-        let options = ConnectOptions {
-            ack_timeout: AckTimeout::new(args.qp_timeout),
-            retry_count: args.retry_count,
-            mtu,
-            max_rd_atomic: args.outs,
-            congestion,
-            traffic_class: args.traffic_class(),
-            ..ConnectOptions::default()
-        };
+        let options = ConnectOptions::new()
+            .ack_timeout(AckTimeout::new(args.qp_timeout))
+            .retry_count(args.retry_count)
+            .mtu(mtu)
+            .max_rd_atomic(args.outs)
+            .congestion(congestion)
+            .traffic_class(args.traffic_class());
         for (qp, endpoint) in self.qps.iter_mut().zip(&peer.qps) {
             if self.headers.is_none() {
                 qp.connect(endpoint, &options).map_err(failed)?;
                 continue;
             }
             qp.open(options.congestion).map_err(failed)?;
-            let way = AddressOptions {
-                gid_index: args.gid_index,
-                traffic_class: args.traffic_class(),
-                ..AddressOptions::default()
-            };
+            let way = AddressOptions::new().gid_index(args.gid_index).traffic_class(args.traffic_class());
             let address = self.pd.address(endpoint.ip, &way).map_err(failed)?;
             self.datagrams.push(address.to(endpoint.qpn, DEFAULT_QUEUE_KEY));
             self.addresses.push(address);

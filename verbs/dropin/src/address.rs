@@ -27,12 +27,10 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, wanted: *mut ibv_ah_attr
             tracing::warn!("ibv_create_ah: RoCE needs a GID, on port 1");
             return Err(INVALID);
         }
-        let options = AddressOptions {
-            gid_index: Some(wanted.grh.sgid_index.into()),
-            traffic_class: wanted.grh.traffic_class,
-            flow_label: wanted.grh.flow_label,
-            ..AddressOptions::default()
-        };
+        let options = AddressOptions::new()
+            .gid_index(usize::from(wanted.grh.sgid_index))
+            .traffic_class(wanted.grh.traffic_class)
+            .flow_label(wanted.grh.flow_label);
         // SAFETY: any 16 bytes are a GID.
         let destination = ip_of(unsafe { wanted.grh.dgid.raw });
         let handle = domain.domain.address(destination, &options)?;

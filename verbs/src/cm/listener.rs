@@ -127,7 +127,7 @@ fn take(user: &User, claim: &Claim, bell: &Arc<EventFd>) -> Result<bool, Error> 
     if let Some(Err(error)) = siblings.map(|siblings| siblings.claim(claim)) {
         return match error.raw_os_error() {
             Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL) => Ok(false),
-            _ => Err(Error::Claim { port: claim.service as u16, error }),
+            _ => Err(Error::Claim { port: claim.service as u16, source: error }),
         };
     }
     let free = user.act(|machine, _, _| machine.listen(*claim, bell.clone()));

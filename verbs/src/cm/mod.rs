@@ -34,7 +34,7 @@
 //! });
 //! let cq = client.create_cq(16)?;
 //! let qp = client.allocate_pd()?.queue_pair(&cq, &cq).build()?;
-//! let options = Options { private_data: b"hello".to_vec(), ..Options::default() };
+//! let options = Options::new().private_data(b"hello");
 //! let mut connection = cm::connect(qp, "10.0.0.1:7471".parse()?, &options)?;
 //! connection.disconnect()?;
 //! # serve.join().map_err(|_| "the server panicked")??;
@@ -63,8 +63,10 @@ use std::time::Duration;
 /// The port space of TCP, as part of a service (IBA A11.2).
 const TCP_SERVICES: u64 = 0x0106 << 16;
 
-/// How a connection is set up.
+/// The settings of a connection by address, as in `Options::new().private_data(b"hello")`.
 #[derive(Clone, Debug, PartialEq)]
+#[must_use = "it changes nothing before it is passed to connect() or accept()"]
+#[non_exhaustive]
 pub struct Options {
     /// The settings of the queue pair. The connecting side's `ack_timeout`, `retry_count` and `mtu` apply to both sides.
     pub connection: ConnectOptions,
@@ -84,12 +86,34 @@ impl Default for Options {
     }
 }
 
-/// What to do about a rejection.
+impl Options {
+    /// Returns the defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets [the settings of the queue pair](Self::connection).
+    pub fn connection(self, connection: ConnectOptions) -> Self {
+        Self { connection, ..self }
+    }
+
+    /// Sets [the private data](Self::private_data).
+    pub fn private_data(self, private_data: impl Into<Vec<u8>>) -> Self {
+        Self { private_data: private_data.into(), ..self }
+    }
+
+    /// Sets [the time to wait for the peer](Self::timeout).
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+}
+
+/// Returns what to do about a rejection, to be appended to its message.
 pub(crate) fn remedy(reason: u16) -> &'static str {
     match reason {
-        8 => ": no program listens there; start it, or check the port",
+        8 => ": no program listens there; start one, or check the port",
         26 => ": the peer's port carries only a smaller path MTU; choose a smaller ConnectOptions::mtu",
-        28 => ": the peer's program refused it",
+        28 => ": the peer's program refused it; look for the reason in its log",
         _ => "",
     }
 }

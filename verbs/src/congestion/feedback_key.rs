@@ -11,6 +11,7 @@ const VARIABLE: &str = "FERROCE_FEEDBACK_KEY";
 /// Why there is no key. The key itself is never shown.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum KeyError {
     #[error("feedback key {path}: {reason}")]
     File { path: String, reason: String },

@@ -25,6 +25,7 @@ pub(super) const LONGEST: usize = 256 << 20;
 
 /// The reason why a process cannot be observed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum AttachError {
     /// No such process.
     #[error("process {0} does not exist; `ferroce why` without a number shows those that can be observed")]

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 /// The reason why no folder can be used.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum FolderError {
     /// The user has no runtime folder.
     #[error("no folder for sockets: XDG_RUNTIME_DIR is not set to a folder of user {0}; set it")]

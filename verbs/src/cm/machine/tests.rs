@@ -152,7 +152,7 @@ fn a_request_has_no_descriptor_before_it_is_taken() {
     let (client, _) = Host::asking(now);
     server.hears(now, &client, |_| false);
     assert!(server.machine.links.values().all(|link| link.bell.is_none()));
-    let none = || Err(Error::Descriptor("none left".into()));
+    let none = || Err(Error::Descriptor(std::io::Error::other("none left")));
     assert!(server.machine.take_request(&claim, none).is_err());
     let (there, link) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
     assert!(link.bell.is_some());

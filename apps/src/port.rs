@@ -120,7 +120,7 @@ fn address(text: &str) -> Result<Address, String> {
 /// A RoCE path MTU.
 ///
 /// # Errors
-/// Anything but the five that exist.
+/// Returns an error if it is none of the five that exist.
 pub fn mtu(text: &str) -> Result<Mtu, String> {
     Mtu::ALL
         .into_iter()

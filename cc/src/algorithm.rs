@@ -37,7 +37,7 @@ impl AlgorithmConfig {
     /// Makes the controller.
     ///
     /// # Errors
-    /// A parameter out of its limits.
+    /// Returns an error if a parameter is out of its limits.
     pub fn build(&self) -> Result<Algorithm, ConfigError> {
         Ok(match *self {
             Self::Fixed { window, rate } => Algorithm::Fixed(Fixed::new(window, rate)?),

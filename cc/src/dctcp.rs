@@ -57,7 +57,7 @@ impl DctcpConfig {
     /// Whether a controller can work with these.
     ///
     /// # Errors
-    /// The first parameter that is out of its limits, with the limit.
+    /// Returns the first parameter that is out of its limits, with the limit.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let Self { base_rtt, line_rate, min_rate, gain, additive_increase } = *self;
         limits::base_rtt(base_rtt)?;
@@ -94,7 +94,7 @@ impl Dctcp {
     /// A flow at line rate that expects the worst: alpha is 1.
     ///
     /// # Errors
-    /// A parameter out of its limits.
+    /// Returns an error if a parameter is out of its limits.
     pub fn new(config: DctcpConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {

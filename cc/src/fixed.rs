@@ -13,7 +13,7 @@ impl Fixed {
     /// `window` payload bytes in flight, paced at `rate` if any.
     ///
     /// # Errors
-    /// A window or a rate of 0.
+    /// Returns an error if the window or the rate is 0.
     pub const fn new(window: u64, rate: Option<Rate>) -> Result<Self, ConfigError> {
         match (window, rate) {
             (0, _) => Err(ConfigError::NoWindow),

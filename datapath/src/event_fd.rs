@@ -17,7 +17,7 @@ impl EventFd {
     /// A count of 0. `flags` are those of eventfd(2): `EFD_NONBLOCK`, `EFD_SEMAPHORE`, or 0.
     ///
     /// # Errors
-    /// Where the process has no descriptor left.
+    /// Returns an error if the process has no descriptor left.
     pub fn new(flags: libc::c_int) -> io::Result<Self> {
         // SAFETY: eventfd takes plain numbers.
         let descriptor = unsafe { libc::eventfd(0, flags | libc::EFD_CLOEXEC) };
@@ -38,7 +38,7 @@ impl EventFd {
     /// Takes the count, or 1 of it with `EFD_SEMAPHORE`; waits until it is above 0 if the descriptor blocks.
     ///
     /// # Errors
-    /// A signal, or `WouldBlock` if the descriptor doesn't block and the count is 0.
+    /// Returns an error if a signal interrupts the wait, or `WouldBlock` if the descriptor does not block and the count is 0.
     pub fn take(&self) -> io::Result<()> {
         let mut count = [0_u8; 8];
         // SAFETY: the array has the eight bytes that an eventfd gives.
@@ -59,7 +59,7 @@ impl EventFd {
     /// The same count, by another descriptor.
     ///
     /// # Errors
-    /// Where the process has no descriptor left.
+    /// Returns an error if the process has no descriptor left.
     pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }

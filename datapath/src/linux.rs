@@ -57,7 +57,7 @@ pub fn interface_names() -> Vec<String> {
 /// What the kernel knows of the interface `name`.
 ///
 /// # Errors
-/// The kernel's; `ENODEV` if there is none of that name.
+/// Returns the kernel's error; `ENODEV` if there is none of that name.
 pub fn interface(name: &str) -> io::Result<Interface> {
     let control = Control::new(name)?;
     let index = control.ask(libc::SIOCGIFINDEX)?;
@@ -147,7 +147,7 @@ pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 /// Whether the interface of this index has a carrier.
 ///
 /// # Errors
-/// The kernel's; `ENXIO` if there is none of that index.
+/// Returns the kernel's error; `ENXIO` if there is none of that index.
 pub fn is_running(index: u32) -> io::Result<bool> {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: the array has the bytes that the longest name takes, its end included.
@@ -163,7 +163,7 @@ pub fn is_running(index: u32) -> io::Result<bool> {
 /// Changes the Ethernet address of the interface `name`.
 ///
 /// # Errors
-/// The kernel's: `EPERM` without CAP_NET_ADMIN, `ENODEV` if there is no such interface.
+/// Returns the kernel's error: `EPERM` without CAP_NET_ADMIN, `ENODEV` if there is no such interface.
 pub fn set_mac(name: &str, mac: Mac) -> io::Result<()> {
     let control = Control::new(name)?;
     let mut request = control.request();
@@ -178,7 +178,7 @@ pub fn set_mac(name: &str, mac: Mac) -> io::Result<()> {
 /// Whether `name` is a tap that outlives its processes and lets one more queue attach.
 ///
 /// # Errors
-/// The kernel's, where the interface is no such tap or `/dev/net/tun` can't be opened.
+/// Returns the kernel's error if the interface is no such tap, or `/dev/net/tun` cannot be opened.
 pub fn is_lasting_tap(name: &str) -> io::Result<bool> {
     /// `_IOW('T', 202, int)` and `_IOR('T', 210, unsigned int)` of linux/if_tun.h; `libc` has only the flags.
     const TUNSETIFF: libc::c_ulong = 0x4004_54ca;

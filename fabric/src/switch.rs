@@ -153,7 +153,7 @@ impl<B: PacketBuf> Switch<B> {
     /// Makes a switch. Only this and [`change_rules`](Self::change_rules) allocate.
     ///
     /// # Errors
-    /// A [`ConfigError`] where a value is out of its range.
+    /// Returns a [`ConfigError`] if a value is out of its range.
     pub fn new(config: &SwitchConfig) -> Result<Self, ConfigError> {
         if config.ports.is_empty() || config.ports.len() > 256 {
             return Err(ConfigError::Ports(config.ports.len()));

@@ -8,7 +8,7 @@ use std::process::Command;
 /// Goodput of WRITEs of 64 KiB in Gb/s.
 ///
 /// # Errors
-/// What the client said when it failed.
+/// Returns what the client reported when it failed.
 pub fn write_bandwidth(ferroce: &Path, link: &Link) -> Result<f64, String> {
     let [server, client] = [Side::Server, Side::Client].map(|which| side(ferroce, link, which));
     let said = tool::meet(link, server, client).map_err(|said| format!("ib_write_bw: {said}"))?;

@@ -17,7 +17,7 @@ const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 /// Half a raw frame's round trip between two processes, the median in µs.
 ///
 /// # Errors
-/// What a side said when it failed.
+/// Returns what a side reported when it failed.
 pub fn half_round_trip(link: &Link, length: usize) -> Result<f64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let side = |side| {
@@ -41,7 +41,7 @@ pub fn half_round_trip(link: &Link, length: usize) -> Result<f64, String> {
 /// Runs one side in this process. The client prints its result.
 ///
 /// # Errors
-/// Where the port can't be opened or nothing comes back.
+/// Returns an error if the port cannot be opened, or nothing comes back.
 pub fn run(spec: &PortSpec, length: usize, is_client: bool) -> Result<(), String> {
     let eal = Eal::start(&EalConfig::default()).map_err(|error| error.to_string())?;
     eal.register_thread();
@@ -59,7 +59,7 @@ pub fn run(spec: &PortSpec, length: usize, is_client: bool) -> Result<(), String
 /// Half a round trip to who answers by [`echo`], the median in µs.
 ///
 /// # Errors
-/// Where nothing comes back.
+/// Returns an error if nothing comes back.
 pub fn median_half(port: &mut Port, length: usize) -> Result<f64, String> {
     let mut times = Vec::with_capacity(ROUNDS);
     for round in 0..WARM_UP + ROUNDS {

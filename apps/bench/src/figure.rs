@@ -109,7 +109,7 @@ impl Figure {
     /// a port still taken, or a machine that stood still, should not cost its figure.
     ///
     /// # Errors
-    /// What a run says that fails twice.
+    /// Returns what a run reports that fails twice.
     pub fn measure(mut self, repetitions: u32, mut tick: impl FnMut()) -> Result<Outcome, String> {
         let begin = Instant::now();
         let mut ours_once = || again(&self.name, &mut self.ours);

@@ -51,7 +51,7 @@ pub fn chosen(only: &[String]) -> Vec<Step> {
 /// Times and counts the steps.
 ///
 /// # Errors
-/// Where valgrind is not installed or says something else than is expected of it.
+/// Returns an error if valgrind is not installed, or its report cannot be parsed.
 pub fn measure(only: &[String], timed: bool, mut each: impl FnMut(&Cost)) -> Result<Vec<Cost>, String> {
     let steps = chosen(only);
     let names: Vec<String> = steps.iter().map(|step| step.name.to_owned()).collect();

@@ -105,7 +105,7 @@ pub fn run(traffic: Traffic) -> Result<f64, String> {
 /// As [`run`], in a process of its own.
 ///
 /// # Errors
-/// What that process reported.
+/// Returns what that process reported when it failed.
 pub fn run_afresh(traffic: Traffic) -> Result<f64, String> {
     let name = traffic.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     tool::afresh(&["one-core", &name])

@@ -159,7 +159,7 @@ pub enum Run {
 /// As [`run`], in a process of its own: ports leave their pools' memory behind where frames are still in a ring.
 ///
 /// # Errors
-/// What that process said.
+/// Returns what that process reported when it failed.
 pub fn run_afresh(what: Run, size: u32, mtu: u32) -> Result<f64, String> {
     let name = what.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     tool::afresh(&["ring", &name, "--size", &size.to_string(), "--mtu", &mtu.to_string()])
@@ -168,7 +168,7 @@ pub fn run_afresh(what: Run, size: u32, mtu: u32) -> Result<f64, String> {
 /// Measures once, in messages or frames of `size` bytes.
 ///
 /// # Errors
-/// Where a port or a queue pair can't be had.
+/// Returns an error if a port or a queue pair cannot be created.
 pub fn run(what: Run, size: u32, mtu: u32) -> Result<f64, String> {
     let mtu = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]
         .into_iter()

@@ -149,7 +149,7 @@ pub struct Cost {
 /// Resident bytes that a connected, idle queue pair takes, of `count`.
 ///
 /// # Errors
-/// Where an endpoint refuses, or /proc is not there.
+/// Returns an error if an endpoint refuses, or /proc is missing.
 pub fn idle_bytes(count: u32) -> Result<f64, String> {
     let before = resident()?;
     let mut host = Host::new(0, count, SIZE, 4)?;
@@ -162,7 +162,7 @@ pub fn idle_bytes(count: u32) -> Result<f64, String> {
 /// room for all that its queue may hold.
 ///
 /// # Errors
-/// Where an endpoint refuses, or /proc is not there.
+/// Returns an error if an endpoint refuses, or /proc is missing.
 pub fn active_bytes(count: u32) -> Result<f64, String> {
     let before = resident()?;
     let mut host = Host::new(0, count, SIZE, 4)?;
@@ -188,7 +188,7 @@ fn resident() -> Result<u64, String> {
 /// `count` queue pairs write 1 KiB each, round after round, `packets` in all.
 ///
 /// # Errors
-/// Where an endpoint refuses.
+/// Returns an error if an endpoint refuses.
 pub fn run(count: u32, packets: u64) -> Result<Cost, String> {
     let [mut a, mut b] = [Host::new(0, count, SIZE, 4)?, Host::new(1, count, SIZE, 4)?];
     let (of_a, of_b) = (a.qps.clone(), b.qps.clone());

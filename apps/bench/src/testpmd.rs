@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Frames a second that `dpdk-testpmd` carries from `txonly` to `rxonly`, frames of `length` bytes without FCS.
 ///
 /// # Errors
-/// Where it is not installed or carries nothing.
+/// Returns an error if it is not installed or carries nothing.
 pub fn frames_per_second(link: &Link, length: usize) -> Result<f64, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let receiver = start(link, Side::Server, "rxonly", length, folder.path())?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Runs a perftest-style tool between the two sides and gives a field of the client's first result.
 ///
 /// # Errors
-/// What the client said when it failed.
+/// Returns what the client reported when it failed.
 pub fn run(ferroce: &Path, link: &Link, args: &[&str], field: &str) -> Result<f64, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let json = folder.path().join("report.json");
@@ -44,7 +44,7 @@ pub fn afresh(args: &[&str]) -> Result<f64, String> {
 /// Runs a server and its client, who is told where the server is, to their ends; gives what the client printed.
 ///
 /// # Errors
-/// The client's last line when it failed.
+/// Returns the client's last line if it failed.
 pub fn meet(link: &Link, mut server: Command, mut client: Command) -> Result<String, String> {
     let log = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
     let output = || log.as_file().try_clone().map_err(|error| error.to_string());

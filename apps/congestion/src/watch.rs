@@ -55,7 +55,7 @@ struct Waits {
 /// Writes a line every 2 ms for as long as the first process lives.
 ///
 /// # Errors
-/// The file can't be written, or no thread can be watched.
+/// Returns an error if the file cannot be written, or no thread can be watched.
 pub fn watch(file: &Path, processes: &[u32]) -> Result<(), Box<dyn Error>> {
     let first = *processes.first().ok_or("watch: no process")?;
     let mut to = csv::Writer::from_path(file).map_err(|error| format!("{}: {error}", file.display()))?;

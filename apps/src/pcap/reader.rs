@@ -82,7 +82,7 @@ impl<R: Read> Reader<R> {
     /// Reads the file's header.
     ///
     /// # Errors
-    /// When it is no capture, or not of Ethernet.
+    /// Returns an error if it is no capture, or not of Ethernet.
     pub fn new(mut input: R) -> Result<Self, ReadError> {
         let mut magic = [0; 4];
         fill(&mut input, &mut magic)?.then_some(()).ok_or(ReadError::Format)?;
@@ -114,7 +114,7 @@ impl<R: Read> Reader<R> {
     /// The next frame; `None` at the end.
     ///
     /// # Errors
-    /// When the file is cut off or damaged.
+    /// Returns an error if the file is cut off or damaged.
     pub fn next(&mut self) -> Result<Option<Packet<'_>>, ReadError> {
         match self.format {
             Format::Classic { ns_per_tick } => self.next_classic(ns_per_tick),

@@ -342,7 +342,7 @@ pub fn blank(qp: &QueuePair<Any>) -> Completion {
 /// A completion's success, or what it says.
 ///
 /// # Errors
-/// Any status but success.
+/// Returns an error if the status is not success.
 pub fn ended(completion: &Completion) -> Result<(), Failure> {
     let remedy = match completion.status {
         CompletionStatus::Success => return Ok(()),
@@ -361,7 +361,7 @@ pub fn ended(completion: &Completion) -> Result<(), Failure> {
 /// Posts `request`, running the core while the queue is full.
 ///
 /// # Errors
-/// Any refusal but a full queue.
+/// Returns an error if the request is refused for another reason than a full queue.
 pub fn post(link: &mut Link, qp: usize, request: &SendRequest) -> Result<(), Failure> {
     let mut pause = Pause::default();
     loop {

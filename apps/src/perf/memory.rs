@@ -25,7 +25,7 @@ fn available(meminfo: &str) -> Option<u64> {
 /// Refuses a client's plan that takes more than `limit` bytes.
 ///
 /// # Errors
-/// Both figures, and what to do.
+/// Returns both figures, and what to do, if the memory does not suffice.
 pub fn check(plan: &Plan, limit: u64) -> Result<(), Failure> {
     let asked = plan.memory().map_or(u64::MAX, |bytes| bytes as u64);
     if asked <= limit {

@@ -37,7 +37,7 @@ use verbs::Device;
 /// Runs one side of `tool`.
 ///
 /// # Errors
-/// Why the test could not be run to its end.
+/// Returns why the test could not be run to its end.
 pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
     args.congestion.congestion()?;
     // Better now than after the test.

@@ -99,7 +99,7 @@ impl Plan {
     /// What the client's flags ask for.
     ///
     /// # Errors
-    /// Flags that do not fit the tool or each other.
+    /// Returns an error if flags do not fit the tool or each other.
     pub fn new(tool: Tool, args: &PerfArgs) -> Result<Self, Failure> {
         refuse_what_is_not_supported(tool, args)?;
         let load = &args.load;
@@ -148,7 +148,7 @@ impl Plan {
     /// Checks a plan that came from a peer.
     ///
     /// # Errors
-    /// What is out of this tool's limits.
+    /// Returns what is out of this tool's limits.
     pub fn check(&self) -> Result<(), Failure> {
         let mtu_exists = |bytes| verbs::Mtu::ALL.iter().any(|mtu| mtu.bytes() == bytes);
         let sane = !self.sizes.is_empty()
@@ -172,7 +172,7 @@ impl Plan {
     /// Refuses the client's plan where the server's own flags say otherwise.
     ///
     /// # Errors
-    /// Which flag, and both values.
+    /// Returns the flag, and both values, if the sides differ.
     pub fn accept(&self, tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
         if self.tool != tool {
             return Err(Failure::run(format!(

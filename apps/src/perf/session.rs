@@ -63,7 +63,7 @@ impl<'a> Session<'a> {
     /// Connects, measures every size and reports.
     ///
     /// # Errors
-    /// Whatever stops the test.
+    /// Returns what stopped the test.
     pub fn run(mut self, handshake: &mut dyn Handshake) -> Result<(), Failure> {
         let result = self.test(handshake);
         if result.is_err() {

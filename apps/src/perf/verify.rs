@@ -9,7 +9,7 @@ use crate::failure::Failure;
 /// is the initiator what the last one found.
 ///
 /// # Errors
-/// Which queue pair's counter is wrong.
+/// Returns which queue pair's counter is wrong.
 pub fn atomics(link: &Link, plan: &Plan) -> Result<(), Failure> {
     let Amount::Messages(count) = plan.amount else {
         return Err(Failure::usage("--verify counts atomics: give -n in place of -D"));

@@ -58,7 +58,7 @@ pub struct Args {
 /// Runs the tool: exit code 0 where every state is equal, 1 where one is not.
 ///
 /// # Errors
-/// Parameters that HPCC++ can't work with, or a file that can't be read or understood.
+/// Returns an error if HPCC++ does not accept the parameters, or a file cannot be read or parsed.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut equal = true;
     for file in &args.files {

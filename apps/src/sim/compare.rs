@@ -68,7 +68,7 @@ impl Ours {
 /// deviations), else single runs (± 10 %), and tables by size.
 ///
 /// # Errors
-/// A scenario without `[reference]`, or nothing about it in the folder.
+/// Returns an error if the scenario has no `[reference]`, or the folder contains nothing about it.
 pub fn compare(folder: &Path, scenario: &Scenario, ours: &Ours) -> Result<Vec<Compared>, Failure> {
     let Some(reference) = &scenario.reference else {
         return Err(Failure::usage(

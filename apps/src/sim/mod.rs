@@ -101,7 +101,7 @@ impl Args {
 /// Runs the tool.
 ///
 /// # Errors
-/// A scenario that can't be read or run, or results that can't be written.
+/// Returns an error if a scenario cannot be read or run, or results cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if !args.merge.is_empty() {
         let part = Part::merge(&args.merge)?;

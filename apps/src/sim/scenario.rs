@@ -202,7 +202,7 @@ pub struct Scenario {
 /// Reads a scenario; `vary` are keys of `congestion` with other values.
 ///
 /// # Errors
-/// What can't be understood, by key.
+/// Returns the key that cannot be parsed, and why.
 pub fn read(
     name: &str,
     text: &str,

@@ -75,7 +75,7 @@ struct Soak {
 /// Runs the tool.
 ///
 /// # Errors
-/// Rules that were broken, rare paths that were not reached, captures that can't be written.
+/// Returns an error if a rule was broken, a rare path was not reached, or a capture cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let soak = Soak::new(known(), args.seeds.clone());
     let known = soak.known.len();

@@ -42,8 +42,8 @@ A port whose Linux interface is deleted, or moved to another namespace, is repor
 with exit code 1 when fewer than two ports are left. An interface that is only down is waited for.
 
 Linux interfaces: take veth ends that hold no address. Their peers must send frames as they are: \
-`ethtool -K PEER tx off tso off gso off gro off`, or TCP through the switch carries checksums that nobody \
-filled in and segments beyond the MTU.
+`ethtool -K PEER tx off tso off gso off gro off`, or TCP through the switch carries incomplete \
+checksums and segments beyond the MTU.
 
 Example: two senders, and a receiver behind a 200 Mb/s port
   ferroce switch --port s0 --port s1 --port s2 --egress-rate s2=200M --queue 1M --json report.json"
@@ -175,7 +175,7 @@ struct Faults {
 /// Runs the switch until it is told to end.
 ///
 /// # Errors
-/// Where a flag contradicts another, or a port can't be opened.
+/// Returns an error if a flag contradicts another, or a port cannot be opened.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(Tool::Ctl(args)) = &args.tool {
         return ctl::run(args);

@@ -44,7 +44,7 @@ impl Recorder {
     /// Makes the file and starts the thread, which ends when the recorder is gone.
     ///
     /// # Errors
-    /// Where the file can't be made.
+    /// Returns an error if the file cannot be created.
     pub fn start<B: PacketBuf>(
         file: &Path,
         every: Duration,

@@ -21,7 +21,7 @@ pub struct EgressRate {
 /// `veth2=200M`.
 ///
 /// # Errors
-/// What is not a port's name, `=`, and a rate.
+/// Returns an error if the text is not a port's name, `=`, and a rate.
 pub fn egress_rate(text: &str) -> Result<EgressRate, String> {
     let (port, rate) = text
         .rsplit_once('=')
@@ -33,7 +33,7 @@ pub fn egress_rate(text: &str) -> Result<EgressRate, String> {
 /// `0.01`.
 ///
 /// # Errors
-/// What is not a number from 0 to 1.
+/// Returns an error if the text is not a number from 0 to 1.
 pub fn probability(text: &str) -> Result<Probability, String> {
     let number = text.parse().ok().and_then(Probability::new);
     number.ok_or_else(|| format!("`{text}` is not a probability; write a number from 0 to 1"))
@@ -42,7 +42,7 @@ pub fn probability(text: &str) -> Result<Probability, String> {
 /// `10ms`.
 ///
 /// # Errors
-/// What is not a time, or shorter than a millisecond.
+/// Returns an error if the text is not a time, or the time is shorter than a millisecond.
 pub fn interval(text: &str) -> Result<Duration, String> {
     match units::duration(text)? {
         short if short < Duration::from_millis(1) => Err("an interval is at least 1ms".into()),
@@ -53,7 +53,7 @@ pub fn interval(text: &str) -> Result<Duration, String> {
 /// `5K:200K:0.01`.
 ///
 /// # Errors
-/// What is not two sizes, the first not above the second, and a probability.
+/// Returns an error if the text is not two sizes, the first not above the second, and a probability.
 pub fn red(text: &str) -> Result<Red, String> {
     let wrong = || format!("`{text}` is not a RED range; write FROM:TO:P, such as 5K:200K:0.01");
     let [from, to, most] = <[&str; 3]>::try_from(text.split(':').collect::<Vec<_>>()).map_err(|_| wrong())?;
@@ -64,7 +64,7 @@ pub fn red(text: &str) -> Result<Red, String> {
 /// `20K:100us`.
 ///
 /// # Errors
-/// What is not a size and a time.
+/// Returns an error if the text is not a size and a time.
 pub fn direct(text: &str) -> Result<Direct, String> {
     let (threshold, interval) = text
         .split_once(':')
@@ -75,7 +75,7 @@ pub fn direct(text: &str) -> Result<Direct, String> {
 /// `26:1:3`.
 ///
 /// # Errors
-/// What is not a DSCP and two weights from 1 to 255.
+/// Returns an error if the text is not a DSCP and two weights from 1 to 255.
 pub fn second_class(text: &str) -> Result<SecondClass, String> {
     let wrong = || format!("`{text}` is not a class; write DSCP:WEIGHT:WEIGHT, such as 26:1:3");
     let [dscp, ordinary, second] =
@@ -88,7 +88,7 @@ pub fn second_class(text: &str) -> Result<SecondClass, String> {
 /// `0x3e` or `62`.
 ///
 /// # Errors
-/// What is not a number of 8 bits.
+/// Returns an error if the text is not a number of 8 bits.
 pub fn option_type(text: &str) -> Result<u8, String> {
     verbs::congestion::parse_option_type(text)
 }
@@ -104,7 +104,7 @@ pub fn ethertype(text: &str) -> Result<u16, String> {
 /// The numbers that the network has for what no registry numbers.
 ///
 /// # Errors
-/// One of them means something else.
+/// Returns an error if one of them means something else.
 fn numbers(args: &Args) -> Result<Numbers, Failure> {
     Numbers::new(args.int_port, args.aecn_option)
         .and_then(|numbers| numbers.with_csig_tpid(args.csig_tpid))
@@ -134,7 +134,7 @@ pub fn rules(args: &Args) -> Result<Rules, Failure> {
 /// What the flags say together.
 ///
 /// # Errors
-/// Where they contradict each other.
+/// Returns an error if they contradict each other.
 pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
     if args.ports.len() < 2 {
         return Err(Failure::usage("a switch needs at least two ports; give --port once for each"));

@@ -66,7 +66,7 @@ impl Show {
     /// Starts the thread. It ends when the last sender is gone.
     ///
     /// # Errors
-    /// Where the file's folder takes no file: better now than at the end.
+    /// Returns an error if no file can be created in the file's folder: better now than at the end.
     pub fn start(names: Vec<String>, json: Option<PathBuf>) -> Result<Showing, Failure> {
         if let Some(file) = &json {
             write(&partial(file), "")?;

@@ -78,7 +78,7 @@ impl DcqcnConfig {
     /// Whether a controller can work with these.
     ///
     /// # Errors
-    /// The first parameter that is out of its limits, with the limit.
+    /// Returns the first parameter that is out of its limits, with the limit.
     pub fn validate(&self) -> Result<(), ConfigError> {
         limits::rates(self.line_rate, self.min_rate)?;
         if let Some(rtt) = self.base_rtt {

@@ -47,7 +47,7 @@ impl Dcqcn {
     /// A flow at line rate.
     ///
     /// # Errors
-    /// A parameter out of its limits.
+    /// Returns an error if a parameter is out of its limits.
     pub fn new(config: DcqcnConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {

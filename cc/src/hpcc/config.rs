@@ -64,7 +64,7 @@ impl HpccConfig {
     /// Whether a controller can work with these.
     ///
     /// # Errors
-    /// The first parameter that is out of its limits, with the limit.
+    /// Returns the first parameter that is out of its limits, with the limit.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let Self { base_rtt, line_rate, min_rate, target_utilisation, max_stage: _, additive_increase } =
             *self;

@@ -57,7 +57,7 @@ impl Hpcc {
     /// A flow at line rate that has heard nothing yet.
     ///
     /// # Errors
-    /// A parameter out of its limits.
+    /// Returns an error if a parameter is out of its limits.
     pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
@@ -120,7 +120,7 @@ impl Hpcc {
     /// A flow of the variant `hpcc-fair`.
     ///
     /// # Errors
-    /// A parameter out of its limits.
+    /// Returns an error if a parameter is out of its limits.
     pub fn fair(config: HpccConfig) -> Result<Self, ConfigError> {
         Ok(Self { variant: Variant::Fair(None), ..Self::new(config)? })
     }

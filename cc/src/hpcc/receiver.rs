@@ -29,7 +29,7 @@ impl RxHpcc {
     /// A flow that nothing was heard of yet.
     ///
     /// # Errors
-    /// A parameter out of its limits.
+    /// Returns an error if a parameter is out of its limits.
     pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
         let (last_hop, last_capacity) = (0, config.line_rate);
         Ok(Self {
@@ -172,7 +172,7 @@ impl HpccReceiver {
     /// A flow at line rate that was told nothing yet.
     ///
     /// # Errors
-    /// A parameter out of its limits.
+    /// Returns an error if a parameter is out of its limits.
     pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self { config, rate: config.line_rate })

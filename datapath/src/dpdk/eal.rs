@@ -128,7 +128,7 @@ impl Eal {
     /// The caller's thread keeps its affinity.
     ///
     /// # Errors
-    /// See [`EalError`].
+    /// Returns an [`EalError`] if DPDK cannot start.
     pub fn start(config: &EalConfig) -> Result<Self, EalError> {
         let mut state = fork::lock(&STATE).ok_or(EalError::Forked)?;
         match &mut *state {

@@ -54,7 +54,7 @@ impl Port {
     /// Opens the port that `spec` names.
     ///
     /// # Errors
-    /// What is missing or doesn't fit, with the remedy: see [`PortError`].
+    /// Returns a [`PortError`], with the remedy, if something is missing or does not fit.
     pub fn open(eal: Eal, spec: &PortSpec, config: &PortConfig) -> Result<Self, PortError> {
         let in_parent = || PortError::Forked { port: spec.to_string() };
         if eal::is_forked() && !spec.opens_in_children() {

@@ -62,7 +62,7 @@ pub(super) struct Prepared {
 /// Checks, without opening it, that a port can work on this machine. Returns its IP MTU.
 ///
 /// # Errors
-/// What opening it would return, as far as that shows without DPDK.
+/// Returns what opening it would return, as far as that shows without DPDK.
 pub fn check_port(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError> {
     prepare(spec, config).map(|prepared| prepared.mtu)
 }

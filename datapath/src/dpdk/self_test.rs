@@ -10,7 +10,7 @@ impl Port {
     /// trying 10⁵ times.
     ///
     /// # Errors
-    /// [`PortError::SelfTest`] where it doesn't come, or comes changed.
+    /// Returns [`PortError::SelfTest`] if it does not arrive, or arrives changed.
     pub fn test_to(&mut self, peer: &mut Self) -> Result<(), PortError> {
         let frame = self.test_frame()?;
         let mut out = Burst::new();
@@ -31,7 +31,7 @@ impl Port {
     /// As [`test_to`](Self::test_to), on a port that receives what it sends (`ring:NAME`).
     ///
     /// # Errors
-    /// The same.
+    /// As above.
     pub fn self_test(&mut self) -> Result<(), PortError> {
         let frame = self.test_frame()?;
         let mut burst = Burst::new();

@@ -48,7 +48,7 @@ impl EventQueue {
     /// for the queue.
     ///
     /// # Errors
-    /// Where the process has no descriptor left.
+    /// Returns an error if the process has no descriptor left.
     pub fn new(filter: impl Fn(&AsyncEvent) -> bool + Send + Sync + 'static) -> io::Result<Self> {
         let descriptor = EventFd::new(libc::EFD_SEMAPHORE)?;
         Ok(Self { waiting: Mutex::default(), descriptor, filter: Box::new(filter) })
@@ -57,7 +57,7 @@ impl EventQueue {
     /// Takes the oldest event, and waits for it where the descriptor blocks, as it does unless the program changed that.
     ///
     /// # Errors
-    /// A signal, or `WouldBlock` if the descriptor doesn't block and there is none.
+    /// Returns an error if a signal interrupts the wait, or `WouldBlock` if the descriptor does not block and there is none.
     pub fn wait(&self) -> io::Result<AsyncEvent> {
         loop {
             self.descriptor.take()?;

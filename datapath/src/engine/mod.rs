@@ -87,7 +87,7 @@ impl Engine {
     /// is deregistered, or this engine is dropped or has stopped.
     ///
     /// # Errors
-    /// Where the thread can't be started or pinned, or the interface's neighbours can't be read.
+    /// Returns an error if the thread cannot be started or pinned, or the interface's neighbours cannot be read.
     pub unsafe fn start<P: PacketIo + 'static>(port: P, config: &CoreConfig) -> Result<Self, StartError> {
         let max_qps = config.endpoint.max_qps as usize;
         if max_qps > doorbell::MAX_SLOTS {
@@ -282,7 +282,7 @@ impl Engine {
     /// Why the core has stopped, if it has.
     ///
     /// # Errors
-    /// `Stopped`, with the reason.
+    /// Returns `Stopped`, with the reason, if the core has stopped.
     #[inline]
     pub fn check(&self) -> Result<(), Stopped> {
         if self.process.is_parent() || self.status.stopped() {
@@ -314,7 +314,7 @@ impl Engine {
     /// Finds the Ethernet address to which packets for `address` go. Waits for the answer; the datapath does not.
     ///
     /// # Errors
-    /// Where nobody answers, there is no route, or the core has stopped.
+    /// Returns an error if the peer does not answer, there is no route, or the core has stopped.
     pub fn resolve(&self, address: IpAddr) -> Result<Mac, ResolveError> {
         loop {
             match self.look_up(address)? {

@@ -123,7 +123,7 @@ impl Neighbours {
     /// Names a neighbour for good.
     ///
     /// # Errors
-    /// Where there are too many.
+    /// Returns an error if there are too many.
     pub fn set(&mut self, address: IpAddr, mac: Mac) -> Result<(), Unresolved> {
         if self.fixed.len() >= ENTRIES {
             return Err(Unresolved::TableFull { limit: ENTRIES });
@@ -141,7 +141,7 @@ impl Neighbours {
     /// Where packets for `address` go. Asks where that isn't known; call again until it is.
     ///
     /// # Errors
-    /// Where nobody answered, or there is no way there.
+    /// Returns an error if the neighbour did not answer, or there is no route.
     pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Result<Asked, Unresolved> {
         if self.addresses.iter().any(|ours| ours.ip == address) {
             return Ok(Asked::Known(self.mac));
@@ -238,7 +238,7 @@ impl Neighbours {
     /// Takes a packet in.
     ///
     /// # Errors
-    /// Where it is malformed; it changed nothing.
+    /// Returns an error if it is malformed; it then changed nothing.
     pub fn on_frame(&mut self, now: Instant, frame: &[u8]) -> Result<(), Malformed> {
         if frame.get(12..14) == Some(&ARP_TYPE) {
             self.on_arp(now, Arp::parse(frame)?);

@@ -89,7 +89,7 @@ impl Siblings {
     /// Takes part in the interface of this index.
     ///
     /// # Errors
-    /// See [`JoinError`].
+    /// Returns a [`JoinError`] if the process cannot join.
     pub fn join(interface: u32) -> Result<Self, JoinError> {
         Self::join_at(interface_name(interface))
     }

@@ -49,7 +49,7 @@ pub const ARENA: [(&str, &str); 8] = [
 /// and the virtual time in ns.
 ///
 /// # Errors
-/// What can't be run, or a flow that failed.
+/// Returns an error if the setup cannot be run, or a flow failed.
 pub fn run(setup: &Setup, watch: &mut dyn FnMut(usize, u64, u64)) -> Result<Outcome, SetupError> {
     setup.check()?;
     match setup.hosts {

@@ -54,7 +54,7 @@ pub struct Broken {
 /// Runs one seed; gives how often each rare path was reached.
 ///
 /// # Errors
-/// The rule that was broken, with the smallest run that was found.
+/// Returns the rule that was broken, with the smallest run that was found.
 pub fn run(seed: u64) -> Result<Reached, Box<Broken>> {
     let plan = Plan::draw(seed);
     attempt(&plan, false).0.map_err(|why| {

@@ -17,7 +17,7 @@ impl Endpoint {
     /// Takes in one Ethernet frame. Answers leave by [`Self::poll_transmit`].
     ///
     /// # Errors
-    /// Why it was dropped, or refused; it is counted here.
+    /// Returns why the frame was dropped or refused; it is counted here.
     pub fn on_frame<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         self.commons.counters.rx_frames += 1;
         self.take_in(now, memory, frame).inspect_err(|&discard| self.note_discard(now, frame, discard))

@@ -206,7 +206,7 @@ impl Endpoint {
     /// Makes a completion queue that holds `depth` completions not yet polled.
     ///
     /// # Errors
-    /// A depth of 0 or above 2^22, or one queue too many.
+    /// Returns an error if the depth is 0 or above 2^22, or there is one queue too many.
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId, ControlError> {
         self.commons.cqs.create(depth)
     }
@@ -214,7 +214,7 @@ impl Endpoint {
     /// Gives up a completion queue and what it holds.
     ///
     /// # Errors
-    /// There is none of this number, or queue pairs still use it.
+    /// Returns an error if there is none of this number, or queue pairs still use it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), ControlError> {
         self.commons.cqs.destroy(cq)?;
         self.commons.events.forget(|event| *event == Event::CqOverflowed(cq));
@@ -224,7 +224,7 @@ impl Endpoint {
     /// Gives a completion queue another depth. What it holds stays.
     ///
     /// # Errors
-    /// There is none of this number, a depth of 0 or above 2^22, or more completions wait than it would hold.
+    /// Returns an error if there is none of this number, the depth is 0 or above 2^22, or more completions wait than would fit.
     pub fn resize_cq(&mut self, cq: CqId, depth: u32) -> Result<(), ControlError> {
         self.commons.cqs.resize(cq, depth)
     }
@@ -273,7 +273,7 @@ impl Endpoint {
     /// Registers `length` bytes at `address` for queue pairs of `pd`.
     ///
     /// # Errors
-    /// An empty region, one that runs over the end of the address space, or one too many.
+    /// Returns an error if the region is empty or exceeds the address space, or there is one too many.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -302,7 +302,7 @@ impl Endpoint {
     /// Changes all of a region but its keys. When this returns, bytes that are no longer of the region are touched no more.
     ///
     /// # Errors
-    /// No region has this key, memory windows are bound to it, or its memory is as [`Self::register`] refuses it.
+    /// Returns an error if no region has this key, memory windows are bound to it, or its memory is as [`Self::register`] refuses it.
     pub fn change_region(&mut self, lkey: Lkey, pd: PdId, wanted: &Region) -> Result<Region, ControlError> {
         self.commons.regions.change(lkey, pd, wanted)
     }
@@ -310,7 +310,7 @@ impl Endpoint {
     /// Forgets a region. When this returns, none of its bytes is touched any more.
     ///
     /// # Errors
-    /// No region has this key, or memory windows are bound to it.
+    /// Returns an error if no region has this key, or memory windows are bound to it.
     pub fn deregister(&mut self, lkey: Lkey) -> Result<(), ControlError> {
         self.commons.regions.deregister(lkey).map(drop)
     }
@@ -318,7 +318,7 @@ impl Endpoint {
     /// Forgets a region as [`Self::deregister`] does, and takes back the windows that are bound to it.
     ///
     /// # Errors
-    /// No region has this key.
+    /// Returns an error if no region has this key.
     pub fn withdraw(&mut self, lkey: Lkey) -> Result<(), ControlError> {
         self.commons.regions.withdraw(lkey).map(drop)
     }
@@ -326,7 +326,7 @@ impl Endpoint {
     /// Memory windows that are bound to a region.
     ///
     /// # Errors
-    /// No region has this key.
+    /// Returns an error if no region has this key.
     pub fn windows_of(&self, lkey: Lkey) -> Result<u32, ControlError> {
         self.commons.regions.windows_of(lkey)
     }
@@ -334,7 +334,7 @@ impl Endpoint {
     /// Makes a memory window that is bound to nothing, and gives its key.
     ///
     /// # Errors
-    /// One window too many.
+    /// Returns an error if there is one window too many.
     pub fn create_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Rkey, ControlError> {
         self.commons.regions.create_window(pd, kind)
     }
@@ -342,7 +342,7 @@ impl Endpoint {
     /// Forgets a memory window, by any of the keys that it had.
     ///
     /// # Errors
-    /// No window has this key.
+    /// Returns an error if no window has this key.
     pub fn destroy_window(&mut self, rkey: Rkey) -> Result<(), ControlError> {
         self.commons.regions.destroy_window(rkey)
     }
@@ -350,7 +350,8 @@ impl Endpoint {
     /// Makes a shared receive queue.
     ///
     /// # Errors
-    /// A depth or a number of buffers beyond its limit, an unknown XRC domain or completion queue, or one queue too many.
+    /// Returns an error if the depth or number of buffers exceeds its limit, the XRC domain or completion queue is unknown, or
+    /// there is one queue too many.
     pub fn create_srq(&mut self, init: SrqInit) -> Result<SrqId, ControlError> {
         match init.xrc {
             None => self.commons.shared.create(init),
@@ -361,7 +362,7 @@ impl Endpoint {
     /// Gives up a shared receive queue; its requests are forgotten, without completions.
     ///
     /// # Errors
-    /// There is none of this number, or queue pairs still take from it.
+    /// Returns an error if there is none of this number, or queue pairs still take from it.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
         let init = self.commons.shared.destroy(srq)?;
         if let Some(xrc) = init.xrc {
@@ -374,7 +375,7 @@ impl Endpoint {
     /// none.
     ///
     /// # Errors
-    /// There is none of this number, or it holds no more than `limit`.
+    /// Returns an error if there is none of this number, or it holds no more than `limit`.
     pub fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), ControlError> {
         self.commons.shared.arm(srq, limit)
     }
@@ -407,8 +408,8 @@ impl Endpoint {
     /// Makes a queue pair, in RESET. One of XRC is an initiator; [`Self::create_xrc_target`] makes targets.
     ///
     /// # Errors
-    /// A capability above its limit, an unknown completion queue, or one queue pair too many: also where the numbers of
-    /// those that are gone still rest.
+    /// Returns an error if a capability is above its limit, the completion queue is unknown, or there is no free number: those of
+    /// destroyed queue pairs rest for a time.
     pub fn create_qp(&mut self, now: Instant, init: QpInit) -> Result<Qpn, ControlError> {
         check_capabilities(&init.capabilities)?;
         if init.service == Service::Xrc && init.srq.is_some() {
@@ -441,7 +442,7 @@ impl Endpoint {
     /// Takes a queue pair to another state.
     ///
     /// # Errors
-    /// A transition that there is not, or a setting out of its limits; the queue pair stays as it is.
+    /// Returns an error if there is no such transition, or a setting is out of its limits. The queue pair is then unchanged.
     pub fn modify_qp(&mut self, now: Instant, qpn: Qpn, modify: Modify) -> Result<(), ControlError> {
         let (index, qp, mut context) = self.open(now, qpn).ok_or(ControlError::NoQp(qpn))?;
         let before = Known::of(qp);
@@ -457,7 +458,7 @@ impl Endpoint {
     /// queue pair gets it.
     ///
     /// # Errors
-    /// There is none of this number.
+    /// Returns an error if there is none of this number.
     pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> Result<(), ControlError> {
         let (index, mut slot) = self.qps.remove(now, qpn).ok_or(ControlError::NoQp(qpn))?;
         self.gone.add(&slot.account.at(now));

@@ -111,7 +111,7 @@ impl Endpoint {
     /// Makes an address handle: the way that datagrams of `pd` take.
     ///
     /// # Errors
-    /// The path's addresses are of different families, or one handle too many.
+    /// Returns an error if the path's addresses are of different families, or there is one handle too many.
     pub fn create_address(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
         let address = self.commons.addresses.create(pd, path)?;
         self.peers.add(path.destination, path.destination_mac, Sender::AddressHandle(address.place()));
@@ -121,7 +121,7 @@ impl Endpoint {
     /// Forgets an address handle. Datagrams that wait to go there fail.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// Returns an error if there is none of this name.
     pub fn destroy_address(&mut self, address: AddressId) -> Result<(), ControlError> {
         let (ip, mac) = self.commons.addresses.destroy(address).ok_or(ControlError::NoAddress)?;
         self.peers.forget(ip, mac, Sender::AddressHandle(address.place()));

@@ -10,7 +10,7 @@ impl Endpoint {
     /// Takes in a send request.
     ///
     /// # Errors
-    /// Why it was not taken; nothing of it was done.
+    /// Returns why the request was refused. Nothing of it was done.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, request: SendRequest) -> Result<(), PostError> {
         let (index, qp, mut context) = self.open(now, qpn).ok_or(PostError::NoQp { qpn })?;
         let mut checked = qp.check_send(request)?;
@@ -22,7 +22,7 @@ impl Endpoint {
     /// Takes in a receive request.
     ///
     /// # Errors
-    /// Why it was not taken; nothing of it was done.
+    /// Returns why the request was refused. Nothing of it was done.
     pub fn post_recv(&mut self, qpn: Qpn, request: RecvRequest) -> Result<(), PostError> {
         // A receive needs no time: what waits for it comes back by itself.
         let (_, qp, mut context) = self.open(Instant::ZERO, qpn).ok_or(PostError::NoQp { qpn })?;
@@ -79,7 +79,7 @@ impl Endpoint {
     /// Takes in a receive request for whichever queue pair comes first.
     ///
     /// # Errors
-    /// Why it was not taken; nothing of it was done.
+    /// Returns why the request was refused. Nothing of it was done.
     pub fn post_srq_recv(&mut self, srq: SrqId, request: RecvRequest) -> Result<(), PostError> {
         let checked = self.commons.shared.check(srq, request)?;
         self.take_srq_recv(srq, checked);

@@ -10,7 +10,7 @@ impl Endpoint {
     /// Makes an XRC domain.
     ///
     /// # Errors
-    /// One too many.
+    /// Returns an error if there is one too many.
     pub fn create_xrcd(&mut self) -> Result<XrcdId, ControlError> {
         self.commons.xrc.create()
     }
@@ -18,7 +18,7 @@ impl Endpoint {
     /// Gives up an XRC domain.
     ///
     /// # Errors
-    /// There is none of this number, or targets or shared receive queues are of it.
+    /// Returns an error if there is none of this number, or targets or shared receive queues are of it.
     pub fn destroy_xrcd(&mut self, domain: XrcdId) -> Result<(), ControlError> {
         self.commons.xrc.destroy(domain)
     }
@@ -26,7 +26,7 @@ impl Endpoint {
     /// Makes an XRC target, in RESET. It takes messages for any shared receive queue of the domain, and sends none.
     ///
     /// # Errors
-    /// An unknown domain, or one queue pair too many: also where the numbers of those that are gone still rest.
+    /// Returns an error if the domain is unknown, or there is no free number: those of destroyed queue pairs rest for a time.
     pub fn create_xrc_target(&mut self, now: Instant, domain: XrcdId) -> Result<Qpn, ControlError> {
         self.commons.xrc.join(domain)?;
         let identity = |qpn| Identity::new(qpn, &QpInit::XRC_TARGET, Receives::Named(domain));

@@ -48,7 +48,7 @@ impl Slice {
 /// reference over it; bytes are copied in and out.
 ///
 /// # Errors
-/// Each access returns [`AccessError::Vanished`] if the memory is registered but no longer there: the application unmapped it, or
+/// Returns [`AccessError::Vanished`] if the memory is registered but no longer there: the application unmapped it, or
 /// shortened the file behind it. Some of its bytes may have been written.
 #[allow(clippy::missing_errors_doc)]
 pub trait Memory {

@@ -93,7 +93,7 @@ impl Draft<'_> {
 /// goes into an IPv4 header. Who sends many packets along one path keeps its [`Template`].
 ///
 /// # Errors
-/// What the service, the operation or the frame has no place for; `frame` is then as it was.
+/// Returns what the service, the operation or the frame has no place for; `frame` is then unchanged.
 pub fn emit<'f>(
     path: &Path,
     identification: u16,

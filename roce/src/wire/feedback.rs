@@ -315,7 +315,7 @@ impl Feedback {
     /// All of `bytes`.
     ///
     /// # Errors
-    /// They are no feedback.
+    /// Returns an error if they are no feedback.
     pub fn read(bytes: &[u8]) -> Result<Self, Discard> {
         let (report, rest) = Report::read(bytes).ok_or(Discard::Telemetry)?;
         Ok(Self { report, seal: Seal::read(rest)? })

@@ -75,7 +75,7 @@ const ICRC_LENGTH: usize = 4;
 /// This is for networks with the default numbers of telemetry formats; [`Numbers::parse`] is for any.
 ///
 /// # Errors
-/// The first check that fails, as its [`Discard`] reason.
+/// Returns the first check that fails, as its [`Discard`] reason.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Frame<'_>, Discard> {
     Numbers::DEFAULT.parse(frame)

@@ -30,7 +30,7 @@ impl Subscription {
     /// start of `frame` and takes `length` bytes; the whole begins at the start afterwards. Gives its length.
     ///
     /// # Errors
-    /// The packet is none of a connected service, or brings telemetry already.
+    /// Returns an error if the packet is not of a connected service, or carries telemetry already.
     pub fn insert(frame: &mut [u8], length: usize, sender: Qpn) -> Result<usize, Discard> {
         let gap = SUBSCRIPTION_LENGTH;
         let packet = frame.get(gap..gap + length).ok_or(Discard::Truncated)?;
@@ -96,7 +96,7 @@ impl Subscription {
     /// there is to be one, from BTH and content.
     ///
     /// # Errors
-    /// `frame` is too short.
+    /// Returns an error if `frame` is too short.
     pub fn respond(
         &self,
         (utilisation, interval): (u32, u32),

@@ -30,7 +30,7 @@ impl Template {
     /// The headers of packets that go along `path`. UDP's checksum is 0; IPv4 says "don't fragment".
     ///
     /// # Errors
-    /// The path's two addresses are of different families.
+    /// Returns an error if the path's two addresses are of different families.
     pub fn new(path: &Path) -> Result<Self, EmitError> {
         let mut bytes = [0; ROOM];
         bytes[..6].copy_from_slice(&path.destination_mac.0);

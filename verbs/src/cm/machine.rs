@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// How long a request to disconnect is repeated: a peer that is gone needs no long farewell.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// The longest that an answer is waited for: beyond it nobody tells it from for ever, and the clock must not run over.
+/// The longest time to wait for an answer: longer is like for ever, and the clock must not overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Requests that a listener holds until the program accepts them, at most.
 const BACKLOG: usize = 1024;

@@ -24,7 +24,7 @@ pub enum KeyError {
 /// The key that the environment variable `FERROCE_FEEDBACK_KEY` holds, if it is set.
 ///
 /// # Errors
-/// It is not 32 hexadecimal digits.
+/// Returns an error if it is not 32 hexadecimal digits.
 pub fn feedback_key_from_env() -> Result<Option<FeedbackKey>, KeyError> {
     match std::env::var(VARIABLE) {
         Ok(text) => parse(&text).map(Some).ok_or(KeyError::Digits { place: VARIABLE.to_owned() }),
@@ -32,10 +32,10 @@ pub fn feedback_key_from_env() -> Result<Option<FeedbackKey>, KeyError> {
     }
 }
 
-/// The key that a file holds: 32 hexadecimal digits. Nobody but its owner may read it.
+/// Reads the key from a file of 32 hexadecimal digits. Only its owner may be able to read the file.
 ///
 /// # Errors
-/// The file can't be read, others may read it, or it holds something else.
+/// Returns an error if the file cannot be read, others may read it, or it contains something else.
 pub fn feedback_key_from_file(path: &Path) -> Result<FeedbackKey, KeyError> {
     let place = path.display().to_string();
     let failed = |error: std::io::Error| KeyError::File { path: place.clone(), reason: error.to_string() };

@@ -91,7 +91,7 @@ impl Control {
     /// Runs `idle` until `look` gives something, `patience` at most if there is one.
     ///
     /// # Errors
-    /// Those of `look` and `idle`, and when patience ends.
+    /// Returns an error if `look` or `idle` does, or patience ends.
     pub fn wait<T>(
         &mut self,
         patience: Option<Duration>,
@@ -122,7 +122,7 @@ impl Control {
     /// Waits until `count` bytes are here, and leaves them in `pending`.
     ///
     /// # Errors
-    /// Those of [`wait`](Self::wait).
+    /// As [`wait`](Self::wait).
     pub fn wait_bytes(
         &mut self,
         count: usize,
@@ -142,7 +142,7 @@ impl Control {
     /// Waits until the other side closes; ignores its last messages and errors.
     ///
     /// # Errors
-    /// Those of `idle`, and when patience ends.
+    /// Returns an error if `idle` does, or patience ends.
     pub fn wait_close(&mut self, idle: &mut Idle) -> Result<(), Failure> {
         self.wait(Some(self.patience), idle, |control| {
             control.pending.clear();

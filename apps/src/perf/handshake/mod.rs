@@ -283,7 +283,7 @@ impl Pause {
     /// Returns whether the last turn had work.
     ///
     /// # Errors
-    /// Once a signal asked the tool to end.
+    /// Returns an error if a signal has asked the tool to end.
     pub fn after(&mut self, worked: bool) -> Result<Rest, Failure> {
         crate::signals::check()?;
 

@@ -47,7 +47,7 @@ impl Kernel {
     /// The interface of this index, in this process's network namespace.
     ///
     /// # Errors
-    /// Where netlink can't be spoken.
+    /// Returns an error if netlink fails.
     pub fn open(index: u32, numbers: Numbers) -> io::Result<Self> {
         Netlink::open()?;
         Ok(Self {
@@ -71,7 +71,7 @@ impl Kernel {
     /// The interface's addresses, global ones first.
     ///
     /// # Errors
-    /// Where netlink can't be spoken.
+    /// Returns an error if netlink fails.
     pub fn addresses(&self) -> io::Result<Vec<Address>> {
         let mut addresses = Netlink::open()?.addresses(self.index)?;
         addresses.sort_by_key(|address| match address.ip {
@@ -85,7 +85,7 @@ impl Kernel {
     /// Where packets for `address` go; `mac` is the interface's own. Call again until it is known. Doesn't wait.
     ///
     /// # Errors
-    /// Where nobody answered, or there is no way there.
+    /// Returns an error if the neighbour did not answer, or there is no route.
     pub fn resolve(&self, address: IpAddr, mac: Mac) -> Result<Asked, Unresolved> {
         self.look(address, mac).unwrap_or_else(|error| Err(Unresolved::NoRoute(error.to_string())))
     }

@@ -165,7 +165,7 @@ impl RegionTable {
     /// Registers `length` bytes at `address` and draws keys for them.
     ///
     /// # Errors
-    /// An empty region, one that runs over the end of the address space, or one more than the table holds.
+    /// Returns an error if the region is empty or exceeds the address space, or the table is full.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -214,8 +214,8 @@ impl RegionTable {
     /// Changes all of a region but its keys.
     ///
     /// # Errors
-    /// No region has this key, windows are bound to it, or its memory is as [`register`](Self::register) refuses it. Then the region
-    /// is as it was.
+    /// Returns an error if no region has this key, windows are bound to it, or its memory is as [`register`](Self::register) refuses it.
+    /// The region is then unchanged.
     pub fn change(&mut self, lkey: Lkey, pd: PdId, wanted: &Region) -> Result<Region, ControlError> {
         let &Region { address, origin, length, access, .. } = wanted;
         check_place(address, origin, length)?;
@@ -231,7 +231,7 @@ impl RegionTable {
     /// Forgets a region: from now on its keys name nothing.
     ///
     /// # Errors
-    /// No region has this key, or windows are bound to it (IBA 10.6.7.2.6).
+    /// Returns an error if no region has this key, or windows are bound to it (IBA 10.6.7.2.6).
     pub fn deregister(&mut self, lkey: Lkey) -> Result<Region, ControlError> {
         let number = self.local.open(lkey.get());
         let index = self.index(number);
@@ -248,7 +248,7 @@ impl RegionTable {
     /// Forgets a region, and takes back the windows that are bound to it.
     ///
     /// # Errors
-    /// No region has this key.
+    /// Returns an error if no region has this key.
     pub fn withdraw(&mut self, lkey: Lkey) -> Result<Region, ControlError> {
         self.windows.release_region(lkey);
         if let Some(live) = self.live(lkey) {
@@ -260,7 +260,7 @@ impl RegionTable {
     /// Windows that are bound to a region.
     ///
     /// # Errors
-    /// No region has this key.
+    /// Returns an error if no region has this key.
     pub fn windows_of(&self, lkey: Lkey) -> Result<u32, ControlError> {
         let live = self.find(self.local.open(lkey.get())).map_err(|_| ControlError::NoRegion(lkey))?;
         Ok(live.windows)
@@ -269,7 +269,7 @@ impl RegionTable {
     /// Makes a memory window that is bound to nothing, and gives its key.
     ///
     /// # Errors
-    /// One more than the table holds.
+    /// Returns an error if the table is full.
     pub fn create_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Rkey, ControlError> {
         let Self { entries, remote, index_bits, windows, .. } = self;
         let is_taken = |rkey: Rkey| {
@@ -282,7 +282,7 @@ impl RegionTable {
     /// Forgets a memory window, bound or not.
     ///
     /// # Errors
-    /// No window has this key.
+    /// Returns an error if no window has this key.
     pub fn destroy_window(&mut self, rkey: Rkey) -> Result<(), ControlError> {
         let before = self.windows.destroy(rkey)?;
         self.freed(before);
@@ -302,7 +302,7 @@ impl RegionTable {
     /// Binds a memory window on behalf of a queue pair (IBA 10.6.7.2.3).
     ///
     /// # Errors
-    /// Why not; then the window is as it was.
+    /// Returns why the window was not bound; it is then unchanged.
     pub fn bind(&mut self, pd: PdId, qpn: Qpn, binding: &Binding) -> Result<(), BindError> {
         self.windows.check(pd, binding)?;
         let start = match binding.length {
@@ -341,7 +341,7 @@ impl RegionTable {
     /// Takes a window of type 2 back: its key leads nowhere until it is bound again (IBA 10.6.7.2.5).
     ///
     /// # Errors
-    /// No window that this queue pair bound has this key, or it is of type 1.
+    /// Returns an error if no window that this queue pair bound has this key, or it is of type 1.
     pub fn invalidate(&mut self, rkey: Rkey, pd: PdId, qpn: Qpn) -> Result<(), AccessError> {
         let before = self.windows.invalidate(rkey, pd, qpn)?;
         self.freed(Some(before));
@@ -363,7 +363,7 @@ impl RegionTable {
     /// Checks an access of this side's own requests: `length` bytes at `address`.
     ///
     /// # Errors
-    /// The first check that failed: key, protection domain, access right, range.
+    /// Returns the first check that failed: key, protection domain, access right, range.
     #[inline]
     pub fn local(
         &self,
@@ -380,7 +380,7 @@ impl RegionTable {
     /// of a window.
     ///
     /// # Errors
-    /// The first check that failed: key, protection domain, access right, range.
+    /// Returns the first check that failed: key, protection domain, access right, range.
     #[inline]
     pub fn remote(
         &self,
@@ -400,7 +400,7 @@ impl RegionTable {
     /// Checks an access to all of a region or window.
     ///
     /// # Errors
-    /// The first check that failed: key, protection domain, access right.
+    /// Returns the first check that failed: key, protection domain, access right.
     pub fn remote_whole(&self, rkey: Rkey, pd: PdId, qpn: Qpn, access: Access) -> Result<(), AccessError> {
         match self.find(self.remote.open(rkey.get())) {
             Ok(live) => check(live, pd, live.region.origin, 0, access).map(drop),

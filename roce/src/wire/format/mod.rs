@@ -103,7 +103,7 @@ impl Format {
     /// `frame` and takes `length` bytes; the whole begins at the start afterwards. Gives its length.
     ///
     /// # Errors
-    /// The packet is none, or of a family that has no place for it.
+    /// Returns an error if it is no packet, or its family has no place for telemetry.
     pub fn insert(self, frame: &mut [u8], length: usize, numbers: Numbers) -> Result<usize, Discard> {
         let gap = self.inserted();
         let packet = frame.get(gap..gap + length).ok_or(Discard::Truncated)?;

@@ -44,7 +44,7 @@ impl Numbers {
     /// UDP's destination port of packets with an INT shim, and the type of AECN's hop-by-hop option. CSIG's TPID is the default.
     ///
     /// # Errors
-    /// One of them means something else.
+    /// Returns an error if one of them means something else.
     pub const fn new(int_port: u16, aecn_option: u8) -> Result<Self, NumbersError> {
         if int_port == 0 || int_port == ROCE_PORT {
             return Err(NumbersError::IntPort(int_port));

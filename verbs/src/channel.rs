@@ -11,6 +11,22 @@ use std::sync::Arc;
 
 /// A descriptor that becomes readable when an armed completion queue has a completion: for `poll`, `epoll`, or
 /// [`wait`](Self::wait). Clones share the channel, and several completion queues may be bound to it.
+///
+/// ```no_run
+/// # use ferroce_verbs::Device;
+/// # fn sleep(device: &Device) -> Result<(), Box<dyn std::error::Error>> {
+/// let (channel, mut completions) = (device.create_channel()?, device.create_cq(128)?);
+/// completions.ring_on(&channel)?;
+/// loop {
+///     completions.arm(false);
+///     // What completed before arm() rings no bell.
+///     while let Some(completion) = completions.poll_one()? {
+///         println!("request {} has ended", completion.ok()?.id);
+///     }
+///     channel.wait()?;
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct CompletionChannel {
     pub(crate) descriptor: Arc<EventFd>,

@@ -15,6 +15,17 @@ const SPINS: u32 = 64;
 const POLLS_WITHOUT_TURN: u8 = 16;
 
 /// A completion queue. Only one thread may poll it at a time.
+///
+/// ```no_run
+/// # use ferroce_verbs::Device;
+/// # fn take(device: &Device) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut completions = device.create_cq(128)?;
+/// // ok() makes a failed request an error, which names the request, the reason and the remedy.
+/// let completion = completions.wait()?.ok()?;
+/// println!("request {} has ended", completion.id);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct CompletionQueue {
     ring: CqRing,

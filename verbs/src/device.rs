@@ -139,6 +139,15 @@ impl Inner {
 impl Device {
     /// Opens the port that `config` names and starts its core.
     ///
+    /// ```no_run
+    /// use ferroce_verbs::{Device, DeviceConfig};
+    ///
+    /// // The port that FERROCE_PORT or ferroce.toml names, or one that the program names.
+    /// let device = Device::open(&DeviceConfig::from_env()?)?;
+    /// let other = Device::open(&DeviceConfig::on("eth1").address("10.0.0.1/24".parse()?))?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the port cannot be opened or the configuration does not fit it.
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {

@@ -32,6 +32,17 @@ impl ProtectionDomain {
 
 /// A memory region. The network may read and write it at any time, so there are no references into it: bytes are copied in and out. When it
 /// is dropped, the core first deregisters it and the memory windows bound to it, and then the memory is freed.
+///
+/// ```no_run
+/// # use ferroce_verbs::{Access, MemoryRegion, ProtectionDomain};
+/// # fn register(domain: &ProtectionDomain) -> Result<(), Box<dyn std::error::Error>> {
+/// let memory = MemoryRegion::alloc(domain, 1 << 20, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+/// memory.write(0, b"hello")?;
+/// let first = memory.sge(0, 4096)?; // a local buffer, for a request
+/// let text = memory.remote().to_string(); // for the peer, which parses a RemoteBuffer
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct MemoryRegion {
     device: Arc<Inner>,

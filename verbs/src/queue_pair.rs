@@ -225,6 +225,18 @@ pub(crate) fn random_psn() -> Result<Psn, Error> {
 /// One end of a connection, or a port for datagrams. Only one thread may use it at a time.
 ///
 /// `S` is its [service](crate::service), by default the reliable connection. It decides which requests `post_send` accepts.
+///
+/// ```no_run
+/// # use ferroce_verbs::{CompletionQueue, ConnectOptions, ProtectionDomain, QpEndpoint, SendRequest, Sge};
+/// # fn send(domain: &ProtectionDomain, cq: &CompletionQueue, data: Sge, said: &str) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut qp = domain.queue_pair(cq, cq).build()?;
+/// println!("the peer connects to {}", qp.endpoint());
+/// let peer: QpEndpoint = said.parse()?;
+/// qp.connect(&peer, &ConnectOptions::new().retry_count(3))?;
+/// qp.post_send(SendRequest::send(1, data))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct QueuePair<S = Rc> {
     pub(crate) rings: QpRings,

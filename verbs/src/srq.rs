@@ -9,6 +9,17 @@ use roce::{ControlError, SrqId, SrqInit, SrqNumber, SrqReport};
 use std::sync::Arc;
 
 /// A shared receive queue. Only one thread may post to it at a time.
+///
+/// ```no_run
+/// # use ferroce_verbs::{CompletionQueue, ProtectionDomain, RecvRequest, Sge};
+/// # fn serve(domain: &ProtectionDomain, cq: &CompletionQueue, buffer: Sge) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut receives = domain.shared_receive_queue(256, 1)?;
+/// receives.post_recv(RecvRequest::new(1, buffer))?;
+/// let one = domain.queue_pair(cq, cq).receive_from(&receives).build()?;
+/// let other = domain.queue_pair(cq, cq).receive_from(&receives).build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     rings: SrqRings,

@@ -11,6 +11,19 @@ pub use roce::{Binding, WindowKind};
 /// A memory window. It is bound by [`SendRequest::bind`](crate::SendRequest::bind), and revoked by
 /// [`SendRequest::local_invalidate`](crate::SendRequest::local_invalidate), by the peer's
 /// [`SendRequest::send_invalidate`](crate::SendRequest::send_invalidate), or when it is dropped.
+///
+/// ```no_run
+/// # use ferroce_verbs::window::{MemoryWindow, WindowKind};
+/// # use ferroce_verbs::{Access, MemoryRegion, ProtectionDomain, QueuePair, SendRequest};
+/// # fn grant(domain: &ProtectionDomain, memory: &MemoryRegion, qp: &mut QueuePair) -> Result<(), Box<dyn std::error::Error>> {
+/// // `memory` was registered with Access::WINDOWS. The peer may write 100 of its bytes, until the next binding.
+/// let mut window = domain.memory_window(WindowKind::One)?;
+/// let binding = window.binding(memory, 0, 100, Access::REMOTE_WRITE)?;
+/// qp.post_send(SendRequest::bind(1, binding))?;
+/// let for_the_peer = MemoryWindow::remote(&binding).to_string();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct MemoryWindow {
     device: Arc<Inner>,

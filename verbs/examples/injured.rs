@@ -133,7 +133,9 @@ fn options(cause: &str) -> ConnectOptions {
         .congestion(Congestion::new(congestion))
         .max_rd_atomic(if cause == "read-limit" { 1 } else { 16 })
         // 0.27 s: silence begins soon, and lasts.
-        .ack_timeout(AckTimeout::new(if ["silence", "black-hole", "path-mtu"].contains(&cause) { 16 } else { 12 }))
+        .ack_timeout(AckTimeout::new(
+            if ["silence", "black-hole", "path-mtu", "slow-receiver"].contains(&cause) { 16 } else { 12 },
+        ))
         .retry_count(if cause == "failed" { 1 } else { 7 })
 }
 
@@ -193,7 +195,8 @@ fn run(cause: &str, end: Instant) -> Result<(), Box<dyn Error>> {
             // One after the other, so that each is alike.
             "path-mtu" if posted < 9 => 1,
             // Less than the window.
-            "cpu-starved" | "slow-receiver" => 8,
+            "cpu-starved" => 8,
+            "slow-receiver" => 1,
             _ => DEPTH,
         };
         while posted < done + most {
@@ -204,7 +207,10 @@ fn run(cause: &str, end: Instant) -> Result<(), Box<dyn Error>> {
         done += polled.poll_each(16, |_| {})? as u64;
         // The core of the other side runs when its program polls.
         if cause != "slow-receiver" || answered.elapsed() > PAUSE {
-            far_cq.poll_each(16, |_| {})?;
+            // As many turns as all that is on its way takes.
+            for _ in 0..if cause == "slow-receiver" { 8 } else { 1 } {
+                far_cq.poll_each(16, |_| {})?;
+            }
             answered = Instant::now();
         }
     }

@@ -94,12 +94,15 @@ probes! {
     error(qpn, line);
 }
 
-/// A send request was put into a ring.
+/// Whether [`posted`] wants to know of posts.
 #[inline(always)]
+pub(crate) fn are_posts_traced() -> bool {
+    post::is_traced()
+}
+
+/// A program posts a send request.
 pub(crate) fn posted(qpn: roce::Qpn, request: &roce::qp::SendRequest) {
-    if post::is_traced() {
-        post::fire(qpn.get().into(), request.id, request.data.length());
-    }
+    post::fire(qpn.get().into(), request.id, request.data.length());
 }
 
 /// A frame leaves.

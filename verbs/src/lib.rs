@@ -139,9 +139,9 @@ pub mod state {
 /// Fields of packets that a program may set or read.
 pub mod wire {
     pub use crate::queue_pair::DEFAULT_QUEUE_KEY;
-    pub use roce::{AddressId, GROUP_QPN};
     pub use roce::qp::{udp_source_port, udp_source_port_of_datagrams, udp_source_port_of_flow};
     pub use roce::wire::{Feth, Path};
+    pub use roce::{AddressId, GROUP_QPN};
 }
 
 #[cfg(test)]

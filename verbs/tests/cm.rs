@@ -4,7 +4,7 @@ mod common;
 
 use common::{Side, contents, devices, pattern, side, success};
 use ferroce_verbs::cm::{self, Connection, Listener, Options};
-use ferroce_verbs::state::AckTimeout;
+use ferroce_verbs::state::{AckTimeout, LossRecovery};
 use ferroce_verbs::{
     Capabilities, CompletionQueue, CompletionStatus, ConnectOptions, Device, Error, MemoryRegion, Progress,
     QueuePair, RecvRequest, SendRequest,
@@ -167,7 +167,7 @@ fn a_peer_that_says_nothing_is_given_up() {
 /// The peer asks, and goes away before or after the request is accepted; or it is silent.
 #[test]
 fn accepting_a_request_whose_peer_is_gone_is_an_error() {
-    let brief = Options { timeout: Duration::from_millis(20), ..Options::default() };
+    let brief = Options::new().timeout(Duration::from_millis(20));
     let [server, client] = devices(Progress::Adaptive);
     let listener = Listener::bind(&server, "10.0.0.1:7471".parse().unwrap()).unwrap();
     let asks = |options: &Options| cm::connect(new(&client).qp, listener.local_addr(), options).map(drop);

@@ -3,11 +3,17 @@
 mod common;
 
 use common::{contents, devices, success};
-use ferroce_verbs::*;
+use ferroce_verbs::port::Mac;
+use ferroce_verbs::service::{Request, Ud};
+use ferroce_verbs::wire::{DEFAULT_QUEUE_KEY, GROUP_QPN};
+use ferroce_verbs::{
+    Access, AddressOptions, CompletionQueue, Device, MemoryRegion, Progress, ProtectionDomain, QueuePair,
+    RecvRequest,
+};
 use std::net::IpAddr;
 
 struct Member {
-    qp: QueuePair,
+    qp: QueuePair<Ud>,
     cq: CompletionQueue,
     region: MemoryRegion,
     domain: ProtectionDomain,
@@ -16,7 +22,7 @@ struct Member {
 fn member(device: &Device) -> Member {
     let (domain, cq) = (device.allocate_pd().unwrap(), device.create_cq(16).unwrap());
     let region = MemoryRegion::alloc(&domain, 4096, Access::ALL).unwrap();
-    let mut qp = domain.queue_pair(&cq, &cq).service(Service::Ud).build().unwrap();
+    let mut qp = domain.queue_pair(&cq, &cq).datagrams().build().unwrap();
     qp.post_recv(RecvRequest::new(1, region.sge(1024, 1024).unwrap())).unwrap();
     qp.open(None).unwrap();
     Member { qp, cq, region, domain }
@@ -35,7 +41,7 @@ fn each_member_of_a_group_takes_a_copy_and_the_senders_own_too() {
     assert_eq!(address.path().destination_mac, Mac([0x01, 0, 0x5e, 1, 2, 3]));
     a.region.write(0, b"to all").unwrap();
     let to = address.to(GROUP_QPN, DEFAULT_QUEUE_KEY);
-    a.qp.post_send(SendRequest::send_to(2, a.region.sge(0, 6).unwrap(), to)).unwrap();
+    a.qp.post_send(Request::send_to(2, a.region.sge(0, 6).unwrap(), to)).unwrap();
     for _ in 0..2 {
         success(&mut a.cq, &there);
     }

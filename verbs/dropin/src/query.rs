@@ -6,7 +6,8 @@ use crate::errno::{Errno, INVALID, count, out, status};
 use crate::{device_memory, on_demand};
 use std::ffi::c_int;
 use std::net::IpAddr;
-use verbs::{Device, DeviceInfo, MOST_GROUPS, MOST_MEMBERS, Mtu};
+use verbs::port::{MOST_GROUPS, MOST_MEMBERS};
+use verbs::{Device, DeviceInfo, Mtu};
 
 /// No vendor's: programs treat some vendors' devices in their own way.
 const VENDOR: u32 = 0xff_ff00;

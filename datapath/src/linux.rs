@@ -273,7 +273,7 @@ impl Control {
 /// Has the interface of this index join a multicast group until what comes back is dropped.
 ///
 /// # Errors
-/// The kernel's: `ENODEV` if there is no such interface, `EINVAL` if the address is not a group's.
+/// Returns the kernel's error: `ENODEV` if there is no such interface, `EINVAL` if the address is not a group's.
 pub fn join_group(index: u32, group: IpAddr) -> io::Result<Own> {
     let family = if group.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // Bound to no port, it receives nothing.
@@ -314,7 +314,7 @@ fn set<T>(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) ->
 /// The name of the interface's driver: `veth`, `mlx5_core`.
 ///
 /// # Errors
-/// The kernel's; `ENODEV` if there is no such interface, `EOPNOTSUPP` if it has no driver to name.
+/// Returns the kernel's error: `ENODEV` if there is no such interface, `EOPNOTSUPP` if it has no driver to name.
 pub fn driver(name: &str) -> io::Result<String> {
     const ETHTOOL_GDRVINFO: u32 = 3;
     /// `struct ethtool_drvinfo` begins with the command and the name, of 32 bytes.

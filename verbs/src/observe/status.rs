@@ -91,7 +91,7 @@ impl HopStatus {
 /// Why a peer that keeps a queue pair waiting does so, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspicion {
-    /// The likely reason, as [`FailureReason`](crate::FailureReason) says it.
+    /// The likely reason, as [`FailureReason`](crate::event::FailureReason) says it.
     pub reason: String,
     /// What to do about it.
     pub remedy: String,

@@ -155,7 +155,7 @@ fn claim(interface: &Interface) -> Result<Own, PortError> {
     Ok(OwnedFd::from(listener).into())
 }
 
-/// Takes off the program of a process that was killed, now that no other port has the interface. A program of somebody else stays.
+/// Takes off the program of a process that was killed, now that no other port has the interface. Another program stays.
 fn remove_leftover(interface: &Interface) -> Result<(), PortError> {
     let Ok(Some(id)) = xdp::program_of(interface.index) else { return Ok(()) };
     let remedy = format!("end what uses it, or `ip link set dev {} xdp off`", interface.name);

@@ -35,6 +35,17 @@ pub fn listen() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
+/// Ends the process as soon as its terminal is gone. The reader of keys would read the end of the file for ever and check no flag.
+///
+/// # Errors
+/// Returns a failure if the system refuses a handler.
+pub fn end_at_hangup() -> Result<(), Failure> {
+    use signal_hook::consts::SIGHUP;
+    signal_hook::flag::register_conditional_shutdown(SIGHUP, 128 + SIGHUP, Arc::new(AtomicBool::new(true)))
+        .map(drop)
+        .map_err(|error| Failure::run(format!("cannot handle signal {SIGHUP}: {error}")))
+}
+
 /// For loops that wait.
 ///
 /// # Errors

@@ -47,6 +47,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let mut rows = Rows::new(args.pid);
     rows.update()?;
+    signals::end_at_hangup()?;
     signals::listen()?;
     let mut terminal = ratatui::try_init().map_err(|error| failed(&error))?;
     let shown = show(&mut terminal, &mut rows, args.interval);

@@ -20,13 +20,13 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "turn-receive",
         what: "a core's turn that receives, a message of 32",
-        budget: 1130,
+        budget: 1160,
         run: |meter| run(meter, Part::Receive),
     },
     Step {
         name: "turn-complete",
         what: "a core's turn that hears the ACK of 32",
-        budget: 4255,
+        budget: 4340,
         run: |meter| run(meter, Part::Complete),
     },
     Step { name: "poll_cq", what: "a completion polled", budget: 155, run: |meter| run(meter, Part::Poll) },

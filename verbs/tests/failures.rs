@@ -3,9 +3,10 @@
 mod common;
 
 use common::*;
+use datapath::io::{Burst, Caps, LoopbackBuf};
 use ferroce_verbs::errors::{PollError, PostError, PostListError};
 use ferroce_verbs::observe::Discard;
-use ferroce_verbs::port::{Loopback, OwnPort, pair};
+use ferroce_verbs::port::{Loopback, OwnPort, PacketIo, pair};
 use ferroce_verbs::state::{AckTimeout, Modify, State};
 use ferroce_verbs::wire::DEFAULT_QUEUE_KEY;
 use ferroce_verbs::{
@@ -87,6 +88,45 @@ fn the_error_state_flushes() {
     assert_eq!(next(&mut b.send_cq, &a.device).status, CompletionStatus::Flushed);
     assert_eq!(b.qp.query().unwrap().state, State::Error);
     assert_eq!(a.qp.query().unwrap().state, State::ReadyToSend);
+}
+
+/// A port that takes no frame.
+struct Refusing(Loopback);
+
+impl PacketIo for Refusing {
+    type Buf = LoopbackBuf;
+
+    fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
+        self.0.receive(into);
+    }
+
+    fn alloc(&mut self) -> Option<LoopbackBuf> {
+        self.0.alloc()
+    }
+
+    fn transmit(&mut self, _from: &mut Burst<LoopbackBuf>) {}
+
+    fn caps(&self) -> Caps {
+        self.0.caps()
+    }
+}
+
+/// The retry timer starts when a frame leaves, and selective repeat waits for the port with all that is missing.
+#[test]
+fn a_port_that_takes_no_frame_ends_a_request_as_a_silent_peer_does() {
+    let (port, _other) = pair(256, FRAME);
+    let own = OwnPort { name: "refusing".into(), mac: MACS[0] };
+    let device = Device::open_on(Refusing(port), own, &at("10.0.0.1/24", Progress::Inline)).unwrap();
+    let mut a = side(&device, 1 << 18, Capabilities::default(), 16);
+    let peer = QpEndpoint { ip: "10.0.0.2".parse().unwrap(), ..a.qp.endpoint() };
+    assert!(peer.selective_repeat);
+    device.set_neighbour(peer.ip, MACS[1]).unwrap();
+    let options = ConnectOptions::new().ack_timeout(AckTimeout::new(4)).retry_count(2);
+    a.qp.connect(&peer, &options).unwrap();
+    let data = a.region.sge(0, 1 << 18).unwrap();
+    a.qp.post_send(SendRequest::write(1, data, a.region.remote().at(0))).unwrap();
+    assert_eq!(a.send_cq.wait().unwrap().status, CompletionStatus::RetryExceeded);
+    assert!(device.core_counters().unwrap().port_held > 0);
 }
 
 #[test]

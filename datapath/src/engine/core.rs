@@ -17,6 +17,10 @@ const TRANSMIT_BUDGET: usize = 2 * BURST;
 /// Turns in which the port takes nothing, after which what waits for it keeps nobody awake: its peer may be gone for good.
 const PATIENCE: u32 = 4096;
 
+/// The longest that a port may take no frame. What waits then is lost, as on a cable that leads nowhere, so that retry timers run: they
+/// start when a frame leaves. Linux sends a frame that a veth dropped, since the peer's MTU fell, again for ever, and none behind it.
+const LONGEST_HOLD: Duration = Duration::from_millis(500);
+
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// A port with all that its one thread owns.
@@ -39,6 +43,8 @@ pub(super) struct Core<P: PacketIo> {
     rests_until: Instant,
     /// Turns in a row in which something waited for the port and nothing left.
     stuck: u32,
+    /// Since when the port has taken no frame, if it has refused one.
+    held_since: Option<Instant>,
     /// The port's descriptor tells of frames.
     listens: bool,
     /// When the core looks next whether the program has set a handler for faults.
@@ -78,6 +84,7 @@ impl<P: PacketIo> Core<P> {
             next_timer: None,
             rests_until: Instant::ZERO,
             stuck: 0,
+            held_since: None,
             listens: false,
             look: Instant::ZERO,
             port,
@@ -151,9 +158,8 @@ impl<P: PacketIo> Core<P> {
             if let Some(lanes) = &mut self.station.lanes {
                 lanes.publish();
             }
-            let waiting = self.leaving.len();
-            if waiting > 0 {
-                self.port.transmit(&mut self.leaving);
+            if !self.leaving.is_empty() {
+                self.hand_over(now);
             }
             // Nothing more to say, or the port takes no more now.
             if sent == before || !self.leaving.is_empty() {
@@ -164,6 +170,19 @@ impl<P: PacketIo> Core<P> {
         let waits = !self.leaving.is_empty() || self.aside.is_some() || self.station.endpoint.may_transmit();
         self.stuck = if sent == 0 && waits { self.stuck.saturating_add(1) } else { 0 };
         sent > 0 || (waits && self.stuck < PATIENCE)
+    }
+
+    /// Gives the burst to the port, which may take a part of it, or nothing.
+    #[inline]
+    fn hand_over(&mut self, now: Instant) {
+        let waiting = self.leaving.len();
+        self.port.transmit(&mut self.leaving);
+        if self.leaving.len() < waiting {
+            self.held_since = None;
+        } else if now.saturating_since(*self.held_since.get_or_insert(now)) >= LONGEST_HOLD {
+            self.station.counters.port_held += waiting as u64;
+            self.leaving.clear();
+        }
     }
 
     /// Fills up the burst with frames that may leave now.

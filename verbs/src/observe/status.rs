@@ -182,6 +182,7 @@ fn core_counters(counters: &CoreCounters) -> BTreeMap<String, u64> {
         ("neighbour_packets", counters.neighbour_packets),
         ("neighbour_malformed", counters.neighbour_malformed),
         ("pool_dry", counters.pool_dry),
+        ("port_held", counters.port_held),
         ("cq_overflows", counters.cq_overflows),
     ];
     named.into_iter().map(|(name, value)| (name.into(), value)).collect()

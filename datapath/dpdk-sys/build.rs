@@ -76,6 +76,7 @@ fn main() {
     println!("cargo:rerun-if-changed=shim/shim.h");
     println!("cargo:rerun-if-changed=shim/shim.c");
     println!("cargo:rerun-if-env-changed=DOCS_RS");
+    println!("cargo:rerun-if-changed=docs.rs/bindings");
     if std::env::var_os("DOCS_RS").is_some() {
         // docs.rs has no DPDK. It links nothing, so the bindings of another machine do.
         std::fs::copy("docs.rs/bindings", output())

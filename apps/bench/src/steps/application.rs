@@ -26,7 +26,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "turn-complete",
         what: "a core's turn that hears the ACK of 32",
-        budget: 4340,
+        budget: 4450,
         run: |meter| run(meter, Part::Complete),
     },
     Step { name: "poll_cq", what: "a completion polled", budget: 155, run: |meter| run(meter, Part::Poll) },

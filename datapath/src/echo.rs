@@ -1,8 +1,9 @@
 //! Asks a host for an echo by ICMP (RFC 792, RFC 4443) through a Linux interface, to see which sizes of packets arrive.
 
+use crate::socket_option;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How often is asked, and how long is waited each time.
@@ -80,16 +81,9 @@ fn open(family: &Family, interface: &str) -> io::Result<UdpSocket> {
         _ => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
     };
     // The same number for both families.
-    set(&fd, level, option, &libc::IP_PMTUDISC_PROBE.to_ne_bytes())?;
-    set(&fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, interface.as_bytes())?;
+    socket_option::set(&fd, level, option, &libc::IP_PMTUDISC_PROBE)?;
+    socket_option::set(&fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, interface.as_bytes())?;
     Ok(UdpSocket::from(fd))
-}
-
-fn set(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &[u8]) -> io::Result<()> {
-    let length = value.len() as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the kernel reads the `length` bytes of `value`.
-    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, value.as_ptr().cast(), length) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn request(family: &Family, id: u16, number: u16, length: usize) -> Vec<u8> {

@@ -26,6 +26,7 @@ mod probes;
 mod shared_memory;
 pub mod siblings;
 pub mod signals;
+mod socket_option;
 mod unix_address;
 
 pub use unix_address::unix_address;

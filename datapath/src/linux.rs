@@ -2,6 +2,7 @@
 //! the thread's own.
 
 use crate::fork::Own;
+use crate::socket_option;
 use roce::wire::Mac;
 use std::ffi::{CStr, CString};
 use std::io;
@@ -133,13 +134,7 @@ pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     ];
     for (level, option, value) in options {
         let value: libc::c_int = value;
-        let length = size_of_val(&value) as libc::socklen_t;
-        // SAFETY: the descriptor is the stream's, and `value` has the `length` bytes that the kernel reads.
-        let result =
-            unsafe { libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const value).cast(), length) };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        socket_option::set(stream, level, option, &value)?;
     }
     Ok(())
 }
@@ -242,13 +237,18 @@ impl Control {
         Ok(request)
     }
 
+    /// Has the driver fill in `command`, a structure of ethtool that begins with its own number.
+    fn ethtool<T>(&self, command: &mut T) -> io::Result<()> {
+        let mut request = self.request();
+        request.ifr_ifru.ifru_data = std::ptr::from_mut(command).cast();
+        self.call(libc::SIOCETHTOOL, &mut request)
+    }
+
     /// As the driver has it now; none if it can't be asked.
     fn has_carrier(&self) -> Option<bool> {
         const ETHTOOL_GLINK: u32 = 10;
         let mut command = [ETHTOOL_GLINK, 0];
-        let mut request = self.request();
-        request.ifr_ifru.ifru_data = (&raw mut command).cast();
-        self.call(libc::SIOCETHTOOL, &mut request).ok()?;
+        self.ethtool(&mut command).ok()?;
         Some(command[1] != 0)
     }
 
@@ -260,9 +260,7 @@ impl Control {
         struct Command([u8; 44]);
         let mut command = Command([0; 44]);
         command.0[..4].copy_from_slice(&ETHTOOL_GSET.to_ne_bytes());
-        let mut request = self.request();
-        request.ifr_ifru.ifru_data = (&raw mut command).cast();
-        self.call(libc::SIOCETHTOOL, &mut request).ok()?;
+        self.ethtool(&mut command).ok()?;
         let half = |at: usize| u32::from(u16::from_ne_bytes([command.0[at], command.0[at + 1]]));
         let speed = half(28) << 16 | half(12);
         // SPEED_UNKNOWN is all ones, in the low half alone with old drivers.
@@ -291,24 +289,15 @@ pub fn join_group(index: u32, group: IpAddr) -> io::Result<Own> {
                 imr_address: libc::in_addr { s_addr: 0 },
                 imr_ifindex: index as libc::c_int,
             };
-            set(&socket, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &request)
+            socket_option::set(&socket, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &request)
         }
         IpAddr::V6(group) => {
             let ipv6mr_multiaddr = libc::in6_addr { s6_addr: group.octets() };
             let request = libc::ipv6_mreq { ipv6mr_multiaddr, ipv6mr_interface: index };
-            set(&socket, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request)
+            socket_option::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request)
         }
     };
     joined.map(|()| socket.into())
-}
-
-fn set<T>(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
-    let (value, length) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
-    // SAFETY: `value` leads to `length` readable bytes of a request without pointers.
-    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, length) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// The name of the interface's driver: `veth`, `mlx5_core`.
@@ -320,12 +309,9 @@ pub fn driver(name: &str) -> io::Result<String> {
     /// `struct ethtool_drvinfo` begins with the command and the name, of 32 bytes.
     #[repr(C, align(4))]
     struct Command([u8; 196]);
-    let control = Control::new(name)?;
     let mut command = Command([0; 196]);
     command.0[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
-    let mut request = control.request();
-    request.ifr_ifru.ifru_data = (&raw mut command).cast();
-    control.call(libc::SIOCETHTOOL, &mut request)?;
+    Control::new(name)?.ethtool(&mut command)?;
     let text = command.0[4..36].iter().take_while(|byte| **byte != 0).copied().collect();
     String::from_utf8(text).map_err(io::Error::other)
 }
@@ -334,13 +320,10 @@ pub fn driver(name: &str) -> io::Result<String> {
 #[must_use]
 pub fn receive_queues(name: &str) -> Option<u32> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
-    let control = Control::new(name).ok()?;
     // `struct ethtool_channels`: the command, four limits, and the numbers of receive, transmit, other and combined queues.
     let mut command = [0_u32; 9];
     command[0] = ETHTOOL_GCHANNELS;
-    let mut request = control.request();
-    request.ifr_ifru.ifru_data = (&raw mut command).cast();
-    control.call(libc::SIOCETHTOOL, &mut request).ok()?;
+    Control::new(name).and_then(|control| control.ethtool(&mut command)).ok()?;
     Some(command[5] + command[8])
 }
 

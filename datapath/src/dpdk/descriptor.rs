@@ -2,7 +2,7 @@
 //! comes, and all of them, which programs that this one starts must not inherit. Its memory holds every packet.
 
 use super::eal;
-use crate::fork;
+use crate::{fork, socket_option};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
@@ -24,17 +24,11 @@ fn bound_interface(fd: RawFd) -> Option<u32> {
 
 /// This process's AF_XDP sockets.
 pub(super) fn xdp_sockets() -> Vec<RawFd> {
-    open().into_iter().filter(|&fd| domain(fd) == Some(libc::AF_XDP)).collect()
-}
-
-fn domain(fd: RawFd) -> Option<libc::c_int> {
-    let mut domain: libc::c_int = 0;
-    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: there is room for the number; what is no socket is refused.
-    let asked = unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &mut length)
+    let is_xdp = |fd: &RawFd| {
+        socket_option::number(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)
+            .is_ok_and(|domain| domain == libc::AF_XDP)
     };
-    (asked == 0).then_some(domain)
+    open().into_iter().filter(is_xdp).collect()
 }
 
 /// What DPDK opens without `O_CLOEXEC`. Files of other kinds are the program's.

@@ -4,6 +4,7 @@
 //! refusal fails the start, unless it says that the driver can't. So the calls are answered with that: by a seccomp(2) filter on a
 //! thread that runs the start alone.
 
+use crate::socket_option;
 use std::io;
 use std::os::fd::RawFd;
 
@@ -59,8 +60,5 @@ pub(super) fn take_all_addresses(socket: RawFd, interface: u32) -> io::Result<()
     let mut request: libc::packet_mreq = unsafe { std::mem::zeroed() };
     request.mr_ifindex = interface as libc::c_int;
     request.mr_type = libc::PACKET_MR_PROMISC as libc::c_ushort;
-    let (value, size) = ((&raw const request).cast(), size_of::<libc::packet_mreq>() as libc::socklen_t);
-    // SAFETY: `value` leads to `size` bytes that outlive the call.
-    let set = unsafe { libc::setsockopt(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, value, size) };
-    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    socket_option::set(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 mod real {
     use super::*;
     use crate::event_fd::EventFd;
+    use crate::socket_option;
     use std::os::fd::AsRawFd;
 
     #[derive(Debug)]
@@ -57,13 +58,8 @@ mod real {
     /// Takes the error that waits on a socket, which keeps it from being waited for: a packet socket has one when its interface goes
     /// down. The kernel attaches the socket again when the interface comes up.
     fn take_error(socket: RawFd) {
-        let mut error: libc::c_int = 0;
-        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: there is room for the number; what is no socket is refused.
-        let asked = unsafe {
-            libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &mut length)
-        };
-        if asked == 0 && error != 0 {
+        let error = socket_option::number(&socket, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+        if error != 0 {
             tracing::warn!("cannot wake the port's socket: {}", io::Error::from_raw_os_error(error));
         }
     }

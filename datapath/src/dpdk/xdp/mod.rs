@@ -13,6 +13,7 @@ use crate::linux::{self, Interface};
 use crate::machine;
 use crate::neighbour::xdp;
 use crate::port_spec::PortSpec;
+use crate::socket_option;
 use program::Takes;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -37,7 +38,6 @@ pub(super) struct Attachment {
     /// Taken by the name of the interface's index; nobody connects to it for long.
     _claim: Own,
     object: Own,
-    file: i32,
     copies: bool,
 }
 
@@ -59,18 +59,16 @@ impl Attachment {
         let object = in_memory(&object::object(&program, map, 1));
         let object =
             object.map_err(|e| refused(interface, format!("its program: {e}"), "free some memory"))?;
-        let file = object.as_raw_fd();
         let driver = linux::driver(&interface.name).unwrap_or_default();
         let copies = COPYING.contains(&driver.as_str());
-        Ok(Some(Self { _claim: claim, object: object.into(), file, copies }))
+        Ok(Some(Self { _claim: claim, object: object.into(), copies }))
     }
 
     /// What DPDK's driver is told beside the interface. By default it asks the NIC's driver for frames whenever it finds none, a
     /// system call each time, which a driver that copies answers in vain.
     pub(super) fn arguments(&self) -> String {
-        let _ = &self.object;
         let budget = if self.copies { ",busy_budget=0" } else { "" };
-        format!(",xdp_prog=/proc/self/fd/{}{budget}", self.file)
+        format!(",xdp_prog=/proc/self/fd/{}{budget}", self.object.as_raw_fd())
     }
 }
 
@@ -78,12 +76,8 @@ impl Attachment {
 pub(super) fn mode(socket: i32) -> &'static str {
     /// Of linux/if_xdp.h.
     const XDP_OPTIONS: libc::c_int = 8;
-    const ZERO_COPY: u32 = 1;
-    let mut options: u32 = 0;
-    let mut length = size_of::<u32>() as libc::socklen_t;
-    let into = (&raw mut options).cast();
-    // SAFETY: there is room for the structure, which is one number; what is no such socket is refused.
-    unsafe { libc::getsockopt(socket, libc::SOL_XDP, XDP_OPTIONS, into, &mut length) };
+    const ZERO_COPY: libc::c_int = 1;
+    let options = socket_option::number(&socket, libc::SOL_XDP, XDP_OPTIONS).unwrap_or(0);
     if options & ZERO_COPY == 0 { "copy mode" } else { "zero-copy" }
 }
 

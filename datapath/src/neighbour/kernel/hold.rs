@@ -1,6 +1,7 @@
 //! Sockets that we open for what the kernel then does, not for data.
 
 use crate::fork::Own;
+use crate::socket_option;
 use roce::wire::{Numbers, ROCE_PORT};
 use std::io;
 use std::net::UdpSocket;
@@ -30,14 +31,14 @@ fn hold(family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
     // SAFETY: a fresh descriptor that nobody else owns.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let on: libc::c_int = 1;
-    set(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &on)?;
-    set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &on)?;
+    socket_option::set(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &on)?;
+    socket_option::set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &on)?;
     // Classic BPF: return 0 bytes of every packet, which drops it.
     let mut drop_all = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
     let program = libc::sock_fprog { len: 1, filter: &raw mut drop_all };
-    set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+    socket_option::set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
     if family == libc::AF_INET6 {
-        set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &on)?;
+        socket_option::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &on)?;
         // SAFETY: all zeroes is a valid sockaddr_in6: the unspecified address.
         let mut any: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
         any.sin6_family = libc::AF_INET6 as libc::sa_family_t;
@@ -56,19 +57,9 @@ fn hold(family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
 /// Binds the socket's sends to this interface, if this process may do that; otherwise routes decide.
 pub(super) fn bind_to_interface(socket: &UdpSocket, index: u32) {
     let index = index as libc::c_int;
-    if let Err(error) = set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &index) {
+    if let Err(error) = socket_option::set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &index) {
         tracing::debug!("not bound to interface {index}: {error}");
     }
-}
-
-fn set<T>(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: `value` is `size_of::<T>()` readable bytes for the time of the call, and so is what a filter program
-    // points to.
-    check(unsafe {
-        let value = std::ptr::from_ref(value).cast();
-        libc::setsockopt(socket.as_raw_fd(), level, name, value, size_of::<T>() as libc::socklen_t)
-    })
-    .map(drop)
 }
 
 fn bind<T>(socket: &OwnedFd, address: &T) -> io::Result<()> {

@@ -135,3 +135,71 @@ impl Assembler {
         self.code
     }
 }
+
+/// A processor for tests: what the kernel would make of a program.
+#[cfg(test)]
+pub(crate) mod processor {
+    use super::Instruction;
+
+    /// Where the frame begins in the program's memory. A load from below reads the program's context.
+    pub(crate) const FRAME: u64 = 1 << 32;
+    /// What every call returns.
+    pub(crate) const CALLED: i32 = 4;
+
+    /// Returns the program's verdict on `frame`; `context` has the fields of its context by their offset.
+    pub(crate) fn run(program: &[Instruction], frame: &[u8], context: impl Fn(i16) -> u64) -> i32 {
+        let mut registers = [0_u64; 11];
+        let mut at = 0;
+        loop {
+            let Instruction { code, registers: both, offset, value } = program[at];
+            let (to, from) = (usize::from(both & 15), usize::from(both >> 4));
+            at += 1;
+            let packet = |start: u64, length: usize| {
+                let bytes = frame.get(start as usize..start as usize + length)?;
+                Some(bytes.iter().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+            };
+            let source = registers[from];
+            let memory = |length: usize| {
+                let start = (source + offset as u64 - FRAME) as usize;
+                let bytes = &frame[start..start + length];
+                bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+            };
+            let loaded = match code {
+                0x20 => packet(value as u64, 4),
+                0x28 => packet(value as u64, 2),
+                0x30 => packet(value as u64, 1),
+                0x48 => packet(source + value as u64, 2),
+                _ => Some(registers[0]),
+            };
+            let Some(loaded) = loaded else { return 0 };
+            registers[0] = loaded;
+            let jumps = match code {
+                0x05 => true,
+                0x16 => registers[to] as u32 == value as u32,
+                0x56 => registers[to] as u32 != value as u32,
+                0x45 => registers[to] & value as u64 != 0,
+                0x2d => registers[to] > source,
+                _ => false,
+            };
+            match code {
+                0x05 | 0x16 | 0x56 | 0x45 | 0x2d => at += if jumps { offset as usize } else { 0 },
+                0x18 => at += 1,
+                0x20 | 0x28 | 0x30 | 0x48 => {}
+                0x61 if source < FRAME => registers[to] = context(offset),
+                0x61 => registers[to] = memory(4),
+                0x69 => registers[to] = memory(2),
+                0x71 => registers[to] = memory(1),
+                0xdc => registers[to] = (registers[to] as u16).swap_bytes().into(),
+                0x57 => registers[to] &= value as u64,
+                0x67 => registers[to] <<= value,
+                0x07 => registers[to] += value as u64,
+                0x0f => registers[to] += source,
+                0xb7 => registers[to] = value as u64,
+                0xbf => registers[to] = source,
+                0x85 => registers[0] = CALLED as u64,
+                0x95 => return registers[0] as i32,
+                other => panic!("instruction {other:#x}"),
+            }
+        }
+    }
+}

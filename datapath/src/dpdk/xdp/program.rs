@@ -145,56 +145,15 @@ fn network(asm: &mut Assembler, numbers: Numbers, redirect: Label, pass: Label) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bpf::processor;
 
     const MAC: Mac = Mac([2, 0, 0, 0, 0, 7]);
-    const START: u64 = 1 << 32;
-    const SOCKET: i32 = 4;
+    const SOCKET: i32 = processor::CALLED;
 
-    /// What the kernel would make of it: the redirection's verdict is 4.
+    /// What the kernel would make of it: the redirection's verdict is that of every call.
     fn run(program: &[Instruction], frame: &[u8]) -> i32 {
-        let mut registers = [0_u64; 11];
-        let mut at = 0;
-        loop {
-            let Instruction { code, registers: both, offset, value } = program[at];
-            let (to, from) = (usize::from(both & 15), usize::from(both >> 4));
-            at += 1;
-            let load = |length: usize| {
-                let start = (registers[from] + offset as u64 - START) as usize;
-                let bytes = &frame[start..start + length];
-                let mut word = [0; 8];
-                word[..length].copy_from_slice(bytes);
-                u64::from_le_bytes(word)
-            };
-            match code {
-                0x18 => at += 1,
-                0x61 if from == usize::from(R6) => {
-                    registers[to] = START + if offset == DATA_END { frame.len() as u64 } else { 0 };
-                }
-                0x61 => registers[to] = load(4),
-                0x69 => registers[to] = load(2),
-                0x71 => registers[to] = load(1),
-                0xdc => registers[to] = (registers[to] as u16).swap_bytes().into(),
-                0x57 => registers[to] &= value as u64,
-                0x67 => registers[to] <<= value,
-                0x07 => registers[to] += value as u64,
-                0x0f => registers[to] += registers[from],
-                0xb7 => registers[to] = value as u64,
-                0xbf => registers[to] = registers[from],
-                0x85 => registers[0] = SOCKET as u64,
-                0x95 => return registers[0] as i32,
-                0x05 | 0x16 | 0x56 | 0x45 | 0x2d => {
-                    let jumps = match code {
-                        0x05 => true,
-                        0x16 => registers[to] as u32 == value as u32,
-                        0x56 => registers[to] as u32 != value as u32,
-                        0x45 => registers[to] & value as u64 != 0,
-                        _ => registers[to] > registers[from],
-                    };
-                    at += if jumps { offset as usize } else { 0 };
-                }
-                other => panic!("instruction {other:#x}"),
-            }
-        }
+        let length = frame.len() as u64;
+        processor::run(program, frame, |field| processor::FRAME + if field == DATA_END { length } else { 0 })
     }
 
     fn udp(protocol: &[u8], port: u16) -> Vec<u8> {

@@ -109,47 +109,11 @@ fn port_of_v6(asm: &mut Assembler, addresses: &[IpAddr], next: Label) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bpf::processor;
 
     /// What the kernel would make of it.
     fn run(program: &[Instruction], frame: &[u8], pkt_type: u64, tagged: u64) -> i32 {
-        let mut registers = [0_u64; 11];
-        let mut at = 0;
-        loop {
-            let Instruction { code, registers: both, offset, value } = program[at];
-            let (to, from) = (usize::from(both & 15), usize::from(both >> 4));
-            at += 1;
-            let load = |start: u64, length: usize| {
-                let bytes = frame.get(start as usize..start as usize + length)?;
-                Some(bytes.iter().fold(0, |value, &byte| value << 8 | u64::from(byte)))
-            };
-            let loaded = match code {
-                0x20 => load(value as u64, 4),
-                0x28 => load(value as u64, 2),
-                0x30 => load(value as u64, 1),
-                0x48 => load(registers[from] + value as u64, 2),
-                _ => Some(registers[0]),
-            };
-            let Some(loaded) = loaded else { return 0 };
-            registers[0] = loaded;
-            let jumps = match code {
-                0x05 => true,
-                0x16 => registers[to] as u32 == value as u32,
-                0x56 => registers[to] as u32 != value as u32,
-                0x45 => registers[to] & value as u64 != 0,
-                0x20 | 0x28 | 0x30 | 0x48 | 0x57 | 0x61 | 0x67 | 0x95 | 0xb7 | 0xbf => false,
-                other => panic!("instruction {other:#x}"),
-            };
-            at += if jumps { offset as usize } else { 0 };
-            match code {
-                0x57 => registers[to] &= value as u64,
-                0x67 => registers[to] <<= value,
-                0x61 => registers[to] = if offset == PKT_TYPE { pkt_type } else { tagged },
-                0xb7 => registers[to] = value as u64,
-                0xbf => registers[to] = registers[from],
-                0x95 => return registers[0] as i32,
-                _ => {}
-            }
-        }
+        processor::run(program, frame, |field| if field == PKT_TYPE { pkt_type } else { tagged })
     }
 
     fn frame(to: IpAddr, port: u16) -> Vec<u8> {

@@ -98,6 +98,14 @@ impl Host {
         }
     }
 
+    /// Hears the client's request, takes it and replies. Returns the connection's number here.
+    fn accepts(&mut self, now: Instant, claim: &Claim, client: &Self) -> u32 {
+        self.hears(now, client, |_| false);
+        let (there, _) = self.machine.take_request(claim, || Ok(bell())).unwrap().unwrap();
+        self.machine.reply(there, b"", PATIENCE, now, &self.world).unwrap();
+        there
+    }
+
     fn state(&mut self, local: u32) -> String {
         format!("{:?}", self.machine.link(local).unwrap().state)
     }
@@ -166,9 +174,7 @@ fn a_connection_that_is_dropped_before_its_reply_came_is_rejected() {
     let now = Instant::now();
     let (mut server, claim) = Host::listening();
     let (mut client, here) = Host::asking(now);
-    server.hears(now, &client, |_| false);
-    let (there, _) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
-    server.machine.reply(there, b"", PATIENCE, now, &server.world).unwrap();
+    let there = server.accepts(now, &claim, &client);
     client.hears(now, &server, |_| true);
     server.machine.leave(there, now, &server.world);
     client.hears(now, &server, |_| false);
@@ -181,9 +187,7 @@ fn a_dropped_connection_is_repeated_to_the_peer_and_then_forgotten() {
     let mut now = Instant::now();
     let (mut server, claim) = Host::listening();
     let (mut client, here) = Host::asking(now);
-    server.hears(now, &client, |_| false);
-    let (there, _) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
-    server.machine.reply(there, b"", PATIENCE, now, &server.world).unwrap();
+    let there = server.accepts(now, &claim, &client);
     client.hears(now, &server, |_| false);
     client.machine.ready(here, &client.world);
     server.hears(now, &client, |_| false);
@@ -201,9 +205,7 @@ fn a_dropped_connection_is_repeated_to_the_peer_and_then_forgotten() {
     // Nor does a connection stay whose peer never answers.
     server.machine.leave(there, now, &server.world);
     let (mut client, here) = Host::asking(now);
-    server.hears(now, &client, |_| false);
-    let (there, _) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
-    server.machine.reply(there, b"", PATIENCE, now, &server.world).unwrap();
+    server.accepts(now, &claim, &client);
     client.hears(now, &server, |_| false);
     client.machine.leave(here, now, &client.world);
     while let Some(next) = client.machine.tick(now, &client.world) {
@@ -289,9 +291,7 @@ fn a_side_that_waited_in_vain_tells_the_peer() {
     server.machine.leave(there, now, &server.world);
 
     let (mut client, here) = Host::asking(now);
-    server.hears(now, &client, |_| false);
-    let (there, _) = server.machine.take_request(&claim, || Ok(bell())).unwrap().unwrap();
-    server.machine.reply(there, b"", PATIENCE, now, &server.world).unwrap();
+    let there = server.accepts(now, &claim, &client);
     client.hears(now, &server, |_| false);
     client.machine.ready(here, &client.world);
     // No RTU arrives.

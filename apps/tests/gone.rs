@@ -1,8 +1,10 @@
-//! What a tool does when its interface or its parent is gone. In network namespaces, so as root only; elsewhere nothing is tried.
+//! A tool whose interface or parent is gone ends, says so and leaves nothing behind. The network namespaces need root.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+
+use tempfile::TempDir;
 
 fn ferroce(before: &[&str], line: &str) -> Command {
     let program = assert_cmd::cargo::cargo_bin("ferroce").display().to_string();
@@ -23,16 +25,16 @@ fn ip(line: &str) -> bool {
 struct Place(String);
 
 impl Place {
-    fn make(name: &str, links: usize) -> Option<Self> {
+    fn make(name: &str, links: usize) -> Self {
         let name = format!("fa{}-{name}", std::process::id());
-        ip(&format!("netns add {name}")).then_some(())?;
+        assert!(ip(&format!("netns add {name}")), "network namespaces need root");
         let place = Self(name);
         for link in 0..links {
             place.ip(&format!("link add near{link} type veth peer name far{link}"));
             place.ip(&format!("link set near{link} up"));
             place.ip(&format!("link set far{link} up"));
         }
-        Some(place)
+        place
     }
 
     fn ip(&self, line: &str) {
@@ -61,7 +63,7 @@ fn error_of(child: Child) -> (Option<i32>, String) {
 
 #[test]
 fn a_server_whose_interface_is_deleted_ends_and_names_it() {
-    let Some(place) = Place::make("server", 1) else { return };
+    let place = Place::make("server", 1);
     place.ip("address add 10.9.9.1/24 dev near0");
     let mut server = place.start("write-bw --port near0");
     let mut said = lines(&mut server);
@@ -74,7 +76,7 @@ fn a_server_whose_interface_is_deleted_ends_and_names_it() {
 
 #[test]
 fn a_switch_goes_on_without_a_port_and_ends_without_two() {
-    let Some(place) = Place::make("switch", 3) else { return };
+    let place = Place::make("switch", 3);
     let mut switch = place.start("switch --port near0 --port near1 --port near2");
     let mut said = lines(&mut switch);
     assert!(said.any(|line| line.unwrap().contains("switching between")));
@@ -86,6 +88,18 @@ fn a_switch_goes_on_without_a_port_and_ends_without_two() {
     assert_eq!(switch.wait().unwrap().code(), Some(1));
 }
 
+/// A folder that `ferroce run` takes for that of the drop-in libraries.
+fn library() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("libibverbs.so.1"), "").unwrap();
+    folder
+}
+
+/// Begins `ferroce run`; `env` becomes ferroce, so the process is the same.
+fn run(library: &TempDir, line: &str) -> Child {
+    ferroce(&["env"], line).env("FERROCE_LIB", library.path()).spawn().unwrap()
+}
+
 /// Processes in a namespace.
 fn inside(namespace: &str) -> Vec<String> {
     let output = Command::new("ip").args(["netns", "pids", namespace]).output().unwrap();
@@ -94,14 +108,9 @@ fn inside(namespace: &str) -> Vec<String> {
 
 #[test]
 fn a_run_that_is_killed_leaves_no_program_and_the_next_removes_its_hosts() {
-    if Place::make("probe", 0).is_none() {
-        return;
-    }
-    let library = tempfile::tempdir().unwrap();
-    std::fs::write(library.path().join("libibverbs.so.1"), "").unwrap();
-    let run = |line: &str| ferroce(&["env"], line).env("FERROCE_LIB", library.path()).spawn().unwrap();
+    let library = library();
+    let run = |line: &str| run(&library, line);
     let mut killed = run("run --switch --namespaces 2 -- tail -n 1 -f /proc/self/comm");
-    // `env` becomes ferroce: the process is the same.
     let hosts = ["0", "1", "switch"].map(|place| format!("ferroce-{}-{place}", killed.id()));
     let mut said = lines(&mut killed);
     assert!(
@@ -130,16 +139,9 @@ fn a_run_that_is_killed_leaves_no_program_and_the_next_removes_its_hosts() {
 
 #[test]
 fn a_run_that_is_ended_ends_programs_that_outlive_their_parents() {
-    if Place::make("probe2", 0).is_none() {
-        return;
-    }
-    let library = tempfile::tempdir().unwrap();
-    std::fs::write(library.path().join("libibverbs.so.1"), "").unwrap();
+    let library = library();
     // The program forks, as fio's jobs do, and ends; its child has a session of its own and keeps the output.
-    let mut run = ferroce(&["env"], "run --namespaces 2 -- setsid --fork tail -n 1 -f /proc/self/comm")
-        .env("FERROCE_LIB", library.path())
-        .spawn()
-        .unwrap();
+    let mut run = run(&library, "run --namespaces 2 -- setsid --fork tail -n 1 -f /proc/self/comm");
     let hosts = ["0", "1"].map(|place| format!("ferroce-{}-{place}", run.id()));
     let mut said = lines(&mut run);
     assert!(["0|", "1|"].iter().all(|rank| said.any(|line| line.unwrap().starts_with(rank))));

@@ -1,12 +1,17 @@
-//! Hands this process's capabilities on to the program that it becomes or starts.
+//! Reads this process's capabilities, and hands them on to the program that it becomes or starts.
 //!
 //! A program with capabilities of its own runs in the loader's secure mode, which ignores injected libraries. One that inherits them as
 //! ambient capabilities does not, so `ferroce run` is given them and hands them on (capabilities(7)).
 
 use std::io;
 
-/// Those that ports need, by their bits.
-const WANTED: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 39;
+/// Bits of the kernel's masks.
+pub(crate) const NET_ADMIN: u64 = 1 << 12;
+pub(crate) const NET_RAW: u64 = 1 << 13;
+pub(crate) const IPC_LOCK: u64 = 1 << 14;
+pub(crate) const BPF: u64 = 1 << 39;
+/// Those that ports need.
+const WANTED: u64 = NET_ADMIN | NET_RAW | IPC_LOCK | BPF;
 /// `_LINUX_CAPABILITY_VERSION_3`: two words of 32 bits each.
 const VERSION: u32 = 0x2008_0522;
 
@@ -22,6 +27,13 @@ struct Words {
     effective: u32,
     permitted: u32,
     inheritable: u32,
+}
+
+/// Returns this process's effective capabilities as a mask, 0 if the kernel does not tell.
+pub(crate) fn effective() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Makes CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK and CAP_BPF ambient, as far as this process has them. Does nothing for root, whose programs

@@ -1,5 +1,6 @@
 //! The checks of `ferroce doctor`: what the machine has, what it lacks, and the remedy.
 
+use crate::capabilities;
 use crate::port_spec::PortSpec;
 use serde::Serialize;
 use std::path::Path;
@@ -39,12 +40,12 @@ impl Check {
     }
 }
 
-/// Capabilities by their bit in the kernel's mask, with what needs them.
-const CAPABILITIES: [(u32, &str, &str); 4] = [
-    (13, "CAP_NET_RAW", "ports on Linux interfaces"),
-    (12, "CAP_NET_ADMIN", "tap and xdp ports"),
-    (14, "CAP_IPC_LOCK", "large rings on Linux interfaces"),
-    (39, "CAP_BPF", "xdp ports"),
+/// Capabilities by their bit, with what needs them.
+const CAPABILITIES: [(u64, &str, &str); 4] = [
+    (capabilities::NET_RAW, "CAP_NET_RAW", "ports on Linux interfaces"),
+    (capabilities::NET_ADMIN, "CAP_NET_ADMIN", "tap and xdp ports"),
+    (capabilities::IPC_LOCK, "CAP_IPC_LOCK", "large rings on Linux interfaces"),
+    (capabilities::BPF, "CAP_BPF", "xdp ports"),
 ];
 
 /// The remedy where DPDK refuses in its own words.
@@ -106,25 +107,18 @@ fn cores(count: usize) -> Check {
     }
 }
 
-/// This process's effective capabilities, as a mask.
-pub(crate) fn capabilities() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-}
-
 fn user() -> Check {
     // SAFETY: geteuid takes nothing and can't fail.
     let who = unsafe { libc::geteuid() };
-    user_with(who, capabilities())
+    user_with(who, capabilities::effective())
 }
 
 fn user_with(who: u32, mask: u64) -> Check {
-    let lacking: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| mask & (1 << bit) == 0).collect();
+    let lacking: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| mask & bit == 0).collect();
     if lacking.is_empty() {
         return Check::ok("user", format!("uid {who} has all capabilities that ports use"));
     }
-    let list = |item: fn(&(u32, &str, &str)) -> String| lacking.iter().map(|l| item(l)).collect::<Vec<_>>();
+    let list = |item: fn(&(u64, &str, &str)) -> String| lacking.iter().map(|l| item(l)).collect::<Vec<_>>();
     let found = list(|(_, name, purpose)| format!("{name} ({purpose})")).join(", ");
     let names = list(|(_, name, _)| name.to_lowercase()).join(",");
     let remedy = format!(
@@ -142,7 +136,7 @@ fn memlock() -> Check {
     match () {
         () if failed => Check::with("locked memory", Status::Warn, "unknown".into(), "see `ulimit -l`"),
         () if unlimited => Check::ok("locked memory", "no limit".into()),
-        () if capabilities() & (1 << 14) != 0 => {
+        () if capabilities::effective() & capabilities::IPC_LOCK != 0 => {
             Check::ok("locked memory", format!("{mb} MiB, which CAP_IPC_LOCK overrides"))
         }
         () if mb >= RINGS_MB => Check::ok("locked memory", format!("{mb} MiB")),
@@ -289,7 +283,7 @@ mod tests {
 
     #[test]
     fn lacking_capabilities_are_named() {
-        let check = user_with(1000, 1 << 13);
+        let check = user_with(1000, capabilities::NET_RAW);
         assert_eq!(check.status, Status::Warn);
         assert!(check.found.contains("CAP_NET_ADMIN") && !check.found.contains("CAP_NET_RAW"), "{check:?}");
         assert!(check.remedy.unwrap().contains("cap_net_admin,cap_ipc_lock,cap_bpf+ep"));

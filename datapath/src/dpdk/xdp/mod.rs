@@ -8,9 +8,9 @@ mod program;
 
 use super::port_info::PortConfig;
 use super::prepare::PortError;
+use crate::capabilities;
 use crate::fork::Own;
 use crate::linux::{self, Interface};
-use crate::machine;
 use crate::neighbour::xdp;
 use crate::port_spec::PortSpec;
 use crate::socket_option;
@@ -29,7 +29,7 @@ pub(super) const HEADROOM: usize = 256;
 pub(super) const HELD: u32 = 2 * 2048;
 /// What opening such a port needs: a raw socket, a program, memory that stays.
 const NEEDS: &str = "CAP_NET_ADMIN,CAP_NET_RAW,CAP_IPC_LOCK,CAP_BPF";
-const NEEDED_BITS: u64 = 1 << 12 | 1 << 13 | 1 << 39;
+const NEEDED: u64 = capabilities::NET_ADMIN | capabilities::NET_RAW | capabilities::BPF;
 /// Drivers that copy each frame. Without a NIC's own interrupts there is nothing to poll for in the kernel.
 const COPYING: [&str; 2] = ["veth", "tun"];
 
@@ -83,7 +83,7 @@ pub(super) fn mode(socket: i32) -> &'static str {
 
 /// Checks, without opening it, that an AF_XDP port can work on `interface`.
 pub(super) fn check(spec: &PortSpec, interface: &Interface) -> Result<(), PortError> {
-    let capable = machine::capabilities() & NEEDED_BITS == NEEDED_BITS;
+    let capable = capabilities::effective() & NEEDED == NEEDED;
     // SAFETY: socket takes plain integers.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     let error = io::Error::last_os_error().raw_os_error();

@@ -49,7 +49,8 @@ impl Events {
     /// [`Inline`](crate::Progress::Inline) progress, another thread must poll meanwhile to run the core.
     ///
     /// # Errors
-    /// Returns an error if a signal arrives, or `WouldBlock` if the descriptor is non-blocking and there is no event.
+    /// Returns `WouldBlock` if the descriptor is non-blocking and there is no event, `BrokenPipe` if the core has stopped and no event is
+    /// left, and another error if a signal arrives. After the core has stopped, the descriptor stays readable.
     pub fn wait(&self) -> io::Result<AsyncEvent> {
         self.device.engine.hand_over();
         self.queue.wait()
@@ -59,6 +60,13 @@ impl Events {
     #[must_use]
     pub fn told(&self) -> Option<AsyncEvent> {
         self.queue.told()
+    }
+
+    /// Returns whether the core has stopped and no event is left. Used by a caller that has read the descriptor and was
+    /// [told](Self::told) no event: the descriptor stays readable for the other callers.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.queue.has_ended()
     }
 
     /// Discards waiting events, for example those of an object that will be destroyed. The descriptor no longer counts them.
@@ -77,6 +85,8 @@ impl Events {
 impl Drop for Events {
     fn drop(&mut self) {
         self.device.engine.unsubscribe(&self.queue);
+        // A thread may sleep on a copy of the descriptor.
+        self.queue.end();
     }
 }
 

@@ -11,7 +11,7 @@ use ferroce_verbs::{
     Capabilities, Completion, CompletionQueue, CompletionStatus, Completions, ConnectOptions, Data, Device,
     DeviceConfig, Progress, QpEndpoint, RecvRequest, SendRequest, cm,
 };
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -120,6 +120,11 @@ fn a_core_that_panics_completes_its_queue_pairs_in_error_and_says_why() {
         assert!(error.contains("the port broke"), "who waits for a connection: {error}");
         let told: Vec<_> = std::iter::from_fn(|| events.told()).collect();
         assert_eq!(told.last(), Some(&AsyncEvent::CoreFailed), "{progress:?}: {told:?}");
+        assert_eq!(
+            events.wait().unwrap_err().kind(),
+            ErrorKind::BrokenPipe,
+            "{progress:?}: no event will come"
+        );
         let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         let line = logged.lines().find(|line| line.contains(&format!("{name}: a defect"))).unwrap();
         assert!(line.contains("ERROR") && line.contains("the port broke"), "{line}");

@@ -8,6 +8,9 @@ use ferroce_verbs::state::AckTimeout;
 use ferroce_verbs::{
     Capabilities, CompletionStatus, ConnectOptions, Data, Progress, RecvRequest, SendRequest,
 };
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
 
 fn transport(event: AsyncEvent) -> Event {
     match event {
@@ -36,6 +39,16 @@ fn a_peer_that_is_gone_is_told_of_with_how_far_it_came() {
     assert_eq!((failure.reason, failure.retries), (FailureReason::NeverAnswered, 2));
     assert_eq!(a.qp.failure().unwrap(), Some(failure));
     assert_eq!((events.take(), deaf.take()), (None, None));
+}
+
+#[test]
+fn a_copy_of_the_descriptor_is_readable_once_its_receiver_is_gone() {
+    let [a, _b] = devices(Progress::Adaptive);
+    let events = a.events().unwrap();
+    let mut copy = File::from(events.as_fd().try_clone_to_owned().unwrap());
+    drop(events);
+    // Without a count it would sleep for ever.
+    assert_eq!(copy.read(&mut [0; 8]).unwrap(), 8);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The receivers of asynchronous events, and their descriptors.
 
+use super::notify::LastEvent;
 use crate::event_fd::EventFd;
 use crate::probes;
 use roce::Event;
@@ -29,7 +30,8 @@ type Filter = Box<dyn Fn(&AsyncEvent) -> bool + Send + Sync>;
 /// [`wait`](Self::wait), which blocks as the descriptor does.
 pub struct EventQueue {
     waiting: Mutex<Waiting>,
-    descriptor: EventFd,
+    descriptor: Arc<EventFd>,
+    last: Arc<LastEvent>,
     filter: Filter,
 }
 
@@ -50,19 +52,42 @@ impl EventQueue {
     /// # Errors
     /// Returns an error if the process has no descriptor left.
     pub fn new(filter: impl Fn(&AsyncEvent) -> bool + Send + Sync + 'static) -> io::Result<Self> {
-        let descriptor = EventFd::new(libc::EFD_SEMAPHORE)?;
-        Ok(Self { waiting: Mutex::default(), descriptor, filter: Box::new(filter) })
+        let descriptor = Arc::new(EventFd::new(libc::EFD_SEMAPHORE)?);
+        let last = Arc::new(LastEvent::new(descriptor.clone()));
+        Ok(Self { waiting: Mutex::default(), descriptor, last, filter: Box::new(filter) })
+    }
+
+    /// Learns of the core's end.
+    pub(super) fn last(&self) -> &Arc<LastEvent> {
+        &self.last
+    }
+
+    /// Ends the queue: wakes all that wait for its descriptor, which stays readable.
+    pub fn end(&self) {
+        self.last.announce();
+    }
+
+    /// Returns whether no event will come: the core has stopped, or the queue has [ended](Self::end). Used by a caller that has read the
+    /// descriptor and finds no event: the descriptor stays readable for the other callers.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.last.taken() && self.lock().events.is_empty()
     }
 
     /// Takes the oldest event, and waits for it where the descriptor blocks, as it does unless the program changed that.
     ///
     /// # Errors
-    /// Returns an error if a signal interrupts the wait, or `WouldBlock` if the descriptor does not block and there is none.
+    /// Returns an error if a signal interrupts the wait, `WouldBlock` if the descriptor does not block and there is none, or `BrokenPipe` if
+    /// the core has stopped and no event is left.
     pub fn wait(&self) -> io::Result<AsyncEvent> {
         loop {
             self.descriptor.take()?;
             if let Some(event) = self.told() {
                 return Ok(event);
+            }
+            if self.has_ended() {
+                let reason = "events: the core has stopped and reports no more; open the device again";
+                return Err(io::Error::new(io::ErrorKind::BrokenPipe, reason));
             }
         }
     }
@@ -95,6 +120,9 @@ impl EventQueue {
             self.descriptor.take().ok()?;
             if let Some(event) = self.told() {
                 return Some(event);
+            }
+            if self.has_ended() {
+                return None;
             }
         }
         None
@@ -218,6 +246,20 @@ mod tests {
         queue.forget(|event| *event == gone);
         queue.tell(&there);
         assert_eq!([queue.told(), queue.take(), queue.take()], [None, Some(there), None]);
+    }
+
+    #[test]
+    fn an_ended_queue_gives_what_is_left_and_then_refuses() {
+        let queue = EventQueue::new(|_| true).unwrap();
+        queue.tell(&UP);
+        queue.end();
+        assert!(!queue.has_ended(), "an event is left");
+        assert_eq!(queue.wait().unwrap(), UP);
+        assert_eq!(queue.take(), None);
+        for _ in 0..3 {
+            assert_eq!(queue.wait().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        }
+        assert!(queue.is_readable(), "for those that poll");
     }
 
     #[test]

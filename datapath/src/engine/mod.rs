@@ -188,17 +188,22 @@ impl Engine {
     #[must_use]
     pub fn last_event(&self, descriptor: Arc<EventFd>) -> Arc<LastEvent> {
         let last = Arc::new(LastEvent::new(descriptor));
-        if self.process.is_parent() {
-            last.announce();
-        } else {
-            self.status.announce(&last);
-        }
+        self.announce_end(&last);
         last
     }
 
-    /// Has `queue` told of what happens from now on. The first subscriber has a thread watch the link of the port's Linux
+    fn announce_end(&self, last: &Arc<LastEvent>) {
+        if self.process.is_parent() {
+            last.announce();
+        } else {
+            self.status.announce(last);
+        }
+    }
+
+    /// Reports what happens from now on to `queue`, and the core's end. The first subscriber has a thread watch the link of the port's Linux
     /// interface, if it has one.
     pub fn subscribe(&self, queue: Arc<EventQueue>) {
+        self.announce_end(queue.last());
         if self.process.is_parent() {
             return;
         }

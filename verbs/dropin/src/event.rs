@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::cancel;
 use crate::context::Context;
-use crate::errno::{Errno, at, count, out, status};
+use crate::errno::{ENDED, Errno, at, count, out, status};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
@@ -167,7 +167,9 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
         let found = count(|| {
             // SAFETY: the contract of the manual page.
             let (context, into) = unsafe { (Context::from(context)?, out(into)?) };
-            let Some(event) = context.events.told() else { return Ok(0) };
+            let Some(event) = context.events.told() else {
+                return if context.events.events.has_ended() { Err(ENDED) } else { Ok(0) };
+            };
             *into = event;
             Ok(1)
         });

@@ -233,3 +233,20 @@ fn a_queue_gets_another_depth_with_what_it_holds() {
     // SAFETY: null is what is tried.
     assert_eq!(unsafe { ibv_resize_cq(null_mut::<c_void>().cast(), 4) }, libc::EINVAL);
 }
+
+/// Another thread may wait for the descriptor: it wakes, and the context is not looked at any more.
+#[test]
+fn the_descriptor_of_a_closed_context_is_readable() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the shared context is open, so its device lives, and the other one is closed here alone.
+    unsafe {
+        let other = ibv_open_device((*context()).device);
+        let copy = libc::dup((*other).async_fd);
+        assert!(!readable(copy, 0));
+        assert_eq!(ibv_close_device(other), 0);
+        assert!(readable(copy, 0));
+        let mut event = ibv_async_event::default();
+        assert_eq!(ibv_get_async_event(other, &mut event), -1);
+        libc::close(copy);
+    }
+}

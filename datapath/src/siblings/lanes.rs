@@ -283,7 +283,7 @@ impl Lane {
             return;
         }
         let theirs: &Theirs = &self.member.memory;
-        // Whatever stands there: records begin at whole headers, and no more than a ring waits.
+        // Whatever stands there: records begin at whole headers, no more than a ring waits, and counts may wrap.
         let sent = theirs.head().sent(own).load(Ordering::Acquire) & !(HEADER as u64 - 1);
         // The rest of the burst is the port's.
         while self.taken != sent && into.len() < BURST / 2 {
@@ -297,7 +297,7 @@ impl Lane {
             theirs.read_ring(place, &mut length);
             let length = u32::from_le_bytes(length);
             if length == SKIP && (RING - place) as u64 <= waits {
-                self.taken += (RING - place) as u64;
+                self.taken = self.taken.wrapping_add((RING - place) as u64);
                 continue;
             }
             let record = (HEADER + length as usize).next_multiple_of(HEADER);
@@ -312,7 +312,7 @@ impl Lane {
                 theirs.read_ring(place + HEADER, &mut buffer);
                 into.push(buffer);
             }
-            self.taken += record as u64;
+            self.taken = self.taken.wrapping_add(record as u64);
         }
     }
 }

@@ -10,6 +10,8 @@
 
 mod claims;
 mod farewells;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod join;
 mod lanes;
 mod memory;

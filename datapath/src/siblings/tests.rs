@@ -237,6 +237,20 @@ fn a_sibling_that_takes_nothing_is_waited_for_and_then_passed_over() {
     assert_eq!(one.lanes.push(other.siblings.slot() ^ 1, &frame, at(22)), Pushed::Done, "nobody is there");
 }
 
+/// A sibling may write any count, also one near the end of 64 bits: the next frames are taken across it.
+#[test]
+fn a_count_that_passes_its_end_stops_nothing() {
+    let [one, mut other] = processes(&name());
+    let sent = one.siblings.shared.own.head().sent(other.siblings.slot());
+    let (mut port, _far) = pair(64, 9000);
+    let mut burst: Burst<LoopbackBuf> = Burst::new();
+    for (count, frames) in [(u64::MAX - 7, 0), (8, 2)] {
+        sent.store(count, Ordering::Release);
+        other.lanes.receive(&mut burst, || port.alloc());
+        assert_eq!(burst.len(), frames, "up to {count:#x}: empty frames of 8 bytes");
+    }
+}
+
 #[test]
 fn a_process_in_the_slot_of_another_gets_nothing_that_was_meant_for_it() {
     let name = name();

@@ -1,0 +1,274 @@
+//! A hostile sibling: what a fuzzer, or a test by seed, has it send and write into the memory that it shares.
+
+use super::claims::Claim;
+use super::memory::{CLAIMS, FAREWELLS, Own, RING};
+use super::message::{Message, Refusal};
+use super::socket::{MESSAGE, Socket};
+use super::*;
+use crate::io::{BURST, Burst, LoopbackBuf, PacketIo, pair};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A slot whose process joined or, without a member, left.
+type Change = (u8, Option<Arc<Member>>);
+
+/// The honest process's side of its siblings: what joined and left goes to its rings.
+#[derive(Clone, Default)]
+struct News(Arc<Mutex<Vec<Change>>>);
+
+impl News {
+    fn push(&self, slot: u8, member: Option<Arc<Member>>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((slot, member));
+    }
+
+    fn tell(&self, lanes: &mut Lanes) {
+        for (slot, member) in self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            match member {
+                Some(member) => lanes.add(slot, member),
+                None => lanes.remove(slot),
+            }
+        }
+    }
+}
+
+impl Events for News {
+    fn joined(&self, slot: u8, member: Arc<Member>) {
+        self.push(slot, Some(member));
+    }
+
+    fn left(&self, slot: u8) {
+        self.push(slot, None);
+    }
+
+    fn died(&self, _farewell: Farewell) {}
+}
+
+/// A process that does with its memory and its socket what it likes.
+struct Hostile {
+    own: Own,
+    bell: EventFd,
+    life: (OwnedFd, Option<OwnedFd>),
+    socket: Option<Socket>,
+}
+
+impl Hostile {
+    fn new(name: &str, identity: u64) -> io::Result<Self> {
+        let (reader, writer) = io::pipe()?;
+        Ok(Self {
+            own: Own::new(identity)?,
+            bell: EventFd::new(libc::EFD_NONBLOCK)?,
+            life: (reader.into(), Some(writer.into())),
+            socket: Socket::connect(name).ok(),
+        })
+    }
+
+    /// Descriptors as they must be, or otherwise.
+    fn send(&self, message: &[u8; MESSAGE], kind: u8) {
+        let (memory, bell, life) = (self.own.file(), self.bell.as_fd(), self.life.0.as_fd());
+        let descriptors: &[_] = match kind % 8 {
+            0 => &[],
+            1 => &[bell, memory, life],
+            2 => &[memory, bell],
+            3 => &[memory; 9],
+            _ => &[memory, bell, life],
+        };
+        // The other end may have closed, or take no more.
+        let _ = self.socket.as_ref().map(|socket| socket.send(message, descriptors));
+    }
+}
+
+/// Both processes, and what the fuzzer has them do.
+struct Scene<'a> {
+    bytes: &'a [u8],
+    honest: Siblings,
+    lanes: Lanes,
+    news: News,
+    hostile: Hostile,
+    made: u64,
+}
+
+impl Scene<'_> {
+    fn byte(&mut self) -> u8 {
+        self.bytes.split_off_first().copied().unwrap_or_default()
+    }
+
+    fn slot(&mut self) -> u8 {
+        self.byte() % MEMBERS as u8
+    }
+
+    /// A number of any size: few of all 64-bit numbers are small, or nearly all ones.
+    fn number(&mut self) -> u64 {
+        let (kind, low, high) = (self.byte(), self.byte(), self.byte());
+        let number = u64::from(low) << (kind % 64) | u64::from(high);
+        if kind >= 128 { !number } else { number }
+    }
+
+    fn content<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| self.byte())
+    }
+
+    /// Sends a message that fits the roles, or any.
+    fn message(&mut self) {
+        let (kind, descriptors) = (self.byte(), self.byte());
+        let message = match kind % 8 {
+            0 => Message::Hello { slot: None },
+            1 => Message::Hello { slot: Some(self.slot()) },
+            2 => Message::Joined { slot: self.slot() },
+            3 => Message::Left { slot: self.slot() },
+            4 => Message::Claim { number: self.number(), claim: Claim::from_bytes(&self.content()) },
+            5 => Message::Claimed { number: self.number(), errno: self.byte() },
+            6 => Message::Welcome { slot: self.slot() },
+            _ => Message::Refused(Refusal::Full),
+        };
+        let mut bytes = message.to_bytes();
+        if matches!(message, Message::Refused(_)) || kind >= 192 {
+            bytes[4..].copy_from_slice(&self.content::<{ MESSAGE - 4 }>());
+            // Any kind but a refusal, after which the process waits for 100 ms.
+            bytes[4] = [0, 1, 2, 6, 7, 8, 9, 10][usize::from(bytes[4] % 8)];
+        }
+        self.hostile.send(&bytes, descriptors);
+    }
+
+    /// Writes into the memory that the honest process reads.
+    fn write(&mut self) {
+        let slot = self.honest.slot();
+        let (kind, number) = (self.byte(), self.number());
+        let at = number as usize;
+        let head = self.hostile.own.head();
+        match kind % 10 {
+            0 => head.sent(slot).store(number, Ordering::Release),
+            1 => head.taken(slot).store(number, Ordering::Release),
+            2 => head.meant_for(slot).store(number, Ordering::Release),
+            3 => head.claims_used().store(number as u32, Ordering::Release),
+            4 => head.farewells_used().store((number % 64) as u32, Ordering::Release),
+            5 => head.claim_state(at % CLAIMS).store(number, Ordering::Release),
+            6 => head.farewell_state(at % FAREWELLS % 64).store(number, Ordering::Release),
+            7 => head.sleeping().store(number as u32, Ordering::Release),
+            8 => {
+                let claim: [u8; 24] = self.content();
+                let mut entry = [0; super::memory::CLAIM - 8];
+                entry[..24].copy_from_slice(&claim);
+                self.hostile.own.write_claim(at % CLAIMS, &entry);
+            }
+            _ => {
+                let content: [u8; 8] = self.content();
+                self.hostile.own.write_ring(slot, at % (RING - 8), &content);
+            }
+        }
+    }
+
+    /// Sends a frame as an honest sibling does, of any length.
+    fn frame(&mut self) {
+        let slot = self.honest.slot();
+        let length = u32::from(u16::from_le_bytes(self.content())) % 10_000;
+        let head = self.hostile.own.head();
+        head.meant_for(slot).store(self.honest.shared.identity, Ordering::Release);
+        let sent = head.sent(slot).load(Ordering::Relaxed);
+        let place = (sent % RING as u64) as usize & !7;
+        self.hostile.own.write_ring(slot, place, &length.to_le_bytes());
+        head.sent(slot).store(sent.wrapping_add(u64::from(length) + 15) & !7, Ordering::Release);
+    }
+
+    fn receive(&mut self) {
+        let mut burst: Burst<LoopbackBuf> = Burst::new();
+        let (mut port, _far) = pair(64, 9000);
+        self.lanes.receive(&mut burst, || port.alloc());
+        assert!(burst.len() <= BURST / 2);
+        for frame in burst.drain(..) {
+            let _ = (self.lanes.way(&frame), self.lanes.is_siblings(&frame));
+        }
+    }
+
+    fn push(&mut self) {
+        let (slot, length, now) = (self.slot(), u16::from_le_bytes(self.content()), self.number() >> 1);
+        let frame = vec![7; usize::from(length)];
+        let _ = self.lanes.push(slot, &frame, cc::Instant::from_nanos(now));
+        self.lanes.push_to_all(&frame);
+        self.lanes.publish();
+    }
+
+    fn ask(&mut self) {
+        let claim = Claim::from_bytes(&self.content());
+        let _ = self.honest.answers_for(claim.service, claim.at);
+        let id = u32::from_le_bytes(self.content());
+        let _ = self.honest.answers_to(id);
+        // An owner that is hostile may leave a claim without an answer, which takes 2 s.
+        let is_owner = matches!(self.honest.shared.lock().role, Role::Owner(_));
+        if is_owner && self.honest.claim(&claim).is_ok() {
+            self.honest.release(&claim);
+        }
+    }
+
+    /// The hostile process ends, or only closes its socket; another one comes.
+    fn again(&mut self, name: &str) -> io::Result<()> {
+        if self.byte().is_multiple_of(2) {
+            self.made += 1;
+            self.hostile = Hostile::new(name, self.made << 1 | 1)?;
+        } else {
+            self.hostile.life.1 = None;
+            self.hostile.socket = Socket::connect(name).ok();
+        }
+        Ok(())
+    }
+
+    /// The hostile process is the owner from now on.
+    fn rule(&mut self) -> io::Result<()> {
+        let meeting = format!("{}/rule", self.honest.shared.name);
+        let listener = Socket::listen(&meeting)?;
+        let theirs = Socket::connect(&meeting)?;
+        self.hostile.socket = Some(listener.accept()?);
+        self.honest.shared.lock().role = Role::Sibling(theirs);
+        Ok(())
+    }
+}
+
+/// Plays what `bytes` say. The honest process must neither end nor wait, takes no more frames than fit, and takes no sibling for itself.
+///
+/// # Errors
+/// Returns an error if the process has no descriptor or no memory left.
+///
+/// # Panics
+/// Panics if it does otherwise.
+pub fn run(bytes: &[u8]) -> Result<(), JoinError> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("ferroce/fuzz/{}/{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let honest = Siblings::join_at(name.clone())?;
+    let (lanes, news) = (honest.lanes(), News::default());
+    honest.shared.lock().events = Some(Box::new(news.clone()));
+    let hostile = Hostile::new(&name, 1)?;
+    let mut scene = Scene { bytes, honest, lanes, news, hostile, made: 1 };
+    while !scene.bytes.is_empty() {
+        match scene.byte() % 12 {
+            0..3 => scene.message(),
+            3..5 => scene.write(),
+            5..7 => scene.frame(),
+            7 => scene.receive(),
+            8 => scene.push(),
+            9 => scene.ask(),
+            10 => scene.again(&name)?,
+            _ => scene.rule()?,
+        }
+        drop(scene.honest.shared.catch_up());
+        scene.news.tell(&mut scene.lanes);
+        let own = scene.honest.slot();
+        assert!(!scene.lanes.is_sibling(own), "slot {own} is its own");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn whatever_a_sibling_sends_and_writes_the_process_goes_on() {
+        let mut seed = 1_u64;
+        for _ in 0..200 {
+            let bytes: Vec<u8> = (0..400)
+                .map(|_| {
+                    seed =
+                        seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    (seed >> 56) as u8
+                })
+                .collect();
+            super::run(&bytes).unwrap();
+        }
+    }
+}

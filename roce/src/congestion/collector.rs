@@ -1,4 +1,5 @@
 //! The responder's telemetry: what a peer's packets bring, and what is answered.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::alternates::{Alternates, elsewhere};
 use super::estimate::Estimates;
@@ -207,6 +208,7 @@ impl Collector {
     }
 
     /// Takes the records of an INT header in; gives what to say.
+    #[expect(clippy::indexing_slicing, reason = "the busiest is one of the hops that are kept")]
     fn on_records(
         &mut self,
         now: Instant,
@@ -368,6 +370,10 @@ const DEFAULT_T: Duration = Duration::from_micros(100);
 
 /// What to say once a newer report takes the place of one that still waits. A ratio is about the time between two packets: those
 /// since the last answer count together, each for its time, or the sender would take most of the time for unmeasured.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "sums of two 32-bit numbers; an average is no more than the larger of the two, and `whole` is not 0"
+)]
 fn with(waiting: Report, newer: Report) -> Report {
     let (
         Report::Ratio { path_id: before, utilisation: first, interval: t },
@@ -403,6 +409,7 @@ pub(super) fn ratio(
 pub(super) const RATIO_ONE: f64 = (1u32 << 20) as f64;
 
 /// Over what time flows are counted: some round trips, so that a slow one is seen in each.
+#[expect(clippy::arithmetic_side_effects, reason = "64 bits of ns are far below the longest Duration")]
 fn count_over(base_rtt: Duration) -> Duration {
     (8 * base_rtt).clamp(Duration::from_micros(100), Duration::from_millis(200))
 }

@@ -1,4 +1,5 @@
 //! Telemetry that packets of the peer bring, and the peer's answers to ours.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::collector::RATIO_ONE;
 use super::seal::Sealed;
@@ -102,6 +103,10 @@ impl CongestionControl {
     }
 
     /// The answer to a probe.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "an acknowledgement is of a probe that was sent, and counts of packets stay below 2^64"
+    )]
     fn on_response(
         &mut self,
         bth: &Bth,
@@ -139,6 +144,7 @@ impl CongestionControl {
     }
 
     /// Feedback about a packet of ours.
+    #[expect(clippy::arithmetic_side_effects, reason = "counts of packets stay below 2^64")]
     fn on_feedback(
         &mut self,
         bth: &Bth,
@@ -174,6 +180,11 @@ impl CongestionControl {
     }
 
     /// A switch reports that a packet of ours met congestion.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "counts of packets stay below 2^64; `bytes` returns no more than its room"
+    )]
     fn on_direct(
         &mut self,
         bth: &Bth,
@@ -195,6 +206,7 @@ impl CongestionControl {
     }
 
     /// Returns an acknowledgement of no bytes, for telemetry about packet `seq - 1`.
+    #[expect(clippy::arithmetic_side_effects, reason = "counts of packets stay below 2^64")]
     fn ack_of(&self, transport: &Transport<'_>, seq: u64) -> Ack {
         let mixed = self.telemetry.as_ref().filter(|telemetry| !telemetry.is_by_probes());
         let probes = mixed.map_or(0, |telemetry| telemetry.prober.sent());
@@ -203,6 +215,7 @@ impl CongestionControl {
     }
 
     /// What the network was like on path `way`, with spraying, or on the path that all packets take.
+    #[expect(clippy::arithmetic_side_effects, reason = "a shared hop is one of at least one")]
     fn on_report(&mut self, ack: &Ack, way: Option<u8>, report: Report) {
         // Of no hops: a path whose switches stamp nothing.
         if report.hops() != Some(0) {
@@ -260,6 +273,7 @@ impl CongestionControl {
     }
 
     /// Returns `report` as it rides behind an Acknowledge with this BTH, and takes it as sent.
+    #[expect(clippy::arithmetic_side_effects, reason = "counts of packets stay below 2^64")]
     pub(crate) fn ride(
         &mut self,
         opcode: Opcode,
@@ -279,6 +293,7 @@ impl CongestionControl {
 }
 
 impl Telemetry {
+    #[expect(clippy::indexing_slicing, reason = "`bytes` returns no more than its room")]
     fn check_seal(
         &mut self,
         bth: &Bth,
@@ -295,6 +310,7 @@ impl Telemetry {
     }
 
     /// Seals what this side reports about the peer's data.
+    #[expect(clippy::indexing_slicing, reason = "`bytes` returns no more than its room")]
     pub(super) fn feedback(
         &mut self,
         opcode: Opcode,

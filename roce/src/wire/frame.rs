@@ -1,4 +1,5 @@
 //! A good packet: its headers as values, and what lies below them read only where somebody asks.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::format::Telemetry;
 use super::header::Header;
@@ -39,6 +40,11 @@ pub struct Network<'a> {
 
 impl<'a> Network<'a> {
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a field of a header that was located"
+    )]
     fn at<const N: usize>(&self, at: usize) -> [u8; N] {
         core::array::from_fn(|n| self.bytes[at + n])
     }
@@ -46,6 +52,7 @@ impl<'a> Network<'a> {
     /// The sender's IP address.
     #[inline]
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
     pub fn source(&self) -> IpAddr {
         match self.layers.family {
             Family::V4 => IpAddr::from(self.at::<4>(self.layers.ip + 12)),
@@ -56,6 +63,7 @@ impl<'a> Network<'a> {
     /// The IP address that it was sent to.
     #[inline]
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
     pub fn destination(&self) -> IpAddr {
         match self.layers.family {
             Family::V4 => IpAddr::from(self.at::<4>(self.layers.ip + 16)),
@@ -83,6 +91,7 @@ impl<'a> Network<'a> {
 
     /// IPv4 identification; 0 with IPv6.
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
     pub fn identification(&self) -> u16 {
         match self.layers.family {
             Family::V4 => u16::from_be_bytes(self.at(self.layers.ip + 4)),
@@ -92,6 +101,11 @@ impl<'a> Network<'a> {
 
     /// The headers below the BTH, as the packet carries them: the path's source is who sent it.
     #[must_use]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a field of a header that was located"
+    )]
     pub fn path(&self) -> Path {
         let ip = self.layers.ip;
         let (hop_limit, flow_label) = match self.layers.family {
@@ -113,6 +127,7 @@ impl<'a> Network<'a> {
 
     /// The IP header: 20 or 40 bytes.
     #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "a header that was located")]
     pub fn ip_header(&self) -> &'a [u8] {
         &self.bytes[self.layers.ip..][..self.layers.family.header_length()]
     }

@@ -1,4 +1,5 @@
 //! Where the layers of a frame are, from Ethernet to the BTH. [`parse`](super::parse) and every switch begin here.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::format::{Carried, Numbers, below, csig};
 use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
@@ -47,6 +48,7 @@ pub(super) fn chunk<const N: usize>(frame: &[u8], at: usize) -> Result<&[u8; N],
 
 /// Whose IP packet a frame holds, where it starts, and the length of CSIG's tag before it, if there is one.
 #[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "a few tags behind each other")]
 fn locate_ip(frame: &[u8], numbers: Numbers) -> Result<(Family, usize, Option<usize>), Discard> {
     let mut at = ETHERNET_LENGTH;
     let mut ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
@@ -73,6 +75,7 @@ const fn family_of(ethertype: u16) -> Option<Family> {
 /// Whose IP packet a frame holds, and where it starts, whatever tag of CSIG's lengths is before it: what looks at traffic classes alone
 /// knows no network's numbers.
 #[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "a few tags behind each other")]
 pub(super) fn locate_class(frame: &[u8]) -> Option<(Family, usize)> {
     let ethertype = |at| chunk(frame, at).ok().map(|bytes| u16::from_be_bytes(*bytes));
     let vlan = if ethertype(ETHERNET_LENGTH - 2)? == ETHERTYPE_VLAN { VLAN_LENGTH } else { 0 };
@@ -100,6 +103,11 @@ impl Layers {
     /// The same of the most frequent kind, IPv4 without a tag, options and telemetry: all places are known. `None` where it is of
     /// another kind, or anything is wrong with it. INT's port is never RoCEv2's.
     #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "constant places in a fixed number of bytes; a total length that holds them is above 20"
+    )]
     pub fn locate_plain(frame: &[u8]) -> Option<Self> {
         const UDP_AT: usize = ETHERNET_LENGTH + 20;
         const BTH_AT: usize = UDP_AT + UDP_LENGTH;
@@ -118,6 +126,11 @@ impl Layers {
         is_plain.then_some(Self { family: Family::V4, ip, udp, bth, end, carried: None })
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "16-bit lengths; from `udp` to `end` there is room for what `below` found"
+    )]
     fn locate_any(frame: &[u8], numbers: Numbers) -> Result<Self, Discard> {
         let (family, ip, tag) = locate_ip(frame, numbers)?;
         let (length, protocol) = match family {
@@ -150,12 +163,14 @@ impl Layers {
 
     /// UDP's destination port.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "places within a frame")]
     pub fn port(&self, frame: &[u8]) -> Result<u16, Discard> {
         Ok(u16::from_be_bytes(*chunk(frame, self.udp + 2)?))
     }
 
     /// What UDP's length and checksum leave out: IFA's metadata, which UDP knows nothing of.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "the BTH is behind UDP")]
     const fn outside_udp(&self) -> usize {
         match self.carried {
             Some(Carried::Ifa) => self.bth - self.udp - UDP_LENGTH,
@@ -165,6 +180,7 @@ impl Layers {
 
     /// Where a VLAN tag's control information is.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "the lengths of two tags")]
     pub const fn vlan(&self) -> Option<usize> {
         let tag = match self.carried {
             Some(Carried::Csig(length)) => length as usize,
@@ -175,12 +191,14 @@ impl Layers {
 
     /// Bytes between the IP header and UDP.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "UDP is behind the IP header")]
     pub const fn before_udp(&self) -> usize {
         self.udp - self.ip - self.family.header_length()
     }
 
     /// Bytes between UDP and the BTH.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "the BTH is behind UDP")]
     pub const fn after_udp(&self) -> usize {
         self.bth - self.udp - UDP_LENGTH
     }
@@ -188,6 +206,11 @@ impl Layers {
     /// The IPv4 header's checksum, and UDP's where the sender made one. RoCEv2 senders leave it 0 over IPv4 and
     /// IPv6 alike, as the ICRC covers more.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`end` is within the frame and behind the BTH; 16 and 32-bit words of a frame"
+    )]
     pub fn verify_checksums(&self, frame: &[u8]) -> Result<(), Discard> {
         if self.family == Family::V4 && fold(sum(&frame[self.ip..self.ip + 20])) != 0xffff {
             return Err(Discard::IpHeader);
@@ -234,6 +257,11 @@ fn ipv6_length(ip: &[u8; 40]) -> Result<(usize, u8), Discard> {
 /// Adds 16-bit words, two at a time: folding makes no difference between them. What a last odd word or byte lacks
 /// counts as 0 (RFC 1071).
 #[inline]
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "words of a frame in 64 bits; a rest of less than a word"
+)]
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (words, last) = bytes.as_chunks::<4>();
     let words: u64 = words.iter().map(|&word| u64::from(u32::from_be_bytes(word))).sum();
@@ -244,6 +272,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
 
 /// Folds a sum to 16 bits in one's complement.
 #[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "halves of 64 bits")]
 pub(super) const fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);

@@ -1,4 +1,5 @@
 //! The records of all links of a path, as feedback carries them.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
 use cc::Hop;
@@ -17,6 +18,7 @@ impl Records {
 
     /// Of these records; `None` where there is none, or more than there is room for.
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "`packed` has a place for it")]
     pub fn of(records: impl Iterator<Item = HopRecord>) -> Option<Self> {
         let mut all = Self { count: 0, packed: [[0; RECORD_LENGTH]; Self::MOST] };
         for record in records {
@@ -44,15 +46,18 @@ impl Records {
 
     /// Bytes on the wire.
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "at most MOST records")]
     pub const fn length(&self) -> usize {
         self.count as usize * RECORD_LENGTH
     }
 
     /// The first switch's first.
+    #[expect(clippy::indexing_slicing, reason = "at most MOST records")]
     pub fn iter(&self) -> impl Iterator<Item = HopRecord> {
         self.packed[..usize::from(self.count)].iter().filter_map(|&packed| HopRecord::unpack(packed))
     }
 
+    #[expect(clippy::indexing_slicing, reason = "into room of MAX_REPORT bytes, at most MOST records")]
     pub(super) fn write(&self, into: &mut [u8]) {
         into[..self.length()].copy_from_slice(&self.packed.as_flattened()[..self.length()]);
     }

@@ -3,6 +3,7 @@
 //! Each file here is one layout: what a sender inserts, what a switch writes, what a receiver reads. All stand below the
 //! BTH, where the ICRC counts them as absent, and tell themselves what they are, so a receiver needs no setting.
 //! `roce/src/wire/format/README.md` says for each how `txBytes`, `qlen`, `ts` and `B` come out of it, and what is lost.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 pub mod aecn;
 pub(super) mod below;
@@ -91,6 +92,7 @@ impl Format {
 
     /// Bytes below the BTH after as many switches as it has room for: what a path's MTU must leave.
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "constants")]
     pub const fn longest(self) -> usize {
         match self {
             Self::IntMd => int_md::INSERTED + HOPS as usize * int_md::HOP_LENGTH,
@@ -104,6 +106,7 @@ impl Format {
     ///
     /// # Errors
     /// Returns an error if it is no packet, or its family has no place for telemetry.
+    #[expect(clippy::arithmetic_side_effects, reason = "lengths within a frame")]
     pub fn insert(self, frame: &mut [u8], length: usize, numbers: Numbers) -> Result<usize, Discard> {
         let gap = self.inserted();
         let packet = frame.get(gap..gap + length).ok_or(Discard::Truncated)?;
@@ -160,6 +163,7 @@ pub(super) enum Carried {
 
 impl Carried {
     /// Where it stands: the option's or the tag's data, or all between UDP and BTH.
+    #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame, in their order")]
     fn span(self, layers: &Layers) -> Range<usize> {
         match self {
             Self::IntMd | Self::Ifa => layers.udp + UDP_LENGTH..layers.bth,
@@ -264,6 +268,7 @@ impl Request {
     /// Writes what `port` is like into the frame in which this was found. It takes the first `length` bytes of `frame`; what
     /// is behind is room to grow. Gives the new length; `None` where nothing was told: the frame then says at most that room
     /// lacked.
+    #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
     pub fn stamp(&self, frame: &mut [u8], length: usize, port: &PortState) -> Option<usize> {
         let layers = &self.layers;
         if let Some(place) = self.int {
@@ -285,6 +290,7 @@ impl Request {
     }
 
     /// The same as stock Linux does it: into IOAM's trace alone, without `txBytes`.
+    #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
     pub fn stamp_as_linux(&self, frame: &mut [u8], port: &PortState) -> bool {
         let layers = &self.layers;
         let Some(carried @ Carried::Ioam(..)) = layers.carried else { return false };
@@ -296,12 +302,14 @@ impl Request {
 }
 
 /// Makes room for `by` bytes at `at` in a packet of `length` bytes, and says so in its IP length.
+#[expect(clippy::arithmetic_side_effects, reason = "the caller has room for both")]
 fn grow(frame: &mut [u8], length: usize, at: usize, by: usize, layers: &Layers) {
     frame.copy_within(at..length, at + by);
     lengthen(frame, layers, by);
 }
 
 /// Adds `by` to the length in the IP header; IPv4's checksum follows.
+#[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "`Layers` lie within a frame")]
 pub(super) fn lengthen(frame: &mut [u8], layers: &Layers, by: usize) {
     match layers.family {
         Family::V4 => {
@@ -316,12 +324,18 @@ pub(super) fn lengthen(frame: &mut [u8], layers: &Layers, by: usize) {
 }
 
 /// Adds to a 16-bit field.
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "both bytes are in a header that was located"
+)]
 pub(super) fn add(frame: &mut [u8], at: usize, by: usize) {
     let value = u16::from_be_bytes([frame[at], frame[at + 1]]).wrapping_add(by as u16);
     frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
 /// The `index`-th 32-bit word.
+#[expect(clippy::arithmetic_side_effects, reason = "an index below that of the last byte of a frame")]
 fn word(bytes: &[u8], index: usize) -> Option<u32> {
     bytes.get(index * 4..)?.first_chunk().map(|word| u32::from_be_bytes(*word))
 }

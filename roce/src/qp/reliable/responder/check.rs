@@ -1,4 +1,5 @@
 //! One function per check of a request packet, in the order in which they are made (IBA 9.7.4.1).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{Message, Refusal, Responder, Rights};
 use crate::qp::wqe::MAX_MESSAGE;
@@ -91,6 +92,7 @@ pub(super) fn check_range(
 
 /// A WRITE brings exactly the bytes that it announced (IBA 9.7.4.1.6).
 #[inline(always)]
+#[expect(clippy::arithmetic_side_effects, reason = "the sum of two 32-bit numbers")]
 pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: bool) -> Result<(), Refusal> {
     let total = u64::from(received) + u64::from(length);
     let announced = u64::from(reth.length);
@@ -99,6 +101,7 @@ pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: b
 }
 
 /// A SEND fits its receive buffers, and is no longer than a message may be (IBA 9.7.4.1.6).
+#[expect(clippy::arithmetic_side_effects, reason = "a message has at most 2^31 bytes, a packet at most 4096")]
 pub(super) fn check_room(request: &RecvRequest, received: u32, length: u32) -> Result<(), Refusal> {
     if received + length <= buffers::room(&request.buffers) {
         return Ok(());

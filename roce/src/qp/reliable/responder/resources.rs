@@ -1,4 +1,5 @@
 //! READs and atomics whose answers may be asked for again (IBA 9.7.5.1.5).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::wire::Reth;
 use crate::{PdId, Psn};
@@ -54,6 +55,7 @@ impl Resource {
     }
 
     /// One packet of the answer left.
+    #[expect(clippy::arithmetic_side_effects, reason = "below the number of packets, or of resources")]
     pub(super) fn advance(&mut self) {
         self.next += 1;
         self.answered |= !self.is_due();
@@ -115,6 +117,7 @@ impl Resources {
 
     /// Whether one more may be taken. A full list gives up its oldest, whose answer the peer must have before it
     /// asks for more; if that never left, the peer asks for more than was agreed.
+    #[expect(clippy::arithmetic_side_effects, reason = "a list in memory")]
     pub(super) fn has_room(&self) -> bool {
         let above = (self.list.len() + 1).saturating_sub(self.limit);
         self.limit > 0 && self.list.iter().take(above).all(|oldest| oldest.answered)
@@ -161,6 +164,7 @@ impl Resources {
     }
 
     /// The packet of [`Self::due`] left. `false` where none was due.
+    #[expect(clippy::arithmetic_side_effects, reason = "below the number of packets, or of resources")]
     pub(super) fn advance(&mut self) -> bool {
         if let Some(repeat) = self.repeats.first_mut() {
             repeat.next += 1;
@@ -178,6 +182,7 @@ impl Resources {
     /// Answers again `packets` from `psn` on, and nothing more; whatever else is due stays due. What never left yet is due
     /// anyway: were it sent here first, the peer could have all of it, and ask for more, before it counts as answered. So is what was
     /// asked for again already.
+    #[expect(clippy::arithmetic_side_effects, reason = "packets of two messages of at most 2^31 bytes")]
     pub(super) fn repeat(&mut self, psn: Psn, packets: u32) {
         let found = self.list.iter().find_map(|resource| resource.index(psn).map(|at| (resource, at)));
         let Some((&Resource { first, next, .. }, from)) = found else { return };
@@ -189,6 +194,7 @@ impl Resources {
     }
 
     /// The one that `psn` belongs to, and the packet's index in its answer, to be answered again.
+    #[expect(clippy::indexing_slicing, reason = "it was found there")]
     pub(super) fn find(&mut self, psn: Psn) -> Option<(&mut Resource, u32)> {
         let found = self.list.iter().position(|resource| resource.index(psn).is_some())?;
         self.due = self.due.min(found);

@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn a_nic_is_taken_by_its_address_alone() {
         let config = EalConfig { pci: vec!["0000:01:00.0".into()], ..EalConfig::default() };
-        let words = arguments(&config, true, &[200], "x").join(" ");
+        let words = arguments(&config, true, &[MAX_CORES], "x").join(" ");
         assert!(words.contains("-a 0000:01:00.0") && !words.contains("--no-pci"), "{words}");
         assert!(!words.contains("--lcores"), "a core that the EAL can't number: {words}");
     }

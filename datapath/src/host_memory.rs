@@ -3,22 +3,23 @@
 //! The application may read and write registered memory at any moment, as it may with memory that a NIC's DMA engine uses. So no
 //! Rust reference is ever formed over it: `routines` move bytes by instructions that are opaque to the compiler, never by plain
 //! loads and stores that it could reason about. What a racing copy yields is unspecified bytes, nothing worse. The application may
-//! also unmap it, or shorten the file behind it: on x86-64 the access then returns an error, by way of `faults`.
+//! also unmap it, or shorten the file behind it: on x86-64 and arm64 the access then returns an error, by way of `faults`.
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 pub(crate) mod faults;
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
 #[path = "host_memory/portable.rs"]
 mod routines;
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 mod routines;
 
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
 pub(crate) use routines::faults;
 
 use faults::Recovery;
 use roce::{AccessError, Memory, Slice};
 use std::cell::Cell;
+use std::sync::atomic::{Ordering, fence};
 
 /// The process's own memory. Every [`Slice`] it is given must lie in memory that is registered.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ impl HostMemory {
     ///
     /// # Safety
     /// Every [`Slice`] passed to it must come from an endpoint whose regions were all registered with addresses valid
-    /// for reads and writes of their whole length, until they are deregistered from that endpoint. On x86-64 they may also be
+    /// for reads and writes of their whole length, until they are deregistered from that endpoint. On x86-64 and arm64 they may also be
     /// addresses where nothing is, as long as nothing but what was registered comes to be there.
     #[must_use]
     pub unsafe fn new() -> Self {
@@ -66,7 +67,7 @@ impl Memory for HostMemory {
     fn place(&mut self, to: Slice, bytes: &[u8]) -> Result<(), AccessError> {
         assert_eq!(to.len() as usize, bytes.len(), "a slice is as long as what is put there");
         // SAFETY: the slice lies in a live region (`new`'s contract), and its length is `bytes`'.
-        self.checked(to, unsafe { routines::copy(pointer(to), bytes.as_ptr(), bytes.len()) })
+        self.checked(to, unsafe { place(pointer(to), bytes) })
     }
 
     #[inline]
@@ -83,7 +84,7 @@ impl Memory for HostMemory {
 
     fn flush(&mut self) {
         // What the core's stores wrote is in the caches, which are coherent.
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 
     fn fetch_add(&mut self, at: Slice, add: u64) -> Result<u64, AccessError> {
@@ -95,6 +96,35 @@ impl Memory for HostMemory {
         // SAFETY: as in `store`.
         self.checked(at, unsafe { routines::compare_swap(word(at), compare, swap) })
     }
+}
+
+/// Copies a packet's payload to registered memory. A program that polls the memory finds packets in their order, and of each the
+/// last byte, or the last aligned word, after the others, as a NIC on PCIe writes them.
+///
+/// # Safety
+/// As for [`copy_in`].
+#[inline]
+unsafe fn place(to: *mut u8, bytes: &[u8]) -> Result<(), routines::Gone> {
+    if cfg!(target_arch = "x86_64") {
+        // x86-64 keeps stores in their order.
+        // SAFETY: the caller's promise.
+        return unsafe { routines::copy(to, bytes.as_ptr(), bytes.len()) };
+    }
+    let (first, last) = bytes.split_at(bytes.len() - last_word(to.addr(), bytes.len()));
+    fence(Ordering::Release);
+    if !first.is_empty() {
+        // SAFETY: the caller's promise, for a part of it.
+        unsafe { routines::copy(to, first.as_ptr(), first.len()) }?;
+        fence(Ordering::Release);
+    }
+    // SAFETY: as above; the end of the same bytes.
+    unsafe { routines::copy(to.add(first.len()), last.as_ptr(), last.len()) }
+}
+
+/// Returns how many bytes at the end of `length` bytes at `address` one aligned store writes: up to 8, and 0 of 0.
+fn last_word(address: usize, length: usize) -> usize {
+    let is_one_store = |size: &usize| *size <= length && (address + length).is_multiple_of(*size);
+    [8, 4, 2, 1].into_iter().find(is_one_store).unwrap_or(0)
 }
 
 fn pointer(slice: Slice) -> *mut u8 {
@@ -135,9 +165,40 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_stored_last_is_one_aligned_word_or_a_byte() {
+        for (address, length, last) in [
+            (0x1000, 4096, 8),
+            (0x1000, 8, 8),
+            (0x1004, 8, 4),
+            (0x1004, 4, 4),
+            (0x1000, 7, 1),
+            (0x1000, 6, 2),
+            (0x1001, 7, 4),
+            (0x1007, 1, 1),
+            (0x1000, 0, 0),
+        ] {
+            assert_eq!(last_word(address, length), last, "{length} bytes at {address:#x}");
+        }
+    }
+
+    #[test]
+    fn payloads_are_exact_at_every_alignment() {
+        for start in 0..9 {
+            for length in (0..40).chain(120..140).chain([255, 256, 257, 4096]) {
+                let bytes: Vec<u8> = (0..length).map(|n| (n * 7 + start) as u8).collect();
+                let mut memory = vec![0xee_u8; start + length + 9];
+                // SAFETY: the range lies in `memory`, which nothing else touches meanwhile.
+                unsafe { place(memory.as_mut_ptr().add(start), &bytes) }.unwrap();
+                assert_eq!(memory[start..start + length], bytes, "{length} bytes at {start}");
+                assert!(memory[..start].iter().chain(&memory[start + length..]).all(|&b| b == 0xee));
+            }
+        }
+    }
+
+    #[test]
     fn copies_are_exact_at_every_alignment() {
         for start in (0..9).chain([15, 16, 31, 32, 33]) {
-            for length in (0..40).chain(255..396).chain([1024, 4095, 4096]) {
+            for length in (0..40).chain(120..140).chain(255..396).chain([1024, 4095, 4096]) {
                 let bytes: Vec<u8> = (0..length).map(|n| (n * 7 + start) as u8).collect();
                 let mut memory = vec![0xee_u8; start + length + 9];
                 let address = memory.as_mut_ptr();

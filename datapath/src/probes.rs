@@ -7,14 +7,28 @@ use roce::qp::Completion;
 use roce::{QpFailure, TurnTrace};
 use std::fmt::Write;
 
+/// What a register's name begins with in a note.
+#[cfg(target_arch = "x86_64")]
+macro_rules! register {
+    () => {
+        "%"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! register {
+    () => {
+        ""
+    };
+}
+
 /// The notes' format, as SystemTap's `sys/sdt.h` writes it. `990` is the probe's address; `_.stapsdt.base` tells tools of prelinked files.
 macro_rules! fire {
     ($name:ident, $semaphore:path, $($argument:ident)+) => {
         // Other processors name their registers otherwise: there, nothing can be attached.
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
         let _ = ($($argument),+);
         // SAFETY: a `nop` changes nothing, and the other sections are not code.
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
         unsafe {
             std::arch::asm!(
                 "990: nop",
@@ -28,7 +42,7 @@ macro_rules! fire {
                 ".8byte {ferroce_semaphore}",
                 ".asciz \"ferroce\"",
                 concat!(".asciz \"", stringify!($name), "\""),
-                concat!(".asciz \"", $("8@{", stringify!($argument), "} "),+, "\""),
+                concat!(".asciz \"", $("8@", register!(), "{", stringify!($argument), "} "),+, "\""),
                 "994: .balign 4",
                 ".popsection",
                 ".ifndef _.stapsdt.base",
@@ -41,7 +55,7 @@ macro_rules! fire {
                 ".endif",
                 $($argument = in(reg) $argument,)+
                 ferroce_semaphore = sym $semaphore,
-                options(nostack, preserves_flags, att_syntax)
+                options(nostack, preserves_flags)
             );
         }
     };

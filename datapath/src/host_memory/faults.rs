@@ -133,13 +133,25 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     // SAFETY: the kernel, or the program's handler in its name, gives both.
     let (code, next) = unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
-        ((*info).si_code, &mut context.uc_mcontext.gregs[libc::REG_RIP as usize])
+        ((*info).si_code, next_of(context))
     };
     let is_fault = code > 0 && !(signal == SIGBUS && code == ELSEWHERE);
     match routines::after(*next as usize).filter(|_| is_fault) {
-        Some(after) => *next = after as i64,
+        Some(after) => *next = after as _,
         None => pass_on(signal, info, context),
     }
+}
+
+/// The address of the instruction that is executed next.
+#[cfg(target_arch = "x86_64")]
+fn next_of(context: &mut libc::ucontext_t) -> &mut libc::greg_t {
+    &mut context.uc_mcontext.gregs[libc::REG_RIP as usize]
+}
+
+/// The address of the instruction that is executed next.
+#[cfg(target_arch = "aarch64")]
+fn next_of(context: &mut libc::ucontext_t) -> &mut libc::c_ulonglong {
+    &mut context.uc_mcontext.pc
 }
 
 /// To the program's handler. One that was set over ours may call ours in turn: that is meant for the one before.

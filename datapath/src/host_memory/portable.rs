@@ -52,7 +52,7 @@ pub(super) unsafe fn compare_swap(at: *mut u64, compare: u64, swap: u64) -> Resu
 }
 
 /// Faults are not recovered.
-pub(super) mod faults {
+pub(crate) mod faults {
     pub(crate) const PERIOD: std::time::Duration = std::time::Duration::MAX;
 
     #[derive(Debug)]

@@ -109,7 +109,7 @@ impl CompletionQueue {
     pub fn arm(&self, solicited_only: bool) {
         if let Some(notifier) = &self.notifier {
             notifier.arm(solicited_only);
-            // Who arms will sleep.
+            // The caller is about to sleep.
             self.handle.device.engine.hand_over();
         }
     }

@@ -165,7 +165,7 @@ impl DeviceConfig {
         with_env(configs, ports)
     }
 
-    /// What the file says that is read without a flag.
+    /// Reads the file that is read if no flag names one.
     fn all_from_files() -> Result<Vec<Self>, ConfigError> {
         log::start_if_asked_for();
         match std::env::var_os("FERROCE_CONFIG") {
@@ -211,7 +211,7 @@ impl DeviceConfig {
         Ok(config)
     }
 
-    /// Where one is given, the other is what it was, or its default.
+    /// Sets the numbers that are given; the others keep their values.
     pub(crate) fn set_numbers(
         &mut self,
         int_port: Option<u16>,
@@ -520,7 +520,7 @@ mod tests {
         assert_eq!(text.parse(), Ok(built));
     }
 
-    /// What the READMEs show is what is read.
+    /// The files that the READMEs show are accepted.
     #[test]
     fn the_examples_in_the_readmes_are_files() {
         let texts = [include_str!("../../README.md"), include_str!("../README.md")];

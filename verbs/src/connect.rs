@@ -1,4 +1,4 @@
-//! What two queue pairs exchange to connect, and the settings of a connection.
+//! The data that two queue pairs exchange to connect, and the settings of a connection.
 
 use crate::{DeviceInfo, Error};
 use roce::qp::{
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What a peer must know to connect to a queue pair. Programs exchange it by any means, as text (`Display`,
+/// The data that a peer needs to connect to a queue pair. Programs exchange it by any means, as text (`Display`,
 /// `FromStr`) or as data (`serde`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]

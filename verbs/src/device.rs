@@ -43,7 +43,7 @@ pub(crate) struct Inner {
     pub(crate) engine: Engine,
     pub(crate) info: DeviceInfo,
     pub(crate) rules: Vec<CongestionRule>,
-    /// What its link carries, as configured or as the port says.
+    /// The rate of its link, as configured or as the port reports it.
     pub(crate) line_rate: Option<Rate>,
     pub(crate) manager: cm::Place,
 }

@@ -131,7 +131,7 @@ pub struct BoundsError {
 pub struct PostListError {
     /// The number of posted requests, which is the index of the refused one.
     pub posted: usize,
-    /// Why.
+    /// The reason for the refusal.
     #[source]
     pub error: PostError,
 }

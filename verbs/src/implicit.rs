@@ -16,7 +16,7 @@ use std::sync::Once;
 pub(crate) const FILE: &str = "ferroce.toml";
 /// The longest configuration file, bytes.
 const LONGEST: u64 = 1 << 20;
-/// How to use the file anyway.
+/// The remedy for a program that needs the file anyway.
 const NAME_IT: &str = "name it by FERROCE_CONFIG or --config to use it anyway";
 
 /// Reads the settings of `path` if it is there and only the caller or root can have written it.
@@ -43,7 +43,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<DeviceConfig>, ConfigError> {
     }
 }
 
-/// Whether [`read`] takes its settings from `path`.
+/// Returns whether [`read`] takes its settings from `path`.
 pub(crate) fn is_read(path: &Path) -> bool {
     matches!(open(path), Ok(Some(_)))
 }

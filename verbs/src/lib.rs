@@ -108,7 +108,7 @@ pub use roce::wire::{Mtu, Service};
 pub use roce::{Access, Lkey, Psn, Qpn, Rkey};
 pub use srq::SharedReceiveQueue;
 
-/// What a call or a text was refused for. [`Error`] is the error of most calls.
+/// The errors of calls and of texts that do not parse. [`Error`] is the error of most calls.
 pub mod errors {
     pub use crate::config::ConfigError;
     pub use crate::connect::ParseEndpointError;

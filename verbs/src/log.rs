@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stderr};
 use tracing::dispatcher::has_been_set;
 use tracing_subscriber::EnvFilter;
 
-/// Which lines are shown: `info`, `ferroce_datapath=debug`, ...
+/// The variable that selects the lines to show: `info`, `ferroce_datapath=debug`, ...
 const VARIABLE: &str = "FERROCE_LOG";
 
 /// Starts a log on standard error. `FERROCE_LOG` selects its lines, or `default` if it is not set. Does nothing if the program has started

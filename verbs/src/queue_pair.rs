@@ -293,7 +293,7 @@ impl<S> QueuePair<S> {
         }
     }
 
-    /// Whether it is an XRC target, which receives messages and posts nothing.
+    /// Returns whether it is an XRC target, which receives messages and posts nothing.
     #[must_use]
     pub fn is_target(&self) -> bool {
         matches!(self.owned, Owned::Target { .. })

@@ -1,4 +1,4 @@
-//! What a peer must know of a memory region, as data and as text.
+//! The data that a peer needs to access a memory region, as a value and as text.
 
 use roce::Rkey;
 use roce::qp::Remote;

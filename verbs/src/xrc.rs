@@ -27,7 +27,7 @@ pub(crate) struct XrcdHandle {
     id: XrcdId,
 }
 
-/// What keeps a shared receive queue of an XRC domain alive.
+/// The objects that keep a shared receive queue of an XRC domain alive.
 #[derive(Debug)]
 pub(crate) struct XrcParts {
     _domain: Arc<XrcdHandle>,

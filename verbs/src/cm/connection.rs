@@ -40,7 +40,7 @@ pub struct Connection {
     private_data: Vec<u8>,
 }
 
-/// What both sides agreed upon.
+/// The parameters that both sides agreed upon.
 pub(super) struct Agreed {
     source: SocketAddr,
     peer: SocketAddr,
@@ -243,7 +243,7 @@ impl Connection {
         &self.private_data
     }
 
-    /// Whether either side has ended the connection.
+    /// Returns whether either side has ended the connection.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The first of the ports that programs get if they name none.
 const FIRST_PORT: u16 = 32768;
-/// How many such ports are tried.
+/// The number of such ports that are tried.
 const PORTS: u32 = 64;
 
 /// Takes connection requests to a port. Its descriptor is readable while requests wait. Dropping it rejects them.
@@ -113,7 +113,7 @@ impl Listener {
     }
 }
 
-/// What a listener takes from the machine.
+/// A connection that a listener took from the machine.
 pub(super) struct Taken {
     local: u32,
     peer: SocketAddr,
@@ -171,7 +171,7 @@ impl Request {
         self.handle.peer
     }
 
-    /// What the peer's program says: 56 bytes, of which the last are 0 if it says less.
+    /// Returns the private data of the peer's request: 56 bytes, zero-padded.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data

@@ -20,7 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a request to disconnect is repeated: a peer that is gone needs no long farewell.
+/// The time during which a request to disconnect is repeated: a peer that is gone needs no long farewell.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// The longest time to wait for an answer: longer is like for ever, and the clock must not overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -29,11 +29,11 @@ const BACKLOG: usize = 1024;
 /// The bits of a communication id below the slot of the process.
 const ID_BITS: u32 = 26;
 
-/// What the machine does to the world.
+/// The effects that the machine has outside itself.
 pub(crate) trait World {
     /// Sends a message, without a wait.
     fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Error>;
-    /// Whether a peer's Ethernet address is known; asks for it if not.
+    /// Returns whether a peer's Ethernet address is known; asks for it if not.
     fn finds(&self, peer: IpAddr) -> Result<bool, Error>;
     /// Returns whether an address is the device's.
     fn is_own(&self, address: IpAddr) -> bool;
@@ -78,7 +78,7 @@ pub(crate) struct Link {
     pub(super) remote: u32,
     pub(super) transaction: u64,
     pub(super) pending: Option<Pending>,
-    /// How many times the peer had no such listener.
+    /// The number of refusals because the peer had no such listener.
     pub(super) early: u32,
 }
 
@@ -117,7 +117,7 @@ impl Link {
         message::message(kind, self.transaction, local, self.remote)
     }
 
-    /// What tells the peer that the connection ends (IBA 12.6.10).
+    /// Returns the message that tells the peer that the connection ends (IBA 12.6.10).
     fn disconnect_request(&self, local: u32) -> Mad {
         message::disconnect_request(self.transaction, local, self.remote, self.theirs.qpn)
     }
@@ -431,7 +431,7 @@ impl Machine {
         let Some(kind) = message::kind(mad) else { return };
         let (sender, receiver) = message::ids(mad);
         if kind == Kind::Request {
-            // What is not a request for a connection that we could have is not answered.
+            // A request for a connection that we could not have is not answered.
             return self.on_request(from, mad, world).unwrap_or_default();
         }
         let local = match kind {

@@ -38,7 +38,7 @@ struct Running {
     users: usize,
 }
 
-/// What the thread and the program's calls share.
+/// The state that the thread and the program's calls share.
 pub(crate) struct Manager {
     port: ManagementPort,
     device: Arc<Inner>,

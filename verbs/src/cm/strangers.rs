@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How many wait at most.
+/// The number of requests that wait at most.
 pub(crate) const MOST: usize = 256;
 /// The first pause between two looks at whether a peer has answered; each is twice the one before.
 pub(crate) const FIRST_LOOK: Duration = Duration::from_millis(1);
@@ -28,7 +28,7 @@ pub(crate) struct Strangers {
 }
 
 impl Strangers {
-    /// Whether who asked has been found. Where it is still looked for, its request is kept.
+    /// Returns whether the sender has been found. While it is still looked for, its request is kept.
     pub(crate) fn are_found<E>(
         &mut self,
         finds: impl Fn(IpAddr) -> Result<bool, E>,
@@ -42,7 +42,7 @@ impl Strangers {
         match finds(from) {
             Ok(true) => return true,
             Ok(false) => self.keep(from, mad),
-            // Nobody is there.
+            // The sender does not exist.
             Err(_) => {}
         }
         false

@@ -1,4 +1,4 @@
-//! What a choice of congestion control comes to, and which choices contradict themselves.
+//! Builds an algorithm from a choice of congestion control, and refuses choices that contradict themselves.
 
 use super::choice::CongestionChoice;
 use super::names::{CcName, TelemetryMode};

@@ -148,14 +148,14 @@ impl CongestionChoice {
         found.ok_or_else(unknown)?.set(self, text)
     }
 
-    /// Whether nothing is chosen.
+    /// Returns whether nothing is chosen.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What a rule's keys are, those of whom it is for first.
+/// Returns the keys of a rule: first those that select queue pairs.
 fn known_keys() -> String {
     let keys = CongestionChoice::SETTINGS.iter().map(|setting| setting.key);
     super::rules::FOR_WHOM.into_iter().chain(keys).collect::<Vec<_>>().join(", ")

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 const VARIABLE: &str = "FERROCE_FEEDBACK_KEY";
 
-/// Why there is no key. The key itself is never shown.
+/// The error of a key that cannot be read. The key itself is never shown.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]

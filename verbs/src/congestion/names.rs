@@ -60,7 +60,7 @@ impl FromStr for CcName {
     }
 }
 
-/// Which packets bring HPCC++ its telemetry.
+/// The packets that bring HPCC++ its telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TelemetryMode {
     /// One data packet of so many.
@@ -70,7 +70,7 @@ pub enum TelemetryMode {
 }
 
 impl TelemetryMode {
-    /// What `auto` uses: few enough bytes, and telemetry from each round trip of 16 flows and more.
+    /// The mode that `auto` uses: few enough bytes, and telemetry from each round trip of 16 flows and more.
     pub(super) const AUTO: Self = Self::InBand(NonZeroU32::MIN.saturating_add(3));
 }
 

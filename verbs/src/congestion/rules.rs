@@ -1,4 +1,4 @@
-//! Which queue pairs get which congestion control: the `[[congestion]]` tables of `ferroce.toml`.
+//! Rules that choose the congestion control of queue pairs: the `[[congestion]]` tables of `ferroce.toml`.
 
 use super::choice::CongestionChoice;
 use super::setting::ChoiceError;
@@ -10,8 +10,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Which queue pairs get which congestion control, for programs that say nothing of it. Rules are tried in the order of
-/// the file, and the first that fits decides.
+/// A rule that chooses the congestion control of queue pairs whose program chooses none. Rules are tried in the order of
+/// the file, and the first that matches decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CongestionRule {
     /// Peers whose address begins so; without one, all.
@@ -20,7 +20,7 @@ pub struct CongestionRule {
     pub service: Option<Service>,
     /// Queue pairs of this service level, 0 to 7: the top three bits of the traffic class. Without one, all.
     pub service_level: Option<u8>,
-    /// What they get.
+    /// The congestion control of these queue pairs.
     pub congestion: Congestion,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Prefix {
 }
 
 impl Prefix {
-    /// Whether an address begins so.
+    /// Returns whether an address begins with this prefix.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let differ = match (self.address, address) {
@@ -63,7 +63,7 @@ impl FromStr for Prefix {
     }
 }
 
-/// What the first rule that fits gives; a fixed window where none does. What has no one peer fits no rule that names one.
+/// Returns the choice of the first rule that matches; a fixed window if none does. No rule with a `peer` matches without a peer.
 pub(crate) fn choose(
     rules: &[CongestionRule],
     peer: Option<IpAddr>,
@@ -83,7 +83,7 @@ pub(crate) fn choose(
 #[serde(transparent)]
 pub(crate) struct RuleText(BTreeMap<toml::Spanned<String>, toml::Value>);
 
-/// Why there is no rule, and where in the file.
+/// The error of a rule, and its place in the file.
 #[derive(Debug, PartialEq)]
 pub(crate) struct RuleError {
     /// Bytes before the key that is wrong; 0 if the rule as a whole is.
@@ -103,7 +103,7 @@ impl RuleText {
         rule_of(words, key).map_err(|error| {
             let place =
                 |name: &str| self.0.keys().find(|key| key.get_ref() == name).map(|key| key.span().start);
-            // What is missing is not there: the rule's first key stands for it.
+            // A missing key has no place: the rule's first key stands for it.
             let offset = place(error.key()).or_else(|| self.0.keys().map(|key| key.span().start).min());
             RuleError { offset: offset.unwrap_or(0), reason: error.to_string() }
         })

@@ -17,17 +17,17 @@ pub struct Setting {
     pub key: &'static str,
     /// The flag of the tools, without its dashes.
     pub flag: &'static str,
-    /// What a help text calls the value. Empty for a flag without a value.
+    /// The name of the value in help texts. Empty for a flag without a value.
     pub value: &'static str,
     /// The values that are accepted.
     pub accepts: &'static str,
     /// One of them.
     pub example: &'static str,
-    /// What holds if it is left out.
+    /// The value if it is left out.
     pub default: &'static str,
     /// The algorithms that use it.
     pub algorithms: &'static [CcName],
-    /// What it does.
+    /// The effect, for help texts.
     pub help: &'static str,
     pub(super) set: fn(&mut CongestionChoice, &str) -> Option<()>,
     pub(super) get: fn(&CongestionChoice) -> Option<String>,

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Bytes read at once: more than the answer to a request has, of 64 ports.
 const PART: usize = 1 << 16;
 
-/// Why [`Capture::wait`] returned.
+/// The reason for which [`Capture::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
     /// The time is over.

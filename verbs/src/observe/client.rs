@@ -142,7 +142,7 @@ pub(super) fn socket(pid: u32) -> Result<PathBuf, AttachError> {
 /// Asks the process `pid` for its report over the socket `path`.
 fn ask(pid: u32, path: &Path) -> Result<ProcessStatus, AttachError> {
     let stream = attach(pid, path)?;
-    // What sends no request is sent the report.
+    // An observer that sends no request receives the report.
     stream.shutdown(Shutdown::Write).map_err(|error| AttachError::System { pid, error })?;
     let mut report: Value = checked(pid, &receive(pid, stream)?)?;
     make_plain(&mut report);

@@ -1,4 +1,4 @@
-//! What a running process reports to an observer: its devices, their counters, and what each queue pair waits for.
+//! The report of a running process to an observer: its devices, their counters, and what each queue pair waits for.
 //!
 //! A process with an open device listens on a socket that only its user and root can reach ([`folder`]). A separate thread sleeps on it,
 //! and queries the cores between two turns, 64 queue pairs at a time. It costs the datapath nothing until an observer connects.

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The time after which an observer that does not read is disconnected.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long an observer may take to say what it wants: it sends that as it connects.
+/// The time that an observer has to send its request: it sends that as it connects.
 const REQUEST: Duration = Duration::from_millis(200);
 /// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -39,7 +39,7 @@ pub struct DeviceStatus {
     pub addresses: Vec<String>,
     /// Its speed in Mb/s, if the port knows it.
     pub speed_mbps: Option<u32>,
-    /// Why its core has stopped; all fields below are empty then.
+    /// The reason for which its core stopped; all fields below are empty then.
     pub stopped: Option<String>,
     /// The moment, in ns since the core's clock began.
     pub now: u64,
@@ -71,9 +71,9 @@ pub struct HopStatus {
     pub index: u8,
     /// Bytes in its egress queue.
     pub queue: u64,
-    /// How full its link is; 1 is full without a queue. `None` until telemetry came twice.
+    /// The utilisation of its link; 1 is full without a queue. `None` until telemetry came twice.
     pub utilisation: Option<f64>,
-    /// How long ago it was heard, ns.
+    /// The age of this telemetry, ns.
     pub age: u64,
 }
 
@@ -88,12 +88,12 @@ impl HopStatus {
     }
 }
 
-/// Why a peer that keeps a queue pair waiting does so, as far as it is known.
+/// The likely reason for which a peer keeps a queue pair waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspicion {
     /// The likely reason, as [`FailureReason`](crate::event::FailureReason) says it.
     pub reason: String,
-    /// What to do about it.
+    /// The remedy for the user.
     pub remedy: String,
 }
 
@@ -106,7 +106,7 @@ pub struct QueuePairStatus {
     pub service: String,
     /// Its state.
     pub state: String,
-    /// How it failed, in one line with the remedy; `None` if it has not, or if the program asked for it.
+    /// The failure in one line with the remedy; `None` if it has not failed, or if the program asked for it.
     pub failure: Option<String>,
     /// Its peer; `None` without a connection.
     pub peer: Option<PeerStatus>,
@@ -122,9 +122,9 @@ pub struct QueuePairStatus {
     pub hops: Vec<HopStatus>,
     /// The place in `hops` of the busiest one.
     pub busiest: Option<usize>,
-    /// Why its peer keeps it waiting; `None` if the peer does not.
+    /// The reason for which its peer keeps it waiting; `None` if the peer does not.
     pub suspected: Option<Suspicion>,
-    /// How full the path's busiest link is; 1 is full without a queue.
+    /// The utilisation of the path's busiest link; 1 is full without a queue.
     pub utilisation: Option<f64>,
     /// The last measured round trip, ns.
     pub round_trip: Option<u64>,
@@ -140,7 +140,7 @@ pub struct QueuePairStatus {
     pub receives: u32,
     /// Completions of send requests that the program has not polled.
     pub unpolled: u32,
-    /// What it waits for now ([`Waiting::name`]).
+    /// The state in which it waits now ([`Waiting::name`]).
     pub waiting: String,
     /// ns in each state since it was created.
     pub waited: BTreeMap<String, u64>,

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What a request for a capture begins with; the number of bytes to capture of each frame follows.
+/// The start of a request for a capture; the number of bytes to capture of each frame follows.
 const REQUEST: &str = "capture ";
 
-/// How often a new observer looks whether the capture before has ended, and the pause after each look.
+/// The number of times that a new observer looks whether the capture before has ended, and the pause after each look.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -27,7 +27,7 @@ pub(super) struct Offer {
     version: String,
     /// The ports, in the order of their rings.
     pub(super) ports: Vec<String>,
-    /// Why there is none.
+    /// The reason for which there is none.
     pub(super) refused: Option<String>,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Error;
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Debug)]
 pub(crate) enum State {
     RequestSent,
@@ -16,7 +16,7 @@ pub(crate) enum State {
     Ended(End),
 }
 
-/// How a connection ended.
+/// The ways in which a connection ends.
 #[derive(Debug)]
 pub(crate) enum End {
     Disconnected,

@@ -8,7 +8,7 @@ const SERVER: &str = "10.0.0.1:7471";
 const SERVICE: u64 = 0x0106_0000 | 7471;
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// What a machine sent and ended. Every peer is found.
+/// Records the messages that a machine sent and the queue pairs that it ended. Every peer is found.
 #[derive(Default)]
 struct Script {
     sent: RefCell<Vec<Mad>>,

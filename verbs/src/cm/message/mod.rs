@@ -9,7 +9,7 @@ use std::time::Duration;
 /// A management datagram.
 pub(crate) type Mad = [u8; 256];
 
-/// Where a message begins, after the datagram's header (IBA 13.4.3).
+/// The offset of a message's body, behind the datagram's header (IBA 13.4.3).
 pub(crate) const BODY: usize = 24;
 /// Class, version and method: connection management, sent.
 const HEADER: [u8; 4] = [1, 0x07, 2, 3];
@@ -19,7 +19,7 @@ const ADDRESS_HEADER: usize = 36;
 /// The time between two copies of an unanswered message.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Where a request and a reply of a reliable connection have no field in use: the Q_Key, which only datagrams need. Other peers ignore it.
+/// The offset of a field that a request and a reply of a reliable connection leave unused: the Q_Key of datagrams. Other peers ignore it.
 const REQUEST_OFFER: usize = 28;
 const REPLY_OFFER: usize = 8;
 /// The sender can repeat selectively (`docs/reference/wire.md`).
@@ -29,7 +29,7 @@ const SELECTIVE_REPEAT: u32 = u32::from_be_bytes(*b"FRsr");
 const OTHER_SERVICE: u8 = 3;
 const XRC: u8 = 1;
 
-/// What a message says of itself (IBA 12.6.2): the attribute.
+/// The attribute of a message: its kind (IBA 12.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Request = 0x10,
@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// Why a request is refused (IBA 12.6.7.2).
+/// The reason for which a request is refused (IBA 12.6.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The sender waits no longer.
@@ -127,7 +127,7 @@ pub(crate) fn message(kind: Kind, transaction: u64, local: u32, remote: u32) -> 
     mad
 }
 
-/// What a datagram is, if it is one of ours.
+/// Returns the kind of a datagram, if it is one of ours.
 pub(crate) fn kind(mad: &Mad) -> Option<Kind> {
     let kinds = [
         Kind::Request,
@@ -152,7 +152,7 @@ pub(crate) fn ids(mad: &Mad) -> (u32, u32) {
     (word(mad, 0), word(mad, 4))
 }
 
-/// Where a message's private data lies; what does not fit is left out.
+/// Returns the range of a message's private data; longer data is cut off.
 fn private_range(kind: Kind) -> std::ops::Range<usize> {
     let (start, length) = match kind {
         Kind::Request => (140 + ADDRESS_HEADER, 92 - ADDRESS_HEADER),

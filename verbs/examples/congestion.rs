@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
         println!("{}: window {} bytes, {rate}, {full}; {gigabits:.1} Gb/s", report.algorithm, report.window);
     }
-    // What no completion tells, such as a peer that died: nothing, where all is well.
+    // Events without a completion, such as a peer that died: none if all is well.
     while let Some(event) = events.take() {
         println!("{event:?}");
     }

@@ -18,7 +18,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 const CLIENTS: usize = 5;
 const BYTES: u32 = 64;
 
-/// What a side has beside its queue pair.
+/// The objects that a side has beside its queue pair.
 struct Side {
     cq: CompletionQueue,
     buffer: MemoryRegion,

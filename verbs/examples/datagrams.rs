@@ -11,7 +11,7 @@ use ferroce_verbs::wire::DEFAULT_QUEUE_KEY;
 use ferroce_verbs::{Access, AddressOptions, MemoryRegion, RecvRequest};
 use std::error::Error;
 
-/// What stands before the data of each received datagram, in bytes.
+/// The length of the header before the data of each received datagram, in bytes.
 const HEADER: usize = 40;
 const QUESTION: &[u8] = b"who is there?";
 

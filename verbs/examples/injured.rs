@@ -27,7 +27,7 @@ const BYTES: u32 = 64 << 10;
 /// Between two looks of a slow receiver.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What is wrong with a port.
+/// The faults of a port.
 #[derive(Debug, Default)]
 struct Injury {
     /// It loses one of so many frames that it sends; 0 loses none.

@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(client.get(17)?, b"value 17");
     println!("{SLOTS} values stored; 17 is {:?}", String::from_utf8(client.get(17)?)?);
 
-    // What the server does not allow is an error that names the remedy.
+    // A request that the server does not allow ends in an error that names the remedy.
     let beyond = SendRequest::read(1, client.buffer.sge(0, SLOT)?, client.store.at(SLOTS * u64::from(SLOT)));
     client.qp.post_send(beyond)?;
     let failed = client.completions.wait()?.ok().unwrap_err();

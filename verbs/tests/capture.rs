@@ -67,7 +67,7 @@ fn a_capture_has_every_frame_and_holds_nothing_up() {
         assert!(after.0 > before.0 && after.1 > before.1);
         assert_eq!(capture.dropped(port), 0);
     }
-    // What one sends the other receives, and the time goes on.
+    // The bytes that one side sends are those that the other receives, and time never goes back.
     let bytes = |port, direction| {
         let chosen =
             frames.iter().filter(move |(at, record, _)| *at == port && record.direction == direction);

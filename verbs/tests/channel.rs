@@ -1,4 +1,4 @@
-//! Who sleeps is told of completions, once for each time it asks.
+//! A thread that sleeps is told of completions, once for each time that it asks.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Who subscribes hears of what no completion tells.
+//! A program that subscribes hears of events that no completion reports.
 
 mod common;
 
@@ -87,7 +87,7 @@ fn a_queue_gets_another_depth_while_messages_come() {
         }
     }
     assert!(a.send_cq.resize(0).unwrap_err().to_string().contains("depth"));
-    // What waits needs its room.
+    // A waiting completion needs its room.
     for id in 0..3 {
         b.qp.post_recv(RecvRequest::new(id, b.region.sge(0, 64).unwrap())).unwrap();
     }

@@ -1,4 +1,4 @@
-//! What goes wrong, and how it is told.
+//! Failures, and their reports.
 
 mod common;
 
@@ -346,7 +346,7 @@ fn what_is_connected_is_not_connected_again() {
     assert!(error.contains("is in ReadyToSend, not in Init; connect one as build() returns it"), "{error}");
 }
 
-/// What is accepted is never refused later: the caller hears of a datagram's length, and of nothing else, when it posts.
+/// An accepted request is never refused later: the caller hears of a datagram's length, and of nothing else, when it posts.
 #[test]
 fn a_datagram_longer_than_the_path_mtu_is_refused_when_it_is_posted() {
     let [device, other] = devices(Progress::Inline);

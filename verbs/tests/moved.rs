@@ -10,7 +10,7 @@ use ferroce_verbs::{
     Capabilities, CompletionStatus, ConnectOptions, Device, DeviceConfig, Progress, SendRequest,
 };
 
-/// Where a side that has moved is.
+/// The address of a side that has moved.
 const NEW: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
 /// The network between two devices. Who has moved is reached by, and speaks of, another Ethernet address.

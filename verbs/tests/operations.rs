@@ -240,7 +240,7 @@ fn queue_pairs_share_a_receive_queue() {
         assert_eq!(contents(&region, n * 1024, 700), pattern(700, n as u8));
     }
     assert_eq!(srq.query().unwrap().waiting, 2);
-    // What was polled has room again.
+    // A polled completion's room is free again.
     b.progress();
     srq.post_recv(buffer(4)).unwrap();
 }

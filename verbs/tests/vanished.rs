@@ -16,7 +16,7 @@ use std::process::{Command, ExitStatus};
 use std::ptr::{null, null_mut};
 
 const LENGTH: usize = 1 << 16;
-/// Where a message begins: one page of it stays, the others go.
+/// The offset of a message: one page of it stays, the others go.
 const AT: usize = 4096;
 const BYTES: u32 = 12_000;
 
@@ -124,13 +124,13 @@ fn ends(progress: Progress, way: Way, verb: Verb, loser: usize) -> [Option<Compl
     [Some(sent), received]
 }
 
-/// Whose memory it is says what fails; the peer hears of no more than a refusal.
+/// The side whose memory vanished says what fails; the peer hears of no more than a refusal.
 #[test]
 fn a_request_whose_memory_vanished_fails_and_all_else_goes_on() {
     use CompletionStatus::{Flushed, LocalProtection, RemoteAccess, RemoteOperation};
     for way in [Way::Unmap, Way::Protect, Way::Shorten] {
         for verb in VERBS {
-            // What is unmapped must not become another thread's stack: no threads then.
+            // Memory that is unmapped must not become another thread's stack: no threads then.
             for progress in [Progress::Inline, Progress::Dedicated { core: None }] {
                 if way == Way::Unmap && progress != Progress::Inline {
                     continue;
@@ -147,7 +147,7 @@ fn a_request_whose_memory_vanished_fails_and_all_else_goes_on() {
     }
 }
 
-/// What a program that was started again by [`child`] does, and how it has to end.
+/// The programs that [`child`] starts anew, and the ends that they must have.
 const PROGRAMS: [(&str, fn(), Ending); 6] = [
     ("no handler", no_handler, Ending::Signal(libc::SIGSEGV)),
     ("a handler before the device", before, Ending::Code(42)),

@@ -55,7 +55,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// Who sent a datagram and to whom, by the 40 bytes before it: an IPv6 header, or an IPv4 header in the last 20.
+/// Returns a datagram's sender and receiver, from the 40 bytes before it: an IPv6 header, or an IPv4 header in the last 20.
 fn parties(grh: &[u8; 40]) -> Result<[[u8; 16]; 2], Errno> {
     let v4 = |at: usize| gid_of([grh[at], grh[at + 1], grh[at + 2], grh[at + 3]].into());
     let v6 = |at: usize| std::array::from_fn(|n| grh[at + n]);

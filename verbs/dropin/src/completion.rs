@@ -27,7 +27,7 @@ pub(crate) struct Cq {
     /// Queue pairs that it serves, which keep it from being destroyed.
     pub(crate) users: AtomicUsize,
     pub(crate) events: Events,
-    /// What `ibv_start_poll` and its like took.
+    /// The completion that `ibv_start_poll` and its like took.
     pub(crate) current: UnsafeCell<ibv_wc>,
 }
 
@@ -45,7 +45,7 @@ impl Cq {
         Ok(())
     }
 
-    /// What the program gets with an event.
+    /// Returns the context that the program gets with an event.
     pub(crate) fn user(&self) -> *mut c_void {
         // SAFETY: set when the queue was made, and never changed.
         unsafe { (*self.abi.get()).cq_context }

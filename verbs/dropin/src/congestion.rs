@@ -46,7 +46,7 @@ pub unsafe extern "C" fn ferroce_set_congestion(qp: *mut ibv_qp, choice: *const 
     })
 }
 
-/// How a queue pair sends now; see `ferroce.h`.
+/// Reports the congestion control of a queue pair; see `ferroce.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_query_congestion(qp: *mut ibv_qp, into: *mut FerroceCongestion) -> c_int {
     status(|| {

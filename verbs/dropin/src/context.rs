@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicUsize;
 use verbs::Device;
 use verbs::management::ManagementPort;
 
-/// What `abi_compat` holds where a `verbs_context` is around the `ibv_context`.
+/// The value of `abi_compat` if a `verbs_context` is around the `ibv_context`.
 const EXTENDED: usize = usize::MAX;
 
 /// A context. The program holds the address of the `ibv_context` at the end of `abi`.

@@ -237,7 +237,7 @@ unsafe fn read_sysfs(
     Ok(length as c_int)
 }
 
-/// What a kernel driver would say of us.
+/// Returns the value of an attribute that a kernel driver would have.
 fn attribute(file: &str) -> Option<String> {
     match file {
         "board_id" => Some("FERROCE_SOFT".into()),
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     count(|| unsafe { read_sysfs(folder, file, buffer, size) })
 }
 
-/// Where sysfs is.
+/// Returns the path of sysfs.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()

@@ -30,7 +30,7 @@ pub(crate) struct Dm {
 }
 
 impl Dm {
-    /// Where a copy of `length` bytes at `offset` begins.
+    /// Returns the start of a copy of `length` bytes at `offset`.
     fn part(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
         let fault = Errno(libc::EFAULT);
         let end = offset.checked_add(length as u64).ok_or(fault)?;

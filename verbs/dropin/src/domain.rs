@@ -48,12 +48,12 @@ impl Pd {
         self.abi.context
     }
 
-    /// Whether it is a parent domain.
+    /// Refuses a domain that is not a parent domain.
     pub(crate) fn check_parent(&self) -> Result<(), Errno> {
         self.parts.map(drop).ok_or(INVALID)
     }
 
-    /// Whether `lkey` is that of a region on demand, which its owner may write if `write`.
+    /// Refuses an `lkey` that has no region on demand and, if `write`, one whose region its owner may not write.
     pub(crate) fn check_on_demand(&self, lkey: u32, write: bool) -> Result<(), Errno> {
         let writable = *self.on_demand.lock().get(&lkey).ok_or(Errno(libc::ENOENT))?;
         if write && !writable { Err(Errno(libc::EPERM)) } else { Ok(()) }

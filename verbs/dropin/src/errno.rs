@@ -102,19 +102,19 @@ impl From<PostError> for Errno {
     }
 }
 
-/// What a pointer from the program leads to; null is `EINVAL`.
+/// Returns the object behind a pointer from the program; null is `EINVAL`.
 ///
 /// # Safety
-/// The pointer is null or leads to a live `T`, that nobody changes other than through interior mutability.
+/// The pointer is null or leads to a live `T` that is changed only through interior mutability.
 pub(crate) unsafe fn at<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or(INVALID)
 }
 
-/// Where a result goes; null is `EINVAL`.
+/// Returns the place for a result; null is `EINVAL`.
 ///
 /// # Safety
-/// The pointer is null or leads to a `T` that nobody else uses meanwhile.
+/// The pointer is null or leads to a `T` that nothing else uses meanwhile.
 pub(crate) unsafe fn out<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_mut() }.ok_or(INVALID)

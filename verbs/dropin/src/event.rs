@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use verbs::event::{AsyncEvent, CqId, Event, Events, FailureCause, SrqId};
 use verbs::{Device, Qpn};
 
-/// What an event may be about.
+/// An object that has events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Object {
     Qp(Qpn),

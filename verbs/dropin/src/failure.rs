@@ -30,7 +30,7 @@ pub struct FerroceCause {
     pub busiest_hop: u32,
     /// Bytes in its queue.
     pub hop_queue: u32,
-    /// How full its link is, in thousandths; 0 if unknown.
+    /// The utilisation of its link, in thousandths; 0 if unknown.
     pub hop_permille: u32,
     /// For later versions; 0.
     pub reserved: [u32; 5],
@@ -130,7 +130,7 @@ fn cause(failure: &QpFailure) -> FerroceCause {
     cause
 }
 
-/// How a queue pair failed; see `ferroce.h`.
+/// Reports the cause of a queue pair's failure; see `ferroce.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_qp_cause(qp: *mut ibv_qp, into: *mut FerroceCause) -> c_int {
     status(|| {

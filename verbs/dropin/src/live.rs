@@ -1,4 +1,4 @@
-//! Which of a program's pointers lead to objects of ours that live.
+//! The pointers of a program that lead to live objects of ours.
 //!
 //! Verbs that make, change and destroy look here first: what was destroyed, or never was ours, is refused as the kernel refuses a
 //! handle that it doesn't know. Verbs that post and poll don't look: they take the program's word, as rdma-core does.
@@ -12,7 +12,7 @@ type Objects = HashMap<usize, TypeId>;
 
 static OBJECTS: LazyLock<RwLock<Objects>> = LazyLock::new(RwLock::default);
 
-/// What the kernel says to who destroys what it doesn't know.
+/// The errno of the kernel for a handle that it does not know.
 const GONE: Errno = Errno(libc::ENOENT);
 
 fn objects() -> RwLockReadGuard<'static, Objects> {

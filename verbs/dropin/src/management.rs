@@ -40,7 +40,7 @@ pub unsafe extern "C" fn ferroce_mad_send(
     })
 }
 
-/// Whether the Ethernet address of a GID is known: 1; 0 if it was asked for; or -1 where nobody answers.
+/// Returns 1 if the Ethernet address of a GID is known, 0 if it was asked for, and -1 if no host answers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_mad_finds(context: *mut ibv_context, peer: *const [u8; 16]) -> c_int {
     count(|| {

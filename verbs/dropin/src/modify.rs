@@ -97,8 +97,8 @@ fn to_rts(service: Service, congestion: Option<Congestion>, wanted: &ibv_qp_attr
     })
 }
 
-/// What the core is asked for, in this order: an attribute that a transition may have besides is set before it or after it,
-/// where the core takes it.
+/// Returns the changes for the core, in order. The core takes an optional attribute before or after the transition; this
+/// function knows which.
 ///
 /// # Safety
 /// As [`path`].
@@ -138,7 +138,7 @@ unsafe fn steps(
     })
 }
 
-/// What `mask` doesn't name may be anything: it counts as 0.
+/// Sets to 0 what `mask` does not name: it may be anything.
 fn named(wanted: &ibv_qp_attr, mask: c_uint) -> ibv_qp_attr {
     let mut named = *wanted;
     for (flag, attribute) in [

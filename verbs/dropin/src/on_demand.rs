@@ -21,8 +21,8 @@ fn pages(address: *mut c_void, length: usize) -> Result<(usize, usize), Errno> {
     Ok((start, end - start))
 }
 
-/// Whether the memory is there, and may be written if `write`: a device would pin it now, and refuse what it can't.
-/// If the kernel can't tell (before Linux 5.14, or a device's memory), it is taken as it is.
+/// Refuses memory that is not mapped, or that may not be written if `write`: a device would pin it now.
+/// Memory of which the kernel cannot tell (before Linux 5.14, or a device's) is accepted.
 pub(crate) fn populate(address: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
     const MADV_POPULATE_READ: c_int = 22;
     const MADV_POPULATE_WRITE: c_int = 23;
@@ -41,7 +41,7 @@ pub(crate) fn populate(address: *mut c_void, length: usize, write: bool) -> Resu
     }
 }
 
-/// Whether the memory is mapped, populated or not.
+/// Refuses memory that is not mapped; it need not be populated.
 pub(crate) fn mapped(address: *mut c_void, length: usize) -> Result<(), Errno> {
     let (start, length) = pages(address, length)?;
     // SAFETY: with this flag Linux only looks whether the range is mapped.
@@ -50,12 +50,12 @@ pub(crate) fn mapped(address: *mut c_void, length: usize) -> Result<(), Errno> {
     if refused && errno == Some(libc::ENOMEM) { Err(Errno(libc::EFAULT)) } else { Ok(()) }
 }
 
-/// Where a region of the whole address space begins: no program has memory in the first page.
+/// The start of a region of the whole address space: no program has memory in the first page.
 pub(crate) const WHOLE_START: usize = PAGE;
 /// The length of such a region. What programs may map ends long before.
 pub(crate) const WHOLE_LENGTH: usize = isize::MAX as usize - PAGE;
 
-/// What a device can do with regions on demand.
+/// Reports what a device can do with regions on demand.
 pub(crate) fn capabilities(into: &mut ibv_device_attr_ex) {
     let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     let all = messages | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;

@@ -20,7 +20,7 @@ pub(crate) struct Td {
     users: AtomicUsize,
 }
 
-/// What a parent domain keeps alive.
+/// The objects that a parent domain keeps alive.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts {
     pd: *mut Pd,

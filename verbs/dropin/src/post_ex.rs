@@ -39,7 +39,7 @@ const WITH_FLUSH: u64 = 1 << 11;
 /// `wr_flush`: key, address, bytes, placement, selectivity.
 pub(crate) type Flush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
 
-/// Where a queue pair has it: behind the last function of the headers before.
+/// The offset of `wr_flush` in a queue pair: behind the last function of older headers.
 pub(crate) const FLUSH_SLOT: usize = std::mem::offset_of!(ibv_qp_ex, wr_atomic_write) + size_of::<usize>();
 
 /// Every slot has a function: programs call them without asking.
@@ -289,7 +289,7 @@ pub(crate) unsafe extern "C" fn flush(
     }
 }
 
-/// What there is not, whatever it is given.
+/// Refuses an operation that is not supported, whatever its arguments.
 ///
 /// # Safety
 /// As [`edit`].

@@ -1,4 +1,4 @@
-//! What rdma-core's libraries and their drivers share, version IBVERBS_PRIVATE_34.
+//! The symbols that rdma-core's libraries and their drivers share, version IBVERBS_PRIVATE_34.
 //!
 //! Programs that also link `libmlx5` or `libefa` load these, whose constructors register drivers; the loader wants every
 //! symbol that they name. No driver has a device here, so nothing of it is ever used: each function refuses.

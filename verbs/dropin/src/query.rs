@@ -1,4 +1,4 @@
-//! What a device, its port, its GIDs and P_Keys are.
+//! Queries of a device, its port, its GIDs and P_Keys.
 
 use crate::abi::*;
 use crate::context::Context;

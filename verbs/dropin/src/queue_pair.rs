@@ -25,7 +25,7 @@ use verbs::{Capabilities, Qpn, QueuePair, Service};
 #[repr(C)]
 pub(crate) struct Qp {
     abi: UnsafeCell<ibv_qp_ex>,
-    /// Where headers of rdma-core 45 and later have `wr_flush`, if these are older.
+    /// The slot of `wr_flush` in headers of rdma-core 45 and later, if these are older.
     _later: UnsafeCell<Option<post_ex::Flush>>,
     /// It was made for `ibv_wr_start` and its like.
     extended: bool,
@@ -35,13 +35,13 @@ pub(crate) struct Qp {
     xrcd: *mut Xrcd,
 }
 
-/// What one thread at a time uses.
+/// The state that one thread at a time uses.
 pub(crate) struct Inner {
     pub(crate) qp: QueuePair<Any>,
-    /// What was set so far, for `ibv_query_qp`.
+    /// The attributes that were set so far, for `ibv_query_qp`.
     pub(crate) attributes: ibv_qp_attr,
     init: ibv_qp_init_attr,
-    /// What the program chose by `ferroce_set_congestion`.
+    /// The program's choice by `ferroce_set_congestion`.
     pub(crate) congestion: Option<Congestion>,
     /// Requests of an extended queue pair that are not posted yet.
     pub(crate) draft: Draft,
@@ -67,7 +67,7 @@ impl Qp {
         unsafe { live::find(qp.cast::<Self>()) }
     }
 
-    /// What the program sees of it.
+    /// Returns the part that the program sees.
     fn base(&self) -> ibv_qp {
         // SAFETY: only its state changes after it was made, and that is a word.
         unsafe { (*self.abi.get()).qp_base }

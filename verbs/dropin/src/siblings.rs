@@ -51,7 +51,7 @@ pub unsafe extern "C" fn ferroce_siblings_claim(
     })
 }
 
-/// Whether this process answers a request for a service at a GID that it does not listen to: 1, or 0, or -1.
+/// Returns 1 if this process answers a request for a service at a GID that it does not listen to, otherwise 0, or -1 for an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_siblings_answers(
     context: *mut ibv_context,
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn ferroce_siblings_answers(
     })
 }
 
-/// Whether this process answers a message to a communication id that it does not know: 1, or 0, or -1.
+/// Returns 1 if this process answers a message to a communication id that it does not know, otherwise 0, or -1 for an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_siblings_answers_to(context: *mut ibv_context, id: u32) -> c_int {
     // SAFETY: null, or an open context.

@@ -1,4 +1,4 @@
-//! Which attributes a transition of a queue pair must have, and which it may (IBA 11.2.5.2).
+//! The attributes that a transition of a queue pair requires, and those that it allows (IBA 11.2.5.2).
 
 use crate::abi::*;
 use crate::errno::{Errno, INVALID};
@@ -107,8 +107,8 @@ const TABLE: &[Row] = &[
     },
 ];
 
-/// What an XRC queue pair has no use for, as the kernel has it: an initiator is never asked, a target never asks. Programs name it
-/// nevertheless.
+/// Returns the attributes that an XRC queue pair does not use, as the kernel has it: an initiator is never asked, a target never asks.
+/// Programs name them nevertheless.
 pub(crate) fn no_attributes(qp: &QueuePair<Any>) -> c_uint {
     match qp.service() {
         Service::Xrc if qp.is_target() => ASKING,

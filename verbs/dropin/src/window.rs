@@ -22,7 +22,7 @@ const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
 #[repr(C)]
 struct Mw {
     abi: ibv_mw,
-    /// What gives it up in the core.
+    /// Gives up the window in the core when it is dropped.
     _window: MemoryWindow,
 }
 
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })
 }
 
-/// What a program wants a window to be bound to, with key `rkey`.
+/// Returns the binding that a program wants for a window, with key `rkey`.
 ///
 /// # Safety
 /// The window and the region are null or alive.

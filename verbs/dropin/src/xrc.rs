@@ -39,7 +39,7 @@ struct File {
 // SAFETY: the pointer is only compared.
 unsafe impl Send for File {}
 
-/// What the contexts of this process share: domains by the file that names them, targets by their number.
+/// The state that the contexts of this process share: domains by the file that names them, targets by their number.
 struct Shared {
     domains: Vec<(File, XrcDomain, usize)>,
     targets: Vec<(XrcDomain, u32, Weak<Lock<Inner>>)>,
@@ -247,7 +247,7 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, into: *mut u32) -
     })
 }
 
-/// What a shared receive queue of an XRC domain kept alive goes its way.
+/// Releases the objects that a shared receive queue of an XRC domain kept alive.
 ///
 /// # Safety
 /// Both are alive.

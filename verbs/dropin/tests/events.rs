@@ -20,14 +20,14 @@ fn next() -> ibv_async_event {
     event
 }
 
-/// Whether a descriptor becomes readable within `timeout` milliseconds; -1 waits for ever.
+/// Returns whether a descriptor becomes readable within `timeout` milliseconds; -1 waits for ever.
 fn readable(fd: i32, timeout: i32) -> bool {
     let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one descriptor, alive.
     unsafe { libc::poll(&mut watched, 1, timeout) > 0 }
 }
 
-/// Whether an event waits.
+/// Returns whether an event waits.
 fn waits() -> bool {
     // SAFETY: the context is open.
     readable(unsafe { (*context()).async_fd }, 0)

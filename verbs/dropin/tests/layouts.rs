@@ -15,7 +15,7 @@ mod ferroce {
 }
 use ferroce::{ferroce_cause, ferroce_congestion};
 
-/// What our side says, and the C expressions that must say the same.
+/// The numbers of our side, and the C expressions that must equal them.
 struct Checks {
     program: String,
     ours: Vec<(String, usize)>,

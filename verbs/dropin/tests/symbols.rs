@@ -1,4 +1,4 @@
-//! What `libibverbs.so.1` exports, beside Debian's own (`debian.symbols`: each `name@version`, `@@` the default).
+//! The symbols that `libibverbs.so.1` exports, compared with Debian's own (`debian.symbols`: each `name@version`, `@@` the default).
 //! That each name is really there is the linker's check, in `scripts/dropin`.
 
 use std::collections::BTreeSet;

@@ -77,7 +77,7 @@ fn memory_windows_are_bound_used_and_taken_back() {
         assert_eq!(bind_one(objects.qp, one, &mut bind), 0);
         assert_eq!((objects.poll().status, ibv_dereg_mr(whole)), (IBV_WC_SUCCESS, 0));
 
-        // What can't be taken back fails the queue pair.
+        // A key that cannot be taken back fails the queue pair.
         let mut invalidate = signalled(IBV_WR_LOCAL_INV);
         invalidate.__bindgen_anon_1.invalidate_rkey = rkey;
         assert_eq!(objects.post(&mut invalidate).0, 0);

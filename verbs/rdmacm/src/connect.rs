@@ -20,7 +20,7 @@ const MAX_RD_ATOMIC: u8 = 16;
 const ACK_TIMEOUT: u8 = 17;
 /// 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
-/// How many times a message is sent that nobody answers.
+/// The number of times that an unanswered message is sent.
 pub(crate) const TRIES: u8 = 16;
 /// A peer that is gone needs no long farewell.
 const FAREWELLS: u8 = 4;
@@ -53,7 +53,7 @@ fn datagram_attributes(state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno>
     Ok((attributes, mask))
 }
 
-/// What a queue pair on the way to `state` is told, and which of it.
+/// Returns the attributes that take a queue pair to `state`, with their mask.
 fn attributes(connection: &Connection, state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     let mut attributes = ibv_qp_attr { qp_state: state, port_num: 1, ..Default::default() };
     let mask = match state {
@@ -144,7 +144,7 @@ fn own_queue_pair(id: &Id) -> Option<u32> {
     unsafe { id.qp().as_ref() }.map(|qp| qp.qp_num)
 }
 
-/// Where a peer's PSNs begin.
+/// Returns a random first PSN.
 fn random_psn() -> Result<u32, Errno> {
     manager::random().map(|psn| psn & 0xff_ffff)
 }

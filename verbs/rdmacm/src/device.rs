@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
-/// What became of a datagram.
+/// The fate of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// It may be lost on its way: who sends asks again.
@@ -199,7 +199,7 @@ impl Device {
         }
     }
 
-    /// Whether a peer's Ethernet address is known; asks for it if it isn't. An error if nobody answers.
+    /// Returns whether a peer's Ethernet address is known, and asks for it if not. Returns an error if no host answers.
     pub(crate) fn finds(&self, peer: IpAddr) -> Result<bool, Errno> {
         let gid = address::gid(peer);
         // SAFETY: the context is open, and the array lives through the call.
@@ -224,7 +224,7 @@ impl Device {
         came.then(|| (address::ip(from), mad))
     }
 
-    /// Which GID an address of ours is.
+    /// Returns the GID index of an address of ours.
     pub(crate) fn gid_index(&self, ip: IpAddr) -> Result<u8, Errno> {
         let index = self.gids.iter().position(|gid| *gid == ip);
         index.and_then(|index| u8::try_from(index).ok()).ok_or(Errno(libc::EADDRNOTAVAIL))

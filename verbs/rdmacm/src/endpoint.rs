@@ -12,7 +12,7 @@ use crate::queue_pair;
 use crate::shared;
 use std::ffi::{c_char, c_int};
 
-/// How long an address may take to be resolved.
+/// The time that an address may take to be resolved.
 const PATIENCE_MS: c_int = 2000;
 
 /// `rdma_getaddrinfo(3)`: 0, a code of `getaddrinfo(3)`, or -1 with `errno` set. Without names the result is what the hints have.

@@ -17,7 +17,7 @@ pub(crate) fn set(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
-/// What the last call of this thread left in `errno`.
+/// Returns the `errno` of this thread's last call.
 pub(crate) fn last() -> Errno {
     Errno(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
@@ -65,10 +65,10 @@ pub(crate) fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
     if object.is_null() { Err(last()) } else { Ok(object) }
 }
 
-/// What a pointer from the program leads to; null is `EINVAL`.
+/// Returns the object behind a pointer from the program; null is `EINVAL`.
 ///
 /// # Safety
-/// The pointer is null or leads to a live `T` that nobody else uses meanwhile.
+/// The pointer is null or leads to a live `T` that nothing else uses meanwhile.
 pub(crate) unsafe fn out<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_mut() }.ok_or(INVALID)

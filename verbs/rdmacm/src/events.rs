@@ -24,10 +24,10 @@ struct State {
     end: End,
 }
 
-/// Whether the program gave the channel back.
+/// The state of a channel: open, or given back by the program.
 enum End {
     Open(OwnedFd),
-    /// Who did, and whether its descriptor blocked.
+    /// The thread that gave it back, and whether its descriptor blocked.
     Gone {
         by: libc::pthread_t,
         blocked: bool,
@@ -44,7 +44,7 @@ fn this_thread() -> libc::pthread_t {
 /// programs (`rping`) have a thread that does nothing else until the process ends. Here it may come a moment later: it finds that the
 /// channel is gone, and waits too.
 static GONE: Mutex<VecDeque<Box<Channel>>> = Mutex::new(VecDeque::new());
-/// How many are kept: of 150 bytes each.
+/// The number of channels that are kept: of 150 bytes each.
 const MAX_GONE: usize = 64;
 
 /// An event that the program did not take yet.
@@ -57,7 +57,7 @@ pub(crate) struct Waiting {
     pub(crate) private: Vec<u8>,
 }
 
-/// What the program learns of its peer.
+/// The parameters of the peer, as the program reads them.
 #[derive(Clone, Copy)]
 pub(crate) enum Parameters {
     Connection(rdma_conn_param),
@@ -193,8 +193,8 @@ impl Channel {
         Some(event)
     }
 
-    /// Whether the channel is gone and the caller must stay: other threads than the one that gave it back wait until the process ends, as
-    /// they would if they had come a moment earlier.
+    /// Returns whether the channel is gone and the caller must stay: other threads than the one that gave it back wait until the process
+    /// ends, as they would if they had come a moment earlier.
     fn keeps(&self) -> Result<bool, Errno> {
         let End::Gone { by, blocked } = self.lock().end else { return Ok(false) };
         if blocked && by != this_thread() { Ok(true) } else { Err(Errno(libc::EBADF)) }
@@ -311,7 +311,7 @@ pub(crate) unsafe fn next_now(channel: *mut rdma_event_channel) -> Option<*mut r
     if empty { None } else { unsafe { next(channel) }.ok() }
 }
 
-/// What the peer sent with an event of a connection.
+/// Returns the data that the peer sent with an event of a connection.
 ///
 /// # Safety
 /// The event was given by `next` and not given back.

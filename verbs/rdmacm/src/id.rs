@@ -33,7 +33,7 @@ pub(crate) struct Id {
     telling: Mutex<()>,
     /// It has a channel of its own: calls wait for their events.
     synchronous: AtomicBool,
-    /// Whose it is; a forked process inherits the memory only.
+    /// The process that made it; a forked process inherits the memory only.
     pub(crate) process: Process,
 }
 
@@ -49,7 +49,7 @@ unsafe impl Send for Id {}
 // SAFETY: as above.
 unsafe impl Sync for Id {}
 
-/// How far a connection is (IBA 12.9.7).
+/// The state of a connection (IBA 12.9.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
     #[default]
@@ -73,7 +73,7 @@ pub(crate) struct Pending {
     pub(crate) next: Instant,
     pub(crate) interval: Duration,
     pub(crate) left: u8,
-    /// How long until it is tried again while its receiver is looked for.
+    /// The pause until it is tried again while its receiver is looked for.
     pub(crate) look: Duration,
 }
 
@@ -89,7 +89,7 @@ impl Pending {
     }
 }
 
-/// What the two sides know of each other.
+/// The state of a connection that both sides know.
 #[derive(Default)]
 pub(crate) struct Connection {
     pub(crate) state: State,
@@ -110,7 +110,7 @@ pub(crate) struct Connection {
     /// The number of the identifier's own queue pair, once it is connected: it ends with the connection.
     pub(crate) queue_pair: Option<u32>,
     pub(crate) pending: Option<Pending>,
-    /// How many times the peer had no such service.
+    /// The number of times that the peer had no such service.
     pub(crate) too_early: u32,
     /// It has ended, and until then late packets of it may be on their way.
     pub(crate) time_wait: Option<Instant>,
@@ -132,7 +132,7 @@ impl Connection {
         }
     }
 
-    /// What tells the peer that the connection ends (IBA 12.6.10).
+    /// Returns the message that tells the peer that the connection ends (IBA 12.6.10).
     pub(crate) fn disconnect_request(&self) -> Mad {
         message::disconnect_request(self.transaction, self.local, self.remote, self.theirs.qpn)
     }
@@ -158,7 +158,7 @@ impl Id {
         if connection.state == state { Ok(connection) } else { Err(INVALID) }
     }
 
-    /// Whether nobody has it locked.
+    /// Returns whether no thread has locked it.
     #[cfg(test)]
     pub(crate) fn is_free(&self) -> bool {
         self.connection.try_lock().is_ok()
@@ -284,7 +284,7 @@ impl Id {
         }
     }
 
-    /// Where calls wait: for the event that what was begun leads to.
+    /// Waits for the event that ends what a call began, if calls wait.
     ///
     /// # Safety
     /// The identifier is alive.

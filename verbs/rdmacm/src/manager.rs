@@ -27,7 +27,7 @@ const FIRST_PORT: u16 = 32768;
 /// Messages that are taken in before what is due is looked at: a flood must not keep us from it.
 const BATCH: usize = 64;
 
-/// How long the end of the process waits at most for the thread that tells all peers.
+/// The longest time that the end of the process waits for the thread that tells all peers.
 const PARTING: Duration = Duration::from_secs(1);
 
 /// Twice a packet's longest way, as Linux takes it for Ethernet (4.096 µs × 2¹⁷).
@@ -46,7 +46,7 @@ struct Manager {
     parted: Condvar,
 }
 
-/// Whether the process ends, and all peers are told.
+/// The steps at the end of the process, in which all peers are told.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Parting {
     #[default]
@@ -335,7 +335,7 @@ pub(crate) fn take_in(
     let (sender, receiver) = message::ids(mad);
     let Some(kind) = message::kind(mad) else { return };
     match kind {
-        // What is no request of a connection that we could have is not answered.
+        // A request for a connection that we could not have is not answered.
         Kind::Request => {
             return admit::on_request(device, tables, strangers, from, mad).unwrap_or_default();
         }
@@ -436,7 +436,7 @@ fn tell(id: &Id, connection: &Connection, kind: rdma_cm_event_type, status: i32,
     });
 }
 
-/// What the program learns of its peer: what the peer begins is what we answer, and the other way round.
+/// Returns the parameters of the peer, as the program reads them: what the peer begins is what we answer, and the other way round.
 pub(crate) fn parameters(connection: &Connection) -> rdma_conn_param {
     rdma_conn_param {
         responder_resources: connection.theirs.initiator_depth,

@@ -1,4 +1,4 @@
-//! What unit tests stand on: a device where this file says who answers, and a server that the messages of peers go to.
+//! The world of unit tests: a device for which this file answers, and a server that the messages of peers go to.
 
 use crate::abi::*;
 use crate::address;
@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 pub(crate) const PORT: u16 = 7471;
-/// How often a peer is looked for before the test fails.
+/// The number of times that a peer is looked for before the test fails.
 pub(crate) const LOOKS: u32 = 12;
 
 /// The network: who answers, and how often each of the others was looked for.
@@ -179,7 +179,7 @@ extern "C" fn ibv_alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
 }
 
 thread_local! {
-    /// What a test of this thread looks at while a queue pair is being modified.
+    /// A hook of this thread's test that runs while a queue pair is being modified.
     pub(crate) static WHILE_MODIFIED: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
     /// The same, while an event goes to a channel.
     pub(crate) static WHILE_TOLD: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };

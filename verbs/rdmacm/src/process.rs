@@ -1,4 +1,4 @@
-//! What a process has once, and what a forked child has anew: the device, its manager, and the domains of those who bring none.
+//! The objects that a process has once, and a forked child anew: the device, its manager, and the default domains.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};

@@ -1,4 +1,4 @@
-//! Which queue pair takes a service's datagrams: asked and answered (IBA 12.11).
+//! Service resolution: requests for the queue pair of a datagram service, and their answers (IBA 12.11).
 
 use crate::message::{BODY, Mad, addresses, get, put, put_addresses, word};
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 /// The request's private data.
 const PRIVATE: usize = 16;
 
-/// What becomes of a request (IBA 12.11.2.2).
+/// The status in the answer to a request (IBA 12.11.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceStatus {
     Valid = 0,

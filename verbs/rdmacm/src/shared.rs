@@ -26,7 +26,7 @@ unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_srq_init_attr) -> Re
 /// As [`create`], of an XRC domain.
 ///
 /// # Safety
-/// What the attributes name is null or alive.
+/// The objects that the attributes name are null or alive.
 unsafe fn create_named(id: &Id, wanted: &ibv_srq_init_attr_ex) -> Result<(), Errno> {
     // SAFETY: the identifier is alive, and its fields are this call's to fill.
     unsafe {

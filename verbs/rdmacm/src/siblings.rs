@@ -22,7 +22,7 @@ type Farewell =
     unsafe extern "C" fn(*mut ibv_context, u32, *const [u8; 16], *const [u8; 16], *const Mad) -> c_int;
 type Slot = unsafe extern "C" fn(*mut ibv_context) -> c_int;
 
-/// What this project's libibverbs has of them.
+/// The functions for siblings that this project's libibverbs has.
 #[derive(Clone, Copy)]
 pub(crate) struct Siblings {
     slot: u32,
@@ -111,14 +111,14 @@ impl Device {
         unsafe { (siblings.claim)(self.context, held.service, &address::gid(at), flags, take.into()) }
     }
 
-    /// Whether this process answers a request for a service that none of its identifiers listens to.
+    /// Returns whether this process answers a request for a service that none of its identifiers listens to.
     pub(crate) fn answers_for(&self, service: u64, at: IpAddr) -> bool {
         let Some(siblings) = self.siblings else { return true };
         // SAFETY: the context is open, and the array lives through the call.
         unsafe { (siblings.answers)(self.context, service, &address::gid(at)) == 1 }
     }
 
-    /// Whether this process answers a message to a communication id that is none of its own.
+    /// Returns whether this process answers a message to a communication id that is none of its own.
     pub(crate) fn answers_to(&self, id: u32) -> bool {
         // SAFETY: the context is open.
         self.siblings.is_none_or(|siblings| unsafe { (siblings.answers_to)(self.context, id) == 1 })

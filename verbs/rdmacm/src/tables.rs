@@ -35,7 +35,7 @@ pub(crate) struct Tables {
 // SAFETY: an identifier leaves the tables before it is destroyed, and is used with the tables locked.
 unsafe impl Send for Tables {}
 
-/// Where a program has taken a service.
+/// The address at which a program has taken a service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     at: IpAddr,
@@ -153,7 +153,7 @@ impl Tables {
         held
     }
 
-    /// Whether `id` is here, with a communication id or with a service.
+    /// Returns whether `id` is here, with a communication id or with a service.
     pub(crate) fn has(&self, id: &Id) -> bool {
         let places = [&self.listeners, &self.bound].into_iter().flat_map(|places| places.values()).flatten();
         let with_services = places.map(|(_, other)| *other);

@@ -1,4 +1,4 @@
-//! What there is not: vendors' options. Each refuses with `EOPNOTSUPP`.
+//! Functions that are not supported: vendors' options. Each refuses with `EOPNOTSUPP`.
 
 use crate::errno::{UNSUPPORTED, set};
 

@@ -46,7 +46,7 @@ pub(crate) unsafe fn create_target(id: &Id, wanted: &ibv_qp_init_attr) -> Result
 /// Makes a shared receive queue of an XRC domain for `id`, with a completion queue if none is named.
 ///
 /// # Safety
-/// What is named is alive.
+/// The named objects are alive.
 pub(crate) unsafe fn create_srq(
     id: &Id,
     pd: *mut ibv_pd,

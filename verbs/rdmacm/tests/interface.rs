@@ -1,4 +1,4 @@
-//! What `librdmacm.so.1` exports beside Debian's own, and its structures beside the C compiler's.
+//! The symbols that `librdmacm.so.1` exports, compared with Debian's own, and its structures, compared by the C compiler.
 
 use ferroce_rdmacm::abi::*;
 use std::collections::BTreeSet;

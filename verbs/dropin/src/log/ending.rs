@@ -6,7 +6,7 @@ use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
 thread_local! {
-    /// Whether the storage below is gone. It has no destructor, so that it can always be read.
+    /// The storage below is gone. This flag has no destructor, so that it can always be read.
     static ENDED: Cell<bool> = const { Cell::new(false) };
     static END: End = const { End };
 }

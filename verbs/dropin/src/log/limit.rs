@@ -20,7 +20,7 @@ pub(super) struct Limit {
     places: Mutex<HashMap<Identifier, Place>>,
 }
 
-/// What one place in the code has logged since `began`.
+/// The lines that one place in the code has logged since `began`.
 struct Place {
     began: Instant,
     lines: u32,

@@ -37,7 +37,7 @@ pub fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 
-/// What returns null leaves why in `errno`.
+/// Returns the errno of a call that returned null.
 pub fn refused<T>(object: *mut T) -> c_int {
     assert!(object.is_null());
     errno()

@@ -33,7 +33,7 @@ fn requests_in_the_names_of_peers_that_are_not_there_hold_nobody_up() {
     assert_eq!(told.iter().copied().map(peer).collect::<Vec<_>>(), [honest]);
     server.hears(honest, 1);
     assert!(server.told().is_empty(), "its request comes again, and is known");
-    // Who doesn't answer is looked for less and less often, and forgotten.
+    // A host that does not answer is looked for less and less often, and forgotten.
     let mut rounds = 0;
     while let Some(next) = server.strangers.next() {
         server.looks(next);

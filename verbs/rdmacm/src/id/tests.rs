@@ -159,7 +159,7 @@ fn an_identifier_is_on_the_device_of_its_address() {
     assert_eq!(bind(id(), "10.8.0.1:7031"), UNAVAILABLE);
 }
 
-/// Who listens at every address hears each device, and holds its port on each.
+/// A listener at every address hears each device, and holds its port on each.
 #[test]
 fn a_service_at_every_address_is_held_on_every_device() {
     let devices = crate::pretend::devices();

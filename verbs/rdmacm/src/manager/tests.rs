@@ -1,4 +1,4 @@
-//! How connections end.
+//! The ends of connections.
 
 use super::*;
 use crate::events::{next_now, rdma_ack_cm_event};

@@ -15,10 +15,10 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::PoisonError;
 
-/// How long an address may take to be resolved, in milliseconds.
+/// The time that an address may take to be resolved, in milliseconds.
 const PATIENCE: c_int = 2000;
 
-/// What a function of this library that gives 0 or -1 said.
+/// Turns the result of a function of this library, 0 or -1, into a `Result`.
 fn called(result: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(last()) }
 }

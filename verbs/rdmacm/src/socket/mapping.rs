@@ -29,7 +29,7 @@ impl Drop for Mapped {
     }
 }
 
-/// What a stream's program has mapped, each at its place in the peer's table.
+/// The mappings of a stream's program, each at its place in the peer's table.
 #[derive(Default)]
 pub(super) struct Mappings {
     mapped: Vec<Option<Mapped>>,

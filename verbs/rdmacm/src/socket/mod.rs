@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use stream::{Link, Stream};
 
-/// How long a call looks by itself before it sleeps.
+/// The time that a call polls by itself before it sleeps.
 const LOOK: Duration = Duration::from_micros(100);
 
 /// A socket.
@@ -47,15 +47,15 @@ unsafe impl Send for Socket {}
 // SAFETY: as above.
 unsafe impl Sync for Socket {}
 
-/// What one thread at a time uses.
+/// The state that one thread at a time uses.
 struct Inner {
     phase: Phase,
     options: Options,
-    /// Why the last attempt to connect failed, until it is asked for.
+    /// The errno of the last attempt to connect, until the program asks for it.
     error: c_int,
 }
 
-/// How far a socket is.
+/// The phase of a socket.
 enum Phase {
     Idle,
     Listening,
@@ -145,7 +145,7 @@ impl Inner {
         }
     }
 
-    /// How far the connection is; what failed is remembered for `SO_ERROR`.
+    /// Returns the state of the connection; a failure is kept for `SO_ERROR`.
     fn link(&mut self) -> Option<Link> {
         let Phase::Stream(stream) = &mut self.phase else { return None };
         stream.process();

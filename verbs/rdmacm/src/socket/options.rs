@@ -73,7 +73,7 @@ impl Options {
         self.sizes
     }
 
-    /// What a listener's sockets begin with.
+    /// Returns the options that a listener's sockets begin with.
     pub(super) fn inherited(&self) -> Self {
         Self { flags: libc::O_RDWR, ..self.clone() }
     }

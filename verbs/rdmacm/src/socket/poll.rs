@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl Socket {
-    /// What can be done without a wait.
+    /// Returns the events that need no wait.
     fn ready(&self, wanted: c_short) -> c_short {
         let mut inner = self.lock();
         let found = match inner.link() {
@@ -57,7 +57,7 @@ impl Inner {
             Link::Accepting => input,
             Link::Up if stream.sender.has_room() || !stream.writable => input | POLLOUT,
             Link::Up => input,
-            // What is left is read before the end shows.
+            // Data that is left is read before the end shows.
             Link::Down if data => POLLIN,
             Link::Down => POLLIN | POLLOUT | POLLHUP,
             Link::Failed(_) => POLLOUT | POLLERR | POLLHUP,
@@ -98,7 +98,7 @@ fn sleep(
             None => bells.push(*entry),
         }
     }
-    // What came before the bells were armed doesn't ring them.
+    // Data that came before the bells were armed does not ring them.
     let mut found = ask(watched, sockets);
     if found == Ok(0) {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));

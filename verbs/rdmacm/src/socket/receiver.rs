@@ -10,7 +10,7 @@ pub(super) struct Receiver {
     /// Of each message how much is unread.
     unread: VecDeque<u32>,
     unread_bytes: usize,
-    /// Where the program reads on.
+    /// The offset at which the program reads on.
     at: usize,
     /// Bytes that the peer may have again, and where they begin.
     returned: usize,
@@ -21,7 +21,7 @@ pub(super) struct Receiver {
     /// Messages that may be unread.
     window: u16,
     peer: Greeting,
-    /// Which entry of the peer's list is next.
+    /// The index of the peer's next list entry.
     entry: u32,
     /// Entries on their way to the peer are read from here, one after the other.
     entries: Registered,
@@ -59,7 +59,7 @@ impl Receiver {
         }
     }
 
-    /// What the peer is told at first.
+    /// Returns the greeting for the peer.
     pub(super) fn greeting(&self, list: Target, mappings: u16) -> Greeting {
         let half = (self.buffer.len() / 2) as u32;
         let buffer = Target { address: self.buffer.address(), key: self.buffer.rkey(), length: half };
@@ -119,7 +119,7 @@ impl Receiver {
         length
     }
 
-    /// What the peer should be told of free room, if it is time.
+    /// Returns the WRITE that reports free room to the peer, if it is time.
     pub(super) fn credit(&mut self) -> Option<Write> {
         let half = self.buffer.len() / 2;
         let room = self.returned >= half;

@@ -23,12 +23,12 @@ pub(super) struct Write {
     pub(super) rkey: u32,
 }
 
-/// Who sends a WRITE.
+/// A function that posts a WRITE.
 pub(super) type Post<'a> = &'a mut dyn FnMut(&Write) -> Result<(), Errno>;
 
 pub(super) struct Sender {
     buffer: Registered,
-    /// Where the next bytes go, and how many are free from there on.
+    /// The offset of the next bytes, and the number that is free from there on.
     at: usize,
     free: usize,
     /// Requests that the send queue still takes.
@@ -42,7 +42,7 @@ pub(super) struct Sender {
     /// Entries of our list that the peer wrote and we did not take, and which is next.
     fresh: u32,
     next: usize,
-    /// What the peer writes: where its buffers lie.
+    /// The list that the peer writes: the places of its buffers.
     list: Registered,
 }
 

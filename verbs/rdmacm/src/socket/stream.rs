@@ -13,7 +13,7 @@ use crate::id::Id;
 use crate::queue_pair;
 use std::ffi::{c_int, c_void};
 
-/// How large everything of a stream is.
+/// The sizes of a stream's buffers and queues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) send_buffer: usize,
@@ -25,7 +25,7 @@ pub(super) struct Sizes {
     pub(super) mappings: u16,
 }
 
-/// How far it is.
+/// The state of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
     /// The peer was asked.
@@ -44,7 +44,7 @@ pub(super) struct Stream {
     channel: *mut ibv_comp_channel,
     cq: *mut ibv_cq,
     pub(super) link: Link,
-    /// What the program did not shut down, and the peer neither.
+    /// Neither the program nor the peer has shut down this direction.
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) sender: Sender,
@@ -227,7 +227,7 @@ impl Stream {
                 RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_CONNECT_ERROR,
                 Link::Accepting | Link::Up,
             ) => {
-                // What came before is still there to be read.
+                // Data that came before is still there to be read.
                 self.poll();
                 Link::Down
             }
@@ -284,7 +284,7 @@ impl Stream {
 
     fn on_message(&mut self, message: Option<Message>, written: u32) {
         if self.link == Link::Accepting {
-            // What said so was lost, or is late.
+            // The message that said so was lost, or is late.
             self.link = Link::Up;
         }
         match message {

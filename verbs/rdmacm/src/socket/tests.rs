@@ -66,7 +66,7 @@ impl Pair {
     }
 }
 
-/// What the device does with a WRITE.
+/// Does a WRITE as the device would.
 fn place(write: &Write) {
     let (from, to) = (write.from as usize, write.to as usize);
     // SAFETY: both are within the pair's memory, by what this test is about: Miri and valgrind see what is not.

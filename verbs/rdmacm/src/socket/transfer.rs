@@ -26,7 +26,7 @@ fn send(socket: &Socket, data: &[u8], flags: c_int) -> Result<usize, Errno> {
         });
         match sent.and_then(|sent| sent) {
             Ok(sent) => done += sent,
-            // What went is said; why the rest didn't, with the next call.
+            // The sent part is reported now, and the error with the next call.
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno),
         }

@@ -1,4 +1,4 @@
-//! What two sockets tell each other, as rdma-core's rsockets do it.
+//! The messages between two sockets, as in rdma-core's rsockets.
 //!
 //! Each side greets the other in the private data of request and reply: where its receive buffer's first half lies, and where its
 //! list of two targets does. Data are WRITEs into the buffer; their immediate data say how long they are. When half a buffer is
@@ -151,7 +151,7 @@ const BIG_ENDIAN: u8 = 1;
 /// The greeter has a table of mappings behind its list, of as many entries as byte 7 says.
 const MAPPINGS: u8 = 2;
 
-/// What a side says of itself when it connects.
+/// The data that a side sends when it connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) big_endian: bool,

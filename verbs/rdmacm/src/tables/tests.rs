@@ -1,4 +1,4 @@
-//! What one message or timer costs, and what requests may take.
+//! The cost of one message or timer, and the limits of requests.
 
 use super::*;
 use crate::id::{Connection, LOCKS, Pending};
@@ -69,7 +69,7 @@ fn a_listener_holds_no_more_requests_than_its_backlog() {
     // A peer that heard nothing asks again.
     server.hears(peer, 2);
     assert_eq!(server.told().len(), 1);
-    // What is no sensible number asks for the most.
+    // A senseless number asks for the most.
     for wanted in [0, -1, 100_000] {
         // SAFETY: as above.
         unsafe { &*server.listener }.backlog.limit(wanted);

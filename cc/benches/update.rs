@@ -1,4 +1,4 @@
-//! What one update of each controller costs: ns, with nothing but arithmetic in it.
+//! The cost of one update of each controller: ns, with nothing but arithmetic in it.
 //!
 //! `cargo bench -p ferroce-cc`
 
@@ -54,7 +54,7 @@ fn measure(name: &str, mut update: impl FnMut(u64)) {
     println!("{name:44} {best:7.1} ns");
 }
 
-/// What was measured is an update, not telemetry thrown away: `U` is what the links carry.
+/// Checks that an update is measured, not telemetry that is thrown away: `U` is what the links carry.
 fn assert_measured(controller: &Algorithm) {
     let utilisation = controller.as_hpcc().map_or(0.0, Hpcc::utilisation);
     assert!((0.63..0.65).contains(&utilisation), "U is {utilisation}: the telemetry says 0.64");

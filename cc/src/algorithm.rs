@@ -6,7 +6,7 @@ use crate::{
     Swift, SwiftConfig,
 };
 
-/// Which algorithm, with its parameters.
+/// An algorithm with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AlgorithmConfig {
     /// A constant window, no pacing unless a rate is given.
@@ -51,7 +51,7 @@ impl AlgorithmConfig {
         })
     }
 
-    /// Whether it reacts to ECN marks, so that its data shall be marked rather than dropped: ECT(0) belongs on it.
+    /// Returns whether the algorithm reacts to ECN marks, so that its data must be marked rather than dropped: it is sent with ECT(0).
     #[must_use]
     pub const fn wants_ecn(&self) -> bool {
         match self {
@@ -65,7 +65,7 @@ impl AlgorithmConfig {
         }
     }
 
-    /// What the sender's link carries, where the algorithm is told: a fixed window may be paced below it.
+    /// Returns the rate of the sender's link, if the algorithm is told: a fixed window may be paced below it.
     #[must_use]
     pub const fn line_rate(&self) -> Option<Rate> {
         match self {

@@ -15,7 +15,7 @@ pub struct DctcpConfig {
     pub min_rate: Rate,
     /// `g`: the weight of the newest observation window. Above 0, at most 1.
     pub gain: f64,
-    /// What a window without marks adds. At most the line rate.
+    /// The rate that a window without marks adds. At most the line rate.
     pub additive_increase: Rate,
 }
 
@@ -38,7 +38,7 @@ impl DctcpConfig {
         }
     }
 
-    /// What the authors of HPCC simulate DCTCP with at 100 Gb/s: 615 Mb/s more per round trip, at least 100 Mb/s.
+    /// Returns the parameters with which the authors of HPCC simulate DCTCP at 100 Gb/s: 615 Mb/s more per round trip, at least 100 Mb/s.
     #[must_use]
     pub fn simulator(base_rtt: Duration) -> Self {
         Self {
@@ -48,13 +48,13 @@ impl DctcpConfig {
         }
     }
 
-    /// What the line rate carries in one base round trip, in bytes; at least 1.
+    /// Returns the bytes that the line rate carries in one base round trip; at least 1.
     #[must_use]
     pub fn initial_window(&self) -> u64 {
         limits::initial_window(self.line_rate, self.base_rtt)
     }
 
-    /// Whether a controller can work with these.
+    /// Checks that a controller can work with these parameters.
     ///
     /// # Errors
     /// Returns the first parameter that is out of its limits, with the limit.
@@ -109,7 +109,7 @@ impl Dctcp {
         })
     }
 
-    /// What it was made with.
+    /// Returns the parameters that the controller was created with.
     #[must_use]
     pub const fn config(&self) -> &DctcpConfig {
         &self.config

@@ -1,4 +1,4 @@
-//! Why the parameters of an algorithm are refused.
+//! The error of an algorithm's parameters.
 
 use crate::Rate;
 use core::fmt;

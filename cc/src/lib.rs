@@ -36,7 +36,7 @@ pub use time::Instant;
 
 use core::time::Duration;
 
-/// What an acknowledgement tells the congestion controller.
+/// An acknowledgement, as the congestion controller sees it.
 ///
 /// `seq` and `next` count in one unit that only ever grows (packets, bytes or probes): the controller compares
 /// them with each other and with nothing else.

@@ -33,7 +33,7 @@ impl Rate {
         self.0
     }
 
-    /// How long `bytes` take at this rate, rounded up to a nanosecond; for ever at rate 0.
+    /// Returns the time that `bytes` take at this rate, rounded up to a nanosecond; for ever at rate 0.
     #[must_use]
     #[inline]
     pub fn time_for(self, bytes: u64) -> Duration {

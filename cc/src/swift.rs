@@ -12,11 +12,11 @@ pub struct SwiftConfig {
     pub line_rate: Rate,
     /// The rate below which a flow never falls. Above 0, at most the line rate.
     pub min_rate: Rate,
-    /// What a flow at line rate may wait at the hops of its path, beyond the base round trip. At most 1 s.
+    /// The time that a flow at line rate may wait at the hops of its path, beyond the base round trip. At most 1 s.
     pub hop_delay: Duration,
-    /// What a flow of one packet in flight may wait beyond that; less with the root of its window. At most 1 s.
+    /// The time that a flow of one packet in flight may wait beyond that; less with the root of its window. At most 1 s.
     pub flow_delay: Duration,
-    /// What a round trip below the target adds. At most the line rate.
+    /// The rate that a round trip below the target adds. At most the line rate.
     pub additive_increase: Rate,
     /// `beta`: what part of the excess over the target a cut takes. Above 0, at most 1.
     pub gain: f64,
@@ -49,13 +49,13 @@ impl SwiftConfig {
         }
     }
 
-    /// What the line rate carries in one base round trip, in bytes; at least 1.
+    /// Returns the bytes that the line rate carries in one base round trip; at least 1.
     #[must_use]
     pub fn initial_window(&self) -> u64 {
         limits::initial_window(self.line_rate, self.base_rtt)
     }
 
-    /// Whether a controller can work with these.
+    /// Checks that a controller can work with these parameters.
     ///
     /// # Errors
     /// Returns the first parameter that is out of its limits, with the limit.

@@ -1,4 +1,4 @@
-//! What switches report, as the algorithms read it.
+//! Telemetry of switches, as the algorithms read it.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::Rate;
@@ -57,19 +57,19 @@ impl Counter {
         Self { raw, ..self }
     }
 
-    /// How wide it is, 1 to 64.
+    /// Returns the counter's width in bits, 1 to 64.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.bits
     }
 
-    /// What a count is worth, in bytes or ns.
+    /// Returns the unit of a count, in bytes or ns.
     #[must_use]
     pub const fn unit(self) -> u32 {
         self.unit.get()
     }
 
-    /// What was counted since `earlier`, across at most one wrap, in the unit's base (bytes or ns). Stops at [`u64::MAX`].
+    /// Returns the count since `earlier`, across at most one wrap, in the unit's base (bytes or ns). Stops at [`u64::MAX`].
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
         (self.raw.wrapping_sub(earlier.raw) & self.mask()).saturating_mul(self.unit() as u64)
@@ -82,7 +82,7 @@ impl Counter {
     }
 }
 
-/// What one switch stamped about the egress port that a packet left by (rtgwg-00 6.1).
+/// The telemetry of one switch about the egress port that a packet left by (rtgwg-00 6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The link's capacity (`B`).

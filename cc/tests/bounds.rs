@@ -131,7 +131,7 @@ enum Event {
     Telemetry(u64, u64, Box<PathTelemetry>),
     Ack(u64, u64, u32, u32),
     Notification,
-    /// What the receiver measured; as the wire can say it, an interval of 0 included.
+    /// The receiver's measurement in the range of the wire, an interval of 0 included.
     Inflight(u64, u32, u32),
     PathChange,
     Window(u64),

@@ -196,7 +196,7 @@ fn rate(window: f64) -> f64 {
     window / T * 8e9
 }
 
-/// How loaded the links are changes every 500 packets.
+/// The load of the links, which changes every 500 packets.
 const LOADS: [f64; 6] = [0.4, 1.0, 1.3, 0.9, 0.2, 1.1];
 
 /// rtgwg-00 4.2, line by line.

@@ -15,9 +15,9 @@ pub struct DcqcnConfig {
     pub base_rtt: Option<Duration>,
     /// `g`: the weight of the newest interval in alpha. Above 0, at most 1.
     pub gain: f64,
-    /// How often alpha is updated. 1 ns to 1 s.
+    /// The interval between updates of alpha. 1 ns to 1 s.
     pub alpha_interval: Duration,
-    /// How often, at most, the rate is cut. 1 ns to 1 s.
+    /// The shortest interval between cuts of the rate. 1 ns to 1 s.
     pub decrease_interval: Duration,
     /// `T`: how often the timer raises the rate. 1 ns to 1 s.
     pub increase_interval: Duration,
@@ -56,7 +56,7 @@ impl DcqcnConfig {
         }
     }
 
-    /// What the authors of HPCC simulate DCQCN with at 100 Gb/s; with `base_rtt`, their variant with a window.
+    /// Returns the parameters with which the authors of HPCC simulate DCQCN at 100 Gb/s; with `base_rtt`, of their variant with a window.
     #[must_use]
     pub const fn simulator(base_rtt: Option<Duration>) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl DcqcnConfig {
         }
     }
 
-    /// Whether a controller can work with these.
+    /// Checks that a controller can work with these parameters.
     ///
     /// # Errors
     /// Returns the first parameter that is out of its limits, with the limit.

@@ -28,7 +28,7 @@ pub struct Dcqcn {
     bytes: u64,
 }
 
-/// What runs since the first CNP.
+/// The clocks that run since the first CNP.
 #[derive(Clone, Copy, Debug)]
 struct Clocks {
     /// Alpha counts intervals from here on.
@@ -67,7 +67,7 @@ impl Dcqcn {
         self.target = self.rate;
     }
 
-    /// What it was made with.
+    /// Returns the parameters that the controller was created with.
     #[must_use]
     pub const fn config(&self) -> &DcqcnConfig {
         &self.config
@@ -85,7 +85,7 @@ impl Dcqcn {
         self.target
     }
 
-    /// How much of the time congestion was reported, 0 to 1, as of the last cut.
+    /// Returns the part of the time in which congestion was reported, 0 to 1, as of the last cut.
     #[must_use]
     pub const fn alpha(&self) -> f64 {
         self.alpha
@@ -231,7 +231,7 @@ impl CongestionController for Dcqcn {
     }
 }
 
-/// How many intervals from `since` on have ended by `now`, and when the last did.
+/// Returns the number of intervals from `since` on that have ended by `now`, and when the last did.
 fn grid(since: Instant, now: Instant, every: Duration) -> (u64, Instant) {
     // Validated: 1 ns to 1 s.
     let every = every.as_nanos() as u64;

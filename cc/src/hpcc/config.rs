@@ -9,7 +9,7 @@ use core::time::Duration;
 pub struct HpccConfig {
     /// `T`: the round trip of an idle path. 1 ns to [`Self::MAX_BASE_RTT`].
     pub base_rtt: Duration,
-    /// What the sender's own link carries; a flow starts at it and never goes above. At most
+    /// The rate of the sender's own link; a flow starts at it and never goes above. At most
     /// [`Self::MAX_LINE_RATE`].
     pub line_rate: Rate,
     /// The rate below which a flow never falls. Above 0, at most the line rate.
@@ -61,7 +61,7 @@ impl HpccConfig {
         limits::initial_window(self.line_rate, self.base_rtt)
     }
 
-    /// Whether a controller can work with these.
+    /// Checks that a controller can work with these parameters.
     ///
     /// # Errors
     /// Returns the first parameter that is out of its limits, with the limit.

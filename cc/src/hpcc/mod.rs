@@ -44,12 +44,12 @@ enum Variant {
     Fair(Option<ReceiverLink>),
 }
 
-/// What a receiver says of its own link: the last hop of the path, which all its flows share.
+/// A receiver's report about its own link: the last hop of the path, which all its flows share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiverLink {
     /// Its place on the path.
     pub hop: HopIndex,
-    /// How many flows it counts ([`ActiveFlows`]).
+    /// The number of flows that it counts ([`ActiveFlows`]).
     pub flows: NonZeroU32,
 }
 
@@ -72,7 +72,7 @@ impl Hpcc {
         })
     }
 
-    /// What it was made with.
+    /// Returns the parameters that the controller was created with.
     #[must_use]
     pub const fn config(&self) -> &HpccConfig {
         &self.config
@@ -125,7 +125,7 @@ impl Hpcc {
         Ok(Self { variant: Variant::Fair(None), ..Self::new(config)? })
     }
 
-    /// Whether it is the variant `hpcc-fair`.
+    /// Returns whether it is the variant `hpcc-fair`.
     #[must_use]
     pub const fn is_fair(&self) -> bool {
         matches!(self.variant, Variant::Fair(_))

@@ -17,11 +17,11 @@ pub struct RxHpcc {
     last_update: Option<Instant>,
     /// When packets come that were sent by the last window: after `T`, and behind what waited when they came to the queues.
     answered_at: Option<Instant>,
-    /// How long the path's queues take to drain, by the last telemetry.
+    /// The time in which the path's queues drain, by the last telemetry.
     queueing: Duration,
     /// The last switch on the path, as far as telemetry has shown.
     last_hop: HopIndex,
-    /// What its link carries.
+    /// The rate of its link.
     last_capacity: Rate,
 }
 
@@ -80,7 +80,7 @@ impl RxHpcc {
             self.last_update = Some(now);
             return None;
         }
-        // What is in flight beyond what the link and T hold waits; a link that is full and no more is taken to have no queue.
+        // In-flight bytes beyond what the link and T hold wait in a queue; a link that is full and no more is taken to have no queue.
         let excess = (inflight.utilisation - 1.0).clamp(0.0, Inflight::MOST);
         let queueing = self.hpcc.config.base_rtt.mul_f64(excess);
         self.react(now, (self.last_hop, inflight), queueing, flows)
@@ -152,7 +152,7 @@ const LONGEST_QUEUE: u32 = 256;
 /// the link settles at U = eta / (1 - (1 - eta) / eta) = 1, with a queue for ever.
 const SHARE: u64 = 2;
 
-/// What the floors of all flows leave open, as a part of one flow's share, so that few flows can cut; and the least that a floor is.
+/// The part of one flow's share that the floors of all flows leave open, so that few flows can cut; and the least that a floor is.
 /// Many flows that see the same queue cut together, and their floors keep the link busy.
 const ROOM: f64 = 1.2;
 const FLOOR: f64 = 0.85;
@@ -178,7 +178,7 @@ impl HpccReceiver {
         Ok(Self { config, rate: config.line_rate })
     }
 
-    /// What it was made with.
+    /// Returns the parameters that the controller was created with.
     #[must_use]
     pub const fn config(&self) -> &HpccConfig {
         &self.config
@@ -227,7 +227,7 @@ impl CongestionController for HpccReceiver {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowMark(u64);
 
-/// How many flows a receiver takes in: those that sent in the present period or, if more, in the one before.
+/// Counts the flows that a receiver takes in: those that sent in the present period or, if more, in the one before.
 #[derive(Clone, Copy, Debug)]
 pub struct ActiveFlows {
     /// Counts periods from 1.
@@ -265,7 +265,7 @@ impl ActiveFlows {
         }
     }
 
-    /// How many; at least 1.
+    /// Returns the number of flows; at least 1.
     #[must_use]
     pub fn count(&self) -> NonZeroU32 {
         NonZeroU32::new(self.now.max(self.before)).unwrap_or(NonZeroU32::MIN)

@@ -1,11 +1,11 @@
-//! What two readings of a hop say of the time between them (rtgwg-00 4.2, lines 1 to 7). Senders and responders ask; the
+//! Compares two readings of a hop, and reports on the time between them (rtgwg-00 4.2, lines 1 to 7). Senders and responders use it; the
 //! readings are a peer's, so any value may come.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::{Counter, Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry, limits};
 use core::time::Duration;
 
-/// What a hop said last, and when we heard it. How wide its counters are and what a count is worth, the next reading says:
+/// The last reading of a hop, and when it was heard. The next reading brings the width of its counters and the unit of a count:
 /// both are its format's. There are two lists of these per queue pair, so they are small.
 #[derive(Clone, Copy, Debug)]
 struct Record {
@@ -14,7 +14,7 @@ struct Record {
     heard: Instant,
     /// At most 4 GiB.
     queue: u32,
-    /// What was measured last, for observers; [`UNKNOWN`] before.
+    /// The last measurement, for observers; [`UNKNOWN`] before.
     permille: u32,
 }
 
@@ -30,21 +30,21 @@ impl Record {
     }
 }
 
-/// What telemetry said last of a hop, for observers.
+/// The last telemetry of a hop, for observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeardHop {
     /// The hop's place on the path, 0 the first switch.
     pub index: HopIndex,
     /// Bytes that waited in its egress queue, at most 4 GiB.
     pub queue: u32,
-    /// What link and queue held, in thousandths of what the link holds in a base round trip: 1000 for a full link without a queue.
+    /// The bytes of link and queue, in thousandths of what the link holds in a base round trip: 1000 for a full link without a queue.
     /// PowerTCP's power in the same unit. `None` until two readings could be compared.
     pub permille: Option<u32>,
     /// When it was heard.
     pub heard: Instant,
 }
 
-/// What two readings of one hop say of the time between them.
+/// The difference between two readings of one hop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inflight {
     /// `u'`: in-flight bytes as a share of what the link and the base round trip hold; 0 to [`Self::MOST`].
@@ -60,7 +60,7 @@ impl Inflight {
     pub const MOST: f64 = 4096.0;
 }
 
-/// What is measured of a link.
+/// The quantity that is measured of a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Signal {
     /// `u'`: the bytes that link and queue hold (line 5).
@@ -69,7 +69,7 @@ pub(crate) enum Signal {
     Power,
 }
 
-/// What telemetry was worth beside the records.
+/// The result of telemetry beside the records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Heard {
     /// Nothing was heard before.
@@ -195,7 +195,7 @@ impl PathRecords {
     }
 }
 
-/// What a new reading of a hop is worth beside its record.
+/// The result of a new reading of a hop beside its record.
 enum Comparison {
     /// It was stamped before the record, and overtaken on its way.
     Late,
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(busiest(8000, path(2, &[hop(8000, 900, 0), hop(8000, 0, 8)])), Some(1));
     }
 
-    /// What observers see: queue and share of each hop that was heard of, and nothing of another path's.
+    /// Observers see queue and share of each hop that was heard of, and nothing of another path's.
     #[test]
     fn records_show_each_hop_as_it_was_last() {
         let mut records = PathRecords::new();

@@ -212,7 +212,7 @@ fn the_clocks_periods_between_slow_readings_are_counted_by_our_own() {
         hpcc.on_telemetry(&ack(heard, 11, 20), &path(7, &[(0, slow)]));
         assert!((hpcc.utilisation() - 0.5).abs() < 0.01, "{passed} ns: {}", hpcc.utilisation());
     }
-    // What would have to be faster than the link was measured over the wrong number of periods.
+    // A reading that would need a faster link was measured over the wrong number of periods.
     let mut hpcc = started();
     let before = state(&hpcc);
     let slow = Hop { bandwidth: Rate::from_mbps(100), ..hop(1, PERIOD + 1_000_000, 1000, 0) };

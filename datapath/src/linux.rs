@@ -268,7 +268,7 @@ impl Control {
     }
 }
 
-/// Has the interface of this index join a multicast group until what comes back is dropped.
+/// Joins a multicast group on the interface of this index. The membership ends when the returned value is dropped.
 ///
 /// # Errors
 /// Returns the kernel's error: `ENODEV` if there is no such interface, `EINVAL` if the address is not a group's.
@@ -280,7 +280,7 @@ pub fn join_group(index: u32, group: IpAddr) -> io::Result<Own> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is fresh and nobody else has it.
+    // SAFETY: socket returned this descriptor just now, so nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let joined = match group {
         IpAddr::V4(group) => {

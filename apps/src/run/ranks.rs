@@ -34,7 +34,7 @@ struct Rank {
 }
 
 impl Rank {
-    /// Returns whether nobody writes any more, neither its process nor those that this one started.
+    /// Returns whether its output has ended: its process, and all that this one started, have closed it.
     fn is_silent(&self) -> bool {
         self.readers.iter().all(JoinHandle::is_finished)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use verbs::observe::{DeviceStatus, QueuePairStatus};
 
-/// A link that holds this part or more limits whoever is paced by its telemetry: HPCC++ aims at 0.95, and a single reading of a link that
+/// A link that holds this part or more limits the queue pairs that its telemetry paces: HPCC++ aims at 0.95, and one reading of a link that
 /// several flows fill is often well below.
 const BUSY: f64 = 0.5;
 

@@ -1,3 +1,5 @@
+//! The ring of a capture: what fits is read whole and in order, and what does not is counted.
+
 use super::*;
 use std::os::fd::AsRawFd;
 

@@ -68,7 +68,7 @@ pub struct PortInfo {
 /// Frames that the port itself dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Received in several pieces or shared with somebody: drivers that were set up here don't do that.
+    /// Frames received in several pieces, or in a shared buffer: the drivers that are set up here do neither.
     pub odd_buffer: u64,
     /// To be sent, but empty or longer than the largest frame. A driver would lose them silently, or never get past.
     pub bad_length: u64,

@@ -11,7 +11,7 @@ const NOT_ARMED: u8 = 0;
 const SOLICITED: u8 = 1;
 const ANY: u8 = 2;
 
-/// Wakes the readers of an eventfd for good when a core ends: no event will come that could wake them.
+/// Keeps an eventfd readable from the end of its core on: no later event would wake its readers.
 #[derive(Debug)]
 pub struct LastEvent {
     came: AtomicBool,

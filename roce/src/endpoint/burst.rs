@@ -1,4 +1,4 @@
-//! Where frames that leave are written.
+//! The burst into which an endpoint writes the frames that leave.
 
 use crate::qp::{QueuePair, Waiting};
 use crate::{Psn, Qpn};
@@ -24,7 +24,7 @@ pub struct TurnTrace {
     pub retransmitted: u64,
 }
 
-/// Where a traced queue pair stood after its last turn.
+/// The state of a traced queue pair after its last turn.
 #[derive(Debug)]
 pub(super) struct Traced {
     acknowledged: Psn,

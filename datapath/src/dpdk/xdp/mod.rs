@@ -23,19 +23,19 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 /// The largest IP packet: a buffer is one page, of 4096 bytes, of which DPDK has 320, the kernel 256, and the Ethernet header with a
 /// tag 18.
 pub(super) const MOST_MTU: u16 = 3502;
-/// What the kernel leaves free before a frame (`XDP_PACKET_HEADROOM`).
+/// The bytes that the kernel leaves free before a frame (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM: usize = 256;
-/// Buffers that the driver keeps for itself: what waits to be filled, and what was sent and has not come back.
+/// The buffers that the driver keeps for itself: those that wait to be filled, and those that were sent and have not come back.
 pub(super) const HELD: u32 = 2 * 2048;
-/// What opening such a port needs: a raw socket, a program, memory that stays.
+/// The capabilities that opening such a port needs: for a raw socket, a program, memory that stays.
 const NEEDS: &str = "CAP_NET_ADMIN,CAP_NET_RAW,CAP_IPC_LOCK,CAP_BPF";
 const NEEDED: u64 = capabilities::NET_ADMIN | capabilities::NET_RAW | capabilities::BPF;
 /// Drivers that copy each frame. Without a NIC's own interrupts there is nothing to poll for in the kernel.
 const COPYING: [&str; 2] = ["veth", "tun"];
 
-/// What an open port has beside DPDK's device.
+/// The resources of an open port beside DPDK's device.
 pub(super) struct Attachment {
-    /// Taken by the name of the interface's index; nobody connects to it for long.
+    /// A listener whose name has the interface's index. Other processes connect to it only to see whether it exists.
     _claim: Own,
     object: Own,
     copies: bool,
@@ -168,7 +168,7 @@ fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: memfd_create returned this descriptor just now, so nothing else owns it.
     let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.write_all(bytes)?;
     Ok(file.into())

@@ -7,7 +7,7 @@ use roce::wire::{Mac, Numbers, ROCE_PORT};
 const PASS: i32 = 2;
 /// `bpf_redirect_map` of linux/bpf.h.
 const REDIRECT_MAP: i32 = 51;
-/// Where `struct xdp_md` has the frame's start, its end, and the queue that it came by.
+/// The offsets in `struct xdp_md` of the frame's start, its end, and the queue that it came by.
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const QUEUE: i16 = 16;

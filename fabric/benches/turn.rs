@@ -1,4 +1,4 @@
-//! What the switch itself costs: ns per frame through a turn, over ports that cost nothing.
+//! The cost of the switch itself: ns per frame through a turn, over ports that cost nothing.
 //!
 //! `cargo bench -p ferroce-fabric`
 

@@ -1,4 +1,4 @@
-//! What loss and spraying cost: goodput over the clean wire's, for each verb and two packet sizes, in the simulator. `ci/loss` runs it.
+//! The cost of loss and spraying: goodput over the clean wire's, for each verb and two packet sizes, in the simulator. `ci/loss` runs it.
 //! Arguments: `--check` fails when a figure is below its floor; `--document FILE` writes the tables
 //! between the page's marks.
 
@@ -25,11 +25,11 @@ const DEPTH: u32 = 128;
 /// Messages of a run that has one at a time.
 const SINGLES: u64 = 600;
 
-/// What must be reached, by loss: go-back-N, then selective repeat.
+/// The figures that must be reached, by loss: go-back-N, then selective repeat.
 const FLOORS: [[f64; 4]; 2] = [[1.0, 0.85, 0.40, 0.0], [0.98, 0.99, 0.90, 0.60]];
 /// Responses that HPCC++ paces miss the last of them where packets are small.
 const FLOOR_OF_PACED_READS: f64 = 0.30;
-/// How much longer each of the four paths is than the first that packets are sprayed over, µs, and what must be reached.
+/// The extra delay of each of the four paths over the first that packets are sprayed over, µs, and the figure that must be reached.
 const DETOURS: [u64; 4] = [0, 2, 3, 5];
 const FLOOR_OF_SPRAYED: f64 = 0.95;
 /// The longest p99 of one message at 1 % loss, over the clean median.

@@ -11,14 +11,14 @@ use std::collections::VecDeque;
 pub struct SecondClass {
     /// IP packets of this DSCP, 0 to 63, are of the second class.
     pub dscp: u8,
-    /// How the link is shared while both have something to send: the ordinary class's part and the second one's.
+    /// The shares of the link while both classes have something to send: the ordinary class's and the second one's.
     pub weights: [std::num::NonZeroU8; 2],
 }
 
 /// Bytes that a weight of 1 gives a class at each of its turns.
 const QUANTUM: u64 = 256;
 
-/// What has a length on the link, in bytes.
+/// A frame's length on the link, in bytes.
 pub(crate) trait Length {
     fn length(&self) -> u64;
 }
@@ -40,7 +40,7 @@ struct Class<B> {
     frames: VecDeque<Queued<B>>,
     bytes: u64,
     quantum: u64,
-    /// What it may still send in its turn.
+    /// The bytes that it may still send in its turn.
     deficit: u64,
 }
 
@@ -56,11 +56,11 @@ impl<B: Length> Class<B> {
     }
 }
 
-/// What waits for a link, in one class or in two.
+/// The frames that wait for a link, in one class or in two.
 pub(crate) struct Queues<B> {
     ordinary: Class<B>,
     second: Option<(u8, Class<B>)>,
-    /// Whose turn it is.
+    /// The class whose turn it is.
     turn: ClassId,
 }
 
@@ -81,7 +81,7 @@ impl<B: Length> Queues<B> {
         }
     }
 
-    /// Which class a frame is of.
+    /// Returns the class of a frame.
     pub(crate) fn class_of(&self, frame: &[u8]) -> ClassId {
         match &self.second {
             Some((dscp, _)) if traffic_class(frame).is_some_and(|class| class >> 2 == *dscp) => {
@@ -91,7 +91,7 @@ impl<B: Length> Queues<B> {
         }
     }
 
-    /// How many classes.
+    /// Returns the number of classes.
     pub(crate) const fn count(&self) -> u64 {
         if self.second.is_some() { 2 } else { 1 }
     }

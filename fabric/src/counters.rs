@@ -15,7 +15,7 @@ pub struct Drops {
     pub same_port: u64,
     /// The egress queue was full. Counted at the egress port, as all below.
     pub queue_full: u64,
-    /// What has left the queue waits because the port doesn't take it.
+    /// Frames that left the queue and wait because the port does not take them.
     pub port_blocked: u64,
     /// No buffer for a copy, or the copy didn't fit one.
     pub no_buffer: u64,
@@ -30,7 +30,7 @@ impl Drops {
     }
 }
 
-/// What one port saw since its statistics began. Bytes are those of frames from the Ethernet header on, without
+/// Counters of one port since its statistics began. Bytes are those of frames from the Ethernet header on, without
 /// FCS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PortCounters {

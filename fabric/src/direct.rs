@@ -32,7 +32,7 @@ impl Direct {
 const WORDS: usize = 128;
 const BITS: u64 = WORDS as u64 * 64;
 
-/// Who was told within the present interval: a Bloom filter that a timer empties. One that was not told may seem to have
+/// The senders that were told within the present interval: a Bloom filter that a timer empties. One that was not told may seem to have
 /// been; none is told twice.
 pub(crate) struct Told {
     config: Direct,
@@ -75,12 +75,12 @@ impl Told {
         asks.respond((utilisation, interval), seal, into).ok()
     }
 
-    /// Whether so many waiting bytes are worth a word.
+    /// Returns whether so many waiting bytes are worth a notification.
     const fn is_congested(&self, waiting: u64) -> bool {
         waiting > self.config.threshold
     }
 
-    /// Whether the sender with this key is to be told now; it then counts as told.
+    /// Returns whether the sender with this key is to be told now; it then counts as told.
     fn tell(&mut self, now: Instant, key: u64) -> bool {
         if now.saturating_since(self.since) >= self.config.interval {
             self.bits = [0; WORDS];

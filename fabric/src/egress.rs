@@ -20,11 +20,11 @@ pub(crate) struct Snapshot {
     pub(crate) queue: u64,
     /// The two as telemetry tells them: of two classes, each in units of the whole link.
     pub(crate) told: (u64, u64),
-    /// How long it has waited.
+    /// The time that it has waited.
     pub(crate) sojourn: Duration,
 }
 
-/// Why the queue didn't take a frame.
+/// The reason for which the queue did not take a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     QueueFull,
@@ -75,7 +75,7 @@ impl<B: PacketBuf> Egress<B> {
         self.waiting.total()
     }
 
-    /// Which class a frame is of.
+    /// Returns the class of a frame.
     pub(crate) fn class_of(&self, frame: &[u8]) -> ClassId {
         self.waiting.class_of(frame)
     }
@@ -98,7 +98,7 @@ impl<B: PacketBuf> Egress<B> {
         self.rate
     }
 
-    /// Whether a frame of `bytes` has room. A class's bound counts what waits for the link. What has left it and
+    /// Returns whether a frame of `bytes` has room. A class's bound counts what waits for the link. What has left it and
     /// isn't fetched may be as much again: then the port behind has stopped.
     #[expect(
         clippy::arithmetic_side_effects,

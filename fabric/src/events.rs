@@ -1,4 +1,4 @@
-//! What is to come, ordered by the time and then by a number: the simulator's and the soak's. What a unit of time is, is theirs.
+//! Future events, ordered by time and then by a number: the simulator's and the soak's, each with its own unit of time.
 //!
 //! Most of it comes within some µs, so it waits in a ring of short stretches of time, each put in order when it is reached; what comes
 //! later waits in a heap.
@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What comes at a time; of what comes at one time, what was said first.
+/// An event at a time; events of one time keep the order in which they were added.
 struct Entry<E> {
     at: u64,
     number: u64,
@@ -47,7 +47,7 @@ const WORD: u64 = u64::BITS as u64;
 
 /// Earliest first; of what comes at one time, what was said first.
 pub(crate) struct Events<E> {
-    /// What comes in the stretch that was reached, the next at the end.
+    /// The events of the stretch that was reached, the next at the end.
     due: Vec<Entry<E>>,
     reached: u64,
     ring: Vec<Vec<Entry<E>>>,

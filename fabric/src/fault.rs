@@ -10,7 +10,7 @@ use roce::wire::{body, reseal};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How likely something is, in steps of 2⁻⁶³.
+/// A probability, in steps of 2⁻⁶³.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Probability(u64);
 
@@ -33,7 +33,7 @@ impl Probability {
     }
 
     pub(crate) fn happens(self, random: &mut Random) -> bool {
-        // What can't happen takes no number: one fault's setting leaves the others' dice alone only then.
+        // An impossible event takes no number: one fault's setting leaves the others' dice alone only then.
         self.0 != 0 && random.next() >> 1 < self.0
     }
 }
@@ -57,7 +57,7 @@ pub struct FaultConfig {
     pub lie: Probability,
     /// Probes and all else that only Ferroce knows is lost: what a peer that is none does with it.
     pub deaf: bool,
-    /// How much later each frame comes out.
+    /// The time by which each frame comes out later.
     pub delay: Duration,
     /// Frames on the link at most; at least 2.
     pub capacity: usize,
@@ -84,7 +84,7 @@ impl Default for FaultConfig {
 }
 
 impl FaultConfig {
-    /// Whether anything can happen at all.
+    /// Returns whether anything can happen at all.
     #[must_use]
     pub fn any(&self) -> bool {
         let Self { loss, duplicate, reorder, flip, lie, deaf, delay, .. } = self;
@@ -149,7 +149,7 @@ impl<B: PacketBuf> FaultLine<B> {
         self.script.counts()
     }
 
-    /// How often [`push`](Self::push) may be called now: each may put a frame and its copy on the link.
+    /// Returns how often [`push`](Self::push) may be called now: each call may put a frame and its copy on the link.
     #[must_use]
     pub fn room(&self) -> usize {
         self.config.capacity.saturating_sub(self.len()) / 2
@@ -161,13 +161,13 @@ impl<B: PacketBuf> FaultLine<B> {
         self.line.len() + usize::from(self.held.is_some())
     }
 
-    /// Whether no frame is on the link.
+    /// Returns whether no frame is on the link.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What happened so far.
+    /// Returns the counters of faults so far.
     #[must_use]
     pub const fn counters(&self) -> FaultCounters {
         self.counters

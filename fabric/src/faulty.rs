@@ -21,7 +21,7 @@ impl<P: PacketIo, C: FnMut() -> Instant> Faulty<P, C> {
         Self { port, clock, line: FaultLine::new(config), leaving: Burst::new() }
     }
 
-    /// What happened so far.
+    /// Returns the counters of faults so far.
     #[must_use]
     pub const fn counters(&self) -> FaultCounters {
         self.line.counters()

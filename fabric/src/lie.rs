@@ -25,7 +25,7 @@ pub(crate) fn lie<B: PacketBuf>(buf: &mut B, random: &mut Random) -> bool {
     }
 }
 
-/// Whether a frame has a manufacturer's opcode, which any other RoCEv2 drops.
+/// Returns whether a frame has a manufacturer's opcode, which any other RoCEv2 drops.
 pub(crate) fn only_ferroce_knows(frame: &[u8]) -> bool {
     match parse_unverified(frame).map(|packet| packet.header) {
         Ok(

@@ -14,7 +14,7 @@ const DRE_STEPS: u32 = 8;
 const RATE_STEPS: u32 = 8;
 const RATE_PARTS: usize = 4;
 
-/// How loaded a link is, as AECN tells it (draft-shi-ippm-advanced-ecn-00, Table 1 and section 4).
+/// Measures the load of a link, as AECN reports it (draft-shi-ippm-advanced-ecn-00, Table 1 and section 4).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadMeter {
     /// `T`: what in-flight bytes are counted over.
@@ -81,7 +81,7 @@ impl LoadMeter {
         waiting as f64 / (self.bytes_per_nano * self.period.as_nanos() as f64) + self.busy
     }
 
-    /// What it is counted over.
+    /// Returns the period over which the load is counted.
     pub(crate) const fn period(&self) -> Duration {
         self.period
     }

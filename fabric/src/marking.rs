@@ -10,7 +10,7 @@ pub struct Red {
     pub from: u64,
     /// Above so many, everything is.
     pub to: u64,
-    /// How likely a frame is marked at `to`; between, in proportion.
+    /// The probability of a mark at `to`; in between it is proportional.
     pub most: Probability,
 }
 
@@ -28,7 +28,7 @@ impl Marker {
         Self { red: red.or(threshold.map(all_above)), random: Random::new(seed) }
     }
 
-    /// Whether a frame that finds so many bytes waiting is marked.
+    /// Returns whether a frame that finds so many bytes waiting is marked.
     pub(crate) fn marks(&mut self, waiting: u64) -> bool {
         let Some(Red { from, to, most }) = self.red else { return false };
         if waiting <= from {
@@ -45,7 +45,7 @@ impl Marker {
 mod tests {
     use super::*;
 
-    /// How many of 10,000 frames are marked that find so many bytes.
+    /// Returns how many of 10,000 frames are marked that find so many bytes.
     fn marked(marker: &mut Marker, waiting: u64) -> usize {
         (0..10_000).filter(|_| marker.marks(waiting)).count()
     }

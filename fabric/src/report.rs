@@ -3,7 +3,7 @@
 use crate::{FaultCounters, PortCounters};
 use serde::Serialize;
 
-/// How many bytes waited in an egress queue, weighted by time. Statistics cover the time in which somebody sent:
+/// The bytes that waited in an egress queue, weighted by time. Statistics cover the time in which a host sent:
 /// an empty queue for longer than 100 ms is left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct QueueReport {
@@ -29,7 +29,7 @@ pub struct PortReport {
     /// Frames, bytes and drops.
     #[serde(flatten)]
     pub counters: PortCounters,
-    /// What the link behind the port did.
+    /// The faults of the link behind the port.
     pub faults: FaultCounters,
     /// Seconds in which somebody sent: silences beyond 100 ms are left out.
     pub active_seconds: f64,
@@ -43,7 +43,7 @@ pub struct PortReport {
     pub queue: QueueReport,
 }
 
-/// What a rule of a script has done since it came, at all ports.
+/// The effects of a rule of a script since it was added, at all ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RuleReport {
     /// The rule's name.
@@ -63,7 +63,7 @@ pub struct Report {
     pub seconds: f64,
     /// Stations known now.
     pub stations: usize,
-    /// How often the table had no place for a new station.
+    /// The number of times that the table had no place for a new station.
     pub stations_refused: u64,
     /// The ports, in the order of the configuration.
     pub ports: Vec<PortReport>,

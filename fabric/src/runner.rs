@@ -13,11 +13,11 @@ const YIELDS: u32 = 64;
 const SLEEP: Duration = Duration::from_micros(50);
 /// The thread stays awake for a departure nearer than this, because the kernel's timers are no finer.
 const WAKE: Duration = Duration::from_micros(100);
-/// Where sleeping is asked for: idle turns before it, and the departure that is too near for it.
+/// The limits before a sleep: idle turns, and the distance of the next departure.
 const DROWSY: u32 = 4;
 const NEAR: Duration = Duration::from_micros(10);
 
-/// What a switch does while nothing moves.
+/// The behaviour of a switch while nothing moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rest {
     /// Looks on for a while, and waits awake for what departs within 100 µs: frames leave on time, for a core of its own.
@@ -38,7 +38,7 @@ pub struct Runner<P: PacketIo> {
 
 struct Attached<P: PacketIo> {
     port: P,
-    /// What the port didn't take yet.
+    /// Frames that the port has not taken yet.
     leaving: Burst<P::Buf>,
 }
 

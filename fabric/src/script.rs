@@ -25,13 +25,13 @@ impl Opcodes {
         set
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 
-    /// Whether this is one of them.
+    /// Returns whether this is one of them.
     #[must_use]
     pub const fn contains(self, Opcode(code): Opcode) -> bool {
         self.0[(code / 64) as usize] & 1 << (code % 64) != 0
@@ -42,7 +42,7 @@ impl Opcodes {
     }
 }
 
-/// What happens to a frame.
+/// The effect of a rule on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAction {
     /// It is lost.
@@ -87,11 +87,11 @@ pub struct FaultRule {
     pub destination: Option<IpAddr>,
     /// The UDP source port.
     pub udp_source: Option<u16>,
-    /// How likely it is that a frame that fits suffers.
+    /// The probability that a matching frame suffers.
     pub probability: Probability,
-    /// How many frames suffer at most.
+    /// The number of frames that suffer at most.
     pub count: Option<u64>,
-    /// What happens to them.
+    /// The effect on them.
     pub action: FaultAction,
 }
 
@@ -116,7 +116,7 @@ impl FaultRule {
         }
     }
 
-    /// Whether there can be a frame that both rules fit.
+    /// Returns whether a frame can match both rules.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         fn meet<T: PartialEq>(ours: &Option<T>, theirs: &Option<T>) -> bool {
@@ -172,7 +172,7 @@ impl Acting {
     }
 }
 
-/// What happens to one frame.
+/// The fate of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Lost,
@@ -205,7 +205,7 @@ impl Script {
             .collect();
     }
 
-    /// How many frames fitted each rule, and how many suffered.
+    /// Returns each rule's number of frames that matched, and of those that suffered.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
         self.0.iter().map(|Acting { rule, fitted, happened, .. }| (rule.name.as_str(), *fitted, *happened))
     }

@@ -1,4 +1,4 @@
-//! What a port did over time, interval by interval, for plots.
+//! A port over time, interval by interval, for plots.
 
 use crate::switch::{PortId, Switch};
 use cc::Instant;

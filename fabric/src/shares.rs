@@ -1,4 +1,4 @@
-//! What telemetry tells a class of its share of a link: its own bytes and queue, in units of the whole link.
+//! The share of a link that telemetry reports to a class: its own bytes and queue, in units of the whole link.
 
 use crate::classes::{ClassId, SecondClass};
 use cc::{Instant, Rate};
@@ -51,7 +51,7 @@ impl Shares {
         }
     }
 
-    /// What the class can send, bit/s; above 0.
+    /// Returns the rate that the class can send at, bit/s; above 0.
     fn of(&self, class: usize) -> u64 {
         // The more of two windows: what both believe to be free, both would take.
         let other = self.used[1 - class];

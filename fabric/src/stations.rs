@@ -1,4 +1,4 @@
-//! Which port of a switch a station is behind.
+//! The table of stations: the port of a switch behind which each one is.
 
 use crate::PortId;
 use cc::Instant;
@@ -15,7 +15,7 @@ struct Station {
     seen: Instant,
 }
 
-/// Which station is behind which port: a table of fixed size that forgets those silent for `age`.
+/// The port of each station: a table of fixed size that forgets those silent for `age`.
 ///
 /// A full table learns nothing new until something in it ages: a flood of made-up addresses can't displace a
 /// station that talks.
@@ -68,7 +68,7 @@ impl Stations {
         self.places.iter().flatten().filter(|station| now.saturating_since(station.seen) < self.age).count()
     }
 
-    /// How often there was no place for a new station.
+    /// Returns the number of times that there was no place for a new station.
     pub(crate) const fn refused(&self) -> u64 {
         self.refused
     }

@@ -17,7 +17,7 @@ pub(crate) struct Statistics {
     busy: Duration,
     max: u64,
     since: Instant,
-    /// Where a series is kept.
+    /// The present interval of a series; `None` without one.
     interval: Option<Interval>,
 }
 

@@ -21,14 +21,14 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
-/// How one port sends.
+/// The settings of one sending port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// The link's rate, in bits of frames (from the Ethernet header on, without FCS); `None` sends as fast as the
     /// port takes, and stamps nothing. HPCC INT and IFA tell only rates that have a code
     /// ([`Speed`](roce::wire::telemetry::Speed)).
     pub rate: Option<Rate>,
-    /// How much of a pause of the poller the link makes up for; zero for virtual time.
+    /// The longest pause of the poller that the link makes up for; zero for virtual time.
     pub catch_up: Duration,
     /// Bytes that wait for the link at most. A frame beyond is dropped.
     pub queue_bytes: u64,
@@ -47,7 +47,7 @@ pub struct PortConfig {
     pub direct: Option<Direct>,
     /// `T` of the flows, which direct responses' and AECN's load is counted over.
     pub load_period: Duration,
-    /// What the link behind the port does to frames. The port's place is mixed into the seed.
+    /// The faults of the link behind the port. The port's place is mixed into the seed.
     pub faults: FaultConfig,
 }
 
@@ -69,7 +69,7 @@ impl Default for PortConfig {
     }
 }
 
-/// What a switch is made from.
+/// The settings of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
     /// The id that telemetry XORs into its path id: 0 to 4095.
@@ -100,7 +100,7 @@ impl Default for SwitchConfig {
     }
 }
 
-/// Why a switch can't be made so.
+/// The reason for which a switch cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ConfigError {
@@ -269,7 +269,7 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
-    /// What each rule has done at all ports, by name.
+    /// Returns the effects of each rule at all ports, by name.
     #[must_use]
     pub fn rule_reports(&self) -> Vec<RuleReport> {
         let mut reports: Vec<RuleReport> = Vec::new();
@@ -299,7 +299,7 @@ impl<B: PacketBuf> Switch<B> {
             .sum()
     }
 
-    /// What happened until `now` since the statistics began.
+    /// Returns the report of the time from the start of the statistics until `now`.
     pub fn report(&mut self, now: Instant) -> Report {
         self.turn(now);
         let id = self.id;
@@ -327,7 +327,7 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
-    /// What a port counted, and how long its link was busy, since the statistics began.
+    /// Returns a port's counters, and the time that its link was busy, since the statistics began.
     #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
     pub(crate) fn totals(&self, port: PortId) -> (PortCounters, Duration) {
         let port = &self.ports[usize::from(port.0)];
@@ -468,7 +468,7 @@ impl<B: PacketBuf> Port<B> {
         });
     }
 
-    /// Whether a frame has room; counts it where not.
+    /// Returns whether a frame has room; counts it if not.
     fn admits(&mut self, frame: &[u8]) -> bool {
         let class = self.egress.class_of(frame);
         match self.egress.admits(class, frame.len() as u64) {

@@ -1,4 +1,4 @@
-//! How a simulation ended.
+//! The outcome of a simulation.
 
 use super::measure::{Queues, Series};
 use std::time::Duration;
@@ -12,12 +12,12 @@ pub struct Finished {
     pub start: Duration,
     /// From its start until its last acknowledgement.
     pub time: Duration,
-    /// What it takes alone on an idle network.
+    /// The time that it takes alone on an idle network.
     pub alone: Duration,
 }
 
 impl Finished {
-    /// How many times longer than alone.
+    /// Returns how many times longer it took than alone.
     #[must_use]
     pub fn slowdown(&self) -> f64 {
         (self.time.as_secs_f64() / self.alone.as_secs_f64()).max(1.0)
@@ -41,7 +41,7 @@ pub struct Outcome {
     pub trace: u64,
     /// The longest queue of any switch port, bytes.
     pub queue_max: u64,
-    /// How long each request of an endpoint took, from its post to its completion, in the order of completion.
+    /// The time of each request of an endpoint, from its post to its completion, in the order of completion.
     pub latencies: Vec<Duration>,
     /// Packets that a receiver had already: sent again without need, or because their acknowledgement was lost. Endpoints only.
     pub doubled: u64,
@@ -59,7 +59,7 @@ pub struct Outcome {
     pub unheard: u64,
     /// Pauses sent by switches.
     pub pauses: u64,
-    /// How long ports were paused, summed over them.
+    /// The time that ports were paused, summed over them.
     pub paused: Duration,
     /// The series that was asked for.
     pub series: Series,

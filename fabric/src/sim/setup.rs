@@ -1,4 +1,4 @@
-//! What a simulation is made of: topology, hosts, flows, switches.
+//! The setup of a simulation: topology, hosts, flows, switches.
 
 use super::Topology;
 use crate::{Direct, Probability, Red, SecondClass};
@@ -25,7 +25,7 @@ pub struct Flow {
     pub dscp: u8,
 }
 
-/// What the requests of a flow of endpoints are.
+/// The operation of a flow's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// The source writes into the destination's memory.
@@ -36,10 +36,10 @@ pub enum Verb {
     Send,
 }
 
-/// How endpoints cut a flow into requests.
+/// The rule by which endpoints cut a flow into requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requests {
-    /// What they are.
+    /// Their operation.
     pub verb: Verb,
     /// Bytes of each, 1 to 2^30; the last may be shorter.
     pub bytes: u32,
@@ -49,7 +49,7 @@ pub struct Requests {
     pub selective_repeat: bool,
 }
 
-/// What stands at the ends of the links.
+/// The hosts at the ends of the links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosts {
     /// The product: a [`roce::Endpoint`] each, behind a card that sends one frame at a time. Frames are real, to the ICRC; what
@@ -130,9 +130,9 @@ pub struct Setup {
     pub topology: Topology,
     /// Sizes and time.
     pub conventions: Conventions,
-    /// What stands at the ends of the links.
+    /// The hosts at the ends of the links.
     pub hosts: Hosts,
-    /// How every flow is paced. The model takes no more of it than the algorithm.
+    /// The congestion control of every flow. The model uses only its algorithm.
     pub congestion: Congestion,
     /// Flows of this DSCP, 0 to 63, are paced by this instead: who meets whom on a link. Endpoints only.
     pub rival: Option<(u8, Congestion)>,
@@ -146,13 +146,13 @@ pub struct Setup {
     pub direct: Option<Direct>,
     /// Switches write IOAM as stock Linux does: as a packet comes in, the queue and the time in µs, and no `txBytes`.
     pub linux_ioam: bool,
-    /// What the requests of all flows are. Endpoints only.
+    /// The requests of all flows. Endpoints only.
     pub requests: Requests,
-    /// How often a frame is lost on the link that its host sends it to, whatever it carries. Endpoints only.
+    /// The probability that a frame is lost on the link that its host sends it to, whatever it carries. Endpoints only.
     pub loss: Probability,
     /// Each frame takes one of four paths by chance; the last is longer by this than the first, the others lie between. Endpoints only.
     pub spread: Duration,
-    /// How often what a host tells a sender of its path is something else.
+    /// The probability that a host's report to a sender about its path is false.
     pub lie: Probability,
     /// Hosts ignore all that only Ferroce knows, especially probes, as if no peer were a Ferroce.
     pub deaf: bool,
@@ -172,7 +172,7 @@ pub struct Setup {
     pub sampling: Option<Sampling>,
 }
 
-/// Why a setup can't run.
+/// The reason for which a setup cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum SetupError {
@@ -318,14 +318,14 @@ impl Setup {
         Ok(())
     }
 
-    /// How a flow is paced.
+    /// Returns the congestion control of a flow.
     pub(super) fn congestion_of(&self, flow: &Flow) -> Congestion {
         self.rival
             .filter(|(dscp, _)| *dscp == flow.dscp)
             .map_or(self.congestion, |(_, congestion)| congestion)
     }
 
-    /// What every sender runs that is no rival.
+    /// Returns the algorithm of every sender that is no rival.
     pub(super) const fn algorithm(&self) -> &AlgorithmConfig {
         &self.congestion.algorithm
     }
@@ -341,13 +341,13 @@ impl Setup {
         self.algorithm().as_hpcc().map_or(Duration::from_millis(1), |config| config.base_rtt)
     }
 
-    /// Whether packets ask how loaded links are.
+    /// Returns whether packets ask for the load of links.
     pub(super) fn asks_for_load(&self) -> bool {
         let asks = self.congestion.format.tells_load() || self.direct.is_some();
         self.hosts == Hosts::Endpoints && asks
     }
 
-    /// Whether the model's data carries telemetry.
+    /// Returns whether the model's data carries telemetry.
     pub(super) const fn stamps(&self) -> bool {
         self.congestion.algorithm.as_hpcc().is_some()
     }
@@ -369,7 +369,7 @@ impl Setup {
         self.conventions.acknowledgement + more
     }
 
-    /// What a flow takes alone on an idle network, by the reference's rule: all its bytes at the slower end's rate, without
+    /// Returns the time of a flow alone on an idle network, by the reference's rule: all its bytes at the slower end's rate, without
     /// telemetry, and the round trip of the path.
     pub(super) fn alone(&self, flow: &Flow, base_rtt: u64, slowest: Rate) -> u64 {
         let packets = flow.bytes.div_ceil(u64::from(self.conventions.payload));

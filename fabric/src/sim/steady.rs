@@ -7,12 +7,12 @@ use std::time::Duration;
 const BEGIN: u64 = 100_000;
 const END: u64 = 5_000;
 
-/// What a run on one bottleneck came to. The steady state is from 100 µs after the last start to 5 µs before the first end.
+/// The figures of a run on one bottleneck. The steady state is from 100 µs after the last start to 5 µs before the first end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steady {
     /// The shortest, the mean and the longest completion time, µs.
     pub fct_us: [f64; 3],
-    /// What the bottleneck carried in the steady state, Gb/s on the wire.
+    /// The rate that the bottleneck carried in the steady state, Gb/s on the wire.
     pub utilisation_gbps: f64,
     /// Jain's index of what was acknowledged in the steady state, by flow.
     pub jain: f64,
@@ -24,8 +24,8 @@ pub struct Steady {
     pub drained_us: f64,
 }
 
-/// What the bottleneck carried, how fairly, and its queue, in a part of a run: Gb/s on the wire, Jain's index, and the
-/// queue's mean, 95th and 99th percentile and maximum in bytes. `None` where fewer than two rows lie in it.
+/// Returns the bottleneck's rate, fairness and queue in a part of a run: Gb/s on the wire, Jain's index, and the
+/// queue's mean, 95th and 99th percentile and maximum in bytes. Returns `None` if fewer than two rows lie in it.
 #[must_use]
 pub fn window(series: &[Row], begin: Duration, end: Duration) -> Option<(f64, f64, [f64; 4])> {
     let rows = between(series, begin.as_nanos() as u64, end.as_nanos() as u64);

@@ -5,7 +5,7 @@ use crate::random::Random;
 use cc::Rate;
 use std::time::Duration;
 
-/// How long flows are.
+/// The distribution of flow lengths.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SizeDistribution {
     /// Bytes, and the share of flows that are at most so long; straight between.

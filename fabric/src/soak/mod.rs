@@ -34,7 +34,7 @@ pub struct Captured {
     pub at: u64,
     /// The frame, before anything happened to it.
     pub frame: Vec<u8>,
-    /// What happened to it on its first link; empty if nothing did.
+    /// The harm done to it on its first link; empty if none was.
     pub harm: &'static str,
 }
 
@@ -45,7 +45,7 @@ pub struct Broken {
     pub seed: u64,
     /// The rule, and what was seen.
     pub why: String,
-    /// What is left of the run after it was made smaller.
+    /// The smaller run that still fails.
     pub smallest: String,
     /// The frames of that run.
     pub frames: Vec<Captured>,

@@ -1,4 +1,4 @@
-//! What a seed decides.
+//! The run that a seed decides on.
 
 use crate::random::Random;
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};

@@ -4,7 +4,7 @@ use roce::qp::CompletionStatus;
 use roce::{Counters, Discard};
 use std::collections::BTreeMap;
 
-/// How often each rare path was reached, by its name.
+/// The number of times that each rare path was reached, by its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     paths: BTreeMap<String, u64>,

@@ -1,4 +1,4 @@
-//! What must hold of memory at all times, and of everything in the end.
+//! The rules that hold for memory at all times, and for everything in the end.
 
 use super::connection::{Area, Connection, DEPTH, Host, SUM, SWAPPED};
 use super::ledger::rule;

@@ -99,10 +99,13 @@ impl SendQueue {
         wqe.request.solicited = *solicited;
         wqe.request.fence = *fence;
         wqe.request.srq = *srq;
-        match data {
-            // Nearly all have one buffer: the room for others is not moved.
-            Data::Buffers(buffers) if let [only] = **buffers => wqe.request.data = Data::from(only),
-            _ => mem::swap(&mut wqe.request.data, data),
+        // Nearly all have one buffer: the room for others is not moved.
+        if let Data::Buffers(buffers) = data
+            && let [only] = **buffers
+        {
+            wqe.request.data = Data::from(only);
+        } else {
+            mem::swap(&mut wqe.request.data, data);
         }
         wqe.length = *length;
         wqe

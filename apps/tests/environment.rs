@@ -51,3 +51,13 @@ fn a_wrong_setting_prepares_nothing() {
     let said = shell(r#""$ferroce" env --cc bogus && echo prepared || echo "status $?""#);
     assert_eq!(said, "status 2\n");
 }
+
+#[test]
+fn a_program_without_a_port_is_warned_of() {
+    let said = shell(
+        r#"warned() { "$ferroce" run "$@" -- true 2>&1 | grep -c 'no port is named' || true; }
+           warned; warned --port eth0; FERROCE_PORT=eth0 warned
+           echo "port = 'eth0'" > ferroce.toml; warned"#,
+    );
+    assert_eq!(said, "1\n0\n0\n0\n");
+}

@@ -80,6 +80,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         let hosts = Hosts::make(count, args.mtu, link)?;
         return ranks::run(&hosts, &libraries, &args.command, &settings);
     }
+    if args.settings.names_no_port() {
+        note!("warning: no port is named, so the program sees no device; give --port, or set FERROCE_PORT");
+    }
     let (program, rest) = args
         .command
         .split_first()

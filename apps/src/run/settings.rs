@@ -88,6 +88,12 @@ impl Settings {
         Ok(())
     }
 
+    /// Returns whether no flag, variable or file names a port, so that the program would see no device.
+    pub fn names_no_port(&self) -> bool {
+        let configs = DeviceConfig::all_from(self.config.as_deref(), self.port.as_deref());
+        configs.is_ok_and(|configs| configs.iter().all(|config| config.port().is_none()))
+    }
+
     /// Returns the variables that the libraries read, with their values.
     ///
     /// # Errors

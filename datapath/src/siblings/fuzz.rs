@@ -134,7 +134,12 @@ impl Scene<'_> {
         let (kind, number) = (self.byte(), self.number());
         let at = number as usize;
         let head = self.hostile.own.head();
-        match kind % 10 {
+        match kind % 11 {
+            // Near its end, where the next frames pass it.
+            10 => {
+                head.meant_for(slot).store(self.honest.shared.identity, Ordering::Release);
+                head.sent(slot).store(u64::MAX - number % 4096, Ordering::Release);
+            }
             0 => head.sent(slot).store(number, Ordering::Release),
             1 => head.taken(slot).store(number, Ordering::Release),
             2 => head.meant_for(slot).store(number, Ordering::Release),

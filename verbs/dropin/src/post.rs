@@ -9,31 +9,40 @@ use std::ffi::{c_int, c_uint};
 use verbs::xrc::SrqNumber;
 use verbs::{Data, Lkey, Qpn, RecvRequest, Remote, Rkey, SendOperation, SendRequest, Service, Sge};
 
+/// Returns the elements of a list. Each is read wherever it lies: programs keep lists in packed structures (libiscsi's iSER does).
+///
+/// # Errors
+/// Returns `EINVAL` if `count` is negative, or positive without a list.
+///
 /// # Safety
-/// `list` has `count` elements.
-pub(crate) unsafe fn buffers<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
+/// `list` has `count` elements until the iterator is dropped.
+pub(crate) unsafe fn buffers(
+    list: *const ibv_sge,
+    count: c_int,
+) -> Result<impl Iterator<Item = ibv_sge> + Clone, Errno> {
     match usize::try_from(count) {
-        Ok(0) => Ok(&[]),
-        // SAFETY: the caller's promise.
-        Ok(count) if !list.is_null() => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
+        Ok(count) if count == 0 || !list.is_null() => {
+            // SAFETY: the caller's promise; the read needs no alignment.
+            Ok((0..count).map(move |index| unsafe { list.add(index).read_unaligned() }))
+        }
         _ => Err(INVALID),
     }
 }
 
-pub(crate) fn sge(from: &ibv_sge) -> Sge {
+pub(crate) fn sge(from: ibv_sge) -> Sge {
     Sge { address: from.addr, length: from.length, lkey: Lkey::new(from.lkey) }
 }
 
 /// # Safety
 /// Each element is the program's own readable memory.
-pub(crate) unsafe fn inline(list: &[ibv_sge], limit: u32) -> Result<Data, Errno> {
-    let length: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
+pub(crate) unsafe fn inline(list: impl Iterator<Item = ibv_sge> + Clone, limit: u32) -> Result<Data, Errno> {
+    let length: u64 = list.clone().map(|sge| u64::from(sge.length)).sum();
     if length > u64::from(limit) {
         return Err(INVALID);
     }
     let mut data = Data::inline(&[]);
     if let Data::Inline(bytes) = &mut data {
-        for sge in list.iter().filter(|sge| sge.length > 0) {
+        for sge in list.filter(|sge| sge.length > 0) {
             let from = std::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
             // SAFETY: the caller's promise; null is none of the program's memory.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, sge.length as usize) });
@@ -106,7 +115,7 @@ unsafe fn send_request(wr: &ibv_send_wr, service: Service, max_inline: u32) -> R
         // SAFETY: passed on.
         unsafe { inline(list, max_inline) }?
     } else {
-        Data::Buffers(list.iter().map(sge).collect())
+        Data::Buffers(list.map(sge).collect())
     };
     Ok(SendRequest {
         id: wr.wr_id,
@@ -167,7 +176,7 @@ pub(crate) unsafe extern "C" fn post_send(
 pub(crate) unsafe fn recv_request(wr: &ibv_recv_wr) -> Result<RecvRequest, Errno> {
     // SAFETY: passed on.
     let list = unsafe { buffers(wr.sg_list, wr.num_sge) }?;
-    Ok(RecvRequest { id: wr.wr_id, buffers: list.iter().map(sge).collect() })
+    Ok(RecvRequest { id: wr.wr_id, buffers: list.map(sge).collect() })
 }
 
 /// `ibv_post_recv(3)`
@@ -203,4 +212,20 @@ pub(crate) unsafe extern "C" fn post_recv(
         }
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_in_a_packed_structure_is_read() {
+        #[repr(C, packed)]
+        struct Packed(u8, [ibv_sge; 2]);
+        let part = |addr| ibv_sge { addr, length: 3, lkey: 5 };
+        let packed = Packed(0, [part(0x1000), part(0x2000)]);
+        // SAFETY: the list has two elements and outlives the iterator.
+        let list = unsafe { buffers((&raw const packed.1).cast(), 2) }.ok().unwrap();
+        assert_eq!(list.map(|part| part.addr).collect::<Vec<_>>(), [0x1000, 0x2000]);
+    }
 }

@@ -196,7 +196,7 @@ unsafe extern "C" fn set_address(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
 }
 
 unsafe extern "C" fn set_buffer(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    let one: Sge = sge(&ibv_sge { addr, length, lkey });
+    let one: Sge = sge(ibv_sge { addr, length, lkey });
     // SAFETY: the contract of the manual page.
     unsafe { set_data(qp, |_| Ok(Data::from(one))) }
 }
@@ -206,7 +206,7 @@ unsafe extern "C" fn set_buffers(qp: *mut ibv_qp_ex, count: usize, list: *const 
     unsafe {
         set_data(qp, |_| {
             let count = c_int::try_from(count).map_err(|_| INVALID)?;
-            Ok(Data::Buffers(buffers(list, count)?.iter().map(sge).collect()))
+            Ok(Data::Buffers(buffers(list, count)?.map(sge).collect()))
         });
     }
 }
@@ -228,7 +228,7 @@ unsafe extern "C" fn set_inline_list(qp: *mut ibv_qp_ex, count: usize, list: *co
                 let length = u32::try_from(buffer.length).map_err(|_| INVALID)?;
                 Ok(ibv_sge { addr: buffer.addr as u64, length, lkey: 0 })
             });
-            inline(&all.collect::<Result<Vec<_>, Errno>>()?, limit)
+            inline(all.collect::<Result<Vec<_>, Errno>>()?.into_iter(), limit)
         });
     }
 }

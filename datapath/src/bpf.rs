@@ -141,7 +141,7 @@ impl Assembler {
 pub(crate) mod processor {
     use super::Instruction;
 
-    /// Where the frame begins in the program's memory. A load from below reads the program's context.
+    /// The address of the frame in the memory of the program. A load from a lower address reads the context of the program.
     pub(crate) const FRAME: u64 = 1 << 32;
     /// What every call returns.
     pub(crate) const CALLED: i32 = 4;

@@ -237,7 +237,7 @@ impl Control {
         Ok(request)
     }
 
-    /// Has the driver fill in `command`, a structure of ethtool that begins with its own number.
+    /// Passes `command`, a structure of ethtool that begins with its own number, to the driver, which fills it in.
     fn ethtool<T>(&self, command: &mut T) -> io::Result<()> {
         let mut request = self.request();
         request.ifr_ifru.ifru_data = std::ptr::from_mut(command).cast();

@@ -199,7 +199,7 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> u32 {
     }
 }
 
-/// Where to go on after a fault of the instruction at `at`, if it is one of ours.
+/// Returns the address at which a fault of the instruction at `at` continues; none if the instruction is not one of these routines.
 pub(in crate::host_memory) fn after(at: usize) -> Option<usize> {
     let [begin, narrow, end, wide, gone] = [
         ferroce_memory_begin as *const () as usize,

@@ -2,6 +2,7 @@
 //!
 //! A [`CongestionController`] is told what was sent, what came back and what the network's telemetry says;
 //! it answers with a window and a pacing rate. [`Algorithm`] holds any of them inline in a queue pair.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 #![no_std]
 #![forbid(unsafe_code)]
 

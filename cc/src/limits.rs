@@ -48,6 +48,10 @@ pub fn initial_window(line_rate: Rate, base_rtt: Duration) -> u64 {
 
 /// `W_init * R / R_max`; at least 1, so that one packet may always leave.
 #[inline]
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a line rate was checked to be above 0; two numbers of 64 bits in 128"
+)]
 pub fn window(initial: u64, rate: Rate, line_rate: Rate) -> u64 {
     if rate == line_rate {
         return initial.max(1);

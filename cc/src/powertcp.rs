@@ -1,5 +1,4 @@
 //! PowerTCP: rates follow the product of a link's arrival rate and what it holds (Addanki et al., NSDI 2022).
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::hpcc::{Heard, Signal};
 use crate::{

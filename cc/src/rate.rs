@@ -15,16 +15,23 @@ impl Rate {
         Self(bits)
     }
 
-    /// `megabits` (10⁶) per second.
+    /// `megabits` (10⁶) per second, or the highest rate if that is lower.
     #[must_use]
     pub const fn from_mbps(megabits: u64) -> Self {
-        Self(megabits * 1_000_000)
+        Self(megabits.saturating_mul(1_000_000))
     }
 
-    /// `gigabits` (10⁹) per second.
+    /// `gigabits` (10⁹) per second, or the highest rate if that is lower.
     #[must_use]
     pub const fn from_gbps(gigabits: u64) -> Self {
-        Self(gigabits * 1_000_000_000)
+        Self(gigabits.saturating_mul(1_000_000_000))
+    }
+
+    /// Returns the rate at which `bytes` pass in `time`, rounded down; the highest there is for no time.
+    #[must_use]
+    pub fn of(bytes: u64, time: Duration) -> Self {
+        let bits = u128::from(bytes) * 8_000_000_000;
+        Self(bits.checked_div(time.as_nanos()).and_then(|bits| u64::try_from(bits).ok()).unwrap_or(u64::MAX))
     }
 
     /// Bits per second.
@@ -66,6 +73,10 @@ impl Rate {
     /// Bytes that pass in `time` at this rate, rounded down.
     #[must_use]
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "two numbers of 64 bits in 128; divisions by constants"
+    )]
     pub fn bytes_in(self, time: Duration) -> u64 {
         // Asked for with every packet, for round trips: those need no long division.
         if time.as_secs() == 0
@@ -106,8 +117,17 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_is_that_of_bytes_in_a_time() {
+        let millis = Duration::from_millis;
+        assert_eq!(Rate::of(1_250_000, millis(1)), Rate::from_gbps(10));
+        assert_eq!(Rate::of(1, Duration::MAX), Rate::from_bps(0));
+        assert_eq!(Rate::of(1, Duration::ZERO), Rate::of(u64::MAX, Duration::from_nanos(1)));
+    }
+
+    #[test]
     fn no_rate_and_no_time_is_too_much() {
         assert_eq!(Rate::from_bps(u64::MAX).bytes_in(Duration::MAX), u64::MAX);
+        assert_eq!([Rate::from_mbps(u64::MAX), Rate::from_gbps(u64::MAX)], [Rate::from_bps(u64::MAX); 2]);
         assert_eq!(Rate::from_bps(1).time_for(u64::MAX), Duration::from_nanos(u64::MAX));
     }
 

@@ -1,5 +1,4 @@
 //! Telemetry of switches, as the algorithms read it.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::Rate;
 use core::num::NonZeroU32;

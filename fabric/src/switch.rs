@@ -1,5 +1,5 @@
 //! The switch: frames from one port to another, with queues, marks and telemetry.
-#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::classes::SecondClass;
 use crate::counters::PortCounters;
@@ -181,6 +181,7 @@ impl<B: PacketBuf> Switch<B> {
     /// # Panics
     /// If there is no port `from`.
     #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     pub fn on_frame(
         &mut self,
         now: Instant,
@@ -221,6 +222,7 @@ impl<B: PacketBuf> Switch<B> {
     /// # Panics
     /// If there is no such port.
     #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -271,6 +273,7 @@ impl<B: PacketBuf> Switch<B> {
 
     /// Returns the effects of each rule at all ports, by name.
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     pub fn rule_reports(&self) -> Vec<RuleReport> {
         let mut reports: Vec<RuleReport> = Vec::new();
         let links = self.ports.iter().filter_map(|port| port.link.as_ref());
@@ -292,6 +295,7 @@ impl<B: PacketBuf> Switch<B> {
 
     /// Frames inside the switch.
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "frames that are held")]
     pub fn frames_inside(&self) -> usize {
         self.ports
             .iter()
@@ -364,6 +368,7 @@ impl<B: PacketBuf> Switch<B> {
 
     /// Tells the sender of a frame that came by `from` and subscribes, where `to` is congested.
     #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     fn respond(
         &mut self,
         from: PortId,
@@ -384,6 +389,10 @@ impl<B: PacketBuf> Switch<B> {
     }
 
     #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "counters of 64 bits; there are 1 to 256 ports, and `last` is above 0 behind the first arm"
+    )]
     fn flood(&mut self, from: PortId, buf: B, alloc: &mut impl FnMut(PortId) -> Option<B>) {
         let last = match (self.ports.len() as u16 - 1, from.0) {
             (0, _) => {
@@ -447,6 +456,7 @@ impl<B: PacketBuf> Port<B> {
     }
 
     /// Lets go, and stamps, what starts to leave until `now`.
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     fn advance(&mut self, now: Instant, switch: u16) {
         let Self { load, counters, place, tell_sojourn, numbers, .. } = self;
         let rate = self.egress.rate();
@@ -469,6 +479,7 @@ impl<B: PacketBuf> Port<B> {
     }
 
     /// Returns whether a frame has room; counts it if not.
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     fn admits(&mut self, frame: &[u8]) -> bool {
         let class = self.egress.class_of(frame);
         match self.egress.admits(class, frame.len() as u64) {
@@ -479,6 +490,7 @@ impl<B: PacketBuf> Port<B> {
         false
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits; an `Instant` stops at 0")]
     fn enqueue(&mut self, now: Instant, previous: Instant, mut buf: B) {
         let class = self.egress.class_of(&buf);
         if self.marker.marks(self.egress.waiting_in(class)) && mark_ce(&mut buf) {
@@ -517,6 +529,7 @@ impl<B: PacketBuf> Port<B> {
 }
 
 /// Writes telemetry into a frame, longer where its format has it so and the buffer has room.
+#[expect(clippy::arithmetic_side_effects, reason = "a buffer's length is at most its capacity")]
 pub(crate) fn write<B: PacketBuf>(buf: &mut B, request: Request, state: &PortState) -> bool {
     let length = buf.len();
     let room = request.growth().min(buf.capacity() - length);

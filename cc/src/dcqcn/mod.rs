@@ -92,6 +92,7 @@ impl Dcqcn {
     }
 
     /// Does all that time alone does up to `now`.
+    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
     fn advance(&mut self, now: Instant) {
         for _ in 0..MAX_CATCH_UP {
             let Some(clocks) = self.clocks else { return };
@@ -107,6 +108,7 @@ impl Dcqcn {
     }
 
     /// Alpha's intervals that ended by `at`: in the first a CNP may have come, in the others none did.
+    #[expect(clippy::arithmetic_side_effects, reason = "`ended` is not 0")]
     fn update_alpha(&mut self, at: Instant) {
         let Some(clocks) = &mut self.clocks else { return };
         let (ended, since) = grid(clocks.alpha_since, at, self.config.alpha_interval);
@@ -119,6 +121,7 @@ impl Dcqcn {
         (clocks.alpha_since, clocks.alpha_heard) = (since, false);
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
     fn cut(&mut self, at: Instant) {
         self.update_alpha(at);
         if self.config.clamp_target || self.stages.0 > 0 {
@@ -133,6 +136,7 @@ impl Dcqcn {
         }
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
     fn raise_by_timer(&mut self, at: Instant) {
         self.raise();
         self.stages.0 = self.stages.0.saturating_add(1);
@@ -143,6 +147,7 @@ impl Dcqcn {
     }
 
     /// Fast recovery, additive or hyper increase, by how far timer and byte counter are.
+    #[expect(clippy::arithmetic_side_effects, reason = "two rates of at most MAX_LINE_RATE")]
     fn raise(&mut self) {
         let (timer, bytes) = self.stages;
         let bytes = if self.config.byte_counter.is_some() { bytes } else { timer };
@@ -162,6 +167,7 @@ impl Dcqcn {
 }
 
 impl CongestionController for Dcqcn {
+    #[expect(clippy::arithmetic_side_effects, reason = "bytes of 64 bits; the byte counter is at least 1")]
     fn on_send(&mut self, now: Instant, _pn: u64, bytes: u32) {
         self.advance(now);
         let Some(every) = self.config.byte_counter.filter(|_| self.rate < self.config.line_rate) else {
@@ -182,6 +188,7 @@ impl CongestionController for Dcqcn {
         self.advance(ack.now);
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
     fn on_congestion_notification(&mut self, now: Instant) {
         self.advance(now);
         self.update_alpha(now);
@@ -232,6 +239,10 @@ impl CongestionController for Dcqcn {
 }
 
 /// Returns the number of intervals from `since` on that have ended by `now`, and when the last did.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "`every` is at least 1 ns; the intervals that ended are no longer than the time; an `Instant` stops at its end"
+)]
 fn grid(since: Instant, now: Instant, every: Duration) -> (u64, Instant) {
     // Validated: 1 ns to 1 s.
     let every = every.as_nanos() as u64;

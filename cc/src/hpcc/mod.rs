@@ -1,5 +1,4 @@
 //! HPCC++ (draft-miao-rtgwg-hpccplus-00).
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 mod config;
 mod receiver;

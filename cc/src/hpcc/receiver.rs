@@ -1,5 +1,4 @@
 //! HPCC++ computed at the receiver (rtgwg-00 6.3.2, lines 28 to 34).
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::records::Heard;
 use super::{Hpcc, HpccConfig, Inflight};

@@ -1,6 +1,5 @@
 //! Compares two readings of a hop, and reports on the time between them (rtgwg-00 4.2, lines 1 to 7). Senders and responders use it; the
 //! readings are a peer's, so any value may come.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::{Counter, Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry, limits};
 use core::time::Duration;

@@ -55,14 +55,14 @@ pub fn mark_ce(frame: &mut [u8]) -> bool {
     }
     let Some((family, ip)) = locate_class(frame) else { return false };
     match (family, frame.get_mut(ip..)) {
-        (Family::V4, Some(header)) if header.len() >= 12 => {
-            let before = u16::from_be_bytes([header[0], header[1]]);
-            header[1] |= 3;
-            let after = u16::from_be_bytes([header[0], header[1]]);
-            let checksum = !u16::from_be_bytes([header[10], header[11]]);
+        (Family::V4, Some([first, second, _, _, _, _, _, _, _, _, high, low, ..])) => {
+            let before = u16::from_be_bytes([*first, *second]);
+            *second |= 3;
+            let after = u16::from_be_bytes([*first, *second]);
+            let checksum = !u16::from_be_bytes([*high, *low]);
             // RFC 1624, equation 3.
-            let sum = u64::from(checksum) + u64::from(!before) + u64::from(after);
-            header[10..12].copy_from_slice(&(!fold(sum)).to_be_bytes());
+            let sum = [checksum, !before, after].into_iter().map(u64::from).sum();
+            [*high, *low] = (!fold(sum)).to_be_bytes();
             true
         }
         (Family::V6, Some([_, second, ..])) => {

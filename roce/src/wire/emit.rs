@@ -66,6 +66,11 @@ pub struct Draft<'f> {
 impl Draft<'_> {
     /// Where the payload goes; it holds what the frame held before, or zeros in a probe.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`emit` found room for the payload"
+    )]
     pub fn payload(&mut self) -> &mut [u8] {
         &mut self.frame[self.payload..self.payload + self.payload_length]
     }
@@ -78,6 +83,11 @@ impl Draft<'_> {
 
     /// Writes pad and ICRC, and gives the frame's length.
     #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`emit` found room for payload, pad and ICRC, in this order"
+    )]
     pub fn seal(self) -> usize {
         let Layers { end, .. } = self.layers;
         if !self.payload_length.is_multiple_of(4) {
@@ -121,6 +131,11 @@ impl Template {
 
     /// The same, made a part of its caller: who knows the header's kind pays for no other.
     #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a payload is at most MAX_PAYLOAD, and headers are shorter; `frame` is as long as `end`"
+    )]
     pub(crate) fn emit_here<'f>(
         &self,
         identification: u16,

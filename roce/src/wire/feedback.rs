@@ -1,5 +1,4 @@
 //! What a receiver tells a sender about its path: in telemetry responses, in notifications, and behind Acknowledges.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::records::Records;
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};

@@ -1,5 +1,4 @@
 //! A good packet: its headers as values, and what lies below them read only where somebody asks.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::format::Telemetry;
 use super::header::Header;

@@ -1,6 +1,5 @@
 //! ICMP messages about RoCEv2 packets that did not arrive (RFC 792, RFC 4443). Nothing vouches for them: they explain, and decide
 //! nothing.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::ROCE_PORT;
 use super::layers::{

@@ -27,6 +27,11 @@ const ON_STACK: usize = 2 * LEAST;
 /// The first bytes are copied, masked and summed on the stack, behind as many zeros as make whole folds: zeros leave an
 /// empty register empty. Its initial value is the same as its bits in the first four bytes.
 #[inline]
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "`Layers` lie within the frame, with an ICRC behind the BTH"
+)]
 pub(super) fn compute(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     let plain = layers.carried.is_none() && layers.before_udp() == 0;
     if layers.family == Family::V4
@@ -53,6 +58,11 @@ pub(super) fn short(packet: &[u8]) -> Option<u32> {
 
 /// Any packet.
 #[inline(never)]
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "`Layers` lie within the frame, and `hidden` bytes between BTH and ICRC; headers and less than a fold fit ON_STACK"
+)]
 fn complete(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     let plain = layers.carried.is_none() && layers.before_udp() == 0;
     // The headers on one side of what is hidden, the rest on the other.
@@ -104,6 +114,7 @@ const SHORT_HEAD: usize = 20 + UDP_LENGTH + BTH_MASKED;
 const HEAD: usize = 36;
 const _: () = assert!(SHORT_HEAD <= HEAD);
 /// What is or-ed to it: ones where routers may change it.
+#[expect(clippy::indexing_slicing, reason = "a place out of range would not compile")]
 const CHANGED: [u8; HEAD] = {
     let mut bytes = [0; HEAD];
     let places = [1, 8, 10, 11, 26, 27, 32];
@@ -125,6 +136,7 @@ const LINK: [u8; HEAD] = {
 /// Sums up an IPv4 packet of `M` to 2 `M` bytes, and of `N` at the most. Two copies of `M` bytes, which may overlap, cost less than one of
 /// a length that is not known.
 #[inline(always)]
+#[expect(clippy::arithmetic_side_effects, reason = "the packet is of at most N bytes")]
 fn fold<const N: usize, const M: usize>(packet: &[u8]) -> u32 {
     let mut stack = [0; N];
     let copy = &mut stack[N - packet.len()..];
@@ -145,6 +157,11 @@ fn fold<const N: usize, const M: usize>(packet: &[u8]) -> u32 {
 }
 
 /// Copies IP header, UDP header and BTH as they were before telemetry was put between them.
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "`Layers` lie within the frame, in their order; places in headers of a known length"
+)]
 fn copy_around(into: &mut [u8], frame: &[u8], layers: &Layers, end: usize) {
     let length = layers.family.header_length();
     let (network, rest) = into.split_at_mut(length);
@@ -163,6 +180,11 @@ fn copy_around(into: &mut [u8], frame: &[u8], layers: &Layers, end: usize) {
 }
 
 /// Sets what may change on the way to ones, in a packet that begins with its IP header.
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the packet holds its headers as far as the BTH"
+)]
 fn mask(packet: &mut [u8], layers: &Layers, hidden: usize) {
     let length_at = match layers.family {
         Family::V4 => {
@@ -187,6 +209,11 @@ fn mask(packet: &mut [u8], layers: &Layers, hidden: usize) {
     }
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "`at` is the place of a length in a header that the caller has"
+)]
 fn shorten(bytes: &mut [u8], at: usize, by: usize) {
     let length = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     bytes[at..at + 2].copy_from_slice(&length.wrapping_sub(by as u16).to_be_bytes());

@@ -1,5 +1,4 @@
 //! HPCC telemetry in data packets: the INT header of rtgwg-00 Figure 4 between BTH and extension headers.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::header::{Bth, Service};
 use super::telemetry::{HopRecord, IntHeader, WORD_LENGTH};

@@ -1,5 +1,4 @@
 //! Where the layers of a frame are, from Ethernet to the BTH. [`parse`](super::parse) and every switch begin here.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::format::{Carried, Numbers, below, csig};
 use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};

@@ -203,6 +203,7 @@ impl Shape {
 impl Operation {
     /// Returns the low five bits of its opcode, and what they mean.
     #[inline]
+    #[expect(clippy::indexing_slicing, reason = "a code is at most 29, and there are 30 operations")]
     pub(super) fn shape(&self) -> (u8, &'static Shape) {
         let code = self.code();
         (code, &OPERATIONS[usize::from(code)])
@@ -385,6 +386,11 @@ pub(super) struct Writer<'a> {
 
 impl Writer<'_> {
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`emit` found room for all headers"
+    )]
     pub fn put<const N: usize>(&mut self, bytes: [u8; N]) {
         self.frame[self.at..self.at + N].copy_from_slice(&bytes);
         self.at += N;
@@ -458,6 +464,7 @@ impl Writer<'_> {
 
     /// Writes the extension headers.
     #[inline(always)]
+    #[expect(clippy::indexing_slicing, reason = "`length` bytes were written to these")]
     pub fn extensions(&mut self, header: &Header) {
         match header {
             Header::Connected { operation, .. } => self.operation(operation),
@@ -502,12 +509,22 @@ impl Writer<'_> {
     }
 
     /// An INT header and its room, empty.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`emit` found room for all headers"
+    )]
     pub fn in_band(&mut self, int: IntHeader) {
         self.put(int.pack());
         self.frame[self.at..self.at + int.room_bytes()].fill(0);
         self.at += int.room_bytes();
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`emit` found room for all headers"
+    )]
     fn slice(&mut self, bytes: &[u8]) {
         self.frame[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
@@ -516,6 +533,7 @@ impl Writer<'_> {
 
 impl Header {
     /// Bytes of the extension headers.
+    #[expect(clippy::arithmetic_side_effects, reason = "two lengths of at most 28 bytes")]
     pub(super) fn extension_length(&self) -> usize {
         match self {
             Self::Connected { operation, .. } => operation.shape().1.extensions(),

@@ -37,6 +37,11 @@ impl<'a> Plain<'a> {
     }
 
     #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`at` is a constant, or below `UDP`, and four bytes of the head follow it"
+    )]
     fn word(&self, at: usize) -> u32 {
         let head = self.head;
         u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
@@ -69,6 +74,11 @@ impl<'a> Plain<'a> {
     /// # Errors
     /// Returns the reason to discard the packet, as [`parse`](super::parse) does.
     #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`locate_plain` found room for a head and an ICRC; sums of five 32-bit words in 64 bits"
+    )]
     pub(crate) fn read(&self) -> Result<(Bth, Operation, &'a [u8]), Discard> {
         let sum: u64 = (IP..UDP).step_by(4).map(|at| u64::from(self.word(at))).sum();
         let sum = (sum & 0xffff_ffff) + (sum >> 32);

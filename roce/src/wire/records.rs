@@ -1,5 +1,4 @@
 //! The records of all links of a path, as feedback carries them.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
 use cc::Hop;

@@ -1,5 +1,4 @@
 //! What a sender tells a receiver before telemetry flows: how to answer it.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use core::time::Duration;
 

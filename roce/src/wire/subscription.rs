@@ -31,9 +31,14 @@ impl Subscription {
     ///
     /// # Errors
     /// Returns an error if the packet is not of a connected service, or carries telemetry already.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`locate` found BTH and ICRC within the packet, which ends `gap` bytes further back in the frame"
+    )]
     pub fn insert(frame: &mut [u8], length: usize, sender: Qpn) -> Result<usize, Discard> {
         let gap = SUBSCRIPTION_LENGTH;
-        let packet = frame.get(gap..gap + length).ok_or(Discard::Truncated)?;
+        let packet = frame.get(gap..).and_then(|rest| rest.get(..length)).ok_or(Discard::Truncated)?;
         let layers = Layers::locate(packet, Numbers::DEFAULT)?;
         let [opcode, _, _, _, congestion] = *chunk(packet, layers.bth)?;
         if !inband::is_data(super::Opcode(opcode))
@@ -55,6 +60,7 @@ impl Subscription {
 
     /// What a frame at a switch subscribes to, by the flag, or as a data packet of DSCP `class`; `None` where it doesn't.
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "`locate` found the BTH within the frame")]
     pub fn find(frame: &[u8], class: Option<u8>, numbers: Numbers) -> Option<Self> {
         let layers = Layers::locate(frame, numbers).ok()?;
         let [opcode, _, key_high, key_low, congestion, to_high, to_middle, to_low, _, psn @ ..] =
@@ -97,6 +103,7 @@ impl Subscription {
     ///
     /// # Errors
     /// Returns an error if `frame` is too short.
+    #[expect(clippy::indexing_slicing, reason = "`length` bytes were written to these")]
     pub fn respond(
         &self,
         (utilisation, interval): (u32, u32),
@@ -126,5 +133,18 @@ impl Subscription {
         let seal = seal(&bth, &content[..length]);
         let header = Header::DirectResponse { bth, feedback: Feedback { report, seal } };
         Ok(emit(&path, 0, &header, 0, frame)?.seal())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_length_is_too_long() {
+        for length in [0, 64 - SUBSCRIPTION_LENGTH, 64, usize::MAX] {
+            let inserted = Subscription::insert(&mut [0; 64], length, Qpn::new(1));
+            assert!(inserted.is_err(), "a packet of {length} bytes");
+        }
     }
 }

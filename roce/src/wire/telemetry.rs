@@ -66,6 +66,10 @@ impl Speed {
 
     /// Bits per second.
     #[must_use]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a code of `SPEEDS`: none but `all` and `from_code` creates one"
+    )]
     pub const fn rate(self) -> Rate {
         SPEEDS[self.0 as usize]
     }
@@ -84,6 +88,7 @@ impl HopRecord {
     /// A record of `time_ns` (ns), `tx_bytes` and `queue_bytes`, each rounded down to its unit. Time and bytes
     /// wrap; the queue stops at the largest value that fits, 5.2 MB.
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "divisions by constants that are not 0")]
     pub fn new(speed: Speed, time_ns: u64, tx_bytes: u64, queue_bytes: u64) -> Self {
         Self {
             speed,
@@ -122,6 +127,7 @@ impl HopRecord {
 
     /// Bytes waiting in the port.
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "16 bits times 80")]
     pub const fn queue_bytes(self) -> u32 {
         self.queue as u32 * QUEUE_UNIT
     }
@@ -216,6 +222,7 @@ impl IntHeader {
 
     /// Bytes of the room: the payload's length.
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "8 bits times 8")]
     pub const fn room_bytes(self) -> usize {
         self.room as usize * RECORD_LENGTH
     }
@@ -264,6 +271,11 @@ pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
 }
 
 /// As [`stamp`], where the header was found.
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "`find` found the word and `room` records within the frame, and `hops` is below `room`"
+)]
 pub(super) fn write(frame: &mut [u8], place: (usize, IntHeader), switch_id: u16, record: HopRecord) -> bool {
     let (word_at, int) = place;
     if int.hops >= int.room || int.is_subscription {
@@ -277,6 +289,10 @@ pub(super) fn write(frame: &mut [u8], place: (usize, IntHeader), switch_id: u16,
 }
 
 /// The INT word of a telemetry request or data packet that is as long as the word says.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "`locate` found the BTH within the frame; a room is at most 15 records"
+)]
 pub(super) fn find(frame: &[u8], layers: &Layers) -> Result<(usize, IntHeader), Discard> {
     let word_at = layers.bth + BTH_LENGTH;
     let [opcode, flags, _, _, congestion] = *chunk(frame, layers.bth)?;

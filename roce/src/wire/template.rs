@@ -31,6 +31,11 @@ impl Template {
     ///
     /// # Errors
     /// Returns an error if the path's two addresses are of different families.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a path has at most one tag, and ROOM is for a tag and the longest headers"
+    )]
     pub fn new(path: &Path) -> Result<Self, EmitError> {
         let mut bytes = [0; ROOM];
         bytes[..6].copy_from_slice(&path.destination_mac.0);
@@ -64,6 +69,7 @@ impl Template {
     }
 
     /// Where packets of this path go to `peer`, they go to another Ethernet address from now on. Tells whether that is new.
+    #[expect(clippy::indexing_slicing, reason = "the IP header lies within ROOM")]
     pub fn redirect(&mut self, peer: IpAddr, mac: Mac) -> bool {
         let ip = usize::from(self.ip);
         let is_to = match (self.family, peer) {
@@ -80,6 +86,11 @@ impl Template {
 
     /// Returns whether IPv4 packets between these addresses, the source first, come from where this path leads.
     #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "constant places within ROOM"
+    )]
     pub(crate) fn is_answered_by(&self, [source, destination]: [u32; 2]) -> bool {
         // At one of two places: with a tag or without.
         let both = |ip: usize| u64::from_be_bytes(core::array::from_fn(|n| self.bytes[ip + 12 + n]));
@@ -93,6 +104,10 @@ impl Template {
 
     /// Where the layers of a packet are that carries `length` bytes after its BTH.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "lengths of headers, and of a payload of at most MAX_PAYLOAD"
+    )]
     pub(super) const fn layers(&self, length: usize) -> Layers {
         let (ip, udp) = (self.ip as usize, self.udp as usize);
         let bth = udp + UDP_LENGTH;
@@ -102,6 +117,11 @@ impl Template {
 
     /// Writes the headers of a packet with these layers. `frame` has room for it.
     #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`emit` found room for these layers, which lie in their order"
+    )]
     pub(super) fn write(&self, layers: &Layers, identification: u16, frame: &mut [u8]) {
         let Layers { ip, udp, bth, end, .. } = *layers;
         let udp_length = (end - udp) as u16;
@@ -126,6 +146,11 @@ impl Template {
 
     /// Writes the headers of an IPv4 packet whose IP header is at `IP`; what follows the headers overwrites what is too much.
     #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "constant places within V4_ROOM; sums of three 16-bit words in 32 bits"
+    )]
     fn write_v4<const IP: usize>(&self, udp_length: u16, identification: u16, start: &mut [u8; V4_ROOM]) {
         start.copy_from_slice(&self.bytes[..V4_ROOM]);
         let length = u32::from(udp_length) + 20;
@@ -140,6 +165,7 @@ impl Template {
     }
 }
 
+#[expect(clippy::indexing_slicing, reason = "ROOM holds the longest header behind a tag")]
 fn write_ipv4(ip: &mut [u8], path: &Path, from: Ipv4Addr, to: Ipv4Addr) {
     ip[..2].copy_from_slice(&[0x45, path.traffic_class]);
     ip[6..10].copy_from_slice(&[0x40, 0, path.hop_limit, UDP]);
@@ -147,6 +173,7 @@ fn write_ipv4(ip: &mut [u8], path: &Path, from: Ipv4Addr, to: Ipv4Addr) {
     ip[16..20].copy_from_slice(&to.octets());
 }
 
+#[expect(clippy::indexing_slicing, reason = "ROOM holds the longest header behind a tag")]
 fn write_ipv6(ip: &mut [u8], path: &Path, from: Ipv6Addr, to: Ipv6Addr) {
     let word = 6 << 28 | u32::from(path.traffic_class) << 20 | path.flow_label & 0xf_ffff;
     ip[..4].copy_from_slice(&word.to_be_bytes());

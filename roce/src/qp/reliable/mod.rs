@@ -1,4 +1,5 @@
 //! Reliable connections and XRC: both sides of a connection whose packets are acknowledged (IBA 9.7).
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 mod requester;
 mod responder;
@@ -219,6 +220,7 @@ impl Reliable {
 
     /// Takes in a packet of this partition.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     pub(super) fn on_packet<M: Memory>(
         &mut self,
         common: &mut Common,
@@ -283,6 +285,7 @@ impl Reliable {
 
     /// A request or an answer, which may be marked and bring telemetry.
     #[inline(never)]
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     fn on_data<M: Memory>(
         &mut self,
         common: &mut Common,

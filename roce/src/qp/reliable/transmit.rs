@@ -85,6 +85,7 @@ impl Reliable {
         length
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     fn transmit_answer<M: Memory>(
         &mut self,
         common: &mut Common,
@@ -167,6 +168,10 @@ impl Reliable {
         written.ok()
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "counters of 64 bits; a packet is far shorter than the address space"
+    )]
     fn transmit_request<M: Memory>(
         &mut self,
         common: &mut Common,

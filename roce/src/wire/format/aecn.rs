@@ -1,6 +1,5 @@
 //! Advanced ECN (draft-shi-ippm-advanced-ecn-00) as an IPv6 hop-by-hop option: a byte for each kind of information, which
 //! each switch raises to its own value, or adds its own to. The draft gives neither the option's type nor the units.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{Numbers, PortState, hop_by_hop};
 use crate::wire::layers::Layers;

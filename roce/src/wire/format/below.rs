@@ -1,6 +1,5 @@
 //! Finds telemetry below a packet's BTH: hop-by-hop options, IFA's headers, INT-MD's shim. Only packets come here that are not UDP to
 //! RoCEv2's port right behind their IP header.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{Carried, Numbers, hop_by_hop, ifa, int_md};
 use crate::Discard;

@@ -1,6 +1,5 @@
 //! CSIG (draft-ravi-ippm-csig-01): a tag between the Ethernet header and IP that names one signal; each switch compares it with its own
 //! and writes that if it is worse. No EtherType is assigned: the network has one for the tag of 4 bytes, and the next for that of 8.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{Numbers, PortState, aecn};
 use crate::wire::BTH_LENGTH;

@@ -1,5 +1,4 @@
 //! IPv6's hop-by-hop options (RFC 8200 4.2, 4.3), as far as telemetry needs them.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{Carried, Numbers, ioam};
 use crate::Discard;

@@ -1,7 +1,6 @@
 //! IFA 2.0 (draft-kumar-ippm-ifa): a header between IP and UDP, and behind UDP's header, which knows nothing of it, the
 //! metadata: a header, then 32 bytes from each switch, the newest first. The 32 bytes are those of local name space 1, in
 //! which switches tell transmitted bytes.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{HopReading, Hops, PortState, grow, word, write_words};
 use crate::Discard;

@@ -1,6 +1,5 @@
 //! P4 INT-MD v2.1 over UDP: a shim and a header between UDP and the BTH; each switch pushes its metadata behind the
 //! header, so the newest comes first.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{HopReading, Hops, Numbers, PortState, add, from_kbps, grow, to_kbps, word, write_words};
 use crate::Discard;

@@ -1,6 +1,5 @@
 //! IOAM's pre-allocated trace (RFC 9197 4.4) as an IPv6 hop-by-hop option (RFC 9486 3): the sender leaves room, each
 //! switch writes its part of it, from the tail on.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{HopReading, Hops, PortState, from_kbps, hop_by_hop, to_kbps, word, write_words};
 use crate::wire::layers::Layers;

@@ -1,6 +1,5 @@
 //! The three numbers that no registry has given yet. A network has one of each: every switch and host of it must have the same. Two
 //! devices of one process may be in different networks, so the numbers are part of a device's configuration.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::Discard;
 use crate::wire::layers::Layers;

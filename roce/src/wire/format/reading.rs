@@ -1,5 +1,4 @@
 //! What a receiver reads from telemetry, whatever its format.
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::csig::Signal;
 use crate::wire::telemetry::MAX_HOPS;

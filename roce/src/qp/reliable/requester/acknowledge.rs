@@ -14,6 +14,10 @@ const BAD_RESPONSE: Trouble = Trouble::Fail(CompletionStatus::BadResponse);
 
 impl Requester {
     /// An Acknowledge packet (IBA 9.7.5.2).
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a packet number is far from the end of 64 bits, and so is a counter"
+    )]
     pub(in crate::qp) fn on_acknowledge(
         &mut self,
         psn: Psn,
@@ -66,6 +70,7 @@ impl Requester {
 
     /// A packet of a READ's response, or the answer of an ATOMIC WRITE or a FLUSH, which looks like that to a READ of nothing
     /// (IBA annex A19).
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     pub(in crate::qp) fn on_read_response<M: Memory>(
         &mut self,
         psn: Psn,
@@ -148,6 +153,7 @@ impl Requester {
     }
 
     /// Takes all before `up_to` as arrived, except that it stops at a READ or atomic: only their answers tell.
+    #[expect(clippy::arithmetic_side_effects, reason = "`una` never goes back, nor what was sent before it")]
     pub(super) fn acknowledge(
         &mut self,
         up_to: u64,
@@ -178,6 +184,7 @@ impl Requester {
     }
 
     /// The answer for packet `number`, the oldest, is in its place.
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and bytes in 64 bits")]
     fn on_answer(
         &mut self,
         number: u64,
@@ -195,6 +202,10 @@ impl Requester {
     }
 
     /// Completes the front request where all of it is acknowledged, and the local ones behind it that have run.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a READ that `next` is behind was counted; `reads_at_once` is at most 256; requests that are held"
+    )]
     pub(super) fn retire_front(&mut self, context: &mut Context<'_>, identity: &Identity) {
         let mut done = 0;
         for wqe in self.queue.iter() {
@@ -220,6 +231,10 @@ impl Requester {
 
     /// `una` moved on from `before`: counters and timers start again. Returns the round trip if the packet that measures it is in, and
     /// whether there is a loss that congestion control has not heard of.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`una` moved on; packets of a window, in bytes; an `Instant` stops at its end"
+    )]
     fn on_progress(&mut self, before: u64, context: &Context<'_>) -> (Option<Duration>, bool) {
         if self.next < self.una {
             self.next = self.una;
@@ -270,6 +285,10 @@ impl Requester {
     /// that was sent again, or is new. Asking once more meanwhile would only make the stream longer, until nothing but the
     /// past is answered; the peer is alive, so the timer starts again. A peer that answers nothing else for too long is as good as
     /// silent, or another host sends in its name: then the timer fires.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`waits` is below WAITS; a wait is at most hours; an `Instant` stops at its end"
+    )]
     fn wait_on(&mut self, now: Instant) {
         if let (Some(wait), Some(deadline)) = (self.wait(), self.deadline)
             && self.waits < WAITS
@@ -281,6 +300,10 @@ impl Requester {
         self.probe_at = self.probe_at.and(self.probe_wait()).map(|wait| now + wait);
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`left` is not 0; counters of 64 bits; an `Instant` stops at its end"
+    )]
     fn on_rnr_nak(&mut self, timer: RnrTimer, context: &mut Context<'_>) -> Result<(), Trouble> {
         context.counters.rnr_naks_received += 1;
         if self.rnr_until.is_some() {
@@ -313,6 +336,7 @@ fn complete(wqe: &Wqe, context: &mut Context<'_>, identity: &Identity) {
 }
 
 /// Checks that a response is what was asked for at this place; gives where its bytes belong (IBA 9.7.5.1).
+#[expect(clippy::arithmetic_side_effects, reason = "`number` is one of the packets of `wqe`")]
 fn check_read_response(
     wqe: &Wqe,
     number: u64,
@@ -332,6 +356,7 @@ fn check_read_response(
 }
 
 /// The same where any stretch of a READ may have been asked for again: only the length is sure.
+#[expect(clippy::arithmetic_side_effects, reason = "an offset is at most the length")]
 fn check_length(wqe: &Wqe, number: u64, mtu: u32, payload: &[u8]) -> Result<u32, Trouble> {
     let offset = wqe.offset(number, mtu);
     let expected = (wqe.length - offset).min(mtu);

@@ -121,6 +121,7 @@ impl Selective {
     }
 
     /// The oldest packet not acknowledged is `una`.
+    #[expect(clippy::arithmetic_side_effects, reason = "`arrived_count` counts the bits that are set")]
     pub(super) fn acknowledged(&mut self, una: u64) {
         if self.arrived_count > 0 {
             self.arrived_count -= self.arrived.clear_range(self.arrived_from, una);
@@ -130,7 +131,7 @@ impl Selective {
 
     /// Returns whether the peer has request packet `number`.
     pub(super) fn has(&self, number: u64) -> bool {
-        number < self.base || number < self.base + SPAN && self.held.has(number)
+        number.checked_sub(self.base).is_none_or(|ahead| ahead < SPAN && self.held.has(number))
     }
 
     /// Returns which packets of the 128 from `from` on the peer holds.
@@ -141,7 +142,7 @@ impl Selective {
     /// The peer holds request packet `number`.
     pub(super) fn holds(&mut self, number: u64) {
         self.held.set(number);
-        self.heard = self.heard.max(number + 1);
+        self.heard = self.heard.max(number.saturating_add(1));
     }
 
     /// The peer lacks packet `base`, even if it had said that it holds it: it met no receive, and was given up.
@@ -161,7 +162,8 @@ impl Selective {
 
     /// Returns whether answer `number` came early.
     pub(super) fn has_arrived(&self, number: u64) -> bool {
-        (self.arrived_from..self.arrived_from + SPAN).contains(&number) && self.arrived.has(number)
+        let is_near = number.checked_sub(self.arrived_from).is_some_and(|ahead| ahead < SPAN);
+        is_near && self.arrived.has(number)
     }
 
     /// Returns whether a packet that is not acknowledged has come: an answer here, or a request at the peer.
@@ -170,6 +172,7 @@ impl Selective {
     }
 
     /// Answer `number` came early.
+    #[expect(clippy::arithmetic_side_effects, reason = "`arrived_count` counts the bits that are set")]
     pub(super) fn arrives(&mut self, number: u64) {
         self.arrived_count += u64::from(self.arrived.set(number));
     }
@@ -190,6 +193,7 @@ impl Selective {
     }
 
     /// A packet is not in flight any more.
+    #[expect(clippy::arithmetic_side_effects, reason = "bytes of at most SPAN packets")]
     pub(super) fn goes_away(&mut self, Missing { number, bytes, .. }: Missing) {
         if bytes > 0 && self.away.set(number) {
             self.away_bytes += u64::from(bytes);
@@ -197,6 +201,10 @@ impl Selective {
     }
 
     /// It is in flight again, or acknowledged.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a packet's bytes never change: what its bit counts for was added when it was set"
+    )]
     pub(super) fn comes_back(&mut self, Missing { number, bytes, .. }: Missing) {
         if bytes > 0 && self.away.clear(number) {
             self.away_bytes -= u64::from(bytes);
@@ -204,6 +212,7 @@ impl Selective {
     }
 
     /// How long a packet may be late behind others: a round trip, until losses show that nothing is late here.
+    #[expect(clippy::arithmetic_side_effects, reason = "a division by a constant")]
     pub(super) fn reordering(&self, smoothed: Duration, shortest: Duration) -> Duration {
         if self.calm == CALM { shortest / 4 } else { smoothed }
     }
@@ -237,6 +246,11 @@ impl Selective {
     }
 
     /// Returns the number behind a stretch of lost answers that begins at `from`, before `end`.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a partition point is at most the length; the sum is at most `end`"
+    )]
     pub(super) fn stretch(&self, from: u64, end: u64) -> u64 {
         let begin = self.holes.partition_point(|hole| hole.number() < from);
         let behind = self.holes[begin..].iter().zip(from..end);
@@ -285,6 +299,7 @@ impl Selective {
     }
 
     /// A packet is lost unless it is there. Returns whether it is lost.
+    #[expect(clippy::arithmetic_side_effects, reason = "`lost` counts some of the holes")]
     pub(super) fn loses(&mut self, missing: Missing, now: Instant) -> bool {
         if self.is_there(missing) {
             return false;
@@ -301,6 +316,11 @@ impl Selective {
 
     /// Finds what has become lost by `now`. Returns whether congestion control is to be told; `sent` is the next packet that was never
     /// sent.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`at` is below the length, which does not change; `lost` counts some of the holes"
+    )]
     pub(super) fn detect(&mut self, now: Instant, sent: u64) -> bool {
         if self.due.is_none_or(|due| due > now) {
             return false;
@@ -337,6 +357,7 @@ impl Selective {
 
     /// When a hole becomes lost. Repeated answers come in the order in which they were asked for, and a stretch of them may take longer
     /// than a round trip: those behind the one that came last have as much time from that on as they had from their repetition on.
+    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
     fn due_of(&self, hole: &Hole) -> Instant {
         match (self.streams, hole.resent) {
             (Some((asked, number, came)), Some(resent))
@@ -354,6 +375,11 @@ impl Selective {
 
     /// What was lost from `from` to before `to` was sent again. It is lost again after `wait`, doubled each time (RFC 6298 5.5), and
     /// after `longest` at the latest.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`at` is below the length; `lost` counts the holes that are lost; 64 times a wait of hours is far below the longest Duration, and an `Instant` stops at its end"
+    )]
     pub(super) fn resends(
         &mut self,
         (from, to): (u64, u64),
@@ -379,6 +405,10 @@ impl Selective {
     }
 
     /// Forgets the holes that are filled: all before `una` is acknowledged.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`lost` counts the holes that are lost; a round trip is at most 4 s; an `Instant` stops at its end; `calm` is at most CALM"
+    )]
     pub(super) fn fill(&mut self, una: u64, now: Instant, shortest: Option<Duration>) {
         let soon = shortest.map_or(Duration::ZERO, |rtt| rtt * 3 / 4);
         let mut holes = core::mem::take(&mut self.holes);

@@ -219,6 +219,7 @@ impl Requester {
 
     /// Appends a request that was checked. The first makes room for `most`.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and bytes in 64 bits")]
     pub(super) fn post(&mut self, checked: &mut CheckedSend, most: u32) {
         let wqe = self.queue.push(checked, most);
         let packets = match wqe.request.operation {
@@ -293,6 +294,10 @@ impl Requester {
 
     /// The same if `sent` payload bytes were sent since the connection began.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`una` is not behind what was sent, and `min` keeps the difference from going below 0"
+    )]
     fn in_flight_of(&self, sent: u64) -> u64 {
         let sent = sent - self.stream_at(0, self.una);
         self.selective.as_ref().map_or(sent, |selective| sent - selective.away_bytes().min(sent))
@@ -326,6 +331,10 @@ impl Requester {
 
     /// How long an answer may take from now on. It is twice as long after each timeout, up to the 4 `T` that a requester may take to
     /// see one (IBA 9.7.6.1.3): a peer that is slow is given time before all retries are spent.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`patience` is at most MOST_PATIENT, and a timeout at most 3 hours"
+    )]
     pub(super) fn wait(&self) -> Option<Duration> {
         self.timeout.map(|timeout| timeout * (1 << self.patience))
     }
@@ -337,6 +346,7 @@ impl Requester {
     }
 
     /// Time has come to `now`; `window` is the congestion controller's.
+    #[expect(clippy::arithmetic_side_effects, reason = "a counter of 64 bits; at most MOST_PATIENT, and one")]
     pub(super) fn on_timeout(&mut self, window: u64, context: &mut Context<'_>) -> Result<Progress, Trouble> {
         let now = context.now;
         self.rnr_until = self.rnr_until.filter(|&until| until > now);
@@ -392,6 +402,10 @@ impl Requester {
     }
 
     /// Sends again what may be lost: all from the oldest packet on, or all that is missing.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "three quarters and a quarter of 32 bits; 33 bits times an MTU"
+    )]
     fn go_back(&mut self, now: Instant) {
         self.recovers_to = self.sent;
         if self.selective.is_some() {
@@ -408,6 +422,10 @@ impl Requester {
 
     /// Nothing was answered for as long as [`Self::probe_wait`] says: asks again, by one packet. This costs no retry, the timer of the
     /// retries goes on, and nothing counts as lost: the peer may only be slow.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "at most MOST_PROBES, and one; an `Instant` stops at its end"
+    )]
     fn ask(&mut self, window: u64, now: Instant) {
         self.probe_at = None;
         if self.una == self.sent {
@@ -429,6 +447,7 @@ impl Requester {
     }
 
     /// How long nothing may be answered until something is asked for again: never longer than the timeout.
+    #[expect(clippy::arithmetic_side_effects, reason = "`probes` is at most MOST_PROBES; seconds times 128")]
     fn probe_wait(&self) -> Option<Duration> {
         // With go-back-N asking means sending all again: only what is surely lost is worth that.
         let doublings = self.probes + u8::from(self.selective.is_none());
@@ -439,6 +458,10 @@ impl Requester {
     /// When something is asked for again if nothing more is answered. With selective repeat that is when nothing was asked for as long
     /// as [`Self::probe_wait`] says, and nothing was answered for half as long (RFC 9002 6.2.1 has it since the last packet): an answer
     /// to what was sent before a lost tail puts nothing off. The answers of a READ may come slowly.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "an `Instant` stops at its end; a division by a constant"
+    )]
     fn probe_due(&self, now: Instant) -> Option<Instant> {
         let wait = self.probe_wait()?;
         if self.selective.is_none() || self.outstanding_reads > 0 {

@@ -59,6 +59,7 @@ impl Requester {
     }
 
     /// An offer was sent.
+    #[expect(clippy::arithmetic_side_effects, reason = "an offer is due only if one is left")]
     pub(in crate::qp) fn on_offer_sent(&mut self) {
         self.offer = Offer { left: self.offer.left - 1, is_made: true, is_due: false };
     }
@@ -68,6 +69,7 @@ impl Requester {
     /// # Errors
     /// Returns [`Discard::StaleOffer`] if nothing was offered, or the peer can't expect that now. Whether the change is put off is no
     /// error: another loss offers it again.
+    #[expect(clippy::arithmetic_side_effects, reason = "a constant; `sent` is not before `una`")]
     pub(in crate::qp) fn on_acceptance(&mut self, psn: Psn, now: Instant) -> Result<(), Discard> {
         if self.selective.is_some() {
             return Ok(());
@@ -83,6 +85,7 @@ impl Requester {
 
     /// Goes over to selective repeat. What go-back-N would send again from now on counts as lost; what it has sent again already, and
     /// what it never had to, is in flight. Returns `false`, and stays with go-back-N, if more is outstanding than a bitmap covers.
+    #[expect(clippy::arithmetic_side_effects, reason = "`sent` is not before `una`")]
     pub(super) fn adopt(&mut self, now: Instant) -> bool {
         let (una, next, sent) = self.bounds();
         if sent - una >= SPAN {

@@ -36,6 +36,10 @@ pub(in crate::qp) struct Plan<'a> {
 impl Requester {
     /// The next packet that the send queue, the window and the peer's limits allow now.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "an offset is at most the length; `next` is in its request, and not before `una`; numbers and bytes in 64 bits"
+    )]
     pub(in crate::qp) fn plan(&self, window: u64) -> Option<Plan<'_>> {
         if let Some(hole) = self.first_lost() {
             return self.plan_again(hole, window);
@@ -82,6 +86,10 @@ impl Requester {
 
     /// With selective repeat, whether a peer can hold what is sent and not acknowledged, if `more` packets of `bytes` join it.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`next` is not before `una`; numbers and bytes in 64 bits"
+    )]
     fn is_holdable(&self, in_flight: u64, more: u64, bytes: u64) -> bool {
         self.selective.as_ref().is_none_or(|selective| {
             self.next - self.una + more < SPAN && in_flight + selective.away_bytes() + bytes < HELD
@@ -89,6 +97,7 @@ impl Requester {
     }
 
     /// Packets before `end` that are neither acknowledged nor came early as answers.
+    #[expect(clippy::arithmetic_side_effects, reason = "`end` is not before `una`")]
     fn awaited(&self, end: u64) -> u64 {
         let in_place = self.selective.as_ref().map_or(0, |selective| selective.arrived_count());
         (end - self.una).saturating_sub(in_place)
@@ -97,6 +106,10 @@ impl Requester {
     /// Whether the limits beside the window let `wqe` go on: outstanding READs, and what they bring back, the fence, half the
     /// circle. Whatever the window, one READ may be under way.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`end` is behind `una`; packet numbers are far from the end of 64 bits"
+    )]
     fn is_admitted(&self, wqe: &Wqe, window: u64) -> bool {
         let end = if wqe.is_answered() { wqe.end() } else { self.next + 1 };
         let reads = !wqe.is_answered()
@@ -109,6 +122,11 @@ impl Requester {
 
     /// The packet of [`Self::plan`] was sent. Gives its number.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`plan` found a request at the cursor; each 64th packet asks; numbers and counters of 64 bits; an `Instant` stops at its end"
+    )]
     pub(in crate::qp) fn commit(&mut self, length: u32, ack_request: bool, context: &mut Context<'_>) -> u64 {
         if let Some(hole) = self.first_lost() {
             return self.commit_again(hole, context);
@@ -145,6 +163,7 @@ impl Requester {
 /// What the packet at `position` of a request says. READs that go on after a loss ask for the bytes from `offset` to `end`
 /// only. Local requests say nothing.
 #[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "`end` is not before `offset`")]
 pub(in crate::qp) fn operation(wqe: &Wqe, position: Position, offset: u32, end: u32) -> Option<Operation> {
     Some(match wqe.request.operation {
         SendOperation::Send { immediate } | SendOperation::SendTo { immediate, .. } => {

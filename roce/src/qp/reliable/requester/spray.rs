@@ -6,6 +6,7 @@
 
 use super::super::ring::SPAN;
 use super::round_trip::RoundTrip;
+use crate::congestion::PathChoice;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use cc::Instant;
@@ -65,8 +66,10 @@ pub(super) struct Spray {
 }
 
 impl Spray {
-    /// `count` paths, 2 to 8, that carried nothing yet.
+    /// `count` paths that carried nothing yet: of a number out of bounds, as many as [`Paths`](crate::congestion) has.
+    #[expect(clippy::arithmetic_side_effects, reason = "`count` is 1 to 8")]
     pub(super) fn new(count: u8) -> Self {
+        let count = count.clamp(1, PathChoice::MOST);
         let way = Way {
             trip: None,
             top: 0,
@@ -92,6 +95,11 @@ impl Spray {
     }
 
     /// Returns the path that packet `number` took, if it is known.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a place is below SPAN; `number` is below `next`"
+    )]
     pub(super) fn way_of(&self, number: u64) -> Option<u8> {
         let taken = self.taken[Self::place(number)];
         let is_known = taken & TAKEN != 0 && number < self.next && self.next - number <= SPAN;
@@ -103,6 +111,11 @@ impl Spray {
     }
 
     /// Paths in the order of their turns, except `except`.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "1 to 8 ways; a way is below their number"
+    )]
     fn turns(&self, except: Option<u8>) -> impl Iterator<Item = (u8, &Way)> {
         let count = self.ways.len() as u8;
         let turns = (1..=count).map(move |step| (self.turn + step) % count);
@@ -126,6 +139,7 @@ impl Spray {
     }
 
     /// Returns a path that was measured and not left. If there is none, the first that was not left, or the one left the longest ago.
+    #[expect(clippy::indexing_slicing, reason = "`way` is below their number")]
     fn usable(&self, except: Option<u8>) -> u8 {
         let is_live = |(_, way): &(u8, &Way)| way.left.is_none() && way.trip.is_some();
         let live = self.turns(except).find(is_live).or_else(|| self.turns(None).find(is_live));
@@ -136,6 +150,11 @@ impl Spray {
 
     /// Packet `number` left over `way`; the next packet will be `end`, which a READ moves by the packets of its answer. `is_silent`: it
     /// leaves again, and nothing later arrived over the path that it took before.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "1 to 8 ways; a place is below SPAN; packet numbers are far from the end of 64 bits"
+    )]
     pub(super) fn took(&mut self, number: u64, end: u64, way: u8, is_silent: bool, now: Instant) {
         let before = self.way_of(number);
         let is_again = number < self.next;
@@ -165,6 +184,11 @@ impl Spray {
     }
 
     /// Packet `number` was lost on `way`.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a way is below their number; minutes times 512; an `Instant` stops at its end; at most MOST_STRIKES, and one"
+    )]
     fn lost(&mut self, number: u64, way: u8, is_silent: bool, now: Instant) {
         let rest = self.latest(way).unwrap_or(Duration::from_millis(1)) * REST;
         let way = &mut self.ways[usize::from(way)];
@@ -180,6 +204,11 @@ impl Spray {
     }
 
     /// Packet `number` arrived.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a place is below SPAN; a way that was noted is below their number; packet numbers are far from the end of 64 bits"
+    )]
     pub(super) fn arrived(&mut self, number: u64, now: Instant) {
         let taken = &mut self.taken[Self::place(number)];
         let before = *taken;
@@ -208,6 +237,7 @@ impl Spray {
     }
 
     /// Notes which paths have the longer queues: a queue is what a round trip takes beyond the shortest one.
+    #[expect(clippy::arithmetic_side_effects, reason = "round trips of at most a minute")]
     fn compare(&mut self) {
         let queue = |way: &Way| way.trip.map(|trip| trip.smoothed().saturating_sub(trip.shortest()));
         let live = self.ways.iter().filter(|way| way.left.is_none());
@@ -224,6 +254,11 @@ impl Spray {
     }
 
     /// The longest that an answer takes over this path, if that is known.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a way is below their number; a minute times 8"
+    )]
     fn latest(&self, way: u8) -> Option<Duration> {
         let unmeasured = || self.slowest().map(|slowest| slowest * UNMEASURED);
         self.ways[usize::from(way)].trip.map(|trip| trip.latest()).or_else(unmeasured)
@@ -239,6 +274,7 @@ impl Spray {
 
     /// Returns until when packet `number` may still come although its time is over: a path keeps its order, so while it brings what
     /// left before, its queue may only have grown.
+    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
     pub(super) fn hopes_until(&self, number: u64) -> Option<Instant> {
         let way = self.way(number)?;
         Some(way.heard + way.trip?.slack())
@@ -251,6 +287,7 @@ impl Spray {
     }
 
     /// Returns how long an answer may take, whatever path the packet took.
+    #[expect(clippy::arithmetic_side_effects, reason = "a minute times 8")]
     pub(super) fn patience(&self) -> Option<Duration> {
         let on_trial = self.ways.iter().any(|way| way.trip.is_none() && way.trial.is_some());
         self.slowest().map(|slowest| slowest * if on_trial { UNMEASURED } else { 1 })
@@ -270,6 +307,19 @@ mod tests {
         let way = spray.pick(micros(at));
         spray.took(number, number + 1, way, false, micros(at));
         way
+    }
+
+    /// The settings of a queue pair may ask for any number of paths.
+    #[test]
+    fn no_number_of_paths_is_too_few_or_too_many() {
+        for count in 0..=u8::MAX {
+            let mut spray = Spray::new(count);
+            for number in 0..9 {
+                let way = send(&mut spray, number, 0);
+                assert_eq!(spray.way_of(number), Some(way), "{count} paths");
+            }
+            (0..9).for_each(|number| spray.arrived(number, micros(9)));
+        }
     }
 
     /// Four paths of 10, 20, 30 and 40 µs, measured by one packet each.

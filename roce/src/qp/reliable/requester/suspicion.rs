@@ -37,6 +37,7 @@ impl Default for Suspicion {
 
 impl Requester {
     /// Returns the retries since something was acknowledged.
+    #[expect(clippy::arithmetic_side_effects, reason = "retries of either kind are at most 7")]
     pub(in crate::qp) const fn retries(&self) -> u8 {
         self.retry_count.saturating_sub(self.retries_left) + self.rnr_retry.saturating_sub(self.rnr_left)
     }
@@ -68,6 +69,7 @@ impl Requester {
 
     /// Returns the likely reason for which all retries were in vain. ICMP was `heard` to say something of the peer at some time; of the
     /// PSNs that are expected from the peer, the connection's first and the next are given.
+    #[expect(clippy::arithmetic_side_effects, reason = "a wait of hours times 15")]
     pub(in crate::qp) fn why_unanswered(
         &self,
         now: Instant,
@@ -103,6 +105,10 @@ impl Requester {
     }
 
     /// Returns that the path loses large packets, if the oldest is surely larger than all that arrived lately.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "an offset is at most the length; few requests are kept"
+    )]
     fn large_packets(&self) -> Option<FailureReason> {
         let oldest = self.queue.iter().find(|wqe| wqe.end() > self.una)?;
         let lost = (oldest.length - oldest.offset(self.una, self.mtu)).min(self.mtu);

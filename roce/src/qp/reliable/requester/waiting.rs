@@ -6,6 +6,7 @@ use super::{MAX_OUTSTANDING, Requester};
 impl Requester {
     /// Returns what holds the next packet back beside the pacer; `window` is the congestion controller's.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "a request at the cursor does not end before `una`")]
     pub(in crate::qp) fn waits_for(&self, window: u64) -> Waiting {
         if self.queue.len() == 0 {
             return Waiting::Idle;

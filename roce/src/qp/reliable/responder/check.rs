@@ -1,5 +1,4 @@
 //! One function per check of a request packet, in the order in which they are made (IBA 9.7.4.1).
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::{Message, Refusal, Responder, Rights};
 use crate::qp::wqe::MAX_MESSAGE;

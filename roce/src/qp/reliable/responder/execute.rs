@@ -70,6 +70,7 @@ impl Responder {
 
     /// As whoever `arrival` says that this side is.
     #[inline(always)]
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     pub(super) fn execute_here<M: Memory>(
         &mut self,
         operation: Operation,
@@ -126,6 +127,7 @@ impl Responder {
     }
 
     /// Packets are missing: they are asked for once, until they come (IBA 9.7.5).
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     pub(super) fn on_gap(&mut self, context: &mut Context<'_>) -> Refusal {
         if !self.nak_sent {
             self.nak_sent = true;
@@ -171,6 +173,10 @@ impl Responder {
         Refusal::Drop(Discard::Duplicate)
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`check_room` found that both together fit, or the sum is not taken"
+    )]
     fn on_send<M: Memory>(
         &mut self,
         tail: Option<SendTail>,
@@ -228,6 +234,10 @@ impl Responder {
 
     /// `begin`: this packet begins the message. `end`: it ends it, maybe with immediate data.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`check_range` found the whole range in a region, and `check_write_length` that the packet is in the range"
+    )]
     fn on_write<M: Memory>(
         &mut self,
         begin: Option<Reth>,
@@ -295,6 +305,7 @@ impl Responder {
         Ok(())
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     fn on_atomic<M: Memory>(
         &mut self,
         (address, rkey, access): (u64, Rkey, Access),
@@ -334,6 +345,7 @@ impl Responder {
     }
 
     /// No receive is posted: the peer shall come back (IBA 9.7.5.2.8).
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     fn not_ready(&mut self, context: &mut Context<'_>) -> Refusal {
         // What comes behind this packet is no gap to report.
         self.nak_sent = true;
@@ -368,6 +380,7 @@ impl Responder {
     }
 
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "24 bits, and one")]
     fn count_message(&mut self) {
         self.msn = (self.msn + 1) & 0xff_ffff;
     }
@@ -380,6 +393,10 @@ impl Responder {
 }
 
 /// What a READ asks for when it goes on from packet `index` of its answer.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "`index` is below the packets of the answer, whose bytes are at most 2^31"
+)]
 pub(super) fn rest(first: Reth, index: u32, mtu: u32) -> Reth {
     let offset = u64::from(index) * u64::from(mtu);
     Reth {

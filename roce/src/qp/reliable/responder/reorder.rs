@@ -67,6 +67,7 @@ fn number(psn: Psn) -> u64 {
 }
 
 /// The index of the payloads of `length`, and the bytes of each.
+#[expect(clippy::arithmetic_side_effects, reason = "a power of two of at least 64")]
 fn class(length: usize) -> (usize, usize) {
     let size = length.next_power_of_two().max(64);
     (size.trailing_zeros() as usize - 6, size)
@@ -89,6 +90,7 @@ impl Reorder {
 
     /// What a Selective Acknowledge says: how many times 64 PSNs from the missing packet on, and which of the 128 packets there are
     /// here. `None` if nothing is held.
+    #[expect(clippy::arithmetic_side_effects, reason = "24 bits, and at most 64 times 63")]
     pub(super) fn report(&self) -> Option<(u8, u128)> {
         if self.count == 0 {
             return None;
@@ -105,6 +107,7 @@ impl Reorder {
     }
 
     /// What [`Self::report`] says is on its way. Returns whether that is all.
+    #[expect(clippy::arithmetic_side_effects, reason = "24 bits, and at most 64 times 63")]
     pub(super) fn reported(&mut self) -> bool {
         // A report has 128 packets. If they begin within a stretch, that one and the next are told to their ends, the third is not.
         let first = (number(self.base) + 64 * u64::from(self.ahead())) / 64;
@@ -115,12 +118,14 @@ impl Reorder {
     }
 
     /// All before `expected` was executed.
+    #[expect(clippy::arithmetic_side_effects, reason = "sums of 24 bits")]
     fn advance_to(&mut self, expected: Psn) {
         if self.count == 0 {
             (self.base, self.end, self.untold) = (expected, 0, 0);
             return;
         }
-        let by = u32::try_from(expected.distance(self.base)).unwrap_or(0);
+        // A READ may take half the circle, which `Psn::distance` would count back.
+        let by = expected.get().wrapping_sub(self.base.get()) & (Psn::CIRCLE - 1);
         if by == 0 {
             return;
         }
@@ -134,11 +139,13 @@ impl Reorder {
         self.base = expected;
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "something is held, so there are packets")]
     fn slot(&self, psn: Psn) -> usize {
         psn.get() as usize & (self.packets.len() - 1)
     }
 
     /// Room for `count` packets from `base` on.
+    #[expect(clippy::indexing_slicing, reason = "a slot is below the number of packets")]
     fn grow(&mut self, count: usize) {
         if count <= self.packets.len() {
             return;
@@ -154,6 +161,7 @@ impl Reorder {
 
     /// Gives the memory of lengths that nothing is held of to the others.
     #[cold]
+    #[expect(clippy::arithmetic_side_effects, reason = "`taken` is the sum of all lengths")]
     fn give_back(&mut self) {
         for (class, payloads) in self.payloads.iter_mut().enumerate() {
             let size = 64 << class;
@@ -165,6 +173,11 @@ impl Reorder {
     }
 
     /// A place for a payload, and the payload in it. `None` if too much is held already.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a place is one of those that the bytes have; `taken` is at most MOST_HELD"
+    )]
     fn keep(&mut self, payload: &[u8]) -> Option<u32> {
         let (class, size) = class(payload.len());
         let has_place = self.payloads.get(class).is_some_and(|payloads| !payloads.free.is_empty());
@@ -186,6 +199,11 @@ impl Reorder {
         Some(place)
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`ahead` is below SPAN; a slot is below the number of packets"
+    )]
     fn hold(&mut self, early: Early, payload: &[u8]) -> Held {
         let psn = early.bth.psn;
         let ahead = u32::try_from(psn.distance(self.base)).unwrap_or(u32::MAX);
@@ -207,6 +225,11 @@ impl Reorder {
     }
 
     /// Gives up a packet, if it is here.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`count` counts the bits that are set; a slot is below the number of packets; a payload that is held has a class"
+    )]
     fn forget(&mut self, psn: Psn) {
         if self.held.clear(number(psn)) {
             self.count -= 1;
@@ -218,6 +241,11 @@ impl Reorder {
     }
 
     /// The packet at `base`, if it is here; then it is not any more.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`count` counts the bits that are set; a slot is below the number of packets; a payload that is held has its place"
+    )]
     fn take(&mut self) -> Option<(Early, &[u8])> {
         if !self.held.clear(number(self.base)) {
             return None;
@@ -234,6 +262,7 @@ impl Reorder {
 
 impl Responder {
     /// Packets before this one are missing.
+    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     pub(super) fn on_early<M>(
         &mut self,
         operation: Operation,
@@ -308,5 +337,38 @@ impl Responder {
             };
             self.execute(early.operation, &mut next)?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Qpn;
+
+    /// A READ of 2 GiB in packets of 256 bytes takes half the circle, and its peer sent a packet with one of the answer's PSNs.
+    #[test]
+    fn nothing_is_held_behind_the_longest_read() {
+        let psn = Psn::new(5);
+        let bth = Bth {
+            solicited: false,
+            migration: false,
+            partition_key: 0xffff,
+            congestion: 0,
+            destination: Qpn::new(7),
+            ack_request: false,
+            psn,
+        };
+        let (operation, length) = (Operation::WriteMiddle, 256);
+        let early = Early { bth, srq: None, operation, is_marked: false, length, place: 0 };
+        let mut reorder = Reorder::new(Psn::new(0));
+        assert_eq!(reorder.hold(early, &[1; 256]), Held::Now);
+        let behind = Psn::new(Psn::CIRCLE / 2);
+        reorder.advance_to(behind);
+        assert_eq!((reorder.base, reorder.count, reorder.report()), (behind, 0, None));
+        // The places that it takes are free again.
+        let bth = Bth { psn: behind.plus(5), ..bth };
+        assert_eq!(reorder.hold(Early { bth, ..early }, &[2; 256]), Held::Now);
+        reorder.advance_to(behind.plus(5));
+        assert_eq!(reorder.take().map(|(early, payload)| (early.bth.psn, payload[0])), Some((bth.psn, 2)));
     }
 }

@@ -1,5 +1,4 @@
 //! READs and atomics whose answers may be asked for again (IBA 9.7.5.1.5).
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use crate::wire::Reth;
 use crate::{PdId, Psn};

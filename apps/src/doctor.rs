@@ -5,6 +5,7 @@ use crate::port::PortArgs;
 use anstyle::{AnsiColor, Style};
 use datapath::echo::echo;
 use datapath::machine::{self, Check, Status};
+use datapath::pci::Nic;
 use datapath::port_spec::PortSpec;
 use serde_json::{Value, json};
 use std::io;
@@ -21,9 +22,34 @@ pub struct Args {
     /// Also check the path to this host
     #[arg(long, value_name = "ADDRESS", requires = "port")]
     pub peer: Option<IpAddr>,
+    /// Bind a NIC to vfio-pci, so that DPDK can use it; its interface must be down
+    #[arg(long, value_name = "ADDRESS", value_parser = pci_address, conflicts_with_all = ["port", "json", "unbind"])]
+    pub bind: Option<String>,
+    /// Bind a NIC to its usual kernel driver again
+    #[arg(long, value_name = "ADDRESS", value_parser = pci_address, conflicts_with_all = ["port", "json"])]
+    pub unbind: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Accepts the address with or without `pci:` before it.
+fn pci_address(text: &str) -> Result<String, String> {
+    let address = text.strip_prefix("pci:").unwrap_or(text);
+    match format!("pci:{address}").parse::<PortSpec>() {
+        Ok(PortSpec::Pci(address)) => Ok(address),
+        Ok(_) | Err(_) => Err(format!("`{address}` is not a PCI address; write it as 0000:01:00.0")),
+    }
+}
+
+/// Moves a NIC between the kernel and DPDK, and says who has it now.
+fn hand_over(address: &str, take: bool) -> Result<ExitCode, Failure> {
+    let nic = Nic::new(address);
+    let done = if take { nic.bind() } else { nic.unbind() };
+    done.map_err(|error| Failure::run(error.to_string()))?;
+    let driver = nic.driver().unwrap_or_else(|| "no driver".into());
+    outln!("PCI device {address}: {driver}")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What one look found. The remedy is left out if nothing is to be done.
@@ -36,6 +62,12 @@ fn check(name: &str, status: Status, found: impl Into<String>, remedy: Option<&s
 /// # Errors
 /// Returns a failure if the command line names no legal port.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if let Some(address) = &args.bind {
+        return hand_over(address, true);
+    }
+    if let Some(address) = &args.unbind {
+        return hand_over(address, false);
+    }
     let mut checks = if args.port.names_a_port()? { of_port(args)? } else { machine::checks(&[]) };
     if args.json {
         outln!("{:#}", as_json(&checks))?;

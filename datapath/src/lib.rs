@@ -20,6 +20,7 @@ pub mod linux;
 pub mod machine;
 pub mod neighbour;
 pub mod passing;
+pub mod pci;
 pub mod port_spec;
 mod prefetch;
 mod probes;

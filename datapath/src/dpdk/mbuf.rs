@@ -1,6 +1,6 @@
 //! One packet buffer.
 
-use crate::io::PacketBuf;
+use crate::io::{Burst, PacketBuf};
 use dpdk_sys::rte_mbuf;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -78,6 +78,16 @@ impl PacketBuf for Mbuf {
         // What buf_len counts is 16 bits wide, so `len` is.
         head.data_len = len as u16;
         head.pkt_len = len as u32;
+    }
+
+    fn free_all(from: &mut Burst<Self>) {
+        // SAFETY: the buffers are ours, and gone from the array when this returns: its length is 0 before anybody looks. An `Mbuf` is a
+        // transparent pointer.
+        unsafe {
+            let count = from.len();
+            from.set_len(0);
+            dpdk_sys::ferroce_mbuf_free_bulk(from.as_mut_ptr().cast(), count as u32);
+        }
     }
 }
 

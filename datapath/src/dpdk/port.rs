@@ -191,15 +191,6 @@ impl PacketIo for Port {
         self.stock.pop()
     }
 
-    fn recycle(&mut self, from: &mut Burst<Mbuf>) {
-        // SAFETY: the buffers are ours, and gone from the array when this returns: its length is 0 before anybody looks.
-        unsafe {
-            let count = from.len();
-            from.set_len(0);
-            dpdk::ferroce_mbuf_free_bulk(from.as_mut_ptr().cast(), count as u32);
-        }
-    }
-
     fn transmit(&mut self, from: &mut Burst<Mbuf>) {
         if from.iter().any(|frame| frame.is_empty() || frame.len() > self.info.max_frame) {
             self.drop_bad_lengths(from);
@@ -283,6 +274,8 @@ fn room(spec: &PortSpec, max_frame: usize) -> usize {
         // The driver refuses buffers smaller than a ring's slot.
         PortSpec::Interface(_) => slot_size(max_frame),
         PortSpec::Xdp(_) => xdp::HEADROOM + max_frame,
+        // NICs know their buffers' size in steps: of powers of 2 the oldest ones, of KiB others. They scatter a longer frame.
+        PortSpec::Pci(_) => max_frame.next_power_of_two().max(2048),
         _ => memif_buffer(max_frame).max(2048),
     }
 }

@@ -4,6 +4,7 @@ use super::devargs::ETHERNET;
 use super::port_info::PortConfig;
 use super::xdp;
 use crate::linux::{self, Interface};
+use crate::pci::{Nic, PciError};
 use crate::port_spec::{PortSpec, SocketRole};
 use roce::wire::Mtu;
 use std::io::ErrorKind;
@@ -31,6 +32,8 @@ pub enum PortError {
     Interface { name: String, why: String, remedy: String },
     #[error("{what} needs {needs}; run as root, or `setcap {}+ep` on ferroce and start the program with `ferroce run`, which passes it on", needs.to_lowercase())]
     Permission { what: String, needs: &'static str },
+    #[error(transparent)]
+    Nic(#[from] PciError),
     #[error("an MTU of {given} does not fit port `{port}`: {limit}; {remedy}")]
     Mtu { port: String, given: u32, limit: String, remedy: String },
     #[error("socket `{socket}`: {why}; {remedy}")]
@@ -97,9 +100,11 @@ pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, 
             writable(tx.as_deref())?;
             Ok(prepared(mtu(spec, config)?, None))
         }
-        PortSpec::Ring { .. } | PortSpec::Null | PortSpec::Pci(_) | PortSpec::Eal(_) => {
+        PortSpec::Pci(address) => {
+            Nic::new(address).check()?;
             Ok(prepared(mtu(spec, config)?, None))
         }
+        PortSpec::Ring { .. } | PortSpec::Null | PortSpec::Eal(_) => Ok(prepared(mtu(spec, config)?, None)),
     }
 }
 

@@ -28,11 +28,12 @@ pub struct Args {
 }
 
 /// Variables, by the key of a file that they go before.
-const VARIABLES: [(&str, &str); 9] = [
+const VARIABLES: [(&str, &str); 10] = [
     ("port", "FERROCE_PORT"),
     ("ip", "FERROCE_IP"),
     ("vlan", "FERROCE_VLAN"),
     ("progress", "FERROCE_PROGRESS"),
+    ("cores", "FERROCE_CORES"),
     ("queue_pairs", "FERROCE_QUEUE_PAIRS"),
     ("int_port", "FERROCE_INT_PORT"),
     ("aecn_option", "FERROCE_AECN_OPTION"),

@@ -58,6 +58,7 @@ fn as_text(info: &DeviceInfo) -> String {
         ("VLAN", info.vlan.map_or("none".into(), |vlan| vlan.id().to_string())),
         ("path MTU", format!("{} B", info.mtu.bytes())),
         ("speed", speed),
+        ("cores", info.cores.to_string()),
         ("queue pairs", limits.max_qps.to_string()),
         ("completion queues", limits.max_cqs.to_string()),
         ("memory regions", limits.max_regions.to_string()),
@@ -95,6 +96,7 @@ fn as_json(info: &DeviceInfo) -> Value {
         "gids": info.gids.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "mtu": info.mtu.bytes(),
         "speed_mbps": info.speed_mbps,
+        "cores": info.cores,
         "limits": {
             "max_qps": limits.max_qps,
             "max_cqs": limits.max_cqs,
@@ -188,6 +190,7 @@ mod tests {
             gids: vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()],
             mtu: Mtu::M1024,
             speed_mbps: None,
+            cores: 2,
             limits: DeviceLimits {
                 max_qps: 1024,
                 max_cqs: 64,

@@ -24,6 +24,9 @@ pub struct PortArgs {
     /// Thread that runs the port's core: `inline` (this thread), `adaptive`, `dedicated` or `dedicated:CPU`
     #[arg(long, value_name = "MODE")]
     pub progress: Option<Progress>,
+    /// Number of poll-mode cores behind the port, 1 to 16
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub cores: Option<u8>,
     /// Send frames no faster than a link of this rate would; for ports without a link (veth, tap, memif)
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub link_rate: Option<Rate>,
@@ -47,6 +50,9 @@ impl PortArgs {
         }
         if let Some(progress) = self.progress {
             config = config.progress(progress);
+        }
+        if let Some(cores) = self.cores {
+            config = config.cores(cores).map_err(|wrong| Failure::usage(wrong.to_string()))?;
         }
         if let Some(rate) = self.link_rate {
             config = config.link_rate(rate);

@@ -88,7 +88,7 @@ fn a_child_inherits_no_device() {
             engine.check().unwrap_err();
             engine.resolve("10.9.0.2".parse().unwrap()).unwrap_err();
             assert!(!engine.progress());
-            engine.posted();
+            engine.posted(0);
             engine.hand_over();
             drop(engine);
             let own = Eal::start(&EalConfig::default());

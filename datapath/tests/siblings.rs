@@ -7,7 +7,9 @@ use ferroce_datapath::engine::{Engine, MAD_LENGTH, Progress};
 use ferroce_datapath::event_fd::EventFd;
 use ferroce_datapath::siblings::{Claim, Siblings};
 use roce::wire::Path;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
@@ -29,54 +31,65 @@ fn join(interface: u32) -> Siblings {
     siblings
 }
 
-/// A process that takes part in an interface, claims a service, says so, and waits to be killed.
-fn process(interface: u32, port: u64) -> libc::pid_t {
-    let (mut hears, mut says) = std::io::pipe().unwrap();
-    // SAFETY: the child only does what is below, and is killed.
-    let id = unsafe { libc::fork() };
-    assert!(id >= 0);
-    if id == 0 {
-        // SAFETY: a plain number: the child never outlives the test.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        let siblings = join(interface);
-        let _ = says.write_all(&[u8::from(siblings.claim(&claim(port)).is_ok())]);
-        loop {
-            // SAFETY: waits for a signal.
-            unsafe { libc::pause() };
-        }
+/// Tells a process that [`Process::start`] starts which interface it joins and which port it claims.
+const CHILD: &str = "FERROCE_SIBLING";
+/// What such a process says once it has claimed the service.
+const CLAIMED: &str = "claimed";
+
+/// A process that takes part in an interface, has claimed a service, and holds it until it is killed.
+///
+/// It is started as a program: the child of a fork from a process with threads inherits locks that are never released.
+struct Process(Child);
+
+impl Process {
+    fn start(interface: u32, port: u64) -> Self {
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        let mut child = program
+            .args(["--exact", "child", "--nocapture"])
+            .env(CHILD, format!("{interface} {port}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        assert!(said.lines().any(|line| line.unwrap().ends_with(CLAIMED)), "{:?}", child.wait());
+        Process(child)
     }
-    drop(says);
-    let mut worked = [0];
-    hears.read_exact(&mut worked).unwrap();
-    assert_eq!(worked, [1]);
-    id
+
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        assert_eq!(self.0.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
 }
 
-fn kill(process: libc::pid_t) {
-    let mut status = 0;
-    // SAFETY: a child of this process, which is there until it is waited for.
-    unsafe {
-        libc::kill(process, libc::SIGKILL);
-        assert_eq!(libc::waitpid(process, &mut status, 0), process);
-    }
+/// Nothing, unless [`Process::start`] started it.
+#[test]
+fn child() {
+    let Ok(wanted) = std::env::var(CHILD) else { return };
+    let (interface, port) = wanted.split_once(' ').unwrap();
+    let siblings = join(interface.parse().unwrap());
+    siblings.claim(&claim(port.parse().unwrap())).unwrap();
+    println!("{CLAIMED}");
+    // Ends with the process that started this one, if nothing kills it before.
+    let _ = std::io::stdin().read(&mut [0]);
 }
 
 #[test]
 fn a_killed_owner_is_followed_by_another_and_its_services_are_free() {
     own_network();
-    let first = process(7, 1);
+    let first = Process::start(7, 1);
     let ours = join(7);
-    let third = process(7, 3);
+    let third = Process::start(7, 3);
     assert_eq!(errno(ours.claim(&claim(1))), libc::EADDRINUSE);
     assert_eq!(errno(ours.claim(&claim(2))), 0);
-    kill(first);
+    first.kill();
     assert_eq!(errno(ours.claim(&claim(1))), 0, "the owner died with it");
     assert_eq!(errno(ours.claim(&claim(3))), libc::EADDRINUSE, "this one is alive");
-    kill(third);
+    third.kill();
     assert_eq!(errno(ours.claim(&claim(3))), 0);
-    let fourth = process(7, 4);
+    let fourth = Process::start(7, 4);
     assert_eq!(errno(ours.claim(&claim(4))), libc::EADDRINUSE);
-    kill(fourth);
+    fourth.kill();
 }
 
 #[test]

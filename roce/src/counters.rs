@@ -171,6 +171,56 @@ impl Counters {
         self.discards[reason as usize] += 1;
     }
 
+    /// Adds the counts of another endpoint.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            rx_frames,
+            tx_frames,
+            rx_payload_bytes,
+            tx_payload_bytes,
+            retransmitted,
+            timeouts,
+            naks_sent,
+            naks_received,
+            held_early,
+            rnr_naks_sent,
+            rnr_naks_received,
+            probes_sent,
+            probe_responses,
+            path_moves,
+            rx_marked,
+            notifications_sent,
+            notifications_received,
+            feedback_sent,
+            feedback_received,
+            discards,
+        } = self;
+        for (sum, more) in [
+            (rx_frames, other.rx_frames),
+            (tx_frames, other.tx_frames),
+            (rx_payload_bytes, other.rx_payload_bytes),
+            (tx_payload_bytes, other.tx_payload_bytes),
+            (retransmitted, other.retransmitted),
+            (timeouts, other.timeouts),
+            (naks_sent, other.naks_sent),
+            (naks_received, other.naks_received),
+            (held_early, other.held_early),
+            (rnr_naks_sent, other.rnr_naks_sent),
+            (rnr_naks_received, other.rnr_naks_received),
+            (probes_sent, other.probes_sent),
+            (probe_responses, other.probe_responses),
+            (path_moves, other.path_moves),
+            (rx_marked, other.rx_marked),
+            (notifications_sent, other.notifications_sent),
+            (notifications_received, other.notifications_received),
+            (feedback_sent, other.feedback_sent),
+            (feedback_received, other.feedback_received),
+        ] {
+            *sum += more;
+        }
+        discards.iter_mut().zip(other.discards).for_each(|(sum, more)| *sum += more);
+    }
+
     /// Packets dropped for `reason`.
     #[must_use]
     pub fn discarded(&self, reason: Discard) -> u64 {

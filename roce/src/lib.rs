@@ -27,8 +27,8 @@ mod xrc;
 pub use address::AddressId;
 pub use counters::{Counters, Discard};
 pub use endpoint::{
-    ControlError, CqId, Endpoint, EndpointConfig, GROUP_QPN, MOST_GROUPS, MOST_MEMBERS, Observation, Outbox,
-    PdId, QPN_REST, TurnTrace,
+    ControlError, CoreIndex, CqId, Endpoint, EndpointConfig, GROUP_QPN, MOST_GROUPS, MOST_MEMBERS,
+    Observation, Outbox, PdId, QPN_REST, TurnTrace, process_of,
 };
 pub use event::{CongestionChange, CongestionNews, Event};
 pub use failure::{FailureCause, FailureReason, QpFailure, Unreachable};

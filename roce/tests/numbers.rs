@@ -46,7 +46,7 @@ fn two_endpoints_and_two_switches_differ() {
             max_cqs: 1,
             max_regions: 1,
             seed: [1; 32],
-            core: 0,
+            process: 0,
             numbers,
         })
     };

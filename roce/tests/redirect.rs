@@ -43,7 +43,7 @@ impl Many {
             max_cqs: 1,
             max_regions: 1,
             seed: [7; 32],
-            core: 0,
+            process: 0,
             numbers: Numbers::DEFAULT,
         };
         let mut endpoint = Endpoint::new(config);

@@ -98,7 +98,7 @@ impl CompletionQueue {
     pub fn ring_on(&mut self, channel: &CompletionChannel) -> Result<(), Error> {
         let notifier = Arc::new(Notifier::new(channel.descriptor.clone()));
         let (id, bell) = (self.handle.id, notifier.clone());
-        self.handle.device.engine.call(move |station, _| station.watch_cq(id, bell))??;
+        self.handle.device.on_all(move |station, _| station.watch_cq(id, bell))??;
         self.notifier = Some(notifier);
         Ok(())
     }
@@ -119,8 +119,8 @@ impl CompletionQueue {
     pub fn leave_channel(&mut self) -> u32 {
         let Some(notifier) = self.notifier.take() else { return 0 };
         notifier.disarm();
-        // After a call the core has left the turn in which it may have seen the bell armed. A stopped core rings no more.
-        let _ = self.handle.device.engine.call(|_, _| ());
+        // After a call each core has left the turn in which it may have seen the bell armed. A stopped core rings no more.
+        let _ = self.handle.device.engine.call_all(|_, _| ());
         notifier.take_back()
     }
 

@@ -3,7 +3,7 @@
 use crate::device::Inner;
 use crate::errors::PollError;
 use crate::{Completion, Error};
-use datapath::engine::{CqRing, Notifier, Station, Stopped};
+use datapath::engine::{CqRing, Feeders, Notifier, Station, Stopped};
 use roce::{CqId, Qpn};
 use std::sync::Arc;
 
@@ -28,7 +28,12 @@ const POLLS_WITHOUT_TURN: u8 = 16;
 /// ```
 #[derive(Debug)]
 pub struct CompletionQueue {
+    /// Core 0's.
     ring: CqRing,
+    /// Those of the other cores.
+    others: Box<[CqRing]>,
+    /// The core whose completions come first at the next poll, if there are several.
+    first: usize,
     without_turn: u8,
     pub(crate) notifier: Option<Arc<Notifier>>,
     pub(crate) handle: Arc<CqHandle>,
@@ -39,6 +44,8 @@ pub struct CompletionQueue {
 pub(crate) struct CqHandle {
     pub(crate) device: Arc<Inner>,
     pub(crate) id: CqId,
+    /// The cores whose queue pairs complete to it.
+    pub(crate) feeders: Feeders,
 }
 
 impl CompletionQueue {
@@ -47,8 +54,33 @@ impl CompletionQueue {
         if !(1..=limit).contains(&depth) {
             return Err(Error::value("completion queue depth", depth, format!("1 to {limit}")));
         }
-        let (id, ring) = device.engine.call(move |station, _| station.create_cq(depth))??;
-        Ok(Self { ring, without_turn: 0, notifier: None, handle: Arc::new(CqHandle { device, id }) })
+        let created = device.engine.call_all(move |station, _| station.create_cq(depth))?;
+        let created = created.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let id = created[0].0;
+        debug_assert!(created.iter().all(|(other, _)| *other == id), "cores agree on numbers");
+        let mut rings = created.into_iter().map(|(_, ring)| ring);
+        let ring = rings.next().expect("core 0 answers");
+        let handle = Arc::new(CqHandle { device, id, feeders: Feeders::default() });
+        Ok(Self { ring, others: rings.collect(), first: 0, without_turn: 0, notifier: None, handle })
+    }
+
+    fn ring_of(&mut self, core: usize) -> &mut CqRing {
+        core.checked_sub(1).map_or(&mut self.ring, |other| &mut self.others[other])
+    }
+
+    /// Takes completions of all cores, those of each core first in turn.
+    fn pop_in_turn(&mut self, most: usize, take: &mut impl FnMut(&Completion)) -> usize {
+        let cores = 1 + self.others.len();
+        let mut found = 0;
+        for place in 0..cores {
+            let core = (self.first + place) % cores;
+            found += self.ring_of(core).pop_each(most - found, take);
+            if found == most {
+                break;
+            }
+        }
+        self.first = (self.first + 1) % cores;
+        found
     }
 
     pub(crate) fn handle(&self) -> &Arc<CqHandle> {
@@ -77,13 +109,16 @@ impl CompletionQueue {
     /// As [`poll`](Self::poll).
     #[inline]
     pub fn poll_each(&mut self, most: usize, mut take: impl FnMut(&Completion)) -> Result<usize, PollError> {
+        if !self.others.is_empty() {
+            return self.poll_several(most, &mut take);
+        }
         let mut found = self.ring.pop_each(most, &mut take);
         if found > 0 && self.without_turn < POLLS_WITHOUT_TURN {
             self.without_turn += 1;
             return Ok(found);
         }
         self.without_turn = 0;
-        if self.handle.device.engine.progress() {
+        if self.handle.device.engine.progress_lead() {
             found += self.ring.pop_each(most - found, &mut take);
         }
         if found == 0
@@ -95,6 +130,27 @@ impl CompletionQueue {
         Ok(found)
     }
 
+    /// As [`poll_each`](Self::poll_each), of several cores.
+    #[inline(never)]
+    fn poll_several(&mut self, most: usize, take: &mut impl FnMut(&Completion)) -> Result<usize, PollError> {
+        let mut found = self.pop_in_turn(most, take);
+        if found > 0 && self.without_turn < POLLS_WITHOUT_TURN {
+            self.without_turn += 1;
+            return Ok(found);
+        }
+        self.without_turn = 0;
+        if self.handle.device.engine.progress_of(&self.handle.feeders) {
+            found += self.pop_in_turn(most - found, take);
+        }
+        if found > 0 || most == 0 {
+            return Ok(found);
+        }
+        let overflowed = self.others.iter().any(CqRing::overflowed);
+        let depth = self.ring.depth();
+        let ended = if overflowed { Err(PollError::Overflow { depth }) } else { self.check() };
+        ended.map_or_else(|error| self.poll_last(most, take, error), |()| Ok(0))
+    }
+
     /// A core delivers all completions before it reports that it has stopped, so `error` comes after them.
     #[cold]
     fn poll_last(
@@ -103,7 +159,7 @@ impl CompletionQueue {
         take: &mut impl FnMut(&Completion),
         error: PollError,
     ) -> Result<usize, PollError> {
-        match self.ring.pop_each(most, take) {
+        match self.pop_in_turn(most, take) {
             0 => Err(error),
             found => Ok(found),
         }
@@ -158,10 +214,22 @@ impl CompletionQueue {
         if !(1..=limit).contains(&depth) {
             return Err(Error::value("completion queue depth", depth, format!("1 to {limit}")));
         }
-        let (id, ring) = (self.handle.id, self.ring.take());
-        let resized = self.handle.device.engine.call(move |station, _| station.resize_cq(id, ring, depth));
-        let (ring, resized) = resized?;
-        self.ring = ring;
+        let before = self.ring.depth();
+        for core in 0..=self.others.len() {
+            if let Err(error) = self.resize_on(core, depth) {
+                // What was refused is a lower depth: there is room for the one before.
+                (0..core).try_for_each(|core| self.resize_on(core, before))?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn resize_on(&mut self, core: usize, depth: u32) -> Result<(), Error> {
+        let (id, ring) = (self.handle.id, self.ring_of(core).take());
+        let resize = move |station: &mut Station, _| station.resize_cq(id, ring, depth);
+        let (ring, resized) = self.handle.device.engine.call_on(core, resize)?;
+        *self.ring_of(core) = ring;
         Ok(resized?)
     }
 
@@ -170,9 +238,10 @@ impl CompletionQueue {
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn discard(&mut self, qpn: Qpn) -> Result<(), Error> {
-        let (id, ring) = (self.handle.id, self.ring.take());
+        let core = self.handle.device.engine.core_of(qpn);
+        let (id, ring) = (self.handle.id, self.ring_of(core).take());
         let call = move |station: &mut Station, _| station.discard_completions(id, ring, qpn);
-        self.ring = self.handle.device.engine.call(call)?;
+        *self.ring_of(core) = self.handle.device.engine.call_on(core, call)?;
         Ok(())
     }
 
@@ -204,6 +273,6 @@ impl Drop for CqHandle {
     fn drop(&mut self) {
         let id = self.id;
         // A stopped core has no queues left. No queue pair serves it: each holds a handle.
-        let _ = self.device.engine.call(move |station, _| station.destroy_cq(id));
+        let _ = self.device.engine.call_all(move |station, _| station.destroy_cq(id));
     }
 }

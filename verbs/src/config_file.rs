@@ -18,6 +18,7 @@ struct Text {
     gateway: Option<IpAddr>,
     vlan: Option<u16>,
     progress: Option<String>,
+    cores: Option<u8>,
     idle: Option<String>,
     mtu: Option<u32>,
     buffers: Option<u32>,
@@ -50,6 +51,7 @@ struct DeviceText {
     gateway: Option<IpAddr>,
     vlan: Option<u16>,
     progress: Option<String>,
+    cores: Option<u8>,
     idle: Option<String>,
     mtu: Option<u32>,
     buffers: Option<u32>,
@@ -74,6 +76,9 @@ impl DeviceText {
         }
         if let Some(text) = self.progress {
             config.progress = Some(text.parse()?);
+        }
+        if let Some(cores) = self.cores {
+            config = config.cores(cores)?;
         }
         config.idle = match self.idle.as_deref() {
             None => config.idle,
@@ -140,6 +145,7 @@ pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
         gateway: file.gateway,
         vlan: file.vlan,
         progress: file.progress,
+        cores: file.cores,
         idle: file.idle,
         mtu: file.mtu,
         buffers: file.buffers,
@@ -166,9 +172,9 @@ fn wrong(reason: String) -> ConfigError {
     ConfigError::File { place: "ferroce.toml".into(), reason }
 }
 
-/// Reads the `ferroce.toml` format: `port` (one, or a list), `ip` (a list), `gateway`, `vlan`, `progress`, `idle`, `mtu`, `buffers`,
+/// Reads the `ferroce.toml` format: `port` (one, or a list), `ip` (a list), `gateway`, `vlan`, `progress`, `cores`, `idle`, `mtu`, `buffers`,
 /// `queue_pairs`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), `csig_tpid` (`"0x9900"`), `[[congestion]]` rules,
-/// and `[[device]]` tables, which override the first ten keys for one device. Returns the first of several devices.
+/// and `[[device]]` tables, which override the first eleven keys for one device. Returns the first of several devices.
 impl FromStr for DeviceConfig {
     type Err = ConfigError;
 

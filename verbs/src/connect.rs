@@ -1,9 +1,8 @@
 //! The data that two queue pairs exchange to connect, and the settings of a connection.
 
+use crate::congestion::DEFAULT_CONGESTION;
 use crate::{DeviceInfo, Error};
-use roce::qp::{
-    AckTimeout, Congestion, CongestionAlgorithm, LossRecovery, RtrSettings, RtsSettings, udp_source_port,
-};
+use roce::qp::{AckTimeout, Congestion, LossRecovery, RtrSettings, RtsSettings, udp_source_port};
 use roce::wire::{Mtu, Path, RnrTimer};
 use roce::{Psn, Qpn};
 use serde::{Deserialize, Serialize};
@@ -32,10 +31,6 @@ pub struct QpEndpoint {
     pub selective_repeat: bool,
 }
 
-/// The default congestion control: a fixed window that fills 40 Gb/s over a round trip of 100 µs.
-pub const DEFAULT_CONGESTION: Congestion =
-    Congestion::new(CongestionAlgorithm::Fixed { window: 512 << 10, rate: None });
-
 /// The settings of a connection, as in `ConnectOptions::new().retry_count(2)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "it changes nothing before it is passed to connect()"]
@@ -55,8 +50,7 @@ pub struct ConnectOptions {
     /// The limit on READs and atomics outstanding at the peer, also bounded by what the peer answers at a time. The
     /// default is 16.
     pub max_rd_atomic: u8,
-    /// Congestion control. The default is the device's first matching rule, or a fixed window of 512 KiB if none
-    /// matches.
+    /// Congestion control. The default is the device's first matching rule, or [`DEFAULT_CONGESTION`] if none matches.
     pub congestion: Option<Congestion>,
     /// DSCP (6 bits) and ECN (2 bits): IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,

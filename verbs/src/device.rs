@@ -1,6 +1,7 @@
 //! A device: a port, its addresses, and the engine that runs it.
 
 use crate::congestion::CongestionRule;
+use crate::cores::Loads;
 use crate::{CompletionQueue, DeviceConfig, Error, ProtectionDomain};
 use crate::{cm, gid, observe};
 use cc::Rate;
@@ -30,7 +31,7 @@ const fn limits(queue_pairs: u32) -> DeviceLimits {
     }
 }
 
-/// An open port with its poll-mode core. Clones share the device. It closes when the last object created from it is
+/// An open port with its poll-mode cores. Clones share the device. It closes when the last object created from it is
 /// dropped.
 #[derive(Clone, Debug)]
 pub struct Device {
@@ -42,6 +43,7 @@ pub struct Device {
 pub(crate) struct Inner {
     pub(crate) engine: Engine,
     pub(crate) info: DeviceInfo,
+    pub(crate) loads: Loads,
     pub(crate) rules: Vec<CongestionRule>,
     /// The rate of its link, as configured or as the port reports it.
     pub(crate) line_rate: Option<Rate>,
@@ -66,6 +68,8 @@ pub struct DeviceInfo {
     pub mtu: Mtu,
     /// Link speed in Mb/s, if the port knows it.
     pub speed_mbps: Option<u32>,
+    /// The number of its cores.
+    pub cores: u8,
     /// Limits on the objects that the device can create.
     pub limits: DeviceLimits,
 }
@@ -227,13 +231,14 @@ impl Device {
             addresses,
             gateway: config.gateway,
             progress: config.who_runs(),
+            cores: config.cores,
             idle: config.idle,
             endpoint: EndpointConfig {
                 max_qps: limits.max_qps,
                 max_cqs: limits.max_cqs,
                 max_regions: limits.max_regions,
                 seed: random()?,
-                core: 0,
+                process: 0,
                 numbers: config.numbers,
             },
         };
@@ -242,7 +247,9 @@ impl Device {
         let engine = unsafe { Engine::start(port, &core) };
         let engine = engine.map_err(|error| Error::port(&facts.name, error.to_string()))?;
         if let Some(rate) = config.link_rate {
-            engine.call(move |station, _| station.endpoint.set_link_rate(Some(rate)))?;
+            // Each core sends at its share, so that all together send at the link's rate.
+            let share = Rate::from_bps(rate.as_bps() / u64::from(config.cores));
+            engine.call_all(move |station, _| station.endpoint.set_link_rate(Some(share)))?;
         }
         let info = DeviceInfo {
             port: facts.name,
@@ -252,11 +259,13 @@ impl Device {
             gids,
             mtu,
             speed_mbps,
+            cores: config.cores,
             limits,
         };
         let line_rate = config.link_rate.or(speed_mbps.map(|mbps| Rate::from_mbps(mbps.into())));
         let manager = cm::Place::default();
-        let inner = Arc::new(Inner { engine, info, rules: config.rules.clone(), line_rate, manager });
+        let loads = Loads::new(config.cores, limits.max_qps);
+        let inner = Arc::new(Inner { engine, info, loads, rules: config.rules.clone(), line_rate, manager });
         observe::publish(&inner);
         Ok(Self { inner })
     }
@@ -289,15 +298,21 @@ impl Device {
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn counters(&self) -> Result<Counters, Error> {
-        Ok(self.inner.engine.call(|station, _| station.endpoint.counters().clone())?)
+        let mut sum = Counters::default();
+        let counters = self.inner.engine.call_all(|station, _| station.endpoint.counters().clone())?;
+        counters.iter().for_each(|counters| sum.add(counters));
+        Ok(sum)
     }
 
-    /// Counters of the core for everything but packets of queue pairs.
+    /// Counters of the cores for everything but packets of queue pairs, summed.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn core_counters(&self) -> Result<CoreCounters, Error> {
-        Ok(self.inner.engine.call(|station, _| station.counters)?)
+        let mut sum = CoreCounters::default();
+        let counters = self.inner.engine.call_all(|station, _| station.counters)?;
+        counters.iter().for_each(|counters| sum.add(counters));
+        Ok(sum)
     }
 
     /// Returns whether the port's link is up. Ports without a Linux interface always report `true`.
@@ -311,7 +326,7 @@ impl Device {
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn allocate_pd(&self) -> Result<ProtectionDomain, Error> {
-        let pd = self.inner.engine.call(|station, _| station.endpoint.create_pd())?;
+        let pd = self.inner.on_all(|station, _| station.endpoint.create_pd())?;
         Ok(ProtectionDomain { device: self.inner.clone(), pd })
     }
 

@@ -3,6 +3,7 @@
 use crate::device::Inner;
 use crate::errors::BoundsError;
 use crate::{Access, CompletionQueue, Error, QueuePairBuilder, RemoteBuffer};
+use datapath::engine::Station;
 use datapath::host_memory::{copy_in, copy_out};
 use roce::qp::Sge;
 use roce::{Lkey, PdId, Region};
@@ -31,7 +32,7 @@ impl ProtectionDomain {
 }
 
 /// A memory region. The network may read and write it at any time, so there are no references into it: bytes are copied in and out. When it
-/// is dropped, the core first deregisters it and the memory windows bound to it, and then the memory is freed.
+/// is dropped, all cores first deregister it and the memory windows bound to it, and then the memory is freed.
 ///
 /// ```no_run
 /// # use ferroce_verbs::{Access, MemoryRegion, ProtectionDomain};
@@ -46,6 +47,7 @@ impl ProtectionDomain {
 #[derive(Debug)]
 pub struct MemoryRegion {
     device: Arc<Inner>,
+    pd: PdId,
     region: Region,
     start: NonNull<u8>,
     length: usize,
@@ -70,7 +72,9 @@ impl MemoryRegion {
         // SAFETY: the layout has at least one byte.
         let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { return Err(none) };
         match Self::register(pd, start, length, None, access) {
-            Ok(region) => Ok(Self { device: pd.device.clone(), region, start, length, owned: Some(layout) }),
+            Ok(region) => {
+                Ok(Self { device: pd.device.clone(), pd: pd.pd, region, start, length, owned: Some(layout) })
+            }
             Err(error) => {
                 // SAFETY: allocated above with this layout, and registered nowhere.
                 unsafe { dealloc(start.as_ptr(), layout) };
@@ -96,7 +100,7 @@ impl MemoryRegion {
         let start =
             NonNull::new(address).ok_or_else(|| Error::value("address", "null", "a buffer".into()))?;
         let region = Self::register(pd, start, length, None, access)?;
-        Ok(Self { device: pd.device.clone(), region, start, length, owned: None })
+        Ok(Self { device: pd.device.clone(), pd: pd.pd, region, start, length, owned: None })
     }
 
     /// Like [`register_raw`](Self::register_raw), but requests of both sides address the first byte as `origin`: 0 creates a zero-based
@@ -117,7 +121,7 @@ impl MemoryRegion {
         let start =
             NonNull::new(address).ok_or_else(|| Error::value("address", "null", "a buffer".into()))?;
         let region = Self::register(pd, start, length, Some(origin), access)?;
-        Ok(Self { device: pd.device.clone(), region, start, length, owned: None })
+        Ok(Self { device: pd.device.clone(), pd: pd.pd, region, start, length, owned: None })
     }
 
     fn register(
@@ -134,8 +138,7 @@ impl MemoryRegion {
         let (domain, length, origin) = (pd.pd, length as u64, origin.unwrap_or(address));
         let region = pd
             .device
-            .engine
-            .call(move |station, _| station.endpoint.register_as(domain, address, length, origin, access));
+            .on_all(move |station, _| station.endpoint.register_as(domain, address, length, origin, access));
         Ok(region??)
     }
 
@@ -165,12 +168,24 @@ impl MemoryRegion {
             return Err(Error::OtherDevice { what: "the protection domain" });
         }
         let address = start.as_ptr().expose_provenance() as u64;
-        let (pd, lkey) = (pd.pd, self.region.lkey);
         let wanted = Region { address, origin, length: length as u64, access, ..self.region };
-        let changed =
-            self.device.engine.call(move |station, _| station.endpoint.change_region(lkey, pd, &wanted));
-        (self.region, self.start, self.length) = (changed??, start, length);
+        self.region = self.change_on_all(pd.pd, wanted)?;
+        (self.pd, self.start, self.length) = (pd.pd, start, length);
         Ok(())
+    }
+
+    /// Changes the region on all cores, or on none: windows may be bound on one core alone, which then refuses.
+    fn change_on_all(&self, pd: PdId, wanted: Region) -> Result<Region, Error> {
+        let (lkey, engine) = (self.region.lkey, &self.device.engine);
+        let changed = engine.call_all(move |station, _| station.endpoint.change_region(lkey, pd, &wanted))?;
+        let refused = changed.iter().find_map(|changed| changed.as_ref().err()).copied();
+        let Some(refused) = refused else { return Ok(wanted) };
+        let (pd, before) = (self.pd, self.region);
+        for (core, _) in changed.iter().enumerate().filter(|(_, changed)| changed.is_ok()) {
+            let back = move |station: &mut Station, _| station.endpoint.change_region(lkey, pd, &before);
+            engine.call_on(core, back)??;
+        }
+        Err(refused.into())
     }
 
     fn check(&self, offset: usize, length: usize) -> Result<*mut u8, BoundsError> {
@@ -239,7 +254,8 @@ impl MemoryRegion {
     /// Returns an error if the core has stopped.
     pub fn windows(&self) -> Result<u32, Error> {
         let lkey = self.region.lkey;
-        Ok(self.device.engine.call(move |station, _| station.endpoint.windows_of(lkey))??)
+        let bound = self.device.engine.call_all(move |station, _| station.endpoint.windows_of(lkey))?;
+        Ok(bound.into_iter().sum::<Result<u32, _>>()?)
     }
 
     /// Returns the key for local work requests, for programs that create [`Sge`]s themselves.
@@ -271,8 +287,8 @@ impl MemoryRegion {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         let lkey = self.region.lkey;
-        let let_go = match self.device.engine.call(move |station, _| station.endpoint.withdraw(lkey)) {
-            Ok(result) => result.is_ok(),
+        let let_go = match self.device.engine.call_all(move |station, _| station.endpoint.withdraw(lkey)) {
+            Ok(results) => results.iter().all(Result::is_ok),
             // A core that has stopped holds nothing.
             Err(_) => true,
         };

@@ -25,6 +25,7 @@ impl DeviceConfig {
             ("gateway", self.gateway.map(|gateway| gateway.to_string())),
             ("vlan", self.vlan.map(|vlan| vlan.id().to_string())),
             ("progress", Some(progress)),
+            ("cores", Some(self.cores.to_string())),
             ("idle", Some(idle.into())),
             ("mtu", self.mtu.map(|mtu| mtu.bytes().to_string())),
             ("buffers", Some(self.buffers.to_string())),
@@ -50,7 +51,7 @@ mod tests {
     /// Each shown setting can be written into a file.
     #[test]
     fn every_setting_is_shown_as_it_is_written() {
-        let text = "port = 'veth0'\nip = ['10.0.0.1/24']\nprogress = 'dedicated:1'\nvlan = 7\nmtu = 2048\nidle = 'busy'\n\
+        let text = "port = 'veth0'\nip = ['10.0.0.1/24']\nprogress = 'dedicated:1'\ncores = 2\nvlan = 7\nmtu = 2048\nidle = 'busy'\n\
                     buffers = 512\nqueue_pairs = 9\naecn_option = '0x3f'\ngateway = '10.0.0.9'\nlink_rate = '10G'";
         let config: DeviceConfig = text.parse().unwrap();
         let shown: std::collections::HashMap<_, _> = config.settings().into_iter().collect();
@@ -60,6 +61,7 @@ mod tests {
             ("gateway", "10.0.0.9"),
             ("vlan", "7"),
             ("progress", "dedicated:1"),
+            ("cores", "2"),
             ("idle", "busy"),
             ("mtu", "2048"),
             ("buffers", "512"),

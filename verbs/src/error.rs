@@ -45,6 +45,10 @@ pub enum Error {
         "multicast group {group}: cannot join at the interface: {reason}; check that it exists and has MULTICAST set"
     )]
     Multicast { group: IpAddr, reason: String },
+    #[error(
+        "type 1 memory window: port {port} has cores = {cores}, and all queue pairs of a domain share such a window; create a type 2 window, or set cores = 1"
+    )]
+    WindowOfCores { port: String, cores: u8 },
     #[error("{what} belongs to another device; create it on the one that uses it")]
     OtherDevice { what: &'static str },
     #[error(

@@ -65,6 +65,7 @@ mod config;
 mod config_file;
 pub mod congestion;
 mod connect;
+mod cores;
 mod device;
 mod domain;
 mod effective;

@@ -32,16 +32,9 @@ impl Device {
 }
 
 impl Inner {
-    /// Returns these settings with the rate of the port's link if they name none. Without either, an algorithm that waits for
-    /// telemetry takes the rate from there, and begins with a fixed window.
+    /// Returns these settings with the rate of the port's link if they name none.
     pub(crate) fn on_link(&self, congestion: Congestion) -> Congestion {
-        match self.line_rate {
-            Some(rate) => congestion.on_link(rate),
-            None if congestion.unknown.line_rate && congestion.upgrade.is_some() => {
-                Congestion { algorithm: DEFAULT_CONGESTION.algorithm, ..congestion }
-            }
-            None => congestion,
-        }
+        self.line_rate.map_or(congestion, |rate| congestion.on_link(rate))
     }
 }
 
@@ -89,7 +82,7 @@ impl<S> QueuePair<S> {
             }
             modify => modify,
         };
-        let rules = self.device.engine.call(move |station, now| {
+        let rules = self.device.engine.call_on(self.core, move |station, now| {
             station.endpoint.modify_qp(now, qpn, modify)?;
             Ok::<_, ControlError>(station.endpoint.post_rules(qpn))
         })??;

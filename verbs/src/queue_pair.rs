@@ -180,11 +180,24 @@ impl<S> QueuePairBuilder<S> {
             signal_all: self.signal_all,
             srq: self.srq.as_ref().map(|srq| srq.id),
         };
-        let rings = self.device.engine.call(move |station, now| station.create_qp(now, init))??;
+        let (device, core) = (&self.device, self.core());
+        let create = || device.engine.call_on(core, move |station, now| station.create_qp(now, init));
+        let rings = device.create_on(core, create)?;
+        [&self.send_cq, &self.recv_cq].into_iter().for_each(|cq| cq.feeders.add(core));
         let owned = Owned::Queues { _send_cq: self.send_cq, _recv_cq: self.recv_cq, _srq: self.srq };
         let mut qp = QueuePair::new(self.device, rings, (gid, psn), &init, owned);
         qp.selective_repeat = self.selective_repeat;
         Ok(qp)
+    }
+
+    /// Returns the core that the queue pair will live on.
+    fn core(&self) -> usize {
+        match (&self.srq, self.service) {
+            (Some(srq), _) => srq.core,
+            // Address handles and multicast groups are core 0's.
+            (None, Service::Ud) => 0,
+            (None, Service::Rc | Service::Uc | Service::Xrc) => self.device.loads.least(),
+        }
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -240,6 +253,8 @@ pub(crate) fn random_psn() -> Result<Psn, Error> {
 #[derive(Debug)]
 pub struct QueuePair<S = Rc> {
     pub(crate) rings: QpRings,
+    /// The core that it lives on.
+    pub(crate) core: usize,
     gid: IpAddr,
     pub(crate) service: Service,
     psn: Psn,
@@ -279,6 +294,7 @@ impl<S> QueuePair<S> {
     ) -> Self {
         Self {
             psn,
+            core: device.engine.core_of(rings.qpn()),
             rings,
             gid,
             service: init.service,
@@ -333,7 +349,7 @@ impl<S> QueuePair<S> {
     #[inline]
     fn ring_doorbell(&self) {
         self.rings.ring_doorbell();
-        self.device.engine.posted();
+        self.device.engine.posted(self.core);
     }
 
     /// Returns why it accepts no send requests in its current state.
@@ -388,7 +404,7 @@ impl<S> QueuePair<S> {
     /// Returns an error if the core has stopped.
     pub fn query(&self) -> Result<QpReport, Error> {
         let qpn = self.qpn();
-        let report = self.device.engine.call(move |station, _| station.endpoint.report(qpn))?;
+        let report = self.device.engine.call_on(self.core, move |station, _| station.endpoint.report(qpn))?;
         report.ok_or(Error::Control(roce::ControlError::NoQp(qpn)))
     }
 
@@ -470,7 +486,7 @@ impl<S: Transport> QueuePair<S> {
         };
         // After a refusal too: a full queue's poster waits for the core to say what is done.
         self.ring_doorbell();
-        self.device.engine.attend();
+        self.device.engine.attend(self.core);
         result
     }
 
@@ -498,6 +514,7 @@ impl<S> Drop for QueuePair<S> {
     fn drop(&mut self) {
         let qpn = self.qpn();
         // A stopped core has no queue pairs left.
-        let _ = self.device.engine.call(move |station, now| station.destroy_qp(now, qpn));
+        let _ = self.device.engine.call_on(self.core, move |station, now| station.destroy_qp(now, qpn));
+        self.device.loads.release(self.core);
     }
 }

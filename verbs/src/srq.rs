@@ -3,7 +3,7 @@
 use crate::device::Inner;
 use crate::xrc::XrcParts;
 use crate::{Error, ProtectionDomain};
-use datapath::engine::SrqRings;
+use datapath::engine::{SrqRings, Station, Stopped};
 use roce::qp::{PostError, RecvRequest};
 use roce::{ControlError, SrqId, SrqInit, SrqNumber, SrqReport};
 use std::sync::Arc;
@@ -32,6 +32,8 @@ pub struct SharedReceiveQueue {
 pub(crate) struct SrqHandle {
     pub(crate) device: Arc<Inner>,
     pub(crate) id: SrqId,
+    /// The core of all queue pairs that take from it.
+    pub(crate) core: usize,
     _xrc: Option<XrcParts>,
 }
 
@@ -41,12 +43,18 @@ impl ProtectionDomain {
     /// # Errors
     /// Returns an error if a limit is exceeded or the core has stopped.
     pub fn shared_receive_queue(&self, depth: u32, max_sge: u32) -> Result<SharedReceiveQueue, Error> {
-        SharedReceiveQueue::new(&self.device, SrqInit { pd: self.pd, depth, max_sge, xrc: None }, None)
+        let init = SrqInit { pd: self.pd, depth, max_sge, xrc: None };
+        SharedReceiveQueue::new(&self.device, self.device.loads.least(), init, None)
     }
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn new(device: &Arc<Inner>, init: SrqInit, xrc: Option<XrcParts>) -> Result<Self, Error> {
+    pub(crate) fn new(
+        device: &Arc<Inner>,
+        core: usize,
+        init: SrqInit,
+        xrc: Option<XrcParts>,
+    ) -> Result<Self, Error> {
         let (limits, SrqInit { depth, max_sge, .. }) = (&device.info.limits, init);
         for (what, value, least, most) in
             [("depth", depth, 1, limits.max_requests), ("max_sge", max_sge, 0, limits.max_sge)]
@@ -55,14 +63,8 @@ impl SharedReceiveQueue {
                 return Err(Error::value(what, value, format!("{least} to {most}")));
             }
         }
-        let made: Result<_, ControlError> = device.engine.call(move |station, _| {
-            let rings = station.create_srq(init)?;
-            let srq = rings.srq();
-            let number = station.endpoint.srq_number(srq).ok_or(ControlError::NoSrq(srq))?;
-            Ok((rings, number))
-        })?;
-        let (rings, number) = made?;
-        let handle = Arc::new(SrqHandle { device: device.clone(), id: rings.srq(), _xrc: xrc });
+        let (rings, number) = device.create_on(core, || create(device, core, init))?;
+        let handle = Arc::new(SrqHandle { device: device.clone(), id: rings.srq(), core, _xrc: xrc });
         Ok(Self { rings, number, handle })
     }
 
@@ -78,7 +80,7 @@ impl SharedReceiveQueue {
         let result = self.rings.push_recv(request);
         // After a refusal too: a full queue's poster waits for the core to say what is done.
         self.rings.ring_doorbell();
-        self.handle.device.engine.posted();
+        self.handle.device.engine.posted(self.handle.core);
         result
     }
 
@@ -100,7 +102,8 @@ impl SharedReceiveQueue {
     /// Returns an error if the limit exceeds the queue's depth or the core has stopped.
     pub fn arm(&self, limit: u32) -> Result<(), Error> {
         let id = self.handle.id;
-        Ok(self.handle.device.engine.call(move |station, _| station.endpoint.arm_srq(id, limit))??)
+        let arm = move |station: &mut Station, _| station.endpoint.arm_srq(id, limit);
+        Ok(self.handle.device.engine.call_on(self.handle.core, arm)??)
     }
 
     /// Returns the queue's current report.
@@ -109,15 +112,41 @@ impl SharedReceiveQueue {
     /// Returns an error if the core has stopped.
     pub fn query(&self) -> Result<SrqReport, Error> {
         let id = self.handle.id;
-        let report = self.handle.device.engine.call(move |station, _| station.endpoint.srq_report(id))?;
+        let report = move |station: &mut Station, _| station.endpoint.srq_report(id);
+        let report = self.handle.device.engine.call_on(self.handle.core, report)?;
         report.ok_or(Error::Control(ControlError::NoSrq(id)))
     }
+}
+
+/// Creates the queue on all cores, so that all know its number, and its rings on `core`.
+fn create(
+    device: &Inner,
+    core: usize,
+    init: SrqInit,
+) -> Result<Result<(SrqRings, SrqNumber), ControlError>, Stopped> {
+    let made = device.engine.call_all(move |station, _| {
+        let (rings, id) = if station.index() == core {
+            let rings = station.create_srq(init)?;
+            let id = rings.srq();
+            (Some(rings), id)
+        } else {
+            (None, station.endpoint.create_srq(init)?)
+        };
+        let number = station.endpoint.srq_number(id).ok_or(ControlError::NoSrq(id))?;
+        Ok((rings, number))
+    })?;
+    Ok(made.into_iter().collect::<Result<Vec<_>, _>>().map(|made| {
+        debug_assert!(made.iter().all(|(_, number)| *number == made[0].1), "cores agree on numbers");
+        let mut rings = made.into_iter().filter_map(|(rings, number)| Some((rings?, number)));
+        rings.next().expect("one of the cores is `core`")
+    }))
 }
 
 impl Drop for SrqHandle {
     fn drop(&mut self) {
         let id = self.id;
         // A stopped core has no queues left. No queue pair takes from it: each holds a handle.
-        let _ = self.device.engine.call(move |station, _| station.destroy_srq(id));
+        let _ = self.device.engine.call_all(move |station, _| station.destroy_srq(id));
+        self.device.loads.release(self.core);
     }
 }

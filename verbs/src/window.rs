@@ -36,10 +36,13 @@ impl ProtectionDomain {
     /// Creates an unbound memory window.
     ///
     /// # Errors
-    /// Returns an error if a limit is exceeded or the core has stopped.
+    /// Returns an error if a limit is exceeded, the window is of type 1 and the device has several cores, or the core has stopped.
     pub fn memory_window(&self, kind: WindowKind) -> Result<MemoryWindow, Error> {
-        let pd = self.pd;
-        let rkey = self.device.engine.call(move |station, _| station.endpoint.create_window(pd, kind))??;
+        let (pd, info) = (self.pd, &self.device.info);
+        if kind == WindowKind::One && info.cores > 1 {
+            return Err(Error::WindowOfCores { port: info.port.clone(), cores: info.cores });
+        }
+        let rkey = self.device.on_all(move |station, _| station.endpoint.create_window(pd, kind))??;
         Ok(MemoryWindow { device: self.device.clone(), kind, rkey })
     }
 }
@@ -88,6 +91,6 @@ impl Drop for MemoryWindow {
     fn drop(&mut self) {
         let rkey = self.rkey;
         // A stopped core has no windows left.
-        let _ = self.device.engine.call(move |station, _| station.endpoint.destroy_window(rkey));
+        let _ = self.device.engine.call_all(move |station, _| station.endpoint.destroy_window(rkey));
     }
 }

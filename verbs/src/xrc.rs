@@ -25,6 +25,8 @@ pub struct XrcDomain {
 pub(crate) struct XrcdHandle {
     device: Arc<Inner>,
     id: XrcdId,
+    /// The core of its targets and shared receive queues.
+    core: usize,
 }
 
 /// The objects that keep a shared receive queue of an XRC domain alive.
@@ -41,8 +43,9 @@ impl Device {
     /// Returns an error if there are too many or the core has stopped.
     pub fn xrc_domain(&self) -> Result<XrcDomain, Error> {
         let device = self.inner.clone();
-        let id = device.engine.call(|station, _| station.endpoint.create_xrcd())??;
-        Ok(XrcDomain { handle: Arc::new(XrcdHandle { device, id }) })
+        let id = device.on_all(|station, _| station.endpoint.create_xrcd())??;
+        let core = device.loads.least();
+        Ok(XrcDomain { handle: Arc::new(XrcdHandle { device, id, core }) })
     }
 }
 
@@ -89,7 +92,8 @@ impl ProtectionDomain {
         let xrc = XrcReceives { domain: domain.id, cq: cq.id };
         let init = SrqInit { pd: self.pd, depth, max_sge, xrc: Some(xrc) };
         let parts = XrcParts { _domain: domain.clone(), _cq: cq.clone() };
-        SharedReceiveQueue::new(&self.device, init, Some(parts))
+        cq.feeders.add(domain.core);
+        SharedReceiveQueue::new(&self.device, domain.core, init, Some(parts))
     }
 }
 
@@ -138,7 +142,9 @@ impl TargetBuilder {
     pub fn build_reset(self) -> Result<QueuePair<Any>, Error> {
         let (device, id) = (self.domain.device.clone(), self.domain.id);
         let (gid, psn) = (device.gid(self.gid_index)?, random_psn()?);
-        let rings = device.engine.call(move |station, now| station.create_xrc_target(now, id))??;
+        let core = self.domain.core;
+        let create = || device.engine.call_on(core, move |station, now| station.create_xrc_target(now, id));
+        let rings = device.create_on(core, create)?;
         let owned = Owned::Target { _domain: self.domain };
         Ok(QueuePair::new(device, rings, (gid, psn), &QpInit::XRC_TARGET, owned))
     }
@@ -148,6 +154,6 @@ impl Drop for XrcdHandle {
     fn drop(&mut self) {
         let id = self.id;
         // A stopped core has no domains left. Nothing is of it: whatever was holds a handle.
-        let _ = self.device.engine.call(move |station, _| station.endpoint.destroy_xrcd(id));
+        let _ = self.device.engine.call_all(move |station, _| station.endpoint.destroy_xrcd(id));
     }
 }

@@ -2,10 +2,11 @@
 //! `scripts/bench` times these loops, and `steps` counts their instructions.
 
 use crate::cpu;
-use crate::ring::{End, LIST, connected};
+use crate::ring::{End, LIST, connected, hpcc};
 use crate::tool;
 use clap::ValueEnum;
 use std::time::{Duration, Instant};
+use verbs::congestion::Congestion;
 use verbs::{Mtu, SendRequest};
 
 /// How long a loop is timed, and how long it runs before.
@@ -53,12 +54,12 @@ pub struct OneCore {
 }
 
 impl OneCore {
-    /// Connects the two ends.
+    /// Connects the two ends, with the default congestion control if `congestion` is `None`.
     ///
     /// # Errors
     /// Returns what the library says if it refuses a device, a queue pair or the connection.
-    pub fn open(traffic: Traffic) -> Result<Self, String> {
-        let (a, b) = connected(Mtu::M4096)?;
+    pub fn open(traffic: Traffic, congestion: Option<Congestion>) -> Result<Self, String> {
+        let (a, b) = connected(Mtu::M4096, congestion)?;
         let from = a.region.sge(0, traffic.size()).map_err(|error| error.to_string())?;
         let request = SendRequest::write(0, from, b.region.remote().at(0));
         Ok(Self { a, b, request, list: traffic.list() })
@@ -85,7 +86,7 @@ impl OneCore {
 /// # Errors
 /// As [`OneCore::open`] and [`OneCore::exchange`].
 pub fn run(traffic: Traffic) -> Result<f64, String> {
-    let mut ends = OneCore::open(traffic)?;
+    let mut ends = OneCore::open(traffic, Some(hpcc()))?;
     let mut messages_in = |time: Duration| {
         let (begin, mut lists) = (Instant::now(), 0);
         while begin.elapsed() < time {

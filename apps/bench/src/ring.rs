@@ -46,14 +46,19 @@ pub(crate) struct End {
 }
 
 impl End {
-    fn open(port: &str, address: &str) -> Result<Self, verbs::Error> {
+    /// The queue pair lives on the last of `cores`, 1 or 2.
+    fn open(port: &str, address: &str, cores: u8) -> Result<Self, verbs::Error> {
         let address = address.parse().expect("an address");
-        let device = Device::open(&DeviceConfig::on(port).address(address).progress(Progress::Inline))?;
+        let config = DeviceConfig::on(port).address(address).progress(Progress::Inline).cores(cores)?;
+        let device = Device::open(&config)?;
         let pd = device.allocate_pd()?;
         let cq = device.create_cq(2 * DEPTH)?;
         let region = MemoryRegion::alloc(&pd, LONGEST, Access::ALL)?;
         let capabilities = Capabilities { max_send: DEPTH, ..Capabilities::default() };
+        // The first of several queue pairs is core 0's.
+        let first = if cores > 1 { Some(pd.queue_pair(&cq, &cq).build()?) } else { None };
         let qp = pd.queue_pair(&cq, &cq).capabilities(capabilities).build()?;
+        drop(first);
         Ok(Self { device, cq, region, qp })
     }
 
@@ -71,24 +76,33 @@ impl End {
 }
 
 /// HPCC++ that nothing slows down: no switch tells of a queue.
-fn hpcc() -> Congestion {
+pub(crate) fn hpcc() -> Congestion {
     let (rate, rtt) = (cc::Rate::from_gbps(400), Duration::from_micros(20));
     Congestion::new(CongestionAlgorithm::Hpcc(cc::HpccConfig::new(rate, rtt, NonZeroU32::MIN)))
 }
 
 /// Two ends, connected; who calls `progress` runs one.
-pub(crate) fn connected(mtu: Mtu) -> Result<(End, End), String> {
+pub(crate) fn connected(mtu: Mtu, congestion: Option<Congestion>) -> Result<(End, End), String> {
+    connected_to(mtu, congestion, 1)
+}
+
+/// As [`connected`], to a second end whose queue pair lives on the last of `cores`.
+pub(crate) fn connected_to(
+    mtu: Mtu,
+    congestion: Option<Congestion>,
+    cores: u8,
+) -> Result<(End, End), String> {
     let text = |error: verbs::Error| error.to_string();
     let [a, b] = fresh_ring();
     let (mut a, mut b) =
-        (End::open(&a, "10.0.0.1/24").map_err(text)?, End::open(&b, "10.0.0.2/24").map_err(text)?);
+        (End::open(&a, "10.0.0.1/24", 1).map_err(text)?, End::open(&b, "10.0.0.2/24", cores).map_err(text)?);
     let mac = |end: &End| end.device.query().map(|info| info.mac).map_err(text);
     let (mac_a, mac_b) = (mac(&a)?, mac(&b)?);
     a.device.set_neighbour("10.0.0.2".parse().expect("an address"), mac_b).map_err(text)?;
     b.device.set_neighbour("10.0.0.1".parse().expect("an address"), mac_a).map_err(text)?;
     let (to_a, to_b) = (a.qp.endpoint(), b.qp.endpoint());
     // The ACK timeout, 1.1 s, outlasts a pause of a busy machine.
-    let options = ConnectOptions::new().mtu(mtu).congestion(hpcc()).ack_timeout(AckTimeout::new(18));
+    let options = ConnectOptions::new().mtu(mtu).congestion(congestion).ack_timeout(AckTimeout::new(18));
     a.qp.connect(&to_b, &options).map_err(text)?;
     b.qp.connect(&to_a, &options).map_err(text)?;
     Ok((a, b))
@@ -189,7 +203,7 @@ fn messages_per_second(
     mtu: Mtu,
     request: fn(u64, Sge, Remote) -> SendRequest,
 ) -> Result<f64, String> {
-    let (mut a, b) = connected(mtu)?;
+    let (mut a, b) = connected(mtu, Some(hpcc()))?;
     let remote = b.region.remote().at(0);
     let sge = a.region.sge(0, size).map_err(|error| error.to_string())?;
     let request = request(0, sge, remote);
@@ -217,7 +231,7 @@ fn messages_per_second(
 
 /// Half a round trip of SENDs of `size` bytes, the median in µs.
 fn half_round_trip(size: usize) -> Result<f64, String> {
-    let (mut a, mut b) = connected(Mtu::M4096)?;
+    let (mut a, mut b) = connected(Mtu::M4096, Some(hpcc()))?;
     let message = vec![0x5a; size];
     let receive = |end: &mut End| {
         let into = end.region.sge(0, size as u32).map_err(|error| error.to_string())?;

@@ -60,7 +60,7 @@ impl Host {
             max_cqs: 1,
             max_regions: 1,
             seed: [core + 1; 32],
-            core,
+            process: core,
             numbers: roce::wire::Numbers::DEFAULT,
         };
         let mut endpoint = Endpoint::new(config);

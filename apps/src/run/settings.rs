@@ -29,6 +29,9 @@ pub struct Settings {
     /// File of settings [default: ferroce.toml in this folder, if it exists]
     #[arg(long, value_name = "FILE", env = "FERROCE_CONFIG")]
     config: Option<PathBuf>,
+    /// Number of poll-mode cores behind the port, 1 to 16 [default: 1]
+    #[arg(long, value_name = "N", env = "FERROCE_CORES", value_parser = clap::value_parser!(u8).range(1..=16))]
+    cores: Option<u8>,
     /// Limit on the device's queue pairs, and on its completion queues [default: 1024]
     #[arg(long, value_name = "N", env = "FERROCE_QUEUE_PAIRS")]
     queue_pairs: Option<u32>,
@@ -106,6 +109,7 @@ impl Settings {
         {
             settings.extend(value.as_ref().map(|value| (name, value.into())));
         }
+        settings.extend(self.cores.map(|cores| ("FERROCE_CORES", cores.to_string().into())));
         settings.extend(self.queue_pairs.map(|most| ("FERROCE_QUEUE_PAIRS", most.to_string().into())));
         settings.extend(self.vlan.map(|vlan| ("FERROCE_VLAN", vlan.to_string().into())));
         if let Some(file) = &self.config {

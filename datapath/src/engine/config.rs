@@ -17,7 +17,7 @@ pub enum Progress {
     Inline,
     /// A separate thread, named `ferroce-core`.
     Dedicated {
-        /// The CPU to pin it to; `None` leaves it to the scheduler.
+        /// The CPU to pin it to; `None` leaves it to the scheduler. Of several cores, each has the next CPU that the process may use.
         core: Option<usize>,
     },
     /// Who polls runs the core, as with `Inline`; while nobody polls, a separate thread does, which sleeps on the port's
@@ -82,8 +82,10 @@ pub struct CoreConfig {
     pub addresses: Vec<Address>,
     /// Where peers outside the addresses' prefixes are reached, where the kernel does not say.
     pub gateway: Option<IpAddr>,
-    /// Who runs the core.
+    /// Who runs the cores.
     pub progress: Progress,
+    /// The number of cores behind the port, 1 to 16.
+    pub cores: u8,
     /// What it does when idle.
     pub idle: Idle,
     /// Limits and secrets of the endpoint.
@@ -98,8 +100,14 @@ pub enum StartError {
         "cannot pin to CPU {core}: this process may use {allowed}; choose one of them, or run it with another taskset"
     )]
     Cpu { core: usize, allowed: String },
-    #[error("{given} queue pairs: a core has at most {limit}; lower queue_pairs")]
-    TooManyQps { given: u32, limit: usize },
+    #[error("queue_pairs = {given}: the numbers of cores = {cores} are {limit} at most; lower queue_pairs")]
+    TooManyQps { given: u32, limit: usize, cores: u8 },
+    #[error("port {port}: cores = {given}: the limit is {limit}; write 1 to {limit}")]
+    Cores { port: String, given: u8, limit: u8 },
+    #[error(
+        "port {port}: cores = {given}: this process may use {cpus} CPUs{from}, and each dedicated core needs one; lower cores, or use progress adaptive"
+    )]
+    CoresOfCpus { port: String, given: u8, cpus: usize, from: String },
     #[error("cannot create a thread for the core of port {port}: {error}")]
     Thread { port: String, error: std::io::Error },
     #[error("port {port}: {error}")]

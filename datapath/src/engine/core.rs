@@ -3,6 +3,8 @@
 use super::control::Inbox;
 use super::filling::Filling;
 use super::station::Station;
+use super::team::Way;
+use crate::capture::Direction;
 use crate::clock::Clock;
 use crate::host_memory::faults;
 use crate::io::{BURST, Bell, Burst, PacketIo};
@@ -50,7 +52,7 @@ pub(super) struct Core<P: PacketIo> {
     /// When the core looks next whether the program has set a handler for faults.
     look: Instant,
     /// Last, so that it outlives the buffers above.
-    port: P,
+    port: Way<P>,
 }
 
 /// A core of any port.
@@ -70,7 +72,7 @@ pub(super) trait Turn: Send {
 }
 
 impl<P: PacketIo> Core<P> {
-    pub(super) fn new(port: P, clock: Clock, mac: Mac, station: Station, inbox: Inbox) -> Self {
+    pub(super) fn new(port: Way<P>, clock: Clock, mac: Mac, station: Station, inbox: Inbox) -> Self {
         Self {
             clock,
             mac,
@@ -154,6 +156,9 @@ impl<P: PacketIo> Core<P> {
         let mut sent = 0;
         while sent < TRANSMIT_BUDGET {
             let before = sent;
+            if self.port.is_lead() {
+                sent += self.forward(now);
+            }
             sent += self.fill(now);
             if let Some(lanes) = &mut self.station.lanes {
                 lanes.publish();
@@ -190,6 +195,42 @@ impl<P: PacketIo> Core<P> {
         if self.aside.is_none() && !self.station.may_transmit() {
             return 0;
         }
+        self.fill_by(now, |station, filling| station.transmit(now, filling))
+    }
+
+    /// Takes frames of other cores that leave: half a burst, so that core 0's own have room.
+    #[inline(never)]
+    fn forward(&mut self, now: Instant) -> usize {
+        if !self.port.has_leaving() {
+            return 0;
+        }
+        self.port.turn_to_next();
+        self.fill_by(now, |_, filling| filling.forward(BURST / 2))
+    }
+
+    /// Receives as one of several cores. Returns whether frames were handed to others, and whether frames of others leave.
+    #[inline(never)]
+    fn receive_in_team(&mut self) -> (bool, bool) {
+        self.port.receive(&mut self.received);
+        let dealt = self.port.is_lead() && !self.received.is_empty() && self.deal();
+        (dealt, self.port.has_leaving())
+    }
+
+    /// Hands received frames of other cores to them. Returns whether there were any.
+    fn deal(&mut self) -> bool {
+        let Self { port, station, received, clock, .. } = self;
+        let any = port.deal(received, |frame| {
+            if let Some(tap) = &mut station.tap {
+                tap.record(clock.now(), Direction::In, frame);
+            }
+        });
+        let handed = port.handed();
+        (station.counters.handed_over, station.counters.hand_over_full) = (handed.over, handed.full);
+        any
+    }
+
+    #[inline(always)]
+    fn fill_by(&mut self, now: Instant, write: impl FnOnce(&mut Station, &mut Filling<'_, P>)) -> usize {
         // Apart from the station, which writes the frames.
         let (mut lanes, mut tap) = (self.station.lanes.take(), self.station.tap.take());
         let Self { port, mac, leaving, hairpin, aside, spare, .. } = self;
@@ -212,7 +253,7 @@ impl<P: PacketIo> Core<P> {
         if let Some((slot, frame)) = waiting {
             filling.send_aside(slot, frame);
         }
-        self.station.transmit(now, &mut filling);
+        write(&mut self.station, &mut filling);
         let Filling { filled, is_dry, .. } = filling;
         (self.station.lanes, self.station.tap) = (lanes, tap);
         self.station.counters.pool_dry += u64::from(is_dry);
@@ -225,12 +266,18 @@ impl<P: PacketIo> Turn for Core<P> {
         if let Some(lanes) = &mut self.station.lanes {
             lanes.receive(&mut self.received, || self.port.alloc());
         }
-        self.port.receive(&mut self.received);
-        let work = if self.is_idle() {
+        let (dealt, leaving) = match &mut self.port {
+            Way::Alone(port) => {
+                port.receive(&mut self.received);
+                (false, false)
+            }
+            Way::Lead(_) | Way::Member(_) => self.receive_in_team(),
+        };
+        let work = if !leaving && self.is_idle() {
             self.stuck = 0;
-            false
+            dealt
         } else {
-            self.work()
+            self.work() || dealt
         };
         let counters = &mut self.station.counters;
         let turns = if work { &mut counters.busy_turns } else { &mut counters.idle_turns };
@@ -239,7 +286,8 @@ impl<P: PacketIo> Turn for Core<P> {
     }
 
     fn give_up(&mut self, reason: &str) {
-        self.station.give_up(self.clock.now(), reason);
+        let first = self.port.fail(reason);
+        self.station.give_up(self.clock.now(), reason, first);
     }
 
     fn idle_time(&self) -> Option<Duration> {

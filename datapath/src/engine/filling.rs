@@ -1,5 +1,6 @@
 //! A core's burst while it is filled: frames for the port, for this process itself, and for others of the interface.
 
+use super::team::{Routed, Way as PortWay};
 use crate::capture::{Direction, Tap};
 use crate::io::{Burst, PacketBuf, PacketIo};
 use crate::probes;
@@ -12,7 +13,7 @@ use roce::{Outbox, TurnTrace};
 /// Where a core writes frames that leave.
 pub(super) struct Filling<'a, P: PacketIo> {
     pub(super) now: Instant,
-    pub(super) port: &'a mut P,
+    pub(super) port: &'a mut PortWay<P>,
     pub(super) mac: &'a Mac,
     pub(super) leaving: &'a mut Burst<P::Buf>,
     pub(super) hairpin: &'a mut Burst<P::Buf>,
@@ -67,6 +68,14 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
         buffer.set_len(length);
         self.filled += 1;
         probes::transmitted(&buffer);
+        self.place(buffer);
+    }
+}
+
+impl<P: PacketIo> Filling<'_, P> {
+    /// Puts a whole frame where it goes.
+    #[inline(always)]
+    fn place(&mut self, buffer: P::Buf) {
         if let Some(tap) = self.tap {
             tap.record(self.now, Direction::Out, &buffer);
         }
@@ -80,9 +89,21 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
             self.leaving.push(buffer);
         }
     }
-}
 
-impl<P: PacketIo> Filling<'_, P> {
+    /// Takes up to `most` frames of other cores of the port that leave.
+    pub(super) fn forward(&mut self, most: usize) {
+        let before = self.filled;
+        while self.filled - before < most
+            && !self.leaving.is_full()
+            && !self.hairpin.is_full()
+            && self.aside.is_none()
+            && let Some(frame) = self.port.next_leaving()
+        {
+            self.filled += 1;
+            self.place(frame);
+        }
+    }
+
     /// Delivers a frame to our own address: to this process, to another one of the interface, or to all.
     #[inline(never)]
     fn keep_here(&mut self, frame: P::Buf) {
@@ -91,9 +112,18 @@ impl<P: PacketIo> Filling<'_, P> {
             Some((Way::Sibling(slot), _)) => self.send_aside(slot, frame),
             Some((Way::All, lanes)) => {
                 lanes.push_to_all(&frame);
-                self.hairpin.push(frame);
+                self.route(frame);
             }
-            Some((Way::Own, _)) | None => self.hairpin.push(frame),
+            Some((Way::Own, _)) | None => self.route(frame),
+        }
+    }
+
+    /// Delivers a frame to this process: to the core whose it is.
+    fn route(&mut self, frame: P::Buf) {
+        match self.port.route(frame) {
+            Routed::Here(frame) => self.hairpin.push(frame),
+            Routed::Leaves(frame) => self.leaving.push(frame),
+            Routed::Done => {}
         }
     }
 

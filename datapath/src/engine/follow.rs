@@ -4,6 +4,7 @@
 //! for again, and if it is elsewhere now, all that goes there goes on with the new address. Nothing of this is on the path of a
 //! packet that is answered.
 
+use super::others::Others;
 use crate::neighbour::{Asked, Neighbours};
 use cc::Instant;
 use roce::{CongestionNews, Endpoint};
@@ -34,6 +35,7 @@ impl Followed {
         now: Instant,
         endpoint: &mut Endpoint,
         neighbours: &mut Neighbours,
+        others: Option<&Others>,
     ) -> bool {
         while let Some(change) = endpoint.poll_congestion_change() {
             match change.news {
@@ -42,13 +44,19 @@ impl Followed {
             }
         }
         while let Some(peer) = endpoint.poll_doubted() {
-            self.doubt(now, peer, neighbours);
+            match others.filter(|others| !others.is_lead()) {
+                // Core 0 asks for neighbours.
+                Some(others) => others.doubt(peer),
+                None => self.doubt(now, peer, neighbours),
+            }
         }
-        !self.waiting.is_empty() && self.seen != neighbours.answers() && self.look(now, endpoint, neighbours)
+        !self.waiting.is_empty()
+            && self.seen != neighbours.answers()
+            && self.look(now, endpoint, neighbours, others)
     }
 
     #[cold]
-    fn doubt(&mut self, now: Instant, peer: IpAddr, neighbours: &mut Neighbours) {
+    pub(super) fn doubt(&mut self, now: Instant, peer: IpAddr, neighbours: &mut Neighbours) {
         while self.rested.front().is_some_and(|&(_, until)| until <= now) {
             self.rested.pop_front();
         }
@@ -64,7 +72,13 @@ impl Followed {
     }
 
     #[cold]
-    fn look(&mut self, now: Instant, endpoint: &mut Endpoint, neighbours: &mut Neighbours) -> bool {
+    fn look(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        neighbours: &mut Neighbours,
+        others: Option<&Others>,
+    ) -> bool {
         self.seen = neighbours.answers();
         let (mut is_more, rested) = (false, &mut self.rested);
         self.waiting.retain(|&peer| {
@@ -72,6 +86,9 @@ impl Followed {
                 Ok(Asked::Asking) => return true,
                 Ok(Asked::Known(mac)) => {
                     let changed = endpoint.redirect(peer, mac);
+                    if let Some(others) = others {
+                        others.redirect(peer, mac);
+                    }
                     if changed > 0 {
                         tracing::info!("{peer} has moved to {mac}");
                     }
@@ -131,7 +148,7 @@ mod tests {
                 max_cqs: 1,
                 max_regions: 1,
                 seed: [7; 32],
-                core: 0,
+                process: 0,
                 numbers: Numbers::DEFAULT,
             };
             let (mut endpoint, peer) = (Endpoint::new(config), IpAddr::from([10, 0, 0, 2]));
@@ -176,7 +193,7 @@ mod tests {
         }
 
         fn turn(&mut self, now: Instant) -> bool {
-            self.followed.turn(now, &mut self.endpoint, &mut self.neighbours)
+            self.followed.turn(now, &mut self.endpoint, &mut self.neighbours, None)
         }
 
         /// How many queue pairs still send elsewhere than to `mac`.

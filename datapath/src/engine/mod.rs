@@ -1,8 +1,8 @@
-//! The poll-mode core and the rings by which applications reach it.
+//! The poll-mode cores of a port and the rings by which applications reach them.
 //!
-//! A core owns its port, its endpoint and its neighbours exclusively. Requests reach it by a single-producer ring per
-//! work queue with a doorbell bit per queue pair, completions leave by a ring per completion queue, and control calls
-//! travel by a channel.
+//! A core owns its endpoint exclusively, and core 0 the port and its neighbours; the module `team` is about ports with several cores.
+//! Requests reach a core by a single-producer ring per work queue with a doorbell bit per queue pair, completions leave by a ring per
+//! completion queue, and control calls travel by a channel.
 
 mod adaptive;
 mod completion_ring;
@@ -10,20 +10,27 @@ mod config;
 mod control;
 mod core;
 mod doorbell;
+mod doze;
 mod events;
 mod filling;
 mod follow;
+mod handle;
 mod link;
 mod management;
 mod notify;
 mod observe;
 mod on_demand;
+mod others;
 mod qpn_hash;
 mod queues;
 mod rings;
 mod runner;
 mod siblings;
+mod start;
 mod station;
+mod team;
+#[cfg(test)]
+mod team_tests;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -35,41 +42,43 @@ pub use completion_ring::CqRing;
 pub use config::{CoreConfig, Idle, Progress, ProgressError, ResolveError, StartError, Stopped};
 pub use doorbell::{Doorbells, MAX_SLOTS};
 pub use events::{AsyncEvent, EventQueue};
+pub use handle::Feeders;
 pub use management::{MAD_LENGTH, MAD_UDP_SOURCE, Mad};
 pub use notify::{LastEvent, Notifier};
 pub use observe::Observed;
 pub use rings::{QpRings, SrqRings};
 pub use station::{CoreCounters, Station};
 
-use crate::clock::Clock;
 use crate::event_fd::EventFd;
 use crate::fork::Process;
-use crate::io::PacketIo;
-use crate::neighbour::{Asked, Kernel, Neighbours, Unresolved};
+use crate::neighbour::{Asked, Kernel, Unresolved};
 use crate::siblings::Siblings;
-use crossbeam::channel::{Receiver, TryRecvError, bounded};
-use roce::Endpoint;
+use roce::CoreIndex;
 use roce::wire::Mac;
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// How long a caller sleeps between two looks at whether a neighbour has answered.
 const RESOLVE_POLL: Duration = Duration::from_micros(200);
 
-/// A handle to a core. Dropping it stops the core and waits until its port is free.
+/// A handle to the cores of a port. Dropping it stops them and waits until the port is free.
 ///
-/// A process that is forked from the one that started the core inherits none of it: calls fail there, dropping it does nothing, and
-/// the parent's core goes on.
+/// A process that is forked from the one that started the cores inherits none of them: calls fail there, dropping it does nothing, and
+/// the parent's cores go on.
 pub struct Engine {
     name: String,
     mac: Mac,
-    commands: control::Commands,
-    /// Whose threads run the core and watch the link.
+    /// Core 0.
+    lead: ManuallyDrop<handle::Handle>,
+    /// The other cores.
+    members: ManuallyDrop<Box<[handle::Handle]>>,
+    /// Held while a command is sent to all cores, so that all get such commands in the same order.
+    order: Mutex<()>,
+    index: CoreIndex,
+    /// Whose threads run the cores and watch the link.
     process: Process,
-    runner: ManuallyDrop<runner::Runner>,
-    status: Arc<runner::Status>,
     kernel: Option<Arc<Kernel>>,
     /// The interface's other processes, where the port is on one.
     siblings: ManuallyDrop<Option<Siblings>>,
@@ -80,96 +89,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts a core on `port`.
-    ///
-    /// # Safety
-    /// Whoever registers a region by [`call`](Self::call) keeps its memory valid for reads and writes until the region
-    /// is deregistered, or this engine is dropped or has stopped.
-    ///
-    /// # Errors
-    /// Returns an error if the thread cannot be started or pinned, or the interface's neighbours cannot be read.
-    pub unsafe fn start<P: PacketIo + 'static>(port: P, config: &CoreConfig) -> Result<Self, StartError> {
-        let max_qps = config.endpoint.max_qps as usize;
-        if max_qps > doorbell::MAX_SLOTS {
-            return Err(StartError::TooManyQps {
-                given: config.endpoint.max_qps,
-                limit: doorbell::MAX_SLOTS,
-            });
-        }
-        let interface = config.interface.filter(|_| config.vlan.is_none());
-        let kernel = interface.map(|index| Kernel::open(index, config.endpoint.numbers)).transpose();
-        let kernel = kernel.map_err(|error| StartError::Netlink { port: config.name.clone(), error })?;
-        let kernel = kernel.map(|kernel| Arc::new(kernel.without_ours()));
-        let mut siblings = siblings::join(config)?;
-        let mut endpoint = config.endpoint;
-        endpoint.core = siblings.as_ref().map_or(endpoint.core, Siblings::slot);
-        let neighbours = match kernel {
-            Some(_) => Neighbours::kernels(config.mac, &config.addresses),
-            None => Neighbours::own(config.mac, &config.addresses, config.gateway),
-        };
-        let (commands, inbox) = control::channel();
-        let subscribers = Arc::new(events::Subscribers::default());
-        // SAFETY: passed on to the caller.
-        let mut station =
-            unsafe { Station::new(Endpoint::new(endpoint), neighbours, config, subscribers.clone()) };
-        station.lanes = siblings.as_ref().map(|siblings| Box::new(siblings.lanes()));
-        let core = core::Core::new(port, Clock::new(), config.mac, station, inbox);
-        let status = Arc::new(runner::Status::default());
-        let bell = siblings.as_ref().map(Siblings::bell).transpose();
-        let bell = bell.map_err(|error| siblings::failed(config, error.into()))?;
-        let runner = runner::Runner::start(core, config, &status, bell)?;
-        if let Some(siblings) = &mut siblings {
-            let watched = siblings::watch(siblings, config, &commands, kernel.clone());
-            watched.map_err(|error| siblings::failed(config, error.into()))?;
-        }
-        Ok(Self {
-            name: config.name.clone(),
-            mac: config.mac,
-            commands,
-            process: Process::this(),
-            runner: ManuallyDrop::new(runner),
-            status,
-            kernel,
-            siblings: ManuallyDrop::new(siblings),
-            interface: config.interface,
-            subscribers,
-            link: ManuallyDrop::default(),
-        })
-    }
-
-    /// Makes the core run `control` between two turns, and waits for its result.
-    ///
-    /// # Errors
-    /// Returns an error if the core has stopped, or belongs to a process from which this one was forked.
-    pub fn call<R: Send + 'static>(
-        &self,
-        control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
-    ) -> Result<R, Stopped> {
-        self.check_process()?;
-        let (reply, answer) = bounded(1);
-        let command: control::Command = Box::new(move |station, now| {
-            // A caller that no longer waits has no use for the answer.
-            let _ = reply.send(control(station, now));
-        });
-        if !self.commands.send(command) {
-            return Err(self.stopped());
-        }
-        self.wait(&answer)
-    }
-
-    /// Looks for the answer again and again, and runs the core meanwhile if that is the caller's to do. A blocking receive would
-    /// need the caller's thread-local storage, which is gone while its thread or the process ends.
-    fn wait<R>(&self, answer: &Receiver<R>) -> Result<R, Stopped> {
-        loop {
-            match answer.try_recv() {
-                Ok(answer) => return Ok(answer),
-                Err(TryRecvError::Disconnected) => return Err(self.stopped()),
-                Err(TryRecvError::Empty) if self.runner.turn(&self.status) => {}
-                Err(TryRecvError::Empty) => std::thread::yield_now(),
-            }
-        }
-    }
-
     /// Whether the core runs in a process from which this one was forked.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
@@ -196,7 +115,7 @@ impl Engine {
         if self.process.is_parent() {
             last.announce();
         } else {
-            self.status.announce(last);
+            self.lead.status.announce(last);
         }
     }
 
@@ -240,82 +159,6 @@ impl Engine {
         self.interface.is_none_or(|index| crate::linux::is_running(index).unwrap_or(false))
     }
 
-    /// Runs one turn of an inline or adaptive core for a polling caller. Returns whether there was work. Does nothing
-    /// if a separate thread runs the core, or another caller runs a turn.
-    #[inline(always)]
-    pub fn progress(&self) -> bool {
-        !self.process.is_parent() && self.runner.poll(&self.status)
-    }
-
-    /// After a doorbell: an adaptive core whose thread sleeps takes the posts at once. Others see them by themselves.
-    #[inline]
-    pub fn posted(&self) {
-        if let Some(adaptive) = self.adaptive() {
-            adaptive.posted(&self.status);
-        }
-    }
-
-    /// After a single post: an inline core runs a turn, since the caller may have posted its last request and never poll again.
-    #[inline]
-    pub fn attend(&self) {
-        if self.is_inline() {
-            self.progress();
-        }
-    }
-
-    /// Whether only callers run the core: with inline progress, nothing happens while no thread polls.
-    #[must_use]
-    pub fn is_inline(&self) -> bool {
-        matches!(&*self.runner, runner::Runner::Inline(_))
-    }
-
-    /// The caller will wait without polling: an adaptive core's thread takes over at once.
-    pub fn hand_over(&self) {
-        if let Some(adaptive) = self.adaptive() {
-            adaptive.hand_over();
-        }
-    }
-
-    #[inline]
-    fn adaptive(&self) -> Option<&adaptive::Adaptive> {
-        match &*self.runner {
-            runner::Runner::Adaptive(adaptive) if !self.process.is_parent() => Some(adaptive),
-            _ => None,
-        }
-    }
-
-    /// Why the core has stopped, if it has.
-    ///
-    /// # Errors
-    /// Returns `Stopped`, with the reason, if the core has stopped.
-    #[inline]
-    pub fn check(&self) -> Result<(), Stopped> {
-        if self.process.is_parent() || self.status.stopped() {
-            self.check_process()?;
-            return Err(self.stopped());
-        }
-        Ok(())
-    }
-
-    /// In a child, no thread runs the core, and its locks stay as they were.
-    #[cold]
-    fn check_process(&self) -> Result<(), Stopped> {
-        if self.process.is_parent() {
-            let reason = "it runs in the process that this one was forked from; open devices after the fork";
-            return Err(Stopped { port: self.name.clone(), reason: reason.into() });
-        }
-        Ok(())
-    }
-
-    /// Waits until the core has released everything, so that the caller may free registered memory after this error.
-    #[cold]
-    fn stopped(&self) -> Stopped {
-        while !self.status.stopped() {
-            std::thread::yield_now();
-        }
-        Stopped { port: self.name.clone(), reason: self.status.reason() }
-    }
-
     /// Finds the Ethernet address to which packets for `address` go. Waits for the answer; the datapath does not.
     ///
     /// # Errors
@@ -351,7 +194,7 @@ impl Engine {
     /// An inline core goes on while its caller waits.
     fn pause(&self) -> Result<(), Stopped> {
         self.check()?;
-        if !self.runner.turn(&self.status) {
+        if !self.lead.turn() {
             std::thread::sleep(RESOLVE_POLL);
         }
         Ok(())
@@ -376,10 +219,13 @@ impl Drop for Engine {
         if self.process.is_parent() {
             return;
         }
-        self.runner.stop(&self.status);
+        // The others first: their buffers are the port's.
+        self.members.iter_mut().for_each(handle::Handle::stop);
+        self.lead.stop();
         // SAFETY: each is dropped here alone, and nothing uses it after this.
         unsafe {
-            ManuallyDrop::drop(&mut self.runner);
+            ManuallyDrop::drop(&mut self.members);
+            ManuallyDrop::drop(&mut self.lead);
             ManuallyDrop::drop(&mut self.link);
             ManuallyDrop::drop(&mut self.siblings);
         }

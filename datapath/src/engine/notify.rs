@@ -86,8 +86,10 @@ impl Notifier {
     pub(super) fn completions_came(&self, solicited: bool) {
         fence(Ordering::SeqCst);
         let armed = self.armed.load(Ordering::Relaxed);
-        if armed == ANY || (armed == SOLICITED && solicited) {
-            self.armed.store(NOT_ARMED, Ordering::Relaxed);
+        // Of several cores, one rings.
+        if (armed == ANY || (armed == SOLICITED && solicited))
+            && self.armed.swap(NOT_ARMED, Ordering::Relaxed) != NOT_ARMED
+        {
             self.rung.fetch_add(1, Ordering::Release);
             self.descriptor.signal();
         }

@@ -69,7 +69,13 @@ impl Status {
     pub(super) fn end_of(&self, mut core: Box<dyn Turn>, panic: &(dyn Any + Send)) {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        let reason = format!("a defect of ferroce: its core panicked: {said}");
+        let defect = "a defect of ferroce:";
+        // Another core of the port may have said so.
+        let reason = if said.starts_with(defect) {
+            said.into()
+        } else {
+            format!("{defect} its core panicked: {said}")
+        };
         // A panic while cleaning up a broken core must not reach the caller either.
         let _ = catch_unwind(AssertUnwindSafe(|| core.give_up(&reason)));
         let _ = catch_unwind(AssertUnwindSafe(|| drop(core)));
@@ -87,10 +93,11 @@ pub(super) enum Runner {
 }
 
 impl Runner {
-    /// `bell` ends a sleep of the core.
+    /// `place` is the core's place among those of the port, and `bell` ends a sleep of it.
     pub(super) fn start(
         core: impl Turn + 'static,
         config: &CoreConfig,
+        place: usize,
         status: &Arc<Status>,
         bell: Option<EventFd>,
     ) -> Result<Self, StartError> {
@@ -102,7 +109,7 @@ impl Runner {
                 let started = wake.and_then(|wake| Adaptive::start(core, status, wake));
                 return started.map(Self::Adaptive).map_err(no_thread);
             }
-            Progress::Dedicated { core } => core.map(find_cpu).transpose()?,
+            Progress::Dedicated { core } => core.map(|core| find_cpu(core, place)).transpose()?,
         };
         let (status, idle) = (status.clone(), config.idle);
         let body = move || {
@@ -159,9 +166,10 @@ impl Runner {
     }
 }
 
-fn find_cpu(core: usize) -> Result<core_affinity::CoreId, StartError> {
+/// Finds the CPU of the core at `place` among those of a port, whose first core has CPU `core`.
+fn find_cpu(core: usize, place: usize) -> Result<core_affinity::CoreId, StartError> {
     let cpus = core_affinity::get_core_ids().unwrap_or_default();
-    cpus.iter().find(|cpu| cpu.id == core).copied().ok_or_else(|| StartError::Cpu {
+    cpus.iter().skip_while(|cpu| cpu.id != core).nth(place).copied().ok_or_else(|| StartError::Cpu {
         core,
         allowed: format!("{:?}", cpus.iter().map(|cpu| cpu.id).collect::<Vec<_>>()),
     })

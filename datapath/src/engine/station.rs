@@ -6,6 +6,7 @@ use super::events::Subscribers;
 use super::follow::Followed;
 use super::management::{Mad, Management};
 use super::notify::Notifier;
+use super::others::Others;
 use super::queues::Queues;
 use super::rings::{QpRings, SrqRings};
 use crate::capture::Tap;
@@ -43,6 +44,46 @@ pub struct CoreCounters {
     pub port_held: u64,
     /// Completion queues that overflowed.
     pub cq_overflows: u64,
+    /// Frames that core 0 received and handed to the core of their queue pair.
+    pub handed_over: u64,
+    /// Frames that were lost because the ring to their core was full.
+    pub hand_over_full: u64,
+}
+
+impl CoreCounters {
+    /// Adds the counts of another core of the same port.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            busy_turns,
+            idle_turns,
+            not_for_us,
+            siblings,
+            other_vlan,
+            neighbour_packets,
+            neighbour_malformed,
+            pool_dry,
+            port_held,
+            cq_overflows,
+            handed_over,
+            hand_over_full,
+        } = self;
+        for (sum, more) in [
+            (busy_turns, other.busy_turns),
+            (idle_turns, other.idle_turns),
+            (not_for_us, other.not_for_us),
+            (siblings, other.siblings),
+            (other_vlan, other.other_vlan),
+            (neighbour_packets, other.neighbour_packets),
+            (neighbour_malformed, other.neighbour_malformed),
+            (pool_dry, other.pool_dry),
+            (port_held, other.port_held),
+            (cq_overflows, other.cq_overflows),
+            (handed_over, other.handed_over),
+            (hand_over_full, other.hand_over_full),
+        ] {
+            *sum += more;
+        }
+    }
 }
 
 /// All that a core owns beside its port.
@@ -56,6 +97,8 @@ pub struct Station {
     pub(super) queues: Queues,
     pub(super) memory: HostMemory,
     pub(super) followed: Followed,
+    /// The other cores of the port, if there are any.
+    pub(super) others: Option<Box<Others>>,
     /// A peer that has moved has more senders than one turn changes: the next turn goes on.
     pub(super) follows: bool,
     pub(super) management: Option<Management>,
@@ -87,6 +130,7 @@ impl Station {
             // SAFETY: the slices come from `endpoint`, whose regions the caller keeps valid.
             memory: unsafe { HostMemory::new() },
             followed: Followed::default(),
+            others: None,
             follows: false,
             management: None,
             lanes: None,
@@ -96,6 +140,12 @@ impl Station {
             subscribers,
             name: config.name.clone(),
         }
+    }
+
+    /// Returns the core's place among those of the port.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.others.as_ref().map_or(0, |others| others.own())
     }
 
     /// Makes a completion queue of exactly `depth`.
@@ -199,6 +249,7 @@ impl Station {
     /// As the endpoint has it: while queue pairs take from it.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
         self.endpoint.destroy_srq(srq)?;
+        // With several cores, only one has its rings.
         self.queues.disconnect_srq(srq);
         Ok(())
     }

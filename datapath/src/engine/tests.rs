@@ -1,7 +1,7 @@
 //! Tests of the engine over an in-process cable.
 
 use super::*;
-use crate::io::{self, Burst, Caps, Loopback, LoopbackBuf};
+use crate::io::{self, Burst, Caps, Loopback, LoopbackBuf, PacketIo};
 use crate::neighbour::Address;
 use roce::EndpointConfig;
 use roce::wire::Vlan;
@@ -33,13 +33,14 @@ fn config(progress: Progress) -> CoreConfig {
         addresses: vec!["10.0.0.1/24".parse::<Address>().unwrap()],
         gateway: None,
         progress,
+        cores: 1,
         idle: Idle::default(),
         endpoint: EndpointConfig {
             max_qps: 4,
             max_cqs: 4,
             max_regions: 4,
             seed: [7; 32],
-            core: 0,
+            process: 0,
             numbers: roce::wire::Numbers::DEFAULT,
         },
     }

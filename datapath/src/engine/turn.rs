@@ -135,7 +135,8 @@ impl Station {
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
     pub(super) fn deliver(&mut self, now: Instant) -> bool {
         let mut told = self.tell_events();
-        self.follows = self.followed.turn(now, &mut self.endpoint, &mut self.neighbours);
+        let others = self.others.as_deref();
+        self.follows = self.followed.turn(now, &mut self.endpoint, &mut self.neighbours, others);
         let (overflows, moved) = self.queues.deliver(now, &mut self.endpoint);
         if overflows > 0 {
             self.counters.cq_overflows += overflows;
@@ -146,7 +147,9 @@ impl Station {
     }
 
     /// After a defect: fails all queue pairs and hands out their completions. Each step may panic too, and the others are done still.
-    pub(super) fn give_up(&mut self, now: Instant, reason: &str) {
+    ///
+    /// `first` is false if another core of the port has failed before, and has said so.
+    pub(super) fn give_up(&mut self, now: Instant, reason: &str, first: bool) {
         tracing::error!("{}: {reason}; its queue pairs fail, other devices are not affected", self.name);
         let attempt = |step: &mut dyn FnMut()| _ = catch_unwind(AssertUnwindSafe(step));
         for qpn in self.queues.queue_pairs() {
@@ -155,7 +158,9 @@ impl Station {
         // Requests that were posted but not taken yet are flushed, too.
         attempt(&mut || _ = self.take_posts(now));
         attempt(&mut || _ = self.deliver(now));
-        attempt(&mut || self.subscribers.tell(&self.name, AsyncEvent::CoreFailed));
+        if first {
+            attempt(&mut || self.subscribers.tell(&self.name, AsyncEvent::CoreFailed));
+        }
         attempt(&mut || _ = self.management.as_ref().map(Management::ring));
     }
 

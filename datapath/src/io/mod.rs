@@ -21,6 +21,13 @@ pub trait PacketBuf: Deref<Target = [u8]> + DerefMut + Send {
     fn capacity(&self) -> usize;
     /// Makes the frame `len` bytes long; what is new is whatever stood there. `len` is at most the capacity.
     fn set_len(&mut self, len: usize);
+    /// Frees buffers, from any thread.
+    fn free_all(from: &mut Burst<Self>)
+    where
+        Self: Sized,
+    {
+        from.clear();
+    }
 }
 
 /// The capabilities of a port.
@@ -54,7 +61,7 @@ pub trait PacketIo: Send {
     fn alloc(&mut self) -> Option<Self::Buf>;
     /// Frees buffers that are no longer needed.
     fn recycle(&mut self, from: &mut Burst<Self::Buf>) {
-        from.clear();
+        Self::Buf::free_all(from);
     }
     /// Sends from the front of `from` what the port takes now; the rest stays, in order.
     fn transmit(&mut self, from: &mut Burst<Self::Buf>);

@@ -12,9 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// Bits of a queue pair's number below the slot.
-const QPN_BITS: u32 = 18;
-const QUEUE_PAIR_1: u32 = 1;
+const QUEUE_PAIR_1: Qpn = Qpn::new(1);
 /// Opcodes from here on are no architecture's (IBA 9.2.1).
 const FIRST_OWN_OPCODE: u8 = 0xc0;
 /// What a frame begins with: its length, rounded up to this with the rest of the header.
@@ -121,12 +119,12 @@ impl Lanes {
         if self.lanes.is_empty() {
             return Way::Own;
         }
-        match wire::destination(frame).map(Qpn::get) {
+        match wire::destination(frame) {
             None | Some(QUEUE_PAIR_1) => Way::All,
             // The number of every group, in the last slot's range.
-            Some(number) if number == roce::GROUP_QPN.get() => Way::All,
-            Some(number) => {
-                let slot = (number >> QPN_BITS) as u8;
+            Some(roce::GROUP_QPN) => Way::All,
+            Some(qpn) => {
+                let slot = roce::process_of(qpn);
                 // A process that has gone needs no answer: this one's endpoint counts the frame.
                 if self.is_sibling(slot) { Way::Sibling(slot) } else { Way::Own }
             }

@@ -41,13 +41,14 @@ pub fn core_config(port: &Port, address: &str, progress: Progress) -> CoreConfig
         addresses: vec![address.parse().unwrap()],
         gateway: None,
         progress,
+        cores: 1,
         idle: Idle::default(),
         endpoint: EndpointConfig {
             max_qps: 4,
             max_cqs: 4,
             max_regions: 4,
             seed: [7; 32],
-            core: 0,
+            process: 0,
             numbers: Numbers::DEFAULT,
         },
     }

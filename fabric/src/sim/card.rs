@@ -83,7 +83,7 @@ impl Card {
             max_cqs: 1,
             max_regions: 1,
             seed: secret,
-            core: 0,
+            process: 0,
             numbers: roce::wire::Numbers::DEFAULT,
         };
         let mut endpoint = Endpoint::new(config);

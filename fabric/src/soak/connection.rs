@@ -122,7 +122,7 @@ impl Host {
             max_cqs: 16,
             max_regions: 16,
             seed,
-            core: 0,
+            process: 0,
             numbers: roce::wire::Numbers::DEFAULT,
         };
         let mut endpoint = Endpoint::new(config);

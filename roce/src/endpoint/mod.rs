@@ -33,6 +33,7 @@ use core::time::Duration;
 use groups::Groups;
 pub use groups::{GROUP_QPN, MOST_GROUPS, MOST_MEMBERS};
 use idle::Keepers;
+pub use numbers::{CoreIndex, process_of};
 pub use observe::Observation;
 use peers::{Known, Peers};
 pub use table::QPN_REST;
@@ -61,9 +62,8 @@ pub struct EndpointConfig {
     pub max_regions: u32,
     /// Unpredictable: keys, queue pair numbers and initial PSNs are drawn from it.
     pub seed: [u8; 32],
-    /// 0 to 63: the top 6 bits of every queue pair's number, so that any core of a device, and any process of an interface, sees
-    /// whose a packet is.
-    pub core: u8,
+    /// 0 to 63: the top 6 bits of every queue pair's number, so that any process of an interface sees whose a packet is.
+    pub process: u8,
     /// The numbers that the network uses for telemetry formats without registered ones.
     pub numbers: Numbers,
 }
@@ -166,11 +166,18 @@ impl Endpoint {
     /// An endpoint without queue pairs. All that grows with packets has its room from now on.
     #[must_use]
     pub fn new(config: EndpointConfig) -> Self {
-        let qps = config.max_qps.min(numbers::MAX_QPS);
+        Self::of_core(config, CoreIndex::ONLY)
+    }
+
+    /// Creates the endpoint of one of several cores behind a port. Endpoints with the same seed that create, in the same order, the same
+    /// protection domains, completion queues, regions, windows and shared receive queues give them the same numbers and keys.
+    #[must_use]
+    pub fn of_core(config: EndpointConfig, core: CoreIndex) -> Self {
+        let qps = config.max_qps.min(core.max_qps());
         // One secret each, so that numbers that everybody sees tell nothing about keys.
         let [for_numbers, for_keys] = derive(&config.seed);
         Self {
-            qps: QpTable::new(config.core, qps, &for_numbers),
+            qps: QpTable::new(config.process, core, qps, &for_numbers),
             commons: Commons::new(&config, &for_keys),
             wheel: TimingWheel::new(qps, TIMER_GRANULARITY),
             ready: VecDeque::with_capacity(qps as usize),

@@ -1,7 +1,7 @@
 //! The table of queue pairs.
 
 use super::burst::Traced;
-use super::numbers::{MAX_QPS, QpNumbers};
+use super::numbers::{CoreIndex, QpNumbers};
 use crate::qp::{Account, Identity, QueuePair};
 use crate::wire::Service;
 use crate::{ControlError, Qpn};
@@ -50,13 +50,13 @@ impl QpTable {
     /// Bytes of a queue pair that nothing was asked of yet.
     pub(super) const QP_BYTES: usize = size_of::<Place>() + size_of::<Slot>();
 
-    pub(super) fn new(core: u8, limit: u32, secret: &[u8; 32]) -> Self {
-        let limit = limit.min(MAX_QPS);
+    pub(super) fn new(process: u8, core: CoreIndex, limit: u32, secret: &[u8; 32]) -> Self {
+        let limit = limit.min(core.max_qps());
         Self {
             places: Vec::new(),
             free: VecDeque::new(),
             resting: VecDeque::new(),
-            numbers: QpNumbers::new(core, limit, secret),
+            numbers: QpNumbers::new(process, core, limit, secret),
             limit,
         }
     }
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_number_rests_before_it_is_given_again() {
         // As many places as numbers, so that each place has one.
-        let numbers = QpNumbers::new(0, MAX_QPS, &[7; 32]);
+        let numbers = QpNumbers::new(0, CoreIndex::ONLY, CoreIndex::ONLY.max_qps(), &[7; 32]);
         let (places, free, resting) = (Vec::new(), VecDeque::new(), VecDeque::new());
         let mut table = QpTable { places, free, resting, numbers, limit: 2 };
         let at = |millis| Instant::ZERO + Duration::from_millis(millis);

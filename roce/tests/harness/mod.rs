@@ -175,7 +175,7 @@ impl Host {
             max_cqs: 4,
             max_regions: 16,
             seed: [core; 32],
-            core,
+            process: core,
             numbers: roce::wire::Numbers::DEFAULT,
         });
         let pd = endpoint.create_pd();

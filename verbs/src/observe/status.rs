@@ -1,7 +1,7 @@
 //! The report of a process, as it travels through its socket.
 
 use crate::device::Inner;
-use datapath::engine::{CoreCounters, Observed, Stopped};
+use datapath::engine::{CoreCounters, Observed, Station, Stopped};
 use roce::qp::{Waiting, WaitingTimes};
 use roce::{Counters, Discard, Observation};
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ pub struct DeviceStatus {
     pub counters: BTreeMap<String, u64>,
     /// Dropped packets by reason, without zeros.
     pub discards: BTreeMap<String, u64>,
-    /// Counters of the core for everything but packets of queue pairs.
+    /// Counters of the cores, summed, for everything but packets of queue pairs.
     pub core: BTreeMap<String, u64>,
     /// ns in each state ([`Waiting::name`]), summed over all queue pairs of the device, including destroyed ones.
     pub waited: BTreeMap<String, u64>,
@@ -184,6 +184,8 @@ fn core_counters(counters: &CoreCounters) -> BTreeMap<String, u64> {
         ("pool_dry", counters.pool_dry),
         ("port_held", counters.port_held),
         ("cq_overflows", counters.cq_overflows),
+        ("handed_over", counters.handed_over),
+        ("hand_over_full", counters.hand_over_full),
     ];
     named.into_iter().map(|(name, value)| (name.into(), value)).collect()
 }
@@ -241,17 +243,27 @@ impl DeviceStatus {
     }
 
     fn ask(&mut self, device: &Inner) -> Result<(), Stopped> {
-        let (mut from, mut observed) = (Some(0), Vec::new());
-        while let Some(place) = from {
-            let (seen, more) =
-                device.engine.call(move |station, now| station.observe(now, place, AT_ONCE))?;
-            observed.extend(seen);
-            from = more;
+        let mut observed = Vec::new();
+        for core in 0..device.engine.cores() {
+            let mut from = Some(0);
+            while let Some(place) = from {
+                let observe = move |station: &mut Station, now| station.observe(now, place, AT_ONCE);
+                let (seen, more) = device.engine.call_on(core, observe)?;
+                observed.extend(seen);
+                from = more;
+            }
         }
-        let (now, counters, core, waited) = device.engine.call(|station, now| {
+        let (mut now, mut counters) = (cc::Instant::ZERO, Counters::default());
+        let (mut core, mut waited) = (CoreCounters::default(), WaitingTimes::default());
+        for (at, of_endpoint, of_core, waits) in device.engine.call_all(|station, now| {
             let endpoint = &station.endpoint;
             (now, endpoint.counters().clone(), station.counters, endpoint.waited(now))
-        })?;
+        })? {
+            now = now.max(at);
+            counters.add(&of_endpoint);
+            core.add(&of_core);
+            waited.add(&waits);
+        }
         self.now = now.as_nanos();
         let named = named_counters(&counters).into_iter();
         self.counters = named.map(|(name, _, value)| (name.into(), value)).collect();

@@ -1,7 +1,11 @@
 //! Both ends on one core, a whole message from its post to its completion: the loops that `scripts/bench` times.
 
 use super::{Meter, Step};
+use crate::instructions::Cost;
 use crate::one_core::{OneCore, Traffic};
+use crate::ring::hpcc;
+use std::time::Duration;
+use verbs::congestion::{Congestion, CongestionAlgorithm};
 
 pub const STEPS: &[Step] = &[
     Step {
@@ -28,10 +32,76 @@ pub const STEPS: &[Step] = &[
         budget: 11_140,
         run: |meter| run(meter, Traffic::Single64),
     },
+    Step {
+        name: "window-64",
+        what: "a 64 B WRITE, both ends, of 32, with a fixed window",
+        budget: 3110,
+        run: |meter| run_settled(meter, Traffic::Write64, Some(fixed())),
+    },
+    Step {
+        name: "window-64-default",
+        what: "the same with nothing configured: at most 3 % more",
+        budget: 3110,
+        run: |meter| run_settled(meter, Traffic::Write64, None),
+    },
+    Step {
+        name: "window-64k",
+        what: "a 64 KiB WRITE, both ends, of 4, with a fixed window",
+        budget: 125_500,
+        run: |meter| run_settled(meter, Traffic::Write64k, Some(fixed())),
+    },
+    Step {
+        name: "window-64k-default",
+        what: "the same with nothing configured: at most 3 % more",
+        budget: 125_500,
+        run: |meter| run_settled(meter, Traffic::Write64k, None),
+    },
+    Step {
+        name: "window-single",
+        what: "a 64 B WRITE at a time, both ends, with a fixed window",
+        budget: 11_140,
+        run: |meter| run_settled(meter, Traffic::Single64, Some(fixed())),
+    },
+    Step {
+        name: "window-single-default",
+        what: "the same with nothing configured: at most 3 % more",
+        budget: 11_140,
+        run: |meter| run_settled(meter, Traffic::Single64, None),
+    },
 ];
 
+/// Lists that are exchanged before what counts: more than there are probes. And the pause after which a receiver of probes frees the memory
+/// that it kept for more of them.
+const SETTLING: u32 = 256;
+const PAUSE: Duration = Duration::from_millis(2100);
+
+fn fixed() -> Congestion {
+    Congestion::new(CongestionAlgorithm::Fixed { window: 512 << 10, rate: None })
+}
+
+/// Returns what a step may take, given what those before it took. Once probing has ended, the default costs what a fixed window costs.
+pub fn budget(step: &Step, before: &[Cost]) -> u64 {
+    let fixed = step.name.strip_suffix("-default");
+    let fixed = fixed.and_then(|fixed| before.iter().find(|cost| cost.name == fixed));
+    fixed.map_or(step.budget, |fixed| step.budget.min(fixed.instructions * 103 / 100))
+}
+
+/// With HPCC++.
 fn run(meter: &mut Meter, traffic: Traffic) {
-    let mut ends = OneCore::open(traffic).expect("rings need nothing");
+    measure(meter, traffic, OneCore::open(traffic, Some(hpcc())).expect("rings need nothing"));
+}
+
+/// With a fixed window, or the default, once it has become one.
+fn run_settled(meter: &mut Meter, traffic: Traffic, congestion: Option<Congestion>) {
+    let mut ends = OneCore::open(traffic, congestion).expect("rings need nothing");
+    for _ in 0..SETTLING {
+        ends.exchange().expect("nothing fails between two rings");
+    }
+    std::thread::sleep(PAUSE);
+    measure(meter, traffic, ends);
+}
+
+fn measure(meter: &mut Meter, traffic: Traffic, mut ends: OneCore) {
     for round in 0..=meter.rounds {
         let mut exchange = || ends.exchange().expect("nothing fails between two rings");
         // The first sets up telemetry and warms the buffers.

@@ -1,0 +1,94 @@
+//! How a core that sleeps learns of frames that another core of its port put into a ring.
+
+use crate::event_fd::EventFd;
+#[cfg(all(test, loom))]
+use loom::sync::atomic::{AtomicBool, Ordering, fence};
+use std::os::fd::{AsRawFd, RawFd};
+#[cfg(not(all(test, loom)))]
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+/// Whether a core sleeps, and what wakes it.
+///
+/// The sender first puts a frame into the ring, then looks whether the core sleeps; the core first says that it sleeps, then looks into the
+/// ring. So no frame is missed by both.
+#[derive(Debug)]
+pub(super) struct Doze {
+    asleep: AtomicBool,
+    bell: EventFd,
+}
+
+impl Doze {
+    /// `bell` ends a wait of the core's thread.
+    pub(super) fn new(bell: EventFd) -> Self {
+        Self { asleep: AtomicBool::new(false), bell }
+    }
+
+    /// Sets whether the core sleeps. A core that falls asleep then looks into its rings once more.
+    pub(super) fn listen(&self, on: bool) {
+        self.asleep.store(on, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Wakes the core if it sleeps, after something was put into its ring.
+    #[inline]
+    pub(super) fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+            self.bell.signal();
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+}
+
+/// `ci/loom` runs it.
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU32;
+    use loom::thread;
+
+    /// Two cores put a frame each into a ring while its owner falls asleep: it finds both, or its bell rings.
+    #[test]
+    fn a_frame_is_found_or_rings() {
+        loom::model(|| {
+            let bell = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+            let doze = Arc::new(Doze::new(bell.try_clone().unwrap()));
+            let ring = Arc::new(AtomicU32::new(0));
+            let senders: Vec<_> = (0..2)
+                .map(|_| {
+                    let (doze, ring) = (doze.clone(), ring.clone());
+                    thread::spawn(move || {
+                        ring.fetch_add(1, Ordering::Release);
+                        doze.wake();
+                    })
+                })
+                .collect();
+            doze.listen(true);
+            let found = ring.load(Ordering::Acquire);
+            senders.into_iter().for_each(|sender| sender.join().unwrap());
+            assert!(found == 2 || bell.take_now());
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_sleeper_is_woken_and_once() {
+        let bell = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+        let doze = Doze::new(bell.try_clone().unwrap());
+        doze.wake();
+        assert!(!bell.take_now(), "it is awake");
+        doze.listen(true);
+        doze.wake();
+        doze.wake();
+        assert!(bell.take_now());
+        assert!(!bell.take_now());
+    }
+}

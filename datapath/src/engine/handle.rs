@@ -1,0 +1,266 @@
+//! How callers reach the cores of a port: commands, turns, and what there is once a core has stopped.
+
+use super::adaptive::Adaptive;
+use super::control::{Command, Commands};
+use super::runner::{Runner, Status};
+use super::station::Station;
+use super::{Engine, Stopped};
+use crate::fork::Process;
+use crossbeam::channel::{Receiver, TryRecvError, bounded};
+use roce::Qpn;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError};
+
+/// One core as its callers reach it.
+pub(super) struct Handle {
+    pub(super) commands: Commands,
+    pub(super) runner: Runner,
+    pub(super) status: Arc<Status>,
+}
+
+impl Handle {
+    /// Runs one turn for a polling caller if callers run this core.
+    #[inline(always)]
+    fn poll(&self) -> bool {
+        self.runner.poll(&self.status)
+    }
+
+    /// As [`poll`](Self::poll), for a caller that waits for an answer without polling.
+    pub(super) fn turn(&self) -> bool {
+        self.runner.turn(&self.status)
+    }
+
+    #[inline]
+    fn adaptive(&self) -> Option<&Adaptive> {
+        if let Runner::Adaptive(adaptive) = &self.runner { Some(adaptive) } else { None }
+    }
+
+    #[inline]
+    fn posted(&self, process: &Process) {
+        if let Some(adaptive) = self.adaptive()
+            && !process.is_parent()
+        {
+            adaptive.posted(&self.status);
+        }
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.runner.stop(&self.status);
+    }
+}
+
+/// The cores that complete to a completion queue, for [`Engine::progress_of`].
+#[derive(Debug, Default)]
+pub struct Feeders(AtomicU32);
+
+impl Feeders {
+    /// Adds a core.
+    pub fn add(&self, core: usize) {
+        self.0.fetch_or(1 << core, Ordering::Relaxed);
+    }
+}
+
+impl Engine {
+    /// Makes core 0 run `control` between two turns, and waits for its result.
+    ///
+    /// # Errors
+    /// Returns an error if the core has stopped, or belongs to a process from which this one was forked.
+    pub fn call<R: Send + 'static>(
+        &self,
+        control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
+    ) -> Result<R, Stopped> {
+        self.call_on(0, control)
+    }
+
+    /// As [`call`](Self::call), on another core.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_on<R: Send + 'static>(
+        &self,
+        core: usize,
+        control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
+    ) -> Result<R, Stopped> {
+        self.check_process()?;
+        let core = self.handle(core);
+        let (command, answer) = asked(control);
+        if !core.commands.send(command) {
+            return Err(self.stopped());
+        }
+        self.wait(core, &answer)
+    }
+
+    /// As [`call`](Self::call), on all cores: returns their results in the cores' order. All cores run such controls in the same order.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call), if any core has stopped.
+    pub fn call_all<R: Send + 'static>(
+        &self,
+        control: impl FnOnce(&mut Station, cc::Instant) -> R + Clone + Send + 'static,
+    ) -> Result<Vec<R>, Stopped> {
+        self.check_process()?;
+        let ordered = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked: Vec<_> = (0..self.cores())
+            .map(|core| {
+                let (command, answer) = asked(control.clone());
+                let core = self.handle(core);
+                (core.commands.send(command).then_some(answer), core)
+            })
+            .collect();
+        drop(ordered);
+        let answers: Vec<_> = asked
+            .into_iter()
+            .map(|(answer, core)| {
+                answer.map_or_else(|| Err(self.stopped()), |answer| self.wait(core, &answer))
+            })
+            .collect();
+        answers.into_iter().collect()
+    }
+
+    /// Looks for the answer again and again, and runs the core meanwhile if that is the caller's to do. A blocking receive would
+    /// need the caller's thread-local storage, which is gone while its thread or the process ends.
+    fn wait<R>(&self, core: &Handle, answer: &Receiver<R>) -> Result<R, Stopped> {
+        loop {
+            match answer.try_recv() {
+                Ok(answer) => return Ok(answer),
+                Err(TryRecvError::Disconnected) => return Err(self.stopped()),
+                Err(TryRecvError::Empty) if core.turn() => {}
+                Err(TryRecvError::Empty) => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Returns the number of cores.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        1 + self.members.len()
+    }
+
+    /// Returns the core that a queue pair's number names.
+    #[must_use]
+    pub fn core_of(&self, qpn: Qpn) -> usize {
+        usize::from(self.index.named_by(qpn)).min(self.members.len())
+    }
+
+    fn handle(&self, core: usize) -> &Handle {
+        core.checked_sub(1).and_then(|member| self.members.get(member)).unwrap_or(&self.lead)
+    }
+
+    /// Runs one turn of each inline or adaptive core for a polling caller. Returns whether there was work. Does nothing
+    /// if separate threads run the cores, or other callers run a turn.
+    #[inline(always)]
+    pub fn progress(&self) -> bool {
+        !self.process.is_parent() && {
+            let work = !self.members.is_empty() && self.turn_of(u32::MAX);
+            self.lead.poll() || work
+        }
+    }
+
+    /// As [`progress`](Self::progress), but of core 0 alone.
+    #[inline(always)]
+    pub fn progress_lead(&self) -> bool {
+        !self.process.is_parent() && self.lead.poll()
+    }
+
+    /// As [`progress`](Self::progress), but of core 0 and the cores of `feeders` alone.
+    pub fn progress_of(&self, feeders: &Feeders) -> bool {
+        !self.process.is_parent() && {
+            let work = self.turn_of(feeders.0.load(Ordering::Relaxed));
+            self.lead.poll() || work
+        }
+    }
+
+    #[inline(never)]
+    fn turn_of(&self, cores: u32) -> bool {
+        let feeding = (1..).zip(&**self.members).filter(|(core, _)| cores >> core & 1 == 1);
+        feeding.fold(false, |work, (_, member)| member.poll() || work)
+    }
+
+    /// After a doorbell: an adaptive core whose thread sleeps takes the posts at once. Others see them by themselves.
+    #[inline]
+    pub fn posted(&self, core: usize) {
+        if core > 0 {
+            self.handle(core).posted(&self.process);
+        }
+        // What another core sends leaves by core 0.
+        self.lead.posted(&self.process);
+    }
+
+    /// After a single post: an inline core runs a turn, since the caller may have posted its last request and never poll again.
+    #[inline]
+    pub fn attend(&self, core: usize) {
+        if self.is_inline() && !self.process.is_parent() {
+            if core > 0 {
+                self.handle(core).poll();
+            }
+            self.lead.poll();
+        }
+    }
+
+    /// Whether only callers run the cores: with inline progress, nothing happens while no thread polls.
+    #[must_use]
+    pub fn is_inline(&self) -> bool {
+        matches!(self.lead.runner, Runner::Inline(_))
+    }
+
+    /// The caller will wait without polling: the threads of adaptive cores take over at once.
+    pub fn hand_over(&self) {
+        if self.process.is_parent() {
+            return;
+        }
+        for core in std::iter::once(&*self.lead).chain(&**self.members) {
+            if let Some(adaptive) = core.adaptive() {
+                adaptive.hand_over();
+            }
+        }
+    }
+
+    /// Why the cores have stopped, if they have.
+    ///
+    /// # Errors
+    /// Returns `Stopped`, with the reason, if core 0 has stopped: all cores end together.
+    #[inline]
+    pub fn check(&self) -> Result<(), Stopped> {
+        if self.process.is_parent() || self.lead.status.stopped() {
+            self.check_process()?;
+            return Err(self.stopped());
+        }
+        Ok(())
+    }
+
+    /// In a child, no thread runs the cores, and their locks stay as they were.
+    #[cold]
+    fn check_process(&self) -> Result<(), Stopped> {
+        if self.process.is_parent() {
+            let reason = "it runs in the process that this one was forked from; open devices after the fork";
+            return Err(Stopped { port: self.name.clone(), reason: reason.into() });
+        }
+        Ok(())
+    }
+
+    /// Waits until all cores have released everything, so that the caller may free registered memory after this error.
+    #[cold]
+    fn stopped(&self) -> Stopped {
+        for core in std::iter::once(&*self.lead).chain(&**self.members) {
+            while !core.status.stopped() {
+                // A core that a caller runs ends in its next turn.
+                if !core.turn() {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        Stopped { port: self.name.clone(), reason: self.lead.status.reason() }
+    }
+}
+
+/// Returns a command that answers, and where its answer comes.
+fn asked<R: Send + 'static>(
+    control: impl FnOnce(&mut Station, cc::Instant) -> R + Send + 'static,
+) -> (Command, Receiver<R>) {
+    let (reply, answer) = bounded(1);
+    let command: Command = Box::new(move |station, now| {
+        // A caller that no longer waits has no use for the answer.
+        let _ = reply.send(control(station, now));
+    });
+    (command, answer)
+}

@@ -1,0 +1,61 @@
+//! Messages of a core to the other cores of its port: which peers it doubts, and where peers have moved.
+
+use super::control::{Command, Commands};
+use super::team::Team;
+use roce::Endpoint;
+use roce::wire::Mac;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The cores of the port, as one of them reaches the others between turns.
+pub(super) struct Others {
+    own: usize,
+    /// By core, the own one among them.
+    commands: Vec<Commands>,
+    team: Arc<Team>,
+}
+
+impl Others {
+    pub(super) fn new(own: usize, commands: Vec<Commands>, team: Arc<Team>) -> Self {
+        Self { own, commands, team }
+    }
+
+    /// Returns the core's place among those of the port.
+    pub(super) fn own(&self) -> usize {
+        self.own
+    }
+
+    pub(super) fn is_lead(&self) -> bool {
+        self.own == 0
+    }
+
+    /// Has core 0 look whether a peer has moved.
+    #[cold]
+    pub(super) fn doubt(&self, peer: IpAddr) {
+        self.tell(
+            0,
+            Box::new(move |station, now| station.followed.doubt(now, peer, &mut station.neighbours)),
+        );
+    }
+
+    /// Has all others send elsewhere what goes to a peer.
+    #[cold]
+    pub(super) fn redirect(&self, peer: IpAddr, mac: Mac) {
+        for core in (0..self.commands.len()).filter(|&core| core != self.own) {
+            self.tell(
+                core,
+                Box::new(
+                    move |station, _| {
+                        while station.endpoint.redirect(peer, mac) == Endpoint::REDIRECTS {}
+                    },
+                ),
+            );
+        }
+    }
+
+    fn tell(&self, core: usize, command: Command) {
+        // A core that has stopped needs to know nothing more.
+        self.commands[core].send(command);
+        self.team.wake(core);
+    }
+}

@@ -1,0 +1,179 @@
+//! How the cores of a port are started.
+
+use super::config::{CoreConfig, Progress, StartError};
+use super::core::Core;
+use super::doze::Doze;
+use super::handle::Handle;
+use super::others::Others;
+use super::runner::{Runner, Status};
+use super::station::Station;
+use super::team::{Names, Team, Way};
+use super::{Engine, control, doorbell, events, siblings};
+use crate::clock::Clock;
+use crate::event_fd::EventFd;
+use crate::fork::Process;
+use crate::io::PacketIo;
+use crate::neighbour::{Kernel, Neighbours};
+use crate::siblings::Siblings;
+use roce::{CoreIndex, Endpoint, EndpointConfig};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex};
+
+/// What a core begins with, besides its way to the port.
+struct Begin {
+    station: Station,
+    inbox: control::Inbox,
+    commands: control::Commands,
+    /// Ends a sleep of the core.
+    bell: Option<EventFd>,
+}
+
+impl Engine {
+    /// Starts the cores of `port`.
+    ///
+    /// # Safety
+    /// A caller that registers a region by [`call_all`](Self::call_all) keeps its memory valid for reads and writes until the region
+    /// is deregistered from all cores, or this engine is dropped or has stopped.
+    ///
+    /// # Errors
+    /// Returns an error if there are more cores than numbers or CPUs for them, a thread cannot be started or pinned, or the interface's
+    /// neighbours cannot be read.
+    pub unsafe fn start<P: PacketIo + 'static>(port: P, config: &CoreConfig) -> Result<Self, StartError> {
+        check(config)?;
+        let interface = config.interface.filter(|_| config.vlan.is_none());
+        let kernel = interface.map(|index| Kernel::open(index, config.endpoint.numbers)).transpose();
+        let kernel = kernel.map_err(|error| StartError::Netlink { port: config.name.clone(), error })?;
+        let kernel = kernel.map(|kernel| Arc::new(kernel.without_ours()));
+        let mut siblings = siblings::join(config)?;
+        let mut endpoint = config.endpoint;
+        endpoint.process = siblings.as_ref().map_or(endpoint.process, Siblings::slot);
+        let bell = siblings.as_ref().map(Siblings::bell).transpose();
+        let bell = bell.map_err(|error| siblings::failed(config, error.into()))?;
+        let subscribers = Arc::new(events::Subscribers::default());
+        let lanes = siblings.as_ref().map(|siblings| Box::new(siblings.lanes()));
+        let mut begins: Vec<_> = (0..config.cores)
+            .map(|core| {
+                let neighbours = neighbours(core, kernel.is_some(), config);
+                let endpoint = Endpoint::of_core(endpoint, CoreIndex::new(core, config.cores));
+                // SAFETY: passed on to the caller.
+                let station = unsafe { Station::new(endpoint, neighbours, config, subscribers.clone()) };
+                let (commands, inbox) = control::channel();
+                Begin { station, inbox, commands, bell: None }
+            })
+            .collect();
+        if let Some(lead) = begins.first_mut() {
+            (lead.station.lanes, lead.bell) = (lanes, bell);
+        }
+        let ways = match config.cores {
+            1 => vec![Way::Alone(port)],
+            _ => ways(port, config, &endpoint, &mut begins)?,
+        };
+        let (lead, members) = start_all(ways, begins, config)?;
+        if let Some(siblings) = &mut siblings {
+            let watched = siblings::watch(siblings, config, &lead.commands, kernel.clone());
+            watched.map_err(|error| siblings::failed(config, error.into()))?;
+        }
+        Ok(Self {
+            name: config.name.clone(),
+            mac: config.mac,
+            lead: ManuallyDrop::new(lead),
+            members: ManuallyDrop::new(members),
+            order: Mutex::new(()),
+            index: CoreIndex::new(0, config.cores),
+            process: Process::this(),
+            kernel,
+            siblings: ManuallyDrop::new(siblings),
+            interface: config.interface,
+            subscribers,
+            link: ManuallyDrop::default(),
+        })
+    }
+}
+
+/// Only core 0 asks for neighbours and answers for addresses.
+fn neighbours(core: u8, has_kernel: bool, config: &CoreConfig) -> Neighbours {
+    match (core, has_kernel) {
+        (0, false) => Neighbours::own(config.mac, &config.addresses, config.gateway),
+        (0, true) => Neighbours::kernels(config.mac, &config.addresses),
+        _ => Neighbours::kernels(config.mac, &[]),
+    }
+}
+
+/// Refuses what no number or CPU is there for.
+fn check(config: &CoreConfig) -> Result<(), StartError> {
+    let (port, given) = (config.name.clone(), config.cores);
+    if !(1..=CoreIndex::MOST).contains(&given) {
+        return Err(StartError::Cores { port, given, limit: CoreIndex::MOST });
+    }
+    if let Progress::Dedicated { core } = config.progress
+        && given > 1
+    {
+        let cpus = crate::machine::allowed_cores();
+        let first = core.and_then(|core| cpus.iter().position(|&cpu| cpu == core)).unwrap_or(0);
+        let cpus = cpus.len() - first;
+        if usize::from(given) > cpus {
+            let from = core.map_or_else(String::new, |core| format!(" from CPU {core} on"));
+            return Err(StartError::CoresOfCpus { port, given, cpus, from });
+        }
+    }
+    let limit = (CoreIndex::new(0, given).max_qps() as usize * usize::from(given)).min(doorbell::MAX_SLOTS);
+    if config.endpoint.max_qps as usize > limit {
+        return Err(StartError::TooManyQps { given: config.endpoint.max_qps, limit, cores: given });
+    }
+    Ok(())
+}
+
+/// Makes the rings between the cores, and what wakes each.
+fn ways<P: PacketIo>(
+    port: P,
+    config: &CoreConfig,
+    endpoint: &EndpointConfig,
+    begins: &mut [Begin],
+) -> Result<Vec<Way<P>>, StartError> {
+    let no_bell = |error| StartError::Thread { port: config.name.clone(), error };
+    let dozes = begins.iter_mut().map(doze).collect::<io::Result<_>>().map_err(no_bell)?;
+    let team = Arc::new(Team::new(dozes));
+    let commands: Vec<_> = begins.iter().map(|begin| begin.commands.clone()).collect();
+    for (own, begin) in begins.iter_mut().enumerate() {
+        begin.station.others = Some(Box::new(Others::new(own, commands.clone(), team.clone())));
+    }
+    let names = Names {
+        mac: config.mac,
+        process: endpoint.process,
+        core: CoreIndex::new(0, config.cores),
+        cores: config.cores,
+        numbers: endpoint.numbers,
+    };
+    Ok(Way::of_all(port, &team, names))
+}
+
+fn doze(begin: &mut Begin) -> io::Result<Doze> {
+    let bell = begin.bell.take().map_or_else(|| EventFd::new(libc::EFD_NONBLOCK), Ok)?;
+    let doze = Doze::new(bell.try_clone()?);
+    begin.bell = Some(bell);
+    Ok(doze)
+}
+
+/// Starts the cores; stops those that run if another does not start.
+fn start_all<P: PacketIo + 'static>(
+    ways: Vec<Way<P>>,
+    begins: Vec<Begin>,
+    config: &CoreConfig,
+) -> Result<(Handle, Box<[Handle]>), StartError> {
+    let mut started: Vec<Handle> = Vec::new();
+    for (place, (way, begin)) in ways.into_iter().zip(begins).enumerate() {
+        let Begin { station, inbox, commands, bell } = begin;
+        let core = Core::new(way, Clock::new(), config.mac, station, inbox);
+        let status = Arc::new(Status::default());
+        match Runner::start(core, config, place, &status, bell) {
+            Ok(runner) => started.push(Handle { commands, runner, status }),
+            Err(error) => {
+                started.iter_mut().rev().for_each(Handle::stop);
+                return Err(error);
+            }
+        }
+    }
+    let members = started.split_off(1).into_boxed_slice();
+    Ok((started.remove(0), members))
+}

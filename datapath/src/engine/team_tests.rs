@@ -1,0 +1,109 @@
+//! Tests of several cores behind one port: commands to all, whose a frame is, and how cores end together.
+
+use super::config::{CoreConfig, Progress, StartError};
+use super::{Engine, Idle};
+use crate::io::{self, Loopback};
+use roce::EndpointConfig;
+use roce::wire::Mac;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+const MODES: [Progress; 2] = [Progress::Inline, Progress::Adaptive];
+
+fn config(progress: Progress, cores: u8) -> CoreConfig {
+    CoreConfig {
+        name: "team".into(),
+        mac: Mac([2, 0, 0, 0, 0, 1]),
+        vlan: None,
+        interface: None,
+        addresses: vec!["10.0.0.1/24".parse().unwrap()],
+        gateway: None,
+        progress,
+        cores,
+        idle: Idle::default(),
+        endpoint: EndpointConfig {
+            max_qps: 8,
+            max_cqs: 4,
+            max_regions: 4,
+            seed: [7; 32],
+            process: 0,
+            numbers: roce::wire::Numbers::DEFAULT,
+        },
+    }
+}
+
+fn start(port: Loopback, config: &CoreConfig) -> Result<Engine, StartError> {
+    // SAFETY: these tests register no memory.
+    unsafe { Engine::start(port, config) }
+}
+
+#[test]
+fn commands_reach_all_cores_and_one_core() {
+    for mode in MODES {
+        let (port, other) = io::pair(1024, 2048);
+        let engine = start(port, &config(mode, 3)).unwrap();
+        assert_eq!(engine.cores(), 3);
+        assert_eq!(engine.call_all(|station, _| station.index()), Ok(vec![0, 1, 2]));
+        for core in 0..3 {
+            assert_eq!(engine.call_on(core, |station, _| station.index()), Ok(core));
+        }
+        drop(engine);
+        assert_eq!(other.free_buffers(), 1024);
+    }
+}
+
+/// Threads send commands to all cores at once: each core runs them in the same order, so numbers agree.
+#[test]
+fn all_cores_run_commands_in_one_order() {
+    for mode in MODES {
+        let (port, _other) = io::pair(1024, 2048);
+        let engine = start(port, &config(mode, 4)).unwrap();
+        let seen: [Arc<Mutex<Vec<u32>>>; 4] = Default::default();
+        let next = AtomicU32::new(0);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let (number, seen) = (next.fetch_add(1, Ordering::Relaxed), seen.clone());
+                        let pds = engine.call_all(move |station, _| {
+                            seen[station.index()].lock().unwrap().push(number);
+                            station.endpoint.create_pd()
+                        });
+                        let pds = pds.unwrap();
+                        assert!(pds.iter().all(|pd| *pd == pds[0]), "{pds:?}");
+                    }
+                });
+            }
+        });
+        let orders = seen.map(|order| order.lock().unwrap().clone());
+        assert_eq!(orders[0].len(), 200);
+        assert!(orders.iter().all(|order| *order == orders[0]));
+    }
+}
+
+#[test]
+fn a_defect_of_one_core_ends_all() {
+    for (mode, core) in MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 2)]) {
+        let (port, _other) = io::pair(1024, 2048);
+        let engine = start(port, &config(mode, 3)).unwrap();
+        let stopped = engine.call_on(core, |_, _| panic!("a bad call")).map(|(): ()| ()).unwrap_err();
+        assert!(stopped.reason.contains("a bad call"), "{stopped}");
+        assert_eq!(engine.check(), Err(stopped.clone()));
+        assert_eq!(engine.call_all(|_, _| ()), Err(stopped));
+    }
+}
+
+#[test]
+fn wrong_numbers_of_cores_are_refused() {
+    for cores in [0, 17] {
+        let (port, _other) = io::pair(64, 2048);
+        let error = start(port, &config(Progress::Inline, cores)).unwrap_err().to_string();
+        assert!(error.contains(&format!("cores = {cores}")) && error.contains("write 1 to 16"), "{error}");
+    }
+    let (port, _other) = io::pair(64, 2048);
+    let mut many = config(Progress::Inline, 2);
+    many.endpoint.max_qps = 1 << 18;
+    let error = start(port, &many).unwrap_err().to_string();
+    assert!(error.contains("queue_pairs = 262144") && error.contains("131072"), "{error}");
+}

@@ -1,0 +1,106 @@
+//! Tests of the settings.
+
+use super::*;
+
+#[test]
+fn the_networks_numbers_are_checked() {
+    let numbers = |text: &str| text.parse::<DeviceConfig>().map(|config| config.numbers);
+    assert_eq!(numbers("int_port = 5000"), Ok(Numbers::new(5000, 0x3e).unwrap()));
+    assert_eq!(numbers("aecn_option = '0x3f'"), Ok(Numbers::new(1021, 0x3f).unwrap()));
+    assert_eq!(numbers("csig_tpid = '0x88b5'"), Ok(Numbers::DEFAULT.with_csig_tpid(0x88b5).unwrap()));
+    assert_eq!(numbers(""), Ok(Numbers::DEFAULT));
+    for (text, says) in [
+        ("int_port = 4791", "4791"),
+        ("aecn_option = '0x31'", "IOAM"),
+        ("aecn_option = 'x'", "0x3e"),
+        ("csig_tpid = '0x0800'", "0x0800"),
+        ("csig_tpid = 'x'", "0x9900"),
+    ] {
+        assert!(numbers(text).unwrap_err().to_string().contains(says), "{text}");
+    }
+}
+
+#[test]
+fn a_file_says_all_that_the_builder_says() {
+    let text = "port = 'veth0'\nip = ['10.0.0.1/24', 'fd00::1']\nprogress = 'dedicated:1'\nvlan = 7\nmtu = 2048\nidle = 'busy'\nlink_rate = '10G'";
+    let built = DeviceConfig::on("veth0")
+        .address("10.0.0.1/24".parse().unwrap())
+        .address("fd00::1".parse().unwrap())
+        .vlan(7)
+        .unwrap()
+        .progress(Progress::Dedicated { core: Some(1) })
+        .idle(Idle::Busy)
+        .link_rate(Rate::from_gbps(10))
+        .mtu(Mtu::M2048);
+    assert_eq!(text.parse(), Ok(built));
+}
+
+/// The files that documents show are accepted.
+#[test]
+fn the_examples_in_documents_are_files() {
+    let texts = [
+        include_str!("../../../README.md"),
+        include_str!("../../README.md"),
+        include_str!("../../../docs/guide/congestion.md"),
+    ];
+    let blocks = texts.iter().flat_map(|text| text.split("```toml\n").skip(1));
+    let files = blocks.filter_map(|rest| rest.split("```").next()).filter(|block| block.contains("cc ="));
+    let rules: Vec<_> = files.map(|file| file.parse::<DeviceConfig>().unwrap().rules.len()).collect();
+    assert_eq!(rules, [1, 2, 1]);
+}
+
+#[test]
+fn a_port_has_its_own_table_or_what_all_have() {
+    let text =
+        "mtu = 1024\n[[device]]\nport = 'eth0'\nip = ['10.0.0.1/24']\n[[device]]\nport = 'eth1'\nmtu = 4096";
+    let file = || config_file::devices(text).unwrap();
+    let found = of_ports(file(), &["eth1", "eth9"]).unwrap();
+    assert_eq!(found, [DeviceConfig::on("eth1").mtu(Mtu::M4096), DeviceConfig::on("eth9").mtu(Mtu::M1024)]);
+    assert_eq!(of_ports(file(), &["eth0"]).unwrap(), [file()[0].clone()]);
+    let one = || config_file::devices("ip = ['10.0.0.1/24']").unwrap();
+    let error = of_ports(one(), &["eth0", "eth1"]).unwrap_err();
+    assert_eq!(error, ConfigError::AddressesOfSeveral { devices: 2 });
+    assert_eq!(of_ports(one(), &["eth0"]).unwrap()[0].addresses.len(), 1);
+    assert_eq!(of_ports(one(), &["a", "a"]).unwrap_err(), ConfigError::AddressesOfSeveral { devices: 2 });
+}
+
+#[test]
+fn ports_are_listed_in_one_text() {
+    for (text, ports) in [
+        ("eth0", &["eth0"][..]),
+        ("eth0,eth1", &["eth0", "eth1"]),
+        ("memif:/run/a.sock,server", &["memif:/run/a.sock,server"]),
+        ("memif:/run/a.sock,server; eth0,eth1;", &["memif:/run/a.sock,server", "eth0", "eth1"]),
+    ] {
+        assert_eq!(port_list(text), ports);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (text, part) in [
+        ("port = 1", "line 1"),
+        ("colour = 'red'", "colour"),
+        ("ip = ['10.0.0.1/33']", "10.0.0.1/33"),
+        ("ip = ['nowhere']", "nowhere"),
+        ("mtu = 1500", "1500"),
+        ("vlan = 4095", "VLAN \"4095\": not a VLAN; write 1 to 4094"),
+        ("progress = 'dedicated:x'", "dedicated:x"),
+        ("idle = 'nap'", "nap"),
+        ("link_rate = 'fast'", "link_rate"),
+        ("buffers = 1", "1048576"),
+        ("queue_pairs = 0", "1 to 262144"),
+        ("queue_pairs = 262145", "queue_pairs = 262145"),
+        ("cores = 0", "cores = 0: out of range; write 1 to 16"),
+        ("cores = 17", "1 to 16"),
+        ("[[congestion]]\ncc = 'fixed'\n[[congestion]]\ncc = 'hpcc-rx'", "congestion rule 2: line 4: cc"),
+        (
+            "[[congestion]]\ncc = 'hpcc'\nline_rate = '1G'\nbase_rtt = '1ms'\neta = 2\n",
+            "congestion rule 1: line 5: eta = 2: not a share above 0 and at most 1; write eta = 0.95",
+        ),
+        ("feedback_key_file = '/nowhere/key'", "/nowhere/key"),
+    ] {
+        let error = text.parse::<DeviceConfig>().unwrap_err().to_string();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}

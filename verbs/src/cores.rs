@@ -1,0 +1,100 @@
+//! Several cores behind one port: which core a queue pair lives on, and what all cores know alike.
+//!
+//! Protection domains, completion queues, regions, windows, shared receive queues and XRC domains are created on all cores by the same
+//! commands in the same order, so each has one number or key on all. A queue pair lives on one core, which its number names: datagram
+//! queue pairs on core 0, those of a shared receive queue or an XRC domain on its core, all others on the least loaded one.
+
+use crate::Error;
+use crate::device::Inner;
+use datapath::engine::{Station, Stopped};
+use roce::ControlError;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The number of queue pairs and shared receive queues of each core.
+#[derive(Debug)]
+pub(crate) struct Loads {
+    loads: Box<[AtomicU32]>,
+    /// Of all cores together.
+    limit: u32,
+}
+
+impl Loads {
+    pub(crate) fn new(cores: u8, limit: u32) -> Self {
+        Self { loads: (0..cores).map(|_| AtomicU32::new(0)).collect(), limit }
+    }
+
+    /// Returns the least loaded core.
+    pub(crate) fn least(&self) -> usize {
+        let loads = self.loads.iter().map(|load| load.load(Ordering::Relaxed)).enumerate();
+        loads.min_by_key(|&(_, load)| load).map_or(0, |(core, _)| core)
+    }
+
+    /// Counts a new queue on `core`.
+    ///
+    /// # Errors
+    /// Returns [`ControlError::Limit`] if the device has as many as it may have. Callers that create queues at the same moment may exceed
+    /// it by one each; then each core's own limit holds.
+    pub(crate) fn take(&self, core: usize) -> Result<(), ControlError> {
+        let all: u32 = self.loads.iter().map(|load| load.load(Ordering::Relaxed)).sum();
+        if self.loads.len() > 1 && all >= self.limit {
+            let what = "queue pairs and shared receive queues";
+            return Err(ControlError::Limit { what, limit: self.limit });
+        }
+        self.loads[core].fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A queue on `core` is gone.
+    pub(crate) fn release(&self, core: usize) {
+        self.loads[core].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Inner {
+    /// Runs `control` on all cores, in the same order as other such calls, and returns what all of them answer.
+    pub(crate) fn on_all<R: Send + PartialEq + Debug + 'static>(
+        &self,
+        control: impl FnOnce(&mut Station, cc::Instant) -> R + Clone + Send + 'static,
+    ) -> Result<R, Stopped> {
+        let mut answers = self.engine.call_all(control)?.into_iter();
+        // There is at least one core.
+        let first = answers.next().expect("core 0 answers");
+        debug_assert!(answers.all(|answer| answer == first), "cores agree on numbers and keys: {first:?}");
+        Ok(first)
+    }
+
+    /// Creates a queue on `core`, which counts it.
+    pub(crate) fn create_on<R: Send + 'static>(
+        &self,
+        core: usize,
+        create: impl FnOnce() -> Result<Result<R, ControlError>, Stopped>,
+    ) -> Result<R, Error> {
+        self.loads.take(core)?;
+        let created = create().map_err(Error::from).and_then(|created| Ok(created?));
+        created.inspect_err(|_| self.loads.release(core))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_go_to_the_least_loaded_core_up_to_the_devices_limit() {
+        let loads = Loads::new(3, 5);
+        let cores: Vec<_> = (0..4)
+            .map(|_| {
+                let core = loads.least();
+                loads.take(core).unwrap();
+                core
+            })
+            .collect();
+        assert_eq!(cores, [0, 1, 2, 0]);
+        loads.release(1);
+        assert_eq!(loads.least(), 1);
+        loads.take(1).unwrap();
+        loads.take(1).unwrap();
+        assert!(matches!(loads.take(2), Err(ControlError::Limit { limit: 5, .. })));
+    }
+}

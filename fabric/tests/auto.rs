@@ -1,7 +1,7 @@
 //! Queue pairs with nothing configured but `auto`, beside HPCC++ that was told the link's rate, the base round trip and the number of
 //! flows: `cargo test -p ferroce-fabric --test auto -- --nocapture` prints both.
 
-use cc::{HpccConfig, Rate, SwiftConfig};
+use cc::{HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Topology, run, window};
 use roce::qp::{Congestion, CongestionAlgorithm, Unknown, Upgrade, When};
 use std::num::NonZeroU32;
@@ -26,13 +26,12 @@ fn auto() -> Congestion {
         ..HpccConfig::new(LINE, PLACEHOLDER, flows)
     };
     let upgrade = Upgrade { when: When::TelemetryAnswered, to: CongestionAlgorithm::HpccFair(fair) };
-    let swift = SwiftConfig { min_rate: least, ..SwiftConfig::new(LINE, PLACEHOLDER) };
     Congestion {
         upgrade: Some(upgrade),
         in_band: NonZeroU32::new(4),
         probe_interval: Some(PLACEHOLDER),
         unknown: Unknown { base_rtt: true, ..Unknown::default() },
-        ..Congestion::new(CongestionAlgorithm::Swift(swift))
+        ..Congestion::new(CongestionAlgorithm::Fixed { window: 512 << 10, rate: None })
     }
 }
 

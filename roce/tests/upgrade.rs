@@ -5,9 +5,10 @@ use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Instant, Rate};
 use core::cell::Cell;
 use core::num::NonZeroU32;
 use core::time::Duration;
+use roce::Discard;
 use roce::qp::{CompletionStatus, Congestion, CongestionAlgorithm, Remote, SendRequest, Upgrade, When};
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
-use roce::wire::{Ecn, Header, ecn, parse};
+use roce::wire::{Ecn, Header, ecn, mark_ce, parse};
 use std::rc::Rc;
 
 const RTT: Duration = Duration::from_micros(10);
@@ -117,6 +118,47 @@ fn without_telemetry_dcqcn_stays_and_probing_ends() {
         let probes = pair.hosts[0].endpoint.counters().probes_sent;
         assert!((8..=20).contains(&probes), "{probes}");
     }
+}
+
+/// A fixed window until something better shows itself.
+fn window() -> Options {
+    Options { congestion: CongestionAlgorithm::Fixed { window: 64 << 10, rate: None }, ..auto() }
+}
+
+/// The default of queue pairs: the window stays, and nothing is left of the attempt.
+#[test]
+fn without_telemetry_a_fixed_window_stays_and_no_answer_is_dropped() {
+    for answers in [true, false] {
+        let mut pair = Pair::connect(window());
+        pair.filter = Some(Box::new(move |_, frame| {
+            answers || !matches!(parse(frame).unwrap().header, Header::TelemetryRequest { .. })
+        }));
+        for _ in 0..3 {
+            assert_eq!(algorithm_after(&mut pair), "fixed");
+        }
+        let report = pair.reports()[0].unwrap();
+        assert_eq!((report.window, report.rate), (64 << 10, None));
+        let counters = pair.hosts[0].endpoint.counters();
+        assert!((8..=20).contains(&counters.probes_sent), "{}", counters.probes_sent);
+        let answered = if answers { counters.probes_sent } else { 0 };
+        assert_eq!((counters.probe_responses, counters.discarded(Discard::Telemetry)), (answered, 0));
+    }
+}
+
+#[test]
+fn marks_bring_dcqcn_in_place_of_a_fixed_window() {
+    let mut pair = Pair::connect(window());
+    let mut frames = 0;
+    pair.filter = Some(Box::new(move |from, frame| {
+        assert_eq!(ecn(frame), Some(Ecn::Ect0));
+        frames += 1;
+        assert!(from == 1 || frames < 100 || mark_ce(frame));
+        true
+    }));
+    assert_eq!(algorithm_after(&mut pair), "dcqcn");
+    let (window, least) = (64 << 10, Duration::from_micros(10));
+    let rate = pair.reports()[0].unwrap().rate.unwrap();
+    assert!(rate < Rate::of(window, least), "{rate}");
 }
 
 /// draft-bensley-tcpm-dctcp-01, section 4: by the estimated round trip.

@@ -6,7 +6,7 @@ use verbs::DeviceConfig;
 use verbs::congestion::CongestionChoice;
 
 /// The keys of a device: variable, what the key sets. Defaults come from [`DeviceConfig`].
-const KEYS: [(&str, &str, &str); 14] = [
+const KEYS: [(&str, &str, &str); 15] = [
     (
         "port",
         "FERROCE_PORT",
@@ -31,6 +31,11 @@ const KEYS: [(&str, &str, &str); 14] = [
         "progress",
         "FERROCE_PROGRESS",
         "The thread that runs the core: inline, adaptive, dedicated, or dedicated:CPU.",
+    ),
+    (
+        "cores",
+        "FERROCE_CORES",
+        "The number of poll-mode cores behind the port, 1 to 16. Dedicated cores need as many CPUs.",
     ),
     ("idle", "", "What a dedicated core does when it finds no work: yield (sleeps at most 50 us) or busy."),
     (
@@ -72,7 +77,7 @@ const DEVICES: &str = "Each [[device]] table is a device. It names its port, and
          whole file.";
 
 const RULES: &str = "Each [[congestion]] table is a rule. Rules are tried in the file's order, and the first that fits a queue pair decides. \
-         If none fits, a fixed window of 512 KiB applies. FERROCE_CC contains one rule in one line, such as \
+         If none fits, cc = auto applies. FERROCE_CC contains one rule in one line, such as \
          hpcc,line_rate=25G,base_rtt=20us; it is tried first.";
 
 const EXAMPLE: &str = r#"port = "eth0"

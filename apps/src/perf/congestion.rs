@@ -103,7 +103,7 @@ impl CongestionArgs {
 /// One line on how sending is paced.
 pub fn describe(congestion: Option<&Congestion>) -> String {
     let Some(congestion) = congestion else {
-        return "as ferroce.toml says, or a fixed window of 524288 B".into();
+        return "as ferroce.toml says, or auto".into();
     };
     let mut said = algorithm(&congestion.algorithm);
     if congestion.unknown.base_rtt {
@@ -219,7 +219,8 @@ mod tests {
         for (flags, part) in [
             ("--cc hpcc --cc-window 1", "--cc fixed"),
             ("--cc fixed --cc-eta 0.9", "--cc-eta"),
-            ("--cc-flows 2", "--cc hpcc"),
+            ("--cc fixed --cc-flows 2", "--cc hpcc"),
+            ("--cc-window 1 --cc-flows 2", "--cc fixed has no use"),
             ("--cc hpcc-rx", "--cc-base-rtt"),
         ] {
             let error = congestion(flags).unwrap_err();

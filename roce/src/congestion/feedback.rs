@@ -140,6 +140,10 @@ impl CongestionControl {
             self.measure_rtt(transport.now, rtt);
         }
         let misses = hops == Some(0) && self.miss_telemetry(transport.now - ack.rtt.unwrap_or_default());
+        let prober = self.telemetry.as_ref().map(|telemetry| &telemetry.prober);
+        if prober.is_some_and(|prober| prober.has_failed() && prober.is_answered()) {
+            self.give_up();
+        }
         Ok(becomes_markable || misses)
     }
 

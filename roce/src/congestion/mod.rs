@@ -34,7 +34,7 @@ use crate::wheel::sooner;
 use crate::wire::{Bth, Frame, Mac, Numbers, Path, Report, Template};
 use crate::{ControlError, Psn, Qpn};
 use alloc::boxed::Box;
-use cc::{Algorithm, CongestionController, DcqcnConfig, Instant, SwiftConfig};
+use cc::{Algorithm, CongestionController, DcqcnConfig, Instant};
 use core::net::IpAddr;
 use core::time::Duration;
 use fallback::Fallback;
@@ -118,6 +118,8 @@ pub(crate) struct CongestionControl {
     notifier: Notifier,
     /// From the first use of telemetry, by this side or by the peer.
     telemetry: Option<Box<Telemetry>>,
+    /// Takes the place of a fixed window once the peer answers marks.
+    by_marks: Option<Box<DcqcnConfig>>,
     /// The pacer holds a packet back until then.
     paced_until: Option<Instant>,
 }
@@ -129,6 +131,7 @@ impl CongestionControl {
             flow: None,
             notifier: Notifier::new(Congestion::NOTIFICATION_INTERVAL),
             telemetry: None,
+            by_marks: None,
             paced_until: None,
         }
     }
@@ -164,6 +167,7 @@ impl CongestionControl {
             self.telemetry = Telemetry::start(telemetry, settings, qpn, path).map(Box::new);
         }
         self.flow = Some(Flow::new(algorithm));
+        self.by_marks = settings.by_marks().map(Box::new);
         self.notifier = Notifier::new(settings.notification_interval);
         Ok(())
     }
@@ -357,18 +361,9 @@ impl CongestionControl {
         becomes_markable
     }
 
-    /// A congestion notification packet came: the peer answers marks, so DCQCN takes the place of control by delay.
+    /// A congestion notification packet came: the peer answers marks.
     pub(crate) fn on_notification(&mut self, now: Instant) {
-        if let Some(Algorithm::Swift(swift)) = self.algorithm() {
-            let SwiftConfig { line_rate, min_rate, base_rtt, .. } = *swift.config();
-            let rate = swift.pacing_rate();
-            let config = DcqcnConfig { min_rate, ..DcqcnConfig::new(line_rate, Some(base_rtt)) };
-            self.run(&CongestionAlgorithm::Dcqcn(DcqcnConfig { base_rtt: None, ..config }));
-            let algorithm = self.flow.as_mut().map(Flow::algorithm_mut);
-            if let (Some(rate), Some(Algorithm::Dcqcn(dcqcn))) = (rate, algorithm) {
-                dcqcn.go_on_at(rate);
-            }
-        }
+        self.go_by_marks();
         if let Some(flow) = &mut self.flow {
             flow.algorithm_mut().on_congestion_notification(now);
         }

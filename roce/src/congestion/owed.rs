@@ -4,7 +4,6 @@ use super::collector::Way;
 use super::pacing::Flow;
 use super::prober::PROBE_ROOM;
 use super::telemetry::{Brings, Telemetry, insert_telemetry};
-use super::upgrade::Seen;
 use super::{CongestionControl, Transport};
 use crate::wire::telemetry::IntHeader;
 use crate::wire::{Bth, Format, Header, Opcode, Template};
@@ -78,7 +77,9 @@ impl CongestionControl {
 
     /// Returns the telemetry of a queue pair whose data is on its way.
     fn sending_telemetry(&mut self, transport: &Transport<'_>) -> Option<&mut Telemetry> {
-        self.telemetry.as_deref_mut().filter(|telemetry| transport.is_sending || telemetry.prober.is_blind())
+        let telemetry = self.telemetry.as_deref_mut()?;
+        telemetry.is_active = transport.is_sending || telemetry.prober.is_blind();
+        telemetry.is_active.then_some(telemetry)
     }
 
     /// Tells the peer how to answer telemetry, while data is in flight and it has not confirmed.
@@ -122,6 +123,10 @@ impl CongestionControl {
     ) -> Option<usize> {
         let telemetry = self.sending_telemetry(transport)?;
         telemetry.prober.due_at().filter(|&at| at <= transport.now)?;
+        if telemetry.prober.has_failed() {
+            self.give_up();
+            return None;
+        }
         let template = telemetry.probe_template().unwrap_or(transport.template);
         let length = write_probe(transport, telemetry.prober.psn(), telemetry.format, template, frame)?;
         telemetry.prober.on_sent(transport.now);
@@ -131,8 +136,6 @@ impl CongestionControl {
         counters.probes_sent += 1;
         // Nothing else tells of data that nobody acknowledges.
         let is_given_up = telemetry.prober.is_given_up() && !transport.is_sending;
-        let sent = Seen::Probes(telemetry.prober.sent());
-        *becomes_markable |= self.consider(sent, &transport.sequence);
         *becomes_markable |= is_given_up && self.substitute();
         Some(length)
     }

@@ -15,8 +15,8 @@ const SHORTEST_INTERVAL: Duration = Duration::from_micros(1);
 const UNANSWERED: u64 = 256;
 const SELDOM: Duration = Duration::from_millis(100);
 
-/// Probes to a peer that has never answered one.
-const UNHEARD: u64 = 20;
+/// Probes to a peer that has never answered one, and probes that look for telemetry on a path that has none.
+const MOST_IN_VAIN: u64 = 20;
 
 /// The time between two of so many questions that nobody has answered: from the eighth on each is twice the one before, so that an
 /// outage at the beginning of a connection does not use them up.
@@ -39,6 +39,8 @@ pub(super) struct Prober {
     last_sent: Option<Instant>,
     /// The peer has told something of the network.
     is_heard: bool,
+    /// Probes only find out whether the path has telemetry.
+    is_trial: bool,
 }
 
 impl Prober {
@@ -47,6 +49,27 @@ impl Prober {
         let [interval, blind_interval] = [interval, blind_interval]
             .map(|interval| interval.map(|interval| interval.max(SHORTEST_INTERVAL)));
         Self { interval, blind_interval, ..Self::default() }
+    }
+
+    /// With few probes, which only find out whether the path has telemetry, if `is_trial` is set.
+    pub(super) const fn on_trial(self, is_trial: bool) -> Self {
+        Self { is_trial, ..self }
+    }
+
+    /// The path has telemetry: probes go on.
+    pub(super) const fn end_trial(&mut self) {
+        self.is_trial = false;
+    }
+
+    /// Returns whether so many probes brought no telemetry that the path most likely has none.
+    #[inline]
+    pub(super) const fn has_failed(&self) -> bool {
+        self.is_trial && self.next >= MOST_IN_VAIN
+    }
+
+    /// Returns whether the peer has answered the newest probe.
+    pub(super) const fn is_answered(&self) -> bool {
+        self.awaited == self.next
     }
 
     /// Returns whether it ever sends a probe.
@@ -93,7 +116,7 @@ impl Prober {
     /// Returns whether the peer has answered none of so many probes that it gets no more.
     #[inline]
     pub(super) const fn is_given_up(&self) -> bool {
-        !self.is_heard && self.next >= UNHEARD
+        !self.is_heard && self.next >= MOST_IN_VAIN
     }
 
     /// The peer knows telemetry.
@@ -107,10 +130,13 @@ impl Prober {
         if self.is_heard { 0 } else { self.next }
     }
 
-    /// When the next probe may leave while data is in flight. A lost probe doesn't stop the next; a peer that answers none is seldom
-    /// asked about data that it does not acknowledge.
+    /// When the next probe may leave while data is in flight, or a trial that has failed ends without its last answer. A lost probe
+    /// doesn't stop the next; a peer that answers none is seldom asked about data that it does not acknowledge.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
+        if self.has_failed() {
+            return Some(self.last_sent? + later(self.interval?, self.next));
+        }
         if self.is_given_up() {
             return None;
         }

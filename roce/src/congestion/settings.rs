@@ -2,7 +2,7 @@
 
 use super::{FeedbackKey, PathChoice};
 use crate::wire::{Format, Reverse};
-use cc::Rate;
+use cc::{DcqcnConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
 
@@ -69,7 +69,8 @@ pub struct Upgrade {
 pub enum When {
     /// The first round trip measured is shorter (draft-bensley-tcpm-dctcp-01, section 4: 10 ms).
     RttBelow(Duration),
-    /// A probe comes back with the telemetry of a switch. After 20 probes without one, probing ends.
+    /// A probe comes back with the telemetry of a switch. After 20 probes without one, probing ends. Until then, and without telemetry,
+    /// packets ask for marks, and once the peer answers a mark, DCQCN takes the place of a fixed window.
     TelemetryAnswered,
 }
 
@@ -149,9 +150,21 @@ impl Congestion {
 
     /// Returns whether packets are to be marked rather than dropped: the algorithm reacts to marks, or would if it learnt that the peer
     /// answers them.
-    pub(crate) const fn wants_ecn(&self) -> bool {
-        let by_delay = matches!(self.algorithm, CongestionAlgorithm::Swift(_)) && self.upgrade.is_some();
-        self.algorithm.wants_ecn() || by_delay
+    pub(crate) fn wants_ecn(&self) -> bool {
+        self.algorithm.wants_ecn() || self.by_marks().is_some()
+    }
+
+    /// Returns the algorithm that replaces a fixed window once the peer answers marks, if the settings provide for one.
+    pub(super) fn by_marks(&self) -> Option<DcqcnConfig> {
+        let Upgrade { when: When::TelemetryAnswered, to } = self.upgrade? else { return None };
+        let hpcc = to.as_hpcc().filter(|_| matches!(self.algorithm, CongestionAlgorithm::Fixed { .. }))?;
+        Some(DcqcnConfig { min_rate: hpcc.min_rate, ..DcqcnConfig::new(hpcc.line_rate, Some(hpcc.base_rtt)) })
+    }
+
+    /// Returns the rate of this host's link, if it is known.
+    pub(super) fn line_rate(&self) -> Option<Rate> {
+        let of_upgrade = || self.upgrade?.to.line_rate();
+        self.algorithm.line_rate().or_else(of_upgrade).filter(|_| !self.unknown.line_rate)
     }
 
     /// With a telemetry request this often while data is in flight.

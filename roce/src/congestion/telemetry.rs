@@ -1,4 +1,5 @@
 //! A queue pair's use of telemetry: what it asks for, what it answers, and the paths that it chooses from.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::base_rtt::BaseRtt;
 use super::collector::Collector;
@@ -7,7 +8,7 @@ use super::paths::{PathChoice, Paths};
 use super::prober::Prober;
 use super::sampler::Sampler;
 use super::seal::Seals;
-use super::settings::{Congestion, Upgrade};
+use super::settings::{Congestion, Upgrade, When};
 use crate::wheel::sooner;
 use crate::wire::{
     Format, MAX_IN_BAND, Mac, Numbers, Path, Report, SUBSCRIPTION_LENGTH, Subscription, Template,
@@ -71,6 +72,8 @@ pub(super) struct Telemetry {
     pub(super) format: Format,
     /// The peer is told nothing of the network but ratios.
     ratio_only: bool,
+    /// Data has left since none was on its way: what asks for telemetry may be due.
+    pub(super) is_active: bool,
     pub(super) prober: Prober,
     pub(super) sampler: Sampler,
     /// From the first telemetry of the peer on: most queue pairs have none, and it is large.
@@ -91,6 +94,7 @@ impl Default for Telemetry {
         Self {
             format: Format::Hpcc,
             ratio_only: false,
+            is_active: false,
             prober: Prober::default(),
             sampler: Sampler::default(),
             collector: None,
@@ -118,12 +122,14 @@ impl Telemetry {
             interval: base_rtt.filter(|_| choice.spray).unwrap_or(choice.interval),
             ..choice
         });
-        let paths = Paths::new(choice, path, qpn, settings.algorithm.line_rate()).map(Box::new);
+        let paths = Paths::new(choice, path, qpn, settings.line_rate()).map(Box::new);
         let upgrade = settings.upgrade.map(|_| Box::new(*settings));
+        let is_trial = settings.upgrade.is_some_and(|upgrade| upgrade.when == When::TelemetryAnswered);
         let telemetry = Self {
             format,
             ratio_only,
-            prober: Prober::new(settings.probe_interval, base_rtt),
+            is_active: false,
+            prober: Prober::new(settings.probe_interval, base_rtt).on_trial(is_trial),
             sampler,
             collector,
             seals: Seals::new(settings.feedback_key),
@@ -242,6 +248,7 @@ impl Telemetry {
 
     #[inline]
     pub(super) fn on_data_sent(&mut self, now: Instant, asks: bool) {
+        self.is_active = true;
         self.sampler.on_data_sent();
         if asks && let Some(fallback) = &mut self.fallback {
             fallback.on_asked(now);
@@ -259,10 +266,10 @@ impl Telemetry {
     #[inline]
     pub(super) fn may_owe(&self, now: Instant) -> bool {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let may_ask =
+            || due(self.prober.due_at()) || due(self.sampler.setup_due_at()) || self.path_due_at().is_some();
         self.collector.as_ref().is_some_and(|collector| collector.may_have_due())
-            || due(self.prober.due_at())
-            || due(self.sampler.setup_due_at())
-            || self.path_due_at().is_some()
+            || ((self.is_active || self.prober.is_blind()) && may_ask())
             || self.fallback.as_ref().is_some_and(Fallback::is_news)
             || self.base_rtt.as_ref().is_some_and(BaseRtt::has_news)
     }

@@ -1,15 +1,13 @@
-//! A better algorithm takes over once its condition is seen to hold.
+//! A better algorithm takes over once its condition is seen to hold: one that computes with telemetry once a probe brings some, DCQCN once
+//! the peer answers marks.
 
 use super::fallback::Fallback;
 use super::pacing::Flow;
 use super::prober::Prober;
 use super::sampler::Sampler;
-use super::{CongestionControl, Sequence, Upgrade, When};
-use cc::{CongestionController, Rate};
+use super::{CongestionAlgorithm, CongestionControl, Sequence, Upgrade, When};
+use cc::{Algorithm, CongestionController, Rate};
 use core::time::Duration;
-
-/// Probes without an answer after which a path has no telemetry.
-const UNANSWERED: u64 = 20;
 
 /// What was seen of the path.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +16,6 @@ pub(super) enum Seen {
     RoundTrip(Duration),
     /// A probe was answered with the telemetry of so many hops, and the fastest rate of those it names.
     Telemetry(u8, Option<Rate>),
-    /// So many probes were sent.
-    Probes(u64),
 }
 
 impl CongestionControl {
@@ -37,17 +33,11 @@ impl CongestionControl {
             {
                 true
             }
-            (When::TelemetryAnswered, Seen::Probes(sent)) if sent >= UNANSWERED => false,
             _ => return false,
         };
-        let Some(settings) = telemetry.upgrade.take() else { return false };
+        let Some(settings) = telemetry.upgrade.take().filter(|_| is_better) else { return false };
         let Some(Upgrade { to, .. }) = settings.upgrade else { return false };
-        if !is_better {
-            // The path does not answer: no more probes.
-            let goes_on = !matches!(when, When::TelemetryAnswered);
-            telemetry.prober = Prober::new(settings.probe_interval.filter(|_| goes_on), None);
-            return false;
-        }
+        telemetry.prober.end_trial();
         if settings.in_band.is_some() {
             telemetry.prober.only_blind();
         }
@@ -67,5 +57,33 @@ impl CongestionControl {
             *flow = better;
         }
         to.wants_ecn()
+    }
+
+    /// No probe brought telemetry, so no more are sent. A queue pair with a fixed window then has no state that its packets pay for.
+    #[cold]
+    pub(super) fn give_up(&mut self) {
+        let is_fixed = matches!(self.algorithm(), Some(Algorithm::Fixed(_)));
+        let Some(telemetry) = &mut self.telemetry else { return };
+        telemetry.upgrade = None;
+        telemetry.prober = Prober::default();
+        telemetry.base_rtt = telemetry.base_rtt.filter(|_| !is_fixed);
+        if !telemetry.is_used() {
+            self.telemetry = None;
+        }
+    }
+
+    /// The peer answers marks: DCQCN takes the place of a fixed window if that was only the beginning. It goes on at the rate that the
+    /// window came to, and its own window is never larger.
+    pub(super) fn go_by_marks(&mut self) {
+        let (Some(flow), Some(dcqcn)) = (&self.flow, &self.by_marks) else { return };
+        let (Algorithm::Fixed(fixed), Some((last, least))) = (flow.algorithm(), flow.round_trip()) else {
+            return;
+        };
+        let [rate, highest] = [last, least].map(|rtt| Rate::of(fixed.window(), rtt));
+        let algorithm = CongestionAlgorithm::Dcqcn(**dcqcn).at_line_rate(highest.min(dcqcn.line_rate));
+        self.run(&algorithm.at_base_rtt(least));
+        if let Some(Algorithm::Dcqcn(dcqcn)) = self.flow.as_mut().map(Flow::algorithm_mut) {
+            dcqcn.go_on_at(rate);
+        }
     }
 }

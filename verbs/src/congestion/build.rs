@@ -1,18 +1,15 @@
 //! Builds an algorithm from a choice of congestion control, and refuses choices that contradict themselves.
 
 use super::choice::CongestionChoice;
+use super::default::{AUTO_EVERY, AUTO_TARGET, DEFAULT_WINDOW, UNPACED};
 use super::names::{CcName, TelemetryMode};
 use super::setting::ChoiceError;
-use crate::connect::DEFAULT_CONGESTION;
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, PowerTcp, Rate, SwiftConfig};
 use roce::qp::{Congestion, CongestionAlgorithm, PathChoice, Reverse, Unknown, Upgrade, When};
 use roce::wire::Format;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// The share of a link that `auto` aims at if nothing else is chosen: one flow fills 94 % of it, and sixteen fill 97 % with 3 packets waiting
-/// (`fabric/tests/auto.rs`).
-const AUTO_TARGET: f64 = 0.97;
 /// The time over which loads of sprayed paths are counted if no setting says it.
 const DEFAULT_INTERVAL: Duration = Duration::from_micros(100);
 
@@ -40,13 +37,14 @@ impl CongestionChoice {
                     CongestionAlgorithm::Hpcc(hpcc)
                 };
                 let upgrade = Some(Upgrade { when: When::TelemetryAnswered, to });
-                Congestion { upgrade, ..Congestion::new(CongestionAlgorithm::Swift(self.swift())) }
+                Congestion { upgrade, ..Congestion::new(UNPACED) }
             }
         };
         if self.takes_telemetry() {
-            let is_auto = self.cc == Some(CcName::Auto);
+            let is_auto = self.name() == CcName::Auto;
             // Sprayed data can't bring what acknowledgements answer.
-            let usual = if is_auto && !self.spray { TelemetryMode::AUTO } else { TelemetryMode::Probe };
+            let is_usual = is_auto && !self.spray;
+            let usual = if is_usual { TelemetryMode::InBand(AUTO_EVERY) } else { TelemetryMode::Probe };
             let mode = self.telemetry.unwrap_or(usual);
             if let TelemetryMode::InBand(every) = mode {
                 congestion.in_band = Some(every);
@@ -89,8 +87,9 @@ impl CongestionChoice {
         matches!(name, CcName::Hpcc | CcName::HpccFair | CcName::HpccRx | CcName::PowerTcp | CcName::Auto)
     }
 
+    /// Returns the algorithm: the one that is named, else `auto`, or a fixed window if one is given.
     fn name(&self) -> CcName {
-        self.cc.unwrap_or(CcName::Fixed)
+        self.cc.unwrap_or(if self.window.is_some() { CcName::Fixed } else { CcName::Auto })
     }
 
     /// Checks each key by itself, then those that depend on each other.
@@ -106,7 +105,8 @@ impl CongestionChoice {
                 _ => false,
             };
             if !setting.algorithms.contains(&self.name()) && !is_harmless {
-                let default = if self.cc.is_none() { ", the default," } else { "" };
+                let is_default = self.cc.is_none() && self.window.is_none();
+                let default = if is_default { ", the default," } else { "" };
                 let names: Vec<_> = setting.algorithms.iter().map(ToString::to_string).collect();
                 let names = match names.split_last() {
                     Some((last, rest)) if !rest.is_empty() => format!("{{cc={}}} or {last}", rest.join(", ")),
@@ -128,10 +128,6 @@ impl CongestionChoice {
             let value = setting.and_then(|setting| setting.get(self)).unwrap_or_default();
             Err(ChoiceError::of(key, value, reason))
         };
-        let alone = self.cc.is_none() && self.window.is_none() && self.probe_interval.is_none();
-        if self.line_rate.is_some() && alone {
-            return of("line_rate", "no algorithm is named that uses it; add {cc=hpcc}");
-        }
         if self.all_hops && self.format.is_some_and(Format::tells_load) {
             return of(
                 "all_hops",
@@ -155,7 +151,7 @@ impl CongestionChoice {
                 "selective acknowledgements bring no feedback; add {feedback=notification}, or {telemetry=probe}",
             );
         }
-        let is_probed = self.takes_telemetry() && self.cc != Some(CcName::Auto);
+        let is_probed = self.takes_telemetry() && self.name() != CcName::Auto;
         if self.probe_interval.is_some() && is_probed && is_in_band {
             return of(
                 "probe_interval",
@@ -166,7 +162,7 @@ impl CongestionChoice {
     }
 
     fn fixed(&self) -> Congestion {
-        let window = self.window.unwrap_or(512 << 10);
+        let window = self.window.unwrap_or(DEFAULT_WINDOW);
         let algorithm = CongestionAlgorithm::Fixed { window, rate: self.line_rate };
         Congestion::new(algorithm).probing(self.probe_interval)
     }
@@ -202,13 +198,13 @@ impl CongestionChoice {
             _ => self.base_rtt(),
         };
         // The variant is fair without W_AI (cc/README.md).
-        let (max_stage, growth, flows) = match self.cc {
+        let (max_stage, growth, flows) = match self.name() {
             _ if self.is_fair() => (0, 0.0, 1),
-            Some(CcName::PowerTcp) => (0, 1.0, PowerTcp::DEFAULT_FLOWS),
+            CcName::PowerTcp => (0, 1.0, PowerTcp::DEFAULT_FLOWS),
             _ => (HpccConfig::DEFAULT_MAX_STAGE, 1.0, 1),
         };
-        let usual = match self.cc {
-            Some(CcName::Auto) if self.is_fair() => AUTO_TARGET,
+        let usual = match self.name() {
+            CcName::Auto if self.is_fair() => AUTO_TARGET,
             _ => HpccConfig::DEFAULT_TARGET_UTILISATION,
         };
         let eta = self.eta.unwrap_or(usual);
@@ -234,7 +230,7 @@ impl CongestionChoice {
             None => Congestion::new(to),
             Some(limit) => {
                 let upgrade = Some(Upgrade { when: When::RttBelow(limit), to });
-                Congestion { upgrade, ..DEFAULT_CONGESTION }
+                Congestion { upgrade, ..Congestion::new(UNPACED) }
             }
         }
     }
@@ -255,6 +251,7 @@ impl CongestionChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::congestion::DEFAULT_CONGESTION;
 
     fn choice(cc: CcName) -> CongestionChoice {
         CongestionChoice {
@@ -275,7 +272,7 @@ mod tests {
             (CcName::Swift, "swift"),
             (CcName::Dctcp, "dctcp"),
             (CcName::Dcqcn, "dcqcn"),
-            (CcName::Auto, "swift"),
+            (CcName::Auto, "fixed"),
         ] {
             let congestion = choice(cc).build().unwrap();
             assert_eq!(congestion.algorithm.name(), algorithm);
@@ -289,7 +286,11 @@ mod tests {
         let near = CongestionChoice { max_rtt: Some(Duration::from_millis(10)), ..choice(CcName::Dctcp) };
         let near = near.build().unwrap();
         assert_eq!((near.algorithm.name(), near.upgrade.unwrap().to.name()), ("fixed", "dctcp"));
-        assert_eq!(CongestionChoice::default().build(), Ok(DEFAULT_CONGESTION));
+        let default = CongestionChoice::default();
+        assert_eq!(default.build(), Ok(DEFAULT_CONGESTION));
+        assert_eq!(CongestionChoice { cc: Some(CcName::Auto), ..default }.build(), Ok(DEFAULT_CONGESTION));
+        let window = CongestionChoice { window: Some(1000), ..default }.build().unwrap();
+        assert_eq!(window, Congestion::new(CongestionAlgorithm::Fixed { window: 1000, rate: None }));
     }
 
     #[test]
@@ -340,7 +341,7 @@ mod tests {
         assert!(shares.as_flags().ends_with("leave --all-hops out"), "{}", shares.as_flags());
         for cc in [CcName::HpccRx, CcName::HpccFair, CcName::Dctcp, CcName::Fixed] {
             let cc = if cc == CcName::Fixed {
-                CongestionChoice { all_hops: true, ..CongestionChoice::default() }.build()
+                CongestionChoice { cc: Some(cc), all_hops: true, ..CongestionChoice::default() }.build()
             } else {
                 all(cc, None)
             };

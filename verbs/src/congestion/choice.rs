@@ -45,9 +45,9 @@ macro_rules! settings {
 }
 
 settings! {
-    "The algorithm that computes window and rate; `auto` is hpcc-fair if switches answer probes, else swift, or dcqcn once the peer answers marks."
+    "The algorithm that computes window and rate; `auto` is hpcc-fair if switches answer probes, else dcqcn if the peer answers marks, else fixed."
     cc: Option<CcName>, word::<CcName>, {
-        flag: "cc", value: "ALGORITHM", algorithms: ALL, example: "hpcc", default: "fixed",
+        flag: "cc", value: "ALGORITHM", algorithms: ALL, example: "hpcc", default: "auto; fixed with a window",
         accepts: "one of fixed, hpcc, hpcc-fair, hpcc-rx, powertcp, dctcp, dcqcn, swift, auto",
     }
     "Bytes in flight on a queue pair."

@@ -2,6 +2,7 @@
 
 mod build;
 mod choice;
+mod default;
 mod feedback_key;
 mod names;
 #[cfg(test)]
@@ -12,8 +13,8 @@ mod text;
 mod units;
 
 pub use crate::config::{parse_ethertype, parse_option_type};
-pub use crate::connect::DEFAULT_CONGESTION;
 pub use choice::CongestionChoice;
+pub use default::DEFAULT_CONGESTION;
 pub use feedback_key::{KeyError, feedback_key_from_env, feedback_key_from_file};
 pub use names::{CcName, TelemetryMode};
 pub use roce::qp::{

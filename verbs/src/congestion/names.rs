@@ -24,7 +24,7 @@ pub enum CcName {
     Dcqcn,
     /// Control by delay, as Swift's.
     Swift,
-    /// HPCC++ if probes come back with telemetry; otherwise control by delay, or DCQCN once the peer answers marks.
+    /// HPCC++ if probes come back with telemetry; otherwise a fixed window, or DCQCN once the peer answers marks.
     Auto,
 }
 
@@ -67,11 +67,6 @@ pub enum TelemetryMode {
     InBand(NonZeroU32),
     /// Packets of their own.
     Probe,
-}
-
-impl TelemetryMode {
-    /// The mode that `auto` uses: few enough bytes, and telemetry from each round trip of 16 flows and more.
-    pub(super) const AUTO: Self = Self::InBand(NonZeroU32::MIN.saturating_add(3));
 }
 
 impl fmt::Display for TelemetryMode {

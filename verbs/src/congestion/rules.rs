@@ -1,8 +1,8 @@
 //! Rules that choose the congestion control of queue pairs: the `[[congestion]]` tables of `ferroce.toml`.
 
 use super::choice::CongestionChoice;
+use super::default::DEFAULT_CONGESTION;
 use super::setting::ChoiceError;
-use crate::connect::DEFAULT_CONGESTION;
 use roce::qp::{Congestion, FeedbackKey};
 use roce::wire::Service;
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl FromStr for Prefix {
     }
 }
 
-/// Returns the choice of the first rule that matches; a fixed window if none does. No rule with a `peer` matches without a peer.
+/// Returns the choice of the first rule that matches, or the default. No rule with a `peer` matches without a peer.
 pub(crate) fn choose(
     rules: &[CongestionRule],
     peer: Option<IpAddr>,
@@ -185,8 +185,8 @@ mod tests {
         };
         assert_eq!(chosen("10.1.2.3", 0x60), ("hpcc", None));
         assert_eq!(chosen("10.1.2.3", 0x40), ("fixed", Some("dctcp")));
-        assert_eq!(chosen("10.2.0.1", 0x60), ("swift", Some("hpcc-fair")));
-        assert_eq!(chosen("fd00::1", 0), ("swift", Some("hpcc-fair")));
+        assert_eq!(chosen("10.2.0.1", 0x60), ("fixed", Some("hpcc-fair")));
+        assert_eq!(chosen("fd00::1", 0), ("fixed", Some("hpcc-fair")));
         let unconnected = choose(&rules, "fd00::1".parse().ok(), Service::Uc, 0);
         assert_eq!(unconnected, DEFAULT_CONGESTION);
         assert_eq!(choose(&rules, None, Service::Ud, 0), DEFAULT_CONGESTION, "no peer is in no prefix");

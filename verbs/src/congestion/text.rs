@@ -45,6 +45,7 @@ pub fn parse_congestion(text: &str) -> Result<Congestion, String> {
 mod tests {
     use super::*;
     use crate::congestion::DEFAULT_CONGESTION;
+    use crate::congestion::default::UNPACED;
 
     #[test]
     fn a_line_says_what_a_rule_of_the_file_says() {
@@ -58,7 +59,9 @@ mod tests {
         let congestion = line.unwrap().congestion;
         assert!(congestion.paths.is_some_and(|paths| paths.count == 4));
         assert!(congestion.all_hops && congestion.subscribe);
-        assert_eq!(rule_from_text("fixed,window=524288", None).unwrap().congestion, DEFAULT_CONGESTION);
+        assert_eq!(rule_from_text("auto", None).unwrap().congestion, DEFAULT_CONGESTION);
+        let fixed = rule_from_text("fixed,window=524288", None).unwrap();
+        assert_eq!(fixed.congestion, Congestion::new(UNPACED));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use clap_complete::Shell;
 #[derive(Debug, Parser)]
 #[command(name = "ferroce", version = env!("FERROCE_VERSION"), propagate_version = true, after_help = TOUR)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }

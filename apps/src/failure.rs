@@ -1,4 +1,4 @@
-//! How a tool fails: one line that names the thing and the remedy, and an exit code.
+//! Failures of a tool: one line that names the thing and the remedy, and an exit code.
 
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
@@ -28,7 +28,7 @@ impl Failure {
         Self { code: 141, text: String::new() }
     }
 
-    /// Whether this is [`unread`](Self::unread).
+    /// Returns true if this is [`unread`](Self::unread).
     pub fn is_unread(&self) -> bool {
         self.code == 141
     }

@@ -1,4 +1,4 @@
-//! What the tools read from files: text and tables, in bounded memory whatever the file contains.
+//! Reads files for the tools: text and tables, in bounded memory whatever the file contains.
 
 use csv::StringRecord;
 use flate2::read::MultiGzDecoder;

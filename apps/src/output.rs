@@ -1,4 +1,4 @@
-//! What the tools write: standard output, notes on standard error, and files that are filled when a run ends.
+//! Writes for the tools: standard output, notes on standard error, and files that are filled when a run ends.
 //!
 //! All tools write through this module. A reader that has gone away ends a tool in silence with exit code 141, as SIGPIPE would; a full
 //! disk is an error. Standard error is never waited for or missed.

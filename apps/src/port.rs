@@ -72,7 +72,7 @@ impl PortArgs {
         Ok(config)
     }
 
-    /// Whether a flag, the environment or a file names a port.
+    /// Returns true if a flag, the environment or a file names a port.
     ///
     /// # Errors
     /// Returns a failure if the file is wrong.
@@ -94,7 +94,7 @@ impl PortArgs {
         Ok(config)
     }
 
-    /// Who runs the core, in words.
+    /// Describes the thread that runs the core, in words.
     ///
     /// # Errors
     /// As [`device_config`](Self::device_config).

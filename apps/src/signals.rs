@@ -1,4 +1,4 @@
-//! What ends a tool in order, so that ports close and nothing stays behind: SIGINT, SIGTERM and SIGHUP, and the loss of its interface.
+//! Ends a tool in order, so that ports close and nothing stays behind: after SIGINT, SIGTERM or SIGHUP, and if its interface is lost.
 
 use crate::failure::Failure;
 use datapath::linux;

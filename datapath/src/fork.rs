@@ -1,4 +1,4 @@
-//! What a process that is forked from this one inherits of a device: its memory, but neither its threads nor its network.
+//! Releases what a forked process inherits of a device: it has the parent's memory, but neither its threads nor its network.
 //!
 //! The child's copies of a device's descriptors would keep the interface from the kernel, and its peers from learning that the parent
 //! ended. So the child gives up those that are [`Own`] before `fork` returns there.
@@ -32,7 +32,7 @@ impl Process {
         Self(GENERATION.load(Ordering::Relaxed))
     }
 
-    /// Whether the calling process was forked from this one.
+    /// Returns true if the calling process was forked from this one.
     #[inline]
     #[must_use]
     pub fn is_parent(self) -> bool {

@@ -1,5 +1,4 @@
-//! What the kernel says about an interface. By ioctl, since `/sys` shows the network namespace that mounted it and not
-//! the thread's own.
+//! Asks the kernel about an interface. It uses ioctl, since `/sys` shows the network namespace that mounted it and not the thread's own.
 
 use crate::fork::Own;
 use crate::socket_option;
@@ -55,7 +54,7 @@ pub fn interface_names() -> Vec<String> {
     names
 }
 
-/// What the kernel knows of the interface `name`.
+/// Returns the kernel's description of the interface `name`.
 ///
 /// # Errors
 /// Returns the kernel's error; `ENODEV` if there is none of that name.
@@ -91,7 +90,7 @@ pub fn interface(name: &str) -> io::Result<Interface> {
     })
 }
 
-/// Whether there is an interface of this index.
+/// Returns true if an interface of this index exists.
 #[must_use]
 pub fn exists(index: u32) -> bool {
     let mut name = [0; libc::IF_NAMESIZE];
@@ -139,7 +138,7 @@ pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the interface of this index has a carrier.
+/// Returns true if the interface of this index has a carrier.
 ///
 /// # Errors
 /// Returns the kernel's error; `ENXIO` if there is none of that index.
@@ -170,7 +169,7 @@ pub fn set_mac(name: &str, mac: Mac) -> io::Result<()> {
     control.call(libc::SIOCSIFHWADDR, &mut request)
 }
 
-/// Whether `name` is a tap that outlives its processes and lets one more queue attach.
+/// Returns true if `name` is a tap that outlives its processes and lets one more queue attach.
 ///
 /// # Errors
 /// Returns the kernel's error if the interface is no such tap, or `/dev/net/tun` cannot be opened.

@@ -5,7 +5,7 @@ use crate::port_spec::PortSpec;
 use serde::Serialize;
 use std::path::Path;
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -20,13 +20,13 @@ pub enum Status {
 /// One thing looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at, in a word or two.
+    /// The name of the thing checked, in a word or two.
     pub name: String,
-    /// How it ended.
+    /// The result.
     pub status: Status,
-    /// What there is.
+    /// The finding.
     pub found: String,
-    /// What to do about it; none if nothing is to be done.
+    /// The remedy; none if nothing is to be done.
     pub remedy: Option<String>,
 }
 

@@ -81,7 +81,7 @@ pub enum PortSpec {
 }
 
 impl PortSpec {
-    /// Whether a port's peer, or its device, maps DPDK's memory.
+    /// Returns true if a port's peer, or its device, maps DPDK's memory.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
         matches!(

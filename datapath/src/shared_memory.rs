@@ -1,6 +1,6 @@
 //! Memory that processes share: memfds of a fixed size, so that no process can shorten one under another, and their mappings.
 //!
-//! What another process writes there is read by copies and atomic loads, and believed only within its bounds.
+//! Bytes that another process writes there are read by copies and atomic loads, and trusted only within their limits.
 
 use std::ffi::{CStr, c_void};
 use std::io;

@@ -1,4 +1,4 @@
-//! What a process that is forked from one with a device inherits of it.
+//! Tests what a process that is forked from one with a device inherits of it.
 
 mod common;
 

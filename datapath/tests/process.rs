@@ -1,4 +1,4 @@
-//! What a device does to the process that opens it: its threads leave signals alone, its descriptors end with `exec`.
+//! Tests what a device does to the process that opens it: its threads leave signals alone, its descriptors end with `exec`.
 
 mod common;
 

@@ -181,7 +181,7 @@ impl<B: PacketBuf> FaultLine<B> {
     /// A frame goes in. `alloc` makes the buffer for a duplicate; without one there is none.
     ///
     /// # Panics
-    /// Where [`room`](Self::room) is 0.
+    /// Panics if [`room`](Self::room) is 0.
     pub fn push(&mut self, now: Instant, mut buf: B, alloc: impl FnOnce() -> Option<B>) {
         assert!(self.room() > 0, "the caller asks for room first");
         let due = now + self.config.delay;

@@ -46,7 +46,7 @@ impl<P: PacketIo> Runner<P> {
     /// Puts `switch` on `ports`, in the order of its configuration.
     ///
     /// # Panics
-    /// Where the switch has another number of ports.
+    /// Panics if the switch has another number of ports.
     #[must_use]
     pub fn new(switch: Switch<P::Buf>, ports: Vec<P>) -> Self {
         assert_eq!(switch.ports().count(), ports.len(), "each port of the switch needs one to stand on");

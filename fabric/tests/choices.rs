@@ -1,5 +1,5 @@
-//! What a queue pair finds out by itself, and what answers tell it, in virtual time: `auto`, DCTCP where the round trip is short,
-//! ratios only, all hops, several paths, classes by the time in the queue.
+//! Tests what a queue pair finds out by itself, and what answers report to it, in virtual time: `auto`, DCTCP on a short round trip, ratios
+//! only, all hops, several paths, classes by the time in the queue.
 
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Steady, Topology, run, window};

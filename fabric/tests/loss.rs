@@ -1,4 +1,5 @@
-//! What loss and reordering do to the product's endpoints in the simulator, at 100 Gb/s over a round trip of 10 µs. `ci/loss` holds more.
+//! Tests the effect of loss and reordering on the product's endpoints in the simulator, at 100 Gb/s over a round trip of 10 µs. `ci/loss`
+//! holds more.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::Probability;

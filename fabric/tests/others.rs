@@ -1,5 +1,5 @@
-//! What is not ours at the other end or on the way, in virtual time: stock Linux as an IOAM node, receivers that lie, hosts that
-//! know no probes.
+//! Tests peers and networks that are not Ferroce's, in virtual time: stock Linux as an IOAM node, receivers that lie, hosts that know no
+//! probes.
 
 use cc::{DcqcnConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, SetupError, Topology, run, window};

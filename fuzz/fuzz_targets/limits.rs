@@ -1,5 +1,5 @@
-//! What was agreed and lent holds: a reliable responder keeps no more READs and atomics than its limit, which the program changes, and
-//! no request of a shared receive queue vanishes or overfills it, whichever messages of an unreliable peer are given up.
+//! Checks limits. A reliable responder keeps no more READs and atomics than its limit, which the program changes. No request of a shared
+//! receive queue vanishes or overfills it, whichever messages of an unreliable peer are abandoned.
 #![no_main]
 
 use arbitrary::Arbitrary;

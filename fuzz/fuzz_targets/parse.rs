@@ -1,4 +1,4 @@
-//! What parses with any checksums can be emitted; what is emitted parses to the same.
+//! Checks that a frame that parses with any checksums can be emitted, and that the emitted frame parses to the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What an endpoint counts, and the reasons for which it drops packets.
+//! Counters of an endpoint, and the reasons for which it drops packets.
 
 use thiserror::Error;
 
@@ -94,7 +94,7 @@ discards! {
     StaleFeedback = "feedback replayed or overtaken",
 }
 
-/// What one endpoint counted since it was made.
+/// The counts of one endpoint since it was created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     /// Frames taken in, good or not.

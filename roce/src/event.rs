@@ -1,4 +1,4 @@
-//! What no completion tells: asynchronous events (IBA 11.6.3).
+//! Events that are not completions: asynchronous events (IBA 11.6.3).
 
 use crate::{CqId, QpFailure, Qpn, SrqId, Unreachable};
 use alloc::collections::VecDeque;
@@ -40,16 +40,16 @@ impl Event {
     }
 }
 
-/// What a queue pair's congestion control found out.
+/// A change that a queue pair's congestion control reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CongestionChange {
     /// The queue pair's number.
     pub qpn: Qpn,
-    /// What it is.
+    /// The change.
     pub news: CongestionNews,
 }
 
-/// What congestion control found out of the path.
+/// News of the path that congestion control reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CongestionNews {
     /// Telemetry is missed, and this algorithm runs from now on.

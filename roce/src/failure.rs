@@ -1,5 +1,5 @@
-//! How a queue pair failed: what is certain, and the likely reason. The core records one [`QpFailure`] when it happens, from what it
-//! remembers anyway.
+//! The failure of a queue pair: its certain cause, and the likely reason. The core records one [`QpFailure`] when the failure occurs, from
+//! state that it keeps anyway.
 
 use crate::qp::{CompletionStatus, Remote};
 use crate::wire::NakCode;
@@ -8,12 +8,12 @@ use cc::HeardHop;
 use core::fmt;
 use core::net::IpAddr;
 
-/// How a queue pair failed.
+/// A queue pair's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpFailure {
     /// Its number.
     pub qpn: Qpn,
-    /// What happened.
+    /// The event that made it fail.
     pub cause: FailureCause,
     /// The likely reason.
     pub reason: FailureReason,
@@ -48,7 +48,7 @@ impl fmt::Display for QpFailure {
     }
 }
 
-/// What happened when a queue pair failed.
+/// The event that made a queue pair fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCause {
     /// The oldest send request ended with this status.
@@ -214,7 +214,7 @@ impl fmt::Display for FailureReason {
     }
 }
 
-/// What an ICMP message says of packets that did not arrive (RFC 792, RFC 4443 3.1, 3.2).
+/// The statement of an ICMP message about packets that did not arrive (RFC 792, RFC 4443 3.1, 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {
     /// There is no route to the address, or no host has it.

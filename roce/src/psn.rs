@@ -9,7 +9,7 @@ use core::fmt;
 pub struct Psn(u32);
 
 impl Psn {
-    /// How many there are.
+    /// The number of PSNs.
     pub const CIRCLE: u32 = 1 << 24;
 
     /// Takes the low 24 bits.
@@ -36,8 +36,7 @@ impl Psn {
         self.plus(1)
     }
 
-    /// How far this is ahead of `origin`, from −2²³ to 2²³ − 1 (IBA 9.7.2: half the circle is valid ahead,
-    /// half is duplicate).
+    /// Returns how far this is ahead of `origin`, from −2²³ to 2²³ − 1 (IBA 9.7.2: half the circle is valid ahead, half is duplicate).
     #[must_use]
     pub const fn distance(self, origin: Self) -> i32 {
         let ahead = self.0.wrapping_sub(origin.0) << 8;

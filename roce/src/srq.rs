@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqId(pub u32);
 
-/// What a shared receive queue is made with.
+/// The settings that a shared receive queue is created with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqInit {
     /// Queue pairs that take from it must be of the same domain.
@@ -22,12 +22,12 @@ pub struct SrqInit {
     pub xrc: Option<XrcReceives>,
 }
 
-/// What a shared receive queue of an XRC domain has beside the others (IBA annex A14).
+/// The additional settings of a shared receive queue of an XRC domain (IBA annex A14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcReceives {
     /// Whose targets take from it.
     pub domain: XrcdId,
-    /// Where receive completions go.
+    /// The completion queue of receive requests.
     pub cq: CqId,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Reached {
     pub(crate) cq: CqId,
 }
 
-/// What a shared receive queue says of itself.
+/// A shared receive queue's report of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqReport {
     /// Requests that wait.

@@ -108,7 +108,7 @@ impl TimingWheel {
         true
     }
 
-    /// Whether the timer is set.
+    /// Returns true if the timer is set.
     ///
     /// # Panics
     /// If `token` is not below the capacity.

@@ -1,4 +1,4 @@
-//! What a connection does when nothing goes wrong.
+//! Tests a connection on which nothing goes wrong.
 
 use crate::harness::{BASE, Options, Pair, paced};
 use cc::Rate;

@@ -1,4 +1,4 @@
-//! What no completion tells: who is told of it, when, and how often (IBA 11.6.3).
+//! Tests events that are not completions: which part reports them, when, and how often (IBA 11.6.3).
 
 use crate::harness::script::{PEER, PSN, SEND, Script, ack};
 use crate::harness::{Host, Options, path};

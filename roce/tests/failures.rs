@@ -1,4 +1,4 @@
-//! How a queue pair failed: one packet script for each reason that it gives.
+//! Tests the failure of a queue pair: one packet script for each reason that it reports.
 
 use crate::harness::script::{PEER, PSN, SEND, Script, ack, nak, rnr};
 use crate::harness::{BASE, Host, Options, Pair, path_over};

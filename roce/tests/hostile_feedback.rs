@@ -1,4 +1,4 @@
-//! What a peer says about the network: any bytes as feedback, telemetry and setup, to queue pairs of every algorithm.
+//! Tests any bytes as a peer's feedback, telemetry and setup, on queue pairs of every algorithm.
 
 use crate::harness::Options;
 use crate::harness::raw::Raw;

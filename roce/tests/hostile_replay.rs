@@ -1,5 +1,5 @@
-//! What a prober sent to Linux Soft-RoCE (rdma_rxe of Linux 6.1), sent to our responder: it answers the same, or differs by
-//! a rule of the specification.
+//! Replays to our responder what a prober sent to Linux Soft-RoCE (rdma_rxe of Linux 6.1). It answers the same, or differs by a rule of the
+//! specification.
 
 use crate::harness::capture::frames;
 use crate::harness::raw::Raw;

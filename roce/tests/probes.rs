@@ -1,4 +1,4 @@
-//! What a peer's telemetry makes a queue pair hold: little, and not for ever.
+//! Tests what a peer's telemetry makes a queue pair keep: little, and not for ever.
 
 use crate::harness::Options;
 use crate::harness::script::{PSN, SEND, Script};

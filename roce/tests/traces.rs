@@ -1,4 +1,4 @@
-//! What trace points see of a queue pair's turns.
+//! Tests what trace points see of a queue pair's turns.
 
 use crate::harness::script::{PEER, PSN, Script, ack};
 use crate::harness::{BASE, Options, path};

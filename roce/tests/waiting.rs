@@ -1,4 +1,4 @@
-//! What queue pairs wait for: the states sum to the elapsed time whatever happens, and each cause has its state.
+//! Tests what queue pairs wait for: the states sum to the elapsed time whatever happens, and each cause has its state.
 
 use crate::harness::{BASE, Faults, Options, Pair, paced};
 use cc::{Instant, Rate};

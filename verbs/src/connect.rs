@@ -26,7 +26,7 @@ pub struct QpEndpoint {
     pub mtu: Mtu,
     /// The READs and atomics that it answers at a time.
     pub max_rd_atomic: u8,
-    /// Whether it offers selective repeat: after a loss, only lost packets are resent. It is used if both sides offer it, and otherwise
+    /// True if it offers selective repeat: after a loss, only lost packets are resent. It is used if both sides offer it, and otherwise
     /// once a peer accepts it after a loss.
     pub selective_repeat: bool,
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// How long the calling thread has run, to some milliseconds.
+/// Returns how long the calling thread has run, to some milliseconds.
 ///
 /// # Panics
-/// Where the kernel keeps no such statistics.
+/// Panics if the kernel keeps no such statistics.
 pub fn time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = text.split_whitespace().next().and_then(|field| field.parse().ok());

@@ -4,7 +4,7 @@ use crate::handover;
 use serde::Serialize;
 use std::time::Instant;
 
-/// What a ratio of ours over the yardstick's should be.
+/// The goal for the ratio of our value to the yardstick's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
     /// At least this.
@@ -25,15 +25,15 @@ pub type Run = Box<dyn FnMut() -> Result<f64, String>>;
 
 /// One figure.
 pub struct Figure {
-    /// What `--only` calls it.
+    /// The name that `--only` takes.
     pub name: String,
-    /// What is measured.
+    /// The thing measured.
     pub what: String,
-    /// What both values are in.
+    /// The unit of both values.
     pub unit: &'static str,
-    /// What ours is compared with.
+    /// The yardstick: the thing that ours is compared with.
     pub yardstick: &'static str,
-    /// What to reach.
+    /// The goal.
     pub goal: Goal,
     /// Ours.
     pub ours: Run,
@@ -52,16 +52,16 @@ pub struct Spread {
     pub most: f64,
 }
 
-/// What came out.
+/// The result of a figure.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// What `--only` calls it.
+    /// The name that `--only` takes.
     pub name: String,
-    /// What was measured.
+    /// The thing measured.
     pub what: String,
-    /// What the values are in.
+    /// The unit of the values.
     pub unit: &'static str,
-    /// What ours was compared with.
+    /// The yardstick: the thing that ours was compared with.
     pub yardstick: &'static str,
     /// The goal, as text.
     pub goal: String,
@@ -73,9 +73,9 @@ pub struct Outcome {
     pub ratio: Spread,
     /// Gb/s that one core handed the other meanwhile, 4 KiB at a time.
     pub handover: Spread,
-    /// How long all runs took, in s.
+    /// The time of all runs, in s.
     pub seconds: f64,
-    /// Whether the median reaches the goal.
+    /// True if the median reaches the goal.
     pub met: bool,
 }
 

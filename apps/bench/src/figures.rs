@@ -7,7 +7,7 @@ use crate::{dropin, echo, memory, ring, scale, testpmd, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where figures are measured.
+/// The place where figures are measured.
 pub struct Place {
     /// The tools.
     pub ferroce: PathBuf,
@@ -17,7 +17,7 @@ pub struct Place {
     pub virtio: Link,
     /// Two namespaces, where there are some.
     pub af_packet: Option<Link>,
-    /// What measures between two Soft-RoCE guests, where there are some: called with `ours` or `rxe` and the figure.
+    /// The program that measures between two Soft-RoCE guests, if there are any. Its arguments are `ours` or `rxe`, and the figure.
     pub guests: Option<PathBuf>,
 }
 

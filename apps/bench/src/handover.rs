@@ -1,5 +1,5 @@
-//! How fast this machine hands bytes from one core to the other just now. On a shared machine that changes threefold within
-//! seconds, by where the host runs our two CPUs and by who else uses its caches, and every figure of two cores with it.
+//! Measures how fast this machine hands bytes from one core to the other now. On a shared machine that changes threefold within seconds, by
+//! where the host runs our two CPUs and by who else uses its caches. Every figure of two cores changes with it.
 
 use crate::cpu;
 use crate::host::Side;

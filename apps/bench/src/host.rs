@@ -1,4 +1,4 @@
-//! Where the two sides of a figure run, and what starts them there.
+//! The hosts of a figure's two sides, and the way to start programs there.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -30,7 +30,7 @@ impl Side {
     }
 }
 
-/// What carries the frames between the two sides.
+/// The link that carries frames between the two sides.
 #[derive(Clone, Debug)]
 pub enum Link {
     /// Shared memory between two processes; the socket lies in this folder.
@@ -47,7 +47,7 @@ pub enum Link {
 }
 
 impl Link {
-    /// What people call it.
+    /// Returns the name that people use.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Memif(_) => "memif",
@@ -56,7 +56,7 @@ impl Link {
         }
     }
 
-    /// How `ferroce` calls the port.
+    /// Returns the name of the port for `ferroce`.
     pub fn port(&self, side: Side) -> Vec<String> {
         let kind = match self {
             Self::Memif(_) => "memif",
@@ -73,8 +73,8 @@ impl Link {
         ]
     }
 
-    /// How DPDK calls the device; its socket lies in `folder`, one of this run's own: a process that was killed leaves its socket
-    /// there, and who comes next could not bind it.
+    /// Returns DPDK's name for the device. Its socket is in `folder`, which belongs to this run alone: a process that was killed leaves its
+    /// socket there, and the next one could not bind it.
     pub fn vdev(&self, side: Side, folder: &Path) -> String {
         match self {
             Self::Memif(_) => {
@@ -127,7 +127,7 @@ impl Link {
         folder.join("testpmd.sock")
     }
 
-    /// Where the server's TCP port is.
+    /// Returns the address of the server's TCP port.
     pub const fn server_address(&self) -> &'static str {
         match self {
             Self::Memif(_) | Self::Virtio(_) => "127.0.0.1",

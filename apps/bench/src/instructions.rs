@@ -13,7 +13,7 @@ const RUNS: usize = 7;
 /// turn is no cost of the step.
 const RECOUNTS: usize = 2;
 
-/// What a step takes.
+/// The cost of a step.
 #[derive(Debug, Serialize)]
 pub struct Cost {
     pub name: &'static str,

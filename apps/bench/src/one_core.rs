@@ -13,7 +13,7 @@ use verbs::{Mtu, SendRequest};
 const WARM_UP: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_millis(500);
 
-/// What is sent.
+/// The traffic that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Traffic {
     /// WRITEs of 64 B in lists of 32.

@@ -155,7 +155,7 @@ fn steady(mut work: impl FnMut() -> Result<u64, String>) -> Result<f64, String> 
     }
 }
 
-/// What is run over a ring.
+/// A run over a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Run {
     /// The client's WRITEs, messages a second.

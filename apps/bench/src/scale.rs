@@ -137,7 +137,7 @@ impl Host {
     }
 }
 
-/// What a number of queue pairs costs.
+/// The cost of a number of queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     /// Time of the processor per packet, both ends together.

@@ -1,4 +1,4 @@
-//! What earlier runs of the same name came to, phase by phase.
+//! Results of earlier runs of the same name, phase by phase.
 
 use crate::load::Load;
 use crate::run;

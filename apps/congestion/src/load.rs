@@ -1,4 +1,4 @@
-//! What the bottleneck did over some time: how long it was busy, and how long each length of its queue lasted.
+//! The bottleneck's load over some time: how long it was busy, and how long each length of its queue lasted.
 
 use crate::run::Interval;
 

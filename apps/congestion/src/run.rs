@@ -1,4 +1,4 @@
-//! What was recorded: the bottleneck's intervals and the flows' states.
+//! A recorded run: the bottleneck's intervals and the flows' states.
 
 use crate::watch;
 use serde::Deserialize;
@@ -23,7 +23,7 @@ pub struct Sample {
     pub at: f64,
     /// Which.
     pub flow: usize,
-    /// Whether it was told to send.
+    /// True if it was told to send.
     pub active: bool,
     /// Pacing rate in Mb/s; none where nothing paces.
     pub rate: Option<f64>,
@@ -36,7 +36,7 @@ pub struct Sample {
 pub struct Pause {
     /// When it had ended.
     pub end: f64,
-    /// How long, in seconds.
+    /// The length, in seconds.
     pub length: f64,
     /// Whose, or that of all.
     pub whose: String,

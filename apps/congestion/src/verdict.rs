@@ -3,7 +3,7 @@
 use crate::load::Load;
 use crate::run::{Interval, Pause, Run};
 
-/// What is promised.
+/// The limits that are promised.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Bytes of a full frame.
@@ -53,7 +53,7 @@ pub struct Phase {
     pub peak: u64,
     /// Seconds after which utilisation and queue had settled; none where they never did.
     pub settled: Option<f64>,
-    /// Whether it settled late or never, and the machine paused meanwhile.
+    /// True if it settled late or never, and the machine paused meanwhile.
     pub disturbed: bool,
 }
 
@@ -193,7 +193,7 @@ pub enum Verdict {
     Unjudged(String),
 }
 
-/// Whether what is promised was kept, as far as it can be said.
+/// Judges if the promises were kept, as far as the run can show it.
 pub fn verdict(run: &Run, phases: &[Phase], bounds: &Bounds) -> Verdict {
     let broken: Vec<String> = phases.iter().flat_map(|phase| broken(phase, bounds)).collect();
     if !broken.is_empty() {

@@ -26,9 +26,9 @@ const TICK: Duration = Duration::from_millis(1);
 pub struct Row {
     /// When the interval ended, since 1970.
     pub seconds: f64,
-    /// How late the latest timer of any processor was.
+    /// The lateness of the latest timer of any processor.
     pub late_ns: u64,
-    /// How long the thread that waited longest at a stretch was ready to run and did not, in this interval.
+    /// The longest time at a stretch, in this interval, for which a thread was ready to run and did not.
     pub waited_ns: u64,
     /// Which one.
     pub thread: String,

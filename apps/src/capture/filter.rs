@@ -15,7 +15,7 @@ const FRESH: Duration = Duration::from_secs(1);
 /// The connected queue pair, by the port, the peer's address and the peer's queue pair.
 type Senders = HashMap<(String, IpAddr, u32), u32>;
 
-/// What a frame must be to be written.
+/// The conditions that a frame must fulfil to be written.
 #[derive(Debug)]
 pub struct Filter {
     qp: Option<u32>,

@@ -1,4 +1,4 @@
-//! Where a capture goes: a file, or standard output. A file ends with a whole block whatever happens.
+//! The destination of a capture: a file, or standard output. A file ends with a whole block whatever happens.
 
 use crate::failure::Failure;
 use crate::output;

@@ -16,7 +16,7 @@ pub fn name(header: &Header) -> String {
     }
 }
 
-/// What the packet says beside its opcode.
+/// Describes the packet's fields other than its opcode.
 pub fn fields(header: &Header) -> Vec<Field> {
     let bth = header.bth();
     let mut fields = vec![("qpn", json!(bth.destination.get())), ("psn", json!(bth.psn.get()))];
@@ -69,7 +69,7 @@ pub fn fields(header: &Header) -> Vec<Field> {
     fields
 }
 
-/// What feedback says of the path.
+/// Describes the path as feedback reports it.
 pub fn feedback_fields(feedback: &Feedback, fields: &mut Vec<Field>) {
     match feedback.report {
         Report::Busiest { path_id, hops, busiest } => {

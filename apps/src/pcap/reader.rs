@@ -38,7 +38,7 @@ pub enum ReadError {
 pub struct Packet<'a> {
     /// When, in ns since 1970.
     pub time_ns: u64,
-    /// What was captured of it.
+    /// The captured bytes.
     pub bytes: &'a [u8],
 }
 

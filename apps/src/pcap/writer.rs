@@ -22,7 +22,7 @@ const DROPPED: u16 = 5;
 
 const ETHERNET: u16 = 1;
 
-/// What happened on an interface during a capture.
+/// The counts of an interface during a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// The times of the first and last packet, in ns since 1970.

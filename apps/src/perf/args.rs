@@ -45,7 +45,7 @@ pub struct PerfArgs {
     pub output: OutputArgs,
 }
 
-/// What the control connection speaks.
+/// The protocol of the control connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Language {
     /// Another `ferroce`.
@@ -77,7 +77,7 @@ impl Connection {
         }
     }
 
-    /// What the library calls it.
+    /// Returns the library's name for it.
     pub const fn service(self) -> Service {
         match self {
             Self::Rc => Service::Rc,
@@ -87,7 +87,7 @@ impl Connection {
     }
 }
 
-/// What is sent. The client's word counts; a server that was told otherwise refuses.
+/// The load. The client decides; a server that was told otherwise refuses.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Load (the client decides; a server with other values refuses the test)")]
 pub struct LoadArgs {
@@ -200,7 +200,7 @@ impl QueueArgs {
     }
 }
 
-/// How the result is shown.
+/// The form of the result.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Report")]
 pub struct OutputArgs {

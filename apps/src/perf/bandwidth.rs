@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use verbs::SendRequest;
 use verbs::errors::PostError;
 
-/// What one run does on each queue pair.
+/// One run, as each queue pair executes it.
 #[derive(Debug)]
 pub struct Run {
     /// Bytes of a message.
@@ -28,7 +28,7 @@ pub struct Run {
     pub peak: bool,
     /// Which queue pairs send when; all of them if there is none.
     pub phases: Option<Phases>,
-    /// What is written meanwhile.
+    /// The series that is written meanwhile.
     pub series: Option<Series>,
 }
 

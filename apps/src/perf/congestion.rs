@@ -8,7 +8,7 @@ use verbs::congestion::{
     CcName, Congestion, CongestionAlgorithm, CongestionChoice, Format, Reverse, Setting,
 };
 
-/// How sending is paced: a flag for each of [`CongestionChoice::SETTINGS`], and one for the key that seals telemetry.
+/// Flags that choose how sending is paced: one for each of [`CongestionChoice::SETTINGS`], and one for the key that seals telemetry.
 #[derive(Clone, Debug, Default)]
 pub struct CongestionArgs {
     choice: CongestionChoice,

@@ -20,7 +20,7 @@ struct Player<'a> {
     pause: Pause,
 }
 
-/// Where a WRITE's arrival shows: its last byte, cleared before both sides start.
+/// Clears the last byte, which shows a WRITE's arrival, before both sides start.
 ///
 /// # Errors
 /// Returns a failure if the size does not fit the region.

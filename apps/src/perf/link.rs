@@ -61,7 +61,7 @@ struct Arrivals {
     last: Instant,
 }
 
-/// How this side's queues are made.
+/// The settings that this side's queues are created with.
 #[derive(Clone, Copy, Debug)]
 pub struct Queues {
     /// Send requests outstanding on a queue pair.
@@ -167,7 +167,7 @@ impl Link {
         })
     }
 
-    /// What the other side must know.
+    /// Returns what the other side must know.
     pub fn side(&self) -> Side {
         Side { qps: self.qps.iter().map(QueuePair::endpoint).collect(), buffer: self.memory.remote() }
     }
@@ -217,12 +217,12 @@ impl Link {
         Ok(())
     }
 
-    /// Where queue pair `qp` sends from (or what the peer READs).
+    /// Returns the offset from which queue pair `qp` sends, or which the peer READs.
     pub fn outbound(&self, qp: usize) -> usize {
         qp * self.slot
     }
 
-    /// Where queue pair `qp` receives (or READs into).
+    /// Returns the offset at which queue pair `qp` receives, or which it READs into.
     pub fn inbound(&self, qp: usize) -> usize {
         self.inbound + qp * self.slot
     }
@@ -311,7 +311,7 @@ impl Link {
         there
     }
 
-    /// How fast SENDs of `size` bytes arrived, from the first to the last.
+    /// Returns the bandwidth at which SENDs of `size` bytes arrived, from the first to the last.
     pub fn received(&self, size: u64) -> Bandwidth {
         self.arrivals.map_or_else(Bandwidth::default, |arrivals| {
             let nanos = (arrivals.last - arrivals.first).as_nanos();
@@ -328,7 +328,7 @@ impl Link {
         Ok(self.device.progress() || received > 0)
     }
 
-    /// Whether this is the client's side.
+    /// Returns true if this is the client's side.
     pub fn is_client(&self) -> bool {
         self.is_client
     }

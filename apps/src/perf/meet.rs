@@ -70,7 +70,7 @@ fn attempt(addresses: &[SocketAddr]) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-/// Where a server waits for its clients.
+/// The place where a server waits for its clients.
 pub struct Reception {
     listener: TcpListener,
     /// Connections that have not greeted yet, or whose turn has not come: a server of several clients takes one at a time.

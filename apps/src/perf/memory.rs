@@ -1,4 +1,4 @@
-//! How much memory a client may have a server take.
+//! Limits the memory that a server takes for a client.
 //!
 //! The client's word counts for sizes and queue pairs, and whoever reaches the port is a client.
 

@@ -6,7 +6,7 @@ use verbs::errors::BoundsError;
 /// Copied at a time.
 const CHUNK: usize = 64 << 10;
 
-/// What a run of `size` bytes sends on queue pair `qp`: no two runs alike, so that old bytes are noticed.
+/// Returns the seed of the bytes that a run of `size` bytes sends on queue pair `qp`. No two runs are alike, so that old bytes are noticed.
 pub fn seed(plan: u64, size: u64, qp: usize, from_client: bool) -> u64 {
     mix(plan ^ mix(size) ^ mix((qp as u64) << 1 | u64::from(from_client)))
 }

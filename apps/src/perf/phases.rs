@@ -1,4 +1,4 @@
-//! How many queue pairs send, over time: `1x2s,2x2s,8x3s`. `0x1s` is a pause.
+//! The number of queue pairs that send, over time: `1x2s,2x2s,8x3s`. `0x1s` is a pause.
 
 use crate::units;
 use std::str::FromStr;
@@ -36,7 +36,7 @@ impl Phases {
         self.0.iter().map(|(_, time)| *time).sum()
     }
 
-    /// How many send after `time`; none after the last phase.
+    /// Returns how many send after `time`; none after the last phase.
     pub fn sending(&self, time: Duration) -> u32 {
         let mut end = Duration::ZERO;
         let phase = self.0.iter().find(|(_, length)| {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// What is measured.
+/// The operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -19,7 +19,7 @@ pub enum Verb {
     Atomic,
 }
 
-/// How it is measured.
+/// The quantity that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -66,7 +66,7 @@ pub enum Amount {
     },
 }
 
-/// What both sides must agree on.
+/// The settings that both sides must agree on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Which tool.
@@ -96,7 +96,7 @@ pub struct Plan {
 const LONGEST: u64 = 1 << 31;
 
 impl Plan {
-    /// What the client's flags ask for.
+    /// Creates the plan that the client's flags describe.
     ///
     /// # Errors
     /// Returns an error if flags do not fit the tool or each other.
@@ -134,7 +134,7 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Whether each side needs a buffer to send from and another to receive into.
+    /// Returns true if each side needs one buffer to send from and another to receive into.
     pub fn both_ways(&self) -> bool {
         self.bidirectional || self.tool.kind == Kind::Latency
     }

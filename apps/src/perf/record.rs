@@ -78,7 +78,7 @@ fn test_info(head: &Head) -> Value {
     })
 }
 
-/// What the whole report holds.
+/// The content of the whole report.
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub struct Record<'a> {

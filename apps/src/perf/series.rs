@@ -1,4 +1,4 @@
-//! What each queue pair's congestion control did over time, as CSV.
+//! Writes the state of each queue pair's congestion control over time, as CSV.
 
 use super::link::Link;
 use crate::failure::Failure;

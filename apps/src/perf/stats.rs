@@ -1,4 +1,4 @@
-//! What a run's time stamps say.
+//! Statistics of a run's time stamps.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What atomics must have added up to.
+//! Verifies the sums of atomics.
 
 use super::args::AtomicType;
 use super::link::Link;

@@ -1,4 +1,4 @@
-//! What differs, and by how much.
+//! Reports what differs, and by how much.
 
 use super::assume::Assumed;
 use super::trace::Row;

@@ -1,5 +1,6 @@
-//! What UCX looks for before it takes a device: a character device of its name in `/dev/infiniband`, which it may read and
-//! write and never opens. There is one for each of eight devices. In a mount namespace of the program's own, so that nothing but an empty folder is left behind.
+//! Creates the file that UCX looks for before it takes a device: a character device of its name in `/dev/infiniband`, which UCX may read
+//! and write and never opens. There is one for each of eight devices. They are in a mount namespace of the program's own, so that nothing
+//! but an empty folder is left behind.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -37,7 +38,7 @@ pub fn inside(words: Vec<String>) -> Vec<String> {
     ["sh", "-c", PLACE, "sh"].map(str::to_owned).into_iter().chain(words).collect()
 }
 
-/// What to run for a program that uses UCX; none for another, which needs no file.
+/// Returns the command to run for a program that uses UCX; `None` for another, which needs no file.
 pub fn apart(program: &str, rest: &[String]) -> Option<Vec<String>> {
     let name = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or(program);
     name.contains("ucx").then(|| {

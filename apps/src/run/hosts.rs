@@ -14,7 +14,7 @@ pub const INTERFACE: &str = "eth0";
 /// The line that `ferroce switch` prints once it forwards.
 const SWITCHING: &str = "switching between";
 
-/// What is between the hosts.
+/// The link between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// A veth pair; of two hosts only.
@@ -57,7 +57,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// How many.
+    /// Returns the number of hosts.
     pub fn count(&self) -> u8 {
         self.count
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::{fs, io};
 
-/// How names of namespaces begin; the process and the rank follow.
+/// The first part of the names of namespaces; the process and the rank follow.
 pub const PREFIX: &str = "ferroce-";
 /// Where `ip netns` keeps its names.
 const NAMES: &str = "/run/netns";

@@ -23,12 +23,12 @@ pub struct Compared {
     pub name: String,
     pub ours: f64,
     pub theirs: f64,
-    /// How far from it is inside.
+    /// The distance from it that is still inside.
     pub band: f64,
 }
 
 impl Compared {
-    /// Whether it lies in its band.
+    /// Returns true if it lies in its band.
     pub fn is_inside(&self) -> bool {
         (self.ours - self.theirs).abs() <= self.band + 1e-9
     }

@@ -1,4 +1,4 @@
-//! What is told of a run: figures, tables by size, quantiles.
+//! Reports a run: figures, tables by size, quantiles.
 
 use super::scenario::Scenario;
 use fabric::sim::{Outcome, Steady};
@@ -50,7 +50,7 @@ pub fn quantile(sorted: &[f64], share: f64) -> f64 {
 }
 
 impl SizeRow {
-    /// What the reference calls its flows.
+    /// Returns the reference's name for its flows.
     pub const fn kind(&self) -> &'static str {
         if self.is_incast { "incast" } else { "bg" }
     }

@@ -51,7 +51,7 @@ impl FromStr for Shard {
     }
 }
 
-/// What the jobs belong to.
+/// The kind of run that the jobs belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -77,7 +77,7 @@ pub struct Part {
     pub of: String,
     /// Jobs of all parts.
     pub jobs: usize,
-    /// What each job left.
+    /// The result of each job.
     pub done: BTreeMap<usize, Value>,
 }
 

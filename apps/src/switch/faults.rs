@@ -62,7 +62,7 @@ pub fn read(text: &str, ports: &[PortSpec]) -> Result<Vec<Fault>, (usize, String
     Ok(faults)
 }
 
-/// What to do about two faults that fit the same packets.
+/// The remedy for two faults that fit the same packets.
 pub const TELL_APART: &str = "distinguish them by port, time, qp, opcode, psn or flow";
 
 fn written(value: &Value) -> String {

@@ -15,7 +15,7 @@ const MOST: usize = 256;
 /// A script, and the name of the file that it was read from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Script {
-    /// What errors call it.
+    /// The name in error messages.
     pub file: String,
     /// The file's content.
     pub text: String,

@@ -1,4 +1,4 @@
-//! What every port did, interval by interval, as CSV. Written by a separate thread.
+//! Writes the state of every port, interval by interval, as CSV. A separate thread writes it.
 
 use crate::failure::Failure;
 use cc::Instant;

@@ -131,7 +131,7 @@ pub fn rules(args: &Args) -> Result<Rules, Failure> {
     none.with(&Script::open(file)?, Duration::ZERO).map_err(Failure::usage)
 }
 
-/// What the flags say together.
+/// Creates the configuration that the flags describe together.
 ///
 /// # Errors
 /// Returns an error if they contradict each other.
@@ -211,7 +211,7 @@ fn queue_frames(bytes: u64) -> usize {
     usize::try_from(bytes / 512).unwrap_or(usize::MAX).clamp(512, 16_384)
 }
 
-/// How large the ports' pools are.
+/// The sizes of the ports' pools.
 pub struct Pools {
     /// Buffers of each port's pool.
     pub buffers: u32,

@@ -36,7 +36,7 @@ pub struct Show {
 
 /// A thread that shows the reports sent to it, until the sender is dropped.
 pub struct Showing {
-    /// Where reports go.
+    /// The destination of reports.
     pub reports: SyncSender<Message>,
     /// Ends with what went wrong, if anything did.
     pub thread: JoinHandle<Result<(), Failure>>,
@@ -228,7 +228,7 @@ fn rates(time: f64, port: &PortReport, last: Option<&PortReport>) -> (f64, f64, 
     (mbps(port.counters.rx_bytes - rx), mbps(port.counters.tx_bytes - tx), utilisation)
 }
 
-/// What the switch is about to do, in a line; a script may wait for it.
+/// Describes the switch that is about to run, in a line; a script may wait for it.
 pub fn opening(args: &Args) -> String {
     let ports: Vec<String> = args.ports.iter().map(ToString::to_string).collect();
     let rate = args.rate.map_or("unshaped".into(), |rate: Rate| rate.to_string());

@@ -1,4 +1,4 @@
-//! What `ferroce top` shows: a row for each queue pair, and the payload rate of all.
+//! The rows of `ferroce top`: one for each queue pair, and the payload rate of all.
 
 use crate::failure::Failure;
 use crate::why;

@@ -1,4 +1,4 @@
-//! How `ferroce top` looks: a sparkline of the payload rate, the table, the keys.
+//! The screen of `ferroce top`: a sparkline of the payload rate, the table, the keys.
 
 use super::{Column, Rows};
 use crate::units::counted;

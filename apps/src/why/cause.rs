@@ -1,4 +1,4 @@
-//! What held a queue pair back, by how long it did, with the evidence and the remedy.
+//! The causes that held a queue pair back, by their duration, with the evidence and the remedy.
 
 use super::difference::{Difference, rate, time};
 use serde_json::{Value, json};
@@ -11,15 +11,15 @@ const STARVED: f64 = 0.4;
 pub struct Cause {
     /// As [`Waiting::name`](verbs::observe::Waiting::name), `congested-path`, or `cpu-starved`.
     pub name: String,
-    /// How long, ns.
+    /// The duration, ns.
     pub nanos: u64,
     /// The part of the time watched: 0 to 1.
     pub share: f64,
     /// The sentence.
     pub says: String,
-    /// What shows it.
+    /// The evidence.
     pub evidence: Vec<String>,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 

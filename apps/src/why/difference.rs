@@ -1,4 +1,4 @@
-//! What changed between two reports of a queue pair.
+//! The changes between two reports of a queue pair.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use verbs::observe::{DeviceStatus, QueuePairStatus};
 /// several flows fill is often well below.
 const BUSY: f64 = 0.5;
 
-/// What a queue pair and its device did while they were watched.
+/// The changes of a queue pair and its device while they were watched.
 pub struct Difference<'a> {
     /// The queue pair at the end.
     pub pair: &'a QueuePairStatus,

@@ -38,7 +38,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// What held a queue pair back.
+/// The answer: what held a queue pair back.
 pub struct Answer {
     process: u32,
     command: String,

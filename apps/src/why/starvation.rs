@@ -1,4 +1,4 @@
-//! How long a process's threads were ready to run and had no CPU, as the kernel counts it.
+//! Measures how long a process's threads were ready to run and had no CPU, as the kernel counts it.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -14,5 +14,5 @@ mod bindings {
 
 pub use bindings::*;
 
-/// Where the installed DPDK keeps the drivers that it loads at start.
+/// The folder of the drivers that the installed DPDK loads at start.
 pub const DRIVER_DIR: &str = env!("DPDK_DRIVER_DIR");

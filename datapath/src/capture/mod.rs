@@ -140,7 +140,7 @@ fn halves(at: u64, length: usize) -> (usize, usize) {
 pub struct Record {
     /// When the core's turn began that received or sent it, in ns since 1970.
     pub time: u64,
-    /// Whether it was received or sent.
+    /// Its direction: received or sent.
     pub direction: Direction,
     /// Bytes of the frame without FCS.
     pub length: u32,

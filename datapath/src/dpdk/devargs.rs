@@ -1,4 +1,4 @@
-//! What DPDK is told for each kind of port.
+//! Writes DPDK's device arguments for each kind of port.
 
 use super::port_info::PortConfig;
 use crate::port_spec::{PortSpec, SocketRole};

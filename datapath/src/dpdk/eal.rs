@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock};
 /// The EAL numbers at most this many cores (RTE_MAX_LCORE).
 const MAX_CORES: usize = dpdk_sys::RTE_MAX_LCORE as usize;
 
-/// Where DPDK's memory lies.
+/// The kind of memory that DPDK uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hugepages {
     /// In hugepages where enough are free, else in ordinary pages.
@@ -23,12 +23,12 @@ pub enum Hugepages {
     Never,
 }
 
-/// How to start DPDK.
+/// The settings that DPDK starts with.
 #[derive(Clone, Debug)]
 pub struct EalConfig {
     /// DPDK's memory in MiB: all pools of all ports come from it. Ordinary pages are taken only when touched.
     pub memory_mb: u32,
-    /// Where that memory lies.
+    /// The kind of that memory.
     pub hugepages: Hugepages,
     /// PCI addresses (`0000:01:00.0`) of the NICs to take; with none, DPDK leaves the PCI bus alone.
     pub pci: Vec<String>,
@@ -187,7 +187,7 @@ impl Drop for Registration {
     }
 }
 
-/// What the loaded library calls itself, as in `DPDK 22.11.11`.
+/// Returns the loaded library's name and version, as in `DPDK 22.11.11`.
 #[must_use]
 pub fn version() -> String {
     // SAFETY: rte_version needs no EAL and returns a static NUL-terminated text.

@@ -32,7 +32,7 @@ const QUEUE: u16 = 0;
 
 /// An open port with one receive and one transmit queue, and its own pool of buffers.
 ///
-/// Where it shares a Linux interface, the kernel sees its packets too and would answer them with port-unreachable: hold
+/// If it shares a Linux interface, the kernel sees its packets too and would answer them with port-unreachable. The caller must then hold
 /// UDP 4791 open, as [`neighbour`](crate::neighbour) does with the kernel's table.
 pub struct Port {
     id: u16,
@@ -116,19 +116,19 @@ impl Port {
         Ok((port, started))
     }
 
-    /// What the port is.
+    /// Returns the port's properties.
     #[must_use]
     pub fn info(&self) -> &PortInfo {
         &self.info
     }
 
-    /// What the port itself dropped.
+    /// Returns the counts of what the port itself dropped.
     #[must_use]
     pub fn counters(&self) -> PortCounters {
         self.counters
     }
 
-    /// Whether the other side is there. A memif's is once it has connected.
+    /// Returns true if the other side is there. A memif's is once it has connected.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         link_is_up(self.id)

@@ -1,8 +1,8 @@
-//! What a port is opened with, and what an open one is.
+//! Settings that open a port, and properties of an open one.
 
 use roce::wire::{Mac, Mtu, Numbers};
 
-/// How to open a port.
+/// The settings that open a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
     /// The largest IP packet in bytes: 340 to 16000. With none, the interface's if there is one, else 4500.
@@ -44,7 +44,7 @@ pub struct LinuxInterface {
     pub name: String,
 }
 
-/// What an open port is.
+/// The properties of an open port.
 #[derive(Clone, Debug)]
 pub struct PortInfo {
     /// The name that it was opened by.

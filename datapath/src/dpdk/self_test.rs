@@ -1,4 +1,4 @@
-//! Whether a port carries frames of the largest size, tried by one.
+//! Tests if a port carries frames of the largest size, by sending one.
 
 use super::mbuf::Mbuf;
 use super::port::Port;

@@ -63,7 +63,7 @@ impl CqRing {
         }
     }
 
-    /// Whether completions were lost because the ring was full.
+    /// Returns true if completions were lost because the ring was full.
     #[must_use]
     pub fn overflowed(&self) -> bool {
         self.overflow.load(Ordering::Acquire)

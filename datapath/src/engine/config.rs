@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Who runs the core.
+/// The thread that runs the core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Progress {
     /// The thread that polls a completion queue runs a turn each time; control calls run turns until answered. No
@@ -47,7 +47,7 @@ impl FromStr for Progress {
     }
 }
 
-/// What an idle core does. Any work ends it at once.
+/// The behaviour of an idle core. Any work ends it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// Busy-polls: lowest latency, but it needs its own CPU.
@@ -80,13 +80,13 @@ pub struct CoreConfig {
     pub interface: Option<u32>,
     /// Local addresses; ours to answer for where the kernel does not.
     pub addresses: Vec<Address>,
-    /// Where peers outside the addresses' prefixes are reached, where the kernel does not say.
+    /// The gateway to peers outside the addresses' prefixes, if the kernel's routes do not name one.
     pub gateway: Option<IpAddr>,
-    /// Who runs the cores.
+    /// The threads that run the cores.
     pub progress: Progress,
     /// The number of cores behind the port, 1 to 16.
     pub cores: u8,
-    /// What it does when idle.
+    /// The behaviour of an idle core.
     pub idle: Idle,
     /// Limits and secrets of the endpoint.
     pub endpoint: EndpointConfig,

@@ -43,7 +43,7 @@ impl Doorbells {
         self.top.fetch_or(1 << word, Ordering::Release);
     }
 
-    /// Whether a bell rang since the last time: `false` is sure.
+    /// Returns true if a bell may have rung since the last call; `false` is certain.
     #[inline]
     #[must_use]
     pub fn are_rung(&self) -> bool {

@@ -1,4 +1,4 @@
-//! How a core that sleeps learns of frames that another core of its port put into a ring.
+//! Wakes a sleeping core for frames that another core of its port put into a ring.
 
 use crate::event_fd::EventFd;
 #[cfg(all(test, loom))]

@@ -1,4 +1,4 @@
-//! How callers reach the cores of a port: commands, turns, and what there is once a core has stopped.
+//! A caller's way to the cores of a port: commands, turns, and the results once a core has stopped.
 
 use super::adaptive::Adaptive;
 use super::control::{Command, Commands};
@@ -197,7 +197,7 @@ impl Engine {
         }
     }
 
-    /// Whether only callers run the cores: with inline progress, nothing happens while no thread polls.
+    /// Returns true if only callers run the cores: with inline progress, nothing happens while no thread polls.
     #[must_use]
     pub fn is_inline(&self) -> bool {
         matches!(self.lead.runner, Runner::Inline(_))

@@ -89,7 +89,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Whether the core runs in a process from which this one was forked.
+    /// Returns true if the core runs in a process from which this one was forked.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.process.is_parent()
@@ -153,7 +153,7 @@ impl Engine {
         self.interface.map(|index| crate::linux::join_group(index, group)).transpose()
     }
 
-    /// Whether the port's Linux interface has a carrier; true if it has none.
+    /// Returns true if the port's Linux interface has a carrier, or the port has no such interface.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         self.interface.is_none_or(|index| crate::linux::is_running(index).unwrap_or(false))

@@ -1,4 +1,4 @@
-//! How a completion queue wakes a sleeping thread for a new completion.
+//! Wakes a sleeping thread when a completion queue has a new completion.
 
 use crate::event_fd::EventFd;
 #[cfg(all(test, loom))]

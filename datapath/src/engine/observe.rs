@@ -1,4 +1,4 @@
-//! What an observer sees of a core: its queue pairs, and which of them wait for the program to poll.
+//! An observer's view of a core: its queue pairs, and which of them wait for the program to poll.
 
 use super::station::Station;
 use cc::Instant;
@@ -7,7 +7,7 @@ use roce::Observation;
 /// A queue pair as an observer sees it.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// What the endpoint knows.
+    /// The endpoint's view of the queue pair.
     pub queue_pair: Observation,
     /// Completions of its send requests that the program has not polled.
     pub unpolled: u32,

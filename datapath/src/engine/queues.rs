@@ -1,4 +1,4 @@
-//! What programs and the core exchange: posted requests one way, completions and room the other.
+//! The core's ends of the rings: posted requests arrive from programs, completions and room return to them.
 
 use super::completion_ring::{self, CqProducer, CqRing};
 use super::doorbell::Doorbells;

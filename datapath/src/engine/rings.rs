@@ -1,4 +1,4 @@
-//! What a program holds of a queue pair and of a shared receive queue: the ends of their rings.
+//! A program's ends of the rings of a queue pair and of a shared receive queue.
 
 use super::doorbell::Doorbells;
 use super::work_queue::{Poster, Unpolled, WorkQueue, work_queue};

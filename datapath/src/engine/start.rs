@@ -1,4 +1,4 @@
-//! How the cores of a port are started.
+//! Starts the cores of a port.
 
 use super::config::{CoreConfig, Progress, StartError};
 use super::core::Core;

@@ -90,9 +90,9 @@ impl CoreCounters {
 pub struct Station {
     /// Queue pairs, completion queues, regions.
     pub endpoint: Endpoint,
-    /// Who answers for which address.
+    /// The table of neighbours: which Ethernet address belongs to which IP address.
     pub neighbours: Neighbours,
-    /// What was counted.
+    /// The core's counts.
     pub counters: CoreCounters,
     pub(super) queues: Queues,
     pub(super) memory: HostMemory,

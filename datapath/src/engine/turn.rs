@@ -1,4 +1,4 @@
-//! What a turn does to the station: frames in and out, timers, completions.
+//! The steps of a turn: frames in and out, timers, completions.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::events::AsyncEvent;

@@ -1,4 +1,4 @@
-//! What ends a wait of a core's thread.
+//! The means to end a wait of a core's thread.
 
 use std::io;
 use std::os::fd::RawFd;

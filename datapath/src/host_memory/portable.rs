@@ -1,5 +1,5 @@
-//! What touches registered memory if there are no routines of our own: by atomics, which the compiler may not reason about. A
-//! fault is the program's: memory that vanishes ends it.
+//! Accesses registered memory on processors without routines of our own: by atomics, which the compiler may not reason about. A fault is
+//! the program's: memory that vanishes ends it.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 

@@ -16,7 +16,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Whether `peer` is on the same link.
+    /// Returns true if `peer` is on the same link.
     #[must_use]
     pub fn reaches(&self, peer: IpAddr) -> bool {
         match (self.ip, peer) {

@@ -1,6 +1,5 @@
-//! Who answers for which address: the kernel's table where a port shares a Linux interface, our own ARP and
-//! neighbour discovery elsewhere. Nothing here is on the path of data: an address is resolved when a queue pair
-//! connects.
+//! Resolves addresses: by the kernel's table if a port shares a Linux interface, and otherwise by our own ARP and neighbour discovery.
+//! Nothing here is on the path of data: an address is resolved when a queue pair connects.
 
 mod address;
 mod arp;
@@ -39,7 +38,7 @@ pub fn group_mac(address: IpAddr) -> Option<Mac> {
     address.is_multicast().then_some(Mac([0x01, 0, 0x5e, b & 0x7f, c, d]))
 }
 
-/// Whether a frame is ARP or ICMPv6 neighbour discovery, rather than data.
+/// Returns true if a frame is ARP or ICMPv6 neighbour discovery, and not data.
 #[must_use]
 #[inline]
 pub fn is_resolution(frame: &[u8]) -> bool {

@@ -31,7 +31,7 @@ const OUTBOX: usize = 64;
 const BROADCAST: Mac = Mac([0xff; 6]);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// What is known of an address.
+/// The table's knowledge of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Packets for it go here.
@@ -132,13 +132,13 @@ impl Neighbours {
         Ok(())
     }
 
-    /// What [`set`](Self::set) named.
+    /// Returns the address that [`set`](Self::set) named.
     #[must_use]
     pub fn fixed(&self, address: IpAddr) -> Option<Mac> {
         self.fixed.get(&address).copied()
     }
 
-    /// Where packets for `address` go. Asks where that isn't known; call again until it is.
+    /// Returns the way of packets to `address`. If it is unknown, this asks the network; the caller repeats the call until it is known.
     ///
     /// # Errors
     /// Returns an error if the neighbour did not answer, or there is no route.
@@ -180,7 +180,7 @@ impl Neighbours {
         self.answers
     }
 
-    /// Where packets for `address` went before [`resolve`](Self::resolve) asked again, while the answer is still to come.
+    /// Returns the previous way of packets to `address` while a new answer to [`resolve`](Self::resolve) is awaited.
     #[must_use]
     pub fn last_known(&self, address: IpAddr) -> Option<Mac> {
         match self.entries.get(&self.next_hop(address).ok()?)? {
@@ -366,7 +366,7 @@ impl Neighbours {
         }
     }
 
-    /// Whether a packet waits to leave.
+    /// Returns true if a packet waits to leave.
     #[inline]
     #[must_use]
     pub fn may_transmit(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What a process's peers are told when it dies: a datagram for each of its connections, ready to be sent by another process.
+//! Messages to a process's peers in case it dies: a datagram for each of its connections, ready to be sent by another process.
 
 use super::memory::{FAREWELL, FAREWELLS, Head, Own};
 use crate::engine::{MAD_LENGTH, Mad};

@@ -1,4 +1,4 @@
-//! How a process comes to take part in its interface.
+//! Joins a process to the others of its interface.
 
 use super::claims::{Claimed, Granted};
 use super::farewells::Farewells;

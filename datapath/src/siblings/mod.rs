@@ -209,8 +209,8 @@ impl Siblings {
         self.shared.own.head().manages().store(on.into(), std::sync::atomic::Ordering::Release);
     }
 
-    /// Whether this process answers a request for a service that it does not listen to: no other process listens either, and of all
-    /// connection managers this one answers for all.
+    /// Returns true if this process answers a request for a service that it does not listen to. No other process listens either, and this
+    /// one answers for all connection managers.
     #[must_use]
     pub fn answers_for(&self, service: u64, at: IpAddr) -> bool {
         let mut state = self.shared.catch_up();
@@ -219,7 +219,7 @@ impl Siblings {
             && self.shared.is_first(&mut state)
     }
 
-    /// Whether this process answers a message to a communication id that it does not know.
+    /// Returns true if this process answers a message to a communication id that it does not know.
     #[must_use]
     pub fn answers_to(&self, id: u32) -> bool {
         let slot = (id >> ID_BITS) as u8;

@@ -1,4 +1,4 @@
-//! What the tests of ports share.
+//! Helpers that the tests of ports share.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use ferroce_datapath::dpdk::{Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig};

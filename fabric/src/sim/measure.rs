@@ -1,4 +1,4 @@
-//! What is measured on the way.
+//! Measurements on the way.
 
 /// A row of a link's series.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What travels on a simulated link: a frame, or a packet of the model.
+//! The unit that travels on a simulated link: a frame, or a packet of the model.
 
 use super::setup::Setup;
 use crate::classes::ClassId;

@@ -1,4 +1,4 @@
-//! What selective repeat does, as the frames of a side show it.
+//! Follows selective repeat, as the frames of a side show it.
 
 use super::reached::Reached;
 use roce::Psn;

@@ -1,7 +1,7 @@
-//! What a switch leaves out of its telemetry, estimated. Stock Linux as an IOAM node tells queue and time, and neither
-//! transmitted bytes nor, unless its namespace's data say so, the link's rate.
+//! Estimates what a switch leaves out of its telemetry. Stock Linux as an IOAM node writes queue and time, but neither transmitted bytes
+//! nor, unless its namespace's data contain it, the link's rate.
 //!
-//! What stands in for `txBytes` between two readings of a port:
+//! The estimate of `txBytes` between two readings of a port depends on the queue:
 //! - a queue in both: the link was busy all the time, so it sent what its rate allows;
 //! - else the link was not full. Of that time nothing is known but this flow's own bytes, a lower bound. Taken for the
 //!   whole, it would have each of several flows believe that the rest of the link is free, and take it at once. So the link

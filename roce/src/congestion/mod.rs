@@ -1,4 +1,4 @@
-//! What connects a queue pair to the algorithms of `cc`: pacing, telemetry and its answers, marks, path selection.
+//! Connects a queue pair to the algorithms of `cc`: pacing, telemetry and its answers, marks, path selection.
 //!
 //! A queue pair asks [`CongestionControl`] four questions: may it send now, how much, what rides along, and what else is owed. It
 //! reports four facts: what was sent, what was acknowledged, what was heard of the network, and what was lost. Nothing else crosses.

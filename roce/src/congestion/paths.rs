@@ -1,7 +1,7 @@
 //! Path migration (rtgwg-00 9.4): a requester knows several paths by their UDP source ports, has each of them probed, and
 //! moves to a less loaded one once nothing that it sent is on its way any more.
 //!
-//! What answers the peer, READ responses and acknowledgements, stays on the path of the connection.
+//! Packets that answer the peer, READ responses and acknowledgements, stay on the path of the connection.
 
 use super::prober::later;
 use crate::wire::{Path, Report, Template};
@@ -13,7 +13,7 @@ use core::time::Duration;
 /// Which paths a queue pair may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathChoice {
-    /// How many, 2 to [`PathChoice::MOST`], the connection's own included.
+    /// The number of paths, 2 to [`PathChoice::MOST`], the connection's own included.
     pub count: u8,
     /// One of them after the other is probed this often while data is in flight: about a base round trip.
     pub interval: Duration,

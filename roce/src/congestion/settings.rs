@@ -11,7 +11,7 @@ pub use cc::AlgorithmConfig as CongestionAlgorithm;
 /// A queue pair's congestion control.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Congestion {
-    /// What computes window and rate.
+    /// The algorithm that computes window and rate.
     pub algorithm: CongestionAlgorithm,
     /// Send telemetry requests this often while data is in flight (rtgwg-00 6.2.1: once a round trip); 1 µs at least. With HPCC++,
     /// READ responses and unreliable connections are probed once a base round trip if this is `None`.
@@ -22,15 +22,15 @@ pub struct Congestion {
     /// Data packets that bring no telemetry ask switches to tell us of congestion at once (pan-01 6.3). They take
     /// [`SUBSCRIPTION_LENGTH`](crate::wire::SUBSCRIPTION_LENGTH) bytes more, towards a peer that knows telemetry (HPCC++ only).
     pub subscribe: bool,
-    /// How telemetry is laid out in probes and data.
+    /// The layout of telemetry in probes and data.
     pub format: Format,
-    /// How the peer answers telemetry; [`CongestionAlgorithm::HpccReceiver`] always receives windows.
+    /// The kind of answer that the peer gives to telemetry; [`CongestionAlgorithm::HpccReceiver`] always receives windows.
     pub reverse: Reverse,
     /// Answers report all links of the path, not only the busiest: each is then compared with its own last record, whichever
     /// was the busiest in between. Answers of more than [`Records::MOST`](crate::wire::Records::MOST) links, of links whose rate
     /// HPCC INT has no code for, and in AECN, report the busiest ([`CongestionAlgorithm::Hpcc`] only).
     pub all_hops: bool,
-    /// How often, at most, marked packets of the peer are answered by a congestion notification packet.
+    /// The least time between two congestion notification packets that answer the peer's marked packets.
     pub notification_interval: Duration,
     /// Tell the peer no more of its path than how busy its busiest link is (rtgwg-00 9.1).
     pub ratio_only: bool,
@@ -40,7 +40,7 @@ pub struct Congestion {
     pub paths: Option<PathChoice>,
     /// Seal telemetry's answers, and take none that are not sealed with the same key (rtgwg-00 9.1).
     pub feedback_key: Option<FeedbackKey>,
-    /// What the algorithms' parameters leave open.
+    /// The values for what the algorithms' parameters leave open.
     pub unknown: Unknown,
 }
 

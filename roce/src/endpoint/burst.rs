@@ -7,7 +7,7 @@ use cc::Rate;
 use core::net::IpAddr;
 use core::time::Duration;
 
-/// What changed between two turns of a queue pair, for trace points.
+/// The changes between two turns of a queue pair, for trace points.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TurnTrace {
     /// The queue pair.

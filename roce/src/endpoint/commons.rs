@@ -1,4 +1,4 @@
-//! What the queue pairs of an endpoint share.
+//! State that the queue pairs of an endpoint share.
 
 use super::EndpointConfig;
 use crate::address::AddressTable;

@@ -163,14 +163,14 @@ impl Endpoint {
         self.answering.pop_front().or_else(|| self.ready.pop_front())
     }
 
-    /// Whether a queue pair may have something to send that [`Self::poll_transmit`] was not asked for: no timer tells of it.
+    /// Returns true if a queue pair may have something to send that [`Self::poll_transmit`] was not asked for. No timer reports it.
     #[must_use]
     pub fn may_transmit(&self) -> bool {
         // The link's end of the frame before is a timer.
         self.is_asked() && self.link.is_none()
     }
 
-    /// Whether a queue pair may have something to send, now or at the time of [`Self::poll_timeout`].
+    /// Returns true if a queue pair may have something to send, now or at the time of [`Self::poll_timeout`].
     #[inline]
     #[must_use]
     pub fn is_asked(&self) -> bool {

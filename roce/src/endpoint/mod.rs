@@ -264,7 +264,7 @@ impl Endpoint {
         self.commons.cqs.take_filled()
     }
 
-    /// Whether the queue lost completions because nobody polled; its queue pairs are in ERR.
+    /// Returns true if the queue lost completions because the program did not poll it. Its queue pairs are then in ERR.
     #[must_use]
     pub fn cq_overflowed(&self, cq: CqId) -> bool {
         self.commons.cqs.overflowed(cq)
@@ -400,7 +400,7 @@ impl Endpoint {
         self.commons.events.lost()
     }
 
-    /// What a shared receive queue says of itself.
+    /// Reports the state of a shared receive queue.
     #[must_use]
     pub fn srq_report(&self, srq: SrqId) -> Option<SrqReport> {
         self.commons.shared.report(srq)
@@ -492,13 +492,13 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What a queue pair says of itself.
+    /// Reports the state of a queue pair.
     #[must_use]
     pub fn report(&self, qpn: Qpn) -> Option<QpReport> {
         self.qps.get(qpn).map(|slot| slot.qp.report())
     }
 
-    /// What was counted since the endpoint was made.
+    /// Returns the counts since the endpoint was created.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.commons.counters

@@ -1,4 +1,4 @@
-//! What an observer sees of queue pairs: where they stand, and what they waited for.
+//! An observer's view of queue pairs: their state, and what they waited for.
 
 use super::Endpoint;
 use crate::qp::{QpReport, Waiting, WaitingTimes};
@@ -15,19 +15,19 @@ pub struct Observation {
     pub qpn: Qpn,
     /// The service of its packets.
     pub service: Service,
-    /// Where its packets go, and the queue pair there; `None` without a connection.
+    /// The address that its packets go to, and the queue pair there; `None` without a connection.
     pub peer: Option<(IpAddr, Qpn)>,
     /// The completion queue of its send requests.
     pub send_cq: CqId,
-    /// What it says of itself.
+    /// The queue pair's own report.
     pub report: QpReport,
-    /// What telemetry said last of each hop of its path, in path order.
+    /// The last telemetry of each hop of its path, in path order.
     pub hops: Vec<HeardHop>,
     /// The likely reason why its peer keeps it waiting; `None` if the peer does not.
     pub suspected: Option<FailureReason>,
-    /// What it waits for now.
+    /// The state that it waits in now.
     pub waiting: Waiting,
-    /// What it waited for since it was created.
+    /// The time that it spent in each state since it was created.
     pub waited: WaitingTimes,
 }
 

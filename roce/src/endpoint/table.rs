@@ -31,9 +31,9 @@ struct Place {
     slot: Option<Box<Slot>>,
 }
 
-/// How long the number of a queue pair that is gone is not given again: a peer that knows nothing of its end sends on for a
-/// while, and a packet may be on its way for as long as it likes. Twice what the default timeout of 67 ms and 7 retries take at
-/// the most that IBA 9.7.6.1.3 allows (4 times the timeout).
+/// The time for which the number of a destroyed queue pair is not reused. A peer that does not know of its end continues to send for a
+/// while, and the network may delay a packet for any time. It is twice what the default timeout of 67 ms and 7 retries take at most, if
+/// each timeout is the 4-fold that IBA 9.7.6.1.3 allows.
 pub const QPN_REST: Duration = Duration::from_secs(4);
 
 /// All queue pairs of an endpoint, found by number.

@@ -34,7 +34,7 @@ impl Endpoint {
         made.inspect_err(|_| self.commons.xrc.leave(domain))
     }
 
-    /// What peers call a shared receive queue: requests to an XRC target name it.
+    /// Returns the number that peers use for a shared receive queue: requests to an XRC target contain it.
     #[must_use]
     pub fn srq_number(&self, srq: SrqId) -> Option<SrqNumber> {
         self.commons.shared.number(srq)

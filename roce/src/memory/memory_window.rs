@@ -14,7 +14,7 @@ pub enum WindowKind {
     Two,
 }
 
-/// What a memory window shall be bound to.
+/// The range and rights that a memory window is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The window, by any of the keys that it had.
@@ -23,11 +23,11 @@ pub struct Binding {
     pub rkey: Rkey,
     /// The region. Not looked at where `length` is 0.
     pub lkey: Lkey,
-    /// Where the window begins, as requests to the region call it.
+    /// The window's first address, in the addresses that requests to the region use.
     pub address: u64,
     /// Bytes. 0 takes a window of type 1 back.
     pub length: u64,
-    /// What the peer may do.
+    /// The operations that the peer may execute.
     pub access: Access,
     /// The peer counts addresses from 0 at the window's first byte. Type 2 only.
     pub zero_based: bool,

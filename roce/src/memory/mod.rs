@@ -25,7 +25,7 @@ impl Slice {
         Self { address, length }
     }
 
-    /// Where it starts, as the process that registered it sees it.
+    /// Returns the first address, in the address space of the process that registered it.
     #[must_use]
     pub const fn address(self) -> u64 {
         self.address
@@ -37,7 +37,7 @@ impl Slice {
         self.length
     }
 
-    /// Whether there is nothing in it.
+    /// Returns true if it contains no bytes.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.length == 0

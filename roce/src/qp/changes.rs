@@ -9,21 +9,21 @@ use crate::{Access, ControlError, Qpn};
 /// Settings to change; those that are `None` stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// What the peer may do.
+    /// The operations that the peer may execute.
     pub access: Option<Access>,
     /// P_Key that packets must carry.
     pub partition_key: Option<u16>,
     /// Q_Key that datagrams must carry.
     pub queue_key: Option<u32>,
-    /// What we ask the peer to wait when no receive is posted.
+    /// The time that the peer is asked to wait if no receive is posted.
     pub min_rnr_timer: Option<RnrTimer>,
     /// The way to the peer.
     pub path: Option<Path>,
     /// When an unanswered request is sent again.
     pub ack_timeout: Option<AckTimeout>,
-    /// How often, 0 to 7.
+    /// The number of retries after a timeout, 0 to 7.
     pub retry_count: Option<u8>,
-    /// How often after RNR NAKs, 0 to 6; 7 for ever.
+    /// The number of retries after RNR NAKs, 0 to 6; 7 stands for no limit.
     pub rnr_retry: Option<u8>,
     /// READs and atomics that we may have outstanding at the peer, 0 to 16.
     pub max_rd_atomic: Option<u8>,

@@ -1,4 +1,4 @@
-//! What queue pairs of every service have: identity, state, peer, congestion control.
+//! State of queue pairs of every service: identity, state, peer, congestion control.
 
 use super::alarms::{self, Alarms};
 use super::settings::busiest;

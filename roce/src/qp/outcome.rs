@@ -12,9 +12,9 @@ pub struct RequestFailed {
     pub id: u64,
     /// The queue pair, which is in the error state now unless it is for datagrams.
     pub qpn: Qpn,
-    /// What the request was. It means nothing if the request was flushed.
+    /// The operation of the request. It means nothing if the request was flushed.
     pub opcode: CompletionOpcode,
-    /// How the request ended.
+    /// The way that the request ended.
     pub status: CompletionStatus,
 }
 

@@ -1,5 +1,5 @@
-//! What may be posted: every rule that a request can break before its queue pair sees it. The application's thread applies them, so
-//! a core never refuses what the application was told is accepted.
+//! The rules for posting: every rule that a request can break before its queue pair sees it. The application's thread applies them, so a
+//! core never refuses a request that the application was told is accepted.
 
 use super::wqe::MAX_MESSAGE;
 use super::{Data, Identity, PostError, Receives, RecvRequest, SendOperation, SendRequest};

@@ -1,4 +1,4 @@
-//! Where a queue pair takes its receive requests from.
+//! The queue that a queue pair takes its receive requests from: its own or a shared one.
 
 use super::{Identity, Receives, RecvRequest};
 use crate::srq::{Reached, SharedQueues};

@@ -8,7 +8,7 @@ use thiserror::Error;
 /// One stretch of a local buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
-    /// Where it starts, in the owner's address space.
+    /// The first address, in the owner's address space.
     pub address: u64,
     /// Bytes.
     pub length: u32,
@@ -25,18 +25,18 @@ pub struct Remote {
     pub rkey: Rkey,
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
     /// The way to the port.
     pub address: AddressId,
     /// The queue pair there.
     pub qpn: Qpn,
-    /// What the queue pair there asks for; with its top bit set, the sender's own key is sent (IBA 10.2.5).
+    /// The Q_Key that the destination requires. If its top bit is set, the sender's own Q_Key is sent instead (IBA 10.2.5).
     pub queue_key: u32,
 }
 
-/// What a send request does.
+/// The operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOperation {
     /// Fill the peer's next receive buffer.
@@ -110,7 +110,7 @@ pub enum SendOperation {
 }
 
 impl SendOperation {
-    /// What its completion is for.
+    /// Returns the opcode of its completion.
     #[must_use]
     pub const fn opcode(&self) -> CompletionOpcode {
         match self {
@@ -163,13 +163,13 @@ pub enum Data {
 pub struct SendRequest {
     /// Comes back in the completion.
     pub id: u64,
-    /// What to do.
+    /// The operation.
     pub operation: SendOperation,
     /// The local side.
     pub data: Data,
-    /// Whether success makes a completion. Failure always does.
+    /// True if success creates a completion. Failure always does.
     pub signalled: bool,
-    /// Whether the peer's completion raises an event.
+    /// True if the peer's completion raises an event.
     pub solicited: bool,
     /// Wait until all earlier READs and atomics are done.
     pub fence: bool,
@@ -182,7 +182,7 @@ pub struct SendRequest {
 pub struct RecvRequest {
     /// Comes back in the completion.
     pub id: u64,
-    /// Where to put the message.
+    /// The buffers that the message is written to.
     pub buffers: SmallVec<[Sge; 4]>,
 }
 
@@ -220,7 +220,7 @@ pub enum PostError {
     BadAtomic,
 }
 
-/// How a request ended (IBA 11.6.2).
+/// The way that a request ended (IBA 11.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[allow(missing_docs)]
 pub enum CompletionStatus {
@@ -250,7 +250,7 @@ pub enum CompletionStatus {
     RnrRetryExceeded,
 }
 
-/// What a completion is for.
+/// The operation that a completion is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum CompletionOpcode {
@@ -274,9 +274,9 @@ pub enum CompletionOpcode {
 pub struct Completion {
     /// The request's id.
     pub id: u64,
-    /// How it ended. With any status but success, only `id` and `qpn` mean anything.
+    /// The way that it ended. With any status but success, only `id` and `qpn` mean anything.
     pub status: CompletionStatus,
-    /// What it was.
+    /// The operation.
     pub opcode: CompletionOpcode,
     /// The queue pair.
     pub qpn: Qpn,
@@ -286,9 +286,9 @@ pub struct Completion {
     pub immediate: Option<Immediate>,
     /// The key of a memory window that the message took back.
     pub invalidated: Option<Rkey>,
-    /// Whether the sender asked for an event.
+    /// True if the sender asked for an event.
     pub solicited: bool,
-    /// Who sent a datagram. Its first 40 bytes are the IPv6 header, or 20 bytes that mean nothing and the IPv4 header.
+    /// The sender of a datagram. The buffer's first 40 bytes are the IPv6 header, or 20 bytes that mean nothing and the IPv4 header.
     pub source: Option<Qpn>,
     /// The shared receive queue that the request was taken from.
     pub srq: Option<SrqId>,

@@ -1,4 +1,4 @@
-//! What a queue pair is created with, what each state transition takes, and what a queue pair reports of itself.
+//! Settings that create a queue pair, settings that each state transition takes, and a queue pair's report of itself.
 
 use super::Changes;
 use crate::congestion::Congestion;
@@ -48,27 +48,27 @@ impl Default for Capabilities {
     }
 }
 
-/// What a queue pair is made with.
+/// The settings that a queue pair is created with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
     /// The transport service, for good.
     pub service: Service,
     /// Its regions must be of the same domain.
     pub pd: PdId,
-    /// Where send completions go.
+    /// The completion queue of send requests.
     pub send_cq: CqId,
-    /// Where receive completions go.
+    /// The completion queue of receive requests.
     pub recv_cq: CqId,
     /// Depths and limits.
     pub capabilities: Capabilities,
     /// Every send request makes a completion, signalled or not.
     pub signal_all: bool,
-    /// Where it takes its receive requests from; none for a queue of its own.
+    /// The shared receive queue that it takes receive requests from; none for a queue of its own.
     pub srq: Option<SrqId>,
 }
 
 impl QpInit {
-    /// What an XRC target is like: it has no domain of memory, no completion queues and no queues of its own, but those of the
+    /// The settings of an XRC target. It has no protection domain, no completion queues and no queues of its own: it uses those of the
     /// shared receive queue that a message names.
     pub const XRC_TARGET: Self = Self {
         service: Service::Xrc,
@@ -104,7 +104,7 @@ impl AckTimeout {
         self.0
     }
 
-    /// How long to wait; `None` for ever.
+    /// Returns the time to wait; `None` stands for no limit.
     #[must_use]
     pub const fn duration(self) -> Option<Duration> {
         match self.0 {
@@ -114,7 +114,7 @@ impl AckTimeout {
     }
 }
 
-/// What a queue pair learns on its way to RTR: everything about receiving.
+/// The settings that a queue pair takes on its way to RTR, all for receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtrSettings {
     /// The way to the peer.
@@ -127,13 +127,13 @@ pub struct RtrSettings {
     pub receive_psn: Psn,
     /// READs and atomics that the peer may have outstanding here, 0 to 16: the responder keeps state for each.
     pub max_dest_rd_atomic: u8,
-    /// What we ask the peer to wait when no receive is posted.
+    /// The time that the peer is asked to wait if no receive is posted.
     pub min_rnr_timer: RnrTimer,
-    /// What is sent again after a loss, both ways.
+    /// The packets that are sent again after a loss, in both directions.
     pub loss_recovery: LossRecovery,
 }
 
-/// What a reliable queue pair sends again after a loss.
+/// The packets that a reliable queue pair sends again after a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossRecovery {
     /// Everything from the lost packet on, as IBA has it. Selective repeat is neither offered nor accepted.
@@ -145,20 +145,20 @@ pub enum LossRecovery {
     SelectiveRepeat,
 }
 
-/// What a queue pair learns on its way to RTS: everything about sending.
+/// The settings that a queue pair takes on its way to RTS, all for sending.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RtsSettings {
     /// The first PSN that we send.
     pub send_psn: Psn,
     /// When an unanswered request is sent again.
     pub ack_timeout: AckTimeout,
-    /// How often, 0 to 7, before the queue pair fails.
+    /// The number of retries, 0 to 7, before the queue pair fails.
     pub retry_count: u8,
-    /// How often after RNR NAKs, 0 to 6; 7 for ever.
+    /// The number of retries after RNR NAKs, 0 to 6; 7 stands for no limit.
     pub rnr_retry: u8,
     /// READs and atomics that we may have outstanding at the peer, 0 to 16.
     pub max_rd_atomic: u8,
-    /// How sending is paced.
+    /// The congestion control that paces sending.
     pub congestion: Congestion,
 }
 
@@ -229,7 +229,7 @@ impl Modify {
     }
 }
 
-/// What a queue pair says of itself.
+/// A queue pair's report of itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QpReport {
     /// State.
@@ -242,8 +242,8 @@ pub struct QpReport {
     pub window: u64,
     /// The congestion controller's pacing rate.
     pub rate: Option<Rate>,
-    /// How full the path's busiest link is, as telemetry says and HPCC++ smooths it (`U`): 1 where it is as full as it may
-    /// be without a queue, and before the first telemetry. `None` with algorithms that compute none.
+    /// The load of the path's busiest link, from telemetry and smoothed by HPCC++ (`U`). It is 1 if the link is as full as it may be
+    /// without a queue, and before the first telemetry. `None` with algorithms that compute none.
     pub utilisation: Option<f64>,
     /// The busiest hop of the path, as telemetry said last; `None` before the first, and with algorithms that read none.
     pub busiest: Option<HeardHop>,
@@ -259,7 +259,7 @@ pub struct QpReport {
     pub send_psn: Psn,
     /// The next PSN expected.
     pub expected_psn: Psn,
-    /// How it went to ERR or SQE; `None` in other states, and if the program moved it there.
+    /// The failure that moved it to ERR or SQE; `None` in other states, and if the program moved it there.
     pub failure: Option<QpFailure>,
 }
 

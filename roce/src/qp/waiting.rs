@@ -1,4 +1,5 @@
-//! What a queue pair waits for: nanoseconds in each state. The states exclude each other, and sum to the queue pair's age.
+//! The states that a queue pair waits in, with the nanoseconds spent in each. The states exclude each other, and sum to the queue pair's
+//! age.
 //!
 //! The endpoint notes the state where it decides who sends, and adds time when the state changes.
 

@@ -1,4 +1,4 @@
-//! What a receiver tells a sender about its path: in telemetry responses, in notifications, and behind Acknowledges.
+//! A receiver's feedback to a sender about its path: in telemetry responses, in notifications, and behind Acknowledges.
 
 use super::records::Records;
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
@@ -20,7 +20,7 @@ const HOP_LENGTH: usize = 44;
 /// Bytes of a [`Seal`].
 pub const SEAL_LENGTH: usize = 24;
 
-/// What the path is like. On the wire: {kind 4, path id 12, hops 8, index 8}, then 8 bytes where the kind has them.
+/// The state of the path. On the wire: {kind 4, path id 12, hops 8, index 8}, then 8 bytes if the kind has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
     /// Kind 0: the busiest link as it was stamped (rtgwg-00 7.1).
@@ -95,7 +95,7 @@ impl Report {
         }
     }
 
-    /// What it tells of single links, as far as it does: no hop where there was none; `None` where it tells of no links.
+    /// Returns what it reports of single links: no hop if the path had none, `None` if the kind reports no links.
     #[must_use]
     pub fn path(&self) -> Option<PathTelemetry> {
         let (path_id, busiest) = match *self {
@@ -131,7 +131,7 @@ impl Report {
         }
     }
 
-    /// Whether it is one that can be said: the busiest hop is one of the hops.
+    /// Returns true if it is consistent: the busiest hop is one of the hops.
     #[must_use]
     pub fn is_legal(&self) -> bool {
         match self {
@@ -257,7 +257,7 @@ fn unpack_hop(bytes: &[u8; HOP_LENGTH]) -> Option<Hop> {
     })
 }
 
-/// What proves where feedback comes from: a counter that only grows, and a keyed hash over packet and counter.
+/// The proof of where feedback comes from: a counter that only grows, and a keyed hash over packet and counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
     /// Larger than in every packet before.
@@ -288,9 +288,9 @@ impl Seal {
 /// A report, sealed where the queue pairs share a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feedback {
-    /// What it says.
+    /// The state of the path.
     pub report: Report,
-    /// What proves it.
+    /// The proof of its origin, if it is sealed.
     pub seal: Option<Seal>,
 }
 

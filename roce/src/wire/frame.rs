@@ -10,13 +10,13 @@ use core::net::IpAddr;
 /// A good packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What is below the BTH.
+    /// The headers below the BTH.
     pub network: Network<'a>,
     /// BTH and extension headers.
     pub header: Header,
     /// Telemetry behind the BTH that a data packet brings.
     pub in_band: Option<InBand<'a>>,
-    /// What follows the headers, without pad.
+    /// The bytes that follow the headers, without pad.
     pub payload: &'a [u8],
 }
 

@@ -79,14 +79,14 @@ pub struct Reth {
     pub length: u32,
 }
 
-/// Where an atomic works: 8 bytes, aligned to 8 (IBA 9.3.5). Operands differ by operation.
+/// The target of an atomic: 8 bytes, aligned to 8 (IBA 9.3.5). Operands differ by operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth<T> {
     /// Remote virtual address.
     pub address: u64,
     /// The region's key.
     pub rkey: Rkey,
-    /// What to do there.
+    /// The operands.
     pub operands: T,
 }
 
@@ -116,8 +116,8 @@ impl Feth {
     const WHOLE: u8 = 0x10;
     const SELECTIVITY: u8 = 0x30;
 
-    /// Where what was written is to be: seen by everyone at the peer, or kept there when the power fails. Of the range in the
-    /// RETH, or of the whole region that its key names.
+    /// Creates a FLUSH's placement and range. Written bytes become visible to everyone at the peer (`global`), or survive a power failure
+    /// (`persistent`). The range is the RETH's, or the whole region that its key names.
     #[must_use]
     pub const fn new(global: bool, persistent: bool, whole_region: bool) -> Self {
         let placement = if global { Self::GLOBAL } else { 0 } | if persistent { Self::PERSISTENT } else { 0 };
@@ -135,7 +135,7 @@ impl Feth {
         Self(word as u8 & (Self::PLACEMENT | Self::SELECTIVITY))
     }
 
-    /// Whether it asks for something, and for nothing that nobody defined.
+    /// Returns true if it requests some placement, and sets no undefined bits.
     #[must_use]
     pub const fn is_legal(self) -> bool {
         let placement = self.0 & Self::PLACEMENT;
@@ -174,7 +174,7 @@ impl RnrTimer {
         self.0
     }
 
-    /// How long to wait: 10 µs to 655.36 ms.
+    /// Returns the time to wait: 10 µs to 655.36 ms.
     #[must_use]
     #[expect(clippy::indexing_slicing, reason = "a code is below 32")]
     pub const fn duration(self) -> Duration {
@@ -243,7 +243,7 @@ impl Syndrome {
         }
     }
 
-    /// What a byte from the wire means; `None` where the tables reserve it.
+    /// Returns the meaning of a byte from the wire; `None` if the tables reserve it.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
@@ -268,7 +268,7 @@ pub struct Aeth {
     pub msn: u32,
 }
 
-/// What ends a SEND message.
+/// The header that ends a SEND message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendTail {
     /// Nothing more.
@@ -310,7 +310,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether a responder sends it; all else is a request.
+    /// Returns true if a responder sends it. All others are requests.
     #[must_use]
     #[inline]
     pub const fn is_answer(&self) -> bool {

@@ -17,7 +17,7 @@ pub struct InBand<'a> {
 }
 
 impl InBand<'_> {
-    /// What switches wrote, the first first.
+    /// Returns the records that switches wrote, in path order.
     pub fn records(&self) -> impl Iterator<Item = HopRecord> {
         self.int.records(self.room)
     }

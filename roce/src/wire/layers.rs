@@ -1,4 +1,4 @@
-//! Where the layers of a frame are, from Ethernet to the BTH. [`parse`](super::parse) and every switch begin here.
+//! Finds the layers of a frame, from Ethernet to the BTH. [`parse`](super::parse) and every switch begin here.
 
 use super::format::{Carried, Numbers, below, csig};
 use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
@@ -177,7 +177,7 @@ impl Layers {
         }
     }
 
-    /// Where a VLAN tag's control information is.
+    /// Returns the place of a VLAN tag's control information.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "the lengths of two tags")]
     pub const fn vlan(&self) -> Option<usize> {

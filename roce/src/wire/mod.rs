@@ -1,4 +1,4 @@
-//! What stands on the wire: Ethernet II (VLAN), IPv4 or IPv6, UDP 4791, BTH, extension headers, ICRC.
+//! The wire format: Ethernet II (VLAN), IPv4 or IPv6, UDP 4791, BTH, extension headers, ICRC.
 //!
 //! [`parse`] gives a [`Frame`] whose fields can only hold legal values; [`emit`] writes one. What is emitted and
 //! parsed again is the same, ICRC and all.
@@ -57,11 +57,11 @@ pub const ROCE_PORT: u16 = 4791;
 /// The longest payload: the largest path MTU (IBA 9.7.4).
 pub const MAX_PAYLOAD: usize = 4096;
 
-/// What all headers together and the ICRC take at most: Ethernet with a VLAN tag, IPv6, UDP, BTH, the longest
-/// extension headers (XRCETH, AtomicETH), pad, ICRC. In-band telemetry comes on top of it ([`MAX_IN_BAND`]).
+/// The maximum length of all headers and the ICRC: Ethernet with a VLAN tag, IPv6, UDP, BTH, the longest extension headers (XRCETH,
+/// AtomicETH), pad, ICRC. In-band telemetry adds up to [`MAX_IN_BAND`] bytes.
 pub const MAX_OVERHEAD: usize = 18 + 40 + 8 + 12 + 4 + 28 + 3 + 4;
 
-/// What in-band telemetry adds to a data packet.
+/// The bytes that in-band telemetry adds to a data packet.
 pub const MAX_IN_BAND: usize = 4 + IN_BAND_ROOM as usize * telemetry::RECORD_LENGTH;
 
 const BTH_LENGTH: usize = 12;
@@ -82,7 +82,7 @@ pub fn parse(frame: &[u8]) -> Result<Frame<'_>, Discard> {
     Numbers::DEFAULT.parse(frame)
 }
 
-/// Whether every checksum of a RoCEv2 frame is right, whatever it says above UDP.
+/// Verifies every checksum of a RoCEv2 frame, whatever its bytes above UDP are.
 ///
 /// # Errors
 /// As [`parse`], as far as the ICRC.
@@ -216,8 +216,8 @@ fn located(frame: &[u8], numbers: Numbers) -> Option<(Opcode, Qpn)> {
     Some((Opcode(opcode), Qpn::new(u32::from_be_bytes([0, a, b, c]))))
 }
 
-/// Where the extension headers, the payload and the pad of a frame are that looks like RoCEv2: behind its BTH, before its ICRC.
-/// No checksum is verified.
+/// Returns the range of the extension headers, the payload and the pad of a frame that looks like RoCEv2: behind its BTH, before its ICRC.
+/// It verifies no checksum.
 #[must_use]
 pub fn body(frame: &[u8]) -> Option<core::ops::Range<usize>> {
     let layers = Layers::locate(frame, Numbers::DEFAULT).ok()?;

@@ -13,12 +13,12 @@ use crate::{Discard, Psn, Qpn, Rkey, SrqNumber};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
 
-/// What an opcode means.
+/// The meaning of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// What the specification calls the operation.
+    /// The specification's name for the operation.
     pub name: &'static str,
-    /// Whether a payload may follow. If not, there is no pad either.
+    /// True if a payload may follow. If not, there is no pad either.
     pub payload: bool,
     /// By the top three bits of an opcode.
     services: u8,
@@ -97,7 +97,7 @@ impl Opcode {
     pub const TELEMETRY_RESPONSE: Self = Self(0xc1);
     /// Feedback by itself.
     pub const TELEMETRY_NOTIFICATION: Self = Self(0xc2);
-    /// How telemetry shall be answered.
+    /// A request that sets up how the receiver answers telemetry.
     pub const TELEMETRY_SETUP: Self = Self(0xc3);
     /// A switch's word to the sender of a packet that met congestion.
     pub const DIRECT_RESPONSE: Self = Self(0xc4);
@@ -105,7 +105,7 @@ impl Opcode {
     const ACKNOWLEDGE: u8 = 17;
     /// The low five bits of what a responder sends.
     const ANSWERS: core::ops::RangeInclusive<u8> = 13..=18;
-    /// What a receiver has and what it lacks, between peers that agreed on selective repeat.
+    /// A receiver's list of what it has and what it lacks, between peers that agreed on selective repeat.
     pub const SELECTIVE_ACKNOWLEDGE: Self = Self(0xc8);
     /// An offer of selective repeat, or its acceptance.
     pub const SELECTIVE_OFFER: Self = Self(0xc9);
@@ -128,7 +128,7 @@ impl Opcode {
         matches!(self.service(), Some(Service::Rc | Service::Xrc)) && self.0 & 31 == Self::ACKNOWLEDGE
     }
 
-    /// What it means; `None` where the service has no such operation.
+    /// Returns its meaning; `None` if the service has no such operation.
     #[must_use]
     #[inline(always)]
     pub fn shape(self) -> Option<&'static Shape> {

@@ -32,7 +32,7 @@ impl Vlan {
     }
 }
 
-/// How a packet gets from one port to the other, all headers below the BTH.
+/// The way of a packet from one port to the other, as all headers below the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Our port's Ethernet address.

@@ -3,7 +3,7 @@
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
 use cc::Hop;
 
-/// What all switches of a path told, the first first, as records of rtgwg-00 Figure 4: 1 to [`Records::MOST`].
+/// The telemetry of all switches of a path, in path order, as 1 to [`Records::MOST`] records of rtgwg-00 Figure 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
     count: u8,
@@ -37,7 +37,7 @@ impl Records {
         Self::of(told.into_iter().flatten())
     }
 
-    /// How many.
+    /// Returns the number of records.
     #[must_use]
     pub const fn count(&self) -> u8 {
         self.count

@@ -1,8 +1,8 @@
-//! What a sender tells a receiver before telemetry flows: how to answer it.
+//! A sender's message to a receiver before telemetry flows: how to answer it.
 
 use core::time::Duration;
 
-/// How the receiver shall answer telemetry.
+/// The kind of answer that the receiver gives to telemetry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Reverse {
     /// Behind Acknowledges, as they come.
@@ -14,7 +14,7 @@ pub enum Reverse {
     Window,
 }
 
-/// What answers by Acknowledges or notifications tell of the path's links.
+/// The links that Acknowledges or notifications report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Tells {
     /// The one with the highest in-flight bytes (rtgwg-00 7.1).
@@ -26,12 +26,12 @@ pub enum Tells {
     All,
 }
 
-/// What a receiver must know to answer telemetry: how, and the flow's parameters (rtgwg-00 6.3.1). On the wire:
-/// {version 8 (0), reverse 8, 0 14, tells 2}, T 32 in ns, line rate 64, lowest rate 64 and increase 64 in bit/s, eta 32 in units
-/// of 2^-31, maxStage 32. A receiver that sends windows tells of no link: 0.
+/// The settings that a receiver needs to answer telemetry: the kind of answer, and the flow's parameters (rtgwg-00 6.3.1). On the wire:
+/// {version 8 (0), reverse 8, 0 14, tells 2}, T 32 in ns, line rate 64, lowest rate 64 and increase 64 in bit/s, eta 32 in units of 2^-31,
+/// maxStage 32. A receiver that sends windows reports no link: 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// How to answer.
+    /// The kind of answer.
     pub reverse: Reverse,
     /// `T`; at most 4.29 s.
     pub base_rtt: Duration,
@@ -45,7 +45,7 @@ pub struct Setup {
     pub target_utilisation: u32,
     /// `maxStage`.
     pub max_stage: u32,
-    /// What answers shall tell; [`Tells::Busiest`] beside [`Reverse::Window`].
+    /// The links that answers report; [`Tells::Busiest`] with [`Reverse::Window`].
     pub tells: Tells,
 }
 

@@ -12,7 +12,7 @@ use crate::{Discard, Psn, Qpn};
 /// Bytes that a subscription adds to a data packet.
 pub const SUBSCRIPTION_LENGTH: usize = WORD_LENGTH + RECORD_LENGTH;
 
-/// What a switch needs to answer a packet that subscribes.
+/// The parts of a packet that subscribes which a switch needs to answer it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscription {
     /// The way that the packet came.
@@ -58,7 +58,8 @@ impl Subscription {
         Ok(gap + length)
     }
 
-    /// What a frame at a switch subscribes to, by the flag, or as a data packet of DSCP `class`; `None` where it doesn't.
+    /// Finds a frame's subscription at a switch: by its flag, or because it is a data packet of DSCP `class`. Returns `None` if it does not
+    /// subscribe.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "`locate` found the BTH within the frame")]
     pub fn find(frame: &[u8], class: Option<u8>, numbers: Numbers) -> Option<Self> {
@@ -87,7 +88,7 @@ impl Subscription {
         })
     }
 
-    /// What tells senders apart.
+    /// Returns a key that differs between senders.
     #[must_use]
     pub fn key(&self) -> u64 {
         let address = match self.path.source {

@@ -75,7 +75,7 @@ impl Speed {
     }
 }
 
-/// What a switch writes about the port that a packet leaves by, at the wire's resolution.
+/// A switch's record of the port that a packet leaves by, at the wire's resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopRecord {
     speed: Speed,
@@ -98,8 +98,8 @@ impl HopRecord {
         }
     }
 
-    /// What a switch told in another layout, at this one's resolution; `None` where no code stands for its rate. Two such
-    /// records are as far apart as the readings: every layout's counters wrap at a multiple of this one's periods.
+    /// Converts a switch's telemetry in another layout to this one's resolution; `None` if no code stands for its rate. Two such records
+    /// are as far apart as the readings: every layout's counters wrap at a multiple of this one's periods.
     #[must_use]
     pub fn of(hop: &Hop) -> Option<Self> {
         let in_units = |counter: Counter| counter.raw().wrapping_mul(counter.unit().into());
@@ -185,7 +185,7 @@ impl IntHeader {
     /// What stands in a packet that subscribes.
     pub(super) const SUBSCRIPTION: Self = Self { hops: 0, path_id: 0, room: 1, is_subscription: true };
 
-    /// Whether the packet subscribes to direct responses, and asks for no records.
+    /// Returns true if the packet subscribes to direct responses and requests no records.
     #[must_use]
     pub const fn is_subscription(self) -> bool {
         self.is_subscription

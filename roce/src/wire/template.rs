@@ -68,7 +68,7 @@ impl Template {
         Ok(Self { bytes, family, ip: ip as u8, udp: udp as u8, sum })
     }
 
-    /// Where packets of this path go to `peer`, they go to another Ethernet address from now on. Tells whether that is new.
+    /// Sends packets of this path to another Ethernet address from now on, if they go to `peer`. Returns true if the address is new.
     #[expect(clippy::indexing_slicing, reason = "the IP header lies within ROOM")]
     pub fn redirect(&mut self, peer: IpAddr, mac: Mac) -> bool {
         let ip = usize::from(self.ip);

@@ -43,7 +43,7 @@ impl Random {
     }
 }
 
-/// Where a host's memory begins in its address space.
+/// The first address of a host's memory.
 pub const BASE: u64 = 0x7000_0000_0000;
 
 /// A host's memory. What is cut off from it has vanished.
@@ -83,7 +83,7 @@ impl Memory for Ram {
     }
 }
 
-/// How a connection is made.
+/// The settings of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub mtu: Mtu,
@@ -103,7 +103,7 @@ pub struct Options {
     pub format: Format,
     /// Telemetry rides with every so many packets of data.
     pub in_band: Option<NonZeroU32>,
-    /// What else of congestion control differs from the defaults.
+    /// Changes other settings of congestion control from the defaults.
     pub adjust: fn(&mut Congestion),
     pub capabilities: Capabilities,
     pub cq_depth: u32,
@@ -147,7 +147,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What both sides send again after a loss.
+    /// Returns what both sides send again after a loss.
     pub const fn loss_recovery(&self) -> LossRecovery {
         match (self.selective_repeat, self.offered) {
             (true, _) => LossRecovery::SelectiveRepeat,
@@ -189,7 +189,7 @@ impl Host {
         host
     }
 
-    /// What its queue pair is made with.
+    /// Returns the settings that its queue pair is created with.
     pub fn init(&self, options: &Options) -> QpInit {
         QpInit {
             service: Service::Rc,
@@ -282,7 +282,7 @@ pub fn path_over(v6: bool, from: u8, to: u8) -> Path {
     }
 }
 
-/// What a link does to packets, per mille.
+/// The faults of a link, per mille of packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub loss: u64,
@@ -304,7 +304,7 @@ pub struct Pair {
     pub faults: Faults,
     pub random: Random,
     pub filter: Option<Filter>,
-    /// How much later than others the frame comes that the filter saw last.
+    /// The additional delay of the frame that the filter saw last.
     pub late: Option<Box<dyn FnMut() -> Duration>>,
     pub frames: u64,
     pub options: Options,

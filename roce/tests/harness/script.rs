@@ -63,7 +63,7 @@ impl Script {
         frame
     }
 
-    /// What the endpoint sends next, if anything.
+    /// Returns the packet that the endpoint sends next, if any.
     pub fn next_header(&mut self) -> Option<(Header, Vec<u8>)> {
         let mut frame = vec![0; 4096 + MAX_OVERHEAD + MAX_IN_BAND];
         let length = self.host.endpoint.poll_transmit(self.now, &self.host.ram, &mut frame)?;

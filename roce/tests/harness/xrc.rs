@@ -32,7 +32,7 @@ impl Host {
         Inbox { srq, number, pd, cq, region }
     }
 
-    /// What an initiator is made with.
+    /// Returns the settings that an initiator is created with.
     pub fn initiator(&self, options: &Options) -> QpInit {
         QpInit { service: Service::Xrc, ..self.init(options) }
     }

@@ -22,7 +22,7 @@ const RECEIVE: u32 = 3000;
 const READS: u32 = 2;
 pub const IMMEDIATE: [u8; 4] = [9; 4];
 
-/// What becomes of a hostile packet.
+/// The effect of a hostile packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
     /// No answer, and nothing changes.
@@ -94,7 +94,7 @@ pub fn prepare() -> (Script, Keys) {
     prepare_with(&options())
 }
 
-/// How the queue pair that gets the packets is connected.
+/// Returns the settings of the connection whose queue pair gets the packets.
 pub fn options() -> Options {
     let access = Access::ALL | Access::REMOTE_FLUSH;
     Options { memory: SIZE as usize, max_dest_rd_atomic: READS as u8, access, ..Options::default() }

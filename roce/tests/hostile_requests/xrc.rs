@@ -1,4 +1,4 @@
-//! What an XRC target answers to requests that name the wrong shared receive queue, or none (IBA annex A14).
+//! Tests an XRC target's answers to requests that name the wrong shared receive queue, or none (IBA annex A14).
 
 use super::table::{FULL, IMMEDIATE, reth, write};
 use crate::harness::script::{LAST, PEER, PSN, SEND, Script, ack, nak};

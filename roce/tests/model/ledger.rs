@@ -1,4 +1,4 @@
-//! What one side was asked, and what it may say of it.
+//! The requests to one side, and the answers that it may give.
 
 use super::REQUESTS;
 use roce::Rkey;
@@ -12,7 +12,7 @@ pub struct Asked {
     pub signalled: bool,
     /// The peer's receive that it takes, by number.
     pub receive: Option<usize>,
-    /// What a FETCH_ADD must find: the sum of all before it.
+    /// The value that a FETCH_ADD must find: the sum of all before it.
     pub finds: u64,
     /// The window that a SEND takes back; it brings no number then.
     pub returns: Option<Rkey>,
@@ -26,7 +26,7 @@ pub struct Ledger {
     pub ended: usize,
     /// Requests that ended well; all of them before the first that did not.
     pub done: usize,
-    /// How the first request ended that did not end well.
+    /// The end of the first request that failed.
     pub failed: Option<CompletionStatus>,
     /// Receives posted, and those of them that ended.
     pub receives: usize,

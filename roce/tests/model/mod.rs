@@ -17,7 +17,7 @@ pub const REQUESTS: usize = 32;
 /// Bytes of the longest message.
 pub const LONGEST: u32 = 3000;
 
-/// What happens. `host` is the side that it happens to, or that it comes from; `frame` counts the frames on the way.
+/// An operation of the model. `host` is the side that it happens to, or that it comes from; `frame` counts the frames on the way.
 #[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Send {
@@ -132,7 +132,7 @@ pub enum Operation {
     },
 }
 
-/// How often the rare kinds of requests ended well.
+/// The number of requests of the rare kinds that succeeded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reached {
     pub words: u64,
@@ -159,7 +159,7 @@ impl Reached {
     }
 }
 
-/// How a request is posted.
+/// The options that a request is posted with.
 #[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct With {
     pub signalled: bool,
@@ -167,14 +167,14 @@ pub struct With {
     pub solicited: bool,
 }
 
-/// How the two are connected.
+/// The settings of the connection of the two.
 #[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// 256 or 1024.
     pub small_packets: bool,
     /// Packets, 0: one byte.
     pub window: u8,
-    /// How far before the end of the circle PSNs begin.
+    /// The distance of the first PSN from the end of the circle.
     pub psn: u8,
     /// READs and atomics outstanding, less one.
     pub reads: u8,

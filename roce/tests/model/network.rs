@@ -1,4 +1,4 @@
-//! What congestion control has to do with: any algorithm, and a switch that writes telemetry of any format.
+//! The network of the model, as congestion control sees it: any algorithm, and a switch that writes telemetry of any format.
 
 use super::Setting;
 use crate::harness::Filter;
@@ -14,7 +14,7 @@ const LINE_RATE: Rate = Rate::from_gbps(10);
 /// The base round trip, and the time between two probes.
 pub const T: Duration = Duration::from_micros(10);
 
-/// What the link's filter counted.
+/// The counts of the link's filter.
 #[derive(Clone, Default)]
 pub struct Heard {
     /// As in [`super::Reached`].

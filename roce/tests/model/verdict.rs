@@ -1,4 +1,4 @@
-//! What must hold of memory at all times, and of everything in the end.
+//! The conditions on memory at all times, and on everything at the end.
 
 use super::*;
 

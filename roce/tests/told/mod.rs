@@ -1,5 +1,5 @@
-//! What a peer and the network may say of congestion, as one enum: feedback of every kind, setups, telemetry in every format. It drives
-//! one queue pair of any algorithm, which must neither panic nor leave its bounds.
+//! Reports of congestion that a peer and the network may send, as one enum: feedback of every kind, setups, telemetry in every format. They
+//! drive one queue pair of any algorithm, which must neither panic nor leave its limits.
 //!
 //! The same bytes serve the property test (`hostile_feedback.rs`) and the fuzzer.
 
@@ -40,7 +40,7 @@ impl Number {
     }
 }
 
-/// How the queue pair is set up.
+/// The settings of the queue pair.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub struct Setting {
     algorithm: u8,
@@ -50,7 +50,7 @@ pub struct Setting {
     paths: bool,
 }
 
-/// What comes.
+/// A report that arrives.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub enum Told {
     /// In a packet of its own or behind an Acknowledge, about a packet or probe near those that were sent.
@@ -95,7 +95,7 @@ pub struct Report {
     units: [Unit; 2],
 }
 
-/// What a count is worth.
+/// The weight of a count.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub enum Unit {
     Nothing,

@@ -1,4 +1,4 @@
-//! What each step of a packet costs: ns, and instructions by callgrind, which don't drift with what else the machine does.
+//! Measures the cost of each step of a packet: ns, and instructions by callgrind, which do not change with the machine's load.
 
 pub mod application;
 pub mod hostile;

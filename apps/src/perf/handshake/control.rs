@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// How long the other side may take for a step.
+/// The default time that the other side may take for a step.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A control connection.
@@ -16,7 +16,7 @@ pub struct Control {
     stream: TcpStream,
     /// Received bytes that were not taken yet.
     pub pending: Vec<u8>,
-    /// How long the other side may take for a step.
+    /// The time that the other side may take for a step.
     pub patience: Duration,
 }
 
@@ -31,7 +31,7 @@ impl Control {
         Ok(Self { stream, pending: Vec::new(), patience: PATIENCE })
     }
 
-    /// Whether a whole greeting is here: a line of JSON, or the five bytes that tell the other languages.
+    /// Returns true if a whole greeting has arrived: a line of JSON, or the five bytes by which the other languages differ.
     ///
     /// # Errors
     /// Returns a failure if the other side closed, or sends no end of a line.

@@ -1,4 +1,4 @@
-//! How two sides find each other, agree and keep step.
+//! The exchange by which two sides find each other, agree and keep step.
 //!
 //! [`Handshake`] is the seam: here it is JSON lines over TCP; [`perftest`] has stock perftest's own exchange.
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use verbs::{QpEndpoint, RemoteBuffer};
 
-/// What one side of a test tells the other so that queue pairs connect.
+/// One side's message to the other, by which queue pairs connect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Side {
     /// Its queue pairs.
@@ -24,12 +24,12 @@ pub struct Side {
     pub buffer: RemoteBuffer,
 }
 
-/// What one side of a run tells the other when it is through.
+/// One side's message to the other at the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// How fast it sent.
+    /// The bandwidth that it sent at.
     pub bandwidth: Option<Bandwidth>,
-    /// What it timed.
+    /// The latency that it measured.
     pub latency: Option<Latency>,
     /// Checksum of the bytes that left it.
     pub sent: Option<u64>,

@@ -11,12 +11,12 @@ use verbs::{QpEndpoint, RemoteBuffer};
 pub const LINE: &str =
     "---------------------------------------------------------------------------------------";
 
-/// What a server shows until a client comes.
+/// The text that a server shows until a client comes.
 pub const WAITING: &str = "\n************************************\n\
                            * Waiting for client to connect... *\n\
                            ************************************";
 
-/// What the head of a report says besides the plan.
+/// The parts of a report's head that are not in the plan.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct Head<'a> {

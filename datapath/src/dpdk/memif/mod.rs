@@ -1,4 +1,4 @@
-//! What stands between DPDK's memif driver and its peer.
+//! Shields DPDK's memif driver from its peer.
 //!
 //! The driver unmaps a connection's memory on DPDK's interrupt thread as soon as the peer leaves, whatever the polling
 //! thread does with it then: the process dies. It dies too when a peer connects and leaves before the greeting. So the

@@ -82,7 +82,8 @@ impl Kernel {
         Ok(addresses)
     }
 
-    /// Where packets for `address` go; `mac` is the interface's own. Call again until it is known. Doesn't wait.
+    /// Returns the way of packets to `address`; `mac` is the interface's own. It does not wait: the caller repeats the call until the way
+    /// is known.
     ///
     /// # Errors
     /// Returns an error if the neighbour did not answer, or there is no route.

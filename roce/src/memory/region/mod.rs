@@ -9,7 +9,7 @@ use alloc::vec;
 use core::ops::BitOr;
 use thiserror::Error;
 
-/// What may be done with a memory region, or with a queue pair as responder (IBA 10.6.3.1).
+/// The operations that a memory region allows, or a queue pair as responder (IBA 10.6.3.1).
 ///
 /// Local reading is always allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ impl Access {
     /// The peer may FLUSH, to global visibility.
     pub const REMOTE_FLUSH: Self = Self(32);
 
-    /// Whether all of `other` is allowed.
+    /// Returns true if `self` allows all of `other`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -51,13 +51,13 @@ impl BitOr for Access {
 /// A registered memory region as its owner knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where it starts in the owner's address space.
+    /// The first address, in the owner's address space.
     pub address: u64,
-    /// What requests call its first byte, this side's and the peer's (IBA 11.2.8.1, Virtual Address): mostly `address`.
+    /// The address that requests of both sides use for the first byte (IBA 11.2.8.1, Virtual Address): mostly `address`.
     pub origin: u64,
     /// Bytes.
     pub length: u64,
-    /// What may be done with it.
+    /// The operations that it allows.
     pub access: Access,
     /// For local work requests.
     pub lkey: Lkey,
@@ -156,7 +156,7 @@ impl RegionTable {
         self.entries.len() - self.free.len()
     }
 
-    /// Whether no region is registered.
+    /// Returns true if no region is registered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -20,7 +20,7 @@ pub const ONE: f64 = 128.0;
 /// From a share's unit to 2^-20.
 const TO_RATIO: u32 = (1 << 20) / 128;
 
-/// What a port tells, one byte each, in the order of the draft's Table 1.
+/// The load of a port, one byte for each value, in the order of the draft's Table 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// In-flight bytes as a share of what link and base round trip hold, in 1/128. The path's is the highest.
@@ -29,7 +29,7 @@ pub struct Load {
     pub rate: u8,
     /// The queue as a share of its limit, in 1/128. The highest.
     pub queue: u8,
-    /// How long the packet waited, µs. The sum.
+    /// The packet's time in the queue, µs. A path's is the sum.
     pub delay: u8,
     /// 1 where the port is congested. The sum.
     pub congested: u8,
@@ -93,7 +93,7 @@ pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
     kinds != 0
 }
 
-/// What the path is like, by the option's data; kinds that were not asked for are 0.
+/// Reads the state of the path from the option's data; kinds that were not requested are 0.
 #[must_use]
 #[expect(clippy::indexing_slicing, reason = "`kinds` found the header; a kind is below KINDS")]
 pub fn load(data: &[u8]) -> Option<Load> {

@@ -18,7 +18,7 @@ const DELAY: u32 = 2;
 const COMPACT_MOST: u32 = 0x1f;
 const WIDE_MOST: u32 = 0xf_ffff;
 
-/// What a tag reports of its path.
+/// The value that a tag reports of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// The least share of a link that is available, in 2^-20. Bytes that wait count as used.

@@ -19,7 +19,7 @@ pub const INSERTED: usize = HEADER_LENGTH + METADATA_HEADER_LENGTH;
 /// Version 2; name space 15: each switch says its local one.
 const VERSION_AND_SPACE: u8 = 2 << 4 | 0xf;
 const LOCAL_SPACE: u32 = 1;
-/// What each switch writes: {name space 4, device 20, TTL 8}, {speed 4, ECN 2, queue 6, arrival 20 in s}, {egress port 16,
+/// The length of what each switch writes: {name space 4, device 20, TTL 8}, {speed 4, ECN 2, queue 6, arrival 20 in s}, {egress port 16,
 /// ingress port 16}, arrival's ns, residence in ns, txBytes, {0 16, queue 16 in 80 B}, 0.
 pub const HOP_LENGTH: usize = 32;
 const HOP_WORDS: u8 = HOP_LENGTH as u8 / 4;

@@ -28,7 +28,7 @@ const INSTRUCTIONS: u16 = 1 << 15 | 1 << 12 | 1 << 10;
 /// The domain whose two instructions are ours: 0, txBytes; 1, the link's rate.
 const DOMAIN: u16 = 0x4652;
 const DOMAIN_INSTRUCTIONS: u16 = 1 << 15 | 1 << 14;
-/// What each switch writes: {node 32, queue id 8, occupancy 24 in bytes, egress time 64 in ns, txBytes 32, kbit/s 32}.
+/// The length of what each switch writes: {node 32, queue id 8, occupancy 24 in bytes, egress time 64 in ns, txBytes 32, kbit/s 32}.
 pub const HOP_LENGTH: usize = 24;
 const HOP_WORDS: u32 = HOP_LENGTH as u32 / 4;
 /// The second and third word of the header.

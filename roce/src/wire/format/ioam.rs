@@ -34,7 +34,7 @@ const OPTION_LENGTH: usize = 2 + HEADER_LENGTH + SPACE;
 /// The hop-by-hop header.
 pub const INSERTED: usize = (hop_by_hop::HEADER_LENGTH + BEFORE + OPTION_LENGTH).next_multiple_of(8);
 
-/// Whether an IOAM option's data is a pre-allocated trace.
+/// Returns true if an IOAM option's data is a pre-allocated trace.
 pub const fn is_trace(data: &[u8]) -> bool {
     matches!(data, [_, PRE_ALLOCATED, ..]) && data.len() >= HEADER_LENGTH
 }

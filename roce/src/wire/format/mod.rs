@@ -28,7 +28,7 @@ use core::net::IpAddr;
 use core::ops::Range;
 use core::str::FromStr;
 
-/// How telemetry is laid out in packets.
+/// The layout of telemetry in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Format {
     /// HPCC INT: rtgwg-00 Figure 4, behind the BTH.
@@ -60,7 +60,7 @@ impl Format {
         ("csig-wide", Self::CsigWide),
     ];
 
-    /// Whether it can go along with packets to `address`: hop-by-hop options are IPv6's.
+    /// Returns true if packets to `address` can carry it: hop-by-hop options are IPv6's.
     #[must_use]
     pub const fn fits(self, address: IpAddr) -> bool {
         match self {
@@ -69,7 +69,7 @@ impl Format {
         }
     }
 
-    /// Whether switches write how loaded they are, by their own measure, rather than what counters say.
+    /// Returns true if switches write their load, by their own measure, instead of counters.
     #[must_use]
     pub const fn tells_load(self) -> bool {
         matches!(self, Self::Aecn | Self::Csig | Self::CsigWide)
@@ -200,7 +200,7 @@ impl<'a> Telemetry<'a> {
         self.format
     }
 
-    /// What switches wrote; `None` where it is not what a sender of ours asks for, or damaged.
+    /// Reads what switches wrote. Returns `None` if it is damaged, or not what a Ferroce sender requests.
     #[must_use]
     pub fn read(&self) -> Option<Reading> {
         match self.format {
@@ -214,7 +214,7 @@ impl<'a> Telemetry<'a> {
     }
 }
 
-/// What a switch knows of the port that a packet leaves by, at the moment it begins to leave.
+/// A switch's knowledge of the port that a packet leaves by, at the moment that it begins to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortState {
     /// The switch's id, 12 bits.
@@ -229,13 +229,13 @@ pub struct PortState {
     pub tx_bytes: u64,
     /// Bytes that wait behind (`qlen`).
     pub queue: u64,
-    /// How long this packet has waited, ns.
+    /// The time that this packet waited, ns.
     pub sojourn: u64,
     /// The port's load as AECN tells it.
     pub load: aecn::Load,
 }
 
-/// Where a packet asks switches to write.
+/// The place in a packet that switches are asked to write to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     layers: Layers,

@@ -5,7 +5,7 @@ use crate::Discard;
 use crate::wire::layers::Layers;
 use crate::wire::{Frame, ROCE_PORT, read, verify_at};
 
-/// What a network takes for INT-MD, for AECN and for CSIG.
+/// The numbers that a network uses for INT-MD, for AECN and for CSIG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
     int_port: u16,

@@ -1,10 +1,10 @@
-//! What a receiver reads from telemetry, whatever its format.
+//! A receiver's reading of telemetry, whatever its format.
 
 use super::csig::Signal;
 use crate::wire::telemetry::MAX_HOPS;
 use cc::{Counter, Hop, Rate};
 
-/// What a receiver reads from telemetry.
+/// A receiver's reading of telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, on the stack of who reads it")]
 pub enum Reading {
@@ -16,7 +16,7 @@ pub enum Reading {
     Signal(Signal),
 }
 
-/// What one switch told. What the layout, or the switch, does not tell is none.
+/// One switch's telemetry. A value that the layout, or the switch, leaves out is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HopReading {
     /// The link's capacity (`B`).
@@ -40,7 +40,7 @@ impl HopReading {
     }
 }
 
-/// What all switches of a path told.
+/// The telemetry of all switches of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hops {
     path_id: u16,
@@ -64,7 +64,7 @@ impl Hops {
         self.path_id
     }
 
-    /// How many.
+    /// Returns the number of hops.
     #[must_use]
     pub const fn count(&self) -> u8 {
         self.count

@@ -1,4 +1,4 @@
-//! What acknowledgements, READ responses and NAKs do to the send queue (IBA 9.7.5).
+//! Applies acknowledgements, READ responses and NAKs to the send queue (IBA 9.7.5).
 
 use super::super::super::wqe::{Position, Wqe};
 use super::super::super::{CompletionStatus, Context, Data, Identity, SendOperation, Sge, buffers};

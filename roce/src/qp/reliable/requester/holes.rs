@@ -1,4 +1,4 @@
-//! What a sender knows of a peer that takes packets out of order: what the peer has, what is missing, and since when.
+//! A sender's view of a peer that accepts packets out of order: what the peer has, what is missing, and since when.
 
 use super::super::ring::{Ring, SPAN};
 use super::MOST_PROBES;

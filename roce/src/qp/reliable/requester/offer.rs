@@ -1,4 +1,4 @@
-//! How a requester that began with go-back-N comes to selective repeat: it offers it after a loss, and changes once the peer accepts.
+//! Moves a requester from go-back-N to selective repeat: it offers selective repeat after a loss, and changes once the peer accepts.
 
 use super::super::super::Context;
 use super::super::super::wqe::Wqe;

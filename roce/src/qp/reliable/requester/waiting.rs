@@ -1,4 +1,4 @@
-//! What a requester with nothing to send now waits for.
+//! Finds what a requester with nothing to send now waits for.
 
 use super::super::super::Waiting;
 use super::{MAX_OUTSTANDING, Requester};

@@ -1,4 +1,4 @@
-//! How a responder comes to hold early packets, for a peer that offers selective repeat after a loss.
+//! Makes a responder keep early packets, for a peer that offers selective repeat after a loss.
 
 use super::super::ring::SPAN;
 use super::reorder::Reorder;

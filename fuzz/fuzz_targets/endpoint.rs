@@ -32,7 +32,7 @@ enum Input<'a> {
     Wait(u16),
 }
 
-/// What most packets begin with behind the BTH.
+/// The bytes that most packets begin with behind the BTH.
 #[derive(Arbitrary, Debug)]
 enum Extension {
     None,

@@ -124,7 +124,7 @@ impl World {
             Header::Connected { service: Service::Uc, bth: Bth::new(self.unreliable, psn), operation };
         let mut frame = vec![0; length + MAX_OVERHEAD];
         let length = emit(&path(1, 2), 0, &header, length, &mut frame).expect("a legal packet").seal();
-        // What is dropped is counted, and the message given up.
+        // A dropped frame is counted, and its message abandoned.
         let _ = host.endpoint.on_frame(self.script.now, &mut host.ram, &frame[..length]);
     }
 
@@ -147,7 +147,7 @@ impl World {
         assert_eq!(u64::from(DEPTH), u64::from(waiting + room) + lent, "{waiting} wait");
     }
 
-    /// What is kept is answered again.
+    /// Checks that requests that are kept are answered again.
     fn check_kept(&mut self) {
         let newest: Vec<_> = self.taken.iter().rev().take(ASKED_AGAIN).copied().collect();
         let mut kept = 0;

@@ -13,8 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     let bytes = sealed.as_deref().unwrap_or(bytes);
     let _ = wire::parse(bytes);
     let Ok(frame) = wire::parse_unverified(bytes) else { return };
-    // What is emitted has room for a fixed number of hops, and none of them is there yet.
-    // Nor are there options of no telemetry.
+    // An emitted frame has room for a fixed number of hops, and none of them is there yet. Nor are there options without telemetry.
     let network = frame.network;
     let has_options = network.ip_header().len() == 40 && network.ip_header()[6] != 17;
     if frame.in_band.is_some() || network.carried().is_some() || has_options {

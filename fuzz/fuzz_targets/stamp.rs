@@ -27,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
     wire::mark_ce(&mut frame);
 });
 
-/// What asks for telemetry in whichever format stays as good or as bad as it was.
+/// Checks that a frame that requests telemetry in any format stays as good or as bad as it was.
 fn any_format(bytes: &[u8]) {
     let Some(request) = Request::find(bytes, wire::Numbers::DEFAULT) else { return };
     let port = PortState {

@@ -19,7 +19,7 @@ const ROUNDS: u32 = 20_000;
 /// Virtual time between batches: pacing never holds a packet back.
 const TURN: Duration = Duration::from_micros(100);
 
-/// What each step of one message costs.
+/// The cost of each step of one message.
 #[derive(Default)]
 struct Cost {
     post: Duration,

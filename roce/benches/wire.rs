@@ -48,7 +48,7 @@ fn main() {
         });
         println!("{payload:7}  {emit:7.1}  {seal:12.1}  {verify:9.1}  {parse:8.1}");
     }
-    // What is hashed for a response with a record: header and counter 25 bytes, report 12.
+    // The bytes hashed for a response with a record: header and counter 25 bytes, report 12.
     let key = FeedbackKey([7; 16]);
     let bytes = [5; 37];
     let hash = ns(|| {

@@ -15,7 +15,7 @@ struct CompletionQueue {
     overflowed: bool,
     /// Uses by queue pairs: one that sends and receives to it counts twice.
     users: u32,
-    /// Whether `filled` names it.
+    /// True if `filled` contains it.
     is_filled: bool,
 }
 
@@ -164,7 +164,7 @@ impl CompletionQueues {
         self.get(cq).is_some_and(|queue| queue.overflowed)
     }
 
-    /// Whether [`Self::take_overflowed`] has a queue to return.
+    /// Returns true if [`Self::take_overflowed`] has a queue to return.
     #[inline]
     pub(crate) const fn has_overflowed(&self) -> bool {
         !self.overflowed.is_empty()

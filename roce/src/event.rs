@@ -58,9 +58,9 @@ pub enum CongestionNews {
     Back(&'static str),
     /// The configured base round trip is not what the empty path takes. Told once.
     WrongBaseRtt {
-        /// What is configured.
+        /// The configured value.
         configured: Duration,
-        /// What the empty path takes.
+        /// The time that the empty path takes.
         measured: Duration,
     },
 }
@@ -91,7 +91,7 @@ pub(crate) struct Events {
     lost: u64,
     doubted: VecDeque<IpAddr>,
     changes: VecDeque<CongestionChange>,
-    /// What ICMP said of packets to a peer, and when.
+    /// ICMP messages about packets to a peer, with the time of each.
     unreachable: VecDeque<(IpAddr, Instant, Unreachable)>,
 }
 
@@ -131,7 +131,7 @@ impl Events {
         self.queue.pop_front()
     }
 
-    /// What is gone tells no more.
+    /// Removes the events of an object that is destroyed.
     pub(crate) fn forget(&mut self, gone: impl Fn(&Event) -> bool) {
         self.queue.retain(|event| !gone(event));
     }
@@ -141,7 +141,7 @@ impl Events {
         self.changes.retain(|change| change.qpn != qpn);
     }
 
-    /// What leaves for this address may not arrive. Who waits already is told once.
+    /// Notes that packets to this address may not arrive. An address that waits already is noted once.
     #[cold]
     pub(crate) fn doubt(&mut self, peer: IpAddr) {
         if self.doubted.len() < Self::DOUBTS && !self.doubted.contains(&peer) {

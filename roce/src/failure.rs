@@ -127,7 +127,7 @@ pub enum FailureReason {
     NoReceive,
     /// The peer refused a key, a range, or the access.
     RemoteAccess {
-        /// What the request named, if it named memory.
+        /// The remote range of the request, if it named memory.
         remote: Option<Remote>,
         /// Bytes of the request.
         length: u32,

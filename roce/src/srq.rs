@@ -182,7 +182,7 @@ impl SharedQueues {
         Some(SrqReport { waiting: queue.requests.len() as u32, limit: queue.limit, qps: queue.qps })
     }
 
-    /// What peers call it.
+    /// Returns its number for peers.
     pub(crate) fn number(&self, srq: SrqId) -> Option<SrqNumber> {
         self.get(srq).ok().map(|queue| queue.number)
     }

@@ -295,7 +295,7 @@ mod tests {
         ]
     }
 
-    /// What must have fired by `now`, out of the model: all due a granularity ago, none that is not due.
+    /// Compares the timers that fired by `now` with the model: all that were due a granularity ago, and none that is not due.
     fn check(wheel: &mut TimingWheel, model: &mut BTreeMap<u32, u64>, now: u64, granularity: u64) {
         let mut last = 0;
         for token in fired(wheel, now) {

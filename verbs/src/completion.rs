@@ -217,7 +217,7 @@ impl CompletionQueue {
         let before = self.ring.depth();
         for core in 0..=self.others.len() {
             if let Err(error) = self.resize_on(core, depth) {
-                // What was refused is a lower depth: there is room for the one before.
+                // Only a lower depth is refused, so there is room for the one before.
                 (0..core).try_for_each(|core| self.resize_on(core, before))?;
                 return Err(error);
             }

@@ -75,8 +75,8 @@ impl Alternates {
     }
 }
 
-/// What to say of such a path, by what a probe brings in any format. Nothing where a switch tells no `txBytes`, or not its link's
-/// rate: what stands in for them (`estimate.rs`) takes a link to be nearly full, and would make all paths alike.
+/// Returns the report on such a path, from a probe in any format. Returns `None` if a switch writes no `txBytes`, or not its link's rate:
+/// the estimate of them (`estimate.rs`) assumes a nearly full link, and would make all paths alike.
 pub(super) fn elsewhere(
     records: &mut PathRecords,
     (now, base_rtt): (Instant, Duration),

@@ -18,7 +18,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 const SAME: u32 = 16;
 /// Round trips on an empty path after which a configured one is judged.
 const JUDGED: u32 = 32;
-/// What control by delay allows for beyond the least round trip, which a software peer's poller often exceeds by as much.
+/// The allowance of control by delay beyond the least round trip, which a software peer's poller often exceeds by as much.
 const POLLING: Duration = Duration::from_micros(100);
 
 /// The round trip that an algorithm computes with, and what was measured.
@@ -26,9 +26,9 @@ const POLLING: Duration = Duration::from_micros(100);
 pub(super) struct BaseRtt {
     used: Duration,
     is_configured: bool,
-    /// How long the busiest queue takes to drain, as telemetry last said.
+    /// The time that the busiest queue takes to drain, by the last telemetry.
     wait: Option<Duration>,
-    /// What 8 in 9 round trips on the empty path do not exceed.
+    /// A round trip that 8 in 9 on the empty path do not exceed.
     typical: Option<Duration>,
     samples: u32,
     /// The least of this period and of the one before.
@@ -76,7 +76,7 @@ impl BaseRtt {
         }
         self.least[0] = self.least[0].min(rtt);
         let least = self.least[0].min(self.least[1]);
-        // What is below all round trips was another path's.
+        // A value below all round trips was another path's.
         self.typical = self.typical.filter(|typical| *typical >= least);
         if is_empty {
             self.typical = Some(self.typical.map_or(rtt, |typical| towards(typical, rtt)));

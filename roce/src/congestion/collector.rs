@@ -16,7 +16,7 @@ use cc::{
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-/// How an answer leaves.
+/// The way that an answer leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// As the answer to a probe.
@@ -38,14 +38,14 @@ pub(super) struct Due {
     pub(super) report: Report,
 }
 
-/// What a path's telemetry comes to.
+/// The answer to a path's telemetry.
 enum Said {
     Report(Report),
     /// The busiest hop is to be told as its format tells it.
     Busiest(Option<(HopIndex, Hop)>),
 }
 
-/// What is kept of the telemetry that came: the last record of each hop, or the whole algorithm.
+/// The state kept of the telemetry that arrived: the last record of each hop, or the whole algorithm.
 #[derive(Debug)]
 enum Watch {
     Records(PathRecords),
@@ -78,7 +78,7 @@ pub(super) struct Collector {
     responses: [Option<Due>; PROBES],
     /// Of paths that the peer probes beside that of its data, or sprays data over.
     alternates: Alternates,
-    /// What switches leave out.
+    /// The estimates of what switches leave out.
     estimates: Estimates,
     /// Of which a packet brings one.
     signals: Signals,
@@ -165,7 +165,7 @@ impl Collector {
         self.estimates.on_received(payload);
     }
 
-    /// Whether nothing of it is worth its memory any more: the peer has sent no telemetry for a while, and never agreed on any.
+    /// Returns true if none of it is worth its memory any more: the peer has sent no telemetry for a while, and never agreed on any.
     pub(super) fn is_spent(&self, now: Instant) -> bool {
         self.setup.is_none() && self.is_idle(now)
     }
@@ -268,12 +268,12 @@ impl Collector {
         })
     }
 
-    /// How many flows the receiver takes in, where the peer asked for it.
+    /// Returns the number of flows that the receiver receives, if the peer asked for it.
     fn counted(&self, flows: &ActiveFlows) -> Option<NonZeroU32> {
         self.setup.filter(|setup| setup.tells == Tells::Flows).map(|_| flows.count())
     }
 
-    /// What all links told, where the peer asked for it and it can be said.
+    /// Returns the records of all links, if the peer asked for them and they can be encoded.
     fn all(&self, records: impl FnOnce() -> Option<Records>) -> Option<Records> {
         self.setup.filter(|setup| setup.tells == Tells::All).and_then(|_| records())
     }
@@ -332,19 +332,19 @@ impl Collector {
         Some(Said::Busiest(records.busiest(now, path, base_rtt)))
     }
 
-    /// What may ride behind an Acknowledge that leaves now.
+    /// Returns the report that may ride behind an Acknowledge that leaves now.
     pub(super) fn rider(&self) -> Option<Report> {
         let rides = |due: &Due| matches!(due.way, Way::Acknowledge | Way::Either);
         self.due.filter(rides).map(|due| due.report)
     }
 
-    /// Whether something waits, to leave by itself or behind an Acknowledge.
+    /// Returns true if a report waits, to leave by itself or behind an Acknowledge.
     #[inline]
     pub(super) const fn may_have_due(&self) -> bool {
         self.is_ready_due || self.due.is_some() || self.responses[0].is_some()
     }
 
-    /// What leaves by itself.
+    /// Returns the report that leaves by itself.
     pub(super) fn due(&self) -> Option<Due> {
         if self.is_ready_due {
             return Some(Due { way: Way::Notification, psn: Psn::new(0), report: Report::Ready });
@@ -368,8 +368,8 @@ impl Collector {
 /// Over what time in-flight bytes of a path elsewhere are counted where no setup told it.
 const DEFAULT_T: Duration = Duration::from_micros(100);
 
-/// What to say once a newer report takes the place of one that still waits. A ratio is about the time between two packets: those
-/// since the last answer count together, each for its time, or the sender would take most of the time for unmeasured.
+/// Returns the report to send once a newer one replaces one that still waits. A ratio covers the time between two packets: those since the
+/// last answer count together, each for its time. Otherwise the sender would take most of the time for unmeasured.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "sums of two 32-bit numbers; an average is no more than the larger of the two, and `whole` is not 0"
@@ -391,7 +391,7 @@ fn with(waiting: Report, newer: Report) -> Report {
     Report::Ratio { path_id, utilisation, interval: u32::try_from(whole).unwrap_or(u32::MAX) }
 }
 
-/// How busy the busiest link is, and nothing else of it.
+/// Reports how busy the busiest link is, and nothing else of it.
 pub(super) fn ratio(
     records: &mut PathRecords,
     now: Instant,
@@ -414,7 +414,7 @@ fn count_over(base_rtt: Duration) -> Duration {
     (8 * base_rtt).clamp(Duration::from_micros(100), Duration::from_millis(200))
 }
 
-/// What a setup says, unchecked.
+/// Converts a setup, unchecked.
 fn config(setup: &Setup) -> HpccConfig {
     HpccConfig {
         base_rtt: setup.base_rtt,

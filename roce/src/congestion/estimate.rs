@@ -25,7 +25,7 @@ struct Last {
     queue: u64,
     /// This flow's bytes until then.
     received: u64,
-    /// What stands in for `txBytes`.
+    /// The estimate of `txBytes`.
     sent: u64,
 }
 
@@ -95,7 +95,7 @@ mod tests {
 
     const RATE: Rate = Rate::from_mbps(80);
 
-    /// What is estimated to have been sent by the second of two readings, 1 ms apart, at 10 bytes/µs.
+    /// Returns the bytes estimated to have been sent by the second of two readings, 1 ms apart, at 10 bytes/µs.
     fn sent(queues: [u64; 2], own: usize) -> u64 {
         let mut estimates = Estimates::default();
         let first =

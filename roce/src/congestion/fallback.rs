@@ -15,7 +15,7 @@ const PATIENCE: u32 = 12;
 /// And once it was asked for so often: a single answer that is lost, and a pause, are nothing.
 const ASKED: u32 = 3;
 
-/// Whether an algorithm hears the telemetry that it computes with.
+/// A watch on whether an algorithm receives the telemetry that it computes with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fallback {
     /// Computes with telemetry.

@@ -218,7 +218,7 @@ impl CongestionControl {
         Ack { now: transport.now, seq: seq + probes, next, acked_bytes: 0, ce_bytes: 0, rtt: None }
     }
 
-    /// What the network was like on path `way`, with spraying, or on the path that all packets take.
+    /// Applies a report on path `way`, with spraying, or on the path that all packets take.
     #[expect(clippy::arithmetic_side_effects, reason = "a shared hop is one of at least one")]
     fn on_report(&mut self, ack: &Ack, way: Option<u8>, report: Report) {
         // Of no hops: a path whose switches stamp nothing.

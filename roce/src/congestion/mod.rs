@@ -43,7 +43,7 @@ use pacing::Flow;
 use telemetry::Telemetry;
 use upgrade::Seen;
 
-/// What congestion control knows of a connection's transport while it writes a packet or takes feedback in.
+/// The connection's transport, as congestion control sees it while it writes a packet or receives feedback.
 #[derive(Clone, Copy)]
 pub(crate) struct Transport<'a> {
     pub(crate) now: Instant,
@@ -62,7 +62,7 @@ pub(crate) struct Transport<'a> {
     pub(crate) way: Option<u8>,
 }
 
-/// Where both directions of a connection stand, in packet numbers that never wrap.
+/// The positions of both directions of a connection, in packet numbers that never wrap.
 #[derive(Clone, Copy)]
 pub(crate) struct Sequence {
     /// The oldest packet that is not acknowledged.
@@ -99,7 +99,7 @@ impl Transport<'_> {
     }
 }
 
-/// What an acknowledgement moved.
+/// The progress that an acknowledgement made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Payload bytes newly acknowledged.
@@ -228,7 +228,7 @@ impl CongestionControl {
         self.flow.as_ref()?.round_trip()
     }
 
-    // What rides along with data?
+    // Question: what rides along with data?
 
     /// Returns the congestion byte of a data packet's BTH.
     #[inline]
@@ -268,7 +268,7 @@ impl CongestionControl {
         self.telemetry.as_ref()?.rider()
     }
 
-    // What is owed beside data and acknowledgements? See `owed.rs`.
+    // Question: what is owed beside data and acknowledgements? See `owed.rs`.
 
     /// Returns when time alone makes something due.
     #[inline]
@@ -291,7 +291,7 @@ impl CongestionControl {
         }
     }
 
-    // What was sent, acknowledged, heard, lost.
+    // Events: sent, acknowledged, telemetry received, lost.
 
     /// A data packet left: its number, its payload bytes, the bytes of the whole frame, and what it brought.
     #[inline]
@@ -304,7 +304,7 @@ impl CongestionControl {
         brings: Brings,
     ) {
         if let Some(telemetry) = &mut self.telemetry {
-            // What asks for data is answered by data, which no feedback rides behind.
+            // A request for data is answered by data, and no feedback rides behind that.
             let asks = payload > 0 && matches!(brings, Brings::InBand | Brings::Format(_));
             telemetry.on_data_sent(now, asks);
         }
@@ -396,7 +396,7 @@ impl CongestionControl {
         }
     }
 
-    /// What leaves for `peer` goes to this Ethernet address from now on.
+    /// Sends packets to `peer` to this Ethernet address from now on.
     pub(crate) fn redirect(&mut self, peer: IpAddr, mac: Mac) {
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.redirect(peer, mac);

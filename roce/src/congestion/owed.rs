@@ -167,7 +167,7 @@ impl CongestionControl {
     }
 }
 
-/// Whether what was sent has been answered.
+/// The state of the packets that were sent: answered or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InFlight {
     /// Nothing that was sent waits for its answer.

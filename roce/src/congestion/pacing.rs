@@ -79,7 +79,7 @@ impl Flow {
             self.free_at = now;
             return;
         };
-        // Who is no later than the shortest catch-up needs not know how long it is.
+        // A flow that is no later than the shortest catch-up need not know how long it is.
         if self.free_at < now - SHORTEST_CATCH_UP {
             self.catch_up(now, rate);
         }

@@ -52,12 +52,12 @@ struct Way {
     awaited: Option<u64>,
 }
 
-/// What is known of a way's busiest link.
+/// The load of a way's busiest link, as far as it is known.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     /// In-flight share, smoothed.
     share: f64,
-    /// Where that is told.
+    /// The link's rate, if it is reported.
     capacity: Option<Rate>,
     /// It is the last of several: the receiver's own link, which every way leads over. What we send is in its share already.
     is_last: bool,
@@ -72,7 +72,7 @@ pub(super) struct Paths {
     answers: usize,
     interval: Duration,
     sprays: bool,
-    /// What our own link carries, where that is known.
+    /// The rate of our own link, if it is known.
     line_rate: Option<Rate>,
     /// Which way the next probe takes, and when.
     next: usize,
@@ -80,7 +80,7 @@ pub(super) struct Paths {
     /// Payload bytes acknowledged, all and at the last decision, which was then.
     acknowledged: u64,
     decided: (u64, Instant),
-    /// Who was better in the last rounds, and in how many.
+    /// The way that was best in the last rounds, and the number of those rounds.
     leading: Option<(usize, u64)>,
     wanted: Option<usize>,
     rest_until: Instant,
@@ -176,8 +176,8 @@ impl Paths {
         }
     }
 
-    /// What path `way` is like, with spraying. Returns what the most loaded path is like, since the last answer: one window and one rate
-    /// are for all.
+    /// Records a report on path `way`, with spraying. Returns the in-flight share of the most loaded path since the last answer: one window
+    /// and one rate serve all paths.
     pub(super) fn on_sprayed(&mut self, now: Instant, way: u8, report: Report) -> Option<Inflight> {
         let (interval, oldest) = (self.interval, self.round() * FRESH);
         let way = self.ways.get_mut(usize::from(way))?;
@@ -226,14 +226,14 @@ impl Paths {
         let mut best: Option<(usize, f64)> = None;
         for (at, way) in self.ways.iter().enumerate().filter(|(at, _)| *at != self.current) {
             let Some((load, _)) = fresh(way) else { continue };
-            // Where ratios are all that is told, the links are taken to be like our own.
+            // If only ratios are reported, the links are assumed to be like our own.
             let capacity = load.capacity.or(here.capacity).or(self.line_rate);
             let capacity = capacity.map_or(f64::INFINITY, |rate| rate.as_bps() as f64);
             let there = load.share + if load.is_last { 0.0 } else { ours / capacity.max(1.0) };
             if here.share - there <= MARGIN {
                 continue;
             }
-            // Who led before goes on: several ways over one idle link are as good as each other, and would take turns.
+            // The way that led before stays in the lead: several ways over one idle link are equally good, and would take turns.
             if before.is_some_and(|(led, _)| led == at) {
                 best = Some((at, there));
                 break;
@@ -259,7 +259,7 @@ impl Paths {
         self.interval * self.ways.len() as u32
     }
 
-    /// Whether a move waits until nothing is on its way.
+    /// Returns true if a move waits until nothing is on its way.
     pub(super) const fn wants_to_move(&self) -> bool {
         self.wanted.is_some()
     }
@@ -279,7 +279,7 @@ impl Paths {
 }
 
 impl Way {
-    /// What the busiest link was like since the last probe that took this way.
+    /// Measures the busiest link since the last probe that took this way.
     fn measure(&mut self, now: Instant, report: Report, interval: Duration) -> Option<Load> {
         let is_last = |index| report.hops().is_some_and(|hops| hops > 1 && index + 1 == hops);
         let (capacity, is_last) = match report {

@@ -155,7 +155,7 @@ impl Prober {
         Psn::new((self.next & (Psn::CIRCLE as u64 - 1)) as u32)
     }
 
-    /// How many were sent.
+    /// Returns the number of probes sent.
     pub(super) const fn sent(&self) -> u64 {
         self.next
     }

@@ -7,7 +7,7 @@ use cc::{AlgorithmConfig, HpccConfig, Instant};
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-/// How often a setup is sent to a peer that gives no sign of knowing any.
+/// The number of setups sent to a peer that gives no sign of knowing any.
 const SETUP_ATTEMPTS: u8 = 20;
 /// The shortest time between two of them.
 const SETUP_INTERVAL: Duration = Duration::from_micros(500);
@@ -111,13 +111,13 @@ impl Sampler {
         }
     }
 
-    /// Whether the next data packet carries an INT header.
+    /// Returns true if the next data packet carries an INT header.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.left == 0 && self.every.is_some() && self.handshake.is_some_and(|handshake| handshake.is_heard)
     }
 
-    /// Whether a data packet without one subscribes to direct responses.
+    /// Returns true if a data packet without one subscribes to direct responses.
     #[inline]
     pub(super) fn subscribes(&self) -> bool {
         self.subscribe && self.handshake.is_some_and(|handshake| handshake.is_heard)

@@ -46,7 +46,7 @@ pub(super) struct Seals {
     heard_direct: u64,
 }
 
-/// What a seal is made for, beside the content.
+/// The packet that a seal belongs to, except its content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sealed {
     pub(super) opcode: Opcode,
@@ -100,7 +100,7 @@ impl Seals {
         Some(Seal { counter: self.sent, tag: sealed.hash(key, self.sent, content) })
     }
 
-    /// Whether a packet is what the peer sent, and newer than all before. Without a key everything is.
+    /// Returns true if the peer sent the packet, and it is newer than all before. Without a key every packet passes.
     pub(super) fn open(
         &mut self,
         sealed: &Sealed,

@@ -21,7 +21,7 @@ use core::net::IpAddr;
 /// The slowest link that a peer's telemetry can tell of: with less, a queue pair would stand still.
 const LEAST_LINE_RATE: Rate = Rate::from_mbps(1);
 
-/// What telemetry a data packet brings.
+/// The telemetry that a data packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brings {
     /// Nothing.

@@ -9,7 +9,7 @@ use super::{CongestionAlgorithm, CongestionControl, Sequence, Upgrade, When};
 use cc::{Algorithm, CongestionController, Rate};
 use core::time::Duration;
 
-/// What was seen of the path.
+/// An observation of the path.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Seen {
     /// A round trip was measured.

@@ -11,7 +11,7 @@ use crate::xrc::XrcDomains;
 use crate::{Counters, RegionTable};
 use cc::{ActiveFlows, Instant};
 
-/// What the queue pairs of an endpoint share.
+/// State that the queue pairs of an endpoint share.
 pub(super) struct Commons {
     pub(super) cqs: CompletionQueues,
     pub(super) regions: RegionTable,
@@ -19,7 +19,7 @@ pub(super) struct Commons {
     pub(super) shared: SharedQueues,
     pub(super) xrc: XrcDomains,
     pub(super) counters: Counters,
-    /// Who sends telemetry here.
+    /// The flows whose telemetry arrives here.
     flows: ActiveFlows,
     pub(super) events: Events,
     /// The network's.

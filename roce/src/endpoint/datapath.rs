@@ -52,7 +52,7 @@ impl Endpoint {
     #[inline(never)]
     fn take_any<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
         // The ICRC is checked here, before anything may touch memory.
-        // Where it stands: it is long, and each move of it would be paid for.
+        // Parsed in place: `Frame` is large, and every move costs a copy.
         let frame = self.commons.numbers.parse(frame);
         let frame = frame.as_ref().map_err(|&discard| discard)?;
         let destination = frame.header.bth().destination;

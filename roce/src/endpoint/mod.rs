@@ -40,7 +40,7 @@ pub use table::QPN_REST;
 use table::QpTable;
 use thiserror::Error;
 
-/// How late a timer may fire. Pacing at 100 Gb/s wants it below a packet's time.
+/// The lateness that a timer may have. Pacing at 100 Gb/s needs less than a packet's time.
 const TIMER_GRANULARITY: Duration = Duration::from_nanos(256);
 
 /// A protection domain: queue pairs and regions of different domains don't meet.
@@ -150,7 +150,7 @@ pub struct Endpoint {
     peers: Peers,
     groups: Groups,
     keepers: Keepers,
-    /// What queue pairs that are gone waited for.
+    /// The waiting times of destroyed queue pairs.
     gone: WaitingTimes,
 }
 
@@ -517,8 +517,7 @@ impl Endpoint {
         Some((&mut slot.qp, self.commons.context(now)))
     }
 
-    /// Where a completion queue overflowed: its queue pairs go to ERR (IBA 10.2.6). Rare, so it
-    /// looks at all of them.
+    /// Moves the queue pairs of a completion queue that overflowed to ERR (IBA 10.2.6). This is rare, so it looks at all of them.
     #[inline]
     fn spread_overflow(&mut self, now: Instant) {
         if self.commons.cqs.has_overflowed() {

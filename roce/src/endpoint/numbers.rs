@@ -73,7 +73,7 @@ impl CoreIndex {
 /// Queue pair numbers: 6 bits for the process, those of the core, then a secret permutation of slot and generation. Numbers are
 /// not guessed from one another, and a slot's next queue pair has another number.
 pub(super) struct QpNumbers {
-    /// What all numbers of the core have above the permutation.
+    /// The bits that all numbers of the core have above the permutation.
     prefix: u32,
     /// Bits of the permutation, and of a half of it.
     bits: u32,
@@ -99,7 +99,7 @@ impl QpNumbers {
             keys: core::array::from_fn(key),
             recent: Default::default(),
         };
-        // What is remembered is true from the start.
+        // The remembered pair is valid from the start.
         let zero = numbers.open(0);
         numbers.recent = core::array::from_fn(|_| Cell::new((0, zero)));
         numbers
@@ -117,7 +117,7 @@ impl QpNumbers {
         (!matches!(number, 0 | 1 | 0xff_ffff)).then_some(Qpn::new(number))
     }
 
-    /// Whether a slot's numbers begin again with this generation.
+    /// Returns true if a slot's numbers begin again with this generation.
     pub(super) const fn goes_round(&self, generation: u32) -> bool {
         generation.trailing_zeros() >= self.bits - self.slot_bits
     }

@@ -20,7 +20,7 @@ impl Sender {
     const LAST: Self = Self::AddressHandle(u16::MAX);
 }
 
-/// What the index knows of a queue pair.
+/// The index's knowledge of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
     peer: Option<Peer>,
@@ -29,7 +29,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// What a queue pair's state says now.
+    /// Returns the entry for a queue pair's present state.
     pub(super) fn of(qp: &QueuePair) -> Self {
         Self { peer: qp.peer(), hears_switches: qp.hears_switches() }
     }

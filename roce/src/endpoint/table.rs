@@ -20,9 +20,9 @@ pub(super) struct Slot {
     pub(super) is_keeper: bool,
     /// When its timer is set to; it may be earlier than need be, never later.
     pub(super) armed: Option<Instant>,
-    /// What it waited for.
+    /// The account of its waiting times.
     pub(super) account: Account,
-    /// What trace points saw last; without a tracer nothing.
+    /// The state that trace points saw last; `None` without a tracer.
     pub(super) traced: Option<Box<Traced>>,
 }
 

@@ -30,7 +30,7 @@ impl KeySpace {
             after: u32::from_le_bytes([secret[12], secret[13], secret[14], secret[15]]),
             recent: Default::default(),
         };
-        // What is remembered is true from the start.
+        // The remembered pair is valid from the start.
         let zero = space.decipher(0);
         space.recent = core::array::from_fn(|_| Cell::new((0, zero)));
         space

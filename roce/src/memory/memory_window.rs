@@ -53,14 +53,14 @@ pub enum BindError {
     Region(AccessError),
 }
 
-/// Where an access of a peer leads.
+/// The range that a peer's access leads to.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     /// Whose it is, for type 2.
     qpn: Option<Qpn>,
     lkey: Lkey,
     start: u64,
-    /// What the peer calls `start`.
+    /// The peer's address for `start`.
     origin: u64,
     length: u64,
     access: Access,
@@ -87,7 +87,7 @@ impl Windows {
         Self { windows: BTreeMap::new(), keys, drawn: 0, limit }
     }
 
-    /// Whether a window may come to have this key.
+    /// Returns true if a window may come to have this key.
     pub(crate) fn owns(&self, rkey: Rkey) -> bool {
         self.windows.contains_key(&index(rkey))
     }
@@ -119,7 +119,7 @@ impl Windows {
         Ok(window.bound.map(|bound| bound.lkey))
     }
 
-    /// What can be said of a binding without the region.
+    /// Checks a binding as far as it is possible without the region.
     pub(crate) fn check(&self, pd: PdId, binding: &Binding) -> Result<(), BindError> {
         let window = self.windows.get(&index(binding.window)).filter(|window| window.pd == pd);
         let window = window.ok_or(BindError::Window)?;

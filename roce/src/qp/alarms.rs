@@ -3,7 +3,7 @@
 use super::{Context, Identity, Receives, State};
 use crate::{Event, QpFailure};
 
-/// What was told already, and what is still to be told.
+/// The events that were reported already, and those that are still to be reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Alarms {
     /// The peer's first packet was told of.

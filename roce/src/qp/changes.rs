@@ -63,7 +63,7 @@ impl Setting {
         }
     }
 
-    /// What the requester goes by: it changes between two messages, not within one.
+    /// Returns true for settings of the requester, which change between two messages and not within one.
     const fn is_of_the_requester(self) -> bool {
         match self {
             Self::Path | Self::AckTimeout | Self::RetryCount | Self::RnrRetry | Self::MaxRdAtomic => true,
@@ -76,7 +76,7 @@ impl Setting {
     }
 }
 
-/// What may change in which state; nothing may in others.
+/// The settings that may change in each state; in other states none may.
 pub(super) type Table = &'static [(State, &'static [Setting])];
 
 pub(super) const RELIABLE: Table = &[
@@ -130,7 +130,7 @@ impl Changes {
         .flatten()
     }
 
-    /// Whether all of it may change in `state`, and all values are in their ranges.
+    /// Checks that all of it may change in `state`, and that all values are in their ranges.
     pub(super) fn check(
         &self,
         table: Table,

@@ -11,7 +11,7 @@ use crate::{
 use alloc::boxed::Box;
 use core::net::IpAddr;
 
-/// Where the peer is, from RTR on.
+/// The peer's address, from RTR on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
     pub(super) path: Path,
@@ -22,7 +22,7 @@ pub(super) struct Connection {
     pub(super) loss_recovery: LossRecovery,
 }
 
-/// Where a connected queue pair sends its packets.
+/// The address that a connected queue pair sends its packets to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) address: IpAddr,
@@ -85,7 +85,7 @@ pub(crate) struct Common {
     pub(super) connection: Option<Connection>,
     pub(super) congestion: CongestionControl,
     pub(super) alarms: Alarms,
-    /// How it went to ERR or SQE, unless the program asked for it.
+    /// The failure that moved it to ERR or SQE; `None` if the program asked for the move.
     pub(super) failure: Option<Box<QpFailure>>,
     /// The IPv4 identification of the next packet.
     pub(super) identification: u16,
@@ -199,7 +199,7 @@ impl Common {
         Ok(())
     }
 
-    /// What leaves for `peer` goes to this Ethernet address from now on. Returns whether that is new.
+    /// Sends packets to `peer` to this Ethernet address from now on. Returns true if that is new.
     pub(super) fn redirect(&mut self, peer: IpAddr, mac: Mac) -> bool {
         let is_new = self.connection.as_mut().is_some_and(|connection| connection.redirect(peer, mac));
         if is_new {
@@ -255,7 +255,7 @@ impl Common {
     }
 }
 
-/// Where both directions stood when a queue pair failed.
+/// The positions of both directions when a queue pair failed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
     /// The last PSN that the peer acknowledged.

@@ -47,7 +47,7 @@ use crate::wire::{Numbers, Service};
 use crate::{Counters, CqId, PdId, Qpn, RegionTable, SrqId, XrcdId};
 use cc::{ActiveFlows, Instant};
 
-/// What a queue pair is from its making to its end.
+/// The properties of a queue pair that never change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) qpn: Qpn,
@@ -66,7 +66,7 @@ impl Identity {
     }
 }
 
-/// Where a queue pair takes its receive requests from.
+/// The queue that a queue pair takes its receive requests from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receives {
     /// A queue of its own.

@@ -79,7 +79,7 @@ pub struct SendRules {
     longest: u32,
 }
 
-/// What a request does with its local data.
+/// The way that a request uses its local data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moves {
     Nothing,
@@ -128,7 +128,7 @@ impl SendRules {
     pub fn check(&self, mut request: SendRequest) -> Result<CheckedSend, PostError> {
         let length = self.length(&request)?;
         if length.is_none() {
-            // What such a request says of data means nothing, as in rdma-core.
+            // The data of such a request means nothing, as in rdma-core.
             request.data = Data::empty();
         }
         Ok(CheckedSend { request, length: length.unwrap_or(0) })
@@ -185,7 +185,7 @@ impl SendRules {
             _ if given <= self.max_inline as usize => return Ok(()),
             _ => return Err(PostError::InlineTooLong { given, limit: self.max_inline }),
         };
-        // What comes back needs a buffer to come to.
+        // Data that comes back needs a buffer.
         Err(PostError::InlineNotAllowed { operation })
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct QueuePair {
     transport: Transport,
 }
 
-/// What a queue pair sent in one turn.
+/// The packets and bytes that a queue pair sent in one turn.
 pub(crate) struct Sent {
     /// Bytes of its frames.
     pub(crate) bytes: u64,
@@ -297,7 +297,7 @@ impl QueuePair {
         matches!(self.transport, Transport::Reliable(_)) && self.common.congestion.hears_switches()
     }
 
-    /// What leaves for `peer` goes to this Ethernet address from now on. Returns whether that is new.
+    /// Sends packets to `peer` to this Ethernet address from now on. Returns true if that is new.
     pub(crate) fn redirect(&mut self, peer: IpAddr, mac: Mac) -> bool {
         self.common.redirect(peer, mac)
     }

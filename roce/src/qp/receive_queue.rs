@@ -46,8 +46,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Where the completion of a request that was taken goes. `None` where its queue, named by the message, is gone: then its
-    /// completion queue may be another's.
+    /// Returns the completion queue of a request that was taken. Returns `None` if its queue, which the message named, is destroyed: its
+    /// completion queue may then be another's.
     pub(super) fn completes_to(&self, identity: &Identity, shared: &SharedQueues) -> Option<CqId> {
         match self {
             Self::Own(_) | Self::Shared(_) | Self::Named(None) => Some(identity.recv_cq),

@@ -46,7 +46,7 @@ pub enum SendOperation {
     },
     /// Fill the next receive buffer of a datagram queue pair. Only datagram queue pairs have it, and only this.
     SendTo {
-        /// Where to.
+        /// The destination.
         to: Datagram,
         /// Data for the receiver's completion.
         immediate: Option<Immediate>,
@@ -59,30 +59,30 @@ pub enum SendOperation {
     },
     /// Write to the peer's memory. With immediate data it consumes a receive request there.
     Write {
-        /// Where to.
+        /// The destination.
         remote: Remote,
         /// Data for the peer's completion.
         immediate: Option<Immediate>,
     },
     /// Read the peer's memory into the local buffers.
     Read {
-        /// Where from.
+        /// The source.
         remote: Remote,
     },
     /// Add to the peer's 8-byte integer; what was there comes into the local buffer, in host byte order.
     FetchAdd {
         /// Where, aligned to 8.
         remote: Remote,
-        /// How much.
+        /// The number to add.
         add: u64,
     },
     /// Store `swap` where `compare` stands; what was there comes into the local buffer.
     CompareSwap {
         /// Where, aligned to 8.
         remote: Remote,
-        /// What must stand there.
+        /// The value that must be there.
         compare: u64,
-        /// What shall stand there.
+        /// The value that replaces it.
         swap: u64,
     },
     /// Write 8 bytes to the peer's memory at once, after all that was written before. The peer answers when they stand there.
@@ -92,11 +92,11 @@ pub enum SendOperation {
     },
     /// Have the peer answer when all that was written before to a range is where it is asked for.
     Flush {
-        /// Where the range begins, and its key.
+        /// The first address of the range, and its key.
         remote: Remote,
         /// Bytes of it.
         length: u32,
-        /// Where to, and whether the range is all of the region.
+        /// The placement, and whether the range is all of the region.
         to: Feth,
     },
     /// Give a memory window of this side a part of a region, once all requests before it have been sent. Nothing goes to the
@@ -126,7 +126,7 @@ impl SendOperation {
         }
     }
 
-    /// Whether the peer answers it with data, or with an answer of its own kind.
+    /// Returns true if the peer answers it with data, or with an answer of its own kind.
     pub(crate) const fn is_answered(&self) -> bool {
         match self {
             Self::Send { .. }
@@ -143,7 +143,7 @@ impl SendOperation {
         }
     }
 
-    /// Whether no packet carries it.
+    /// Returns true if no packet carries it.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, Self::Bind(_) | Self::LocalInvalidate { .. })
     }

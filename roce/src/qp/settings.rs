@@ -169,7 +169,7 @@ pub enum Modify {
     Reset,
     /// RESET to INIT.
     Init {
-        /// What the peer may do, on top of each region's own rights.
+        /// The operations that the peer may execute, as far as each region allows them.
         access: Access,
         /// P_Key that packets must carry.
         partition_key: u16,
@@ -264,7 +264,7 @@ pub struct QpReport {
 }
 
 impl QpReport {
-    /// What any queue pair says of its state and of who paces it; the rest is 0.
+    /// Returns a queue pair's report of its state and of the algorithm that paces it; the rest is 0.
     pub(super) fn new(state: State, algorithm: Option<&Algorithm>) -> Self {
         Self {
             state,

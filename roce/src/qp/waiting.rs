@@ -115,7 +115,7 @@ impl Account {
         (self.state, self.asked) = (next, NEVER);
     }
 
-    /// Whether its completions wait to be polled, as long as it has nothing else to wait for.
+    /// Notes if its completions wait to be polled, as long as it has nothing else to wait for.
     pub(crate) fn note_unpolled(&mut self, now: Instant, unpolled: bool) {
         match (self.state, unpolled) {
             (Waiting::Idle, true) => self.enter(now, Waiting::Unpolled),

@@ -5,7 +5,7 @@ use super::{CompletionOpcode, Data, SendOperation, SendRequest};
 /// Bytes of the longest message (IBA 9.7.4.1.6).
 pub(super) const MAX_MESSAGE: u32 = 1 << 31;
 
-/// How many PSNs a message takes, or a READ's response: at least one, also for no bytes.
+/// Returns the number of PSNs that a message takes, or a READ's response: at least one, also for no bytes.
 #[inline]
 pub(super) fn packets(length: u32, mtu: u32) -> u32 {
     // Most messages are one packet: no division for them.
@@ -50,7 +50,7 @@ pub(super) struct Wqe {
     pub(super) stream: u64,
     /// A local request has run.
     pub(super) is_done: bool,
-    /// What `request` is, asked for several times a packet.
+    /// Properties of `request` that are asked for several times a packet.
     is_answered: bool,
     is_local: bool,
 }
@@ -78,12 +78,12 @@ impl Wqe {
         self.first + self.packets as u64
     }
 
-    /// Whether the peer answers with data: such a request is done by its answer, not by an acknowledgement.
+    /// Returns true if the peer answers with data: such a request is done by its answer, not by an acknowledgement.
     pub(super) const fn is_answered(&self) -> bool {
         self.is_answered
     }
 
-    /// Whether no packet carries it: then it takes no PSN either.
+    /// Returns true if no packet carries it: then it takes no PSN either.
     pub(super) const fn is_local(&self) -> bool {
         self.is_local
     }
@@ -93,7 +93,7 @@ impl Wqe {
         self.is_local() && !self.is_done
     }
 
-    /// Whether the answer brings the message, rather than the request.
+    /// Returns true if the answer carries the message, and not the request.
     pub(super) const fn is_fetched(&self) -> bool {
         self.is_answered() && !matches!(self.request.operation, SendOperation::AtomicWrite { .. })
     }
@@ -103,7 +103,7 @@ impl Wqe {
         if self.is_answered() { 0 } else { self.length }
     }
 
-    /// Where in the message packet `number` begins.
+    /// Returns the offset in the message at which packet `number` begins.
     pub(super) fn offset(&self, number: u64, mtu: u32) -> u32 {
         debug_assert!((self.first..=self.end()).contains(&number));
         // At most 2^31, rounded up to a packet.

@@ -64,7 +64,7 @@ pub struct Draft<'f> {
 }
 
 impl Draft<'_> {
-    /// Where the payload goes; it holds what the frame held before, or zeros in a probe.
+    /// Returns the payload's place; it contains what the frame contained before, or zeros in a probe.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -187,7 +187,7 @@ fn check(header: &Header, opcode: Opcode, length: usize) -> Result<(), EmitError
     let shape = opcode.shape().ok_or(EmitError::Opcode(opcode.0))?;
     let (limit, legal) = match header {
         Header::Connected { service: Service::Ud, .. } => return Err(EmitError::Opcode(opcode.0)),
-        // What has an XRCETH is a request of XRC, and the other way round.
+        // A packet with an XRCETH is a request of XRC, and the other way round.
         Header::Connected { service: Service::Xrc, operation, .. } if !operation.is_answer() => {
             return Err(EmitError::Opcode(opcode.0));
         }

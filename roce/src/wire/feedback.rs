@@ -54,7 +54,7 @@ pub enum Report {
         hops: u8,
         /// The busiest one's place on the path, below `hops`.
         index: u8,
-        /// What it is like.
+        /// The link's state.
         hop: Hop,
     },
     /// Kind 5: as kind 4, in any format, and behind it how many flows the receiver takes in (32 bits): for who asked for it in its
@@ -66,7 +66,7 @@ pub enum Report {
         hops: u8,
         /// The busiest one's place on the path, below `hops`.
         index: u8,
-        /// What it is like.
+        /// The link's state.
         hop: Hop,
         /// Flows that the receiver takes in.
         flows: NonZeroU32,
@@ -75,7 +75,7 @@ pub enum Report {
     All {
         /// The XOR of the switches' ids, 12 bits.
         path_id: u16,
-        /// What each switch told, the first first.
+        /// The record of each switch, in path order.
         records: Records,
     },
 }

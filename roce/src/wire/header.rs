@@ -389,39 +389,39 @@ pub enum Header {
     TelemetryResponse {
         /// Common fields; the PSN is the probe's number.
         bth: Bth,
-        /// What the path is like.
+        /// The state of the path.
         feedback: Feedback,
     },
     /// Feedback that nothing asked for by a probe, opcode 0xC2.
     TelemetryNotification {
         /// Common fields; the PSN is that of the packet that brought the telemetry.
         bth: Bth,
-        /// What the path is like.
+        /// The state of the path.
         feedback: Feedback,
     },
     /// A switch's word to the sender of a packet that met congestion (pan-01 6.3), opcode 0xC4.
     DirectResponse {
         /// The destination and the PSN are those of the packet that caused it: a switch knows no other queue pair.
         bth: Bth,
-        /// How busy the switch's port is.
+        /// The load of the switch's port.
         feedback: Feedback,
     },
-    /// How the receiver shall answer telemetry, opcode 0xC3. [`Report::Ready`](super::Report::Ready) answers it.
+    /// The sender's choice of how the receiver answers telemetry, opcode 0xC3. [`Report::Ready`](super::Report::Ready) answers it.
     TelemetrySetup {
         /// Common fields; the PSN is 0.
         bth: Bth,
         /// How, and the flow's parameters.
         setup: Setup,
-        /// What proves it.
+        /// The proof of its origin, if it is sealed.
         seal: Option<Seal>,
     },
-    /// What a receiver holds out of order, opcode 0xC8: an acknowledgement of all before its PSN, which is missing.
+    /// The packets that a receiver holds out of order, opcode 0xC8: an acknowledgement of all before its PSN, which is missing.
     SelectiveAcknowledge {
         /// Common fields; the PSN is the oldest that is missing.
         bth: Bth,
         /// Messages completed by the responder, 24 bits.
         msn: u32,
-        /// How many times 64 PSNs behind `bth.psn` the packets begin that `held` is about.
+        /// The multiple of 64 PSNs behind `bth.psn` at which the packets of `held` begin.
         ahead: u8,
         /// Bit `i`: the packet `64 * ahead + i` PSNs further on is there. The one that is missing is not.
         held: u128,

@@ -11,7 +11,7 @@ use core::net::IpAddr;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// What both versions of IP say of a packet.
+/// The fields that both versions of IP have in common.
 struct Ip<'a> {
     protocol: u8,
     source: IpAddr,

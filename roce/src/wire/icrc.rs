@@ -4,25 +4,25 @@ use super::layers::{Family, Layers, UDP, UDP_LENGTH};
 use super::{BTH_LENGTH, ICRC_LENGTH, ROCE_PORT};
 use crc32fast::Hasher;
 
-/// What eight bytes of ones, which stand for a link header (IBA A17.3.3), leave in the CRC's register.
+/// The CRC's register after eight bytes of ones, which stand for a link header (IBA A17.3.3).
 const LINK_HEADER: u32 = !0x2144_df1c;
 
 /// BTH bytes up to and with the reserved byte that is masked.
 const BTH_MASKED: usize = 5;
 
-/// What carry-less multiplication folds at least at a time (a CPU that multiplies wider folds 64 or 128), and from how many
-/// bytes on it folds four at once. Odd bytes at the end cost extra.
+/// The fewest bytes that carry-less multiplication folds at a time (a CPU that multiplies wider folds 64 or 128), and the length from which
+/// on it folds four at once. Odd bytes at the end cost extra.
 const FOLD: usize = 16;
 const LEAST: usize = 128;
-/// What an Acknowledge fits in, of whole folds.
+/// The length, in whole folds, that an Acknowledge fits in.
 const SHORTEST: usize = 48;
 const HALF: usize = LEAST / 2;
 const ON_STACK: usize = 2 * LEAST;
 
 /// The ICRC that belongs to the packet (IBA 9.2, A17.3.3), to be stored least significant byte first.
 ///
-/// What routers and switches may change counts as ones. The `hidden` bytes after the BTH, telemetry around UDP, and the
-/// share of both in the IP and UDP lengths count as absent.
+/// The bytes that routers and switches may change count as ones. The `hidden` bytes after the BTH, telemetry around UDP, and the share of
+/// both in the IP and UDP lengths count as absent.
 ///
 /// The first bytes are copied, masked and summed on the stack, behind as many zeros as make whole folds: zeros leave an
 /// empty register empty. Its initial value is the same as its bits in the first four bytes.
@@ -107,13 +107,13 @@ fn complete(frame: &[u8], layers: &Layers, hidden: usize) -> u32 {
     hasher.finalize()
 }
 
-/// What is masked of an IPv4 packet: IP header, UDP header, five bytes of BTH.
+/// The masked part of an IPv4 packet: IP header, UDP header, five bytes of BTH.
 const SHORT_HEAD: usize = 20 + UDP_LENGTH + BTH_MASKED;
 
 /// The header of such a packet, and then some: no packet is shorter.
 const HEAD: usize = 36;
 const _: () = assert!(SHORT_HEAD <= HEAD);
-/// What is or-ed to it: ones where routers may change it.
+/// The mask that is or-ed to it: ones where routers may change it.
 #[expect(clippy::indexing_slicing, reason = "a place out of range would not compile")]
 const CHANGED: [u8; HEAD] = {
     let mut bytes = [0; HEAD];
@@ -125,7 +125,7 @@ const CHANGED: [u8; HEAD] = {
     }
     bytes
 };
-/// What is then xor-ed: the link header's share.
+/// The mask that is then xor-ed: the link header's share.
 const LINK: [u8; HEAD] = {
     let [a, b, c, d] = LINK_HEADER.to_le_bytes();
     let mut bytes = [0; HEAD];

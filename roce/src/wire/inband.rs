@@ -23,7 +23,7 @@ impl InBand<'_> {
     }
 }
 
-/// Whether an INT header follows this BTH. In an Acknowledge the flag means feedback at the end.
+/// Returns true if an INT header follows this BTH. In an Acknowledge the flag means feedback at the end.
 #[inline]
 pub(super) fn is_flagged(opcode: u8, congestion: u8) -> bool {
     congestion & Bth::TELEMETRY != 0 && is_data(Opcode(opcode))
@@ -35,7 +35,7 @@ pub(super) fn is_data(opcode: Opcode) -> bool {
     matches!(opcode.service(), Some(Service::Rc | Service::Uc | Service::Xrc)) && !opcode.is_acknowledge()
 }
 
-/// How many bytes of `rest`, which follows the BTH, are outside the ICRC: what switches change on the way.
+/// Returns how many bytes of `rest`, which follows the BTH, are outside the ICRC: those that switches change on the way.
 #[inline]
 pub(super) fn hidden_length(bth: &[u8; BTH_LENGTH], rest: &[u8]) -> Result<usize, Discard> {
     if bth[0] == Opcode::TELEMETRY_REQUEST.0 {

@@ -27,8 +27,8 @@ impl Family {
     }
 }
 
-/// Where the layers of a frame start; `end` is where its IP packet ends. Before IP, between IP and UDP, and between UDP and BTH,
-/// telemetry may stand that switches read and write ([`Carried`]). Plain frames have none; the others take a pass more ([`below`]).
+/// The offsets of a frame's layers; `end` is where its IP packet ends. Telemetry that switches read and write ([`Carried`]) may be before
+/// IP, between IP and UDP, and between UDP and BTH. Plain frames have none; the others take one more pass ([`below`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layers {
     pub family: Family,
@@ -167,7 +167,7 @@ impl Layers {
         Ok(u16::from_be_bytes(*chunk(frame, self.udp + 2)?))
     }
 
-    /// What UDP's length and checksum leave out: IFA's metadata, which UDP knows nothing of.
+    /// Returns the bytes that UDP's length and checksum leave out: IFA's metadata, which UDP does not know.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "the BTH is behind UDP")]
     const fn outside_udp(&self) -> usize {

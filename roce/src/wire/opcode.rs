@@ -139,7 +139,7 @@ impl Opcode {
         }
     }
 
-    /// What belongs to no service.
+    /// Returns the meaning of opcodes that belong to no service.
     fn special(self) -> Option<&'static Shape> {
         Some(match self {
             Self::NOTIFICATION => &NOTIFICATION,

@@ -19,7 +19,7 @@ pub struct Subscription {
     path: Path,
     /// The queue pair that it is for.
     destination: Qpn,
-    /// What tells its sender apart from others.
+    /// The number that distinguishes its sender from others.
     sender: Qpn,
     partition_key: u16,
     psn: Psn,

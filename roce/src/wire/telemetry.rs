@@ -182,7 +182,7 @@ pub struct IntHeader {
 const SUBSCRIBES: u32 = 0x8000;
 
 impl IntHeader {
-    /// What stands in a packet that subscribes.
+    /// The header of a packet that subscribes.
     pub(super) const SUBSCRIPTION: Self = Self { hops: 0, path_id: 0, room: 1, is_subscription: true };
 
     /// Returns true if the packet subscribes to direct responses and requests no records.

@@ -22,7 +22,7 @@ pub struct Template {
     family: Family,
     ip: u8,
     udp: u8,
-    /// What the IPv4 header's 16-bit words come to, without what is filled in.
+    /// The sum of the IPv4 header's 16-bit words, without those that are filled in.
     sum: u16,
 }
 
@@ -102,7 +102,7 @@ impl Template {
         self.family == Family::V4 && ours == u64::from(destination) << 32 | u64::from(source)
     }
 
-    /// Where the layers of a packet are that carries `length` bytes after its BTH.
+    /// Returns the layers of a packet that carries `length` bytes after its BTH.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,

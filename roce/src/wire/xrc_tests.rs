@@ -6,7 +6,7 @@ use crate::{Rkey, SrqNumber};
 use std::vec;
 use std::vec::Vec;
 
-/// Where the BTH begins: behind Ethernet, IPv4 and UDP.
+/// The offset of the BTH: behind Ethernet, IPv4 and UDP.
 const AT: usize = 14 + 20 + 8;
 
 fn bth() -> Bth {

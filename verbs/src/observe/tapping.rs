@@ -41,7 +41,7 @@ pub(super) fn requested(request: &[u8]) -> Option<u32> {
     std::str::from_utf8(request).ok()?.strip_prefix(REQUEST)?.trim_end().parse().ok()
 }
 
-/// Whether the process is being captured: it has one capture at a time.
+/// True while the process is captured: it has one capture at a time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tapping(Arc<AtomicBool>);
 

@@ -421,7 +421,7 @@ impl RegionTable {
     }
 }
 
-/// Whether a region may lie there. The last byte of the address space is left out, so that every end has an address.
+/// Checks that a region may lie there. The last byte of the address space is left out, so that every end has an address.
 fn check_place(address: u64, origin: u64, length: u64) -> Result<(), ControlError> {
     let limit = u64::MAX - address.max(origin);
     if length == 0 || length > limit {
@@ -430,7 +430,7 @@ fn check_place(address: u64, origin: u64, length: u64) -> Result<(), ControlErro
     Ok(())
 }
 
-/// What a place and its generation are called before sealing. Generation bits that don't fit are dropped.
+/// Returns the number of a place and its generation before sealing. Generation bits that do not fit are dropped.
 fn number(index_bits: u32, index: u32, generation: u32) -> u32 {
     generation.checked_shl(index_bits).unwrap_or(0) | index
 }

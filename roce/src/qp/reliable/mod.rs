@@ -346,7 +346,7 @@ impl Reliable {
         common.congestion.on_telemetry(frame, &transport, context.counters, context.flows);
     }
 
-    /// What a request that was refused comes to.
+    /// Concludes a request that was refused.
     fn conclude_refused(
         &mut self,
         common: &mut Common,
@@ -443,7 +443,7 @@ impl Reliable {
         self.requester.on_acceptance(psn, now)
     }
 
-    /// What an answer came to.
+    /// Concludes an answer.
     fn conclude(
         &mut self,
         common: &mut Common,

@@ -181,7 +181,7 @@ impl Reliable {
     ) -> Option<usize> {
         match common.state {
             State::ReadyToSend => {}
-            // What has begun is sent to its end, and again if it was lost; nothing new begins (IBA 10.3.1.5).
+            // A message that has begun is sent to its end, and again if it was lost; no new one begins (IBA 10.3.1.5).
             State::SendQueueDrained if self.requester.has_begun() => {}
             _ => return None,
         }

@@ -19,7 +19,7 @@ use alloc::collections::VecDeque;
 use cc::Instant;
 use receive::Message;
 
-/// What the two services don't share.
+/// The state that the two services do not share.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// One peer, known from RTR on; messages of any length.

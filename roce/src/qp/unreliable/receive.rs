@@ -15,14 +15,14 @@ pub(super) enum Message {
     Write { reth: Reth, received: u32 },
 }
 
-/// Where a packet stands in its message.
+/// The position of a packet in its message.
 #[derive(Clone, Copy)]
 struct Part {
     begins: bool,
     ends: bool,
 }
 
-/// What a packet meets on its way to memory.
+/// The context of a packet on its way to memory.
 pub(super) struct Arrival<'a, 'b, M> {
     pub(super) common: &'a mut Common,
     pub(super) memory: &'a mut M,
@@ -85,7 +85,7 @@ impl Unreliable {
         }
     }
 
-    /// What answers the peer's telemetry counts every data packet.
+    /// Passes telemetry on; the part that answers the peer's telemetry counts every data packet.
     fn on_telemetry(&self, common: &mut Common, frame: &Frame<'_>, context: &mut Context<'_>) {
         if let Some(connection) = common.connection.filter(|_| common.congestion.brings_telemetry(frame)) {
             let transport = self.transport(common, &connection, context);
@@ -303,7 +303,7 @@ impl Unreliable {
     }
 }
 
-/// Where a packet stands in its message; `None` for what an unreliable connection does not carry.
+/// Returns the position of a packet in its message; `None` for operations that an unreliable connection does not carry.
 const fn part(operation: Operation) -> Option<Part> {
     match operation {
         Operation::SendFirst | Operation::WriteFirst(_) => Some(Part { begins: true, ends: false }),

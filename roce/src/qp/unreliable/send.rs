@@ -95,7 +95,7 @@ impl Unreliable {
     ) -> Option<usize> {
         match common.state {
             State::ReadyToSend => {}
-            // What has begun ends; nothing new begins.
+            // A message that has begun ends; no new one begins.
             State::SendQueueDrained if !self.is_drained() => {}
             _ => return None,
         }

@@ -89,7 +89,7 @@ const fn unset(kind: u32, is_wide: bool) -> u32 {
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers, is_wide: bool) {
     let (length, tpid) =
         if is_wide { (WIDE, numbers.csig_tpid() + 1) } else { (COMPACT, numbers.csig_tpid()) };
-    // Where the EtherType of IP is: behind a VLAN's tag, if there is one.
+    // The place of IP's EtherType: behind a VLAN's tag, if there is one.
     let at = layers.ip - 2;
     let psn = &frame[length + layers.bth + BTH_LENGTH - 3..length + layers.bth + BTH_LENGTH];
     let ones: u32 = psn.iter().map(|byte| byte.count_ones()).sum();
@@ -133,7 +133,7 @@ pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
 /// Half of 1/128 in 2^-20: the share in use is told rounded down, and meant is the middle of its step.
 const HALF: u32 = 1 << 12;
 
-/// What a link has left, in 1/128: the largest is an idle link's.
+/// Returns the share that a link has left, in 1/128: the largest is an idle link's.
 fn left(inflight: u8) -> u32 {
     (aecn::ONE as u32).saturating_sub(inflight.into())
 }
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!((other, read(&other)), ([0x60, 0], None));
     }
 
-    /// What is written is read within a step, and an idle link's value is not that of no switch.
+    /// A value that is written is read within a step, and an idle link's value differs from that of no switch.
     #[test]
     fn what_is_told_is_read_within_a_step() {
         for is_wide in [false, true] {

@@ -12,10 +12,10 @@ pub const HEADER_LENGTH: usize = 2;
 
 const PAD_1: u8 = 0;
 const PAD_N: u8 = 1;
-/// What these bits of an option's type ask of who doesn't know it: 0, to skip it.
+/// The bits of an option's type that tell a node without knowledge of it what to do: 0, to skip it.
 const UNKNOWN: u8 = 0xc0;
 
-/// How long the header at `at` is, and which telemetry it holds; the first, if several.
+/// Returns the length of the header at `at`, and the telemetry in it; the first, if there are several.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -127,7 +127,7 @@ pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
         let reading = HopReading {
             bandwidth,
             time: Counter::of::<64, 1>(time),
-            // Who knows nothing of the domain writes ones all over it.
+            // A switch that does not know the domain writes ones all over it.
             tx_bytes: bandwidth.and(Some(Counter::of::<32, 1>(word(hop, 4)?.into()))),
             queue: u64::from(word(hop, 1)? & 0xff_ffff),
         };

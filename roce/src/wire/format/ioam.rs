@@ -14,11 +14,11 @@ const PRE_ALLOCATED: u8 = 0;
 const NAMESPACE: u16 = 0;
 /// Hop limit and node id, seconds, fraction, namespace data, queue depth, wide namespace data.
 const TRACE_TYPE: u32 = 1 << 23 | 1 << 21 | 1 << 20 | 1 << 18 | 1 << 17 | 1 << 13;
-/// What each node writes: {hop limit 8, node 24}, seconds, microseconds, the link's rate in kbit/s, bytes queued, {ns beyond
+/// The length of what each node writes: {hop limit 8, node 24}, seconds, microseconds, the link's rate in kbit/s, bytes queued, {ns beyond
 /// the microsecond 10, txBytes 54}.
 const NODE_LENGTH: usize = 28;
 const NODE_WORDS: u16 = NODE_LENGTH as u16 / 4;
-/// What a node writes that has nothing to say (RFC 9197 4.4.2).
+/// The value that a node writes if it has none (RFC 9197 4.4.2).
 const UNAVAILABLE: u32 = u32::MAX;
 /// O: a node found no room (RFC 9197 4.4.1).
 const OVERFLOW: u16 = 1 << 10;
@@ -72,7 +72,7 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// Who writes.
+/// The kind of node that writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::wire) enum Node {
     Ferroce,

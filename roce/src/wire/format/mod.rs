@@ -161,7 +161,7 @@ pub(super) enum Carried {
 }
 
 impl Carried {
-    /// Where it stands: the option's or the tag's data, or all between UDP and BTH.
+    /// Returns its place: the option's or the tag's data, or all between UDP and BTH.
     #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame, in their order")]
     fn span(self, layers: &Layers) -> Range<usize> {
         match self {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::vec;
 use std::vec::Vec;
 
-/// How long a frame's buffer is; what is behind the frame is room to grow.
+/// The length of a frame's buffer; the part behind the frame is room to grow.
 const BUFFER: usize = 1600;
 const OTHERS: [Format; 6] =
     [Format::IntMd, Format::Ioam, Format::Ifa, Format::Aecn, Format::Csig, Format::CsigWide];
@@ -66,7 +66,7 @@ fn reading(frame: &[u8]) -> Reading {
         .expect("it is ours")
 }
 
-/// What stands between UDP's header and the BTH, or in the hop-by-hop header.
+/// Returns the bytes between UDP's header and the BTH, or in the hop-by-hop header.
 fn region(frame: &[u8]) -> &[u8] {
     let layers = Layers::locate(frame, Numbers::DEFAULT).unwrap();
     match layers.carried.unwrap() {
@@ -184,7 +184,7 @@ fn aecn_updates_what_is_asked_for_and_only_bitmaps() {
     }
 }
 
-/// What comes out of each format for `port`: B, ts, txBytes as readings of their counters, and qlen.
+/// Returns what each format transports of `port`: B, ts, txBytes as readings of their counters, and qlen.
 fn told(format: Format, of: &PortState) -> HopReading {
     let (time, tx_bytes) = match format {
         Format::IntMd => (Counter::of::<64, 1>(of.time), Counter::of::<32, 1>(of.tx_bytes & 0xffff_ffff)),

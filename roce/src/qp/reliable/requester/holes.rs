@@ -34,7 +34,7 @@ pub(super) struct Hole {
     due: Instant,
     /// When it was sent or asked for again last.
     resent: Option<Instant>,
-    /// How often it was.
+    /// The number of times that it was sent or asked for again.
     tries: u8,
 }
 
@@ -49,7 +49,7 @@ impl Hole {
     }
 }
 
-/// What a sender knows of its peer.
+/// A sender's knowledge of its peer.
 #[derive(Debug)]
 pub(super) struct Selective {
     /// The peer has executed all requests before this packet.
@@ -69,11 +69,11 @@ pub(super) struct Selective {
     away_bytes: u64,
     /// By number.
     holes: Vec<Hole>,
-    /// How many of them are lost.
+    /// The number of holes that are lost.
     lost: usize,
     /// The next moment at which one of them becomes lost.
     due: Option<Instant>,
-    /// What was sent before this packet, and before this moment, belongs to losses that congestion control was told of.
+    /// The last loss that was reported to congestion control: packets sent before this number, and before this moment, belong to it.
     reported: (u64, Instant),
     /// Losses since a packet was late, up to [`CALM`].
     calm: u8,
@@ -211,7 +211,7 @@ impl Selective {
         }
     }
 
-    /// How long a packet may be late behind others: a round trip, until losses show that nothing is late here.
+    /// Returns how late a packet may be behind others: a round trip, until losses show that nothing is late here.
     #[expect(clippy::arithmetic_side_effects, reason = "a division by a constant")]
     pub(super) fn reordering(&self, smoothed: Duration, shortest: Duration) -> Duration {
         if self.calm == CALM { shortest / 4 } else { smoothed }
@@ -286,7 +286,7 @@ impl Selective {
         }
     }
 
-    /// What is missing is not the fault of the paths.
+    /// Clears the paths of the blame for missing packets.
     pub(super) fn excuse_paths(&mut self) {
         self.holes.iter_mut().for_each(|hole| hole.is_overtaken = true);
     }
@@ -373,8 +373,8 @@ impl Selective {
         }
     }
 
-    /// What was lost from `from` to before `to` was sent again. It is lost again after `wait`, doubled each time (RFC 6298 5.5), and
-    /// after `longest` at the latest.
+    /// Records that lost packets from `from` to before `to` were sent again. They are lost again after `wait`, doubled each time (RFC 6298
+    /// 5.5), and after `longest` at the latest.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -420,7 +420,7 @@ impl Selective {
             if let (true, Some(resent)) = (hole.missing.is_answer, hole.resent) {
                 self.streams = Some((resent, hole.number(), now));
             }
-            // What comes sooner after its repetition than a round trip was only late.
+            // A packet that arrives less than a round trip after its repetition was only late.
             let was_late = hole.resent.is_none_or(|at| now < at + soon);
             if hole.is_overtaken || hole.resent.is_some() {
                 self.calm = if was_late { 0 } else { (self.calm + 1).min(CALM) };

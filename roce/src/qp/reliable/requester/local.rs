@@ -31,7 +31,7 @@ pub(in crate::qp) fn run(
 }
 
 impl Requester {
-    /// Whether the next request is one that no packet carries.
+    /// Returns true if the next request is one that no packet carries.
     #[inline]
     pub(in crate::qp) fn is_at_local(&self) -> bool {
         self.queue.get(self.cursor).is_some_and(Wqe::is_local)

@@ -49,7 +49,7 @@ const MOST_PROBES: u8 = 6;
 /// Packets that go-back-N sends at once after a loss, at the least.
 const FEWEST: u64 = 8;
 
-/// How an incoming packet, or time, ends a queue pair or itself.
+/// The way that an incoming packet, or time, ends a queue pair or itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// The packet is dropped.
@@ -94,12 +94,13 @@ pub(super) struct Requester {
     rnr_retry: u8,
     rnr_left: u8,
     max_reads: u8,
-    /// How many of them are asked for at a time: half after a loss, one more with each that is done. Who answers slowly, as
-    /// Soft-RoCE does, would have more and more rounds of all of them before it, and drop what its own queues can't hold.
+    /// The number of READs requested at a time. A loss halves it, and each one that is done adds one. A peer that answers slowly, as
+    /// Soft-RoCE does, would have more and more rounds of all of them before it, and drop what its own queues cannot hold.
     reads_at_once: u32,
     /// When the oldest packet counts as lost.
     deadline: Option<Instant>,
-    /// How often answers about the past have started the retry timer again, since something was acknowledged or the timer fired.
+    /// The number of times that answers about the past have started the retry timer again, since something was acknowledged or the timer
+    /// fired.
     waits: u8,
     /// Timeouts in a row, [`MOST_PATIENT`] at most.
     patience: u8,
@@ -109,11 +110,11 @@ pub(super) struct Requester {
     reach: u64,
     /// Packets acknowledged since the last loss, with go-back-N.
     run: u32,
-    /// What that came to lately, smoothed.
+    /// The smoothed value of `run` at recent losses.
     bears: Option<NonZeroU32>,
     /// When something is asked for again because nothing was answered for as long as two round trips take.
     probe_at: Option<Instant>,
-    /// How often it was, since a round trip was measured: each time the wait is twice as long.
+    /// The number of such requests since a round trip was measured: each time the wait is twice as long.
     probes: u8,
     /// The round trip, once one was measured.
     trip: Option<RoundTrip>,
@@ -127,11 +128,11 @@ pub(super) struct Requester {
     ahead: u64,
     /// The packet whose round trip is being measured.
     sample: Option<(u64, Instant)>,
-    /// What may explain a failure, once something was wrong.
+    /// Evidence that may explain a failure, once something was wrong.
     suspicion: Option<Box<Suspicion>>,
     /// With selective repeat; few have it, and it is large.
     selective: Option<Box<Selective>>,
-    /// What was offered to the peer, as long as it is go-back-N.
+    /// The offer to the peer, as long as it is go-back-N.
     offer: Offer,
 }
 
@@ -196,7 +197,7 @@ impl Requester {
         self.reads_at_once = self.max_reads.into();
     }
 
-    /// What changes counts from the next message on.
+    /// Changes the settings that count from the next message on.
     pub(super) fn change(&mut self, changes: &Changes) {
         self.timeout = changes.ack_timeout.map_or(self.timeout, AckTimeout::duration);
         if let Some(count) = changes.retry_count {
@@ -308,13 +309,12 @@ impl Requester {
         (self.una, self.next, self.sent)
     }
 
-    /// Whether nothing that was sent still waits for its answer.
+    /// Returns true if no packet that was sent still waits for its answer.
     pub(super) const fn is_answered(&self) -> bool {
         self.una == self.sent
     }
 
-    /// Whether all that was sent will be acknowledged without another packet, and nothing is sent again: here new packets
-    /// can wait.
+    /// Returns true if all that was sent will be acknowledged without another packet, and nothing is sent again: new packets can wait here.
     pub(super) const fn all_is_asked_for(&self) -> bool {
         self.next == self.sent && self.asked == self.sent && self.probes == 0
     }
@@ -329,8 +329,8 @@ impl Requester {
         self.psn(self.sent)
     }
 
-    /// How long an answer may take from now on. It is twice as long after each timeout, up to the 4 `T` that a requester may take to
-    /// see one (IBA 9.7.6.1.3): a peer that is slow is given time before all retries are spent.
+    /// Returns the time that an answer may take from now on. It doubles after each timeout, up to the 4 `T` that a requester may take to
+    /// see one (IBA 9.7.6.1.3): a slow peer gets time before all retries are spent.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "`patience` is at most MOST_PATIENT, and a timeout at most 3 hours"
@@ -446,7 +446,7 @@ impl Requester {
         self.deadline = deadline;
     }
 
-    /// How long nothing may be answered until something is asked for again: never longer than the timeout.
+    /// Returns the time without an answer after which something is asked for again: never longer than the timeout.
     #[expect(clippy::arithmetic_side_effects, reason = "`probes` is at most MOST_PROBES; seconds times 128")]
     fn probe_wait(&self) -> Option<Duration> {
         // With go-back-N asking means sending all again: only what is surely lost is worth that.

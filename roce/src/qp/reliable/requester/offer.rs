@@ -13,7 +13,7 @@ use cc::Instant;
 /// Offers that a connection makes at most: a peer that answers none of them does not know them.
 const MOST: u8 = 20;
 
-/// What was offered to the peer.
+/// The state of the offer to the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     /// Offers that may still be made.
@@ -35,7 +35,7 @@ impl Offer {
         }
     }
 
-    /// Whether the peer may have accepted.
+    /// Returns true if the peer may have accepted.
     pub(super) const fn is_made(&self) -> bool {
         self.is_made
     }

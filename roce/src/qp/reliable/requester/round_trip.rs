@@ -6,7 +6,7 @@ use core::time::Duration;
 /// The shortest wait: round trips of paths without delay are as long as a poll loop's pauses.
 const SHORTEST: Duration = Duration::from_micros(20);
 
-/// How late a packet may be on any path.
+/// The lateness that a packet may have on any path.
 const SLACK: Duration = Duration::from_micros(5);
 
 /// Measurements after which the shortest of them begins anew: a path may have become longer.

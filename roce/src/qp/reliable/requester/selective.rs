@@ -18,12 +18,13 @@ use core::time::Duration;
 /// Bytes of packets that a peer must be able to hold behind one that is missing.
 pub(super) const HELD: u64 = 1 << 20;
 
-/// How late a packet may be while no round trip was measured.
+/// The lateness that a packet may have while no round trip was measured.
 const LATE: Duration = Duration::from_micros(20);
 /// After which time a packet that was sent again counts as lost again, if neither a round trip nor a timer says how long it takes.
 const UNKNOWN: Duration = Duration::from_millis(100);
 
-/// What is missing of `wqe` from `from` to before `end`: its request packets, or its answers if the peer has executed its request.
+/// Returns the missing packets of `wqe` from `from` to before `end`: its request packets, or its answers if the peer has executed its
+/// request.
 #[expect(clippy::arithmetic_side_effects, reason = "packet numbers are far from the end of 64 bits")]
 pub(super) fn missing_of(
     wqe: &Wqe,
@@ -68,7 +69,7 @@ impl Requester {
         let from = number + 64 * u64::from(ahead);
         self.check_claim(number, from, held)?;
         if self.selective.is_none() {
-            // What was offered was accepted, or nothing would be held.
+            // An offer was accepted, or nothing would be held.
             if !self.offer.is_made() || held == 0 {
                 return Err(STALE);
             }
@@ -204,7 +205,7 @@ impl Requester {
         is_news
     }
 
-    /// How much later than what was sent behind it a packet may come.
+    /// Returns how much later a packet may arrive than packets sent behind it.
     fn lateness(&self) -> Duration {
         match (&self.trip, &self.selective) {
             (Some(trip), Some(selective)) => selective.reordering(trip.smoothed(), trip.shortest()),
@@ -236,7 +237,7 @@ impl Requester {
         }
     }
 
-    /// How long an answer may take over the slowest path; nothing without spraying.
+    /// Returns how long an answer may take over the slowest path; 0 without spraying.
     pub(super) fn spray_patience(&self) -> Duration {
         let spray = self.selective.as_ref().and_then(|selective| selective.spray.as_ref());
         spray.and_then(|spray| spray.patience()).unwrap_or_default()
@@ -375,7 +376,7 @@ impl Requester {
                 // The window is full of what is lost as well.
                 self.lose_all(now);
             }
-            // What the pacer holds back asks once it leaves.
+            // A packet that the pacer holds back asks once it leaves.
             return;
         }
         self.probes = (self.probes + 1).min(MOST_PROBES);
@@ -413,7 +414,7 @@ impl Requester {
             operation: operation(wqe, position, offset, wqe.offset(self.until(hole, wqe), self.mtu))?,
             psn: self.psn(number),
             srq: wqe.request.srq,
-            // What is sent again says at once whether it came.
+            // A packet that is sent again reports at once if it arrived.
             ack_request: true,
             solicited: ends && wqe.request.solicited,
             data: &wqe.request.data,

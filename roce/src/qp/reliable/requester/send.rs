@@ -103,8 +103,8 @@ impl Requester {
         (end - self.una).saturating_sub(in_place)
     }
 
-    /// Whether the limits beside the window let `wqe` go on: outstanding READs, and what they bring back, the fence, half the
-    /// circle. Whatever the window, one READ may be under way.
+    /// Returns true if the limits beside the window let `wqe` continue: outstanding READs and the bytes that they bring back, the fence,
+    /// half the circle. Whatever the window, one READ may be under way.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -160,8 +160,8 @@ impl Requester {
     }
 }
 
-/// What the packet at `position` of a request says. READs that go on after a loss ask for the bytes from `offset` to `end`
-/// only. Local requests say nothing.
+/// Returns the operation of the packet at `position` of a request. READs that continue after a loss request only the bytes from `offset` to
+/// `end`. Local requests have none.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "`end` is not before `offset`")]
 pub(in crate::qp) fn operation(wqe: &Wqe, position: Position, offset: u32, end: u32) -> Option<Operation> {

@@ -42,7 +42,7 @@ struct Way {
     sample: Option<(u64, Instant)>,
     /// It was left until then.
     left: Option<Instant>,
-    /// How often in a row.
+    /// The number of times in a row.
     strikes: u8,
     /// The one packet on a path that is left, or was never measured.
     trial: Option<u64>,

@@ -30,7 +30,7 @@ impl Requester {
             Some(wqe) if !wqe.is_answered() => Waiting::Window,
             Some(wqe) if wqe.end() - self.una > MAX_OUTSTANDING => Waiting::Window,
             Some(_) if self.outstanding_reads >= self.reads_at_once => Waiting::Reads,
-            // What the READs bring back would not fit into the window.
+            // The bytes that the READs bring back would not fit into the window.
             Some(_) => Waiting::Window,
         }
     }

@@ -14,7 +14,7 @@ pub(in crate::qp) struct Answered {
     pub(in crate::qp) psn: Psn,
     /// The BTH's congestion byte.
     pub(in crate::qp) congestion: u8,
-    /// What came early and is held (selective repeat): then `psn` is what is missing, and `operation` is not said.
+    /// The packets that arrived early and are held (selective repeat). `psn` is then the missing one, and `operation` is not sent.
     pub(in crate::qp) held: Option<(u8, u128)>,
     /// Which bytes of registered memory a READ response carries; each packet checks the region anew, as it may be
     /// gone since the request came.
@@ -22,7 +22,7 @@ pub(in crate::qp) struct Answered {
 }
 
 impl Responder {
-    /// Whether an answer waits.
+    /// Returns true if an answer waits.
     #[inline]
     pub(in crate::qp) fn has_answer(&self) -> bool {
         self.answer.is_some() || self.echo.due().is_some() || self.resources.has_due()
@@ -105,7 +105,7 @@ impl Responder {
         if self.echo.due().is_some() {
             self.echo.on_boundary_sent();
         } else {
-            // What is held is told 128 packets at a time.
+            // Held packets are reported 128 at a time.
             let is_told = self.answer != Some(Answer::Acknowledge)
                 || self.reorder.as_mut().is_none_or(|reorder| reorder.reported());
             if is_told {

@@ -127,7 +127,7 @@ pub(super) fn check_flush(
     checked.map_err(|error| Refusal::access(error.discard()))
 }
 
-/// Where an atomic works: 8 bytes, aligned to 8 (IBA 9.4.5, annex A19).
+/// Checks the target of an atomic: 8 bytes, aligned to 8 (IBA 9.4.5, annex A19).
 pub(super) fn check_atomic(
     address: u64,
     rkey: Rkey,

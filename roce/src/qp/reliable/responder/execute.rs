@@ -11,7 +11,7 @@ use crate::qp::{
 use crate::wire::{Bth, Feth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
 use crate::{Access, AccessError, Discard, Memory, Psn, Rkey, Slice, SrqNumber};
 
-/// What a request packet meets on its way: memory, and who asks.
+/// The context of a request packet: memory, and the sender.
 pub(in crate::qp) struct Arrival<'a, 'b, M> {
     pub(in crate::qp) memory: &'a mut M,
     pub(in crate::qp) context: &'a mut Context<'b>,
@@ -25,7 +25,7 @@ pub(in crate::qp) struct Arrival<'a, 'b, M> {
     pub(in crate::qp) payload: &'a [u8],
 }
 
-/// What a message brings its receiver beside its bytes.
+/// The parts of a message that its receiver gets beside its bytes.
 #[derive(Clone, Copy)]
 struct Extra {
     immediate: Option<Immediate>,
@@ -337,7 +337,7 @@ impl Responder {
         Ok(())
     }
 
-    /// What took one packet was done; it is answered, again where the peer asks again.
+    /// Records that a request of one packet was executed. It is answered, and again if the peer asks again.
     fn answer_at_once(&mut self, kind: Kind, psn: Psn) {
         self.count_message();
         self.resources.push(Resource::new(kind, psn, 1, self.msn));
@@ -347,7 +347,7 @@ impl Responder {
     /// No receive is posted: the peer shall come back (IBA 9.7.5.2.8).
     #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
     fn not_ready(&mut self, context: &mut Context<'_>) -> Refusal {
-        // What comes behind this packet is no gap to report.
+        // Packets behind this one are no gap to report.
         self.nak_sent = true;
         context.counters.rnr_naks_sent += 1;
         self.answer = Some(Answer::Refuse(self.expected, Syndrome::RnrNak(self.min_rnr_timer)));
@@ -392,7 +392,7 @@ impl Responder {
     }
 }
 
-/// What a READ asks for when it goes on from packet `index` of its answer.
+/// Returns the range that a READ requests when it continues from packet `index` of its answer.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "`index` is below the packets of the answer, whose bytes are at most 2^31"

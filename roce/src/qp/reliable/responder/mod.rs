@@ -73,7 +73,7 @@ enum Answer {
     Refuse(Psn, Syndrome),
 }
 
-/// What the queue pair allows its peer.
+/// The rights that the queue pair grants its peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rights {
     pub(super) access: Access,

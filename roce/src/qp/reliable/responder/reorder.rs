@@ -20,11 +20,11 @@ struct Early {
     operation: Operation,
     is_marked: bool,
     length: usize,
-    /// Where its payload is among those of its size.
+    /// The place of its payload among those of its size.
     place: u32,
 }
 
-/// Whether a packet was taken.
+/// The result of an attempt to hold a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     Now,
@@ -88,8 +88,8 @@ impl Reorder {
         }
     }
 
-    /// What a Selective Acknowledge says: how many times 64 PSNs from the missing packet on, and which of the 128 packets there are
-    /// here. `None` if nothing is held.
+    /// Returns the content of a Selective Acknowledge: the multiple of 64 PSNs from the missing packet on, and which of the 128 packets
+    /// from there are held. Returns `None` if nothing is held.
     #[expect(clippy::arithmetic_side_effects, reason = "24 bits, and at most 64 times 63")]
     pub(super) fn report(&self) -> Option<(u8, u128)> {
         if self.count == 0 {
@@ -106,7 +106,7 @@ impl Reorder {
         if turned == 0 { 0 } else { (turned.trailing_zeros().saturating_sub(1)) as u8 }
     }
 
-    /// What [`Self::report`] says is on its way. Returns whether that is all.
+    /// Records that the content of [`Self::report`] is on its way. Returns true if that is all.
     #[expect(clippy::arithmetic_side_effects, reason = "24 bits, and at most 64 times 63")]
     pub(super) fn reported(&mut self) -> bool {
         // A report has 128 packets. If they begin within a stretch, that one and the next are told to their ends, the third is not.
@@ -304,7 +304,7 @@ impl Responder {
         self.reorder.as_ref().is_some_and(|reorder| reorder.count > 0)
     }
 
-    /// What was missing has come: executes what waited for it.
+    /// Executes the packets that waited for a missing one, which has arrived.
     #[cold]
     pub(super) fn catch_up<M: Memory>(&mut self, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
         let Some(mut reorder) = self.reorder.take() else { return Ok(()) };

@@ -5,7 +5,7 @@ use crate::{PdId, Psn};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// What a READ or an atomic needs to be answered again.
+/// The state that a READ or an atomic needs to be answered again.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// A duplicate is executed anew: it reads whatever stands there then (IBA 9.7.5.1). The domain is that of the memory.
@@ -114,8 +114,8 @@ impl Resources {
         }
     }
 
-    /// Whether one more may be taken. A full list gives up its oldest, whose answer the peer must have before it
-    /// asks for more; if that never left, the peer asks for more than was agreed.
+    /// Returns true if one more request may be accepted. A full list gives up its oldest, whose answer the peer must have before it
+    /// requests more. If that answer never left, the peer requests more than was agreed.
     #[expect(clippy::arithmetic_side_effects, reason = "a list in memory")]
     pub(super) fn has_room(&self) -> bool {
         let above = (self.list.len() + 1).saturating_sub(self.limit);
@@ -137,13 +137,13 @@ impl Resources {
         self.due = self.due.saturating_sub(1);
     }
 
-    /// Whether an answer is due.
+    /// Returns true if an answer is due.
     #[inline]
     pub(super) fn has_due(&self) -> bool {
         !self.repeats.is_empty() || self.due < self.list.len() && self.due().is_some()
     }
 
-    /// What is asked for again, then the oldest whose answer is due.
+    /// Returns the answer that is requested again, and otherwise the oldest that is due.
     pub(super) fn due(&self) -> Option<Due> {
         if let Some(&Repeat { first, from, next, end }) = self.repeats.first()
             && let Some(&Resource { kind, msn, .. }) =

@@ -107,7 +107,7 @@ fn main() {
     println!("cargo:rustc-env=DPDK_DRIVER_DIR={libdir}/dpdk/pmds-{ABI}");
 }
 
-/// Where DPDK lies, or the end of the build with the remedy.
+/// Returns the place of DPDK, or ends the build with the remedy.
 fn probe() -> pkg_config::Library {
     let found = pkg_config::Config::new().cargo_metadata(false).env_metadata(true).probe("libdpdk");
     let dpdk = found.unwrap_or_else(|e| {

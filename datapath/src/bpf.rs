@@ -143,7 +143,7 @@ pub(crate) mod processor {
 
     /// The address of the frame in the memory of the program. A load from a lower address reads the context of the program.
     pub(crate) const FRAME: u64 = 1 << 32;
-    /// What every call returns.
+    /// The value that every call returns.
     pub(crate) const CALLED: i32 = 4;
 
     /// Returns the program's verdict on `frame`; `context` has the fields of its context by their offset.

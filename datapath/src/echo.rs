@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How often is asked, and how long is waited each time.
+/// The number of requests, and the time to wait after each.
 const TRIES: u16 = 3;
 const PATIENCE: Duration = Duration::from_millis(400);
 /// Of the echo's own header.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// How long a child waits for a lock that one of its own threads may have: longer than a port takes to open.
+/// The number of times that a child tries for a lock that one of its own threads may hold: longer than a port takes to open.
 const TRIES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(10);
 

@@ -41,7 +41,7 @@ impl HostMemory {
         Self { is_told: Cell::new(false), _recovery: Recovery::begin() }
     }
 
-    /// What a routine returned, for `slice`.
+    /// Converts the result of a routine, for `slice`.
     #[inline]
     fn checked<T>(&self, slice: Slice, outcome: Result<T, routines::Gone>) -> Result<T, AccessError> {
         outcome.map_err(|routines::Gone| {
@@ -83,7 +83,7 @@ impl Memory for HostMemory {
     }
 
     fn flush(&mut self) {
-        // What the core's stores wrote is in the caches, which are coherent.
+        // The core's stores are in the caches, which are coherent.
         fence(Ordering::SeqCst);
     }
 

@@ -54,7 +54,7 @@ pub const SEE_LOG: &str =
 
 /// Enough for DPDK's default memory.
 const HUGEPAGES_MB: u64 = 512;
-/// What a jumbo port on a Linux interface locks: a ring each way.
+/// The memory that a jumbo port on a Linux interface locks: one ring in each direction.
 const RINGS_MB: u64 = 16;
 
 /// Looks at the machine, and at each of `ports` without opening it.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const VFIO: &str = "vfio-pci";
 /// Kernel drivers through which DPDK can drive a NIC: those that hand it over, and those of NICs that both can use at a time.
 const USABLE: [&str; 6] = [VFIO, "igb_uio", "uio_pci_generic", "mlx4_core", "mlx5_core", "mana"];
-/// What sysfs gives as the class of an Ethernet controller, without the byte of its programming interface.
+/// The class of an Ethernet controller in sysfs, without the byte of its programming interface.
 const ETHERNET: &str = "0x0200";
 
 /// A NIC that cannot be used or changed as asked. One line, with the remedy.
@@ -195,7 +195,7 @@ fn ethernet_controllers(bus: &Path) -> String {
     if found.is_empty() { "none".into() } else { found.join(", ") }
 }
 
-/// What a folder contains, in order; nothing if it cannot be read.
+/// Returns the names in a folder, in order; none if it cannot be read.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();

@@ -41,7 +41,7 @@ pub enum PortSpec {
     Memif {
         /// The Unix socket where the two meet.
         socket: String,
-        /// Who listens on it.
+        /// The side that listens on it.
         role: SocketRole,
         /// Distinguishes interfaces of one socket.
         id: u32,
@@ -58,7 +58,7 @@ pub enum PortSpec {
     },
     /// Within this process, by name: a loop (no end), or one end of a pair.
     Ring {
-        /// What the two ends have in common.
+        /// The name that the two ends share.
         name: String,
         /// Which end; none for a loop.
         end: Option<RingEnd>,
@@ -69,7 +69,7 @@ pub enum PortSpec {
     Pcap {
         /// Frames to receive.
         rx: Option<String>,
-        /// Where sent frames go.
+        /// The file that sent frames go to.
         tx: Option<String>,
     },
     /// A Linux interface through libpcap.
@@ -90,7 +90,7 @@ impl PortSpec {
         )
     }
 
-    /// Whether a forked child can open such a port: it needs none of DPDK's threads, which stay with the parent.
+    /// Returns true if a forked child can open such a port: it needs none of DPDK's threads, which stay with the parent.
     #[cfg(feature = "dpdk")]
     pub(crate) fn opens_in_children(&self) -> bool {
         matches!(self, Self::Interface(_) | Self::Ring { .. } | Self::Null | Self::Pcap { .. })

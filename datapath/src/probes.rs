@@ -7,7 +7,7 @@ use roce::qp::Completion;
 use roce::{QpFailure, TurnTrace};
 use std::fmt::Write;
 
-/// What a register's name begins with in a note.
+/// The character that a register's name begins with in a note.
 #[cfg(target_arch = "x86_64")]
 macro_rules! register {
     () => {
@@ -72,7 +72,7 @@ macro_rules! probes {
                 #[unsafe(link_section = ".probes")]
                 static SEMAPHORE: AtomicU16 = AtomicU16::new(0);
 
-                /// Whether a tracer is attached.
+                /// Returns true if a tracer is attached.
                 #[inline(always)]
                 pub(super) fn is_traced() -> bool {
                     SEMAPHORE.load(Ordering::Relaxed) != 0
@@ -108,7 +108,7 @@ probes! {
     error(qpn, line);
 }
 
-/// Whether [`posted`] wants to know of posts.
+/// Returns true if [`posted`] must be called for posts.
 #[inline(always)]
 pub(crate) fn are_posts_traced() -> bool {
     post::is_traced()
@@ -135,7 +135,7 @@ pub(crate) fn received(frame: &[u8]) {
     }
 }
 
-/// Whether [`turned`] has to know what a queue pair's turn changed.
+/// Returns true if [`turned`] must know what a queue pair's turn changed.
 #[inline(always)]
 pub(crate) fn are_turns_traced() -> bool {
     acknowledge::is_traced() || retransmit::is_traced() || rate::is_traced()
@@ -184,7 +184,7 @@ struct Text {
 impl Text {
     fn new(text: &dyn std::fmt::Display) -> Self {
         let mut whole = Self { bytes: [0; 512], length: 0 };
-        // What has no room is cut off.
+        // The text is cut off at the end of the room.
         let _ = write!(whole, "{text}");
         whole
     }

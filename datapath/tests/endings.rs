@@ -27,7 +27,7 @@ fn uses(engine: &Engine) -> usize {
     (0..10).filter(|_| engine.call(slow).is_ok() && engine.check().is_ok()).count()
 }
 
-/// What a thread leaves to its key's destructor, which runs after the destructors of thread-local variables.
+/// A value that a thread leaves to its key's destructor, which runs after the destructors of thread-local variables.
 struct Left {
     engine: &'static Engine,
     worked: &'static AtomicUsize,
@@ -65,7 +65,7 @@ fn a_thread_that_ends_still_calls_the_core() {
     }
 }
 
-/// What the child's exit status says if its calls worked.
+/// The child's exit status if its calls worked.
 const WORKED: i32 = 42;
 const CHILD: &str = "FERROCE_TEST_AT_EXIT";
 

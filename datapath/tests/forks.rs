@@ -48,7 +48,7 @@ impl Child {
         child
     }
 
-    /// What the child has open.
+    /// Returns the files that the child has open.
     fn open_files(&self) -> Vec<String> {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.id)).unwrap().flatten();
         open.filter_map(|fd| Some(std::fs::read_link(fd.path()).ok()?.display().to_string())).collect()

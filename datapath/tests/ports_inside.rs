@@ -43,7 +43,7 @@ fn a_ring_gives_back_what_it_takes() {
     assert_eq!(port.buffers_in_use(), 0, "every buffer is back in the pool");
 }
 
-/// Who sends little stays within few buffers, which a cache holds, however many the pool has.
+/// A program that sends little stays within few buffers, which a cache holds, however many the pool has.
 #[test]
 fn what_came_back_last_leaves_first() {
     let mut port = open("ring:last");
@@ -176,7 +176,7 @@ fn memif_carries_without_copying_in_the_client() {
     std::fs::remove_dir_all(directory).unwrap();
 }
 
-/// What anybody may do to a socket: connects, sends `bytes` if any, and leaves.
+/// Does what any process may do to a socket: connects, sends `bytes` if any, and leaves.
 fn visit(socket: &std::path::Path, bytes: &[u8]) {
     // SAFETY: plain integers; a zeroed address with a short path, readable for its size; bytes readable for theirs; the
     // descriptor is closed once.

@@ -132,7 +132,7 @@ fn a_full_ring_keeps_no_sender_waiting() {
     ip("link add dpdk0 type veth peer name dpdk1");
     ip("link set dpdk0 up");
     ip("link set dpdk1 up");
-    // What is sent stays where it is: a bit leaves a second.
+    // Sent frames stay where they are: one bit leaves a second.
     let words = "qdisc add dev dpdk0 root tbf rate 8bit burst 2000 limit 100000000";
     assert!(Command::new("tc").args(words.split(' ')).status().unwrap().success());
     let mut port = open_with("dpdk0", &PortConfig { qdisc_bypass: false, ..small() });

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// Both tests look at the whole process: they take turns.
 static TURNS: Mutex<()> = Mutex::new(());
 
-/// What was open before DPDK ran.
+/// The descriptors that were open before DPDK ran.
 static BEFORE: OnceLock<Descriptors> = OnceLock::new();
 
 /// The process's descriptors by number: what each is, and whether a program that is started inherits it.

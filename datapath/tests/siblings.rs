@@ -33,7 +33,7 @@ fn join(interface: u32) -> Siblings {
 
 /// Tells a process that [`Process::start`] starts which interface it joins and which port it claims.
 const CHILD: &str = "FERROCE_SIBLING";
-/// What such a process says once it has claimed the service.
+/// The word that such a process prints once it has claimed the service.
 const CLAIMED: &str = "claimed";
 
 /// A process that takes part in an interface, has claimed a service, and holds it until it is killed.

@@ -11,7 +11,7 @@ const LINE: Rate = Rate::from_gbps(100);
 const PACKET: f64 = 1126.0;
 /// Of the path between two hosts of a star with links of 1 µs.
 const RTT: Duration = Duration::from_nanos(4_400);
-/// What a configuration leaves open holds any value.
+/// A value of any size for what a configuration leaves open.
 const PLACEHOLDER: Duration = Congestion::FIRST_BASE_RTT;
 
 /// As `cc = "auto"` is built by `ferroce-verbs`, on a port of 100 Gb/s.
@@ -56,7 +56,7 @@ fn simulate(flows: u32, congestion: Congestion) -> Outcome {
     run(&setup, &mut |_, _, _| {}).unwrap()
 }
 
-/// What the link carried (Gb/s), and the 99th percentile of its queue (packets), from 1 ms on.
+/// Returns the link's rate (Gb/s), and the 99th percentile of its queue (packets), from 1 ms on.
 fn steady(flows: u32, congestion: Congestion) -> (f64, f64) {
     let outcome = simulate(flows, congestion);
     let end = outcome.finished.iter().map(|flow| flow.start + flow.time).min().unwrap();

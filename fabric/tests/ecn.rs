@@ -10,8 +10,8 @@ const RTT: Duration = Duration::from_nanos(4160);
 const SEEDS: u64 = 36;
 const SUMMARY: &str = include_str!("data/summary.csv");
 const FIGURES: [&str; 4] = ["shortest", "mean", "longest", "peak"];
-/// What one flow or one moment decides, under DCQCN RED's coins decide. The authors' run is one toss of them: where our seeds' mean is
-/// farther away, it lies among our seeds.
+/// The figures that one flow or one moment decides. Under DCQCN, RED's coins decide them, and the authors' run is one toss. If our seeds'
+/// mean is farther away, it lies among our seeds.
 const COINS: [&str; 2] = ["shortest", "peak"];
 
 fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {

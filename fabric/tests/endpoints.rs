@@ -238,7 +238,7 @@ fn what_can_not_be_is_named() {
     assert_eq!(outcome(&short).finished.len(), 0);
 }
 
-/// What simulations found: each ran dry with flows that had not ended.
+/// Cases that simulations found: each ran dry with flows that had not ended.
 #[test]
 fn what_once_fell_silent_comes_to_its_end() {
     // A window that shrank below what was in flight and had not asked for an acknowledgement.

@@ -154,7 +154,7 @@ fn hpcc_fair_reaches_all_goals_at_once() {
     assert!(fair.queue <= PACKET as f64, "{fair:?}");
     assert!(fair.peak <= draft.peak, "{fair:?}");
     assert!(draft.two < 85.0 && draft.jain < 0.97, "what there was to beat: {draft:?}");
-    // Where endpoints run it: telemetry comes with acknowledgements, sixteen times a window, and not in the first.
+    // With endpoints, telemetry comes with acknowledgements, sixteen times a window, and not in the first.
     assert!(
         shipped_fair.two > shipped.two && shipped_fair.four > shipped.four,
         "{shipped:?}, {shipped_fair:?}"

@@ -84,7 +84,7 @@ fn a_receiver_that_lies_drives_nobody_out_of_bounds() {
         CongestionAlgorithm::HpccReceiver(config()),
     ] {
         let congestion = Congestion { in_band: EVERY, ..Congestion::new(algorithm) };
-        // Who is told so does not come to an end.
+        // A sender that is told so does not come to an end.
         let limit = Duration::from_millis(200);
         let setup = Setup { lie: Probability::ALWAYS, limit, ..incast(2, congestion) };
         let outcome = run(&setup, &mut |_, _, _| {}).unwrap();

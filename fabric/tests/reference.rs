@@ -65,7 +65,7 @@ fn times(outcome: &Outcome) -> Vec<u128> {
     times.into_iter().map(|(_, time)| time).collect()
 }
 
-/// Where nothing is decided by a coin or by two packets at the same ns, it is the authors' simulator to the ns.
+/// Checks that runs are the authors' simulator to the ns, if neither a coin nor two packets at the same ns decide anything.
 #[test]
 fn completion_times_are_the_authors_to_the_nanosecond() {
     let red = Red { from: 300_000, to: 300_000, most: Probability::ALWAYS };

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What the memory begins with: the layout below. Another version is refused.
+/// The first word of the memory, which stands for the layout below. Another version is refused.
 const LAYOUT: u64 = 0x4652_4341_5054_0001;
 /// Offsets of the header. The core writes all but `TAKEN`, which has a cache line of its own.
 const EPOCH: usize = 8;

@@ -31,7 +31,7 @@ pub(super) fn xdp_sockets() -> Vec<RawFd> {
     open().into_iter().filter(is_xdp).collect()
 }
 
-/// What DPDK opens without `O_CLOEXEC`. Files of other kinds are the program's.
+/// The kinds of descriptors that DPDK opens without `O_CLOEXEC`. Files of other kinds are the program's.
 const KINDS: [&str; 7] = [
     "anon_inode:[event",
     "anon_inode:[timerfd]",
@@ -100,7 +100,7 @@ fn open() -> Vec<RawFd> {
     open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// What `/proc` shows of a descriptor.
+/// Returns the name of a descriptor in `/proc`.
 fn name(fd: RawFd) -> String {
     let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
     link.map_or_else(|_| String::new(), |path| path.display().to_string())
@@ -122,7 +122,7 @@ pub(super) fn keep_to_this_process(socket: RawFd) {
     }
 }
 
-/// Where `file` is mapped, each with its length.
+/// Returns where `file` is mapped, each place with its length.
 pub(super) fn mappings_of(file: RawFd) -> Vec<(usize, usize)> {
     // SAFETY: all-zero bytes are a legal stat, and there is room for it.
     let status = unsafe {

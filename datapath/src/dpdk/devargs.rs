@@ -28,7 +28,7 @@ pub(super) fn memif_buffer(max_frame: usize) -> usize {
     max_frame.next_multiple_of(64)
 }
 
-/// What a virtio-user driver asks its device for: packed rings, and each frame in one buffer, which holds the largest.
+/// The features that a virtio-user driver requests of its device: packed rings, and each frame in one buffer, which holds the largest.
 const VIRTIO_FEATURES: &str = "packed_vq=1,mrg_rxbuf=0,in_order=1";
 
 /// The driver of `spec`, and its arguments; `meeting` is the driver's role and socket at a memif or vhost-user socket. Rings are

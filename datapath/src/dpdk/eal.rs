@@ -60,7 +60,7 @@ pub enum EalError {
     /// The library found at run time isn't the one that this was built for.
     #[error("the DPDK loaded is `{found}`, but this build needs 22.11; install librte-eal23 22.11")]
     Version {
-        /// What the library calls itself.
+        /// The library's own name and version.
         found: String,
     },
     /// Hugepages are required and too few are free.
@@ -69,9 +69,9 @@ pub enum EalError {
          `echo {} > /proc/sys/vm/nr_hugepages`, or run without hugepages", need_mb.div_ceil(2)
     )]
     NoHugepages {
-        /// What was asked for.
+        /// The requested amount.
         need_mb: u32,
-        /// What there is.
+        /// The free amount.
         free_mb: u64,
     },
     /// DPDK refused.
@@ -88,11 +88,11 @@ pub enum EalError {
          only when it starts: {remedy}"
     )]
     Running {
-        /// What it runs with.
+        /// The settings that it runs with.
         has: String,
-        /// What was asked for.
+        /// The requested settings.
         wants: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
     /// An earlier start failed, and DPDK takes only one in a process.
@@ -143,7 +143,7 @@ impl Eal {
             State::Failed(why) => return Err(EalError::Before(Box::new(why.clone()))),
             State::NotStarted => {}
         }
-        // What fails before DPDK is called may be tried again.
+        // A failure before DPDK is called leaves room for another try.
         let huge = check(config)?;
         match init(command_line(config, huge)?) {
             Ok(()) => {
@@ -215,7 +215,7 @@ fn becomes_private() -> bool {
     taken.is_ok()
 }
 
-/// Whether DPDK as it runs has what another device wants.
+/// Checks that DPDK, as it runs, has what another device wants.
 fn suits(running: &EalConfig, huge: bool, wanted: &EalConfig) -> Result<(), EalError> {
     let refused = |has: String, wants: String, remedy| Err(EalError::Running { has, wants, remedy });
     if let Some(address) = wanted.pci.iter().find(|address| !running.pci.contains(address)) {
@@ -249,7 +249,7 @@ fn suits(running: &EalConfig, huge: bool, wanted: &EalConfig) -> Result<(), EalE
     refused(format!("in {}", kind(huge)), kind(wants).to_owned(), remedy)
 }
 
-/// Whether DPDK's memory is to lie in hugepages, once it is known to start.
+/// Returns true if DPDK's memory will be in hugepages, once it is certain that DPDK can start.
 fn check(config: &EalConfig) -> Result<bool, EalError> {
     let found = version();
     if !found.starts_with("DPDK 22.11") {
@@ -350,7 +350,7 @@ fn remove_runtime_directory() {
 /// The process that has DPDK's interrupt thread.
 static STARTED_IN: OnceLock<Process> = OnceLock::new();
 
-/// Whether DPDK was started in a process from which this one was forked.
+/// Returns true if DPDK was started in a process from which this one was forked.
 pub(super) fn is_forked() -> bool {
     STARTED_IN.get().is_some_and(|process| process.is_parent())
 }

@@ -75,7 +75,7 @@ impl PacketBuf for Mbuf {
         assert!(len <= capacity, "a frame of {len} bytes in a buffer for {capacity}");
         // SAFETY: the mbuf is ours alone.
         let head = unsafe { self.0.as_mut() };
-        // What buf_len counts is 16 bits wide, so `len` is.
+        // `buf_len` has 16 bits, so `len` fits into them.
         head.data_len = len as u16;
         head.pkt_len = len as u32;
     }

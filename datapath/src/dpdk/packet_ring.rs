@@ -12,7 +12,7 @@ const STATUS: u32 = !(1 << 29 | 1 << 31);
 /// `TP_STATUS_AVAILABLE`: the slot waits for a frame.
 const AVAILABLE: u32 = 0;
 
-/// Where the driver puts the next frame.
+/// The ring that the driver puts the next frame into.
 #[derive(Debug)]
 pub(super) struct TransmitRing {
     socket: RawFd,

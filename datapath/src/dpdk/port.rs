@@ -64,7 +64,7 @@ impl Port {
         // Drivers start threads too.
         let make = || signals::blocked(|| Self::make(eal, spec, config));
         let (mut port, started) = descriptor::closed_on_exec(make)?;
-        // Where it didn't start, dropping the port takes this lock again.
+        // If the port did not start, dropping it takes this lock again.
         drop(setup);
         port.info.mac = started?;
         Ok(port)
@@ -268,7 +268,7 @@ fn close(id: u16) {
     }
 }
 
-/// What a buffer must hold on a port of this kind, for frames of `max_frame`.
+/// Returns the size of a buffer on a port of this kind, for frames of `max_frame`.
 fn room(spec: &PortSpec, max_frame: usize) -> usize {
     match spec {
         // The driver refuses buffers smaller than a ring's slot.

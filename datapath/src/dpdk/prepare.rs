@@ -17,7 +17,7 @@ pub(super) const ROCE_OVERHEAD: u16 = 84;
 const MIN_MTU: u16 = 256 + ROCE_OVERHEAD;
 /// The largest frame is what DPDK's buffers of 16-bit size still hold.
 const MAX_MTU: u16 = 16000;
-/// Where no interface sets it: a path MTU of 4096, and room for telemetry.
+/// The MTU if no interface sets it: a path MTU of 4096, and room for telemetry.
 const DEFAULT_MTU: u16 = 4500;
 /// DPDK's tap driver sends no longer frames, and stops at one.
 const TAP_MTU: u16 = 1500;
@@ -54,7 +54,7 @@ pub enum PortError {
     SelfTest { port: String, bytes: usize, why: String },
 }
 
-/// What the checks found out.
+/// The results of the checks.
 pub(super) struct Prepared {
     /// The largest IP packet.
     pub mtu: u16,
@@ -206,7 +206,7 @@ fn tap(name: &str) -> Result<(), PortError> {
     }
 }
 
-/// Whether a socket can be where `socket` is.
+/// Checks that a socket can be where `socket` is.
 ///
 /// With [`SocketRole::Auto`] a port joins whoever listens there already, and may lend this process's memory to it. So that must not be
 /// another user, who was first in a directory that both can write: root apart, who reaches that memory anyway.
@@ -236,7 +236,7 @@ fn readable(file: Option<&str>) -> Result<(), PortError> {
     std::fs::File::open(file).map(drop).map_err(error)
 }
 
-/// Whether `file` can be written, or made.
+/// Checks that `file` can be written, or created.
 fn writable(file: Option<&str>) -> Result<(), PortError> {
     let Some(file) = file else { return Ok(()) };
     let path = Path::new(file);

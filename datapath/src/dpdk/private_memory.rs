@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What DPDK calls its memory, in `/proc/self/maps`.
+/// DPDK's name for its memory in `/proc/self/maps`.
 const NAME: &str = "/memfd:nohuge";
 
 /// Puts private pages in the place of DPDK's memory. DPDK has started, and no port is open.
@@ -38,7 +38,7 @@ pub(super) fn take() -> io::Result<()> {
     if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Where the memory is, and how long: one mapping.
+/// Returns the place and the length of the memory: it is one mapping.
 fn mapping() -> Option<(usize, usize)> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let mut found = maps.lines().filter(|line| line.contains(NAME)).filter_map(|line| {

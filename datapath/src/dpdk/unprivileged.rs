@@ -8,7 +8,7 @@ use crate::socket_option;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Where `struct seccomp_data` has the system call's number, and the lower half of its second argument.
+/// Offsets in `struct seccomp_data`: the system call's number, and the lower half of its second argument.
 const NUMBER: u32 = 0;
 const REQUEST: u32 = if cfg!(target_endian = "little") { 24 } else { 28 };
 

@@ -29,8 +29,8 @@ pub(super) fn driver_side(spec: &PortSpec) -> Result<Option<(SocketRole, String)
     Ok(Some((role, socket.clone())))
 }
 
-/// Whether a server listens on `socket`. vhost takes a visitor for its next client and leaves the one it has, so the kernel's
-/// list is asked first; it lacks sockets of other network namespaces.
+/// Returns true if a server listens on `socket`. vhost takes a visitor for its next client and leaves the one it has, so this asks the
+/// kernel's list first. That list lacks sockets of other network namespaces.
 fn listens(socket: &str) -> bool {
     const ACCEPTS: &str = "00010000";
     let list = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();

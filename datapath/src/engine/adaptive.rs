@@ -28,7 +28,7 @@ const ASLEEP: u32 = 2;
 const BATCH: u32 = 16;
 /// Polls within a batch that mean that the application drives the core.
 const DRIVES: u64 = 4;
-/// How long the thread stands back at a time, and the polls in that time by which the application drives on.
+/// The time for which the thread stands back, and the polls in that time by which the application keeps driving.
 const STAND_BACK: Duration = Duration::from_millis(1);
 const DRIVES_ON: u64 = 50;
 /// Idle turns that only spin, and those that then only yield, before the thread sleeps.
@@ -38,10 +38,10 @@ const YIELD_TURNS: u32 = 128;
 const CROWDED: Duration = Duration::from_micros(50);
 /// The longest sleep where the port has a descriptor: what it waits for wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
-/// Where it has none, a sleep is all that an arriving packet waits for. It grows from the first to the second, a quarter at a time: a
-/// packet waits for a fifth of the time that passed without one, at most.
+/// The shortest and the longest sleep if the port has no descriptor, so that an arriving packet waits for its end. It grows by a quarter at
+/// a time: a packet waits for at most a fifth of the time that passed without one.
 const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
-/// How late a sleep may end, in ns. The kernel's own choice is as long as the shortest.
+/// The time by which a sleep may end late, in ns. The kernel's own choice is as long as the shortest sleep.
 const LATE_NS: libc::c_ulong = 1000;
 
 /// The core with its thread.
@@ -205,7 +205,7 @@ impl Shared {
         // As in `posted`: who rings the doorbell after this sees that the thread is asleep.
         fence(Ordering::SeqCst);
         let mut core = self.core.take();
-        // What comes before this the turn finds.
+        // The turn finds frames that arrive before this.
         core.listen(true);
         let work = core.turn(status);
         let (descriptor, longest) = needs(&core, nap);
@@ -222,7 +222,7 @@ impl Shared {
     }
 }
 
-/// What to wait for: the port's descriptor, and how long at most.
+/// Returns what to wait for: the port's descriptor, and the longest time.
 fn needs(core: &Running<'_>, nap: Duration) -> (Option<RawFd>, Duration) {
     let looks = nap.min(NAPS[1]);
     let Some(core) = core.core() else { return (None, looks) };

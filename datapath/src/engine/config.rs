@@ -20,8 +20,8 @@ pub enum Progress {
         /// The CPU to pin it to; `None` leaves it to the scheduler. Of several cores, each has the next CPU that the process may use.
         core: Option<usize>,
     },
-    /// Who polls runs the core, as with `Inline`; while nobody polls, a separate thread does, which sleeps on the port's
-    /// descriptor when idle. For programs that may do either.
+    /// The thread that polls runs the core, as with `Inline`. While none polls, a separate thread runs it, which sleeps on the port's
+    /// descriptor when idle. It suits programs of both kinds.
     Adaptive,
 }
 

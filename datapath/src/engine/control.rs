@@ -5,7 +5,7 @@ use crossbeam::channel::{Receiver, Sender, unbounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What the core runs between two turns.
+/// A command that the core runs between two turns.
 pub(super) type Command = Box<dyn FnOnce(&mut Station, cc::Instant) + Send>;
 
 /// The callers' end.
@@ -40,7 +40,7 @@ impl Commands {
 }
 
 impl Inbox {
-    /// Whether a command waits. An idle turn asks this, so it is one load.
+    /// Returns true if a command waits. An idle turn asks this, so it is one load.
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.sent.load(Ordering::Relaxed) != self.taken

@@ -61,11 +61,11 @@ pub(super) trait Turn: Send {
     fn turn(&mut self) -> bool;
     /// After a panic, whose message is `reason`: fails all queue pairs and hands out their completions.
     fn give_up(&mut self, reason: &str);
-    /// How long nothing will happen by itself.
+    /// Returns the time for which nothing will happen by itself.
     fn idle_time(&self) -> Option<Duration>;
-    /// Whether something waits for the port, which no descriptor and no timer tells of.
+    /// Returns true if a frame waits for the port, which neither a descriptor nor a timer reports.
     fn waits_for_port(&self) -> bool;
-    /// Whether the port's descriptor tells of frames from now on.
+    /// Sets if the port's descriptor reports frames from now on.
     fn listen(&mut self, on: bool);
     /// Becomes readable when a frame arrives and the port listens, if it has such a descriptor.
     fn descriptor(&self) -> Option<Bell>;
@@ -99,7 +99,7 @@ impl<P: PacketIo> Core<P> {
         true
     }
 
-    /// Whether nothing happened since the last turn: an idle turn ends here, after a few loads.
+    /// Returns true if nothing happened since the last turn: an idle turn ends here, after a few loads.
     #[inline]
     fn is_idle(&self) -> bool {
         self.received.is_empty()
@@ -121,7 +121,7 @@ impl<P: PacketIo> Core<P> {
         }
         work |= self.station.take_posts(now);
         work |= self.take_in(now);
-        // What this turn has set is due later.
+        // A timer that this turn has set is due later.
         if self.next_timer.is_some_and(|at| at <= now) {
             work |= self.station.on_timeout(now);
         }
@@ -171,7 +171,7 @@ impl<P: PacketIo> Core<P> {
                 break;
             }
         }
-        // What the port or its pool has no room for yet comes by no timer and no descriptor: no time to sleep.
+        // No timer and no descriptor reports that the port or its pool has room again: the core must not sleep.
         let waits = !self.leaving.is_empty() || self.aside.is_some() || self.station.endpoint.may_transmit();
         self.stuck = if sent == 0 && waits { self.stuck.saturating_add(1) } else { 0 };
         sent > 0 || (waits && self.stuck < PATIENCE)

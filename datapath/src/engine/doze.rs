@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Whether a core sleeps, and what wakes it.
+/// The sleep of a core, and the bell that ends it.
 ///
 /// The sender first puts a frame into the ring, then looks whether the core sleeps; the core first says that it sleeps, then looks into the
 /// ring. So no frame is missed by both.

@@ -10,7 +10,7 @@ use roce::qp::Waiting;
 use roce::wire::Mac;
 use roce::{Outbox, TurnTrace};
 
-/// Where a core writes frames that leave.
+/// The burst that a core writes its frames to.
 pub(super) struct Filling<'a, P: PacketIo> {
     pub(super) now: Instant,
     pub(super) port: &'a mut PortWay<P>,

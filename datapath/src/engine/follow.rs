@@ -196,7 +196,7 @@ mod tests {
             self.followed.turn(now, &mut self.endpoint, &mut self.neighbours, None)
         }
 
-        /// How many queue pairs still send elsewhere than to `mac`.
+        /// Returns the number of queue pairs that still send to another address than `mac`.
         fn astray(&mut self, mac: Mac) -> usize {
             self.endpoint.redirect(self.peer, mac)
         }

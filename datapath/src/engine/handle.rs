@@ -182,7 +182,7 @@ impl Engine {
         if core > 0 {
             self.handle(core).posted(&self.process);
         }
-        // What another core sends leaves by core 0.
+        // Frames of other cores leave by core 0.
         self.lead.posted(&self.process);
     }
 

@@ -67,7 +67,7 @@ fn waits(socket: &Socket, stop: &EventFd) -> bool {
     descriptors[1].revents == 0
 }
 
-/// Whether the interface runs, as often as the kernel says so.
+/// Returns the interface's carrier at each change that the kernel reports.
 fn changes(datagram: &[u8], index: u32) -> Vec<bool> {
     let mut found = Vec::new();
     let mut rest = datagram;

@@ -23,7 +23,7 @@ pub const MAD_UDP_SOURCE: u16 = 0xd872;
 /// The limit on queued datagrams in each direction; senders repeat lost ones.
 const DEPTH: usize = 256;
 
-/// Where a datagram came from, and by whom on this link.
+/// The source of a datagram: its address, and the station of this link that sent it.
 #[derive(Clone, Copy)]
 struct Sender {
     ip: IpAddr,
@@ -61,7 +61,7 @@ impl Management {
         }
     }
 
-    /// Whether it takes datagrams in.
+    /// Returns true if it accepts datagrams.
     pub(super) fn is_open(&self) -> bool {
         self.bell.is_some()
     }

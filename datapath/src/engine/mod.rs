@@ -60,7 +60,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// How long a caller sleeps between two looks at whether a neighbour has answered.
+/// The time that a caller sleeps before it looks again if a neighbour has answered.
 const RESOLVE_POLL: Duration = Duration::from_micros(200);
 
 /// A handle to the cores of a port. Dropping it stops them and waits until the port is free.

@@ -57,7 +57,7 @@ impl Running<'_> {
         }
     }
 
-    /// Whether the port's descriptor tells of frames from now on.
+    /// Sets if the port's descriptor reports frames from now on.
     pub(super) fn listen(&mut self, on: bool) {
         if let Some(core) = self.0.as_mut() {
             core.listen(on);

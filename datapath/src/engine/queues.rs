@@ -144,7 +144,7 @@ impl Queues {
         self.slots.remove_shared(srq);
     }
 
-    /// Whether a doorbell rang: `false` is sure.
+    /// Returns true if a doorbell may have rung; `false` is certain.
     #[inline]
     pub(super) fn are_rung(&self) -> bool {
         self.doorbells.are_rung()

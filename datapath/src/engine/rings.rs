@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A slot of the core's queues, as the ends of rings are made for it.
 pub(super) struct Slot<'a> {
     pub(super) index: usize,
-    /// How many queues the slot and all others have had.
+    /// The number of queues that the slot and all others have had.
     pub(super) generation: u32,
     pub(super) doorbells: &'a Arc<Doorbells>,
     pub(super) unpolled: &'a Arc<Unpolled>,

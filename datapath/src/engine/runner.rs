@@ -19,7 +19,7 @@ use std::time::Duration;
 const SPIN_TURNS: u32 = 64;
 const YIELD_TURNS: u32 = 256;
 
-/// What the core's thread and its clients both see.
+/// The state that the core's thread and its clients share.
 #[derive(Debug, Default)]
 pub(super) struct Status {
     stop: AtomicBool,

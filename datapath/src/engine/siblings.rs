@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often, and how far apart, a peer of a process that died is looked for.
+/// The number of attempts to find a peer of a process that died, and the time between them.
 const LOOKS: u32 = 3;
 const LOOK: Duration = Duration::from_millis(5);
 

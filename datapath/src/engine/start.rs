@@ -20,7 +20,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 
-/// What a core begins with, besides its way to the port.
+/// The parts that a core begins with, besides its way to the port.
 struct Begin {
     station: Station,
     inbox: control::Inbox,

@@ -104,7 +104,7 @@ pub struct Station {
     pub(super) management: Option<Management>,
     /// To and from the interface's other processes, where the port is on one.
     pub(super) lanes: Option<Box<Lanes>>,
-    /// Where frames are copied while an observer captures them.
+    /// The tap that frames are copied to while an observer captures them.
     pub(super) tap: Option<Box<Tap>>,
     pub(super) mac: Mac,
     pub(super) vlan: Option<Vlan>,

@@ -22,7 +22,7 @@ const EMPTY: usize = 2 * BURST;
 /// Received buffers that a core keeps to send from.
 const STOCK: usize = 4 * BURST;
 
-/// What all cores of a port share.
+/// The state that all cores of a port share.
 #[derive(Debug)]
 pub(super) struct Team {
     /// By core.
@@ -65,7 +65,7 @@ impl Team {
     }
 }
 
-/// How a core reaches the port. One type for all, so that a core's code is compiled once.
+/// The way of a core to the port. It is one type for all, so that a core's code is compiled once.
 pub(super) enum Way<P: PacketIo> {
     /// The port's only core.
     Alone(P),
@@ -103,7 +103,7 @@ pub(super) struct Handed {
     pub(super) full: u64,
 }
 
-/// What tells core 0 whose a frame is.
+/// The addresses by which core 0 finds the core of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names {
     pub(super) mac: Mac,
@@ -407,13 +407,13 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
-    /// Whether this is core 0 of several.
+    /// Returns true if this is core 0 of several.
     #[inline(always)]
     pub(super) fn is_lead(&self) -> bool {
         matches!(self, Self::Lead(_))
     }
 
-    /// Whether other cores have frames that leave.
+    /// Returns true if other cores have frames that leave.
     #[inline(always)]
     pub(super) fn has_leaving(&self) -> bool {
         match self {
@@ -467,7 +467,7 @@ impl<P: PacketIo> Way<P> {
     }
 }
 
-/// What became of a frame to this process's own address.
+/// The result of routing a frame to this process's own address.
 pub(super) enum Routed<B> {
     /// It is the calling core's.
     Here(B),

@@ -14,7 +14,7 @@ use roce::wire::{Mac, Vlan};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Station {
-    /// Whether something was posted: `false` is sure.
+    /// Returns true if something may have been posted; `false` is certain.
     #[inline]
     pub(super) fn has_posts(&self) -> bool {
         self.queues.are_rung()
@@ -101,13 +101,13 @@ impl Station {
         self.neighbours.may_transmit() || self.management.as_ref().is_some_and(Management::may_transmit)
     }
 
-    /// Whether the next turn has something to do, whatever comes.
+    /// Returns true if the next turn has work, whatever arrives.
     #[inline]
     pub(super) fn has_more(&self) -> bool {
         self.follows || self.may_transmit()
     }
 
-    /// Whether [`Self::transmit`] may have a frame: `false` is sure.
+    /// Returns true if [`Self::transmit`] may have a frame; `false` is certain.
     #[inline]
     pub(super) fn may_transmit(&self) -> bool {
         self.endpoint.is_asked() || self.has_control_frames()

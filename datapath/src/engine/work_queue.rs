@@ -17,13 +17,13 @@ use std::{
     thread::yield_now,
 };
 
-/// How many requests of a queue are done, counted round 2³².
+/// The number of a queue's requests that are done, counted round 2³².
 ///
 /// The poster counts what it posted; the difference is outstanding, wherever a request lies.
 #[derive(Debug, Default)]
 struct Done(AtomicU32);
 
-/// How many completions of each work queue lie in a completion queue and were not polled.
+/// The number of each work queue's completions that are in a completion queue and were not polled.
 ///
 /// Until its completion is polled a request takes room in its queue (it is outstanding, IBA 10.8), so a completion
 /// queue as deep as its work queues never overflows. A word holds the queue pair's generation and the count: who polls
@@ -156,7 +156,7 @@ impl<T> Poster<T> {
             match self.depth.saturating_sub(taken) {
                 room if is_still => return room,
                 0 => {}
-                // What the core counts meanwhile may be too little for more than one.
+                // The core's counts in the meantime may be too low for more than one.
                 _ => return 1,
             }
             // The core is at it, unless the kernel took its CPU: then it needs one.
@@ -398,7 +398,7 @@ mod model {
         });
     }
 
-    /// What an earlier queue pair left behind is polled while the slot has a new one.
+    /// An earlier queue pair's completions are polled while the slot has a new one.
     #[test]
     fn an_earlier_queue_pair_counts_for_nobody() {
         loom::model(|| {

@@ -21,7 +21,7 @@ pub(crate) const PERIOD: Duration = Duration::from_millis(100);
 
 const SIGNALS: [c_int; 2] = [SIGSEGV, SIGBUS];
 
-/// What the program has for each signal, and what it had before it first met ours. Null: not looked at yet.
+/// The program's handler of each signal, and the one it had before it first met ours. Null: not looked at yet.
 static PROGRAMS: [AtomicPtr<sigaction>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
 static FIRST: [AtomicPtr<sigaction>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
 

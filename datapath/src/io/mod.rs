@@ -65,9 +65,9 @@ pub trait PacketIo: Send {
     }
     /// Sends from the front of `from` what the port takes now; the rest stays, in order.
     fn transmit(&mut self, from: &mut Burst<Self::Buf>);
-    /// What the port can do.
+    /// Returns the port's capabilities.
     fn caps(&self) -> Caps;
-    /// Whether the descriptor tells of frames from now on, for who sleeps until one comes. It costs a system call a burst.
+    /// Sets if the descriptor reports frames from now on, for a thread that sleeps until one arrives. It costs a system call a burst.
     fn listen(&mut self, _on: bool) {}
     /// Returns a descriptor that is readable while a received frame waits and the port listens; `None` if there is no
     /// such descriptor.

@@ -15,9 +15,9 @@ const TARGET_OPTION: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// Who has `target`?
+    /// A question: which station has `target`?
     Solicitation {
-        /// Where to send the answer; missing while the asker probes whether an address is taken.
+        /// The address to answer to; missing while the asker probes if an address is taken.
         source_mac: Option<Mac>,
     },
     /// `target` is at `target_mac`.

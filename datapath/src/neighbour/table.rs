@@ -19,9 +19,9 @@ const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 /// RFC 4861 10: REACHABLE_TIME. Older knowledge is asked for again by who connects next.
 const FRESH: Duration = Duration::from_secs(30);
-/// What is younger is not doubted: who loses packets asks no more often.
+/// The age below which an entry is not doubted, so that lost packets cause no more requests than this.
 const DOUBT: Duration = Duration::from_millis(100);
-/// How often a neighbour may change its Ethernet address unasked.
+/// The least time between two unasked changes of a neighbour's Ethernet address.
 const CHANGE: Duration = Duration::from_secs(1);
 /// Addresses that are asked for or known.
 const ENTRIES: usize = 1024;
@@ -224,8 +224,8 @@ impl Neighbours {
         Ok(Asked::Asking)
     }
 
-    /// Who is there answers within a moment. So those who have been asked for longest make room: strangers that a peer invents
-    /// keep nobody else from being found. `false` if nobody is being asked.
+    /// Makes room: removes the address that has been asked for longest. A station that is there answers within a moment, so strangers that
+    /// a peer invents keep no other from being found. Returns `false` if no address is being asked for.
     fn forget_longest_asked(&mut self) -> bool {
         let asking = self.entries.iter().filter_map(|(hop, entry)| match entry {
             Entry::Asking { tries, again, .. } => Some((Reverse(*tries), *again, *hop)),

@@ -113,7 +113,7 @@ fn entries(head: &Head) -> impl Iterator<Item = (u64, bool, Claim)> + '_ {
     })
 }
 
-/// Whether a process listens to a service at an address.
+/// Returns true if a process listens to a service at an address.
 pub(super) fn hears(head: &Head, service: u64, at: IpAddr) -> bool {
     entries(head).any(|(_, held, claim)| held && claim.hears(service, at))
 }
@@ -144,7 +144,7 @@ impl Granted {
                 if granted && !held {
                     known.push((theirs, n));
                 }
-                // What others ask for and were not granted is decided later. A process knows its own.
+                // A claim of another process that was not granted is decided later. A process knows its own.
                 if errno == 0 && theirs != slot && (held || granted) {
                     errno = claim.conflict(&other).unwrap_or(0);
                 }

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long a process waits for the owner: longer than slots rest.
+/// The time that a process waits for the owner: longer than slots rest.
 const PATIENCE: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -172,7 +172,7 @@ impl Candidate {
         }
     }
 
-    /// Whether no process has a slot.
+    /// Returns true if no process has a slot.
     fn is_alone(&self) -> bool {
         (0..MEMBERS as u8).all(|slot| Socket::hold(&slot_name(&self.name, slot)).is_ok())
     }

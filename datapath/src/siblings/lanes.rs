@@ -15,14 +15,15 @@ use std::time::Duration;
 const QUEUE_PAIR_1: Qpn = Qpn::new(1);
 /// Opcodes from here on are no architecture's (IBA 9.2.1).
 const FIRST_OWN_OPCODE: u8 = 0xc0;
-/// What a frame begins with: its length, rounded up to this with the rest of the header.
+/// The length of a frame's header: the frame's length, rounded up to this with the rest of the header.
 const HEADER: usize = 8;
 /// A length that marks the ring's wrap to its start.
 const SKIP: u32 = u32::MAX;
-/// How long a sender waits for a receiver that takes nothing. Then its frames are dropped, as a switch drops them, until it goes on.
+/// The time that a sender waits for a receiver that accepts nothing. Then its frames are dropped, as a switch drops them, until the
+/// receiver goes on.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// What became of a frame.
+/// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     /// It is in the ring, or dropped.
@@ -31,7 +32,7 @@ pub(crate) enum Pushed {
     Full,
 }
 
-/// Where a frame to the interface's own address goes.
+/// The destination of a frame to the interface's own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// To this process.
@@ -66,7 +67,7 @@ pub(crate) struct Lanes {
     own: Arc<Own>,
     slot: u8,
     lanes: Vec<Lane>,
-    /// Where in `lanes` a slot's is.
+    /// The index in `lanes` of each slot's lane.
     places: [u8; MEMBERS],
     /// Which lane is read first: each in turn.
     first: usize,
@@ -107,7 +108,7 @@ impl Lanes {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether a sibling has sent something, or waits for a lane.
+    /// Returns true if a sibling has sent something, or waits for a lane.
     #[inline]
     #[cfg(test)]
     pub(crate) fn has_news(&self) -> bool {
@@ -131,8 +132,8 @@ impl Lanes {
         }
     }
 
-    /// Whether a frame that came is for a sibling's queue pair: the port delivers it to all processes. A direct response names a queue
-    /// pair of the peer's, which says nothing.
+    /// Returns true if a received frame is for a sibling's queue pair: the port delivers it to all processes. A direct response names a
+    /// queue pair of the peer's, which proves nothing.
     #[inline]
     pub(crate) fn is_siblings(&self, frame: &[u8]) -> bool {
         if self.lanes.is_empty() {
@@ -147,7 +148,7 @@ impl Lanes {
         !has_own_opcode && matches!(self.way(frame), Way::Sibling(_))
     }
 
-    /// Whether a slot is a sibling's.
+    /// Returns true if a slot is a sibling's.
     #[inline]
     pub(crate) fn is_sibling(&self, slot: u8) -> bool {
         self.places[usize::from(slot) % MEMBERS] != NOWHERE
@@ -265,7 +266,7 @@ impl Lane {
         true
     }
 
-    /// Whether the sibling counts for this process, and not for one that had its slot before.
+    /// Returns true if the sibling knows this process, and not one that had its slot before.
     #[inline]
     fn is_ready(&mut self, from: u8) -> bool {
         if !self.ready {

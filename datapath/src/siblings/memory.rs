@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// What the memory begins with: the layout below. A sibling of another version is refused.
+/// The first word of the memory, which stands for the layout below. A sibling of another version is refused.
 const LAYOUT: u64 = 0x4652_5349_424c_0001;
 const PAGE: usize = 4096;
 
@@ -30,7 +30,7 @@ const FAREWELLS_AT: usize = CLAIMS_AT + CLAIMS * CLAIM;
 const RINGS_AT: usize = (FAREWELLS_AT + FAREWELLS * FAREWELL).next_multiple_of(PAGE);
 const LENGTH: usize = RINGS_AT + MEMBERS * RING;
 
-/// What both sides read of a process's memory.
+/// The part of a process's memory that both sides read.
 #[derive(Debug)]
 pub(super) struct Head(Mapping);
 

@@ -3,7 +3,7 @@
 use super::claims::Claim;
 use super::socket::MESSAGE;
 
-/// What each message begins with. Another version begins otherwise.
+/// The first word of each message. Another version begins with another.
 const VERSION: u32 = 0x4652_5301;
 
 /// A message.

@@ -45,7 +45,7 @@ use std::time::{Duration, Instant};
 /// Processes that share an interface at most: as many as a queue pair's number tells apart.
 pub const MEMBERS: usize = 64;
 
-/// How long a process waits for the owner's word, and how often it asks again.
+/// The time that a process waits for the owner's answer before it asks again.
 const ANSWER_MS: i32 = 500;
 /// Between two tries of what failed and would fail again at once.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -62,7 +62,7 @@ pub(crate) struct Member {
     bell: EventFd,
     /// Hangs up when the process is no more.
     life: OwnedFd,
-    /// What tells it from processes that had its slot before, and this process from those that had this one's.
+    /// The number that distinguishes it from processes that had its slot before, and the number for this process.
     identity: u64,
     known_as: u64,
 }
@@ -108,7 +108,7 @@ struct Shared {
     /// The socket's name.
     name: String,
     slot: u8,
-    /// What keeps the slot from all others: the kernel lets one process have a name.
+    /// The socket that keeps the slot from all others: the kernel lets one process have a name.
     _held: Socket,
     own: Arc<Own>,
     identity: u64,
@@ -121,7 +121,7 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// What changes.
+/// The part that changes.
 struct State {
     members: [Option<Arc<Member>>; MEMBERS],
     /// Slots of processes that have gone, and until when they rest.
@@ -152,7 +152,7 @@ impl Siblings {
         Lanes::new(self.shared.own.clone(), self.shared.slot)
     }
 
-    /// What ends a sleep of the process's core: siblings signal it when they have sent something.
+    /// Returns a descriptor that ends a sleep of the process's core: siblings signal it when they have sent something.
     ///
     /// # Errors
     /// Returns an error if the process has no descriptor left.
@@ -306,7 +306,7 @@ impl Shared {
         None
     }
 
-    /// Whether this process answers what is nobody's: of all that have a connection manager, the one with the lowest slot.
+    /// Returns true if this process answers messages that belong to none: of all that have a connection manager, it has the lowest slot.
     fn is_first(&self, state: &mut State) -> bool {
         let manages =
             |member: &Member| member.memory.head().manages().load(std::sync::atomic::Ordering::Acquire) != 0;

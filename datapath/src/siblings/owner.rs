@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Instant;
 
-/// What the owner has beside what all processes have.
+/// The state that only the owner has.
 pub(super) struct Owner {
     listener: Socket,
     connections: Vec<Connection>,
@@ -26,7 +26,7 @@ impl Owner {
         Self { listener, connections: Vec::new(), granted }
     }
 
-    /// What to wait for.
+    /// Returns the descriptors to wait for.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         let connections = self.connections.iter().map(|it| it.socket.as_raw_fd());
         connections.chain([self.listener.as_raw_fd()])

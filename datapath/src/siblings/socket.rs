@@ -13,7 +13,7 @@ pub(super) const MESSAGE: usize = 64;
 #[derive(Debug)]
 pub(super) struct Socket(Own);
 
-/// Who is at the other end.
+/// The process at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) user: u32,
@@ -63,7 +63,7 @@ impl Socket {
         owned(fd)
     }
 
-    /// Who connected, or listens.
+    /// Returns the process that connected, or listens.
     pub(super) fn peer(&self) -> io::Result<Peer> {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;

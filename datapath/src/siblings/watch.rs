@@ -58,7 +58,7 @@ impl Shared {
         }
     }
 
-    /// What the owner says.
+    /// Handles a message from the owner.
     fn hear(&self, state: &mut State) {
         loop {
             let Role::Sibling(socket) = &state.role else { return };

@@ -12,7 +12,7 @@ use roce::{
 };
 use std::net::IpAddr;
 
-/// Where every host's one region begins; it is as long as any request.
+/// The first address of every host's one region, which is as long as any request.
 const BASE: u64 = 1 << 32;
 /// ECN-capable: ECT(0).
 const ECT: u8 = 2;
@@ -44,7 +44,7 @@ impl Memory for Counted {
     }
 }
 
-/// What both ends of a connection agree on, and when they do.
+/// The settings that both ends of a connection agree on, and the time at which they do.
 pub(super) struct Link {
     pub(super) now: Instant,
     pub(super) mtu: Mtu,

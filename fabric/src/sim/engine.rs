@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Events between two looks at the progress.
 const WATCH: u64 = 1 << 18;
 
-/// How far a flow has come.
+/// The progress of a flow.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Progress {
     /// The pacing rate, bit/s; 0 before its start and after its end.
@@ -23,10 +23,10 @@ pub(super) struct Progress {
 
 /// All hosts, of one kind. A host's port has the host's number.
 pub(super) trait Hosts<'a>: Sized {
-    /// What they send.
+    /// The unit that they send.
     type Parcel: Parcel;
     fn new(setup: &'a Setup) -> Result<Self, SetupError>;
-    /// Whether switches write into their packets.
+    /// Returns true if switches write into their packets.
     fn is_stamped(setup: &Setup) -> bool;
     /// A flow begins.
     fn start(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);

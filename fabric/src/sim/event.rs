@@ -1,6 +1,6 @@
 //! The events of a simulation.
 
-/// What happens.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A flow begins.

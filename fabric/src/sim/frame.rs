@@ -69,7 +69,7 @@ impl Frame {
     }
 }
 
-/// What the ECMP of a switch goes by. Addresses of both families end in what tells hosts apart.
+/// Returns the bits that a switch's ECMP goes by. Addresses of both families end in the bits that distinguish hosts.
 fn five_tuple(frame: &[u8]) -> u64 {
     const IPV6: [u8; 2] = [0x86, 0xdd];
     /// Next header: an option that switches look at stands first.

@@ -22,7 +22,7 @@ pub type Series = Vec<Row>;
 const BIN: u64 = 1000;
 const BINS: usize = 1 << 15;
 
-/// How long queues were how long, over all ports of all switches, by time.
+/// The time that queues had each length, over all ports of all switches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queues {
     /// ps, by KB.

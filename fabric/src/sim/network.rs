@@ -17,7 +17,7 @@ use roce::wire::format::PortState;
 use roce::wire::format::aecn::Load;
 use std::time::Duration;
 
-/// How long after a drop its flow is asked whether it goes on (ps): 500 µs.
+/// The time after a drop at which its flow is asked if it goes on (ps): 500 µs.
 pub(super) const EXPIRE: u64 = 500_000_000;
 /// Flows that all begin within this time (ps) begin at once: 100 µs.
 const AT_ONCE: u64 = 100_000_000;
@@ -68,7 +68,7 @@ pub(super) struct Network<'a, P> {
     pub(super) trace: u64,
     /// Queues count until the last flow has begun: behind it the network only empties. To the end where all begin at once.
     last_start: u64,
-    /// Whether switches write into packets.
+    /// True if switches write into packets.
     stamps: bool,
     /// For lies.
     dice: Random,
@@ -148,7 +148,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         Instant::from_nanos(self.now / 1000)
     }
 
-    /// What a host's link carries.
+    /// Returns the rate of a host's link.
     pub(super) fn line(&self, host: u32) -> Rate {
         self.ports[host as usize].rate
     }
@@ -162,7 +162,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
-    /// Whether a port may send now. Where its link is busy it is looked at when it is not.
+    /// Returns true if a port may send now. If its link is busy, the port is looked at when it is free.
     pub(super) fn is_free(&mut self, port: u32) -> bool {
         let place = &self.ports[port as usize];
         if place.is_paused {
@@ -197,7 +197,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         free_at
     }
 
-    /// How much longer than the shortest path the one is that a host's next frame takes.
+    /// Returns how much longer the next frame's path is than the shortest.
     fn detour(&mut self) -> u64 {
         const PATHS: u64 = 4;
         match picos(self.setup.spread) {
@@ -248,7 +248,7 @@ impl<'a, P: Parcel> Network<'a, P> {
     fn mark_and_stamp(&mut self, switch: u32, port: u32, packet: u32, class: ClassId, sojourn: Duration) {
         let time = self.instant();
         let place = &mut self.ports[port as usize];
-        // What waits behind it, in its class.
+        // The bytes that wait behind it, in its class.
         let queue = place.queue.bytes(class);
         let parcel = self.parcels.get_mut(packet);
         if place.marker.marks(queue) && parcel.mark() {
@@ -290,7 +290,8 @@ impl<'a, P: Parcel> Network<'a, P> {
         });
     }
 
-    /// What a host sends may be a lie, or something that its peer has no ear for. Returns whether the packet goes on.
+    /// Takes in a packet from a host, which may be a lie, or something that its peer does not understand. Returns true if the packet goes
+    /// on.
     fn comes_in(&mut self, ingress: u32, packet: u32) -> bool {
         let is_host = || self.ports[self.ports[ingress as usize].peer as usize].switch.is_none();
         let Setup { lie, deaf, .. } = *self.setup;

@@ -13,7 +13,7 @@ use roce::wire::format::PortState;
 /// Hops that a packet's header has room for, as the authors'.
 pub(super) const HOPS: usize = 5;
 
-/// What one switch stamped: at the wire's resolution, which is the authors'.
+/// One switch's stamp: at the wire's resolution, which is the authors'.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stamp {
     /// Gb/s.

@@ -17,7 +17,7 @@ pub(super) trait Parcel: Default {
     fn way(&self, setup: &Setup, hashes: &[u64]) -> (u32, u64);
     /// Its class of service at switches.
     fn class(&self, setup: &Setup) -> ClassId;
-    /// Whether switches mark and stamp it.
+    /// Returns true if switches mark and stamp it.
     fn is_looked_at(&self) -> bool;
     /// Marks it; returns whether it carries the mark now.
     fn mark(&mut self) -> bool;
@@ -25,9 +25,9 @@ pub(super) trait Parcel: Default {
     fn stamp(&mut self, state: &PortState);
     /// Writes a port's state into it as stock Linux does, if it carries an IOAM trace.
     fn stamp_as_linux(&mut self, state: &PortState);
-    /// Whether only Ferroce knows what it is.
+    /// Returns true if only Ferroce understands it.
     fn only_ferroce_knows(&self) -> bool;
-    /// Where it tells a sender of its path it tells something else; returns whether it does.
+    /// Changes it if it reports the path to a sender; returns true if it did.
     fn lie(&mut self, random: &mut Random) -> bool;
     /// The subscription of one that meets so many waiting bytes, where its sender is to be told of them now.
     fn asks(&self, told: &mut Told, now: Instant, waiting: u64) -> Option<Subscription>;
@@ -35,7 +35,7 @@ pub(super) trait Parcel: Default {
     fn answer(&mut self, told: &Told, now: Instant, asks: &Subscription, load: (&LoadMeter, u64)) -> bool;
     /// The flow that must be told when it is dropped; real packets' owners find out by themselves.
     fn bereaved(&self) -> Option<u32>;
-    /// What the trace is made of: two words that tell packets apart.
+    /// Returns two words that distinguish packets in the trace.
     fn digest(&self) -> [u64; 2];
 }
 

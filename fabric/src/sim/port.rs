@@ -43,11 +43,11 @@ pub(super) struct Port {
     /// Packets that wait, of a switch.
     pub(super) queue: Queues<Waiting>,
     pub(super) marker: Marker,
-    /// How loaded the link is, where packets ask for it.
+    /// The meter of the link's load, if packets ask for it.
     pub(super) load: Option<LoadMeter>,
     /// Whom it tells of congestion at once.
     pub(super) told: Option<Told>,
-    /// What telemetry tells each of two classes.
+    /// The shares of two classes, as telemetry reports them.
     pub(super) shares: Option<Shares>,
     pub(super) bytes: u64,
     pub(super) tx_bytes: u64,
@@ -89,7 +89,7 @@ impl Port {
         }
     }
 
-    /// How long `bytes` take, in ps.
+    /// Returns the time that `bytes` take, in ps.
     pub(super) fn serialisation(&self, bytes: u32, whole_nanos: bool) -> u64 {
         cut((f64::from(bytes) * self.picos_per_byte) as u64, whole_nanos)
     }
@@ -169,7 +169,7 @@ impl Routes {
     }
 }
 
-/// What a switch makes of a five-tuple.
+/// Returns a switch's hash of a five-tuple.
 pub(super) const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let value = (value ^ (value >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

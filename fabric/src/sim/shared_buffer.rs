@@ -5,7 +5,7 @@ use super::setup::Pfc;
 /// Bytes that every port has for itself.
 const RESERVE: u64 = 4096;
 
-/// What came in by one port and has not left.
+/// The bytes that arrived by one port and have not left.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ingress {
     bytes: u64,
@@ -16,7 +16,7 @@ struct Ingress {
     is_pausing: bool,
 }
 
-/// Whether a packet is taken.
+/// The decision to take a packet or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Yes,
@@ -29,7 +29,7 @@ pub(super) enum Taken {
 pub(super) struct SharedBuffer {
     size: u64,
     used: u64,
-    /// What is used beyond every port's own.
+    /// The bytes used beyond every port's own.
     shared: u64,
     pfc: Option<Pfc>,
     ports: Vec<Ingress>,

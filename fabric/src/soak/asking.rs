@@ -117,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// What is done to words at the peer: atomics, an ATOMIC WRITE; or a FLUSH, which does nothing.
+    /// Returns a wish for words at the peer: atomics, an ATOMIC WRITE; or a FLUSH, which changes nothing.
     fn word_wish(&mut self, side: usize, kind: u64, length: u32) -> Wish {
         let (index, peer) = (self.sides[side].ledger.asked.len(), 1 - side);
         let id = index as u64;

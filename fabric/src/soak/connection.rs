@@ -22,7 +22,7 @@ use std::net::IpAddr;
 pub(super) const QUEUE_KEY: u32 = 0x11;
 /// Send requests and receives that a queue pair takes.
 pub(super) const DEPTH: u32 = 64;
-/// What the peer's atomics go to comes first in a side's memory: a sum, and a word that is swapped.
+/// The target of the peer's atomics, first in a side's memory: a sum, and a word that is swapped.
 pub(super) const SUM: u64 = 0;
 pub(super) const SWAPPED: u64 = 8;
 const AREAS: u64 = 64;
@@ -35,22 +35,22 @@ fn rights() -> Access {
 /// The areas of a side's memory, a place for each request in each.
 #[derive(Clone, Copy)]
 pub(super) enum Area {
-    /// What this side sends.
+    /// The bytes that this side sends.
     Outgoing,
-    /// What the peer's SENDs bring, by receive.
+    /// The bytes of the peer's SENDs, by receive.
     Received,
-    /// What the peer WRITEs, by its request.
+    /// The bytes of the peer's WRITEs, by its request.
     Written,
-    /// What this side's READs and atomics bring.
+    /// The results of this side's READs and atomics.
     Fetched,
-    /// What the peer READs.
+    /// The bytes that the peer READs.
     Offered,
 }
 
 pub(super) struct Host {
     pub(super) endpoint: Endpoint,
     pub(super) ram: Ram,
-    /// What was in memory at first.
+    /// The bytes in memory at first.
     pub(super) before: Vec<u8>,
     pd: PdId,
     pub(super) ring: VecDeque<Buffer>,
@@ -78,10 +78,10 @@ pub(super) struct Side {
     pub(super) address: Option<AddressId>,
     pub(super) ledger: Ledger,
     pub(super) repeats: Repeats,
-    /// What was done to it.
+    /// The fate that it met.
     pub(super) fate: Option<Fate>,
     pub(super) is_deregistered: bool,
-    /// Where its memory begins in its host's.
+    /// The first address of its memory in its host's.
     base: u64,
 }
 
@@ -178,7 +178,7 @@ impl Host {
                 },
             )?,
         };
-        // What atomics go to begins at 0.
+        // The words of atomics begin at 0.
         self.ram.0[base as usize..(base + AREAS) as usize].fill(0);
         Ok(Side {
             host,
@@ -277,7 +277,7 @@ impl Connection {
         modifies.into_iter().try_for_each(|modify| host.endpoint.modify_qp(Instant::ZERO, ours, modify))
     }
 
-    /// Where a request's place is in its host's memory.
+    /// Returns the offset of a request's place in its host's memory.
     pub(super) fn offset(&self, side: usize, area: Area, index: usize) -> u64 {
         debug_assert!(index < self.places, "each request has its own place");
         self.sides[side].base + AREAS + (area as u64 * self.places as u64 + index as u64) * self.place

@@ -11,7 +11,7 @@ pub(super) struct Asked {
     pub(super) signalled: bool,
     /// The peer's receive that it takes, by number; of reliable connections only.
     pub(super) receive: Option<usize>,
-    /// What an atomic must find.
+    /// The value that an atomic must find.
     pub(super) finds: u64,
     /// It takes the peer's window back, and brings no number.
     pub(super) returns: bool,
@@ -25,7 +25,7 @@ pub(super) struct Ledger {
     pub(super) ended: usize,
     /// Requests that ended well; all of them before the first that did not.
     pub(super) done: usize,
-    /// How the first request ended that did not end well.
+    /// The end of the first request that failed.
     pub(super) failed: Option<CompletionStatus>,
     /// Receives posted, and those of them that ended.
     pub(super) receives: usize,

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where every host's memory begins.
+/// The first address of every host's memory.
 pub(super) const BASE: u64 = 0x7000_0000_0000;
 
 /// A host's memory.

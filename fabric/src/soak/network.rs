@@ -12,7 +12,7 @@ use roce::wire::Mac;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What happens at a moment.
+/// An event at a moment.
 pub(super) enum Event {
     /// A frame reaches a host.
     AtHost(usize, Buffer),
@@ -28,7 +28,7 @@ pub(super) enum Event {
     Fate(usize),
 }
 
-/// Where a port of a switch leads.
+/// The station that a port of a switch leads to.
 #[derive(Clone, Copy)]
 enum Leads {
     Host(usize),

@@ -25,7 +25,7 @@ pub(super) struct Detours {
     pub(super) dark: Option<(u64, u64)>,
 }
 
-/// What ails a host. Per mille of its turns.
+/// The ailments of a host, per mille of its turns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Core {
     /// Frames that its receive ring holds.
@@ -45,7 +45,7 @@ pub(super) enum Shape {
     Dumbbell,
 }
 
-/// How one side of a connection comes to harm.
+/// The way that one side of a connection comes to harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Destroyed,
@@ -173,22 +173,22 @@ impl Talk {
         is_reliable(self.service)
     }
 
-    /// Whether selective repeat was agreed when it connected.
+    /// Returns true if selective repeat was agreed when it connected.
     pub(super) fn is_selective(&self) -> bool {
         self.loss_recovery == LossRecovery::SelectiveRepeat
     }
 
-    /// Whether its packets are sprayed.
+    /// Returns true if its packets are sprayed.
     pub(super) fn sprays(&self) -> bool {
         self.congestion.paths.is_some_and(|paths| paths.spray)
     }
 
-    /// Whether a side sends requests: an XRC target doesn't.
+    /// Returns true if a side sends requests: an XRC target does not.
     pub(super) const fn asks(&self, side: usize) -> bool {
         !matches!((self.service, side), (Service::Xrc, 1))
     }
 
-    /// Whether a side takes messages: an XRC initiator doesn't.
+    /// Returns true if a side accepts messages: an XRC initiator does not.
     pub(super) const fn takes(&self, side: usize) -> bool {
         !matches!((self.service, side), (Service::Xrc, 0))
     }
@@ -247,7 +247,7 @@ impl Talk {
             let (count, interval) = (2 + (talk.seed >> 1) as u8 % 7, Duration::from_nanos(8 * delay));
             talk.congestion.paths = Some(PathChoice { count, interval, spray: true });
             if talk.congestion.in_band.is_some() {
-                // What acknowledgements bring would be another path's.
+                // Telemetry behind acknowledgements would be another path's.
                 talk.congestion.reverse = Reverse::Notification;
             }
         }

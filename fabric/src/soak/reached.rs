@@ -72,7 +72,7 @@ impl Reached {
     }
 }
 
-/// What ten thousand seeds reach dozens of times at least, each path by its name.
+/// The paths that ten thousand seeds reach dozens of times at least, by name.
 const MUST: &[&str] = &[
     "CNP",
     "CQ overflowed",

@@ -6,7 +6,7 @@ use roce::qp::QpReport;
 use roce::wire::{Bth, Header, Operation};
 use std::collections::BTreeSet;
 
-/// What the frames of one side have shown.
+/// The state that the frames of one side have shown.
 #[derive(Default)]
 pub(super) struct Repeats {
     /// The PSN behind the newest packet.

@@ -6,7 +6,7 @@ use super::{Captured, attempt};
 /// Runs that the search may cost.
 const ATTEMPTS: usize = 300;
 
-/// What is taken away from links, and from cores.
+/// The faults that are removed from links, and from cores.
 const FAULTS: [fn(&mut Faults) -> &mut u64; 4] =
     [|f| &mut f.loss, |f| &mut f.duplicate, |f| &mut f.late, |f| &mut f.flip];
 const AILS: [fn(&mut Core) -> &mut u64; 2] = [|c| &mut c.pauses, |c| &mut c.dry];

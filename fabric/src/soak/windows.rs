@@ -11,7 +11,7 @@ use super::reached::Reached;
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus, Remote, SendRequest};
 use roce::{Access, Binding, Rkey};
 
-/// Where a side's window is on its way.
+/// The progress of a side's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
     /// Bound to nothing.
@@ -69,7 +69,7 @@ impl Connection {
         Some(Wish { request, kind: CompletionOpcode::Send, length, consumes: true, finds: 0, returns: true })
     }
 
-    /// What a WRITE goes by: sometimes the peer's window, where it may.
+    /// Returns the key that a WRITE uses: sometimes that of the peer's window, if the window allows it.
     pub(super) fn writes_by(&mut self, side: usize, remote: Remote) -> Remote {
         let peer = &mut self.sides[1 - side];
         if !matches!(peer.window, Window::Bound | Window::Used) || self.random.below(2) == 0 {

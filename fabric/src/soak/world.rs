@@ -183,7 +183,7 @@ impl<'p, 'c> World<'p, 'c> {
         let host = &mut self.hosts[index];
         for _ in 0..BURST {
             let Some(frame) = host.ring.pop_front() else { break };
-            // What is dropped is counted by its reason.
+            // A dropped frame is counted by its reason.
             let _ = host.endpoint.on_frame(instant, &mut host.ram, &frame);
         }
         host.endpoint.on_timeout(instant);
@@ -224,7 +224,7 @@ impl<'p, 'c> World<'p, 'c> {
         Ok(())
     }
 
-    /// What each reliable queue pair of a host has in flight, and its window.
+    /// Returns the in-flight bytes and the window of each reliable queue pair of a host.
     fn in_flight(&self, index: usize) -> Vec<(u64, u64)> {
         let host = &self.hosts[index];
         let report = |&(connection, side): &(usize, usize)| {

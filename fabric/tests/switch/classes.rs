@@ -30,7 +30,7 @@ fn dscp(packet: &[u8]) -> u8 {
     packet[15] >> 2
 }
 
-/// What of the second class leaves in `micros`, in bytes of all.
+/// Returns the second class's share of the bytes that leave in `micros`.
 fn second_share(script: &mut Script, micros: u64) -> f64 {
     let left = script.leaving(at(micros), 1);
     let bytes = |second: bool| -> usize {

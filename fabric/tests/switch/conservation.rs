@@ -49,7 +49,7 @@ fn port() -> impl Strategy<Value = PortConfig> {
     )
 }
 
-/// What came in and was made has left, is counted as gone, or is still inside.
+/// Checks that every packet that came in or was created has left, is counted as gone, or is still inside.
 fn balance(script: &mut Script, now: Instant) -> Result<(), TestCaseError> {
     let inside = script.switch.frames_inside() as u64;
     let report = script.switch.report(now);

@@ -17,11 +17,11 @@ const ADD_REGION: u16 = 4;
 const ADD_RING: u16 = 5;
 /// The ring leads from client to server.
 const TO_SERVER: u16 = 1;
-/// Where a ring has its flags, and the one that its receiver polls.
+/// The offset of a ring's flags, and the flag that its receiver polls.
 const FLAGS: u64 = 4;
 const POLLED: u16 = 1;
 
-/// What rings when a frame comes, whichever peer is there.
+/// A descriptor that becomes readable when a frame arrives, whichever peer is there.
 #[derive(Debug)]
 pub(in crate::dpdk) struct Bell {
     /// Holds the eventfd of the ring that there is. It stays while peers come and go.
@@ -52,7 +52,7 @@ impl Bell {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the sender shall ring. It costs both drivers a system call a burst.
+    /// Sets if the sender rings. It costs both drivers a system call a burst.
     pub(in crate::dpdk) fn listen(&self, on: bool) {
         if let Some(ring) = &*self.ring() {
             let flags = if on { 0 } else { POLLED };
@@ -88,7 +88,7 @@ impl Bell {
     }
 }
 
-/// What a link's messages say of the ring, until the link is there.
+/// The parts of the ring that a link's messages have described, until the link is there.
 #[derive(Default)]
 pub(super) struct Heard {
     regions: Vec<(u16, OwnedFd)>,

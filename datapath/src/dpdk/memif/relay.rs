@@ -20,12 +20,12 @@ use std::thread::JoinHandle;
 
 /// memif's message that ends the set-up: both sides may use the rings.
 const CONNECTED: u16 = 7;
-/// How long the driver may take to greet, and to clear up.
+/// The time that the driver may take to greet, and to clear up.
 const PATIENCE_MS: i32 = 1000;
 /// Times that the driver's handler runs at most after a connection's end: what waits unread, then the end.
 const LAST_MESSAGES: u32 = 3;
 
-/// How this port gets to its peer.
+/// The way that this port meets its peer.
 pub(in crate::dpdk) enum Meeting {
     /// Listens where the port's name says.
     Server { listener: Own, path: PathBuf },
@@ -107,9 +107,9 @@ pub(in crate::dpdk) struct Relay {
     gate: Arc<Gate>,
     bell: Arc<Bell>,
     role: SocketRole,
-    /// Where the driver's socket lies, while somebody may connect to it.
+    /// The place of the driver's socket, while a peer may connect to it.
     private: Option<Private>,
-    /// What isn't started yet.
+    /// The work that is not started yet.
     work: Option<Work>,
     /// Closing it stops the thread.
     stop: Option<OwnedFd>,
@@ -117,7 +117,7 @@ pub(in crate::dpdk) struct Relay {
     public: Option<PathBuf>,
 }
 
-/// What the relay's thread works with.
+/// The state of the relay's thread.
 struct Work {
     meeting: Meeting,
     /// The driver's way to us: the socket that we listen on when it is the client, or the one that it listens on.

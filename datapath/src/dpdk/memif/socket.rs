@@ -48,7 +48,7 @@ pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// What leads to a socket's file, also when its name is gone: by the descriptor's own name in `/proc`.
+/// Opens a way to a socket's file that outlives its name: the descriptor's own name in `/proc`.
 pub(super) fn handle(path: &Path) -> io::Result<OwnedFd> {
     Ok(OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?.into())
 }

@@ -64,15 +64,15 @@ impl Attachment {
         Ok(Some(Self { _claim: claim, object: object.into(), copies }))
     }
 
-    /// What DPDK's driver is told beside the interface. By default it asks the NIC's driver for frames whenever it finds none, a
-    /// system call each time, which a driver that copies answers in vain.
+    /// Returns the arguments of DPDK's driver after the interface. By default it asks the NIC's driver for frames whenever it finds none.
+    /// That costs a system call each time, and is in vain if the NIC's driver copies.
     pub(super) fn arguments(&self) -> String {
         let budget = if self.copies { ",busy_budget=0" } else { "" };
         format!(",xdp_prog=/proc/self/fd/{}{budget}", self.object.as_raw_fd())
     }
 }
 
-/// Whether the NIC's driver shares its buffers with the socket, or copies each frame, in words.
+/// Describes whether the NIC's driver shares its buffers with the socket, or copies each frame.
 pub(super) fn mode(socket: i32) -> &'static str {
     /// Of linux/if_xdp.h.
     const XDP_OPTIONS: libc::c_int = 8;

@@ -150,7 +150,7 @@ mod tests {
     const MAC: Mac = Mac([2, 0, 0, 0, 0, 7]);
     const SOCKET: i32 = processor::CALLED;
 
-    /// What the kernel would make of it: the redirection's verdict is that of every call.
+    /// Runs the program as the kernel would: the redirection's verdict is that of every call.
     fn run(program: &[Instruction], frame: &[u8]) -> i32 {
         let length = frame.len() as u64;
         processor::run(program, frame, |field| processor::FRAME + if field == DATA_END { length } else { 0 })

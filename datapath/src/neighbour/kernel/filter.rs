@@ -10,7 +10,7 @@ const MOST_ADDRESSES: usize = 32;
 const NEXT: i32 = -1;
 const DROP: i32 = 2;
 
-/// Where `struct __sk_buff` has what kind of packet it is (0: to this host), and whether it had a VLAN tag.
+/// Offsets in `struct __sk_buff`: the kind of packet (0: to this host), and the flag that it had a VLAN tag.
 const PKT_TYPE: i16 = 4;
 const VLAN_PRESENT: i16 = 20;
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::bpf::processor;
 
-    /// What the kernel would make of it.
+    /// Runs the program as the kernel would.
     fn run(program: &[Instruction], frame: &[u8], pkt_type: u64, tagged: u64) -> i32 {
         processor::run(program, frame, |field| if field == PKT_TYPE { pkt_type } else { tagged })
     }

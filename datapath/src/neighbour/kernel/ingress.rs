@@ -83,7 +83,7 @@ fn attach(program: &OwnedFd, index: u32) -> io::Result<OwnedFd> {
 }
 
 /// # Safety
-/// What `request` points to is as the command wants it.
+/// The caller must pass a `request` whose pointers lead to what the command requires.
 unsafe fn bpf<T>(command: libc::c_long, request: &T) -> io::Result<OwnedFd> {
     // SAFETY: `request` is `size_of::<T>()` readable bytes; the caller vouches for the rest. These commands write nothing.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(request), size_of::<T>()) };

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// What `git` answers, in one line.
+/// Returns the answer of `git`, in one line.
 fn git(arguments: &[&str]) -> Option<String> {
     let output =
         Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;

@@ -15,7 +15,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What `--help` of a measuring tool teaches.
+/// The examples at the end of a measuring tool's `--help`.
 macro_rules! examples {
     ($tool:literal) => {
         concat!(

@@ -96,11 +96,11 @@ fn rule_text(rule: &CongestionRule) -> String {
     format!("{who}: {}", describe_congestion(Some(&rule.congestion)))
 }
 
-/// Where settings come from.
+/// The sources of settings.
 struct Sources<'a> {
     args: &'a PortArgs,
     file: Option<PathBuf>,
-    /// What the file sets.
+    /// The keys that the file sets.
     keys: BTreeSet<String>,
 }
 
@@ -133,7 +133,7 @@ impl Sources<'_> {
     }
 }
 
-/// What the file sets. It was understood before.
+/// Returns the keys that the file sets. The file was understood before.
 fn keys(file: Option<&Path>) -> BTreeSet<String> {
     let text = file.and_then(|file| crate::input::text(file).ok());
     let table = text.and_then(|text| text.parse::<toml::Table>().ok());

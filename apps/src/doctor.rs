@@ -52,7 +52,7 @@ fn hand_over(address: &str, take: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What one look found. The remedy is left out if nothing is to be done.
+/// The result of one check. The remedy is left out if nothing is to be done.
 fn check(name: &str, status: Status, found: impl Into<String>, remedy: Option<&str>) -> Check {
     Check { name: name.into(), status, found: found.into(), remedy: remedy.map(Into::into) }
 }
@@ -128,8 +128,8 @@ fn packet_of(mtu: u32, peer: IpAddr) -> usize {
     mtu as usize + if peer.is_ipv4() { 64 } else { 84 }
 }
 
-/// Whether the way carries packets of the path MTU. Only a Linux interface has a kernel behind it that can ask, and none asks within a
-/// VLAN of the device's own.
+/// Tests if the path carries packets of the path MTU. Only a Linux interface has a kernel behind it that can ask, and no kernel asks within
+/// a VLAN of the device's own.
 fn path(spec: &PortSpec, info: &DeviceInfo, peer: IpAddr) -> Option<Check> {
     let (PortSpec::Interface(interface) | PortSpec::Xdp(interface)) = spec else { return None };
     if info.vlan.is_some() {

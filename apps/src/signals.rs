@@ -13,7 +13,7 @@ const LOOK: Duration = Duration::from_millis(250);
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 /// The number of the signal that came; 0 before.
 static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
-/// What else ended the tool.
+/// The reason that ended the tool, if it was no signal.
 static REASON: OnceLock<String> = OnceLock::new();
 
 /// Listens from now on; the flag that goes up when the tool shall end. A second signal ends the process at once,

@@ -33,7 +33,7 @@ fn serve(folder: &Path, tcp_port: &str, tool: &str) -> Server {
     Server(child.unwrap())
 }
 
-/// What is discarded after a pause of the machine, which makes the sender ask again: repetitions, and the answers to them.
+/// The packets that are discarded after a pause of the machine, which makes the sender ask again: repetitions, and the answers to them.
 const REPEATED: [&str; 2] = ["duplicate PSN", "acknowledgement outside what is in flight"];
 
 /// Returns whether no packet was discarded but what a pause repeats.

@@ -3,7 +3,7 @@
 use assert_cmd::cargo::cargo_bin;
 use std::process::Command;
 
-/// What `script` prints in a POSIX shell, in which `$ferroce` is the tool, whose libraries are in a folder of an awkward name.
+/// Returns what `script` prints in a POSIX shell, in which `$ferroce` is the tool, whose libraries are in a folder of an awkward name.
 fn shell(script: &str) -> String {
     let above = tempfile::tempdir().unwrap();
     let folder = above.path().join("it's a $(folder)");

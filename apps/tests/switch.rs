@@ -108,7 +108,7 @@ fn a_report_that_cannot_be_written_is_told_before_the_switch_starts() {
     assert!(error.contains("/nonexistent/report.json"), "{error}");
 }
 
-/// What `ferroce switch ctl SOCKET` prints, or the error that it ends with.
+/// Returns what `ferroce switch ctl SOCKET` prints, or the error that it ends with.
 fn ctl(socket: &Path, words: &[&str]) -> Result<Value, String> {
     let mut command = Command::cargo_bin("ferroce").unwrap();
     let output = command.args(["switch", "ctl"]).arg(socket).args(words).arg("--json").output().unwrap();

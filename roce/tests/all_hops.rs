@@ -40,7 +40,7 @@ fn setup() -> Setup {
     }
 }
 
-/// What a link of 10 Gb/s tells at `micros`, so many bytes sent and waiting.
+/// Returns the record of a link of 10 Gb/s at `micros`, with so many bytes sent and waiting.
 fn record(micros: u64, bytes: u64, queue: u64) -> HopRecord {
     HopRecord::new(Speed::from_rate(LINE).unwrap(), micros * 1000, bytes, queue)
 }
@@ -175,7 +175,7 @@ fn a_bottleneck_that_moves_is_measured_at_once() {
     assert!(measured < LINE && measured.as_bps() * 8 < LINE.as_bps(), "{measured}");
 }
 
-/// How often answers came as each kind.
+/// The number of answers of each kind.
 type Kinds = Rc<RefCell<BTreeMap<u8, u32>>>;
 
 /// Two switches, the second of 1 Gb/s and always busy.

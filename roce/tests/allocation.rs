@@ -78,7 +78,7 @@ fn exchange(selective_repeat: bool) -> [Host; 2] {
     while hosts[0].endpoint.counters().probe_responses == 0 {
         packets += round(&mut hosts, &mut now, &mut frame, &mut random);
     }
-    // What is held and what is missing makes room for as much as there ever was.
+    // Held and missing packets make room for as much as there ever was.
     for _ in 0..100 {
         packets += round(&mut hosts, &mut now, &mut frame, &mut random);
     }

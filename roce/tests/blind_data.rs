@@ -23,7 +23,7 @@ fn hpcc() -> Options {
     }
 }
 
-/// What leaves `sender` passes a switch whose link of 1 Gb/s is always busy, with a queue of 100 kB. Returns the count of its probes.
+/// Makes packets of `sender` pass a switch whose link of 1 Gb/s is always busy, with a queue of 100 kB. Returns the count of its probes.
 fn full_link(pair: &mut Pair, sender: usize) -> Rc<Cell<u64>> {
     let speed = Speed::from_rate(Rate::from_gbps(1)).unwrap();
     let probes = Rc::new(Cell::new(0));

@@ -20,7 +20,7 @@ const EVERY: Option<NonZeroU32> = Some(NonZeroU32::MIN);
 const LENGTH: u32 = 300_000;
 
 thread_local! {
-    /// What the sender runs: options hold plain functions.
+    /// The congestion control that the sender runs: options hold plain functions.
     static CHOSEN: Cell<Option<Congestion>> = const { Cell::new(None) };
 }
 
@@ -79,7 +79,7 @@ fn scribble(random: &mut Random, frame: &mut [u8]) {
     }
 }
 
-/// What the network does to a frame.
+/// Changes a frame as the network does.
 fn cross(random: &mut Random, ports: &mut [PortState; 3], frame: &mut Vec<u8>) {
     if random.chance(100) {
         mark_ce(frame);

@@ -223,7 +223,7 @@ fn a_lower_limit_of_reads_is_kept() {
     assert_eq!(refused, Err(Discard::ResponderResources));
 }
 
-/// What was not answered yet when the limit fell is still answered, and takes the place of a new one until then.
+/// A request that was not answered yet when the limit fell is still answered, and takes the place of a new one until then.
 #[test]
 fn answers_that_are_due_survive_a_lower_limit() {
     let mut script = Script::new(Options { max_dest_rd_atomic: 4, ..Options::default() });

@@ -183,7 +183,7 @@ fn reads_beyond_the_limit_wait_and_a_fence_waits_for_reads() {
         let into = pair.hosts[0].sge(id * 10_000, 10_000);
         pair.post(0, SendRequest::read(id, into, remote(&pair, 1, id * 10_000)));
     }
-    // What the READs brought goes back by a fenced WRITE.
+    // The result of the READs goes back by a fenced WRITE.
     let all = pair.hosts[0].sge(0, 30_000);
     pair.post(0, SendRequest::write(3, all, remote(&pair, 1, 500_000)).fenced());
     pair.run(LIMIT);

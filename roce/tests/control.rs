@@ -191,7 +191,7 @@ fn datagrams_to_different_hosts_leave_by_different_source_ports() {
     let v6 = (0..=255).map(|host| port([0xfd00, 0, 0, 0, 0, 0, 0, host].into()));
     let ports: std::collections::BTreeSet<u16> = v4.chain(v6).collect();
     assert!(ports.len() > 480, "{} ports for 512 hosts", ports.len());
-    // What a receiver's queues and a router's paths go by: 8 of them get their share.
+    // A receiver's queues and a router's paths go by these: 8 of them get their share.
     for queue in 0..8 {
         let share = ports.iter().filter(|port| *port % 8 == queue).count();
         assert!((40..=90).contains(&share), "queue {queue} has {share} of {}", ports.len());

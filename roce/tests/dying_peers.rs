@@ -12,7 +12,7 @@ const TIMEOUT: Duration = Duration::from_nanos(4096 << 5);
 const ROUNDS: u32 = 1 + 2 + 6 * 4;
 const REQUESTS: u64 = 8;
 
-/// How a peer dies.
+/// The way that a peer dies.
 #[derive(Clone, Copy, Debug)]
 enum Death {
     /// Its queue pair is gone: what comes for it is dropped.
@@ -124,7 +124,7 @@ fn dies_after(steps: u32, death: Death, selective_repeat: bool) -> bool {
     let sides = if matches!(death, Death::Cut) { &[0, 1][..] } else { &[0] };
     for &host in sides {
         check(&mut pair, host, &sent[host], &context);
-        // What was on the way may still have arrived and begun the count anew.
+        // Packets on the way may still have arrived and begun the count anew.
         let limit = TIMEOUT * ROUNDS + 4 * pair.options.delay + TIMEOUT / 8;
         let took = last[host].saturating_since(died);
         assert!(took <= limit, "{context}: it took {took:?}, {limit:?} were allowed");

@@ -20,7 +20,7 @@ fn few() -> Options {
     Options { retry_count: 2, rnr_retry: 1, mtu: Mtu::M4096, ..Options::default() }
 }
 
-/// What the queue pair of a script says, which must be what the event said.
+/// Returns the failure that the queue pair of a script reports, which must be the event's.
 fn failure(script: &mut Script) -> QpFailure {
     let host = &mut script.host;
     let report = host.endpoint.report(host.qpn).unwrap();

@@ -47,7 +47,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
     )
 }
 
-/// What one side asked for and expects.
+/// The requests of one side, and the results that it expects.
 #[derive(Default)]
 struct Ledger {
     signalled: Vec<u64>,

@@ -36,7 +36,7 @@ const fn bth(congestion: u8, psn: u32) -> Bth {
     }
 }
 
-/// What switch `number` of the path is like.
+/// Returns the state of switch `number` of the path.
 fn port(number: u16) -> PortState {
     let n = u64::from(number);
     PortState {

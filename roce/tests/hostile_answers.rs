@@ -12,7 +12,7 @@ use roce::{Discard, Lkey, Rkey};
 
 const FULL: &[u8] = &[0xa5; 1024];
 
-/// What is outstanding when the answer comes; every kind takes PSNs `PSN`, `PSN + 1`, ...
+/// The request that is outstanding when the answer comes; every kind takes PSNs `PSN`, `PSN + 1`, ...
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Nothing,

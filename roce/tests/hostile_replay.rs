@@ -83,7 +83,7 @@ fn responder() -> Script {
     script
 }
 
-/// What we say to each packet, and what we counted.
+/// Returns our answer to each packet, and our counts.
 fn replay(probe: &Probe) -> (Vec<Said>, Vec<Option<Discard>>) {
     let mut script = responder();
     let (mut said, mut counted) = (Vec::new(), Vec::new());
@@ -103,7 +103,7 @@ const INVALID: Syndrome = Syndrome::Nak(NakCode::InvalidRequest);
 const RNR: Syndrome = Syndrome::RnrNak(RnrTimer::new(12));
 const GAP: Syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
 
-/// Where we say less than rxe, and why.
+/// The places at which we answer less than rxe, with the reason.
 ///
 /// A message without a receive drew an RNR NAK. The message right behind it drew a NAK for the gap from rxe, and draws
 /// nothing from us: until the packet that was refused comes again, no other NAK follows it (IBA 9.7.5.2.8). A peer that
@@ -127,7 +127,7 @@ fn what_rxe_answers_we_answer_or_a_rule_says_otherwise() {
 /// Queue pair, what is probed, what we say, what we count of each packet.
 type Case = (u32, &'static str, &'static [Said], &'static [Option<Discard>]);
 
-/// What the probes are, so that the comparison above can't be one of nothing with nothing.
+/// Checks what the probes are, so that the comparison above cannot be one of nothing with nothing.
 #[test]
 fn the_probes_are_these() {
     let cases: [Case; 12] = [

@@ -10,7 +10,7 @@ use roce::wire::{Bth, Ecn, Header, Operation, Reth, Service, ecn, mark_ce};
 
 const REMOTE: Remote = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
 
-/// What a peer's data packet says in its BTH and IP header.
+/// The marks of a peer's data packet in its BTH and IP header.
 #[derive(Clone, Copy)]
 struct Mark {
     ce: bool,

@@ -6,7 +6,7 @@ use roce::qp::{CompletionStatus, RecvRequest, Remote, SendRequest, Sge};
 use roce::{Access, Binding, ControlError, Region, WindowKind};
 
 const LIMIT: Duration = Duration::from_millis(100);
-/// Where the regions lie in the memory of their hosts.
+/// The address of the regions in the memory of their hosts.
 const AT: u64 = 8192;
 const LENGTH: u64 = 4096;
 

@@ -15,7 +15,7 @@ use std::rc::Rc;
 const EVERY: Duration = Duration::from_micros(10);
 const LENGTH: u32 = 400_000;
 
-/// What one test saw of the network.
+/// One test's record of the network.
 #[derive(Default)]
 struct Seen {
     /// Probes of each port.

@@ -88,7 +88,7 @@ fn a_queue_pair_that_is_gone_is_no_longer_looked_after() {
     probe(&mut script, 2, 1);
 }
 
-/// What was agreed on is kept: a peer that set its telemetry up sends no second setup.
+/// An agreement is kept: a peer that set its telemetry up sends no second setup.
 #[test]
 fn an_agreement_outlives_a_pause() {
     let mut script = Script::new(Options::default());

@@ -202,7 +202,7 @@ fn silence_is_retried_and_then_given_up() {
     assert_eq!(script.host.endpoint.poll_timeout(), None);
 }
 
-/// What a slow peer dropped does not come again all at once: one packet after a timeout, then as many more as are acknowledged.
+/// Packets that a slow peer dropped do not come again all at once: one packet after a timeout, then as many more as are acknowledged.
 #[test]
 fn after_a_timeout_the_window_opens_by_what_is_acknowledged() {
     let mut script = Script::new(Options::default());
@@ -372,7 +372,7 @@ fn a_peer_that_answers_what_is_done_is_waited_for() {
         assert_eq!(script.send(psn, operation, &vec![1; length]), Err(Discard::StaleAcknowledge));
     }
     assert_eq!(script.host.endpoint.counters().timeouts, 1);
-    // What was never asked for holds nothing up.
+    // A packet that was never asked for holds nothing up.
     script.wait(TIMEOUT - Duration::from_micros(1));
     assert_eq!(psns(&mut script), []);
     assert_eq!(
@@ -407,7 +407,7 @@ fn a_peer_that_answers_nothing_but_the_past_is_given_up() {
     assert_eq!(ends, [CompletionStatus::Success, CompletionStatus::RetryExceeded]);
 }
 
-/// What READs bring back counts against the window, so that a slow peer is not asked for more than it can answer in time.
+/// The bytes that READs bring back count against the window, so that a slow peer is not asked for more than it can answer in time.
 #[test]
 fn reads_ask_for_no_more_than_the_window() {
     let window = CongestionAlgorithm::Fixed { window: 6 << 10, rate: None };

@@ -136,7 +136,7 @@ fn an_acknowledgement_waits_for_the_read_before_it() {
 fn no_receive_is_reported_and_the_message_taken_when_it_comes_back() {
     let mut script = script();
     assert_eq!(script.send(PSN, SEND, &[3]), Err(Discard::ReceiverNotReady));
-    // What was sent behind it is no gap worth a word.
+    // A packet that was sent behind it is no gap to report.
     assert_eq!(script.send(PSN + 1, SEND, &[4]), Err(Discard::PsnGap));
     assert_eq!(script.drain(), [(PSN, rnr(1, 0))]);
     post_recv(&mut script, 1, 10);

@@ -16,7 +16,7 @@ fn script() -> Script {
     Script::new(options())
 }
 
-/// Whether the next packet is an offer (`false`) or an acceptance (`true`), and its PSN, from the first.
+/// Returns true if the next packet is an acceptance and false if it is an offer, and its PSN, from the first.
 fn offer(script: &mut Script) -> (bool, u32) {
     match script.next_header() {
         Some((Header::SelectiveOffer { bth, accepts, first_sent, first_received }, _)) => {
@@ -93,7 +93,7 @@ fn without_a_loss_nothing_is_offered() {
     }
 }
 
-/// What go-back-N has not sent again yet is sent by selective repeat, unless the peer says that it is there.
+/// Packets that go-back-N has not sent again yet are sent by selective repeat, unless the peer reports that it has them.
 #[test]
 fn what_was_to_be_sent_again_counts_as_lost() {
     let mut script = offered();
@@ -338,7 +338,7 @@ fn too_much_outstanding_puts_the_change_off() {
     assert_eq!(until_lost(&mut script), [5000]);
 }
 
-/// How many packets a lossy wire makes two peers send again.
+/// Returns how many packets a lossy wire makes two peers send again.
 fn retransmitted(offered: bool, keep: fn(&Header) -> bool) -> u64 {
     let mut pair = Pair::connect(Options { offered, ..options() });
     pair.faults = Faults { loss: 10, ..Faults::default() };

@@ -23,7 +23,7 @@ fn receive(script: &mut Script, id: u64) {
     script.host.endpoint.post_recv(qpn, RecvRequest::new(id, sge)).unwrap();
 }
 
-/// What the endpoint sends next: (PSN from the first, what is held), where it is a Selective Acknowledge.
+/// Returns the next packet of the endpoint if it is a Selective Acknowledge, as (PSN from the first, held packets).
 fn selective(script: &mut Script) -> (u32, u128) {
     match script.next_header() {
         Some((Header::SelectiveAcknowledge { bth, held, .. }, _)) => (bth.psn.get() - PSN, held),

@@ -35,13 +35,13 @@ fn options() -> Options {
     }
 }
 
-/// What the network does to requests, and what it saw of them.
+/// The network's treatment of requests, and its record of them.
 #[derive(Default)]
 struct Network {
     now: Instant,
     /// Ports of requests, in the order of their first packets.
     ports: Vec<u16>,
-    /// How much longer each path is than the first.
+    /// The additional delay of each path, relative to the first.
     detours: [Duration; 8],
     /// Nothing gets through on these.
     dark: Vec<usize>,
@@ -50,7 +50,7 @@ struct Network {
     is_mute: bool,
     /// When data left on each path.
     sent: BTreeMap<usize, Vec<Instant>>,
-    /// How late the frame that leaves now comes.
+    /// The delay of the frame that leaves now.
     late: Duration,
 }
 

@@ -35,7 +35,7 @@ fn receiver_based(adjust: fn(&mut Congestion)) -> Options {
 const EVERY: Option<NonZeroU32> = NonZeroU32::new(1);
 const FOURTH: Option<NonZeroU32> = NonZeroU32::new(4);
 
-/// How often each opcode was sent, by the first host and by the second; with the telemetry flag in the second place.
+/// The number of packets of each opcode, by the first host and by the second; with the telemetry flag in the second place.
 type Seen = Rc<RefCell<[BTreeMap<(u8, bool), u32>; 2]>>;
 
 /// Puts a switch between the hosts whose 1 Gb/s link is always busy, with `queue` bytes waiting.
@@ -205,8 +205,8 @@ fn sealed_feedback_works_like_any() {
     }
 }
 
-/// What an attacker on the path can do with a good ICRC: change feedback, send its own, send what it heard again.
-/// rtgwg-00 9.1: feedback is authenticated, and good once.
+/// An attacker on the path can change feedback, send its own, and repeat what it heard, with a good ICRC. rtgwg-00 9.1: feedback is
+/// authenticated, and good once.
 #[test]
 fn forged_and_replayed_feedback_is_counted_and_ignored() {
     let mut pair = Pair::connect(hpcc(KEYED));
@@ -278,8 +278,8 @@ fn windows_that_lie_stay_in_bounds() {
     }
 }
 
-/// What was acknowledged shrinks the window below what is still in flight and did not ask for an acknowledgement: the oldest of it is
-/// sent again and asks, or both sides would be silent for ever.
+/// An acknowledgement shrinks the window below the bytes that are still in flight and did not ask for an acknowledgement. The oldest of
+/// them is sent again and asks, or both sides would be silent for ever.
 #[test]
 fn a_window_that_closes_over_packets_that_did_not_ask_is_asked_again() {
     let mut script = Script::new(Options { mtu: Mtu::M256, ..receiver_based(|_| {}) });

@@ -36,7 +36,7 @@ fn receive(script: &mut Script, id: u64) {
     script.host.endpoint.post_recv(script.host.qpn, RecvRequest::new(id, sge)).unwrap();
 }
 
-/// What the peer hears when it uses a key in vain.
+/// Checks the peer's answer when it uses a key in vain.
 fn refused(script: &mut Script, psn: u32, rkey: Rkey, discard: Discard) {
     assert_eq!(script.send(psn, write(reth(rkey, 100, 1)), &[1]), Err(discard));
     assert_eq!(script.drain().last(), Some(&(psn, nak(NakCode::RemoteAccessError, psn - PSN))));
@@ -283,8 +283,8 @@ fn second_queue_pair(script: &mut Script) -> Qpn {
     core::mem::replace(&mut host.qpn, ours)
 }
 
-/// What a bind makes possible is not said before it: the SEND behind it carries the key. And completions are in order,
-/// though the bind is done before the WRITE ahead of it is acknowledged.
+/// A message that a bind makes possible does not leave before it: the SEND behind it carries the key. Completions are in order, though the
+/// bind is done before the WRITE ahead of it is acknowledged.
 #[test]
 fn local_requests_run_in_their_turn_and_complete_in_order() {
     let (mut script, region) = script();

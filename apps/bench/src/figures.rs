@@ -21,7 +21,7 @@ pub struct Place {
     pub guests: Option<PathBuf>,
 }
 
-/// What surrounds the payload of a WRITE that is one packet: Ethernet, IPv4, UDP, BTH, RETH, ICRC.
+/// The bytes around the payload of a WRITE that is one packet: Ethernet, IPv4, UDP, BTH, RETH, ICRC.
 const WRITE_OVERHEAD: usize = 14 + 20 + 8 + 12 + 16 + 4;
 /// The same of a SEND.
 const SEND_OVERHEAD: usize = WRITE_OVERHEAD - 16;
@@ -102,7 +102,7 @@ fn between(place: &Place, link: &Link, port: &str, small: Goal, packets: Goal) -
     ]
 }
 
-/// What the tools are called with, half of the time to warm up; small messages with HPCC++ on, which no switch slows down.
+/// The tools' flags, with half of the time to warm up. Small messages run with HPCC++, which no switch slows down.
 const WRITE_64: [&str; 15] = [
     "write-bw",
     "-s",
@@ -123,7 +123,7 @@ const WRITE_64: [&str; 15] = [
 const WRITE_4K: [&str; 9] = ["write-bw", "-s", "4096", "-m", "4096", "-D", "1", "-l", "8"];
 const SEND_64: [&str; 5] = ["send-lat", "-s", "64", "-n", "20000"];
 
-/// What a program on the drop-in library reaches of what our tool does.
+/// Measures a program on the drop-in library against our tool.
 fn library(place: &Place, link: &Link) -> Figure {
     const TOOL: [&str; 6] = ["write-bw", "-s", "65536", "-D", "2", "--report_gbits"];
     let (ferroce, own) = (place.ferroce.clone(), link.clone());
@@ -207,7 +207,7 @@ fn ring() -> Vec<Figure> {
     ]
 }
 
-/// What needs no second process.
+/// Measures figures that need no second process.
 fn inside() -> Vec<Figure> {
     vec![
         Figure {

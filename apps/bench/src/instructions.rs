@@ -9,8 +9,8 @@ use std::process::Command;
 const COUNTED: u32 = 8;
 const TIMED: u32 = 300;
 const RUNS: usize = 7;
-/// How often a step that takes more than it may is counted again, and the least is taken: a timer that falls due in a counted
-/// turn is no cost of the step.
+/// The number of times that a step above its limit is counted again; the least counts. A timer that falls due in a counted turn is no cost
+/// of the step.
 const RECOUNTS: usize = 2;
 
 /// The cost of a step.
@@ -127,7 +127,7 @@ fn under_callgrind(names: &[String]) -> Result<Vec<u64>, String> {
     units.into_iter().enumerate().map(|(n, units)| Ok(total(&out, n + 1)? / units.max(1))).collect()
 }
 
-/// What the `number`th dump has in all.
+/// Returns the total of the `number`th dump.
 fn total(out: &Path, number: usize) -> Result<u64, String> {
     let file = format!("{}.{number}", out.display());
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;

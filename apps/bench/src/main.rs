@@ -44,7 +44,7 @@ enum Command {
     Run(RunArgs),
     /// Lists the figures
     List,
-    /// What each step of a packet costs: ns, and instructions beside what they may be
+    /// Measures what each step of a packet costs: ns, and instructions beside their limit
     Steps(StepsArgs),
     /// The named steps once, for callgrind
     #[command(hide = true)]
@@ -105,7 +105,7 @@ struct RunArgs {
     /// The `ferroce` to measure
     #[arg(long, value_name = "FILE", default_value = "target/release/ferroce")]
     ferroce: PathBuf,
-    /// What measures between two Soft-RoCE guests: scripts/lib/guests-measure, in the environment of scripts/bench
+    /// The program that measures between two Soft-RoCE guests: scripts/lib/guests-measure, in the environment of scripts/bench
     #[arg(long, value_name = "PROGRAM")]
     guests: Option<PathBuf>,
     /// Network namespaces of the server and the client, joined by a veth pair with `eth0` at each end

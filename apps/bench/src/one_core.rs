@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use verbs::congestion::Congestion;
 use verbs::{Mtu, SendRequest};
 
-/// How long a loop is timed, and how long it runs before.
+/// The time that a loop runs before it is timed, and the time for which it is timed.
 const WARM_UP: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_millis(500);
 

@@ -24,7 +24,7 @@ pub(crate) const LIST: usize = 32;
 /// The longest message.
 const LONGEST: usize = 1 << 16;
 
-/// How long rates are measured, and a warm-up before.
+/// The time to warm up, and the time for which rates are measured.
 const WARM_UP: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_millis(500);
 /// Round trips at most, and those that don't count.
@@ -137,7 +137,7 @@ fn side_by_side<R: Send>(
     })
 }
 
-/// How many a second `work` does, which gives how many it did.
+/// Returns how many times a second `work` does its work; `work` returns the number of each call.
 fn steady(mut work: impl FnMut() -> Result<u64, String>) -> Result<f64, String> {
     let (mut begin, mut done, mut is_warm) = (Instant::now(), 0, false);
     loop {

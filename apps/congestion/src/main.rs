@@ -31,7 +31,7 @@ enum What {
     Judge(Judge),
     /// Writes how long the threads of processes wait for a processor, and how late timers are, until the first one ends
     Watch {
-        /// Where to
+        /// The file to write
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
         /// Their numbers
@@ -42,9 +42,9 @@ enum What {
 
 #[derive(Debug, clap::Args)]
 struct Judge {
-    /// What to call the run; its files are FOLDER/NAME-{switch,flows,watch}.csv, the picture FOLDER/NAME.svg
+    /// The run's name; its files are FOLDER/NAME-{switch,flows,watch}.csv, the picture FOLDER/NAME.svg
     name: String,
-    /// Where they lie
+    /// The folder of the files
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
     /// The switch's bottleneck

@@ -18,7 +18,9 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// How long the flows feel that they were stopped, in seconds. A stop of less than half of T takes no more than half off
+    /// Returns for how long the flows feel that they were stopped, in seconds. A stop of less than half of T takes no more than half off
+    /// `U`: rates grow by that much for one round trip and are cut in the next. The queue drains in two more, and `maxStage` increases make
+    /// up for what was cut too far. After a longer stop the flows begin as if they joined.
     /// `U`: rates grow by that much for one round trip, are cut in the next, the queue drains in two more, and what was cut
     /// too far is back after `maxStage` increases. After a longer one they begin as if they joined.
     fn recovery(&self, pause: &Pause) -> f64 {
@@ -159,7 +161,7 @@ impl Phase {
         self.load.time() / 1e9
     }
 
-    /// Whether the machine left enough of it to judge by.
+    /// Returns true if the machine left enough of it to judge by.
     fn is_whole(&self) -> bool {
         self.judged() >= ENOUGH && !self.disturbed
     }

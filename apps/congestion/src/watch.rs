@@ -39,16 +39,16 @@ struct Thread {
     name: String,
     /// Its `schedstat`, open: a look is one read.
     file: File,
-    /// How long it has waited for a processor so far, and how often.
+    /// Its waits for a processor so far.
     waits: Waits,
 }
 
-/// What Linux counts of a thread's waits for a processor.
+/// Linux's count of a thread's waits for a processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Waits {
-    /// How long they were together, in ns.
+    /// The length of all waits together, in ns.
     time: u64,
-    /// How many there were.
+    /// The number of waits.
     count: u64,
 }
 
@@ -119,7 +119,7 @@ fn find(processes: &[u32], threads: &mut BTreeMap<PathBuf, Thread>) {
 }
 
 impl Thread {
-    /// How long it waited at a stretch since it was last asked, in ns. One that has ended waits no more.
+    /// Returns how long it waited at a stretch since the last call, in ns. A thread that has ended waits no more.
     fn newly_waited(&mut self) -> u64 {
         let mut text = [0; 80];
         let length = self.file.read_at(&mut text, 0).unwrap_or(0);
@@ -129,8 +129,8 @@ impl Thread {
 }
 
 impl Waits {
-    /// How long the longest wait since `before` was, in ns, if all others were what this thread's are on average. Where a wake-up takes
-    /// 20 µs, forty of them in 2 ms are no stop.
+    /// Returns the length of the longest wait since `before`, in ns, if all others were as long as this thread's average. If a wake-up
+    /// takes 20 µs, forty of them in 2 ms are no stop.
     fn longest_since(self, before: Self) -> u64 {
         let average = self.time / self.count.max(1);
         let others = (self.count - before.count).saturating_sub(1);

@@ -53,7 +53,7 @@ impl Filter {
         if self.qp.is_none() && self.peer.is_none() {
             return true;
         }
-        // What was cut off is payload: it only has to be there.
+        // The part that was cut off is payload: only its length matters.
         let mut whole = frame.to_vec();
         whole.resize(record.length as usize, 0);
         let Ok(frame) = wire::parse_unverified(&whole) else { return false };

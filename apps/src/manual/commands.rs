@@ -54,7 +54,7 @@ fn page(command: Command) -> Vec<u8> {
     page
 }
 
-/// What a command's help ends with: indented lines are examples, others are paragraphs.
+/// Writes the end of a command's help: indented lines are examples, others are paragraphs.
 fn notes(roff: &mut Roff, text: &str) {
     if text.is_empty() {
         return;

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long a client may take to ask, and to read.
+/// The time that a client may take to ask, and to read.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest request that is read.
 const LONGEST: usize = 8192;

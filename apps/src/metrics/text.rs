@@ -21,7 +21,7 @@ const INFINIBAND: [(&str, &str, &str); 11] = [
 
 type Gauge = (&'static str, &'static str, fn(&QueuePairStatus) -> Option<f64>);
 
-/// What a queue pair's congestion control does now: `ferroce_queue_pair_` NAME.
+/// The gauges of a queue pair's congestion control: `ferroce_queue_pair_` NAME.
 const GAUGES: [Gauge; 6] = [
     ("window_bytes", "Bytes that may be in flight", |pair| Some(pair.window as f64)),
     ("in_flight_bytes", "Payload bytes sent and not acknowledged", |pair| Some(pair.in_flight as f64)),

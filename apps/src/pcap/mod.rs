@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 enum Stop {
-    /// What was decoded can't be printed.
+    /// The decoded text cannot be printed.
     Output(io::Error),
     Unreadable(String),
 }
@@ -159,7 +159,7 @@ fn record(record: HopRecord) -> Value {
     })
 }
 
-/// What a switch wrote in another format than HPCC INT; what it left out is null.
+/// Converts a switch's telemetry in another format than HPCC INT; what it left out is null.
 fn hop(hop: &HopReading) -> Value {
     json!({
         "rate_bps": hop.bandwidth.map(Rate::as_bps),

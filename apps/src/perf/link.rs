@@ -16,7 +16,7 @@ use verbs::{
     RecvRequest, RemoteBuffer, SendRequest,
 };
 
-/// What stands in front of a datagram in its receive buffer (IBA 11.4.1.2).
+/// The bytes in front of a datagram in its receive buffer (IBA 11.4.1.2).
 const GRH_BYTES: u32 = 40;
 /// Completions taken at a time.
 pub const BATCH: usize = 32;
@@ -33,9 +33,9 @@ pub struct Link {
     remote: RemoteBuffer,
     /// Bytes from one queue pair's buffer to the next.
     slot: usize,
-    /// Where the receiving half starts; 0 if one buffer serves both.
+    /// The offset of the receiving half; 0 if one buffer serves both.
     inbound: usize,
-    /// Whether this side takes SENDs.
+    /// True if this side receives SENDs.
     receives: bool,
     /// SENDs that arrived and that nobody took notice of yet.
     arrived: u64,

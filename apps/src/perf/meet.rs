@@ -12,11 +12,11 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// How long a client waits for its server.
+/// The time that a client waits for its server.
 const START: Duration = Duration::from_secs(10);
 /// The time after which it reports what it waits for.
 const HINT: Duration = Duration::from_secs(1);
-/// How long a client may take to greet.
+/// The time that a client may take to greet.
 const GREETING: Duration = Duration::from_secs(5);
 /// Connections that may wait for their turn to greet; the oldest makes room.
 const VISITORS: usize = 64;
@@ -180,8 +180,8 @@ fn meet(
     Ok((plan, handshake))
 }
 
-/// What the client speaks: a `ferroce` begins with a JSON object, a perftest with its version, a
-/// ping-pong of libibverbs' examples with its LID and a colon.
+/// Returns the client's language: a `ferroce` begins with a JSON object, a perftest with its version, a ping-pong of libibverbs' examples
+/// with its LID and a colon.
 fn language(
     control: Control,
     own: &Plan,

@@ -6,7 +6,7 @@ use super::args::PerfArgs;
 use super::plan::Plan;
 use crate::failure::Failure;
 
-/// Where the system does not say what is available: 1 GiB.
+/// The amount if the system does not report what is available: 1 GiB.
 const UNKNOWN: u64 = 1 << 30;
 
 /// Bytes that each client's test may take here: what `--max-memory` says, else half of what is available, shared by all clients.

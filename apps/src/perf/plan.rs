@@ -230,7 +230,7 @@ fn refuse_what_is_not_supported(tool: Tool, args: &PerfArgs) -> Result<(), Failu
     Err(Failure::usage(refusal))
 }
 
-/// Whether the service knows the operation (IBA table 35).
+/// Returns true if the service knows the operation (IBA table 35).
 fn serves(connection: Connection, verb: Verb) -> bool {
     match connection {
         Connection::Rc => true,
@@ -262,7 +262,7 @@ fn check_size(tool: Tool, size: u64) -> Result<(), Failure> {
     }
 }
 
-/// Whether there is something to measure between the margins.
+/// Returns true if there is something to measure between the margins.
 fn leaves_time(whole: Duration, margin: Duration) -> bool {
     margin.saturating_mul(2) < whole
 }

@@ -25,7 +25,7 @@ struct Row {
     seconds: f64,
     /// From 0.
     qp: usize,
-    /// Whether it was told to send; it may still have something on its way.
+    /// 1 if it was told to send; it may still have packets in flight if not.
     active: u8,
     /// Empty for an algorithm that doesn't pace.
     rate_bps: Option<u64>,

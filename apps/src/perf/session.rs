@@ -29,7 +29,7 @@ pub struct Session<'a> {
     congestion: Option<Congestion>,
     link: Link,
     sends: bool,
-    /// Where the results go as JSON.
+    /// The file for the results as JSON.
     json: Option<OutFile>,
 }
 
@@ -229,7 +229,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether bytes leave this side's outbound buffers: by its own sending, or because the peer READs them.
+    /// Returns true if bytes leave this side's outbound buffers: by its own sending, or because the peer READs them.
     fn is_source(&self) -> bool {
         self.plan.bidirectional || (self.plan.tool.verb == Verb::Read) != self.link.is_client()
     }
@@ -294,7 +294,7 @@ impl<'a> Session<'a> {
         Ok(sum)
     }
 
-    /// Where this side's memory is not what it should have received.
+    /// Describes where this side's memory differs from what it should have received.
     fn difference(&self, size: u64) -> Result<Option<String>, Failure> {
         for qp in (0..self.link.qps.len()).filter(|_| self.is_sink()) {
             let seed = pattern::seed(self.plan.seed, size, qp, !self.link.is_client());

@@ -8,9 +8,9 @@ use serde::Serialize;
 
 /// Mismatches that are told one by one; the others are counted.
 const TOLD: usize = 10;
-/// How far U may be off, as a share of it.
+/// The tolerance of U, as a share of it.
 const UTILISATION_TOLERANCE: f64 = 1e-9;
-/// How far a rate may be off, bits per second.
+/// The tolerance of a rate, bits per second.
 const RATE_TOLERANCE: u64 = 1;
 
 #[derive(Debug, Serialize)]

@@ -16,7 +16,7 @@ const HOP_COLUMNS: [[&str; 4]; HOPS] = [
     ["h3_rate_enum", "h3_time", "h3_bytes", "h3_qlen"],
     ["h4_rate_enum", "h4_time", "h4_bytes", "h4_qlen"],
 ];
-/// What `rate_enum` counts, Gb/s.
+/// The rates that `rate_enum` stands for, Gb/s.
 const LINK_RATES: [u64; 5] = [25, 50, 100, 200, 400];
 
 /// Whose acknowledgement a row is.
@@ -51,7 +51,7 @@ pub struct Row {
     pub expected: State,
 }
 
-/// Where each column that we read stands.
+/// The places of the columns that we read.
 struct Columns {
     time: Column,
     source: Column,

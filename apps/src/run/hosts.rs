@@ -183,7 +183,7 @@ fn command(program: &str, arguments: &[&str]) -> Result<(), Failure> {
     Err(Failure::run(format!("`{line}` fails ({status}): {said}; {remedy}")))
 }
 
-/// What to do about a command that failed and said so.
+/// Returns the remedy for a command that failed with this message.
 fn remedy(said: &str) -> &'static str {
     if said.contains("No such file") {
         "apt-get install iproute2 ethtool procps"

@@ -31,7 +31,7 @@ pub fn folder() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Where packages install the libraries below `lib`.
+/// Returns the folders in which packages install the libraries below `lib`.
 fn installed(lib: &Path) -> [PathBuf; 2] {
     // As dpkg-architecture names it: `x86_64-linux-gnu`.
     let architecture = format!("{}-linux-gnu", std::env::consts::ARCH);

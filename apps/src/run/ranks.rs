@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 
 /// The time between two checks for ended processes.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long the server has to listen before its peers start.
+/// The time that the server has to listen before its peers start.
 const HEAD_START: Duration = Duration::from_millis(1500);
-/// How long the others may go on once one has failed, or the server once all its peers are done.
+/// The time for which the others may go on once one has failed, or the server once all its peers are done.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What the libraries read from the environment.
+/// The variables that the libraries read.
 type Settings = [(&'static str, OsString)];
 
 /// A rank's process, and who reads its output.

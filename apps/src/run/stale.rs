@@ -10,10 +10,10 @@ use std::{fs, io};
 
 /// The first part of the names of namespaces; the process and the rank follow.
 pub const PREFIX: &str = "ferroce-";
-/// Where `ip netns` keeps its names.
+/// The folder in which `ip netns` keeps its names.
 const NAMES: &str = "/run/netns";
 
-/// Where DPDK makes a folder for each process, as root.
+/// The folder in which DPDK creates one for each process, as root.
 const FOLDERS: &str = "/var/run/dpdk";
 
 /// Removes every stale namespace and folder. What can't be removed stays for the next run.

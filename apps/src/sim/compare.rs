@@ -9,7 +9,7 @@ use fabric::sim::{Outcome, Steady, window};
 use std::path::Path;
 use std::time::Duration;
 
-/// How far a figure may be from a single run's: a share of it.
+/// The distance that a figure may have from a single run's, as a share of it.
 const SHARE: f64 = 0.1;
 /// One packet's difference in a queue's percentile is the sampling's.
 const PACKET_KB: f64 = 1.0905;

@@ -4,7 +4,7 @@ use super::scenario::Scenario;
 use fabric::sim::{Outcome, Steady};
 use std::fmt::Write;
 
-/// Where the reference's tables by size are cut, bytes.
+/// The limits of the rows of the reference's tables by size, bytes.
 const EDGES: [u64; 17] = [
     0,
     324,

@@ -86,7 +86,7 @@ impl Args {
         self.scenario.as_deref().ok_or_else(|| Failure::usage("no scenario; name its file, or give --arena"))
     }
 
-    /// What tells a scenario, and flows from elsewhere, from others.
+    /// Returns a hash that distinguishes a scenario, and flows from elsewhere, from others.
     fn fingerprint(&self) -> Result<String, Failure> {
         let files = [Some(self.file()?), self.flows.as_deref()];
         let read = |file: &Path| {
@@ -219,7 +219,7 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failur
     )
 }
 
-/// What the hosts are.
+/// Returns the name of the hosts' kind.
 const fn kind(hosts: Hosts) -> &'static str {
     match hosts {
         Hosts::Endpoints => "endpoints",
@@ -227,7 +227,7 @@ const fn kind(hosts: Hosts) -> &'static str {
     }
 }
 
-/// What a run cost: time that passed, and CPU time, which other work on the machine does not lengthen.
+/// The cost of a run: time that passed, and CPU time, which other work on the machine does not lengthen.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     wall: Duration,

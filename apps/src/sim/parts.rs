@@ -27,12 +27,12 @@ impl Shard {
     /// Shards at most.
     const MOST: usize = 100_000;
 
-    /// Whether a job is this shard's.
+    /// Returns true if a job is this shard's.
     const fn takes(self, job: usize) -> bool {
         job % self.count == self.index - 1
     }
 
-    /// What the file of a part is called.
+    /// Returns the name of a part's file.
     fn file(self, kind: Kind) -> String {
         format!("{}.{}-of-{}.json", kind.name(), self.index, self.count)
     }
@@ -171,7 +171,7 @@ pub fn run<T: Send>(
                 while let Some(&job) = mine.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = work(job).map(|result| (job, result));
                     if result.is_err() {
-                        // What stops one job stops all.
+                        // A failure of one job stops all.
                         next.store(mine.len(), Ordering::Relaxed);
                     }
                     done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(result);

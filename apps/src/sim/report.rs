@@ -50,7 +50,7 @@ pub fn write(
     fs::write(&file, page).map_err(|error| Failure::run(format!("{}: {error}", file.display())))
 }
 
-/// What ran, in a sentence or two.
+/// Describes the run, in a sentence or two.
 fn lead(title: &str, scenario: &Scenario, outcome: &Outcome) -> String {
     let setup = &scenario.setup;
     let (hosts, switches) = (setup.topology.hosts(), setup.topology.switches());
@@ -188,7 +188,7 @@ fn plots(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> Result<Str
     Ok(pictures)
 }
 
-/// What was watched over time: one link and the first flows.
+/// Returns the series that were recorded over time: one link and the first flows.
 fn series(scenario: &Scenario, outcome: &Outcome) -> Result<String, Failure> {
     let Some(sampling) = scenario.setup.sampling else { return Ok(String::new()) };
     let first = scenario.first_host;

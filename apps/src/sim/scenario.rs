@@ -47,7 +47,7 @@ struct Text {
     /// Switches stamp as Linux does as an IOAM node.
     #[serde(default)]
     linux_ioam: bool,
-    /// How often a host that tells a sender of its path tells something else.
+    /// The share of reports on a path that a host falsifies.
     #[serde(default)]
     lie: f64,
     /// Hosts know nothing of probes.
@@ -316,7 +316,7 @@ fn topology(text: &Text, rate: Rate, fabric: Rate, delay: Duration) -> Result<To
     })
 }
 
-/// What the authors' switches mark for these algorithms.
+/// Returns the marks of the authors' switches for these algorithms.
 fn authors_marks(compat: Compat, algorithm: &AlgorithmConfig) -> Option<EcnText> {
     match (compat, algorithm) {
         (Compat::HpccNs3, AlgorithmConfig::Dctcp(_)) => {
@@ -329,7 +329,7 @@ fn authors_marks(compat: Compat, algorithm: &AlgorithmConfig) -> Option<EcnText>
     }
 }
 
-/// What a run with other values is called in a reference directory: hpcc_ms0, dctcp.
+/// Returns the name of a run with other values in a reference directory: hpcc_ms0, dctcp.
 fn varied(reference: Reference, vary: &[(String, String)]) -> Reference {
     let other =
         |variant: String, (key, value): &(String, String)| match (key.as_str(), variant.split_once("_ms")) {
@@ -448,7 +448,7 @@ fn draw(traffic: &Traffic, time: Duration, hosts: u32, line: Rate, seed: u64) ->
     Ok(poisson(hosts, line, &sizes, traffic.load, time, incast, seed))
 }
 
-/// How many flows a load comes to, about.
+/// Checks the number of flows that a load comes to, about.
 fn check_count(traffic: &Traffic, mean: f64, time: Duration, hosts: u32, line: Rate) -> Result<(), String> {
     let bytes = line.as_bps() as f64 / 8.0 * time.as_secs_f64() * f64::from(hosts);
     let incast = traffic.incast.as_ref().map_or(0.0, |incast| incast.load * bytes / incast.bytes as f64);

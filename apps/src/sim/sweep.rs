@@ -142,7 +142,7 @@ fn show(args: &Args, table: Option<OutFile>, runs: Vec<Run>) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether two runs' rows are about the same flows.
+/// Returns true if two runs' rows are about the same flows.
 fn same_row(one: &SizeRow, other: &SizeRow) -> bool {
     (one.is_incast, one.low, one.high) == (other.is_incast, other.low, other.high)
 }

@@ -62,7 +62,7 @@ pub fn range(text: &str) -> Result<Range<u64>, String> {
     }
 }
 
-/// What all threads share.
+/// The state that all threads share.
 struct Soak {
     known: Vec<u64>,
     seeds: Range<u64>,
@@ -147,7 +147,7 @@ impl Soak {
         }
     }
 
-    /// How many seeds are to be run.
+    /// Returns the number of seeds to run.
     fn count(&self) -> u64 {
         (self.seeds.end - self.seeds.start).saturating_add(self.known.len() as u64)
     }

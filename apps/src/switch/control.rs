@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// The longest request and the longest answer, bytes.
 pub const LONGEST: u64 = 4 << 20;
-/// How long a client may take for its request; others wait.
+/// The time that a client may take for its request; others wait.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A client's request.
@@ -57,7 +57,7 @@ pub struct Line {
     pub happened: u64,
 }
 
-/// What the thread asks of the switch: what its rules have done, after a change if there is one.
+/// A request of the thread to the switch: it returns what the rules have done, after a change if there is one.
 struct Ask {
     change: Option<Vec<FaultRule>>,
     counts: SyncSender<Vec<RuleReport>>,

@@ -21,7 +21,7 @@ struct File {
     fault: Vec<Spanned<BTreeMap<Spanned<String>, Value>>>,
 }
 
-/// What is wrong, and how many bytes of the file are before it.
+/// The mistake, and the number of bytes of the file before it.
 type Wrong = (usize, String);
 
 /// A rule with its place in the script.

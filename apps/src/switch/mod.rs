@@ -132,14 +132,14 @@ pub struct Args {
     tool: Option<Tool>,
 }
 
-/// What is done to a switch that runs.
+/// The subcommands for a switch that runs.
 #[derive(Debug, clap::Subcommand)]
 enum Tool {
     /// Show and change the faults of a running switch
     Ctl(ctl::Args),
 }
 
-/// What the links behind the ports do to frames that leave.
+/// The faults of the links behind the ports, for frames that leave.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Faults of every link")]
 struct Faults {
@@ -164,7 +164,7 @@ struct Faults {
     /// Lose what only Ferroce knows (probes, setups, notifications), as a peer that is none does
     #[arg(long)]
     deaf: bool,
-    /// How much later a frame comes out
+    /// Delay every frame by this time
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     delay: Duration,
     /// The same seed makes the same faults
@@ -254,7 +254,7 @@ fn interval(args: &Args) -> Option<Duration> {
     args.stats_interval.or(default).filter(|interval| !interval.is_zero())
 }
 
-/// What signals have asked for.
+/// The requests that signals made.
 struct Signals {
     stop: Arc<AtomicBool>,
     phase: Arc<AtomicBool>,
@@ -269,7 +269,7 @@ impl Signals {
     }
 }
 
-/// What happens between the turns of the switch: reports leave, signals are heeded. Nothing here waits.
+/// The work between the turns of the switch: reports leave, signals are heeded. Nothing here waits.
 struct Turns {
     reports: SyncSender<Message>,
     interval: Option<Duration>,

@@ -111,7 +111,7 @@ fn numbers(args: &Args) -> Result<Numbers, Failure> {
         .map_err(|wrong| Failure::usage(wrong.to_string()))
 }
 
-/// How senders are told of congestion at once, with the key that seals it.
+/// Returns how senders are told of congestion at once, with the key that seals it.
 fn told(args: &Args) -> Result<Option<Direct>, Failure> {
     let Some(direct) = args.direct else { return Ok(None) };
     let key = args.feedback_key.as_deref().map(verbs::congestion::feedback_key_from_file).transpose();

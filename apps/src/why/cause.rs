@@ -90,7 +90,7 @@ fn counted(difference: &Difference<'_>, name: &str, words: &str) -> Option<Strin
         .map(|count| format!("{count} {words} on this device"))
 }
 
-/// What the queue pair's own settings, and the congestion control, allow.
+/// Describes what the queue pair's own settings, and the congestion control, allow.
 fn allowed(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     let (algorithm, window) = (&pair.algorithm, pair.window);
@@ -147,7 +147,7 @@ fn allowed(name: &str, difference: &Difference<'_>) -> Words {
     }
 }
 
-/// What the peer and the path do. What the queue pair suspects is more than its state tells.
+/// Describes the peer and the path. The queue pair's suspicion says more than its state.
 fn peer(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     let peer = pair.peer.as_ref().map_or("the peer".into(), |peer| peer.address.clone());
@@ -195,7 +195,7 @@ fn peer(name: &str, difference: &Difference<'_>) -> Words {
     }
 }
 
-/// What this host does.
+/// Describes this host.
 fn host(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     match name {

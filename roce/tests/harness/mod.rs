@@ -294,7 +294,7 @@ pub struct Faults {
 /// A frame filter for packet scripts: what becomes of a frame on its way (`false` loses it).
 pub type Filter = Box<dyn FnMut(usize, &mut Vec<u8>) -> bool>;
 
-/// What a sender inserts at most, in any format.
+/// The most bytes that a sender inserts, in any format.
 const TELEMETRY_ROOM: usize = 256;
 
 /// Two hosts and the link between them.
@@ -377,7 +377,7 @@ impl Pair {
         {
             let (to, frame) = entry.remove();
             let host = &mut self.hosts[to];
-            // What is dropped is counted, and the tests ask for the counts.
+            // A dropped frame is counted, and the tests check the counts.
             let _ = host.endpoint.on_frame(self.now, &mut host.ram, &frame);
         }
         for host in &mut self.hosts {
@@ -438,7 +438,7 @@ impl Pair {
     }
 }
 
-/// What may happen to one of the frames on the way; `index` counts them round. `false` where there is none.
+/// Faults of single frames on the way. `index` counts them round; a fault returns `false` if there is none.
 impl Pair {
     fn on_the_way(&self, index: usize) -> Option<(Instant, u64)> {
         let count = self.on_the_way.len();

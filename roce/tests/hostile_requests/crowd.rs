@@ -114,7 +114,7 @@ fn case(name: &'static str, packet: Packet) -> Case {
 
 /// All that a core does about a frame.
 fn take(script: &mut Script, frame: &[u8], buffer: &mut [u8]) {
-    // What is dropped is counted, and costs too.
+    // A dropped frame is counted, and costs time too.
     let _ = script.host.endpoint.on_frame(script.now, &mut script.host.ram, frame);
     finish(script, buffer);
 }
@@ -174,7 +174,7 @@ fn good(script: &Script) -> Vec<Case> {
         .collect()
 }
 
-/// What is not data: telemetry, its answers, words of switches, other services.
+/// Returns packets without data: telemetry, its answers, messages of switches, other services.
 fn control(script: &Script) -> Vec<Case> {
     let (bth, int) = (script.bth(PSN), IntHeader::with_room(0));
     let stray = |destination| Bth { destination: Qpn::new(destination), ..bth };

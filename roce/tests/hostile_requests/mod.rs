@@ -30,7 +30,7 @@ fn deliver(script: &mut Script, psn: u32, packet: &Packet) -> Result<(), Discard
     script.host.endpoint.on_frame(script.now, &mut script.host.ram, &frame)
 }
 
-/// Whether the row's answer ends the requester that gets it, and how its oldest request then ends.
+/// Returns how the oldest request of the requester ends that gets the row's answer, if the answer ends it.
 fn ends_as(outcome: Outcome) -> Option<CompletionStatus> {
     match outcome {
         Fatal(InvalidRequest, _) => Some(CompletionStatus::RemoteInvalidRequest),

@@ -340,7 +340,7 @@ fn whole_regions(keys: &Keys) -> Vec<Row> {
     ]
 }
 
-/// What is neither alone nor of the right size, and what is one too many.
+/// Returns words that are neither alone nor of the right size, and one too many.
 fn words(keys: &Keys) -> Vec<Row> {
     let invalid = Fatal(InvalidRequest, CompletionStatus::Flushed);
     let one = reth(keys.whole, 0, 1);

@@ -61,7 +61,7 @@ struct Row {
     code: NakCode,
 }
 
-/// What is before a row's packet goes to the first queue.
+/// Returns the rows, with what precedes a row's packet to the first queue.
 fn rows(target: &Target) -> Vec<Row> {
     let [first, second] = target.ours;
     let key = first.region.rkey;
@@ -166,7 +166,7 @@ fn every_request_to_a_wrong_queue_is_answered_by_the_rules_and_touches_nothing()
     assert_eq!(count, 20);
 }
 
-/// What isn't a request of XRC, or isn't for a target, is dropped in silence.
+/// A packet that is not a request of XRC, or not for a target, is dropped in silence.
 #[test]
 fn a_target_and_an_initiator_take_their_own_packets_only() {
     let mut target = target();

@@ -48,7 +48,7 @@ pub enum Operation {
         host: bool,
         with: With,
     },
-    /// What was written so far is to be seen by everybody.
+    /// All that was written so far becomes visible to everyone.
     Flush {
         host: bool,
         whole_region: bool,

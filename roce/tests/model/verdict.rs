@@ -35,7 +35,7 @@ impl World {
         }
     }
 
-    /// What ended well is in its place: at the sender's word, and at the receiver's.
+    /// Checks that the bytes of every request that succeeded are in their place, at the sender's word and at the receiver's.
     pub(super) fn check_memory(&self, host: usize) {
         for index in 0..self.ledgers[host].done {
             self.check_arrived(host, index);
@@ -104,7 +104,7 @@ impl World {
         });
         let depth = if waiting.is_some() { 0 } else { 64 };
         assert_eq!(room, (self.sends[host], depth), "host {host}: not flushed");
-        // What waits in a shared queue is the other targets'.
+        // Requests that wait in a shared queue are the other targets'.
         let ended = ledger.received + waiting.unwrap_or(0);
         assert_eq!(ended, ledger.receives, "host {host}: receives without completion");
         if ledger.failed.is_some() {

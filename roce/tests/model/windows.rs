@@ -6,7 +6,7 @@
 use super::*;
 use roce::{Access, Binding, Rkey, WindowKind};
 
-/// Where a host's window is on its way.
+/// The progress of a host's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
     /// Bound to nothing.
@@ -107,7 +107,7 @@ impl World {
         self.reached.returned += 1;
     }
 
-    /// What `host` writes by: its peer's window where it may and shall, else its region.
+    /// Returns the key that `host` writes by: its peer's window if it may and `by_window` is set, and otherwise its region.
     pub(super) fn remote_by(&mut self, host: usize, by_window: bool, offset: u64) -> Remote {
         let remote = self.remote(host, offset);
         match self.windows[1 - host].key().filter(|_| by_window && self.can_post(host)) {

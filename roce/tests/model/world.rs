@@ -27,15 +27,15 @@ const ROUNDS: u32 = 8;
 /// The areas of a host's memory, a place for each request in each.
 #[derive(Clone, Copy)]
 enum Area {
-    /// What this side sends.
+    /// The bytes that this side sends.
     Outgoing,
-    /// What the peer's SENDs bring, by receive.
+    /// The bytes of the peer's SENDs, by receive.
     Received,
-    /// What the peer WRITEs, by its request.
+    /// The bytes of the peer's WRITEs, by its request.
     Written,
-    /// What this side's READs and atomics bring.
+    /// The results of this side's READs and atomics.
     Fetched,
-    /// What the peer READs.
+    /// The bytes that the peer READs.
     Offered,
 }
 
@@ -60,7 +60,7 @@ pub fn run(setting: Setting, operations: &[Operation]) -> ([Counters; 2], Reache
 struct World {
     pair: Pair,
     ledgers: [Ledger; 2],
-    /// What was in both memories at first.
+    /// The bytes in both memories at first.
     before: [Vec<u8>; 2],
     /// Frames lost or delayed, and answers made up: each may cost a round.
     excuses: u32,
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// Who asks, where `host` would.
+    /// Returns the side that asks, if `host` would.
     fn asker(&self, host: bool) -> usize {
         usize::from(host && self.inbox.is_none())
     }

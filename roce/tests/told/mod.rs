@@ -269,7 +269,7 @@ impl World {
 
     fn feedback(&mut self, way: u8, behind: u8, report: &Report) {
         let bytes = report.bytes();
-        // What is read is acted on; what is not must be refused in a packet too, which it is by the same function.
+        // A report that can be read is acted on. One that cannot must be refused in a packet too, which the same function does.
         let Ok(feedback) = Feedback::read(&bytes) else { return };
         // Of the packets in flight one of the newest, or a probe.
         let next = self.host.endpoint.report(self.host.qpn).expect("it is there").send_psn.get();

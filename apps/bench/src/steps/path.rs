@@ -70,7 +70,7 @@ const BATCH: usize = 32;
 /// Between batches: pacing never holds a packet back.
 const TURN: Duration = Duration::from_micros(100);
 
-/// What counts.
+/// The part of a step that counts.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Post,

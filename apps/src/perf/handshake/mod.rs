@@ -56,7 +56,7 @@ pub trait Handshake {
     fn barrier(&mut self, step: u32, idle: &mut Idle) -> Result<(), Failure>;
     /// Announces that this side's part of a run is over.
     fn send_outcome(&mut self, outcome: &Outcome) -> Result<(), Failure>;
-    /// What the other side told, if it did already.
+    /// Returns the other side's outcome, if it has already arrived.
     fn try_outcome(&mut self) -> Result<Option<Outcome>, Failure>;
     /// Waits for it, as long as it takes.
     fn wait_outcome(&mut self, idle: &mut Idle) -> Result<Outcome, Failure>;
@@ -68,9 +68,9 @@ pub trait Handshake {
     fn check(&mut self) -> Result<(), Failure> {
         Ok(())
     }
-    /// How long the other side may take for a step from now on.
+    /// Sets the time that the other side may take for a step from now on.
     fn be_patient(&mut self, patience: Duration);
-    /// Whether the other side tells when it is through and what it measured. Where not, each side counts for itself.
+    /// Returns true if the other side reports when it is done and what it measured. If not, each side counts for itself.
     fn tells(&self) -> bool;
 }
 
@@ -272,7 +272,7 @@ impl Pause {
     const SPIN: u32 = 64;
     /// Turns without work before this thread sleeps.
     const SLEEP: u32 = 20_000;
-    /// How long it sleeps if it was told to do so at once.
+    /// The time that it sleeps if it was told to do so at once.
     const NAP: Duration = Duration::from_millis(1);
 
     /// From now on this process's turns without work sleep at once: others drive its ports.

@@ -14,7 +14,7 @@ use verbs::{Mtu, Psn, QpEndpoint, Qpn, RemoteBuffer};
 
 const LINE_BYTES: usize = 52;
 const DONE: &[u8; 5] = b"done\0";
-/// How long to stay after the last message, so that the other side's last one is acknowledged.
+/// The time to stay after the last message, so that the other side's last one is acknowledged.
 const STAY: Duration = Duration::from_millis(100);
 
 /// One side of a ping-pong.

@@ -27,7 +27,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use verbs::{Mtu, QpEndpoint, Qpn, RemoteBuffer};
 
-/// What we say we are: the version of perftest 4.5. Newer ones speak it with those that do.
+/// Our version in the exchange: that of perftest 4.5. Newer ones speak it with those that do.
 const VERSION: &[u8; 16] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
 /// Before it, reports and MTU look different.
 const OLDEST: f32 = 5.70;
@@ -49,8 +49,8 @@ pub struct Perftest {
     own: Outcome,
 }
 
-/// How a queue pair and its buffer are written: `lid:out_reads:qpn:psn:rkey:vaddr:` in hexadecimal, the 16 bytes of the GID
-/// each with a colon behind it, `srqn:` and a zero.
+/// The text of a queue pair and its buffer: `lid:out_reads:qpn:psn:rkey:vaddr:` in hexadecimal, the 16 bytes of the GID each with a colon
+/// behind it, `srqn:` and a zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     max_rd_atomic: u8,
@@ -181,7 +181,7 @@ impl Perftest {
         Ok(())
     }
 
-    /// Where in our buffer the peer's messages go, or where it READs from.
+    /// Returns the address in our buffer that the peer's messages go to, or that it READs from.
     fn exposed(&self) -> u64 {
         let half = self.plan.memory().unwrap_or(0) as u64 / 2;
         if self.plan.both_ways() && self.plan.tool.verb != Verb::Read { half } else { 0 }

@@ -26,7 +26,7 @@ impl DctcpConfig {
     /// Section 4's gain, 1024 bytes more in flight for each round trip without marks, and a thousandth of the line rate
     /// as the lowest.
     #[must_use]
-    #[expect(clippy::arithmetic_side_effects, reason = "a constant by at least 1")]
+    #[expect(clippy::arithmetic_side_effects, reason = "a constant is divided by at least 1")]
     pub fn new(line_rate: Rate, base_rtt: Duration) -> Self {
         let per_round = 1024 * 8 * 1_000_000_000 / base_rtt.as_nanos().max(1);
         let increase = Rate::from_bps(u64::try_from(per_round).unwrap_or(u64::MAX));
@@ -159,7 +159,7 @@ impl CongestionController for Dctcp {
     fn on_telemetry(&mut self, _ack: &Ack, _path: &PathTelemetry) {}
 
     /// Steps 1 to 8, then the reduction or the increase.
-    #[expect(clippy::arithmetic_side_effects, reason = "bytes of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "byte counts stay far below 2^64")]
     fn on_ack(&mut self, ack: &Ack) {
         self.bytes += u64::from(ack.acked_bytes);
         self.marked += u64::from(ack.ce_bytes.min(ack.acked_bytes));

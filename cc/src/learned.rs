@@ -4,7 +4,10 @@ use crate::{Algorithm, AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, Ra
 use core::time::Duration;
 
 /// Returns `rate` in proportion to a link of `line` where it was chosen for one of `before`; at most `line`.
-#[expect(clippy::arithmetic_side_effects, reason = "two numbers of 64 bits in 128, by at least 1")]
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "the product of two 64-bit numbers fits into 128 bits, and the divisor is at least 1"
+)]
 fn in_proportion(rate: Rate, before: Rate, line: Rate) -> Rate {
     let scaled = u128::from(rate.as_bps()) * u128::from(line.as_bps()) / u128::from(before.as_bps().max(1));
     Rate::from_bps(u64::try_from(scaled).unwrap_or(u64::MAX)).min(line)

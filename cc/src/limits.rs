@@ -50,7 +50,7 @@ pub fn initial_window(line_rate: Rate, base_rtt: Duration) -> u64 {
 #[inline]
 #[expect(
     clippy::arithmetic_side_effects,
-    reason = "a line rate was checked to be above 0; two numbers of 64 bits in 128"
+    reason = "the line rate is above 0; the product of two 64-bit numbers fits into 128 bits"
 )]
 pub fn window(initial: u64, rate: Rate, line_rate: Rate) -> u64 {
     if rate == line_rate {

@@ -75,7 +75,7 @@ impl Rate {
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "two numbers of 64 bits in 128; divisions by constants"
+        reason = "the product of two 64-bit numbers fits into 128 bits; the divisors are constants"
     )]
     pub fn bytes_in(self, time: Duration) -> u64 {
         // Asked for with every packet, for round trips: those need no long division.

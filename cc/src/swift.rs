@@ -36,7 +36,10 @@ impl SwiftConfig {
     /// Targets in proportion to the path's round trip: a quarter of it for the hops, twice of it for a flow of one packet. A
     /// round trip adds 1024 bytes. The lowest rate is a thousandth of the line rate.
     #[must_use]
-    #[expect(clippy::arithmetic_side_effects, reason = "constants by at least 1; divisions by constants")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "constants are divided by at least 1; the divisors are constants"
+    )]
     pub fn new(line_rate: Rate, base_rtt: Duration) -> Self {
         let increase = u128::from(PACKET) * 8_000_000_000 / base_rtt.as_nanos().max(1);
         Self {

@@ -36,7 +36,7 @@ struct Link {
 }
 
 /// The draft's state, by its own names.
-#[allow(non_snake_case, reason = "the draft's names")]
+#[allow(non_snake_case, reason = "the names are the draft's")]
 struct Draft {
     W: f64,
     Wc: f64,
@@ -50,7 +50,7 @@ struct Draft {
     max_stage: u32,
 }
 
-#[allow(non_snake_case, reason = "the draft's names")]
+#[allow(non_snake_case, reason = "the names are the draft's")]
 impl Draft {
     fn new(max_stage: u32) -> Self {
         let (last_update_seq, last_update_time) = (0, 0.0);

@@ -80,7 +80,7 @@ macro_rules! probes {
 
                 #[cold]
                 #[inline(never)]
-                #[allow(clippy::many_single_char_names, reason = "arguments of a probe")]
+                #[allow(clippy::many_single_char_names, reason = "the arguments are those of a probe")]
                 pub(super) fn fire($($argument: u64),+) {
                     fire!($name, SEMAPHORE, $($argument)+);
                 }

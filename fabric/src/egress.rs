@@ -88,7 +88,7 @@ impl<B: PacketBuf> Egress<B> {
     /// Frames inside, fetched or not.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "bytes of frames that are held, and rates above 0, in 64 or 128 bits"
+        reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
     )]
     pub(crate) fn frames(&self) -> usize {
         self.released.len() + self.waiting.frames()
@@ -102,7 +102,7 @@ impl<B: PacketBuf> Egress<B> {
     /// isn't fetched may be as much again: then the port behind has stopped.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "bytes of frames that are held, and rates above 0, in 64 or 128 bits"
+        reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
     )]
     pub(crate) fn admits(&self, class: ClassId, bytes: u64) -> Result<(), Refused> {
         if self.waiting.bytes(class) + bytes > self.limit {
@@ -126,7 +126,7 @@ impl<B: PacketBuf> Egress<B> {
     /// make it longer: what it is then, the link carries.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "bytes of frames that are held, and rates above 0, in 64 or 128 bits"
+        reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
     )]
     pub(crate) fn advance(&mut self, now: Instant, mut leave: impl FnMut(&mut B, Snapshot)) {
         // Nothing queues before a link without a rate, however late the poll loop looks.
@@ -157,7 +157,7 @@ impl<B: PacketBuf> Egress<B> {
     /// The next frame that has left.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "bytes of frames that are held, and rates above 0, in 64 or 128 bits"
+        reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
     )]
     pub(crate) fn fetch(&mut self) -> Option<B> {
         let buf = self.released.pop_front()?;
@@ -175,7 +175,7 @@ impl<B: PacketBuf> Egress<B> {
 
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "bytes of frames that are held, and rates above 0, in 64 or 128 bits"
+        reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
     )]
     fn occupy(&mut self, start: Instant, bytes: u64) {
         let Some(rate) = self.rate else {

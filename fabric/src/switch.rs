@@ -180,8 +180,8 @@ impl<B: PacketBuf> Switch<B> {
     ///
     /// # Panics
     /// If there is no port `from`.
-    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub fn on_frame(
         &mut self,
         now: Instant,
@@ -221,8 +221,8 @@ impl<B: PacketBuf> Switch<B> {
     ///
     /// # Panics
     /// If there is no such port.
-    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -273,7 +273,7 @@ impl<B: PacketBuf> Switch<B> {
 
     /// Returns the effects of each rule at all ports, by name.
     #[must_use]
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub fn rule_reports(&self) -> Vec<RuleReport> {
         let mut reports: Vec<RuleReport> = Vec::new();
         let links = self.ports.iter().filter_map(|port| port.link.as_ref());
@@ -295,7 +295,7 @@ impl<B: PacketBuf> Switch<B> {
 
     /// Frames inside the switch.
     #[must_use]
-    #[expect(clippy::arithmetic_side_effects, reason = "frames that are held")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the held frames are few")]
     pub fn frames_inside(&self) -> usize {
         self.ports
             .iter()
@@ -332,14 +332,14 @@ impl<B: PacketBuf> Switch<B> {
     }
 
     /// Returns a port's counters, and the time that its link was busy, since the statistics began.
-    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
+    #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
     pub(crate) fn totals(&self, port: PortId) -> (PortCounters, Duration) {
         let port = &self.ports[usize::from(port.0)];
         (port.counters, port.egress.statistics.busy_time())
     }
 
     /// For how long a port's queue had which length, bytes and nanoseconds, since this was asked last; nothing the first time.
-    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
+    #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
     pub(crate) fn queue_times(&mut self, now: Instant, port: PortId) -> Vec<(u64, u64)> {
         self.turn(now);
         let id = self.id;
@@ -357,7 +357,7 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
-    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
+    #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
     fn enqueue(&mut self, to: PortId, buf: B) {
         let port = &mut self.ports[usize::from(to.0)];
         port.advance(self.now, self.id);
@@ -367,8 +367,8 @@ impl<B: PacketBuf> Switch<B> {
     }
 
     /// Tells the sender of a frame that came by `from` and subscribes, where `to` is congested.
-    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn respond(
         &mut self,
         from: PortId,
@@ -388,10 +388,10 @@ impl<B: PacketBuf> Switch<B> {
         self.enqueue(from, answer);
     }
 
-    #[expect(clippy::indexing_slicing, reason = "a port's number is one that the switch gave")]
+    #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "counters of 64 bits; there are 1 to 256 ports, and `last` is above 0 behind the first arm"
+        reason = "64-bit counters never wrap; there are 1 to 256 ports, and `last` is above 0 behind the first arm"
     )]
     fn flood(&mut self, from: PortId, buf: B, alloc: &mut impl FnMut(PortId) -> Option<B>) {
         let last = match (self.ports.len() as u16 - 1, from.0) {
@@ -456,7 +456,7 @@ impl<B: PacketBuf> Port<B> {
     }
 
     /// Lets go, and stamps, what starts to leave until `now`.
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn advance(&mut self, now: Instant, switch: u16) {
         let Self { load, counters, place, tell_sojourn, numbers, .. } = self;
         let rate = self.egress.rate();
@@ -479,7 +479,7 @@ impl<B: PacketBuf> Port<B> {
     }
 
     /// Returns whether a frame has room; counts it if not.
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn admits(&mut self, frame: &[u8]) -> bool {
         let class = self.egress.class_of(frame);
         match self.egress.admits(class, frame.len() as u64) {
@@ -490,7 +490,10 @@ impl<B: PacketBuf> Port<B> {
         false
     }
 
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits; an `Instant` stops at 0")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "64-bit counters never wrap; subtracting from an `Instant` saturates"
+    )]
     fn enqueue(&mut self, now: Instant, previous: Instant, mut buf: B) {
         let class = self.egress.class_of(&buf);
         if self.marker.marks(self.egress.waiting_in(class)) && mark_ce(&mut buf) {

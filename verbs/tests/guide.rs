@@ -1,6 +1,10 @@
 //! The snippets of `README.md` and `docs/guide/rust.md`: each is a function's body here, so that it compiles.
 
-#![allow(dead_code, unused_variables, reason = "the snippets compile and do not run; verbs/examples does")]
+#![allow(
+    dead_code,
+    unused_variables,
+    reason = "the snippets compile and do not run; verbs/examples shows it"
+)]
 
 use ferroce_verbs::cm::Listener;
 use ferroce_verbs::{CompletionQueue, Device, MemoryRegion, ProtectionDomain, Qpn, QueuePair, RemoteBuffer};

@@ -37,7 +37,7 @@ impl DcqcnConfig {
     /// The paper's parameters, increases in proportion to its 40 Gb/s. On a path whose round trip is longer than the
     /// paper's intervals they are as long as that, so that a cut is felt before the next.
     #[must_use]
-    #[expect(clippy::arithmetic_side_effects, reason = "a division by a constant")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the divisor is a constant")]
     pub fn new(line_rate: Rate, base_rtt: Option<Duration>) -> Self {
         let at_least = |micros| Duration::from_micros(micros).max(base_rtt.unwrap_or_default());
         let share = |part: u64| Rate::from_bps((line_rate.as_bps() / part).max(1));

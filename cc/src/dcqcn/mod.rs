@@ -92,7 +92,7 @@ impl Dcqcn {
     }
 
     /// Does all that time alone does up to `now`.
-    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
+    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn advance(&mut self, now: Instant) {
         for _ in 0..MAX_CATCH_UP {
             let Some(clocks) = self.clocks else { return };
@@ -121,7 +121,7 @@ impl Dcqcn {
         (clocks.alpha_since, clocks.alpha_heard) = (since, false);
     }
 
-    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
+    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn cut(&mut self, at: Instant) {
         self.update_alpha(at);
         if self.config.clamp_target || self.stages.0 > 0 {
@@ -136,7 +136,7 @@ impl Dcqcn {
         }
     }
 
-    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
+    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn raise_by_timer(&mut self, at: Instant) {
         self.raise();
         self.stages.0 = self.stages.0.saturating_add(1);
@@ -147,7 +147,7 @@ impl Dcqcn {
     }
 
     /// Fast recovery, additive or hyper increase, by how far timer and byte counter are.
-    #[expect(clippy::arithmetic_side_effects, reason = "two rates of at most MAX_LINE_RATE")]
+    #[expect(clippy::arithmetic_side_effects, reason = "two rates are at most twice MAX_LINE_RATE")]
     fn raise(&mut self) {
         let (timer, bytes) = self.stages;
         let bytes = if self.config.byte_counter.is_some() { bytes } else { timer };
@@ -167,7 +167,10 @@ impl Dcqcn {
 }
 
 impl CongestionController for Dcqcn {
-    #[expect(clippy::arithmetic_side_effects, reason = "bytes of 64 bits; the byte counter is at least 1")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "byte counts stay far below 2^64; the byte counter is at least 1"
+    )]
     fn on_send(&mut self, now: Instant, _pn: u64, bytes: u32) {
         self.advance(now);
         let Some(every) = self.config.byte_counter.filter(|_| self.rate < self.config.line_rate) else {
@@ -188,7 +191,7 @@ impl CongestionController for Dcqcn {
         self.advance(ack.now);
     }
 
-    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
+    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn on_congestion_notification(&mut self, now: Instant) {
         self.advance(now);
         self.update_alpha(now);
@@ -241,7 +244,7 @@ impl CongestionController for Dcqcn {
 /// Returns the number of intervals from `since` on that have ended by `now`, and when the last did.
 #[expect(
     clippy::arithmetic_side_effects,
-    reason = "`every` is at least 1 ns; the intervals that ended are no longer than the time; an `Instant` stops at its end"
+    reason = "`every` is at least 1 ns; the intervals that ended are no longer than the time; adding to an `Instant` saturates"
 )]
 fn grid(since: Instant, now: Instant, every: Duration) -> (u64, Instant) {
     // Validated: 1 ns to 1 s.

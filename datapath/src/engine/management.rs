@@ -120,7 +120,7 @@ impl Management {
 }
 
 /// A look at opcode and destination where they stand without VLAN tags and IP options: data packets pass at this cost.
-#[expect(clippy::arithmetic_side_effects, reason = "a place in the frame and 8 bytes")]
+#[expect(clippy::arithmetic_side_effects, reason = "the sum is an offset in the frame and 8 bytes")]
 fn is_for_management(frame: &[u8]) -> bool {
     let bth = match (frame.get(12..14), frame.get(14)) {
         (Some([0x08, 0x00]), Some(0x45)) => 42,

@@ -176,7 +176,7 @@ impl Station {
 
 /// To our address, or to a group (the first byte's lowest bit). What has no whole address is for the endpoint to
 /// count as truncated.
-#[expect(clippy::indexing_slicing, reason = "of six bytes")]
+#[expect(clippy::indexing_slicing, reason = "the array has six bytes")]
 fn is_for(mac: Mac, frame: &[u8]) -> bool {
     frame.get(..6).is_none_or(|to| to == mac.0 || to[0] & 1 == 1)
 }

@@ -31,7 +31,7 @@ pub(super) fn without<'a>(frame: &[u8], room: &'a mut [u8; ROOM]) -> &'a [u8] {
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "the core's own frame, in a buffer of the port's"
+    reason = "the frame is the core's own, in a buffer of the port's"
 )]
 pub(super) fn insert(vlan: Vlan, frame: &mut [u8], length: usize) -> usize {
     frame.copy_within(ADDRESSES..length, ADDRESSES + LENGTH);

@@ -27,7 +27,7 @@ pub(super) struct Arp {
 }
 
 impl Arp {
-    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "of 28 bytes")]
+    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "the array has 28 bytes")]
     pub(super) fn parse(frame: &[u8]) -> Result<Self, Malformed> {
         let body: &[u8; 28] = frame.get(ETHERNET..).and_then(<[u8]>::first_chunk).ok_or(Malformed)?;
         if body[..6] != KIND {

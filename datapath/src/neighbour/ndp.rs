@@ -40,7 +40,7 @@ pub(super) struct Ndp {
 
 impl Ndp {
     /// Checks all that RFC 4861 7.1.1 and 7.1.2 ask for.
-    #[expect(clippy::indexing_slicing, reason = "24 bytes were found to be there")]
+    #[expect(clippy::indexing_slicing, reason = "24 bytes were checked to be there")]
     pub(super) fn parse(frame: &[u8]) -> Result<Self, Malformed> {
         let ip: &[u8; 40] = frame.get(ETHERNET..).and_then(<[u8]>::first_chunk).ok_or(Malformed)?;
         let length = usize::from(u16::from_be_bytes([ip[4], ip[5]]));
@@ -81,7 +81,7 @@ impl Ndp {
     }
 
     /// Writes the frame, and returns its length.
-    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "into FRAME bytes")]
+    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "the buffer is FRAME bytes")]
     pub(super) fn emit(&self, from: Mac, to: Mac, frame: &mut [u8; FRAME]) -> usize {
         frame.fill(0);
         frame[..6].copy_from_slice(&to.0);
@@ -133,7 +133,7 @@ pub(super) fn multicast(group: Ipv6Addr) -> Mac {
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "`length` was found to be there"
+    reason = "`length` bytes were checked to be there"
 )]
 fn option(mut options: &[u8], kind: u8) -> Result<Option<Mac>, Malformed> {
     let mut found = None;
@@ -158,7 +158,7 @@ fn option(mut options: &[u8], kind: u8) -> Result<Option<Mac>, Malformed> {
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "a pair has a byte at least; 64 KiB of 16-bit words fit 32 bits"
+    reason = "a pair has at least one byte; 64 KiB of 16-bit words fit 32 bits"
 )]
 fn checksum(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> u16 {
     let words = source.segments().into_iter().chain(destination.segments());

@@ -208,7 +208,7 @@ impl Collector {
     }
 
     /// Takes the records of an INT header in; gives what to say.
-    #[expect(clippy::indexing_slicing, reason = "the busiest is one of the hops that are kept")]
+    #[expect(clippy::indexing_slicing, reason = "the busiest hop is one of those kept")]
     fn on_records(
         &mut self,
         now: Instant,
@@ -372,7 +372,7 @@ const DEFAULT_T: Duration = Duration::from_micros(100);
 /// last answer count together, each for its time. Otherwise the sender would take most of the time for unmeasured.
 #[expect(
     clippy::arithmetic_side_effects,
-    reason = "sums of two 32-bit numbers; an average is no more than the larger of the two, and `whole` is not 0"
+    reason = "sums of two 32-bit numbers fit into 64 bits; an average is no more than the larger of the two, and `whole` is not 0"
 )]
 fn with(waiting: Report, newer: Report) -> Report {
     let (
@@ -409,7 +409,7 @@ pub(super) fn ratio(
 pub(super) const RATIO_ONE: f64 = (1u32 << 20) as f64;
 
 /// Over what time flows are counted: some round trips, so that a slow one is seen in each.
-#[expect(clippy::arithmetic_side_effects, reason = "64 bits of ns are far below the longest Duration")]
+#[expect(clippy::arithmetic_side_effects, reason = "2^64 ns are far below the longest Duration")]
 fn count_over(base_rtt: Duration) -> Duration {
     (8 * base_rtt).clamp(Duration::from_micros(100), Duration::from_millis(200))
 }

@@ -105,7 +105,7 @@ impl CongestionControl {
     /// The answer to a probe.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "an acknowledgement is of a probe that was sent, and counts of packets stay below 2^64"
+        reason = "an acknowledged probe was sent before, and counts of packets stay below 2^64"
     )]
     fn on_response(
         &mut self,
@@ -219,7 +219,7 @@ impl CongestionControl {
     }
 
     /// Applies a report on path `way`, with spraying, or on the path that all packets take.
-    #[expect(clippy::arithmetic_side_effects, reason = "a shared hop is one of at least one")]
+    #[expect(clippy::arithmetic_side_effects, reason = "a shared hop has at least one flow")]
     fn on_report(&mut self, ack: &Ack, way: Option<u8>, report: Report) {
         // Of no hops: a path whose switches stamp nothing.
         if report.hops() != Some(0) {

@@ -38,7 +38,7 @@ pub(crate) struct Sent {
 
 /// The part that its service decides.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "each queue pair has a box of its own; most are reliable")]
+#[expect(clippy::large_enum_variant, reason = "each queue pair is in its own box; most are reliable")]
 enum Transport {
     Reliable(Reliable),
     Unreliable(Unreliable),

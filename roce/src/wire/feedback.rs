@@ -147,7 +147,7 @@ impl Report {
         }
     }
 
-    #[expect(clippy::indexing_slicing, reason = "into room of MAX_REPORT bytes")]
+    #[expect(clippy::indexing_slicing, reason = "the room is MAX_REPORT bytes")]
     fn write(&self, into: &mut [u8]) {
         let word = |kind: u16, path_id: u16, hops: u8, index: u8| {
             let [high, low] = (kind << 12 | path_id & 0xfff).to_be_bytes();
@@ -267,7 +267,7 @@ pub struct Seal {
 }
 
 impl Seal {
-    #[expect(clippy::indexing_slicing, reason = "into room of SEAL_LENGTH bytes")]
+    #[expect(clippy::indexing_slicing, reason = "the room is SEAL_LENGTH bytes")]
     pub(super) fn write(&self, into: &mut [u8]) {
         into[..8].copy_from_slice(&self.counter.to_be_bytes());
         into[8..24].copy_from_slice(&self.tag);
@@ -302,7 +302,7 @@ impl Feedback {
     }
 
     /// Writes it to the start of `into`, which has room for it; gives how many bytes that were.
-    #[expect(clippy::indexing_slicing, reason = "into room of MAX_FEEDBACK bytes")]
+    #[expect(clippy::indexing_slicing, reason = "the room is MAX_FEEDBACK bytes")]
     pub fn write(&self, into: &mut [u8]) -> usize {
         self.report.write(into);
         if let Some(seal) = &self.seal {

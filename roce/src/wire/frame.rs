@@ -42,7 +42,7 @@ impl<'a> Network<'a> {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "a field of a header that was located"
+        reason = "the field is in a header that was located"
     )]
     fn at<const N: usize>(&self, at: usize) -> [u8; N] {
         core::array::from_fn(|n| self.bytes[at + n])
@@ -103,7 +103,7 @@ impl<'a> Network<'a> {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "a field of a header that was located"
+        reason = "the field is in a header that was located"
     )]
     pub fn path(&self) -> Path {
         let ip = self.layers.ip;
@@ -126,7 +126,7 @@ impl<'a> Network<'a> {
 
     /// The IP header: 20 or 40 bytes.
     #[must_use]
-    #[expect(clippy::indexing_slicing, reason = "a header that was located")]
+    #[expect(clippy::indexing_slicing, reason = "the header was located")]
     pub fn ip_header(&self) -> &'a [u8] {
         &self.bytes[self.layers.ip..][..self.layers.family.header_length()]
     }

@@ -176,7 +176,7 @@ impl RnrTimer {
 
     /// Returns the time to wait: 10 µs to 655.36 ms.
     #[must_use]
-    #[expect(clippy::indexing_slicing, reason = "a code is below 32")]
+    #[expect(clippy::indexing_slicing, reason = "the code is below 32")]
     pub const fn duration(self) -> Duration {
         Duration::from_micros(RNR_MICROS[self.0 as usize] as u64)
     }

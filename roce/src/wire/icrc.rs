@@ -114,7 +114,7 @@ const SHORT_HEAD: usize = 20 + UDP_LENGTH + BTH_MASKED;
 const HEAD: usize = 36;
 const _: () = assert!(SHORT_HEAD <= HEAD);
 /// The mask that is or-ed to it: ones where routers may change it.
-#[expect(clippy::indexing_slicing, reason = "a place out of range would not compile")]
+#[expect(clippy::indexing_slicing, reason = "an index out of range would not compile")]
 const CHANGED: [u8; HEAD] = {
     let mut bytes = [0; HEAD];
     let places = [1, 8, 10, 11, 26, 27, 32];
@@ -136,7 +136,7 @@ const LINK: [u8; HEAD] = {
 /// Sums up an IPv4 packet of `M` to 2 `M` bytes, and of `N` at the most. Two copies of `M` bytes, which may overlap, cost less than one of
 /// a length that is not known.
 #[inline(always)]
-#[expect(clippy::arithmetic_side_effects, reason = "the packet is of at most N bytes")]
+#[expect(clippy::arithmetic_side_effects, reason = "the packet has at most N bytes")]
 fn fold<const N: usize, const M: usize>(packet: &[u8]) -> u32 {
     let mut stack = [0; N];
     let copy = &mut stack[N - packet.len()..];
@@ -160,7 +160,7 @@ fn fold<const N: usize, const M: usize>(packet: &[u8]) -> u32 {
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "`Layers` lie within the frame, in their order; places in headers of a known length"
+    reason = "`Layers` lie within the frame, in their order; the offsets are in headers of a known length"
 )]
 fn copy_around(into: &mut [u8], frame: &[u8], layers: &Layers, end: usize) {
     let length = layers.family.header_length();

@@ -47,7 +47,7 @@ pub(super) fn chunk<const N: usize>(frame: &[u8], at: usize) -> Result<&[u8; N],
 
 /// Whose IP packet a frame holds, where it starts, and the length of CSIG's tag before it, if there is one.
 #[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "a few tags behind each other")]
+#[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]
 fn locate_ip(frame: &[u8], numbers: Numbers) -> Result<(Family, usize, Option<usize>), Discard> {
     let mut at = ETHERNET_LENGTH;
     let mut ethertype = u16::from_be_bytes(*chunk(frame, at - 2)?);
@@ -74,7 +74,7 @@ const fn family_of(ethertype: u16) -> Option<Family> {
 /// Whose IP packet a frame holds, and where it starts, whatever tag of CSIG's lengths is before it: what looks at traffic classes alone
 /// knows no network's numbers.
 #[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "a few tags behind each other")]
+#[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]
 pub(super) fn locate_class(frame: &[u8]) -> Option<(Family, usize)> {
     let ethertype = |at| chunk(frame, at).ok().map(|bytes| u16::from_be_bytes(*bytes));
     let vlan = if ethertype(ETHERNET_LENGTH - 2)? == ETHERTYPE_VLAN { VLAN_LENGTH } else { 0 };
@@ -105,7 +105,7 @@ impl Layers {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "constant places in a fixed number of bytes; a total length that holds them is above 20"
+        reason = "the indices are constants within an array; a total length that holds them is above 20"
     )]
     pub fn locate_plain(frame: &[u8]) -> Option<Self> {
         const UDP_AT: usize = ETHERNET_LENGTH + 20;
@@ -128,7 +128,7 @@ impl Layers {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "16-bit lengths; from `udp` to `end` there is room for what `below` found"
+        reason = "the lengths have 16 bits; from `udp` to `end` there is room for what `below` found"
     )]
     fn locate_any(frame: &[u8], numbers: Numbers) -> Result<Self, Discard> {
         let (family, ip, tag) = locate_ip(frame, numbers)?;
@@ -162,7 +162,7 @@ impl Layers {
 
     /// UDP's destination port.
     #[inline]
-    #[expect(clippy::arithmetic_side_effects, reason = "places within a frame")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the offsets are within a frame")]
     pub fn port(&self, frame: &[u8]) -> Result<u16, Discard> {
         Ok(u16::from_be_bytes(*chunk(frame, self.udp + 2)?))
     }
@@ -179,7 +179,7 @@ impl Layers {
 
     /// Returns the place of a VLAN tag's control information.
     #[inline]
-    #[expect(clippy::arithmetic_side_effects, reason = "the lengths of two tags")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the lengths of two tags are added")]
     pub const fn vlan(&self) -> Option<usize> {
         let tag = match self.carried {
             Some(Carried::Csig(length)) => length as usize,
@@ -208,7 +208,7 @@ impl Layers {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "`end` is within the frame and behind the BTH; 16 and 32-bit words of a frame"
+        reason = "`end` is within the frame and behind the BTH; the sum of a frame's 16-bit and 32-bit words fits"
     )]
     pub fn verify_checksums(&self, frame: &[u8]) -> Result<(), Discard> {
         if self.family == Family::V4 && fold(sum(&frame[self.ip..self.ip + 20])) != 0xffff {
@@ -259,7 +259,7 @@ fn ipv6_length(ip: &[u8; 40]) -> Result<(usize, u8), Discard> {
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "words of a frame in 64 bits; a rest of less than a word"
+    reason = "the sum of a frame's words fits into 64 bits; the rest is less than a word"
 )]
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (words, last) = bytes.as_chunks::<4>();
@@ -271,7 +271,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
 
 /// Folds a sum to 16 bits in one's complement.
 #[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "halves of 64 bits")]
+#[expect(clippy::arithmetic_side_effects, reason = "halves of 64 bits are added")]
 pub(super) const fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);

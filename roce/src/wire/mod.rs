@@ -133,7 +133,7 @@ fn read<'a>(frame: &'a [u8], layers: &Layers) -> Result<Frame<'a>, Discard> {
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "constant places in a fixed number of bytes"
+    reason = "the indices are constants within an array"
 )]
 fn read_bth(bytes: &[u8; BTH_LENGTH]) -> Result<(Bth, usize), Discard> {
     // By words: bytes put together one by one would cost a fifth of all that parsing does.

@@ -203,7 +203,7 @@ impl Shape {
 impl Operation {
     /// Returns the low five bits of its opcode, and what they mean.
     #[inline]
-    #[expect(clippy::indexing_slicing, reason = "a code is at most 29, and there are 30 operations")]
+    #[expect(clippy::indexing_slicing, reason = "the code is at most 29, and there are 30 operations")]
     pub(super) fn shape(&self) -> (u8, &'static Shape) {
         let code = self.code();
         (code, &OPERATIONS[usize::from(code)])
@@ -533,7 +533,7 @@ impl Writer<'_> {
 
 impl Header {
     /// Bytes of the extension headers.
-    #[expect(clippy::arithmetic_side_effects, reason = "two lengths of at most 28 bytes")]
+    #[expect(clippy::arithmetic_side_effects, reason = "two lengths are at most 56 bytes")]
     pub(super) fn extension_length(&self) -> usize {
         match self {
             Self::Connected { operation, .. } => operation.shape().1.extensions(),

@@ -91,7 +91,7 @@ impl Mtu {
 
     /// Returns its code in messages of connection managers and in C: 1 for 256 to 5 for 4,096 bytes.
     #[must_use]
-    #[expect(clippy::arithmetic_side_effects, reason = "one more than a place among five")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the sum is one more than an index below five")]
     pub const fn code(self) -> u8 {
         self as u8 + 1
     }

@@ -77,7 +77,7 @@ impl<'a> Plain<'a> {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "`locate_plain` found room for a head and an ICRC; sums of five 32-bit words in 64 bits"
+        reason = "`locate_plain` found room for a head and an ICRC; the sum of five 32-bit words fits into 64 bits"
     )]
     pub(crate) fn read(&self) -> Result<(Bth, Operation, &'a [u8]), Discard> {
         let sum: u64 = (IP..UDP).step_by(4).map(|at| u64::from(self.word(at))).sum();

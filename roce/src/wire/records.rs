@@ -45,18 +45,21 @@ impl Records {
 
     /// Bytes on the wire.
     #[must_use]
-    #[expect(clippy::arithmetic_side_effects, reason = "at most MOST records")]
+    #[expect(clippy::arithmetic_side_effects, reason = "there are at most MOST records")]
     pub const fn length(&self) -> usize {
         self.count as usize * RECORD_LENGTH
     }
 
     /// The first switch's first.
-    #[expect(clippy::indexing_slicing, reason = "at most MOST records")]
+    #[expect(clippy::indexing_slicing, reason = "there are at most MOST records")]
     pub fn iter(&self) -> impl Iterator<Item = HopRecord> {
         self.packed[..usize::from(self.count)].iter().filter_map(|&packed| HopRecord::unpack(packed))
     }
 
-    #[expect(clippy::indexing_slicing, reason = "into room of MAX_REPORT bytes, at most MOST records")]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the room is MAX_REPORT bytes, and there are at most MOST records"
+    )]
     pub(super) fn write(&self, into: &mut [u8]) {
         into[..self.length()].copy_from_slice(&self.packed.as_flattened()[..self.length()]);
     }

@@ -88,7 +88,7 @@ impl HopRecord {
     /// A record of `time_ns` (ns), `tx_bytes` and `queue_bytes`, each rounded down to its unit. Time and bytes
     /// wrap; the queue stops at the largest value that fits, 5.2 MB.
     #[must_use]
-    #[expect(clippy::arithmetic_side_effects, reason = "divisions by constants that are not 0")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the divisors are constants other than 0")]
     pub fn new(speed: Speed, time_ns: u64, tx_bytes: u64, queue_bytes: u64) -> Self {
         Self {
             speed,
@@ -127,7 +127,7 @@ impl HopRecord {
 
     /// Bytes waiting in the port.
     #[must_use]
-    #[expect(clippy::arithmetic_side_effects, reason = "16 bits times 80")]
+    #[expect(clippy::arithmetic_side_effects, reason = "16 bits times 80 fit into 32 bits")]
     pub const fn queue_bytes(self) -> u32 {
         self.queue as u32 * QUEUE_UNIT
     }
@@ -222,7 +222,7 @@ impl IntHeader {
 
     /// Bytes of the room: the payload's length.
     #[must_use]
-    #[expect(clippy::arithmetic_side_effects, reason = "8 bits times 8")]
+    #[expect(clippy::arithmetic_side_effects, reason = "8 bits times 8 fit into 16 bits")]
     pub const fn room_bytes(self) -> usize {
         self.room as usize * RECORD_LENGTH
     }
@@ -291,7 +291,7 @@ pub(super) fn write(frame: &mut [u8], place: (usize, IntHeader), switch_id: u16,
 /// The INT word of a telemetry request or data packet that is as long as the word says.
 #[expect(
     clippy::arithmetic_side_effects,
-    reason = "`locate` found the BTH within the frame; a room is at most 15 records"
+    reason = "`locate` found the BTH within the frame; the room is at most 15 records"
 )]
 pub(super) fn find(frame: &[u8], layers: &Layers) -> Result<(usize, IntHeader), Discard> {
     let word_at = layers.bth + BTH_LENGTH;

@@ -89,7 +89,7 @@ impl Template {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "constant places within ROOM"
+        reason = "the indices are constants within ROOM"
     )]
     pub(crate) fn is_answered_by(&self, [source, destination]: [u32; 2]) -> bool {
         // At one of two places: with a tag or without.
@@ -106,7 +106,7 @@ impl Template {
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "lengths of headers, and of a payload of at most MAX_PAYLOAD"
+        reason = "the lengths are those of headers, and of a payload of at most MAX_PAYLOAD"
     )]
     pub(super) const fn layers(&self, length: usize) -> Layers {
         let (ip, udp) = (self.ip as usize, self.udp as usize);
@@ -149,7 +149,7 @@ impl Template {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "constant places within V4_ROOM; sums of three 16-bit words in 32 bits"
+        reason = "the indices are constants within V4_ROOM; the sum of three 16-bit words fits into 32 bits"
     )]
     fn write_v4<const IP: usize>(&self, udp_length: u16, identification: u16, start: &mut [u8; V4_ROOM]) {
         start.copy_from_slice(&self.bytes[..V4_ROOM]);

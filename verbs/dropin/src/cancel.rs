@@ -38,7 +38,7 @@ impl Drop for Deferred {
 }
 
 /// Waits until the thread is cancelled, or the process ends. As in [`take_event`].
-#[allow(dead_code, reason = "one of both libraries has use for it")]
+#[allow(dead_code, reason = "only one of the two libraries uses it")]
 pub(crate) extern "C-unwind" fn stay() -> ! {
     loop {
         // SAFETY: no arguments.

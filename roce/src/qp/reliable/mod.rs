@@ -220,7 +220,7 @@ impl Reliable {
 
     /// Takes in a packet of this partition.
     #[inline]
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(super) fn on_packet<M: Memory>(
         &mut self,
         common: &mut Common,
@@ -285,7 +285,7 @@ impl Reliable {
 
     /// A request or an answer, which may be marked and bring telemetry.
     #[inline(never)]
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn on_data<M: Memory>(
         &mut self,
         common: &mut Common,

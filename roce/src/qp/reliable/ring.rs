@@ -22,14 +22,14 @@ impl Ring {
     }
 
     /// Returns the bit of a number in the window.
-    #[expect(clippy::indexing_slicing, reason = "a place is below SPAN / 64")]
+    #[expect(clippy::indexing_slicing, reason = "the index is below SPAN / 64")]
     pub(super) fn has(&self, number: u64) -> bool {
         let (word, bit) = Self::place(number);
         self.0.as_ref().is_some_and(|words| words[word] & bit != 0)
     }
 
     /// Sets a bit. Returns whether it was clear.
-    #[expect(clippy::indexing_slicing, reason = "a place is below SPAN / 64")]
+    #[expect(clippy::indexing_slicing, reason = "the index is below SPAN / 64")]
     pub(super) fn set(&mut self, number: u64) -> bool {
         let (word, bit) = Self::place(number);
         let words = self.0.get_or_insert_with(|| Box::new([0; WORDS]));
@@ -39,7 +39,7 @@ impl Ring {
     }
 
     /// Clears a bit. Returns whether it was set.
-    #[expect(clippy::indexing_slicing, reason = "a place is below SPAN / 64")]
+    #[expect(clippy::indexing_slicing, reason = "the index is below SPAN / 64")]
     pub(super) fn clear(&mut self, number: u64) -> bool {
         let (word, bit) = Self::place(number);
         let Some(words) = &mut self.0 else { return false };
@@ -52,7 +52,7 @@ impl Ring {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "`bits` is 1 to 64, and no more than to `to`; a place is below SPAN / 64; a count is at most SPAN"
+        reason = "`bits` is 1 to 64, and does not pass `to`; the index is below SPAN / 64; the count is at most SPAN"
     )]
     pub(super) fn clear_range(&mut self, from: u64, to: u64) -> u64 {
         let Some(words) = &mut self.0 else { return 0 };
@@ -77,7 +77,7 @@ impl Ring {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "an index is at most 2, and a shift 1 to 63; a place is below SPAN / 64"
+        reason = "the index is at most 2, and the shift 1 to 63; the index is below SPAN / 64"
     )]
     pub(super) fn window(&self, from: u64) -> u128 {
         let Some(words) = &self.0 else { return 0 };

@@ -85,7 +85,7 @@ impl Reliable {
         length
     }
 
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn transmit_answer<M: Memory>(
         &mut self,
         common: &mut Common,
@@ -170,7 +170,7 @@ impl Reliable {
 
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "counters of 64 bits; a packet is far shorter than the address space"
+        reason = "64-bit counters never wrap; a packet is far shorter than the address space"
     )]
     fn transmit_request<M: Memory>(
         &mut self,

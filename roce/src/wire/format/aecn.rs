@@ -59,7 +59,7 @@ const OPERATIONS: [Operation; KINDS] =
     [Operation::Max, Operation::Max, Operation::Max, Operation::Add, Operation::Add];
 
 /// See [`Format::insert`](super::Format::insert).
-#[expect(clippy::indexing_slicing, reason = "into room of INSERTED bytes")]
+#[expect(clippy::indexing_slicing, reason = "the room is INSERTED bytes")]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers) {
     let options = hop_by_hop::open(frame, layers, INSERTED);
     let (option, after) = options.split_at_mut(OPTION_LENGTH);
@@ -80,7 +80,7 @@ fn present(bitmap: u8) -> impl Iterator<Item = usize> {
 }
 
 /// See [`super::stamp`]; `data` is the option's. Only the kinds that the sender asks for are there.
-#[expect(clippy::indexing_slicing, reason = "`kinds` found the header; a kind is below KINDS")]
+#[expect(clippy::indexing_slicing, reason = "`kinds` found the header; the kind is below KINDS")]
 pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
     let Some(kinds) = kinds(data) else { return false };
     let own = port.load.bytes();
@@ -95,7 +95,7 @@ pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
 
 /// Reads the state of the path from the option's data; kinds that were not requested are 0.
 #[must_use]
-#[expect(clippy::indexing_slicing, reason = "`kinds` found the header; a kind is below KINDS")]
+#[expect(clippy::indexing_slicing, reason = "`kinds` found the header; the kind is below KINDS")]
 pub fn load(data: &[u8]) -> Option<Load> {
     let kinds = kinds(data)?;
     let mut all = [0; KINDS];

@@ -7,7 +7,7 @@ use crate::wire::ROCE_PORT;
 use crate::wire::layers::{Family, Layers, UDP, UDP_LENGTH, chunk};
 
 /// Moves UDP and BTH of `layers`, which are those of a plain packet, to where they are. `protocol` is what follows the IP header.
-#[expect(clippy::arithmetic_side_effects, reason = "each length was found to lie in the packet")]
+#[expect(clippy::arithmetic_side_effects, reason = "each length was checked to be in the packet")]
 pub fn find(
     packet: &[u8],
     mut layers: Layers,

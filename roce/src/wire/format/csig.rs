@@ -84,7 +84,7 @@ const fn unset(kind: u32, is_wide: bool) -> u32 {
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "the sender's own packet, with room for the tag before it"
+    reason = "the sender's own packet has room for the tag before it"
 )]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers, is_wide: bool) {
     let (length, tpid) =

@@ -19,7 +19,7 @@ const UNKNOWN: u8 = 0xc0;
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "lengths of 8 bits each; `at` stays below the end that was checked"
+    reason = "each length has 8 bits; `at` stays below the end that was checked"
 )]
 pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Option<Carried>), Discard> {
     let [_, units] = *chunk(packet, at)?;
@@ -56,7 +56,7 @@ pub fn options(packet: &[u8], at: usize, numbers: Numbers) -> Result<(usize, Opt
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "the sender's own packet, with `gap` bytes of room"
+    reason = "the sender's own packet has `gap` bytes of room"
 )]
 pub fn open<'a>(frame: &'a mut [u8], layers: &Layers, gap: usize) -> &'a mut [u8] {
     let at = layers.ip + layers.family.header_length();

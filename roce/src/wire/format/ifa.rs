@@ -50,7 +50,10 @@ pub fn next_header(header: &[u8; HEADER_LENGTH]) -> Result<u8, Discard> {
 }
 
 /// Bytes of metadata and its header at `at`.
-#[expect(clippy::arithmetic_side_effects, reason = "8 bits of words behind a place in the packet")]
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "the length is 8 bits of words behind an offset in the packet"
+)]
 pub fn metadata_length(packet: &[u8], at: usize) -> Result<usize, Discard> {
     let [_, _, _, words] = *chunk::<METADATA_HEADER_LENGTH>(packet, at)?;
     let length = METADATA_HEADER_LENGTH + usize::from(words) * 4;
@@ -61,7 +64,7 @@ pub fn metadata_length(packet: &[u8], at: usize) -> Result<usize, Discard> {
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "the sender's own packet, with INSERTED bytes of room"
+    reason = "the sender's own packet has INSERTED bytes of room"
 )]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
     let network_end = layers.ip + layers.family.header_length();
@@ -89,7 +92,7 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "the headers were found to be there, and the room is checked first"
+    reason = "the headers were checked to be there, and the room is checked first"
 )]
 pub(in crate::wire) fn stamp(
     frame: &mut [u8],

@@ -35,7 +35,10 @@ const HOP_WORDS: u32 = HOP_LENGTH as u32 / 4;
 const ASKED: [u32; 2] = [(INSTRUCTIONS as u32) << 16 | DOMAIN as u32, (DOMAIN_INSTRUCTIONS as u32) << 16];
 
 /// Bytes of shim, header and metadata at `at`, which UDP's port says are there.
-#[expect(clippy::arithmetic_side_effects, reason = "8 bits of words behind a place in the packet")]
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "the length is 8 bits of words behind an offset in the packet"
+)]
 pub fn length(packet: &[u8], at: usize) -> Result<usize, Discard> {
     let [kind, words, port @ ..] = *chunk::<SHIM_LENGTH>(packet, at)?;
     let length = SHIM_LENGTH + usize::from(words) * 4;
@@ -49,7 +52,7 @@ pub fn length(packet: &[u8], at: usize) -> Result<usize, Discard> {
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "the sender's own packet, with INSERTED bytes of room"
+    reason = "the sender's own packet has INSERTED bytes of room"
 )]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Numbers) {
     let at = layers.udp + UDP_LENGTH;
@@ -68,7 +71,7 @@ pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers, numbers: Number
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "the headers were found to be there, and the room is checked first"
+    reason = "the headers were checked to be there, and the room is checked first"
 )]
 pub(in crate::wire) fn stamp(
     frame: &mut [u8],

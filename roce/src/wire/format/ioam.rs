@@ -40,7 +40,7 @@ pub const fn is_trace(data: &[u8]) -> bool {
 }
 
 /// See [`Format::insert`](super::Format::insert).
-#[expect(clippy::indexing_slicing, reason = "into room of INSERTED bytes")]
+#[expect(clippy::indexing_slicing, reason = "the room is INSERTED bytes")]
 pub(in crate::wire) fn insert(frame: &mut [u8], layers: &Layers) {
     let options = hop_by_hop::open(frame, layers, INSERTED);
     let (before, options) = options.split_at_mut(BEFORE);
@@ -60,7 +60,7 @@ struct Trace<'a> {
 }
 
 impl<'a> Trace<'a> {
-    #[expect(clippy::indexing_slicing, reason = "the header was found to be there")]
+    #[expect(clippy::indexing_slicing, reason = "the header was checked to be there")]
     fn of(data: &'a [u8]) -> Option<Self> {
         let header = data.get(2..HEADER_LENGTH)?;
         let (first, kind) = (word(header, 0)?, word(header, 1)?);

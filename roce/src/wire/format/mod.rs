@@ -91,7 +91,7 @@ impl Format {
 
     /// Bytes below the BTH after as many switches as it has room for: what a path's MTU must leave.
     #[must_use]
-    #[expect(clippy::arithmetic_side_effects, reason = "constants")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the operands are constants")]
     pub const fn longest(self) -> usize {
         match self {
             Self::IntMd => int_md::INSERTED + HOPS as usize * int_md::HOP_LENGTH,
@@ -105,7 +105,7 @@ impl Format {
     ///
     /// # Errors
     /// Returns an error if it is no packet, or its family has no place for telemetry.
-    #[expect(clippy::arithmetic_side_effects, reason = "lengths within a frame")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the lengths are within a frame")]
     pub fn insert(self, frame: &mut [u8], length: usize, numbers: Numbers) -> Result<usize, Discard> {
         let gap = self.inserted();
         let packet = frame.get(gap..gap + length).ok_or(Discard::Truncated)?;
@@ -334,7 +334,7 @@ pub(super) fn add(frame: &mut [u8], at: usize, by: usize) {
 }
 
 /// The `index`-th 32-bit word.
-#[expect(clippy::arithmetic_side_effects, reason = "an index below that of the last byte of a frame")]
+#[expect(clippy::arithmetic_side_effects, reason = "the index is below that of a frame's last byte")]
 fn word(bytes: &[u8], index: usize) -> Option<u32> {
     bytes.get(index * 4..)?.first_chunk().map(|word| u32::from_be_bytes(*word))
 }

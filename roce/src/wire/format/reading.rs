@@ -6,7 +6,7 @@ use cc::{Counter, Hop, Rate};
 
 /// A receiver's reading of telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack of who reads it")]
+#[expect(clippy::large_enum_variant, reason = "one exists at a time, on the stack of its reader")]
 pub enum Reading {
     /// A record from each switch.
     Hops(Hops),

@@ -14,10 +14,7 @@ const BAD_RESPONSE: Trouble = Trouble::Fail(CompletionStatus::BadResponse);
 
 impl Requester {
     /// An Acknowledge packet (IBA 9.7.5.2).
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "a packet number is far from the end of 64 bits, and so is a counter"
-    )]
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and counters stay far below 2^64")]
     pub(in crate::qp) fn on_acknowledge(
         &mut self,
         psn: Psn,
@@ -70,7 +67,7 @@ impl Requester {
 
     /// A packet of a READ's response, or the answer of an ATOMIC WRITE or a FLUSH, which looks like that to a READ of nothing
     /// (IBA annex A19).
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(in crate::qp) fn on_read_response<M: Memory>(
         &mut self,
         psn: Psn,
@@ -153,7 +150,10 @@ impl Requester {
     }
 
     /// Takes all before `up_to` as arrived, except that it stops at a READ or atomic: only their answers tell.
-    #[expect(clippy::arithmetic_side_effects, reason = "`una` never goes back, nor what was sent before it")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "neither `una` nor the count of bytes sent before it goes back"
+    )]
     pub(super) fn acknowledge(
         &mut self,
         up_to: u64,
@@ -184,7 +184,7 @@ impl Requester {
     }
 
     /// The answer for packet `number`, the oldest, is in its place.
-    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and bytes in 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and byte counts stay far below 2^64")]
     fn on_answer(
         &mut self,
         number: u64,
@@ -204,7 +204,7 @@ impl Requester {
     /// Completes the front request where all of it is acknowledged, and the local ones behind it that have run.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "a READ that `next` is behind was counted; `reads_at_once` is at most 256; requests that are held"
+        reason = "a READ before `next` was counted; `reads_at_once` is at most 256; the held requests are few"
     )]
     pub(super) fn retire_front(&mut self, context: &mut Context<'_>, identity: &Identity) {
         let mut done = 0;
@@ -233,7 +233,7 @@ impl Requester {
     /// whether there is a loss that congestion control has not heard of.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "`una` moved on; packets of a window, in bytes; an `Instant` stops at its end"
+        reason = "`una` has advanced; a window's packets fit into 64 bits of bytes; adding to an `Instant` saturates"
     )]
     fn on_progress(&mut self, before: u64, context: &Context<'_>) -> (Option<Duration>, bool) {
         if self.next < self.una {
@@ -287,7 +287,7 @@ impl Requester {
     /// silent, or another host sends in its name: then the timer fires.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "`waits` is below WAITS; a wait is at most hours; an `Instant` stops at its end"
+        reason = "`waits` is below WAITS; the wait is at most hours; adding to an `Instant` saturates"
     )]
     fn wait_on(&mut self, now: Instant) {
         if let (Some(wait), Some(deadline)) = (self.wait(), self.deadline)
@@ -302,7 +302,7 @@ impl Requester {
 
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "`left` is not 0; counters of 64 bits; an `Instant` stops at its end"
+        reason = "`left` is not 0; 64-bit counters never wrap; adding to an `Instant` saturates"
     )]
     fn on_rnr_nak(&mut self, timer: RnrTimer, context: &mut Context<'_>) -> Result<(), Trouble> {
         context.counters.rnr_naks_received += 1;
@@ -356,7 +356,7 @@ fn check_read_response(
 }
 
 /// The same where any stretch of a READ may have been asked for again: only the length is sure.
-#[expect(clippy::arithmetic_side_effects, reason = "an offset is at most the length")]
+#[expect(clippy::arithmetic_side_effects, reason = "the offset is at most the length")]
 fn check_length(wqe: &Wqe, number: u64, mtu: u32, payload: &[u8]) -> Result<u32, Trouble> {
     let offset = wqe.offset(number, mtu);
     let expected = (wqe.length - offset).min(mtu);

@@ -193,7 +193,7 @@ impl Selective {
     }
 
     /// A packet is not in flight any more.
-    #[expect(clippy::arithmetic_side_effects, reason = "bytes of at most SPAN packets")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the bytes are those of at most SPAN packets")]
     pub(super) fn goes_away(&mut self, Missing { number, bytes, .. }: Missing) {
         if bytes > 0 && self.away.set(number) {
             self.away_bytes += u64::from(bytes);
@@ -203,7 +203,7 @@ impl Selective {
     /// It is in flight again, or acknowledged.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "a packet's bytes never change: what its bit counts for was added when it was set"
+        reason = "a packet's bytes never change, so the bytes of its bit were added when it was set"
     )]
     pub(super) fn comes_back(&mut self, Missing { number, bytes, .. }: Missing) {
         if bytes > 0 && self.away.clear(number) {
@@ -212,7 +212,7 @@ impl Selective {
     }
 
     /// Returns how late a packet may be behind others: a round trip, until losses show that nothing is late here.
-    #[expect(clippy::arithmetic_side_effects, reason = "a division by a constant")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the divisor is a constant")]
     pub(super) fn reordering(&self, smoothed: Duration, shortest: Duration) -> Duration {
         if self.calm == CALM { shortest / 4 } else { smoothed }
     }
@@ -249,7 +249,7 @@ impl Selective {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "a partition point is at most the length; the sum is at most `end`"
+        reason = "the partition point is at most the length; the sum is at most `end`"
     )]
     pub(super) fn stretch(&self, from: u64, end: u64) -> u64 {
         let begin = self.holes.partition_point(|hole| hole.number() < from);
@@ -357,7 +357,7 @@ impl Selective {
 
     /// When a hole becomes lost. Repeated answers come in the order in which they were asked for, and a stretch of them may take longer
     /// than a round trip: those behind the one that came last have as much time from that on as they had from their repetition on.
-    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
+    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn due_of(&self, hole: &Hole) -> Instant {
         match (self.streams, hole.resent) {
             (Some((asked, number, came)), Some(resent))
@@ -378,7 +378,7 @@ impl Selective {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "`at` is below the length; `lost` counts the holes that are lost; 64 times a wait of hours is far below the longest Duration, and an `Instant` stops at its end"
+        reason = "`at` is below the length; `lost` counts the holes that are lost; 64 times a wait of hours is far below the longest Duration, and adding to an `Instant` saturates"
     )]
     pub(super) fn resends(
         &mut self,
@@ -407,7 +407,7 @@ impl Selective {
     /// Forgets the holes that are filled: all before `una` is acknowledged.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "`lost` counts the holes that are lost; a round trip is at most 4 s; an `Instant` stops at its end; `calm` is at most CALM"
+        reason = "`lost` counts the holes that are lost; a round trip is at most 4 s; adding to an `Instant` saturates; `calm` is at most CALM"
     )]
     pub(super) fn fill(&mut self, una: u64, now: Instant, shortest: Option<Duration>) {
         let soon = shortest.map_or(Duration::ZERO, |rtt| rtt * 3 / 4);

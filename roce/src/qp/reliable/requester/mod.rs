@@ -220,7 +220,7 @@ impl Requester {
 
     /// Appends a request that was checked. The first makes room for `most`.
     #[inline]
-    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and bytes in 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and byte counts stay far below 2^64")]
     pub(super) fn post(&mut self, checked: &mut CheckedSend, most: u32) {
         let wqe = self.queue.push(checked, most);
         let packets = match wqe.request.operation {
@@ -297,7 +297,7 @@ impl Requester {
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "`una` is not behind what was sent, and `min` keeps the difference from going below 0"
+        reason = "`una` is not beyond the packets that were sent, and `min` keeps the difference from going below 0"
     )]
     fn in_flight_of(&self, sent: u64) -> u64 {
         let sent = sent - self.stream_at(0, self.una);
@@ -346,7 +346,10 @@ impl Requester {
     }
 
     /// Time has come to `now`; `window` is the congestion controller's.
-    #[expect(clippy::arithmetic_side_effects, reason = "a counter of 64 bits; at most MOST_PATIENT, and one")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "64-bit counters never wrap; the sum is at most MOST_PATIENT + 1"
+    )]
     pub(super) fn on_timeout(&mut self, window: u64, context: &mut Context<'_>) -> Result<Progress, Trouble> {
         let now = context.now;
         self.rnr_until = self.rnr_until.filter(|&until| until > now);
@@ -404,7 +407,7 @@ impl Requester {
     /// Sends again what may be lost: all from the oldest packet on, or all that is missing.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "three quarters and a quarter of 32 bits; 33 bits times an MTU"
+        reason = "three quarters and a quarter of 32 bits fit into 32 bits; 33 bits times an MTU fit into 64 bits"
     )]
     fn go_back(&mut self, now: Instant) {
         self.recovers_to = self.sent;
@@ -424,7 +427,7 @@ impl Requester {
     /// retries goes on, and nothing counts as lost: the peer may only be slow.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "at most MOST_PROBES, and one; an `Instant` stops at its end"
+        reason = "the sum is at most MOST_PROBES + 1; adding to an `Instant` saturates"
     )]
     fn ask(&mut self, window: u64, now: Instant) {
         self.probe_at = None;
@@ -447,7 +450,10 @@ impl Requester {
     }
 
     /// Returns the time without an answer after which something is asked for again: never longer than the timeout.
-    #[expect(clippy::arithmetic_side_effects, reason = "`probes` is at most MOST_PROBES; seconds times 128")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`probes` is at most MOST_PROBES; seconds times 128 are far below the longest Duration"
+    )]
     fn probe_wait(&self) -> Option<Duration> {
         // With go-back-N asking means sending all again: only what is surely lost is worth that.
         let doublings = self.probes + u8::from(self.selective.is_none());
@@ -460,7 +466,7 @@ impl Requester {
     /// to what was sent before a lost tail puts nothing off. The answers of a READ may come slowly.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "an `Instant` stops at its end; a division by a constant"
+        reason = "adding to an `Instant` saturates; the divisor is a constant"
     )]
     fn probe_due(&self, now: Instant) -> Option<Instant> {
         let wait = self.probe_wait()?;

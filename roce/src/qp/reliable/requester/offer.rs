@@ -69,7 +69,10 @@ impl Requester {
     /// # Errors
     /// Returns [`Discard::StaleOffer`] if nothing was offered, or the peer can't expect that now. Whether the change is put off is no
     /// error: another loss offers it again.
-    #[expect(clippy::arithmetic_side_effects, reason = "a constant; `sent` is not before `una`")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the operand is a constant; `sent` is not before `una`"
+    )]
     pub(in crate::qp) fn on_acceptance(&mut self, psn: Psn, now: Instant) -> Result<(), Discard> {
         if self.selective.is_some() {
             return Ok(());

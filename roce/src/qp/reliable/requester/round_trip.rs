@@ -30,7 +30,7 @@ impl RoundTrip {
     /// Takes in a measurement (RFC 6298 2.2, 2.3).
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "averages of 32-bit numbers: what is taken off makes room for what is added; `count` is below WINDOW"
+        reason = "averages are of 32-bit numbers, and the part removed makes room for the part added; `count` is below WINDOW"
     )]
     pub(super) fn measured(before: Option<Self>, rtt: Duration) -> Self {
         let rtt = u32::try_from(rtt.as_nanos()).unwrap_or(u32::MAX);
@@ -59,20 +59,20 @@ impl RoundTrip {
     }
 
     /// Returns the longest that a round trip takes as far as the measurements tell.
-    #[expect(clippy::arithmetic_side_effects, reason = "at most a minute")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the result is at most a minute")]
     pub(super) fn latest(&self) -> Duration {
         self.smoothed() + self.slack()
     }
 
     /// Returns how much longer than usual that is.
-    #[expect(clippy::arithmetic_side_effects, reason = "at most 20 s")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the result is at most 20 s")]
     pub(super) fn slack(&self) -> Duration {
         (self.smoothed() / 2).max(nanos(self.variation) * 4).max(SLACK)
     }
 
     /// Returns after which time without an answer something is asked for again: two round trips at the least, as RFC 8985 7.2 has it
     /// for a probe, and 20 µs.
-    #[expect(clippy::arithmetic_side_effects, reason = "at most a minute")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the result is at most a minute")]
     pub(super) fn patience(&self) -> Duration {
         (self.smoothed() + self.smoothed().max(nanos(self.variation) * 4)).max(SHORTEST)
     }

@@ -25,7 +25,7 @@ const UNKNOWN: Duration = Duration::from_millis(100);
 
 /// Returns the missing packets of `wqe` from `from` to before `end`: its request packets, or its answers if the peer has executed its
 /// request.
-#[expect(clippy::arithmetic_side_effects, reason = "packet numbers are far from the end of 64 bits")]
+#[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
 pub(super) fn missing_of(
     wqe: &Wqe,
     mtu: u32,
@@ -47,7 +47,7 @@ pub(super) fn missing_of(
 /// Request packet `number`.
 #[expect(
     clippy::arithmetic_side_effects,
-    reason = "packet numbers are far from the end of 64 bits; bytes never go back"
+    reason = "packet numbers stay far below 2^64; byte counts never go back"
 )]
 fn packet_of(wqe: &Wqe, number: u64, mtu: u32) -> Missing {
     let bytes = (wqe.stream_at(number + 1, mtu) - wqe.stream_at(number, mtu)) as u32;
@@ -57,7 +57,7 @@ fn packet_of(wqe: &Wqe, number: u64, mtu: u32) -> Missing {
 impl Requester {
     /// A Selective Acknowledge packet: all before `psn` arrived, `psn` did not, and of the 128 from `psn` and `64 * ahead` on those did
     /// that `held` marks.
-    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers are far from the end of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     pub(in crate::qp) fn on_selective_acknowledge(
         &mut self,
         psn: Psn,
@@ -100,7 +100,7 @@ impl Requester {
     }
 
     /// Checks what a peer says that it holds: packets that were sent, and that only it could hold.
-    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers are far from the end of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     fn check_claim(&self, number: u64, from: u64, held: u128) -> Result<(), Trouble> {
         let end = from + u64::from(u128::BITS - held.leading_zeros());
         let is_sent = held == 0 || end <= self.sent && end <= self.una + SPAN;
@@ -109,10 +109,7 @@ impl Requester {
     }
 
     /// Notes what the peer holds of the 128 packets from `from` on.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "packet numbers are far from the end of 64 bits; `new` is not 0"
-    )]
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64; `new` is not 0")]
     fn take_claim(&mut self, from: u64, held: u128, now: Instant) {
         let Self { selective: Some(selective), queue, mtu, .. } = self else { return };
         let mut new = held & !selective.held(from);
@@ -133,7 +130,7 @@ impl Requester {
     }
 
     /// Request packets from `from` to before `to` that the peer lacks are missing.
-    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
+    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn misses(&mut self, from: u64, to: u64, now: Instant) {
         let late = self.lateness();
         let Self { selective: Some(selective), queue, mtu, .. } = self else { return };
@@ -153,7 +150,7 @@ impl Requester {
     /// Answers to READs and atomics that should have come before that to packet `end` are missing.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "packet numbers are far from the end of 64 bits; an `Instant` stops at its end"
+        reason = "packet numbers stay far below 2^64; adding to an `Instant` saturates"
     )]
     pub(super) fn answers_missing(&mut self, end: u64, now: Instant) {
         let (late, una) = (self.lateness(), self.una);
@@ -175,7 +172,7 @@ impl Requester {
     }
 
     /// Something was acknowledged, or arrived early. Returns whether there is a loss that congestion control has not heard of.
-    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
+    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn after_progress(&mut self, now: Instant) -> bool {
         let late = self.lateness();
         let Self { selective: Some(selective), una, trip, .. } = self else { return false };
@@ -286,7 +283,7 @@ impl Requester {
     }
 
     /// The early answer `number` is in its place. Returns whether it shows a loss that congestion control has not heard of.
-    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
+    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn on_early_answer(&mut self, number: u64, now: Instant) -> bool {
         let una = self.una;
         if let Some(selective) = &mut self.selective {
@@ -299,7 +296,7 @@ impl Requester {
     }
 
     /// Completes what waited for the packet before it. Returns the payload bytes that this acknowledged.
-    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and bytes in 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and byte counts stay far below 2^64")]
     pub(super) fn absorb(&mut self, context: &mut Context<'_>, identity: &Identity) -> u64 {
         let mut bytes = 0;
         while let Some(selective) = &mut self.selective
@@ -336,7 +333,7 @@ impl Requester {
     }
 
     /// Sends again all that is missing.
-    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers are far from the end of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     pub(super) fn lose_all(&mut self, now: Instant) {
         let Self { selective: Some(selective), queue, mtu, una, sent, .. } = self else { return };
         let end = (*sent).min(*una + SPAN);
@@ -368,7 +365,7 @@ impl Requester {
     /// Nothing has come for too long: sends the last packet again that may be missing. The answer says what else is.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "packet numbers are far from the end of 64 bits; at most MOST_PROBES, and one"
+        reason = "packet numbers stay far below 2^64; the sum is at most MOST_PROBES + 1"
     )]
     pub(super) fn probe(&mut self, window: u64, now: Instant) {
         if self.is_repeating() {
@@ -397,7 +394,7 @@ impl Requester {
     #[cold]
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "an offset is at most the length; a hole is in its request"
+        reason = "the offset is at most the length; a hole is in its request"
     )]
     pub(super) fn plan_again(&self, hole: Hole, window: u64) -> Option<Plan<'_>> {
         let number = hole.number();
@@ -425,7 +422,7 @@ impl Requester {
     }
 
     /// The number behind what the repetition of `hole` sends or asks for.
-    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers are far from the end of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     fn until(&self, hole: Hole, wqe: &Wqe) -> u64 {
         match (&self.selective, wqe.is_answered()) {
             (Some(selective), true) if hole.missing.is_answer => selective.stretch(hole.number(), wqe.end()),
@@ -438,7 +435,7 @@ impl Requester {
     #[cold]
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "packet numbers and counters of 64 bits; waits of minutes; an `Instant` stops at its end"
+        reason = "packet numbers and counters stay far below 2^64; waits are minutes; adding to an `Instant` saturates"
     )]
     pub(super) fn commit_again(&mut self, hole: Hole, context: &mut Context<'_>) -> u64 {
         let now = context.now;

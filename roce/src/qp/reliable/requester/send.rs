@@ -38,7 +38,7 @@ impl Requester {
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "an offset is at most the length; `next` is in its request, and not before `una`; numbers and bytes in 64 bits"
+        reason = "the offset is at most the length; `next` is in its request, and not before `una`; packet numbers and byte counts stay far below 2^64"
     )]
     pub(in crate::qp) fn plan(&self, window: u64) -> Option<Plan<'_>> {
         if let Some(hole) = self.first_lost() {
@@ -88,7 +88,7 @@ impl Requester {
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "`next` is not before `una`; numbers and bytes in 64 bits"
+        reason = "`next` is not before `una`; packet numbers and byte counts stay far below 2^64"
     )]
     fn is_holdable(&self, in_flight: u64, more: u64, bytes: u64) -> bool {
         self.selective.as_ref().is_none_or(|selective| {
@@ -108,7 +108,7 @@ impl Requester {
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "`end` is behind `una`; packet numbers are far from the end of 64 bits"
+        reason = "`end` is behind `una`; packet numbers stay far below 2^64"
     )]
     fn is_admitted(&self, wqe: &Wqe, window: u64) -> bool {
         let end = if wqe.is_answered() { wqe.end() } else { self.next + 1 };
@@ -125,7 +125,7 @@ impl Requester {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "`plan` found a request at the cursor; each 64th packet asks; numbers and counters of 64 bits; an `Instant` stops at its end"
+        reason = "`plan` found a request at the cursor; each 64th packet asks; packet numbers and counters stay far below 2^64; adding to an `Instant` saturates"
     )]
     pub(in crate::qp) fn commit(&mut self, length: u32, ack_request: bool, context: &mut Context<'_>) -> u64 {
         if let Some(hole) = self.first_lost() {

@@ -98,7 +98,7 @@ impl Spray {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "a place is below SPAN; `number` is below `next`"
+        reason = "the index is below SPAN; `number` is below `next`"
     )]
     pub(super) fn way_of(&self, number: u64) -> Option<u8> {
         let taken = self.taken[Self::place(number)];
@@ -114,7 +114,7 @@ impl Spray {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "1 to 8 ways; a way is below their number"
+        reason = "there are 1 to 8 paths; the path's index is below their number"
     )]
     fn turns(&self, except: Option<u8>) -> impl Iterator<Item = (u8, &Way)> {
         let count = self.ways.len() as u8;
@@ -139,7 +139,7 @@ impl Spray {
     }
 
     /// Returns a path that was measured and not left. If there is none, the first that was not left, or the one left the longest ago.
-    #[expect(clippy::indexing_slicing, reason = "`way` is below their number")]
+    #[expect(clippy::indexing_slicing, reason = "`way` is below the number of paths")]
     fn usable(&self, except: Option<u8>) -> u8 {
         let is_live = |(_, way): &(u8, &Way)| way.left.is_none() && way.trip.is_some();
         let live = self.turns(except).find(is_live).or_else(|| self.turns(None).find(is_live));
@@ -153,7 +153,7 @@ impl Spray {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "1 to 8 ways; a place is below SPAN; packet numbers are far from the end of 64 bits"
+        reason = "there are 1 to 8 paths; the index is below SPAN; packet numbers stay far below 2^64"
     )]
     pub(super) fn took(&mut self, number: u64, end: u64, way: u8, is_silent: bool, now: Instant) {
         let before = self.way_of(number);
@@ -187,7 +187,7 @@ impl Spray {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "a way is below their number; minutes times 512; an `Instant` stops at its end; at most MOST_STRIKES, and one"
+        reason = "the path's index is below their number; minutes times 512 are far below the longest Duration; adding to an `Instant` saturates; the sum is at most MOST_STRIKES + 1"
     )]
     fn lost(&mut self, number: u64, way: u8, is_silent: bool, now: Instant) {
         let rest = self.latest(way).unwrap_or(Duration::from_millis(1)) * REST;
@@ -207,7 +207,7 @@ impl Spray {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "a place is below SPAN; a way that was noted is below their number; packet numbers are far from the end of 64 bits"
+        reason = "the index is below SPAN; a noted path's index is below their number; packet numbers stay far below 2^64"
     )]
     pub(super) fn arrived(&mut self, number: u64, now: Instant) {
         let taken = &mut self.taken[Self::place(number)];
@@ -237,7 +237,7 @@ impl Spray {
     }
 
     /// Notes which paths have the longer queues: a queue is what a round trip takes beyond the shortest one.
-    #[expect(clippy::arithmetic_side_effects, reason = "round trips of at most a minute")]
+    #[expect(clippy::arithmetic_side_effects, reason = "round trips are at most a minute")]
     fn compare(&mut self) {
         let queue = |way: &Way| way.trip.map(|trip| trip.smoothed().saturating_sub(trip.shortest()));
         let live = self.ways.iter().filter(|way| way.left.is_none());
@@ -257,7 +257,7 @@ impl Spray {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "a way is below their number; a minute times 8"
+        reason = "the path's index is below their number; a minute times 8 is far below the longest Duration"
     )]
     fn latest(&self, way: u8) -> Option<Duration> {
         let unmeasured = || self.slowest().map(|slowest| slowest * UNMEASURED);
@@ -274,7 +274,7 @@ impl Spray {
 
     /// Returns until when packet `number` may still come although its time is over: a path keeps its order, so while it brings what
     /// left before, its queue may only have grown.
-    #[expect(clippy::arithmetic_side_effects, reason = "an `Instant` stops at its end")]
+    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn hopes_until(&self, number: u64) -> Option<Instant> {
         let way = self.way(number)?;
         Some(way.heard + way.trip?.slack())
@@ -287,7 +287,7 @@ impl Spray {
     }
 
     /// Returns how long an answer may take, whatever path the packet took.
-    #[expect(clippy::arithmetic_side_effects, reason = "a minute times 8")]
+    #[expect(clippy::arithmetic_side_effects, reason = "a minute times 8 is far below the longest Duration")]
     pub(super) fn patience(&self) -> Option<Duration> {
         let on_trial = self.ways.iter().any(|way| way.trip.is_none() && way.trial.is_some());
         self.slowest().map(|slowest| slowest * if on_trial { UNMEASURED } else { 1 })

@@ -69,7 +69,7 @@ impl Requester {
 
     /// Returns the likely reason for which all retries were in vain. ICMP was `heard` to say something of the peer at some time; of the
     /// PSNs that are expected from the peer, the connection's first and the next are given.
-    #[expect(clippy::arithmetic_side_effects, reason = "a wait of hours times 15")]
+    #[expect(clippy::arithmetic_side_effects, reason = "hours times 15 are far below the longest Duration")]
     pub(in crate::qp) fn why_unanswered(
         &self,
         now: Instant,
@@ -107,7 +107,7 @@ impl Requester {
     /// Returns that the path loses large packets, if the oldest is surely larger than all that arrived lately.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "an offset is at most the length; few requests are kept"
+        reason = "the offset is at most the length; the kept requests are few"
     )]
     fn large_packets(&self) -> Option<FailureReason> {
         let oldest = self.queue.iter().find(|wqe| wqe.end() > self.una)?;

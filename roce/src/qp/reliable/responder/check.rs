@@ -91,7 +91,7 @@ pub(super) fn check_range(
 
 /// A WRITE brings exactly the bytes that it announced (IBA 9.7.4.1.6).
 #[inline(always)]
-#[expect(clippy::arithmetic_side_effects, reason = "the sum of two 32-bit numbers")]
+#[expect(clippy::arithmetic_side_effects, reason = "the sum of two 32-bit numbers fits into 64 bits")]
 pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: bool) -> Result<(), Refusal> {
     let total = u64::from(received) + u64::from(length);
     let announced = u64::from(reth.length);

@@ -70,7 +70,7 @@ impl Responder {
 
     /// As whoever `arrival` says that this side is.
     #[inline(always)]
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(super) fn execute_here<M: Memory>(
         &mut self,
         operation: Operation,
@@ -127,7 +127,7 @@ impl Responder {
     }
 
     /// Packets are missing: they are asked for once, until they come (IBA 9.7.5).
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(super) fn on_gap(&mut self, context: &mut Context<'_>) -> Refusal {
         if !self.nak_sent {
             self.nak_sent = true;
@@ -305,7 +305,7 @@ impl Responder {
         Ok(())
     }
 
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn on_atomic<M: Memory>(
         &mut self,
         (address, rkey, access): (u64, Rkey, Access),
@@ -345,7 +345,7 @@ impl Responder {
     }
 
     /// No receive is posted: the peer shall come back (IBA 9.7.5.2.8).
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn not_ready(&mut self, context: &mut Context<'_>) -> Refusal {
         // Packets behind this one are no gap to report.
         self.nak_sent = true;
@@ -380,7 +380,7 @@ impl Responder {
     }
 
     #[inline]
-    #[expect(clippy::arithmetic_side_effects, reason = "24 bits, and one")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the sum of 24 bits and 1 fits into 32 bits")]
     fn count_message(&mut self) {
         self.msn = (self.msn + 1) & 0xff_ffff;
     }

@@ -152,7 +152,7 @@ impl Responder {
         self.queue.push(request);
     }
 
-    #[expect(clippy::arithmetic_side_effects, reason = "requests that are held")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the held requests are few")]
     pub(super) fn len(&self) -> usize {
         let begun = !self.queue.is_shared() && matches!(self.message, Some(Message::Send { .. }));
         self.queue.len() + usize::from(begun)

@@ -67,7 +67,7 @@ fn number(psn: Psn) -> u64 {
 }
 
 /// The index of the payloads of `length`, and the bytes of each.
-#[expect(clippy::arithmetic_side_effects, reason = "a power of two of at least 64")]
+#[expect(clippy::arithmetic_side_effects, reason = "the number is a power of two, at least 64")]
 fn class(length: usize) -> (usize, usize) {
     let size = length.next_power_of_two().max(64);
     (size.trailing_zeros() as usize - 6, size)
@@ -90,7 +90,10 @@ impl Reorder {
 
     /// Returns the content of a Selective Acknowledge: the multiple of 64 PSNs from the missing packet on, and which of the 128 packets
     /// from there are held. Returns `None` if nothing is held.
-    #[expect(clippy::arithmetic_side_effects, reason = "24 bits, and at most 64 times 63")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the sum of 24 bits and 64 times 63 fits into 32 bits"
+    )]
     pub(super) fn report(&self) -> Option<(u8, u128)> {
         if self.count == 0 {
             return None;
@@ -107,7 +110,10 @@ impl Reorder {
     }
 
     /// Records that the content of [`Self::report`] is on its way. Returns true if that is all.
-    #[expect(clippy::arithmetic_side_effects, reason = "24 bits, and at most 64 times 63")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the sum of 24 bits and 64 times 63 fits into 32 bits"
+    )]
     pub(super) fn reported(&mut self) -> bool {
         // A report has 128 packets. If they begin within a stretch, that one and the next are told to their ends, the third is not.
         let first = (number(self.base) + 64 * u64::from(self.ahead())) / 64;
@@ -118,7 +124,7 @@ impl Reorder {
     }
 
     /// All before `expected` was executed.
-    #[expect(clippy::arithmetic_side_effects, reason = "sums of 24 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "sums of 24 bits fit into 32 bits")]
     fn advance_to(&mut self, expected: Psn) {
         if self.count == 0 {
             (self.base, self.end, self.untold) = (expected, 0, 0);
@@ -145,7 +151,7 @@ impl Reorder {
     }
 
     /// Room for `count` packets from `base` on.
-    #[expect(clippy::indexing_slicing, reason = "a slot is below the number of packets")]
+    #[expect(clippy::indexing_slicing, reason = "the slot is below the number of packets")]
     fn grow(&mut self, count: usize) {
         if count <= self.packets.len() {
             return;
@@ -176,7 +182,7 @@ impl Reorder {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "a place is one of those that the bytes have; `taken` is at most MOST_HELD"
+        reason = "the index is below the number of places in the bytes; `taken` is at most MOST_HELD"
     )]
     fn keep(&mut self, payload: &[u8]) -> Option<u32> {
         let (class, size) = class(payload.len());
@@ -202,7 +208,7 @@ impl Reorder {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "`ahead` is below SPAN; a slot is below the number of packets"
+        reason = "`ahead` is below SPAN; the slot is below the number of packets"
     )]
     fn hold(&mut self, early: Early, payload: &[u8]) -> Held {
         let psn = early.bth.psn;
@@ -228,7 +234,7 @@ impl Reorder {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "`count` counts the bits that are set; a slot is below the number of packets; a payload that is held has a class"
+        reason = "`count` counts the bits that are set; the slot is below the number of packets; a payload that is held has a class"
     )]
     fn forget(&mut self, psn: Psn) {
         if self.held.clear(number(psn)) {
@@ -244,7 +250,7 @@ impl Reorder {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
-        reason = "`count` counts the bits that are set; a slot is below the number of packets; a payload that is held has its place"
+        reason = "`count` counts the bits that are set; the slot is below the number of packets; a payload that is held has its place"
     )]
     fn take(&mut self) -> Option<(Early, &[u8])> {
         if !self.held.clear(number(self.base)) {
@@ -262,7 +268,7 @@ impl Reorder {
 
 impl Responder {
     /// Packets before this one are missing.
-    #[expect(clippy::arithmetic_side_effects, reason = "counters of 64 bits")]
+    #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(super) fn on_early<M>(
         &mut self,
         operation: Operation,

@@ -54,7 +54,10 @@ impl Resource {
     }
 
     /// One packet of the answer left.
-    #[expect(clippy::arithmetic_side_effects, reason = "below the number of packets, or of resources")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the number is below that of packets, or of resources"
+    )]
     pub(super) fn advance(&mut self) {
         self.next += 1;
         self.answered |= !self.is_due();
@@ -116,7 +119,7 @@ impl Resources {
 
     /// Returns true if one more request may be accepted. A full list gives up its oldest, whose answer the peer must have before it
     /// requests more. If that answer never left, the peer requests more than was agreed.
-    #[expect(clippy::arithmetic_side_effects, reason = "a list in memory")]
+    #[expect(clippy::arithmetic_side_effects, reason = "the length of a list in memory is far below 2^64")]
     pub(super) fn has_room(&self) -> bool {
         let above = (self.list.len() + 1).saturating_sub(self.limit);
         self.limit > 0 && self.list.iter().take(above).all(|oldest| oldest.answered)
@@ -163,7 +166,10 @@ impl Resources {
     }
 
     /// The packet of [`Self::due`] left. `false` where none was due.
-    #[expect(clippy::arithmetic_side_effects, reason = "below the number of packets, or of resources")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the number is below that of packets, or of resources"
+    )]
     pub(super) fn advance(&mut self) -> bool {
         if let Some(repeat) = self.repeats.first_mut() {
             repeat.next += 1;
@@ -181,7 +187,7 @@ impl Resources {
     /// Answers again `packets` from `psn` on, and nothing more; whatever else is due stays due. What never left yet is due
     /// anyway: were it sent here first, the peer could have all of it, and ask for more, before it counts as answered. So is what was
     /// asked for again already.
-    #[expect(clippy::arithmetic_side_effects, reason = "packets of two messages of at most 2^31 bytes")]
+    #[expect(clippy::arithmetic_side_effects, reason = "two messages have at most 2^31 bytes each")]
     pub(super) fn repeat(&mut self, psn: Psn, packets: u32) {
         let found = self.list.iter().find_map(|resource| resource.index(psn).map(|at| (resource, at)));
         let Some((&Resource { first, next, .. }, from)) = found else { return };
@@ -193,7 +199,7 @@ impl Resources {
     }
 
     /// The one that `psn` belongs to, and the packet's index in its answer, to be answered again.
-    #[expect(clippy::indexing_slicing, reason = "it was found there")]
+    #[expect(clippy::indexing_slicing, reason = "the entry was found there")]
     pub(super) fn find(&mut self, psn: Psn) -> Option<(&mut Resource, u32)> {
         let found = self.list.iter().position(|resource| resource.index(psn).is_some())?;
         self.due = self.due.min(found);

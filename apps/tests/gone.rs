@@ -1,6 +1,7 @@
 //! A tool whose interface or parent is gone ends, says so and leaves nothing behind. The network namespaces need root.
 
 use std::io::{BufRead, BufReader, Lines};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -86,6 +87,20 @@ fn a_switch_goes_on_without_a_port_and_ends_without_two() {
     place.ip("link del near1");
     assert!(warned.any(|line| line.contains("near1 is gone") && line.contains("fewer than two")));
     assert_eq!(switch.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn a_signal_ends_a_tool_with_the_exit_code_that_a_shell_reports() {
+    for (signal, expected) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut server = ferroce(&["env"], &format!("write-bw --port null -p {port}")).spawn().unwrap();
+        let mut said = lines(&mut server);
+        assert!(said.any(|line| line.unwrap().contains("Waiting for client")));
+        let sent = Command::new("kill").args([signal, &server.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let (code, error) = error_of(server);
+        assert_eq!((code, error.lines().count() <= 1), (Some(expected), true), "{signal}: {error}");
+    }
 }
 
 /// A folder that `ferroce run` takes for that of the drop-in libraries.

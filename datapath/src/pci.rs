@@ -1,4 +1,4 @@
-//! NICs on the PCI bus: which kernel driver has one, and how it changes hands. A DPDK driver reaches most NICs through `vfio-pci`.
+//! Finds NICs on the PCI bus, and binds them to another kernel driver. A DPDK driver reaches most NICs through `vfio-pci`.
 //!
 //! Everything is read from and written to sysfs, as Linux documents it in `Documentation/ABI/testing/sysfs-bus-pci`.
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// The kernel's driver that hands devices to programs.
 const VFIO: &str = "vfio-pci";
-/// Kernel drivers through which DPDK can drive a NIC: those that hand it over, and those of NICs that both can use at a time.
+/// The kernel drivers through which DPDK can drive a NIC: those that hand it over, and those that share it with DPDK.
 const USABLE: [&str; 6] = [VFIO, "igb_uio", "uio_pci_generic", "mlx4_core", "mlx5_core", "mana"];
 /// The class of an Ethernet controller in sysfs, without the byte of its programming interface.
 const ETHERNET: &str = "0x0200";
@@ -40,7 +40,7 @@ pub enum PciError {
     NoVfio,
     #[error("cannot write {file}: {why}; run as root")]
     Write { file: String, why: String },
-    #[error("PCI device {address} did not go to {VFIO}, and has {}; see what the kernel says: dmesg", driver.as_deref().unwrap_or("no driver"))]
+    #[error("PCI device {address} did not change to {VFIO}, and has {}; read the kernel's reason in dmesg", driver.as_deref().unwrap_or("no driver"))]
     Stays { address: String, driver: Option<String> },
 }
 
@@ -97,7 +97,7 @@ impl Nic {
         }
     }
 
-    /// Without an IOMMU `vfio-pci` has devices only in its unsafe mode, where it makes a group of its own for each.
+    /// Without an IOMMU, `vfio-pci` accepts devices only in its unsafe mode, in which each is in a group of its own.
     fn has_iommu(&self, driver: Option<&str>) -> Result<(), PciError> {
         if driver == Some(VFIO) && !self.place().join("iommu_group").exists() {
             return Err(PciError::NoIommu { address: self.address.clone() });
@@ -126,7 +126,7 @@ impl Nic {
         if driver.as_deref() == Some(VFIO) {
             return self.has_iommu(driver.as_deref());
         }
-        // Not left without a driver.
+        // The device must not stay without a driver.
         let _ = self.hand_to("");
         Err(PciError::Stays { address: self.address.clone(), driver: self.driver() })
     }
@@ -156,9 +156,9 @@ impl Nic {
         }
     }
 
-    /// Has the kernel bind the device to `driver`, or to the driver that knows it if the name is empty.
+    /// Makes the kernel bind the device to `driver`, or to the driver that knows it if the name is empty.
     fn hand_to(&self, driver: &str) -> Result<(), PciError> {
-        // An empty line takes a name back.
+        // An empty line removes an earlier name.
         write(&self.place().join("driver_override"), &format!("{driver}\n"))?;
         if self.driver().is_some() {
             write(&self.place().join("driver/unbind"), &self.address)?;

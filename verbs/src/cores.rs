@@ -1,4 +1,4 @@
-//! Several cores behind one port: which core a queue pair lives on, and what all cores know alike.
+//! Chooses the core of each queue pair behind a port with several, and creates on all cores what they share.
 //!
 //! Protection domains, completion queues, regions, windows, shared receive queues and XRC domains are created on all cores by the same
 //! commands in the same order, so each has one number or key on all. A queue pair lives on one core, which its number names: datagram
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub(crate) struct Loads {
     loads: Box<[AtomicU32]>,
-    /// Of all cores together.
+    /// The limit for all cores together.
     limit: u32,
 }
 
@@ -45,20 +45,20 @@ impl Loads {
         Ok(())
     }
 
-    /// A queue on `core` is gone.
+    /// Counts a queue on `core` as destroyed.
     pub(crate) fn release(&self, core: usize) {
         self.loads[core].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Inner {
-    /// Runs `control` on all cores, in the same order as other such calls, and returns what all of them answer.
+    /// Runs `control` on all cores, in the same order as other such calls, and returns the results of all.
     pub(crate) fn on_all<R: Send + PartialEq + Debug + 'static>(
         &self,
         control: impl FnOnce(&mut Station, cc::Instant) -> R + Clone + Send + 'static,
     ) -> Result<R, Stopped> {
         let mut answers = self.engine.call_all(control)?.into_iter();
-        // There is at least one core.
+        // A device has at least one core.
         let first = answers.next().expect("core 0 answers");
         debug_assert!(answers.all(|answer| answer == first), "cores agree on numbers and keys: {first:?}");
         Ok(first)

@@ -1,4 +1,4 @@
-//! Several cores behind one port: operations between queue pairs of all cores, what cores share, and what is refused.
+//! Tests several cores behind one port: operations between queue pairs of all cores, objects that cores share, and refusals.
 
 mod common;
 
@@ -56,12 +56,12 @@ fn hosts(cores: [u8; 2], progress: Progress, qps: usize, bytes: usize) -> [Host;
     [a, b]
 }
 
-/// Takes `count` completions of `cq`, all good, while the peer runs too.
+/// Polls `count` completions of `cq`, all successful, while the peer runs too.
 fn take(cq: &mut CompletionQueue, peer: &Device, count: usize) -> Vec<Completion> {
     (0..count).map(|_| success(cq, peer)).collect()
 }
 
-/// The core that a number of a device with `cores` names.
+/// Returns the core that a queue pair's number names on a device with `cores`.
 fn core_of(qp: &QueuePair, cores: u8) -> u32 {
     let bits = if cores > 4 { 4 } else { 2 };
     qp.qpn().get() >> (18 - bits) & ((1 << bits) - 1)

@@ -100,9 +100,9 @@ pub enum StartError {
         "cannot pin to CPU {core}: this process may use {allowed}; choose one of them, or run it with another taskset"
     )]
     Cpu { core: usize, allowed: String },
-    #[error("queue_pairs = {given}: the numbers of cores = {cores} are {limit} at most; lower queue_pairs")]
+    #[error("queue_pairs = {given}: with cores = {cores} the limit is {limit}; lower queue_pairs")]
     TooManyQps { given: u32, limit: usize, cores: u8 },
-    #[error("port {port}: cores = {given}: the limit is {limit}; write 1 to {limit}")]
+    #[error("port {port}: cores = {given}: out of range; write 1 to {limit}")]
     Cores { port: String, given: u8, limit: u8 },
     #[error(
         "port {port}: cores = {given}: this process may use {cpus} CPUs{from}, and each dedicated core needs one; lower cores, or use progress adaptive"

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// The sleep of a core, and the bell that ends it.
 ///
-/// The sender first puts a frame into the ring, then looks whether the core sleeps; the core first says that it sleeps, then looks into the
-/// ring. So no frame is missed by both.
+/// The sender first puts a frame into the ring, and then checks if the core sleeps. The core first marks itself asleep, and then checks the
+/// ring. So one of them notices the frame.
 #[derive(Debug)]
 pub(super) struct Doze {
     asleep: AtomicBool,

@@ -7,10 +7,10 @@ use roce::wire::Mac;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The cores of the port, as one of them reaches the others between turns.
+/// The way of a core to the others of its port between turns.
 pub(super) struct Others {
     own: usize,
-    /// By core, the own one among them.
+    /// One for each core, this one included.
     commands: Vec<Commands>,
     team: Arc<Team>,
 }
@@ -29,7 +29,7 @@ impl Others {
         self.own == 0
     }
 
-    /// Has core 0 look whether a peer has moved.
+    /// Asks core 0 to check if a peer has moved.
     #[cold]
     pub(super) fn doubt(&self, peer: IpAddr) {
         self.tell(
@@ -38,7 +38,7 @@ impl Others {
         );
     }
 
-    /// Has all others send elsewhere what goes to a peer.
+    /// Tells all other cores the new Ethernet address of a peer.
     #[cold]
     pub(super) fn redirect(&self, peer: IpAddr, mac: Mac) {
         for core in (0..self.commands.len()).filter(|&core| core != self.own) {
@@ -54,7 +54,7 @@ impl Others {
     }
 
     fn tell(&self, core: usize, command: Command) {
-        // A core that has stopped needs to know nothing more.
+        // A stopped core needs no message.
         self.commands[core].send(command);
         self.team.wake(core);
     }

@@ -25,7 +25,7 @@ struct Begin {
     station: Station,
     inbox: control::Inbox,
     commands: control::Commands,
-    /// Ends a sleep of the core.
+    /// The descriptor that ends a sleep of the core.
     bell: Option<EventFd>,
 }
 
@@ -91,7 +91,7 @@ impl Engine {
     }
 }
 
-/// Only core 0 asks for neighbours and answers for addresses.
+/// Creates the neighbour table. Only core 0's asks for neighbours and answers for addresses.
 fn neighbours(core: u8, has_kernel: bool, config: &CoreConfig) -> Neighbours {
     match (core, has_kernel) {
         (0, false) => Neighbours::own(config.mac, &config.addresses, config.gateway),
@@ -100,7 +100,7 @@ fn neighbours(core: u8, has_kernel: bool, config: &CoreConfig) -> Neighbours {
     }
 }
 
-/// Refuses what no number or CPU is there for.
+/// Refuses more cores or queue pairs than there are numbers, and more dedicated cores than CPUs.
 fn check(config: &CoreConfig) -> Result<(), StartError> {
     let (port, given) = (config.name.clone(), config.cores);
     if !(1..=CoreIndex::MOST).contains(&given) {
@@ -124,7 +124,7 @@ fn check(config: &CoreConfig) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Makes the rings between the cores, and what wakes each.
+/// Creates the rings between the cores, and the bell of each.
 fn ways<P: PacketIo>(
     port: P,
     config: &CoreConfig,

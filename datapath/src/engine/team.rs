@@ -13,9 +13,9 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Received frames that wait for a core at most. More are dropped and counted, as by a NIC whose queue is full.
+/// The most received frames that wait for a core. More are dropped and counted, as by a NIC whose queue is full.
 const RECEIVED: usize = 1024;
-/// Frames of a core that wait for core 0 at most. A core with a full ring waits, as for a port.
+/// The most frames of a core that wait for core 0. A core with a full ring waits, as it would for a port.
 const LEAVING: usize = 256;
 /// Empty buffers that core 0 keeps ready for each other core.
 const EMPTY: usize = 2 * BURST;
@@ -25,10 +25,10 @@ const STOCK: usize = 4 * BURST;
 /// The state that all cores of a port share.
 #[derive(Debug)]
 pub(super) struct Team {
-    /// By core.
+    /// One for each core, in the cores' order.
     dozes: Box<[Doze]>,
     failed: AtomicBool,
-    /// Why, once a core has failed.
+    /// The reason, once a core has failed.
     reason: OnceLock<String>,
 }
 
@@ -42,7 +42,7 @@ impl Team {
         self.dozes[core].wake();
     }
 
-    /// A core ends by a defect: the others end with it. Returns whether it is the first.
+    /// Records that a core ends by a defect, so that the others end with it. Returns true if it is the first.
     fn fail(&self, reason: &str) -> bool {
         let first = self.reason.set(reason.to_owned()).is_ok();
         self.failed.store(true, Ordering::Release);
@@ -82,11 +82,11 @@ struct Link<B> {
     leaving: Consumer<B>,
 }
 
-/// Core 0's way: the port itself, and the rings to the other cores.
+/// Core 0's way to the port: the port itself, and the rings to the other cores.
 pub(super) struct Lead<P: PacketIo> {
     team: Arc<Team>,
     names: Names,
-    /// Of cores 1 and up.
+    /// The links to cores 1 and up.
     links: Box<[Link<P::Buf>]>,
     /// The link whose frames leave first in this turn.
     first: usize,
@@ -115,13 +115,13 @@ pub(super) struct Names {
     pub(super) numbers: Numbers,
 }
 
-/// Whose a frame is.
+/// The core that a frame belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Leads,
     /// The core behind this link.
     Of(usize),
-    /// Any core's: its QPN is not one of ours.
+    /// All cores: its QPN is not one of ours.
     Any,
 }
 
@@ -144,7 +144,7 @@ impl Names {
         match self.core.named_by(qpn) {
             0 => Whose::Leads,
             core if core < self.cores => Whose::Of(usize::from(core) - 1),
-            // No core has such numbers: core 0 counts the frame.
+            // No core has such a number, so core 0 counts the frame.
             _ => Whose::Leads,
         }
     }
@@ -168,7 +168,7 @@ impl<P: PacketIo> Lead<P> {
         }
     }
 
-    /// Hands the frames that are others' to them; `seen` sees each. Returns whether there were any.
+    /// Hands frames of other cores to them, and shows each to `seen`. Returns true if there were any.
     fn deal(&mut self, frames: &mut Burst<P::Buf>, mut seen: impl FnMut(&[u8])) -> bool {
         let mut touched = 0_u32;
         let whose: Burst<Whose> = frames.iter().map(|frame| self.names.whose(frame)).collect();
@@ -213,7 +213,7 @@ impl<P: PacketIo> Lead<P> {
         self.hand_run(link, std::iter::once(frame), 1);
     }
 
-    /// Hands a copy of the frame to each other core. Without a buffer it is lost, as on a busy network.
+    /// Hands a copy of the frame to each other core. A copy for which no buffer is free is lost, as on a busy network.
     #[cold]
     fn hand_copies(&mut self, frame: &P::Buf) {
         for link in 0..self.links.len() {
@@ -224,7 +224,7 @@ impl<P: PacketIo> Lead<P> {
         }
     }
 
-    /// Delivers a frame to this process's own address; returns it if it is core 0's.
+    /// Delivers a frame to this process's own address; returns it if it belongs to core 0.
     fn route(&mut self, frame: P::Buf) -> Option<P::Buf> {
         match self.names.whose(&frame) {
             Whose::Leads => Some(frame),
@@ -261,7 +261,7 @@ impl<P: PacketIo> Lead<P> {
 pub(super) struct Member<B> {
     team: Arc<Team>,
     core: usize,
-    /// Bytes that a buffer to send from has room for.
+    /// The capacity of a buffer to send from, in bytes.
     room: usize,
     received: Consumer<B>,
     empty: Consumer<B>,
@@ -284,13 +284,13 @@ impl<B: PacketBuf> Member<B> {
         }
         let buffer = self.empty.pop().ok();
         if buffer.is_none() {
-            // It may sleep, and has buffers.
+            // The core may sleep, and now it has buffers.
             self.team.wake(0);
         }
         buffer
     }
 
-    /// Keeps buffers to send from, and frees the others.
+    /// Keeps received buffers to send from, as far as there is room, and frees the others.
     fn recycle(&mut self, from: &mut Burst<B>) {
         while self.stock.len() < STOCK
             && from.last().is_some_and(|buffer| buffer.capacity() >= self.room)
@@ -422,7 +422,7 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
-    /// On core 0 of several: hands received frames to the cores whose they are; `seen` sees each. Returns whether there were any.
+    /// Hands received frames to their cores if this is core 0 of several, and shows each to `seen`. Returns true if there were any.
     #[inline(never)]
     pub(super) fn deal(&mut self, frames: &mut Burst<P::Buf>, seen: impl FnMut(&[u8])) -> bool {
         match self {
@@ -431,7 +431,7 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
-    /// Passes a frame to this process's own address on. Returns it if it is for the calling core itself, or for core 0 to pass on.
+    /// Routes a frame to this process's own address. Returns it if it belongs to the calling core, or if core 0 must pass it on.
     pub(super) fn route(&mut self, frame: P::Buf) -> Routed<P::Buf> {
         match self {
             Self::Alone(_) => Routed::Here(frame),
@@ -440,7 +440,7 @@ impl<P: PacketIo> Way<P> {
         }
     }
 
-    /// Another core is the first whose frames leave.
+    /// Lets the frames of another core leave first in the next turn.
     pub(super) fn turn_to_next(&mut self) {
         if let Self::Lead(lead) = self {
             lead.turn_to_next();
@@ -452,12 +452,12 @@ impl<P: PacketIo> Way<P> {
         if let Self::Lead(lead) = self { lead.next_leaving() } else { None }
     }
 
-    /// Returns what was handed over so far.
+    /// Returns the counts of frames handed over so far.
     pub(super) fn handed(&self) -> Handed {
         if let Self::Lead(lead) = self { lead.handed } else { Handed::default() }
     }
 
-    /// The core ends by a defect. Returns whether it is the first of the port's cores.
+    /// Records that the core ends by a defect. Returns true if it is the first of the port's cores.
     pub(super) fn fail(&self, reason: &str) -> bool {
         match self {
             Self::Alone(_) => true,
@@ -469,7 +469,7 @@ impl<P: PacketIo> Way<P> {
 
 /// The result of routing a frame to this process's own address.
 pub(super) enum Routed<B> {
-    /// It is the calling core's.
+    /// It belongs to the calling core.
     Here(B),
     /// Core 0 passes it on.
     Leaves(B),
@@ -505,7 +505,7 @@ mod tests {
             (0, 3, 3 << 16 | 5, Whose::Leads),
             (0, 16, 15 << 14 | 5, Whose::Of(14)),
             (9, 2, 9 << 18 | 1 << 16, Whose::Of(0)),
-            // Another process's, queue pair 1, and a group's.
+            // A number of another process, queue pair 1, and a group's.
             (9, 2, 8 << 18 | 1 << 16, Whose::Leads),
             (9, 2, 1, Whose::Leads),
             (63, 16, 0xff_ffff, Whose::Leads),

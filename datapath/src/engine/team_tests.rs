@@ -1,4 +1,4 @@
-//! Tests of several cores behind one port: commands to all, whose a frame is, and how cores end together.
+//! Tests several cores behind one port: commands to all, the core of a frame, and how cores end together.
 
 use super::config::{CoreConfig, Progress, StartError};
 use super::{Engine, Idle};

@@ -1,6 +1,6 @@
-//! Telemetry that ends while data is still acknowledged, as behind a switch that was restarted without it: an algorithm that computes
-//! with it would keep its last rate for ever. DCQCN takes its place, or the algorithm that ran before an upgrade, until telemetry comes
-//! back. Acknowledgements show what is missed, and so do answers to probes in which no switch has written. A sender of nothing but READ
+//! Replaces an algorithm whose telemetry ends while data is still acknowledged, as behind a switch that was restarted without it: the
+//! algorithm would keep its last rate for ever. DCQCN takes over, or the algorithm that ran before an upgrade, until telemetry returns.
+//! Acknowledgements show that telemetry is missing, and so do answers to probes in which no switch has written. A sender of only READ
 //! responses or unreliable packets, whose peer answers no probe at all, keeps the substitute.
 
 use super::base_rtt::BaseRtt;
@@ -10,30 +10,30 @@ use crate::CongestionNews;
 use cc::{DcqcnConfig, Instant};
 use core::time::Duration;
 
-/// Telemetry is missed once data was acknowledged that left so many base round trips after telemetry was asked for in vain.
+/// Telemetry is missing once data was acknowledged that left so many base round trips after a vain request for telemetry.
 const PATIENCE: u32 = 12;
-/// And once it was asked for so often: a single answer that is lost, and a pause, are nothing.
+/// The number of vain requests that are necessary too: a single lost answer and a pause are no proof.
 const ASKED: u32 = 3;
 
 /// A watch on whether an algorithm receives the telemetry that it computes with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fallback {
-    /// Computes with telemetry.
+    /// The algorithm that computes with telemetry.
     preferred: CongestionAlgorithm,
-    /// Takes its place.
+    /// The algorithm that replaces it.
     substitute: CongestionAlgorithm,
     base_rtt: Duration,
-    /// When telemetry was asked for first, since the last came, and how often.
+    /// The time of the first request for telemetry since the last arrived, and the number of requests.
     asked_at: Option<Instant>,
     asked: u32,
     is_in_place: bool,
-    /// The algorithm is another than was reported last.
+    /// The algorithm differs from the one reported last.
     is_news: bool,
 }
 
 impl Fallback {
-    /// Returns the fallback of an algorithm; `None` if it does not compute with telemetry of the path. The substitute is DCQCN where none is named.
-    /// A receiver that computes is silent as long as the queue takes that it has seen, so it is not missed.
+    /// Returns the fallback of an algorithm; `None` if it does not compute with telemetry of the path. The substitute is DCQCN if none is
+    /// named. A receiver that computes is silent while the queue drains that it has seen, so its answers are not missing.
     pub(super) fn new(
         preferred: CongestionAlgorithm,
         substitute: Option<CongestionAlgorithm>,
@@ -50,24 +50,24 @@ impl Fallback {
         Some(Self { preferred, substitute, base_rtt, asked_at, asked, is_in_place, is_news })
     }
 
-    /// A packet left that asks for telemetry.
+    /// Notes that a packet left that requests telemetry.
     #[inline]
     pub(super) fn on_asked(&mut self, now: Instant) {
         self.asked_at.get_or_insert(now);
         self.asked = self.asked.saturating_add(1);
     }
 
-    /// The base round trip was measured anew.
+    /// Sets the new base round trip.
     pub(super) const fn on_base_rtt(&mut self, base_rtt: Duration) {
         self.base_rtt = base_rtt;
     }
 
-    /// The peer has confirmed the setup: only from now on telemetry is asked for.
+    /// Notes that the peer has confirmed the setup: only from now on is telemetry requested.
     pub(super) const fn on_ready(&mut self) {
         (self.asked_at, self.asked) = (None, 0);
     }
 
-    /// Returns whether the algorithm has changed, and nobody was told.
+    /// Returns whether the algorithm has changed without a report.
     pub(super) const fn is_news(&self) -> bool {
         self.is_news
     }
@@ -81,8 +81,8 @@ impl Fallback {
 }
 
 impl CongestionControl {
-    /// Data, or a probe, that left at `sent` was acknowledged. If telemetry is missed, the substitute takes over. Returns whether packets
-    /// are to be marked from now on.
+    /// Notes that data, or a probe, that left at `sent` was acknowledged. If telemetry is missing, the substitute takes over. Returns whether
+    /// packets must ask for marks from now on.
     #[inline]
     pub(super) fn miss_telemetry(&mut self, sent: Instant) -> bool {
         let Some(telemetry) = &mut self.telemetry else { return false };
@@ -90,7 +90,7 @@ impl CongestionControl {
         is_missed && self.substitute()
     }
 
-    /// The substitute takes over, if it has not. Returns whether packets are to be marked from now on.
+    /// Changes to the substitute, if it does not run already. Returns whether packets must ask for marks from now on.
     pub(super) fn substitute(&mut self) -> bool {
         let fallback = self.telemetry.as_mut().and_then(|telemetry| telemetry.fallback.as_mut());
         let Some(fallback) = fallback.filter(|fallback| !fallback.is_in_place) else { return false };
@@ -100,7 +100,7 @@ impl CongestionControl {
         substitute.wants_ecn()
     }
 
-    /// Telemetry came. If it was missed, the algorithm that computes with it runs again, as new.
+    /// Notes that telemetry arrived. If it was missing, the algorithm that computes with it runs again, as new.
     pub(super) fn hear_telemetry(&mut self) {
         let Some(fallback) = self.telemetry.as_mut().and_then(|telemetry| telemetry.fallback.as_mut()) else {
             return;
@@ -113,7 +113,7 @@ impl CongestionControl {
         }
     }
 
-    /// Returns what was found out and not told yet.
+    /// Returns the change that was not reported yet.
     pub(crate) fn take_news(&mut self) -> Option<CongestionNews> {
         let telemetry = self.telemetry.as_mut()?;
         if let Some(wrong) = telemetry.base_rtt.as_mut().and_then(BaseRtt::take_news) {

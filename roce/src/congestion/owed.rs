@@ -33,8 +33,7 @@ impl CongestionControl {
         write(transport, &Header::CongestionNotification { bth }, frame)
     }
 
-    /// Writes the next packet that is owed, the peer's answers first. `becomes_markable` is set if a better algorithm took over that
-    /// wants marks.
+    /// Writes the next packet that is owed, the peer's answers first. `becomes_markable` is set if an algorithm that uses marks took over.
     pub(crate) fn transmit_owed(
         &mut self,
         transport: &Transport<'_>,
@@ -82,7 +81,7 @@ impl CongestionControl {
         telemetry.is_active.then_some(telemetry)
     }
 
-    /// Tells the peer how to answer telemetry, while data is in flight and it has not confirmed.
+    /// Writes the setup that tells the peer how to answer telemetry, while data is in flight and the peer has not confirmed it.
     fn transmit_setup(&mut self, transport: &Transport<'_>, frame: &mut [u8]) -> Option<usize> {
         let telemetry = self.sending_telemetry(transport)?;
         telemetry.sampler.setup_due_at().filter(|&at| at <= transport.now)?;
@@ -134,7 +133,7 @@ impl CongestionControl {
             fallback.on_asked(transport.now);
         }
         counters.probes_sent += 1;
-        // Nothing else tells of data that nobody acknowledges.
+        // Nothing else measures unacknowledged data.
         let is_given_up = telemetry.prober.is_given_up() && !transport.is_sending;
         *becomes_markable |= is_given_up && self.substitute();
         Some(length)
@@ -159,7 +158,7 @@ impl CongestionControl {
         }
         if paths.go_over(now) {
             counters.path_moves += 1;
-            // The records are those of the old path's links.
+            // The records belong to the old path's links.
             self.flow.as_mut().map(Flow::on_path_change);
             telemetry.on_other_path();
         }

@@ -4,59 +4,59 @@ use crate::{Discard, Psn};
 use cc::{Ack, Instant};
 use core::time::Duration;
 
-/// Hops that a probe leaves room for.
+/// The number of hops that a probe has room for.
 pub(super) const PROBE_ROOM: u8 = 8;
 
-/// Between two probes: more of them would leave no room for what they measure.
+/// The least time between two probes: more of them would leave no room for the data that they measure.
 const SHORTEST_INTERVAL: Duration = Duration::from_micros(1);
 
-/// Probes without an answer after which the peer most likely answers none: more than there are on their way on the longest path. And
-/// the least time between two from then on.
+/// The number of unanswered probes after which the peer most likely answers none: more than are in flight on the longest path. And the
+/// least time between two from then on.
 const UNANSWERED: u64 = 256;
 const SELDOM: Duration = Duration::from_millis(100);
 
-/// Probes to a peer that has never answered one, and probes that look for telemetry on a path that has none.
+/// The number of probes to a peer that has never answered one, and of those that look for telemetry on a path that has none.
 const MOST_IN_VAIN: u64 = 20;
 
-/// The time between two of so many questions that nobody has answered: from the eighth on each is twice the one before, so that an
-/// outage at the beginning of a connection does not use them up.
+/// Returns the time after so many unanswered probes until the next. From the eighth on, each is twice the one before, so that an outage
+/// at the beginning of a connection does not use them up.
 pub(super) fn later(interval: Duration, unanswered: u64) -> Duration {
     interval * (1 << unanswered.saturating_sub(8).min(12))
 }
 
-/// Probes sent, answers awaited.
+/// A connection's probes: those sent, and the answers awaited.
 #[derive(Debug, Default)]
 pub(super) struct Prober {
     interval: Option<Duration>,
-    /// The same for data that nobody acknowledges, where telemetry in data tells of the rest.
+    /// The same for unacknowledged data, if telemetry in data covers the rest.
     blind_interval: Option<Duration>,
-    /// Data that nobody acknowledges has left since the last probe: the response to a READ, or the packets of an unreliable connection.
+    /// Unacknowledged data has left since the last probe: the response to a READ, or packets of an unreliable connection.
     is_blind: bool,
     /// The next probe's number. Numbers never wrap here; their low 24 bits travel as a PSN.
     next: u64,
     /// Answers below this number are old.
     awaited: u64,
     last_sent: Option<Instant>,
-    /// The peer has told something of the network.
+    /// The peer has reported something of the network.
     is_heard: bool,
-    /// Probes only find out whether the path has telemetry.
+    /// Probes only find out if the path has telemetry.
     is_trial: bool,
 }
 
 impl Prober {
-    /// A probe every so often, but not all the time. Without an `interval`, `blind_interval` counts for data that nobody acknowledges.
+    /// Creates a prober, which sends a probe once an interval while data is in flight. Without an `interval`, `blind_interval` applies to unacknowledged data.
     pub(super) fn new(interval: Option<Duration>, blind_interval: Option<Duration>) -> Self {
         let [interval, blind_interval] = [interval, blind_interval]
             .map(|interval| interval.map(|interval| interval.max(SHORTEST_INTERVAL)));
         Self { interval, blind_interval, ..Self::default() }
     }
 
-    /// With few probes, which only find out whether the path has telemetry, if `is_trial` is set.
+    /// Limits the probes, which then only find out if the path has telemetry, if `is_trial` is set.
     pub(super) const fn on_trial(self, is_trial: bool) -> Self {
         Self { is_trial, ..self }
     }
 
-    /// The path has telemetry: probes go on.
+    /// Continues with probes, because the path has telemetry.
     pub(super) const fn end_trial(&mut self) {
         self.is_trial = false;
     }
@@ -82,24 +82,24 @@ impl Prober {
         self.interval.is_some()
     }
 
-    /// Returns whether data that nobody acknowledges wants a probe, whatever else is in flight.
+    /// Returns whether unacknowledged data needs a probe, whatever else is in flight.
     #[inline]
     pub(super) const fn is_blind(&self) -> bool {
         self.is_blind
     }
 
-    /// Data left that nobody acknowledges: the next probe tells how it fares.
+    /// Notes that unacknowledged data left, which the next probe measures.
     #[inline]
     pub(super) const fn on_blind_data(&mut self) {
         self.is_blind = self.is_used();
     }
 
-    /// The algorithm is another, and with it the time between probes of data that nobody acknowledges.
+    /// Sets the time between probes of unacknowledged data, because the algorithm changed.
     pub(super) fn on_algorithm(&mut self, blind_interval: Option<Duration>) {
         self.blind_interval = blind_interval.map(|interval| interval.max(SHORTEST_INTERVAL));
     }
 
-    /// The base round trip was measured anew: probes that leave once a round trip follow it.
+    /// Sets the new base round trip, which probes that leave once a round trip follow.
     pub(super) fn follow(&mut self, before: Duration, base_rtt: Duration) {
         for interval in [&mut self.interval, &mut self.blind_interval].into_iter().flatten() {
             if *interval == before.max(SHORTEST_INTERVAL) {
@@ -108,12 +108,12 @@ impl Prober {
         }
     }
 
-    /// Telemetry rides with data from now on: probes leave for data that nobody acknowledges alone.
+    /// Restricts probes to unacknowledged data, because other data carries telemetry from now on.
     pub(super) const fn only_blind(&mut self) {
         self.interval = None;
     }
 
-    /// Returns whether the peer has answered none of so many probes that it gets no more.
+    /// Returns whether the peer gets no more probes, because it has answered none of so many.
     #[inline]
     pub(super) const fn is_given_up(&self) -> bool {
         !self.is_heard && self.next >= MOST_IN_VAIN
@@ -130,8 +130,8 @@ impl Prober {
         if self.is_heard { 0 } else { self.next }
     }
 
-    /// When the next probe may leave while data is in flight, or a trial that has failed ends without its last answer. A lost probe
-    /// doesn't stop the next; a peer that answers none is seldom asked about data that it does not acknowledge.
+    /// Returns when the next probe may leave while data is in flight, or a failed trial ends without its last answer. A lost probe does not
+    /// stop the next. A peer that answers none rarely gets a probe for unacknowledged data.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
         if self.has_failed() {
@@ -160,7 +160,7 @@ impl Prober {
         self.next
     }
 
-    /// The number goes to a probe of another purpose.
+    /// Skips a number, which a probe of another purpose has.
     pub(super) const fn skip(&mut self) {
         self.next += 1;
     }
@@ -171,7 +171,7 @@ impl Prober {
         self.last_sent = Some(now);
     }
 
-    /// Takes an answer in: once, and none older than one taken before. Returns it as an acknowledgement that counts probes.
+    /// Accepts an answer once, and none that is older than an accepted one. Returns it as an acknowledgement that counts probes.
     pub(super) fn on_response(&mut self, now: Instant, psn: Psn) -> Result<Ack, Discard> {
         let number = self
             .next

@@ -18,7 +18,7 @@ use alloc::boxed::Box;
 use cc::{Instant, Rate};
 use core::net::IpAddr;
 
-/// The slowest link that a peer's telemetry can tell of: with less, a queue pair would stand still.
+/// The slowest link that a peer's telemetry may report: with less, a queue pair would stand still.
 const LEAST_LINE_RATE: Rate = Rate::from_mbps(1);
 
 /// The telemetry that a data packet carries.
@@ -65,27 +65,27 @@ pub(crate) fn insert_telemetry(
     }
 }
 
-/// All that a queue pair needs for telemetry. Without any of it, it has no such state.
+/// A queue pair's state for telemetry. A queue pair that needs none of it has none.
 #[derive(Debug)]
 pub(super) struct Telemetry {
     /// The layout of the telemetry that this side sends.
     pub(super) format: Format,
-    /// The peer is told nothing of the network but ratios.
+    /// The peer gets only ratios of the network.
     ratio_only: bool,
-    /// Data has left since none was on its way: what asks for telemetry may be due.
+    /// Data has left since none was in flight, so a request for telemetry may be due.
     pub(super) is_active: bool,
     pub(super) prober: Prober,
     pub(super) sampler: Sampler,
-    /// From the first telemetry of the peer on: most queue pairs have none, and it is large.
+    /// The collector, from the peer's first telemetry on. Most queue pairs need none, and it is large.
     collector: Option<Box<Collector>>,
     pub(super) seals: Seals,
-    /// If there are several to choose from.
+    /// The paths, if there are several to choose from.
     pub(super) paths: Option<Box<Paths>>,
-    /// The settings asked for on the way to RTS, as long as a better algorithm may come of them.
+    /// The settings of the transition to RTS, as long as they may bring a better algorithm.
     pub(super) upgrade: Option<Box<Congestion>>,
-    /// If the algorithm computes with telemetry.
+    /// The fallback, if the algorithm computes with telemetry.
     pub(super) fallback: Option<Fallback>,
-    /// If it is not configured, or telemetry can tell whether it is right.
+    /// The measured base round trip, if none is configured, or telemetry can verify it.
     pub(super) base_rtt: Option<BaseRtt>,
 }
 
@@ -108,7 +108,7 @@ impl Default for Telemetry {
 }
 
 impl Telemetry {
-    /// Returns what these settings need, `None` if that is nothing. What the peer has told before RTS stays.
+    /// Returns the state that these settings need; `None` if they need none. The peer's reports before RTS stay.
     pub(super) fn start(before: Option<Self>, settings: &Congestion, qpn: Qpn, path: &Path) -> Option<Self> {
         let Congestion { format, ratio_only, .. } = *settings;
         let mut collector = before.and_then(|before| before.collector);
@@ -141,8 +141,8 @@ impl Telemetry {
         telemetry.is_used().then_some(telemetry)
     }
 
-    /// Takes a link of the path for this host's if that is not known, or not configured and faster. A rate that no algorithm can use is
-    /// not heard. Returns whether the line rate is known now.
+    /// Uses the rate of a path's link as this host's if that is unknown, or not configured and faster. Ignores a rate that no algorithm can
+    /// use. Returns whether the line rate is known now.
     pub(super) fn learn_line_rate(&mut self, rate: Option<Rate>) -> bool {
         let Some(settings) = &mut self.upgrade else { return false };
         let is_usable = |rate: &Rate| {
@@ -160,7 +160,7 @@ impl Telemetry {
         !settings.unknown.line_rate
     }
 
-    /// Returns whether probes alone bring telemetry, so that their numbers are all that counts.
+    /// Returns whether only probes bring telemetry, so that only their numbers count.
     pub(super) const fn is_by_probes(&self) -> bool {
         self.prober.is_regular() && !self.sampler.asks_with_data()
     }
@@ -192,7 +192,7 @@ impl Telemetry {
         self.format
     }
 
-    /// Returns what answers the peer's telemetry. It begins with the first.
+    /// Returns the collector that answers the peer's telemetry. The first telemetry creates it.
     pub(super) fn collector(&mut self, now: Instant) -> &mut Collector {
         let ratio_only = self.ratio_only;
         self.collector.get_or_insert_with(|| {
@@ -202,7 +202,7 @@ impl Telemetry {
         })
     }
 
-    /// Returns what answers the peer's telemetry, if the peer has sent any.
+    /// Returns the collector that answers the peer's telemetry, if the peer has sent any.
     #[inline]
     pub(super) fn known_collector(&mut self) -> Option<&mut Collector> {
         self.collector.as_deref_mut()
@@ -292,7 +292,7 @@ impl Telemetry {
         }
     }
 
-    /// Packets go another way from now on.
+    /// Applies a change of the path of packets.
     pub(super) fn on_other_path(&mut self) {
         self.base_rtt.as_mut().map(BaseRtt::restart);
     }

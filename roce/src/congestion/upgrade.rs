@@ -1,5 +1,5 @@
-//! A better algorithm takes over once its condition is seen to hold: one that computes with telemetry once a probe brings some, DCQCN once
-//! the peer answers marks.
+//! Changes a queue pair to a better algorithm once its condition holds: to one that computes with telemetry once a probe brings some, and
+//! to DCQCN once the peer answers marks.
 
 use super::fallback::Fallback;
 use super::pacing::Flow;
@@ -19,7 +19,7 @@ pub(super) enum Seen {
 }
 
 impl CongestionControl {
-    /// Changes to the better algorithm, or gives it up, if what was seen decides it. Returns whether packets are to be marked from now
+    /// Changes to the better algorithm, or abandons it, if the observation decides it. Returns true if packets must ask for marks from now
     /// on.
     pub(super) fn consider(&mut self, seen: Seen, sequence: &Sequence) -> bool {
         let Some(telemetry) = &mut self.telemetry else { return false };
@@ -50,7 +50,7 @@ impl CongestionControl {
         telemetry.fallback = Fallback::new(to, Some(settings.algorithm));
         if let Some(flow) = &mut self.flow {
             let mut better = Flow::new(algorithm);
-            // So that it knows what is on the way.
+            // The new algorithm must know which packets are in flight.
             if let Some(newest) = sequence.next.checked_sub(1) {
                 better.algorithm_mut().on_send(cc::Instant::ZERO, newest, 0);
             }
@@ -59,7 +59,7 @@ impl CongestionControl {
         to.wants_ecn()
     }
 
-    /// No probe brought telemetry, so no more are sent. A queue pair with a fixed window then has no state that its packets pay for.
+    /// Stops probing, because no probe brought telemetry. A queue pair with a fixed window then has no state that its packets pay for.
     #[cold]
     pub(super) fn give_up(&mut self) {
         let is_fixed = matches!(self.algorithm(), Some(Algorithm::Fixed(_)));
@@ -72,8 +72,8 @@ impl CongestionControl {
         }
     }
 
-    /// The peer answers marks: DCQCN takes the place of a fixed window if that was only the beginning. It goes on at the rate that the
-    /// window came to, and its own window is never larger.
+    /// Replaces a fixed window that was only the beginning by DCQCN, because the peer answers marks. DCQCN starts at the rate that the
+    /// window amounted to, and its own window is never larger.
     pub(super) fn go_by_marks(&mut self) {
         let (Some(flow), Some(dcqcn)) = (&self.flow, &self.by_marks) else { return };
         let (Algorithm::Fixed(fixed), Some((last, least))) = (flow.algorithm(), flow.round_trip()) else {

@@ -3,14 +3,14 @@
 use crate::Qpn;
 use core::cell::Cell;
 
-/// A number's low bits, which the queue pairs of one process share; above them stands the process.
+/// The low bits of a number, for the queue pairs of one process; the bits above name the process.
 const BITS: u32 = 18;
 
-/// Processes that numbers can tell apart.
+/// The number of processes that QPNs can name.
 const PROCESSES: u8 = 1 << (24 - BITS);
 
 const ROUNDS: usize = 6;
-/// Numbers whose slots are remembered.
+/// The number of QPNs whose slots are remembered.
 const RECENT: usize = 16;
 
 /// Returns the process that `qpn` names by its top 6 bits: one of those that share an interface.
@@ -80,7 +80,7 @@ pub(super) struct QpNumbers {
     half: u32,
     slot_bits: u32,
     keys: [u32; ROUNDS],
-    /// Numbers looked up lately, with their slots: packets of a queue pair come in bursts.
+    /// Recently looked up numbers with their slots: packets of a queue pair come in bursts.
     recent: [Cell<(u32, u32)>; RECENT],
 }
 
@@ -105,7 +105,7 @@ impl QpNumbers {
         numbers
     }
 
-    /// The number of the queue pair that is the `generation`th in `slot`; `None` where the number is one that the
+    /// Returns the number of the `generation`th queue pair in `slot`; `None` if the number is one that the
     /// architecture keeps for itself: 0, 1 and all ones (IBA 3.5.3).
     pub(super) fn seal(&self, slot: u32, generation: u32) -> Option<Qpn> {
         let value = generation.checked_shl(self.slot_bits).unwrap_or(0) | slot;
@@ -127,7 +127,7 @@ impl QpNumbers {
         (value >> self.half & mask, value & mask)
     }
 
-    /// The slot that `qpn` would be in.
+    /// Returns the slot that `qpn` would be in.
     #[inline]
     pub(super) fn slot(&self, qpn: Qpn) -> u32 {
         let number = qpn.get();
@@ -150,7 +150,7 @@ impl QpNumbers {
     }
 }
 
-/// Keyed bits of half a number, `bits` of them.
+/// Returns `bits` keyed bits of half a number.
 const fn mix(half: u32, key: u32, bits: u32) -> u32 {
     let x = (half ^ key).wrapping_mul(0x9e37_79b1);
     (x ^ x >> 15).wrapping_mul(0x85eb_ca77) >> (32 - bits)
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// IBA 3.5.3: the numbers of the management queue pairs and of multicast are not given.
+    /// IBA 3.5.3: the numbers of the management queue pairs and of multicast are not used.
     #[test]
     fn numbers_that_are_kept_are_not_given() {
         let numbers = QpNumbers::new(0, CoreIndex::ONLY, CoreIndex::ONLY.max_qps(), &[9; 32]);

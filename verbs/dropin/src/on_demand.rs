@@ -115,4 +115,25 @@ mod tests {
         assert_eq!(mapped(there.as_mut_ptr().cast(), 100), Ok(()));
         assert_eq!(mapped(nowhere, 100), Err(Errno(libc::EFAULT)));
     }
+
+    /// Returns how many of the first `count` pages at `start` are in memory.
+    fn resident(start: *mut c_void, count: usize) -> usize {
+        let mut found = vec![0_u8; count];
+        // SAFETY: the range is mapped, and `found` has a byte for each page.
+        assert_eq!(unsafe { libc::mincore(start, count * PAGE, found.as_mut_ptr()) }, 0);
+        found.iter().filter(|page| **page & 1 != 0).count()
+    }
+
+    #[test]
+    fn registration_takes_all_pages_and_on_demand_takes_none() {
+        const COUNT: usize = 64;
+        let (flags, access) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping of its own.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), COUNT * PAGE, access, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        assert_eq!((mapped(start, COUNT * PAGE), resident(start, COUNT)), (Ok(()), 0));
+        assert_eq!((populate(start, COUNT * PAGE, true), resident(start, COUNT)), (Ok(()), COUNT));
+        // SAFETY: nothing uses the mapping any more.
+        assert_eq!(unsafe { libc::munmap(start, COUNT * PAGE) }, 0);
+    }
 }

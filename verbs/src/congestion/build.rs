@@ -42,7 +42,7 @@ impl CongestionChoice {
         };
         if self.takes_telemetry() {
             let is_auto = self.name() == CcName::Auto;
-            // Sprayed data can't bring what acknowledgements answer.
+            // Sprayed data cannot carry telemetry that acknowledgements answer.
             let is_usual = is_auto && !self.spray;
             let usual = if is_usual { TelemetryMode::InBand(AUTO_EVERY) } else { TelemetryMode::Probe };
             let mode = self.telemetry.unwrap_or(usual);
@@ -96,7 +96,7 @@ impl CongestionChoice {
     fn check(&self) -> Result<(), ChoiceError> {
         for setting in Self::SETTINGS {
             let Some(value) = setting.get(self) else { continue };
-            // A field may have been set to anything.
+            // The caller may have set a field to any value.
             setting.set(&mut Self::default(), &value)?;
             let is_harmless = match setting.key {
                 // Several paths are probed whatever the algorithm.
@@ -167,17 +167,17 @@ impl CongestionChoice {
         Congestion::new(algorithm).probing(self.probe_interval)
     }
 
-    /// The placeholder is what the port's rate replaces.
+    /// Returns the line rate, or a placeholder that the port's rate replaces.
     fn line_rate(&self) -> Rate {
         self.line_rate.unwrap_or(HpccConfig::MAX_LINE_RATE)
     }
 
-    /// The placeholder counts until the first round trip is measured.
+    /// Returns the base round trip, or a placeholder until the first round trip is measured.
     fn base_rtt(&self) -> Duration {
         self.base_rtt.unwrap_or(Congestion::FIRST_BASE_RTT)
     }
 
-    /// Returns whether HPCC++ shares without being told how many flows there are. What only the draft's algorithm knows decides for that.
+    /// Returns whether HPCC++ shares a link without the number of flows. A setting that only the draft's algorithm has decides against it.
     fn is_fair(&self) -> bool {
         match self.name() {
             CcName::Auto => self.flows.is_none() && !self.all_hops,

@@ -1,6 +1,6 @@
 //! Every setting of congestion control, defined once: the fields of [`CongestionChoice`], the keys of `ferroce.toml` and
-//! `FERROCE_CC`, the flags of the tools and `docs/reference/congestion.md` all come from here. `build.rs` makes of a choice what a
-//! queue pair takes.
+//! `FERROCE_CC`, the flags of the tools and `docs/reference/congestion.md` all come from here. `build.rs` turns a choice into the
+//! congestion control of a queue pair.
 
 use super::names::{CcName, REVERSE, TelemetryMode};
 use super::setting::{ChoiceError, Setting, Written};

@@ -50,6 +50,14 @@ fn the_examples_in_documents_are_files() {
 }
 
 #[test]
+fn the_readme_lists_every_setting() {
+    let readme = include_str!("../../README.md");
+    for (key, _) in DeviceConfig::on("eth0").settings() {
+        assert!(readme.contains(&format!("| `{key}` |")), "verbs/README.md does not list {key}");
+    }
+}
+
+#[test]
 fn a_port_has_its_own_table_or_what_all_have() {
     let text =
         "mtu = 1024\n[[device]]\nport = 'eth0'\nip = ['10.0.0.1/24']\n[[device]]\nport = 'eth1'\nmtu = 4096";

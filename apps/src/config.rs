@@ -75,14 +75,17 @@ fn rows(config: &DeviceConfig, sources: &Sources<'_>) -> Vec<Row> {
     let settings = config.settings().into_iter();
     let mut rows: Vec<Row> =
         settings.map(|(key, value)| Row { key, source: sources.of(key, value.as_deref()), value }).collect();
-    if config.rules().is_empty() {
-        rows.push(Row { key: "congestion", value: None, source: sources.of("congestion", None) });
-    }
     for (place, rule) in config.rules().iter().enumerate() {
         // A variable's rule is the first of all.
         let is_variable = place == 0 && std::env::var_os("FERROCE_CC").is_some();
         let source = if is_variable { "FERROCE_CC".into() } else { sources.of_file("congestion") };
         rows.push(Row { key: "congestion", value: Some(rule_text(rule)), source });
+    }
+    let is_general =
+        |rule: &CongestionRule| rule.peer.is_none() && rule.service.is_none() && rule.service_level.is_none();
+    if !config.rules().iter().any(is_general) {
+        let who = if config.rules().is_empty() { "all" } else { "others" };
+        rows.push(Row { key: "congestion", value: Some(format!("{who}: auto")), source: "default".into() });
     }
     rows
 }
@@ -110,6 +113,7 @@ impl Sources<'_> {
             "port" => self.args.port.is_some().then_some("--port"),
             "ip" => (!self.args.ip.is_empty()).then_some("--ip"),
             "vlan" => self.args.vlan.is_some().then_some("--vlan"),
+            "cores" => self.args.cores.is_some().then_some("--cores"),
             "progress" => self.args.progress.is_some().then_some("--progress"),
             "link_rate" => self.args.link_rate.is_some().then_some("--link-rate"),
             _ => None,

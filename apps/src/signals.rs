@@ -16,7 +16,7 @@ static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 /// The reason that ended the tool, if it was no signal.
 static REASON: OnceLock<String> = OnceLock::new();
 
-/// Listens from now on; the flag that goes up when the tool shall end. A second signal ends the process at once,
+/// Listens for signals from now on. Returns the flag that is set when the tool must end. A second signal ends the process at once,
 /// should the first not get through.
 ///
 /// # Errors

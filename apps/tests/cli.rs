@@ -204,11 +204,17 @@ fn config_shows_each_setting_and_where_it_comes_from() {
     assert_eq!(find("buffers"), pair("8192", "default"));
     assert_eq!(find("link_rate").1, "--link-rate");
     assert_eq!(find("congestion"), pair("peer 10.0.0.0/8: fixed window 9000 B", "ferroce.toml"));
-    let mut flagged = ferroce("config --port veth8");
+    let others = json["settings"].as_array().unwrap().last().unwrap();
+    assert_eq!((&others["value"], &others["source"]), (&"others: auto".into(), &"default".into()));
+    let mut flagged = ferroce("config --port veth8 --cores 2");
     let flagged = flagged.env("FERROCE_PORT", "veth9").assert().success().get_output().clone();
     let text = String::from_utf8(flagged.stdout).unwrap();
     let port = text.lines().find(|line| line.starts_with("port")).unwrap();
     assert!(port.contains("veth8") && port.ends_with("--port"), "{text}");
+    let cores = text.lines().find(|line| line.starts_with("cores")).unwrap();
+    assert!(cores.contains(" 2 ") && cores.ends_with("--cores"), "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(last.contains("all: auto") && last.ends_with("default"), "{text}");
 }
 
 #[test]

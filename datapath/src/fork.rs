@@ -63,7 +63,7 @@ unsafe extern "C" fn in_child() {
     for place in &OWN {
         let fd = place.swap(0, Ordering::Relaxed) - 1;
         if fd >= 0 {
-            // The number stays taken: whoever closes it later must not close another file of the child. Without a descriptor to
+            // The number stays taken: code that closes it later must not close another file of the child. Without a descriptor to
             // put there, the child keeps what it has.
             // SAFETY: both numbers are open; the call replaces one by the other.
             unsafe { libc::dup3(nothing, fd, libc::O_CLOEXEC) };

@@ -203,7 +203,7 @@ mod tests {
                 let mut memory = vec![0xee_u8; start + length + 9];
                 let address = memory.as_mut_ptr();
                 let mut back = vec![0; length];
-                // SAFETY: both ranges lie in `memory`, which nobody else touches meanwhile.
+                // SAFETY: both ranges lie in `memory`, which nothing else touches meanwhile.
                 unsafe {
                     copy_in(address.add(start), &bytes).unwrap();
                     copy_out(address.add(start), &mut back).unwrap();

@@ -214,7 +214,7 @@ impl Control {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is fresh and nobody else has it.
+        // SAFETY: the descriptor is fresh and has no other owner.
         Ok(Self { socket: unsafe { OwnedFd::from_raw_fd(fd) }, name: field })
     }
 

@@ -27,7 +27,7 @@ pub(crate) fn create(name: &CStr, length: usize) -> io::Result<OwnedFd> {
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor with no other owner.
     let file = unsafe { OwnedFd::from_raw_fd(file) };
     // SAFETY: a plain length for a descriptor of ours.
     if unsafe { libc::ftruncate(file.as_raw_fd(), length as libc::off_t) } < 0 {
@@ -157,7 +157,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody uses it any more.
+        // SAFETY: mapped by `new`, and nothing uses it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast::<c_void>(), self.length) };
     }
 }

@@ -92,7 +92,7 @@ fn no_thread_of_ours_takes_a_signal_of_the_program() {
             "{name} in {names:?}"
         );
     }
-    // Nobody can block these two.
+    // No thread can block these two.
     let never = [libc::SIGKILL, libc::SIGSTOP];
     // glibc keeps these two for itself.
     let kept = [32, 33];

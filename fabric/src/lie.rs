@@ -1,5 +1,5 @@
 //! Peers that are not as they should be: one that is no Ferroce, and a receiver that lies. What that one tells a sender of its path,
-//! somebody on the way who can make a good ICRC could tell as well (rtgwg-00 9.1).
+//! any station on the way that can write a good ICRC could report it too (rtgwg-00 9.1).
 
 use crate::random::Random;
 use datapath::io::PacketBuf;

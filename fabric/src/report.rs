@@ -31,7 +31,7 @@ pub struct PortReport {
     pub counters: PortCounters,
     /// The faults of the link behind the port.
     pub faults: FaultCounters,
-    /// Seconds in which somebody sent: silences beyond 100 ms are left out.
+    /// Seconds in which a flow sent: silences beyond 100 ms are left out.
     pub active_seconds: f64,
     /// Seconds in which the link was busy.
     pub busy_seconds: f64,

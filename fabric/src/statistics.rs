@@ -5,7 +5,7 @@ use cc::Instant;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// An empty queue for longer than this is nobody sending: it counts neither for the queue nor for utilisation.
+/// An empty queue for longer than this means that no flow sends: it counts neither for the queue nor for utilisation.
 pub(crate) const IDLE: Duration = Duration::from_millis(100);
 
 /// For how long the queue had which length, and how long the link was busy.

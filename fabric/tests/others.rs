@@ -74,7 +74,7 @@ fn linux_as_an_ioam_node_is_enough_to_keep_its_queue_down() {
     assert_eq!(refused.unwrap_err(), SetupError::LinuxIoam);
 }
 
-/// rtgwg-00 9.1: whatever a receiver says, nobody leaves the floor or the line rate behind; and with a key, what others say in its
+/// rtgwg-00 9.1: whatever a receiver says, no sender leaves the range from the floor to the line rate; and with a key, what others say in its
 /// name is not heard.
 #[test]
 fn a_receiver_that_lies_drives_nobody_out_of_bounds() {

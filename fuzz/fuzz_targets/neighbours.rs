@@ -1,4 +1,4 @@
-//! ARP and neighbour discovery from anybody: nobody is remembered who was not asked for, and what is answered is little.
+//! Feeds any ARP and neighbour discovery to the table: it remembers only stations that were asked for, and answers little.
 #![no_main]
 
 use arbitrary::Arbitrary;

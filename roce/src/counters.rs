@@ -86,7 +86,7 @@ discards! {
     XrcDomain = "XRC SRQ of another domain",
     /// More READs or atomics outstanding than negotiated.
     ResponderResources = "too many outstanding READs or atomics",
-    /// Telemetry that is malformed or that nobody asked for.
+    /// Telemetry that is malformed or was not requested.
     Telemetry = "bad telemetry",
     /// Feedback without a seal, or with one that the shared key did not make.
     ForgedFeedback = "feedback not sealed by the peer",

@@ -16,7 +16,7 @@ pub enum Event {
     SendQueueDrained(Qpn),
     /// The queue pair takes no more from its shared receive queue.
     LastReceive(Qpn),
-    /// The queue pair went to ERR, and nobody here had asked for it.
+    /// The queue pair went to ERR, and nothing here had asked for it.
     QpFailed(QpFailure),
     /// A send request of an unreliable queue pair failed, which went to SQE: IBA has only the completion for it.
     SendQueueFailed(QpFailure),
@@ -84,7 +84,7 @@ impl fmt::Display for CongestionChange {
     }
 }
 
-/// Events that nobody took yet, oldest first.
+/// Events that were not taken yet, oldest first.
 #[derive(Debug)]
 pub(crate) struct Events {
     queue: VecDeque<Event>,
@@ -110,7 +110,7 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Whoever doesn't take them costs no more room than this.
+    /// An application that does not take them costs no more room than this.
     const LIMIT: usize = 1 << 16;
     /// Peers that wait to be told of: more are told of the next time that they don't answer.
     const DOUBTS: usize = 64;

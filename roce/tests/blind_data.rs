@@ -1,4 +1,4 @@
-//! Data that nobody acknowledges, READ responses and the packets of unreliable connections: probes tell how it fares.
+//! Unacknowledged data, READ responses and the packets of unreliable connections: probes tell how it fares.
 
 use crate::harness::{BASE, Host, Options, Pair};
 use cc::{HpccConfig, Instant, Rate};
@@ -74,7 +74,7 @@ fn responses_are_probed_where_requests_carry_telemetry() {
     let options = Options { probe_interval: None, adjust, ..hpcc() };
     let (mut pair, probes) = read(Pair::connect(options));
     assert!(probes > 2);
-    // The other way, where all is acknowledged, nobody probes.
+    // The other way, where all is acknowledged, no side probes.
     let sent = |pair: &Pair| pair.hosts[0].endpoint.counters().probes_sent;
     let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
     let from = pair.hosts[0].sge(0, LENGTH);

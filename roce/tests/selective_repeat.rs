@@ -151,7 +151,7 @@ fn what_is_held_is_bounded() {
     assert_eq!(script.drain(), [(PSN + 4095, ack(4096))]);
 }
 
-/// Of a READ's PSNs only the first is a request's. A peer that sends others with them keeps nobody from going on.
+/// Of a READ's PSNs only the first is a request's. A peer that sends others with them does not stop this side.
 #[test]
 fn what_lies_in_a_read_is_given_up() {
     let mut script = script();
@@ -225,7 +225,7 @@ fn what_is_lost_again_is_sent_again() {
     assert_eq!(sends(&mut script), [0]);
     say(&mut script, 0, 0b111110).unwrap();
     assert_eq!(sends(&mut script), []);
-    // Nobody says anything any more: time brings back what is missing, not what is held.
+    // Neither side sends any more: time brings back what is missing, not what is held.
     let mut again = Vec::new();
     for _ in 0..700 {
         pass(&mut script, Duration::from_micros(100));
@@ -341,7 +341,7 @@ fn what_is_said_of_packets_never_sent_is_not_believed() {
     }
     post(&mut script, request);
     assert_eq!(sends(&mut script), [3, 4, 5]);
-    // Of a READ's numbers only the first is a packet of this side: nobody holds the others.
+    // Of a READ's numbers only the first is a packet of this side: no side holds the others.
     let remote = Remote { address: BASE, rkey: script.rkey() };
     let read = SendRequest::read(3, script.host.sge(8192, 2048), remote);
     post(&mut script, read);

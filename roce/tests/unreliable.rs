@@ -1,4 +1,4 @@
-//! Packet scripts of unreliable connections and datagrams: nobody acknowledges, and what is missing is missing.
+//! Packet scripts of unreliable connections and datagrams: no side acknowledges, and missing packets stay missing.
 
 use crate::harness::{BASE, Host, Options, path};
 use cc::{Instant, Rate};

@@ -181,7 +181,7 @@ fn loss_changes_nothing() {
     }
 }
 
-/// Several targets of a domain take from one queue: whoever comes first.
+/// Several targets of a domain take from one queue: in the order of arrival.
 #[test]
 fn targets_of_a_domain_share_its_queues() {
     let (mut pair, domain, [a, _]) = connected(options());
@@ -269,7 +269,7 @@ fn a_domain_goes_when_all_of_it_is_gone_and_numbers_are_not_given_again() {
     assert!(!distinct.contains(&0));
 }
 
-/// The queue goes in the middle of a message to it: the rest is refused, and nobody is told of its receive, whose completion queue
+/// The queue goes in the middle of a message to it: the rest is refused, and no side is told of its receive, whose completion queue
 /// may be another's by then.
 #[test]
 fn a_queue_that_goes_within_a_message_takes_it_along() {

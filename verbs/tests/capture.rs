@@ -77,7 +77,7 @@ fn a_capture_has_every_frame_and_holds_nothing_up() {
     assert_eq!(bytes(1, Direction::Out), bytes(0, Direction::In));
     assert!(frames.iter().all(|(_, record, bytes)| record.length as usize == bytes.len()));
 
-    // Nobody reads: frames are dropped and counted, and the process goes on.
+    // No observer reads: frames are dropped and counted, and the process goes on.
     let before = counted(&a);
     writes(&mut a, &b, 200);
     let after = counted(&a);
@@ -104,7 +104,7 @@ fn a_capture_has_every_frame_and_holds_nothing_up() {
     assert_eq!(wait(&capture), Waited::Ended);
     drop(capture);
 
-    // A process of before format 2 sends a report to whoever connects, and reads no request.
+    // A process of before format 2 sends a report to any process that connects, and reads no request.
     let listener = UnixListener::bind(&socket).unwrap();
     let old = std::thread::spawn(move || {
         let (mut observer, _) = listener.accept().unwrap();

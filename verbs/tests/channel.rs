@@ -6,7 +6,7 @@ use common::*;
 use ferroce_verbs::{Progress, RecvRequest, SendRequest};
 use std::os::fd::AsRawFd;
 
-/// Nobody polls meanwhile: the cores go on by themselves.
+/// No thread polls meanwhile: the cores go on by themselves.
 const MODES: [Progress; 2] = [Progress::Dedicated { core: None }, Progress::Adaptive];
 
 fn send(a: &mut Side, b: &mut Side, solicited: bool) {

@@ -36,7 +36,7 @@ fn peers_find_each_other_by_arp_and_by_neighbour_discovery() {
     for (ours, theirs) in [("10.0.0.1/24", "10.0.0.2/24"), ("fd00::1/64", "fd00::2/64")] {
         for progress in [DEDICATED, Progress::Inline] {
             let (left, right) = pair(1024, FRAME);
-            // An inline device asks; somebody must be there to answer.
+            // An inline device asks; a thread must run to answer.
             let (a, b) = (open(left, 0, &at(ours, progress)), open(right, 1, &at(theirs, DEDICATED)));
             let (mut a, mut b) =
                 (side(&a, 4096, Capabilities::default(), 16), side(&b, 4096, Capabilities::default(), 16));
@@ -184,7 +184,7 @@ fn an_overflow_is_told_once_what_came_before_is_polled() {
         for id in 0..8 {
             a.qp.post_send(SendRequest::write(id, Data::empty(), b.region.remote().at(0))).unwrap();
         }
-        // Nobody polls a's completion queue until its queue pair says that it failed.
+        // No thread polls a's completion queue until its queue pair says that it failed.
         while a.qp.query().unwrap().state != State::Error {
             a.device.progress();
             b.device.progress();

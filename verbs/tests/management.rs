@@ -18,7 +18,7 @@ fn open(port: Loopback, side: usize) -> Device {
     Device::open_on(port, own, &config).unwrap()
 }
 
-/// A stranger that answers no ARP is answered all the same: whoever asks can't make us wait for its Ethernet address.
+/// A stranger that answers no ARP is answered all the same: a peer that asks cannot make us wait for its Ethernet address.
 #[test]
 fn who_asks_is_answered_without_being_resolved() {
     let (left, right) = pair(64, FRAME);
@@ -31,7 +31,7 @@ fn who_asks_is_answered_without_being_resolved() {
     asks.progress();
     answers.progress();
     assert_eq!(here.receive().unwrap(), Some((asker, [1; MAD_LENGTH])));
-    // Nobody runs the asker's core meanwhile, so nobody would answer.
+    // No thread runs the asker's core meanwhile, so none would answer.
     assert_eq!(here.send(gid(&answers, asker), asker, [2; MAD_LENGTH]).unwrap(), Sent::Left);
     answers.progress();
     asks.progress();
@@ -39,7 +39,7 @@ fn who_asks_is_answered_without_being_resolved() {
     assert_eq!(there.receive().unwrap(), None);
 }
 
-/// Nobody waits for who doesn't answer: neither who looks for a peer, nor who sends to it.
+/// No call waits for a peer that does not answer: neither one that looks for the peer, nor one that sends to it.
 #[test]
 fn a_peer_is_looked_for_without_a_wait() {
     let (left, right) = pair(64, FRAME);
@@ -48,7 +48,7 @@ fn a_peer_is_looked_for_without_a_wait() {
     let [_, peer] = ADDRESSES.map(|ip| ip.parse::<IpAddr>().unwrap());
     let stranger = "10.0.0.77".parse().unwrap();
     let gid = asks.query().unwrap().gid_towards(peer);
-    // Nobody runs the peer's core meanwhile.
+    // No thread runs the peer's core meanwhile.
     for _ in 0..100 {
         assert!(!there.finds(peer).unwrap());
         assert!(!there.finds(stranger).unwrap());

@@ -17,7 +17,7 @@ const NEW: Mac = Mac([2, 0, 0, 0, 0, 9]);
 struct Network {
     ends: [Loopback; 2],
     moved: [bool; 2],
-    /// Frames to where nobody is any more.
+    /// Frames to an address without a host.
     lost: u32,
 }
 
@@ -34,7 +34,7 @@ impl Network {
         }
     }
 
-    /// `None` where nobody is at the address that the frame goes to.
+    /// `None` if no host is at the address that the frame goes to.
     fn translate(&mut self, from: usize, mut frame: Vec<u8>) -> Option<Vec<u8>> {
         let to = 1 - from;
         if self.moved[to] && frame[0] & 1 == 0 {

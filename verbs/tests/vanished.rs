@@ -53,7 +53,7 @@ impl Pages {
 
     fn vanish(&self, way: Way) {
         let (rest, length) = (self.start.wrapping_add(2 * 4096).cast(), LENGTH - 2 * 4096);
-        // SAFETY: nobody has a reference into the pages.
+        // SAFETY: nothing has a reference into the pages.
         let result = unsafe {
             match way {
                 Way::Unmap => libc::munmap(rest, length),
@@ -67,7 +67,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: what is left of the mapping; nobody uses it any more.
+        // SAFETY: what is left of the mapping; nothing uses it any more.
         unsafe { libc::munmap(self.start.cast(), LENGTH) };
     }
 }

@@ -312,7 +312,7 @@ fn fair(name: &str, what: &str, count: u32) -> Figure {
         what: what.into(),
         unit: "",
         yardstick: "1, each the same",
-        // Round robin: nobody is more than a packet ahead, which the last round may show.
+        // Round robin: no queue pair is more than a packet ahead, which the last round may show.
         goal: Goal::Least(0.99),
         ours: Box::new(move || Ok(scale::run(count, 4 * u64::from(count))?.fairness)),
         theirs: Box::new(|| Ok(1.0)),

@@ -277,7 +277,7 @@ fn ports() -> Result<[Port; 2], String> {
 }
 
 /// The yardstick of rates: raw frames a second, taken from the pool and sent by one side, received and given back by the other;
-/// nobody reads or writes a byte of them.
+/// nothing reads or writes a byte of them.
 fn frames_per_second(length: usize) -> Result<f64, String> {
     let [mut a, mut b] = ports()?;
     let mut out: Burst<_> = Burst::new();

@@ -37,7 +37,7 @@ pub struct Link {
     inbound: usize,
     /// True if this side receives SENDs.
     receives: bool,
-    /// SENDs that arrived and that nobody took notice of yet.
+    /// SENDs that arrived and were not noticed yet.
     arrived: u64,
     /// SENDs that ever arrived, and when the first and the last did.
     arrivals: Option<Arrivals>,

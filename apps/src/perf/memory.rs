@@ -1,6 +1,6 @@
 //! Limits the memory that a server takes for a client.
 //!
-//! The client's word counts for sizes and queue pairs, and whoever reaches the port is a client.
+//! The client's word counts for sizes and queue pairs, and any host that reaches the port is a client.
 
 use super::args::PerfArgs;
 use super::plan::Plan;

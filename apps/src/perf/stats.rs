@@ -47,7 +47,7 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// Beyond this many messages nobody looks for the peak, as in perftest.
+    /// Beyond this many messages the peak is not searched, as in perftest.
     pub const LIMIT: u64 = 20_000;
 
     /// Room for `messages`, taken at once so that a run allocates nothing.

@@ -101,7 +101,7 @@ impl Show {
         self.unprinted.filter(|failure| !failure.is_unread()).map_or(Ok(()), Err)
     }
 
-    /// A line a port. Rates are of the time since the last table, or of the time in which somebody sent.
+    /// A line a port. Rates are of the time since the last table, or of the time in which a flow sent.
     fn table(&self, report: &Report) -> String {
         let mut text = format!(
             "{:<16} {:>12} {:>12} {:>10} {:>10} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9}\n",

@@ -243,7 +243,7 @@ impl Default for ActiveFlows {
 }
 
 impl ActiveFlows {
-    /// Nobody yet.
+    /// No flow yet.
     #[must_use]
     pub const fn new() -> Self {
         Self { period: 1, since: Instant::ZERO, now: 0, before: 0 }

@@ -297,7 +297,7 @@ fn arguments(config: &EalConfig, huge: bool, cores: &[usize], prefix: &str) -> V
     for address in &config.pci {
         words.extend(["-a".into(), address.clone()]);
     }
-    // One lcore that floats over all cores we may use: the EAL then pins nobody and starts no worker.
+    // One lcore that floats over all cores we may use: the EAL then pins no thread and starts no worker.
     let cores: Vec<String> = cores.iter().filter(|&&core| core < MAX_CORES).map(usize::to_string).collect();
     if !cores.is_empty() {
         words.push(format!("--lcores=0@({})", cores.join(",")));

@@ -5,7 +5,7 @@ use dpdk_sys::rte_mbuf;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// An `rte_mbuf` that belongs to whoever holds this: one segment, referred to once. Dropping it gives it back to its
+/// An `rte_mbuf` that belongs to the holder of this value: one segment, referred to once. Dropping it gives it back to its
 /// pool.
 ///
 /// It is a bare pointer, so that a burst of them is what DPDK's burst functions take.
@@ -19,13 +19,13 @@ impl Mbuf {
     /// Takes a buffer that DPDK handed over.
     ///
     /// # Safety
-    /// `mbuf` is one that nobody else holds, of one segment, from a pool that outlives it.
+    /// `mbuf` has no other holder, one segment, from a pool that outlives it.
     pub(super) unsafe fn from_raw(mbuf: NonNull<rte_mbuf>) -> Self {
         Self(mbuf)
     }
 
     fn head(&self) -> &rte_mbuf {
-        // SAFETY: the mbuf is ours, so alive and not written by anybody else.
+        // SAFETY: the mbuf is ours, so it is alive and nothing else writes it.
         unsafe { self.0.as_ref() }
     }
 
@@ -59,7 +59,7 @@ impl Deref for Mbuf {
 
 impl DerefMut for Mbuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; `is_plain` held when it came, so nobody shares the bytes.
+        // SAFETY: as in `deref`; `is_plain` held when it came, so nothing shares the bytes.
         unsafe { std::slice::from_raw_parts_mut(self.start(), usize::from(self.head().data_len)) }
     }
 }
@@ -81,7 +81,7 @@ impl PacketBuf for Mbuf {
     }
 
     fn free_all(from: &mut Burst<Self>) {
-        // SAFETY: the buffers are ours, and gone from the array when this returns: its length is 0 before anybody looks. An `Mbuf` is a
+        // SAFETY: the buffers are ours, and gone from the array when this returns: its length is 0 before any look at it. An `Mbuf` is a
         // transparent pointer.
         unsafe {
             let count = from.len();

@@ -17,8 +17,7 @@ const ORDER: &CStr = c"lf_stack";
 /// Debian's packages of what makes such pools: DPDK begins each as one of rings.
 const DRIVERS: &str = "librte-mempool-stack23 and librte-mempool-ring23";
 
-/// Buffers of one size. Where some are still out when the pool is dropped (in another port's queue, in somebody's
-/// hands), its memory stays.
+/// Buffers of one size. If some are still in use when the pool is dropped, in another port's queue for example, its memory stays.
 pub(super) struct Pool(NonNull<dpdk_sys::rte_mempool>);
 
 // SAFETY: a pool's functions may be called from any thread.
@@ -73,7 +72,7 @@ impl Pool {
         let failed =
             unsafe { dpdk_sys::ferroce_mbuf_alloc_bulk(self.raw(), into.as_mut_ptr().cast(), BURST as u32) };
         if failed == 0 {
-            // SAFETY: DPDK wrote `BURST` buffers there, fresh from the pool, which nobody else has.
+            // SAFETY: DPDK wrote `BURST` buffers there, fresh from the pool, without another owner.
             unsafe { into.set_len(BURST) };
         } else if let Some(one) = self.alloc() {
             into.push(one);
@@ -94,7 +93,7 @@ impl Drop for Pool {
             tracing::debug!("{out} buffers are out: their pool stays");
             return;
         }
-        // SAFETY: no buffer is out, and nobody else can take one: alloc needs the pool.
+        // SAFETY: no buffer is out, and nothing else can take one: alloc needs the pool.
         unsafe { dpdk_sys::rte_mempool_free(self.raw()) };
     }
 }

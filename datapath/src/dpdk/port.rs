@@ -206,7 +206,7 @@ impl PacketIo for Port {
         let (id, first) = (self.id, from.as_mut_ptr());
         let burst = || {
             // SAFETY: the port is started and this is its only transmit queue, ours by `&mut self`; the first `all`
-            // slots hold mbufs. The length is put right below, before anybody looks at the array.
+            // slots hold mbufs. The length is put right below, before any look at the array.
             unsafe { dpdk::ferroce_tx_burst(id, QUEUE, first.cast(), all as u16) }
         };
         let sent = usize::from(self.relay.as_ref().map_or_else(burst, |relay| relay.gate().pass(burst)));
@@ -257,7 +257,7 @@ impl Drop for Port {
 /// Stops a device and takes it out of DPDK.
 fn close(id: u16) {
     let device = device_info(id).device;
-    // SAFETY: the port exists until it is closed here, and nobody uses its queues: its owner is being dropped.
+    // SAFETY: the port exists until it is closed here, and nothing uses its queues: its owner is being dropped.
     unsafe {
         dpdk::rte_eth_dev_stop(id);
         dpdk::rte_eth_dev_close(id);

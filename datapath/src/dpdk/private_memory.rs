@@ -64,7 +64,7 @@ fn file() -> Option<BorrowedFd<'static>> {
 /// The parts of a file that were written, each with its length.
 fn written(file: BorrowedFd<'_>, length: usize) -> Vec<(usize, usize)> {
     let seek = |from: usize, whence| {
-        // SAFETY: plain numbers; nobody reads by the descriptor's position.
+        // SAFETY: plain numbers; nothing reads by the descriptor's position.
         usize::try_from(unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, whence) }).ok()
     };
     let (mut parts, mut at) = (Vec::new(), 0);

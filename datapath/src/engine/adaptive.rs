@@ -275,7 +275,7 @@ mod model {
         }
     }
 
-    /// The thread falls asleep, again and again, while `posts` requests are posted, each by a separate thread. Nobody runs the core
+    /// The thread falls asleep, again and again, while `posts` requests are posted, each by a separate thread. No thread runs the core
     /// but who is told to: a lost wake-up leaves a request that is never served, and the model says that it goes on for ever.
     fn nobody_sleeps_over(posts: u32) {
         let mut model = loom::model::Builder::new();

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Frames sent in one turn before others have their turn.
 const TRANSMIT_BUDGET: usize = 2 * BURST;
 
-/// Turns in which the port takes nothing, after which what waits for it keeps nobody awake: its peer may be gone for good.
+/// Turns in which the port takes nothing, after which waiting frames keep no thread awake: its peer may be gone for good.
 const PATIENCE: u32 = 4096;
 
 /// The longest that a port may take no frame. What waits then is lost, as on a cable that leads nowhere, so that retry timers run: they

@@ -46,7 +46,7 @@ impl LastEvent {
 #[derive(Debug)]
 pub struct Notifier {
     armed: AtomicU8,
-    /// Rings that nobody took yet.
+    /// Rings that were not taken yet.
     rung: AtomicU32,
     descriptor: Arc<EventFd>,
 }

@@ -115,7 +115,7 @@ pub struct Station {
 
 impl Station {
     /// # Safety
-    /// Whoever registers a region keeps its memory valid for reads and writes until it is deregistered.
+    /// The caller that registers a region keeps its memory valid for reads and writes until it is deregistered.
     pub(super) unsafe fn new(
         endpoint: Endpoint,
         neighbours: Neighbours,

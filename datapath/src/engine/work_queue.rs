@@ -29,7 +29,7 @@ struct Done(AtomicU32);
 /// queue as deep as its work queues never overflows. A word holds the queue pair's generation and the count: who polls
 /// what an earlier user of the slot left behind changes nothing.
 ///
-/// While the core moves requests from "not done" to "not polled" they count as both. `moves` is odd then, so that nobody is told
+/// While the core moves requests from "not done" to "not polled" they count as both. `moves` is odd then, so that no poster is told
 /// of a full queue that isn't.
 pub(super) struct Unpolled {
     counts: Box<[AtomicU64]>,

@@ -76,8 +76,8 @@ enum Packet {
 
 /// Our own ARP and neighbour discovery: answers for local addresses, asks for those of others.
 ///
-/// Packets go in by [`on_frame`](Self::on_frame) and out by [`poll_transmit`](Self::poll_transmit). Nobody is
-/// remembered who was not asked for, so strangers can't fill the table.
+/// Packets go in by [`on_frame`](Self::on_frame) and out by [`poll_transmit`](Self::poll_transmit). The table
+/// remembers only stations that were asked for, so strangers cannot fill it.
 #[derive(Debug)]
 pub struct Neighbours {
     mac: Mac,
@@ -89,7 +89,7 @@ pub struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
     outbox: VecDeque<Packet>,
     next: Option<Instant>,
-    /// Counts up with each answer, and with each address that nobody answered for.
+    /// Counts up with each answer, and with each address without an answer.
     answers: u64,
 }
 
@@ -385,7 +385,7 @@ impl Neighbours {
         }
     }
 
-    /// When somebody must be asked again.
+    /// When the next repeated request is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.next

@@ -214,7 +214,7 @@ mod tests {
     fn memory_that_could_shrink_is_refused() {
         // SAFETY: a NUL-terminated name and plain flags.
         let file = unsafe { libc::memfd_create(c"x".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor with no other owner.
         let file = unsafe { OwnedFd::from_raw_fd(file) };
         assert!(Theirs::new(file.try_clone().unwrap(), 0).unwrap_err().to_string().contains("sealed"));
         // SAFETY: plain numbers for a descriptor of ours.

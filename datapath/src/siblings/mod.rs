@@ -4,7 +4,7 @@
 //! gives each process a slot, and decides who has a service. A slot is the top of a process's queue pair numbers and communication ids,
 //! so these never collide and name their process. All else stands in memory that each process writes and all others read
 //! (`memory`): frames for siblings, claims, and what to tell peers when the process is no more. So the owner holds nothing that
-//! another could not go on from, and when it dies, whoever takes its name next is the owner.
+//! another could not go on from, and when it dies, the process that takes its name next is the owner.
 //!
 //! One thread of each process watches the others, and does nothing while none comes, goes or asks.
 

@@ -131,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// A process says hello: it learns of all others, and they of it. They do first: whoever is told a slot may rely on it that the
+    /// A process says hello: it learns of all others, and they of it. They do first: a process that learns a slot may rely on it that the
     /// next owner knows of it.
     fn admit(
         &self,
@@ -179,7 +179,7 @@ impl Shared {
         Ok(slot)
     }
 
-    /// A slot that no process has, or had a moment ago: any, so that it is not the last one's even if nobody remembers that.
+    /// A slot that no process has, or had a moment ago: any, so that it is not the last one's even if no process remembers that.
     pub(super) fn free_slot(&self, state: &State) -> Option<u8> {
         let now = Instant::now();
         let rests = |slot: u8| state.resting.iter().any(|&(until, resting)| resting == slot && until > now);

@@ -112,7 +112,7 @@ fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
 
 fn owned(fd: RawFd) -> io::Result<Socket> {
     check(fd)?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor with no other owner.
     Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }.into()))
 }
 

@@ -369,7 +369,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         Some(answer)
     }
 
-    /// A switch tells the other end of `ingress` to pause, or to go on. The frame waits for nobody.
+    /// A switch tells the other end of `ingress` to pause, or to go on. The frame waits for no other.
     fn tell_pause(&mut self, ingress: u32, on: bool) {
         self.counts.pauses += u64::from(on);
         let place = &self.ports[ingress as usize];

@@ -119,7 +119,7 @@ fn telemetry_tells_the_classs_queue_or_the_time_in_it() {
             panic!()
         };
         let told = hops.iter().next().unwrap().queue;
-        // Nobody of its class is behind it, but four of its class and as many of the other's went before: 8 ms.
+        // No frame of its class is behind it, but four of its class and as many of the other's went before: 8 ms.
         assert!(told.abs_diff(expected) <= 1_000, "{tell_sojourn}: {told}");
     }
 }

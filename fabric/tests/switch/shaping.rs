@@ -98,7 +98,7 @@ fn a_pause_is_made_up_for_by_a_bounded_burst() {
     let port = PortConfig { catch_up: Duration::from_millis(2), ..byte_a_microsecond() };
     let mut script = Script::new(&[PortConfig::default(), port]);
     assert_eq!(script.next(at(10_000), 1), None);
-    // Nobody looked for 10 ms, then five frames of 1 ms are there. Two milliseconds of them are made up for: the
+    // The switch did not run for 10 ms, then five frames of 1 ms are there. Two milliseconds of them are made up for: the
     // first started 2 ms ago, the third starts now.
     assert_eq!(script.next(at(20_000), 1), None);
     for tag in 0..5 {

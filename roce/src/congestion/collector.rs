@@ -324,7 +324,7 @@ impl Collector {
             }
             Watch::Records(records) => records,
         };
-        // Whoever counts the flows of this receiver counts all of them, also those that are paced without the count.
+        // A receiver that counts its flows counts all of them, also those that are paced without the count.
         flows.on_packet(now, count_over(base_rtt), &mut self.mark);
         if self.ratio_only {
             return ratio(records, now, path, base_rtt).map(Said::Report);

@@ -314,7 +314,7 @@ impl CongestionControl {
         }
     }
 
-    /// A frame of data left that nobody acknowledges, a READ's response or an unreliable packet: it is paced, held by no window, and
+    /// A frame of unacknowledged data left, a READ's response or an unreliable packet: it is paced, held by no window, and
     /// probes tell how it fares.
     #[inline]
     pub(crate) fn on_blind_data_sent(&mut self, now: Instant, payload: u32, frame: usize) {

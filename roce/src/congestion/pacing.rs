@@ -48,7 +48,7 @@ impl Flow {
         self.window
     }
 
-    /// The congestion byte of data packets' BTHs: how the peer shall echo marks.
+    /// The congestion byte of data packets' BTHs: the way that the peer echoes marks.
     pub(super) const fn data_bits(&self) -> u8 {
         self.data_bits
     }

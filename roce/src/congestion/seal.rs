@@ -25,7 +25,7 @@ impl FeedbackKey {
     }
 }
 
-/// The key itself is for nobody's eyes.
+/// The key itself is never printed.
 impl core::fmt::Debug for FeedbackKey {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("FeedbackKey(..)")

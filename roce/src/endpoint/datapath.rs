@@ -99,7 +99,7 @@ impl Endpoint {
     #[inline]
     pub fn transmit<M: Memory, O: Outbox>(&mut self, now: Instant, memory: &M, out: &mut O) {
         let mut took = false;
-        // Most turns find nobody.
+        // Most turns find no queue pair.
         while self.is_asked() && self.link.is_none_or(|link| link.free_at <= now) {
             if out.room().is_none() {
                 if !took {

@@ -33,7 +33,7 @@ impl Endpoint {
         }
     }
 
-    /// A frame has come: it may be time to look for memory that nobody needs any more.
+    /// A frame has come: it may be time to look for memory that is not needed any more.
     #[inline]
     pub(super) fn release_idle(&mut self, now: Instant) {
         if !self.keepers.qpns.is_empty() && self.keepers.next_look <= now {

@@ -140,7 +140,7 @@ pub struct Endpoint {
     wheel: TimingWheel,
     /// Places of queue pairs that may have something to send, each at most once.
     ready: VecDeque<u32>,
-    /// The one before all of those in `ready`: who sent last while nobody else waited. Most often there is but one, and its turns
+    /// The one before all of those in `ready`: who sent last while no other waited. Most often there is but one, and its turns
     /// then touch no queue.
     alone: Option<u32>,
     /// The same of those that owe a peer an answer: they come first.
@@ -394,7 +394,7 @@ impl Endpoint {
         events.pop().or_else(|| shared.poll_low().map(Event::SharedReceivesLow))
     }
 
-    /// Events that nobody took and that found no room: more than 65,536 waited.
+    /// Events that were not taken and found no room: more than 65,536 waited.
     #[must_use]
     pub const fn events_lost(&self) -> u64 {
         self.commons.events.lost()

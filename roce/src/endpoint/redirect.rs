@@ -10,7 +10,7 @@ impl Endpoint {
     pub const REDIRECTS: usize = 1024;
 
     /// An address for which packets leave that may not arrive: a request was not answered in time, or a peer asked again for what it
-    /// had been answered. Whoever found its Ethernet address should ask for it again, and tell what comes of it by
+    /// had been answered. The caller that found its Ethernet address should ask for it again, and tell what comes of it by
     /// [`redirect`](Self::redirect). Each is told once, until it is suspected again; at most 64 wait.
     pub fn poll_doubted(&mut self) -> Option<IpAddr> {
         self.commons.events.pop_doubt()

@@ -8,7 +8,7 @@ use crate::{Event, QpFailure};
 pub(super) struct Alarms {
     /// The peer's first packet was told of.
     established: bool,
-    /// Somebody waits until the send queue is drained.
+    /// The program waits until the send queue is drained.
     draining: bool,
 }
 

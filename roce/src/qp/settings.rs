@@ -194,7 +194,7 @@ pub enum Modify {
     ReadyToSendDatagrams {
         /// The first PSN that we send.
         send_psn: Psn,
-        /// One pace for all that it sends, wherever to. Nobody tells how its paths fare, so it stays as it begins.
+        /// One pace for all that it sends, wherever to. Nothing reports the state of its paths, so it stays as it begins.
         congestion: Congestion,
     },
     /// RTS to SQD: messages that have begun are sent to their end, no other begins.

@@ -1,4 +1,4 @@
-//! A good packet: its headers as values, and what lies below them read only where somebody asks.
+//! A good packet: its headers as values, and what lies below them read only on request.
 
 use super::format::Telemetry;
 use super::header::Header;

@@ -10,7 +10,7 @@ use thiserror::Error;
 /// The fields of the base transport header that every packet has beside its opcode (IBA 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// SE: the receiver's completion shall raise an event.
+    /// SE: the receiver's completion must raise an event.
     pub solicited: bool,
     /// MigReq, as the automatic path migration machine left it.
     pub migration: bool,
@@ -20,7 +20,7 @@ pub struct Bth {
     pub congestion: u8,
     /// The receiving queue pair.
     pub destination: Qpn,
-    /// AckReq: the responder shall acknowledge now.
+    /// AckReq: the responder must acknowledge now.
     pub ack_request: bool,
     /// Packet sequence number.
     pub psn: Psn,
@@ -275,7 +275,7 @@ pub enum SendTail {
     Plain,
     /// With immediate data.
     Immediate(Immediate),
-    /// With a key that the receiver shall invalidate.
+    /// With a key that the receiver must invalidate.
     Invalidate(Rkey),
 }
 

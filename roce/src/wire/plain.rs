@@ -13,7 +13,7 @@ const UDP: usize = IP + 20;
 const BTH: usize = UDP + 8;
 const HEAD: usize = BTH + BTH_LENGTH;
 
-/// A plain packet whose checksums nobody has verified yet.
+/// A plain packet whose checksums are not verified yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain<'a> {
     head: &'a [u8; HEAD],

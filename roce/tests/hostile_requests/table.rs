@@ -31,7 +31,7 @@ pub enum Outcome {
     Fatal(NakCode, CompletionStatus),
     /// A NAK for the gap, at the expected PSN.
     Gap,
-    /// The peer shall come back when a receive is posted.
+    /// The peer must come back when a receive is posted.
     NotReady,
     /// The newest acknowledgement, again.
     Again,

@@ -1,4 +1,4 @@
-//! Threads that the program cancels (pthread_cancel(3)). Inside of the library nobody is: a thread that unwinds from a system call would
+//! Threads that the program cancels (pthread_cancel(3)). Inside the library no thread is cancelled: a thread that unwinds from a system call would
 //! leave locks, and a core, half way. Calls that wait do so while nothing of ours is on the thread's stack. `librdmacm.so.1` has this
 //! file too.
 
@@ -31,7 +31,7 @@ impl Deferred {
 impl Drop for Deferred {
     fn drop(&mut self) {
         if self.0 == ENABLE {
-            // SAFETY: as above; whoever is told has no use for the state before.
+            // SAFETY: as above; the caller has no use for the state before.
             unsafe { pthread_setcancelstate(ENABLE, std::ptr::null_mut()) };
         }
     }

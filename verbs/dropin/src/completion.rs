@@ -64,7 +64,7 @@ impl Cq {
 
 impl Cq {
     /// A program that polls in vain gives its CPU up now and then: where there are more pollers than CPUs, the peer whose
-    /// answer it waits for may need it. Costs nothing if nobody else wants to run.
+    /// answer it waits for may need it. Costs nothing if no other thread wants to run.
     fn give_way(&self, found: usize) {
         if found > 0 {
             self.idle_polls.store(0, Ordering::Relaxed);

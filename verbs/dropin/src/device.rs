@@ -68,7 +68,7 @@ impl Configured {
         put(&mut abi.dev_path, &format!("/sys/class/infiniband_verbs/{name}"));
         put(&mut abi.ibdev_path, &format!("/sys/class/infiniband/{name}"));
         let guid = guid(&config);
-        // Nobody knows whether a program polls or waits.
+        // The library does not know if a program polls or waits.
         let config = config.progress_by_default(Progress::Adaptive);
         Self { abi, config, guid, open: Lock::new(Rank::Device, Opened { device: None, contexts: 0 }) }
     }

@@ -59,14 +59,14 @@ pub(crate) unsafe fn find_last<'a, T: 'static>(pointer: *const T) -> Result<&'a 
 /// Takes an object back from the program, once.
 ///
 /// # Safety
-/// Nobody uses the object any more.
+/// The caller must not use the object any more.
 pub(crate) unsafe fn take<T: 'static>(pointer: *mut T) -> Result<Box<T>, Errno> {
     let mut objects = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
     if objects.get(&pointer.addr()) != Some(&TypeId::of::<T>()) {
         return Err(GONE);
     }
     objects.remove(&pointer.addr());
-    // SAFETY: `give` made the box, and nobody else takes it.
+    // SAFETY: `give` made the box, and nothing else takes it.
     Ok(unsafe { Box::from_raw(pointer) })
 }
 

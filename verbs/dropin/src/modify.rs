@@ -72,7 +72,7 @@ unsafe fn to_rtr(
     }))
 }
 
-/// As devices have it, there is a shortest timeout: whoever asks for 65 µs thinks of hardware, not of a peer whose CPU the kernel takes
+/// As devices have it, there is a shortest timeout: a program that asks for 65 µs thinks of hardware, not of a peer whose CPU the kernel takes
 /// away for milliseconds. 0 is none.
 const fn ack_timeout(wanted: u8) -> u8 {
     /// 67 ms.

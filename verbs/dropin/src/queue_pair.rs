@@ -183,7 +183,7 @@ impl Inner {
 pub(crate) fn give(base: ibv_qp, inner: Arc<Lock<Inner>>, extended: bool, xrcd: *mut Xrcd) -> *mut ibv_qp {
     let abi = UnsafeCell::new(post_ex::table(base));
     let qp = live::give(Qp { abi, _later: UnsafeCell::new(None), extended, inner, xrcd });
-    // SAFETY: the slot lies in `abi` or is `_later`, right behind it; nobody else has the queue pair yet.
+    // SAFETY: the slot lies in `abi` or is `_later`, right behind it; nothing else has the queue pair yet.
     unsafe { qp.byte_add(post_ex::FLUSH_SLOT).cast::<Option<post_ex::Flush>>().write(Some(post_ex::flush)) };
     // SAFETY: the caller's promise.
     if let Ok(context) = unsafe { Context::from(base.context) } {

@@ -166,7 +166,7 @@ fn give(
     queue_pair::give(base, inner, false, xrcd)
 }
 
-/// `ibv_open_qp(3)`: a target of the domain that somebody of this process made. It goes when all who have it destroyed it.
+/// `ibv_open_qp(3)`: a target of the domain that this process created. It is destroyed when all its holders destroyed it.
 pub(crate) unsafe extern "C" fn open_qp(
     _context: *mut ibv_context,
     wanted: *mut ibv_qp_open_attr,

@@ -62,7 +62,7 @@ fn a_queue_pair_that_fails_is_told_of() {
     let mut sge = ibv_sge { addr: objects.memory.as_ptr() as u64, length: 8, lkey: lkey_of(&objects) };
     let mut wr =
         ibv_send_wr { sg_list: &mut sge, num_sge: 1, opcode: IBV_WR_RDMA_WRITE, ..Default::default() };
-    // A key of nobody.
+    // A key without an owner.
     wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: sge.addr, rkey: 0 };
     assert_eq!(objects.post(&mut wr).0, 0);
     // It is the peer of itself: as responder it refuses first.
@@ -129,7 +129,7 @@ fn who_destroys_waits_until_events_are_acknowledged() {
     std::thread::scope(|scope| {
         let (address, acknowledged) = (objects.qp.expose_provenance(), &acknowledged);
         scope.spawn(move || {
-            // SAFETY: alive until here; nobody uses it any more.
+            // SAFETY: alive until here; nothing uses it any more.
             let destroyed = unsafe { ibv_destroy_qp(std::ptr::with_exposed_provenance_mut(address)) };
             assert_eq!(destroyed, 0);
             assert!(acknowledged.load(Ordering::Acquire));

@@ -80,7 +80,7 @@ pub(crate) fn admit(
     match tables.insert_asked(device, id, asked) {
         Ok(local) => id.lock().local = local,
         Err(errno) => {
-            // SAFETY: nobody has seen it.
+            // SAFETY: nothing has seen it.
             unsafe { drop(Box::from_raw(child)) };
             return Err(errno);
         }

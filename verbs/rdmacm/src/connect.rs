@@ -92,7 +92,7 @@ fn attributes(connection: &Connection, state: ibv_qp_state) -> Result<(ibv_qp_at
 }
 
 /// Takes the identifier's queue pair, if it has one, to `state`. It must not be locked: a peer that has gone meanwhile is looked
-/// for, for seconds, and nobody else waits for that.
+/// for, for seconds, and no other request waits for that.
 pub(crate) fn modify(id: &Id, state: ibv_qp_state) -> Result<(), Errno> {
     if id.qp().is_null() {
         return Ok(());

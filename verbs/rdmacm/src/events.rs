@@ -140,7 +140,7 @@ impl Channel {
         if descriptor < 0 {
             return Err(last());
         }
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor with no other owner.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let abi = rdma_event_channel { fd: descriptor.as_raw_fd() };
         let state = State { waiting: VecDeque::new(), read: 0, end: End::Open(descriptor) };

@@ -29,7 +29,7 @@ const STATES: [State; 7] = [
     State::Closed,
 ];
 
-/// The peers: two that answer, and one that nobody finds.
+/// The peers: two that answer, and one that is not found.
 const PEERS: [[u8; 4]; 3] = [[10, 9, 0, 1], [10, 9, 0, 2], [10, 9, 0, 3]];
 
 /// The queue pair of every connection.
@@ -136,7 +136,7 @@ fn end(server: Server, mut ids: Vec<*mut Id>, mut known: Vec<u32>) {
     drop((tables, strangers));
     ids.push(listener);
     for id in ids {
-        // SAFETY: nobody uses them: the tables are gone, and no event names them.
+        // SAFETY: nothing uses them: the tables are gone, and no event names them.
         unsafe { Id::destroy(id) };
     }
     // SAFETY: no identifier is in it.

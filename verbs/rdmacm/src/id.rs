@@ -254,7 +254,7 @@ impl Id {
 
     /// The device that it is on; before that shows, the first.
     pub(crate) fn device(&self) -> Result<&'static Device, Errno> {
-        // SAFETY: the identifier is alive, and nobody writes the field meanwhile.
+        // SAFETY: the identifier is alive, and nothing writes the field meanwhile.
         let context = unsafe { (*self.abi()).verbs };
         let devices = devices()?;
         let its = devices.iter().find(|device| device.context == context);
@@ -310,7 +310,7 @@ impl Id {
 
     /// Gives back the event that the last call waited for.
     pub(crate) fn drop_event(&self) {
-        // SAFETY: the event is null, or one that `complete` took and nobody gave back.
+        // SAFETY: the event is null, or one that `complete` took and that was not given back.
         unsafe {
             let event = std::mem::replace(&mut (*self.abi()).event, std::ptr::null_mut());
             if !event.is_null() {
@@ -329,7 +329,7 @@ impl Id {
         let _telling = self.stay();
         let from = self.channel();
         let was_own = self.synchronous.swap(own, Ordering::Relaxed);
-        // SAFETY: both channels are alive; one of its own that it leaves is nobody's any more.
+        // SAFETY: both channels are alive; one of its own that it leaves has no owner any more.
         unsafe {
             (*self.abi()).channel = to;
             (*from.cast::<Channel>()).move_events(self.abi().cast(), to);
@@ -341,7 +341,7 @@ impl Id {
     }
 
     /// # Safety
-    /// Nobody uses it any more.
+    /// The caller must not use it any more.
     pub(crate) unsafe fn destroy(id: *mut Self) {
         // SAFETY: the caller's promise; what is waited for is that no event names it.
         unsafe {

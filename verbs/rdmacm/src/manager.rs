@@ -66,7 +66,7 @@ fn manager() -> Result<&'static Manager, Errno> {
         if wake < 0 {
             return Err(last());
         }
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor with no other owner.
         let wake = unsafe { OwnedFd::from_raw_fd(wake) };
         let body = move || {
             // The thread begins before the cell is filled.

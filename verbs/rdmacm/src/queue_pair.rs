@@ -90,7 +90,7 @@ fn make_ready(id: &Id) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// Nobody uses them.
+/// The caller must not use them any more.
 pub(crate) unsafe fn destroy_queues(id: &Id) {
     // SAFETY: made by `queue`, or null; each is given back once.
     unsafe {
@@ -109,7 +109,7 @@ pub(crate) unsafe fn destroy_queues(id: &Id) {
 }
 
 /// # Safety
-/// Nobody uses the queue pair.
+/// The caller must not use the queue pair any more.
 pub(crate) unsafe fn destroy(id: &Id) {
     // SAFETY: the queue pair is null or the identifier's own, and is given back once.
     unsafe {

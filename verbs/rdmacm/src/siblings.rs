@@ -1,5 +1,5 @@
 //! The other processes of the interface. All have its queue pair 1, and each message of a peer comes to all: who has the connection, or
-//! listens to the service, takes it in; of the others one answers what is nobody's.
+//! listens to the service, takes it in; of the others one answers requests without an owner.
 
 use crate::abi::ibv_context;
 use crate::address;

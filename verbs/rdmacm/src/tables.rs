@@ -247,7 +247,7 @@ impl Tables {
         self.timers.insert((next, due.local));
     }
 
-    /// Nobody is at the address that a request went to. What else is sent is sent again: the peer was there before.
+    /// No host is at the address that a request went to. Other messages are sent again: the peer was there before.
     pub(crate) fn not_found(&self, due: &Due, errno: Errno) {
         let Some(id) = self.find(due.local) else { return };
         let Ok(mut connection) = id.lock_in(State::RequestSent) else { return };

@@ -44,7 +44,7 @@ impl Bell {
         if set < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor with no other owner.
         Ok(Self { set: unsafe { OwnedFd::from_raw_fd(set) }, ring: Mutex::new(None) })
     }
 

@@ -164,7 +164,7 @@ impl Relay {
             work.path = PathBuf::from(format!("/proc/self/fd/{}", driver.as_raw_fd()));
             work.driver = Some(driver);
         }
-        // The driver listens, or has connected, as it does once. Nobody needs the name now, and a process that is killed leaves none.
+        // The driver listens, or has connected, as it does once. The name is not needed any more, and a process that is killed leaves none.
         self.private = None;
         self.thread = Some(signals::spawn("ferroce-memif", move || work.run(port))?);
         Ok(())

@@ -24,7 +24,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 fn socket() -> io::Result<OwnedFd> {
     // SAFETY: socket takes plain integers.
     let fd = check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the descriptor is fresh and nobody else has it.
+    // SAFETY: the descriptor is fresh and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -59,7 +59,7 @@ pub(super) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
         libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
     };
     let accepted = check(accepted)?;
-    // SAFETY: the descriptor is fresh and nobody else has it.
+    // SAFETY: the descriptor is fresh and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(accepted) })
 }
 
@@ -81,7 +81,7 @@ pub(super) fn wake() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.
     check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
-    // SAFETY: both are fresh and nobody else has them.
+    // SAFETY: both are fresh and have no other owner.
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 

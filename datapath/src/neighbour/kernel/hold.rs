@@ -28,7 +28,7 @@ pub(super) fn roce_port(numbers: Numbers) -> Vec<Own> {
 fn hold(family: libc::c_int, port: u16) -> io::Result<OwnedFd> {
     // SAFETY: no pointers; the result is checked.
     let fd = check(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor with no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let on: libc::c_int = 1;
     socket_option::set(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &on)?;

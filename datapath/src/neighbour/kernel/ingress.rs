@@ -90,6 +90,6 @@ unsafe fn bpf<T>(command: libc::c_long, request: &T) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns; the kernel has it closed on exec.
+    // SAFETY: a fresh descriptor with no other owner; the kernel has it closed on exec.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

@@ -157,7 +157,7 @@ impl Kernel {
     }
 }
 
-/// For one that is asked for first: whoever asked may have lost interest, so an attempt does not end by itself.
+/// For one that is asked for first: the asker may have lost interest, so an attempt does not end by itself.
 fn make_room(attempts: &mut HashMap<IpAddr, Attempt>, hop: IpAddr) {
     if attempts.len() < ASKED || attempts.contains_key(&hop) {
         return;

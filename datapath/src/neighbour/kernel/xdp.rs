@@ -75,7 +75,7 @@ pub fn name_of(program: u32) -> io::Result<String> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor with no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let mut info = [0_u8; INFO_BYTES];
     let target = info.as_mut_ptr() as u64;

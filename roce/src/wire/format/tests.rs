@@ -249,7 +249,7 @@ fn linux_as_an_ioam_node_tells_queue_and_microseconds() {
     );
     let node = 14 + 40 + 128;
     assert_eq!(frame[node + 20..node + 28], [0xff; 8], "no wide namespace data");
-    // Nor any of the namespace's, where nobody gave it some.
+    // Nor any of the namespace's, if it has none.
     frame[node + 12..node + 16].fill(0xff);
     let Reading::Hops(hops) = reading(&frame[..length]) else { panic!() };
     let hop = hops.iter().next().unwrap();

@@ -9,7 +9,7 @@ use crate::strangers::{FIRST_LOOK, MOST};
 use std::time::Instant;
 
 fn peer(id: *mut Id) -> IpAddr {
-    // SAFETY: nobody destroys it.
+    // SAFETY: nothing destroys it.
     unsafe { &*id }.lock().destination.unwrap().ip()
 }
 
@@ -67,7 +67,7 @@ fn nobody_waits_for_who_accepts() {
     network().there.insert(honest);
     server.hears(honest, 1);
     let id = server.told()[0];
-    // SAFETY: nobody destroys it.
+    // SAFETY: nothing destroys it.
     let free = move || assert!(unsafe { &*id }.is_free(), "whoever needs this connection waits");
     WHILE_MODIFIED.set(Some(Box::new(free)));
     let mut qp = ibv_qp { qp_num: 0x12, ..Default::default() };

@@ -102,7 +102,7 @@ fn next_peer(listener: &Socket) -> Result<(*mut Id, Option<Greeting>), Errno> {
 /// Makes a socket of a peer that asked.
 ///
 /// # Safety
-/// The identifier is nobody else's.
+/// The identifier has no other owner.
 unsafe fn admit(id: *mut Id, peer: &Greeting, options: &Options) -> Result<c_int, Errno> {
     let channel = Channel::create()?;
     // SAFETY: the caller's promise; the channel becomes the identifier's own.
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn raccept(
         loop {
             let (id, greeting) = next_peer(&listener)?;
             let options = listener.lock().options.clone();
-            // SAFETY: the identifier came with the request, and nobody else knows it.
+            // SAFETY: the identifier came with the request, and nothing else knows it.
             unsafe {
                 let Some(greeting) = greeting else {
                     // No socket.

@@ -77,7 +77,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: registered and allocated by `new`; nobody names it afterwards.
+        // SAFETY: registered and allocated by `new`; nothing names it afterwards.
         unsafe {
             if let Some(region) = self.region {
                 ibv_dereg_mr(region.as_ptr());

@@ -163,7 +163,7 @@ impl Drop for Socket {
         let channel = self.id().channel();
         // The queue pair is destroyed before the identifier, and cannot report its peer afterwards.
         self.lock().phase = Phase::Failed;
-        // SAFETY: nobody else knows the identifier or its channel.
+        // SAFETY: nothing else knows the identifier or its channel.
         unsafe {
             Id::destroy(self.id);
             rdma_destroy_event_channel(channel);

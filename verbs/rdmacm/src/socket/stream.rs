@@ -377,7 +377,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: all are the stream's own, nobody uses them any more, and each is given back once.
+        // SAFETY: all are the stream's own, nothing uses them any more, and each is given back once.
         unsafe {
             queue_pair::destroy(self.id());
             ibv_destroy_cq(self.cq);

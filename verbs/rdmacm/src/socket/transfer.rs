@@ -84,7 +84,7 @@ pub(super) unsafe fn readable<'a>(start: *const c_void, length: size_t) -> Resul
 }
 
 /// # Safety
-/// As for `readable`, and nobody else uses it meanwhile.
+/// As for `readable`, and nothing else uses it meanwhile.
 unsafe fn writable<'a>(start: *mut c_void, length: size_t) -> Result<&'a mut [u8], Errno> {
     match length {
         0 => Ok(&mut []),

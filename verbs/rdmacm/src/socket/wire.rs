@@ -39,7 +39,7 @@ impl Message {
         kind << 29 | value & VALUE
     }
 
-    /// `None`: nobody sends such a message.
+    /// `None`: no side sends such a message.
     pub(super) const fn decode(word: u32) -> Option<Self> {
         match (word >> 29, word & VALUE) {
             (DATA, bytes) => Some(Self::Data(bytes)),

@@ -63,7 +63,7 @@ pub(crate) enum Reason {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Side {
     pub(crate) qpn: u32,
-    /// The PSN that the other side shall begin with (IBA 12.7.31).
+    /// The PSN that the other side must begin with (IBA 12.7.31).
     pub(crate) psn: u32,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,

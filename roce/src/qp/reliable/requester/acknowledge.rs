@@ -42,7 +42,7 @@ impl Requester {
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 context.counters.naks_received += 1;
                 self.note_nak();
-                // Whoever answered RNR NAK may also report the packets behind as a gap. The timer is what counts.
+                // A peer that answered RNR NAK may also report the packets behind as a gap. The timer is what counts.
                 if self.rnr_until.is_none() {
                     self.retry(context.now)?;
                     // The peer took none of it, whatever path it came by.
@@ -327,7 +327,7 @@ impl Requester {
     }
 }
 
-/// Tells of a request that is done, where it shall be told.
+/// Reports a request that is done, if it must be reported.
 #[inline]
 fn complete(wqe: &Wqe, context: &mut Context<'_>, identity: &Identity) {
     if wqe.request.signalled || identity.signal_all {

@@ -254,7 +254,7 @@ impl Requester {
     }
 
     /// Nothing that is in flight asks for an acknowledgement, and the window, which has shrunk since it was sent, lets no other packet
-    /// ask: nobody would ever speak again, not even a timer.
+    /// ask: neither side would ever send again, not even by a timer.
     #[inline]
     pub(super) fn is_mute(&self, window: u64) -> bool {
         self.asked <= self.una

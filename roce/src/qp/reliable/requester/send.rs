@@ -61,7 +61,7 @@ impl Requester {
         let ack_request = ends
             || self.unasked.0 + 1 >= PACKETS_PER_ACK
             || self.unasked.1 + bytes >= window / WINDOW_PER_ACK
-            // The last packet that the window or the circle admits must ask, or nobody would ever speak again.
+            // The last packet that the window or the circle admits must ask, or neither side would ever send again.
             || in_flight + bytes >= window
             || self.next + 1 - self.una >= MAX_OUTSTANDING
             || !self.is_holdable(in_flight, 1, bytes);

@@ -68,7 +68,7 @@ impl Responder {
         }
     }
 
-    /// As whoever `arrival` says that this side is.
+    /// Uses this side's role as recorded in `arrival`.
     #[inline(always)]
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(super) fn execute_here<M: Memory>(
@@ -344,7 +344,7 @@ impl Responder {
         self.advance(1);
     }
 
-    /// No receive is posted: the peer shall come back (IBA 9.7.5.2.8).
+    /// No receive is posted: the peer must come back (IBA 9.7.5.2.8).
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn not_ready(&mut self, context: &mut Context<'_>) -> Refusal {
         // Packets behind this one are no gap to report.

@@ -44,7 +44,7 @@ impl Responder {
         if self.message.is_some() && self.queue.reached() != Some(&reached) {
             return Err(Refusal::invalid(Discard::Sequence));
         }
-        // It would be acknowledged, and nobody told (IBA 10.2.6).
+        // It would be acknowledged without a report (IBA 10.2.6).
         if arrival.context.cqs.overflowed(reached.cq) {
             return Err(Refusal::operational(CompletionStatus::Flushed));
         }

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut lines = BufReader::new(stream.try_clone()?);
     lines.read_line(&mut line)?;
     let mut pair = prepared.handshake(serde_json::from_str(&line)?)?;
-    // SAFETY: the first word is written by nobody until its completion came.
+    // SAFETY: the first word is not written until its completion came.
     unsafe { pair.post_receive(&mut words, ..1, RECEIVED)? };
     // Both have posted a receive before either sends.
     writeln!(stream, "ready")?;

@@ -347,7 +347,7 @@ pub fn ended(completion: &Completion) -> Result<(), Failure> {
     let remedy = match completion.status {
         CompletionStatus::Success => return Ok(()),
         CompletionStatus::RetryExceeded => {
-            "; check that the other side still runs, and try `ferroce doctor --peer`"
+            "; check that the other side still runs, and the path: `ferroce doctor --port PORT --peer ADDRESS`"
         }
         CompletionStatus::RnrRetryExceeded => "; give the other side a larger -r",
         CompletionStatus::RemoteAccess

@@ -57,7 +57,7 @@ fn check(name: &str, status: Status, found: impl Into<String>, remedy: Option<&s
     Check { name: name.into(), status, found: found.into(), remedy: remedy.map(Into::into) }
 }
 
-/// Looks at the machine, the port and the way to a peer. Exit code 1 where something would keep a run from working.
+/// Checks the machine, the port and the path to a peer. Exit code 1 if something would keep a run from working.
 ///
 /// # Errors
 /// Returns a failure if the command line names no legal port.
@@ -78,14 +78,20 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(!checks.is_empty())))
 }
 
-/// The machine, the port before and after it is opened, and the way to the peer.
+/// Checks the machine, the port before and after it is opened, and the path to the peer.
 fn of_port(args: &Args) -> Result<Vec<Check>, Failure> {
     let config = args.port.device_config()?;
     let spec = config.port().unwrap_or_default().parse::<PortSpec>();
     let spec = spec.map_err(|wrong| Failure::usage(wrong.to_string()))?;
     let mut checks = machine::checks(std::slice::from_ref(&spec));
     match Device::open(&config) {
-        Err(error) => checks.push(split("device", &error.to_string())),
+        Err(error) => {
+            let error = error.to_string();
+            // A check that failed has the reason already.
+            if !checks.iter().any(|check| check.status == Status::Fail && error.contains(&check.found)) {
+                checks.push(split("device", &error));
+            }
+        }
         Ok(device) => port(&device, &spec, args.peer, &mut checks),
     }
     Ok(checks)
@@ -123,7 +129,7 @@ fn port(device: &Device, spec: &PortSpec, peer: Option<IpAddr>, checks: &mut Vec
     }
 }
 
-/// IP packets of so many bytes carry a full path MTU: IPv4, UDP, BTH, RETH, immediate data and ICRC; IPv6 has 20 more.
+/// Returns the bytes of an IP packet of a full path MTU: IPv4, UDP, BTH, RETH, immediate data and ICRC; IPv6 has 20 more.
 fn packet_of(mtu: u32, peer: IpAddr) -> usize {
     mtu as usize + if peer.is_ipv4() { 64 } else { 84 }
 }

@@ -42,7 +42,7 @@ fn pci_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// Moves a NIC between the kernel and DPDK, and says who has it now.
+/// Moves a NIC between the kernel and DPDK, and prints the driver that has it now.
 fn hand_over(address: &str, take: bool) -> Result<ExitCode, Failure> {
     let nic = Nic::new(address);
     let done = if take { nic.bind() } else { nic.unbind() };

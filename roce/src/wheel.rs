@@ -36,7 +36,7 @@ struct Node {
 /// A hierarchical timing wheel: one timer per token, tokens 0 to `capacity` - 1.
 ///
 /// A timer fires at or after its time, less than one granularity late. Setting, moving and cancelling cost the
-/// same however many timers are set; nothing is allocated after [`TimingWheel::new`]. Who needs several kinds of
+/// same however many timers are set; nothing is allocated after [`TimingWheel::new`]. A user that needs several kinds of
 /// timers per queue pair gives each its token.
 ///
 /// A tick is filed under the highest group of 6 bits in which it differs from the current tick; when time reaches

@@ -19,7 +19,7 @@ const HOP_COLUMNS: [[&str; 4]; HOPS] = [
 /// The rates that `rate_enum` stands for, Gb/s.
 const LINK_RATES: [u64; 5] = [25, 50, 100, 200, 400];
 
-/// Whose acknowledgement a row is.
+/// The flow that a row acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     pub source: u32,

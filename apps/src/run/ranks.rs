@@ -26,7 +26,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The variables that the libraries read.
 type Settings = [(&'static str, OsString)];
 
-/// A rank's process, and who reads its output.
+/// A rank's process, and the reader of its output.
 struct Rank {
     child: Child,
     readers: Vec<JoinHandle<()>>,

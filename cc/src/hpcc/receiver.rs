@@ -156,7 +156,7 @@ const SHARE: u64 = 2;
 const ROOM: f64 = 1.2;
 const FLOOR: f64 = 0.85;
 
-/// By how much of eta a flow with twice its share aims lower. Without it who is paced by the receiver takes two and a half times
+/// By how much of eta a flow with twice its share aims lower. Without it a flow that the receiver paces takes two and a half times
 /// what a sender-based flow beside it does, if both have a small `W_ai`.
 const YIELD: f64 = 0.05;
 

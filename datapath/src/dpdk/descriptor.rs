@@ -1,4 +1,4 @@
-//! The descriptors that DPDK opens, and keeps to itself: the packet socket under an AF_PACKET port, for who sleeps until a frame
+//! The descriptors that DPDK opens, and keeps to itself: the packet socket under an AF_PACKET port, for a thread that sleeps until a frame
 //! comes, and all of them, which programs that this one starts must not inherit. Its memory holds every packet.
 
 use super::eal;

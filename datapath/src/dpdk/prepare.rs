@@ -209,7 +209,7 @@ fn tap(name: &str) -> Result<(), PortError> {
 /// Checks that a socket can be where `socket` is.
 ///
 /// With [`SocketRole::Auto`] a port joins the process that listens there already, and may lend this process's memory to it. So that must not be
-/// another user, who was first in a directory that both can write: root apart, who reaches that memory anyway.
+/// another user's, which was first in a directory that both can write; root reaches that memory anyway.
 fn socket_place(socket: &str, role: SocketRole) -> Result<(), PortError> {
     let error = |why: String, remedy| PortError::Socket { socket: socket.to_owned(), why, remedy };
     // SAFETY: geteuid takes nothing and can't fail.

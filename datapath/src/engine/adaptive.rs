@@ -34,7 +34,7 @@ const DRIVES_ON: u64 = 50;
 /// Idle turns that only spin, and those that then only yield, before the thread sleeps.
 const SPIN_TURNS: u32 = 64;
 const YIELD_TURNS: u32 = 128;
-/// A yield that takes longer went to others who want the CPU. They get it, and a packet wakes a sleeper before it wakes who yields.
+/// A yield that takes longer went to others who want the CPU. They get it, and a packet wakes a sleeper before it wakes a thread that yields.
 const CROWDED: Duration = Duration::from_micros(50);
 /// The longest sleep where the port has a descriptor: what it waits for wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
@@ -202,7 +202,7 @@ impl Shared {
     /// Sleeps until there is something to do, unless there is now; returns whether it slept.
     fn sleep(&self, status: &Status, nap: Duration) -> bool {
         self.mode.store(ASLEEP, Ordering::Relaxed);
-        // As in `posted`: who rings the doorbell after this sees that the thread is asleep.
+        // As in `posted`: a thread that rings the doorbell after this sees that the thread is asleep.
         fence(Ordering::SeqCst);
         let mut core = self.core.take();
         // The turn finds frames that arrive before this.
@@ -276,7 +276,7 @@ mod model {
     }
 
     /// The thread falls asleep, again and again, while `posts` requests are posted, each by a separate thread. No thread runs the core
-    /// but who is told to: a lost wake-up leaves a request that is never served, and the model says that it goes on for ever.
+    /// but the thread that is told to: a lost wake-up leaves a request that is never served, and the model says that it goes on for ever.
     fn nobody_sleeps_over(posts: u32) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);

@@ -24,7 +24,7 @@ pub enum AsyncEvent {
 
 type Filter = Box<dyn Fn(&AsyncEvent) -> bool + Send + Sync>;
 
-/// Events for one who waits for them, oldest first.
+/// Events for a thread that waits for them, oldest first.
 ///
 /// The descriptor, an eventfd that counts as a semaphore, becomes readable with each event: for `poll`, `epoll`, or
 /// [`wait`](Self::wait), which blocks as the descriptor does.

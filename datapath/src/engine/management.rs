@@ -86,7 +86,7 @@ impl Management {
         Some((sender.ip, mad))
     }
 
-    /// The way back to who sent the datagram that was received last, if that is `ip`.
+    /// Returns the way back to the sender of the last received datagram, if that is `ip`.
     pub(super) fn way_back(&self, ip: IpAddr) -> Option<Mac> {
         let is_unicast = |mac: &Mac| mac.0[0] & 1 == 0;
         self.asker.filter(|asker| asker.ip == ip).map(|asker| asker.mac).filter(is_unicast)

@@ -131,7 +131,7 @@ impl Runner {
         Ok(Self::Dedicated(Some(thread)))
     }
 
-    /// Runs one turn where that is the caller's to do, who polls. `false` when nothing was done here.
+    /// Runs one turn if polling callers run the core. Returns `false` if nothing was done here.
     #[inline]
     pub(super) fn poll(&self, status: &Status) -> bool {
         match self {

@@ -26,8 +26,8 @@ struct Done(AtomicU32);
 /// The number of each work queue's completions that are in a completion queue and were not polled.
 ///
 /// Until its completion is polled a request takes room in its queue (it is outstanding, IBA 10.8), so a completion
-/// queue as deep as its work queues never overflows. A word holds the queue pair's generation and the count: who polls
-/// what an earlier user of the slot left behind changes nothing.
+/// queue as deep as its work queues never overflows. A word holds the queue pair's generation and the count: a poll of
+/// completions of an earlier user of the slot changes nothing.
 ///
 /// While the core moves requests from "not done" to "not polled" they count as both. `moves` is odd then, so that no poster is told
 /// of a full queue that isn't.

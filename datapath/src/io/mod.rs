@@ -44,7 +44,7 @@ pub struct Caps {
 pub enum Bell {
     /// Of every frame.
     Now(RawFd),
-    /// Of every frame but those that came when the port had just begun to listen: who sleeps looks again soon, for once.
+    /// Of every frame but those that came when the port had just begun to listen: a sleeping thread looks again soon, for once.
     Soon(RawFd),
 }
 

@@ -17,7 +17,7 @@ use thiserror::Error;
 /// RFC 4861 10: MAX_MULTICAST_SOLICIT, RETRANS_TIMER. ARP is asked as often.
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
-/// RFC 4861 10: REACHABLE_TIME. Older knowledge is asked for again by who connects next.
+/// RFC 4861 10: REACHABLE_TIME. The next connection asks again for older knowledge.
 const FRESH: Duration = Duration::from_secs(30);
 /// The age below which an entry is not doubted, so that lost packets cause no more requests than this.
 const DOUBT: Duration = Duration::from_millis(100);
@@ -104,7 +104,7 @@ impl Neighbours {
         neighbours
     }
 
-    /// For a port on a Linux interface: the kernel answers for `addresses`, and we hear only those whom we ask.
+    /// For a port on a Linux interface: the kernel answers for `addresses`, and we hear only those that we ask.
     #[must_use]
     pub fn kernels(mac: Mac, addresses: &[Address]) -> Self {
         Self {
@@ -174,7 +174,7 @@ impl Neighbours {
         }
     }
 
-    /// Counts up whenever [`resolve`](Self::resolve) may have another answer for who waits.
+    /// Counts up whenever [`resolve`](Self::resolve) may have another answer for a waiting caller.
     #[must_use]
     pub const fn answers(&self) -> u64 {
         self.answers

@@ -1,7 +1,7 @@
 //! Processes that share an interface, as they would share a NIC.
 //!
 //! They meet at an abstract socket, one for each interface of a network namespace. The process that has its name is the *owner*: it
-//! gives each process a slot, and decides who has a service. A slot is the top of a process's queue pair numbers and communication ids,
+//! gives each process a slot, and decides which process has a service. A slot is the top of a process's queue pair numbers and communication ids,
 //! so these never collide and name their process. All else stands in memory that each process writes and all others read
 //! (`memory`): frames for siblings, claims, and what to tell peers when the process is no more. So the owner holds nothing that
 //! another could not go on from, and when it dies, the process that takes its name next is the owner.

@@ -55,7 +55,7 @@ pub enum Hosts {
     /// The product: a [`roce::Endpoint`] each, behind a card that sends one frame at a time. Frames are real, to the ICRC; what
     /// they carry only counts. Every flow has a connection of its own.
     Endpoints,
-    /// A model of them, for speed: packets are descriptors, each is acknowledged and brings telemetry, and who misses one goes back
+    /// A model of them, for speed: packets are descriptors, each is acknowledged and brings telemetry, and a flow that misses one goes back
     /// to it.
     Model,
 }
@@ -134,7 +134,7 @@ pub struct Setup {
     pub hosts: Hosts,
     /// The congestion control of every flow. The model uses only its algorithm.
     pub congestion: Congestion,
-    /// Flows of this DSCP, 0 to 63, are paced by this instead: who meets whom on a link. Endpoints only.
+    /// Flows of this DSCP, 0 to 63, are paced by this instead: it decides which flows meet on a link. Endpoints only.
     pub rival: Option<(u8, Congestion)>,
     /// Marking, if any: bytes for a link of 100 Gb/s, others in proportion.
     pub red: Option<Red>,

@@ -86,7 +86,7 @@ impl Endpoint {
     /// Writes the next frame that may leave now to the start of `frame`, ICRC and all, and gives its length.
     /// `frame` must have room for the largest packet: MTU + [`MAX_OVERHEAD`](crate::wire::MAX_OVERHEAD).
     ///
-    /// Queue pairs with something to send take turns, a packet each; who owes a peer an answer has the first turn.
+    /// Queue pairs with something to send take turns, a packet each; one that owes a peer an answer has the first turn.
     #[inline]
     pub fn poll_transmit<M: Memory>(&mut self, now: Instant, memory: &M, frame: &mut [u8]) -> Option<usize> {
         let mut single = Single::new(frame);

@@ -1,4 +1,4 @@
-//! One poll-mode core's queue pairs, completion queues and regions, and who of them sends next.
+//! One poll-mode core's queue pairs, completion queues and regions, and the choice of the one that sends next.
 
 mod burst;
 mod commons;
@@ -140,7 +140,7 @@ pub struct Endpoint {
     wheel: TimingWheel,
     /// Places of queue pairs that may have something to send, each at most once.
     ready: VecDeque<u32>,
-    /// The one before all of those in `ready`: who sent last while no other waited. Most often there is but one, and its turns
+    /// The one before all of those in `ready`: the one that sent last while no other waited. Most often there is but one, and its turns
     /// then touch no queue.
     alone: Option<u32>,
     /// The same of those that owe a peer an answer: they come first.
@@ -270,7 +270,7 @@ impl Endpoint {
         self.commons.cqs.overflowed(cq)
     }
 
-    /// Completions of the queue were lost on their way to who polls: as with any overflow it is in error for good, and its
+    /// Completions of the queue were lost on their way to the poller: as with any overflow it is in error for good, and its
     /// queue pairs go to ERR (IBA 10.2.6).
     pub fn overflow_cq(&mut self, now: Instant, cq: CqId) {
         self.commons.cqs.overflow(cq);

@@ -1,4 +1,4 @@
-//! Peers whose Ethernet address has changed: by whom that is suspected, and what follows.
+//! Peers whose Ethernet address has changed: the suspicion, and what follows from it.
 
 use super::Endpoint;
 use super::peers::Sender;

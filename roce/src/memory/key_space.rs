@@ -7,7 +7,7 @@ const ROUNDS: usize = 22;
 /// Keys whose numbers are remembered.
 const RECENT: usize = 16;
 
-/// A secret permutation of the 32-bit numbers: a key tells nothing about the region it names to who has not the
+/// A secret permutation of the 32-bit numbers: a key tells nothing about the region it names to a host without the
 /// secret, nor about any other key.
 ///
 /// It is the block cipher Speck32/64, with the secret's other half added before and after it, since 64 bits of

@@ -1,7 +1,7 @@
 //! The states that a queue pair waits in, with the nanoseconds spent in each. The states exclude each other, and sum to the queue pair's
 //! age.
 //!
-//! The endpoint notes the state where it decides who sends, and adds time when the state changes.
+//! The endpoint notes the state where it decides which queue pair sends, and adds time when the state changes.
 
 use cc::Instant;
 

@@ -100,7 +100,7 @@ impl Draft<'_> {
 }
 
 /// Writes all headers to the start of `frame`, with room for `payload_length` bytes after them. `identification`
-/// goes into an IPv4 header. Who sends many packets along one path keeps its [`Template`].
+/// goes into an IPv4 header. A caller that sends many packets along one path keeps its [`Template`].
 ///
 /// # Errors
 /// Returns what the service, the operation or the frame has no place for; `frame` is then unchanged.
@@ -129,7 +129,7 @@ impl Template {
         self.emit_here(identification, header, payload_length, frame)
     }
 
-    /// The same, made a part of its caller: who knows the header's kind pays for no other.
+    /// As [`emit`], inlined, so that a caller with a known header kind skips the other branches.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,

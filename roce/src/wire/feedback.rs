@@ -57,7 +57,7 @@ pub enum Report {
         /// The link's state.
         hop: Hop,
     },
-    /// Kind 5: as kind 4, in any format, and behind it how many flows the receiver takes in (32 bits): for who asked for it in its
+    /// Kind 5: as kind 4, in any format, and behind it how many flows the receiver takes in (32 bits): for a sender that asked for it in its
     /// setup.
     Shared {
         /// The XOR of the switches' ids, 12 bits.
@@ -71,7 +71,7 @@ pub enum Report {
         /// Flows that the receiver takes in.
         flows: NonZeroU32,
     },
-    /// Kind 6: all links of the path, as records of rtgwg-00 Figure 4: for who asked for it in its setup.
+    /// Kind 6: all links of the path, as records of rtgwg-00 Figure 4: for a sender that asked for it in its setup.
     All {
         /// The XOR of the switches' ids, 12 bits.
         path_id: u16,

@@ -98,7 +98,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// The headers below the BTH, as the packet carries them: the path's source is who sent it.
+    /// The headers below the BTH, as the packet carries them: the path's source is its sender.
     #[must_use]
     #[expect(
         clippy::arithmetic_side_effects,

@@ -216,7 +216,7 @@ impl Manager {
     fn run(&self) {
         while !self.stop.load(Ordering::Acquire) {
             let Ok(next) = self.turn() else {
-                // The core has stopped: who waits finds out.
+                // The core has stopped, which every waiting call notices.
                 return lock(&self.machine).ring_all();
             };
             sleep([self.port.as_raw_fd(), self.wake.as_raw_fd()], next);

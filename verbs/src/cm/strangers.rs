@@ -21,7 +21,7 @@ struct Stranger {
     pause: Duration,
 }
 
-/// Those who wait, the oldest first.
+/// The waiting requests, the oldest first.
 #[derive(Default)]
 pub(crate) struct Strangers {
     waiting: VecDeque<Stranger>,
@@ -56,7 +56,7 @@ impl Strangers {
         self.waiting.push_back(Stranger { from, mad: *mad, next, pause: FIRST_LOOK });
     }
 
-    /// Looks at those whose time it is. Returns the requests of those who have been found, and forgets who doesn't answer.
+    /// Looks at peers whose time has come. Returns the requests of those that were found, and forgets those that do not answer.
     pub(crate) fn look<E>(
         &mut self,
         finds: impl Fn(IpAddr) -> Result<bool, E>,

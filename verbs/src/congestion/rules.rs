@@ -110,7 +110,7 @@ impl RuleText {
     }
 }
 
-/// Keys that say whom a rule is for.
+/// Keys that select the queue pairs of a rule.
 pub(super) const FOR_WHOM: [&str; 3] = ["peer", "qp", "service_level"];
 
 /// Creates a rule of keys and values.

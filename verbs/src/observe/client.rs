@@ -171,7 +171,7 @@ pub(super) fn attach(pid: u32, path: &Path) -> Result<UnixStream, AttachError> {
         }
     };
     let peer = credentials(&stream).map_err(|error| AttachError::System { pid, error })?;
-    // Anything with this name may listen: the kernel knows who does.
+    // Anything with this name may listen: the kernel knows which process does.
     if peer.pid != pid as i32 {
         return Err(why_not(pid));
     }

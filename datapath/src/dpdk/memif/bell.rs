@@ -1,4 +1,4 @@
-//! memif's interrupts, for who sleeps until a frame comes: DPDK's driver has them, and no call for them.
+//! memif's interrupts, for a thread that sleeps until a frame arrives: DPDK's driver has them, and no call for them.
 //!
 //! Each ring has an eventfd, and a flag in the shared memory that says that its receiver polls. The driver of the sender writes to the
 //! eventfd where the flag is not set, the driver of the receiver reads it then. Both pass through the relay when the link is set up.
@@ -56,7 +56,7 @@ impl Bell {
     pub(in crate::dpdk) fn listen(&self, on: bool) {
         if let Some(ring) = &*self.ring() {
             let flags = if on { 0 } else { POLLED };
-            // Memory that takes no flag leaves the ring as it is: who sleeps looks now and then.
+            // Memory that takes no flag leaves the ring as it is: a sleeping thread looks now and then.
             let _ = ring.memory.write_all_at(&flags.to_ne_bytes(), ring.flags_at);
         }
     }
@@ -66,7 +66,7 @@ impl Bell {
         self.ring().as_ref().map(|_| self.set.as_raw_fd())
     }
 
-    /// A peer is there. It rings once, so that who slept without looks at what to wait for now.
+    /// Records a new peer. It rings once, so that a thread that slept without one looks at what to wait for now.
     fn hang(&self, ring: Ring) {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         let one = 1_u64.to_ne_bytes();
@@ -99,7 +99,7 @@ impl Heard {
     /// A message on its way, of a link whose receiving side here is the server, or the client.
     pub(super) fn note(&mut self, message: &Message, server: bool) {
         match message.kind() {
-            // One message each; who sends more gets no bell.
+            // One message each; a peer that sends more gets no bell.
             ADD_REGION if self.regions.len() < 8 => {
                 self.regions.extend(message.descriptor().map(|memory| (message.word(2), memory)));
             }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// As often and as far apart as we ask by ourselves elsewhere.
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
-/// Addresses that are asked for; who has been asked for longest makes room.
+/// The limit on addresses that are asked for; the one asked for longest makes room.
 const ASKED: usize = 1024;
 /// A datagram to the discard port makes the kernel look its receiver up.
 const DISCARD: u16 = 9;

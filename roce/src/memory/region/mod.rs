@@ -1,4 +1,4 @@
-//! Memory regions: which bytes a key stands for, and who may do what with them (IBA 10.6).
+//! Memory regions: the bytes that a key stands for, and the operations that it allows (IBA 10.6).
 
 use super::KeySpace;
 use super::memory_window::{self, BindError, Binding, WindowKind, Windows};

@@ -305,7 +305,7 @@ pub(crate) fn reject(transaction: u64, local: u32, remote: u32, reason: Reason, 
     let mut mad = message(Kind::Reject, transaction, local, remote);
     put(&mut mad, 10, (reason as u16).to_be_bytes());
     if reason == Reason::Timeout {
-        // The receiver knows the request by who sent it.
+        // The receiver knows the request by its sender.
         put(&mut mad, 8, [NO_MESSAGE << 6, (guid.len() as u8) << 1]);
         put(&mut mad, 12, guid);
     }

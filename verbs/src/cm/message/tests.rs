@@ -118,7 +118,7 @@ fn any_bytes_are_read_or_refused() {
     }
 }
 
-/// IBA 12.6.7, 12.6.7.2: what is rejected, why, and by whom it is known.
+/// IBA 12.6.7, 12.6.7.2: the rejected message, the reason, and the id that the receiver knows it by.
 #[test]
 fn a_rejection_says_why() {
     let guid = [1, 2, 3, 4, 5, 6, 7, 8];

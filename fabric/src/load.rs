@@ -8,8 +8,8 @@ use std::time::Duration;
 /// CONGA's alpha: how much of the discounted rate goes each [`DRE_STEPS`]-th of the period.
 const DRE_GAIN: f64 = 1.0 / DRE_STEPS as f64;
 const DRE_STEPS: u32 = 8;
-/// `txRate` is measured over the last half of the period, from one departure to another, and anew every eighth. Who hears it
-/// with every packet smooths it over a round trip; measured over a whole one it would be heard late, and what follows it would
+/// `txRate` is measured over the last half of the period, from one departure to another, and anew every eighth. A sender
+/// that hears it with every packet smooths it over a round trip. Measured over a whole one it would be late, and rates would
 /// swing. A sender that hears it once a round trip does not smooth it.
 const RATE_STEPS: u32 = 8;
 const RATE_PARTS: usize = 4;

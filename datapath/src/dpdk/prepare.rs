@@ -208,8 +208,8 @@ fn tap(name: &str) -> Result<(), PortError> {
 
 /// Checks that a socket can be where `socket` is.
 ///
-/// With [`SocketRole::Auto`] a port joins the process that listens there already, and may lend this process's memory to it. So that must not be
-/// another user's, which was first in a directory that both can write; root reaches that memory anyway.
+/// With [`SocketRole::Auto`] a port joins the process that listens there already, and may lend this process's memory to it. So that process
+/// must not belong to another user, who could be first in a directory that both can write. Root is exempt: it reaches that memory anyway.
 fn socket_place(socket: &str, role: SocketRole) -> Result<(), PortError> {
     let error = |why: String, remedy| PortError::Socket { socket: socket.to_owned(), why, remedy };
     // SAFETY: geteuid takes nothing and can't fail.

@@ -129,7 +129,7 @@ impl Template {
         self.emit_here(identification, header, payload_length, frame)
     }
 
-    /// As [`emit`], inlined, so that a caller with a known header kind skips the other branches.
+    /// As [`Self::emit`], inlined, so that a caller with a known header kind skips the other branches.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,

@@ -14,7 +14,7 @@ local IFA_RATES = { [0] = "10 Gb/s", "25 Gb/s", "40 Gb/s", "50 Gb/s", "100 Gb/s"
 local KINDS = { [0] = "busiest hop", "window", "in-flight share", "ready", "hop", "hop and flows",
   "all hops" }
 local OPCODES = { [0xc0] = "telemetry request", [0xc1] = "telemetry response", [0xc2] = "telemetry notification",
-  [0xc3] = "telemetry setup", [0xc4] = "direct response", [0xc8] = "selective acknowledge",
+  [0xc3] = "telemetry setup", [0xc4] = "direct response", [0xc5] = "datagram telemetry request", [0xc8] = "selective acknowledge",
   [0xc9] = "selective offer" }
 local WAYS = { [0] = "behind Acknowledges", "notifications", "windows" }
 local TELLS = { [0] = "the busiest link", "the busiest link and the flows", "all links" }
@@ -58,6 +58,8 @@ local FERROCE = fields(ferroce, {
   held = ProtoField.bytes("ferroce.held", "Held beyond the PSN (bits)"),
   msn = ProtoField.uint24("ferroce.msn", "MSN"),
   accepts = ProtoField.uint8("ferroce.offer.accepts", "Accepts", base.DEC, nil, 0x01),
+  queue_key = ProtoField.uint32("ferroce.request.qkey", "Q_Key", base.HEX),
+  source = ProtoField.uint24("ferroce.request.source", "Source QPN", base.HEX),
   first_sent = ProtoField.uint24("ferroce.offer.first_sent", "First PSN sent"),
   first_received = ProtoField.uint24("ferroce.offer.first_received", "First PSN received"),
 })
@@ -211,8 +213,18 @@ local function offer(tvb, tree)
   tree:add(FERROCE.first_received, tvb(5, 3))
 end
 
+-- Behind the INT header, as in a UD SEND.
+local function datagram_request(tvb, tree)
+  int_header(tvb, tree)
+  if tvb:len() < 4 then return end
+  local at = 4 + tvb(2, 2):uint() * 8
+  if tvb:len() < at + 8 then return end
+  tree:add(FERROCE.queue_key, tvb(at, 4))
+  tree:add(FERROCE.source, tvb(at + 5, 3))
+end
+
 local BODIES = { [0xc0] = int_header, [0xc1] = feedback, [0xc2] = feedback, [0xc3] = setup, [0xc4] = feedback,
-  [0xc8] = selective, [0xc9] = offer }
+  [0xc5] = datagram_request, [0xc8] = selective, [0xc9] = offer }
 
 -- A packet from its BTH on: InfiniBand's dissector, then what is ours.
 local function transport(tvb, pinfo, tree)

@@ -34,6 +34,7 @@ pub(crate) fn only_ferroce_knows(frame: &[u8]) -> bool {
             | Header::TelemetryNotification { .. }
             | Header::TelemetrySetup { .. }
             | Header::DirectResponse { .. }
+            | Header::DatagramTelemetryRequest { .. }
             | Header::SelectiveAcknowledge { .. }
             | Header::SelectiveOffer { .. },
         ) => true,

@@ -20,8 +20,7 @@ impl AddressId {
 #[derive(Clone, Copy, Debug)]
 struct Handle {
     pd: PdId,
-    /// The port at the other end, and the Ethernet address that packets for it go to.
-    to: (IpAddr, Mac),
+    path: Path,
     template: Template,
 }
 
@@ -64,7 +63,7 @@ impl AddressTable {
             }
         };
         let place = &mut self.places[usize::from(index)];
-        place.handle = Some(Handle { pd, to: (path.destination, path.destination_mac), template });
+        place.handle = Some(Handle { pd, path: *path, template });
         Ok(AddressId(u32::from(place.generation) << 16 | u32::from(index)))
     }
 
@@ -72,7 +71,7 @@ impl AddressTable {
     pub(crate) fn redirect(&mut self, place: u16, peer: IpAddr, mac: Mac) {
         let place = self.places.get_mut(usize::from(place));
         if let Some(handle) = place.and_then(|place| place.handle.as_mut()) {
-            handle.to = (peer, mac);
+            handle.path.destination_mac = mac;
             handle.template.redirect(peer, mac);
         }
     }
@@ -81,17 +80,22 @@ impl AddressTable {
     pub(crate) fn destroy(&mut self, id: AddressId) -> Option<(IpAddr, Mac)> {
         let (index, generation) = split(id);
         let place = self.places.get_mut(usize::from(index)).filter(|place| place.generation == generation)?;
-        let Handle { to, .. } = place.handle.take()?;
+        let Handle { path, .. } = place.handle.take()?;
         place.generation = generation.wrapping_add(1);
         self.free.push(index);
-        Some(to)
+        Some((path.destination, path.destination_mac))
     }
 
     /// The headers of packets that go there, where the handle is one of `pd`.
     pub(crate) fn get(&self, id: AddressId, pd: PdId) -> Option<&Template> {
+        self.way(id, pd).map(|(_, template)| template)
+    }
+
+    /// The same, and the path that they describe.
+    pub(crate) fn way(&self, id: AddressId, pd: PdId) -> Option<(&Path, &Template)> {
         let (index, generation) = split(id);
         let place = self.places.get(usize::from(index)).filter(|place| place.generation == generation)?;
-        place.handle.as_ref().filter(|handle| handle.pd == pd).map(|handle| &handle.template)
+        place.handle.as_ref().filter(|handle| handle.pd == pd).map(|handle| (&handle.path, &handle.template))
     }
 }
 

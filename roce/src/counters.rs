@@ -88,6 +88,8 @@ discards! {
     ResponderResources = "too many outstanding READs or atomics",
     /// Telemetry that is malformed or was not requested.
     Telemetry = "bad telemetry",
+    /// A telemetry request to a datagram queue pair that has as many answers to send as may wait.
+    AnswersFull = "more telemetry requests than answers may wait",
     /// Feedback without a seal, or with one that the shared key did not make.
     ForgedFeedback = "feedback not sealed by the peer",
     /// Sealed feedback that was heard before, or is older than what was.

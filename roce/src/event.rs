@@ -45,6 +45,8 @@ impl Event {
 pub struct CongestionChange {
     /// The queue pair's number.
     pub qpn: Qpn,
+    /// The destination of the datagrams that it is about; none if it is about the queue pair's only peer.
+    pub destination: Option<IpAddr>,
     /// The change.
     pub news: CongestionNews,
 }
@@ -68,7 +70,10 @@ pub enum CongestionNews {
 /// One line for a log.
 impl fmt::Display for CongestionChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "QP {}: ", self.qpn)?;
+        match self.destination {
+            Some(destination) => write!(f, "QP {} to {destination}: ", self.qpn)?,
+            None => write!(f, "QP {}: ", self.qpn)?,
+        }
         let (why, algorithm) = match self.news {
             CongestionNews::Missed(algorithm) => ("no telemetry comes back", algorithm),
             CongestionNews::Back(algorithm) => ("telemetry comes back again", algorithm),

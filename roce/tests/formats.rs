@@ -137,6 +137,9 @@ fn frames() -> Vec<Vec<u8>> {
         let bth = bth(0, 5 + u32::from(accepts));
         packet(Format::Hpcc, false, &Header::SelectiveOffer { bth, accepts, first_sent, first_received }, &[])
     }));
+    let bth = bth(Bth::TELEMETRY, 7);
+    let ask = Header::DatagramTelemetryRequest { bth, queue_key: 0x1234_5678, source: Qpn::new(0x99) };
+    frames.push(packet(Format::Hpcc, false, &ask, &[]));
     frames
 }
 

@@ -37,6 +37,10 @@ pub fn fields(header: &Header) -> Vec<Field> {
             fields.push(("qkey", json!(format!("{queue_key:#x}"))));
             fields.extend(immediate.map(|data| immediate_field(&data)));
         }
+        Header::DatagramTelemetryRequest { queue_key, source, .. } => {
+            fields.push(("source_qpn", json!(source.get())));
+            fields.push(("qkey", json!(format!("{queue_key:#x}"))));
+        }
         Header::CongestionNotification { .. } => {}
         Header::TelemetryRequest { int, .. } => {
             fields.push(("path_id", json!(int.path_id())));

@@ -1,5 +1,6 @@
 //! The flags that choose congestion control.
 
+use super::args::Connection;
 use crate::failure::Failure;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
@@ -85,8 +86,9 @@ impl CongestionArgs {
     /// Returns what the flags ask for; `None` leaves the choice to the library and its rules.
     ///
     /// # Errors
-    /// Returns [`Failure`] if the algorithm has no use for a flag or needs another, or if the key file holds no key.
-    pub fn congestion(&self) -> Result<Option<Congestion>, Failure> {
+    /// Returns [`Failure`] if the algorithm has no use for a flag or needs another, if it cannot pace this type of connection, or if the
+    /// key file holds no key.
+    pub fn congestion(&self, connection: Connection) -> Result<Option<Congestion>, Failure> {
         let key = match &self.feedback_key {
             Some(path) => verbs::congestion::feedback_key_from_file(path).map(Some),
             None => verbs::congestion::feedback_key_from_env(),
@@ -96,7 +98,11 @@ impl CongestionArgs {
         if choice.is_empty() {
             return Ok(None);
         }
-        choice.build().map(Some).map_err(|error| Failure::usage(error.as_flags()))
+        let built = match connection {
+            Connection::Ud => choice.build_for_datagrams(),
+            Connection::Rc | Connection::Uc => choice.build(),
+        };
+        built.map(Some).map_err(|error| Failure::usage(error.as_flags()))
     }
 }
 
@@ -201,7 +207,7 @@ mod tests {
 
     fn congestion(flags: &str) -> Result<Option<Congestion>, String> {
         let line = parse(&format!("tool {flags}")).unwrap();
-        line.args.congestion().map_err(|error| error.to_string())
+        line.args.congestion(Connection::Rc).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -230,6 +236,23 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_pace_datagrams_is_refused_by_name() {
+        let of = |flags: &str| {
+            let args = parse(&format!("tool {flags}")).unwrap().args;
+            args.congestion(Connection::Ud).map_err(|error| error.to_string())
+        };
+        for name in ["hpcc-rx --cc-base-rtt 2ms", "dctcp", "dcqcn", "swift"] {
+            let error = of(&format!("--cc {name} --cc-line-rate 1G")).unwrap_err();
+            assert!(error.starts_with("--cc ") && error.contains("choose fixed, hpcc"), "{error}");
+        }
+        let error = of("--cc hpcc --format aecn").unwrap_err();
+        assert!(error.starts_with("--format aecn: "), "{error}");
+        for name in ["fixed", "hpcc", "hpcc-fair", "powertcp", "auto"] {
+            assert!(of(&format!("--cc {name}")).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
     fn every_flag_that_there_was_is_there() {
         let flags = "--cc-window 4K --cc-line-rate 1G --cc-base-rtt 2ms --cc-min-rate 1M --cc-eta 0.9 --cc-max-stage 0 --cc-flows 2 \
                      --cc-max-rtt 1ms --telemetry probe --feedback ack --all-hops --subscribe --format hpcc --probe-interval 1ms \
@@ -255,7 +278,7 @@ mod tests {
         let wrong = parse("tool --cc hpcc --format ebpf").unwrap_err().to_string();
         assert!(wrong.contains("int-md") && wrong.contains("aecn"), "{wrong}");
         let line = "tool --cc hpcc --telemetry inband:4 --format ioam --subscribe --feedback notification --cc-line-rate 1G --cc-base-rtt 2ms";
-        let congestion = parse(line).unwrap().args.congestion().unwrap();
+        let congestion = parse(line).unwrap().args.congestion(Connection::Uc).unwrap();
         let said = describe(congestion.as_ref());
         assert!(
             said.contains("1 of 4 data packets as ioam, subscribed to direct responses, notifications"),

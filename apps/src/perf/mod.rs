@@ -39,7 +39,7 @@ use verbs::Device;
 /// # Errors
 /// Returns why the test could not be run to its end.
 pub fn run(tool: Tool, args: &PerfArgs) -> Result<ExitCode, Failure> {
-    args.congestion.congestion()?;
+    args.congestion.congestion(args.load.connection.unwrap_or_default())?;
     // Better now than after the test.
     args.output.json_path().as_deref().map(OutFile::open).transpose()?;
     handshake::Pause::sleep_at_once(args.queue.events);

@@ -54,7 +54,8 @@ impl<'a> Session<'a> {
                 info.mtu.bytes()
             )));
         }
-        let congestion = args.congestion.congestion()?.map(|asked| device.congestion_on_link(asked));
+        let congestion =
+            args.congestion.congestion(plan.connection)?.map(|asked| device.congestion_on_link(asked));
         let sends = is_client || plan.both_ways();
         let link = Link::new(device, &plan, queues, &args.queue, is_client)?;
         Ok(Self { args, plan, queues, info, congestion, link, sends, json })

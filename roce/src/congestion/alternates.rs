@@ -120,7 +120,7 @@ pub(super) fn elsewhere(
 }
 
 /// The hops of a path that all tell everything.
-fn whole(hops: &Hops) -> Option<PathTelemetry> {
+pub(super) fn whole(hops: &Hops) -> Option<PathTelemetry> {
     let mut path = PathTelemetry::new(hops.path_id());
     for (index, reading) in (0u8..).zip(hops.iter()) {
         path.set(index, reading.complete()?);

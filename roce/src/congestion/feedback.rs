@@ -95,6 +95,7 @@ impl CongestionControl {
             Header::Connected { .. }
             | Header::Extended { .. }
             | Header::Datagram { .. }
+            | Header::DatagramTelemetryRequest { .. }
             | Header::SelectiveAcknowledge { .. }
             | Header::SelectiveOffer { .. }
             | Header::CongestionNotification { .. } => return Err(Discard::Opcode),
@@ -126,6 +127,10 @@ impl CongestionControl {
         let mut ack = telemetry.prober.on_response(transport.now, bth.psn)?;
         let way = telemetry.paths.as_ref().and_then(|paths| paths.of_probe(ack.seq - 1));
         telemetry.sampler.on_answer();
+        if telemetry.queue_key.is_some() {
+            // Between two datagrams may be many round trips. A reference moves by what two probes measure that both left since it moved.
+            ack.seq -= 1;
+        }
         if !telemetry.is_by_probes() {
             // Probes and packets are counted together, or a reference would be kept for as long as the other count is behind.
             (ack.seq, ack.next) = (ack.seq + transport.sequence.next, ack.next + transport.sequence.next);

@@ -6,6 +6,7 @@
 mod alternates;
 mod base_rtt;
 mod collector;
+mod destinations;
 mod echo;
 mod estimate;
 mod fallback;
@@ -15,6 +16,7 @@ mod owed;
 mod pacing;
 mod paths;
 mod prober;
+mod reflection;
 mod sampler;
 mod seal;
 mod settings;
@@ -26,8 +28,10 @@ pub use paths::PathChoice;
 pub use seal::FeedbackKey;
 pub use settings::{Congestion, CongestionAlgorithm, Unknown, Upgrade, When};
 
+pub(crate) use destinations::{Destinations, Sender};
 pub(crate) use echo::Echo;
 pub(crate) use owed::InFlight;
+pub(crate) use reflection::Reflections;
 pub(crate) use telemetry::{Brings, insert_telemetry};
 
 use crate::wheel::sooner;
@@ -194,6 +198,11 @@ impl CongestionControl {
     pub(crate) fn may_send(&mut self, now: Instant) -> bool {
         self.paced_until = self.flow.as_ref().map(Flow::free_at).filter(|&at| at > now);
         self.paced_until.is_none()
+    }
+
+    /// Another pacer holds the next packet back until then.
+    pub(crate) const fn hold(&mut self, until: Instant) {
+        self.paced_until = Some(until);
     }
 
     /// The queue pair's turn to send begins: what the algorithm allows is asked for once, for all packets of it.

@@ -2,11 +2,9 @@
 
 use super::collector::Way;
 use super::pacing::Flow;
-use super::prober::PROBE_ROOM;
 use super::telemetry::{Brings, Telemetry, insert_telemetry};
 use super::{CongestionControl, Transport};
-use crate::wire::telemetry::IntHeader;
-use crate::wire::{Bth, Format, Header, Opcode, Template};
+use crate::wire::{Bth, Header, Opcode, Template};
 use crate::{Counters, Psn};
 use cc::Instant;
 
@@ -106,7 +104,7 @@ impl CongestionControl {
         telemetry.path_due_at().filter(|&at| at <= transport.now)?;
         let (sent, unheard) = (telemetry.prober.sent(), telemetry.prober.unheard());
         let template = telemetry.paths.as_mut()?.on_probe(transport.now, sent, unheard);
-        let written = write_probe(transport, telemetry.prober.psn(), telemetry.format, &template, frame);
+        let written = write_probe(transport, telemetry, &template, frame);
         telemetry.prober.skip();
         counters.probes_sent += 1;
         written
@@ -127,7 +125,7 @@ impl CongestionControl {
             return None;
         }
         let template = telemetry.probe_template().unwrap_or(transport.template);
-        let length = write_probe(transport, telemetry.prober.psn(), telemetry.format, template, frame)?;
+        let length = write_probe(transport, telemetry, template, frame)?;
         telemetry.prober.on_sent(transport.now);
         if let Some(fallback) = &mut telemetry.fallback {
             fallback.on_asked(transport.now);
@@ -182,19 +180,17 @@ fn write(transport: &Transport<'_>, header: &Header, frame: &mut [u8]) -> Option
     Some(transport.template.emit(transport.identification, header, 0, frame).ok()?.seal())
 }
 
-/// Writes the telemetry request with this number, in this format, with these headers.
+/// Writes the next telemetry request, with these headers.
 fn write_probe(
     transport: &Transport<'_>,
-    psn: Psn,
-    format: Format,
+    telemetry: &Telemetry,
     template: &Template,
     frame: &mut [u8],
 ) -> Option<usize> {
-    let int = IntHeader::with_room(if format == Format::Hpcc { PROBE_ROOM } else { 0 });
-    let header = Header::TelemetryRequest { bth: transport.bth(psn), int };
-    let brings = Brings::Format(format);
+    let (header, room) = telemetry.probe(transport.bth(telemetry.prober.psn()), transport.qpn);
+    let brings = Brings::Format(telemetry.format);
     let behind = frame.get_mut(brings.inserted()..)?;
-    let draft = template.emit(transport.identification, &header, int.room_bytes(), behind).ok()?;
+    let draft = template.emit(transport.identification, &header, room, behind).ok()?;
     let length = draft.seal();
     insert_telemetry(brings, frame, length, (transport.qpn, transport.numbers)).ok()
 }

@@ -171,13 +171,20 @@ impl Prober {
         self.last_sent = Some(now);
     }
 
-    /// Accepts an answer once, and none that is older than an accepted one. Returns it as an acknowledgement that counts probes.
-    pub(super) fn on_response(&mut self, now: Instant, psn: Psn) -> Result<Ack, Discard> {
-        let number = self
-            .next
+    /// Returns whether the answer to the probe with this number is awaited.
+    pub(super) fn awaits(&self, psn: Psn) -> bool {
+        self.number(psn).is_some()
+    }
+
+    fn number(&self, psn: Psn) -> Option<u64> {
+        self.next
             .checked_add_signed(i64::from(psn.distance(self.psn())))
             .filter(|number| (self.awaited..self.next).contains(number))
-            .ok_or(Discard::Telemetry)?;
+    }
+
+    /// Accepts an answer once, and none that is older than an accepted one. Returns it as an acknowledgement that counts probes.
+    pub(super) fn on_response(&mut self, now: Instant, psn: Psn) -> Result<Ack, Discard> {
+        let number = self.number(psn).ok_or(Discard::Telemetry)?;
         self.awaited = number + 1;
         let newest = number + 1 == self.next;
         let rtt = self.last_sent.filter(|_| newest).map(|sent| now.saturating_since(sent));

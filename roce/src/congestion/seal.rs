@@ -38,7 +38,7 @@ const CONTENT: usize = if SETUP_LENGTH > MAX_FEEDBACK { SETUP_LENGTH } else { MA
 
 /// One connection's seals: makes its own, and takes the peer's once each and in order.
 #[derive(Debug, Default)]
-pub(super) struct Seals {
+pub(crate) struct Seals {
     key: Option<FeedbackKey>,
     sent: u64,
     heard: u64,
@@ -85,12 +85,17 @@ impl Sealed {
 }
 
 impl Seals {
-    pub(super) const fn new(key: Option<FeedbackKey>) -> Self {
+    pub(crate) const fn new(key: Option<FeedbackKey>) -> Self {
         Self { key, sent: 0, heard: 0, heard_direct: 0 }
     }
 
     pub(super) const fn is_used(&self) -> bool {
         self.key.is_some()
+    }
+
+    /// Another queue pair, which counts by itself, seals what comes from now on. What it answers is awaited, and so no replay.
+    pub(super) const fn on_other_sender(&mut self) {
+        self.heard = 0;
     }
 
     /// The seal for a packet with this content; none without a key.

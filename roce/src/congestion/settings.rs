@@ -148,6 +148,45 @@ impl Congestion {
         }
     }
 
+    /// Checks whether a queue pair can pace datagrams by these settings.
+    ///
+    /// # Errors
+    /// Returns why not, and the remedy.
+    pub fn check_datagrams(&self) -> Result<(), &'static str> {
+        let by_probes = |algorithm: &CongestionAlgorithm| {
+            use CongestionAlgorithm::{Fixed, Hpcc, HpccFair, PowerTcp};
+            matches!(algorithm, Hpcc(_) | HpccFair(_) | PowerTcp(_) | Fixed { .. })
+        };
+        let algorithms = [Some(self.algorithm), self.upgrade.map(|upgrade| upgrade.to)];
+        if !algorithms.iter().flatten().all(by_probes) {
+            Err(
+                "datagrams have no acknowledgements and no CNPs; choose fixed, hpcc, hpcc-fair, powertcp or auto",
+            )
+        } else if self.format.tells_load() && self.computes() {
+            Err("answers about datagrams carry records of links; choose the format hpcc, int-md, ioam or ifa")
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Returns whether the algorithm computes, or one that computes may take over.
+    fn computes(&self) -> bool {
+        !matches!(self.algorithm, CongestionAlgorithm::Fixed { .. }) || self.upgrade.is_some()
+    }
+
+    /// The same for all datagrams of a queue pair together, and for those to one destination, if these are paced by themselves. Together
+    /// they leave at the line rate at most.
+    pub(crate) fn for_datagrams(&self) -> (Self, Option<Self>) {
+        if !self.computes() {
+            return (self.for_unacknowledged_data(), None);
+        }
+        let all = match self.algorithm {
+            fixed @ CongestionAlgorithm::Fixed { .. } => fixed,
+            _ => CongestionAlgorithm::Fixed { window: u64::MAX, rate: self.line_rate() },
+        };
+        (Self::new(all), Some(self.for_unacknowledged_data()))
+    }
+
     /// Returns whether packets are to be marked rather than dropped: the algorithm reacts to marks, or would if it learnt that the peer
     /// answers them.
     pub(crate) fn wants_ecn(&self) -> bool {

@@ -5,13 +5,14 @@ use super::base_rtt::BaseRtt;
 use super::collector::Collector;
 use super::fallback::Fallback;
 use super::paths::{PathChoice, Paths};
-use super::prober::Prober;
+use super::prober::{PROBE_ROOM, Prober};
 use super::sampler::Sampler;
 use super::seal::Seals;
 use super::settings::{Congestion, Upgrade, When};
 use crate::wheel::sooner;
+use crate::wire::telemetry::IntHeader;
 use crate::wire::{
-    Format, MAX_IN_BAND, Mac, Numbers, Path, Report, SUBSCRIPTION_LENGTH, Subscription, Template,
+    Bth, Format, Header, MAX_IN_BAND, Mac, Numbers, Path, Report, SUBSCRIPTION_LENGTH, Subscription, Template,
 };
 use crate::{Discard, Qpn};
 use alloc::boxed::Box;
@@ -70,6 +71,8 @@ pub(crate) fn insert_telemetry(
 pub(super) struct Telemetry {
     /// The layout of the telemetry that this side sends.
     pub(super) format: Format,
+    /// The Q_Key of probes, if they are for a datagram queue pair.
+    pub(super) queue_key: Option<u32>,
     /// The peer gets only ratios of the network.
     ratio_only: bool,
     /// Data has left since none was in flight, so a request for telemetry may be due.
@@ -93,6 +96,7 @@ impl Default for Telemetry {
     fn default() -> Self {
         Self {
             format: Format::Hpcc,
+            queue_key: None,
             ratio_only: false,
             is_active: false,
             prober: Prober::default(),
@@ -127,6 +131,7 @@ impl Telemetry {
         let is_trial = settings.upgrade.is_some_and(|upgrade| upgrade.when == When::TelemetryAnswered);
         let telemetry = Self {
             format,
+            queue_key: None,
             ratio_only,
             is_active: false,
             prober: Prober::new(settings.probe_interval, base_rtt).on_trial(is_trial),
@@ -233,6 +238,16 @@ impl Telemetry {
     #[inline]
     pub(super) fn template(&self, way: Option<u8>) -> Option<&Template> {
         self.paths.as_ref().map(|paths| paths.template(way))
+    }
+
+    /// Returns the next probe with this BTH, and the length of its payload.
+    pub(super) const fn probe(&self, bth: Bth, source: Qpn) -> (Header, usize) {
+        if let Some(queue_key) = self.queue_key {
+            let bth = Bth { congestion: Bth::TELEMETRY, ..bth };
+            return (Header::DatagramTelemetryRequest { bth, queue_key, source }, 0);
+        }
+        let int = IntHeader::with_room(if matches!(self.format, Format::Hpcc) { PROBE_ROOM } else { 0 });
+        (Header::TelemetryRequest { bth, int }, int.room_bytes())
     }
 
     /// Returns the headers of the next probe, if they are not the connection's own.

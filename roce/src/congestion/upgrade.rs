@@ -45,7 +45,10 @@ impl CongestionControl {
         let Some(telemetry) = &mut self.telemetry else { return false };
         // Its parameters were checked on the way to RTS, and a rate from telemetry when it came.
         let Ok(algorithm) = to.build() else { return false };
-        telemetry.sampler = Sampler::new(&to, &settings);
+        // A receiver of datagrams is told nothing of their sender.
+        if telemetry.queue_key.is_none() {
+            telemetry.sampler = Sampler::new(&to, &settings);
+        }
         telemetry.prober.on_algorithm(to.as_hpcc().map(|hpcc| hpcc.base_rtt));
         telemetry.fallback = Fallback::new(to, Some(settings.algorithm));
         if let Some(flow) = &mut self.flow {

@@ -128,6 +128,8 @@ pub enum ControlError {
     LineRate,
     #[error("telemetry in the format {format} needs IPv6, the peer is {address}: use hpcc, int-md or ifa")]
     Format { format: crate::wire::Format, address: IpAddr },
+    #[error("congestion control {algorithm} on QP {qpn} of datagrams: {reason}")]
+    Datagrams { qpn: Qpn, algorithm: &'static str, reason: &'static str },
     #[error("spray on QP {qpn}: {reason}")]
     Spray { qpn: Qpn, reason: &'static str },
 }

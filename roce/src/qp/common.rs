@@ -185,7 +185,7 @@ impl Common {
     /// Reports what congestion control found out of the path, if it did.
     pub(super) fn tell_congestion_change(&mut self, context: &mut Context<'_>) {
         while let Some(news) = self.congestion.take_news() {
-            context.events.change(CongestionChange { qpn: self.identity.qpn, news });
+            context.events.change(CongestionChange { qpn: self.identity.qpn, destination: None, news });
         }
     }
 

@@ -10,7 +10,7 @@ use super::{
     CompletionStatus, Context, Identity, LossRecovery, Modify, PostError, QpReport, RecvRequest, RtrSettings,
     RtsSettings, SendRequest, State,
 };
-use crate::congestion::Congestion;
+use crate::congestion::{Congestion, CongestionControl};
 use crate::event::Events;
 use crate::srq::SharedQueues;
 use crate::wire::{Frame, Mac, Plain, Service};
@@ -93,13 +93,22 @@ impl QueuePair {
             send_psn: ends.send,
             expected_psn: ends.expected,
             failure: self.common.failure.as_deref().copied(),
-            ..QpReport::new(self.common.state, self.common.congestion.algorithm())
+            ..QpReport::new(self.common.state, self.algorithm())
         }
+    }
+
+    /// Returns the algorithm that paces it, or the destination of its last datagram; none before RTS.
+    fn algorithm(&self) -> Option<&Algorithm> {
+        let of_destination = match &self.transport {
+            Transport::Reliable(_) => None,
+            Transport::Unreliable(unreliable) => unreliable.algorithm(),
+        };
+        of_destination.or_else(|| self.common.congestion.algorithm())
     }
 
     /// Returns what telemetry said last of each hop of the path.
     pub(crate) fn hops(&self) -> impl Iterator<Item = HeardHop> {
-        self.common.congestion.algorithm().into_iter().flat_map(Algorithm::hops)
+        self.algorithm().into_iter().flat_map(Algorithm::hops)
     }
 
     /// Returns the likely reason why the peer keeps it waiting; `None` if it does not.
@@ -233,16 +242,34 @@ impl QueuePair {
             .is_some_and(|connection| connection.loss_recovery == LossRecovery::SelectiveRepeat);
         let allowed = settings.check_spray(is_connected, is_selective);
         allowed.map_err(|reason| ControlError::Spray { qpn: identity.qpn, reason })?;
-        let settings = match self.transport {
-            Transport::Reliable(_) => settings,
-            Transport::Unreliable(_) => &settings.for_unacknowledged_data(),
+        let is_datagram =
+            matches!(&self.transport, Transport::Unreliable(Unreliable { kind: Kind::Datagram { .. }, .. }));
+        let (paced, each) = match self.transport {
+            Transport::Reliable(_) => (*settings, None),
+            Transport::Unreliable(_) if is_datagram => {
+                let allowed = settings.check_datagrams();
+                allowed.map_err(|reason| ControlError::Datagrams {
+                    qpn: identity.qpn,
+                    algorithm: settings.algorithm.name(),
+                    reason,
+                })?;
+                settings.for_datagrams()
+            }
+            Transport::Unreliable(_) => (settings.for_unacknowledged_data(), None),
         };
-        congestion.start(settings, identity.qpn, path.as_ref())?;
-        if settings.wants_ecn() {
+        if let Some(each) = &each {
+            // So that what no destination could begin with is refused here.
+            CongestionControl::new().start(each, identity.qpn, None)?;
+        }
+        congestion.start(&paced, identity.qpn, path.as_ref())?;
+        if paced.wants_ecn() {
             self.common.mark_capable();
         }
         if let Transport::Unreliable(unreliable) = &mut self.transport {
             unreliable.origin = send_psn;
+            if is_datagram {
+                unreliable.begin_datagrams(&self.common, settings, each);
+            }
         }
         self.common.state = State::ReadyToSend;
         Ok(())
@@ -318,7 +345,7 @@ impl QueuePair {
     pub(crate) fn owes_answer(&self) -> bool {
         match &self.transport {
             Transport::Reliable(reliable) => reliable.owes_answer(),
-            Transport::Unreliable(_) => false,
+            Transport::Unreliable(unreliable) => unreliable.owes_answer(),
         }
     }
 

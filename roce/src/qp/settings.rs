@@ -194,7 +194,8 @@ pub enum Modify {
     ReadyToSendDatagrams {
         /// The first PSN that we send.
         send_psn: Psn,
-        /// One pace for all that it sends, wherever to. Nothing reports the state of its paths, so it stays as it begins.
+        /// Without an algorithm that computes with telemetry, one pace for all that it sends. With one, each destination has a pace of its
+        /// own, by probes that its host answers; all together leave at the line rate at most.
         congestion: Congestion,
     },
     /// RTS to SQD: messages that have begun are sent to their end, no other begins.

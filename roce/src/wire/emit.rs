@@ -2,13 +2,13 @@
 
 use super::feedback::MAX_FEEDBACK;
 use super::header::{Bth, Header, Operation, Service};
-use super::inband::{self, IN_BAND_ROOM};
+use super::inband;
 use super::layers::Layers;
 use super::opcode::{Opcode, Writer};
 use super::path::Path;
-use super::telemetry::IntHeader;
+use super::telemetry::WORD_LENGTH;
 use super::template::Template;
-use super::{BTH_LENGTH, ICRC_LENGTH, MAX_IN_BAND, MAX_PAYLOAD, icrc};
+use super::{BTH_LENGTH, ICRC_LENGTH, MAX_PAYLOAD, icrc};
 use core::net::IpAddr;
 use thiserror::Error;
 
@@ -158,7 +158,8 @@ impl Template {
                 (header.opcode(), header.extension_length())
             }
         };
-        let in_band = if inband::is_flagged(opcode.0, bth.congestion) { MAX_IN_BAND } else { 0 };
+        let is_in_band = inband::is_flagged(opcode.0, bth.congestion);
+        let in_band = if is_in_band { WORD_LENGTH + inband::empty(opcode).room_bytes() } else { 0 };
         let extensions = in_band + extensions;
         let layers = self.layers(extensions + payload_length.next_multiple_of(4) + ICRC_LENGTH);
         let (payload, end) = (layers.bth + BTH_LENGTH + extensions, layers.end);
@@ -169,7 +170,7 @@ impl Template {
         let mut writer = Writer { frame: &mut *frame, at: layers.bth };
         writer.put(pack_bth(opcode, bth, payload_length));
         if in_band > 0 {
-            writer.in_band(IntHeader::with_room(IN_BAND_ROOM));
+            writer.in_band(inband::empty(opcode));
         }
         writer.extensions(header);
         let hidden = match header {

@@ -406,6 +406,16 @@ pub enum Header {
         /// The load of the switch's port.
         feedback: Feedback,
     },
+    /// A probe to a datagram queue pair, opcode 0xC5, behind an INT header as data has it. It names who asks, as a UD SEND does.
+    /// [`Opcode::TELEMETRY_RESPONSE`](super::Opcode::TELEMETRY_RESPONSE) answers it.
+    DatagramTelemetryRequest {
+        /// Common fields with [`Bth::TELEMETRY`]; the PSN is the probe's number.
+        bth: Bth,
+        /// Queue key.
+        queue_key: u32,
+        /// The sender's queue pair.
+        source: Qpn,
+    },
     /// The sender's choice of how the receiver answers telemetry, opcode 0xC3. [`Report::Ready`](super::Report::Ready) answers it.
     TelemetrySetup {
         /// Common fields; the PSN is 0.
@@ -453,6 +463,7 @@ impl Header {
             | Self::TelemetryResponse { bth, .. }
             | Self::TelemetryNotification { bth, .. }
             | Self::DirectResponse { bth, .. }
+            | Self::DatagramTelemetryRequest { bth, .. }
             | Self::TelemetrySetup { bth, .. }
             | Self::SelectiveAcknowledge { bth, .. }
             | Self::SelectiveOffer { bth, .. } => bth,

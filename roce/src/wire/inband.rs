@@ -8,6 +8,15 @@ use crate::Discard;
 /// Hops that a data packet leaves room for: inside a data center a path is seldom longer (rtgwg-00 6.1).
 pub const IN_BAND_ROOM: u8 = 5;
 
+/// Hops that a probe to a datagram queue pair leaves room for: no answer is longer, of five records and a seal.
+const DATAGRAM_ROOM: u8 = 8;
+
+/// The INT header, empty, of a packet with this opcode that has one.
+pub(super) const fn empty(opcode: Opcode) -> IntHeader {
+    let is_probe = opcode.0 == Opcode::DATAGRAM_TELEMETRY_REQUEST.0;
+    IntHeader::with_room(if is_probe { DATAGRAM_ROOM } else { IN_BAND_ROOM })
+}
+
 /// Telemetry that a data packet brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InBand<'a> {
@@ -29,10 +38,11 @@ pub(super) fn is_flagged(opcode: u8, congestion: u8) -> bool {
     congestion & Bth::TELEMETRY != 0 && is_data(Opcode(opcode))
 }
 
-/// Packets of connected services that may bring an INT header: all but Acknowledges.
+/// Packets that may bring an INT header: those of connected services but Acknowledges, and probes to datagram queue pairs.
 #[inline]
 pub(super) fn is_data(opcode: Opcode) -> bool {
     matches!(opcode.service(), Some(Service::Rc | Service::Uc | Service::Xrc)) && !opcode.is_acknowledge()
+        || opcode == Opcode::DATAGRAM_TELEMETRY_REQUEST
 }
 
 /// Returns how many bytes of `rest`, which follows the BTH, are outside the ICRC: those that switches change on the way.

@@ -75,6 +75,7 @@ static REQUEST: Shape = shape("Telemetry Request", true, NONE, 0);
 static RESPONSE: Shape = shape("Telemetry Response", false, NONE, 0);
 static FEEDBACK: Shape = shape("Telemetry Notification", false, NONE, 0);
 static SETUP: Shape = shape("Telemetry Setup", false, NONE, 0);
+static DATAGRAM_REQUEST: Shape = shape("Datagram Telemetry Request", false, NONE, 0);
 static DIRECT: Shape = shape("Direct Response", false, NONE, 0);
 static SELECTIVE: Shape = shape("Selective Acknowledge", false, NONE, 0);
 static OFFER: Shape = shape("Selective Offer", false, NONE, 0);
@@ -101,6 +102,8 @@ impl Opcode {
     pub const TELEMETRY_SETUP: Self = Self(0xc3);
     /// A switch's word to the sender of a packet that met congestion.
     pub const DIRECT_RESPONSE: Self = Self(0xc4);
+    /// A telemetry request to a datagram queue pair.
+    pub const DATAGRAM_TELEMETRY_REQUEST: Self = Self(0xc5);
     /// The low five bits of an Acknowledge.
     const ACKNOWLEDGE: u8 = 17;
     /// The low five bits of what a responder sends.
@@ -148,6 +151,7 @@ impl Opcode {
             Self::TELEMETRY_NOTIFICATION => &FEEDBACK,
             Self::TELEMETRY_SETUP => &SETUP,
             Self::DIRECT_RESPONSE => &DIRECT,
+            Self::DATAGRAM_TELEMETRY_REQUEST => &DATAGRAM_REQUEST,
             Self::SELECTIVE_ACKNOWLEDGE => &SELECTIVE,
             Self::SELECTIVE_OFFER => &OFFER,
             _ => return None,
@@ -171,6 +175,7 @@ impl Header {
             Self::TelemetryNotification { .. } => Opcode::TELEMETRY_NOTIFICATION,
             Self::TelemetrySetup { .. } => Opcode::TELEMETRY_SETUP,
             Self::DirectResponse { .. } => Opcode::DIRECT_RESPONSE,
+            Self::DatagramTelemetryRequest { .. } => Opcode::DATAGRAM_TELEMETRY_REQUEST,
             Self::SelectiveAcknowledge { .. } => Opcode::SELECTIVE_ACKNOWLEDGE,
             Self::SelectiveOffer { .. } => Opcode::SELECTIVE_OFFER,
         }
@@ -346,6 +351,10 @@ pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u
         Opcode::TELEMETRY_NOTIFICATION => Header::TelemetryNotification { bth, feedback: reader.feedback()? },
         Opcode::TELEMETRY_SETUP => reader.setup(bth)?,
         Opcode::DIRECT_RESPONSE => Header::DirectResponse { bth, feedback: reader.feedback()? },
+        Opcode::DATAGRAM_TELEMETRY_REQUEST => {
+            let (queue_key, source) = (reader.u32()?, Qpn::new(reader.u32()?));
+            Header::DatagramTelemetryRequest { bth, queue_key, source }
+        }
         Opcode::SELECTIVE_ACKNOWLEDGE => {
             let [ahead, msn @ ..] = reader.take::<4>()?;
             let msn = u32::from_be_bytes([0, msn[0], msn[1], msn[2]]);
@@ -479,6 +488,10 @@ impl Writer<'_> {
                     self.put(*data);
                 }
             }
+            Header::DatagramTelemetryRequest { queue_key, source, .. } => {
+                self.put(queue_key.to_be_bytes());
+                self.put(source.get().to_be_bytes());
+            }
             Header::CongestionNotification { .. } => self.put([0; NOTIFICATION_RESERVED]),
             Header::SelectiveAcknowledge { msn, ahead, held, .. } => {
                 self.put((u32::from(*ahead) << 24 | msn & 0xff_ffff).to_be_bytes());
@@ -538,7 +551,7 @@ impl Header {
         match self {
             Self::Connected { operation, .. } => operation.shape().1.extensions(),
             Self::Extended { operation, .. } => XRCETH_LENGTH + operation.shape().1.extensions(),
-            Self::Datagram { immediate: None, .. } => 8,
+            Self::Datagram { immediate: None, .. } | Self::DatagramTelemetryRequest { .. } => 8,
             Self::Datagram { immediate: Some(_), .. } => 12,
             Self::CongestionNotification { .. } => NOTIFICATION_RESERVED,
             Self::TelemetryRequest { .. } => 4,

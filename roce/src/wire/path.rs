@@ -56,6 +56,20 @@ pub struct Path {
 }
 
 impl Path {
+    /// The way back, as a packet that came along this path is answered. Switches may not mark the answer.
+    #[must_use]
+    pub const fn back(&self) -> Self {
+        Self {
+            source_mac: self.destination_mac,
+            destination_mac: self.source_mac,
+            source: self.destination,
+            destination: self.source,
+            traffic_class: self.traffic_class & !3,
+            hop_limit: 64,
+            ..*self
+        }
+    }
+
     /// The plain way from one port to another, each with its Ethernet and its IP address: no VLAN, best effort, the first of the
     /// UDP source ports, 64 hops, no flow label.
     #[must_use]

@@ -134,6 +134,9 @@ fn packet() -> impl Strategy<Value = (Header, Vec<u8>)> {
                 (Header::Datagram { bth, queue_key, source: Qpn::new(qpn), immediate }, p)
             }
         ),
+        (bth(), any::<(u32, u32)>()).prop_map(|(bth, (queue_key, qpn))| {
+            (Header::DatagramTelemetryRequest { bth, queue_key, source: Qpn::new(qpn) }, Vec::new())
+        }),
         bth().prop_map(|bth| (Header::CongestionNotification { bth }, Vec::new())),
         (bth(), 0..=15u8).prop_map(|(bth, room)| {
             let int = IntHeader::with_room(room);
@@ -347,7 +350,7 @@ fn opcodes_are_those_of_iba_table_38() {
     let known: Vec<u8> = (0..=255).filter(|&code| Opcode(code).shape().is_some()).collect();
     let rc = (0..=20).chain([22, 23, 28, 29]);
     let xrc = rc.clone().map(|code| 0xa0 + code);
-    let ours = [0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc8, 0xc9];
+    let ours = [0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc5, 0xc8, 0xc9];
     let expected = rc.chain(0x20..=0x2b).chain([0x64, 0x65, 0x81]).chain(xrc).chain(ours);
     assert_eq!(known, expected.collect::<Vec<u8>>());
 }

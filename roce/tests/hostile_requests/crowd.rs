@@ -221,6 +221,10 @@ fn control(script: &Script) -> Vec<Case> {
             "UD SEND to nobody",
             Header::Datagram { bth: stray(0x66), queue_key: 0, source: Qpn::new(PEER), immediate: None },
         ),
+        (
+            "probe of datagrams",
+            Header::DatagramTelemetryRequest { bth, queue_key: 0, source: Qpn::new(PEER) },
+        ),
         ("UC SEND", Header::Connected { service: Service::Uc, bth, operation: SEND }),
         (
             "XRC ACK",

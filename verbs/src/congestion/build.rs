@@ -71,6 +71,19 @@ impl CongestionChoice {
         Ok(congestion)
     }
 
+    /// Creates what a datagram queue pair takes.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), and if the algorithm or the format cannot pace datagrams.
+    pub fn build_for_datagrams(&self) -> Result<Congestion, ChoiceError> {
+        let congestion = self.build()?;
+        let plain = Congestion { format: Format::Hpcc, ..congestion };
+        plain.check_datagrams().map_err(|reason| ChoiceError::of("cc", self.name(), reason))?;
+        let fits = congestion.check_datagrams();
+        fits.map_err(|reason| ChoiceError::of("format", congestion.format, reason))?;
+        Ok(congestion)
+    }
+
     fn path_choice(&self) -> Result<Option<PathChoice>, ChoiceError> {
         let Some(count) = self.paths.filter(|&count| count != 1) else { return Ok(None) };
         let spray = self.spray;

@@ -63,7 +63,8 @@ impl FromStr for Prefix {
     }
 }
 
-/// Returns the choice of the first rule that matches, or the default. No rule with a `peer` matches without a peer.
+/// Returns the choice of the first rule that matches, or the default. No rule with a `peer` matches without a peer, and none matches
+/// datagrams whose algorithm cannot pace them.
 pub(crate) fn choose(
     rules: &[CongestionRule],
     peer: Option<IpAddr>,
@@ -75,7 +76,9 @@ pub(crate) fn choose(
             && rule.service.is_none_or(|ours| ours == service)
             && rule.service_level.is_none_or(|level| level == traffic_class >> 5)
     };
-    rules.iter().find(fits).map_or(DEFAULT_CONGESTION, |rule| rule.congestion)
+    // A rule that does not name datagrams leaves them alone if its algorithm cannot pace them.
+    let can = |rule: &&CongestionRule| service != Service::Ud || rule.congestion.check_datagrams().is_ok();
+    rules.iter().filter(can).find(fits).map_or(DEFAULT_CONGESTION, |rule| rule.congestion)
 }
 
 /// A rule as the file has it: each key with its place in the text, and its value.
@@ -135,7 +138,9 @@ pub(super) fn rule_of<'a>(
     if choice.cc.is_none() {
         return Err(ChoiceError::new("cc", "missing; add {cc=hpcc}"));
     }
-    Ok(CongestionRule { peer, service, service_level, congestion: choice.build()? })
+    let congestion =
+        if service == Some(Service::Ud) { choice.build_for_datagrams()? } else { choice.build()? };
+    Ok(CongestionRule { peer, service, service_level, congestion })
 }
 
 fn read<T>(
@@ -192,6 +197,13 @@ mod tests {
         assert_eq!(choose(&rules, None, Service::Ud, 0), DEFAULT_CONGESTION, "no peer is in no prefix");
         let paced = rule("qp = 'UD'\ncc = 'fixed'\nline_rate = '1G'").unwrap();
         assert_eq!(choose(&[rules[1], paced], None, Service::Ud, 0), paced.congestion);
+        let for_all = rule("cc = 'dcqcn'\nline_rate = '1G'").unwrap();
+        assert_eq!(
+            choose(&[for_all, paced], None, Service::Ud, 0),
+            paced.congestion,
+            "it cannot pace datagrams"
+        );
+        assert_eq!(choose(&[for_all, paced], None, Service::Uc, 0), for_all.congestion);
     }
 
     #[test]
@@ -218,6 +230,8 @@ mod tests {
             ("cc = 'fixed'\npeer = '10.0.0.0/33'", ["10.0.0.0/33", "10.0.0.0/8"]),
             ("cc = 'fixed'\nqp = 'XX'", ["qp", "RC"]),
             ("cc = 'fixed'\nservice_level = 8", ["service_level", "7"]),
+            ("qp = 'UD'\ncc = 'dctcp'\nline_rate = '1G'", ["dctcp", "choose fixed"]),
+            ("qp = 'UD'\ncc = 'hpcc'\nformat = 'csig'", ["csig", "int-md"]),
             ("cc = 'fixed'\ncolour = 1", ["colour", "peer"]),
             ("peer = '10.0.0.1'", ["cc", "missing"]),
         ] {

@@ -256,9 +256,10 @@ impl Reliable {
                 common.congestion.on_notification(context.now);
                 Ok(())
             }
-            Header::Connected { .. } | Header::Extended { .. } | Header::Datagram { .. } => {
-                Err(Discard::Opcode)
-            }
+            Header::Connected { .. }
+            | Header::Extended { .. }
+            | Header::Datagram { .. }
+            | Header::DatagramTelemetryRequest { .. } => Err(Discard::Opcode),
             Header::TelemetryRequest { .. }
             | Header::TelemetryResponse { .. }
             | Header::TelemetryNotification { .. }

@@ -4,6 +4,7 @@
 //! the rest of its message with it; the peer does not learn of it.
 
 mod datagram;
+mod probing;
 mod receive;
 mod send;
 
@@ -14,7 +15,10 @@ use super::wqe::{self, Wqe};
 use super::{
     Changes, CheckedRecv, CheckedSend, Completion, CompletionStatus, Context, Identity, RtrSettings, State,
 };
+use crate::congestion::{Destinations, Reflections};
+use crate::wheel::sooner;
 use crate::{FailureCause, Psn};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use cc::Instant;
 use receive::Message;
@@ -51,6 +55,10 @@ pub(super) struct Unreliable {
     /// The PSN that is expected, and the message that has begun.
     expected: Psn,
     message: Option<Message>,
+    /// Of datagrams, if each destination is paced by itself.
+    destinations: Option<Box<Destinations>>,
+    /// Answers to probes of datagrams.
+    reflections: Reflections,
 }
 
 impl Unreliable {
@@ -68,9 +76,21 @@ impl Unreliable {
         Self::with(kind, SendQueue::new(), ReceiveQueue::new(identity))
     }
 
-    const fn with(kind: Kind, queue: SendQueue, receives: ReceiveQueue) -> Self {
+    fn with(kind: Kind, queue: SendQueue, receives: ReceiveQueue) -> Self {
         let [origin, first_received, expected] = [Psn::new(0); 3];
-        Self { kind, queue, next: 0, end: 0, origin, receives, first_received, expected, message: None }
+        Self {
+            kind,
+            queue,
+            next: 0,
+            end: 0,
+            origin,
+            receives,
+            first_received,
+            expected,
+            message: None,
+            destinations: None,
+            reflections: Reflections::default(),
+        }
     }
 
     /// Forgets everything; the queues keep their room.
@@ -119,6 +139,7 @@ impl Unreliable {
         common.enter_error(why, self.ends(), context);
         self.flush_sends(common, CompletionStatus::Flushed, context);
         common.congestion.clear_hold();
+        self.reflections.clear();
         self.flush_receives(common, receive, context);
     }
 
@@ -178,7 +199,10 @@ impl Unreliable {
             | State::ReadyToReceive
             | State::ReadyToSend
             | State::SendQueueDrained
-            | State::SendQueueError => common.congestion.poll_timeout(false),
+            | State::SendQueueError => {
+                let probes = self.destinations.as_ref().and_then(|destinations| destinations.poll_timeout());
+                sooner(common.congestion.poll_timeout(false), probes)
+            }
         }
     }
 

@@ -51,7 +51,7 @@ impl Unreliable {
                 let mut arrival = Arrival { common, memory, context, bth, payload: frame.payload };
                 self.on_datagram(frame.network.ip_header(), source, immediate, &mut arrival)
             }
-            (Kind::Datagram { .. }, _) => Err(Discard::Opcode),
+            (Kind::Datagram { queue_key, .. }, _) => self.on_probing(queue_key, common, frame, context),
             (Kind::Connected, header) => {
                 common.check_peer(frame)?;
                 match header {
@@ -78,6 +78,7 @@ impl Unreliable {
                     Header::Connected { .. }
                     | Header::Extended { .. }
                     | Header::Datagram { .. }
+                    | Header::DatagramTelemetryRequest { .. }
                     | Header::SelectiveAcknowledge { .. }
                     | Header::SelectiveOffer { .. } => Err(Discard::Opcode),
                 }

@@ -3,7 +3,7 @@
 use super::super::common::{Common, Connection};
 use super::super::reliable::{operation, run};
 use super::super::wqe::Position;
-use super::super::{CompletionStatus, Context, SendOperation, State, buffers};
+use super::super::{CompletionStatus, Context, Datagram, SendOperation, State, buffers};
 use super::{Kind, Unreliable, sent};
 use crate::Memory;
 use crate::congestion::{Sequence, Transport};
@@ -36,14 +36,22 @@ impl Unreliable {
             .or_else(|| self.transmit_request(common, memory, context, frame))
     }
 
-    /// Writes what congestion control owes the peer. Only a connection knows its peer.
+    /// Writes what congestion control owes the peer, or the destinations of datagrams.
     fn transmit_owed(
         &mut self,
         common: &mut Common,
         context: &mut Context<'_>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        if !common.congestion.may_owe(context.now) || common.state == State::Error {
+        if common.state == State::Error {
+            return None;
+        }
+        if let Kind::Datagram { .. } = self.kind {
+            return self
+                .transmit_reflection(common, context, frame)
+                .or_else(|| self.transmit_probe(common, context, frame));
+        }
+        if !common.congestion.may_owe(context.now) {
             return None;
         }
         let connection = common.connection?;
@@ -103,7 +111,7 @@ impl Unreliable {
             self.fail_send(common, status, context);
         }
         self.queue.front()?;
-        if !common.congestion.may_send(context.now) {
+        if !common.congestion.may_send(context.now) || self.is_held(common, context) {
             return None;
         }
         let Some(planned) = self.plan(common, context) else {
@@ -122,6 +130,9 @@ impl Unreliable {
         let on_wire = draft.seal();
         context.counters.tx_payload_bytes += u64::from(length);
         common.congestion.on_blind_data_sent(context.now, length, on_wire);
+        if let Some(destinations) = &mut self.destinations {
+            destinations.on_sent(context.now, length, on_wire);
+        }
         self.next += 1;
         let identity = &common.identity;
         if ends
@@ -157,7 +168,7 @@ impl Unreliable {
                 let template = context.addresses.get(to.address, common.identity.pd)?;
                 let mut bth = common.bth(to.qpn, psn);
                 bth.solicited = wqe.request.solicited;
-                let queue_key = if to.queue_key & CONTROLLED == 0 { to.queue_key } else { queue_key };
+                let queue_key = key_of(&to, queue_key);
                 let header = Header::Datagram { bth, queue_key, source: common.identity.qpn, immediate };
                 Some(Planned { header, template, offset: 0, length: wqe.length, ends: true })
             }
@@ -175,4 +186,9 @@ impl Unreliable {
             _ => None,
         }
     }
+}
+
+/// Returns the Q_Key that a datagram carries, of a queue pair with the key `ours`.
+pub(super) const fn key_of(to: &Datagram, ours: u32) -> u32 {
+    if to.queue_key & CONTROLLED == 0 { to.queue_key } else { ours }
 }

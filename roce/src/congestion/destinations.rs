@@ -1,0 +1,237 @@
+//! Congestion control of datagrams: each destination of a queue pair is paced by itself, by probes that its host answers.
+//!
+//! A destination is an IP address. Its probes take the way of the last datagram that went there, and ask the queue pair that this was for.
+
+use super::fallback::Fallback;
+use super::sampler::Sampler;
+use super::{Congestion, CongestionAlgorithm, CongestionControl, Sequence, Transport};
+use crate::address::AddressTable;
+use crate::event::Events;
+use crate::qp::Datagram;
+use crate::wheel::sooner;
+use crate::wire::{Frame, Numbers, Path, Template};
+use crate::{CongestionChange, Counters, Discard, PdId, Psn, Qpn};
+use alloc::vec::Vec;
+use cc::{ActiveFlows, Algorithm, Instant};
+use core::net::IpAddr;
+
+/// Destinations that a queue pair keeps at most. One more takes the place of the longest idle, which begins as new when it comes again.
+const MOST: usize = 128;
+
+/// What all destinations of a queue pair have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Sender<'a> {
+    pub(crate) now: Instant,
+    pub(crate) pd: PdId,
+    pub(crate) qpn: Qpn,
+    pub(crate) partition_key: u16,
+    pub(crate) identification: u16,
+    pub(crate) numbers: Numbers,
+    pub(crate) addresses: &'a AddressTable,
+}
+
+/// Where datagrams go.
+#[derive(Debug)]
+struct Destination {
+    control: CongestionControl,
+    /// The last datagram's way, and its destination.
+    to: Datagram,
+    used: Instant,
+}
+
+/// The destinations of a queue pair whose algorithm computes, or may come to.
+#[derive(Debug)]
+pub(crate) struct Destinations {
+    settings: Congestion,
+    qpn: Qpn,
+    /// The address of each, apart from the rest: every packet may search them all.
+    addresses: Vec<IpAddr>,
+    places: Vec<Destination>,
+    /// Whose packet was looked at last.
+    last: Option<usize>,
+    /// Before that no probe is due.
+    due: Option<Instant>,
+}
+
+impl Destinations {
+    /// Returns those of a queue pair that paces each by these settings. There is none yet.
+    pub(crate) const fn new(settings: Congestion, qpn: Qpn) -> Self {
+        Self { settings, qpn, addresses: Vec::new(), places: Vec::new(), last: None, due: None }
+    }
+
+    /// Returns the algorithm of the last packet's destination.
+    pub(crate) fn algorithm(&self) -> Option<&Algorithm> {
+        self.places.get(self.last?)?.control.algorithm()
+    }
+
+    /// The next packet goes `to` there along `path`. Returns until when its destination's pacer holds it back, if it does. Nobody answers
+    /// for a group, so its packets are held by the queue pair's pace alone.
+    pub(crate) fn hold_until(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        to: Datagram,
+        queue_key: u32,
+    ) -> Option<Instant> {
+        self.last = None;
+        if path.destination.is_multicast() {
+            return None;
+        }
+        let place = self.find(now, path, to)?;
+        self.last = Some(place);
+        let destination = self.places.get_mut(place)?;
+        destination.go(now, to, queue_key);
+        destination.control.begin_turn();
+        if destination.control.may_send(now) { None } else { destination.control.paced_until() }
+    }
+
+    /// Returns the place of a destination, which begins here if it is new.
+    fn find(&mut self, now: Instant, path: &Path, to: Datagram) -> Option<usize> {
+        if let Some(place) = self.addresses.iter().position(|address| *address == path.destination) {
+            return Some(place);
+        }
+        let control = CongestionControl::toward(&self.settings, self.qpn, path)?;
+        let new = Destination { control, to, used: now };
+        if self.places.len() < MOST {
+            self.addresses.push(path.destination);
+            self.places.push(new);
+            return Some(self.places.len() - 1);
+        }
+        let (place, (oldest, address)) = self
+            .places
+            .iter_mut()
+            .zip(&mut self.addresses)
+            .enumerate()
+            .min_by_key(|(_, (one, _))| one.used)?;
+        (*oldest, *address) = (new, path.destination);
+        Some(place)
+    }
+
+    /// The packet left that was asked about last.
+    pub(crate) fn on_sent(&mut self, now: Instant, payload: u32, frame: usize) {
+        let Some(destination) = self.last.and_then(|place| self.places.get_mut(place)) else { return };
+        destination.control.on_blind_data_sent(now, payload, frame);
+        self.due = sooner(self.due, destination.control.probe_due_at());
+    }
+
+    /// Returns when the next probe is due, or earlier.
+    #[inline]
+    pub(crate) const fn poll_timeout(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Writes the next probe that is due.
+    pub(crate) fn transmit_probe(
+        &mut self,
+        sender: &Sender<'_>,
+        counters: &mut Counters,
+        events: &mut Events,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        self.due.filter(|&due| due <= sender.now)?;
+        let mut due = None;
+        for (destination, address) in self.places.iter_mut().zip(&self.addresses) {
+            let is_due = destination.control.probe_due_at().is_some_and(|at| at <= sender.now);
+            if is_due && let Some(template) = sender.addresses.get(destination.to.address, sender.pd) {
+                let transport = destination.transport(sender, template);
+                let control = &mut destination.control;
+                let written = control.transmit_owed(&transport, counters, frame, &mut false);
+                destination.tell(sender.qpn, *address, events);
+                if written.is_some() {
+                    return written;
+                }
+            }
+            // Without its address handle it asks nobody, until it has another.
+            due = sooner(due, destination.control.probe_due_at().filter(|&at| at > sender.now));
+        }
+        self.due = due;
+        None
+    }
+
+    /// Takes the answer to a probe in. One that is not awaited from there changes nothing.
+    ///
+    /// # Errors
+    /// Returns why it was dropped.
+    pub(crate) fn on_response(
+        &mut self,
+        sender: &Sender<'_>,
+        frame: &Frame<'_>,
+        counters: &mut Counters,
+        flows: &mut ActiveFlows,
+        events: &mut Events,
+    ) -> Result<(), Discard> {
+        let source = frame.network.source();
+        let place = self.addresses.iter().position(|address| *address == source);
+        let destination = place.and_then(|place| self.places.get_mut(place)).ok_or(Discard::Telemetry)?;
+        let template = sender.addresses.get(destination.to.address, sender.pd).ok_or(Discard::Telemetry)?;
+        if !destination.control.awaits(frame.header.bth().psn) {
+            return Err(Discard::Telemetry);
+        }
+        let transport = destination.transport(sender, template);
+        destination.control.on_control(frame, &transport, counters, flows)?;
+        destination.tell(sender.qpn, source, events);
+        Ok(())
+    }
+}
+
+impl Destination {
+    /// A datagram is to go `to` there.
+    fn go(&mut self, now: Instant, to: Datagram, queue_key: u32) {
+        let is_other = self.to.qpn != to.qpn;
+        (self.to, self.used) = (to, now);
+        if let Some(telemetry) = &mut self.control.telemetry {
+            telemetry.queue_key = Some(queue_key);
+            if is_other {
+                telemetry.seals.on_other_sender();
+            }
+        }
+    }
+
+    /// Returns what congestion control may know. Of a datagram it knows no number.
+    fn transport<'a>(&self, sender: &Sender<'_>, template: &'a Template) -> Transport<'a> {
+        let first = Psn::new(0);
+        Transport {
+            now: sender.now,
+            qpn: sender.qpn,
+            destination: self.to.qpn,
+            partition_key: sender.partition_key,
+            identification: sender.identification,
+            numbers: sender.numbers,
+            template,
+            is_sending: false,
+            sequence: Sequence { una: 0, next: 0, sent: 0, first_sent: first, first_received: first },
+            way: None,
+        }
+    }
+
+    fn tell(&mut self, qpn: Qpn, destination: IpAddr, events: &mut Events) {
+        while let Some(news) = self.control.take_news() {
+            events.change(CongestionChange { qpn, destination: Some(destination), news });
+        }
+    }
+}
+
+impl CongestionControl {
+    /// Returns the congestion control of datagrams along `path`; `None` if the settings do not fit it.
+    fn toward(settings: &Congestion, qpn: Qpn, path: &Path) -> Option<Self> {
+        let mut control = Self::new();
+        control.start(settings, qpn, Some(path)).ok()?;
+        if let Some(telemetry) = &mut control.telemetry {
+            telemetry.sampler = Sampler::default();
+            // No CNP tells of marks, so a destination without telemetry is held by its rate.
+            let rate = settings.line_rate();
+            let bounded = CongestionAlgorithm::Fixed { window: u64::MAX, rate };
+            telemetry.fallback = Fallback::new(settings.algorithm, Some(bounded));
+        }
+        Some(control)
+    }
+
+    /// Returns when the next probe is due, since data has left that no probe has followed.
+    fn probe_due_at(&self) -> Option<Instant> {
+        self.telemetry.as_ref().filter(|telemetry| telemetry.prober.is_blind())?.due_at()
+    }
+
+    fn awaits(&self, psn: Psn) -> bool {
+        self.telemetry.as_ref().is_some_and(|telemetry| telemetry.prober.awaits(psn))
+    }
+}

@@ -1,0 +1,125 @@
+//! Answers to probes of datagrams: what switches wrote goes back to the sender, and the receiver remembers nothing of it.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
+use super::alternates::whole;
+use super::seal::{FeedbackKey, Sealed, Seals};
+use crate::wire::format::Reading;
+use crate::wire::{Bth, Feedback, Frame, MAX_FEEDBACK, Opcode, Records, Report, SEAL_LENGTH, Template};
+use crate::{Discard, Psn, Qpn};
+use alloc::collections::VecDeque;
+use cc::{Hop, PathTelemetry};
+use core::net::IpAddr;
+
+/// Answers of a queue pair that may wait.
+const MOST: usize = 8;
+
+/// An answer that waits to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    /// The way back.
+    pub(crate) template: Template,
+    pub(crate) to: Qpn,
+    pub(crate) psn: Psn,
+    report: Report,
+}
+
+/// The answers of a queue pair, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Reflections {
+    /// Without room until the first: most queue pairs are never asked.
+    waiting: VecDeque<Answer>,
+    seals: Seals,
+    /// Nobody is told of the network but by ratios, which one packet does not make.
+    is_silent: bool,
+}
+
+impl Reflections {
+    /// Seals answers with `key`, if there is one, or answers nothing.
+    pub(crate) fn begin(&mut self, key: Option<FeedbackKey>, is_silent: bool) {
+        (self.seals, self.is_silent) = (Seals::new(key), is_silent);
+    }
+
+    /// Forgets all answers.
+    pub(crate) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// A probe asks, in the name of queue pair `from`. Its answer is never longer than the probe.
+    ///
+    /// # Errors
+    /// Returns why it gets none.
+    pub(crate) fn on_request(&mut self, frame: &Frame<'_>, from: Qpn) -> Result<(), Discard> {
+        let path = frame.network.path();
+        // One answer goes to one host.
+        if !is_host(path.source) || !is_host(path.destination) {
+            return Err(Discard::Address);
+        }
+        let report = told(frame).filter(|_| !self.is_silent).ok_or(Discard::Telemetry)?;
+        let sealed = if self.seals.is_used() { SEAL_LENGTH } else { 0 };
+        let length = report.length().saturating_add(sealed);
+        if frame.in_band.is_none_or(|in_band| in_band.int.room_bytes() < length) {
+            return Err(Discard::Length);
+        }
+        let Some(room) = MOST.checked_sub(self.waiting.len()).filter(|&room| room > 0) else {
+            return Err(Discard::AnswersFull);
+        };
+        let template = Template::new(&path.back()).map_err(|_| Discard::Address)?;
+        self.waiting.reserve_exact(room);
+        self.waiting.push_back(Answer { template, to: from, psn: frame.header.bth().psn, report });
+        Ok(())
+    }
+
+    /// Returns whether an answer waits.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes out the oldest answer.
+    pub(crate) fn pop(&mut self) -> Option<Answer> {
+        self.waiting.pop_front()
+    }
+
+    /// Returns the answer as queue pair `qpn` sends it with this BTH.
+    #[expect(clippy::indexing_slicing, reason = "`write` returns no more than its room")]
+    pub(crate) fn feedback(&mut self, answer: &Answer, qpn: Qpn, bth: &Bth) -> Feedback {
+        let report = answer.report;
+        let sealed = Sealed::new(Opcode::TELEMETRY_RESPONSE, qpn, bth, Psn::new(0));
+        let mut bytes = [0; MAX_FEEDBACK];
+        let length = Feedback { report, seal: None }.write(&mut bytes);
+        Feedback { report, seal: self.seals.seal(&sealed, &bytes[..length]) }
+    }
+}
+
+fn is_host(address: IpAddr) -> bool {
+    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    !address.is_multicast() && !address.is_unspecified() && !is_broadcast
+}
+
+/// Returns what the switches wrote into a probe: all links, or that of the longest queue if that is more than one answer carries. `None` if
+/// a switch told too little.
+fn told(frame: &Frame<'_>) -> Option<Report> {
+    let (path, hops) = match (frame.network.carried(), &frame.in_band) {
+        (Some(carried), _) => match carried.read()? {
+            Reading::Hops(hops) => (whole(&hops)?, hops.count()),
+            Reading::Inflight(_) | Reading::Signal(_) => return None,
+        },
+        (None, Some(in_band)) => {
+            let mut path = PathTelemetry::new(in_band.int.path_id());
+            for (index, record) in (0u8..).zip(in_band.records()) {
+                path.set(index, record.into());
+            }
+            (path, in_band.int.hops())
+        }
+        (None, None) => return None,
+    };
+    let path_id = path.path_id();
+    let wait = |hop: &Hop| hop.bandwidth.time_for(hop.queue);
+    let Some((index, hop)) = path.hops().max_by_key(|(_, hop)| wait(hop)) else {
+        return Some(Report::Busiest { path_id, hops: 0, busiest: None });
+    };
+    Some(match Records::of_hops(path.hops().map(|(_, hop)| hop)) {
+        Some(records) => Report::All { path_id, records },
+        None => Report::Hop { path_id, hops, index, hop: *hop },
+    })
+}

@@ -1,0 +1,111 @@
+//! Telemetry of datagrams: probes to the destinations of those that leave, and answers to those that ask about what they send here.
+
+use super::super::common::Common;
+use super::super::{Context, SendOperation};
+use super::send::key_of;
+use super::{Kind, Unreliable};
+use crate::Discard;
+use crate::congestion::{Congestion, Destinations, Sender};
+use crate::wire::{Frame, Header};
+use alloc::boxed::Box;
+
+/// Returns what all destinations of a queue pair have in common.
+fn sender<'a>(common: &Common, context: &Context<'a>) -> Sender<'a> {
+    Sender {
+        now: context.now,
+        pd: common.identity.pd,
+        qpn: common.identity.qpn,
+        partition_key: common.partition_key,
+        identification: common.identification,
+        numbers: context.numbers,
+        addresses: context.addresses,
+    }
+}
+
+impl Unreliable {
+    /// On the way to RTS: datagrams are paced by `each` towards each destination, if there is such, and answers begin.
+    pub(in crate::qp) fn begin_datagrams(
+        &mut self,
+        common: &Common,
+        settings: &Congestion,
+        each: Option<Congestion>,
+    ) {
+        let qpn = common.identity.qpn;
+        self.destinations = each.map(|each| Box::new(Destinations::new(each, qpn)));
+        self.reflections.begin(settings.feedback_key, settings.ratio_only);
+    }
+
+    /// A packet came to a datagram queue pair that is no message.
+    pub(super) fn on_probing(
+        &mut self,
+        ours: u32,
+        common: &Common,
+        frame: &Frame<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Discard> {
+        match frame.header {
+            Header::DatagramTelemetryRequest { queue_key, .. } if queue_key != ours => Err(Discard::QueueKey),
+            Header::DatagramTelemetryRequest { source, .. } => self.reflections.on_request(frame, source),
+            Header::TelemetryResponse { .. } => {
+                let destinations = self.destinations.as_mut().ok_or(Discard::Telemetry)?;
+                let sender = sender(common, context);
+                destinations.on_response(&sender, frame, context.counters, context.flows, context.events)
+            }
+            _ => Err(Discard::Opcode),
+        }
+    }
+
+    /// Writes the oldest answer.
+    pub(super) fn transmit_reflection(
+        &mut self,
+        common: &Common,
+        context: &mut Context<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let answer = self.reflections.pop()?;
+        let bth = common.bth(answer.to, answer.psn);
+        let feedback = self.reflections.feedback(&answer, common.identity.qpn, &bth);
+        let header = Header::TelemetryResponse { bth, feedback };
+        let length = answer.template.emit(common.identification, &header, 0, frame).ok()?.seal();
+        context.counters.feedback_sent += 1;
+        Some(length)
+    }
+
+    /// Writes the next probe that is due.
+    pub(super) fn transmit_probe(
+        &mut self,
+        common: &Common,
+        context: &mut Context<'_>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let destinations = self.destinations.as_mut()?;
+        destinations.transmit_probe(&sender(common, context), context.counters, context.events, frame)
+    }
+
+    /// Returns whether the next datagram's destination holds it back. The queue pair then waits as for its own pacer.
+    pub(super) fn is_held(&mut self, common: &mut Common, context: &Context<'_>) -> bool {
+        let (Some(destinations), Kind::Datagram { queue_key, .. }) = (&mut self.destinations, self.kind)
+        else {
+            return false;
+        };
+        let Some(SendOperation::SendTo { to, .. }) = self.queue.front().map(|wqe| wqe.request.operation)
+        else {
+            return false;
+        };
+        // Of a handle that is gone the completion tells.
+        let Some((path, _)) = context.addresses.way(to.address, common.identity.pd) else { return false };
+        let held = destinations.hold_until(context.now, path, to, key_of(&to, queue_key));
+        held.map(|until| common.congestion.hold(until)).is_some()
+    }
+
+    /// Returns the algorithm that paces the destination of the last datagram, if each has its own.
+    pub(in crate::qp) fn algorithm(&self) -> Option<&cc::Algorithm> {
+        self.destinations.as_ref()?.algorithm()
+    }
+
+    /// Returns whether somebody waits for an answer.
+    #[inline]
+    pub(in crate::qp) fn owes_answer(&self) -> bool {
+        self.reflections.is_due()
+    }
+}

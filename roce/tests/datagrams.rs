@@ -62,7 +62,7 @@ pub fn host(core: u8, congestion: Congestion) -> Host {
     host
 }
 
-/// What the network does to a frame of the first host for another; `false` loses it.
+/// The network between the first host and the others; `false` loses the frame.
 type Wire = Box<dyn FnMut(usize, &mut Vec<u8>, Instant) -> bool>;
 
 /// A host that sends, and others that receive, over virtual time.
@@ -73,7 +73,7 @@ pub struct World {
     pub wire: Wire,
     on_the_way: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     frames: u64,
-    /// What of the first host left when, for whom: probes apart.
+    /// The time and the destination of each datagram of the first host, and of each probe.
     data: Vec<(Instant, usize)>,
     probes: Vec<(Instant, usize)>,
 }
@@ -327,7 +327,7 @@ fn telemetry_that_ends_is_missed_and_comes_back() {
     assert_eq!(world.changes(), [CongestionNews::Missed("fixed"), CongestionNews::Back("hpcc")]);
 }
 
-/// What a switch of each layout of records writes comes back to the sender.
+/// The records that a switch writes in each layout come back to the sender.
 #[test]
 fn every_layout_of_records_is_answered() {
     for (format, v6) in

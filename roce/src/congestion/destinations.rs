@@ -18,7 +18,7 @@ use core::net::IpAddr;
 /// Destinations that a queue pair keeps at most. One more takes the place of the longest idle, which begins as new when it comes again.
 const MOST: usize = 128;
 
-/// What all destinations of a queue pair have in common.
+/// The queue pair that sends, as all its destinations see it.
 #[derive(Clone, Copy)]
 pub(crate) struct Sender<'a> {
     pub(crate) now: Instant,
@@ -30,7 +30,7 @@ pub(crate) struct Sender<'a> {
     pub(crate) addresses: &'a AddressTable,
 }
 
-/// Where datagrams go.
+/// A host that datagrams go to.
 #[derive(Debug)]
 struct Destination {
     control: CongestionControl,

@@ -9,7 +9,7 @@ use crate::congestion::{Congestion, Destinations, Sender};
 use crate::wire::{Frame, Header};
 use alloc::boxed::Box;
 
-/// Returns what all destinations of a queue pair have in common.
+/// Returns the queue pair as its destinations see it.
 fn sender<'a>(common: &Common, context: &Context<'a>) -> Sender<'a> {
     Sender {
         now: context.now,

@@ -2,7 +2,9 @@
 
 use crate::failure::Failure;
 use crate::perf::PerfArgs;
-use crate::{capture, config, doctor, info, manual, metrics, pcap, replay, run, sim, soak, switch, top, why};
+use crate::{
+    capture, config, doctor, info, manual, metrics, pcap, replay, run, sim, soak, switch, tcp, top, why,
+};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -147,6 +149,8 @@ pub enum Command {
     Soak(soak::Args),
     /// Run a switch between DPDK ports that writes telemetry
     Switch(Box<switch::Args>),
+    /// Pace the connections of Linux's own TCP by HPCC++
+    Tcp(tcp::Args),
     /// Print a shell's completions
     Completions {
         /// For which shell.

@@ -23,6 +23,7 @@ mod signals;
 mod sim;
 mod soak;
 mod switch;
+mod tcp;
 mod top;
 mod units;
 mod why;
@@ -53,6 +54,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Sim(args) => sim::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Switch(args) => switch::run(&args),
+        Command::Tcp(args) => tcp::run(&args),
         Command::Completions { shell } => cli::completions(shell).map(|()| ExitCode::SUCCESS),
         Command::Manual(args) => manual::run(&args),
         Command::Run(args) => run::run(&args),

@@ -1,6 +1,10 @@
 //! An assembler for eBPF programs: instructions and jumps ahead to places that have a label.
 //!
-//! Used by the program that keeps RoCEv2 packets from the kernel's IP layer, and by the one that hands them to an AF_XDP port.
+//! Used by the program that keeps RoCEv2 packets from the kernel's IP layer, by the one that hands them to an AF_XDP port, and by those
+//! that pace TCP.
+
+pub(crate) mod btf;
+pub(crate) mod call;
 
 /// Registers: what a load or the program returns, arguments of calls, and those that calls keep.
 pub(crate) const R0: u8 = 0;
@@ -8,8 +12,13 @@ pub(crate) const R1: u8 = 1;
 pub(crate) const R2: u8 = 2;
 pub(crate) const R3: u8 = 3;
 pub(crate) const R4: u8 = 4;
+pub(crate) const R5: u8 = 5;
 pub(crate) const R6: u8 = 6;
 pub(crate) const R7: u8 = 7;
+pub(crate) const R8: u8 = 8;
+pub(crate) const R9: u8 = 9;
+/// The end of the program's stack.
+pub(crate) const STACK: u8 = 10;
 
 /// One instruction as the kernel takes it (`struct bpf_insn`).
 #[repr(C)]
@@ -79,8 +88,8 @@ impl Assembler {
     }
 
     pub(crate) fn verdict(&mut self, verdict: i32) {
-        self.emit(0xb7, R0, 0, 0, verdict);
-        self.emit(0x95, 0, 0, 0, 0);
+        self.set(R0, verdict);
+        self.end();
     }
 
     /// Jumps if `left` is above `right`, compared without a sign in 64 bits.
@@ -115,6 +124,52 @@ impl Assembler {
 
     pub(crate) fn load_byte(&mut self, to: u8, from: u8, offset: i16) {
         self.emit(0x71, to, from, offset, 0);
+    }
+
+    /// Loads a number of 64 bits from memory.
+    pub(crate) fn load_double(&mut self, to: u8, from: u8, offset: i16) {
+        self.emit(0x79, to, from, offset, 0);
+    }
+
+    /// Stores a number of 64 bits, or of 32.
+    pub(crate) fn store_double(&mut self, to: u8, offset: i16, from: u8) {
+        self.emit(0x7b, to, from, offset, 0);
+    }
+
+    pub(crate) fn store_word(&mut self, to: u8, offset: i16, from: u8) {
+        self.emit(0x63, to, from, offset, 0);
+    }
+
+    /// Jumps if `left` is not above `right`, compared without a sign in 64 bits.
+    pub(crate) fn unless_above(&mut self, left: u8, right: u8, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        self.emit(0xbd, left, right, 0, 0);
+    }
+
+    /// Jumps if R0 is null.
+    pub(crate) fn if_null(&mut self, to: Label) {
+        self.jump(0x15, 0, to);
+    }
+
+    /// Calls a helper by its number in linux/bpf.h.
+    pub(crate) fn call(&mut self, helper: i32) {
+        self.emit(0x85, 0, 0, 0, helper);
+    }
+
+    /// Calls a function of the kernel by its number in the kernel's BTF.
+    pub(crate) fn call_kernel(&mut self, function: u32) {
+        self.emit(0x85, 0, 2, 0, function as i32);
+    }
+
+    /// Loads a map by its descriptor.
+    pub(crate) fn load_map(&mut self, to: u8, map: i32) {
+        self.emit(0x18, to, 1, 0, map);
+        self.emit(0, 0, 0, 0, 0);
+    }
+
+    /// Ends the program with what R0 has.
+    pub(crate) fn end(&mut self) {
+        self.emit(0x95, 0, 0, 0, 0);
     }
 
     /// Loads a half in the network's order into R0.

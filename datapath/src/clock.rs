@@ -25,9 +25,10 @@ impl Clock {
     }
 }
 
-/// `CLOCK_MONOTONIC` in ns: 2^64 of them are 584 years. By itself, since what the standard library does beside it takes a tenth of an
-/// idle turn.
-fn monotonic() -> u64 {
+/// Returns `CLOCK_MONOTONIC` in ns, as eBPF programs read it: 2^64 of them are 584 years. By itself, since what the standard library does
+/// beside it takes a tenth of an idle turn.
+#[must_use]
+pub fn monotonic() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a timespec of ours.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };

@@ -91,6 +91,9 @@ pub struct Args {
     /// EtherType of the compact CSIG tag; the wide tag has the next one
     #[arg(long, value_name = "TYPE", env = "FERROCE_CSIG_TPID", default_value = "0x9900", value_parser = settings::ethertype)]
     csig_tpid: u16,
+    /// DSCP of the probes of `ferroce tcp`
+    #[arg(long, value_name = "DSCP", env = "FERROCE_TCP_DSCP", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..64))]
+    tcp_dscp: u8,
     /// Period over which load is measured for AECN, CSIG and direct responses: the flows' base round trip
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
     load_period: Duration,

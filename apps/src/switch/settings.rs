@@ -108,6 +108,7 @@ pub fn ethertype(text: &str) -> Result<u16, String> {
 fn numbers(args: &Args) -> Result<Numbers, Failure> {
     Numbers::new(args.int_port, args.aecn_option)
         .and_then(|numbers| numbers.with_csig_tpid(args.csig_tpid))
+        .and_then(|numbers| numbers.with_tcp_dscp(args.tcp_dscp))
         .map_err(|wrong| Failure::usage(wrong.to_string()))
 }
 

@@ -124,6 +124,13 @@ impl Hpcc {
         Ok(Self { variant: Variant::Fair(None), ..Self::new(config)? })
     }
 
+    /// Returns the same flow, starting at `rate` instead of the line rate: for hosts that know of their other flows.
+    #[must_use]
+    pub fn starting_at(self, rate: Rate) -> Self {
+        let rate = rate.clamp(self.config.min_rate, self.config.line_rate);
+        Self { rate, reference_rate: rate, ..self }
+    }
+
     /// Returns whether it is the variant `hpcc-fair`.
     #[must_use]
     pub const fn is_fair(&self) -> bool {

@@ -57,6 +57,19 @@ fn a_flow_starts_at_line_rate_and_its_first_telemetry_only_records() {
     assert_eq!(hpcc.window(), 52_000);
 }
 
+/// A host that knows of its other flows starts one at its share.
+#[test]
+fn a_flow_may_start_below_line_rate() {
+    let start = |rate| Hpcc::new(config()).unwrap().starting_at(rate);
+    let eighth = start(Rate::from_mbps(12_500));
+    assert_eq!(
+        (eighth.rate(), eighth.reference_rate(), eighth.window()),
+        (Rate::from_mbps(12_500), Rate::from_mbps(12_500), 6_500)
+    );
+    assert_eq!(start(Rate::from_gbps(400)).rate(), Rate::from_gbps(100));
+    assert_eq!(start(Rate::from_bps(1)).rate(), Rate::from_mbps(100));
+}
+
 /// The first rows of the authors' simulator for one flow through one switch.
 #[test]
 fn the_first_acknowledgements_of_a_lone_flow_give_the_authors_rates() {

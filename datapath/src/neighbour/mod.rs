@@ -8,9 +8,9 @@ mod ndp;
 mod table;
 
 pub use address::{Address, AddressError, link_local};
-pub use kernel::Kernel;
 #[cfg(feature = "dpdk")]
 pub(crate) use kernel::xdp;
+pub use kernel::{Kernel, addresses_of};
 pub use table::{Asked, Neighbours, Unresolved};
 
 use roce::wire::Mac;

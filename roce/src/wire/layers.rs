@@ -89,6 +89,9 @@ pub(super) fn locate_class(frame: &[u8]) -> Option<(Family, usize)> {
 }
 
 impl Layers {
+    /// The layers of a frame that is no RoCEv2 packet.
+    pub const NONE: Self = Self { family: Family::V4, ip: 0, udp: 0, bth: 0, end: 0, carried: None };
+
     /// Finds the layers by the lengths that the headers tell; from `bth` to `end` there is room for a BTH and an
     /// ICRC, and all of it is in the frame. No checksum is verified.
     #[inline]

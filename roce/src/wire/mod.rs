@@ -22,6 +22,7 @@ mod plain;
 mod records;
 mod setup;
 mod subscription;
+mod tcp_probe;
 pub mod telemetry;
 mod template;
 #[cfg(test)]
@@ -46,6 +47,9 @@ pub(crate) use plain::Plain;
 pub use records::Records;
 pub use setup::{Reverse, SETUP_LENGTH, Setup, Tells};
 pub use subscription::{SUBSCRIPTION_LENGTH, Subscription};
+pub use tcp_probe::{
+    TCP_PROBE_LENGTH, TCP_PROBE_MARK, TcpProbe, TcpTelemetry, answer_tcp_probe, read_tcp_probe,
+};
 pub use template::Template;
 
 use crate::{Discard, Psn, Qpn};

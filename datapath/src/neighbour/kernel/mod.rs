@@ -43,6 +43,14 @@ struct Attempt {
     last: Instant,
 }
 
+/// The addresses of the interface of this index, in any order.
+///
+/// # Errors
+/// Returns an error if netlink fails.
+pub fn addresses_of(index: u32) -> io::Result<Vec<Address>> {
+    Netlink::open()?.addresses(index)
+}
+
 impl Kernel {
     /// The interface of this index, in this process's network namespace.
     ///
@@ -73,7 +81,7 @@ impl Kernel {
     /// # Errors
     /// Returns an error if netlink fails.
     pub fn addresses(&self) -> io::Result<Vec<Address>> {
-        let mut addresses = Netlink::open()?.addresses(self.index)?;
+        let mut addresses = addresses_of(self.index)?;
         addresses.sort_by_key(|address| match address.ip {
             IpAddr::V4(_) => 0,
             IpAddr::V6(ip) if ip.is_unicast_link_local() => 2,

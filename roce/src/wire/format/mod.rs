@@ -20,6 +20,7 @@ pub use numbers::{Numbers, NumbersError};
 pub use reading::{HopReading, Hops, Reading};
 
 use super::layers::{Family, Layers, UDP_LENGTH, chunk, fold, sum};
+use super::tcp_probe;
 use super::telemetry::{self, HopRecord, IntHeader, Speed};
 use crate::Discard;
 use cc::Rate;
@@ -246,7 +247,11 @@ impl Request {
     /// Finds it in a frame; `None` in one that asks for nothing, or is damaged as far as telemetry goes.
     #[must_use]
     pub fn find(frame: &[u8], numbers: Numbers) -> Option<Self> {
-        let layers = Layers::locate(frame, numbers).ok()?;
+        let Ok(layers) = Layers::locate(frame, numbers) else {
+            // A TCP probe's INT header is all that is used of it.
+            let int = tcp_probe::find(frame, numbers)?;
+            return Some(Self { layers: Layers::NONE, int: Some(int) });
+        };
         let int = match layers.carried {
             Some(_) => None,
             None => Some(telemetry::find(frame, &layers).ok()?),

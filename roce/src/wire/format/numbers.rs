@@ -1,16 +1,17 @@
-//! The three numbers that no registry has given yet. A network has one of each: every switch and host of it must have the same. Two
+//! The numbers that no registry has given yet. A network has one of each: every switch and host of it must have the same. Two
 //! devices of one process may be in different networks, so the numbers are part of a device's configuration.
 
 use crate::Discard;
 use crate::wire::layers::Layers;
 use crate::wire::{Frame, ROCE_PORT, read, verify_at};
 
-/// The numbers that a network uses for INT-MD, for AECN and for CSIG.
+/// The numbers that a network uses for INT-MD, for AECN, for CSIG and for TCP probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
     int_port: u16,
     aecn_option: u8,
     csig_tpid: u16,
+    tcp_dscp: u8,
 }
 
 /// A number that can't be taken, and why.
@@ -27,6 +28,8 @@ pub enum NumbersError {
         "CSIG TPID {0:#06x}: it and the next are EtherTypes from 0x0600 on that mean nothing else; ARP, IPv4, IPv6 and VLAN tags have theirs"
     )]
     CsigTpid(u16),
+    #[error("TCP probe DSCP {0}: DSCPs are 0 to 63")]
+    TcpDscp(u8),
 }
 
 impl Default for Numbers {
@@ -36,9 +39,9 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// UDP port 1021, the first of those for experiments (RFC 4727 6), option 0x3E, for experiments (RFC 4727 3.6), and TPID 0x9900, as in
-    /// public switch code.
-    pub const DEFAULT: Self = Self { int_port: 1021, aecn_option: 0x3e, csig_tpid: 0x9900 };
+    /// UDP port 1021, the first of those for experiments (RFC 4727 6), option 0x3E, for experiments (RFC 4727 3.6), TPID 0x9900, as in
+    /// public switch code, and DSCP 3, one for experiments and local use.
+    pub const DEFAULT: Self = Self { int_port: 1021, aecn_option: 0x3e, csig_tpid: 0x9900, tcp_dscp: 3 };
 
     /// UDP's destination port of packets with an INT shim, and the type of AECN's hop-by-hop option. CSIG's TPID is the default.
     ///
@@ -68,6 +71,23 @@ impl Numbers {
             return Err(NumbersError::CsigTpid(csig_tpid));
         }
         Ok(Self { csig_tpid, ..self })
+    }
+
+    /// With this DSCP of TCP probes and their answers.
+    ///
+    /// # Errors
+    /// Returns [`NumbersError::TcpDscp`] if it is above 63.
+    pub const fn with_tcp_dscp(self, tcp_dscp: u8) -> Result<Self, NumbersError> {
+        if tcp_dscp > 63 {
+            return Err(NumbersError::TcpDscp(tcp_dscp));
+        }
+        Ok(Self { tcp_dscp, ..self })
+    }
+
+    /// The DSCP of TCP probes and their answers.
+    #[must_use]
+    pub const fn tcp_dscp(self) -> u8 {
+        self.tcp_dscp
     }
 
     /// The EtherType of CSIG's compact tag.

@@ -1,0 +1,248 @@
+//! `ferroce tcp`: paces the kernel's TCP by HPCC++ (rtgwg-00 7.2).
+
+mod flow;
+mod new_connections;
+
+use crate::failure::Failure;
+use crate::{signals, units};
+use cc::Rate;
+use datapath::clock::monotonic;
+use datapath::linux;
+use datapath::neighbour::addresses_of;
+use datapath::tcp::{Algorithm, Flow, Probes, TcpError};
+
+use flow::{Paced, Settings};
+use new_connections::NewConnections;
+use roce::wire::{Numbers, TcpProbe, TcpTelemetry, answer_tcp_probe};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Between two looks at the flows, if some are active, and if none is.
+const BUSY: Duration = Duration::from_millis(1);
+const IDLE: Duration = Duration::from_millis(5);
+/// Between two looks at the interface's addresses.
+const ADDRESSES: Duration = Duration::from_secs(1);
+
+/// The command line of `ferroce tcp`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Runs on senders and receivers, as root, until Ctrl-C. Connections that begin while it runs, of unmodified programs, over IPv4 and the \
+port's addresses, are paced if the peer runs it, too, and a switch on the path writes telemetry (ferroce switch does). All others \
+have CUBIC.
+
+Examples:
+  ferroce tcp --port eth0
+  ferroce tcp --port eth0 --base-rtt 2ms")]
+pub struct Args {
+    /// Linux interface whose connections are paced, and whose peers are answered
+    #[arg(short = 'd', long, value_name = "INTERFACE", env = "FERROCE_PORT")]
+    port: String,
+    /// DSCP of probes and answers, 0 to 63; the same on all hosts and switches, and unused otherwise
+    #[arg(long, value_name = "DSCP", env = "FERROCE_TCP_DSCP", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..64))]
+    dscp: u8,
+    /// Base round trip of the paths [default: measured, per flow]
+    #[arg(long, value_name = "TIME", value_parser = base_rtt)]
+    base_rtt: Option<Duration>,
+    /// Rate of the port's link [default: the port's speed; at most that of the slowest link in the telemetry]
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    line_rate: Option<Rate>,
+}
+
+/// `8ms`.
+fn base_rtt(text: &str) -> Result<Duration, String> {
+    match units::duration(text)? {
+        time if time.is_zero() || time > cc::HpccConfig::MAX_BASE_RTT => {
+            Err(format!("`{text}`: a base round trip is above 0 and at most 1s"))
+        }
+        time => Ok(time),
+    }
+}
+
+/// Runs the tool.
+///
+/// # Errors
+/// Returns a failure if the interface is not there, or the kernel lacks something or does not permit it.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let stop = signals::listen()?;
+    let port = linux::interface(&args.port).map_err(|error| {
+        Failure::run(format!("interface {}: {error}; `ip link` lists the interfaces", args.port))
+    })?;
+    let numbers =
+        Numbers::DEFAULT.with_tcp_dscp(args.dscp).map_err(|wrong| Failure::usage(wrong.to_string()))?;
+    let settings = Settings {
+        line_rate: args.line_rate.or(port.speed_mbps.map(|speed| Rate::from_mbps(speed.into()))),
+        base_rtt: args.base_rtt,
+    };
+    let mut pacer = Pacer::open(port.index, numbers, settings)?;
+    if pacer.addresses.is_empty() {
+        return Err(Failure::run(format!(
+            "interface {}: it has no IPv4 address; give it one: ip address add",
+            args.port
+        )));
+    }
+    signals::watch(&args.port);
+    let _new_connections = NewConnections::set(pacer.algorithm.name())?;
+    outln!(
+        "pacing TCP on {} by HPCC++: congestion control {}, probes with DSCP {}",
+        args.port,
+        pacer.algorithm.name(),
+        args.dscp
+    )?;
+    let failed = |error: io::Error| Failure::run(format!("interface {}: {error}", args.port));
+    while !stop.load(Ordering::Relaxed) {
+        pacer.turn().map_err(failed)?;
+    }
+    outln!("{}", pacer.summary())?;
+    signals::check().map(|()| ExitCode::SUCCESS)
+}
+
+type Ends = (SocketAddrV4, SocketAddrV4);
+
+/// All that paces one port.
+struct Pacer {
+    index: u32,
+    numbers: Numbers,
+    settings: Settings,
+    probes: Probes,
+    algorithm: Algorithm,
+    addresses: Vec<Ipv4Addr>,
+    addresses_due: u64,
+    flows: HashMap<Ends, (Flow, Paced)>,
+    flows_due: u64,
+    active: usize,
+    counts: Counts,
+}
+
+/// What happened since the start.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    flows: u64,
+    probes: u64,
+    answers: u64,
+    leases: u64,
+    answered: u64,
+    unsent: u64,
+}
+
+impl Pacer {
+    fn open(index: u32, numbers: Numbers, settings: Settings) -> Result<Self, Failure> {
+        let failed = |error: TcpError| Failure::run(error.to_string());
+        let name = Algorithm::name_here()
+            .map_err(|error| Failure::run(format!("/proc/thread-self/ns/net: {error}; mount /proc")))?;
+        let mut pacer = Self {
+            index,
+            numbers,
+            settings,
+            probes: Probes::open(index, numbers).map_err(failed)?,
+            algorithm: Algorithm::register(&name).map_err(failed)?,
+            addresses: Vec::new(),
+            addresses_due: 0,
+            flows: HashMap::new(),
+            flows_due: 0,
+            active: 0,
+            counts: Counts::default(),
+        };
+        pacer.look_at_addresses(monotonic());
+        Ok(pacer)
+    }
+
+    /// Looks at the flows, sends the probes that are due, and takes in what comes until the next look.
+    fn turn(&mut self) -> io::Result<()> {
+        let now = monotonic();
+        self.look_at_addresses(now);
+        if now >= self.flows_due {
+            self.look_at_flows(now)?;
+            let pause = if self.active > 0 { BUSY } else { IDLE };
+            self.flows_due = now + pause.as_nanos() as u64;
+        }
+        self.probes.wait(Duration::from_nanos(self.flows_due.saturating_sub(monotonic())))?;
+        // An interface that is down says so once.
+        while let Ok(Some((packet, telemetry))) = self.probes.receive() {
+            match telemetry {
+                TcpTelemetry::Probe => {
+                    self.counts.answered += 1;
+                    if let Some(answer) = answer_tcp_probe(&packet) {
+                        self.send(&answer);
+                    }
+                }
+                TcpTelemetry::Answer(answer, path) => self.on_answer(&answer, &path)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_addresses(&mut self, now: u64) {
+        if now < self.addresses_due {
+            return;
+        }
+        self.addresses_due = now + ADDRESSES.as_nanos() as u64;
+        // What can't be read stays as it was.
+        if let Ok(found) = addresses_of(self.index) {
+            self.addresses = found
+                .iter()
+                .filter_map(|address| match address.ip {
+                    IpAddr::V4(ip) => Some(ip),
+                    IpAddr::V6(_) => None,
+                })
+                .collect();
+        }
+    }
+
+    fn look_at_flows(&mut self, now: u64) -> io::Result<()> {
+        let Self { algorithm, flows, addresses, settings, .. } = self;
+        let mut seen = HashMap::with_capacity(flows.len());
+        for flow in algorithm.flows()?.filter(|flow| addresses.contains(flow.local.ip())) {
+            let ends = (flow.local, flow.remote);
+            let paced = flows.remove(&ends).map_or_else(
+                || {
+                    self.counts.flows += 1;
+                    Paced::new(*settings)
+                },
+                |(_, paced)| paced,
+            );
+            seen.insert(ends, (flow, paced));
+        }
+        *flows = seen;
+        self.active = flows.values().filter(|(flow, paced)| paced.is_active(now, flow)).count();
+        let due: Vec<_> = flows.values_mut().filter_map(|(flow, paced)| paced.probe(now, flow)).collect();
+        for probe in due {
+            self.counts.probes += 1;
+            self.send(&probe.packet(self.numbers));
+        }
+        Ok(())
+    }
+
+    fn on_answer(&mut self, answer: &TcpProbe, path: &cc::PathTelemetry) -> io::Result<()> {
+        let Some((flow, paced)) = self.flows.get_mut(&(answer.destination, answer.source)) else {
+            return Ok(());
+        };
+        self.counts.answers += 1;
+        let Some(lease) = paced.answer(monotonic(), (answer, path), flow, (self.settings, self.active))
+        else {
+            return Ok(());
+        };
+        self.counts.leases += 1;
+        tracing::debug!("{} to {}: {:?}, {lease:?}", flow.local, flow.remote, paced.rate());
+        self.algorithm.lease(flow, lease)
+    }
+
+    /// Sends a packet. One that can't be sent is as good as lost on its way.
+    fn send(&mut self, packet: &[u8; roce::wire::TCP_PROBE_LENGTH]) {
+        if let Err(error) = self.probes.send(packet) {
+            self.counts.unsent += 1;
+            tracing::debug!("a probe was not sent: {error}");
+        }
+    }
+
+    fn summary(&self) -> String {
+        let Counts { flows, probes, answers, leases, answered, unsent } = self.counts;
+        format!(
+            "{flows} flows: {probes} probes sent, {answers} answered, {leases} with telemetry; {answered} probes of others answered; \
+             {unsent} packets not sent"
+        )
+    }
+}

@@ -1,0 +1,53 @@
+//! The congestion control that new connections of this network namespace have, unless their program chooses.
+
+use crate::failure::Failure;
+
+const FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+/// What another `ferroce tcp` left that was killed: what it replaced is not known any more.
+const LEFT: &str = "hpcc_";
+/// Those that new connections of this namespace may have.
+const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+
+/// Ours, until it is dropped.
+#[derive(Debug)]
+pub struct NewConnections {
+    ours: String,
+    before: String,
+}
+
+impl NewConnections {
+    /// Makes `name` the default.
+    ///
+    /// # Errors
+    /// Returns a failure if it can't be read or written.
+    pub fn set(name: &str) -> Result<Self, Failure> {
+        let failed = |error| Failure::run(format!("{FILE}: {error}; run as root, with /proc/sys writable"));
+        let before = std::fs::read_to_string(FILE).map_err(failed)?.trim().to_owned();
+        let before = if before.starts_with(LEFT) { usual().map_err(failed)? } else { before };
+        std::fs::write(FILE, name).map_err(failed)?;
+        Ok(Self { ours: name.to_owned(), before })
+    }
+}
+
+/// The first that may be chosen, and is none of ours.
+fn usual() -> std::io::Result<String> {
+    let allowed = std::fs::read_to_string(ALLOWED)?;
+    let usual =
+        allowed.split_whitespace().filter(|name| !name.starts_with(LEFT)).max_by_key(|name| *name != "reno");
+    Ok(usual.unwrap_or("reno").to_owned())
+}
+
+impl Drop for NewConnections {
+    /// Restores what was before, unless somebody has chosen another since.
+    fn drop(&mut self) {
+        if std::fs::read_to_string(FILE).is_ok_and(|now| now.trim() == self.ours)
+            && let Err(error) = std::fs::write(FILE, &self.before)
+        {
+            tracing::warn!(
+                "{FILE}: {error}; new connections still have {}: write {}",
+                self.ours,
+                self.before
+            );
+        }
+    }
+}

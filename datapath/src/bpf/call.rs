@@ -1,0 +1,290 @@
+//! The system call bpf(2): programs, maps, and what attaches programs.
+
+use super::Instruction;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Commands.
+const MAP_CREATE: libc::c_long = 0;
+const MAP_UPDATE: libc::c_long = 2;
+const PROG_LOAD: libc::c_long = 5;
+const BTF_LOAD: libc::c_long = 18;
+const MAP_LOOKUP_BATCH: libc::c_long = 24;
+const LINK_CREATE: libc::c_long = 28;
+
+/// Kinds of maps.
+const HASH: u32 = 1;
+const STRUCT_OPS: u32 = 26;
+/// A map of a kernel's structure that a link attaches.
+const LINKED: u32 = 1 << 13;
+
+/// Kinds of programs, and where they are attached.
+const SCHED_CLS: u32 = 3;
+const STRUCT_OPS_PROGRAM: u32 = 27;
+const TCX_INGRESS: u32 = 46;
+const STRUCT_OPS_LINK: u32 = 44;
+
+const LICENSE: &CStr = c"Dual MIT/GPL";
+
+/// The part of `union bpf_attr` that loads a program.
+#[repr(C)]
+#[derive(Default)]
+struct Load {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    attach: u32,
+    /// Of the program's own types: none.
+    types: [u32; 2],
+    functions: u64,
+    functions_count: [u32; 2],
+    lines: u64,
+    lines_count: u32,
+    /// The kernel's type that the program is for.
+    target: u32,
+}
+
+/// The part that attaches one.
+#[repr(C)]
+#[derive(Default)]
+struct Link {
+    program: i32,
+    interface: u32,
+    attach: u32,
+    flags: u32,
+    beside: u32,
+    unused: u32,
+    revision: u64,
+}
+
+/// The part that creates a map.
+#[repr(C)]
+#[derive(Default)]
+struct Create {
+    kind: u32,
+    key: u32,
+    value: u32,
+    entries: u32,
+    flags: u32,
+    inner: u32,
+    numa: u32,
+    name: [u8; 16],
+    interface: u32,
+    btf: u32,
+    key_type: u32,
+    value_type: u32,
+    kernel_type: u32,
+}
+
+/// The part that changes an entry of a map.
+#[repr(C)]
+struct Entry {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// The part that reads many entries of a map.
+#[repr(C)]
+struct Batch {
+    from: u64,
+    next: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    element_flags: u64,
+    flags: u64,
+}
+
+/// The part that loads descriptions of types.
+#[repr(C)]
+#[derive(Default)]
+struct Types {
+    bytes: u64,
+    log: u64,
+    size: u32,
+    log_size: u32,
+    log_level: u32,
+    padding: u32,
+}
+
+fn name() -> [u8; 16] {
+    let mut name = [0; 16];
+    name[..7].copy_from_slice(b"ferroce");
+    name
+}
+
+/// Loads a program for an interface's ingress and attaches it there, until what comes back is dropped.
+pub(crate) fn attach_at_ingress(program: &[Instruction], index: u32) -> io::Result<OwnedFd> {
+    let program = load(program, SCHED_CLS, TCX_INGRESS, 0)?;
+    let request =
+        Link { program: program.as_raw_fd(), interface: index, attach: TCX_INGRESS, ..Link::default() };
+    // SAFETY: the request has no pointers.
+    unsafe { opens(LINK_CREATE, &request) }
+}
+
+/// Loads a program for the `member`-th function of the kernel's structure of type `target`.
+pub(crate) fn load_member(program: &[Instruction], member: u32, target: u32) -> io::Result<OwnedFd> {
+    load(program, STRUCT_OPS_PROGRAM, member, target)
+}
+
+fn load(program: &[Instruction], kind: u32, attach: u32, target: u32) -> io::Result<OwnedFd> {
+    let request = Load {
+        kind,
+        count: program.len() as u32,
+        instructions: program.as_ptr() as u64,
+        license: LICENSE.as_ptr() as u64,
+        name: name(),
+        attach,
+        target,
+        ..Load::default()
+    };
+    // SAFETY: the request's pointers lead to `count` instructions and a text with its NUL, which outlive the call.
+    unsafe { opens(PROG_LOAD, &request) }
+}
+
+/// A map from `K` to `V`, both plain numbers without padding.
+#[derive(Debug)]
+pub(crate) struct Map<K, V> {
+    fd: OwnedFd,
+    kinds: std::marker::PhantomData<(K, V)>,
+}
+
+impl<K: Copy + Default, V: Copy + Default> Map<K, V> {
+    /// An empty map with room for so many `entries`.
+    pub(crate) fn new(entries: u32) -> io::Result<Self> {
+        let request = Create {
+            kind: HASH,
+            key: size_of::<K>() as u32,
+            value: size_of::<V>() as u32,
+            entries,
+            name: name(),
+            ..Create::default()
+        };
+        // SAFETY: the request has no pointers.
+        let fd = unsafe { opens(MAP_CREATE, &request) }?;
+        Ok(Self { fd, kinds: std::marker::PhantomData })
+    }
+
+    /// The descriptor that a program names the map by.
+    pub(crate) fn number(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    /// Puts an entry in, or another in its place.
+    pub(crate) fn insert(&self, key: &K, value: &V) -> io::Result<()> {
+        update(&self.fd, std::ptr::from_ref(key).cast(), std::ptr::from_ref(value).cast())
+    }
+
+    /// Reads entries from the map's start into `keys` and `values`, as many as both have room for; returns how many came.
+    pub(crate) fn read(&self, keys: &mut [K], values: &mut [V]) -> io::Result<usize> {
+        // Where to go on is a number of 32 bits for this kind of map.
+        let mut next = 0_u32;
+        let mut request = Batch {
+            from: 0,
+            next: (&raw mut next) as u64,
+            keys: keys.as_mut_ptr() as u64,
+            values: values.as_mut_ptr() as u64,
+            count: keys.len().min(values.len()) as u32,
+            map: self.fd.as_raw_fd() as u32,
+            element_flags: 0,
+            flags: 0,
+        };
+        // SAFETY: the kernel writes at most `count` keys and values of the sizes that the map was created with, for which there is
+        // room in both slices, any bytes of which are legal; and a number of 32 bits.
+        match unsafe { call(MAP_LOOKUP_BATCH, &raw mut request) } {
+            // All came.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(request.count as usize),
+            other => other.map(|_| request.count as usize),
+        }
+    }
+}
+
+/// A structure of functions for the kernel.
+#[derive(Debug)]
+pub(crate) struct Structure {
+    map: OwnedFd,
+}
+
+impl Structure {
+    /// Creates one with this `value`, of the kernel's type `kernel_type`. The kernel takes programs by their descriptors.
+    pub(crate) fn new(kernel_type: u32, value: &[u8]) -> io::Result<Self> {
+        let btf = types()?;
+        let request = Create {
+            kind: STRUCT_OPS,
+            key: size_of::<u32>() as u32,
+            value: value.len() as u32,
+            entries: 1,
+            flags: LINKED,
+            name: name(),
+            btf: btf.as_raw_fd() as u32,
+            kernel_type,
+            ..Create::default()
+        };
+        // SAFETY: the request has no pointers.
+        let map = unsafe { opens(MAP_CREATE, &request) }?;
+        let key = 0_u32;
+        update(&map, (&raw const key).cast(), value.as_ptr().cast())?;
+        Ok(Self { map })
+    }
+
+    /// Registers it with its subsystem, until what comes back is dropped.
+    pub(crate) fn register(&self) -> io::Result<OwnedFd> {
+        let request = Link { program: self.map.as_raw_fd(), attach: STRUCT_OPS_LINK, ..Link::default() };
+        // SAFETY: the request has no pointers.
+        unsafe { opens(LINK_CREATE, &request) }
+    }
+}
+
+/// Types of our own: one, since a structure's map must have some.
+fn types() -> io::Result<OwnedFd> {
+    let names = b"\0int\0";
+    let int = [1_u32, 1 << 24, 4, 32];
+    let mut bytes = Vec::from(0xeb9f_u16.to_ne_bytes());
+    bytes.extend([1, 0]);
+    let words = [24_u32, 0, 16, 16, names.len() as u32].into_iter().chain(int);
+    bytes.extend(words.flat_map(u32::to_ne_bytes));
+    bytes.extend(names);
+    let request = Types { bytes: bytes.as_ptr() as u64, size: bytes.len() as u32, ..Types::default() };
+    // SAFETY: the request's pointer leads to `size` bytes that outlive the call.
+    unsafe { opens(BTF_LOAD, &request) }
+}
+
+/// `key` and `value` lead to as many bytes as the map was created with.
+fn update(map: &OwnedFd, key: *const u8, value: *const u8) -> io::Result<()> {
+    let mut request =
+        Entry { map: map.as_raw_fd() as u32, padding: 0, key: key as u64, value: value as u64, flags: 0 };
+    // SAFETY: both pointers lead to what the map's keys and values are; the kernel reads them.
+    unsafe { call(MAP_UPDATE, &raw mut request) }.map(drop)
+}
+
+/// For commands that open a descriptor and write nothing.
+///
+/// # Safety
+/// What `request` points to is as the command wants it.
+unsafe fn opens<T>(command: libc::c_long, request: &T) -> io::Result<OwnedFd> {
+    // SAFETY: these commands do not write into the request; the caller vouches for the rest.
+    let fd = unsafe { call(command, std::ptr::from_ref(request).cast_mut()) }?;
+    // SAFETY: a fresh descriptor that nobody else owns; the kernel has it closed on exec.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// # Safety
+/// `request` is `size_of::<T>()` bytes that may be read, and written if the command does; what it points to is as the command wants it.
+unsafe fn call<T>(command: libc::c_long, request: *mut T) -> io::Result<libc::c_long> {
+    // SAFETY: the caller vouches for the request.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, request, size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,197 @@
+//! The registered congestion control: which flows it has, and the leases that user space gives them.
+
+use super::TcpError;
+use super::programs::Kernel;
+use crate::bpf::btf::{self, Btf};
+use crate::bpf::call::{Map, Structure, load_member};
+use cc::Rate;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+/// Flows that can be seen at a time; CUBIC has the others.
+pub const MOST_FLOWS: usize = 1024;
+
+const OPS: &str = "tcp_congestion_ops";
+const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
+const NEWER: &str = "Linux 6.6 or newer with CONFIG_BPF_JIT and CONFIG_DEBUG_INFO_BTF has it";
+/// Any user of any network namespace may take it (`TCP_CONG_NON_RESTRICTED`).
+const FLAGS: u32 = 1;
+
+/// A flow as the programs report it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// This end.
+    pub local: SocketAddrV4,
+    /// The other end.
+    pub remote: SocketAddrV4,
+    /// When it began, or data was acknowledged last: ns of CLOCK_MONOTONIC.
+    pub touched: u64,
+    /// The first sequence number that is not acknowledged.
+    pub acknowledged: u32,
+    /// The next sequence number to be sent.
+    pub next: u32,
+    /// Payload bytes of a full segment.
+    pub segment: u32,
+}
+
+/// What user space has a flow do for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The pacing rate, of payload.
+    pub rate: Rate,
+    /// The window, in segments; at least 1.
+    pub window: u32,
+    /// Until when: ns of CLOCK_MONOTONIC.
+    pub until: u64,
+}
+
+/// A flow's key in the maps: the order of `struct sock_common`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Key {
+    remote: [u8; 4],
+    local: [u8; 4],
+    remote_port: [u8; 2],
+    local_port: u16,
+    zero: u32,
+}
+
+/// What `programs::report` writes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Report {
+    touched: u64,
+    acknowledged: u32,
+    next: u32,
+    segment: u32,
+    zero: u32,
+}
+
+/// What `programs::avoid` reads.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct LeaseEntry {
+    bytes_per_second: u32,
+    window: u32,
+    until: u64,
+}
+
+/// The congestion control of a network namespace, registered until it is dropped. Flows that have it keep it, and are CUBIC's from then on.
+#[derive(Debug)]
+pub struct Algorithm {
+    name: String,
+    flows: Map<Key, Report>,
+    leases: Map<Key, LeaseEntry>,
+    /// Room for what is read of `flows`.
+    keys: Vec<Key>,
+    reports: Vec<Report>,
+    _link: OwnedFd,
+}
+
+impl Algorithm {
+    /// Returns the name of the congestion control of the calling thread's network namespace: each has one, which is the same for every
+    /// process that paces it.
+    ///
+    /// # Errors
+    /// Returns the error of reading `/proc`.
+    pub fn name_here() -> io::Result<String> {
+        std::fs::metadata("/proc/thread-self/ns/net")
+            .map(|space| format!("hpcc_{}", space.ino() % 10_000_000_000))
+    }
+
+    /// Registers the congestion control `name`.
+    ///
+    /// # Errors
+    /// Returns an error if the kernel lacks something, does not permit it, or has one of this name.
+    pub fn register(name: &str) -> Result<Self, TcpError> {
+        let btf = Btf::of_kernel().map_err(TcpError::of(btf::KERNEL, NEWER))?;
+        let lacks = |what| TcpError::Lacks { what, remedy: NEWER };
+        let kernel = Kernel::find(&btf).map_err(|what| TcpError::Lacks {
+            what,
+            remedy: "Linux 6.6 or newer with CONFIG_TCP_CONG_CUBIC=y and CONFIG_DEBUG_INFO_BTF has it",
+        })?;
+        let map = TcpError::of("eBPF maps", NEWER);
+        let flows: Map<Key, Report> = Map::new(MOST_FLOWS as u32).map_err(&map)?;
+        let leases: Map<Key, LeaseEntry> = Map::new(MOST_FLOWS as u32).map_err(&map)?;
+        let (ops, _) = btf.structure(OPS).ok_or(lacks(OPS))?;
+        let (value, size) = btf.structure(VALUE).ok_or(lacks(VALUE))?;
+        let (_, data) = btf.member(value, "data").ok_or(lacks(VALUE))?;
+        let mut bytes = vec![0; size];
+        let mut put = |member: &'static str, what: &[u8]| {
+            let (index, offset) = btf.member(ops, member).ok_or(lacks(member))?;
+            let place = bytes.get_mut(data + offset..data + offset + what.len()).ok_or(lacks(member))?;
+            place.copy_from_slice(what);
+            Ok::<u32, TcpError>(index)
+        };
+        put("name", name.as_bytes())?;
+        put("flags", &FLAGS.to_ne_bytes())?;
+        let mut loaded = Vec::new();
+        for (member, program) in kernel.programs(flows.number(), leases.number()) {
+            let index = put(member, &[])?;
+            let program = load_member(&program, index, ops)
+                .map_err(TcpError::of("congestion control by eBPF (struct_ops)", NEWER))?;
+            put(member, &(program.as_raw_fd() as u64).to_ne_bytes())?;
+            loaded.push(program);
+        }
+        let refused = TcpError::of("a map of tcp_congestion_ops", NEWER);
+        let link = Structure::new(value, &bytes).map_err(refused)?.register().map_err(|error| match error
+            .raw_os_error()
+        {
+            Some(libc::EEXIST) => TcpError::Taken { name: name.to_owned() },
+            _ => TcpError::of("a link to tcp_congestion_ops", NEWER)(error),
+        })?;
+        Ok(Self {
+            name: name.to_owned(),
+            flows,
+            leases,
+            keys: vec![Key::default(); MOST_FLOWS],
+            reports: vec![Report::default(); MOST_FLOWS],
+            _link: link,
+        })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Every flow that has this congestion control, in any order.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn flows(&mut self) -> io::Result<impl Iterator<Item = Flow> + '_> {
+        let count = self.flows.read(&mut self.keys, &mut self.reports)?;
+        Ok(self.keys.iter().zip(&self.reports).take(count).map(|(key, report)| Flow {
+            local: SocketAddrV4::new(Ipv4Addr::from(key.local), key.local_port),
+            remote: SocketAddrV4::new(Ipv4Addr::from(key.remote), u16::from_be_bytes(key.remote_port)),
+            touched: report.touched,
+            acknowledged: report.acknowledged,
+            next: report.next,
+            segment: report.segment,
+        }))
+    }
+
+    /// Has a flow do what `lease` says, from its next acknowledgement on.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn lease(&self, flow: &Flow, lease: Lease) -> io::Result<()> {
+        let key = Key {
+            remote: flow.remote.ip().octets(),
+            local: flow.local.ip().octets(),
+            remote_port: flow.remote.port().to_be_bytes(),
+            local_port: flow.local.port(),
+            zero: 0,
+        };
+        let entry = LeaseEntry {
+            // All ones is no limit, as for what does not fit.
+            bytes_per_second: u32::try_from(lease.rate.as_bps() / 8).unwrap_or(u32::MAX).max(1),
+            window: lease.window.max(1),
+            until: lease.until,
+        };
+        self.leases.insert(&key, &entry)
+    }
+}

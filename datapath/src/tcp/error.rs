@@ -1,0 +1,34 @@
+//! Why TCP can't be paced here.
+
+use std::io;
+use thiserror::Error;
+
+/// The reason, and the remedy.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum TcpError {
+    #[error(
+        "{what}: the kernel does not permit it; run as root, or with CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_NET_RAW"
+    )]
+    Privilege { what: &'static str },
+    #[error("{what}: this kernel lacks it; {remedy}")]
+    Lacks { what: &'static str, remedy: &'static str },
+    #[error("congestion control {name}: another `ferroce tcp` paces this network namespace; end it first")]
+    Taken { name: String },
+    #[error("{what}: {source}")]
+    System { what: &'static str, source: io::Error },
+}
+
+impl TcpError {
+    /// What an error of a system call means; `remedy` is for kernels that know no such call.
+    pub(super) fn of(what: &'static str, remedy: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Self::Privilege { what },
+            // 524 is ENOTSUPP, which only the kernel itself has a name for.
+            Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP | libc::ENOENT | 524) => {
+                Self::Lacks { what, remedy }
+            }
+            _ => Self::System { what, source },
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Sends and receives the probes of TCP flows at an interface. What arrives is taken out before the kernel's TCP sees it.
+
+use super::TcpError;
+use crate::bpf::call::attach_at_ingress;
+use crate::bpf::{Assembler, Instruction, R1, R6};
+use crate::socket_option;
+use roce::wire::{Numbers, TCP_PROBE_LENGTH, TCP_PROBE_MARK, TcpTelemetry, read_tcp_probe};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// Verdicts: pass a packet to the next program, or drop it (`TCX_NEXT`, `TCX_DROP`).
+const NEXT: i32 = -1;
+const DROP: i32 = 2;
+
+/// A packet socket has no copy of what this host sends (`PACKET_IGNORE_OUTGOING` of linux/if_packet.h).
+const IGNORE_OUTGOING: libc::c_int = 23;
+
+/// A packet that came.
+pub type Received = ([u8; TCP_PROBE_LENGTH], TcpTelemetry);
+
+/// The sockets of one interface. While they are open, probes and answers are kept from the kernel's TCP.
+#[derive(Debug)]
+pub struct Probes {
+    numbers: Numbers,
+    /// Sends IP packets that are complete.
+    out: OwnedFd,
+    /// Has a copy of each probe that comes in.
+    arrived: OwnedFd,
+    _ingress: OwnedFd,
+}
+
+impl Probes {
+    /// Opens them on the interface of this index.
+    ///
+    /// # Errors
+    /// Returns an error if the kernel lacks something or does not permit it.
+    pub fn open(index: u32, numbers: Numbers) -> Result<Self, TcpError> {
+        let out = out(index).map_err(TcpError::of("a raw socket", "IPv4 has it"))?;
+        let arrived = arrived(index, numbers)
+            .map_err(TcpError::of("a packet socket", "Linux 4.20 or newer with CONFIG_PACKET has it"))?;
+        let _ingress = attach_at_ingress(&program(numbers), index).map_err(TcpError::of(
+            "an eBPF program at an interface's ingress (tcx)",
+            "Linux 6.6 or newer with CONFIG_NET_XGRESS has it",
+        ))?;
+        Ok(Self { numbers, out, arrived, _ingress })
+    }
+
+    /// Sends a packet, from the IP header on.
+    ///
+    /// # Errors
+    /// Returns the kernel's error, as if there is no route.
+    pub fn send(&self, packet: &[u8; TCP_PROBE_LENGTH]) -> io::Result<()> {
+        let [.., a, b, c, d] = *packet.first_chunk::<20>().unwrap_or(&[0; 20]);
+        let to = libc::sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: 0,
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([a, b, c, d]) },
+            sin_zero: [0; 8],
+        };
+        // SAFETY: packet and address are readable for the lengths that are given, and outlive the call.
+        let sent = unsafe {
+            libc::sendto(
+                self.out.as_raw_fd(),
+                packet.as_ptr().cast(),
+                packet.len(),
+                libc::MSG_DONTWAIT,
+                (&raw const to).cast(),
+                size_of_val(&to) as libc::socklen_t,
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Waits at most `time` for a packet to come. A signal ends the wait.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn wait(&self, time: Duration) -> io::Result<()> {
+        let mut asked = libc::pollfd { fd: self.arrived.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let time =
+            libc::timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() };
+        // SAFETY: one entry and a time, both of ours; no mask of signals.
+        let ready = unsafe { libc::ppoll(&raw mut asked, 1, &raw const time, std::ptr::null()) };
+        let error = io::Error::last_os_error();
+        if ready < 0 && error.kind() != io::ErrorKind::Interrupted { Err(error) } else { Ok(()) }
+    }
+
+    /// Returns the next packet that has come, if there is one. What is damaged is left out.
+    ///
+    /// # Errors
+    /// Returns the kernel's error, as if the interface is down.
+    pub fn receive(&self) -> io::Result<Option<Received>> {
+        loop {
+            let mut packet = [0; TCP_PROBE_LENGTH];
+            // SAFETY: there is room for as many bytes as are asked for.
+            let length = unsafe {
+                libc::recv(
+                    self.arrived.as_raw_fd(),
+                    packet.as_mut_ptr().cast(),
+                    packet.len(),
+                    libc::MSG_DONTWAIT,
+                )
+            };
+            if length < 0 {
+                let error = io::Error::last_os_error();
+                return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+            }
+            let packet_bytes = packet.get(..length as usize).unwrap_or_default();
+            if let Some(telemetry) = read_tcp_probe(packet_bytes, self.numbers) {
+                return Ok(Some((packet, telemetry)));
+            }
+        }
+    }
+}
+
+fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: socket takes plain integers.
+    let fd = unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn out(index: u32) -> io::Result<OwnedFd> {
+    let out = socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
+    socket_option::set(&out, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &(index as libc::c_int))?;
+    Ok(out)
+}
+
+/// A packet socket from the IP header on. Its filter is there before it is bound, so nothing else gets in.
+fn arrived(index: u32, numbers: Numbers) -> io::Result<OwnedFd> {
+    let arrived = socket(libc::AF_PACKET, libc::SOCK_DGRAM, 0)?;
+    socket_option::set(&arrived, libc::SOL_PACKET, IGNORE_OUTGOING, &1_i32)?;
+    let mut filter = filter(numbers);
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    socket_option::set(&arrived, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+    // SAFETY: all zeroes is a valid sockaddr_ll.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = index as i32;
+    // SAFETY: the address is readable for its length.
+    let bound = unsafe {
+        libc::bind(arrived.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as libc::socklen_t)
+    };
+    if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(arrived) }
+}
+
+/// What tells a probe or an answer from other packets, in short: places from the IP header on, how many bytes, and what of them counts.
+fn signs(numbers: Numbers) -> [(i32, u8, u32, u32); 4] {
+    [
+        (0, 1, 0xff, 0x45),
+        (1, 1, 0xfc, u32::from(numbers.tcp_dscp()) << 2),
+        (9, 1, 0xff, 6),
+        (36, 2, 0xffff, 0),
+    ]
+}
+
+/// Where the payload begins.
+const MARK: i32 = 40;
+
+/// A classic BPF program that keeps probes and answers.
+fn filter(numbers: Numbers) -> Vec<libc::sock_filter> {
+    let code = |parts: u32| parts as u16;
+    let load = |length: u8| match length {
+        1 => code(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS),
+        2 => code(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS),
+        _ => code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS),
+    };
+    let equal = code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
+    let end = code(libc::BPF_RET | libc::BPF_K);
+    let line = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = Vec::new();
+    for (at, length, mask, value) in signs(numbers) {
+        program.push(line(load(length), 0, 0, at as u32));
+        program.push(line(code(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K), 0, 0, mask));
+        program.push(line(equal, 1, 0, value));
+        program.push(line(end, 0, 0, 0));
+    }
+    program.push(line(load(4), 0, 0, MARK as u32));
+    program.push(line(equal, 2, 0, TCP_PROBE_MARK[0]));
+    program.push(line(equal, 1, 0, TCP_PROBE_MARK[1]));
+    program.push(line(end, 0, 0, 0));
+    program.push(line(end, 0, 0, u32::MAX));
+    program
+}
+
+/// An eBPF program for the interface's ingress that drops the same.
+fn program(numbers: Numbers) -> Vec<Instruction> {
+    const ETHERNET: i32 = 14;
+    let mut asm = Assembler::default();
+    let [next, drop] = std::array::from_fn(|_| asm.label());
+    // Loads from the packet want the context here.
+    asm.copy(R6, R1);
+    asm.half(ETHERNET - 2);
+    asm.unless_equal(0x0800, next);
+    for (at, length, mask, value) in signs(numbers) {
+        if length == 1 {
+            asm.byte(ETHERNET + at)
+        } else {
+            asm.half(ETHERNET + at)
+        }
+        asm.emit(0x57, 0, 0, 0, mask as i32);
+        asm.unless_equal(value, next);
+    }
+    asm.word(ETHERNET + MARK);
+    for mark in TCP_PROBE_MARK {
+        asm.if_equal(mark, drop);
+    }
+    asm.place(next);
+    asm.verdict(NEXT);
+    asm.place(drop);
+    asm.verdict(DROP);
+    asm.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::processor;
+    use roce::wire::{TcpProbe, answer_tcp_probe};
+
+    fn verdict(packet: &[u8]) -> i32 {
+        processor::run(&program(Numbers::DEFAULT), &[&[2; 12][..], &[8, 0], packet].concat(), |_| 0)
+    }
+
+    /// rtgwg-00 7.2: probes have a DSCP of their own, by which they are told from data.
+    #[test]
+    fn probes_and_answers_are_dropped_and_other_packets_pass() {
+        let address = |text: &str| text.parse().unwrap();
+        let probe = TcpProbe {
+            source: address("10.0.0.1:40000"),
+            destination: address("10.0.0.2:5201"),
+            sequence: 1,
+            number: 1,
+            sent: 1,
+        };
+        let probe = probe.packet(Numbers::DEFAULT);
+        let answer = answer_tcp_probe(&probe).unwrap();
+        assert_eq!([verdict(&probe), verdict(&answer)], [DROP; 2]);
+        for at in [0, 1, 9, 36, 37, 40, 43] {
+            let mut other = probe;
+            other[at] ^= 0x0c;
+            assert_eq!(verdict(&other), NEXT, "byte {at}");
+        }
+        // A short segment of that DSCP ends the program with 0, which passes it, too.
+        assert_eq!(verdict(&probe[..40]), 0);
+    }
+}

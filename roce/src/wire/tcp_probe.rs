@@ -1,0 +1,261 @@
+//! Telemetry for Linux's own TCP (rtgwg-00 7.2): probes with a flow's addresses and ports, and their answers.
+//!
+//! A probe is an IPv4 packet of TCP whose payload is a telemetry request: an INT header of rtgwg-00 Figure 4 with room for records, behind
+//! what says which probe it is. DSCP, a checksum of 0 and the first four bytes tell it from a segment. No stack takes one for data: its
+//! checksum is wrong, and its sequence number is old.
+
+use super::layers::{ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_VLAN, VLAN_LENGTH, chunk, fold, sum};
+use super::telemetry::{IntHeader, RECORD_LENGTH, WORD_LENGTH};
+use super::{Numbers, format::HOPS};
+use cc::PathTelemetry;
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+/// Bytes of a probe and of its answer, from the IP header on.
+pub const TCP_PROBE_LENGTH: usize = RECORDS + HOPS as usize * RECORD_LENGTH;
+
+/// What the payload of a probe begins with, and that of an answer.
+pub const TCP_PROBE_MARK: [u32; 2] = [u32::from_be_bytes(*b"HPC?"), u32::from_be_bytes(*b"HPC!")];
+
+const TCP: u8 = 6;
+const PAYLOAD: usize = 40;
+const NUMBER: usize = PAYLOAD + 4;
+const SENT: usize = NUMBER + 4;
+const WORD: usize = SENT + 8;
+const RECORDS: usize = WORD + WORD_LENGTH;
+/// Data offset 5, ACK.
+const FLAGS: [u8; 2] = [0x50, 0x10];
+
+/// A probe, or its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpProbe {
+    /// The sender of this packet.
+    pub source: SocketAddrV4,
+    /// Its receiver.
+    pub destination: SocketAddrV4,
+    /// TCP's sequence number: one that the peer has acknowledged, so that a stack drops what it should not have received.
+    pub sequence: u32,
+    /// The probe's number in its flow.
+    pub number: u32,
+    /// When the probe was sent, by its sender's clock, ns.
+    pub sent: u64,
+}
+
+/// A received probe or answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "taken apart where it is read")]
+pub enum TcpTelemetry {
+    /// A probe, to be answered.
+    Probe,
+    /// An answer, with the telemetry of the path that the probe took.
+    Answer(TcpProbe, PathTelemetry),
+}
+
+impl TcpProbe {
+    /// Returns the packet that asks for telemetry, from the IP header on.
+    #[must_use]
+    pub fn packet(&self, numbers: Numbers) -> [u8; TCP_PROBE_LENGTH] {
+        let mut packet = [0; TCP_PROBE_LENGTH];
+        packet[0] = 0x45;
+        packet[1] = numbers.tcp_dscp() << 2;
+        packet[2..4].copy_from_slice(&(TCP_PROBE_LENGTH as u16).to_be_bytes());
+        packet[8..10].copy_from_slice(&[64, TCP]);
+        packet[12..16].copy_from_slice(&self.source.ip().octets());
+        packet[16..20].copy_from_slice(&self.destination.ip().octets());
+        packet[20..22].copy_from_slice(&self.source.port().to_be_bytes());
+        packet[22..24].copy_from_slice(&self.destination.port().to_be_bytes());
+        packet[24..28].copy_from_slice(&self.sequence.to_be_bytes());
+        packet[32..34].copy_from_slice(&FLAGS);
+        packet[PAYLOAD..NUMBER].copy_from_slice(&TCP_PROBE_MARK[0].to_be_bytes());
+        packet[NUMBER..SENT].copy_from_slice(&self.number.to_be_bytes());
+        packet[SENT..WORD].copy_from_slice(&self.sent.to_be_bytes());
+        packet[WORD..RECORDS].copy_from_slice(&IntHeader::with_room(HOPS).pack());
+        seal(&mut packet);
+        packet
+    }
+}
+
+/// Reads a packet, from the IP header on. `None` if it is no probe and no answer, or damaged.
+#[must_use]
+pub fn read_tcp_probe(packet: &[u8], numbers: Numbers) -> Option<TcpTelemetry> {
+    let mark = mark(packet, numbers)?;
+    let int = int(packet)?;
+    if fold(sum(packet.get(..20)?)) != 0xffff {
+        return None;
+    }
+    if mark == TCP_PROBE_MARK[0] {
+        return Some(TcpTelemetry::Probe);
+    }
+    let number = |at| chunk(packet, at).ok().map(|bytes| u32::from_be_bytes(*bytes));
+    let port = |at| chunk(packet, at).ok().map(|bytes| u16::from_be_bytes(*bytes));
+    let address = |at| number(at).map(Ipv4Addr::from_bits);
+    let probe = TcpProbe {
+        source: SocketAddrV4::new(address(12)?, port(20)?),
+        destination: SocketAddrV4::new(address(16)?, port(22)?),
+        sequence: number(24)?,
+        number: number(NUMBER)?,
+        sent: u64::from_be_bytes(*chunk(packet, SENT).ok()?),
+    };
+    let records = packet.get(RECORDS..TCP_PROBE_LENGTH)?;
+    int.check(records).ok()?;
+    let mut path = PathTelemetry::new(int.path_id());
+    for (index, record) in (0..).zip(int.records(records)) {
+        path.set(index, record.into());
+    }
+    Some(TcpTelemetry::Answer(probe, path))
+}
+
+/// Makes a probe, from the IP header on, its own answer: with the telemetry that it brought, back to where it came from.
+#[must_use]
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "constants below the packet's length"
+)]
+pub fn answer_tcp_probe(packet: &[u8]) -> Option<[u8; TCP_PROBE_LENGTH]> {
+    let mut answer: [u8; TCP_PROBE_LENGTH] = *packet.first_chunk()?;
+    for (source, destination, length) in [(12, 16, 4), (20, 22, 2)] {
+        answer.copy_within(destination..destination + length, source);
+        answer[destination..destination + length].copy_from_slice(&packet[source..source + length]);
+    }
+    answer[8] = 64;
+    answer[PAYLOAD..NUMBER].copy_from_slice(&TCP_PROBE_MARK[1].to_be_bytes());
+    seal(&mut answer);
+    Some(answer)
+}
+
+/// The place of the INT word of a probe in an Ethernet frame, for a switch.
+#[expect(clippy::arithmetic_side_effects, reason = "a few constants")]
+pub(super) fn find(frame: &[u8], numbers: Numbers) -> Option<(usize, IntHeader)> {
+    let ethertype = |at: usize| chunk(frame, at - 2).ok().map(|bytes| u16::from_be_bytes(*bytes));
+    let vlan = if ethertype(ETHERNET_LENGTH)? == ETHERTYPE_VLAN { VLAN_LENGTH } else { 0 };
+    let ip = ETHERNET_LENGTH + vlan;
+    if ethertype(ip)? != ETHERTYPE_IPV4 {
+        return None;
+    }
+    let packet = frame.get(ip..)?;
+    (mark(packet, numbers)? == TCP_PROBE_MARK[0]).then_some((ip + WORD, int(packet)?))
+}
+
+/// Which of the two marks a packet has that is one in all else.
+fn mark(packet: &[u8], numbers: Numbers) -> Option<u32> {
+    let head: &[u8; TCP_PROBE_LENGTH] = packet.first_chunk()?;
+    let is_ours = head[0] == 0x45
+        && head[1] >> 2 == numbers.tcp_dscp()
+        && head[2..4] == (TCP_PROBE_LENGTH as u16).to_be_bytes()
+        && head[6] & 0x3f == 0
+        && head[7] == 0
+        && head[9] == TCP
+        && head[32..34] == FLAGS
+        && head[36..38] == [0, 0];
+    let mark = u32::from_be_bytes(*chunk(head, PAYLOAD).ok()?);
+    (is_ours && TCP_PROBE_MARK.contains(&mark)).then_some(mark)
+}
+
+/// The INT header, which has the room that every probe has.
+fn int(packet: &[u8]) -> Option<IntHeader> {
+    let int = IntHeader::unpack(*chunk(packet, WORD).ok()?)?;
+    (int.room() == HOPS && !int.is_subscription()).then_some(int)
+}
+
+/// Writes the IP header's checksum.
+fn seal(packet: &mut [u8; TCP_PROBE_LENGTH]) {
+    packet[10..12].fill(0);
+    let checksum = !fold(sum(&packet[..20]));
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::format::{PortState, Request};
+    use cc::{Counter, Hop, Rate};
+    use std::vec::Vec;
+
+    const NUMBERS: Numbers = Numbers::DEFAULT;
+
+    fn probe() -> TcpProbe {
+        TcpProbe {
+            source: "10.0.0.1:40000".parse().unwrap(),
+            destination: "10.0.0.2:5201".parse().unwrap(),
+            sequence: 0xffff_fff0,
+            number: 7,
+            sent: 123_456_789,
+        }
+    }
+
+    fn framed(packet: &[u8], tag: &[u8]) -> Vec<u8> {
+        [&[2; 12][..], tag, &[8, 0], packet].concat()
+    }
+
+    fn stamp(frame: &mut [u8], switch: u16) -> bool {
+        let state = PortState {
+            switch,
+            port: 0,
+            rate: Rate::from_mbps(200),
+            time: 5000,
+            tx_bytes: 1280,
+            queue: 800,
+            sojourn: 0,
+            load: super::super::format::aecn::Load::default(),
+        };
+        let length = frame.len();
+        let request = Request::find(frame, NUMBERS);
+        request.is_some_and(|request| request.growth() == 0 && request.stamp(frame, length, &state).is_some())
+    }
+
+    /// rtgwg-00 7.2: switches insert their telemetry, the receiver returns it to the sender.
+    #[test]
+    fn a_probe_brings_back_what_switches_wrote() {
+        for tag in [&[][..], &[0x81, 0, 0, 5]] {
+            let mut frame = framed(&probe().packet(NUMBERS), tag);
+            for switch in [1, 6] {
+                assert!(stamp(&mut frame, switch));
+            }
+            let packet = &frame[14 + tag.len()..];
+            assert_eq!(read_tcp_probe(packet, NUMBERS), Some(TcpTelemetry::Probe));
+            let answer = answer_tcp_probe(packet).unwrap();
+            let Some(TcpTelemetry::Answer(back, path)) = read_tcp_probe(&answer, NUMBERS) else {
+                panic!("no answer")
+            };
+            let TcpProbe { source, destination, .. } = probe();
+            assert_eq!(back, TcpProbe { source: destination, destination: source, ..probe() });
+            let hop = Hop {
+                bandwidth: Rate::from_mbps(200),
+                time: Counter::of::<24, 1>(5000),
+                tx_bytes: Counter::of::<20, 128>(10),
+                queue: 800,
+            };
+            assert_eq!(path.path_id(), 7);
+            assert!(path.hops().map(|(_, hop)| *hop).eq([hop, hop]), "{path:?}");
+            // Switches on the way back write nothing.
+            let mut frame = framed(&answer, tag);
+            assert!(!stamp(&mut frame, 3));
+            assert_eq!(frame[14 + tag.len()..], answer);
+        }
+    }
+
+    /// An ordinary segment is not touched, whatever it carries.
+    #[test]
+    fn a_packet_that_differs_from_a_probe_is_none() {
+        let good = probe().packet(NUMBERS);
+        // Version, DSCP, length, fragment, protocol, TCP's header, checksum, mark, room.
+        for at in [0, 1, 2, 3, 6, 7, 9, 32, 33, 36, 37, 40, 43, WORD + 2, WORD + 3] {
+            let mut packet = good;
+            packet[at] ^= 0x0c;
+            assert!(!stamp(&mut framed(&packet, &[]), 1), "byte {at}");
+            assert_eq!(read_tcp_probe(&packet, NUMBERS), None, "byte {at}");
+        }
+        for length in 0..good.len() {
+            assert!(!stamp(&mut framed(&good[..length], &[]), 1), "{length} bytes");
+            assert_eq!(read_tcp_probe(&good[..length], NUMBERS), None, "{length} bytes");
+            assert_eq!(answer_tcp_probe(&good[..length]), None, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn a_probe_without_room_left_passes() {
+        let mut frame = framed(&probe().packet(NUMBERS), &[]);
+        let stamped = (0..HOPS + 2).filter(|_| stamp(&mut frame, 1)).count();
+        assert_eq!(stamped, usize::from(HOPS));
+    }
+}

@@ -102,11 +102,11 @@ impl Paced {
         *sent = None;
         self.has_answered = true;
         let rtt = Duration::from_nanos(now - answer.sent);
-        let slowest = path.hops().map(|(_, hop)| hop.bandwidth).min()?;
-        let line_rate = settings.line_rate.map_or(slowest, |rate| rate.min(slowest));
         if settings.base_rtt.is_none() {
             self.base_rtt = self.base_rtt.min(rtt).clamp(Duration::from_micros(1), HpccConfig::MAX_BASE_RTT);
         }
+        let slowest = path.hops().map(|(_, hop)| hop.bandwidth).min()?;
+        let line_rate = settings.line_rate.map_or(slowest, |rate| rate.min(slowest));
         // Links that a flow has not used yet seem free to all flows that are about to begin.
         if self.first == Some(flow.acknowledged) && self.algorithm.is_none() {
             return None;

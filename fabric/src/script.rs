@@ -87,6 +87,8 @@ pub struct FaultRule {
     pub destination: Option<IpAddr>,
     /// The UDP source port.
     pub udp_source: Option<u16>,
+    /// Frames of more bytes, from the Ethernet header to the ICRC.
+    pub longer_than: Option<usize>,
     /// The probability that a matching frame suffers.
     pub probability: Probability,
     /// The number of frames that suffer at most.
@@ -110,6 +112,7 @@ impl FaultRule {
             source: None,
             destination: None,
             udp_source: None,
+            longer_than: None,
             probability: Probability::ALWAYS,
             count: None,
             action,
@@ -135,12 +138,13 @@ impl FaultRule {
             && meet(&self.udp_source, &other.udp_source)
     }
 
-    fn fits(&self, now: Duration, packet: Option<&Frame<'_>>) -> bool {
+    fn fits(&self, now: Duration, length: usize, packet: Option<&Frame<'_>>) -> bool {
         fn is<T: PartialEq>(wanted: &Option<T>, found: impl FnOnce() -> Option<T>) -> bool {
             wanted.is_none() || *wanted == found()
         }
         now >= self.after
             && self.until.is_none_or(|until| now < until)
+            && self.longer_than.is_none_or(|longest| length > longest)
             && is(&self.qp, || packet.map(|packet| packet.header.bth().destination.get()))
             && is(&self.source, || packet.map(|packet| packet.network.source()))
             && is(&self.destination, || packet.map(|packet| packet.network.destination()))
@@ -222,7 +226,8 @@ impl Script {
         }
         let packet = parse_unverified(frame).ok();
         let since = now.saturating_since(Instant::ZERO);
-        let acting = self.0.iter_mut().find(|acting| acting.rule.fits(since, packet.as_ref()))?;
+        let acting =
+            self.0.iter_mut().find(|acting| acting.rule.fits(since, frame.len(), packet.as_ref()))?;
         let Acting { rule, fitted, happened, free } = acting;
         *fitted += 1;
         if rule.count.is_some_and(|count| *happened >= count) || !rule.probability.happens(random) {

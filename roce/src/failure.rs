@@ -114,7 +114,7 @@ pub enum FailureReason {
     LargePackets {
         /// Payload bytes of the oldest packet.
         lost: u32,
-        /// The most payload bytes of a packet that arrived, as far as is known; 0 if none did.
+        /// The most payload bytes of a packet that arrived, as far as is known; 0 if only packets without payload did.
         arrived: u32,
     },
     /// The peer's packets arrive, and it acknowledges nothing.
@@ -149,6 +149,12 @@ pub enum FailureReason {
 }
 
 impl FailureReason {
+    /// Returns whether packets are longer than a link of the path carries.
+    #[must_use]
+    pub const fn is_path_mtu(&self) -> bool {
+        matches!(self, Self::LargePackets { .. } | Self::Unreachable(Unreachable::TooBig { .. }))
+    }
+
     /// Returns what a program, or its user, can do about it.
     #[must_use]
     pub const fn remedy(&self) -> &'static str {
@@ -184,7 +190,10 @@ impl fmt::Display for FailureReason {
             Self::WentDark => "the peer answered before, and then went silent",
             Self::Unreachable(what) => return what.fmt(f),
             Self::LargePackets { lost, arrived: 0 } => {
-                return write!(f, "the path's MTU is too small: packets of {lost} B are lost");
+                return write!(
+                    f,
+                    "the path's MTU is too small: packets of {lost} B are lost, small ones arrive"
+                );
             }
             Self::LargePackets { lost, arrived } => {
                 return write!(

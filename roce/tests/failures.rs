@@ -122,6 +122,75 @@ fn a_path_that_loses_large_packets() {
     assert_eq!(silence(&mut script).reason, FailureReason::WentDark);
 }
 
+/// A path that never carried large packets, or carries them no more: the peer answers a question that has no payload (IBA 9.7.5.1).
+#[test]
+fn a_question_tells_a_path_that_loses_large_packets_from_a_silent_peer() {
+    for (before, read) in [(0, false), (0, true), (9, false), (9, true)] {
+        for selective_repeat in [false, true] {
+            let mut pair = Pair::connect(Options { selective_repeat, ..few() });
+            let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+            for id in 0..=before {
+                let sge = pair.hosts[0].sge(0, 8192);
+                let request = if read {
+                    SendRequest::read(id, sge, remote)
+                } else {
+                    SendRequest::write(id, sge, remote)
+                };
+                if id == before {
+                    pair.filter = Some(Box::new(|_, frame| frame.len() < 1500));
+                }
+                pair.post(0, request);
+                pair.run(LIMIT);
+            }
+            let failure = pair.hosts[0].endpoint.report(pair.hosts[0].qpn).unwrap().failure.unwrap();
+            let reason = FailureReason::LargePackets { lost: 4096, arrived: 0 };
+            assert_eq!(failure.reason, reason, "{before} before, read {read}, selective {selective_repeat}");
+            assert_eq!(pair.hosts[0].endpoint.counters().discarded(Discard::StaleAcknowledge), 0);
+        }
+    }
+}
+
+#[test]
+fn a_question_repeats_the_last_acknowledged_psn_and_asks_about_large_packets_only() {
+    for (length, questions) in [(4096, 1), (1024, 0)] {
+        let mut script = Script::new(few());
+        write(&mut script, 1, 10);
+        assert_eq!(script.send(PSN, ack(1), &[]), Ok(()));
+        write(&mut script, 2, length);
+        script.wait(TIMEOUT);
+        let sent = script.drain();
+        let nothing = Operation::WriteOnly(Reth { address: 0, rkey: Rkey::new(0), length: 0 }, None);
+        let asked = sent.iter().filter(|&&packet| packet == (PSN, nothing)).count();
+        assert_eq!((asked, sent.len()), (questions, questions + 1), "{length} B");
+        // The answer is no progress: the retries go on.
+        let answer = script.send(PSN, ack(1), &[]);
+        assert_eq!(answer.is_ok(), questions == 1, "{length} B");
+        let reason = if questions == 1 {
+            FailureReason::LargePackets { lost: 4096, arrived: 10 }
+        } else {
+            FailureReason::WentDark
+        };
+        for _ in 0..2 {
+            script.wait(TIMEOUT);
+            script.drain();
+        }
+        assert_eq!(failure(&mut script).reason, reason);
+    }
+}
+
+/// The short last packet of each message passes, and the peer asks for the others again and again.
+#[test]
+fn a_message_that_ends_short_shows_that_large_packets_are_lost() {
+    let mut pair = Pair::connect(Options { retry_count: 7, ..few() });
+    let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
+    pair.filter = Some(Box::new(|_, frame| frame.len() < 1500));
+    let sge = pair.hosts[0].sge(0, 9000);
+    pair.post(0, SendRequest::write(1, sge, remote));
+    pair.run(LIMIT);
+    let failure = pair.hosts[0].endpoint.report(pair.hosts[0].qpn).unwrap().failure.unwrap();
+    assert_eq!(failure.reason, FailureReason::LargePackets { lost: 4096, arrived: 0 });
+}
+
 #[test]
 fn a_peer_that_hears_nothing_and_sends() {
     for answered in [false, true] {

@@ -1,14 +1,17 @@
-//! Two devices of one process on an in-process cable, and something that slows their queue pair down, for `ferroce why` to find.
+//! Two devices of one process on an in-process cable, or on two ports, and something that slows their queue pair down, for `ferroce why`
+//! to find.
 //!
 //! ```sh
-//! cargo run -p ferroce-verbs --example injured -- window 5   # the cause, and how many seconds
+//! cargo run -p ferroce-verbs --example injured -- window 5              # the cause, and how many seconds
+//! cargo run -p ferroce-verbs --example injured -- window 5 veth0 veth1  # over both ends of a wire
 //! ferroce why
 //! ```
 
+use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::io::{Burst, Caps};
 use ferroce_verbs::congestion::{Congestion, CongestionAlgorithm};
 use ferroce_verbs::errors::BoundsError;
-use ferroce_verbs::port::{Loopback, Mac, OwnPort, PacketIo, pair};
+use ferroce_verbs::port::{Mac, OwnPort, PacketIo, pair};
 use ferroce_verbs::state::AckTimeout;
 use ferroce_verbs::{
     Access, ConnectOptions, Device, DeviceConfig, MemoryRegion, Progress, Remote, Rkey, SendRequest,
@@ -41,8 +44,8 @@ struct Injury {
 }
 
 /// A port with an injury.
-struct Injured {
-    port: Loopback,
+struct Injured<P> {
+    port: P,
     injury: Arc<Injury>,
     sent: u32,
     asked: u32,
@@ -58,8 +61,12 @@ fn is_one_of(count: &mut u32, every: &AtomicU32) -> bool {
     }
 }
 
-impl PacketIo for Injured {
-    type Buf = <Loopback as PacketIo>::Buf;
+impl<P: PacketIo> PacketIo for Injured<P> {
+    type Buf = P::Buf;
+
+    fn attach(&mut self) {
+        self.port.attach();
+    }
 
     fn receive(&mut self, into: &mut Burst<Self::Buf>) {
         self.port.receive(into);
@@ -80,6 +87,10 @@ impl PacketIo for Injured {
             !is_lost && (longest == 0 || frame.len() <= longest)
         });
         self.port.transmit(from);
+    }
+
+    fn recycle(&mut self, from: &mut Burst<Self::Buf>) {
+        self.port.recycle(from);
     }
 
     fn caps(&self) -> Caps {
@@ -120,7 +131,20 @@ fn main() -> Result<(), Box<dyn Error>> {
             })
         });
     }
-    run(&cause, Instant::now() + Duration::from_secs(seconds))
+    let end = Instant::now() + Duration::from_secs(seconds);
+    match (words.next(), words.next()) {
+        (Some(left), Some(right)) => run(&cause, end, open(&left)?, open(&right)?),
+        _ => {
+            let (left, right) = pair(1024, 4500);
+            run(&cause, end, left, right)
+        }
+    }
+}
+
+fn open(name: &str) -> Result<Port, Box<dyn Error>> {
+    let config = PortConfig::default();
+    let eal = Eal::start(&EalConfig::for_buffers(config.buffers))?;
+    Ok(Port::open(eal, &name.parse()?, &config)?)
 }
 
 fn options(cause: &str) -> ConnectOptions {
@@ -140,17 +164,16 @@ fn options(cause: &str) -> ConnectOptions {
 }
 
 /// One thread runs both cores: the machine's load changes little.
-fn run(cause: &str, end: Instant) -> Result<(), Box<dyn Error>> {
+fn run<P: PacketIo + 'static>(cause: &str, end: Instant, left: P, right: P) -> Result<(), Box<dyn Error>> {
     let injury = Arc::new(Injury::default());
-    let open = |port, injury: &Arc<Injury>, name: &str, last: u8| {
+    let start = |port, injury: &Arc<Injury>, name: &str, last: u8| {
         let address = format!("10.0.0.{last}/24").parse()?;
         let config = DeviceConfig::new().address(address).progress(Progress::Inline);
         let own = OwnPort { name: name.into(), mac: Mac([2, 0, 0, 0, 0, last]) };
         let port = Injured { port, injury: injury.clone(), sent: 0, asked: 0, offered: 0 };
         Ok::<_, Box<dyn Error>>(Device::open_on(port, own, &config)?)
     };
-    let (left, right) = pair(1024, 4500);
-    let (here, there) = (open(left, &injury, "here", 1)?, open(right, &Arc::default(), "there", 2)?);
+    let (here, there) = (start(left, &injury, "here", 1)?, start(right, &Arc::default(), "there", 2)?);
     let far = there.allocate_pd()?;
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let memory = MemoryRegion::alloc(&far, BYTES as usize, rights)?;

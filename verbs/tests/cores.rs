@@ -3,7 +3,6 @@
 mod common;
 
 use common::*;
-use ferroce_verbs::port::{OwnPort, pair};
 use ferroce_verbs::service::Request;
 use ferroce_verbs::window::WindowKind;
 use ferroce_verbs::wire::DEFAULT_QUEUE_KEY;
@@ -15,19 +14,6 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const MODES: [Progress; 2] = [Progress::Inline, Progress::Adaptive];
-
-fn open(cores: [u8; 2], progress: Progress) -> [Device; 2] {
-    let (left, right) = pair(4096, FRAME);
-    let open = |port, side: usize| {
-        let address = format!("10.0.0.{}/24", side + 1).parse().unwrap();
-        let config = DeviceConfig::new().address(address).progress(progress).cores(cores[side]).unwrap();
-        let own = OwnPort { name: format!("cores{side}"), mac: MACS[side] };
-        let device = Device::open_on(port, own, &config).unwrap();
-        device.set_neighbour(format!("10.0.0.{}", 2 - side).parse().unwrap(), MACS[1 - side]).unwrap();
-        device
-    };
-    [open(left, 0), open(right, 1)]
-}
 
 /// One side with many queue pairs that complete to one queue.
 struct Host {
@@ -47,7 +33,7 @@ fn host(device: &Device, qps: usize, bytes: usize) -> Host {
 }
 
 fn hosts(cores: [u8; 2], progress: Progress, qps: usize, bytes: usize) -> [Host; 2] {
-    let [mut a, mut b] = open(cores, progress).map(|device| host(&device, qps, bytes));
+    let [mut a, mut b] = devices_of(cores, progress).map(|device| host(&device, qps, bytes));
     for (a, b) in a.qps.iter_mut().zip(&mut b.qps) {
         let (to_a, to_b) = (a.endpoint(), b.endpoint());
         a.connect(&to_b, &ConnectOptions::default()).unwrap();
@@ -128,7 +114,7 @@ fn atomics_are_atomic_across_cores() {
 #[test]
 fn datagrams_and_a_shared_receive_queue_stay_on_one_core() {
     for mode in MODES {
-        let [a, b] = open([3, 4], mode).map(|device| host(&device, 0, 1 << 16));
+        let [a, b] = devices_of([3, 4], mode).map(|device| host(&device, 0, 1 << 16));
         let (mut a, mut b) = (a, b);
         let mut shared = b.pd.shared_receive_queue(64, 1).unwrap();
         let mut senders = Vec::new();
@@ -256,7 +242,7 @@ fn what_several_cores_cannot_do_is_refused_by_name() {
     for wrong in [0, 17] {
         assert!(DeviceConfig::new().cores(wrong).unwrap_err().to_string().contains("write 1 to 16"));
     }
-    let [device, _peer] = open([2, 2], Progress::Inline);
+    let [device, _peer] = devices_of([2, 2], Progress::Inline);
     assert_eq!(device.opened().cores, 2);
     let pd = device.allocate_pd().unwrap();
     let refused = pd.memory_window(WindowKind::One).unwrap_err();

@@ -103,7 +103,7 @@ mod tests {
             "queue_pairs": [pair],
         });
         let process =
-            serde_json::json!({ "format": 3, "version": "", "pid": 1, "command": "", "devices": [device] });
+            serde_json::json!({ "format": 4, "version": "", "pid": 1, "command": "", "devices": [device] });
         serde_json::from_value(process).unwrap()
     }
 

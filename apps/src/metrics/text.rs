@@ -1,7 +1,7 @@
 //! The exposition: names of Linux' `hw_counters` as node_exporter has them, and Ferroce's own beside them.
 
 use std::fmt::Write;
-use verbs::observe::{DeviceStatus, ProcessStatus, QueuePairStatus};
+use verbs::observe::{CoreStatus, DeviceStatus, ProcessStatus, QueuePairStatus};
 
 /// Counters under node_exporter's names: `node_infiniband_` NAME, what it is, and the counter whose value it has.
 /// Port data is in bytes; payload only, since headers are not counted.
@@ -74,6 +74,7 @@ pub fn exposition(processes: &[ProcessStatus]) -> String {
         "counter",
         waited,
     );
+    cores(&mut text, &devices);
     for (name, help, value) in GAUGES {
         let values = devices.iter().flat_map(|(labels, device)| {
             device.queue_pairs.iter().filter_map(move |pair| {
@@ -87,6 +88,33 @@ pub fn exposition(processes: &[ProcessStatus]) -> String {
     }
     text.push_str("# EOF\n");
     text
+}
+
+/// The counters of each core, and what its queue pairs waited for.
+fn cores(text: &mut String, devices: &[(String, &DeviceStatus)]) {
+    let cores: Vec<(String, &CoreStatus)> = devices
+        .iter()
+        .flat_map(|(labels, device)| {
+            device
+                .cores
+                .iter()
+                .enumerate()
+                .map(move |(place, core)| (format!("{labels},core=\"{place}\""), core))
+        })
+        .collect();
+    for name in cores.first().into_iter().flat_map(|(_, core)| core.counters.keys()) {
+        let value = |core: &CoreStatus| core.counters.get(name).copied().unwrap_or(0) as f64;
+        let values = cores.iter().map(|(labels, core)| (labels.clone(), value(core)));
+        let help = format!("Of each core: {}", name.replace('_', " "));
+        family(text, &format!("ferroce_core_{name}"), &help, "counter", values);
+    }
+    let waited = cores.iter().flat_map(|(labels, core)| {
+        core.waited
+            .iter()
+            .map(move |(state, nanos)| (format!("{labels},state=\"{}\"", escape(state)), seconds(*nanos)))
+    });
+    let help = "Time of each core's queue pairs in each waiting state";
+    family(text, "ferroce_core_waited_seconds", help, "counter", waited);
 }
 
 fn count(device: &DeviceStatus, name: &str) -> f64 {
@@ -122,13 +150,17 @@ mod tests {
 
     fn process() -> ProcessStatus {
         serde_json::from_value(serde_json::json!({
-            "format": 3, "version": "0", "pid": 7, "command": "x",
+            "format": 4, "version": "0", "pid": 7, "command": "x",
             "devices": [{
                 "port": "ve\"th", "driver": "d", "addresses": [], "speed_mbps": null, "stopped": null, "now": 9,
                 "counters": {"timeouts": 3}, "discards": {"wrong ICRC": 2}, "core": {"pool_dry": 1},
                 "waited": {"window": 1_500_000_000_u64},
+                "cores": [
+                    {"counters": {"busy_turns": 4}, "waited": {"window": 1_000_000_000_u64}},
+                    {"counters": {"busy_turns": 5}, "waited": {"window": 500_000_000_u64}},
+                ],
                 "queue_pairs": [{
-                    "qpn": 5, "service": "RC", "state": "ReadyToSend", "peer": null, "algorithm": "fixed", "window": 4096,
+                    "qpn": 5, "core": 0, "service": "RC", "state": "ReadyToSend", "peer": null, "algorithm": "fixed", "window": 4096,
                     "in_flight": 0, "rate_bps": null, "utilisation": null, "round_trip": 2000, "shortest_round_trip": 1000,
                     "send_psn": 0, "acknowledged_psn": 0, "outstanding": 0, "receives": 0, "unpolled": 0,
                     "waiting": "idle", "waited": {}, "hops": [], "busiest": null, "suspected": null,
@@ -145,6 +177,8 @@ mod tests {
         for line in [
             format!("node_infiniband_local_ack_timeout_err_total{{{device}}} 3\n"),
             format!("ferroce_pool_dry_total{{{device}}} 1\n"),
+            format!("ferroce_core_busy_turns_total{{{device},core=\"1\"}} 5\n"),
+            format!("ferroce_core_waited_seconds_total{{{device},core=\"0\",state=\"window\"}} 1\n"),
             format!("ferroce_dropped_total{{{device},reason=\"wrong ICRC\"}} 2\n"),
             format!("ferroce_waited_seconds_total{{{device},state=\"window\"}} 1.5\n"),
             format!(

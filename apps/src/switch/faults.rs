@@ -136,6 +136,9 @@ impl Draft {
                 let port = text.parse().map_err(|_| not("a UDP port from 0 to 65535", "49152"))?;
                 rule.udp_source = Some(port);
             }
+            "longer_than" => {
+                rule.longer_than = Some(text.parse().map_err(|_| not("a number of bytes", "1514"))?);
+            }
             "probability" => {
                 let read = text.parse().ok().and_then(Probability::new);
                 rule.probability = read.ok_or_else(|| not("a number from 0 to 1", "0.01"))?;
@@ -202,7 +205,7 @@ impl Draft {
 }
 
 /// The keys of a fault.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "name",
     "port",
     "after",
@@ -213,6 +216,7 @@ const KEYS: [&str; 17] = [
     "source",
     "destination",
     "udp_source",
+    "longer_than",
     "probability",
     "count",
     "action",
@@ -297,6 +301,7 @@ psn = '100..199'
 source = '10.0.0.1'
 destination = '10.0.0.2'
 udp_source = 49152
+longer_than = 1514
 probability = 0.5
 count = 3
 action = 'corrupt'
@@ -311,6 +316,7 @@ action = 'pause'
         let rule = &rules[0];
         assert_eq!((rule.port, rule.qp, rule.udp_source), (Some(PortId(1)), Some(17), Some(49152)));
         assert_eq!((rule.psns.clone(), rule.count), (Some(100..=199), Some(3)));
+        assert_eq!(rule.longer_than, Some(1514));
         let opcodes = rule.opcodes.unwrap();
         assert!(opcodes.contains(Opcode(0x0a)) && opcodes.contains(Opcode(0x2a)));
         assert!(!opcodes.contains(Opcode(0x0b)));

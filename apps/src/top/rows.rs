@@ -1,10 +1,11 @@
 //! The rows of `ferroce top`: one for each queue pair, and the payload rate of all.
 
 use crate::failure::Failure;
+use crate::units::counted;
 use crate::why;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
-use verbs::observe::{HopStatus, ProcessStatus, QueuePairStatus};
+use verbs::observe::{CoreStatus, HopStatus, ProcessStatus, QueuePairStatus};
 
 /// Updates that the sparkline shows.
 const HISTORY: usize = 120;
@@ -131,6 +132,8 @@ pub struct Rows {
     pub all: Vec<Row>,
     /// The first row shown.
     pub first: usize,
+    /// A line for each core.
+    pub cores: Vec<String>,
     /// Payload sent since the update before, kb/s, the newest last.
     pub rates: VecDeque<u64>,
     pub processes: usize,
@@ -148,6 +151,7 @@ impl Rows {
             is_descending: true,
             all,
             first: 0,
+            cores: Vec::new(),
             rates,
             processes: 0,
             silent: 0,
@@ -167,7 +171,7 @@ impl Rows {
     }
 
     fn take(&mut self, processes: &[ProcessStatus]) {
-        let (mut all, mut kilobits) = (Vec::new(), 0);
+        let (mut all, mut cores, mut kilobits) = (Vec::new(), Vec::new(), 0);
         for process in processes {
             let before = self.before.get(&process.pid);
             for device in &process.devices {
@@ -179,13 +183,18 @@ impl Rows {
                     let bytes = sent(&device.counters).saturating_sub(sent(&earlier.counters));
                     kilobits += (bytes as f64 * 8e6 / nanos as f64) as u64;
                 }
+                cores.extend(device.cores.iter().enumerate().map(|(place, core)| {
+                    let before = earlier.and_then(|earlier| earlier.cores.get(place));
+                    let pairs = device.queue_pairs.iter().filter(|pair| pair.core == place).count();
+                    self::core(process.pid, &device.port, place, pairs, before, core)
+                }));
                 all.extend(device.queue_pairs.iter().map(|pair| {
                     let earlier = earlier.and_then(|earlier| earlier.queue_pair(pair.qpn));
                     row(process.pid, &device.port, earlier, pair, nanos)
                 }));
             }
         }
-        self.all = all;
+        (self.all, self.cores) = (all, cores);
         self.rates.push_back(kilobits);
         self.rates.drain(..self.rates.len().saturating_sub(HISTORY));
         self.processes = processes.len();
@@ -215,6 +224,27 @@ impl Rows {
     pub fn scroll(&mut self, by: isize) {
         self.first = self.first.saturating_add_signed(by).min(self.all.len().saturating_sub(1));
     }
+}
+
+/// The line of a core: how many of its turns found work, how full they were, and its queue pairs.
+fn core(
+    pid: u32,
+    port: &str,
+    place: usize,
+    pairs: usize,
+    before: Option<&CoreStatus>,
+    core: &CoreStatus,
+) -> String {
+    let count = |core: &CoreStatus, name| core.counters.get(name).copied().unwrap_or(0);
+    let since = |name| count(core, name).saturating_sub(before.map_or(0, |before| count(before, name)));
+    let (busy, idle) = (since("busy_turns"), since("idle_turns"));
+    let frames = since("rx_frames") + since("tx_frames");
+    let (part, fill) = (busy * 100 / (busy + idle).max(1), frames as f64 / busy.max(1) as f64);
+    let pairs = counted(pairs, "queue pair", "queue pairs");
+    format!(
+        "{pid} {port} core {place}: {part} % of {} turns busy, {fill:.1} frames each, {pairs}",
+        busy + idle
+    )
 }
 
 fn row(pid: u32, port: &str, before: Option<&QueuePairStatus>, pair: &QueuePairStatus, nanos: u64) -> Row {
@@ -259,7 +289,7 @@ mod tests {
     fn process(now: u64, psn: u32, window: u64) -> ProcessStatus {
         let pair = |qpn: u32, psn: u32| {
             json!({
-                "qpn": qpn, "service": "RC", "state": "ReadyToSend", "peer": null, "algorithm": "fixed", "window": 4096,
+                "qpn": qpn, "core": 0, "service": "RC", "state": "ReadyToSend", "peer": null, "algorithm": "fixed", "window": 4096,
                 "in_flight": 0, "rate_bps": null, "utilisation": null, "round_trip": 2000, "shortest_round_trip": 1000,
                 "send_psn": psn, "acknowledged_psn": 0, "outstanding": 0, "receives": 0, "unpolled": 0,
                 "waiting": "idle", "waited": {"window": window, "idle": now - window},
@@ -267,10 +297,10 @@ mod tests {
             })
         };
         serde_json::from_value(json!({
-            "format": 3, "version": "0", "pid": 7, "command": "x",
+            "format": 4, "version": "0", "pid": 7, "command": "x",
             "devices": [{
                 "port": "p", "driver": "d", "addresses": [], "speed_mbps": null, "stopped": null, "now": now,
-                "counters": {"tx_payload_bytes": now}, "discards": {}, "core": {}, "waited": {},
+                "counters": {"tx_payload_bytes": now}, "discards": {}, "core": {}, "waited": {}, "cores": [],
                 "queue_pairs": [pair(5, 3), pair(6, psn)],
             }],
         }))
@@ -285,6 +315,17 @@ mod tests {
         let hop = |index, queue, utilisation| HopStatus { index, queue, utilisation, age: 0 };
         (pair.hops, pair.busiest) = (vec![hop(0, 0, None), hop(2, 9000, Some(1.25))], Some(1));
         assert_eq!(path(pair), "QP 5: hop 0 ? % 0 B | hop 2 125 % 9000 B busiest");
+    }
+
+    #[test]
+    fn a_core_has_its_own_turns_and_frames() {
+        let status = |counters: serde_json::Value| -> CoreStatus {
+            serde_json::from_value(json!({"counters": counters, "waited": {}})).unwrap()
+        };
+        let before = status(json!({"busy_turns": 10, "idle_turns": 10, "rx_frames": 5, "tx_frames": 5}));
+        let after = status(json!({"busy_turns": 110, "idle_turns": 310, "rx_frames": 205, "tx_frames": 105}));
+        let line = core(7, "eth0", 1, 2, Some(&before), &after);
+        assert_eq!(line, "7 eth0 core 1: 25 % of 400 turns busy, 3.0 frames each, 2 queue pairs");
     }
 
     #[test]

@@ -7,11 +7,17 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 
+/// The lines of a terminal without a line for a core.
+const LOW: u16 = 8;
+
 /// Draws all of it.
 pub fn draw(frame: &mut Frame<'_>, rows: &Rows) {
     let one = Constraint::Length(1);
-    let parts = Layout::vertical([Constraint::Length(4), Constraint::Min(1), one, one]);
-    let [above, middle, path, below] = parts.areas(frame.area());
+    // A low terminal has room for queue pairs only.
+    let shown = rows.cores.len().min(usize::from(frame.area().height.saturating_sub(LOW) / 2)) as u16;
+    let parts =
+        Layout::vertical([Constraint::Length(4), Constraint::Length(shown), Constraint::Min(1), one, one]);
+    let [above, cores, middle, path, below] = parts.areas(frame.area());
     let newest = rows.rates.back().copied().unwrap_or(0) as f64 / 1e3;
     let silent = if rows.silent > 0 { format!(" ({} not answering)", rows.silent) } else { String::new() };
     let title = format!(
@@ -21,6 +27,7 @@ pub fn draw(frame: &mut Frame<'_>, rows: &Rows) {
     );
     let rates: Vec<u64> = rows.rates.iter().copied().collect();
     frame.render_widget(Sparkline::default().block(Block::bordered().title(title)).data(rates), above);
+    frame.render_widget(Paragraph::new(rows.cores.join("\n")), cores);
     let heading = Column::ALL.map(|column| {
         let cell = Cell::from(column.heading());
         if column == rows.column {

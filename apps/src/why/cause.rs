@@ -9,7 +9,7 @@ const STARVED: f64 = 0.4;
 
 /// One cause.
 pub struct Cause {
-    /// As [`Waiting::name`](verbs::observe::Waiting::name), `congested-path`, or `cpu-starved`.
+    /// As [`Waiting::name`](verbs::observe::Waiting::name), `congested-path`, `path-mtu`, or `cpu-starved`.
     pub name: String,
     /// The duration, ns.
     pub nanos: u64,
@@ -33,9 +33,11 @@ impl Cause {
     }
 }
 
-/// The cause of a state: congestion control waits for a full link by pacing and by its window alike.
+/// The cause of a state. Congestion control waits for a full link by pacing and by its window alike; a path that loses large packets is
+/// first one that loses packets, and then silent.
 fn named<'a>(state: &'a str, difference: &Difference<'_>) -> &'a str {
     match state {
+        "silence" | "loss-recovery" if difference.is_path_mtu() => "path-mtu",
         "pacing" | "window" if difference.is_congested() => "congested-path",
         state => state,
     }
@@ -79,7 +81,7 @@ type Words = (String, Vec<Option<String>>, String);
 fn words(name: &str, difference: &Difference<'_>) -> Words {
     match name {
         "congested-path" | "pacing" | "window" | "read-limit" | "fence" => allowed(name, difference),
-        "receiver-not-ready" | "loss-recovery" | "silence" | "answer" => peer(name, difference),
+        "receiver-not-ready" | "loss-recovery" | "silence" | "path-mtu" | "answer" => peer(name, difference),
         _ => host(name, difference),
     }
 }
@@ -155,7 +157,7 @@ fn peer(name: &str, difference: &Difference<'_>) -> Words {
         "the last acknowledged PSN is {}, the next to send is {}",
         pair.acknowledged_psn, pair.send_psn
     );
-    let suspected = pair.suspected.as_ref().filter(|_| name == "silence");
+    let suspected = pair.suspected.as_ref().filter(|_| matches!(name, "silence" | "path-mtu"));
     let likely = suspected.map(|suspicion| format!("likely reason: {}", suspicion.reason));
     match name {
         "receiver-not-ready" => (
@@ -173,8 +175,11 @@ fn peer(name: &str, difference: &Difference<'_>) -> Words {
             ],
             "find the drops: ethtool -S and tc -s qdisc on both hosts, counters of the switches".into(),
         ),
-        "silence" => (
-            format!("{peer} has answered nothing since an acknowledgement timeout."),
+        "silence" | "path-mtu" => (
+            match name {
+                "silence" => format!("{peer} has answered nothing since an acknowledgement timeout."),
+                _ => format!("Packets to {peer} are longer than a link of the path carries."),
+            },
             vec![
                 likely,
                 counted(difference, "timeouts", "acknowledgement timeouts"),
@@ -217,11 +222,12 @@ fn host(name: &str, difference: &Difference<'_>) -> Words {
         "turn" => (
             "It could send, but the core was busy with other work.".into(),
             vec![Some(format!(
-                "{} busy turns, {} idle ones",
-                difference.counted("busy_turns"),
-                difference.counted("idle_turns")
+                "core {}: {} busy turns, {} idle ones",
+                pair.core,
+                difference.counted_by_core("busy_turns"),
+                difference.counted_by_core("idle_turns")
             ))],
-            "the core is the limit: use larger requests, or spread queue pairs over processes".into(),
+            "the core is the limit: use larger requests, or spread queue pairs over cores: cores = N".into(),
         ),
         "port-full" => (
             "The port accepted no more frames.".into(),
@@ -250,9 +256,9 @@ mod tests {
             waited.iter().map(|(state, millis)| ((*state).into(), (millis * 1_000_000).into())).collect();
         serde_json::from_value(json!({
             "port": "p", "driver": "d", "addresses": [], "speed_mbps": null, "stopped": null, "now": 0,
-            "counters": {"rnr_naks_received": 12}, "discards": {}, "core": {}, "waited": {},
+            "counters": {"rnr_naks_received": 12}, "discards": {}, "core": {}, "waited": {}, "cores": [],
             "queue_pairs": [{
-                "qpn": 5, "service": "RC", "state": "ReadyToSend", "peer": {"address": "10.0.0.2", "qpn": 6}, "algorithm": "fixed",
+                "qpn": 5, "core": 0, "service": "RC", "state": "ReadyToSend", "peer": {"address": "10.0.0.2", "qpn": 6}, "algorithm": "fixed",
                 "window": 4096, "in_flight": 0, "rate_bps": null, "utilisation": null, "round_trip": null,
                 "shortest_round_trip": null, "send_psn": 9, "acknowledged_psn": 7, "outstanding": 1, "receives": 0, "unpolled": 0,
                 "waiting": "window", "waited": waited, "hops": [], "busiest": null, "suspected": null,
@@ -304,7 +310,7 @@ mod tests {
     #[test]
     fn the_likely_reason_of_a_silence_has_its_own_remedy() {
         let mut after = device(&[("silence", 500)]);
-        let suspicion = Suspicion { reason: "no route".into(), remedy: "add one".into() };
+        let suspicion = Suspicion { reason: "no route".into(), remedy: "add one".into(), is_path_mtu: false };
         after.queue_pairs[0].suspected = Some(suspicion);
         let difference = Difference::new(None, &after, &after.queue_pairs[0], Duration::ZERO);
         let cause = ranked(&difference).swap_remove(0);

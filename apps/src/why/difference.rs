@@ -21,6 +21,8 @@ pub struct Difference<'a> {
     /// Counters of the device.
     counters: BTreeMap<String, u64>,
     core: BTreeMap<String, u64>,
+    /// Counters of the queue pair's own core.
+    own_core: BTreeMap<String, u64>,
 }
 
 impl<'a> Difference<'a> {
@@ -34,6 +36,9 @@ impl<'a> Difference<'a> {
         // A queue pair that is new is watched from its creation on.
         let earlier = before.and_then(|device| device.queue_pair(pair.qpn));
         let waited = minus(&pair.waited, earlier.map_or(&nothing, |earlier| &earlier.waited));
+        let core_of = |device: &DeviceStatus| {
+            device.cores.get(pair.core).map(|core| core.counters.clone()).unwrap_or_default()
+        };
         Self {
             pair,
             elapsed: waited.values().sum::<u64>().max(1),
@@ -41,12 +46,18 @@ impl<'a> Difference<'a> {
             starved: starved.as_nanos() as u64,
             counters: minus(&after.counters, before.map_or(&nothing, |device| &device.counters)),
             core: minus(&after.core, before.map_or(&nothing, |device| &device.core)),
+            own_core: minus(&core_of(after), &before.map(core_of).unwrap_or_default()),
         }
     }
 
     /// Returns by how much a counter of the device grew.
     pub fn counted(&self, name: &str) -> u64 {
         self.counters.get(name).or_else(|| self.core.get(name)).copied().unwrap_or(0)
+    }
+
+    /// Returns by how much a counter of the queue pair's core grew.
+    pub fn counted_by_core(&self, name: &str) -> u64 {
+        self.own_core.get(name).copied().unwrap_or(0)
     }
 
     /// Returns what telemetry said last of the path's busiest hop, as text.
@@ -61,6 +72,11 @@ impl<'a> Difference<'a> {
     pub fn is_congested(&self) -> bool {
         let is_busy = |part: Option<f64>| part.is_some_and(|part| part >= BUSY);
         self.pair.busiest_hop().is_some_and(|hop| hop.age <= self.elapsed && is_busy(hop.utilisation))
+    }
+
+    /// Returns whether the path most likely loses packets for their length.
+    pub fn is_path_mtu(&self) -> bool {
+        self.pair.suspected.as_ref().is_some_and(|suspicion| suspicion.is_path_mtu)
     }
 
     /// Returns the last round trip and the shortest, as text.

@@ -74,6 +74,7 @@ fn a_rule_fits_by_each_of_its_keys() {
         (FaultRule { qp: Some(7), opcodes: Some(write_middle), ..drop_rule() }, vec![]),
         (FaultRule { source: Some([10, 0, 0, 0].into()), ..drop_rule() }, vec![]),
         (FaultRule { destination: Some([10, 0, 0, 1].into()), ..drop_rule() }, vec![]),
+        (FaultRule { longer_than: Some(write(7, 0).len() - 1), ..drop_rule() }, vec![]),
     ] {
         assert_eq!(psns_of_ten(rule.clone()), left, "{rule:?}");
     }
@@ -83,6 +84,7 @@ fn a_rule_fits_by_each_of_its_keys() {
         FaultRule { opcodes: Some(Opcodes::of(|code| code == Opcode(17))), ..drop_rule() },
         FaultRule { source: Some([10, 0, 0, 1].into()), ..drop_rule() },
         FaultRule { udp_source: Some(1), ..drop_rule() },
+        FaultRule { longer_than: Some(write(7, 0).len()), ..drop_rule() },
         FaultRule { probability: ferroce_fabric::Probability::NEVER, ..drop_rule() },
     ] {
         assert_eq!(psns_of_ten(rule.clone()), all, "{rule:?}");

@@ -20,7 +20,8 @@ pub use folder::{FolderError, folder};
 pub use roce::qp::{QpReport, Waiting, WaitingTimes};
 pub use roce::{Counters, Discard, SrqReport};
 pub use status::{
-    DeviceStatus, FORMAT, HopStatus, PeerStatus, ProcessStatus, QueuePairStatus, Suspicion, named_counters,
+    CoreStatus, DeviceStatus, FORMAT, HopStatus, PeerStatus, ProcessStatus, QueuePairStatus, Suspicion,
+    named_counters,
 };
 
 pub(crate) use server::{publish, withdraw};

@@ -3,12 +3,12 @@
 use crate::device::Inner;
 use datapath::engine::{CoreCounters, Observed, Station, Stopped};
 use roce::qp::{Waiting, WaitingTimes};
-use roce::{Counters, Discard, Observation};
+use roce::{Counters, Discard, FailureReason, Observation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The version of what a process and an observer exchange; an observer reads only its own.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 /// The number of queue pairs that a core reports between two turns.
 const AT_ONCE: usize = 64;
@@ -51,8 +51,28 @@ pub struct DeviceStatus {
     pub core: BTreeMap<String, u64>,
     /// ns in each state ([`Waiting::name`]), summed over all queue pairs of the device, including destroyed ones.
     pub waited: BTreeMap<String, u64>,
+    /// Its cores.
+    pub cores: Vec<CoreStatus>,
     /// Its queue pairs.
     pub queue_pairs: Vec<QueuePairStatus>,
+}
+
+/// A core of a device. The device's figures are the sums of those of its cores.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CoreStatus {
+    /// Its counters: those of [`DeviceStatus::core`], and frames sent and received by its queue pairs.
+    pub counters: BTreeMap<String, u64>,
+    /// ns in each state, summed over its queue pairs, including destroyed ones.
+    pub waited: BTreeMap<String, u64>,
+}
+
+impl CoreStatus {
+    fn of(endpoint: &Counters, core: &CoreCounters, waited: &WaitingTimes) -> Self {
+        let frames = [("rx_frames", endpoint.rx_frames), ("tx_frames", endpoint.tx_frames)];
+        let mut counters = core_counters(core);
+        counters.extend(frames.map(|(name, count)| (name.into(), count)));
+        Self { counters, waited: times(waited) }
+    }
 }
 
 /// The peer of a queue pair.
@@ -95,6 +115,15 @@ pub struct Suspicion {
     pub reason: String,
     /// The remedy for the user.
     pub remedy: String,
+    /// Whether packets are longer than a link of the path carries.
+    pub is_path_mtu: bool,
+}
+
+impl Suspicion {
+    fn of(reason: &FailureReason) -> Self {
+        let (remedy, is_path_mtu) = (reason.remedy().into(), reason.is_path_mtu());
+        Self { reason: reason.to_string(), remedy, is_path_mtu }
+    }
 }
 
 /// A queue pair at one moment.
@@ -102,6 +131,8 @@ pub struct Suspicion {
 pub struct QueuePairStatus {
     /// Its number.
     pub qpn: u32,
+    /// The place of its core in [`DeviceStatus::cores`].
+    pub core: usize,
     /// Its service: RC, UC, UD, XRC.
     pub service: String,
     /// Its state.
@@ -234,6 +265,7 @@ impl DeviceStatus {
             discards: BTreeMap::new(),
             core: BTreeMap::new(),
             waited: BTreeMap::new(),
+            cores: Vec::new(),
             queue_pairs: Vec::new(),
         };
         if let Err(stopped) = status.ask(device) {
@@ -249,7 +281,7 @@ impl DeviceStatus {
             while let Some(place) = from {
                 let observe = move |station: &mut Station, now| station.observe(now, place, AT_ONCE);
                 let (seen, more) = device.engine.call_on(core, observe)?;
-                observed.extend(seen);
+                observed.extend(seen.into_iter().map(|seen| (core, seen)));
                 from = more;
             }
         }
@@ -259,6 +291,7 @@ impl DeviceStatus {
             let endpoint = &station.endpoint;
             (now, endpoint.counters().clone(), station.counters, endpoint.waited(now))
         })? {
+            self.cores.push(CoreStatus::of(&of_endpoint, &of_core, &waits));
             now = now.max(at);
             counters.add(&of_endpoint);
             core.add(&of_core);
@@ -271,7 +304,8 @@ impl DeviceStatus {
         self.discards = reasons.filter(|(_, count)| *count > 0).collect();
         self.core = core_counters(&core);
         self.waited = times(&waited);
-        self.queue_pairs = observed.iter().map(|observed| QueuePairStatus::of(observed, now)).collect();
+        self.queue_pairs =
+            observed.iter().map(|(core, observed)| QueuePairStatus::of(*core, observed, now)).collect();
         Ok(())
     }
 }
@@ -283,12 +317,13 @@ impl QueuePairStatus {
         self.hops.get(self.busiest?)
     }
 
-    fn of(observed: &Observed, now: cc::Instant) -> Self {
+    fn of(core: usize, observed: &Observed, now: cc::Instant) -> Self {
         let Observation { qpn, service, peer, report, hops, suspected, waiting, waited, .. } =
             &observed.queue_pair;
         let nanos = |time: std::time::Duration| time.as_nanos() as u64;
         Self {
             qpn: qpn.get(),
+            core,
             service: format!("{service:?}").to_uppercase(),
             state: format!("{:?}", report.state),
             peer: peer.map(|(address, qpn)| PeerStatus { address: address.to_string(), qpn: qpn.get() }),
@@ -298,8 +333,7 @@ impl QueuePairStatus {
             rate_bps: report.rate.map(cc::Rate::as_bps),
             hops: hops.iter().map(|hop| HopStatus::of(hop, now)).collect(),
             busiest: hops.iter().position(|hop| Some(*hop) == report.busiest),
-            suspected: suspected
-                .map(|reason| Suspicion { reason: reason.to_string(), remedy: reason.remedy().into() }),
+            suspected: suspected.as_ref().map(Suspicion::of),
             utilisation: report.utilisation.filter(|utilisation| utilisation.is_finite()),
             round_trip: report.round_trip.map(|(last, _)| nanos(last)),
             shortest_round_trip: report.round_trip.map(|(_, shortest)| nanos(shortest)),

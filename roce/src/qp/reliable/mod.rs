@@ -131,7 +131,9 @@ impl Reliable {
         match self.waits_for(common) {
             Waiting::Silence => Some(self.why_unanswered(common, now, events)),
             Waiting::ReceiverNotReady => Some(FailureReason::NoReceive),
-            Waiting::Recovery => Some(FailureReason::Loss),
+            Waiting::Recovery => Some(self.why_unanswered(common, now, events))
+                .filter(|reason| reason.is_path_mtu() && self.requester.retries() > 1)
+                .or(Some(FailureReason::Loss)),
             Waiting::Idle
             | Waiting::Pacing
             | Waiting::Window
@@ -458,8 +460,11 @@ impl Reliable {
                 Ok(())
             }
             Err(Trouble::Discard(discard)) => {
-                self.requester.note_stale();
-                Err(discard)
+                if self.requester.note_stale(bth.psn) {
+                    Ok(())
+                } else {
+                    Err(discard)
+                }
             }
             Err(Trouble::Fail(status)) => {
                 self.fail_request(common, status, context);

@@ -1,12 +1,12 @@
 //! The next packet of a reliable connection: answers first, then what congestion control owes, then requests.
 
 use super::super::common::{Common, Connection};
-use super::super::{CompletionStatus, Context, State, buffers};
+use super::super::{CompletionStatus, Context, Receives, State, buffers};
 use super::Reliable;
 use super::responder::Answered;
 use crate::congestion::{Brings, insert_telemetry};
-use crate::wire::{Bth, Header, MAX_OVERHEAD, NakCode, Operation, Report, Service, Template};
-use crate::{Access, AccessError, Discard, FailureCause, Memory, Psn};
+use crate::wire::{Bth, Header, MAX_OVERHEAD, NakCode, Operation, Report, Reth, Service, Template};
+use crate::{Access, AccessError, Discard, FailureCause, Memory, Psn, Rkey};
 
 /// Why a packet that was planned can't be made.
 enum Failure {
@@ -35,7 +35,7 @@ impl Reliable {
         let waits = common.congestion.migrate(context.now, || self.in_flight_state(), context.counters);
         // Few packets are anything but requests.
         if self.responder.has_answer()
-            || self.requester.owes_offer()
+            || self.requester.owes_control()
             || common.congestion.may_owe(context.now)
         {
             let length = self.transmit_owed(common, memory, context, frame);
@@ -73,6 +73,12 @@ impl Reliable {
                 write_offer(common, &connection, (self.requester.oldest_psn(), firsts, false), frame);
             self.requester.on_offer_sent();
             return length;
+        }
+        // An XRC initiator's packets name a shared queue, of which a question knows none.
+        if let Some(psn) = self.requester.take_question()
+            && common.identity.receives != Receives::Never
+        {
+            return write_question(common, &connection, psn, frame);
         }
         let transport = self.transport(common, &connection, context);
         let mut becomes_markable = false;
@@ -263,6 +269,14 @@ fn write_offer(
     let header = Header::SelectiveOffer { bth, accepts, first_sent, first_received };
     let template = common.congestion.answer_template(&connection.template);
     write(template, common.identification, &header, 0, frame, |_| Ok(())).ok()
+}
+
+/// Writes a WRITE of nothing that asks for an acknowledgement.
+fn write_question(common: &Common, connection: &Connection, psn: Psn, frame: &mut [u8]) -> Option<usize> {
+    let bth = Bth { ack_request: true, ..common.bth(connection.destination, psn) };
+    let reth = Reth { address: 0, rkey: Rkey::new(0), length: 0 };
+    let header = Header::Connected { service: Service::Rc, bth, operation: Operation::WriteOnly(reth, None) };
+    write(&connection.template, common.identification, &header, 0, frame, |_| Ok(())).ok()
 }
 
 /// Writes headers, payload and ICRC.

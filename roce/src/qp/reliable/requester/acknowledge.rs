@@ -33,7 +33,10 @@ impl Requester {
         if self.una < up_to {
             // It measures a request that the peer has, although an answer before it is missing.
             progress.rtt = self.take_sample(context.now).or(progress.rtt);
-            progress.lost = self.implied_nak(up_to, context.now)?;
+            // The peer has a READ, and acknowledged it because it was asked a question.
+            if !self.note_small() {
+                progress.lost = self.implied_nak(up_to, context.now)?;
+            }
             return Ok(progress);
         }
         match aeth.syndrome {

@@ -20,19 +20,36 @@ pub(super) struct Offer {
     left: u8,
     /// At least one was sent in this connection.
     is_made: bool,
-    /// The next one is to be sent.
-    is_due: bool,
+    /// What is to be sent: [`OFFER`], [`QUESTION`], in a byte, which each packet looks at.
+    due: u8,
 }
+
+/// The next offer.
+const OFFER: u8 = 1;
+
+/// A question whether the peer answers small packets ([`Requester::take_question`]).
+const QUESTION: u8 = 2;
 
 impl Offer {
     /// Nothing is offered.
-    pub(super) const NONE: Self = Self { left: 0, is_made: false, is_due: false };
+    pub(super) const NONE: Self = Self { left: 0, is_made: false, due: 0 };
 
     pub(super) const fn new(recovery: LossRecovery) -> Self {
         match recovery {
             LossRecovery::Offered => Self { left: MOST, ..Self::NONE },
             LossRecovery::GoBackN | LossRecovery::SelectiveRepeat => Self::NONE,
         }
+    }
+
+    pub(super) const fn owe_question(&mut self) {
+        self.due |= QUESTION;
+    }
+
+    /// Returns whether a question was to be sent; from now on it is not.
+    pub(super) const fn take_question(&mut self) -> bool {
+        let is_owed = self.due & QUESTION != 0;
+        self.due &= !QUESTION;
+        is_owed
     }
 
     /// Returns true if the peer may have accepted.
@@ -44,13 +61,21 @@ impl Offer {
 impl Requester {
     /// Something was lost, and go-back-N sends it again.
     pub(super) fn offer_at_loss(&mut self) {
-        self.offer.is_due = self.offer.left > 0;
+        if self.offer.left > 0 {
+            self.offer.due |= OFFER;
+        }
+    }
+
+    /// Returns whether an offer or a question is to be sent.
+    #[inline]
+    pub(in crate::qp) const fn owes_control(&self) -> bool {
+        self.offer.due != 0
     }
 
     /// Returns whether an offer is to be sent.
     #[inline]
     pub(in crate::qp) const fn owes_offer(&self) -> bool {
-        self.offer.is_due
+        self.offer.due & OFFER != 0
     }
 
     /// Returns the PSN of the oldest packet that is not acknowledged.
@@ -61,7 +86,7 @@ impl Requester {
     /// An offer was sent.
     #[expect(clippy::arithmetic_side_effects, reason = "an offer is due only if one is left")]
     pub(in crate::qp) fn on_offer_sent(&mut self) {
-        self.offer = Offer { left: self.offer.left - 1, is_made: true, is_due: false };
+        self.offer = Offer { left: self.offer.left - 1, is_made: true, due: self.offer.due & !OFFER };
     }
 
     /// The peer accepts, and expects `psn` next.

@@ -13,6 +13,9 @@ const ANY_PATH: u32 = 1024;
 /// The number of requests that tell which packets arrived lately.
 const LATELY: u32 = 8;
 
+/// The number of retries of a packet after which it is not lost by chance.
+const OFTEN: u8 = 3;
+
 /// No packet number.
 const NEVER: u64 = u64::MAX;
 
@@ -25,13 +28,17 @@ pub(super) struct Suspicion {
     stale: u64,
     /// A timeout passed.
     silent: u64,
+    /// A question, which is a packet without payload, left.
+    asked: u64,
+    /// The peer answered it.
+    small: u64,
     /// The PSN that was expected from the peer then.
     expected: Psn,
 }
 
 impl Default for Suspicion {
     fn default() -> Self {
-        Self { nak: NEVER, stale: NEVER, silent: NEVER, expected: Psn::new(0) }
+        Self { nak: NEVER, stale: NEVER, silent: NEVER, asked: NEVER, small: NEVER, expected: Psn::new(0) }
     }
 }
 
@@ -52,10 +59,25 @@ impl Requester {
         self.suspicion().nak = self.una;
     }
 
-    /// An answer is about no packet in flight.
+    /// An answer, with this PSN, is about no packet in flight. Returns whether it answers a question.
     #[cold]
-    pub(in crate::qp) fn note_stale(&mut self) {
-        self.suspicion().stale = self.una;
+    pub(in crate::qp) fn note_stale(&mut self, psn: Psn) -> bool {
+        let is_answer = psn == self.acknowledged_psn() && self.note_small();
+        if !is_answer {
+            self.suspicion().stale = self.una;
+        }
+        is_answer
+    }
+
+    /// The peer acknowledges nothing new. Returns whether it answers a question: small packets arrive.
+    #[cold]
+    pub(super) fn note_small(&mut self) -> bool {
+        let (una, suspicion) = (self.una, self.suspicion());
+        let is_answer = suspicion.asked == una;
+        if is_answer {
+            (suspicion.asked, suspicion.small) = (NEVER, una);
+        }
+        is_answer
     }
 
     /// A timeout passed, and `expected` is the PSN that the peer is to send next.
@@ -65,6 +87,29 @@ impl Requester {
         if suspicion.silent != una {
             (suspicion.silent, suspicion.expected) = (una, expected);
         }
+        // A packet that any path carries would ask nothing new.
+        if self.oldest_length() > ANY_PATH {
+            self.offer.owe_question();
+        }
+    }
+
+    /// Returns the PSN of a question: a duplicate of the last packet that was acknowledged, which a responder acknowledges once more
+    /// and does not execute (IBA 9.7.5.1). If the peer answers it and acknowledges nothing else, the path loses large packets.
+    #[cold]
+    pub(in crate::qp) fn take_question(&mut self) -> Option<Psn> {
+        if !self.offer.take_question() || self.is_answered() {
+            return None;
+        }
+        let una = self.una;
+        self.suspicion().asked = una;
+        Some(self.acknowledged_psn())
+    }
+
+    /// Returns the payload bytes of the oldest packet, or of its answer.
+    #[expect(clippy::arithmetic_side_effects, reason = "an offset is at most the length")]
+    fn oldest_length(&self) -> u32 {
+        let oldest = self.queue.iter().find(|wqe| wqe.end() > self.una);
+        oldest.map_or(0, |oldest| (oldest.length - oldest.offset(self.una, self.mtu)).min(self.mtu))
     }
 
     /// Returns the likely reason for which all retries were in vain. ICMP was `heard` to say something of the peer at some time; of the
@@ -77,7 +122,7 @@ impl Requester {
         [first, expected]: [Psn; 2],
     ) -> FailureReason {
         let noted = self.suspicion.as_deref().copied().unwrap_or_default();
-        let Suspicion { nak, stale, silent, expected: then } = noted;
+        let Suspicion { nak, stale, silent, small, expected: then, .. } = noted;
         // The last wait is the longest.
         let silence = self.wait().unwrap_or_default() * (u32::from(self.retries()) + 1);
         let is_asked = nak == self.una || self.selective.as_ref().is_some_and(|it| it.heard() > self.una);
@@ -91,6 +136,11 @@ impl Requester {
             return FailureReason::OtherPsns;
         }
         let sends = silent == self.una && expected != then;
+        if small == self.una || is_asked && self.ends_short() {
+            return self
+                .large_packets()
+                .unwrap_or(FailureReason::LargePackets { lost: self.oldest_length(), arrived: 0 });
+        }
         let is_alive = !is_new || is_asked || expected != first;
         if let Some(reason) = self.large_packets().filter(|_| is_alive) {
             return reason;
@@ -104,14 +154,18 @@ impl Requester {
         }
     }
 
+    /// Returns whether a large packet is lost each time and the last of its message, which any path carries, is what arrives behind it.
+    fn ends_short(&self) -> bool {
+        let oldest = self.queue.iter().find(|wqe| wqe.end() > self.una);
+        let last = oldest.map_or(0, |oldest| oldest.length % self.mtu);
+        self.retries() >= OFTEN && self.oldest_length() == self.mtu && (1..=ANY_PATH).contains(&last)
+    }
+
     /// Returns that the path loses large packets, if the oldest is surely larger than all that arrived lately.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "the offset is at most the length; the kept requests are few"
-    )]
+    #[expect(clippy::arithmetic_side_effects, reason = "the kept requests are few")]
     fn large_packets(&self) -> Option<FailureReason> {
         let oldest = self.queue.iter().find(|wqe| wqe.end() > self.una)?;
-        let lost = (oldest.length - oldest.offset(self.una, self.mtu)).min(self.mtu);
+        let lost = self.oldest_length();
         // Those before it in its own message are as long.
         if lost <= ANY_PATH || self.una > oldest.first {
             return None;

@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use ferroce_verbs::port::{OwnPort, pair};
 use ferroce_verbs::service::Request;
 use ferroce_verbs::window::WindowKind;
 use ferroce_verbs::wire::DEFAULT_QUEUE_KEY;

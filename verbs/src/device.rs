@@ -127,6 +127,9 @@ impl DeviceInfo {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.engine.is_inherited() {
+            tracing::info!("{}: closed", self.info.port);
+        }
         observe::withdraw();
     }
 }
@@ -266,6 +269,11 @@ impl Device {
         let manager = cm::Place::default();
         let loads = Loads::new(config.cores, limits.max_qps);
         let inner = Arc::new(Inner { engine, info, loads, rules: config.rules.clone(), line_rate, manager });
+        let DeviceInfo { port, driver, mac, mtu, cores, gids, .. } = &inner.info;
+        tracing::info!(
+            "{port}: opened by {driver}: {mac}, {gids:?}, path MTU {}, {cores} cores",
+            mtu.bytes()
+        );
         observe::publish(&inner);
         Ok(Self { inner })
     }

@@ -101,6 +101,17 @@ impl<S> QueuePair<S> {
             Modify::Error => State::Error,
             Modify::Change(_) => self.state,
         };
+        self.log_state();
         Ok(())
+    }
+
+    fn log_state(&self) {
+        let (port, qpn, state) = (&self.device.info.port, self.qpn(), self.state);
+        match self.settings.path() {
+            Some(path) if state == State::ReadyToSend => {
+                tracing::info!("{port}: QP {qpn} is connected to {}", path.destination);
+            }
+            _ => tracing::debug!("{port}: QP {qpn} is in state {state:?}"),
+        }
     }
 }

@@ -516,5 +516,8 @@ impl<S> Drop for QueuePair<S> {
         // A stopped core has no queue pairs left.
         let _ = self.device.engine.call_on(self.core, move |station, now| station.destroy_qp(now, qpn));
         self.device.loads.release(self.core);
+        if !self.device.engine.is_inherited() {
+            tracing::info!("{}: QP {qpn} is destroyed", self.device.info.port);
+        }
     }
 }

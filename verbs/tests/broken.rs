@@ -11,9 +11,9 @@ use ferroce_verbs::{
     Capabilities, Completion, CompletionQueue, CompletionStatus, Completions, ConnectOptions, Data, Device,
     DeviceConfig, Progress, QpEndpoint, RecvRequest, SendRequest, cm,
 };
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// A port that breaks when it is told to.
 struct Fragile {
@@ -39,20 +39,6 @@ impl PacketIo for Fragile {
 
     fn caps(&self) -> Caps {
         self.port.caps()
-    }
-}
-
-/// All that is logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }
 
@@ -83,10 +69,7 @@ fn next_of(cq: &mut CompletionQueue) -> Result<Completion, PollError> {
 
 #[test]
 fn a_core_that_panics_completes_its_queue_pairs_in_error_and_says_why() {
-    let log = Log::default();
-    let writer = log.clone();
-    let lines = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
-    tracing::subscriber::set_global_default(lines).unwrap();
+    let log = Log::start(tracing::Level::INFO);
     for (progress, name) in [
         (Progress::Inline, "inline0"),
         (Progress::Dedicated { core: None }, "dedicated0"),
@@ -125,7 +108,7 @@ fn a_core_that_panics_completes_its_queue_pairs_in_error_and_says_why() {
             ErrorKind::BrokenPipe,
             "{progress:?}: no event will come"
         );
-        let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let logged = log.text();
         let line = logged.lines().find(|line| line.contains(&format!("{name}: a defect"))).unwrap();
         assert!(line.contains("ERROR") && line.contains("the port broke"), "{line}");
 

@@ -185,7 +185,10 @@ impl Engine {
             Some(kernel) => kernel.resolve(address, self.mac),
         };
         match asked {
-            Ok(Asked::Known(mac)) => Ok(Some(mac)),
+            Ok(Asked::Known(mac)) => {
+                tracing::debug!("{address} is at {mac}");
+                Ok(Some(mac))
+            }
             Ok(Asked::Asking) => Ok(None),
             Err(unresolved) => Err(self.unresolved(address, unresolved)),
         }

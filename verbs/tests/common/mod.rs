@@ -6,6 +6,37 @@ use ferroce_verbs::{
     Access, Capabilities, Completion, CompletionQueue, CompletionStatus, ConnectOptions, Device,
     DeviceConfig, MemoryRegion, Progress, ProtectionDomain, QueuePair,
 };
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+/// All that the process logs from [`start`](Self::start) on.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    pub fn start(level: tracing::Level) -> Self {
+        let log = Self::default();
+        let writer = log.clone();
+        let lines = tracing_subscriber::fmt().with_max_level(level).with_ansi(false);
+        let lines = lines.with_writer(move || writer.clone()).finish();
+        tracing::subscriber::set_global_default(lines).unwrap();
+        log
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
 
 pub const FRAME: usize = 4500;
 

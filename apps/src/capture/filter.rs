@@ -94,12 +94,12 @@ mod tests {
 
     fn status() -> ProcessStatus {
         let pair = serde_json::json!({
-            "qpn": 5, "service": "RC", "state": "ReadyToSend", "peer": { "address": "10.0.0.2", "qpn": 9 }, "algorithm": "",
+            "qpn": 5, "core": 0, "service": "RC", "state": "ReadyToSend", "peer": { "address": "10.0.0.2", "qpn": 9 }, "algorithm": "",
             "window": 0, "in_flight": 0, "send_psn": 0, "acknowledged_psn": 0, "outstanding": 0, "receives": 0, "unpolled": 0,
             "waiting": "idle", "waited": {}, "hops": [], "busiest": null, "suspected": null,
         });
         let device = serde_json::json!({
-            "port": PORT, "driver": "", "addresses": [], "now": 0, "counters": {}, "discards": {}, "core": {}, "waited": {},
+            "port": PORT, "driver": "", "addresses": [], "now": 0, "counters": {}, "discards": {}, "core": {}, "waited": {}, "cores": [],
             "queue_pairs": [pair],
         });
         let process =

@@ -149,22 +149,22 @@ mod tests {
     use super::*;
 
     fn process() -> ProcessStatus {
+        let core = |turns: u64, nanos: u64| serde_json::json!({"counters": {"busy_turns": turns}, "waited": {"window": nanos}});
+        let pair = serde_json::json!({
+            "qpn": 5, "core": 0, "service": "RC", "state": "ReadyToSend", "peer": null, "algorithm": "fixed", "window": 4096,
+            "in_flight": 0, "rate_bps": null, "utilisation": null, "round_trip": 2000, "shortest_round_trip": 1000,
+            "send_psn": 0, "acknowledged_psn": 0, "outstanding": 0, "receives": 0, "unpolled": 0,
+            "waiting": "idle", "waited": {}, "hops": [], "busiest": null, "suspected": null,
+        });
+        let cores = [core(4, 1_000_000_000), core(5, 500_000_000)];
         serde_json::from_value(serde_json::json!({
             "format": 4, "version": "0", "pid": 7, "command": "x",
             "devices": [{
                 "port": "ve\"th", "driver": "d", "addresses": [], "speed_mbps": null, "stopped": null, "now": 9,
                 "counters": {"timeouts": 3}, "discards": {"wrong ICRC": 2}, "core": {"pool_dry": 1},
                 "waited": {"window": 1_500_000_000_u64},
-                "cores": [
-                    {"counters": {"busy_turns": 4}, "waited": {"window": 1_000_000_000_u64}},
-                    {"counters": {"busy_turns": 5}, "waited": {"window": 500_000_000_u64}},
-                ],
-                "queue_pairs": [{
-                    "qpn": 5, "core": 0, "service": "RC", "state": "ReadyToSend", "peer": null, "algorithm": "fixed", "window": 4096,
-                    "in_flight": 0, "rate_bps": null, "utilisation": null, "round_trip": 2000, "shortest_round_trip": 1000,
-                    "send_psn": 0, "acknowledged_psn": 0, "outstanding": 0, "receives": 0, "unpolled": 0,
-                    "waiting": "idle", "waited": {}, "hops": [], "busiest": null, "suspected": null,
-                }],
+                "cores": cores,
+                "queue_pairs": [pair],
             }],
         }))
         .unwrap()

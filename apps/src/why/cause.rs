@@ -56,9 +56,10 @@ pub fn ranked(difference: &Difference<'_>) -> Vec<Cause> {
     causes.truncate(worth.max(1));
     let starved = difference.starved as f64 / difference.elapsed as f64;
     let first = causes.first().map_or("idle", |cause| cause.name.as_str());
-    if starved >= STARVED && first != "idle" {
-        // A core without a CPU is late with answers and turns. What else holds a queue pair back does so on any CPU.
-        let place = usize::from(!matches!(first, "answer" | "turn"));
+    if starved >= STARVED && (first != "idle" || causes.len() > 1) {
+        // A core without a CPU is late with answers and turns, and a program without one with its posts. What else holds a queue pair back
+        // does so on any CPU.
+        let place = usize::from(!matches!(first, "answer" | "turn" | "idle"));
         causes.insert(place, cause("cpu-starved", difference.starved.min(difference.elapsed), difference));
     }
     causes
@@ -287,6 +288,7 @@ mod tests {
         assert_eq!(names(&[], &[("answer", 1000)], starved), ["cpu-starved", "answer"]);
         assert_eq!(names(&[], &[("window", 1000)], starved), ["window", "cpu-starved"]);
         assert_eq!(names(&[], &[("idle", 1000)], starved), ["idle"]);
+        assert_eq!(names(&[], &[("idle", 900), ("answer", 100)], starved), ["cpu-starved", "idle", "answer"]);
     }
 
     #[test]
@@ -317,6 +319,21 @@ mod tests {
         assert_eq!(
             (cause.evidence[0].as_str(), cause.remedy.as_str()),
             ("likely reason: no route", "add one")
+        );
+    }
+
+    #[test]
+    fn a_path_mtu_is_the_cause_of_recovery_and_silence_alike() {
+        let mut after = device(&[("loss-recovery", 400), ("silence", 500), ("answer", 100)]);
+        let suspicion =
+            Suspicion { reason: "too small".into(), remedy: "raise it".into(), is_path_mtu: true };
+        after.queue_pairs[0].suspected = Some(suspicion);
+        let difference = Difference::new(None, &after, &after.queue_pairs[0], Duration::ZERO);
+        let cause = ranked(&difference).swap_remove(0);
+        assert_eq!((cause.name.as_str(), cause.nanos), ("path-mtu", 900_000_000));
+        assert_eq!(
+            (cause.evidence[0].as_str(), cause.remedy.as_str()),
+            ("likely reason: too small", "raise it")
         );
     }
 

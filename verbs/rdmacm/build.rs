@@ -4,7 +4,7 @@
 mod bindings;
 
 const FUNCTIONS: &str = "ibv_(get_device_list|free_device_list|open_device|query_gid|query_port|alloc_pd|create_cq|destroy_cq\
-                         |create_comp_channel|destroy_comp_channel|create_qp|destroy_qp|modify_qp|attach_mcast|detach_mcast|query_qp|create_srq|destroy_srq|reg_mr|dereg_mr|get_cq_event|ack_cq_events|get_device_guid)";
+                         |create_comp_channel|destroy_comp_channel|create_qp|destroy_qp|modify_qp|create_ah|destroy_ah|attach_mcast|detach_mcast|query_qp|create_srq|destroy_srq|reg_mr|dereg_mr|get_cq_event|ack_cq_events|get_device_guid)";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -83,7 +83,10 @@ fn what_is_no_socket_is_refused() {
     use std::ptr::null_mut;
     let errno = || std::io::Error::last_os_error().raw_os_error().unwrap();
     assert_eq!((rsocket(libc::AF_UNIX, libc::SOCK_STREAM, 0), errno()), (-1, libc::EOPNOTSUPP));
-    assert_eq!((rsocket(libc::AF_INET, libc::SOCK_DGRAM, 0), errno()), (-1, libc::EOPNOTSUPP));
+    assert_eq!(
+        (rsocket(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_TCP), errno()),
+        (-1, libc::EOPNOTSUPP)
+    );
     // Standard input is a descriptor, and no socket of ours.
     for number in [-1, 0, 9999] {
         assert_eq!((rlisten(number, 1), errno()), (-1, libc::EBADF));

@@ -1,5 +1,6 @@
 //! Sockets made, bound, connected, ended.
 
+use super::datagrams::Datagrams;
 use super::options::Options;
 use super::stream::{Link, Stream};
 use super::wire::{Greeting, Message};
@@ -23,29 +24,45 @@ fn called(result: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(last()) }
 }
 
-/// `rsocket(3)`: streams of IPv4 and IPv6.
+/// `rsocket(3)`: streams and datagrams of IPv4 and IPv6.
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     number(|| {
-        let stream = kind == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
-        if !matches!(domain, libc::AF_INET | libc::AF_INET6) || !stream {
+        if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
             return Err(UNSUPPORTED);
         }
+        let (space, datagrams) = match (kind, protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => (RDMA_PS_TCP, false),
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => (RDMA_PS_UDP, true),
+            _ => return Err(UNSUPPORTED),
+        };
         devices()?;
+        let options = Options::default();
+        let phase = match datagrams {
+            true => Phase::Datagrams(Box::new(Datagrams::new(domain, options.places())?)),
+            false => Phase::Idle,
+        };
         let channel = Channel::create()?;
-        let id = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP).inspect_err(|_| {
+        let id = Id::create(channel, std::ptr::null_mut(), space).inspect_err(|_| {
             // SAFETY: made right above.
             unsafe { events::rdma_destroy_event_channel(channel) };
         })?;
-        Ok(Socket::publish(id, Phase::Idle, Options::default()))
+        Ok(Socket::publish(id, phase, options))
     })
 }
 
 /// `rbind(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbind(number: c_int, at: *const sockaddr, _length: libc::socklen_t) -> c_int {
-    // SAFETY: the contract of the manual page.
-    status(|| called(unsafe { rdma_bind_addr(socket(number)?.id().abi(), at.cast_mut()) }))
+    status(|| {
+        let socket = socket(number)?;
+        if let Some(datagrams) = socket.lock().datagrams() {
+            // SAFETY: the contract of the manual page.
+            return datagrams.kernel.bind(unsafe { address::read(at.cast()) }?);
+        }
+        // SAFETY: as above.
+        called(unsafe { rdma_bind_addr(socket.id().abi(), at.cast_mut()) })
+    })
 }
 
 /// `rlisten(3)`
@@ -58,6 +75,7 @@ pub extern "C" fn rlisten(number: c_int, backlog: c_int) -> c_int {
             // SAFETY: the identifier is the socket's own.
             Phase::Idle => called(unsafe { rdma_listen(socket.id().abi(), backlog) })?,
             Phase::Listening => return Ok(()),
+            Phase::Datagrams(_) => return Err(UNSUPPORTED),
             Phase::Stream(_) | Phase::Failed => return Err(INVALID),
         }
         inner.phase = Phase::Listening;
@@ -156,6 +174,10 @@ pub unsafe extern "C" fn rconnect(number: c_int, to: *const sockaddr, _length: l
     status(|| {
         let socket = socket(number)?;
         let mut inner = socket.lock();
+        if let Some(datagrams) = inner.datagrams() {
+            // SAFETY: the contract of the manual page.
+            return datagrams.connect(unsafe { address::read(to.cast()) }?);
+        }
         match inner.phase {
             // SAFETY: the identifier is the socket's own; the address is as the manual page has it. Its channel makes these
             // calls not wait.
@@ -167,11 +189,11 @@ pub unsafe extern "C" fn rconnect(number: c_int, to: *const sockaddr, _length: l
                 inner.phase = Phase::Stream(Box::new(stream));
             },
             Phase::Stream(_) => {}
-            Phase::Listening | Phase::Failed => return Err(INVALID),
+            Phase::Listening | Phase::Failed | Phase::Datagrams(_) => return Err(INVALID),
         }
         let patient = !inner.options.nonblocking();
         drop(inner);
-        let connected = socket.wait(patient, |stream| match stream.link {
+        let connected = socket.wait(patient, |stream: &mut Stream| match stream.link {
             Link::Connecting => None,
             Link::Failed(errno) => Some(Err(errno)),
             Link::Accepting | Link::Up | Link::Down => Some(Ok(())),
@@ -190,7 +212,7 @@ pub unsafe extern "C" fn rconnect(number: c_int, to: *const sockaddr, _length: l
 /// Ends one direction or both, and waits until what was sent has arrived.
 fn shut_down(socket: &Socket, how: c_int) -> Result<(), Errno> {
     let up = |stream: &Stream| matches!(stream.link, Link::Up | Link::Accepting);
-    socket.wait(true, |stream| (!up(stream) || stream.sender.may_control()).then_some(()))?;
+    socket.wait(true, |stream: &mut Stream| (!up(stream) || stream.sender.may_control()).then_some(()))?;
     let mut inner = socket.lock();
     let stream = inner.stream()?;
     let message = match how {
@@ -212,7 +234,7 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<(), Errno> {
         stream.say(message);
     }
     drop(inner);
-    socket.wait(true, |stream| (!up(stream) || stream.sender.all_arrived()).then_some(()))?;
+    socket.wait(true, |stream: &mut Stream| (!up(stream) || stream.sender.all_arrived()).then_some(()))?;
     if message == Some(Message::Disconnect)
         && let Ok(stream) = socket.lock().stream()
     {
@@ -243,6 +265,8 @@ pub extern "C" fn rclose(number: c_int) -> c_int {
         if matches!(link, Some(Link::Up | Link::Accepting)) {
             // A peer that is gone doesn't keep the socket open.
             let _ = shut_down(&socket, libc::SHUT_RDWR);
+        } else if socket.lock().datagrams().is_some() {
+            let _ = socket.wait(true, |datagrams: &mut Datagrams| datagrams.all_left().then_some(()));
         }
         SOCKETS.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
         Ok(())
@@ -253,7 +277,7 @@ pub extern "C" fn rclose(number: c_int) -> c_int {
 ///
 /// # Safety
 /// As the manual pages of `getsockname` have it.
-unsafe fn show(
+pub(super) unsafe fn show(
     found: Option<SocketAddr>,
     into: *mut sockaddr,
     length: *mut libc::socklen_t,
@@ -280,8 +304,12 @@ pub unsafe extern "C" fn rgetpeername(
     into: *mut sockaddr,
     length: *mut libc::socklen_t,
 ) -> c_int {
-    // SAFETY: the contract of the manual page.
-    status(|| unsafe { show(socket(number)?.id().lock().destination, into, length) })
+    status(|| {
+        let socket = socket(number)?;
+        let peer = socket.lock().datagrams().map(|datagrams| datagrams.kernel.peer());
+        // SAFETY: the contract of the manual page.
+        unsafe { show(peer.unwrap_or_else(|| socket.id().lock().destination), into, length) }
+    })
 }
 
 /// `rgetsockname(3)`
@@ -291,6 +319,10 @@ pub unsafe extern "C" fn rgetsockname(
     into: *mut sockaddr,
     length: *mut libc::socklen_t,
 ) -> c_int {
-    // SAFETY: the contract of the manual page.
-    status(|| unsafe { show(socket(number)?.id().lock().source, into, length) })
+    status(|| {
+        let socket = socket(number)?;
+        let own = socket.lock().datagrams().map(|datagrams| datagrams.kernel.name());
+        // SAFETY: the contract of the manual page.
+        unsafe { show(own.unwrap_or_else(|| socket.id().lock().source), into, length) }
+    })
 }

@@ -131,7 +131,7 @@ pub unsafe extern "C" fn riomap(
             // No peer writes it.
             return socket.lock().stream().map(|_| 0);
         }
-        let told = socket.wait(true, |stream| match ready(stream)? {
+        let told = socket.wait(true, |stream: &mut Stream| match ready(stream)? {
             // SAFETY: the contract of the manual page.
             Ok(()) if stream.sender.may_announce() => Some(unsafe { stream.map(start, length, at as u64) }),
             Ok(()) => None,
@@ -154,7 +154,7 @@ fn write(socket: &Socket, data: &[u8], offset: u64, flags: c_int) -> Result<usiz
     let mut done = 0;
     while done < data.len() {
         let at = offset.checked_add(done as u64).ok_or(INVALID)?;
-        let wrote = socket.wait(patient, |stream| match ready(stream)? {
+        let wrote = socket.wait(patient, |stream: &mut Stream| match ready(stream)? {
             Ok(()) if stream.sender.has_space() => Some(stream.write(&data[done..], at)),
             Ok(()) => None,
             Err(errno) => Some(Err(errno)),

@@ -1,14 +1,19 @@
-//! `rsocket(7)`: streams over RDMA, with the calls of sockets.
+//! `rsocket(7)`: streams and datagrams over RDMA, with the calls of sockets.
 //!
-//! A socket's number is its event channel's descriptor. `wire` has what two sockets tell each other, `stream` a connection with
-//! its two sides `sender` and `receiver`, `calls` and `transfer` the functions that programs call, `poll` how they wait for
-//! many. Datagrams are not there.
+//! A socket's number is its event channel's descriptor. `wire` has what two streams tell each other, `stream` a connection with
+//! its two sides `sender` and `receiver`, `datagrams` a socket without a connection, whose headers are in `introduction`. `calls`
+//! and `transfer` have the functions that programs call, `poll` how they wait for many.
 
 mod calls;
+mod datagrams;
+mod introduction;
+mod kernel;
 mod mapping;
 mod memory;
 mod options;
 mod poll;
+mod port;
+mod queue;
 mod receiver;
 mod sender;
 mod stream;
@@ -26,7 +31,10 @@ pub use transfer::*;
 use crate::errno::{Errno, last};
 use crate::events::rdma_destroy_event_channel;
 use crate::id::Id;
+use datagrams::Datagrams;
+use libc::pollfd;
 use options::Options;
+use queue::Queue;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -53,6 +61,8 @@ struct Inner {
     options: Options,
     /// The errno of the last attempt to connect, until the program asks for it.
     error: c_int,
+    /// Threads that wait on the socket's descriptors.
+    watchers: u32,
 }
 
 /// The phase of a socket.
@@ -60,8 +70,35 @@ enum Phase {
     Idle,
     Listening,
     Stream(Box<Stream>),
+    /// It is a socket of datagrams, from its beginning to its end.
+    Datagrams(Box<Datagrams>),
     /// It can't be used again.
     Failed,
+}
+
+/// What a thread may wait for.
+trait Waits: Sized {
+    /// Returns the socket's own; an error if the socket is in another phase.
+    fn of(inner: &mut Inner) -> Result<&mut Self, Errno>;
+    /// Takes in what has happened.
+    fn process(&mut self);
+    /// Returns the queues that ring for it.
+    fn queues(&mut self) -> impl Iterator<Item = &mut Queue>;
+    /// Returns the descriptor that is readable for what no queue rings for.
+    fn descriptor(&self) -> c_int;
+
+    /// Has the queues ring, and adds what rings. `process` once more before the wait.
+    fn watch(&mut self, into: &mut Vec<pollfd>) {
+        for queue in self.queues() {
+            queue.arm();
+            into.push(readable(queue.descriptor()));
+        }
+        into.push(readable(self.descriptor()));
+    }
+}
+
+const fn readable(fd: c_int) -> pollfd {
+    pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
 static SOCKETS: RwLock<BTreeMap<c_int, Arc<Socket>>> = RwLock::new(BTreeMap::new());
@@ -79,7 +116,8 @@ fn socket(number: c_int) -> Result<Arc<Socket>, Errno> {
 impl Socket {
     /// Gives an identifier, with its channel, to a new socket.
     fn publish(id: *mut Id, phase: Phase, options: Options) -> c_int {
-        let socket = Arc::new(Self { id, inner: Mutex::new(Inner { phase, options, error: 0 }) });
+        let socket =
+            Arc::new(Self { id, inner: Mutex::new(Inner { phase, options, error: 0, watchers: 0 }) });
         let number = socket.number();
         SOCKETS.write().unwrap_or_else(PoisonError::into_inner).insert(number, socket);
         number
@@ -99,14 +137,15 @@ impl Socket {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until what the stream is asked is answered, or says `EAGAIN` if the program doesn't want to wait.
-    fn wait<T>(&self, patient: bool, mut ask: impl FnMut(&mut Stream) -> Option<T>) -> Result<T, Errno> {
+    /// Waits until what the stream or the datagrams are asked is answered, or says `EAGAIN` if the program doesn't want to wait.
+    fn wait<W: Waits, T>(&self, patient: bool, mut ask: impl FnMut(&mut W) -> Option<T>) -> Result<T, Errno> {
         let until = Instant::now() + LOOK;
+        let mut watched = Vec::new();
         loop {
             let mut inner = self.lock();
-            let stream = inner.stream()?;
-            stream.process();
-            if let Some(answer) = ask(stream) {
+            let waits = W::of(&mut inner)?;
+            waits.process();
+            if let Some(answer) = ask(waits) {
                 return Ok(answer);
             }
             if !patient {
@@ -115,21 +154,18 @@ impl Socket {
             if Instant::now() < until {
                 continue;
             }
-            stream.arm();
-            stream.process();
-            if let Some(answer) = ask(stream) {
+            watched.clear();
+            waits.watch(&mut watched);
+            waits.process();
+            if let Some(answer) = ask(waits) {
                 return Ok(answer);
             }
-            stream.watch();
-            let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let mut watched = stream.descriptors().map(watch);
+            inner.watchers += 1;
             drop(inner);
             // SAFETY: the array is as long as said; the descriptors are open as long as the socket.
             let woken = unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, -1) };
             let why = last();
-            if let Ok(stream) = self.lock().stream() {
-                stream.unwatch();
-            }
+            self.lock().unwatch();
             if woken < 0 {
                 return Err(why);
             }
@@ -141,7 +177,26 @@ impl Inner {
     fn stream(&mut self) -> Result<&mut Stream, Errno> {
         match &mut self.phase {
             Phase::Stream(stream) => Ok(stream),
-            Phase::Idle | Phase::Listening | Phase::Failed => Err(Errno(libc::ENOTCONN)),
+            Phase::Idle | Phase::Listening | Phase::Failed | Phase::Datagrams(_) => {
+                Err(Errno(libc::ENOTCONN))
+            }
+        }
+    }
+
+    /// The datagrams of a socket that is made for them.
+    fn datagrams(&mut self) -> Option<&mut Datagrams> {
+        if let Phase::Datagrams(datagrams) = &mut self.phase { Some(datagrams) } else { None }
+    }
+
+    /// A thread waits no more. The last one takes the rings: one that still waits must hear them.
+    fn unwatch(&mut self) {
+        self.watchers -= 1;
+        if self.watchers == 0 {
+            match &mut self.phase {
+                Phase::Stream(stream) => stream.queues().for_each(Queue::silence),
+                Phase::Datagrams(datagrams) => datagrams.queues().for_each(Queue::silence),
+                Phase::Idle | Phase::Listening | Phase::Failed => {}
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Options of sockets. Most only matter on other networks: they are remembered.
 
+use super::port;
 use super::stream::Sizes;
 use super::wire::{from_scale, to_scale};
 use super::{Phase, Socket, socket};
@@ -73,6 +74,13 @@ impl Options {
         self.sizes
     }
 
+    /// Returns the numbers of datagrams out and in that a socket without a connection has room for.
+    pub(super) fn places(&self) -> (u32, u32) {
+        let Sizes { send_buffer, receive_buffer, send_queue, receive_queue, .. } = self.sizes;
+        let places = |bytes: usize, queue: u16| ((bytes / port::LONGEST).max(1) as u32).min(queue.into());
+        (places(send_buffer, send_queue), places(receive_buffer, receive_queue))
+    }
+
     /// Returns the options that a listener's sockets begin with.
     pub(super) fn inherited(&self) -> Self {
         Self { flags: libc::O_RDWR, ..self.clone() }
@@ -111,7 +119,6 @@ impl Options {
         let value = match option {
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => sizes.send_buffer as c_int,
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => sizes.receive_buffer as c_int,
-            (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
             (SOL_RDMA, RDMA_SQSIZE) => sizes.send_queue.into(),
             (SOL_RDMA, RDMA_RQSIZE) => sizes.receive_queue.into(),
             (SOL_RDMA, RDMA_IOMAPSIZE) => sizes.mappings.into(),
@@ -154,8 +161,23 @@ pub unsafe extern "C" fn rsetsockopt(
         // SAFETY: the contract of the manual page.
         let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), length as usize) };
         let mut inner = socket.lock();
-        let idle = matches!(inner.phase, Phase::Idle | Phase::Listening);
+        let idle = match &inner.phase {
+            Phase::Idle | Phase::Listening => true,
+            Phase::Datagrams(datagrams) => datagrams.is_fresh(),
+            Phase::Stream(_) | Phase::Failed => false,
+        };
         inner.options.set((level, option), value, idle)?;
+        let places = inner.options.places();
+        if let Some(datagrams) = inner.datagrams() {
+            datagrams.places = places;
+            return match (level, option) {
+                // The kernel's socket has the address.
+                (libc::SOL_SOCKET, libc::SO_REUSEADDR) | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
+                    datagrams.kernel.set((level, option), value)
+                }
+                _ => Ok(()),
+            };
+        }
         match (level, option) {
             (libc::SOL_SOCKET, libc::SO_REUSEADDR) => bind_as(&socket, RDMA_OPTION_ID_REUSEADDR, value),
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => bind_as(&socket, RDMA_OPTION_ID_AFONLY, value),
@@ -178,11 +200,16 @@ pub unsafe extern "C" fn rgetsockopt(
         // SAFETY: the contract of the manual page.
         let (room, first) = unsafe { (out(length)?, out(into.cast::<u8>())?) };
         let mut inner = socket.lock();
-        let value = if (level, option) == (libc::SOL_SOCKET, libc::SO_ERROR) {
-            inner.link();
-            std::mem::take(&mut inner.error).to_ne_bytes().to_vec()
-        } else {
-            inner.options.get((level, option))?
+        let value = match (level, option) {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => {
+                inner.link();
+                std::mem::take(&mut inner.error).to_ne_bytes().to_vec()
+            }
+            (libc::SOL_SOCKET, libc::SO_TYPE) => {
+                let kind = if socket.id().is_datagram() { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
+                kind.to_ne_bytes().to_vec()
+            }
+            option => inner.options.get(option)?,
         };
         let size = value.len().min(*room as usize);
         // SAFETY: the program has as much room as it says.

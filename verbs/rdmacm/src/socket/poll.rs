@@ -1,7 +1,7 @@
 //! Waiting for many sockets, and for plain descriptors beside them.
 
 use super::stream::Link;
-use super::{Inner, LOOK, Phase, Socket, find};
+use super::{Inner, LOOK, Phase, Socket, Waits, find, readable};
 use crate::errno::{Errno, INVALID, last, number};
 use crate::events::Channel;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, fd_set, nfds_t, pollfd, timeval};
@@ -15,7 +15,8 @@ impl Socket {
         let mut inner = self.lock();
         let found = match inner.link() {
             Some(link) => inner.stream_ready(link),
-            None => match inner.phase {
+            None => match &mut inner.phase {
+                Phase::Datagrams(datagrams) => datagrams.ready(),
                 // SAFETY: the channel is alive as long as the identifier.
                 Phase::Listening if !unsafe { &*self.id().channel().cast::<Channel>() }.is_empty() => POLLIN,
                 Phase::Listening | Phase::Stream(_) => 0,
@@ -30,19 +31,11 @@ impl Socket {
     /// Has the socket ring, and adds what rings.
     fn watch(&self, into: &mut Vec<pollfd>) {
         let mut inner = self.lock();
-        let watch = |fd| pollfd { fd, events: POLLIN, revents: 0 };
-        if let Ok(stream) = inner.stream() {
-            stream.arm();
-            stream.watch();
-            into.extend(stream.descriptors().map(watch));
-        } else {
-            into.push(watch(self.number()));
-        }
-    }
-
-    fn unwatch(&self) {
-        if let Ok(stream) = self.lock().stream() {
-            stream.unwatch();
+        inner.watchers += 1;
+        match &mut inner.phase {
+            Phase::Stream(stream) => stream.watch(into),
+            Phase::Datagrams(datagrams) => datagrams.watch(into),
+            Phase::Idle | Phase::Listening | Phase::Failed => into.push(readable(self.number())),
         }
     }
 }
@@ -109,7 +102,7 @@ fn sleep(
             found = Err(last());
         }
     }
-    sockets.iter().flatten().for_each(|socket| socket.unwatch());
+    sockets.iter().flatten().for_each(|socket| socket.lock().unwatch());
     found
 }
 

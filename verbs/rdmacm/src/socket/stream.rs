@@ -2,12 +2,14 @@
 
 use super::mapping::Mappings;
 use super::memory::Registered;
+use super::queue::{BATCH, Queue};
 use super::receiver::{ENTRIES, Receiver};
 use super::sender::{CONTROLS, LIST, Sender, Write};
 use super::wire::{Greeting, Mapping, Message, Target};
+use super::{Inner, Waits};
 use crate::abi::*;
 use crate::connect::{rdma_accept, rdma_connect};
-use crate::errno::{Errno, INVALID, last, made};
+use crate::errno::{Errno, INVALID, last};
 use crate::events;
 use crate::id::Id;
 use crate::queue_pair;
@@ -41,8 +43,7 @@ pub(super) enum Link {
 
 pub(super) struct Stream {
     id: *mut Id,
-    channel: *mut ibv_comp_channel,
-    cq: *mut ibv_cq,
+    queue: Queue,
     pub(super) link: Link,
     /// Neither the program nor the peer has shut down this direction.
     pub(super) readable: bool,
@@ -50,10 +51,6 @@ pub(super) struct Stream {
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
     pub(super) mappings: Mappings,
-    /// The completion queue will ring.
-    armed: bool,
-    /// Threads that wait for it.
-    watchers: u32,
 }
 
 // SAFETY: the pointers are libibverbs' objects, which any thread may use, and the identifier, which is only used under the
@@ -62,8 +59,6 @@ unsafe impl Send for Stream {}
 
 /// Tells receive requests' completions from those of sends.
 const RECEIVED: u64 = 1 << 63;
-/// Completions taken at a time.
-const BATCH: usize = 16;
 const LOCAL: u32 = IBV_ACCESS_LOCAL_WRITE;
 const REMOTE: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
@@ -79,32 +74,11 @@ impl Stream {
         let sends = u32::from(sizes.send_queue) + CONTROLS;
         // SAFETY: the context is open; what is made is given back where the rest can't be.
         unsafe {
-            let channel = made(ibv_create_comp_channel(device.context))?;
-            let depth = (sends + receives) as c_int;
-            let cq = made(ibv_create_cq(device.context, depth, std::ptr::null_mut(), channel, 0))
-                .inspect_err(|_| {
-                    ibv_destroy_comp_channel(channel);
-                })?;
-            let made = Self::with_queue(id, sizes, (sends, receives), cq);
-            let (sender, receiver) = made.inspect_err(|_| {
-                queue_pair::destroy(&*id);
-                ibv_destroy_cq(cq);
-                ibv_destroy_comp_channel(channel);
-            })?;
+            let queue = Queue::new(device.context, sends + receives)?;
+            let made = Self::with_queue(id, sizes, (sends, receives), queue.cq());
+            let (sender, receiver) = made.inspect_err(|_| queue_pair::destroy(&*id))?;
             let (readable, writable) = (true, true);
-            Ok(Self {
-                id,
-                channel,
-                cq,
-                link,
-                readable,
-                writable,
-                sender,
-                receiver,
-                mappings: Mappings::default(),
-                armed: false,
-                watchers: 0,
-            })
+            Ok(Self { id, queue, link, readable, writable, sender, receiver, mappings: Mappings::default() })
         }
     }
 
@@ -183,30 +157,6 @@ impl Stream {
         unsafe { &*self.id }
     }
 
-    /// Descriptors that are readable when there may be something to `process`.
-    pub(super) fn descriptors(&self) -> [c_int; 2] {
-        // SAFETY: both are alive as long as the stream.
-        unsafe { [(*self.channel).fd, (*self.id().channel()).fd] }
-    }
-
-    /// Takes in what has happened.
-    pub(super) fn process(&mut self) {
-        // SAFETY: the identifier's channel is alive, and only this socket takes its events.
-        while let Some(event) = unsafe { events::next_now(self.id().channel()) } {
-            // SAFETY: the event was just made, and is given back once.
-            unsafe {
-                let data = events::private_data(event);
-                self.on_event((*event).event, (*event).status, Greeting::read(data));
-                events::rdma_ack_cm_event(event);
-            }
-        }
-        if matches!(self.link, Link::Accepting | Link::Up) {
-            self.credit();
-            self.poll();
-            self.credit();
-        }
-    }
-
     fn on_event(&mut self, kind: rdma_cm_event_type, status: c_int, greeting: Option<Greeting>) {
         self.link = match (kind, self.link) {
             (RDMA_CM_EVENT_ESTABLISHED, Link::Connecting) => match greeting {
@@ -254,12 +204,10 @@ impl Stream {
     fn poll(&mut self) {
         let mut batch = [ibv_wc::default(); BATCH];
         loop {
-            // SAFETY: every context has the call; there is room for as many as asked for.
-            let found = unsafe {
-                let poll = (*(*self.cq).context).ops.poll_cq;
-                poll.map_or(0, |poll| poll(self.cq, BATCH as c_int, batch.as_mut_ptr()))
-            };
-            let Ok(found @ 1..) = usize::try_from(found) else { return };
+            let found = self.queue.poll(&mut batch);
+            if found == 0 {
+                return;
+            }
             for wc in &batch[..found] {
                 self.on_completion(wc);
             }
@@ -335,54 +283,45 @@ impl Stream {
         let write = self.receiver.empty(message);
         self.control(&write);
     }
+}
 
-    /// Before a wait on the descriptors: afterwards a completion rings. `process` once more before the wait.
-    pub(super) fn arm(&mut self) {
-        if !self.armed {
-            // SAFETY: every context has the call; the queue is alive.
+impl Waits for Stream {
+    fn of(inner: &mut Inner) -> Result<&mut Self, Errno> {
+        inner.stream()
+    }
+
+    /// Takes in what has happened.
+    fn process(&mut self) {
+        // SAFETY: the identifier's channel is alive, and only this socket takes its events.
+        while let Some(event) = unsafe { events::next_now(self.id().channel()) } {
+            // SAFETY: the event was just made, and is given back once.
             unsafe {
-                if let Some(arm) = (*(*self.cq).context).ops.req_notify_cq {
-                    arm(self.cq, 0);
-                }
+                let data = events::private_data(event);
+                self.on_event((*event).event, (*event).status, Greeting::read(data));
+                events::rdma_ack_cm_event(event);
             }
-            self.armed = true;
+        }
+        if matches!(self.link, Link::Accepting | Link::Up) {
+            self.credit();
+            self.poll();
+            self.credit();
         }
     }
 
-    /// A thread waits on the descriptors from now on.
-    pub(super) fn watch(&mut self) {
-        self.watchers += 1;
+    fn queues(&mut self) -> impl Iterator<Item = &mut Queue> {
+        std::iter::once(&mut self.queue)
     }
 
-    /// A thread waits no more. The last one takes the bell's ring: one that still waits must hear it.
-    pub(super) fn unwatch(&mut self) {
-        self.watchers -= 1;
-        if self.watchers > 0 || !self.armed {
-            return;
-        }
-        // SAFETY: channel and queue are alive; only the thread that holds the socket's lock takes events, so the call doesn't
-        // wait.
-        unsafe {
-            let mut rang = libc::pollfd { fd: (*self.channel).fd, events: libc::POLLIN, revents: 0 };
-            if libc::poll(&mut rang, 1, 0) == 1 {
-                let (mut cq, mut user) = (std::ptr::null_mut(), std::ptr::null_mut());
-                if ibv_get_cq_event(self.channel, &mut cq, &mut user) == 0 {
-                    ibv_ack_cq_events(cq, 1);
-                }
-                self.armed = false;
-            }
-        }
+    fn descriptor(&self) -> c_int {
+        // SAFETY: the channel is alive as long as the stream.
+        unsafe { (*self.id().channel()).fd }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: all are the stream's own, nothing uses them any more, and each is given back once.
-        unsafe {
-            queue_pair::destroy(self.id());
-            ibv_destroy_cq(self.cq);
-            ibv_destroy_comp_channel(self.channel);
-        }
+        // SAFETY: it is the stream's own, and nothing uses it any more.
+        unsafe { queue_pair::destroy(self.id()) };
     }
 }
 

@@ -1,22 +1,30 @@
 //! Data in and out.
 
-use super::stream::Link;
-use super::{Socket, socket};
+use super::calls::show;
+use super::datagrams::Datagrams;
+use super::port::LONGEST;
+use super::stream::{Link, Stream};
+use super::{Socket, Waits, socket};
+use crate::address;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, out, size};
 use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub(super) fn patient(socket: &Socket, flags: c_int) -> bool {
     flags & libc::MSG_DONTWAIT == 0 && !socket.lock().options.nonblocking()
 }
 
-/// Sends all, or as much as goes without a wait.
+/// Sends all, or as much as goes without a wait. A datagram leaves as a whole, to the connected peer.
 fn send(socket: &Socket, data: &[u8], flags: c_int) -> Result<usize, Errno> {
+    if socket.id().is_datagram() {
+        return send_datagram(socket, None, data, flags);
+    }
     let patient = patient(socket, flags);
     let mut done = 0;
     while done < data.len() {
-        let sent = socket.wait(patient, |stream| match stream.link {
+        let sent = socket.wait(patient, |stream: &mut Stream| match stream.link {
             Link::Connecting | Link::Accepting => None,
             Link::Failed(errno) => Some(Err(errno)),
             Link::Down => Some(Err(Errno(libc::ECONNRESET))),
@@ -34,14 +42,27 @@ fn send(socket: &Socket, data: &[u8], flags: c_int) -> Result<usize, Errno> {
     Ok(done)
 }
 
-/// Receives what there is, or with `MSG_WAITALL` as much as there is room for; 0 if nothing follows.
+fn send_datagram(socket: &Socket, to: Option<SocketAddr>, data: &[u8], flags: c_int) -> Result<usize, Errno> {
+    socket.wait(patient(socket, flags), |datagrams: &mut Datagrams| datagrams.send(to, data))?
+}
+
+/// Receives a datagram, and drops what does not fit; returns its sender, too.
+fn receive_datagram(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<(usize, SocketAddr), Errno> {
+    let peek = flags & libc::MSG_PEEK != 0;
+    socket.wait(patient(socket, flags), |datagrams: &mut Datagrams| datagrams.receive(into, peek))
+}
+
+/// Receives what there is, or with `MSG_WAITALL` as much as there is room for; 0 if nothing follows. Of datagrams, it receives one.
 fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<usize, Errno> {
+    if socket.id().is_datagram() {
+        return receive_datagram(socket, into, flags).map(|(length, _)| length);
+    }
     let patient = patient(socket, flags);
     let (peek, all) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_WAITALL != 0);
     let mut done = 0;
     while done < into.len() {
         let rest = &mut into[done..];
-        let came = socket.wait(patient, |stream| {
+        let came = socket.wait(patient, |stream: &mut Stream| {
             if stream.receiver.has_data() {
                 return Some(Ok(if peek {
                     stream.receiver.peek(rest)
@@ -101,7 +122,7 @@ pub unsafe extern "C" fn rsend(number: c_int, data: *const c_void, length: size_
     size(|| send(&*socket(number)?, unsafe { readable(data, length) }?, flags))
 }
 
-/// `rsendto(3)`: a stream has its peer.
+/// `rsendto(3)`: a stream has its peer, and takes no other.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsendto(
     number: c_int,
@@ -111,11 +132,17 @@ pub unsafe extern "C" fn rsendto(
     to: *const sockaddr,
     to_length: socklen_t,
 ) -> ssize_t {
-    if !to.is_null() || to_length > 0 {
-        return size(|| Err(Errno(libc::EISCONN)));
-    }
     // SAFETY: the contract of the manual page.
-    unsafe { rsend(number, data, length, flags) }
+    size(|| unsafe {
+        let (socket, data) = (socket(number)?, readable(data, length)?);
+        if to.is_null() && to_length == 0 {
+            return send(&socket, data, flags);
+        }
+        if !socket.id().is_datagram() {
+            return Err(Errno(libc::EISCONN));
+        }
+        send_datagram(&socket, Some(address::read(to)?), data, flags)
+    })
 }
 
 /// `rwrite(3)`
@@ -143,13 +170,18 @@ pub unsafe extern "C" fn rrecvfrom(
     from_length: *mut socklen_t,
 ) -> ssize_t {
     // SAFETY: the contract of the manual page.
-    unsafe {
-        let came = rrecv(number, into, length, flags);
-        if came > 0 && !from.is_null() {
-            super::rgetpeername(number, from.cast(), from_length);
+    size(|| unsafe {
+        let (socket, into) = (socket(number)?, writable(into, length)?);
+        let (came, peer) = if socket.id().is_datagram() {
+            receive_datagram(&socket, into, flags).map(|(came, sender)| (came, Some(sender)))?
+        } else {
+            (receive(&socket, into, flags)?, socket.id().lock().destination)
+        };
+        if !from.is_null() && (came > 0 || socket.id().is_datagram()) {
+            show(peer, from.cast(), from_length)?;
         }
-        came
-    }
+        Ok(came)
+    })
 }
 
 /// `rread(3)`
@@ -193,9 +225,71 @@ unsafe fn each(
     Ok(done)
 }
 
+/// The pieces of a list, each at most once.
+///
+/// # Safety
+/// The list is as long as said, or null.
+unsafe fn pieces<'a>(list: *const iovec, count: usize) -> Result<&'a [iovec], Errno> {
+    match count {
+        0 => Ok(&[]),
+        _ if list.is_null() => Err(INVALID),
+        // SAFETY: the caller's promise.
+        _ => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
+    }
+}
+
+/// Sends the pieces as one datagram.
+///
+/// # Safety
+/// As for `pieces`, which are the program's memory; the address is null, or as long as its family has it.
+unsafe fn send_pieces(
+    number: c_int,
+    to: *const sockaddr,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> Result<usize, Errno> {
+    let mut whole = Vec::new();
+    // SAFETY: passed on.
+    unsafe {
+        for piece in pieces(list, count)? {
+            whole.extend_from_slice(readable(piece.iov_base, piece.iov_len)?);
+        }
+        let to = if to.is_null() { None } else { Some(address::read(to)?) };
+        send_datagram(&*socket(number)?, to, &whole, flags)
+    }
+}
+
+/// Receives one datagram into the pieces.
+///
+/// # Safety
+/// As for `send_pieces`.
+unsafe fn receive_pieces(
+    number: c_int,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> Result<(usize, SocketAddr), Errno> {
+    let mut whole = [0; LONGEST];
+    let (came, from) = receive_datagram(&*socket(number)?, &mut whole, flags)?;
+    let mut rest = &whole[..came];
+    // SAFETY: passed on.
+    for piece in unsafe { pieces(list, count) }? {
+        let (first, second) = rest.split_at(rest.len().min(piece.iov_len));
+        // SAFETY: passed on.
+        unsafe { writable(piece.iov_base, piece.iov_len) }?[..first.len()].copy_from_slice(first);
+        rest = second;
+    }
+    Ok((came - rest.len(), from))
+}
+
 /// # Safety
 /// As for `each`; the pieces are the program's memory.
 unsafe fn send_list(number: c_int, list: *const iovec, count: usize, flags: c_int) -> Result<usize, Errno> {
+    if socket(number)?.id().is_datagram() {
+        // SAFETY: passed on.
+        return unsafe { send_pieces(number, std::ptr::null(), list, count, flags) };
+    }
     let one = |socket: &Arc<Socket>, piece: iovec, _first| {
         // SAFETY: passed on.
         send(socket, unsafe { readable(piece.iov_base, piece.iov_len) }?, flags)
@@ -212,6 +306,10 @@ unsafe fn receive_list(
     count: usize,
     flags: c_int,
 ) -> Result<usize, Errno> {
+    if socket(number)?.id().is_datagram() {
+        // SAFETY: passed on.
+        return unsafe { receive_pieces(number, list, count, flags) }.map(|(came, _)| came);
+    }
     let one = |socket: &Arc<Socket>, piece: iovec, first: bool| {
         // Once something came, only what is there already is added.
         let waits = flags & libc::MSG_WAITALL != 0;
@@ -247,7 +345,13 @@ pub unsafe extern "C" fn rsendmsg(number: c_int, message: *const msghdr, flags: 
             return Err(UNSUPPORTED);
         }
         // SAFETY: as above.
-        unsafe { send_list(number, message.msg_iov, message.msg_iovlen, flags) }
+        unsafe {
+            let (list, count) = (message.msg_iov, message.msg_iovlen);
+            if socket(number)?.id().is_datagram() {
+                return send_pieces(number, message.msg_name.cast(), list, count, flags);
+            }
+            send_list(number, list, count, flags)
+        }
     })
 }
 
@@ -261,6 +365,16 @@ pub unsafe extern "C" fn rrecvmsg(number: c_int, message: *mut msghdr, flags: c_
             return Err(UNSUPPORTED);
         }
         // SAFETY: as above.
-        unsafe { receive_list(number, message.msg_iov, message.msg_iovlen, flags) }
+        unsafe {
+            let (list, count) = (message.msg_iov, message.msg_iovlen);
+            if !socket(number)?.id().is_datagram() {
+                return receive_list(number, list, count, flags);
+            }
+            let (came, from) = receive_pieces(number, list, count, flags)?;
+            if !message.msg_name.is_null() {
+                show(Some(from), message.msg_name.cast(), &mut message.msg_namelen)?;
+            }
+            Ok(came)
+        }
     })
 }

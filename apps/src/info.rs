@@ -1,5 +1,7 @@
 //! `ferroce info`: shows a port's properties.
 
+mod missing;
+
 use crate::failure::Failure;
 use crate::port::PortArgs;
 use crate::why;
@@ -23,6 +25,9 @@ pub struct Args {
     /// Counters of running processes, with drops by reason; with --port, of this port only
     #[arg(long)]
     pub counters: bool,
+    /// Verbs and parts of verbs that the drop-in libraries refuse
+    #[arg(long, conflicts_with = "counters")]
+    pub verbs: bool,
 }
 
 /// Shows the port, or without one the interfaces that could be one.
@@ -30,6 +35,9 @@ pub struct Args {
 /// # Errors
 /// Returns a failure if the port can't be opened.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if args.verbs {
+        return missing::show(args.json).map(|()| ExitCode::SUCCESS);
+    }
     if args.counters {
         return show_counters(args).map(|()| ExitCode::SUCCESS);
     }

@@ -158,6 +158,11 @@ fn run_ends_as_a_shell_would() {
     {
         run_with(folder.path(), line).assert().code(code);
     }
+    let said = run_with(folder.path(), "run -- /nowhere/program").output().unwrap().stderr;
+    assert!(
+        String::from_utf8_lossy(&said).contains("error: /nowhere/program: No such file"),
+        "the reason is said once"
+    );
 }
 
 #[test]

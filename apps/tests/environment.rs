@@ -37,6 +37,15 @@ fn twice_is_as_good_as_once_and_other_folders_stay() {
 }
 
 #[test]
+fn a_program_with_a_copy_of_the_library_gets_this_one_first() {
+    let said = shell(
+        r#""$ferroce" env | grep -c PRELOAD || true
+           LD_PRELOAD=/opt/other.so "$ferroce" env --plain --preload 2>/dev/null | sed -n "s|$(realpath "$FOLDER")||g; /^LD_PRELOAD/p""#,
+    );
+    assert_eq!(said, "0\nLD_PRELOAD=/libibverbs.so.1:/librdmacm.so.1:/opt/other.so\n");
+}
+
+#[test]
 fn plain_lines_are_for_files() {
     let said =
         shell(r#""$ferroce" env --plain --port eth0 | grep -v UCX; echo "LD_LIBRARY_PATH=$FOLDER" >&2"#);

@@ -2,7 +2,7 @@
 //! and write and never opens. There is one for each of eight devices. They are in a mount namespace of the program's own, so that nothing
 //! but an empty folder is left behind.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::Path;
 
 /// Runs the words after it with the file in place, in a mount namespace that is private already. Without the right to mount
@@ -38,13 +38,16 @@ pub fn inside(words: Vec<String>) -> Vec<String> {
     ["sh", "-c", PLACE, "sh"].map(str::to_owned).into_iter().chain(words).collect()
 }
 
-/// Returns the command to run for a program that uses UCX; `None` for another, which needs no file.
+/// Returns the command to run in a mount namespace of its own, with the file: any program may use UCX, as `mpirun` and Python do. `None` if there is no
+/// such program, so that the caller finds out why.
 pub fn apart(program: &str, rest: &[String]) -> Option<Vec<String>> {
-    let name = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or(program);
-    name.contains("ucx").then(|| {
-        let words = ["sh", "-c", PLACE_APART, "sh", PLACE, program].map(str::to_owned);
-        words.into_iter().chain(rest.iter().cloned()).collect()
-    })
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = match program.contains('/') {
+        true => Path::new(program).is_file(),
+        false => std::env::split_paths(&path).any(|folder| folder.join(program).is_file()),
+    };
+    let words = ["sh", "-c", PLACE_APART, "sh", PLACE, program].map(str::to_owned);
+    is_there.then(|| words.into_iter().chain(rest.iter().cloned()).collect())
 }
 
 /// [`UCX_SETTING`], unless the user chose.
@@ -57,15 +60,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_programs_of_ucx_are_run_apart() {
-        assert_eq!(apart("ib_write_bw", &[]), None);
-        let words = apart("/usr/bin/ucx_info", &["-d".to_owned()]).unwrap();
-        assert_eq!(words[words.len() - 2..], ["/usr/bin/ucx_info", "-d"]);
-    }
-
-    #[test]
     fn the_program_gets_its_words_as_they_are() {
         let words = inside(["prog", "two words", "$x"].map(str::to_owned).to_vec());
         assert_eq!(words[words.len() - 3..], ["prog", "two words", "$x"]);
+        let words = apart("/bin/sh", &["two words", "$x"].map(str::to_owned)).unwrap();
+        assert_eq!(words[words.len() - 3..], ["/bin/sh", "two words", "$x"]);
+        assert_eq!([apart("/bin/there-is-none", &[]), apart("there-is-none", &[])], [None, None]);
     }
 }

@@ -34,8 +34,7 @@ pub struct Args {
 /// # Errors
 /// Returns a failure if the libraries are missing, a setting is wrong, or a value cannot be written as text.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let mut variables = args.settings.variables()?;
-    variables.insert(0, ("LD_LIBRARY_PATH", library::search_path(&library::folder()?)));
+    let variables = args.settings.variables(&library::folder()?)?;
     let lines: Result<Vec<_>, _> =
         variables.into_iter().map(|(name, value)| line(name, value, args.plain)).collect();
     outln!("{}", lines?.join("\n"))?;

@@ -1,10 +1,11 @@
 //! Finds the drop-in libraries.
 
 use crate::failure::Failure;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 const LIBRARY: &str = "libibverbs.so.1";
+const MANAGER: &str = "librdmacm.so.1";
 
 /// Returns the folder that `FERROCE_LIB` names, or `dropin` beside this program, or else the installed one: `ferroce` in `lib`, or in
 /// `lib`'s folder of this architecture, where Debian's package has it.
@@ -42,13 +43,20 @@ fn installed(lib: &Path) -> [PathBuf; 2] {
 
 /// Returns the loader's search path with `folder` first, and only there.
 pub fn search_path(folder: &Path) -> OsString {
-    let mut path = folder.as_os_str().to_owned();
-    let others = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    for other in
-        std::env::split_paths(&others).filter(|other| !other.as_os_str().is_empty() && other != folder)
-    {
-        path.push(":");
-        path.push(other);
-    }
-    path
+    first("LD_LIBRARY_PATH", &[folder.to_owned()])
+}
+
+/// Returns the libraries that the loader loads before a program's own. Their symbols come first, whatever name the program's copy has.
+pub fn preload(folder: &Path) -> OsString {
+    first("LD_PRELOAD", &[LIBRARY, MANAGER].map(|name| folder.join(name)))
+}
+
+/// Returns the list of paths in a variable with `ours` first, and only there.
+fn first(variable: &str, ours: &[PathBuf]) -> OsString {
+    let others = std::env::var_os(variable).unwrap_or_default();
+    let others: Vec<_> = std::env::split_paths(&others)
+        .filter(|other| !other.as_os_str().is_empty() && !ours.contains(other))
+        .collect();
+    let all: Vec<_> = ours.iter().chain(&others).map(|path| path.as_os_str()).collect();
+    all.join(OsStr::new(":"))
 }

@@ -68,8 +68,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.namespaces.is_some() {
         args.settings.check_for_namespaces()?;
     }
-    let settings = args.settings.variables()?;
-    let libraries = library::folder()?;
+    let settings = args.settings.variables(&library::folder()?)?;
     if let Some(count) = args.namespaces {
         signals::listen()?;
         let link = match args.rate {
@@ -78,7 +77,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             None => Link::Cable,
         };
         let hosts = Hosts::make(count, args.mtu, link)?;
-        return ranks::run(&hosts, &libraries, &args.command, &settings);
+        return ranks::run(&hosts, &args.command, &settings);
     }
     if args.settings.names_no_port() {
         note!("warning: no port is named, so the program sees no device; give --port, or set FERROCE_PORT");
@@ -94,7 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Err(error) = capabilities::hand_on() {
         tracing::debug!("capabilities are not handed on: {error}");
     }
-    command.args(others).env("LD_LIBRARY_PATH", library::search_path(&libraries)).envs(settings);
+    command.args(others).envs(settings);
     // Returns only if it failed.
     let error = command.exec();
     Err(Failure::program(program, &error))

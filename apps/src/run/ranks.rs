@@ -2,7 +2,7 @@
 
 use super::device_file;
 use super::hosts::{Hosts, INTERFACE};
-use super::{library, stale};
+use super::stale;
 use crate::failure::Failure;
 use crate::input;
 use crate::signals;
@@ -11,7 +11,6 @@ use std::ffi::OsString;
 use std::io::{BufReader, Read, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -44,15 +43,9 @@ impl Rank {
 ///
 /// # Errors
 /// Returns a failure if the program can't be started, or a signal came.
-pub fn run(
-    hosts: &Hosts,
-    libraries: &Path,
-    command: &[String],
-    settings: &Settings,
-) -> Result<ExitCode, Failure> {
+pub fn run(hosts: &Hosts, command: &[String], settings: &Settings) -> Result<ExitCode, Failure> {
     let mut ranks = Vec::new();
-    let result =
-        start_all(hosts, libraries, command, settings, &mut ranks).and_then(|()| wait_all(&mut ranks));
+    let result = start_all(hosts, command, settings, &mut ranks).and_then(|()| wait_all(&mut ranks));
     for (number, rank) in (0..).zip(&mut ranks) {
         if rank.ended.is_none() {
             // It may have ended since.
@@ -77,7 +70,6 @@ fn code(status: ExitStatus) -> u8 {
 
 fn start_all(
     hosts: &Hosts,
-    libraries: &Path,
     command: &[String],
     settings: &Settings,
     ranks: &mut Vec<Rank>,
@@ -86,24 +78,17 @@ fn start_all(
         if rank == 1 {
             wait_until_listening(&hosts.namespace(0))?;
         }
-        ranks.push(start(hosts, libraries, command, settings, rank)?);
+        ranks.push(start(hosts, command, settings, rank)?);
     }
     Ok(())
 }
 
-fn start(
-    hosts: &Hosts,
-    libraries: &Path,
-    command: &[String],
-    settings: &Settings,
-    rank: u8,
-) -> Result<Rank, Failure> {
+fn start(hosts: &Hosts, command: &[String], settings: &Settings, rank: u8) -> Result<Rank, Failure> {
     // `ip netns exec` has a mount namespace of its own.
     let words = device_file::inside(substitute(command, rank, Hosts::address(rank), Hosts::address(0)));
     let mut child = die_with_parent(&mut Command::new("ip"))
         .args(["netns", "exec", &hosts.namespace(rank)])
         .args(words)
-        .env("LD_LIBRARY_PATH", library::search_path(libraries))
         .envs(settings.iter().cloned())
         .env("FERROCE_PORT", INTERFACE)
         .env_remove("FERROCE_IP")

@@ -1,10 +1,10 @@
 //! The settings that `ferroce run` and `ferroce env` hand to the libraries of a program, by variables of its environment.
 
-use super::device_file;
+use super::{device_file, library};
 use crate::failure::Failure;
 use datapath::port_spec::PortSpec;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use verbs::DeviceConfig;
 use verbs::congestion::CongestionRule;
 use verbs::errors::ConfigError;
@@ -35,6 +35,9 @@ pub struct Settings {
     /// Limit on the device's queue pairs, and on its completion queues [default: 1024]
     #[arg(long, value_name = "N", env = "FERROCE_QUEUE_PAIRS")]
     queue_pairs: Option<u32>,
+    /// Load the libraries by LD_PRELOAD, too: for a program with a copy of libibverbs of its own, such as a Python wheel
+    #[arg(long)]
+    preload: bool,
 }
 
 impl Settings {
@@ -97,13 +100,14 @@ impl Settings {
         configs.is_ok_and(|configs| configs.iter().all(|config| config.port().is_none()))
     }
 
-    /// Returns the variables that the libraries read, with their values.
+    /// Returns the variables that the loader and the libraries in `folder` read, with their values.
     ///
     /// # Errors
     /// Returns a usage failure if a setting is wrong: the program itself would report it only when it opens its device.
-    pub fn variables(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
+    pub fn variables(&self, folder: &Path) -> Result<Vec<(&'static str, OsString)>, Failure> {
         self.check()?;
-        let mut settings: Vec<(_, OsString)> = Vec::new();
+        let mut settings = vec![("LD_LIBRARY_PATH", library::search_path(folder))];
+        settings.extend(self.preload.then(|| ("LD_PRELOAD", library::preload(folder))));
         for (name, value) in
             [("FERROCE_PORT", &self.port), ("FERROCE_IP", &self.ip), ("FERROCE_CC", &self.cc)]
         {

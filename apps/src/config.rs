@@ -28,13 +28,14 @@ pub struct Args {
 }
 
 /// Variables, by the key of a file that they go before.
-const VARIABLES: [(&str, &str); 10] = [
+const VARIABLES: [(&str, &str); 11] = [
     ("port", "FERROCE_PORT"),
     ("ip", "FERROCE_IP"),
     ("vlan", "FERROCE_VLAN"),
     ("progress", "FERROCE_PROGRESS"),
     ("cores", "FERROCE_CORES"),
     ("queue_pairs", "FERROCE_QUEUE_PAIRS"),
+    ("selective_repeat", "FERROCE_SELECTIVE_REPEAT"),
     ("int_port", "FERROCE_INT_PORT"),
     ("aecn_option", "FERROCE_AECN_OPTION"),
     ("csig_tpid", "FERROCE_CSIG_TPID"),
@@ -66,7 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         None => outln!("file: none")?,
     }
     for Row { key, value, source } in &rows {
-        outln!("{key:<12} {:<36} {source}", value.as_deref().unwrap_or("-"))?;
+        outln!("{key:<16} {:<36} {source}", value.as_deref().unwrap_or("-"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -195,6 +195,7 @@ fn config_shows_each_setting_and_where_it_comes_from() {
     .unwrap();
     let mut command = ferroce("config --json --link-rate 1G");
     command.current_dir(folder.path()).env("FERROCE_PORT", "veth9").env("FERROCE_QUEUE_PAIRS", "77");
+    command.env("FERROCE_SELECTIVE_REPEAT", "false");
     let output = command.assert().success().get_output().clone();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["file"], "ferroce.toml");
@@ -207,6 +208,7 @@ fn config_shows_each_setting_and_where_it_comes_from() {
     assert_eq!(find("port"), pair("veth9", "FERROCE_PORT"));
     assert_eq!(find("mtu"), pair("1024", "ferroce.toml"));
     assert_eq!(find("queue_pairs"), pair("77", "FERROCE_QUEUE_PAIRS"));
+    assert_eq!(find("selective_repeat"), pair("false", "FERROCE_SELECTIVE_REPEAT"));
     assert_eq!(find("buffers"), pair("8192", "default"));
     assert_eq!(find("link_rate").1, "--link-rate");
     assert_eq!(find("congestion"), pair("peer 10.0.0.0/8: fixed window 9000 B", "ferroce.toml"));
@@ -221,6 +223,13 @@ fn config_shows_each_setting_and_where_it_comes_from() {
     assert!(cores.contains(" 2 ") && cores.ends_with("--cores"), "{text}");
     let last = text.lines().last().unwrap();
     assert!(last.contains("all: auto") && last.ends_with("default"), "{text}");
+    let mut neither = ferroce("config");
+    let neither = neither.env("FERROCE_SELECTIVE_REPEAT", "never").assert().code(2).get_output().clone();
+    let text = String::from_utf8(neither.stderr).unwrap();
+    assert!(
+        text.contains("FERROCE_SELECTIVE_REPEAT \"never\": neither true nor false; write false"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub struct DeviceConfig {
     pub(crate) mtu: Option<Mtu>,
     pub(crate) buffers: u32,
     pub(crate) queue_pairs: u32,
+    pub(crate) selective_repeat: bool,
     pub(crate) link_rate: Option<Rate>,
     pub(crate) rules: Vec<CongestionRule>,
     pub(crate) numbers: Numbers,
@@ -91,6 +92,8 @@ pub enum ConfigError {
     QueuePairsText(String),
     #[error("queue_pairs = {given}: out of range; write 1 to {MAX_SLOTS}")]
     QueuePairs { given: u32 },
+    #[error("FERROCE_SELECTIVE_REPEAT {0:?}: neither true nor false; write false to stay with go-back-N")]
+    SelectiveRepeat(String),
     #[error("FERROCE_CORES {0:?}: not a number of cores; write 1 to {most}", most = CoreIndex::MOST)]
     CoresText(String),
     #[error("cores = {given}: out of range; write 1 to {most}", most = CoreIndex::MOST)]
@@ -116,6 +119,7 @@ impl Default for DeviceConfig {
             mtu: None,
             buffers: 8192,
             queue_pairs: 1024,
+            selective_repeat: true,
             link_rate: None,
             rules: Vec::new(),
             numbers: Numbers::DEFAULT,
@@ -136,8 +140,8 @@ impl DeviceConfig {
         Self { port: Some(port.into()), ..Self::default() }
     }
 
-    /// Reads `FERROCE_PORT`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS`, `FERROCE_CORES`, `FERROCE_QUEUE_PAIRS` and
-    /// `FERROCE_CC` (a congestion rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`). These variables override the file that
+    /// Reads `FERROCE_PORT`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS`, `FERROCE_CORES`, `FERROCE_QUEUE_PAIRS`,
+    /// `FERROCE_SELECTIVE_REPEAT` and `FERROCE_CC` (a congestion rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`). These variables override the file that
     /// `FERROCE_CONFIG` names, or else `ferroce.toml` in the current folder if it exists.
     ///
     /// A `ferroce.toml` that is found in the current folder, not named, is ignored with a warning if it belongs to neither the caller nor
@@ -218,6 +222,10 @@ impl DeviceConfig {
         if let Ok(text) = std::env::var("FERROCE_QUEUE_PAIRS") {
             let most = text.parse().map_err(|_| ConfigError::QueuePairsText(text))?;
             config = config.queue_pairs(most)?;
+        }
+        if let Ok(text) = std::env::var("FERROCE_SELECTIVE_REPEAT") {
+            let offer = text.parse().map_err(|_| ConfigError::SelectiveRepeat(text))?;
+            config = config.selective_repeat(offer);
         }
         Ok(config)
     }
@@ -392,6 +400,13 @@ impl DeviceConfig {
             return Err(ConfigError::QueuePairs { given: most });
         }
         Ok(Self { queue_pairs: most, ..self })
+    }
+
+    /// Allows reliable queue pairs to use selective repeat. The default is `true`. With `false`, all of them use go-back-N, whatever a
+    /// program or a peer offers.
+    #[must_use]
+    pub fn selective_repeat(self, allow: bool) -> Self {
+        Self { selective_repeat: allow, ..self }
     }
 }
 

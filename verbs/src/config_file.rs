@@ -23,6 +23,7 @@ struct Text {
     mtu: Option<u32>,
     buffers: Option<u32>,
     queue_pairs: Option<u32>,
+    selective_repeat: Option<bool>,
     link_rate: Option<String>,
     feedback_key_file: Option<String>,
     int_port: Option<u16>,
@@ -56,6 +57,7 @@ struct DeviceText {
     mtu: Option<u32>,
     buffers: Option<u32>,
     queue_pairs: Option<u32>,
+    selective_repeat: Option<bool>,
     link_rate: Option<String>,
 }
 
@@ -95,6 +97,7 @@ impl DeviceText {
         if let Some(most) = self.queue_pairs {
             config = config.queue_pairs(most)?;
         }
+        config.selective_repeat = self.selective_repeat.unwrap_or(config.selective_repeat);
         if let Some(text) = self.link_rate {
             let rate = crate::congestion::parse_rate(&text);
             config.link_rate = Some(rate.map_err(|reason| ConfigError::LinkRate { text, reason })?);
@@ -150,6 +153,7 @@ pub(crate) fn devices(text: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
         mtu: file.mtu,
         buffers: file.buffers,
         queue_pairs: file.queue_pairs,
+        selective_repeat: file.selective_repeat,
         link_rate: file.link_rate,
     };
     let all = common.over(all)?;
@@ -173,8 +177,8 @@ fn wrong(reason: String) -> ConfigError {
 }
 
 /// Reads the `ferroce.toml` format: `port` (one, or a list), `ip` (a list), `gateway`, `vlan`, `progress`, `cores`, `idle`, `mtu`, `buffers`,
-/// `queue_pairs`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), `csig_tpid` (`"0x9900"`), `[[congestion]]` rules,
-/// and `[[device]]` tables, which override the first eleven keys for one device. Returns the first of several devices.
+/// `queue_pairs`, `selective_repeat`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`), `csig_tpid` (`"0x9900"`),
+/// `[[congestion]]` rules, and `[[device]]` tables, which override the keys up to `link_rate` for one device. Returns the first of several devices.
 impl FromStr for DeviceConfig {
     type Err = ConfigError;
 

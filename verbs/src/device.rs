@@ -45,6 +45,7 @@ pub(crate) struct Inner {
     pub(crate) info: DeviceInfo,
     pub(crate) loads: Loads,
     pub(crate) rules: Vec<CongestionRule>,
+    pub(crate) selective_repeat: bool,
     /// The rate of its link, as configured or as the port reports it.
     pub(crate) line_rate: Option<Rate>,
     pub(crate) manager: cm::Place,
@@ -268,7 +269,8 @@ impl Device {
         let line_rate = config.link_rate.or(speed_mbps.map(|mbps| Rate::from_mbps(mbps.into())));
         let manager = cm::Place::default();
         let loads = Loads::new(config.cores, limits.max_qps);
-        let inner = Arc::new(Inner { engine, info, loads, rules: config.rules.clone(), line_rate, manager });
+        let (rules, selective_repeat) = (config.rules.clone(), config.selective_repeat);
+        let inner = Arc::new(Inner { engine, info, loads, rules, selective_repeat, line_rate, manager });
         let DeviceInfo { port, driver, mac, mtu, cores, gids, .. } = &inner.info;
         tracing::info!(
             "{port}: opened by {driver}: {mac}, {gids:?}, path MTU {}, {cores} cores",

@@ -30,6 +30,7 @@ impl DeviceConfig {
             ("mtu", self.mtu.map(|mtu| mtu.bytes().to_string())),
             ("buffers", Some(self.buffers.to_string())),
             ("queue_pairs", Some(self.queue_pairs.to_string())),
+            ("selective_repeat", Some(self.selective_repeat.to_string())),
             ("link_rate", self.link_rate.map(|rate| rate.to_string())),
             ("int_port", Some(numbers.int_port().to_string())),
             ("aecn_option", Some(format!("{:#04x}", numbers.aecn_option()))),
@@ -52,7 +53,7 @@ mod tests {
     #[test]
     fn every_setting_is_shown_as_it_is_written() {
         let text = "port = 'veth0'\nip = ['10.0.0.1/24']\nprogress = 'dedicated:1'\ncores = 2\nvlan = 7\nmtu = 2048\nidle = 'busy'\n\
-                    buffers = 512\nqueue_pairs = 9\naecn_option = '0x3f'\ngateway = '10.0.0.9'\nlink_rate = '10G'";
+                    buffers = 512\nqueue_pairs = 9\nselective_repeat = false\naecn_option = '0x3f'\ngateway = '10.0.0.9'\nlink_rate = '10G'";
         let config: DeviceConfig = text.parse().unwrap();
         let shown: std::collections::HashMap<_, _> = config.settings().into_iter().collect();
         for (key, value) in [
@@ -66,6 +67,7 @@ mod tests {
             ("mtu", "2048"),
             ("buffers", "512"),
             ("queue_pairs", "9"),
+            ("selective_repeat", "false"),
             ("int_port", "1021"),
             ("aecn_option", "0x3f"),
             ("csig_tpid", "0x9900"),

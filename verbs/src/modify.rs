@@ -5,7 +5,7 @@ use crate::congestion::choose;
 use crate::device::Inner;
 use crate::{Device, Error, QueuePair};
 use roce::ControlError;
-use roce::qp::{Congestion, Modify, RtsSettings, State};
+use roce::qp::{Congestion, LossRecovery, Modify, RtrSettings, RtsSettings, State};
 use roce::wire::{Mac, Path};
 use std::net::IpAddr;
 
@@ -79,6 +79,9 @@ impl<S> QueuePair<S> {
             }),
             Modify::ReadyToSendDatagrams { send_psn, congestion } => {
                 Modify::ReadyToSendDatagrams { send_psn, congestion: self.device.on_link(congestion) }
+            }
+            Modify::ReadyToReceive(settings) if !self.device.selective_repeat => {
+                Modify::ReadyToReceive(RtrSettings { loss_recovery: LossRecovery::GoBackN, ..settings })
             }
             modify => modify,
         };

@@ -143,7 +143,8 @@ impl<S> QueuePairBuilder<S> {
 
     /// Offers selective repeat: after a loss, only lost packets are resent. It is used if both ends offer it in the
     /// [`QpEndpoint`] that they exchange, and otherwise offered to the peer after a loss. The default is `true`; it takes memory once a
-    /// packet is lost. With `false`, the queue pair uses go-back-N whatever the peer offers.
+    /// packet is lost. With `false`, the queue pair uses go-back-N whatever the peer offers, and so do all of a device whose
+    /// [configuration](crate::DeviceConfig::selective_repeat) does not allow it.
     pub fn selective_repeat(self, offer: bool) -> Self {
         Self { selective_repeat: offer, ..self }
     }
@@ -186,7 +187,7 @@ impl<S> QueuePairBuilder<S> {
         [&self.send_cq, &self.recv_cq].into_iter().for_each(|cq| cq.feeders.add(core));
         let owned = Owned::Queues { _send_cq: self.send_cq, _recv_cq: self.recv_cq, _srq: self.srq };
         let mut qp = QueuePair::new(self.device, rings, (gid, psn), &init, owned);
-        qp.selective_repeat = self.selective_repeat;
+        qp.selective_repeat = self.selective_repeat && qp.device.selective_repeat;
         Ok(qp)
     }
 

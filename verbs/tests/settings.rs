@@ -4,9 +4,9 @@ mod common;
 
 use common::*;
 use ferroce_verbs::congestion::{Congestion, CongestionAlgorithm, DEFAULT_CONGESTION, parse_rate};
-use ferroce_verbs::state::{Changes, Modify, RtsSettings};
+use ferroce_verbs::state::{Changes, LossRecovery, Modify, RtrSettings, RtsSettings};
 use ferroce_verbs::wire::DEFAULT_QUEUE_KEY;
-use ferroce_verbs::{Access, Progress, Service};
+use ferroce_verbs::{Access, Capabilities, ConnectOptions, Device, Progress, QpEndpoint, Service};
 
 #[test]
 fn a_connection_tells_what_it_was_told() {
@@ -28,6 +28,24 @@ fn a_connection_tells_what_it_was_told() {
     assert_eq!(a.qp.settings().send, Some(RtsSettings { retry_count: 2, ..send }));
     a.qp.modify(Modify::Reset).unwrap();
     assert_eq!((a.qp.settings().receive, a.qp.settings().congestion()), (None, None));
+}
+
+/// A program that offers selective repeat, as one by libibverbs always does, stays with go-back-N if the device's settings say so.
+#[test]
+fn a_device_without_selective_repeat_offers_none() {
+    let text = "progress = 'inline'\nselective_repeat = false";
+    let [a, b] = devices_with(text.parse().unwrap());
+    let make = |device: &Device| side(device, 4096, Capabilities::default(), 16);
+    let (mut a, mut b) = (make(&a), make(&b));
+    assert!(!a.qp.endpoint().selective_repeat);
+    // A peer whose device allows it.
+    let peer = QpEndpoint { selective_repeat: true, ..b.qp.endpoint() };
+    a.qp.connect(&peer, &ConnectOptions::default()).unwrap();
+    let agreed = a.qp.settings().receive.unwrap();
+    assert_eq!(agreed.loss_recovery, LossRecovery::GoBackN);
+    let offered = RtrSettings { loss_recovery: LossRecovery::Offered, ..agreed };
+    b.qp.modify(Modify::ReadyToReceive(offered)).unwrap();
+    assert_eq!(b.qp.settings().receive.unwrap().loss_recovery, LossRecovery::GoBackN);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use verbs::DeviceConfig;
 use verbs::congestion::CongestionChoice;
 
 /// The keys of a device: variable, what the key sets. Defaults come from [`DeviceConfig`].
-const KEYS: [(&str, &str, &str); 15] = [
+const KEYS: [(&str, &str, &str); 16] = [
     (
         "port",
         "FERROCE_PORT",
@@ -48,6 +48,11 @@ const KEYS: [(&str, &str, &str); 15] = [
         "queue_pairs",
         "FERROCE_QUEUE_PAIRS",
         "The number of queue pairs and shared receive queues together, 1 to 262144.",
+    ),
+    (
+        "selective_repeat",
+        "FERROCE_SELECTIVE_REPEAT",
+        "Whether reliable queue pairs may use selective repeat, also those of unmodified C programs. With false, they use go-back-N, whatever a program or a peer offers.",
     ),
     (
         "link_rate",

@@ -98,6 +98,7 @@ fn what_is_wrong_is_named() {
         ("link_rate = 'fast'", "link_rate"),
         ("buffers = 1", "1048576"),
         ("queue_pairs = 0", "1 to 262144"),
+        ("selective_repeat = 'no'", "line 1"),
         ("queue_pairs = 262145", "queue_pairs = 262145"),
         ("cores = 0", "cores = 0: out of range; write 1 to 16"),
         ("cores = 17", "1 to 16"),

@@ -54,15 +54,24 @@ pub struct Side {
 
 /// Devices 10.0.0.1 and 10.0.0.2. Each knows the other's Ethernet address, so that one thread can run both.
 pub fn devices(progress: Progress) -> [Device; 2] {
-    devices_of([1, 1], progress)
+    devices_with(DeviceConfig::new().progress(progress))
+}
+
+/// The same, with more settings.
+pub fn devices_with(config: DeviceConfig) -> [Device; 2] {
+    devices_by(|_| config.clone())
 }
 
 /// The same with so many cores on each side.
 pub fn devices_of(cores: [u8; 2], progress: Progress) -> [Device; 2] {
+    devices_by(|side| DeviceConfig::new().progress(progress).cores(cores[side]).unwrap())
+}
+
+fn devices_by(config: impl Fn(usize) -> DeviceConfig) -> [Device; 2] {
     let (left, right) = pair(4096, FRAME);
     let open = |port, side: usize| {
         let address = format!("10.0.0.{}/24", side + 1).parse().unwrap();
-        let config = DeviceConfig::new().address(address).progress(progress).cores(cores[side]).unwrap();
+        let config = config(side).address(address);
         let own = OwnPort { name: format!("pair{side}"), mac: MACS[side] };
         let device = Device::open_on(port, own, &config).unwrap();
         device.set_neighbour(format!("10.0.0.{}", 2 - side).parse().unwrap(), MACS[1 - side]).unwrap();

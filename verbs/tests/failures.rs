@@ -90,33 +90,47 @@ fn the_error_state_flushes() {
     assert_eq!(a.qp.query().unwrap().state, State::ReadyToSend);
 }
 
-/// A port that takes no frame.
-struct Refusing(Loopback);
+/// A port that takes no frame, or has no buffer for one.
+struct Refusing {
+    port: Loopback,
+    is_dry: bool,
+}
 
 impl PacketIo for Refusing {
     type Buf = LoopbackBuf;
 
     fn receive(&mut self, into: &mut Burst<LoopbackBuf>) {
-        self.0.receive(into);
+        self.port.receive(into);
     }
 
     fn alloc(&mut self) -> Option<LoopbackBuf> {
-        self.0.alloc()
+        if self.is_dry { None } else { self.port.alloc() }
     }
 
     fn transmit(&mut self, _from: &mut Burst<LoopbackBuf>) {}
 
     fn caps(&self) -> Caps {
-        self.0.caps()
+        self.port.caps()
     }
 }
 
 /// The retry timer starts when a frame leaves, and selective repeat waits for the port with all that is missing.
 #[test]
 fn a_port_that_takes_no_frame_ends_a_request_as_a_silent_peer_does() {
+    refused_for_ever(false);
+}
+
+/// The same, with a pool whose buffers never come back.
+#[test]
+fn a_pool_that_stays_dry_ends_a_request_as_a_silent_peer_does() {
+    refused_for_ever(true);
+}
+
+fn refused_for_ever(is_dry: bool) {
     let (port, _other) = pair(256, FRAME);
     let own = OwnPort { name: "refusing".into(), mac: MACS[0] };
-    let device = Device::open_on(Refusing(port), own, &at("10.0.0.1/24", Progress::Inline)).unwrap();
+    let config = at("10.0.0.1/24", Progress::Inline);
+    let device = Device::open_on(Refusing { port, is_dry }, own, &config).unwrap();
     let mut a = side(&device, 1 << 18, Capabilities::default(), 16);
     let peer = QpEndpoint { ip: "10.0.0.2".parse().unwrap(), ..a.qp.endpoint() };
     assert!(peer.selective_repeat);
@@ -126,7 +140,9 @@ fn a_port_that_takes_no_frame_ends_a_request_as_a_silent_peer_does() {
     let data = a.region.sge(0, 1 << 18).unwrap();
     a.qp.post_send(SendRequest::write(1, data, a.region.remote().at(0))).unwrap();
     assert_eq!(a.send_cq.wait().unwrap().status, CompletionStatus::RetryExceeded);
-    assert!(device.core_counters().unwrap().port_held > 0);
+    let counters = device.core_counters().unwrap();
+    assert!(counters.port_held > 0);
+    assert_eq!(counters.pool_dry > 0, is_dry);
 }
 
 #[test]

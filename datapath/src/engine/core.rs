@@ -19,9 +19,13 @@ const TRANSMIT_BUDGET: usize = 2 * BURST;
 /// Turns in which the port takes nothing, after which waiting frames keep no thread awake: its peer may be gone for good.
 const PATIENCE: u32 = 4096;
 
-/// The longest that a port may take no frame. What waits then is lost, as on a cable that leads nowhere, so that retry timers run: they
-/// start when a frame leaves. Linux sends a frame that a veth dropped, since the peer's MTU fell, again for ever, and none behind it.
+/// The longest that a port may take no frame, or have no buffer for one. What waits then is lost, as on a cable that leads nowhere, so that
+/// retry timers run: they start when a frame leaves. Linux sends a frame that a veth dropped, since the peer's MTU fell, again for ever,
+/// and none behind it.
 const LONGEST_HOLD: Duration = Duration::from_millis(500);
+
+/// Bytes of the longest frame.
+const SINK: usize = 16 << 10;
 
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
@@ -47,6 +51,10 @@ pub(super) struct Core<P: PacketIo> {
     stuck: u32,
     /// Since when the port has taken no frame, if it has refused one.
     held_since: Option<Instant>,
+    /// Since when the port's pool has had no buffer, if something waits for one.
+    dry_since: Option<Instant>,
+    /// Where frames are lost that have waited too long for a buffer.
+    sink: Box<[u8]>,
     /// The port's descriptor tells of frames.
     listens: bool,
     /// When the core looks next whether the program has set a handler for faults.
@@ -87,6 +95,8 @@ impl<P: PacketIo> Core<P> {
             rests_until: Instant::ZERO,
             stuck: 0,
             held_since: None,
+            dry_since: None,
+            sink: vec![0; SINK].into_boxed_slice(),
             listens: false,
             look: Instant::ZERO,
             port,
@@ -193,9 +203,12 @@ impl<P: PacketIo> Core<P> {
     /// Fills up the burst with frames that may leave now.
     fn fill(&mut self, now: Instant) -> usize {
         if self.aside.is_none() && !self.station.may_transmit() {
+            self.dry_since = None;
             return 0;
         }
-        self.fill_by(now, |station, filling| station.transmit(now, filling))
+        let (filled, is_dry) = self.fill_by(now, |station, filling| station.transmit(now, filling));
+        self.dry_since = is_dry.then(|| self.dry_since.unwrap_or(now));
+        filled
     }
 
     /// Takes frames of other cores that leave: half a burst, so that core 0's own have room.
@@ -205,7 +218,7 @@ impl<P: PacketIo> Core<P> {
             return 0;
         }
         self.port.turn_to_next();
-        self.fill_by(now, |_, filling| filling.forward(BURST / 2))
+        self.fill_by(now, |_, filling| filling.forward(BURST / 2)).0
     }
 
     /// Receives as one of several cores. Returns whether frames were handed to others, and whether frames of others leave.
@@ -229,11 +242,17 @@ impl<P: PacketIo> Core<P> {
         any
     }
 
+    /// Returns how many frames were written, and whether the pool had no buffer for one.
     #[inline(always)]
-    fn fill_by(&mut self, now: Instant, write: impl FnOnce(&mut Station, &mut Filling<'_, P>)) -> usize {
+    fn fill_by(
+        &mut self,
+        now: Instant,
+        write: impl FnOnce(&mut Station, &mut Filling<'_, P>),
+    ) -> (usize, bool) {
         // Apart from the station, which writes the frames.
         let (mut lanes, mut tap) = (self.station.lanes.take(), self.station.tap.take());
-        let Self { port, mac, leaving, hairpin, aside, spare, .. } = self;
+        let is_lost = self.dry_since.is_some_and(|since| now.saturating_since(since) >= LONGEST_HOLD);
+        let Self { port, mac, leaving, hairpin, aside, spare, sink, .. } = self;
         let waiting = aside.take();
         let is_backed_up = !leaving.is_empty();
         let mut filling = Filling {
@@ -246,6 +265,8 @@ impl<P: PacketIo> Core<P> {
             spare,
             lanes: &mut lanes,
             tap: &mut tap,
+            sink: is_lost.then_some(&mut **sink),
+            sunk: 0,
             filled: 0,
             is_dry: false,
             is_backed_up,
@@ -254,10 +275,11 @@ impl<P: PacketIo> Core<P> {
             filling.send_aside(slot, frame);
         }
         write(&mut self.station, &mut filling);
-        let Filling { filled, is_dry, .. } = filling;
+        let Filling { filled, sunk, is_dry, .. } = filling;
         (self.station.lanes, self.station.tap) = (lanes, tap);
         self.station.counters.pool_dry += u64::from(is_dry);
-        filled
+        self.station.counters.port_held += sunk as u64;
+        (filled, is_dry)
     }
 }
 

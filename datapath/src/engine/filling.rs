@@ -2,7 +2,7 @@
 
 use super::team::{Routed, Way as PortWay};
 use crate::capture::{Direction, Tap};
-use crate::io::{Burst, PacketBuf, PacketIo};
+use crate::io::{BURST, Burst, PacketBuf, PacketIo};
 use crate::probes;
 use crate::siblings::{Lanes, Pushed, Way};
 use cc::Instant;
@@ -22,6 +22,10 @@ pub(super) struct Filling<'a, P: PacketIo> {
     /// The other processes of the interface, if there may be any.
     pub(super) lanes: &'a mut Option<Box<Lanes>>,
     pub(super) tap: &'a mut Option<Box<Tap>>,
+    /// Where frames are lost once the pool has been dry for too long.
+    pub(super) sink: Option<&'a mut [u8]>,
+    /// Frames lost there.
+    pub(super) sunk: usize,
     /// Frames written.
     pub(super) filled: usize,
     /// The port's pool had no buffer.
@@ -40,7 +44,9 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
             *self.spare = self.port.alloc();
             self.is_dry = self.spare.is_none();
         }
-        let buffer = self.spare.as_mut()?;
+        let Some(buffer) = self.spare.as_mut() else {
+            return self.sink.as_deref_mut().filter(|_| self.sunk < BURST);
+        };
         buffer.set_len(buffer.capacity());
         Some(buffer)
     }
@@ -64,7 +70,10 @@ impl<P: PacketIo> Outbox for Filling<'_, P> {
 
     #[inline(always)]
     fn commit(&mut self, length: usize) {
-        let Some(mut buffer) = self.spare.take() else { return };
+        let Some(mut buffer) = self.spare.take() else {
+            self.sunk += 1;
+            return;
+        };
         buffer.set_len(length);
         self.filled += 1;
         probes::transmitted(&buffer);

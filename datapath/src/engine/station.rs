@@ -40,7 +40,7 @@ pub struct CoreCounters {
     pub neighbour_malformed: u64,
     /// Times that the port's pool had no buffer to send from.
     pub pool_dry: u64,
-    /// Frames lost because the port had taken none for half a second.
+    /// Frames lost because the port had taken none, or had no buffer for one, for half a second.
     pub port_held: u64,
     /// Completion queues that overflowed.
     pub cq_overflows: u64,

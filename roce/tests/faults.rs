@@ -2,6 +2,7 @@
 //! once the faults stop all comes to its end.
 
 use crate::harness::{BASE, Faults, Options, Pair, Random, open_window};
+use cc::Instant;
 use core::time::Duration;
 use proptest::prelude::*;
 use roce::qp::{CompletionStatus, CongestionAlgorithm, LossRecovery, Remote, SendRequest, State};
@@ -248,4 +249,46 @@ fn an_acknowledgement_beyond_a_rewind_counts() {
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success);
     assert!(pair.hosts[0].endpoint.counters().timeouts > 0);
     assert_eq!(pair.reports()[0].unwrap().in_flight, 0);
+}
+
+/// WRITEs of 2,000 bytes, ten each second of a minute, by either way of sending again. Returns what the sender counted.
+fn a_minute(recovery: LossRecovery, faults: Faults, faulty_until: Duration) -> [u64; 3] {
+    const WRITES: u64 = 600;
+    let mut pair = Pair::connect(Options {
+        selective_repeat: recovery == LossRecovery::SelectiveRepeat,
+        memory: 1 << 16,
+        ack_timeout: 14,
+        ..Options::default()
+    });
+    pair.hosts[0].ram.0.fill(9);
+    for id in 0..WRITES {
+        pair.faults = if pair.now < Instant::ZERO + faulty_until { faults } else { Faults::default() };
+        let (from, rkey) = (pair.hosts[0].sge(0, 2000), pair.hosts[1].region.rkey);
+        pair.post(0, SendRequest::write(id, from, Remote { address: BASE + id, rkey }));
+        pair.step();
+        pair.run_until(Instant::ZERO + Duration::from_millis(100) * (id as u32 + 1));
+    }
+    let sent = pair.hosts[0].sent();
+    assert!(sent.iter().all(|completion| completion.status == CompletionStatus::Success), "{recovery:?}");
+    assert_eq!(
+        sent.iter().map(|completion| completion.id).collect::<Vec<_>>(),
+        (0..WRITES).collect::<Vec<_>>()
+    );
+    assert!(pair.hosts[1].bytes(0, 2599).iter().all(|byte| *byte == 9));
+    let duplicates = pair.hosts[1].endpoint.counters().discarded(Discard::Duplicate);
+    let counters = pair.hosts[0].endpoint.counters();
+    [duplicates, counters.retransmitted, counters.timeouts]
+}
+
+#[test]
+fn a_minute_of_duplicates_costs_nothing_and_three_seconds_of_heavy_loss_only_time() {
+    for recovery in [LossRecovery::GoBackN, LossRecovery::SelectiveRepeat] {
+        let twice = Faults { duplicate: 200, ..Faults::default() };
+        let [duplicates, again, timeouts] = a_minute(recovery, twice, Duration::from_secs(60));
+        assert!(duplicates > 100, "{recovery:?}: {duplicates}");
+        assert_eq!([again, timeouts], [0, 0], "{recovery:?}");
+        let lossy = Faults { loss: 300, ..Faults::default() };
+        let [_, again, _] = a_minute(recovery, lossy, Duration::from_secs(3));
+        assert!(again > 10, "{recovery:?}: {again}");
+    }
 }

@@ -149,13 +149,16 @@ pub struct Reached {
     pub holes: u64,
     /// Answers to telemetry.
     pub answers: u64,
+    /// Packets that were sprayed over another path than the first.
+    pub sprayed: u64,
 }
 
 impl Reached {
     #[allow(dead_code, reason = "the fuzz target counts nothing")]
-    pub fn all(&self) -> [u64; 8] {
-        let Self { words, flushes, by_window, taken_back, returned, extended, holes, answers } = *self;
-        [words, flushes, by_window, taken_back, returned, extended, holes, answers]
+    pub fn all(&self) -> [u64; 9] {
+        let Self { words, flushes, by_window, taken_back, returned, extended, holes, answers, sprayed } =
+            *self;
+        [words, flushes, by_window, taken_back, returned, extended, holes, answers, sprayed]
     }
 }
 

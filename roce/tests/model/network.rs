@@ -20,6 +20,7 @@ pub struct Heard {
     /// As in [`super::Reached`].
     pub holes: Rc<Cell<u64>>,
     pub answers: Rc<Cell<u64>>,
+    pub sprayed: Rc<Cell<u64>>,
 }
 
 impl Setting {
@@ -38,6 +39,12 @@ impl Setting {
         }
     }
 
+    /// Whether packets are sprayed over several paths. Telemetry in data, and windows of the receiver's, rule that out.
+    pub fn sprays(&self) -> bool {
+        let by_receiver = matches!(self.congestion(1), AlgorithmConfig::HpccReceiver(_));
+        self.selective_repeat && !self.in_band && !by_receiver && self.load % 2 == 1
+    }
+
     /// Some formats exist over IPv6 alone.
     pub fn v6(&self) -> bool {
         !self.format().fits([10, 0, 0, 1].into())
@@ -51,12 +58,21 @@ impl Setting {
     pub fn network(&self, heard: &Heard) -> Filter {
         let (heard, load, queue) = (heard.clone(), u32::from(self.load), u32::from(self.queue));
         let (mut time, mut tx_bytes) = (0_u64, 0_u64);
-        Box::new(move |_, frame| {
+        let mut first_ports = [None; 2];
+        Box::new(move |from, frame| {
             let count = |of: &Cell<u64>| of.set(of.get() + 1);
-            match wire::parse(frame).map(|frame| frame.header) {
-                Ok(Header::SelectiveAcknowledge { held, .. }) if held != 0 => count(&heard.holes),
-                Ok(Header::TelemetryResponse { .. }) => count(&heard.answers),
-                _ => {}
+            if let Ok(frame) = wire::parse(frame) {
+                match frame.header {
+                    Header::SelectiveAcknowledge { held, .. } if held != 0 => count(&heard.holes),
+                    Header::TelemetryResponse { .. } => count(&heard.answers),
+                    Header::Connected { .. } => {
+                        let port = frame.network.udp_source();
+                        if *first_ports[from].get_or_insert(port) != port {
+                            count(&heard.sprayed);
+                        }
+                    }
+                    _ => {}
+                }
             }
             // A microsecond a packet, in which the link carries 1250 bytes.
             time += 1000;

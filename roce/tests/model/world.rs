@@ -8,8 +8,8 @@ use crate::harness::{self, BASE, Faults, Options, Pair, Random, path_over};
 use core::num::NonZeroU32;
 use core::time::Duration;
 use roce::qp::{
-    Capabilities, Completion, CompletionOpcode, CompletionStatus, Modify, RecvRequest, Remote, SendRequest,
-    State,
+    Capabilities, Completion, CompletionOpcode, CompletionStatus, Congestion, Modify, PathChoice,
+    RecvRequest, Remote, SendRequest, State,
 };
 use roce::wire::{self, Aeth, Bth, Feth, Header, Mtu, NakCode, RnrTimer, Service, Syndrome};
 use roce::{Access, Counters, Psn, Rkey};
@@ -43,6 +43,10 @@ const fn offset(area: Area, index: usize) -> u64 {
     AREAS + (area as u64 * REQUESTS as u64 + index as u64) * PLACE
 }
 
+fn spray(congestion: &mut Congestion) {
+    congestion.paths = Some(PathChoice { count: 3, interval: T, spray: true });
+}
+
 /// Runs `operations` on two queue pairs; panics where they and the model disagree. Gives what both counted, and what was
 /// reached.
 pub fn run(setting: Setting, operations: &[Operation]) -> ([Counters; 2], Reached) {
@@ -54,6 +58,7 @@ pub fn run(setting: Setting, operations: &[Operation]) -> ([Counters; 2], Reache
     world.check_end();
     world.reached.holes = world.heard.holes.get();
     world.reached.answers = world.heard.answers.get();
+    world.reached.sprayed = world.heard.sprayed.get();
     (world.pair.hosts.map(|host| host.endpoint.counters().clone()), world.reached)
 }
 
@@ -98,6 +103,7 @@ impl World {
             ack_timeout: if setting.hasty { HASTY } else { 5 },
             selective_repeat: setting.selective_repeat,
             offered: setting.window.is_multiple_of(2),
+            adjust: if setting.sprays() { spray } else { |_| {} },
             max_rd_atomic: reads,
             max_dest_rd_atomic: reads,
             capabilities,

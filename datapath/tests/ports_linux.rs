@@ -126,6 +126,26 @@ fn an_interface_takes_no_more_than_a_container_has() {
     assert!(arrives);
 }
 
+/// Two ports of one process, as two processes with the same number in two containers: the driver's fan-out group would have the kernel
+/// give each frame to one of them alone.
+#[test]
+fn ports_that_share_an_interface_take_every_frame_each() {
+    let _alone = alone();
+    ip("link add dpdk0 type veth peer name dpdk1");
+    ip("link set dpdk0 up");
+    ip("link set dpdk1 up");
+    let (mut one, mut two, mut sender) = (open("dpdk0"), open("dpdk0"), open("dpdk1"));
+    let lengths = [60, 1514];
+    carry(&mut sender, &mut one, &lengths);
+    let (mut came, mut burst) = (Vec::new(), Burst::new());
+    let all_came = (0..20_000_000).any(|_| {
+        two.receive(&mut burst);
+        came.extend(burst.drain(..).filter(|f| f[12..14] == [0x88, 0xb5]).map(|f| f.len()));
+        came.len() >= lengths.len()
+    });
+    assert!(all_came && came == lengths, "{came:?}");
+}
+
 #[test]
 fn a_full_ring_keeps_no_sender_waiting() {
     let _alone = alone();

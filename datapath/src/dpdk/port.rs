@@ -369,7 +369,11 @@ impl Setup<'_> {
         // SAFETY: the EAL runs and both are NUL-terminated texts that outlive the calls.
         let found = || unsafe { dpdk::rte_eth_dev_get_port_by_name(device.as_ptr(), &mut id) };
         // SAFETY: as above.
-        self.call("making the device", || unsafe { dpdk::rte_dev_probe(whole.as_ptr()) })?;
+        let make = || unsafe { dpdk::rte_dev_probe(whole.as_ptr()) };
+        self.call("making the device", || match self.spec {
+            PortSpec::Interface(_) => unprivileged::without_interface_changes(make).unwrap_or(-libc::EAGAIN),
+            _ => make(),
+        })?;
         self.call("finding the device's port", found)?;
         Ok(id)
     }

@@ -1,18 +1,24 @@
-//! Keeps DPDK's AF_PACKET driver from changing the interface, which needs CAP_NET_ADMIN and which a port does not need.
+//! Keeps DPDK's AF_PACKET driver from changing the interface, which needs CAP_NET_ADMIN and which a port does not need, and from sharing
+//! the frames with other ports.
 //!
 //! When a port starts, DPDK has its driver set the interface's Ethernet address, to what it is, and its promiscuous mode, to off. A
 //! refusal fails the start, unless it says that the driver can't. So the calls are answered with that: by a seccomp(2) filter on a
 //! thread that runs the start alone.
+//!
+//! When a device is made, the driver puts its socket into a fan-out group that is named after the process's number and the interface. The
+//! kernel splits frames among the sockets of a group. Two containers on one interface often have processes of the same number, as two
+//! ports of one process do, so the call is skipped: it succeeds, and does nothing.
 
 use crate::socket_option;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Offsets in `struct seccomp_data`: the system call's number, and the lower half of its second argument.
+/// Offsets in `struct seccomp_data`: the system call's number, and the lower halves of its second and third argument.
 const NUMBER: u32 = 0;
-const REQUEST: u32 = if cfg!(target_endian = "little") { 24 } else { 28 };
+const SECOND: u32 = if cfg!(target_endian = "little") { 24 } else { 28 };
+const THIRD: u32 = SECOND + 8;
 
-/// Runs `f` on a thread that can't change an interface. Where the kernel has no filter for it, the thread can.
+/// Runs `f` on a thread that can't change an interface, nor join a fan-out group. Where the kernel has no filter for it, the thread can.
 pub(super) fn without_interface_changes<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
     let body = || {
         if let Err(error) = refuse_changes() {
@@ -26,7 +32,8 @@ pub(super) fn without_interface_changes<T: Send>(f: impl FnOnce() -> T + Send) -
     })
 }
 
-/// Makes the kernel answer the calling thread's requests to change an interface with EOPNOTSUPP, for as long as the thread lives.
+/// Makes the kernel answer the calling thread's requests to change an interface with EOPNOTSUPP, and those to join a fan-out group with
+/// success, for as long as the thread lives.
 fn refuse_changes() -> io::Result<()> {
     let [load, equal, end] = [
         libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
@@ -38,11 +45,17 @@ fn refuse_changes() -> io::Result<()> {
     let mut filter = [
         (load, 0, 0, NUMBER),
         (equal, 0, 3, libc::SYS_ioctl as u32),
-        (load, 0, 0, REQUEST),
-        (equal, 2, 0, libc::SIOCSIFFLAGS as u32),
-        (equal, 1, 0, libc::SIOCSIFHWADDR as u32),
+        (load, 0, 0, SECOND),
+        (equal, 7, 0, libc::SIOCSIFFLAGS as u32),
+        (equal, 6, 5, libc::SIOCSIFHWADDR as u32),
+        (equal, 0, 4, libc::SYS_setsockopt as u32),
+        (load, 0, 0, SECOND),
+        (equal, 0, 2, libc::SOL_PACKET as u32),
+        (load, 0, 0, THIRD),
+        (equal, 2, 0, libc::PACKET_FANOUT as u32),
         (end, 0, 0, libc::SECCOMP_RET_ALLOW),
         (end, 0, 0, refused),
+        (end, 0, 0, libc::SECCOMP_RET_ERRNO),
     ]
     .map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };

@@ -1,5 +1,5 @@
-//! Accesses registered memory on processors without routines of our own: by atomics, which the compiler may not reason about. A fault is
-//! the program's: memory that vanishes ends it.
+//! Accesses registered memory on processors without routines of our own: by volatile loads and atomics, which the compiler may not reason
+//! about. A fault is the program's: memory that vanishes ends it.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -10,18 +10,16 @@ pub(super) struct Gone;
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `length` bytes, with exposed provenance or their own; they don't overlap.
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> Result<(), Gone> {
-    let from = from.cast_mut();
+    // No atomics: the source may be memory that can only be read, such as a slice.
+    // SAFETY: the callers below stay inside, and a byte is always aligned.
+    let load = |at| unsafe { from.add(at).read_volatile() };
     let (head, words, tail) = split(to, length);
     for at in (0..head).chain(head + words..head + words + tail) {
-        // SAFETY: `at` is inside; a byte is always aligned. The source is only loaded.
-        let byte = unsafe { AtomicU8::from_ptr(from.add(at)) }.load(Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { AtomicU8::from_ptr(to.add(at)) }.store(byte, Ordering::Relaxed);
+        // SAFETY: `at` is inside; a byte is always aligned.
+        unsafe { AtomicU8::from_ptr(to.add(at)) }.store(load(at), Ordering::Relaxed);
     }
     for at in (head..head + words).step_by(8) {
-        // SAFETY: `at` to `at + 8` is inside. The source is only loaded.
-        let word =
-            std::array::from_fn(|i| unsafe { AtomicU8::from_ptr(from.add(at + i)) }.load(Ordering::Relaxed));
+        let word = std::array::from_fn(|i| load(at + i));
         // SAFETY: `split` makes `to + at` aligned to 8 with 8 bytes inside.
         unsafe { AtomicU64::from_ptr(to.add(at).cast()) }.store(u64::from_ne_bytes(word), Ordering::Relaxed);
     }

@@ -5,12 +5,18 @@ use super::MOST_PROBES;
 use super::spray::Spray;
 use crate::wheel::sooner;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
+use alloc::collections::VecDeque;
 use cc::Instant;
 use core::time::Duration;
 
 /// Losses in a row without a packet that was only late, after which packets are expected in their order.
 const CALM: u8 = 8;
+/// Packets that have one time at which the first hole among them becomes lost: a search visits no others.
+const BLOCK: u64 = 128;
+/// A window of [`SPAN`] numbers lies in fewer blocks.
+const BLOCKS: usize = 64;
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+const NO_NEWS: (u64, u64) = (u64::MAX, 0);
 
 /// A packet whose arrival is in question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +42,8 @@ pub(super) struct Hole {
     resent: Option<Instant>,
     /// The number of times that it was sent or asked for again.
     tries: u8,
+    /// It has come. It keeps its place until all before it have.
+    is_filled: bool,
 }
 
 impl Hole {
@@ -68,11 +76,19 @@ pub(super) struct Selective {
     away: Ring,
     away_bytes: u64,
     /// By number.
-    holes: Vec<Hole>,
-    /// The number of holes that are lost.
+    holes: VecDeque<Hole>,
+    /// How many of them are not filled.
+    open: usize,
+    /// How many of those are lost.
     lost: usize,
-    /// The next moment at which one of them becomes lost.
+    /// No hole before this number is lost.
+    lost_from: u64,
+    /// The first number of the packets that have come since holes were filled last, and one behind the last.
+    news: (u64, u64),
+    /// The next moment at which one of the holes becomes lost.
     due: Option<Instant>,
+    /// The same for each block, by number modulo [`BLOCKS`] times [`BLOCK`].
+    dues: [Instant; BLOCKS],
     /// The last loss that was reported to congestion control: packets sent before this number, and before this moment, belong to it.
     reported: (u64, Instant),
     /// Losses since a packet was late, up to [`CALM`].
@@ -96,9 +112,13 @@ impl Selective {
             answered: 0,
             away: Ring::new(),
             away_bytes: 0,
-            holes: Vec::new(),
+            holes: VecDeque::new(),
+            open: 0,
             lost: 0,
+            lost_from: 0,
+            news: NO_NEWS,
             due: None,
+            dues: [NEVER; BLOCKS],
             reported: (0, Instant::ZERO),
             calm: 0,
             streams: None,
@@ -116,6 +136,7 @@ impl Selective {
             self.held.clear_range(self.base, number);
             // Not the next one, as far as one can tell: its acknowledgement is what is waited for, or it met no receive.
             self.held.clear(number);
+            self.hears(self.base, number);
             self.base = number;
         }
     }
@@ -141,8 +162,10 @@ impl Selective {
 
     /// The peer holds request packet `number`.
     pub(super) fn holds(&mut self, number: u64) {
+        let end = number.saturating_add(1);
         self.held.set(number);
-        self.heard = self.heard.max(number.saturating_add(1));
+        self.heard = self.heard.max(end);
+        self.hears(number, end);
     }
 
     /// The peer lacks packet `base`, even if it had said that it holds it: it met no receive, and was given up.
@@ -175,6 +198,12 @@ impl Selective {
     #[expect(clippy::arithmetic_side_effects, reason = "`arrived_count` counts the bits that are set")]
     pub(super) fn arrives(&mut self, number: u64) {
         self.arrived_count += u64::from(self.arrived.set(number));
+        self.hears(number, number.saturating_add(1));
+    }
+
+    /// Holes from `from` to before `to` may be filled.
+    fn hears(&mut self, from: u64, to: u64) {
+        self.news = (self.news.0.min(from), self.news.1.max(to));
     }
 
     /// Answers before `end` should have come.
@@ -231,56 +260,86 @@ impl Selective {
 
     /// Returns whether packet `number` waits to be sent again.
     pub(super) fn is_lost(&self, number: u64) -> bool {
-        let at = self.holes.partition_point(|hole| hole.number() < number);
-        self.holes.get(at).is_some_and(|hole| hole.number() == number && hole.is_lost)
+        self.holes.get(self.place(number)).is_some_and(|hole| hole.number() == number && hole.is_lost)
     }
 
     #[inline]
     pub(super) const fn has_holes(&self) -> bool {
-        !self.holes.is_empty()
+        self.open > 0
     }
 
     /// Returns the first hole that waits to be sent again.
     pub(super) fn first_lost(&self) -> Option<Hole> {
-        if self.lost == 0 { None } else { self.holes.iter().find(|hole| hole.is_lost).copied() }
+        if self.lost == 0 { None } else { self.holes.get(self.place(self.lost_from)).copied() }
+    }
+
+    /// Returns the place of the first hole from `number` on.
+    fn place(&self, number: u64) -> usize {
+        self.holes.partition_point(|hole| hole.number() < number)
+    }
+
+    /// Moves `lost_from` to the first hole that is lost.
+    fn seek_lost(&mut self) {
+        if self.lost > 0 {
+            let first = self.holes.range(self.place(self.lost_from)..).find(|hole| hole.is_lost);
+            self.lost_from = first.map_or(self.lost_from, Hole::number);
+        }
+    }
+
+    /// Hole `number` becomes lost at `due` at the soonest.
+    #[expect(clippy::indexing_slicing, reason = "a place is below BLOCKS")]
+    fn expects(&mut self, number: u64, due: Instant) {
+        let first = &mut self.dues[Self::block(number)];
+        *first = due.min(*first);
+        self.due = sooner(self.due, Some(due));
+    }
+
+    const fn block(number: u64) -> usize {
+        (number / BLOCK) as usize % BLOCKS
     }
 
     /// Returns the number behind a stretch of lost answers that begins at `from`, before `end`.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        clippy::indexing_slicing,
-        reason = "the partition point is at most the length; the sum is at most `end`"
-    )]
+    #[expect(clippy::arithmetic_side_effects, reason = "the sum is at most `end`")]
     pub(super) fn stretch(&self, from: u64, end: u64) -> u64 {
-        let begin = self.holes.partition_point(|hole| hole.number() < from);
-        let behind = self.holes[begin..].iter().zip(from..end);
+        let behind = self.holes.range(self.place(from)..).zip(from..end);
         from + behind
             .take_while(|(hole, at)| hole.number() == *at && hole.missing.is_answer && hole.is_lost)
             .count() as u64
     }
 
     /// A packet is missing unless it is there, and is lost at `due` if it does not come.
+    #[expect(clippy::arithmetic_side_effects, reason = "`open` is at most the length")]
     pub(super) fn misses(&mut self, missing: Missing, due: Instant) {
         if self.is_there(missing) {
             return;
         }
         let number = missing.number;
-        let at = self.holes.partition_point(|hole| hole.number() < number);
-        if self.holes.get(at).is_none_or(|hole| hole.number() != number) {
-            let is_overtaken =
-                missing.is_answer || self.spray.as_ref().is_none_or(|spray| spray.is_overtaken(number));
-            let hole = Hole { missing, is_lost: false, is_overtaken, due, resent: None, tries: 0 };
-            self.holes.insert(at, hole);
-            self.due = sooner(self.due, Some(due));
+        let at = self.place(number);
+        let known = self.holes.get_mut(at).filter(|hole| hole.number() == number);
+        if known.as_ref().is_some_and(|hole| !hole.is_filled) {
+            return;
         }
+        let is_overtaken =
+            missing.is_answer || self.spray.as_ref().is_none_or(|spray| spray.is_overtaken(number));
+        let hole =
+            Hole { missing, is_lost: false, is_overtaken, due, resent: None, tries: 0, is_filled: false };
+        match known {
+            Some(known) => *known = hole,
+            None => self.holes.insert(at, hole),
+        }
+        self.open += 1;
+        self.expects(number, due);
     }
 
     /// Finds what has been overtaken on its own path by now: that may be late until `due`.
+    #[expect(clippy::indexing_slicing, reason = "a place is below BLOCKS")]
     pub(super) fn overtake(&mut self, due: Instant) {
-        let Some(spray) = &self.spray else { return };
-        for hole in self.holes.iter_mut().filter(|hole| !hole.is_overtaken && hole.resent.is_none()) {
+        let Self { spray: Some(spray), holes, dues, .. } = self else { return };
+        for hole in holes.iter_mut().filter(|hole| !hole.is_filled && hole.is_silent()) {
             if spray.is_overtaken(hole.number()) {
                 (hole.is_overtaken, hole.due) = (true, hole.due.min(due));
+                let first = &mut dues[Self::block(hole.number())];
+                *first = hole.due.min(*first);
                 self.due = sooner(self.due, Some(hole.due));
             }
         }
@@ -293,8 +352,8 @@ impl Selective {
 
     /// Returns whether nothing has arrived that left after the missing packet `number` on the same path. Only its first loss says so.
     pub(super) fn take_silence(&mut self, number: u64) -> bool {
-        let at = self.holes.partition_point(|hole| hole.number() < number);
-        let hole = self.holes.get_mut(at).filter(|hole| hole.number() == number);
+        let at = self.place(number);
+        let hole = self.holes.get_mut(at).filter(|hole| hole.number() == number && !hole.is_filled);
         hole.is_some_and(|hole| !core::mem::replace(&mut hole.is_overtaken, true))
     }
 
@@ -305,10 +364,14 @@ impl Selective {
             return false;
         }
         self.misses(missing, now);
-        let at = self.holes.partition_point(|hole| hole.number() < missing.number);
+        let at = self.place(missing.number);
         if let Some(hole) = self.holes.get_mut(at) {
+            let is_first = self.lost == 0 || missing.number < self.lost_from;
             self.lost += usize::from(!hole.is_lost);
             (hole.is_lost, hole.missing) = (true, missing);
+            if is_first {
+                self.lost_from = missing.number;
+            }
             self.goes_away(missing);
         }
         true
@@ -316,43 +379,63 @@ impl Selective {
 
     /// Finds what has become lost by `now`. Returns whether congestion control is to be told; `sent` is the next packet that was never
     /// sent.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        clippy::indexing_slicing,
-        reason = "`at` is below the length, which does not change; `lost` counts some of the holes"
-    )]
+    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a place is below BLOCKS")]
     pub(super) fn detect(&mut self, now: Instant, sent: u64) -> bool {
-        if self.due.is_none_or(|due| due > now) {
+        let ends = self.holes.front().zip(self.holes.back());
+        let Some((first, last)) = ends.filter(|_| self.due.is_some_and(|due| due <= now)) else {
             return false;
-        }
+        };
         let (mut due, mut is_news, mut is_queued) = (None, false, false);
-        for at in 0..self.holes.len() {
-            let hole = self.holes[at];
-            if hole.is_lost {
-                continue;
+        for block in first.number() / BLOCK..=last.number() / BLOCK {
+            let at = Self::block(block * BLOCK);
+            // With spraying, what one hole waits for depends on those before it.
+            if self.dues[at] <= now || self.spray.is_some() {
+                self.dues[at] = self.detect_in(block, now, &mut is_news, &mut is_queued);
             }
-            let hole_due = self.due_of(&hole);
-            if hole_due > now {
-                is_queued |= hole.is_silent();
-                due = sooner(due, Some(hole_due));
-                continue;
-            }
-            if is_queued && hole.is_silent() {
-                // Paths may share a queue: as long as one that left before it may come, so may this one.
-                continue;
-            }
-            self.holes[at].is_lost = true;
-            self.lost += 1;
-            // A repetition that was lost is a loss of its own. It may have left at the moment of the report.
-            let (number, at) = self.reported;
-            is_news |= hole.number() >= number || hole.resent.is_some_and(|resent| resent >= at);
-            self.goes_away(hole.missing);
+            due = sooner(due, Some(self.dues[at]).filter(|&due| due < NEVER));
         }
         self.due = due;
         if is_news {
             self.reported = (sent, now);
         }
         is_news
+    }
+
+    /// As [`Self::detect`], of one block. Returns when the first of the others in it becomes lost.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`at` is below the length, which does not change; `lost` counts some of the holes; a number is not before its block"
+    )]
+    fn detect_in(&mut self, block: u64, now: Instant, is_news: &mut bool, is_queued: &mut bool) -> Instant {
+        let mut due = NEVER;
+        for at in self.place(block * BLOCK)..self.holes.len() {
+            let hole = self.holes[at];
+            if hole.number() - block * BLOCK >= BLOCK {
+                break;
+            }
+            if hole.is_lost || hole.is_filled {
+                continue;
+            }
+            let hole_due = self.due_of(&hole);
+            if hole_due > now {
+                *is_queued |= hole.is_silent();
+                due = due.min(hole_due);
+                continue;
+            }
+            if *is_queued && hole.is_silent() {
+                // Paths may share a queue: as long as one that left before it may come, so may this one.
+                continue;
+            }
+            self.holes[at].is_lost = true;
+            self.lost_from = if self.lost == 0 { hole.number() } else { self.lost_from.min(hole.number()) };
+            self.lost += 1;
+            // A repetition that was lost is a loss of its own. It may have left at the moment of the report.
+            let (number, reported) = self.reported;
+            *is_news |= hole.number() >= number || hole.resent.is_some_and(|resent| resent >= reported);
+            self.goes_away(hole.missing);
+        }
+        due
     }
 
     /// When a hole becomes lost. Repeated answers come in the order in which they were asked for, and a stretch of them may take longer
@@ -387,11 +470,13 @@ impl Selective {
         wait: Duration,
         longest: Option<Duration>,
     ) {
-        let begin = self.holes.partition_point(|hole| hole.number() < from);
-        for at in begin..self.holes.len() {
+        for at in self.place(from)..self.holes.len() {
             let hole = &mut self.holes[at];
             if hole.number() >= to {
                 break;
+            }
+            if hole.is_filled {
+                continue;
             }
             self.lost -= usize::from(hole.is_lost);
             let patient = wait * (1 << hole.tries);
@@ -400,36 +485,53 @@ impl Selective {
             hole.tries = (hole.tries + 1).min(MOST_PROBES);
             let missing = hole.missing;
             self.comes_back(missing);
-            self.due = sooner(self.due, Some(due));
+            self.expects(missing.number, due);
         }
+        self.seek_lost();
     }
 
     /// Forgets the holes that are filled: all before `una` is acknowledged.
+    pub(super) fn fill(&mut self, una: u64, now: Instant, shortest: Option<Duration>) {
+        while let Some(&hole) = self.holes.front().filter(|hole| hole.is_filled || hole.number() < una) {
+            self.holes.pop_front();
+            self.fills(&hole, now, shortest);
+        }
+        let (from, to) = core::mem::replace(&mut self.news, NO_NEWS);
+        for at in self.place(from)..self.holes.len() {
+            let Some(&hole) = self.holes.get(at).filter(|hole| hole.number() < to) else { break };
+            if self.is_there(hole.missing) {
+                self.fills(&hole, now, shortest);
+                if let Some(filled) = self.holes.get_mut(at) {
+                    (filled.is_filled, filled.is_lost) = (true, false);
+                }
+            }
+        }
+        if !self.has_holes() {
+            self.holes.clear();
+            (self.due, self.dues) = (None, [NEVER; BLOCKS]);
+        }
+        self.seek_lost();
+    }
+
+    /// Counts a hole that is filled, unless it was counted before.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "`lost` counts the holes that are lost; a round trip is at most 4 s; adding to an `Instant` saturates; `calm` is at most CALM"
+        reason = "`open` counts the holes that are not filled, and `lost` some of them; a round trip is at most 4 s; an `Instant` stops at its end; `calm` is at most CALM"
     )]
-    pub(super) fn fill(&mut self, una: u64, now: Instant, shortest: Option<Duration>) {
+    fn fills(&mut self, hole: &Hole, now: Instant, shortest: Option<Duration>) {
+        if hole.is_filled {
+            return;
+        }
+        self.open -= 1;
+        self.lost -= usize::from(hole.is_lost);
+        if let (true, Some(resent)) = (hole.missing.is_answer, hole.resent) {
+            self.streams = Some((resent, hole.number(), now));
+        }
+        // What comes sooner after its repetition than a round trip was only late.
         let soon = shortest.map_or(Duration::ZERO, |rtt| rtt * 3 / 4);
-        let mut holes = core::mem::take(&mut self.holes);
-        holes.retain(|hole| {
-            if hole.number() >= una && !self.is_there(hole.missing) {
-                return true;
-            }
-            self.lost -= usize::from(hole.is_lost);
-            if let (true, Some(resent)) = (hole.missing.is_answer, hole.resent) {
-                self.streams = Some((resent, hole.number(), now));
-            }
-            // A packet that arrives less than a round trip after its repetition was only late.
-            let was_late = hole.resent.is_none_or(|at| now < at + soon);
-            if hole.is_overtaken || hole.resent.is_some() {
-                self.calm = if was_late { 0 } else { (self.calm + 1).min(CALM) };
-            }
-            false
-        });
-        self.holes = holes;
-        if !self.has_holes() {
-            self.due = None;
+        let was_late = hole.resent.is_none_or(|at| now < at + soon);
+        if hole.is_overtaken || hole.resent.is_some() {
+            self.calm = if was_late { 0 } else { (self.calm + 1).min(CALM) };
         }
     }
 }

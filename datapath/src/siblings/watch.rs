@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_micros(500);
 const LOOKS: u32 = 40;
 
+/// The longest sleep, in ms. A thread that makes a claim may find the owner dead first and take over, while this one sleeps on descriptors
+/// of before: those who join would wait in vain.
+const LONGEST: i32 = 500;
+
 /// Until the process takes no part any more.
 pub(super) fn run(shared: &Shared) {
     let mut descriptors: Vec<RawFd> = Vec::new();
@@ -30,7 +34,7 @@ pub(super) fn run(shared: &Shared) {
             Role::Sibling(socket) => descriptors.push(socket.as_raw_fd()),
             Role::Nobody => {}
         }
-        let longest = if matches!(state.role, Role::Nobody) { 1 } else { -1 };
+        let longest = if matches!(state.role, Role::Nobody) { 1 } else { LONGEST };
         drop(state);
         if waits(&descriptors, longest) {
             return;
@@ -38,8 +42,8 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Until one of the descriptors has news, or for so many ms; `true` if it is the first. A descriptor that is closed meanwhile is that
-/// of another, at worst, and costs a look.
+/// Until one of the descriptors has news, or for so many ms; `true` if it is the first. A descriptor that is closed meanwhile may be that
+/// of another, which has no news.
 fn waits(descriptors: &[RawFd], longest: i32) -> bool {
     let watch = |&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut watched: Vec<_> = descriptors.iter().map(watch).collect();

@@ -2,6 +2,7 @@
 
 pub mod application;
 pub mod hostile;
+mod loss;
 mod one_core;
 mod parts;
 mod path;
@@ -63,7 +64,7 @@ pub fn step_ends(name: &str) {
 
 /// Every step, in the order of the table.
 pub fn all() -> Vec<Step> {
-    [wire::STEPS, parts::STEPS, path::STEPS, application::STEPS, one_core::STEPS, hostile::STEPS]
+    [wire::STEPS, parts::STEPS, path::STEPS, application::STEPS, one_core::STEPS, hostile::STEPS, loss::STEPS]
         .into_iter()
         .flatten()
         .map(|step| Step { ..*step })

@@ -98,6 +98,33 @@ fn a_wrong_flag_is_one_line_with_the_remedy() {
 }
 
 #[test]
+fn a_wrong_script_of_faults_is_one_line_and_no_frame_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (script, frames, out) =
+        (folder.path().join("f.toml"), folder.path().join("in.pcap"), folder.path().join("out.pcap"));
+    fs::write(&frames, capture(&[frame(1, 2, 3)])).unwrap();
+    for (text, says) in [
+        ("[[fault]]\ncolour = 1\naction = 'drop'", "line 2: colour: no such key; a fault has name"),
+        ("[[fault]]\naction = 'drop'\npsn = '9..3'", "line 3: psn = \"9..3\": not a PSN or a range of PSNs"),
+        ("[[fault]]\naction = 'drop'\nport = 'c'", "line 3: port = \"c\": not a port of this switch"),
+        (
+            "[[fault]]\naction = 'drop'\n[[fault]]\naction = 'drop'",
+            "line 4: this fault and the one at line 2",
+        ),
+    ] {
+        fs::write(&script, text).unwrap();
+        let port = format!("pcap:{},{}", frames.display(), out.display());
+        let mut command = Command::cargo_bin("ferroce").unwrap();
+        command.args(["switch", "--port", &port, "--port", "null", "--faults"]).arg(&script);
+        let output = command.assert().code(2).get_output().clone();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("f.toml, ") && error.contains(says), "{error}");
+        assert_eq!((error.trim_end().lines().count(), output.stdout.len()), (1, 0), "{error}");
+        assert!(!out.exists(), "the ports were opened");
+    }
+}
+
+#[test]
 fn a_report_that_cannot_be_written_is_told_before_the_switch_starts() {
     let refused = Command::cargo_bin("ferroce")
         .unwrap()

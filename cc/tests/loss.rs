@@ -1,4 +1,4 @@
-//! What a loss does to each algorithm's rate, as the table of cc/README.md says.
+//! Each algorithm's answer to a loss, as the table of cc/README.md states it.
 
 use core::num::NonZeroU32;
 use core::time::Duration;

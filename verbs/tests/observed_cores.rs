@@ -1,4 +1,4 @@
-//! What an observer sees of a device with several cores: each core's own figures, and sums that count nothing twice.
+//! An observer's view of a device with several cores: each core's own figures, and sums that count nothing twice.
 
 mod common;
 

@@ -22,7 +22,7 @@ const ALLOWED_FOR: NonZeroU32 = NonZeroU32::new(32).expect("above 0");
 /// holds. With the draft's 0.95 it costs a single flow as much of the link.
 const TARGET: f64 = 0.98;
 
-/// What all flows have in common.
+/// Settings that all flows share.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// The rate of this host's link, if it is known.
@@ -36,7 +36,7 @@ pub struct Settings {
 pub struct Paced {
     algorithm: Option<Algorithm>,
     base_rtt: Duration,
-    /// What was acknowledged when the flow was seen first.
+    /// The acknowledged sequence number when the flow was first seen.
     first: Option<u32>,
     /// Probes sent.
     sent: u32,
@@ -60,7 +60,7 @@ impl Paced {
         }
     }
 
-    /// Whether the flow has begun, or had data acknowledged, within a few round trips.
+    /// Returns true if the flow began, or had data acknowledged, within the last few round trips.
     pub fn is_active(&self, now: u64, flow: &Flow) -> bool {
         now.saturating_sub(flow.touched) < nanos(self.interval()).saturating_mul(4)
     }

@@ -117,7 +117,7 @@ struct Pacer {
     counts: Counts,
 }
 
-/// What happened since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     flows: u64,

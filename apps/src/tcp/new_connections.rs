@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 
 const FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
-/// What another `ferroce tcp` left that was killed: what it replaced is not known any more.
+/// The prefix of the name that a killed `ferroce tcp` leaves. The name that it replaced is lost.
 const LEFT: &str = "hpcc_";
 /// Those that new connections of this namespace may have.
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-/// Where the kernel has it.
+/// The file in which the kernel publishes it.
 pub(crate) const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
 /// Kinds of types.
@@ -125,7 +125,7 @@ impl Btf {
 }
 
 impl Head {
-    /// Where the type ends; `None` of a kind that is not known.
+    /// Returns the offset at which the type ends; `None` for an unknown kind.
     fn end(self) -> Option<usize> {
         let (each, more) = match self.kind {
             1 | 14 | 17 => (0, 4),

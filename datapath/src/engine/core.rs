@@ -53,7 +53,7 @@ pub(super) struct Core<P: PacketIo> {
     held_since: Option<Instant>,
     /// Since when the port's pool has had no buffer, if something waits for one.
     dry_since: Option<Instant>,
-    /// Where frames are lost that have waited too long for a buffer.
+    /// Takes frames that have waited too long for a buffer; nothing reads them.
     sink: Box<[u8]>,
     /// The port's descriptor tells of frames.
     listens: bool,

@@ -22,7 +22,7 @@ pub(super) struct Filling<'a, P: PacketIo> {
     /// The other processes of the interface, if there may be any.
     pub(super) lanes: &'a mut Option<Box<Lanes>>,
     pub(super) tap: &'a mut Option<Box<Tap>>,
-    /// Where frames are lost once the pool has been dry for too long.
+    /// Takes frames once the pool has been dry for too long; nothing reads them.
     pub(super) sink: Option<&'a mut [u8]>,
     /// Frames lost there.
     pub(super) sunk: usize,

@@ -36,14 +36,14 @@ pub struct Flow {
     pub segment: u32,
 }
 
-/// What user space has a flow do for a time.
+/// Window and pacing rate of a flow, until a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The pacing rate, of payload.
     pub rate: Rate,
     /// The window, in segments; at least 1.
     pub window: u32,
-    /// Until when: ns of CLOCK_MONOTONIC.
+    /// The end, in ns of CLOCK_MONOTONIC.
     pub until: u64,
 }
 
@@ -58,7 +58,7 @@ struct Key {
     zero: u32,
 }
 
-/// What `programs::report` writes.
+/// The entry that `programs::report` writes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Report {
@@ -69,7 +69,7 @@ struct Report {
     zero: u32,
 }
 
-/// What `programs::avoid` reads.
+/// The entry that `programs::avoid` reads.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct LeaseEntry {

@@ -20,7 +20,7 @@ pub enum TcpError {
 }
 
 impl TcpError {
-    /// What an error of a system call means; `remedy` is for kernels that know no such call.
+    /// Returns how to translate an error of a system call; `remedy` is for kernels that do not know the call.
     pub(super) fn of(what: &'static str, remedy: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::Privilege { what },

@@ -1,7 +1,6 @@
-//! What the kernel does for HPCC++ on its own TCP (rtgwg-00 7.2): an algorithm of congestion control that user space leads, and sockets
-//! for the probes.
+//! The kernel's part of HPCC++ on its own TCP (rtgwg-00 7.2): a congestion control that user space leads, and sockets for the probes.
 //!
-//! The algorithm is `struct tcp_congestion_ops`, made of eBPF programs ([`programs`]). It is CUBIC, except for a flow that has a valid
+//! The algorithm is `struct tcp_congestion_ops`, made of eBPF programs (`programs`). It is CUBIC, except for a flow that has a valid
 //! [`Lease`]: then window and pacing rate are those of the lease. A lease ends by itself, so nothing that happens to this process
 //! leaves a flow with an old rate.
 

@@ -149,7 +149,8 @@ fn arrived(index: u32, numbers: Numbers) -> io::Result<OwnedFd> {
     if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(arrived) }
 }
 
-/// What tells a probe or an answer from other packets, in short: places from the IP header on, how many bytes, and what of them counts.
+/// Returns the fields that tell a probe or an answer from other packets: the offset from the IP header, the number of bytes, a mask, and the
+/// value.
 fn signs(numbers: Numbers) -> [(i32, u8, u32, u32); 4] {
     [
         (0, 1, 0xff, 0x45),
@@ -159,7 +160,7 @@ fn signs(numbers: Numbers) -> [(i32, u8, u32, u32); 4] {
     ]
 }
 
-/// Where the payload begins.
+/// The offset of the payload from the IP header.
 const MARK: i32 = 40;
 
 /// A classic BPF program that keeps probes and answers.

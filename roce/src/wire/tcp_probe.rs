@@ -13,7 +13,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 /// Bytes of a probe and of its answer, from the IP header on.
 pub const TCP_PROBE_LENGTH: usize = RECORDS + HOPS as usize * RECORD_LENGTH;
 
-/// What the payload of a probe begins with, and that of an answer.
+/// The first four bytes of the payload of a probe, and of an answer.
 pub const TCP_PROBE_MARK: [u32; 2] = [u32::from_be_bytes(*b"HPC?"), u32::from_be_bytes(*b"HPC!")];
 
 const TCP: u8 = 6;

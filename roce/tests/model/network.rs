@@ -39,7 +39,7 @@ impl Setting {
         }
     }
 
-    /// Whether packets are sprayed over several paths. Telemetry in data, and windows of the receiver's, rule that out.
+    /// True if packets are sprayed over several paths. Telemetry in data and windows of the receiver exclude it.
     pub fn sprays(&self) -> bool {
         let by_receiver = matches!(self.congestion(1), AlgorithmConfig::HpccReceiver(_));
         self.selective_repeat && !self.in_band && !by_receiver && self.load % 2 == 1

@@ -115,7 +115,7 @@ pub struct Suspicion {
     pub reason: String,
     /// The remedy for the user.
     pub remedy: String,
-    /// Whether packets are longer than a link of the path carries.
+    /// True if packets are longer than a link of the path carries.
     pub is_path_mtu: bool,
 }
 

@@ -44,7 +44,7 @@ impl Source {
 }
 
 const TAG: [u8; 4] = [0x55; 4];
-/// What follows an introduction: a datagram, or nothing.
+/// The kinds of introduction: a datagram follows it, or nothing.
 const DATA: u8 = 0;
 const CONTROL: u8 = 7;
 

@@ -76,7 +76,7 @@ enum Phase {
     Failed,
 }
 
-/// What a thread may wait for.
+/// Something that a thread may wait for.
 trait Waits: Sized {
     /// Returns the socket's own; an error if the socket is in another phase.
     fn of(inner: &mut Inner) -> Result<&mut Self, Errno>;

@@ -13,7 +13,7 @@ use std::ffi::c_int;
 
 /// The bytes of a datagram with its header, at most, as in rdma-core.
 pub(super) const LONGEST: usize = 2048;
-/// What the device writes before each datagram.
+/// Bytes of the header that the device writes before each datagram.
 const GRH: usize = 40;
 /// Places of received datagrams lie so far apart.
 const STRIDE: usize = GRH + LONGEST;

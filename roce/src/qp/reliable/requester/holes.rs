@@ -77,9 +77,9 @@ pub(super) struct Selective {
     away_bytes: u64,
     /// By number.
     holes: VecDeque<Hole>,
-    /// How many of them are not filled.
+    /// The number of holes that are not filled.
     open: usize,
-    /// How many of those are lost.
+    /// The number of those that are lost.
     lost: usize,
     /// No hole before this number is lost.
     lost_from: u64,

@@ -20,7 +20,7 @@ pub(super) struct Offer {
     left: u8,
     /// At least one was sent in this connection.
     is_made: bool,
-    /// What is to be sent: [`OFFER`], [`QUESTION`], in a byte, which each packet looks at.
+    /// The packets that are due, a bit for each: [`OFFER`], [`QUESTION`]. Each packet that is sent reads this byte.
     due: u8,
 }
 

@@ -157,7 +157,7 @@ impl Requester {
     /// Returns whether a large packet is lost each time and the last of its message, which any path carries, is what arrives behind it.
     fn ends_short(&self) -> bool {
         let oldest = self.queue.iter().find(|wqe| wqe.end() > self.una);
-        let last = oldest.map_or(0, |oldest| oldest.length % self.mtu);
+        let last = oldest.and_then(|oldest| oldest.length.checked_rem(self.mtu)).unwrap_or(0);
         self.retries() >= OFTEN && self.oldest_length() == self.mtu && (1..=ANY_PATH).contains(&last)
     }
 

@@ -12,12 +12,13 @@ const COMPOSED: [(&str, &str); 5] = [
     ("the peer's packet had an error, unknown rkey", "the peer's packet had an error, {discard}"),
 ];
 /// Quotes of other programs.
-const OTHERS: [(&str, &str); 5] = [
+const OTHERS: [(&str, &str); 6] = [
     ("No IB devices found", "ibv_devinfo"),
     ("Did not detect devices", "perftest"),
     ("Too many open files", "the C library"),
     ("mmap failed on AF_PACKET socket", "DPDK"),
     ("Cannot allocate memory", "the C library"),
+    ("Killed", "the shell"),
 ];
 
 fn root() -> PathBuf {

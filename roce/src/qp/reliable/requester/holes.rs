@@ -289,12 +289,12 @@ impl Selective {
     /// Hole `number` becomes lost at `due` at the soonest.
     #[expect(clippy::indexing_slicing, reason = "a place is below BLOCKS")]
     fn expects(&mut self, number: u64, due: Instant) {
-        let first = &mut self.dues[Self::block(number)];
+        let first = &mut self.dues[Self::block_of(number)];
         *first = due.min(*first);
         self.due = sooner(self.due, Some(due));
     }
 
-    const fn block(number: u64) -> usize {
+    const fn block_of(number: u64) -> usize {
         (number / BLOCK) as usize % BLOCKS
     }
 
@@ -338,7 +338,7 @@ impl Selective {
         for hole in holes.iter_mut().filter(|hole| !hole.is_filled && hole.is_silent()) {
             if spray.is_overtaken(hole.number()) {
                 (hole.is_overtaken, hole.due) = (true, hole.due.min(due));
-                let first = &mut dues[Self::block(hole.number())];
+                let first = &mut dues[Self::block_of(hole.number())];
                 *first = hole.due.min(*first);
                 self.due = sooner(self.due, Some(hole.due));
             }
@@ -387,7 +387,7 @@ impl Selective {
         };
         let (mut due, mut is_news, mut is_queued) = (None, false, false);
         for block in first.number() / BLOCK..=last.number() / BLOCK {
-            let at = Self::block(block * BLOCK);
+            let at = Self::block_of(block * BLOCK);
             // With spraying, what one hole waits for depends on those before it.
             if self.dues[at] <= now || self.spray.is_some() {
                 self.dues[at] = self.detect_in(block, now, &mut is_news, &mut is_queued);

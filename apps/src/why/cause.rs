@@ -307,6 +307,15 @@ mod tests {
         assert_eq!(first.evidence[0], "hop 1 of the path: 90000 B queued, its link 170 % full, 4.0 us ago");
         after.queue_pairs[0].hops[1].age = 2_000_000_000;
         assert_eq!(ranked_by(&after).name, "answer", "what was heard before the time watched");
+        // One low reading does not hide the other.
+        let mut before = device(&[]);
+        before.queue_pairs[0].hops = vec![hop(0, 0, 0.2, 5_000), hop(1, 70_000, 0.9, 4_000)];
+        before.queue_pairs[0].busiest = Some(1);
+        after.queue_pairs[0].hops[1] = hop(1, 0, 0.4, 4_000);
+        let difference = Difference::new(Some(&before), &after, &after.queue_pairs[0], Duration::ZERO);
+        let first = ranked(&difference).swap_remove(0);
+        assert_eq!(first.name, "congested-path");
+        assert_eq!(first.evidence[0], "hop 1 of the path: 70000 B queued, its link 90 % full, 1.00 s ago");
     }
 
     #[test]

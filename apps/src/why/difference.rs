@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::time::Duration;
-use verbs::observe::{DeviceStatus, QueuePairStatus};
+use verbs::observe::{DeviceStatus, HopStatus, QueuePairStatus};
 
 /// A link that holds this part or more limits the queue pairs that its telemetry paces: HPCC++ aims at 0.95, and one reading of a link that
 /// several flows fill is often well below.
@@ -12,6 +12,8 @@ const BUSY: f64 = 0.5;
 pub struct Difference<'a> {
     /// The queue pair at the end.
     pub pair: &'a QueuePairStatus,
+    /// The queue pair at the beginning, if it existed.
+    earlier: Option<&'a QueuePairStatus>,
     /// ns watched.
     pub elapsed: u64,
     /// ns in each state.
@@ -27,7 +29,7 @@ pub struct Difference<'a> {
 
 impl<'a> Difference<'a> {
     pub fn new(
-        before: Option<&DeviceStatus>,
+        before: Option<&'a DeviceStatus>,
         after: &DeviceStatus,
         pair: &'a QueuePairStatus,
         starved: Duration,
@@ -41,6 +43,7 @@ impl<'a> Difference<'a> {
         };
         Self {
             pair,
+            earlier,
             elapsed: waited.values().sum::<u64>().max(1),
             waited,
             starved: starved.as_nanos() as u64,
@@ -60,18 +63,31 @@ impl<'a> Difference<'a> {
         self.own_core.get(name).copied().unwrap_or(0)
     }
 
-    /// Returns what telemetry said last of the path's busiest hop, as text.
-    pub fn busiest_hop(&self) -> Option<String> {
-        let hop = self.pair.busiest_hop()?;
-        let part =
-            hop.utilisation.map_or(String::new(), |part| format!(", its link {:.0} % full", part * 100.0));
-        Some(format!("hop {} of the path: {} B queued{part}, {} ago", hop.index, hop.queue, time(hop.age)))
+    /// Returns a reading of the path's busiest hop and its age in ns: the fuller one of the two at the ends of the time watched, since one
+    /// reading of a link that several flows fill may be low.
+    fn reading(&self) -> Option<(&HopStatus, u64)> {
+        let last = self.pair.busiest_hop().map(|hop| (hop, hop.age));
+        let first = self.earlier.and_then(QueuePairStatus::busiest_hop).filter(|hop| hop.age <= self.elapsed);
+        let first = first.map(|hop| (hop, hop.age.saturating_add(self.elapsed)));
+        match (last, first) {
+            (Some((last, _)), Some(first)) if first.0.utilisation > last.utilisation => Some(first),
+            (last, first) => last.or(first),
+        }
     }
 
-    /// Returns whether telemetry showed in the time watched that the link of the busiest hop is what limits the queue pair.
+    /// Returns what telemetry said of the path's busiest hop, as text.
+    pub fn busiest_hop(&self) -> Option<String> {
+        let (hop, age) = self.reading()?;
+        let part =
+            hop.utilisation.map_or(String::new(), |part| format!(", its link {:.0} % full", part * 100.0));
+        Some(format!("hop {} of the path: {} B queued{part}, {} ago", hop.index, hop.queue, time(age)))
+    }
+
+    /// Returns whether a reading that was fresh at its end of the time watched shows that the link of the busiest hop is what limits the
+    /// queue pair.
     pub fn is_congested(&self) -> bool {
         let is_busy = |part: Option<f64>| part.is_some_and(|part| part >= BUSY);
-        self.pair.busiest_hop().is_some_and(|hop| hop.age <= self.elapsed && is_busy(hop.utilisation))
+        self.reading().is_some_and(|(hop, _)| hop.age <= self.elapsed && is_busy(hop.utilisation))
     }
 
     /// Returns whether the path most likely loses packets for their length.

@@ -36,6 +36,9 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
             (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => (RDMA_PS_UDP, true),
             _ => return Err(UNSUPPORTED),
         };
+        if is_device_thread() {
+            return Err(UNSUPPORTED);
+        }
         devices()?;
         let options = Options::default();
         let phase = match datagrams {
@@ -49,6 +52,15 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
         })?;
         Ok(Socket::publish(id, phase, options))
     })
+}
+
+/// Returns whether a thread of the device calls. While the program's first call opens the device, such a thread calls socket(2), which
+/// librspreload leads here: it would wait for that first call. After an error, librspreload calls the kernel.
+fn is_device_thread() -> bool {
+    let mut name = [0_u8; 16];
+    // SAFETY: the kernel writes at most 16 bytes, for which `name` has room.
+    let status = unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    status == 0 && name.starts_with(b"ferroce-")
 }
 
 /// `rbind(3)`

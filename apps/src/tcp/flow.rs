@@ -94,7 +94,7 @@ impl Paced {
         flow: &Flow,
         (settings, flows): (Settings, usize),
     ) -> Option<Lease> {
-        // Nobody but the peer, and switches on the way, knows when the probe was sent.
+        // Only the peer and switches on the path know when the probe was sent.
         let sent = self.on_their_way.get_mut(answer.number as usize % REMEMBERED)?;
         if *sent != Some(answer.sent) {
             return None;

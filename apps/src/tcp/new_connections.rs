@@ -38,7 +38,7 @@ fn usual() -> std::io::Result<String> {
 }
 
 impl Drop for NewConnections {
-    /// Restores what was before, unless somebody has chosen another since.
+    /// Restores the former congestion control, unless another one was chosen meanwhile.
     fn drop(&mut self) {
         if std::fs::read_to_string(FILE).is_ok_and(|now| now.trim() == self.ours)
             && let Err(error) = std::fs::write(FILE, &self.before)

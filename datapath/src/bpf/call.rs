@@ -277,7 +277,7 @@ fn update(map: &OwnedFd, key: *const u8, value: *const u8) -> io::Result<()> {
 unsafe fn opens<T>(command: libc::c_long, request: &T) -> io::Result<OwnedFd> {
     // SAFETY: these commands do not write into the request; the caller vouches for the rest.
     let fd = unsafe { call(command, std::ptr::from_ref(request).cast_mut()) }?;
-    // SAFETY: a fresh descriptor that nobody else owns; the kernel has it closed on exec.
+    // SAFETY: a fresh descriptor without another owner; the kernel closes it on exec.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 

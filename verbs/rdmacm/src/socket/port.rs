@@ -2,7 +2,7 @@
 
 use super::introduction::Source;
 use super::memory::Registered;
-use super::queue::{BATCH, Queue};
+use super::queue::{BATCH, Queue, attributes};
 use crate::abi::*;
 use crate::datagram::QKEY;
 use crate::device::Device;
@@ -77,21 +77,7 @@ impl Port {
         let (sent, received) = (register(sends, LONGEST)?, register(receives, STRIDE)?);
         // SAFETY: the context is open for the process's life.
         let queue = unsafe { Queue::new(device.context, sends + receives) }?;
-        let cap = ibv_qp_cap {
-            max_send_wr: sends,
-            max_recv_wr: receives,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let mut wanted = ibv_qp_init_attr {
-            send_cq: queue.cq(),
-            recv_cq: queue.cq(),
-            cap,
-            qp_type: IBV_QPT_UD,
-            sq_sig_all: 1,
-            ..Default::default()
-        };
+        let mut wanted = attributes(IBV_QPT_UD, queue.cq(), (sends, receives));
         // SAFETY: the queue is alive.
         unsafe { queue_pair::create(id, pd, &mut wanted) }?;
         Ok((queue, sent, received))

@@ -2,10 +2,26 @@
 
 use crate::abi::*;
 use crate::errno::{Errno, made};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 
 /// Completions taken at a time.
 pub(super) const BATCH: usize = 16;
+
+/// Returns the attributes of a socket's queue pair: `cq` serves both directions, and each send completes.
+pub(super) fn attributes(
+    qp_type: c_uint,
+    cq: *mut ibv_cq,
+    (sends, receives): (u32, u32),
+) -> ibv_qp_init_attr {
+    let cap = ibv_qp_cap {
+        max_send_wr: sends,
+        max_recv_wr: receives,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    ibv_qp_init_attr { send_cq: cq, recv_cq: cq, cap, qp_type, sq_sig_all: 1, ..Default::default() }
+}
 
 /// A completion queue with its channel.
 pub(super) struct Queue {

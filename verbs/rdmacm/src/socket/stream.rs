@@ -2,7 +2,7 @@
 
 use super::mapping::Mappings;
 use super::memory::Registered;
-use super::queue::{BATCH, Queue};
+use super::queue::{BATCH, Queue, attributes};
 use super::receiver::{ENTRIES, Receiver};
 use super::sender::{CONTROLS, LIST, Sender, Write};
 use super::wire::{Greeting, Mapping, Message, Target};
@@ -90,21 +90,7 @@ impl Stream {
         (sends, receives): (u32, u32),
         cq: *mut ibv_cq,
     ) -> Result<(Sender, Receiver), Errno> {
-        let cap = ibv_qp_cap {
-            max_send_wr: sends,
-            max_recv_wr: receives,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let mut wanted = ibv_qp_init_attr {
-            send_cq: cq,
-            recv_cq: cq,
-            cap,
-            qp_type: IBV_QPT_RC,
-            sq_sig_all: 1,
-            ..Default::default()
-        };
+        let mut wanted = attributes(IBV_QPT_RC, cq, (sends, receives));
         // SAFETY: the caller's promise; the domain is kept for the process's life.
         unsafe {
             queue_pair::create(&*id, std::ptr::null_mut(), &mut wanted)?;

@@ -1,6 +1,9 @@
-//! Creates the file that UCX looks for before it takes a device: a character device of its name in `/dev/infiniband`, which UCX may read
-//! and write and never opens. There is one for each of eight devices. They are in a mount namespace of the program's own, so that nothing
-//! but an empty folder is left behind.
+//! Prepares the files of RDMA devices that programs look for.
+//!
+//! UCX takes a device only if there is a character device of its name in `/dev/infiniband`, which UCX may read and write and never opens.
+//! There is one for each of eight devices. Other programs read `/sys/class/infiniband`, which sysfs does not let anybody create: an overlay
+//! adds an empty folder, and the drop-in library describes its devices there (`verbs/dropin/src/sysfs.rs`). All of it is in a mount namespace
+//! of the program's own, so that nothing but an empty folder in `/dev` is left behind.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,10 +17,21 @@ place() {
     : >/dev/infiniband/ferroce$number && mount --bind /dev/null /dev/infiniband/ferroce$number || return
   done
 }
-place 2>/dev/null || case "$*" in *ucx*)
-  echo "ferroce run: UCX finds no device without /dev/infiniband/ferroce0; remedy, as root:" \
-    "mkdir -p /dev/infiniband && mknod -m 666 /dev/infiniband/ferroce0 c 1 3" >&2 ;;
-esac
+describe() {
+  if [ ! -d /sys/class/infiniband ]; then
+    mkdir -p /dev/infiniband/.class/infiniband &&
+      mount -t overlay -o lowerdir=/dev/infiniband/.class:/sys/class ferroce /sys/class || return
+  fi
+  mount -t tmpfs -o mode=755,size=1m ferroce /sys/class/infiniband
+}
+if place 2>/dev/null; then
+  describe 2>/dev/null
+else
+  case "$*" in *ucx*)
+    echo "ferroce run: UCX finds no device without /dev/infiniband/ferroce0; remedy, as root:" \
+      "mkdir -p /dev/infiniband && mknod -m 666 /dev/infiniband/ferroce0 c 1 3" >&2 ;;
+  esac
+fi
 exec "$@"
 "#;
 

@@ -4,10 +4,14 @@ use crate::abi::{ibv_context, ibv_device};
 use crate::context::Context;
 use crate::errno::{Errno, at, count, object, status};
 use crate::lock::{Lock, Rank};
-use crate::log;
+use crate::sysfs::Folder;
+use crate::{log, query, sysfs};
+use datapath::linux::Interface;
 use datapath::port_spec::PortSpec;
 use std::ffi::{CStr, c_char, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::Path;
 use std::sync::OnceLock;
 use verbs::{Device, DeviceConfig, Progress};
 
@@ -68,6 +72,10 @@ impl Configured {
         put(&mut abi.dev_path, &format!("/sys/class/infiniband_verbs/{name}"));
         put(&mut abi.ibdev_path, &format!("/sys/class/infiniband/{name}"));
         let guid = guid(&config);
+        if let Some(folder) = Folder::create(Path::new(sysfs::CLASS), &name) {
+            let interface = interface(&config).map(|interface| interface.name);
+            report(folder.describe(&name, guid, interface.as_deref()));
+        }
         // The library does not know if a program polls or waits.
         let config = config.progress_by_default(Progress::Adaptive);
         Self { abi, config, guid, open: Lock::new(Rank::Device, Opened { device: None, contexts: 0 }) }
@@ -83,7 +91,11 @@ impl Configured {
         let device = match &open.device {
             Some(device) if !device.is_inherited() => device.clone(),
             // A forked process opens its own, whatever its parent had.
-            _ => Device::open(&self.config).inspect_err(|error| tracing::error!("{error}"))?,
+            _ => {
+                let device = Device::open(&self.config).inspect_err(|error| tracing::error!("{error}"))?;
+                self.describe(&device)?;
+                device
+            }
         };
         if open.device.as_ref().is_some_and(Device::is_inherited) {
             open.contexts = 0;
@@ -91,6 +103,17 @@ impl Configured {
         open.device = Some(device.clone());
         open.contexts += 1;
         Ok(device)
+    }
+
+    /// Describes the open port in sysfs, if the process may.
+    fn describe(&self, device: &Device) -> Result<(), Errno> {
+        // SAFETY: `new` ended the name, and nothing writes it.
+        let name = unsafe { CStr::from_ptr(self.abi.name.as_ptr()) }.to_string_lossy();
+        if let Some(folder) = Folder::create(Path::new(sysfs::CLASS), &name) {
+            let info = device.query()?;
+            report(folder.describe_port(&query::port_attributes(device)?, &info.gids, &info.port));
+        }
+        Ok(())
     }
 
     /// Ends a part that [`open`](Self::open) began. Parts in the device of a parent process are not this one's.
@@ -116,10 +139,7 @@ fn put(field: &mut [c_char], text: &str) {
 /// The EUI-64 of the interface's address; for a port without an interface, a number made from its name and addresses,
 /// with the bit of locally made ones.
 fn guid(config: &DeviceConfig) -> [u8; 8] {
-    let port = config.port().unwrap_or_default();
-    if let Ok(PortSpec::Interface(name) | PortSpec::Xdp(name)) = port.parse()
-        && let Ok(interface) = datapath::linux::interface(&name)
-    {
+    if let Some(interface) = interface(config) {
         let [a, b, c, d, e, f] = interface.mac.0;
         return [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
     }
@@ -129,6 +149,21 @@ fn guid(config: &DeviceConfig) -> [u8; 8] {
     let mut guid = hasher.finish().to_be_bytes();
     guid[0] = guid[0] & 0xfc | 2;
     guid
+}
+
+/// Returns the Linux interface of the device, if it has one.
+fn interface(config: &DeviceConfig) -> Option<Interface> {
+    match config.port()?.parse() {
+        Ok(PortSpec::Interface(name) | PortSpec::Xdp(name)) => datapath::linux::interface(&name).ok(),
+        _ => None,
+    }
+}
+
+/// Logs that sysfs does not describe the device. Programs that do not read it work all the same.
+fn report(described: io::Result<()>) {
+    if let Err(error) = described {
+        tracing::warn!("{}: the device is not described there: {error}", sysfs::CLASS);
+    }
 }
 
 /// The configured device whose address is `device`, and its number.
@@ -240,7 +275,7 @@ unsafe fn read_sysfs(
 /// Returns the value of an attribute that a kernel driver would have.
 fn attribute(file: &str) -> Option<String> {
     match file {
-        "board_id" => Some("FERROCE_SOFT".into()),
+        "board_id" => Some(sysfs::BOARD.into()),
         "fw_ver" => Some(env!("CARGO_PKG_VERSION").into()),
         "node_type" => Some("1: CA".into()),
         _ => None,

@@ -41,6 +41,7 @@ mod queue_pair;
 mod region;
 mod siblings;
 mod srq;
+mod sysfs;
 mod transitions;
 mod unsupported;
 mod window;

@@ -173,7 +173,7 @@ fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
     }
 }
 
-fn port_attributes(device: &Device) -> Result<ibv_port_attr, Errno> {
+pub(crate) fn port_attributes(device: &Device) -> Result<ibv_port_attr, Errno> {
     let info = device.query()?;
     let (state, phys_state) =
         if device.link_is_up() { (IBV_PORT_ACTIVE, LINK_UP) } else { (IBV_PORT_DOWN, LINK_POLLING) };

@@ -32,7 +32,7 @@ macro_rules! examples {
             "    ferroce ", $tool, " --port eth0 -D 5 --report_gbits --out_json_file=out.json 10.0.0.1\n",
             "  Paced by HPCC++ on a path of 1 Gb/s and 2 ms:\n",
             "    ferroce ", $tool, " --port eth0 --cc hpcc --cc-line-rate 1G --cc-base-rtt 2ms 10.0.0.1\n",
-            "\nHOST is where the server's control connection (TCP, -p) is; data goes to the port's own address."
+            "\nHOST is the address of the server's control connection (TCP, -p); data goes to the port's own address."
         )
     };
 }
@@ -47,7 +47,7 @@ First steps:
 
 FERROCE_PORT and FERROCE_IP stand for --port and --ip; FERROCE_LOG=debug logs to standard error.
 
-Exit codes: 0 done, 1 the run failed, 2 the command line or a file is wrong, 128 + N ended by signal N (141: nobody reads the output). \
+Exit codes: 0 done, 1 the run failed, 2 the command line or a file is wrong, 128 + N ended by signal N (141: the output's reader has ended). \
 `ferroce run` has its program's; 127 if there is no such program, 126 if it can't be run.";
 
 const INFO: &str = "\

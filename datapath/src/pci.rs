@@ -23,7 +23,7 @@ pub enum PciError {
     #[error("PCI device {address} is not an Ethernet controller; those of this machine: {existing}")]
     NotEthernet { address: String, existing: String },
     #[error(
-        "PCI device {address} is bound to {}; `ferroce doctor --bind {address}` gives it to {VFIO}",
+        "PCI device {address} is bound to {}; `ferroce doctor --bind {address}` binds it to {VFIO}",
         driver.as_ref().map_or_else(|| "no driver of the kernel".into(), |driver| format!("the kernel's driver {driver}"))
     )]
     Kernels { address: String, driver: Option<String> },
@@ -97,7 +97,7 @@ impl Nic {
         }
     }
 
-    /// Without an IOMMU, `vfio-pci` accepts devices only in its unsafe mode, in which each is in a group of its own.
+    /// Without an IOMMU, `vfio-pci` accepts devices only in its unsafe mode, in which each is in a separate group.
     fn has_iommu(&self, driver: Option<&str>) -> Result<(), PciError> {
         if driver == Some(VFIO) && !self.place().join("iommu_group").exists() {
             return Err(PciError::NoIommu { address: self.address.clone() });
@@ -275,7 +275,7 @@ mod tests {
         let kernels = Bus::new("0x020000", Some("e1000e"));
         assert_eq!(
             refusal(&kernels),
-            "PCI device 0000:01:00.0 is bound to the kernel's driver e1000e; `ferroce doctor --bind 0000:01:00.0` gives it to vfio-pci"
+            "PCI device 0000:01:00.0 is bound to the kernel's driver e1000e; `ferroce doctor --bind 0000:01:00.0` binds it to vfio-pci"
         );
         assert!(refusal(&Bus::new("0x020000", None)).contains("bound to no driver of the kernel"));
         assert!(refusal(&Bus::new("0x020000", Some(VFIO))).contains("intel_iommu=on"));

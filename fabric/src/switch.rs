@@ -24,9 +24,8 @@ pub struct PortId(pub u16);
 /// The settings of one sending port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortConfig {
-    /// The link's rate, in bits of frames (from the Ethernet header on, without FCS); `None` sends as fast as the
-    /// port takes, and stamps nothing. HPCC INT and IFA tell only rates that have a code
-    /// ([`Speed`](roce::wire::telemetry::Speed)).
+    /// The link's rate, in bits of frames (from the Ethernet header on, without FCS); `None` sends as fast as the port takes, and stamps
+    /// nothing. HPCC INT and IFA can express only rates that have a code ([`Speed`](roce::wire::telemetry::Speed)).
     pub rate: Option<Rate>,
     /// The longest pause of the poller that the link makes up for; zero for virtual time.
     pub catch_up: Duration,
@@ -38,12 +37,12 @@ pub struct PortConfig {
     pub ecn_threshold: Option<u64>,
     /// Marks by chance instead, the likelier the longer the queue.
     pub red: Option<Red>,
-    /// A class of its own for some packets; each class has a queue of `queue_bytes`.
+    /// A separate class for some packets; each class has a queue of `queue_bytes`.
     pub second_class: Option<SecondClass>,
-    /// Telemetry tells as queue what the link carries in the time that the packet waited: where classes share the link, the
-    /// length of one's queue doesn't say how long it takes to drain (rtgwg-00 9.3).
+    /// Telemetry reports as queue what the link carries in the time that the packet waited: if classes share the link, the length of one's
+    /// queue does not determine how long it takes to drain (rtgwg-00 9.3).
     pub tell_sojourn: bool,
-    /// Tells senders that subscribe of congestion at this port at once.
+    /// Answers senders that subscribe at once if this port is congested.
     pub direct: Option<Direct>,
     /// `T` of the flows, which direct responses' and AECN's load is counted over.
     pub load_period: Duration,
@@ -104,19 +103,21 @@ impl Default for SwitchConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ConfigError {
-    #[error("the switch has {0} ports: it needs 1 to 256")]
+    #[error("switch with {0} ports: out of range; use 1 to 256")]
     Ports(usize),
-    #[error("switch id {0}: it must fit the 12 bits of telemetry, 0 to 4095")]
+    #[error("switch id {0}: it exceeds the 12 bits of telemetry; use 0 to 4095")]
     SwitchId(u16),
-    #[error("port {0} has rate 0; give it a higher rate, or none to leave it unlimited")]
+    #[error("port {0} has rate 0; use a higher rate, or none for no limit")]
     Rate(usize),
-    #[error("port {0} has room for {1} frames and {2} bytes: it needs at least one full frame, 1514 bytes")]
+    #[error(
+        "port {0} has room for {1} frames and {2} bytes: less than one full frame; use at least 1 frame and 1514 bytes"
+    )]
     Queue(usize, usize, u64),
-    #[error("port {0} marks from {1} to {2} waiting bytes: the first must not be above the second")]
+    #[error("port {0} marks from {1} to {2} waiting bytes: the first is above the second; swap them")]
     Red(usize, u64, u64),
-    #[error("port {0} has a second class of DSCP {1}: DSCPs are 0 to 63")]
+    #[error("port {0} has a second class of DSCP {1}: out of range; use 0 to 63")]
     Dscp(usize, u8),
-    #[error("station table of {0} entries: the limit is 1 to 1048576")]
+    #[error("station table of {0} entries: out of range; use 1 to 1048576")]
     Stations(usize),
 }
 
@@ -138,7 +139,7 @@ struct Port<B> {
 
 /// A learning Ethernet switch. Its buffers can be of any kind; copies for floods come from the caller's `alloc`.
 ///
-/// Times never go back. All calls of one turn of a poll loop give the same time.
+/// Times never go back. All calls of one turn of a poll loop pass the same time.
 pub struct Switch<B> {
     id: u16,
     ports: Vec<Port<B>>,
@@ -175,8 +176,7 @@ impl<B: PacketBuf> Switch<B> {
         })
     }
 
-    /// A frame came in by `from`. `alloc` gives an empty buffer for a port's copy; where it gives none, that port
-    /// gets no copy.
+    /// A frame came in by `from`. `alloc` returns an empty buffer for a port's copy; if it returns none, that port gets no copy.
     ///
     /// # Panics
     /// If there is no port `from`.
@@ -217,7 +217,7 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
-    /// The next frame that leaves by `port`. `alloc` gives a buffer where the link duplicates it.
+    /// The next frame that leaves by `port`. `alloc` returns a buffer if the link duplicates it.
     ///
     /// # Panics
     /// If there is no such port.
@@ -249,8 +249,7 @@ impl<B: PacketBuf> Switch<B> {
         Some(buf)
     }
 
-    /// When [`poll_transmit`](Self::poll_transmit) next has something for some port; a time in the past where it
-    /// has something now.
+    /// When [`poll_transmit`](Self::poll_transmit) next has something for some port; a time in the past if it has something now.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.ports.iter().filter_map(Port::poll_timeout).min()
@@ -366,7 +365,7 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
-    /// Tells the sender of a frame that came by `from` and subscribes, where `to` is congested.
+    /// Answers the sender of a frame that came by `from` and subscribes, if `to` is congested.
     #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn respond(
@@ -531,7 +530,7 @@ impl<B: PacketBuf> Port<B> {
     }
 }
 
-/// Writes telemetry into a frame, longer where its format has it so and the buffer has room.
+/// Writes telemetry into a frame, which becomes longer if its format requires it and the buffer has room.
 #[expect(clippy::arithmetic_side_effects, reason = "a buffer's length is at most its capacity")]
 pub(crate) fn write<B: PacketBuf>(buf: &mut B, request: Request, state: &PortState) -> bool {
     let length = buf.len();

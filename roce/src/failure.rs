@@ -63,7 +63,7 @@ pub enum FailureCause {
 }
 
 impl FailureCause {
-    /// Returns the reason as far as the cause alone tells. Of requests to a peer, the requester knows more.
+    /// Returns the reason as far as the cause alone reveals it. Of requests to a peer, the requester knows more.
     pub(crate) const fn reason(self) -> FailureReason {
         match self {
             // The receive that the program posted.
@@ -201,7 +201,7 @@ impl fmt::Display for FailureReason {
                     "the path's MTU is too small: packets of {lost} B are lost, of up to {arrived} B arrive"
                 );
             }
-            Self::OneWay => "the peer's packets arrive here, and none of ours arrives there",
+            Self::OneWay => "the peer's packets arrive here, but this side's packets do not arrive there",
             Self::OtherPsns => "the peer expects other PSNs",
             Self::Loss => "the peer answers, and one packet is lost each time",
             Self::NoReceive => "the peer had no receive posted",

@@ -109,10 +109,10 @@ fn what_cannot_be_attached_is_refused_with_its_limit() {
         host.endpoint.attach(qpn, group).unwrap();
     }
     let refused = host.endpoint.attach(host.qpn, group).unwrap_err();
-    assert_eq!(refused.to_string(), "no more than 64 queue pairs in a multicast group on one core");
+    assert_eq!(refused.to_string(), "queue pairs in a multicast group: the limit of 64 is reached");
     for n in 0..1023_u32 {
         host.endpoint.attach(host.qpn, IpAddr::from((0xef02_0000 + n).to_be_bytes())).unwrap();
     }
     let refused = host.endpoint.attach(host.qpn, IpAddr::from([239, 3, 0, 0])).unwrap_err();
-    assert_eq!(refused.to_string(), "no more than 1024 multicast groups on one core");
+    assert_eq!(refused.to_string(), "multicast groups: the limit of 1024 is reached");
 }

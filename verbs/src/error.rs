@@ -77,14 +77,17 @@ pub enum Error {
     Ended { peer: SocketAddr },
 }
 
-/// Returns how to raise a limit that the caller chose.
+/// Returns what to do about a limit that is reached: some of them the caller can raise.
 fn remedy(error: &ControlError) -> &'static str {
     match error {
+        ControlError::Limit { what: "queue pairs in a multicast group", .. } => "; detach one first",
         ControlError::Limit { what, .. }
             if what.starts_with("queue pairs") || *what == "completion queues" =>
         {
             "; raise queue_pairs in ferroce.toml or by FERROCE_QUEUE_PAIRS"
         }
+        ControlError::Limit { what: "memory regions", .. } => "; deregister one first",
+        ControlError::Limit { .. } => "; destroy one first",
         _ => "",
     }
 }
@@ -169,6 +172,15 @@ mod tests {
         let error = Error::GidIndex { index: 3, count: 2 };
         assert_eq!(error.remedy().unwrap(), "`ferroce info --port` lists them");
         assert_eq!(Error::Random("none left".into()).remedy(), None);
+    }
+
+    #[test]
+    fn the_remedy_of_a_limit_fits_what_it_limits() {
+        let limit = |what| Error::from(ControlError::Limit { what, limit: 64 }).remedy().unwrap();
+        assert!(limit("queue pairs").contains("FERROCE_QUEUE_PAIRS"));
+        assert_eq!(limit("queue pairs in a multicast group"), "detach one first");
+        assert_eq!(limit("memory regions"), "deregister one first");
+        assert_eq!(limit("memory windows"), "destroy one first");
     }
 
     #[test]

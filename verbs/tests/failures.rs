@@ -71,7 +71,7 @@ fn a_peer_elsewhere_needs_a_gateway() {
     assert!(error.contains("is not IPv6") && error.contains("fd00::1"), "{error}");
 }
 
-/// Every request that a queue holds is flushed, in order, and so is what is posted afterwards.
+/// Every request in a queue is flushed, in order, and so are those posted afterwards.
 #[test]
 fn the_error_state_flushes() {
     let (a, mut b) = connected(Progress::Inline, 4096);
@@ -345,7 +345,7 @@ fn a_device_holds_as_many_queue_pairs_as_it_was_told() {
         let build = || pd.queue_pair(&cq, &cq).capabilities(small).build();
         let qps: Vec<_> = (0..most).map(|_| build().unwrap()).collect();
         let refused = build().unwrap_err().to_string();
-        assert!(refused.contains(&format!("no more than {most} queue pairs")), "{refused}");
+        assert!(refused.contains(&format!("queues: the limit of {most} is reached")), "{refused}");
         assert!(refused.contains("queue_pairs in ferroce.toml or by FERROCE_QUEUE_PAIRS"), "{refused}");
         drop(qps);
         // Numbers that are gone rest, slots do not.
@@ -362,7 +362,7 @@ fn what_is_connected_is_not_connected_again() {
     assert!(error.contains("is in ReadyToSend, not in Init; connect one as build() returns it"), "{error}");
 }
 
-/// An accepted request is never refused later: the caller hears of a datagram's length, and of nothing else, when it posts.
+/// An accepted request is never refused later: when it posts, the caller learns of a datagram's length, and of nothing else.
 #[test]
 fn a_datagram_longer_than_the_path_mtu_is_refused_when_it_is_posted() {
     let [device, other] = devices(Progress::Inline);

@@ -54,5 +54,5 @@ fn each_member_of_a_group_takes_a_copy_and_the_senders_own_too() {
     let refused = b.qp.detach(group).unwrap_err().to_string();
     assert_eq!(refused, format!("multicast: QP {} is not attached to {group}", b.qp.qpn()));
     let refused = b.qp.attach("10.0.0.1".parse().unwrap()).unwrap_err().to_string();
-    assert!(refused.contains("10.0.0.1 is not the address of a group; use one of 224.0.0.0/4"), "{refused}");
+    assert!(refused.contains("10.0.0.1 is not a group's address; use one of 224.0.0.0/4"), "{refused}");
 }

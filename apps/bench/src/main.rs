@@ -118,7 +118,7 @@ struct StepsArgs {
     /// Only steps whose name contains this; may be given several times
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Only instructions; fails where a step takes more than it may
+    /// Only instructions; fails if a step takes more than it may
     #[arg(long)]
     check: bool,
     /// Also write the costs here
@@ -186,7 +186,7 @@ fn write_json(file: Option<&PathBuf>, what: &impl serde::Serialize) -> Result<()
     std::fs::write(file, text + "\n").map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Exit code 1 where a figure could not be measured; a goal that is missed is told in the table.
+/// Exit code 1 if a figure could not be measured; a goal that is missed is reported in the table.
 fn run(args: &RunArgs) -> Result<ExitCode, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let place = figures::Place {

@@ -1,5 +1,5 @@
-//! Watches whether the machine let processes run: how long their threads waited for a processor, and how late timers are on
-//! each. Congestion control can't be judged by a moment in which those who run it were stopped.
+//! Watches whether the machine let processes run: how long their threads waited for a processor, and how late timers are on each.
+//! Congestion control cannot be judged by a moment in which its processes were stopped.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Between two lines. Linux tells of a wait once it is over, and of several their sum: looked at seldom, little could be told of the
+/// Between two lines. Linux reports a wait once it is over, and several as their sum. Looked at rarely, little could be learned of the
 /// longest.
 const EVERY: Duration = Duration::from_millis(2);
 /// Between two looks for threads that are new.
@@ -67,7 +67,7 @@ pub fn watch(file: &Path, processes: &[u32]) -> Result<(), Box<dyn Error>> {
     let mut threads = BTreeMap::new();
     find(processes, &mut threads);
     if threads.is_empty() {
-        return Err(format!("watch: process {first} has no threads whose waits are told").into());
+        return Err(format!("watch: process {first} has no thread for which the kernel reports waits").into());
     }
     for look in 0_u32.. {
         thread::sleep(EVERY);

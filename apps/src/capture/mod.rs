@@ -24,7 +24,7 @@ const CHUNK: usize = 256 << 10;
 /// Packets after which the process, the output and the time are looked at again.
 const TURN: usize = 4096;
 
-/// More packets than the rings of 64 ports hold.
+/// More packets than fit in the rings of 64 ports.
 const RINGS: usize = 64 << 18;
 
 /// The command line of `ferroce capture`.
@@ -38,7 +38,7 @@ pub struct Args {
     /// Capture only packets to and from this address
     #[arg(long, value_name = "IP")]
     pub peer: Option<IpAddr>,
-    /// Write to this file; `-` is standard output [default: standard output, if it is no terminal]
+    /// Write to this file; `-` is standard output [default: standard output, if it is not a terminal]
     #[arg(short, long, value_name = "FILE")]
     pub write: Option<PathBuf>,
     /// Capture this many bytes of each packet, 320 to 65536: the longest headers, with telemetry, take 320

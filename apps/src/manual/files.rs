@@ -25,7 +25,7 @@ const KEYS: [(&str, &str, &str); 16] = [
     (
         "vlan",
         "FERROCE_VLAN",
-        "The VLAN whose frames the port sends and takes, 1 to 4094. The addresses are then those of `ip`.",
+        "The VLAN of the frames that the port sends and receives, 1 to 4094. The addresses are then those of `ip`.",
     ),
     (
         "progress",
@@ -57,7 +57,7 @@ const KEYS: [(&str, &str, &str); 16] = [
     (
         "link_rate",
         "",
-        "Sends as a link of this rate does, on ports that have no rate of their own: veth, tap and memif.",
+        "Sends frames no faster than a link of this rate would. It is for ports without a rate: veth, tap and memif.",
     ),
     (
         "feedback_key_file",

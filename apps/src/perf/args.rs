@@ -87,7 +87,7 @@ impl Connection {
     }
 }
 
-/// The load. The client decides; a server that was told otherwise refuses.
+/// The load. The client decides; a server with other values refuses.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Load (the client decides; a server with other values refuses the test)")]
 pub struct LoadArgs {
@@ -185,7 +185,7 @@ pub struct QueueArgs {
     /// Sleep for 1 ms when there is nothing to do instead of polling; for --progress dedicated
     #[arg(short, long)]
     pub events: bool,
-    /// After a loss, resend everything from the lost packet on, as IBA has it, and neither offer nor accept selective repeat
+    /// After a loss, resend everything from the lost packet on, as IBA specifies, and neither offer nor accept selective repeat
     #[arg(long)]
     pub go_back_n: bool,
     /// The default, accepted because it once was none.
@@ -222,7 +222,7 @@ pub struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// The file that was asked for, if any.
+    /// The file that was requested, if any.
     pub fn json_path(&self) -> Option<PathBuf> {
         self.json_file.clone().or_else(|| self.json.then(|| PathBuf::from("perftest_out.json")))
     }

@@ -15,14 +15,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 use trace::{Flow, Row, Trace};
 
-/// Flows that one trace may hold.
+/// The limit on the flows of one trace.
 const MAX_FLOWS: usize = 1 << 16;
 
 /// The command line of `ferroce replay`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Parameters that are not given follow from the file's name where it tells (..._ms0..., \
-    p_parkinglot...), else from the settings of the reference runs. The report says what was assumed, and why. \
+    after_help = "A parameter that is not given is taken from the file's name if that contains it (..._ms0..., \
+    p_parkinglot...), else from the settings of the reference runs. The report lists each assumption with its reason. \
     Exit code: 0 all states of all files equal, 1 a mismatch, 2 a file or parameter that can't be used."
 )]
 pub struct Args {
@@ -55,7 +55,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the tool: exit code 0 where every state is equal, 1 where one is not.
+/// Runs the tool: exit code 0 if every state is equal, 1 if one is not.
 ///
 /// # Errors
 /// Returns an error if HPCC++ does not accept the parameters, or a file cannot be read or parsed.

@@ -26,16 +26,15 @@ use std::time::{Duration, Instant};
 /// The command line of `ferroce sim`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A scenario is a TOML file: a topology (star, dumbbell, parking-lot, leaf-spine, fat-tree), how flows are paced, and the flows. \
-The project has some in fabric/scenarios. The same scenario and seed give the same run, to the trace's digest.
+A scenario is a TOML file that names a topology (star, dumbbell, parking-lot, leaf-spine, fat-tree), the flows, and their congestion \
+control. Examples are in fabric/scenarios. The same scenario and seed give the same run, to the trace's digest.
 
-Hosts are the product's endpoints; host = \"model\" has a model of them instead, which is faster: packets that only count \
-their payload, each acknowledged. Either way the product's congestion control paces, through switches with a shared buffer, PFC, \
-ECN, ECMP and telemetry. compat = \"hpcc-ns3\" is the model with the conventions of the simulator of HPCC's authors \
-(fabric/scenarios/reference).
+Hosts run the product's endpoints. With host = \"model\" they run a faster model: packets that only count their payload, each \
+acknowledged. In both, the product's congestion control paces the flows, and switches have a shared buffer, PFC, ECN, ECMP and \
+telemetry. compat = \"hpcc-ns3\" is the model with the conventions of the simulator of HPCC's authors (fabric/scenarios/reference).
 
 A flow list is a CSV file with the columns src,dst,bytes,start_ns; hosts are numbered from 1, or from the scenario's first_host. \
---out leaves report.html, which needs nothing but a browser.
+--out also writes report.html, a page without other files.
 
 Examples:
   ferroce sim fabric/scenarios/incast-16.toml --seed 7 --out results
@@ -149,7 +148,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a scenario, with a bar on standard error where that is a terminal.
+/// Runs a scenario, with a bar on standard error if that is a terminal.
 fn simulate(scenario: &Scenario, shows: bool) -> Result<Outcome, Failure> {
     let bar = if shows { ProgressBar::new(scenario.setup.flows.len() as u64) } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} flows  {msg}");
@@ -189,7 +188,7 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failur
         )?;
     }
     outln!(
-        "  dropped {}   sent again {}   marked {}   told at once {}   pauses {} ({:.1} µs)",
+        "  dropped {}   retransmitted {}   marked {}   direct responses {}   pauses {} ({:.1} µs)",
         outcome.dropped,
         outcome.retransmitted,
         outcome.marked,
@@ -234,7 +233,7 @@ struct Cost {
     cpu: Duration,
 }
 
-/// CPU time of this thread so far, where the kernel tells it.
+/// CPU time of this thread so far, if the kernel reports it.
 fn cpu() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)

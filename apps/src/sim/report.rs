@@ -215,13 +215,13 @@ fn series(scenario: &Scenario, outcome: &Outcome) -> Result<String, Failure> {
     let pictures = [
         section(
             &format!("Queue towards host {host}"),
-            "What waited at that port. Short is good: it is delay for everybody who comes through.",
+            "What waited at that port. Short is good: the queue delays every flow that passes.",
             &axes("time, µs", "kB"),
             &[queue],
         )?,
         section(
             &format!("What the link to host {host} carried"),
-            "On the wire, over ten samples each. A dip is bandwidth that nobody used.",
+            "On the wire, over ten samples each. A dip is unused bandwidth.",
             &axes("time, µs", "Gb/s"),
             &[link],
         )?,

@@ -23,10 +23,10 @@ const GIVE_UP: usize = 20;
 /// The command line of `ferroce soak`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each seed is a run of the product's endpoints and switches in virtual time: hosts, topology, connections of every \
-service, what they ask for, and what goes wrong (loss, reordering, duplicates, bit flips, dry pools, pausing cores, \
-tiny rings, dying peers). No wrong byte, no completion twice or out of order, no more in flight than the window; once \
-the faults stop all that is alive comes to its end.
+Each seed is a run of the product's endpoints and switches in virtual time. The seed chooses the hosts, the topology, the connections of \
+every service, their requests, and the faults (loss, reordering, duplicates, bit flips, dry pools, pausing cores, tiny rings, dying \
+peers). A run fails if a byte is wrong, if a completion comes twice or out of order, or if more is in flight than the window. Once the \
+faults stop, all requests between living hosts must end.
 
 Seeds that once failed are run first. A seed that fails is made smaller, and its frames are written for `ferroce \
 pcap`. From 5000 seeds on, a rare path that none of them reached is a failure too.
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = args.threads.map_or_else(cores, usize::from);
     let begin = Instant::now();
-    // A panic of the product is a broken rule, told in its place.
+    // A panic of the product is a broken rule, and is reported as one.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let started = thread::scope(|scope| {

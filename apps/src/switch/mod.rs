@@ -39,9 +39,9 @@ SIGTERM ends the switch: the last phase is printed and written. In the file, `ph
 says whether the switch has ended; the file is replaced in one step, never half written.
 
 A port whose Linux interface is deleted, or moved to another namespace, is reported once, and the others go on. The switch ends \
-with exit code 1 when fewer than two ports are left. An interface that is only down is waited for.
+with exit code 1 when fewer than two ports are left. It waits for an interface that is only down.
 
-Linux interfaces: take veth ends that hold no address. Their peers must send frames as they are: \
+Linux interfaces: use veth ends without an address. Their peers must send frames as they are: \
 `ethtool -K PEER tx off tso off gso off gro off`, or TCP through the switch carries incomplete \
 checksums and segments beyond the MTU.
 
@@ -49,7 +49,7 @@ Example: two senders, and a receiver behind a 200 Mb/s port
   ferroce switch --port s0 --port s1 --port s2 --egress-rate s2=200M --queue 1M --json report.json"
 )]
 pub struct Args {
-    /// A port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, ... Once for each, two at least
+    /// A port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, ...; repeat it for each of at least two
     #[arg(short, long = "port", value_name = "PORT", required = true, num_args = 1)]
     ports: Vec<PortSpec>,
     /// Rate limit of every port: 200M, 10G. A port without one writes no telemetry
@@ -126,7 +126,7 @@ pub struct Args {
     /// Length of such an interval
     #[arg(long, value_name = "TIME", default_value = "10ms", requires = "series", value_parser = settings::interval)]
     series_interval: Duration,
-    /// Take changes of the faults on this Unix socket: `ferroce switch ctl`
+    /// Accept changes of the faults on this Unix socket: `ferroce switch ctl`
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
     #[command(flatten)]
@@ -161,21 +161,21 @@ struct Faults {
     /// Probability that one bit of a frame is flipped
     #[arg(long, value_name = "P", default_value = "0", value_parser = settings::probability)]
     flip: Probability,
-    /// Probability that a frame that tells a sender of its path tells something else, as a lying receiver would
+    /// Probability that a frame that reports a path to its sender is falsified, as by a lying receiver
     #[arg(long, value_name = "P", default_value = "0", value_parser = settings::probability)]
     lie: Probability,
-    /// Lose what only Ferroce knows (probes, setups, notifications), as a peer that is none does
+    /// Drop packets that only Ferroce understands (probes, setups, notifications), as a peer without Ferroce does
     #[arg(long)]
     deaf: bool,
     /// Delay every frame by this time
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     delay: Duration,
-    /// The same seed makes the same faults
+    /// Seed of all randomness: the same seed causes the same faults
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
 
-/// Runs the switch until it is told to end.
+/// Runs the switch until a signal ends it.
 ///
 /// # Errors
 /// Returns an error if a flag contradicts another, or a port cannot be opened.
@@ -257,7 +257,7 @@ fn interval(args: &Args) -> Option<Duration> {
     args.stats_interval.or(default).filter(|interval| !interval.is_zero())
 }
 
-/// The requests that signals made.
+/// The requests by signals.
 struct Signals {
     stop: Arc<AtomicBool>,
     phase: Arc<AtomicBool>,

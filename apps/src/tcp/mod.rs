@@ -32,7 +32,7 @@ const ADDRESSES: Duration = Duration::from_secs(1);
 #[command(after_help = "\
 Runs on senders and receivers, as root, until Ctrl-C. Connections that begin while it runs, of unmodified programs, over IPv4 and the \
 port's addresses, are paced if the peer runs it, too, and a switch on the path writes telemetry (ferroce switch does). All others \
-have CUBIC.
+use CUBIC.
 
 Examples:
   ferroce tcp --port eth0

@@ -57,8 +57,8 @@ pub fn ranked(difference: &Difference<'_>) -> Vec<Cause> {
     let starved = difference.starved as f64 / difference.elapsed as f64;
     let first = causes.first().map_or("idle", |cause| cause.name.as_str());
     if starved >= STARVED && (first != "idle" || causes.len() > 1) {
-        // A core without a CPU is late with answers and turns, and a program without one with its posts. What else holds a queue pair back
-        // does so on any CPU.
+        // A core without a CPU is late with answers and turns, and a program without one with its posts. The other causes delay a queue
+        // pair on any CPU.
         let place = usize::from(!matches!(first, "answer" | "turn" | "idle"));
         causes.insert(place, cause("cpu-starved", difference.starved.min(difference.elapsed), difference));
     }
@@ -103,7 +103,7 @@ fn allowed(name: &str, difference: &Difference<'_>) -> Words {
             (
                 format!("A link of the path was busy, and {algorithm} slowed down to {pace}."),
                 vec![difference.busiest_hop(), Some(format!("window {window} B")), difference.round_trips()],
-                "find out who else sends through that switch port; send less over it, or use a faster link"
+                "find out which other hosts send through that switch port; send less over it, or use a faster link"
                     .into(),
             )
         }

@@ -14,7 +14,7 @@ const MAX_CORES: usize = dpdk_sys::RTE_MAX_LCORE as usize;
 /// The kind of memory that DPDK uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hugepages {
-    /// In hugepages where enough are free, else in ordinary pages.
+    /// In hugepages if enough are free, else in ordinary pages.
     #[default]
     Auto,
     /// In hugepages, or an error.
@@ -123,7 +123,7 @@ static STATE: Mutex<State> = Mutex::new(State::NotStarted);
 pub struct Eal(());
 
 impl Eal {
-    /// Starts DPDK, or returns the running one, where that has what `config` wants.
+    /// Starts DPDK, or returns the running one, if that has what `config` wants.
     ///
     /// The caller's thread keeps its affinity.
     ///
@@ -273,7 +273,7 @@ fn command_line(config: &EalConfig, huge: bool) -> Result<Vec<CString>, EalError
         .map(|word| {
             CString::new(word).map_err(|_| EalError::Refused {
                 errno: "invalid argument".into(),
-                said: "a PCI address holds a NUL".into(),
+                said: "a PCI address contains a NUL".into(),
             })
         })
         .collect()
@@ -284,8 +284,8 @@ fn arguments(config: &EalConfig, huge: bool, cores: &[usize], prefix: &str) -> V
     let mut words: Vec<String> =
         vec!["ferroce".into(), "--no-telemetry".into(), format!("--file-prefix={prefix}")];
     words.extend(["-m".into(), config.memory_mb.max(1).to_string(), "--single-file-segments".into()]);
-    // Without hugepages the memory is a legacy one, which `--in-memory` refuses. Either way nothing is shared with
-    // secondary processes, so no file is made and no directory is needed.
+    // Without hugepages the memory is a legacy one, which `--in-memory` refuses. Either way nothing is shared with secondary processes, so
+    // no file is created and no directory is needed.
     words.extend(if huge {
         vec!["--in-memory".into()]
     } else {
@@ -333,7 +333,7 @@ fn init(arguments: Vec<CString>) -> Result<(), EalError> {
     thread.join().unwrap_or_else(|_| Err(no_thread("it panicked".into())))
 }
 
-/// DPDK makes a directory for files to share, also when told to share none.
+/// DPDK creates a directory for shared files, even if its options say to share none.
 fn remove_runtime_directory() {
     // SAFETY: the EAL runs and returns a static NUL-terminated text.
     let directory = unsafe { CStr::from_ptr(dpdk_sys::rte_eal_get_runtime_dir()) };
@@ -360,13 +360,13 @@ pub(super) fn on_interrupt_thread(f: impl FnOnce() + Send) {
     if is_forked() {
         return f();
     }
-    /// The closure, and where to tell that it ran.
+    /// The closure, and the channel on which to report that it ran.
     struct Call<'a> {
         f: Option<Box<dyn FnOnce() + Send + 'a>>,
         done: std::sync::mpsc::SyncSender<()>,
     }
     unsafe extern "C" fn run(call: *mut c_void) {
-        // SAFETY: the alarm fires once, with the call that waits below until this has told it.
+        // SAFETY: the alarm fires once, with the call that waits below until this has reported.
         let call = unsafe { &mut *call.cast::<Call>() };
         let done = call.done.clone();
         if let Some(f) = call.f.take() {

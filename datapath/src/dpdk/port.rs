@@ -32,7 +32,7 @@ const QUEUE: u16 = 0;
 
 /// An open port with one receive and one transmit queue, and its own pool of buffers.
 ///
-/// If it shares a Linux interface, the kernel sees its packets too and would answer them with port-unreachable. The caller must then hold
+/// If it shares a Linux interface, the kernel sees its packets too and would answer them with port-unreachable. The caller must then keep
 /// UDP 4791 open, as [`neighbour`](crate::neighbour) does with the kernel's table.
 pub struct Port {
     id: u16,
@@ -205,8 +205,8 @@ impl PacketIo for Port {
         }
         let (id, first) = (self.id, from.as_mut_ptr());
         let burst = || {
-            // SAFETY: the port is started and this is its only transmit queue, ours by `&mut self`; the first `all`
-            // slots hold mbufs. The length is put right below, before any look at the array.
+            // SAFETY: the port is started and this is its only transmit queue, ours by `&mut self`; the first `all` slots contain mbufs.
+            // The length is set right below, before any look at the array.
             unsafe { dpdk::ferroce_tx_burst(id, QUEUE, first.cast(), all as u16) }
         };
         let sent = usize::from(self.relay.as_ref().map_or_else(burst, |relay| relay.gate().pass(burst)));
@@ -282,7 +282,7 @@ fn room(spec: &PortSpec, max_frame: usize) -> usize {
 
 fn device_info(id: u16) -> dpdk::rte_eth_dev_info {
     let mut info = MaybeUninit::zeroed();
-    // SAFETY: `info` has room for the structure, and all-zero bytes are a legal one where the call fails.
+    // SAFETY: `info` has room for the structure, and all-zero bytes are a legal one if the call fails.
     unsafe {
         dpdk::rte_eth_dev_info_get(id, info.as_mut_ptr());
         info.assume_init()
@@ -312,7 +312,7 @@ impl Setup<'_> {
     }
 
     fn text(&self, text: String) -> Result<CString, PortError> {
-        CString::new(text).map_err(|_| self.failed("its name", libc::EINVAL, "it holds a NUL".into()))
+        CString::new(text).map_err(|_| self.failed("its name", libc::EINVAL, "it contains a NUL".into()))
     }
 
     /// Sockets like the port's own that are open now.
@@ -345,7 +345,7 @@ impl Setup<'_> {
 
     fn transmit_ring(&self, socket: RawFd) -> Option<TransmitRing> {
         let (slot, slots) = packet_ring(self.max_frame, self.config);
-        // SAFETY: the driver was told of this ring and has just made it; the port has it closed only when it is dropped.
+        // SAFETY: the driver has just created this ring on request; the port closes it only when it is dropped.
         unsafe { TransmitRing::of(socket, slot, slots) }
     }
 
@@ -435,7 +435,7 @@ impl Setup<'_> {
         // SAFETY: the port exists, and the configuration outlives the call.
         self.call("configuring it", || unsafe { dpdk::rte_eth_dev_configure(id, 1, 1, &configuration) })?;
         let (mut receive, mut send) = match self.spec {
-            // The driver holds as many buffers as descriptors, and fills one frame at a time.
+            // The driver keeps as many buffers as descriptors, and fills one frame at a time.
             PortSpec::Tap(_) => (2, self.config.ring_slots),
             _ => (self.config.ring_slots, self.config.ring_slots),
         };
@@ -466,7 +466,7 @@ impl Setup<'_> {
             }
             _ => start(),
         })?;
-        // The packet socket of a Linux interface is told itself.
+        // For a Linux interface, the packet socket itself is set.
         if self.config.promiscuous && !matches!(self.spec, PortSpec::Interface(_)) {
             // SAFETY: the port is started. Drivers without an address filter answer ENOTSUP: they take all frames.
             unsafe { dpdk::rte_eth_promiscuous_enable(id) };
@@ -520,7 +520,7 @@ impl Setup<'_> {
             kernel.0[5] ^= 0x80;
             crate::linux::set_mac(name, kernel).map_err(|e| PortError::Interface {
                 name: name.clone(),
-                why: format!("the kernel's side takes no address of its own: {e}"),
+                why: format!("cannot set the address of the kernel's side: {e}"),
                 remedy: "run as root".into(),
             })?;
         }

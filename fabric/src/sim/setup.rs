@@ -52,8 +52,8 @@ pub struct Requests {
 /// The hosts at the ends of the links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosts {
-    /// The product: a [`roce::Endpoint`] each, behind a card that sends one frame at a time. Frames are real, to the ICRC; what
-    /// they carry only counts. Every flow has a connection of its own.
+    /// The product: a [`roce::Endpoint`] each, behind a card that sends one frame at a time. Frames are real, to the ICRC; their payload
+    /// only counts. Every flow has a separate connection.
     Endpoints,
     /// A model of them, for speed: packets are descriptors, each is acknowledged and brings telemetry, and a flow that misses one goes back
     /// to it.
@@ -138,11 +138,11 @@ pub struct Setup {
     pub rival: Option<(u8, Congestion)>,
     /// Marking, if any: bytes for a link of 100 Gb/s, others in proportion.
     pub red: Option<Red>,
-    /// A class of its own for packets of some DSCP, at every switch port.
+    /// A separate class for packets of some DSCP, at every switch port.
     pub second_class: Option<SecondClass>,
-    /// Telemetry of real packets tells as queue what the link carries in the time that the packet waited (rtgwg-00 9.3).
+    /// Telemetry of real packets reports as queue what the link carries in the time that the packet waited (rtgwg-00 9.3).
     pub tell_sojourn: bool,
-    /// Packets that subscribe are answered at once where a switch port has more than a threshold waiting (pan-01 6.3).
+    /// Packets that subscribe are answered at once if a switch port has more than a threshold waiting (pan-01 6.3).
     pub direct: Option<Direct>,
     /// Switches write IOAM as stock Linux does: as a packet comes in, the queue and the time in µs, and no `txBytes`.
     pub linux_ioam: bool,
@@ -178,31 +178,35 @@ pub struct Setup {
 pub enum SetupError {
     #[error("there are no flows; add one")]
     NoFlow,
-    #[error("flow {flow} goes from host {from} to host {to}: give two different hosts from 0 to {last}")]
+    #[error(
+        "flow {flow} goes from host {from} to host {to}: not two hosts of the topology; use two different ones from 0 to {last}"
+    )]
     Hosts { flow: usize, from: u32, to: u32, last: u32 },
-    #[error("flow {flow} has no bytes")]
+    #[error("flow {flow} has no bytes; use at least 1")]
     Empty { flow: usize },
-    #[error("flow {flow} has {bytes} bytes: a flow between endpoints has at most 2^36")]
+    #[error("flow {flow} has {bytes} bytes: out of range; use at most 2^36 between endpoints")]
     Long { flow: usize, bytes: u64 },
-    #[error("flow {flow} has DSCP {dscp}: give 0 to 63")]
+    #[error("flow {flow} has DSCP {dscp}: out of range; use 0 to 63")]
     Dscp { flow: usize, dscp: u8 },
-    #[error("a link of {bps} bit/s: telemetry expresses only whole Gb/s from 1 to 1000")]
+    #[error("link of {bps} bit/s: telemetry cannot express it; use whole Gb/s from 1 to 1000")]
     Rate { bps: u64 },
-    #[error("there is no path from switch {switch} to host {host}")]
+    #[error("no path leads from switch {switch} to host {host}; connect them")]
     Unreachable { switch: usize, host: usize },
     #[error("congestion control: {0}")]
     Algorithm(String),
-    #[error("{what}: {value} is not within 0 to 1")]
+    #[error("{what} {value}: out of range; use 0 to 1")]
     Share { what: &'static str, value: String },
-    #[error("RED marks from {from} to {to} waiting bytes: the first must not be above the second")]
+    #[error("RED marks from {from} to {to} waiting bytes: the first is above the second; swap them")]
     Red { from: u64, to: u64 },
-    #[error("packets of {payload} bytes: the MTU of an endpoint is 256, 512, 1024, 2048 or 4096")]
+    #[error("packets of {payload} bytes: not the MTU of an endpoint; use 256, 512, 1024, 2048 or 4096")]
     Mtu { payload: u32 },
     #[error("model hosts do not support {what}; use endpoints")]
     Model { what: &'static str },
-    #[error("requests of {bytes} bytes, {depth} at once: give 1 to 2^30 bytes and 1 to 4096 requests")]
+    #[error(
+        "requests of {bytes} bytes, {depth} at once: out of range; use 1 to 2^30 bytes and 1 to 4096 requests"
+    )]
     Requests { bytes: u32, depth: u32 },
-    #[error("Linux writes telemetry only as IOAM: choose format=ioam")]
+    #[error("Linux writes telemetry only as IOAM; choose format=ioam")]
     LinuxIoam,
     #[error("flow {flow} is stuck: no event is left ({state})")]
     Silence { flow: usize, state: String },
@@ -210,7 +214,7 @@ pub enum SetupError {
     Failed { flow: usize, why: String },
 }
 
-/// Bytes of one request of an endpoint: flows that are longer make several.
+/// Bytes of one request of an endpoint: longer flows post several.
 pub(super) const LONGEST: u64 = 1 << 30;
 /// Requests of one flow.
 const PIECES: u64 = 64;
@@ -357,7 +361,7 @@ impl Setup {
         self.conventions.header + if self.stamps() { self.conventions.telemetry } else { 0 }
     }
 
-    /// Bytes of an acknowledgement. What the authors' carries is 14 bytes less than in data: no BTH of its own.
+    /// Bytes of an acknowledgement. The authors' carries 14 bytes less than in data: it has no BTH.
     pub(super) const fn acknowledgement(&self) -> u32 {
         let more = if !self.stamps() {
             0

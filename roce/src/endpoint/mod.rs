@@ -54,15 +54,15 @@ pub struct CqId(pub u32);
 /// Limits and secrets of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointConfig {
-    /// Queue pairs it may hold.
+    /// The limit on queue pairs.
     pub max_qps: u32,
-    /// Completion queues it may hold.
+    /// The limit on completion queues.
     pub max_cqs: u32,
-    /// Memory regions it may hold, and as many memory windows.
+    /// The limit on memory regions, and on memory windows.
     pub max_regions: u32,
     /// Unpredictable: keys, queue pair numbers and initial PSNs are drawn from it.
     pub seed: [u8; 32],
-    /// 0 to 63: the top 6 bits of every queue pair's number, so that any process of an interface sees whose a packet is.
+    /// 0 to 63: the top 6 bits of every queue pair's number, so that any process of an interface sees which process a packet is for.
     pub process: u8,
     /// The numbers that the network uses for telemetry formats without registered ones.
     pub numbers: Numbers,
@@ -72,63 +72,65 @@ pub struct EndpointConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[allow(missing_docs)]
 pub enum ControlError {
-    #[error("no more than {limit} {what} on one core")]
+    #[error("{what}: the limit of {limit} is reached")]
     Limit { what: &'static str, limit: u32 },
-    #[error("there is no QP {0}")]
+    #[error("QP {0}: it does not exist")]
     NoQp(Qpn),
-    #[error("there is no CQ {}", .0.0)]
+    #[error("CQ {}: it does not exist", .0.0)]
     NoCq(CqId),
-    #[error("there is no region with lkey {0}")]
+    #[error("lkey {0}: no memory region has it")]
     NoRegion(Lkey),
-    #[error("there is no memory window with rkey {0}")]
+    #[error("rkey {0}: no memory window has it")]
     NoWindow(Rkey),
-    #[error("{windows} memory windows are bound to the region with lkey {lkey}: invalidate them first")]
+    #[error(
+        "memory region with lkey {lkey}: {windows} memory windows are bound to it; invalidate them first"
+    )]
     RegionBusy { lkey: Lkey, windows: u32 },
-    #[error("QP {qpn} can't go from {from:?} to {to}")]
+    #[error("QP {qpn}: it cannot change from {from:?} to {to}")]
     Transition { qpn: Qpn, from: crate::qp::State, to: &'static str },
-    #[error("QP {qpn} takes no other {setting} in {state:?}")]
+    #[error("QP {qpn}: its {setting} cannot change in {state:?}")]
     Setting { qpn: Qpn, state: crate::qp::State, setting: &'static str },
     #[error(
-        "QP {qpn} takes another {setting} once it is drained: wait for the event, or for the last completion"
+        "QP {qpn}: its {setting} cannot change before it is drained; wait for the event, or for the last completion"
     )]
     NotDrained { qpn: Qpn, setting: &'static str },
-    #[error("{what} is {value}: the limit is {limit}")]
+    #[error("{what} = {value}: out of range; the limit is {limit}")]
     Value { what: &'static str, value: u64, limit: u64 },
-    #[error("CQ {} still serves {qps} queue pairs", .cq.0)]
+    #[error("CQ {}: {qps} queue pairs still use it; destroy them first", .cq.0)]
     CqBusy { cq: CqId, qps: u32 },
-    #[error("CQ {} holds {waiting} completions, or will once posted sends are done: a depth of {depth} has no room for them; poll first", .cq.0)]
+    #[error("CQ {}: a depth of {depth} has no room for the {waiting} completions that wait or are due for posted sends; poll first", .cq.0)]
     CqFull { cq: CqId, waiting: usize, depth: usize },
-    #[error("source {from} and destination {to} are of different families: use two of one")]
+    #[error("source {from}, destination {to}: the address families differ; use two addresses of one family")]
     Families { from: IpAddr, to: IpAddr },
-    #[error("there is no shared receive queue {}", .0.0)]
+    #[error("shared receive queue {}: it does not exist", .0.0)]
     NoSrq(SrqId),
-    #[error("shared receive queue {} still serves {qps} queue pairs", .srq.0)]
+    #[error("shared receive queue {}: {qps} queue pairs still use it; destroy them first", .srq.0)]
     SrqBusy { srq: SrqId, qps: u32 },
-    #[error("shared receive queue {} is of another protection domain", .srq.0)]
+    #[error("shared receive queue {}: it belongs to another protection domain; create both in one domain", .srq.0)]
     SrqDomain { srq: SrqId },
-    #[error("shared receive queue {} is of an XRC domain: only targets of the domain take from it", .srq.0)]
+    #[error("shared receive queue {}: it belongs to an XRC domain, whose targets alone use it; create one without an XRC domain", .srq.0)]
     SrqOfXrc { srq: SrqId },
-    #[error("an XRC initiator receives nothing: make it without a shared receive queue")]
+    #[error("an XRC initiator receives nothing; create it without a shared receive queue")]
     InitiatorReceives,
-    #[error("there is no XRC domain {}", .0.0)]
+    #[error("XRC domain {}: it does not exist", .0.0)]
     NoXrcd(XrcdId),
-    #[error("XRC domain {} still has {users} targets and shared receive queues", .domain.0)]
+    #[error("XRC domain {}: {users} targets and shared receive queues still use it; destroy them first", .domain.0)]
     XrcdBusy { domain: XrcdId, users: u32 },
-    #[error("multicast: QP {0} is not of datagrams; only UD queue pairs join groups")]
+    #[error("multicast: QP {0} is not a UD queue pair; only those join groups")]
     NotDatagrams(Qpn),
-    #[error("multicast: {0} is not the address of a group; use one of 224.0.0.0/4 or ff00::/8")]
+    #[error("multicast: {0} is not a group's address; use one of 224.0.0.0/4 or ff00::/8")]
     NoGroup(IpAddr),
     #[error("multicast: QP {qpn} is not attached to {group}")]
     NotAttached { qpn: Qpn, group: IpAddr },
-    #[error("there is no such address handle")]
+    #[error("the address handle does not exist")]
     NoAddress,
     #[error("congestion control: {0}")]
     Congestion(ConfigError),
     #[error("congestion control: line_rate: the port reports none; set line_rate")]
     LineRate,
-    #[error("telemetry in the format {format} needs IPv6, the peer is {address}: use hpcc, int-md or ifa")]
+    #[error("telemetry format {format}: it needs IPv6, but the peer is {address}; use hpcc, int-md or ifa")]
     Format { format: crate::wire::Format, address: IpAddr },
-    #[error("congestion control {algorithm} on QP {qpn} of datagrams: {reason}")]
+    #[error("congestion control {algorithm} on UD QP {qpn}: {reason}")]
     Datagrams { qpn: Qpn, algorithm: &'static str, reason: &'static str },
     #[error("spray on QP {qpn}: {reason}")]
     Spray { qpn: Qpn, reason: &'static str },
@@ -156,7 +158,7 @@ pub struct Endpoint {
     gone: WaitingTimes,
 }
 
-/// The link behind a port that has none of its own.
+/// The link behind a port that has no rate of its own.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     rate: Rate,
@@ -176,7 +178,7 @@ impl Endpoint {
     #[must_use]
     pub fn of_core(config: EndpointConfig, core: CoreIndex) -> Self {
         let qps = config.max_qps.min(core.max_qps());
-        // One secret each, so that numbers that everybody sees tell nothing about keys.
+        // One secret each, so that numbers that everyone sees reveal nothing about keys.
         let [for_numbers, for_keys] = derive(&config.seed);
         Self {
             qps: QpTable::new(config.process, core, qps, &for_numbers),
@@ -194,13 +196,13 @@ impl Endpoint {
         }
     }
 
-    /// Bytes that a queue pair takes before anything is asked of it: its queues, and what answers telemetry, are made when they are
+    /// Bytes that a queue pair takes before its first use: its queues, and the state that answers telemetry, are allocated when they are
     /// needed.
     pub const QP_BYTES: usize = QpTable::QP_BYTES;
 
-    /// From now on frames leave one after the other as on a link of this rate, in bits of frames; with none, as fast as the
-    /// port takes them. For ports without a link of their own (veth, tap, memif), whose queue pairs would else all send at
-    /// the same time. What a pause of the poller costs is not made up for.
+    /// From now on frames leave one after the other as on a link of this rate, in bits of frames; with none, as fast as the port takes
+    /// them. For ports without their own rate (veth, tap, memif), whose queue pairs would otherwise all send at the same time. Time that a
+    /// pause of the poller costs is not made up for.
     pub fn set_link_rate(&mut self, rate: Option<Rate>) {
         let rate = rate.filter(|rate| rate.as_bps() > 0);
         self.link = rate.map(|rate| Link { rate, free_at: Instant::ZERO });
@@ -212,7 +214,7 @@ impl Endpoint {
         PdId(self.next_pd)
     }
 
-    /// Makes a completion queue that holds `depth` completions not yet polled.
+    /// Creates a completion queue with room for `depth` completions not yet polled.
     ///
     /// # Errors
     /// Returns an error if the depth is 0 or above 2^22, or there is one queue too many.
@@ -220,7 +222,7 @@ impl Endpoint {
         self.commons.cqs.create(depth)
     }
 
-    /// Gives up a completion queue and what it holds.
+    /// Destroys a completion queue with its completions.
     ///
     /// # Errors
     /// Returns an error if there is none of this number, or queue pairs still use it.
@@ -230,7 +232,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gives a completion queue another depth. What it holds stays.
+    /// Changes the depth of a completion queue. Its completions stay.
     ///
     /// # Errors
     /// Returns an error if there is none of this number, the depth is 0 or above 2^22, or more completions wait than would fit.
@@ -293,7 +295,7 @@ impl Endpoint {
         self.commons.regions.register(pd, address, length, access)
     }
 
-    /// As [`Self::register`], where requests of both sides call the first byte `origin`: 0 makes a zero-based region.
+    /// As [`Self::register`], if requests of both sides call the first byte `origin`: 0 registers a zero-based region.
     ///
     /// # Errors
     /// As [`Self::register`].
@@ -340,7 +342,7 @@ impl Endpoint {
         self.commons.regions.windows_of(lkey)
     }
 
-    /// Makes a memory window that is bound to nothing, and gives its key.
+    /// Creates a memory window that is bound to nothing, and returns its key.
     ///
     /// # Errors
     /// Returns an error if there is one window too many.
@@ -380,17 +382,15 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Asks for an event, once, when fewer than `limit` requests wait: [`Self::poll_event`] gives it. 0 asks for
-    /// none.
+    /// Requests an event, once, when fewer than `limit` requests wait: [`Self::poll_event`] returns it. 0 requests none.
     ///
     /// # Errors
-    /// Returns an error if there is none of this number, or it holds no more than `limit`.
+    /// Returns an error if there is none of this number, or it contains no more than `limit`.
     pub fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), ControlError> {
         self.commons.shared.arm(srq, limit)
     }
 
-    /// The oldest thing that happened and that no completion tells, once each. Of queue pairs and queues that are gone
-    /// nothing is told any more.
+    /// Returns the oldest event that no completion reports, each once. Events of destroyed queue pairs and queues are dropped.
     pub fn poll_event(&mut self) -> Option<Event> {
         let Commons { events, shared, .. } = &mut self.commons;
         events.pop().or_else(|| shared.poll_low().map(Event::SharedReceivesLow))
@@ -414,7 +414,7 @@ impl Endpoint {
         self.commons.shared.room(srq)
     }
 
-    /// Makes a queue pair, in RESET. One of XRC is an initiator; [`Self::create_xrc_target`] makes targets.
+    /// Creates a queue pair, in RESET. One of XRC is an initiator; [`Self::create_xrc_target`] creates targets.
     ///
     /// # Errors
     /// Returns an error if a capability is above its limit, the completion queue is unknown, or there is no free number: those of
@@ -558,7 +558,7 @@ fn check_capabilities(capabilities: &Capabilities) -> Result<(), ControlError> {
     Ok(())
 }
 
-/// Secrets that tell nothing of each other, nor of the seed.
+/// Secrets that reveal nothing of each other, nor of the seed.
 fn derive<const N: usize>(seed: &[u8; 32]) -> [[u8; 32]; N] {
     let half = |at: usize| KeySpace::new(&core::array::from_fn(|i| seed[at + i]));
     let (low, high) = (half(0), half(16));

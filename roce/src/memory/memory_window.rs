@@ -21,7 +21,7 @@ pub struct Binding {
     pub window: Rkey,
     /// Its key from now on. Only the last byte is free.
     pub rkey: Rkey,
-    /// The region. Not looked at where `length` is 0.
+    /// The region. Ignored if `length` is 0.
     pub lkey: Lkey,
     /// The window's first address, in the addresses that requests to the region use.
     pub address: u64,
@@ -43,7 +43,9 @@ pub enum BindError {
     #[error("only the last byte of a memory window's key may be chosen")]
     Key,
     /// A window of type 2 that is bound, or is to be bound to nothing.
-    #[error("a type 2 memory window is invalidated before it is bound again, and never bound to nothing")]
+    #[error(
+        "a type 2 memory window is bound already, or the range is empty; invalidate it first, and bind at least 1 byte"
+    )]
     Bound,
     /// Only windows of type 2 count from 0.
     #[error("a type 1 memory window can't be zero-based")]
@@ -113,7 +115,7 @@ impl Windows {
         }
     }
 
-    /// Forgets a window; gives the region that it was bound to.
+    /// Forgets a window; returns the region that it was bound to.
     pub(crate) fn destroy(&mut self, rkey: Rkey) -> Result<Option<Lkey>, ControlError> {
         let window = self.windows.remove(&index(rkey)).ok_or(ControlError::NoWindow(rkey))?;
         Ok(window.bound.map(|bound| bound.lkey))
@@ -133,7 +135,7 @@ impl Windows {
         }
     }
 
-    /// Binds a window as it was checked, to memory from `start` on; gives the region that it was bound to before.
+    /// Binds a window as it was checked, to memory from `start` on; returns the region that it was bound to before.
     pub(crate) fn bind(&mut self, qpn: Qpn, binding: &Binding, start: u64) -> Option<Lkey> {
         let window = self.windows.get_mut(&index(binding.window))?;
         let Binding { lkey, address, length, access, zero_based, .. } = *binding;
@@ -147,7 +149,7 @@ impl Windows {
         core::mem::replace(&mut window.bound, bound).map(|before| before.lkey)
     }
 
-    /// Takes back a window of type 2 that this queue pair bound; gives the region.
+    /// Invalidates a window of type 2 that this queue pair bound; returns the region.
     pub(crate) fn invalidate(&mut self, rkey: Rkey, pd: PdId, qpn: Qpn) -> Result<Lkey, AccessError> {
         let window = self.windows.get_mut(&index(rkey)).filter(|window| window.key == key(rkey));
         let window = window.ok_or(AccessError::UnknownKey)?;
@@ -164,7 +166,7 @@ impl Windows {
         }
     }
 
-    /// Takes back all windows for which `is_over` says so; tells the regions that they were bound to.
+    /// Invalidates all windows for which `is_over` returns true; passes the regions that they were bound to to `freed`.
     fn release(&mut self, is_over: impl Fn(&Bound) -> bool, mut freed: impl FnMut(Lkey)) {
         for window in self.windows.values_mut() {
             if let Some(bound) = window.bound.take_if(|bound| is_over(bound)) {

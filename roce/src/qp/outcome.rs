@@ -38,7 +38,7 @@ impl CompletionStatus {
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
-            Self::Success => "nothing is to be done",
+            Self::Success => "no remedy is needed",
             Self::LocalLength => "post receives as long as the peer's messages",
             Self::LocalProtection => {
                 "keep the buffer within its region, and register that with Access::LOCAL_WRITE if it is written"
@@ -47,13 +47,15 @@ impl CompletionStatus {
             Self::Bind => "bind a window of this queue pair to a region with Access::WINDOWS",
             Self::Flushed => "look at the first failed completion of the queue pair, and connect a new one",
             Self::BadResponse => "check which peer answers, and whether both sides have the same PSNs",
-            Self::RemoteInvalidRequest => "check that the peer's queue pair and receives take such a request",
+            Self::RemoteInvalidRequest => {
+                "check that the peer's queue pair and receives accept such a request"
+            }
             Self::RemoteAccess => "check the peer's rkey, its range and its access rights",
             Self::RemoteOperation => "look at the peer: its queue pair failed by itself",
             Self::RetryExceeded => {
                 "check that the peer runs, its address, and that the whole path carries the MTU: ferroce doctor --peer"
             }
-            Self::RnrRetryExceeded => "post receives at the peer before it is sent to",
+            Self::RnrRetryExceeded => "post receives at the peer before sending to it",
         }
     }
 }

@@ -51,8 +51,8 @@ pub enum SendOperation {
         /// Data for the receiver's completion.
         immediate: Option<Immediate>,
     },
-    /// Fill the peer's next receive buffer, and take back the memory window whose key is `rkey` there: it must be one of type
-    /// 2 that the peer's queue pair bound. A wrong key fails the peer's queue pair, and this one hears nothing of it.
+    /// Fill the peer's next receive buffer, and invalidate the memory window whose key is `rkey` there: it must be one of type 2 that the
+    /// peer's queue pair bound. A wrong key fails the peer's queue pair, and this one does not learn of it.
     SendInvalidate {
         /// The peer's key.
         rkey: Rkey,
@@ -71,26 +71,26 @@ pub enum SendOperation {
     },
     /// Add to the peer's 8-byte integer; what was there comes into the local buffer, in host byte order.
     FetchAdd {
-        /// Where, aligned to 8.
+        /// The target, aligned to 8.
         remote: Remote,
         /// The number to add.
         add: u64,
     },
-    /// Store `swap` where `compare` stands; what was there comes into the local buffer.
+    /// Store `swap` if the value there is `compare`; the value before comes into the local buffer.
     CompareSwap {
-        /// Where, aligned to 8.
+        /// The target, aligned to 8.
         remote: Remote,
         /// The value that must be there.
         compare: u64,
         /// The value that replaces it.
         swap: u64,
     },
-    /// Write 8 bytes to the peer's memory at once, after all that was written before. The peer answers when they stand there.
+    /// Write 8 bytes to the peer's memory at once, after all that was written before. The peer answers when they are there.
     AtomicWrite {
-        /// Where, aligned to 8.
+        /// The target, aligned to 8.
         remote: Remote,
     },
-    /// Have the peer answer when all that was written before to a range is where it is asked for.
+    /// Have the peer answer when all that was written before to a range has reached the requested place.
     Flush {
         /// The first address of the range, and its key.
         remote: Remote,
@@ -126,7 +126,7 @@ impl SendOperation {
         }
     }
 
-    /// Returns true if the peer answers it with data, or with an answer of its own kind.
+    /// Returns true if the peer answers it with data, or with a special answer.
     pub(crate) const fn is_answered(&self) -> bool {
         match self {
             Self::Send { .. }
@@ -173,7 +173,7 @@ pub struct SendRequest {
     pub solicited: bool,
     /// Wait until all earlier READs and atomics are done.
     pub fence: bool,
-    /// Of an XRC initiator, and only there: the peer's shared receive queue, whose domain also stands for its memory.
+    /// Of an XRC initiator, and only there: the peer's shared receive queue, whose domain also applies to its memory.
     pub srq: Option<SrqNumber>,
 }
 
@@ -186,37 +186,41 @@ pub struct RecvRequest {
     pub buffers: SmallVec<[Sge; 4]>,
 }
 
-/// Why a request was not taken. Nothing of it was done.
+/// Why a request was not accepted. No part of it was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum PostError {
-    #[error("queue full: {limit} requests are outstanding; poll completions, or ask for a deeper queue")]
+    #[error(
+        "queue full: {limit} requests are outstanding; poll completions, or create the queue pair with a deeper queue"
+    )]
     QueueFull { limit: u32 },
-    #[error("{given} buffers: the queue pair takes at most {limit}")]
+    #[error("{given} buffers: the queue pair accepts at most {limit}; create it with more, or post fewer")]
     TooManyBuffers { given: usize, limit: u32 },
-    #[error("{given} bytes inline: the queue pair takes at most {limit}")]
+    #[error(
+        "{given} bytes inline: the queue pair accepts at most {limit}; create it with more, or use a registered buffer"
+    )]
     InlineTooLong { given: usize, limit: u32 },
-    #[error("message of {given} bytes: the limit is 2^31")]
+    #[error("message of {given} bytes: the limit is 2^31; split it")]
     MessageTooLong { given: u64 },
-    #[error("QP {qpn} is in {state:?}: it takes no such request; connect it first")]
+    #[error("QP {qpn}: it does not accept this request in {state:?}; connect it first")]
     State { qpn: Qpn, state: super::State },
-    #[error("a {operation} can't carry inline data")]
+    #[error("{operation}: it cannot carry inline data; use a registered buffer")]
     InlineNotAllowed { operation: &'static str },
-    #[error("there is no QP {qpn}")]
+    #[error("QP {qpn}: it does not exist")]
     NoQp { qpn: Qpn },
-    #[error("QP {qpn} takes its receives from a shared receive queue: post them there")]
+    #[error("QP {qpn}: it uses a shared receive queue; post receives there")]
     SharedReceives { qpn: Qpn },
-    #[error("there is no shared receive queue {}", .srq.0)]
+    #[error("shared receive queue {}: it does not exist", .srq.0)]
     NoSrq { srq: SrqId },
-    #[error("QP {qpn}'s service has no such operation")]
+    #[error("QP {qpn}: its service has no such operation")]
     Service { qpn: Qpn },
     #[error(
-        "QP {qpn}: a request of an XRC initiator names the peer's shared receive queue, others name none"
+        "QP {qpn}: only requests of an XRC initiator name the peer's shared receive queue, and each of them does"
     )]
     RemoteSrq { qpn: Qpn },
-    #[error("datagram of {given} bytes: the path MTU is {limit}")]
+    #[error("datagram of {given} bytes: the path MTU is {limit}; send shorter ones")]
     DatagramTooLong { given: u32, limit: u32 },
-    #[error("an atomic needs 8 bytes here, and a remote address aligned to 8")]
+    #[error("atomic: it needs a local buffer of 8 bytes and a remote address aligned to 8")]
     BadAtomic,
 }
 
@@ -286,7 +290,7 @@ pub struct Completion {
     pub immediate: Option<Immediate>,
     /// The key of a memory window that the message took back.
     pub invalidated: Option<Rkey>,
-    /// True if the sender asked for an event.
+    /// True if the sender requested an event.
     pub solicited: bool,
     /// The sender of a datagram. The buffer's first 40 bytes are the IPv6 header, or 20 bytes that mean nothing and the IPv4 header.
     pub source: Option<Qpn>,

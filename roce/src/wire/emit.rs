@@ -16,7 +16,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EmitError {
     /// The frame is too short.
-    #[error("the packet takes {needed} bytes, the frame has {room}: pass a longer one")]
+    #[error("frame of {room} bytes: the packet needs {needed}; pass a longer frame")]
     Room {
         /// Bytes that the packet takes.
         needed: usize,
@@ -27,17 +27,17 @@ pub enum EmitError {
     #[error("opcode {0:#04x}: the service has no such operation")]
     Opcode(u8),
     /// More payload than the operation takes.
-    #[error("a payload of {length} bytes: opcode {opcode:#04x} takes at most {limit}")]
+    #[error("payload of {length} bytes: opcode {opcode:#04x} carries at most {limit}")]
     Payload {
         /// The first byte of the BTH.
         opcode: u8,
-        /// Bytes asked for.
+        /// Bytes requested.
         length: usize,
         /// Bytes it takes: 0, the largest path MTU, or exactly a probe's room.
         limit: usize,
     },
     /// One address is IPv4, the other IPv6.
-    #[error("source {from} and destination {to} are of different families: use two of one")]
+    #[error("source {from}, destination {to}: the address families differ; use two addresses of one family")]
     Families {
         /// Source.
         from: IpAddr,
@@ -81,7 +81,7 @@ impl Draft<'_> {
         self.layers.end
     }
 
-    /// Writes pad and ICRC, and gives the frame's length.
+    /// Writes pad and ICRC, and returns the frame's length.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,

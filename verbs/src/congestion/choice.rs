@@ -23,7 +23,7 @@ const TELEMETRY: &[CcName] = &[Hpcc, HpccFair, HpccRx, PowerTcp, Auto];
 macro_rules! settings {
     ($($help:literal $field:ident: $type:ty, $read:expr, { $($name:ident: $word:expr),* $(,)? })*) => {
         /// Congestion control by names and units. What is left out has a default.
-        /// [`build`](CongestionChoice::build) makes what a queue pair takes.
+        /// [`build`](CongestionChoice::build) creates the settings of a queue pair from it.
         #[derive(Clone, Copy, Debug, Default, PartialEq)]
         pub struct CongestionChoice {
             $(#[doc = $help] pub $field: $type,)*
@@ -130,7 +130,7 @@ settings! {
         flag: "spray", value: "", algorithms: &[Fixed, Hpcc, HpccFair, PowerTcp, Dctcp, Dcqcn, Swift, Auto], example: "true",
         default: "false", accepts: "true or false",
     }
-    "Tells the peer no more of its path than how busy it is."
+    "Reports to the peer only how busy its path is."
     ratio_only: bool, word::<bool>, {
         flag: "ratio-only", value: "", algorithms: ALL, example: "true", default: "false",
         accepts: "true or false",

@@ -17,11 +17,13 @@ pub enum KeyError {
     File { path: String, reason: String },
     #[error("feedback key {path}: others may read it (mode {mode:03o}); chmod 600 {path}")]
     Mode { path: String, mode: u32 },
-    #[error("feedback key in {place}: it is 32 hexadecimal digits, such as `openssl rand -hex 16` prints")]
+    #[error(
+        "feedback key in {place}: not 32 hexadecimal digits; write those that `openssl rand -hex 16` prints"
+    )]
     Digits { place: String },
 }
 
-/// The key that the environment variable `FERROCE_FEEDBACK_KEY` holds, if it is set.
+/// The key in the environment variable `FERROCE_FEEDBACK_KEY`, if it is set.
 ///
 /// # Errors
 /// Returns an error if it is not 32 hexadecimal digits.

@@ -35,7 +35,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "turn-complete",
-        what: "a core's turn that hears the ACK of 32",
+        what: "a core's turn that receives the ACK of 32",
         budget: 4540,
         run: |meter| run(meter, Part::Complete, 1),
     },
@@ -63,7 +63,7 @@ enum Part {
     Empty,
 }
 
-/// Each request is made where it is posted, as programs do.
+/// Each request is created at its post, as programs do.
 fn post(a: &mut End, from: Sge, to: Remote) {
     let list = (1..=LIST).map(|n| SendRequest { signalled: n == LIST, ..SendRequest::write(0, from, to) });
     a.qp.post_send_list(list).expect("room");

@@ -21,7 +21,7 @@ pub struct Step {
 
 /// Measures the parts of a step that count.
 pub struct Meter {
-    /// Rounds that a step makes.
+    /// The number of rounds of a step.
     pub rounds: u32,
     time: Duration,
     units: u64,

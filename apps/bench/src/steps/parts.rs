@@ -64,7 +64,7 @@ fn insert(meter: &mut Meter) {
     }
 }
 
-/// Each that fires is set again, one turn of all later, as who paces does; the setting is counted too.
+/// Each that fires is set again, one turn of all later, as a paced queue pair does; the setting is counted too.
 fn expire(meter: &mut Meter) {
     let mut wheel = wheel();
     let mut now = 0;

@@ -16,7 +16,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "requester-64",
-        what: "a 64 B WRITE made",
+        what: "a 64 B WRITE built",
         budget: 1400,
         run: |meter| run(meter, Case::new(64, Part::Requester)),
     },
@@ -28,7 +28,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "requester-4k",
-        what: "a 4 KiB WRITE made",
+        what: "a 4 KiB WRITE built",
         budget: 3940,
         run: |meter| run(meter, Case::new(4096, Part::Requester)),
     },
@@ -40,7 +40,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "ack-make",
-        what: "an ACK made, for 32 WRITEs",
+        what: "an ACK built, for 32 WRITEs",
         budget: 1655,
         run: |meter| run(meter, Case::new(64, Part::Acknowledge)),
     },
@@ -146,7 +146,7 @@ fn run(meter: &mut Meter, case: Case) {
     let request = bench.a.write_to(&bench.b, case.size);
     let mut part = |of: Part, units: usize, work: &mut dyn FnMut()| {
         match case.part {
-            // Each packet is counted once, where it is made.
+            // Each packet is counted once, when it is built.
             Part::All => meter.part(if of == Part::Requester { units } else { 0 }, work),
             part if part == of => meter.part(units, work),
             _ => work(),

@@ -1,4 +1,4 @@
-//! Memory regions: the bytes that a key stands for, and the operations that it allows (IBA 10.6).
+//! Memory regions: the bytes that a key identifies, and the operations that it allows (IBA 10.6).
 
 use super::KeySpace;
 use super::memory_window::{self, BindError, Binding, WindowKind, Windows};
@@ -72,7 +72,9 @@ pub enum AccessError {
     #[error("no memory region has this key")]
     UnknownKey,
     /// The region belongs to another protection domain, or the window to another queue pair.
-    #[error("the memory region is of another protection domain, or the memory window of another queue pair")]
+    #[error(
+        "the memory region belongs to another protection domain, or the memory window to another queue pair"
+    )]
     ProtectionDomain,
     /// The access begins or ends outside the region.
     #[error("the access leaves the memory region")]
@@ -114,8 +116,8 @@ struct Live {
     windows: u32,
 }
 
-/// All memory regions of one endpoint, found by key. Room for all is taken when it is made. Memory windows lie beside them;
-/// no region has a key that a window may come to have.
+/// All memory regions of one endpoint, found by key. Room for all is allocated when it is created. Memory windows lie beside them; no
+/// region has a key that a window may come to have.
 ///
 /// A key is the region's place in the table and the place's generation, sealed by a secret permutation, another
 /// one for local than for remote keys. A place that is free waits its turn behind all others, and its generation
@@ -138,7 +140,7 @@ impl RegionTable {
     #[must_use]
     pub fn new(max: u32, secret: &[u8; 32]) -> Self {
         let half = |at: usize| core::array::from_fn(|i| secret[at + i]);
-        // Either half alone tells nothing of it.
+        // Either half alone reveals nothing of it.
         let both = core::array::from_fn(|i| secret[i] ^ secret[16 + i]);
         Self {
             entries: vec![Entry { generation: 0, live: None }; max as usize].into_boxed_slice(),
@@ -176,7 +178,7 @@ impl RegionTable {
         self.register_as(pd, address, length, address, access)
     }
 
-    /// As [`register`](Self::register), where requests call the first byte `origin`: 0 makes a zero-based region.
+    /// As [`register`](Self::register), if requests call the first byte `origin`: 0 registers a zero-based region.
     ///
     /// # Errors
     /// As [`register`](Self::register).
@@ -266,7 +268,7 @@ impl RegionTable {
         Ok(live.windows)
     }
 
-    /// Makes a memory window that is bound to nothing, and gives its key.
+    /// Creates a memory window that is bound to nothing, and returns its key.
     ///
     /// # Errors
     /// Returns an error if the table is full.
@@ -319,7 +321,7 @@ impl RegionTable {
         Ok(())
     }
 
-    /// Gives where the window begins in the owner's address space.
+    /// Returns the window's beginning in the owner's address space.
     fn check_binding(&self, pd: PdId, binding: &Binding) -> Result<u64, AccessError> {
         let Live { pd: owner, region, .. } = self.find(self.local.open(binding.lkey.get()))?;
         if *owner != pd {

@@ -18,17 +18,17 @@ pub struct Numbers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum NumbersError {
-    #[error("INT port {0}: it is a UDP port above 0, and not RoCEv2's, 4791")]
+    #[error("INT port {0}: out of range; use a UDP port above 0 other than RoCEv2's 4791")]
     IntPort(u16),
     #[error(
-        "AECN option {0:#04x}: its top three bits are 001 (skipped where it is unknown, may change on the way), so 0x20 to 0x3f, and 0x31 is IOAM's"
+        "AECN option {0:#04x}: out of range; use 0x20 to 0x3f, whose top bits make hosts skip an unknown option, except 0x31, which is IOAM's"
     )]
     AecnOption(u8),
     #[error(
-        "CSIG TPID {0:#06x}: it and the next are EtherTypes from 0x0600 on that mean nothing else; ARP, IPv4, IPv6 and VLAN tags have theirs"
+        "CSIG TPID {0:#06x}: it or the next number is below 0x0600, or the EtherType of ARP, IPv4, IPv6 or a VLAN tag; use another"
     )]
     CsigTpid(u16),
-    #[error("TCP probe DSCP {0}: DSCPs are 0 to 63")]
+    #[error("TCP probe DSCP {0}: out of range; use 0 to 63")]
     TcpDscp(u8),
 }
 
